@@ -1,0 +1,52 @@
+import type { IncomingMessage } from "node:http";
+import { type ContextValues, type HandlerContext, createContextKey } from "@connectrpc/connect";
+import { SandboxError } from "../kernel/errors.js";
+import type { Logger } from "../observe/logger.js";
+import type { LiveSandbox } from "../sandbox/live-sandbox.js";
+
+/** Which sandbox, and which port of it, a request is for. */
+export interface Target {
+  readonly sandbox: LiveSandbox;
+  readonly port: number;
+}
+
+/** What the server knows of a request before any route sees it. */
+export interface SurfaceRequest {
+  /** The client's `X-Request-Id` when it is sane, else a new one; answered in the same header. */
+  readonly id: string;
+  /** The surface whose routes serve it: `api`, `envd`, `code`, `ops`. */
+  readonly surface: string;
+  readonly method: string;
+  readonly url: URL;
+  readonly headers: IncomingMessage["headers"];
+  readonly log: Logger;
+  /** Aborted when the client goes away, or the server gives up draining. */
+  readonly signal: AbortSignal;
+  readonly target: Target | undefined;
+}
+
+const requestKey = createContextKey<SurfaceRequest | undefined>(undefined, {
+  description: "surface request",
+});
+
+/** Puts the request where `requestOf` finds it in an RPC. */
+export function bindRequest(values: ContextValues, request: SurfaceRequest): ContextValues {
+  return values.set(requestKey, request);
+}
+
+/** A koa context (`ctx.state.request`) or a Connect handler context. */
+export type RequestCarrier = HandlerContext | { readonly state: { readonly request?: SurfaceRequest } };
+
+/** The request that a koa or an RPC handler serves. */
+export function requestOf(carrier: RequestCarrier): SurfaceRequest {
+  const request = "values" in carrier ? carrier.values.get(requestKey) : carrier.state.request;
+  if (request === undefined) throw new Error("this context did not come through a surface");
+  return request;
+}
+
+/** The sandbox that a request is for. @throws SandboxError invalid_argument when it names none. */
+export function targetOf(carrier: RequestCarrier): LiveSandbox {
+  const { target } = requestOf(carrier);
+  if (target === undefined) throw new SandboxError("invalid_argument", "the request names no sandbox");
+  return target.sandbox;
+}

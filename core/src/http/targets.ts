@@ -1,0 +1,44 @@
+import type { IncomingMessage } from "node:http";
+import { createToken } from "../kernel/token.js";
+import type { Target } from "./surface-request.js";
+
+/** A bound address of the server, as the configuration names it. */
+export interface Listener {
+  readonly name: string;
+  readonly host: string;
+  /** The port it was given, which is not the configured one when that is 0. 0 before `listen`. */
+  readonly port: number;
+  /** True when only this machine can reach it. */
+  readonly isLoopback: boolean;
+  /** The operator's word that serving without authentication or isolation is meant. */
+  readonly insecure: boolean;
+  readonly tls: boolean;
+}
+
+/** The listeners of this server. */
+export interface Listeners {
+  all(): readonly Listener[];
+}
+
+export const Listeners = createToken<Listeners>("listeners");
+
+/**
+ * Finds the sandbox of a request that names none by Host or headers.
+ * Answers undefined for "not mine".
+ */
+export type TargetResolver = (
+  message: IncomingMessage,
+  url: URL,
+  listener: Listener,
+) => Promise<Target | undefined>;
+
+/** Further ways to find the sandbox that a request is for, asked in the order they were added. */
+export interface Targets {
+  add(resolver: TargetResolver): void;
+}
+
+export const Targets = createToken<Targets>("targets");
+
+/** Fixed by the E2B SDKs: the ports inside a sandbox that the server answers itself. */
+export const ENVD_PORT = 49983;
+export const CODE_PORT = 49999;

@@ -1,0 +1,60 @@
+/** Why something failed, in Connect's vocabulary. */
+export type ErrorCode =
+  | "canceled"
+  | "unknown"
+  | "invalid_argument"
+  | "deadline_exceeded"
+  | "not_found"
+  | "already_exists"
+  | "permission_denied"
+  | "resource_exhausted"
+  | "failed_precondition"
+  | "aborted"
+  | "out_of_range"
+  | "unimplemented"
+  | "internal"
+  | "unavailable"
+  | "data_loss"
+  | "unauthenticated";
+
+/**
+ * The one error type of the domain: a code that maps to an HTTP status and a Connect code,
+ * and a message that is safe to show to a client.
+ */
+export class SandboxError extends Error {
+  override readonly name = "SandboxError";
+  readonly code: ErrorCode;
+
+  constructor(code: ErrorCode, message: string, options?: { readonly cause?: unknown }) {
+    super(message, options);
+    this.code = code;
+  }
+}
+
+/** One thing that is wrong with a configuration or an assembly of plugins. */
+export interface BootProblem {
+  readonly message: string;
+  /** `file:line:column` of the configuration, where the problem has a place there. */
+  readonly at?: string | undefined;
+}
+
+/** Why a server cannot start: every problem found, not only the first. */
+export class BootError extends Error {
+  override readonly name = "BootError";
+  readonly problems: readonly BootProblem[];
+
+  constructor(problems: readonly BootProblem[], options?: { readonly cause?: unknown }) {
+    super(
+      problems
+        .map((problem) => (problem.at ? `${problem.at}: ${problem.message}` : problem.message))
+        .join("\n"),
+      options,
+    );
+    this.problems = problems;
+  }
+}
+
+/** The message of whatever was thrown. */
+export function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

@@ -1,0 +1,17 @@
+/** A typed name for a service: one value is the type's key in every scope. */
+export type Token<T> = symbol & { readonly __service?: T };
+
+/**
+ * Makes the token of a service.
+ *
+ * Built on `Symbol.for`, so two installed copies of core agree on it.
+ * @param id kebab-case, unique in an installation, e.g. `"commands"`.
+ */
+export function createToken<T>(id: string): Token<T> {
+  return Symbol.for(`coppice.${id}`) as Token<T>;
+}
+
+/** The id that a token was made with, for messages. */
+export function tokenName(token: symbol): string {
+  return (token.description ?? "unnamed").replace(/^coppice\./, "");
+}

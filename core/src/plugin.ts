@@ -1,0 +1,103 @@
+import type { IncomingMessage } from "node:http";
+import type { Duplex } from "node:stream";
+import type { ConnectRouter } from "@connectrpc/connect";
+import type Router from "@koa/router";
+import type { Registry } from "prom-client";
+import { z } from "zod";
+import type { SurfaceRequest } from "./http/surface-request.js";
+import type { Token } from "./kernel/token.js";
+import type { Logger } from "./observe/logger.js";
+
+/** A class whose constructor parameters all carry `@inject(Token)`. */
+// A constructor type has to be open in its parameters: `unknown[]` would refuse every class with one.
+// eslint-disable-next-line @typescript-eslint/no-explicit-any
+export type Class<T> = new (...parameters: any[]) => T;
+
+/** Takes over the socket of a WebSocket (or other) upgrade. The surface has already let the request in. */
+export type UpgradeHandler = (
+  request: SurfaceRequest,
+  upgrade: { readonly message: IncomingMessage; readonly socket: Duplex; readonly head: Buffer },
+) => void | Promise<void>;
+
+/** Lets a request of a surface in by returning, keeps it out by throwing a SandboxError. */
+export type Guard = (request: SurfaceRequest) => void | Promise<void>;
+
+/** The services that a plugin asked for, under the names it gave them. */
+export type Resolved<R> = { readonly [K in keyof R]: R[K] extends Token<infer T> ? T : never };
+
+/** What a plugin may do during `setup`. */
+export interface PluginContext<Config> {
+  readonly name: string;
+  readonly config: Config;
+  readonly log: Logger;
+  /** This plugin's own registry; every metric in it is named `coppice_<name>_…`. */
+  readonly metrics: Registry;
+  /** Binds a class, once per server, under itself or under a token. */
+  bind<T>(key: Class<T> | Token<T>, implementation?: Class<T>): this;
+  bindValue<T>(key: Token<T>, value: T): this;
+  /** @throws Error that names the token when this plugin neither bound nor required it. */
+  resolve<T>(key: Class<T> | Token<T>): T;
+  /** A router of its own on a surface: `api`, `envd`, `code`, `ops`, or another one that the configuration names. */
+  http(surface: string): Router;
+  /** Connect's own registration, at the exact paths of the methods. */
+  rpc(surface: string): Pick<ConnectRouter, "service" | "rpc">;
+  /** Takes upgrade requests at a path: segments in `:name` match anything. */
+  upgrade(surface: string, path: string, accept: UpgradeHandler): void;
+  /** Runs before every request of a surface, after targeting and before any route. */
+  guard(surface: string, check: Guard): void;
+  /** Part of `/readyz`: rejects with the reason while this plugin cannot serve. */
+  health(name: string, check: (signal: AbortSignal) => Promise<void>): void;
+  onStart(run: () => unknown): void;
+  /** Undo stands beside do: call it right after what it undoes. Last in, first out. */
+  onStop(run: () => unknown): void;
+}
+
+// `any`: a record of tokens of unlike services has no narrower common type that keeps inference.
+// eslint-disable-next-line @typescript-eslint/no-explicit-any
+type TokenRecord = Record<string, Token<any>>;
+
+/** A plugin as the kernel sees it; made by `definePlugin`. */
+export interface Plugin {
+  readonly name: string;
+  readonly config: z.ZodType;
+  readonly requires: TokenRecord;
+  readonly provides: readonly symbol[];
+  setup(plugin: PluginContext<unknown>, services: Record<string, unknown>): void | Promise<void>;
+}
+
+export interface PluginDefinition<C extends z.ZodType, R extends TokenRecord> {
+  /** kebab-case: its config key, its log field, its metric prefix `coppice_<name>_`. */
+  readonly name: string;
+  /** Settings as zod: defaults, messages and docs come from it. Unknown keys are refused: use `z.strictObject`. */
+  readonly config?: C;
+  /** Services that must be there, checked before anything is set up. */
+  readonly requires?: R;
+  /** Tokens that are bound when `setup` returns. */
+  readonly provides?: readonly symbol[];
+  setup(plugin: PluginContext<z.infer<C>>, services: Resolved<R>): void | Promise<void>;
+}
+
+const NO_CONFIG = z.strictObject({});
+const KEBAB_CASE = /^[a-z][a-z0-9]*(-[a-z0-9]+)*$/;
+
+/**
+ * Makes a plugin: a value that requires and provides tokens and registers what it serves.
+ *
+ * A package is a plugin package when its default export is what this returns.
+ * @throws TypeError when the name is not kebab-case.
+ */
+export function definePlugin<C extends z.ZodType = typeof NO_CONFIG, const R extends TokenRecord = {}>(
+  definition: PluginDefinition<C, R>,
+): Plugin {
+  if (!KEBAB_CASE.test(definition.name)) {
+    throw new TypeError(`a plugin's name is kebab-case, not '${definition.name}'`);
+  }
+  return {
+    name: definition.name,
+    config: definition.config ?? NO_CONFIG,
+    requires: definition.requires ?? {},
+    provides: definition.provides ?? [],
+    setup: (plugin, services) =>
+      definition.setup(plugin as PluginContext<z.infer<C>>, services as Resolved<R>),
+  };
+}

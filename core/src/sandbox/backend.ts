@@ -1,0 +1,100 @@
+import type { Duplex } from "node:stream";
+import { createToken } from "../kernel/token.js";
+import type { Files } from "./files.js";
+import type { Command, Process } from "./process.js";
+
+/** `[a-z0-9]+`, chosen by the server. */
+export type SandboxId = string;
+export type SnapshotId = string;
+
+/** What a sandbox may use. Absent = the backend's default; a backend enforces what it can and says so in its docs. */
+export interface Limits {
+  readonly cpuCount?: number | undefined;
+  readonly memoryMiB?: number | undefined;
+  readonly diskMiB?: number | undefined;
+  readonly processes?: number | undefined;
+}
+
+/** What is to be provisioned. */
+export interface SandboxSpec {
+  readonly id: SandboxId;
+  /** Name of a template that the server's configuration lists. */
+  readonly template: string;
+  readonly limits: Limits;
+  /** False: no route out of the sandbox. */
+  readonly allowInternetAccess: boolean;
+}
+
+/** A user account inside a sandbox. */
+export interface User {
+  readonly name: string;
+  readonly uid: number;
+  readonly gid: number;
+  /** Absolute path inside the sandbox. */
+  readonly home: string;
+  readonly shell: string;
+}
+
+/** What a sandbox uses now. Bytes, unless the name says otherwise. */
+export interface Stats {
+  readonly cpuCount: number;
+  /** Of all its CPUs together, 0 to 100 × cpuCount. */
+  readonly cpuUsedPercent: number;
+  readonly memoryUsedBytes: number;
+  readonly memoryTotalBytes: number;
+  readonly memoryCacheBytes: number;
+  readonly diskUsedBytes: number;
+  readonly diskTotalBytes: number;
+}
+
+/** Makes sandboxes of one kind. */
+export interface SandboxBackend {
+  readonly name: string;
+  /** True when a sandbox cannot reach the host's files, processes and network. */
+  readonly isolated: boolean;
+  /** Rejects with every reason why this host cannot run it. */
+  check(): Promise<void>;
+  /** All or nothing: when it rejects, nothing of the sandbox is left. */
+  provision(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox>;
+  /**
+   * What outlived the last server: each sandbox returned works. What cannot be used again it has
+   * already destroyed, whole.
+   */
+  recover(): Promise<readonly Sandbox[]>;
+}
+
+/** One sandbox, as its backend sees it. */
+export interface Sandbox {
+  readonly id: SandboxId;
+  /**
+   * @throws SandboxError invalid_argument `cwd '<path>' does not exist`, unauthenticated for an unknown
+   * user. A program that does not exist is no error: the process ends with exit code 127.
+   */
+  spawn(command: Command): Promise<Process>;
+  /** The account of that name, or the default one. @throws SandboxError not_found `unknown user <name>`. */
+  user(name?: string): Promise<User>;
+  readonly files: Files;
+  /**
+   * A TCP stream to a port inside, on any of its loopback addresses.
+   * @throws SandboxError failed_precondition when nothing listens there.
+   */
+  dial(port: number, signal: AbortSignal): Promise<Duplex>;
+  stats(): Promise<Stats>;
+  /** Ends every process and frees everything, from every half-built state. Safe to repeat. */
+  destroy(): Promise<void>;
+  // Facets: absent = this backend cannot. Callers test for presence; nothing throws "not implemented".
+  readonly pausing?: { pause(): Promise<void>; resume(): Promise<void> };
+  readonly snapshots?: { take(name: string): Promise<SnapshotId>; remove(id: SnapshotId): Promise<void> };
+  readonly resizing?: { resize(limits: Limits): Promise<void> };
+}
+
+/** The backends of a server: a backend plugin adds itself here. */
+export interface Backends {
+  /** @throws SandboxError already_exists for a second backend of the same name. */
+  add(backend: SandboxBackend): void;
+  /** @throws SandboxError not_found */
+  get(name: string): SandboxBackend;
+  all(): readonly SandboxBackend[];
+}
+
+export const Backends = createToken<Backends>("backends");

@@ -1,0 +1,103 @@
+/** What a path is, after following a final link (`unknown`: a dangling link, a device, a socket, a pipe). */
+export type FileKind = "file" | "directory" | "unknown";
+
+/** One entry of a sandbox's file system. All but `kind` and `mode` describe the entry itself, as lstat does. */
+export interface FileInfo {
+  /** Last component of `path`. */
+  readonly name: string;
+  /** Absolute path inside the sandbox, as it was asked for. */
+  readonly path: string;
+  /** Of the target, where the entry is a symbolic link. */
+  readonly kind: FileKind;
+  /** Bytes. */
+  readonly sizeBytes: number;
+  /** The low nine permission bits of the target (0 when it dangles). */
+  readonly mode: number;
+  /** All mode bits of the entry itself, file type included, as `st_mode` has them. */
+  readonly rawMode: number;
+  readonly uid: number;
+  readonly gid: number;
+  /** Names by the sandbox's own passwd and group, the number as text where it has none. */
+  readonly owner: string;
+  readonly group: string;
+  /** Milliseconds since the Unix epoch, with a fraction where the file system keeps one. */
+  readonly modifiedAtMs: number;
+  /** For a symbolic link: its fully resolved target, or its own path when that cannot be resolved. */
+  readonly symlinkTarget?: string | undefined;
+  /** Extended attributes `user.e2b.*` without that prefix. */
+  readonly metadata: Readonly<Record<string, string>>;
+}
+
+export interface ReadOptions {
+  /** First byte, 0 when absent. */
+  readonly offset?: number | undefined;
+  /** At most this many bytes; to the end when absent. */
+  readonly length?: number | undefined;
+}
+
+export interface WriteOptions {
+  /** Owner of what is created, missing parents included; the default user when absent. */
+  readonly user?: string | undefined;
+  /** Permission bits of a newly created file; 0o644 when absent. */
+  readonly mode?: number | undefined;
+  /** Replaces all metadata; `{}` clears it. Dropped silently where the file system has no extended attributes. */
+  readonly metadata?: Readonly<Record<string, string>> | undefined;
+}
+
+/** An open file: its info is of the very file that `content` reads. */
+export interface OpenFile extends AsyncDisposable {
+  readonly info: FileInfo;
+  /** Its bytes from `offset`, read as they are pulled. Iterate once. */
+  content(options?: ReadOptions): AsyncIterable<Uint8Array>;
+}
+
+export type WatchEventType = "create" | "write" | "remove" | "rename" | "chmod";
+
+export interface WatchEvent {
+  /** Path relative to the watched directory. */
+  readonly name: string;
+  readonly type: WatchEventType;
+}
+
+/** A directory watch. Iterate once; leaving the loop or aborting the signal ends it. */
+export interface WatchOptions {
+  readonly recursive: boolean;
+  readonly signal: AbortSignal;
+}
+
+/**
+ * File operations on paths inside the sandbox. Every path is absolute (`/home/user/x`); links are
+ * resolved the way the sandbox itself would and can never reach outside of it. What fails, fails with
+ * a SandboxError: not_found, already_exists, invalid_argument (not a directory, is a directory),
+ * permission_denied, resource_exhausted (no space), failed_precondition (link loop).
+ */
+export interface Files {
+  stat(path: string): Promise<FileInfo>;
+  /**
+   * Entries below a directory, depth first, names in byte order, parents before children. The root
+   * itself may be a link, links below it are not followed.
+   * @param depth how many path components below it, 1 or more.
+   */
+  list(path: string, depth: number): AsyncIterable<FileInfo>;
+  /** Opens a regular file for reading. */
+  read(path: string): Promise<OpenFile>;
+  /**
+   * Writes a regular file, making missing parents (0755, owned by the user). The file appears, or
+   * changes, only when `data` ended well: a source that throws leaves the old file as it was.
+   */
+  write(path: string, data: AsyncIterable<Uint8Array>, options?: WriteOptions): Promise<FileInfo>;
+  /** Makes a directory and its missing parents, 0755. @throws already_exists, invalid_argument (exists, no directory). */
+  makeDir(path: string, options?: Pick<WriteOptions, "user">): Promise<FileInfo>;
+  /** rename(2): replaces a file at the destination; makes the destination's missing parents. */
+  move(source: string, destination: string, options?: Pick<WriteOptions, "user">): Promise<FileInfo>;
+  /** Removes a file or a whole tree, never following links. A missing path is fine. */
+  remove(path: string): Promise<void>;
+  /** Absent where the backend cannot watch by itself. */
+  watch?(path: string, options: WatchOptions): Promise<AsyncIterable<WatchEvent>>;
+  /**
+   * Where the tree of a backend without `watch` can be seen on the host, for host-side watchers.
+   * Resolves a directory inside the sandbox to its host path; only backends whose sandboxes are
+   * trusted with the host (no isolation) may have it.
+   */
+  hostPath?(path: string): Promise<string>;
+}

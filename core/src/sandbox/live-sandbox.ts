@@ -1,0 +1,37 @@
+import type { Limits, Sandbox, SandboxId } from "./backend.js";
+
+/** Where a sandbox is in its life. Only `running` serves requests. */
+export type SandboxState = "creating" | "running" | "paused" | "killing";
+
+/** Why a sandbox is gone. */
+export type EndReason = "killed" | "timed out" | "backend lost" | "shutdown";
+
+/** What the ledger keeps of a sandbox. Times are milliseconds since the Unix epoch. */
+export interface SandboxRecord {
+  readonly id: SandboxId;
+  readonly backend: string;
+  readonly template: string;
+  readonly state: SandboxState;
+  readonly startedAtMs: number;
+  /** When it ends by itself; undefined = never (the debug sandbox). */
+  readonly endsAtMs: number | undefined;
+  readonly metadata: Readonly<Record<string, string>>;
+  /** Set by the creator; part of every process's environment. */
+  readonly environment: Readonly<Record<string, string>>;
+  /** Secret that its envd and code surfaces ask for; undefined = open. */
+  readonly accessToken: string | undefined;
+  readonly limits: Limits;
+  readonly allowInternetAccess: boolean;
+}
+
+/** A sandbox that the server holds: its record, its backend handle, and word of its end. */
+export interface LiveSandbox {
+  readonly record: SandboxRecord;
+  /** The backend's handle. @throws SandboxError unavailable unless `running`. */
+  readonly runtime: Sandbox;
+  /**
+   * Aborted with an EndReason as soon as the sandbox no longer serves, before anything of it is torn
+   * down. Requests that serve it have their sockets destroyed, plugins drop what they keep about it.
+   */
+  readonly ended: AbortSignal;
+}
