@@ -1,0 +1,50 @@
+#!/usr/bin/env node
+// The command line. It checks which Node runs it, then hands over to the compiled program: nothing here
+// may need a newer Node than the one that it complains about.
+import { existsSync, readFileSync } from "node:fs";
+import { fileURLToPath } from "node:url";
+
+const OLDEST = [22, 22];
+
+function isNewEnough() {
+  const [major, minor] = process.versions.node.split(".").map(Number);
+  return major > OLDEST[0] || (major === OLDEST[0] && minor >= OLDEST[1]);
+}
+
+/** In a checkout of the project: a path from its root. */
+function inCheckout(path) {
+  return fileURLToPath(new URL(`../../${path}`, import.meta.url));
+}
+
+/** In a checkout, set-up has found a Python for the code interpreter and noted which. */
+function adoptPython() {
+  const record = inCheckout(".toolchain/python.json");
+  if (process.env.COPPICE_PYTHON || !existsSync(record)) return;
+  process.env.COPPICE_PYTHON = JSON.parse(readFileSync(record, "utf8")).interpreter;
+}
+
+async function runUnderFetchedNode() {
+  const node = inCheckout(".toolchain/node/node_modules/node/bin/node");
+  if (!existsSync(node)) {
+    console.error(
+      `coppice: Node ${OLDEST.join(".")} or newer is missing (this is ${process.versions.node}): install Node 24 ` +
+        "and put it first on PATH, or run `npm run setup` in a checkout of the project.",
+    );
+    return 1;
+  }
+  const { runInForeground } = await import(new URL("../../scripts/toolchain/foreground.mjs", import.meta.url));
+  const self = fileURLToPath(import.meta.url);
+  return runInForeground(node, [self, ...process.argv.slice(2)]);
+}
+
+if (isNewEnough()) {
+  adoptPython();
+  // Started by another process of ours: without it nobody could stop this server any more.
+  if (process.connected) {
+    process.once("disconnect", () => process.kill(process.pid, "SIGTERM"));
+    process.channel.unref();
+  }
+  await import("../dist/cli.js");
+} else {
+  process.exitCode = await runUnderFetchedNode();
+}

@@ -1,0 +1,33 @@
+import { join } from "node:path";
+import { ROOT } from "./project.mjs";
+import { mustRunStep } from "./step.mjs";
+
+const bin = (name, path) => join(ROOT, "node_modules", name, "bin", path);
+const LINTER = bin("oxlint", "oxlint");
+const FORMATTER = bin("oxfmt", "oxfmt");
+const API_EXTRACTOR = bin("@microsoft/api-extractor", "api-extractor");
+
+/** Needs the build: the type-aware rules read the declarations of other packages. */
+export async function lint(toolchain, parameters = []) {
+  const options = { env: toolchain.environment };
+  const rules = ["--type-aware", "--deny-warnings", ...parameters];
+  await mustRunStep("lint", toolchain.node, [LINTER, ...rules], options);
+  await mustRunStep("the format check (fix: npm run format)", toolchain.node, [FORMATTER, "--check", "."], options);
+  await checkInterface(toolchain, false);
+}
+
+/** Formats in place. */
+export function format(toolchain, paths = []) {
+  const parameters = [FORMATTER, ...(paths.length > 0 ? paths : ["."])];
+  return mustRunStep("formatting", toolchain.node, parameters, { env: toolchain.environment });
+}
+
+/**
+ * Compares core's public interface with the committed `core/core.api.md`, so that no change of it goes
+ * by unseen; or, with `isUpdate`, writes it anew.
+ */
+export function checkInterface(toolchain, isUpdate) {
+  const parameters = [API_EXTRACTOR, "run", "--config", "core/api-extractor.json", ...(isUpdate ? ["--local"] : [])];
+  const what = isUpdate ? "writing core/core.api.md" : "the check of core/core.api.md (fix: npm run generate)";
+  return mustRunStep(what, toolchain.node, parameters, { env: toolchain.environment });
+}

@@ -1,0 +1,42 @@
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
+import { MissingPrerequisite } from "./missing-prerequisite.mjs";
+import { environmentFor } from "./node.mjs";
+import { ROOT } from "./project.mjs";
+import { FailedStep, runStep } from "./step.mjs";
+
+async function lockedPackages(path) {
+  try {
+    return JSON.parse(await readFile(path, "utf8")).packages;
+  } catch {
+    return undefined;
+  }
+}
+
+/**
+ * True when node_modules holds what package-lock.json asks for. npm writes down what it installed as
+ * its last act, so an installation that was interrupted does not count.
+ */
+async function arePackagesInstalled() {
+  const wanted = await lockedPackages(join(ROOT, "package-lock.json"));
+  const installed = await lockedPackages(join(ROOT, "node_modules", ".package-lock.json"));
+  if (wanted === undefined || installed === undefined) return false;
+  return Object.entries(wanted).every(([path, entry]) => {
+    const found = installed[path];
+    // Of the optional ones npm takes those of this platform.
+    if (path === "" || (found === undefined && entry.optional === true)) return true;
+    return found !== undefined && found.version === entry.version && found.link === entry.link;
+  });
+}
+
+/** Installs the npm packages exactly as locked, unless they are there. */
+export async function ensurePackages(node) {
+  if (await arePackagesInstalled()) return;
+  console.log("Installing npm packages …");
+  const flags = ["--no-audit", "--no-fund", "--loglevel=error"];
+  const code = await runStep("npm", ["ci", ...flags], { env: environmentFor(node) });
+  if (code === 127) {
+    throw new MissingPrerequisite("npm is missing: install it with `apt-get install npm`, or with Node itself.");
+  }
+  if (code !== 0) throw new FailedStep("npm ci failed: its message above says why");
+}

@@ -1,0 +1,8 @@
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+
+/** The root of the repository. */
+export const ROOT = fileURLToPath(new URL("../..", import.meta.url)).replace(/\/$/, "");
+
+/** What set-up fetches that npm does not keep in node_modules. Never committed; safe to delete. */
+export const TOOLCHAIN = join(ROOT, ".toolchain");

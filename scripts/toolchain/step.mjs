@@ -1,0 +1,35 @@
+import { spawn, spawnSync } from "node:child_process";
+import { ROOT } from "./project.mjs";
+
+/** A command of ours that said itself what went wrong. */
+export class FailedStep extends Error {
+  name = "FailedStep";
+}
+
+/**
+ * Runs a command to its end, in the root of the project, with the terminal's own streams.
+ * @returns its exit code; 127 when the program does not exist.
+ */
+export function runStep(command, parameters, options = {}) {
+  return new Promise((resolve) => {
+    const child = spawn(command, parameters, { cwd: ROOT, stdio: "inherit", ...options });
+    child.on("error", () => resolve(127));
+    child.on("close", (code) => resolve(code ?? 1));
+  });
+}
+
+/** As `runStep`. @throws FailedStep that names `what` when the exit code is not 0. */
+export async function mustRunStep(what, command, parameters, options) {
+  const code = await runStep(command, parameters, options);
+  if (code !== 0) throw new FailedStep(`${what} failed (exit code ${code})`);
+}
+
+/** What a short command prints, or undefined when it fails or does not exist. */
+export function outputOf(command, parameters, options = {}) {
+  const { status, stdout } = spawnSync(command, parameters, {
+    encoding: "utf8",
+    stdio: ["ignore", "pipe", "ignore"],
+    ...options,
+  });
+  return status === 0 ? stdout.trim() : undefined;
+}

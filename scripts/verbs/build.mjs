@@ -1,0 +1,7 @@
+import { build } from "../toolchain/build.mjs";
+import { prepare } from "../toolchain/prepare.mjs";
+
+/** Compiles what changed. */
+export async function run() {
+  await build(await prepare({ needsPython: false }));
+}

@@ -1,0 +1,7 @@
+import { format } from "../toolchain/lint.mjs";
+import { prepare } from "../toolchain/prepare.mjs";
+
+/** Formats every file, or the paths that are named. */
+export async function run(paths) {
+  await format(await prepare({ needsPython: false }), paths);
+}
