@@ -32,7 +32,9 @@ async function runUnderFetchedNode() {
     );
     return 1;
   }
-  const { runInForeground } = await import(new URL("../../scripts/toolchain/foreground.mjs", import.meta.url));
+  const { runInForeground } = await import(
+    new URL("../../scripts/toolchain/foreground.mjs", import.meta.url)
+  );
   const self = fileURLToPath(import.meta.url);
   return runInForeground(node, [self, ...process.argv.slice(2)]);
 }

@@ -6,7 +6,9 @@ const COMPILER = join(ROOT, "node_modules", "typescript", "bin", "tsc");
 
 /** Compiles what changed. */
 export function build(toolchain) {
-  return mustRunStep("the TypeScript build", toolchain.node, [COMPILER, "-b"], { env: toolchain.environment });
+  return mustRunStep("the TypeScript build", toolchain.node, [COMPILER, "-b"], {
+    env: toolchain.environment,
+  });
 }
 
 /** Removes everything compiled: an incremental build keeps the output of a deleted test. */

@@ -12,7 +12,12 @@ export async function lint(toolchain, parameters = []) {
   const options = { env: toolchain.environment };
   const rules = ["--type-aware", "--deny-warnings", ...parameters];
   await mustRunStep("lint", toolchain.node, [LINTER, ...rules], options);
-  await mustRunStep("the format check (fix: npm run format)", toolchain.node, [FORMATTER, "--check", "."], options);
+  await mustRunStep(
+    "the format check (fix: npm run format)",
+    toolchain.node,
+    [FORMATTER, "--check", "."],
+    options,
+  );
   await checkInterface(toolchain, false);
 }
 
@@ -27,7 +32,15 @@ export function format(toolchain, paths = []) {
  * by unseen; or, with `isUpdate`, writes it anew.
  */
 export function checkInterface(toolchain, isUpdate) {
-  const parameters = [API_EXTRACTOR, "run", "--config", "core/api-extractor.json", ...(isUpdate ? ["--local"] : [])];
-  const what = isUpdate ? "writing core/core.api.md" : "the check of core/core.api.md (fix: npm run generate)";
+  const parameters = [
+    API_EXTRACTOR,
+    "run",
+    "--config",
+    "core/api-extractor.json",
+    ...(isUpdate ? ["--local"] : []),
+  ];
+  const what = isUpdate
+    ? "writing core/core.api.md"
+    : "the check of core/core.api.md (fix: npm run generate)";
   return mustRunStep(what, toolchain.node, parameters, { env: toolchain.environment });
 }

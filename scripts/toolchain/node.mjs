@@ -40,7 +40,9 @@ async function fetchNode() {
   const flags = ["--ignore-scripts", "--no-save", "--no-audit", "--no-fund", "--loglevel=error"];
   const installed = await runStep("npm", ["install", ...flags], { cwd: FOLDER });
   if (installed === 127) {
-    throw new MissingPrerequisite("npm is missing: install it with `apt-get install npm`, or with Node itself.");
+    throw new MissingPrerequisite(
+      "npm is missing: install it with `apt-get install npm`, or with Node itself.",
+    );
   }
   if (installed !== 0) return;
   await runStep(process.execPath, ["installArchSpecificPackage.js"], { cwd: PACKAGE });

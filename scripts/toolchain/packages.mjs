@@ -36,7 +36,9 @@ export async function ensurePackages(node) {
   const flags = ["--no-audit", "--no-fund", "--loglevel=error"];
   const code = await runStep("npm", ["ci", ...flags], { env: environmentFor(node) });
   if (code === 127) {
-    throw new MissingPrerequisite("npm is missing: install it with `apt-get install npm`, or with Node itself.");
+    throw new MissingPrerequisite(
+      "npm is missing: install it with `apt-get install npm`, or with Node itself.",
+    );
   }
   if (code !== 0) throw new FailedStep("npm ci failed: its message above says why");
 }

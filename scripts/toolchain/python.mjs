@@ -65,7 +65,10 @@ async function makeVenv() {
   if (outputOf(base, ["-c", "import venv, ensurepip"]) === undefined) return undefined;
   console.log(`Installing ${MODULES.join(", ")} into a venv of ${base} …`);
   await rm(VENV, { recursive: true, force: true });
-  const pip = [VENV_PYTHON, ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", REQUIREMENTS]];
+  const pip = [
+    VENV_PYTHON,
+    ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", REQUIREMENTS],
+  ];
   const isMade =
     (await runStep(base, ["-m", "venv", VENV])) === 0 && (await runStep(...pip)) === 0 && probe(VENV_PYTHON);
   if (isMade) return isMade;

@@ -2,6 +2,7 @@ import { existsSync } from "node:fs";
 import { readdir } from "node:fs/promises";
 import { join } from "node:path";
 import { build } from "../toolchain/build.mjs";
+import { completeLockfile } from "../toolchain/complete-lockfile.mjs";
 import { checkInterface } from "../toolchain/lint.mjs";
 import { prepare } from "../toolchain/prepare.mjs";
 import { ROOT } from "../toolchain/project.mjs";
@@ -9,7 +10,7 @@ import { mustRunStep } from "../toolchain/step.mjs";
 
 const BUF = join(ROOT, "node_modules", "@bufbuild", "buf", "bin", "buf");
 
-/** Writes anew what is generated and committed: protobuf code and core's interface report. */
+/** Writes anew what is generated and committed: protobuf code, core's interface report, the gaps of the lock file. */
 export async function run() {
   const toolchain = await prepare({ needsPython: false });
   const environment = { ...toolchain.environment };
@@ -17,8 +18,12 @@ export async function run() {
   for (const name of await readdir(join(ROOT, "plugins"))) {
     const cwd = join(ROOT, "plugins", name);
     if (!existsSync(join(cwd, "buf.gen.yaml"))) continue;
-    await mustRunStep(`buf generate in plugins/${name}`, toolchain.node, [BUF, "generate"], { cwd, env: environment });
+    await mustRunStep(`buf generate in plugins/${name}`, toolchain.node, [BUF, "generate"], {
+      cwd,
+      env: environment,
+    });
   }
+  await completeLockfile();
   await build(toolchain);
   await checkInterface(toolchain, true);
 }
