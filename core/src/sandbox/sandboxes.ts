@@ -22,25 +22,36 @@ export interface CreateSandbox {
 
 /** The sandboxes of this server: the one place that makes, finds and ends them. */
 export interface Sandboxes {
+  /** Life of a sandbox whose creator names no time-out, in milliseconds: for whoever serves creators. */
+  readonly defaultTimeoutMs: number;
   /**
    * @throws SandboxError not_found (template), resource_exhausted (`sandboxes.maximum` reached),
-   * invalid_argument (time-out), or what the backend threw; then nothing is left of it.
+   * invalid_argument (time-out, id), already_exists (a fixed id), unavailable (too many are being made,
+   * or the server is stopping), canceled (`signal`), deadline_exceeded, or what the backend threw; then
+   * nothing is left of it.
    */
   create(request: CreateSandbox, signal?: AbortSignal): Promise<LiveSandbox>;
   /** The sandbox if it serves or is being made, undefined otherwise: also while it is being killed. */
   find(id: SandboxId): LiveSandbox | undefined;
   /** @throws SandboxError not_found with the E2B text and the phrase that the Ruby client looks for. */
   get(id: SandboxId): LiveSandbox;
-  /** Newest first. */
+  /** Those that `find` finds, newest first. */
   list(): readonly LiveSandbox[];
   /**
    * Ends a sandbox and waits until nothing of it is left. Concurrent calls wait for the same end.
-   * @throws SandboxError not_found when there is none, or it has already been asked to end.
+   * @throws SandboxError not_found when there is none, unavailable when the backend failed to destroy it
+   * for now: it is gone for everybody, and the server keeps trying.
    */
   kill(id: SandboxId, reason?: EndReason): Promise<void>;
-  /** Moves the end to `timeoutMs` from now; it may come nearer, 0 or less ends it at once. */
+  /**
+   * Moves the end to `timeoutMs` from now; it may come nearer, 0 or less ends it at once.
+   * @throws SandboxError not_found, invalid_argument `Max instance length exceeded`.
+   */
   setTimeout(id: SandboxId, timeoutMs: number): Promise<void>;
-  /** As setTimeout, but never moves the end nearer. */
+  /**
+   * As setTimeout, but never moves the end nearer.
+   * @throws SandboxError not_found, invalid_argument `Timeout cannot be greater than <N> hours`.
+   */
   extend(id: SandboxId, timeoutMs: number): Promise<void>;
 }
 

@@ -1,0 +1,24 @@
+import { SandboxError } from "../kernel/errors.js";
+import type { Backends, SandboxBackend } from "./backend.js";
+
+/** The backends that plugins added, in the order they came. */
+export class BackendRegistry implements Backends {
+  readonly #backends = new Map<string, SandboxBackend>();
+
+  add(backend: SandboxBackend): void {
+    if (this.#backends.has(backend.name)) {
+      throw new SandboxError("already_exists", `there are two backends named '${backend.name}'`);
+    }
+    this.#backends.set(backend.name, backend);
+  }
+
+  get(name: string): SandboxBackend {
+    const backend = this.#backends.get(name);
+    if (backend === undefined) throw new SandboxError("not_found", `backend '${name}' not found`);
+    return backend;
+  }
+
+  all(): readonly SandboxBackend[] {
+    return [...this.#backends.values()];
+  }
+}

@@ -1,0 +1,103 @@
+import type { Registry } from "prom-client";
+import type { Clock } from "../kernel/clock.js";
+import { BootError, type BootProblem, messageOf } from "../kernel/errors.js";
+import type { Logger } from "../observe/logger.js";
+import type { Backends } from "./backend.js";
+import { BackendRegistry } from "./backend-registry.js";
+import type { Ledger } from "./ledger.js";
+import { reconcile } from "./reconcile.js";
+import { sandboxMetrics } from "./sandbox-metrics.js";
+import { SandboxRegistry } from "./sandbox-registry.js";
+import type { Sandboxes } from "./sandboxes.js";
+import type { SandboxesConfig } from "./sandboxes-config.js";
+import { SqliteLedger } from "./sqlite-ledger.js";
+import { Teardown } from "./teardown.js";
+
+export interface SandboxDomainOptions {
+  readonly config: SandboxesConfig;
+  /** Where the ledger lies, unless one is given. */
+  readonly dataDir: string;
+  readonly clock: Clock;
+  readonly log: Logger;
+  /** Takes the metrics `coppice_sandboxes_…`. */
+  readonly metrics: Registry;
+  /** In the place of the SQLite file in `dataDir`. */
+  readonly ledger?: Ledger | undefined;
+}
+
+/** Everything that makes, keeps and ends sandboxes, wired together. */
+export interface SandboxDomain {
+  readonly sandboxes: Sandboxes;
+  readonly backends: Backends;
+  readonly ledger: Ledger;
+  /**
+   * Opens the ledger, checks every backend that was added, takes over or clears away what the last
+   * server left, and starts to watch deadlines.
+   * @throws BootError with every reason why this cannot work.
+   */
+  start(): Promise<void>;
+  /** Ends or keeps the sandboxes as configured and closes the ledger. Safe after a failed start. */
+  stop(): Promise<void>;
+}
+
+/** Wires the sandbox domain. Nothing is touched before `start`. */
+export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomain {
+  const { config: settings, dataDir, clock, log } = options;
+  const backends = new BackendRegistry();
+  const ledger = options.ledger ?? new SqliteLedger({ dataDir, endedKept: settings.endedKept });
+  const metrics = sandboxMetrics(options.metrics, () => registry.running);
+  const teardown = new Teardown({
+    clock,
+    log,
+    destroyTimeoutMs: settings.destroyTimeout,
+    destroyConcurrency: settings.destroyConcurrency,
+    onFailure: metrics.destroyFailed,
+  });
+  const registry = new SandboxRegistry({ settings, backends, ledger, teardown, metrics, clock, log });
+  return {
+    sandboxes: registry,
+    backends,
+    ledger,
+    async start() {
+      await checkBackends(backends, settings);
+      await ledger.open();
+      await reconcile({ backends, ledger, registry, teardown, clock, log });
+      registry.start();
+    },
+    async stop() {
+      await registry.close(settings.onShutdown);
+      teardown.stop();
+      await ledger.close();
+    },
+  };
+}
+
+async function checkBackends(backends: Backends, settings: SandboxesConfig): Promise<void> {
+  const problems: BootProblem[] = [];
+  const all = backends.all();
+  const names = new Set(all.map((backend) => backend.name));
+  const known = names.size === 0 ? "none is enabled" : `enabled are ${[...names].join(", ")}`;
+  const { defaultBackend, templates } = settings;
+  const templateNames = Object.keys(templates);
+  if (defaultBackend !== undefined && !names.has(defaultBackend)) {
+    problems.push({ message: `sandboxes.defaultBackend: there is no backend '${defaultBackend}'; ${known}` });
+  }
+  const isChoiceOpen = templateNames.some((name) => templates[name]?.backend === undefined);
+  if (defaultBackend === undefined && all.length > 1 && isChoiceOpen) {
+    problems.push({ message: `sandboxes.defaultBackend: choose one of the backends; ${known}` });
+  }
+  for (const name of templateNames) {
+    const backend = templates[name]?.backend;
+    if (backend === undefined || names.has(backend)) continue;
+    problems.push({
+      message: `sandboxes.templates.${name}.backend: there is no backend '${backend}'; ${known}`,
+    });
+  }
+  const checks = await Promise.allSettled(all.map(async (backend) => backend.check()));
+  for (const [index, check] of checks.entries()) {
+    if (check.status === "rejected") {
+      problems.push({ message: `backend '${all[index]?.name}': ${messageOf(check.reason)}` });
+    }
+  }
+  if (problems.length > 0) throw new BootError(problems);
+}

@@ -1,0 +1,49 @@
+import { createToken } from "../kernel/token.js";
+import type { SandboxId } from "./backend.js";
+import type { EndReason, SandboxRecord } from "./live-sandbox.js";
+
+/** A sandbox as the ledger holds it: what it is meant to be, whatever the backend got done so far. */
+export interface LedgerEntry {
+  readonly record: SandboxRecord;
+  /** Why it is being killed; undefined too for one that is removed without a trace. */
+  readonly endReason: EndReason | undefined;
+}
+
+/** What is remembered of a sandbox that is gone. */
+export interface EndedSandbox {
+  readonly id: SandboxId;
+  readonly backend: string;
+  readonly template: string;
+  readonly reason: EndReason;
+  readonly startedAtMs: number;
+  readonly endedAtMs: number;
+}
+
+/**
+ * The memory of a server that outlives it. What is to be is written here before a backend acts, so
+ * that whatever a crash leaves half done can be finished or undone at the next start.
+ *
+ * Writes take effect in the order in which they were called, each whole or not at all; a write that
+ * has resolved survives the end of this process.
+ */
+export interface Ledger {
+  /**
+   * Makes it ready; nothing else is called before.
+   * @throws BootError that says what cannot be used and why.
+   */
+  open(): Promise<void>;
+  /** Every sandbox that is not known to be gone. */
+  entries(): Promise<readonly LedgerEntry[]>;
+  /** Adds a sandbox or replaces what is known of it. */
+  write(record: SandboxRecord, endReason?: EndReason): Promise<void>;
+  /** Removes one that never served anybody. Unknown ids are fine. */
+  remove(id: SandboxId): Promise<void>;
+  /** Replaces a sandbox by the memory of it. The oldest memories go when there are too many. */
+  end(ended: EndedSandbox): Promise<void>;
+  /** What is remembered of a sandbox that is gone. */
+  findEnded(id: SandboxId): Promise<EndedSandbox | undefined>;
+  /** Safe to repeat, and without `open`. */
+  close(): Promise<void>;
+}
+
+export const Ledger = createToken<Ledger>("ledger");

@@ -1,0 +1,84 @@
+import type { Clock } from "../kernel/clock.js";
+import type { Logger } from "../observe/logger.js";
+import type { Backends, Sandbox, SandboxBackend } from "./backend.js";
+import type { Ledger, LedgerEntry } from "./ledger.js";
+import type { EndReason } from "./live-sandbox.js";
+import type { SandboxRegistry } from "./sandbox-registry.js";
+import type { Teardown } from "./teardown.js";
+
+export interface ReconcileOptions {
+  readonly backends: Backends;
+  readonly ledger: Ledger;
+  readonly registry: SandboxRegistry;
+  readonly teardown: Teardown;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+/**
+ * Brings the ledger and the backends to agree after a start: adopts what both know as running,
+ * destroys what only the backend knows, ends what only the ledger knows, and finishes what was half
+ * done. Resolves when all of that is done, or failed for now and goes on in the background.
+ *
+ * A sandbox of a backend that is not enabled any more stays in the ledger as it is.
+ */
+export async function reconcile(options: ReconcileOptions): Promise<void> {
+  const entries = await options.ledger.entries();
+  const backends = options.backends.all();
+  const names = new Set(backends.map((backend) => backend.name));
+  const stranded = entries.filter((entry) => !names.has(entry.record.backend));
+  for (const { record } of stranded) {
+    const fields = { sandbox: record.id, backend: record.backend };
+    options.log.warn(fields, "sandbox belongs to a backend that is not enabled");
+  }
+  await Promise.all(
+    backends.map((backend) =>
+      reconcileBackend(
+        backend,
+        entries.filter((entry) => entry.record.backend === backend.name),
+        options,
+      ),
+    ),
+  );
+}
+
+async function reconcileBackend(
+  backend: SandboxBackend,
+  entries: readonly LedgerEntry[],
+  options: ReconcileOptions,
+): Promise<void> {
+  const recovered = new Map((await backend.recover()).map((sandbox) => [sandbox.id, sandbox]));
+  const work: Promise<unknown>[] = [];
+  for (const entry of entries) {
+    const runtime = recovered.get(entry.record.id);
+    recovered.delete(entry.record.id);
+    work.push(runtime === undefined ? settleLost(entry, options) : settleFound(entry, runtime, options));
+  }
+  for (const runtime of recovered.values()) {
+    options.log.warn({ sandbox: runtime.id, backend: backend.name }, "destroying an unknown sandbox");
+    work.push(options.teardown.destroy(runtime).soon);
+  }
+  // What failed is logged where it failed, and tried again.
+  await Promise.allSettled(work);
+}
+
+async function settleFound(entry: LedgerEntry, runtime: Sandbox, options: ReconcileOptions): Promise<void> {
+  const { registry, clock, log } = options;
+  const { record, endReason } = entry;
+  const isOver = record.endsAtMs !== undefined && record.endsAtMs <= clock.now();
+  if (record.state === "creating" || record.state === "killing") {
+    await registry.finish(record, runtime, endReason);
+  } else if (isOver) {
+    await registry.finish(record, runtime, "timed out");
+  } else {
+    registry.adopt(record, runtime);
+    log.info({ sandbox: record.id }, "sandbox adopted");
+  }
+}
+
+async function settleLost(entry: LedgerEntry, options: ReconcileOptions): Promise<void> {
+  const { record, endReason } = entry;
+  const reason: EndReason | undefined =
+    record.state === "creating" || record.state === "killing" ? endReason : "backend lost";
+  await options.registry.forget(record, reason);
+}

@@ -1,0 +1,62 @@
+import { Counter, Gauge, Histogram, type Registry } from "prom-client";
+import type { EndReason } from "./live-sandbox.js";
+
+/** What the sandbox domain counts. */
+export interface SandboxMetrics {
+  created(tookMs: number): void;
+  createFailed(): void;
+  ended(reason: EndReason): void;
+  destroyFailed(): void;
+}
+
+/**
+ * Registers the metrics `coppice_sandboxes_…`.
+ * @param running asked at each scrape: how many sandboxes serve.
+ */
+export function sandboxMetrics(registry: Registry, running: () => number): SandboxMetrics {
+  const registers = [registry];
+  new Gauge({
+    name: "coppice_sandboxes_running",
+    help: "Sandboxes that serve now",
+    registers,
+    collect() {
+      this.set(running());
+    },
+  });
+  const created = new Counter({
+    name: "coppice_sandboxes_created_total",
+    help: "Sandboxes made",
+    registers,
+  });
+  const createFailures = new Counter({
+    name: "coppice_sandboxes_create_failures_total",
+    help: "Sandboxes that could not be made, or were given up while being made",
+    registers,
+  });
+  const createSeconds = new Histogram({
+    name: "coppice_sandboxes_create_seconds",
+    help: "Time from asking for a sandbox to having it",
+    buckets: [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60],
+    registers,
+  });
+  const ended = new Counter({
+    name: "coppice_sandboxes_ended_total",
+    help: "Sandboxes that are gone, by reason",
+    labelNames: ["reason"],
+    registers,
+  });
+  const destroyFailures = new Counter({
+    name: "coppice_sandboxes_destroy_failures_total",
+    help: "Attempts to destroy a sandbox that failed",
+    registers,
+  });
+  return {
+    created(tookMs) {
+      created.inc();
+      createSeconds.observe(tookMs / 1000);
+    },
+    createFailed: () => createFailures.inc(),
+    ended: (reason) => ended.inc({ reason }),
+    destroyFailed: () => destroyFailures.inc(),
+  };
+}

@@ -1,0 +1,379 @@
+import type { Clock } from "../kernel/clock.js";
+import { SandboxError } from "../kernel/errors.js";
+import type { Logger } from "../observe/logger.js";
+import type { Backends, Sandbox, SandboxBackend, SandboxId } from "./backend.js";
+import { HeldSandbox } from "./held-sandbox.js";
+import type { Ledger } from "./ledger.js";
+import type { EndReason, LiveSandbox, SandboxRecord } from "./live-sandbox.js";
+import { Reaper } from "./reaper.js";
+import type { SandboxMetrics } from "./sandbox-metrics.js";
+import { newAccessToken, newSandboxId } from "./sandbox-secrets.js";
+import type { CreateSandbox, Sandboxes } from "./sandboxes.js";
+import type { SandboxesConfig } from "./sandboxes-config.js";
+import { Semaphore } from "./semaphore.js";
+import type { Teardown } from "./teardown.js";
+import { findTemplate, type Template } from "./template-reference.js";
+
+export interface SandboxRegistryOptions {
+  readonly settings: SandboxesConfig;
+  readonly backends: Backends;
+  readonly ledger: Ledger;
+  readonly teardown: Teardown;
+  readonly metrics: SandboxMetrics;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+const SANDBOX_ID = /^[a-z0-9]+$/;
+const LONGEST_ID = 63;
+const HOUR_MS = 3_600_000;
+
+/** The sandboxes of this server, held in memory and written to the ledger before a backend acts. */
+export class SandboxRegistry implements Sandboxes {
+  readonly #options: SandboxRegistryOptions;
+  readonly #held = new Map<SandboxId, HeldSandbox>();
+  readonly #turns: Semaphore;
+  readonly #reaper: Reaper;
+  #isClosed = false;
+
+  constructor(options: SandboxRegistryOptions) {
+    this.#options = options;
+    this.#turns = new Semaphore(options.settings.createConcurrency, options.settings.createQueue);
+    this.#reaper = new Reaper(options.clock, (id) => this.#expire(id));
+  }
+
+  get defaultTimeoutMs(): number {
+    return this.#options.settings.defaultTimeout;
+  }
+
+  /** How many serve. */
+  get running(): number {
+    let count = 0;
+    for (const { record } of this.#held.values()) if (record.state === "running") count += 1;
+    return count;
+  }
+
+  async create(request: CreateSandbox, signal?: AbortSignal): Promise<LiveSandbox> {
+    if (this.#isClosed) throw new SandboxError("unavailable", "the server is stopping");
+    const { settings, clock } = this.#options;
+    const template = findTemplate(settings.templates, request.template);
+    if (request.timeoutMs !== undefined) this.#checkNewTimeout(request.timeoutMs);
+    const backend = this.#backendOf(request, template);
+    const id = request.id ?? newSandboxId();
+    this.#checkId(id);
+    if (this.#held.size >= settings.maximum) {
+      const text = `you have reached the maximum number of concurrent E2B sandboxes (${settings.maximum}). If you need more, please visit 'https://e2b.dev/docs/billing'`;
+      throw new SandboxError("resource_exhausted", text);
+    }
+    const held = new HeldSandbox({
+      id,
+      backend: backend.name,
+      template: template.name,
+      state: "creating",
+      startedAtMs: clock.now(),
+      endsAtMs: undefined,
+      metadata: { ...request.metadata },
+      environment: { ...request.environment },
+      accessToken: request.secure ? newAccessToken() : undefined,
+      limits: { ...template.settings.limits, ...given(request.limits ?? {}) },
+      allowInternetAccess: request.allowInternetAccess ?? true,
+    });
+    // Taken at once, before the first await: that is what keeps parallel creations below the maximum.
+    this.#held.set(id, held);
+    return this.#whileWanted(held, signal, this.#make(held, backend, request.timeoutMs));
+  }
+
+  find(id: SandboxId): LiveSandbox | undefined {
+    const held = this.#held.get(id);
+    return held === undefined || held.isEnding ? undefined : held;
+  }
+
+  get(id: SandboxId): LiveSandbox {
+    return this.#get(id);
+  }
+
+  list(): readonly LiveSandbox[] {
+    return [...this.#held.values()]
+      .filter((held) => !held.isEnding)
+      .toSorted((a, b) => b.record.startedAtMs - a.record.startedAtMs || compare(a.record.id, b.record.id));
+  }
+
+  async kill(id: SandboxId, reason: EndReason = "killed"): Promise<void> {
+    const held = this.#held.get(id);
+    if (held === undefined || held.isLingering) throw unknownSandbox(id);
+    await this.#end(held, reason);
+  }
+
+  async setTimeout(id: SandboxId, timeoutMs: number): Promise<void> {
+    const held = this.#get(id);
+    checkNumber(timeoutMs);
+    if (timeoutMs > this.#options.settings.maximumTimeout) {
+      throw new SandboxError("invalid_argument", "Max instance length exceeded");
+    }
+    if (timeoutMs <= 0) await this.#end(held, "timed out");
+    else await this.#moveEnd(held, this.#options.clock.now() + timeoutMs);
+  }
+
+  async extend(id: SandboxId, timeoutMs: number): Promise<void> {
+    const held = this.#get(id);
+    checkNumber(timeoutMs);
+    this.#checkLongest(timeoutMs);
+    const endsAtMs = this.#options.clock.now() + timeoutMs;
+    const isLater = held.record.endsAtMs !== undefined && endsAtMs > held.record.endsAtMs;
+    if (isLater) await this.#moveEnd(held, endsAtMs);
+  }
+
+  /** Takes over a sandbox that outlived the last server. */
+  adopt(record: SandboxRecord, runtime: Sandbox): void {
+    this.#held.set(record.id, new HeldSandbox(record, runtime));
+    this.#reaper.set(record.id, record.endsAtMs);
+  }
+
+  /**
+   * Ends a sandbox that outlived the last server and is not wanted any more.
+   * @param reason undefined for one that never served anybody: nothing is remembered of it.
+   */
+  finish(record: SandboxRecord, runtime: Sandbox, reason: EndReason | undefined): Promise<void> {
+    const held = new HeldSandbox(record, runtime);
+    held.hasServed = reason !== undefined;
+    held.end(reason ?? "killed");
+    this.#held.set(record.id, held);
+    held.ending = this.#tearDown(held, runtime);
+    return held.ending;
+  }
+
+  /** Takes note that nothing is left of a sandbox that the last server held. */
+  async forget(record: SandboxRecord, reason: EndReason | undefined): Promise<void> {
+    const held = new HeldSandbox(record);
+    held.hasServed = reason !== undefined;
+    held.end(reason ?? "killed");
+    await this.#bury(held);
+  }
+
+  /** Starts to end sandboxes whose time has come. */
+  start(): void {
+    this.#reaper.start();
+  }
+
+  /**
+   * Refuses new sandboxes, gives up those that are being made, and ends the others unless they are to be kept.
+   * Resolves when the backends have done, or failed for now, what they can.
+   */
+  async close(onShutdown: SandboxesConfig["onShutdown"]): Promise<void> {
+    this.#isClosed = true;
+    this.#reaper.stop();
+    const leaving = [...this.#held.values()].filter(
+      (held) => onShutdown === "destroy" || held.record.state === "creating" || held.isEnding,
+    );
+    await Promise.allSettled(leaving.map((held) => this.#end(held, "shutdown")));
+  }
+
+  #get(id: SandboxId): HeldSandbox {
+    const held = this.#held.get(id);
+    if (held === undefined || held.isEnding) throw unknownSandbox(id);
+    return held;
+  }
+
+  #backendOf(request: CreateSandbox, template: Template): SandboxBackend {
+    const { backends, settings } = this.#options;
+    const name = request.backend ?? template.settings.backend ?? settings.defaultBackend;
+    if (name !== undefined) return backends.get(name);
+    const [only, ...others] = backends.all();
+    if (only === undefined || others.length > 0) {
+      throw new SandboxError("failed_precondition", "the server has no default backend");
+    }
+    return only;
+  }
+
+  #checkId(id: SandboxId): void {
+    if (!SANDBOX_ID.test(id) || id.length > LONGEST_ID) {
+      throw new SandboxError("invalid_argument", "Invalid sandbox ID");
+    }
+    if (this.#held.has(id)) throw new SandboxError("already_exists", `sandbox "${id}" already exists`);
+  }
+
+  #checkNewTimeout(timeoutMs: number): void {
+    checkNumber(timeoutMs);
+    if (timeoutMs <= 0) throw new SandboxError("invalid_argument", "Timeout must be greater than 0");
+    this.#checkLongest(timeoutMs);
+  }
+
+  #checkLongest(timeoutMs: number): void {
+    const { maximumTimeout } = this.#options.settings;
+    if (timeoutMs <= maximumTimeout) return;
+    const text = `Timeout cannot be greater than ${maximumTimeout / HOUR_MS} hours`;
+    throw new SandboxError("invalid_argument", text);
+  }
+
+  /** Makes what is held as `creating`. When that fails, or is given up, it undoes everything first. */
+  async #make(
+    held: HeldSandbox,
+    backend: SandboxBackend,
+    timeoutMs: number | undefined,
+  ): Promise<LiveSandbox> {
+    const { ledger, clock, metrics } = this.#options;
+    const { signal } = held.making;
+    const askedAtMs = held.record.startedAtMs;
+    let runtime: Sandbox | undefined;
+    try {
+      const release = await this.#turns.acquire(signal);
+      try {
+        await ledger.write(held.record);
+        signal.throwIfAborted();
+        runtime = await this.#provision(held, backend);
+      } finally {
+        release();
+      }
+      const startedAtMs = clock.now();
+      const endsAtMs = timeoutMs === undefined ? undefined : startedAtMs + timeoutMs;
+      const record: SandboxRecord = { ...held.record, state: "running", startedAtMs, endsAtMs };
+      signal.throwIfAborted();
+      await ledger.write(record);
+      // Given up during the last write: nobody learns of this sandbox, so it must not stay.
+      signal.throwIfAborted();
+      held.run(record, runtime);
+      this.#reaper.set(record.id, endsAtMs);
+      metrics.created(startedAtMs - askedAtMs);
+      return held;
+    } catch (error) {
+      metrics.createFailed();
+      held.end("killed");
+      const undone = runtime === undefined ? this.#bury(held) : this.#tearDown(held, runtime);
+      await undone.then(held.undone.resolve, held.undone.reject);
+      throw signal.reason instanceof SandboxError ? signal.reason : error;
+    }
+  }
+
+  async #provision(held: HeldSandbox, backend: SandboxBackend): Promise<Sandbox> {
+    const { clock, settings } = this.#options;
+    const { id, template, limits, allowInternetAccess } = held.record;
+    const takeBack = clock.after(settings.createTimeout, () => {
+      const text = `backend '${backend.name}' did not make the sandbox within ${settings.createTimeout} ms`;
+      held.making.abort(new SandboxError("deadline_exceeded", text));
+    });
+    try {
+      return await backend.provision({ id, template, limits, allowInternetAccess }, held.making.signal);
+    } finally {
+      takeBack();
+    }
+  }
+
+  /**
+   * Waits for a sandbox as long as its creator does, then for it to be undone. A backend that does not
+   * react to being told so is left behind: what it makes later is torn down.
+   */
+  async #whileWanted(
+    held: HeldSandbox,
+    signal: AbortSignal | undefined,
+    made: Promise<LiveSandbox>,
+  ): Promise<LiveSandbox> {
+    const { clock, settings } = this.#options;
+    const abandoned = Promise.withResolvers<never>();
+    let takeBack: (() => void) | undefined;
+    const abandonLater = (): void => {
+      takeBack = clock.after(settings.destroyTimeout, () => {
+        held.isLingering = true;
+        const error = new SandboxError("unavailable", `sandbox "${held.record.id}" is still being undone`);
+        held.undone.reject(error);
+        abandoned.reject(error);
+      });
+    };
+    const giveUp = (): void => {
+      held.making.abort(new SandboxError("canceled", "the request for the sandbox was canceled"));
+    };
+    held.making.signal.addEventListener("abort", abandonLater);
+    signal?.addEventListener("abort", giveUp);
+    if (signal?.aborted) giveUp();
+    try {
+      return await Promise.race([made, abandoned.promise]);
+    } finally {
+      held.making.signal.removeEventListener("abort", abandonLater);
+      signal?.removeEventListener("abort", giveUp);
+      takeBack?.();
+    }
+  }
+
+  /** Ends a sandbox once; every caller gets the same promise. */
+  #end(held: HeldSandbox, reason: EndReason): Promise<void> {
+    if (held.ending !== undefined) return held.ending;
+    const runtime = held.end(reason);
+    this.#reaper.delete(held.record.id);
+    held.ending = runtime === undefined ? held.undone.promise : this.#tearDown(held, runtime);
+    return held.ending;
+  }
+
+  async #tearDown(held: HeldSandbox, runtime: Sandbox): Promise<void> {
+    const { ledger, teardown, log } = this.#options;
+    const { record, endReason } = held;
+    try {
+      await ledger.write(record, held.hasServed ? endReason : undefined);
+    } catch (error) {
+      // Freeing what it uses matters more than a truthful ledger; the next start finds it gone.
+      log.error({ sandbox: record.id, err: error }, "writing the end of a sandbox failed");
+    }
+    const { soon, final } = teardown.destroy(runtime);
+    const buried = final.then((isGone) => (isGone ? this.#bury(held) : undefined));
+    try {
+      await soon;
+    } catch (error) {
+      held.isLingering = true;
+      throw error;
+    }
+    await buried;
+  }
+
+  /** Forgets a sandbox of which nothing is left. Never rejects. */
+  async #bury(held: HeldSandbox): Promise<void> {
+    const { ledger, log, clock, metrics } = this.#options;
+    const { id, backend, template, startedAtMs } = held.record;
+    const reason = held.endReason ?? "killed";
+    try {
+      if (held.hasServed) {
+        await ledger.end({ id, backend, template, reason, startedAtMs, endedAtMs: clock.now() });
+      } else {
+        await ledger.remove(id);
+      }
+    } catch (error) {
+      log.error({ sandbox: id, err: error }, "writing the end of a sandbox failed");
+    }
+    this.#held.delete(id);
+    if (!held.hasServed) return;
+    metrics.ended(reason);
+    log.info({ sandbox: id, reason }, "sandbox ended");
+  }
+
+  async #moveEnd(held: HeldSandbox, endsAtMs: number): Promise<void> {
+    if (held.record.state === "creating") {
+      throw new SandboxError("unavailable", `sandbox "${held.record.id}" is not running`);
+    }
+    // In memory first and at once: of two calls at the same time each must see what the other did.
+    held.moveEnd(endsAtMs);
+    this.#reaper.set(held.record.id, endsAtMs);
+    await this.#options.ledger.write(held.record);
+  }
+
+  #expire(id: SandboxId): void {
+    const held = this.#held.get(id);
+    if (held === undefined) return;
+    // A failure is already logged and counted, and tried again.
+    this.#end(held, "timed out").catch(() => {});
+  }
+}
+
+function unknownSandbox(id: SandboxId): SandboxError {
+  // The Ruby client looks for the last two words, everybody else for the rest.
+  const text = `Sandbox "${id}" doesn't exist or you don't have access to it; sandbox not found`;
+  return new SandboxError("not_found", text);
+}
+
+function checkNumber(timeoutMs: number): void {
+  if (!Number.isFinite(timeoutMs)) throw new SandboxError("invalid_argument", "Timeout must be a number");
+}
+
+function given<T extends object>(options: T): Partial<T> {
+  return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined)) as Partial<T>;
+}
+
+function compare(a: string, b: string): number {
+  return a < b ? -1 : a > b ? 1 : 0;
+}

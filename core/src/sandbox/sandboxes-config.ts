@@ -1,0 +1,71 @@
+import { z } from "zod";
+import { duration } from "../config/units.js";
+
+const TEMPLATE_NAME = /^[a-z0-9-_]+(\/[a-z0-9-_]+)?$/;
+
+const templateName = z
+  .string()
+  .regex(TEMPLATE_NAME, "expected a template name: lower-case letters, digits, - and _, or namespace/name");
+
+const limits = z.strictObject({
+  cpuCount: z.number().positive().optional().describe("CPUs"),
+  memoryMiB: z.int().positive().optional().describe("Memory in MiB"),
+  diskMiB: z.int().positive().optional().describe("Disk in MiB"),
+  processes: z.int().positive().optional().describe("Processes at one time"),
+});
+
+const template = z.strictObject({
+  backend: z.string().optional().describe("Backend that makes it; the default backend when absent"),
+  aliases: z.array(templateName).default([]).describe("Further names that clients may use for it"),
+  limits: limits.prefault({}).describe("What a sandbox gets where its creator asks for nothing"),
+});
+
+/** The key `sandboxes` of the server's configuration. Lengths of time are parsed to milliseconds. */
+export const sandboxesConfig = z
+  .strictObject({
+    defaultBackend: z
+      .string()
+      .optional()
+      .describe("Backend of templates that name none; needed only when several are enabled"),
+    defaultTimeout: duration().prefault("5m").describe("Life of a sandbox whose creator names no time-out"),
+    maximumTimeout: duration().prefault("24h").describe("Longest time-out that a client may ask for"),
+    maximum: z.int().positive().default(100).describe("Sandboxes that may exist at one time"),
+    onShutdown: z
+      .enum(["destroy", "keep"])
+      .default("destroy")
+      .describe("What a graceful stop does with sandboxes; kept ones are adopted at the next start"),
+    templates: z
+      .record(templateName, template)
+      .prefault({ "base": {}, "code-interpreter-v1": {} })
+      .describe("Templates that clients may create sandboxes from"),
+    createTimeout: duration().prefault("60s").describe("Time that a backend has to make one sandbox"),
+    createConcurrency: z.int().positive().default(8).describe("Sandboxes that are made at the same time"),
+    createQueue: z.int().nonnegative().default(256).describe("Creations that may wait for their turn"),
+    destroyTimeout: duration()
+      .prefault("30s")
+      .describe("Time that one attempt to destroy a sandbox may take"),
+    destroyConcurrency: z
+      .int()
+      .positive()
+      .default(16)
+      .describe("Sandboxes that are destroyed at the same time"),
+    endedKept: z.int().nonnegative().default(1000).describe("Ended sandboxes that the ledger remembers"),
+  })
+  .superRefine((settings, context) => {
+    if (settings.defaultTimeout > settings.maximumTimeout) {
+      const message = "is longer than maximumTimeout";
+      context.addIssue({ code: "custom", path: ["defaultTimeout"], message });
+    }
+    const names = new Set(Object.keys(settings.templates));
+    for (const [template, { aliases }] of Object.entries(settings.templates)) {
+      for (const [index, alias] of aliases.entries()) {
+        const path = ["templates", template, "aliases", index];
+        if (names.has(alias))
+          context.addIssue({ code: "custom", path, message: `'${alias}' is already taken` });
+        names.add(alias);
+      }
+    }
+  });
+
+/** The parsed settings of the sandbox domain; lengths of time in milliseconds. */
+export type SandboxesConfig = z.infer<typeof sandboxesConfig>;

@@ -1,0 +1,224 @@
+import { chmodSync, closeSync, mkdirSync, openSync } from "node:fs";
+import { join } from "node:path";
+import { DatabaseSync, type StatementSync } from "node:sqlite";
+import { z } from "zod";
+import { BootError, messageOf } from "../kernel/errors.js";
+import type { SandboxId } from "./backend.js";
+import type { EndedSandbox, Ledger, LedgerEntry } from "./ledger.js";
+import type { EndReason, SandboxRecord } from "./live-sandbox.js";
+
+export interface SqliteLedgerOptions {
+  /** Made when missing, for this user alone. The ledger is its file `ledger.sqlite`. */
+  readonly dataDir: string;
+  /** How many ended sandboxes are remembered. */
+  readonly endedKept: number;
+}
+
+// Each entry brings a ledger of that version to the next one; `user_version` counts them.
+const MIGRATIONS: readonly string[] = [
+  `CREATE TABLE sandbox (
+     id TEXT PRIMARY KEY,
+     record TEXT NOT NULL,
+     end_reason TEXT
+   ) STRICT;
+   CREATE TABLE ended_sandbox (
+     sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+     id TEXT NOT NULL,
+     backend TEXT NOT NULL,
+     template TEXT NOT NULL,
+     reason TEXT NOT NULL,
+     started_at_ms INTEGER NOT NULL,
+     ended_at_ms INTEGER NOT NULL
+   ) STRICT;
+   CREATE INDEX ended_sandbox_by_id ON ended_sandbox (id, sequence);`,
+];
+
+const SQLITE_BUSY = 5;
+
+const endReason = z.enum(["killed", "timed out", "backend lost", "shutdown"]);
+const text = z.record(z.string(), z.string());
+
+const sandboxRecord = z.object({
+  id: z.string(),
+  backend: z.string(),
+  template: z.string(),
+  state: z.enum(["creating", "running", "paused", "killing"]),
+  startedAtMs: z.number(),
+  endsAtMs: z.number().optional(),
+  metadata: text,
+  environment: text,
+  accessToken: z.string().optional(),
+  limits: z.object({
+    cpuCount: z.number().optional(),
+    memoryMiB: z.number().optional(),
+    diskMiB: z.number().optional(),
+    processes: z.number().optional(),
+  }),
+  allowInternetAccess: z.boolean(),
+});
+
+const endedSandbox = z.object({
+  id: z.string(),
+  backend: z.string(),
+  template: z.string(),
+  reason: endReason,
+  startedAtMs: z.number(),
+  endedAtMs: z.number(),
+});
+
+/**
+ * The ledger in one SQLite file. The file stays locked while it is open, so a second server on the
+ * same data directory is refused; the lock goes with the process, however that ends.
+ */
+export class SqliteLedger implements Ledger {
+  readonly #options: SqliteLedgerOptions;
+  #opened: { readonly database: DatabaseSync; readonly statements: ReturnType<typeof prepare> } | undefined;
+
+  constructor(options: SqliteLedgerOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * Opens the ledger, or makes it.
+   * @throws BootError that names the file: in use, unreadable, damaged or from a newer version. An
+   * existing file is never replaced.
+   */
+  async open(): Promise<void> {
+    const path = join(this.#options.dataDir, "ledger.sqlite");
+    const database = openDatabase(this.#options.dataDir, path);
+    this.#opened = { database, statements: prepare(database) };
+  }
+
+  async entries(): Promise<readonly LedgerEntry[]> {
+    return this.#open.statements.entries.all().map((row) => ({
+      record: parseRecord(row["record"]),
+      endReason: endReason.nullable().parse(row["end_reason"]) ?? undefined,
+    }));
+  }
+
+  async write(record: SandboxRecord, endReason?: EndReason): Promise<void> {
+    this.#open.statements.write.run(record.id, JSON.stringify(record), endReason ?? null);
+  }
+
+  async remove(id: SandboxId): Promise<void> {
+    this.#open.statements.remove.run(id);
+  }
+
+  async end(ended: EndedSandbox): Promise<void> {
+    const { id, backend, template, reason, startedAtMs, endedAtMs } = ended;
+    const { database, statements } = this.#open;
+    database.exec("BEGIN IMMEDIATE");
+    try {
+      statements.remove.run(id);
+      statements.end.run(id, backend, template, reason, startedAtMs, endedAtMs);
+      statements.forget.run(this.#options.endedKept);
+      database.exec("COMMIT");
+    } catch (error) {
+      if (database.isTransaction) database.exec("ROLLBACK");
+      throw error;
+    }
+  }
+
+  async findEnded(id: SandboxId): Promise<EndedSandbox | undefined> {
+    const row = this.#open.statements.findEnded.get(id);
+    return row === undefined ? undefined : endedSandbox.parse(row);
+  }
+
+  async close(): Promise<void> {
+    this.#opened?.database.close();
+    this.#opened = undefined;
+  }
+
+  get #open() {
+    if (this.#opened === undefined) throw new Error("the ledger is not open");
+    return this.#opened;
+  }
+}
+
+function parseRecord(json: unknown): SandboxRecord {
+  const record = sandboxRecord.parse(JSON.parse(String(json)));
+  return { ...record, endsAtMs: record.endsAtMs, accessToken: record.accessToken };
+}
+
+function prepare(database: DatabaseSync) {
+  return {
+    entries: database.prepare("SELECT record, end_reason FROM sandbox"),
+    write: database.prepare(
+      `INSERT INTO sandbox (id, record, end_reason) VALUES (?, ?, ?)
+       ON CONFLICT (id) DO UPDATE SET record = excluded.record, end_reason = excluded.end_reason`,
+    ),
+    remove: database.prepare("DELETE FROM sandbox WHERE id = ?"),
+    end: database.prepare(
+      `INSERT INTO ended_sandbox (id, backend, template, reason, started_at_ms, ended_at_ms)
+       VALUES (?, ?, ?, ?, ?, ?)`,
+    ),
+    forget: database.prepare(
+      "DELETE FROM ended_sandbox WHERE sequence <= (SELECT max(sequence) FROM ended_sandbox) - ?",
+    ),
+    findEnded: database.prepare(
+      `SELECT id, backend, template, reason, started_at_ms AS startedAtMs, ended_at_ms AS endedAtMs
+       FROM ended_sandbox WHERE id = ? ORDER BY sequence DESC LIMIT 1`,
+    ),
+  } satisfies Record<string, StatementSync>;
+}
+
+function openDatabase(dataDir: string, path: string): DatabaseSync {
+  let database: DatabaseSync | undefined;
+  try {
+    mkdirSync(dataDir, { recursive: true, mode: 0o700 });
+    createPrivate(path);
+    chmodSync(path, 0o600);
+    database = new DatabaseSync(path);
+    // Exclusive before the first read: the lock is then taken with it and kept until close.
+    database.exec("PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL");
+    database.exec("PRAGMA foreign_keys = ON");
+    checkPages(database);
+    migrate(database);
+    return database;
+  } catch (error) {
+    database?.close();
+    throw new BootError([{ message: refusal(path, error) }], { cause: error });
+  }
+}
+
+/**
+ * Makes the file if it is missing. Never opens an existing one: closing any descriptor of it would
+ * drop the lock that another ledger of this process holds on it.
+ */
+function createPrivate(path: string): void {
+  try {
+    closeSync(openSync(path, "wx", 0o600));
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
+  }
+}
+
+function checkPages(database: DatabaseSync): void {
+  const [finding] = Object.values(database.prepare("PRAGMA quick_check(1)").get() ?? {});
+  if (finding !== "ok") throw new Error(`it is damaged (${String(finding)})`);
+}
+
+function migrate(database: DatabaseSync): void {
+  database.exec("BEGIN IMMEDIATE");
+  try {
+    const version = Number(database.prepare("PRAGMA user_version").get()?.["user_version"]);
+    if (version > MIGRATIONS.length) {
+      throw new Error(
+        `it was written by a newer version (schema ${version}, known are ${MIGRATIONS.length})`,
+      );
+    }
+    for (const step of MIGRATIONS.slice(version)) database.exec(step);
+    database.exec(`PRAGMA user_version = ${MIGRATIONS.length}`);
+    database.exec("COMMIT");
+  } catch (error) {
+    if (database.isTransaction) database.exec("ROLLBACK");
+    throw error;
+  }
+}
+
+function refusal(path: string, error: unknown): string {
+  if ((error as { errcode?: number }).errcode === SQLITE_BUSY) {
+    return `the ledger ${path} is in use: another server runs on this data directory`;
+  }
+  return `cannot use the ledger ${path}: ${messageOf(error)}. Restore it from a backup, or move it away to start without its sandboxes`;
+}
