@@ -46,7 +46,8 @@ if (isNewEnough()) {
     process.once("disconnect", () => process.kill(process.pid, "SIGTERM"));
     process.channel.unref();
   }
-  await import("../dist/cli.js");
+  const { main } = await import("../dist/cli.js");
+  process.exitCode = await main(process.argv.slice(2));
 } else {
   process.exitCode = await runUnderFetchedNode();
 }

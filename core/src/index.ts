@@ -1,9 +1,9 @@
 export { BootError, SandboxError, messageOf, type BootProblem, type ErrorCode } from "./kernel/errors.js";
 export { createToken, tokenName, type Token } from "./kernel/token.js";
+export { inject, injectable, type Class } from "./kernel/scope.js";
 export { Clock, systemClock } from "./kernel/clock.js";
 export {
   definePlugin,
-  type Class,
   type Guard,
   type Plugin,
   type PluginContext,
@@ -12,12 +12,28 @@ export {
   type UpgradeHandler,
 } from "./plugin.js";
 export type { Logger } from "./observe/logger.js";
-export { requestOf, targetOf, type RequestCarrier, type SurfaceRequest, type Target } from "./http/surface-request.js";
+export {
+  requestOf,
+  targetOf,
+  type RequestCarrier,
+  type SurfaceRequest,
+  type Target,
+} from "./http/surface-request.js";
 export { Sandboxes, type CreateSandbox } from "./sandbox/sandboxes.js";
 export type { EndReason, LiveSandbox, SandboxRecord, SandboxState } from "./sandbox/live-sandbox.js";
 export * from "./backend.js";
 export { HttpError } from "./http/http-error.js";
 export { readBody, readJsonBody, type JsonBodyOptions } from "./http/json-body.js";
-export { CODE_PORT, ENVD_PORT, Listeners, Targets, type Listener, type TargetResolver } from "./http/targets.js";
+export {
+  CODE_PORT,
+  ENVD_PORT,
+  Listeners,
+  Targets,
+  type Listener,
+  type TargetResolver,
+} from "./http/targets.js";
 export { processEnvironment, sandboxEnvironment } from "./sandbox/environment.js";
 export { resolveSandboxPath } from "./sandbox/sandbox-path.js";
+export { duration, size } from "./config/units.js";
+export { boot, type BootOptions, type Server } from "./boot.js";
+export { configFromValues, readConfig, type ConfigSource } from "./config/read.js";

@@ -5,13 +5,9 @@ import type Router from "@koa/router";
 import type { Registry } from "prom-client";
 import { z } from "zod";
 import type { SurfaceRequest } from "./http/surface-request.js";
+import type { Class } from "./kernel/scope.js";
 import type { Token } from "./kernel/token.js";
 import type { Logger } from "./observe/logger.js";
-
-/** A class whose constructor parameters all carry `@inject(Token)`. */
-// A constructor type has to be open in its parameters: `unknown[]` would refuse every class with one.
-// eslint-disable-next-line @typescript-eslint/no-explicit-any
-export type Class<T> = new (...parameters: any[]) => T;
 
 /** Takes over the socket of a WebSocket (or other) upgrade. The surface has already let the request in. */
 export type UpgradeHandler = (
@@ -53,7 +49,7 @@ export interface PluginContext<Config> {
 }
 
 // `any`: a record of tokens of unlike services has no narrower common type that keeps inference.
-// eslint-disable-next-line @typescript-eslint/no-explicit-any
+// oxlint-disable-next-line typescript/no-explicit-any
 type TokenRecord = Record<string, Token<any>>;
 
 /** A plugin as the kernel sees it; made by `definePlugin`. */
@@ -64,6 +60,9 @@ export interface Plugin {
   readonly provides: readonly symbol[];
   setup(plugin: PluginContext<unknown>, services: Record<string, unknown>): void | Promise<void>;
 }
+
+/** What a plugin needs to have to be one; two installed copies of core agree on it. */
+const IS_PLUGIN = Symbol.for("coppice.plugin");
 
 export interface PluginDefinition<C extends z.ZodType, R extends TokenRecord> {
   /** kebab-case: its config key, its log field, its metric prefix `coppice_<name>_`. */
@@ -92,12 +91,19 @@ export function definePlugin<C extends z.ZodType = typeof NO_CONFIG, const R ext
   if (!KEBAB_CASE.test(definition.name)) {
     throw new TypeError(`a plugin's name is kebab-case, not '${definition.name}'`);
   }
-  return {
+  const plugin = {
+    [IS_PLUGIN]: true,
     name: definition.name,
     config: definition.config ?? NO_CONFIG,
     requires: definition.requires ?? {},
     provides: definition.provides ?? [],
-    setup: (plugin, services) =>
-      definition.setup(plugin as PluginContext<z.infer<C>>, services as Resolved<R>),
+    setup: (context: PluginContext<unknown>, services: Record<string, unknown>) =>
+      definition.setup(context as PluginContext<z.infer<C>>, services as Resolved<R>),
   };
+  return plugin;
+}
+
+/** True for what `definePlugin` made. */
+export function isPlugin(value: unknown): value is Plugin {
+  return typeof value === "object" && value !== null && IS_PLUGIN in value;
 }

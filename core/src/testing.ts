@@ -1,1 +1,1 @@
-export {};
+export { startTestServer, type TestServer, type TestServerOptions } from "./testing/start-test-server.js";

@@ -34,12 +34,20 @@ export function bindRequest(values: ContextValues, request: SurfaceRequest): Con
   return values.set(requestKey, request);
 }
 
+/** The request that an RPC's context values belong to. */
+export function requestIn(values: ContextValues): SurfaceRequest {
+  const request = values.get(requestKey);
+  if (request === undefined) throw new Error("this RPC did not come through a surface");
+  return request;
+}
+
 /** A koa context (`ctx.state.request`) or a Connect handler context. */
 export type RequestCarrier = HandlerContext | { readonly state: { readonly request?: SurfaceRequest } };
 
 /** The request that a koa or an RPC handler serves. */
 export function requestOf(carrier: RequestCarrier): SurfaceRequest {
-  const request = "values" in carrier ? carrier.values.get(requestKey) : carrier.state.request;
+  if ("values" in carrier) return requestIn(carrier.values);
+  const { request } = carrier.state;
   if (request === undefined) throw new Error("this context did not come through a surface");
   return request;
 }

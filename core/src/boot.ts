@@ -1,0 +1,216 @@
+import { readFileSync } from "node:fs";
+import { resolve } from "node:path";
+import { collectDefaultMetrics, Registry } from "prom-client";
+import type { ConfigSource } from "./config/read.js";
+import type { ServerConfig } from "./config/server-schema.js";
+import { type Configuration, configure } from "./configure.js";
+import { HttpListener, type ListenerServices } from "./http/listener.js";
+import { openDoors } from "./http/open-doors.js";
+import { Surfaces } from "./http/surfaces.js";
+import { Targeting } from "./http/targeting.js";
+import { Listeners, Targets } from "./http/targets.js";
+import { Cleanup, type CleanupFailure } from "./kernel/cleanup.js";
+import { Clock, systemClock } from "./kernel/clock.js";
+import { BootError, type BootProblem, messageOf } from "./kernel/errors.js";
+import { Scope } from "./kernel/scope.js";
+import { type Token, tokenName } from "./kernel/token.js";
+import { Health } from "./observe/health.js";
+import { HttpMetrics } from "./observe/http-metrics.js";
+import { createLogger, type Logger } from "./observe/logger.js";
+import { metricProblems, type OwnedRegistry } from "./observe/metric-names.js";
+import { serveOps } from "./observe/ops-routes.js";
+import { createPluginContext } from "./plugin-context.js";
+import type { Plugin } from "./plugin.js";
+import { Backends } from "./sandbox/backend.js";
+import { createSandboxDomain } from "./sandbox/domain.js";
+import { Sandboxes } from "./sandbox/sandboxes.js";
+
+export interface BootOptions {
+  readonly config: ConfigSource;
+  /** Plugins that are at hand as values, by the key that the configuration has for them. */
+  readonly plugins?: ReadonlyMap<string, Plugin>;
+  readonly clock?: Clock;
+  /** A logger in the stead of the configured one. */
+  readonly log?: Logger;
+}
+
+/** A running server. */
+export interface Server {
+  readonly listeners: readonly HttpListener[];
+  readonly log: Logger;
+  /** A service of the kernel, or one that a plugin provides. @throws Error when there is none. */
+  resolve<T>(token: Token<T>): T;
+  /** Drains, then undoes everything; answers what did not end well. A second call waits for the first. */
+  stop(): Promise<readonly CleanupFailure[]>;
+}
+
+/**
+ * Starts a server: configure, setup, start, listen.
+ * @throws BootError with every problem of the configuration at once, or with why a later phase failed;
+ * then everything that was done has been undone.
+ */
+export async function boot(options: BootOptions): Promise<Server> {
+  const clock = options.clock ?? systemClock;
+  const configuration = await configure(options.config, options.plugins);
+  const log = options.log ?? createLogger(configuration.server.log.level);
+  const cleanup = new Cleanup();
+  try {
+    return await assemble({ configuration, source: options.config, clock, log, cleanup });
+  } catch (error) {
+    for (const failure of await cleanup.run(clock, configuration.server.stopTimeout)) {
+      log.error({ plugin: failure.owner, err: failure.error }, "clean-up after a failed start went wrong");
+    }
+    if (error instanceof BootError) throw error;
+    throw new BootError([{ message: messageOf(error) }], { cause: error });
+  }
+}
+
+interface Assembly {
+  readonly configuration: Configuration;
+  readonly source: ConfigSource;
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly cleanup: Cleanup;
+}
+
+async function assemble({ configuration, source, clock, log, cleanup }: Assembly): Promise<Server> {
+  const { server: config, plugins } = configuration;
+  const coreMetrics = new Registry();
+  collectDefaultMetrics({ register: coreMetrics });
+  cleanup.push("core", () => coreMetrics.clear());
+  const domain = createSandboxDomain({
+    config: config.sandboxes,
+    dataDir: resolve(config.dataDir),
+    clock,
+    log: log.child({ plugin: "core" }),
+    metrics: coreMetrics,
+  });
+  const surfaces = new Surfaces({ log, messageLimitBytes: config.http.messageLimit });
+  const targeting = new Targeting(config.domain, domain.sandboxes);
+  const listeners = createListeners(config, {
+    surfaces,
+    targeting,
+    metrics: new HttpMetrics(coreMetrics),
+    log,
+  });
+  const health = new Health();
+  const services = new Map<symbol, unknown>([
+    [Sandboxes, domain.sandboxes],
+    [Backends, domain.backends],
+    [Clock, clock],
+    [Targets, targeting],
+    [Listeners, { all: () => listeners } satisfies Listeners],
+  ]);
+
+  // setup: in dependency order, so that what a plugin provides is there for those after it.
+  const problems: BootProblem[] = [];
+  const starts: { readonly owner: string; readonly run: () => unknown }[] = [];
+  const pluginMetrics: OwnedRegistry[] = [];
+  const sealed = new AbortController();
+  for (const { key, plugin, settings } of plugins) {
+    const scope = new Scope(plugin.name);
+    for (const token of new Set(Object.values(plugin.requires))) scope.bindValue(token, services.get(token));
+    const registry = new Registry();
+    pluginMetrics.push({ plugin: plugin.name, registry });
+    cleanup.push(plugin.name, () => registry.clear());
+    const context = createPluginContext({
+      plugin,
+      settings,
+      log: log.child({ plugin: plugin.name }),
+      scope,
+      registry,
+      surfaces,
+      health,
+      sealed: sealed.signal,
+      onStart: (run) => starts.push({ owner: plugin.name, run }),
+      onStop: (run) => cleanup.push(plugin.name, run),
+    });
+    const required = Object.entries(plugin.requires).map(
+      ([name, token]) => [name, services.get(token)] as const,
+    );
+    try {
+      await plugin.setup(context, Object.fromEntries(required));
+    } catch (error) {
+      const message = `plugin '${plugin.name}' could not be set up: ${messageOf(error)}`;
+      throw new BootError([{ message, at: source.at(["plugins", key]) }], { cause: error });
+    }
+    const incomplete = [
+      ...scope.unfilled(),
+      ...plugin.provides
+        .filter((token) => !scope.has(token))
+        .map((token) => `provides '${tokenName(token)}' but did not bind it`),
+    ].map((message) => ({ message: `plugin '${plugin.name}': ${message}`, at: source.at(["plugins", key]) }));
+    problems.push(...incomplete);
+    if (incomplete.length > 0) continue;
+    for (const token of plugin.provides) services.set(token, scope.resolve(token));
+  }
+  const registries = [coreMetrics, ...pluginMetrics.map(({ registry }) => registry)];
+  serveOps(surfaces.get("ops").router("core"), registries, health);
+  sealed.abort();
+
+  // start: what shows only once everything is registered; then the backends, then the plugins.
+  problems.push(
+    ...surfaces.collisions(),
+    ...metricProblems(pluginMetrics, coreMetrics),
+    ...openDoors(listeners, surfaces),
+  );
+  if (problems.length > 0) throw new BootError(problems);
+  cleanup.push("core", () => domain.stop());
+  await domain.start();
+  for (const { owner, run } of starts) {
+    try {
+      await run();
+    } catch (error) {
+      throw new BootError([{ message: `plugin '${owner}' could not start: ${messageOf(error)}` }], {
+        cause: error,
+      });
+    }
+  }
+
+  // listen: last, so that no request meets a half-started plugin.
+  surfaces.seal();
+  cleanup.push("core", () => drain(listeners, clock, config.http.drainTimeout));
+  for (const listener of listeners) await listener.open();
+  return {
+    listeners,
+    log,
+    resolve<T>(token: Token<T>): T {
+      if (!services.has(token)) throw new Error(`no enabled plugin provides '${tokenName(token)}'`);
+      return services.get(token) as T;
+    },
+    stop() {
+      health.stopping();
+      return cleanup.run(clock, config.stopTimeout + config.http.drainTimeout);
+    },
+  };
+}
+
+function createListeners(config: ServerConfig, services: ListenerServices): readonly HttpListener[] {
+  return Object.entries(config.listeners).map(
+    ([name, { host, port, insecure, tls }]) =>
+      new HttpListener(
+        {
+          name,
+          host,
+          port,
+          insecure,
+          tls: tls && { cert: readFileSync(tls.cert, "utf8"), key: readFileSync(tls.key, "utf8") },
+          headersTimeoutMs: config.http.headersTimeout,
+          idleTimeoutMs: config.http.idleTimeout,
+          maxConnections: config.http.maxConnections,
+        },
+        services,
+      ),
+  );
+}
+
+/** Lets what is running end, and cuts what has not when the time is up. */
+async function drain(listeners: readonly HttpListener[], clock: Clock, timeoutMs: number): Promise<void> {
+  const giveUp = new AbortController();
+  const disarm = clock.after(timeoutMs, () => giveUp.abort());
+  try {
+    await Promise.all(listeners.map((listener) => listener.close(giveUp.signal)));
+  } finally {
+    disarm();
+  }
+}

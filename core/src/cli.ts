@@ -1,0 +1,52 @@
+import { parseArgs } from "node:util";
+import { BootError } from "./kernel/errors.js";
+
+/** A verb of the command line: one file each in `cli/`. Resolves with the exit code. */
+type Verb = (args: readonly string[]) => Promise<number>;
+
+const VERBS: Readonly<Record<string, { readonly usage: string; readonly load: () => Promise<Verb> }>> = {
+  start: { usage: "start <config.yaml>", load: async () => (await import("./cli/start.js")).start },
+  check: { usage: "check <config.yaml>", load: async () => (await import("./cli/check.js")).check },
+  plugins: { usage: "plugins <config.yaml>", load: async () => (await import("./cli/plugins.js")).plugins },
+  conform: {
+    usage: "conform <module> [settings as JSON]",
+    load: async () => (await import("./cli/conform.js")).conform,
+  },
+};
+
+const USAGE = `usage:\n${Object.values(VERBS)
+  .map(({ usage }) => `  coppice ${usage}`)
+  .join("\n")}\n`;
+
+/** sysexits.h: EX_USAGE, EX_CONFIG. */
+const EXIT_USAGE = 64;
+const EXIT_CONFIG = 78;
+
+/** Runs the command line. @returns the exit code. */
+export async function main(argv: readonly string[]): Promise<number> {
+  const { positionals, values } = parseArgs({
+    args: [...argv],
+    allowPositionals: true,
+    options: { help: { type: "boolean", short: "h" } },
+    strict: false,
+  });
+  const [name, ...args] = positionals;
+  const verb = name === undefined ? undefined : VERBS[name];
+  if (values["help"] === true) {
+    process.stdout.write(USAGE);
+    return 0;
+  }
+  if (verb === undefined) {
+    process.stderr.write(name === undefined ? USAGE : `coppice: there is no '${name}'\n${USAGE}`);
+    return EXIT_USAGE;
+  }
+  try {
+    return await (
+      await verb.load()
+    )(args);
+  } catch (error) {
+    if (!(error instanceof BootError)) throw error;
+    process.stderr.write(`coppice: cannot start\n${error.message.replace(/^/gm, "  ")}\n`);
+    return EXIT_CONFIG;
+  }
+}

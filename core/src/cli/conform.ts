@@ -1,0 +1,3 @@
+export async function conform(_args: readonly string[]): Promise<number> {
+  return 0;
+}

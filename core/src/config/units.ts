@@ -1,0 +1,25 @@
+import { z } from "zod";
+
+const DURATION_MS = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
+const SIZE_BYTES = { B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40 } as const;
+
+/** A length of time in the configuration (`250ms`, `30s`, `5m`, `24h`, `7d`), parsed to milliseconds. */
+export function duration() {
+  return quantity(DURATION_MS, "a length of time such as 250ms, 30s, 5m or 24h");
+}
+
+/** An amount of data in the configuration (`64KiB`, `10GiB`), parsed to bytes. */
+export function size() {
+  return quantity(SIZE_BYTES, "a size such as 64KiB, 16MiB or 10GiB");
+}
+
+function quantity(units: Readonly<Record<string, number>>, meaning: string) {
+  const pattern = new RegExp(`^(\\d+(?:\\.\\d+)?)\\s*(${Object.keys(units).join("|")})$`);
+  return z
+    .string(`expected ${meaning}`)
+    .regex(pattern, `expected ${meaning}`)
+    .transform((text) => {
+      const [, amount, unit] = pattern.exec(text) ?? [];
+      return Math.round(Number(amount) * (units[unit ?? ""] ?? 0));
+    });
+}

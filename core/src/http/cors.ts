@@ -1,0 +1,27 @@
+import type { ServerResponse } from "node:http";
+
+const EXPOSED = [
+  "connect-content-encoding",
+  "connect-accept-encoding",
+  "content-encoding",
+  "location",
+  "cache-control",
+  "x-content-type-options",
+].join(", ");
+
+/** What is addressed to a sandbox may be called from any web page, as the E2B edge has it: the token decides. */
+export function allowAnyOrigin(response: ServerResponse): void {
+  response.setHeader("access-control-allow-origin", "*");
+  response.setHeader("access-control-expose-headers", EXPOSED);
+}
+
+/** Answers the question that a browser asks before a request that is not a simple one. */
+export function answerPreflight(response: ServerResponse): void {
+  const asked = response.req.headers["access-control-request-headers"];
+  response.writeHead(204, {
+    "access-control-allow-methods": "HEAD, GET, POST, PUT, PATCH, DELETE",
+    "access-control-allow-headers": asked ?? "*",
+    "access-control-max-age": "7200",
+  });
+  response.end();
+}

@@ -1,0 +1,293 @@
+import { randomUUID } from "node:crypto";
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
+import { createServer as createTlsServer } from "node:https";
+import type { AddressInfo } from "node:net";
+import type { Duplex } from "node:stream";
+import { messageOf } from "../kernel/errors.js";
+import type { HttpMetrics } from "../observe/http-metrics.js";
+import type { Logger } from "../observe/logger.js";
+import { answerPreflight, allowAnyOrigin } from "./cors.js";
+import { HttpError } from "./http-error.js";
+import { proxyRequest, proxyUpgrade } from "./proxy.js";
+import { refuseUpgrade } from "./surface.js";
+import type { Surfaces } from "./surfaces.js";
+import type { SurfaceRequest, Target } from "./surface-request.js";
+import type { Targeting } from "./targeting.js";
+import type { Listener } from "./targets.js";
+import { toHttpError, writeHttpError } from "./wire-errors.js";
+
+export interface ListenerSettings {
+  readonly name: string;
+  readonly host: string;
+  readonly port: number;
+  readonly insecure: boolean;
+  /** PEM texts. */
+  readonly tls: { readonly cert: string; readonly key: string } | undefined;
+  readonly headersTimeoutMs: number;
+  readonly idleTimeoutMs: number;
+  readonly maxConnections: number;
+}
+
+export interface ListenerServices {
+  readonly surfaces: Surfaces;
+  readonly targeting: Targeting;
+  readonly metrics: HttpMetrics;
+  readonly log: Logger;
+}
+
+const SANE_REQUEST_ID = /^[\w.-]{1,128}$/;
+
+/** One HTTP/1.1 server: finds out what each request is for and hands it to a surface or to a sandbox. */
+export class HttpListener implements Listener {
+  readonly #settings: ListenerSettings;
+  readonly #services: ListenerServices;
+  readonly #server: Server;
+  readonly #stopping = new AbortController();
+  readonly #upgraded = new Set<Duplex>();
+
+  constructor(settings: ListenerSettings, services: ListenerServices) {
+    this.#settings = settings;
+    this.#services = services;
+    const options = {
+      headersTimeout: settings.headersTimeoutMs,
+      // A large upload may take longer than any fixed time; the idle time-out ends a stalled one.
+      requestTimeout: 0,
+      keepAliveTimeout: settings.idleTimeoutMs,
+      // curl and Java offer h2c on plain requests: only a WebSocket is taken out of the HTTP path.
+      shouldUpgradeCallback: (message: IncomingMessage) =>
+        message.headers.upgrade?.toLowerCase() === "websocket",
+    };
+    this.#server =
+      settings.tls === undefined ? createServer(options) : createTlsServer({ ...options, ...settings.tls });
+    this.#server.maxConnections = settings.maxConnections;
+    this.#server.timeout = settings.idleTimeoutMs;
+    this.#server.on("request", (message, response) => void this.#serve(message, response));
+    this.#server.on("upgrade", (message, socket, head) => void this.#upgrade(message, socket, head));
+    // The SDK holds back a body until it is told to go on only when it asks to; say so at once.
+    this.#server.on("checkContinue", (message, response: ServerResponse) => {
+      response.writeContinue();
+      void this.#serve(message, response);
+    });
+  }
+
+  get name(): string {
+    return this.#settings.name;
+  }
+
+  get host(): string {
+    return this.#settings.host;
+  }
+
+  get port(): number {
+    return (this.#server.address() as AddressInfo | null)?.port ?? 0;
+  }
+
+  get isLoopback(): boolean {
+    return isLoopbackHost(this.#settings.host);
+  }
+
+  get insecure(): boolean {
+    return this.#settings.insecure;
+  }
+
+  get tls(): boolean {
+    return this.#settings.tls !== undefined;
+  }
+
+  /** Where a client on this machine reaches it. */
+  get url(): string {
+    const host = ["0.0.0.0", "::"].includes(this.host) ? "127.0.0.1" : this.host;
+    return `${this.tls ? "https" : "http"}://${host.includes(":") ? `[${host}]` : host}:${this.port}`;
+  }
+
+  /** @throws Error naming the address when it cannot be bound. */
+  async open(): Promise<void> {
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    this.#server.once("error", reject);
+    this.#server.listen(this.#settings.port, this.#settings.host, resolve);
+    try {
+      await promise;
+    } catch (error) {
+      throw new Error(
+        `listener '${this.name}' cannot bind ${this.host}:${this.#settings.port}: ${messageOf(error)}`,
+        {
+          cause: error,
+        },
+      );
+    } finally {
+      this.#server.off("error", reject);
+    }
+  }
+
+  /** Takes no new connection, lets running requests end until the signal says otherwise, then cuts them. */
+  async close(giveUp: AbortSignal): Promise<void> {
+    if (!this.#server.listening) return;
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#server.close(() => resolve());
+    this.#server.closeIdleConnections();
+    const cut = (): void => {
+      this.#stopping.abort(new Error("the server is stopping"));
+      for (const socket of this.#upgraded) socket.destroy();
+      this.#server.closeAllConnections();
+    };
+    giveUp.addEventListener("abort", cut, { once: true });
+    if (giveUp.aborted) cut();
+    await promise;
+    giveUp.removeEventListener("abort", cut);
+  }
+
+  async #serve(message: IncomingMessage, response: ServerResponse): Promise<void> {
+    const startedAt = performance.now();
+    const { id, log } = this.#identify(message);
+    response.setHeader("x-request-id", id);
+    let surfaceName = this.name;
+    let route = "none";
+    response.once("close", () => {
+      const seconds = (performance.now() - startedAt) / 1000;
+      this.#services.metrics.observe({
+        surface: surfaceName,
+        route,
+        method: message.method ?? "",
+        status: response.statusCode,
+        seconds,
+      });
+      log.debug(
+        { surface: surfaceName, method: message.method, route, status: response.statusCode, seconds },
+        "request ended",
+      );
+    });
+    // A client that goes away in the middle of either direction is no event worth an unhandled error.
+    message.on("error", () => undefined);
+    response.on("error", () => undefined);
+    try {
+      const { url, target, surface } = await this.#target(message);
+      surfaceName = surface?.name ?? "proxy";
+      const request = this.#request({
+        id,
+        log,
+        message,
+        url,
+        surface: surfaceName,
+        target,
+        closing: response,
+      });
+      if (target !== undefined) cutWhenEnded(target, message.socket, response);
+      if (surface === undefined) {
+        route = "proxy";
+        await proxyRequest(request, target as Target, message, response);
+        return;
+      }
+      if (target !== undefined) {
+        allowAnyOrigin(response);
+        if (message.method === "OPTIONS") {
+          answerPreflight(response);
+          return;
+        }
+      }
+      await surface.letIn(request);
+      route = await surface.serve(request, message, response);
+    } catch (error) {
+      if (response.destroyed) return;
+      writeHttpError(response, toHttpError(error, log));
+    }
+  }
+
+  async #upgrade(message: IncomingMessage, socket: Duplex, head: Buffer): Promise<void> {
+    const { id, log } = this.#identify(message);
+    socket.on("error", () => undefined);
+    this.#upgraded.add(socket);
+    socket.once("close", () => this.#upgraded.delete(socket));
+    try {
+      const { url, target, surface } = await this.#target(message);
+      const request = this.#request({
+        id,
+        log,
+        message,
+        url,
+        surface: surface?.name ?? "proxy",
+        target,
+        closing: socket,
+      });
+      if (target !== undefined) cutWhenEnded(target, socket, socket);
+      if (surface === undefined) {
+        await proxyUpgrade(request, target as Target, { message, socket, head });
+        return;
+      }
+      await surface.letIn(request);
+      const found = surface.upgradeFor(url.pathname);
+      if (found === undefined)
+        throw new HttpError(404, `no WebSocket at ${url.pathname} on surface '${surface.name}'`);
+      await found.accept(request, { message, socket, head });
+    } catch (error) {
+      if (!socket.destroyed) refuseUpgrade(socket, toHttpError(error, log));
+    }
+  }
+
+  /** What the request is for. No surface: it goes to a port of the target's own. */
+  async #target(message: IncomingMessage) {
+    // HTTP/1.0 has no Host, and what is built on these headers relies on one.
+    message.headers.host ??= this.name;
+    const url = parseUrl(message);
+    const target = await this.#services.targeting.find(message, url, this);
+    const surface =
+      target === undefined
+        ? this.#services.surfaces.get(this.name)
+        : this.#services.surfaces.ofPort(target.port);
+    return { url, target, surface };
+  }
+
+  #identify(message: IncomingMessage): { readonly id: string; readonly log: Logger } {
+    const given = message.headers["x-request-id"];
+    const id = typeof given === "string" && SANE_REQUEST_ID.test(given) ? given : randomUUID();
+    return { id, log: this.#services.log.child({ requestId: id }) };
+  }
+
+  #request(parts: {
+    readonly id: string;
+    readonly log: Logger;
+    readonly message: IncomingMessage;
+    readonly url: URL;
+    readonly surface: string;
+    readonly target: Target | undefined;
+    readonly closing: ServerResponse | Duplex;
+  }): SurfaceRequest {
+    const { id, log, message, url, surface, target, closing } = parts;
+    const gone = new AbortController();
+    closing.once("close", () => gone.abort(new Error("the client is gone")));
+    return {
+      id,
+      surface,
+      method: message.method ?? "",
+      url,
+      headers: message.headers,
+      log: target === undefined ? log : log.child({ sandboxId: target.sandbox.record.id }),
+      signal: AbortSignal.any([gone.signal, this.#stopping.signal]),
+      target,
+    };
+  }
+}
+
+/** True for what only this machine can connect to. */
+export function isLoopbackHost(host: string): boolean {
+  return host === "localhost" || host === "::1" || /^127(\.\d{1,3}){3}$/.test(host);
+}
+
+function parseUrl(message: IncomingMessage): URL {
+  try {
+    return new URL(message.url ?? "/", "http://server");
+  } catch {
+    throw new HttpError(400, `the request target is no URL`);
+  }
+}
+
+/**
+ * The SDK tells "killed" from "network trouble" by a connection that breaks, not one that ends: when the
+ * sandbox ends, every connection that serves it is destroyed.
+ */
+function cutWhenEnded({ sandbox }: Target, socket: Duplex, closing: ServerResponse | Duplex): void {
+  const cut = (): void => {
+    socket.destroy();
+  };
+  sandbox.ended.addEventListener("abort", cut, { once: true });
+  closing.once("close", () => sandbox.ended.removeEventListener("abort", cut));
+}

@@ -1,0 +1,48 @@
+import type { IncomingMessage } from "node:http";
+import type { Sandboxes } from "../sandbox/sandboxes.js";
+import { HttpError } from "./http-error.js";
+import type { Target } from "./surface-request.js";
+import { addressOf } from "./target.js";
+import type { Listener, TargetResolver, Targets } from "./targets.js";
+
+/** Finds the sandbox that a request is for. */
+export class Targeting implements Targets {
+  readonly #domain: string;
+  readonly #sandboxes: Pick<Sandboxes, "find">;
+  readonly #resolvers: TargetResolver[] = [];
+
+  constructor(domain: string, sandboxes: Pick<Sandboxes, "find">) {
+    this.#domain = domain;
+    this.#sandboxes = sandboxes;
+  }
+
+  add(resolver: TargetResolver): void {
+    this.#resolvers.push(resolver);
+  }
+
+  /**
+   * @throws HttpError 400 for an address that makes no sense, 502 for a sandbox that does not serve.
+   * That one answer stands for unknown, ended and foreign alike.
+   */
+  async find(message: IncomingMessage, url: URL, listener: Listener): Promise<Target | undefined> {
+    const address = addressOf(message.headers, this.#domain);
+    if (address !== undefined) {
+      const sandbox = this.#sandboxes.find(address.sandboxId);
+      if (sandbox?.record.state !== "running") throw notFound(address.sandboxId);
+      return { sandbox, port: address.port };
+    }
+    for (const resolve of this.#resolvers) {
+      const target = await resolve(message, url, listener);
+      if (target !== undefined) return target;
+    }
+    // Nothing but traffic of sandboxes belongs here.
+    if (listener.name === "envd" || listener.name === "code")
+      throw new HttpError(400, "Invalid host", "Invalid host");
+    return undefined;
+  }
+}
+
+function notFound(sandboxId: string): HttpError {
+  const message = "The sandbox was not found";
+  return new HttpError(502, message, { sandboxId, message, code: 502 });
+}

@@ -1,0 +1,94 @@
+import type { ServerResponse } from "node:http";
+import { Code, ConnectError, type Interceptor } from "@connectrpc/connect";
+import { type ErrorCode, SandboxError } from "../kernel/errors.js";
+import type { Logger } from "../observe/logger.js";
+import { HttpError } from "./http-error.js";
+
+/** The one table from a SandboxError's code to the wire. */
+const WIRE: Readonly<Record<ErrorCode, { readonly status: number; readonly connect: Code }>> = {
+  canceled: { status: 499, connect: Code.Canceled },
+  unknown: { status: 500, connect: Code.Unknown },
+  invalid_argument: { status: 400, connect: Code.InvalidArgument },
+  deadline_exceeded: { status: 504, connect: Code.DeadlineExceeded },
+  not_found: { status: 404, connect: Code.NotFound },
+  already_exists: { status: 409, connect: Code.AlreadyExists },
+  permission_denied: { status: 403, connect: Code.PermissionDenied },
+  resource_exhausted: { status: 429, connect: Code.ResourceExhausted },
+  failed_precondition: { status: 400, connect: Code.FailedPrecondition },
+  aborted: { status: 409, connect: Code.Aborted },
+  out_of_range: { status: 400, connect: Code.OutOfRange },
+  unimplemented: { status: 501, connect: Code.Unimplemented },
+  internal: { status: 500, connect: Code.Internal },
+  unavailable: { status: 503, connect: Code.Unavailable },
+  data_loss: { status: 500, connect: Code.DataLoss },
+  unauthenticated: { status: 401, connect: Code.Unauthenticated },
+};
+
+/** The HTTP answer to whatever was thrown. What nobody meant to throw is logged once and shown as nothing but `internal error`. */
+export function toHttpError(error: unknown, log: Logger): HttpError {
+  if (error instanceof HttpError) return error;
+  if (error instanceof SandboxError) {
+    const { status } = WIRE[error.code];
+    if (status === 500) log.error({ err: error }, "request failed");
+    return new HttpError(status, error.message);
+  }
+  // Koa and its libraries mark what the client did wrong with a status and `expose`.
+  if (error instanceof Error && "expose" in error && error.expose === true && "status" in error) {
+    return new HttpError(Number(error.status), error.message);
+  }
+  log.error({ err: error }, "request failed");
+  return new HttpError(500, "internal error");
+}
+
+/** The Connect error for whatever was thrown. */
+export function toConnectError(error: unknown, log: Logger): ConnectError {
+  if (error instanceof ConnectError) return error;
+  if (error instanceof SandboxError) {
+    if (WIRE[error.code].status === 500) log.error({ err: error }, "rpc failed");
+    return new ConnectError(error.message, WIRE[error.code].connect, undefined, undefined, error);
+  }
+  log.error({ err: error }, "rpc failed");
+  return new ConnectError("internal error", Code.Internal, undefined, undefined, error);
+}
+
+/** Answers an error, or destroys the connection when the answer has already begun. */
+export function writeHttpError(response: ServerResponse, { status, body }: HttpError): void {
+  if (response.headersSent || response.destroyed) {
+    response.destroy();
+    return;
+  }
+  const isText = typeof body === "string";
+  const bytes = Buffer.from(isText ? body : JSON.stringify(body));
+  // After a body that was refused half-read there is no telling where the next request starts.
+  if (status === 413) response.setHeader("connection", "close");
+  response.writeHead(status, {
+    "content-type": isText ? "text/plain; charset=utf-8" : "application/json",
+    "content-length": bytes.length,
+  });
+  response.end(response.req.method === "HEAD" ? undefined : bytes);
+}
+
+/** Translates what RPC handlers throw. */
+export function errorInterceptor(
+  logOf: (values: Parameters<ReturnType<Interceptor>>[0]["contextValues"]) => Logger,
+): Interceptor {
+  return (next) => async (request) => {
+    const log = logOf(request.contextValues);
+    try {
+      const response = await next(request);
+      if (!response.stream) return response;
+      // What a stream throws while it is read never passes the catch below.
+      return { ...response, message: translated(response.message, log) };
+    } catch (error) {
+      throw toConnectError(error, log);
+    }
+  };
+}
+
+async function* translated<T>(messages: AsyncIterable<T>, log: Logger): AsyncGenerator<T> {
+  try {
+    yield* messages;
+  } catch (error) {
+    throw toConnectError(error, log);
+  }
+}

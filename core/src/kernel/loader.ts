@@ -1,0 +1,45 @@
+import { createRequire } from "node:module";
+import { dirname, isAbsolute, join, resolve } from "node:path";
+import { pathToFileURL } from "node:url";
+import { messageOf } from "./errors.js";
+
+/**
+ * Imports what a configuration key names: `files` is `@coppice/plugin-files`, `./x.js` a file beside the
+ * configuration, anything else with a slash a package.
+ * @param directory of the configuration: packages installed there are found too.
+ * @returns the module's default export, unchecked.
+ * @throws Error that says what was looked for and why it could not be loaded.
+ */
+export async function loadPlugin(key: string, directory: string): Promise<unknown> {
+  const isPath = key.startsWith("./") || key.startsWith("../") || isAbsolute(key);
+  const specifier = key.includes("/") ? key : `@coppice/plugin-${key}`;
+  const target = isPath ? pathToFileURL(resolve(directory, key)).href : locate(specifier, directory);
+  try {
+    const module = (await import(target)) as { readonly default?: unknown };
+    return module.default;
+  } catch (error) {
+    throw new Error(
+      `cannot load plugin '${key}' (${isPath ? resolve(directory, key) : specifier}): ${messageOf(error)}`,
+      {
+        cause: error,
+      },
+    );
+  }
+}
+
+/** Where a package is: beside the configuration, else beside core; the bare specifier when neither finds it. */
+function locate(specifier: string, directory: string): string {
+  for (const from of [join(directory, "coppice.yaml"), import.meta.filename]) {
+    try {
+      return pathToFileURL(createRequire(from).resolve(specifier)).href;
+    } catch {
+      // Not here; the import below says why in the end.
+    }
+  }
+  return specifier;
+}
+
+/** The directory that a configuration's plugins are looked up from. */
+export function pluginDirectory(configFile: string): string {
+  return dirname(resolve(configFile));
+}

@@ -1,0 +1,68 @@
+import { tokenName } from "./token.js";
+
+/** What ordering needs to know of a plugin. */
+export interface Orderable {
+  readonly name: string;
+  readonly requires: Readonly<Record<string, symbol>>;
+  readonly provides: readonly symbol[];
+}
+
+export interface Ordering<T> {
+  /** Providers before those who require them; otherwise as given. */
+  readonly ordered: readonly T[];
+  /** Missing providers, tokens provided twice, cycles: in words. */
+  readonly problems: readonly { readonly plugin: T; readonly message: string }[];
+}
+
+/**
+ * Puts plugins in the order in which they can be set up.
+ * @param builtIn tokens that the server itself provides.
+ */
+export function orderPlugins<T extends Orderable>(
+  plugins: readonly T[],
+  builtIn: ReadonlySet<symbol>,
+): Ordering<T> {
+  const problems: { plugin: T; message: string }[] = [];
+  const providers = new Map<symbol, T>();
+  for (const plugin of plugins) {
+    for (const token of plugin.provides) {
+      const other = providers.get(token);
+      if (builtIn.has(token)) {
+        problems.push({
+          plugin,
+          message: `plugin '${plugin.name}' provides '${tokenName(token)}', which the server itself provides`,
+        });
+      } else if (other !== undefined) {
+        problems.push({
+          plugin,
+          message: `plugins '${other.name}' and '${plugin.name}' both provide '${tokenName(token)}'`,
+        });
+      } else providers.set(token, plugin);
+    }
+  }
+  const ordered: T[] = [];
+  const path: T[] = [];
+  const visit = (plugin: T): void => {
+    if (ordered.includes(plugin)) return;
+    if (path.includes(plugin)) {
+      const cycle = [...path.slice(path.indexOf(plugin)), plugin].map(({ name }) => name).join(" -> ");
+      problems.push({ plugin, message: `plugins require each other in a circle: ${cycle}` });
+      return;
+    }
+    path.push(plugin);
+    for (const token of Object.values(plugin.requires)) {
+      const provider = providers.get(token);
+      if (provider !== undefined) visit(provider);
+      else if (!builtIn.has(token)) {
+        problems.push({
+          plugin,
+          message: `plugin '${plugin.name}' requires '${tokenName(token)}', which no enabled plugin provides`,
+        });
+      }
+    }
+    path.pop();
+    ordered.push(plugin);
+  };
+  for (const plugin of plugins) visit(plugin);
+  return { ordered, problems };
+}
