@@ -1,0 +1,267 @@
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { cp, mkdir, mkdtemp, readFile, readdir, rm, symlink, writeFile } from "node:fs/promises";
+import { builtinModules } from "node:module";
+import { tmpdir } from "node:os";
+import { dirname, join, relative } from "node:path";
+import { after, before, describe, it } from "node:test";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+
+const ROOT = fileURLToPath(new URL("../..", import.meta.url));
+
+/** A file that would cross a boundary (or would not), planted in an empty copy of the tree. */
+interface Plant {
+  readonly path: string;
+  readonly imports: string;
+}
+
+const REFUSED: readonly Plant[] = [
+  { path: "core/src/kernel/planted-up.ts", imports: "../sandbox/sandboxes.js" },
+  { path: "core/src/kernel/planted-plugin.ts", imports: "@coppice/plugin-commands" },
+  { path: "core/src/kernel/planted-package.ts", imports: "koa" },
+  { path: "core/src/kernel/planted-tsyringe.ts", imports: "tsyringe" },
+  { path: "core/src/planted-tsyringe.ts", imports: "tsyringe" },
+  { path: "core/src/http/planted-plugin.ts", imports: "@coppice/plugin-files" },
+  { path: "core/src/sandbox/planted-child.ts", imports: "node:child_process" },
+  { path: "core/src/sandbox/planted-zeromq.ts", imports: "zeromq" },
+  { path: "plugins/commands/src/planted-tsyringe.ts", imports: "tsyringe" },
+  { path: "plugins/commands/src/planted-child.ts", imports: "node:child_process" },
+  { path: "plugins/commands/src/planted-bare-child.ts", imports: "child_process" },
+  { path: "plugins/commands/src/planted-dist.ts", imports: "@coppice/core/dist/boot.js" },
+  { path: "plugins/commands/src/planted-other-entry.ts", imports: "@coppice/core/kernel" },
+  { path: "plugins/commands/src/planted-testing.ts", imports: "@coppice/core/testing" },
+  {
+    path: "plugins/commands/src/planted-plugin-inside.ts",
+    imports: "@coppice/plugin-files/dist/watchers.js",
+  },
+  { path: "plugins/commands/src/planted-outside.ts", imports: "../../files/src/index.js" },
+  { path: "plugins/commands/src/planted-core.ts", imports: "../../../core/src/boot.js" },
+  { path: "plugins/commands/src/wire/planted-outside.ts", imports: "../../../files/src/index.js" },
+  { path: "plugins/commands/src/planted-outside.test.ts", imports: "../../files/src/index.js" },
+  { path: "plugins/jupyter/src/planted-zeromq.ts", imports: "zeromq" },
+  { path: "plugins/files/src/planted-chokidar.ts", imports: "chokidar" },
+  { path: "plugins/local-process/src/planted-child.ts", imports: "node:child_process" },
+  { path: "test/src/planted-dist.ts", imports: "@coppice/core/dist/boot.js" },
+];
+
+const ALLOWED: readonly Plant[] = [
+  { path: "core/src/kernel/scope.ts", imports: "tsyringe" },
+  { path: "core/src/kernel/planted-sibling.ts", imports: "./token.js" },
+  { path: "core/src/kernel/planted-node.ts", imports: "node:path" },
+  { path: "core/src/http/planted-kernel.ts", imports: "../kernel/token.js" },
+  { path: "plugins/commands/src/planted-entry.ts", imports: "@coppice/core/backend" },
+  { path: "plugins/commands/src/planted-plugin.ts", imports: "@coppice/plugin-files" },
+  { path: "plugins/commands/src/wire/planted-own.ts", imports: "../commands.js" },
+  { path: "plugins/commands/src/planted-testing.test.ts", imports: "@coppice/core/testing" },
+  { path: "plugins/jupyter/src/channels.ts", imports: "zeromq" },
+  { path: "plugins/files/src/watchers.ts", imports: "chokidar" },
+  { path: "test/src/planted-entry.ts", imports: "@coppice/core/testing" },
+];
+
+/** The rules that the project's linter sees broken, by path. */
+async function lint(
+  folder: string,
+  parameters: readonly string[] = [],
+): Promise<(path: string) => readonly string[]> {
+  const linter = join(ROOT, "node_modules", "oxlint", "bin", "oxlint");
+  const run = await promisify(execFile)(process.execPath, [linter, "--format=json", ...parameters], {
+    cwd: folder,
+    maxBuffer: 16 * 1024 * 1024,
+  }).catch((error: { readonly stdout: string }) => error);
+  const { diagnostics } = JSON.parse(run.stdout) as {
+    readonly diagnostics: readonly { readonly filename: string; readonly code: string }[];
+  };
+  return (path) => diagnostics.filter(({ filename }) => filename === path).map(({ code }) => code);
+}
+
+async function plant(folder: string, path: string, content: string): Promise<void> {
+  await mkdir(dirname(join(folder, path)), { recursive: true });
+  await writeFile(join(folder, path), content);
+}
+
+describe("the linter's import boundaries", () => {
+  let folder: string;
+  let findings: (path: string) => readonly string[];
+
+  before(async () => {
+    folder = await mkdtemp(join(tmpdir(), "coppice-boundaries-"));
+    await cp(join(ROOT, ".oxlintrc.json"), join(folder, ".oxlintrc.json"));
+    for (const { path, imports } of [...REFUSED, ...ALLOWED]) {
+      await plant(folder, path, `import * as planted from "${imports}";\nexport const kept = planted;\n`);
+    }
+    findings = await lint(folder);
+  });
+
+  after(() => rm(folder, { recursive: true, force: true }));
+
+  for (const { path, imports } of REFUSED) {
+    it(`refuse ${imports} in ${path}`, () => {
+      assert.ok(findings(path).includes("eslint(no-restricted-imports)"));
+    });
+  }
+
+  for (const { path, imports } of ALLOWED) {
+    it(`allow ${imports} in ${path}`, () => {
+      assert.deepEqual(findings(path), []);
+    });
+  }
+});
+
+describe("the linter's house rules", () => {
+  it("refuse what they name, also where that takes types", async (context) => {
+    const folder = await mkdtemp(join(tmpdir(), "coppice-rules-"));
+    context.after(() => rm(folder, { recursive: true, force: true }));
+    await cp(join(ROOT, ".oxlintrc.json"), join(folder, ".oxlintrc.json"));
+    // Where the linter looks for the program that knows types.
+    await symlink(join(ROOT, "node_modules"), join(folder, "node_modules"));
+    await plant(folder, "tsconfig.json", '{ "compilerOptions": { "strict": true, "module": "nodenext" } }');
+    const marker = ["TO", "DO"].join("");
+    const plants: Readonly<Record<string, readonly [code: string, rule: string]>> = {
+      "core/src/any.ts": ["export const value: any = 1;", "typescript-eslint(no-explicit-any)"],
+      "core/src/camelCase.ts": ["export const value = 1;", "eslint-plugin-unicorn(filename-case)"],
+      "core/src/floating.ts": [
+        "async function run(): Promise<void> {}\nexport function start(): void {\n  run();\n}",
+        "typescript-eslint(no-floating-promises)",
+      ],
+      "core/src/marker.ts": [`// ${marker}: later\nexport const value = 1;`, "eslint(no-warning-comments)"],
+      "core/src/print.ts": ['console.log("x");\nexport {};', "eslint(no-console)"],
+      "core/src/unused.ts": ["const value = 1;\nexport {};", "eslint(no-unused-vars)"],
+    };
+    for (const [path, [code]] of Object.entries(plants)) await plant(folder, path, `${code}\n`);
+    const findings = await lint(folder, ["--type-aware", "core"]);
+    for (const [path, [, rule]] of Object.entries(plants)) assert.deepEqual(findings(path), [rule], path);
+  });
+});
+
+interface Package {
+  readonly name: string;
+  readonly folder: string;
+  /** What its shipped code may import. */
+  readonly dependencies: ReadonlySet<string>;
+  /** What its tests may import besides. */
+  readonly developmentDependencies: ReadonlySet<string>;
+}
+
+async function packages(): Promise<readonly Package[]> {
+  const folders = [
+    "core",
+    ...(await readdir(join(ROOT, "plugins"))).map((name) => `plugins/${name}`),
+    "test",
+  ];
+  return Promise.all(
+    folders.map(async (folder) => {
+      const manifest = JSON.parse(await readFile(join(ROOT, folder, "package.json"), "utf8")) as {
+        readonly name: string;
+        readonly dependencies?: Readonly<Record<string, string>>;
+        readonly devDependencies?: Readonly<Record<string, string>>;
+        readonly peerDependencies?: Readonly<Record<string, string>>;
+      };
+      return {
+        name: manifest.name,
+        folder,
+        dependencies: new Set(Object.keys({ ...manifest.dependencies, ...manifest.peerDependencies })),
+        developmentDependencies: new Set(Object.keys(manifest.devDependencies ?? {})),
+      };
+    }),
+  );
+}
+
+/** Every module specifier in a package's source, dynamic imports included, with the file it stands in. */
+async function importsOf(
+  folder: string,
+): Promise<readonly { readonly file: string; readonly specifier: string }[]> {
+  const source = join(ROOT, folder, "src");
+  const files = (await readdir(source, { recursive: true, withFileTypes: true })).filter(
+    (entry) => entry.isFile() && entry.name.endsWith(".ts"),
+  );
+  const found = await Promise.all(
+    files.map(async (entry) => {
+      const path = join(entry.parentPath, entry.name);
+      const text = await readFile(path, "utf8");
+      const specifiers = text.matchAll(
+        /^\s*(?:import|export|\})[^;"]*?\bfrom "([^"]+)"|\bimport\("([^"]+)"\)|^import "([^"]+)"/gm,
+      );
+      return [...specifiers].map((match) => ({
+        file: relative(ROOT, path),
+        specifier: match[1] ?? match[2] ?? match[3] ?? "",
+      }));
+    }),
+  );
+  return found.flat();
+}
+
+/** `@scope/name` or `name` of a bare specifier, undefined for a path or a part of Node. */
+function packageOf(specifier: string): string | undefined {
+  if (specifier.startsWith(".") || specifier.startsWith("node:") || builtinModules.includes(specifier))
+    return undefined;
+  return specifier.split("/", specifier.startsWith("@") ? 2 : 1).join("/");
+}
+
+describe("the packages of the project", () => {
+  it("import only what their own package.json declares", async () => {
+    const undeclared: string[] = [];
+    for (const { name, folder, dependencies, developmentDependencies } of await packages()) {
+      for (const { file, specifier } of await importsOf(folder)) {
+        const imported = packageOf(specifier);
+        if (imported === undefined || imported === name || dependencies.has(imported)) continue;
+        // The testing kit runs inside test files and may lean on what they have.
+        const isTest = folder === "test" || file.endsWith(".test.ts");
+        if (isTest && developmentDependencies.has(imported)) continue;
+        // Types are gone at run time, but what a published .d.ts names has to be installed as well.
+        if (developmentDependencies.has(`@types/${imported}`)) continue;
+        undeclared.push(`${file}: ${specifier}`);
+      }
+    }
+    assert.deepEqual(undeclared, []);
+  });
+
+  it("declare nothing that they do not import", async () => {
+    const unused: string[] = [];
+    for (const { folder, dependencies } of await packages()) {
+      const imported = new Set((await importsOf(folder)).map(({ specifier }) => packageOf(specifier)));
+      for (const dependency of dependencies)
+        if (!imported.has(dependency)) unused.push(`${folder}: ${dependency}`);
+    }
+    assert.deepEqual(unused, []);
+  });
+
+  it("use the packages that the project stands on where they belong", async () => {
+    const homes: Readonly<Record<string, RegExp>> = {
+      "tsyringe": /^core\/src\/kernel\/scope\.ts$/,
+      "koa": /^core\/src\/http\//,
+      "@koa/router": /^(core|plugins\/[^/]+)\/src\//,
+      "@connectrpc/connect": /^(core|plugins\/(commands|files))\/src\//,
+      "@connectrpc/connect-node": /^core\/src\/http\//,
+      "@bufbuild/protobuf": /^(core|plugins\/(commands|files))\/src\//,
+      "zeromq": /^plugins\/jupyter\/src\/channels\.ts$/,
+      "chokidar": /^plugins\/files\/src\/watchers\.ts$/,
+      "pino": /^core\/src\//,
+      "prom-client": /^(core|plugins\/[^/]+)\/src\//,
+      "ws": /^(core|plugins\/[^/]+|test)\/src\//,
+      "yaml": /^(core|test)\/src\//,
+      "zod": /^(core|plugins\/[^/]+)\/src\//,
+    };
+    const all = (await Promise.all((await packages()).map(({ folder }) => importsOf(folder)))).flat();
+    for (const [name, home] of Object.entries(homes)) {
+      const users = all.filter(({ specifier }) => packageOf(specifier) === name).map(({ file }) => file);
+      const strays = users.filter((file) => !home.test(file) && !file.endsWith(".test.ts"));
+      assert.notEqual(users.length, 0, `${name} is imported nowhere`);
+      assert.deepEqual(strays, [], `${name} is imported outside of ${home.source}`);
+    }
+  });
+});
+
+describe("package-lock.json", () => {
+  it("lists the optional binaries of every platform, without which `npm ci` refuses it", async () => {
+    const lock = JSON.parse(await readFile(join(ROOT, "package-lock.json"), "utf8")) as {
+      readonly packages: Readonly<
+        Record<string, { readonly optionalDependencies?: Readonly<Record<string, string>> }>
+      >;
+    };
+    const missing = Object.values(lock.packages)
+      .flatMap(({ optionalDependencies }) => Object.keys(optionalDependencies ?? {}))
+      .filter((name) => !(`node_modules/${name}` in lock.packages));
+    assert.deepEqual(missing, [], "run `npm run generate`");
+  });
+});
