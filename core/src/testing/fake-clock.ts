@@ -1,0 +1,53 @@
+import type { Clock } from "../kernel/clock.js";
+
+interface Timer {
+  readonly atMs: number;
+  readonly callback: () => void;
+}
+
+/** A clock that stands still until a test moves it. */
+export interface FakeClock extends Clock {
+  /** Timers that are armed. */
+  readonly pending: number;
+  /**
+   * Moves time forward, running on the way what comes due, in order. Between two timers it lets
+   * everything run that waits for nothing but its turn.
+   */
+  advance(byMs: number): Promise<void>;
+}
+
+/** Makes a clock that starts at `startMs` milliseconds after the Unix epoch. */
+export function fakeClock(startMs = Date.UTC(2026, 0, 1)): FakeClock {
+  let nowMs = startMs;
+  const timers = new Set<Timer>();
+  const settle = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
+  const nextDue = (untilMs: number): Timer | undefined => {
+    let earliest: Timer | undefined;
+    for (const timer of timers) {
+      if (timer.atMs <= untilMs && (earliest === undefined || timer.atMs < earliest.atMs)) earliest = timer;
+    }
+    return earliest;
+  };
+  return {
+    get pending() {
+      return timers.size;
+    },
+    now: () => nowMs,
+    after(delayMs, callback) {
+      const timer: Timer = { atMs: nowMs + Math.max(0, delayMs), callback };
+      timers.add(timer);
+      return () => timers.delete(timer);
+    },
+    async advance(byMs) {
+      const untilMs = nowMs + byMs;
+      await settle();
+      for (let timer = nextDue(untilMs); timer !== undefined; timer = nextDue(untilMs)) {
+        timers.delete(timer);
+        nowMs = Math.max(nowMs, timer.atMs);
+        timer.callback();
+        await settle();
+      }
+      nowMs = untilMs;
+    },
+  };
+}

@@ -1,0 +1,266 @@
+import { duplexPair, type Duplex } from "node:stream";
+import { SandboxError } from "../kernel/errors.js";
+import { definePlugin, type Plugin } from "../plugin.js";
+import {
+  Backends,
+  type Sandbox,
+  type SandboxBackend,
+  type SandboxId,
+  type SandboxSpec,
+  type Stats,
+  type User,
+} from "../sandbox/backend.js";
+import type { Command, Process } from "../sandbox/process.js";
+import { MemoryFiles } from "./memory-files.js";
+import { MemoryProcess, type Program } from "./memory-process.js";
+
+/** The steps of making a sandbox, in order. */
+export type ProvisionStep = "reserve" | "files" | "start";
+
+/** Serves one connection to a port of a sandbox. */
+export type PortHandler = (connection: Duplex, sandbox: MemorySandbox) => void;
+
+/** Script of a memory backend. Every `on…` hook fails its operation by throwing and slows it by waiting. */
+export interface MemoryBackendOptions {
+  /** `memory` when absent. */
+  readonly name?: string | undefined;
+  readonly isolated?: boolean | undefined;
+  /** Programs by name; a path means its last component. */
+  readonly programs?: Readonly<Record<string, Program>> | undefined;
+  /** What listens in every sandbox. */
+  readonly ports?: Readonly<Record<number, PortHandler>> | undefined;
+  readonly onCheck?: (() => void | Promise<void>) | undefined;
+  /** Called before each step. */
+  readonly onProvision?:
+    | ((step: ProvisionStep, spec: SandboxSpec, signal: AbortSignal) => void | Promise<void>)
+    | undefined;
+  /** Called before anything is destroyed. `attempt` counts from 1. */
+  readonly onDestroy?: ((id: SandboxId, attempt: number) => void | Promise<void>) | undefined;
+  /** Chooses what outlived the last server; everything that is alive when absent. */
+  readonly onRecover?:
+    | ((alive: readonly MemorySandbox[]) => readonly Sandbox[] | Promise<readonly Sandbox[]>)
+    | undefined;
+}
+
+/** What a memory backend holds now. All zero = nothing leaked. */
+export interface Alive {
+  readonly sandboxes: number;
+  readonly processes: number;
+  readonly connections: number;
+  readonly openFiles: number;
+}
+
+const STEPS: readonly ProvisionStep[] = ["reserve", "files", "start"];
+const MEBIBYTE = 2 ** 20;
+
+const USERS: readonly [User, ...User[]] = [
+  { name: "user", uid: 1000, gid: 1000, home: "/home/user", shell: "/bin/bash" },
+  { name: "root", uid: 0, gid: 0, home: "/root", shell: "/bin/bash" },
+];
+
+/** A backend whose sandboxes are objects of this process: for tests of what stands above backends. */
+export class MemoryBackend implements SandboxBackend {
+  readonly name: string;
+  readonly isolated: boolean;
+  readonly #options: MemoryBackendOptions;
+  readonly #sandboxes = new Map<SandboxId, MemorySandbox>();
+
+  constructor(options: MemoryBackendOptions = {}) {
+    this.#options = options;
+    this.name = options.name ?? "memory";
+    this.isolated = options.isolated ?? true;
+  }
+
+  /** The sandboxes that exist, half-made ones included. */
+  get sandboxes(): ReadonlyMap<SandboxId, MemorySandbox> {
+    return this.#sandboxes;
+  }
+
+  get alive(): Alive {
+    const all = [...this.#sandboxes.values()];
+    return {
+      sandboxes: all.length,
+      processes: sum(all.map((sandbox) => sandbox.processes.size)),
+      connections: sum(all.map((sandbox) => sandbox.connections)),
+      openFiles: sum(all.map((sandbox) => sandbox.files.open)),
+    };
+  }
+
+  async check(): Promise<void> {
+    await this.#options.onCheck?.();
+  }
+
+  async provision(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
+    let sandbox: MemorySandbox | undefined;
+    try {
+      for (const step of STEPS) {
+        signal.throwIfAborted();
+        await this.#options.onProvision?.(step, spec, signal);
+        if (step === "reserve") {
+          if (this.#sandboxes.has(spec.id)) {
+            throw new SandboxError("already_exists", `sandbox ${spec.id} exists`);
+          }
+          sandbox = new MemorySandbox(spec, this.#options, () => this.#sandboxes.delete(spec.id));
+          this.#sandboxes.set(spec.id, sandbox);
+        }
+      }
+      signal.throwIfAborted();
+      if (sandbox === undefined) throw new Error("a step is missing");
+      return sandbox;
+    } catch (error) {
+      sandbox?.vanish();
+      throw error;
+    }
+  }
+
+  async recover(): Promise<readonly Sandbox[]> {
+    const alive = [...this.#sandboxes.values()];
+    return this.#options.onRecover?.(alive) ?? alive;
+  }
+}
+
+/** A sandbox of the memory backend. */
+export class MemorySandbox implements Sandbox {
+  readonly id: SandboxId;
+  readonly spec: SandboxSpec;
+  readonly files: MemoryFiles;
+  readonly #options: MemoryBackendOptions;
+  readonly #gone: () => void;
+  readonly #processes = new Map<number, MemoryProcess>();
+  readonly #ports: Map<number, PortHandler>;
+  readonly #connections = new Set<Duplex>();
+  #lastPid = 1;
+  #destroyAttempts = 0;
+  #isGone = false;
+
+  constructor(spec: SandboxSpec, options: MemoryBackendOptions, gone: () => void) {
+    this.id = spec.id;
+    this.spec = spec;
+    this.files = new MemoryFiles(USERS, () => Date.now());
+    this.#options = options;
+    this.#gone = gone;
+    this.#ports = new Map(
+      Object.entries(options.ports ?? {}).map(([port, handler]) => [Number(port), handler]),
+    );
+  }
+
+  /** Processes that run, by pid. */
+  get processes(): ReadonlyMap<number, Process> {
+    return this.#processes;
+  }
+
+  /** Dialled streams that are open. */
+  get connections(): number {
+    return this.#connections.size;
+  }
+
+  /** Starts to listen on a port, or stops when there is no handler. */
+  listen(port: number, handler: PortHandler | undefined): void {
+    if (handler === undefined) this.#ports.delete(port);
+    else this.#ports.set(port, handler);
+  }
+
+  async spawn(command: Command): Promise<Process> {
+    this.#requireAlive();
+    const user = USERS.find(({ name }) => name === (command.user ?? USERS[0].name));
+    if (user === undefined) throw new SandboxError("unauthenticated", `invalid username: '${command.user}'`);
+    const cwd = command.cwd ?? user.home;
+    const info = await this.files.stat(cwd).catch(() => undefined);
+    if (info?.kind !== "directory") {
+      throw new SandboxError("invalid_argument", `cwd '${cwd}' does not exist`);
+    }
+    this.#requireAlive();
+    const pid = (this.#lastPid += 1);
+    const programs = this.#options.programs ?? {};
+    const name = command.path.slice(command.path.lastIndexOf("/") + 1);
+    const process = new MemoryProcess({
+      pid,
+      program: Object.hasOwn(programs, name) ? programs[name] : undefined,
+      command,
+      cwd,
+      user,
+      files: this.files,
+      onExit: () => this.#processes.delete(pid),
+    });
+    this.#processes.set(pid, process);
+    return process;
+  }
+
+  async user(name: string = USERS[0].name): Promise<User> {
+    const user = USERS.find((one) => one.name === name);
+    if (user === undefined) throw new SandboxError("not_found", `unknown user ${name}`);
+    return user;
+  }
+
+  async dial(port: number, signal: AbortSignal): Promise<Duplex> {
+    this.#requireAlive();
+    signal.throwIfAborted();
+    const handler = this.#ports.get(port);
+    if (handler === undefined) {
+      throw new SandboxError("failed_precondition", `nothing listens on port ${port}`);
+    }
+    const [near, far] = duplexPair();
+    this.#connections.add(near);
+    near.once("close", () => {
+      this.#connections.delete(near);
+      far.destroy();
+    });
+    far.once("close", () => near.destroy());
+    far.on("error", () => {});
+    handler(far, this);
+    return near;
+  }
+
+  async stats(): Promise<Stats> {
+    this.#requireAlive();
+    return {
+      cpuCount: this.spec.limits.cpuCount ?? 1,
+      cpuUsedPercent: 0,
+      memoryUsedBytes: MEBIBYTE,
+      memoryTotalBytes: (this.spec.limits.memoryMiB ?? 512) * MEBIBYTE,
+      memoryCacheBytes: 0,
+      diskUsedBytes: MEBIBYTE,
+      diskTotalBytes: (this.spec.limits.diskMiB ?? 1024) * MEBIBYTE,
+    };
+  }
+
+  async destroy(): Promise<void> {
+    this.#destroyAttempts += 1;
+    await this.#options.onDestroy?.(this.id, this.#destroyAttempts);
+    this.vanish();
+  }
+
+  /** Is gone at once, without a word to the server: what a backend that lost it looks like. */
+  vanish(): void {
+    this.#isGone = true;
+    for (const process of this.#processes.values()) void process.kill("SIGKILL");
+    for (const connection of this.#connections) connection.destroy();
+    this.#gone();
+  }
+
+  #requireAlive(): void {
+    if (this.#isGone) throw new SandboxError("unavailable", `sandbox ${this.id} is gone`);
+  }
+}
+
+/** A plugin that adds a memory backend. The same plugin in a second server finds what the first left. */
+export interface MemoryBackendPlugin extends Plugin {
+  readonly backend: MemoryBackend;
+}
+
+/** Makes the plugin `memory`: `plugins: [[memoryBackend({ programs }), {}]]`. */
+export function memoryBackend(options: MemoryBackendOptions = {}): MemoryBackendPlugin {
+  const backend = new MemoryBackend(options);
+  const plugin = definePlugin({
+    name: backend.name,
+    requires: { backends: Backends },
+    setup(_plugin, { backends }) {
+      backends.add(backend);
+    },
+  });
+  return { ...plugin, backend };
+}
+
+function sum(numbers: readonly number[]): number {
+  return numbers.reduce((total, number) => total + number, 0);
+}
