@@ -42,7 +42,8 @@ export class HttpListener implements Listener {
   readonly #settings: ListenerSettings;
   readonly #services: ListenerServices;
   readonly #server: Server;
-  readonly #stopping = new AbortController();
+  /** One per running request: AbortSignal.any on a signal as old as the server would collect them for good. */
+  readonly #running = new Set<AbortController>();
   readonly #upgraded = new Set<Duplex>();
 
   constructor(settings: ListenerSettings, services: ListenerServices) {
@@ -126,7 +127,7 @@ export class HttpListener implements Listener {
     this.#server.close(() => resolve());
     this.#server.closeIdleConnections();
     const cut = (): void => {
-      this.#stopping.abort(new Error("the server is stopping"));
+      for (const request of this.#running) request.abort(new Error("the server is stopping"));
       for (const socket of this.#upgraded) socket.destroy();
       this.#server.closeAllConnections();
     };
@@ -253,7 +254,11 @@ export class HttpListener implements Listener {
   }): SurfaceRequest {
     const { id, log, message, url, surface, target, closing } = parts;
     const gone = new AbortController();
-    closing.once("close", () => gone.abort(new Error("the client is gone")));
+    this.#running.add(gone);
+    closing.once("close", () => {
+      this.#running.delete(gone);
+      gone.abort(new Error("the client is gone"));
+    });
     return {
       id,
       surface,
@@ -261,7 +266,7 @@ export class HttpListener implements Listener {
       url,
       headers: message.headers,
       log: target === undefined ? log : log.child({ sandboxId: target.sandbox.record.id }),
-      signal: AbortSignal.any([gone.signal, this.#stopping.signal]),
+      signal: gone.signal,
       target,
     };
   }

@@ -99,19 +99,18 @@ function parametersOf(implementation: Class<unknown>): readonly Parameter[] {
     declaring = Object.getPrototypeOf(declaring);
   }
   if (typeof declaring !== "function" || declaring === Function.prototype) return [];
-  const keys = (Reflect.getOwnMetadata("injectionTokens", declaring) ?? {}) as Record<
-    number,
-    Key | undefined
-  >;
+  // What tsyringe's `inject` leaves behind.
+  const injected: Readonly<Record<number, { readonly token: Key } | undefined>> =
+    Reflect.getOwnMetadata("injectionTokens", declaring) ?? {};
   const names = parameterNames(declaring);
   const count = Math.max(
     declaring.length,
     names.length,
-    ...Object.keys(keys).map((index) => Number(index) + 1),
+    ...Object.keys(injected).map((index) => Number(index) + 1),
   );
   return Array.from({ length: count }, (_, index) => ({
     name: names[index] ?? `#${index + 1}`,
-    key: keys[index],
+    key: injected[index]?.token,
   }));
 }
 

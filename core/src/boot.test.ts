@@ -1,0 +1,223 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Counter } from "prom-client";
+import { configFromValues } from "./config/read.js";
+import { boot } from "./boot.js";
+import { BootError } from "./kernel/errors.js";
+import { inject, injectable } from "./kernel/scope.js";
+import { createToken } from "./kernel/token.js";
+import { definePlugin, type Plugin } from "./plugin.js";
+import { Sandboxes } from "./sandbox/sandboxes.js";
+import { startTestServer } from "./testing/start-test-server.js";
+
+interface Counting {
+  next(): number;
+}
+const Counting = createToken<Counting>("boot-test-counting");
+
+const counting = definePlugin({
+  name: "counting",
+  provides: [Counting],
+  setup(plugin) {
+    let count = 0;
+    plugin.bindValue(Counting, { next: () => (count += 1) });
+  },
+});
+
+async function refusal(plugins: readonly Plugin[]): Promise<BootError> {
+  try {
+    const server = await startTestServer({ plugins: plugins.map((plugin) => [plugin, {}] as const) });
+    await server.stop();
+  } catch (error) {
+    assert.ok(error instanceof BootError, String(error));
+    return error;
+  }
+  assert.fail("the server started");
+}
+
+test("a plugin meets what it requires as a value, whatever order the configuration has", async () => {
+  const user = definePlugin({
+    name: "user",
+    requires: { counting: Counting, sandboxes: Sandboxes },
+    setup(plugin, { counting: service }) {
+      plugin.http("api").get("/next", (ctx) => {
+        ctx.body = { next: service.next() };
+      });
+    },
+  });
+  await using server = await startTestServer({ plugins: [[user], [counting]] });
+  assert.deepEqual(await (await fetch(`${server.url}/next`)).json(), { next: 1 });
+  assert.equal(server.resolve(Counting).next(), 2);
+});
+
+test("classes of a plugin are injected from its own scope", async () => {
+  @injectable()
+  class Doubling {
+    constructor(@inject(Counting) readonly counting: Counting) {}
+    next(): number {
+      return this.counting.next() * 2;
+    }
+  }
+  const doubling = definePlugin({
+    name: "doubling",
+    requires: { counting: Counting },
+    setup(plugin) {
+      const service = plugin.bind(Doubling).resolve(Doubling);
+      plugin.http("api").get("/double", (ctx) => {
+        ctx.body = { next: service.next() };
+      });
+    },
+  });
+  await using server = await startTestServer({ plugins: [[doubling], [counting]] });
+  assert.deepEqual(await (await fetch(`${server.url}/double`)).json(), { next: 2 });
+});
+
+test("phases run in order, and stop undoes them in reverse", async () => {
+  const trace: string[] = [];
+  const traced = (name: string, requires: Record<string, symbol>, provides: readonly symbol[]) =>
+    definePlugin({
+      name,
+      requires,
+      provides,
+      setup(plugin) {
+        trace.push(`${name} setup`);
+        for (const token of provides) plugin.bindValue(token, {});
+        plugin.onStop(() => trace.push(`${name} undone`));
+        plugin.onStart(() => {
+          trace.push(`${name} started`);
+          plugin.onStop(() => trace.push(`${name} stopped`));
+        });
+      },
+    });
+  const Lower = createToken("boot-test-lower");
+  const server = await startTestServer({ plugins: [[traced("upper", { Lower }, [])], [traced("lower", {}, [Lower])]] });
+  trace.push("serving");
+  await server.stop();
+  assert.deepEqual(trace, [
+    "lower setup",
+    "upper setup",
+    "lower started",
+    "upper started",
+    "serving",
+    "upper stopped",
+    "lower stopped",
+    "upper undone",
+    "lower undone",
+  ]);
+});
+
+test("a plugin that cannot be set up or started takes the start back", async () => {
+  for (const phase of ["setup", "start"] as const) {
+    let undone = 0;
+    const failing = definePlugin({
+      name: "failing",
+      setup(plugin) {
+        plugin.onStop(() => {
+          undone += 1;
+        });
+        const fail = (): void => {
+          throw new Error("no disk");
+        };
+        if (phase === "setup") fail();
+        plugin.onStart(fail);
+      },
+    });
+    const error = await refusal([failing]);
+    assert.match(error.message, /plugin 'failing' could not (be set up|start): no disk/);
+    assert.equal(undone, 1);
+  }
+});
+
+test("what a plugin says that it provides but does not bind is reported", async () => {
+  const liar = definePlugin({ name: "liar", provides: [Counting], setup: () => undefined });
+  assert.match((await refusal([liar])).message, /plugin 'liar': provides 'boot-test-counting' but did not bind it/);
+});
+
+test("all collisions are reported at once: routes, upgrade paths, metrics and prefixes", async () => {
+  const claiming = (name: string) =>
+    definePlugin({
+      name,
+      setup(plugin) {
+        const router = plugin.http("api");
+        router.get("/things/:id", () => undefined);
+        router.post(`/only/${name}`, () => undefined);
+        plugin.upgrade("api", "/socket/:id", () => undefined);
+        new Counter({ name: `coppice_${name}_ok`, help: "fine", registers: [plugin.metrics] });
+        new Counter({ name: "somewhere_else", help: "not fine", registers: [plugin.metrics] });
+        new Counter({ name: "coppice_http_requests_total", help: "the server's", registers: [plugin.metrics] });
+      },
+    });
+  const { problems } = await refusal([claiming("one"), claiming("two")]);
+  assert.deepEqual(problems.map(({ message }) => message).toSorted(), [
+    "'core' and plugin 'one' both have a metric coppice_http_requests_total",
+    "'core' and plugin 'two' both have a metric coppice_http_requests_total",
+    "'one' and plugin 'two' both have a metric somewhere_else",
+    "plugin 'one' has a metric somewhere_else, which does not start with coppice_one_",
+    "plugins 'one' and 'two' both serve GET /things/:id on surface 'api'",
+    "plugins 'one' and 'two' both serve UPGRADE /socket/:id on surface 'api'",
+  ]);
+});
+
+test("registering after setup is refused: nothing would serve it", async () => {
+  let late: (() => unknown) | undefined;
+  const tardy = definePlugin({
+    name: "tardy",
+    setup(plugin) {
+      late = () => plugin.http("api");
+    },
+  });
+  await using server = await startTestServer({ plugins: [[tardy]] });
+  assert.ok(server.url);
+  assert.throws(() => late?.(), /plugin 'tardy' calls http after its setup has ended/);
+});
+
+test("a clean-up that fails is reported by its plugin's name", async () => {
+  const untidy = definePlugin({
+    name: "untidy",
+    setup(plugin) {
+      plugin.onStop(() => {
+        throw new Error("left a mess");
+      });
+    },
+  });
+  const server = await startTestServer({ plugins: [[untidy]] });
+  await assert.rejects(server.stop(), /untidy: left a mess/);
+});
+
+test("off loopback an unguarded surface is refused unless the operator says so", async () => {
+  const open = definePlugin({
+    name: "open",
+    setup(plugin) {
+      plugin.http("api").get("/", () => undefined);
+    },
+  });
+  const server = (listener: object) => ({
+    plugins: [[open] as const],
+    server: { listeners: { api: { host: "0.0.0.0", port: 0, ...listener } } },
+  });
+  await assert.rejects(startTestServer(server({})), /listener 'api' is on 0\.0\.0\.0.*surface 'api' has no authentication/);
+  await (await startTestServer(server({ insecure: true }))).stop();
+});
+
+test("an address that is taken is named, and what was opened before is closed", async () => {
+  await using first = await startTestServer();
+  const port = Number(new URL(first.url).port);
+  const config = configFromValues({ listeners: { ops: { port: 0 }, api: { port } }, log: { level: "silent" }, dataDir: "/tmp/coppice-boot-test" });
+  await assert.rejects(boot({ config }), new RegExp(`listener 'api' cannot bind 127\\.0\\.0\\.1:${port}.*EADDRINUSE`));
+});
+
+test("readiness names the check that fails, and /healthz does not care", async () => {
+  const ill = definePlugin({
+    name: "ill",
+    setup(plugin) {
+      plugin.health("disk", async () => {
+        throw new Error("disk is full");
+      });
+    },
+  });
+  await using server = await startTestServer({ plugins: [[ill]] });
+  const ready = await fetch(`${server.urls["ops"]}/readyz`);
+  assert.equal(ready.status, 503);
+  assert.deepEqual(await ready.json(), { ready: false, checks: { disk: "disk is full" } });
+  assert.equal((await fetch(`${server.urls["ops"]}/healthz`)).status, 200);
+});

@@ -1,0 +1,89 @@
+import assert from "node:assert/strict";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, test } from "node:test";
+import { z } from "zod";
+import { configure } from "../configure.js";
+import { BootError } from "../kernel/errors.js";
+import { definePlugin } from "../plugin.js";
+import { readConfig } from "./read.js";
+import { duration, size } from "./units.js";
+
+const directory = mkdtempSync(join(tmpdir(), "coppice-config-"));
+after(() => rmSync(directory, { recursive: true }));
+
+function file(text: string, name = "coppice.yaml"): string {
+  const path = join(directory, name);
+  writeFileSync(path, text);
+  return path;
+}
+
+async function problemsOf(run: () => unknown): Promise<readonly string[]> {
+  try {
+    await run();
+  } catch (error) {
+    assert.ok(error instanceof BootError, String(error));
+    return error.problems.map(({ at, message }) => `${at?.replace(`${directory}/`, "") ?? ""} ${message}`);
+  }
+  assert.fail("no BootError was thrown");
+}
+
+test("durations and sizes are parsed to milliseconds and bytes", () => {
+  assert.equal(duration().parse("1.5s"), 1500);
+  assert.equal(duration().parse("24h"), 86_400_000);
+  assert.equal(size().parse("10GiB"), 10 * 2 ** 30);
+  assert.throws(() => duration().parse("5"), /250ms, 30s, 5m or 24h/);
+  assert.throws(() => size().parse("10GB"), /64KiB/);
+});
+
+test("${env:…} and ${file:…} are filled in, anywhere in a string", () => {
+  file("from a file\n", "secret");
+  const path = file('a: "${env:ONE}-${env:TWO:-two}"\nb: "${file:secret}"\n');
+  assert.deepEqual(readConfig(path, { ONE: "one" }).values, { a: "one-two", b: "from a file" });
+});
+
+test("references that lead nowhere and doubled keys are reported at their places, together", async () => {
+  const path = file('a: "${env:NOT_SET}"\nb: "${file:./absent}"\na: 1\n');
+  const problems = await problemsOf(() => readConfig(path, {}));
+  assert.equal(problems.length, 3);
+  assert.match(problems.join("\n"), /coppice\.yaml:1:4 \$\{env:NOT_SET\}: the environment variable NOT_SET is not set/);
+  assert.match(problems.join("\n"), /coppice\.yaml:2:4 .*absent/);
+  assert.match(problems.join("\n"), /coppice\.yaml:3:1 .*unique/i);
+});
+
+test("a file that cannot be read is one clear problem", async () => {
+  assert.match((await problemsOf(() => readConfig("/nowhere.yaml", {})))[0] ?? "", /cannot read the configuration/);
+});
+
+test("every mistake of server and plugin settings is reported at once, with file and line", async () => {
+  const strict = definePlugin({ name: "strict", config: z.strictObject({ count: z.int() }), setup: () => undefined });
+  const path = file(`listeners:
+  api: { port: 70000 }
+dataDirectory: here
+sandboxes:
+  defaultTimeout: soon
+plugins:
+  strict:
+    count: many
+    colour: red
+  no-such-plugin: {}
+  ./broken.mjs: {}
+  ./plain.mjs: {}
+`);
+  file("throw new Error('boom');\n", "broken.mjs");
+  file("export default {};\n", "plain.mjs");
+  const problems = await problemsOf(() => configure(readConfig(path, {}), new Map([["strict", strict]])));
+  const expected = [
+    /coppice\.yaml:2:10 listeners\.api\.port: /,
+    /coppice\.yaml:3:1 unknown key 'dataDirectory'/,
+    /coppice\.yaml:5:3 sandboxes\.defaultTimeout: expected a length of time/,
+    /coppice\.yaml:8:5 plugins\.strict\.count: /,
+    /coppice\.yaml:9:5 unknown key 'colour'/,
+    /coppice\.yaml:10:3 cannot load plugin 'no-such-plugin' \(@coppice\/plugin-no-such-plugin\)/,
+    /coppice\.yaml:11:3 cannot load plugin '\.\/broken\.mjs' .*boom/,
+    /coppice\.yaml:12:3 '\.\/plain\.mjs' is no plugin/,
+  ];
+  for (const pattern of expected) assert.ok(problems.some((problem) => pattern.test(problem)), `${pattern}\n${problems.join("\n")}`);
+  assert.equal(problems.length, expected.length, problems.join("\n"));
+});
