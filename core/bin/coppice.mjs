@@ -39,15 +39,20 @@ async function runUnderFetchedNode() {
   return runInForeground(node, [self, ...process.argv.slice(2)]);
 }
 
-if (isNewEnough()) {
+async function runHere() {
+  const program = new URL("../dist/cli.js", import.meta.url);
+  if (!existsSync(program)) {
+    console.error("coppice: the project is not built: run `npm run setup` in it.");
+    return 1;
+  }
   adoptPython();
-  // Started by another process of ours: without it nobody could stop this server any more.
+  // Started by another process of ours: when that is gone, nobody could stop this one any more.
   if (process.connected) {
     process.once("disconnect", () => process.kill(process.pid, "SIGTERM"));
     process.channel.unref();
   }
-  const { main } = await import("../dist/cli.js");
-  process.exitCode = await main(process.argv.slice(2));
-} else {
-  process.exitCode = await runUnderFetchedNode();
+  const { main } = await import(program);
+  return main(process.argv.slice(2));
 }
+
+process.exitCode = await (isNewEnough() ? runHere() : runUnderFetchedNode());

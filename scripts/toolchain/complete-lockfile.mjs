@@ -7,23 +7,16 @@ import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { ROOT } from "./project.mjs";
 
-const SYSTEMS = {
-  android: "android",
-  darwin: "darwin",
-  freebsd: "freebsd",
-  linux: "linux",
-  openharmony: "openharmony",
-  win32: "win32",
-};
+const SYSTEMS = ["android", "darwin", "freebsd", "linux", "openharmony", "win32"];
 const PROCESSORS = { aarch64: "arm64", armv7: "arm", x86_64: "x64" };
 
 /** What a name such as `@oxfmt/binding-linux-arm-musleabihf` says of its platform. */
 function platformOf(name) {
   const parts = name.split("/").at(-1).split("-");
-  const start = parts.findIndex((part) => part in SYSTEMS);
+  const start = parts.findIndex((part) => SYSTEMS.includes(part));
   const [system, processor, abi = ""] = parts.slice(start);
   const libc = system !== "linux" || abi === "" ? undefined : abi.startsWith("musl") ? "musl" : "glibc";
-  return { os: [SYSTEMS[system]], cpu: [PROCESSORS[processor] ?? processor], ...(libc && { libc: [libc] }) };
+  return { os: [system], cpu: [PROCESSORS[processor] ?? processor], ...(libc && { libc: [libc] }) };
 }
 
 /** Writes the missing entries. @returns their names. */
@@ -35,7 +28,9 @@ export async function completeLockfile() {
     for (const [name, version] of Object.entries(optionalDependencies)) {
       const key = `node_modules/${name}`;
       if (key in lock.packages) continue;
-      lock.packages[key] = { version, ...platformOf(name), ...(dev && { dev }), optional: true };
+      const { cpu, libc, os } = platformOf(name);
+      // In the order in which npm writes them.
+      lock.packages[key] = { version, cpu, ...(dev && { dev }), ...(libc && { libc }), optional: true, os };
       added.push(name);
     }
   }

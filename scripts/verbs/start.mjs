@@ -1,18 +1,19 @@
-import { join } from "node:path";
+import { join, resolve } from "node:path";
 import { build } from "../toolchain/build.mjs";
 import { runInForeground } from "../toolchain/foreground.mjs";
 import { prepare } from "../toolchain/prepare.mjs";
 import { ROOT } from "../toolchain/project.mjs";
 
 /** Serves `config/development.yaml`, or the configuration that is named. */
-export async function run([config = join(ROOT, "config", "development.yaml"), ...more]) {
+export async function run([config, ...more]) {
   const toolchain = await prepare();
   await build(toolchain);
   const program = join(ROOT, "core", "bin", "coppice.mjs");
-  // From where npm was called: that is where the caller's relative path starts.
-  const cwd = process.env.INIT_CWD ?? process.cwd();
-  return runInForeground(toolchain.node, [program, "start", config, ...more], {
-    cwd,
+  // npm moves to the root of the project; the path was meant from where npm was called.
+  const from = process.env.INIT_CWD ?? process.cwd();
+  const path = config === undefined ? join(ROOT, "config", "development.yaml") : resolve(from, config);
+  return runInForeground(toolchain.node, [program, "start", path, ...more], {
+    cwd: ROOT,
     env: toolchain.environment,
   });
 }

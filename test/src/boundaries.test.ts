@@ -118,11 +118,11 @@ describe("the linter's house rules", () => {
     await plant(folder, "tsconfig.json", '{ "compilerOptions": { "strict": true, "module": "nodenext" } }');
     const marker = ["TO", "DO"].join("");
     const plants: Readonly<Record<string, readonly [code: string, rule: string]>> = {
-      "core/src/any.ts": ["export const value: any = 1;", "typescript-eslint(no-explicit-any)"],
-      "core/src/camelCase.ts": ["export const value = 1;", "eslint-plugin-unicorn(filename-case)"],
+      "core/src/any.ts": ["export const value: any = 1;", "typescript(no-explicit-any)"],
+      "core/src/camelCase.ts": ["export const value = 1;", "unicorn(filename-case)"],
       "core/src/floating.ts": [
         "async function run(): Promise<void> {}\nexport function start(): void {\n  run();\n}",
-        "typescript-eslint(no-floating-promises)",
+        "typescript(no-floating-promises)",
       ],
       "core/src/marker.ts": [`// ${marker}: later\nexport const value = 1;`, "eslint(no-warning-comments)"],
       "core/src/print.ts": ['console.log("x");\nexport {};', "eslint(no-console)"],
