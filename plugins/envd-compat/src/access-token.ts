@@ -1,0 +1,18 @@
+import { SandboxError, type SurfaceRequest } from "@coppice/core";
+import { secretEqual } from "./secret-equal.js";
+
+/** The token that a request presents; an empty header presents none. */
+export function presentedToken({ headers }: Pick<SurfaceRequest, "headers">): string | undefined {
+  const token = headers["x-access-token"];
+  return typeof token === "string" && token !== "" ? token : undefined;
+}
+
+/** @throws SandboxError unauthenticated unless the request presents this token. */
+export function requireToken(request: Pick<SurfaceRequest, "headers">, token: string): void {
+  const presented = presentedToken(request);
+  if (presented !== undefined && secretEqual(token, presented)) return;
+  throw new SandboxError(
+    "unauthenticated",
+    "unauthorized access, please provide a valid access token or method signing if supported",
+  );
+}

@@ -1,0 +1,38 @@
+import { type LiveSandbox, type Sandboxes } from "@coppice/core";
+
+const DEBUG_SANDBOX_ID = "debug";
+
+/** The one sandbox that every client in debug mode shares: open, without an end, made when it is first asked for. */
+export class DebugSandbox {
+  readonly #sandboxes: Sandboxes;
+  readonly #template: string;
+  #making: Promise<LiveSandbox> | undefined;
+
+  constructor(sandboxes: Sandboxes, template: string) {
+    this.#sandboxes = sandboxes;
+    this.#template = template;
+  }
+
+  /**
+   * The running sandbox. Concurrent callers share one creation; after it was killed, or could not be
+   * made, the next call makes another.
+   * @throws what `Sandboxes.create` throws.
+   */
+  get(): Promise<LiveSandbox> {
+    this.#making ??= this.#find().finally(() => {
+      this.#making = undefined;
+    });
+    return this.#making;
+  }
+
+  async #find(): Promise<LiveSandbox> {
+    const found = this.#sandboxes.find(DEBUG_SANDBOX_ID);
+    if (found?.record.state === "running") return found;
+    return this.#sandboxes.create({
+      id: DEBUG_SANDBOX_ID,
+      template: this.#template,
+      timeoutMs: undefined,
+      secure: false,
+    });
+  }
+}

@@ -1,0 +1,12 @@
+import { z } from "zod";
+
+/** Settings of the envd-compat plugin, each with its default. */
+export const EnvdCompatConfig = z.strictObject({
+  debugSandbox: z
+    .boolean()
+    .default(false)
+    .describe("Serve one shared, open sandbox on the loopback listeners envd and code, for E2B_DEBUG=true."),
+  debugTemplate: z.string().default("code-interpreter-v1").describe("Template of the debug sandbox."),
+});
+
+export type EnvdCompatConfig = z.infer<typeof EnvdCompatConfig>;

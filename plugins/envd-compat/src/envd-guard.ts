@@ -1,0 +1,35 @@
+import { type Clock, type Guard, SandboxError, type SurfaceRequest } from "@coppice/core";
+import { presentedToken, requireToken } from "./access-token.js";
+import { fileOperation, parseSignedFileRequest, SignatureCheck } from "./file-signature.js";
+import { RESERVED_PATHS } from "./reserved-paths.js";
+import { secretEqual } from "./secret-equal.js";
+
+/**
+ * Keeps everybody out of a sandbox with a token who does not know it: by `X-Access-Token`, or for files
+ * by a signature made with it. `/health` is open, and so are the paths that answer nothing but a refusal.
+ */
+export function envdGuard(clock: Clock): Guard {
+  return (request) => {
+    const token = request.target?.sandbox.record.accessToken;
+    if (token === undefined) return;
+    const { method, url } = request;
+    // Exact paths only: another spelling that a router might take for the same stays locked.
+    if (method === "GET" && url.pathname === "/health") return;
+    if (RESERVED_PATHS.includes(url.pathname)) return;
+    if (fileOperation(method, url) === undefined) requireToken(request, token);
+    else checkFileAccess(request, token, clock.now());
+  };
+}
+
+function checkFileAccess(request: SurfaceRequest, token: string, nowMs: number): void {
+  const presented = presentedToken(request);
+  if (presented !== undefined) {
+    if (secretEqual(token, presented)) return;
+    throw new SandboxError("unauthenticated", "access token present in header but does not match");
+  }
+  const signed = parseSignedFileRequest(request.method, request.url);
+  if (signed === undefined) throw new SandboxError("unauthenticated", "missing signature query parameter");
+  const check = new SignatureCheck(signed);
+  if (!check.isMadeWith(token)) throw new SandboxError("unauthenticated", "invalid signature");
+  if (check.isExpired(nowMs)) throw new SandboxError("unauthenticated", "signature is already expired");
+}

@@ -1,0 +1,88 @@
+import { createHash, type Hash } from "node:crypto";
+import { SandboxError } from "@coppice/core";
+import { secretEqual } from "./secret-equal.js";
+
+/** What a signed file URL says. */
+export interface SignedFileRequest {
+  readonly path: string;
+  readonly operation: "read" | "write";
+  readonly username: string;
+  readonly signature: string;
+  /** Unix seconds; undefined = the URL never expires. */
+  readonly expiration: number | undefined;
+}
+
+/**
+ * Reads a `/files` request that presents a signature instead of a token; undefined when it presents
+ * none, or is no such request.
+ * @throws SandboxError unauthenticated for a URL that says more than its signature covers,
+ * invalid_argument for an expiration that is no number.
+ */
+export function parseSignedFileRequest(method: string, url: URL): SignedFileRequest | undefined {
+  const operation = fileOperation(method, url);
+  const query = url.searchParams;
+  const signature = query.get("signature") ?? "";
+  if (operation === undefined || signature === "") return undefined;
+  // What a signature does not cover must not decide whose file is meant: the alias `user`, or a second value.
+  const isAmbiguous =
+    query.has("user") || ["path", "username", "signature"].some((name) => query.getAll(name).length > 1);
+  if (isAmbiguous) throw new SandboxError("unauthenticated", "invalid signature");
+  return {
+    path: query.get("path") ?? "",
+    operation,
+    username: query.get("username") ?? "",
+    signature,
+    expiration: parseExpiration(query.get("signature_expiration")),
+  };
+}
+
+/** What a request does to a file, if it is one that may be signed. */
+export function fileOperation(method: string, url: URL): SignedFileRequest["operation"] | undefined {
+  if (url.pathname !== "/files") return undefined;
+  return method === "GET" ? "read" : method === "POST" ? "write" : undefined;
+}
+
+/**
+ * Checks one request against tokens. The part before the token is hashed once, so that a long path
+ * does not cost its length for every token tried.
+ */
+export class SignatureCheck {
+  readonly #request: SignedFileRequest;
+  readonly #beforeToken: Hash;
+
+  constructor(request: SignedFileRequest) {
+    this.#request = request;
+    this.#beforeToken = createHash("sha256").update(
+      `${request.path}:${request.operation}:${request.username}:`,
+    );
+  }
+
+  /** True when this token made the signature, expired or not. */
+  isMadeWith(token: string): boolean {
+    return secretEqual(this.expected(token), this.#request.signature);
+  }
+
+  /** The signature that this token makes. */
+  expected(token: string): string {
+    const { expiration } = this.#request;
+    const afterPath = expiration === undefined ? token : `${token}:${expiration}`;
+    const digest = this.#beforeToken.copy().update(afterPath).digest("base64");
+    return `v1_${digest.replace(/=+$/, "")}`;
+  }
+
+  isExpired(nowMs: number): boolean {
+    const { expiration } = this.#request;
+    return expiration !== undefined && expiration < Math.floor(nowMs / 1000);
+  }
+}
+
+function parseExpiration(value: string | null): number | undefined {
+  if (value === null || value === "") return undefined;
+  if (!/^-?\d{1,15}$/.test(value)) {
+    throw new SandboxError(
+      "invalid_argument",
+      "Invalid format for parameter signature_expiration: expected unix seconds",
+    );
+  }
+  return Number(value);
+}

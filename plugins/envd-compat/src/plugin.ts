@@ -1,0 +1,47 @@
+import { Clock, definePlugin, sandboxEnvironment, Sandboxes, Targets, targetOf } from "@coppice/core";
+import { codeGuard } from "./code-guard.js";
+import { DebugSandbox } from "./debug-sandbox.js";
+import { debugTarget } from "./debug-target.js";
+import { EnvdCompatConfig } from "./envd-compat-config.js";
+import { envdGuard } from "./envd-guard.js";
+import { metricsBody } from "./metrics-body.js";
+import { RESERVED_PATHS, reservedPathRefusal } from "./reserved-paths.js";
+import { signatureTarget } from "./signature-target.js";
+
+/** What makes a sandbox look as if E2B's envd ran in it: its tokens and small routes, and the ways to reach it. */
+export const plugin = definePlugin({
+  name: "envd-compat",
+  config: EnvdCompatConfig,
+  requires: { sandboxes: Sandboxes, targets: Targets, clock: Clock },
+  setup(context, { sandboxes, targets, clock }) {
+    const { debugSandbox, debugTemplate } = context.config;
+    const router = context.http("envd");
+
+    context.guard("envd", envdGuard(clock));
+    context.guard("code", codeGuard);
+
+    // A dead sandbox is answered before any route: whoever gets here asks a living one.
+    router.get("/health", (ctx) => {
+      ctx.status = 204;
+    });
+
+    router.get("/envs", (ctx) => {
+      ctx.set("Cache-Control", "no-store");
+      ctx.body = sandboxEnvironment(targetOf(ctx));
+    });
+
+    router.get("/metrics", async (ctx) => {
+      ctx.set("Cache-Control", "no-store");
+      ctx.body = metricsBody(await targetOf(ctx).runtime.stats(), clock.now());
+    });
+
+    for (const path of RESERVED_PATHS) {
+      router.all(path, () => {
+        throw reservedPathRefusal(path);
+      });
+    }
+
+    targets.add(signatureTarget(sandboxes));
+    if (debugSandbox) targets.add(debugTarget(new DebugSandbox(sandboxes, debugTemplate)));
+  },
+});

@@ -1,0 +1,19 @@
+import { HttpError } from "@coppice/core";
+
+/** What E2B's control plane asks of envd. Here the server is both, so these are nobody's to call. */
+export const RESERVED_PATHS: readonly string[] = [
+  "/init",
+  "/freeze",
+  "/unfreeze",
+  "/collapse",
+  "/fsfreeze",
+  "/fsthaw",
+  "/upgrade",
+];
+
+/** The answer of the E2B edge to a reserved path. */
+export function reservedPathRefusal(path: string): HttpError {
+  const message =
+    "This endpoint is reserved for the E2B control plane and is not reachable through the sandbox URL";
+  return new HttpError(404, message, { message, path, code: 404 });
+}

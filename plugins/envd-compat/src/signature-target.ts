@@ -1,0 +1,28 @@
+import { setImmediate } from "node:timers/promises";
+import { ENVD_PORT, SandboxError, type Sandboxes, type TargetResolver } from "@coppice/core";
+import { parseSignedFileRequest, SignatureCheck } from "./file-signature.js";
+
+// A few milliseconds of hashing; others get their turn in between.
+const TRIED_AT_ONCE = 1000;
+
+/**
+ * Finds the sandbox of a signed file URL that names none: with `E2B_SANDBOX_URL` the SDKs make URLs
+ * that hold nothing but a path and a signature. Tokens are unique, so one sandbox matches at most.
+ * The resolver throws SandboxError unauthenticated when none made the signature.
+ */
+export function signatureTarget(sandboxes: Sandboxes): TargetResolver {
+  return async (message, url) => {
+    const signed = parseSignedFileRequest(message.method ?? "", url);
+    if (signed === undefined) return undefined;
+    const check = new SignatureCheck(signed);
+    let tried = 0;
+    for (const sandbox of sandboxes.list()) {
+      const { accessToken, state } = sandbox.record;
+      if (accessToken === undefined || state !== "running") continue;
+      if (check.isMadeWith(accessToken)) return { sandbox, port: ENVD_PORT };
+      tried += 1;
+      if (tried % TRIED_AT_ONCE === 0) await setImmediate();
+    }
+    throw new SandboxError("unauthenticated", "invalid signature");
+  };
+}

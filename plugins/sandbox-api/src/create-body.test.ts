@@ -1,0 +1,105 @@
+import assert from "node:assert/strict";
+import { suite, test } from "node:test";
+import { createBody, toCreateSandbox } from "./create-body.js";
+
+const schema = createBody({ variableLimitBytes: 64 });
+const V2 = { timeoutMs: 300_000, secure: true };
+
+suite("the body of a create request", () => {
+  test("means what the SDKs send when their users set nothing", () => {
+    const fromJavaScript = toCreateSandbox(schema.parse({ templateID: "base" }), V2);
+    const fromPython = toCreateSandbox(
+      schema.parse({
+        templateID: "base",
+        metadata: {},
+        timeout: 300,
+        envVars: {},
+        secure: true,
+        allow_internet_access: true,
+      }),
+      { timeoutMs: 15_000 },
+    );
+    const expected = {
+      template: "base",
+      timeoutMs: 300_000,
+      metadata: {},
+      environment: {},
+      secure: true,
+      allowInternetAccess: true,
+    };
+    assert.deepEqual(fromJavaScript, expected);
+    assert.deepEqual(fromPython, expected);
+  });
+
+  test("leaves a sandbox open when the older route is not asked for a secure one", () => {
+    const defaults = { timeoutMs: 15_000 };
+    assert.equal(toCreateSandbox(schema.parse({ templateID: "base" }), defaults).secure, false);
+    assert.equal(toCreateSandbox(schema.parse({ templateID: "base", secure: false }), V2).secure, true);
+  });
+
+  test("names its time-out in any of the known ways, E2B's first", () => {
+    const timeoutOf = (fields: object) =>
+      toCreateSandbox(schema.parse({ templateID: "base", ...fields }), V2).timeoutMs;
+    assert.equal(timeoutOf({ timeout: 7, timeoutMs: 1 }), 7000);
+    assert.equal(timeoutOf({ timeoutSeconds: 7 }), 7000);
+    assert.equal(timeoutOf({ timeout_seconds: 7 }), 7000);
+    assert.equal(timeoutOf({ timeoutMs: 7 }), 7);
+    assert.equal(timeoutOf({ timeout_ms: 7 }), 7);
+    assert.equal(timeoutOf({ timeout: 0 }), 0);
+    assert.equal(timeoutOf({ timeout: null }), 300_000);
+  });
+
+  test("is taken when it asks for nothing that this server lacks", () => {
+    const harmless = [
+      { somethingNew: { of: ["a", "later", "SDK"] } },
+      { autoPause: false, autoResume: { enabled: false } },
+      { lifecycle: { onTimeout: "kill", autoResume: false } },
+      { network: { allowPublicTraffic: true, allowOut: [], rules: {} } },
+      { network: {}, mcp: null, volumeMounts: [], iam: { tokens: {} } },
+      { allow_internet_access: false },
+    ];
+    for (const fields of harmless) {
+      assert.equal(schema.safeParse({ templateID: "base", ...fields }).success, true, JSON.stringify(fields));
+    }
+  });
+
+  test("is refused when ignoring a part of it would betray its sender", () => {
+    const refused: [object, string][] = [
+      [{ autoPause: true }, "pausing"],
+      [{ lifecycle: { onTimeout: "pause" } }, "pausing"],
+      [{ lifecycle: { autoResume: { enabled: true } } }, "resuming"],
+      [{ autoResume: { enabled: true } }, "resuming"],
+      [{ autoPauseMemory: false }, "autoPauseMemory=false only applies when autoPause is true."],
+      [{ network: { denyOut: ["0.0.0.0/0"] } }, "network rule"],
+      [{ network: { allowOut: ["example.com"] } }, "network rule"],
+      [{ network: { egressProxy: { address: "proxy:1" } } }, "network rule"],
+      [{ network: { allowPublicTraffic: false } }, "keeping traffic out"],
+      [{ mcp: { github: { token: "x" } } }, "MCP"],
+      [{ iam: { tokens: { a: { audience: "b" } } } }, "identity tokens"],
+      [{ volumeMounts: [{ name: "v", path: "/v" }] }, "volumes"],
+      [{ memoryMB: 512 }, "limit of its own"],
+    ];
+    for (const [fields, reason] of refused) {
+      const { error } = schema.safeParse({ templateID: "base", ...fields });
+      assert.ok(error?.issues[0]?.message.includes(reason), `${JSON.stringify(fields)}: ${error?.message}`);
+    }
+  });
+
+  test("is refused with variables that no program can be given", () => {
+    const refused = [
+      { "": "x" },
+      { "A=B": "x" },
+      { "A\0": "x" },
+      { A: "x\0y" },
+      { A: "x".repeat(62) },
+      { A: 1 },
+    ];
+    for (const envVars of refused) {
+      assert.equal(schema.safeParse({ templateID: "base", envVars }).success, false, JSON.stringify(envVars));
+    }
+    assert.equal(
+      schema.safeParse({ templateID: "base", envVars: { A: "x".repeat(61), B: "" } }).success,
+      true,
+    );
+  });
+});

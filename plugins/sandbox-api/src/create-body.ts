@@ -1,0 +1,104 @@
+import type { CreateSandbox } from "@coppice/core";
+import { z } from "zod";
+import { requestedTimeoutMs, timeoutFields } from "./requested-timeout.js";
+
+export interface CreateBodyOptions {
+  /** Bytes of one variable, `name=value`. */
+  readonly variableLimitBytes: number;
+}
+
+/** The body of both create routes. What this server cannot keep is refused, what it does not know is ignored. */
+export function createBody({ variableLimitBytes }: CreateBodyOptions) {
+  return z.object({
+    ...timeoutFields,
+    templateID: z.string(),
+    metadata: z.record(z.string(), z.string()).nullish(),
+    envVars: environment(variableLimitBytes).nullish(),
+    secure: z.boolean().nullish(),
+    allow_internet_access: z.boolean().nullish(),
+    autoPause: nothing("pausing"),
+    autoPauseMemory: z.literal(true, "autoPauseMemory=false only applies when autoPause is true.").nullish(),
+    autoResume: nothing("resuming"),
+    lifecycle: z
+      .object({ onTimeout: onTimeout(), on_timeout: onTimeout() })
+      .catchall(nothing("resuming"))
+      .nullish(),
+    network: z
+      .object({ allowPublicTraffic: z.literal(true, unsupported("keeping traffic out")).nullish() })
+      .catchall(nothing("a network rule"))
+      .nullish(),
+    iam: nothing("identity tokens"),
+    mcp: nothing("an MCP gateway"),
+    volumeMounts: nothing("volumes"),
+    readinessProbe: nothing("a readiness probe"),
+    readiness_probe: nothing("a readiness probe"),
+    cpuCount: templateSets(),
+    cpu_count: templateSets(),
+    memoryMB: templateSets(),
+    memory_mb: templateSets(),
+    diskSizeMB: templateSets(),
+    disk_size_mb: templateSets(),
+  });
+}
+
+export type CreateBody = z.infer<ReturnType<typeof createBody>>;
+
+/** What a route adds to the body: the two generations of the API differ in these. */
+export interface CreateDefaults {
+  readonly timeoutMs: number;
+  /** Whatever the body says; undefined = the body decides, and stays open when it says nothing. */
+  readonly secure?: boolean;
+}
+
+/** A create body in the words of the domain. */
+export function toCreateSandbox(body: CreateBody, defaults: CreateDefaults): CreateSandbox {
+  return {
+    template: body.templateID,
+    timeoutMs: requestedTimeoutMs(body) ?? defaults.timeoutMs,
+    metadata: body.metadata ?? {},
+    environment: body.envVars ?? {},
+    secure: defaults.secure ?? body.secure ?? false,
+    allowInternetAccess: body.allow_internet_access ?? true,
+  };
+}
+
+/** Variables that a program can be given; what execve would refuse is refused here, where it can be explained. */
+function environment(limitBytes: number) {
+  return z.record(z.string(), z.string()).superRefine((variables, context) => {
+    for (const [name, value] of Object.entries(variables)) {
+      const refuse = (message: string): void => context.addIssue({ code: "custom", message, path: [name] });
+      if (name === "" || /[=\0]/.test(name))
+        refuse("a variable's name is not empty and has no '=' or NUL in it");
+      else if (value.includes("\0")) refuse("a variable has no NUL in it");
+      // "=" and the closing NUL count, too.
+      else if (Buffer.byteLength(name) + Buffer.byteLength(value) + 2 > limitBytes) {
+        refuse(`a variable is no longer than ${limitBytes} bytes`);
+      }
+    }
+  });
+}
+
+function onTimeout() {
+  return z.literal("kill", unsupported("pausing")).nullish();
+}
+
+function templateSets() {
+  return nothing("a limit of its own (the template sets it)");
+}
+
+/**
+ * A field that may only ask for what happens anyway. To ignore more than that would leave a sandbox
+ * less confined, or shorter lived, than its creator believes.
+ */
+function nothing(what: string) {
+  return z.unknown().optional().refine(asksForNothing, unsupported(what));
+}
+
+function unsupported(what: string): string {
+  return `this server does not support ${what}`;
+}
+
+function asksForNothing(value: unknown): boolean {
+  if (value === undefined || value === null || value === false) return true;
+  return typeof value === "object" && Object.values(value).every(asksForNothing);
+}

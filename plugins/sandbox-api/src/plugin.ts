@@ -1,0 +1,113 @@
+import { Clock, definePlugin, type LiveSandbox, readJsonBody, requestOf, Sandboxes } from "@coppice/core";
+import { ApiKeys, apiKeyGuard } from "./api-keys.js";
+import { Capacities } from "./capacity.js";
+import { connectBody, connectSandbox } from "./connect.js";
+import { createBody, toCreateSandbox } from "./create-body.js";
+import { createSandbox } from "./create.js";
+import { listSandboxes, parseLegacyListQuery, parseListQuery } from "./list.js";
+import { parseMetricsWindow, sampleMetrics } from "./metrics.js";
+import { refreshBody, refreshSandbox } from "./refresh.js";
+import { SandboxApiConfig } from "./sandbox-api-config.js";
+import { listedSandboxBody, sandboxBody, sandboxDetailBody } from "./sandbox-body.js";
+import { parseSandboxId } from "./sandbox-id.js";
+import { setSandboxTimeout, setTimeoutBody } from "./set-timeout.js";
+
+/** The E2B control plane over `Sandboxes`, for the generations of SDKs before and after `/v2`. */
+export const plugin = definePlugin({
+  name: "sandbox-api",
+  config: SandboxApiConfig,
+  requires: { sandboxes: Sandboxes, clock: Clock },
+  setup(context, { sandboxes, clock }) {
+    const { apiKeys, domain, defaultTimeout, legacyDefaultTimeout, maxBody, maxVariable } = context.config;
+    const router = context.http("api");
+    const capacities = new Capacities();
+    const bodyOptions = { limitBytes: maxBody };
+    const optionalBody = { ...bodyOptions, empty: {} };
+    const createSchema = createBody({ variableLimitBytes: maxVariable });
+
+    // Without a key there is no guard, and without a guard the server stays on loopback.
+    if (apiKeys.length > 0) context.guard("api", apiKeyGuard(new ApiKeys(apiKeys)));
+
+    router.get("/health", (ctx) => {
+      ctx.body = "Health check successful";
+    });
+
+    router.post("/sandboxes", async (ctx) => {
+      const body = await readJsonBody(ctx.req, createSchema, bodyOptions);
+      const wanted = toCreateSandbox(body, { timeoutMs: legacyDefaultTimeout });
+      const sandbox = await createSandbox(sandboxes, wanted, { request: requestOf(ctx), response: ctx.res });
+      ctx.status = 201;
+      ctx.body = sandboxBody(sandbox, domain);
+    });
+
+    router.post("/v2/sandboxes", async (ctx) => {
+      const body = await readJsonBody(ctx.req, createSchema, bodyOptions);
+      const wanted = toCreateSandbox(body, { timeoutMs: defaultTimeout, secure: true });
+      const sandbox = await createSandbox(sandboxes, wanted, { request: requestOf(ctx), response: ctx.res });
+      ctx.status = 201;
+      ctx.body = sandboxBody(sandbox, domain);
+    });
+
+    router.post("/sandboxes/:id/connect", async (ctx) => {
+      const id = parseSandboxId(ctx.params["id"]);
+      const body = await readJsonBody(ctx.req, connectBody, optionalBody);
+      ctx.body = sandboxBody(await connectSandbox(sandboxes, id, { body }), domain);
+    });
+
+    router.post("/v2/sandboxes/:id/connect", async (ctx) => {
+      const id = parseSandboxId(ctx.params["id"]);
+      const body = await readJsonBody(ctx.req, connectBody, optionalBody);
+      ctx.body = sandboxBody(
+        await connectSandbox(sandboxes, id, { body, defaultTimeoutMs: defaultTimeout }),
+        domain,
+      );
+    });
+
+    router.get("/sandboxes", async (ctx) => {
+      const page = listSandboxes(sandboxes.list(), parseLegacyListQuery(requestOf(ctx).url.searchParams));
+      ctx.body = await listBody(page.sandboxes, capacities);
+    });
+
+    router.get("/v2/sandboxes", async (ctx) => {
+      const page = listSandboxes(sandboxes.list(), parseListQuery(requestOf(ctx).url.searchParams));
+      if (page.nextToken !== undefined) ctx.set("X-Next-Token", page.nextToken);
+      if (page.totalRunning !== undefined) ctx.set("X-Total-Running", String(page.totalRunning));
+      ctx.body = await listBody(page.sandboxes, capacities);
+    });
+
+    router.get("/sandboxes/:id", async (ctx) => {
+      const sandbox = sandboxes.get(parseSandboxId(ctx.params["id"]));
+      ctx.body = sandboxDetailBody(sandbox, await capacities.of(sandbox), domain);
+    });
+
+    router.delete("/sandboxes/:id", async (ctx) => {
+      await sandboxes.kill(parseSandboxId(ctx.params["id"]));
+      ctx.status = 204;
+    });
+
+    router.post("/sandboxes/:id/timeout", async (ctx) => {
+      const id = parseSandboxId(ctx.params["id"]);
+      await setSandboxTimeout(sandboxes, id, await readJsonBody(ctx.req, setTimeoutBody, bodyOptions));
+      ctx.status = 204;
+    });
+
+    router.post("/sandboxes/:id/refreshes", async (ctx) => {
+      const id = parseSandboxId(ctx.params["id"]);
+      const body = await readJsonBody(ctx.req, refreshBody, optionalBody);
+      await refreshSandbox(sandboxes, id, { body, leastMs: legacyDefaultTimeout });
+      ctx.status = 204;
+    });
+
+    router.get("/sandboxes/:id/metrics", async (ctx) => {
+      const sandbox = sandboxes.get(parseSandboxId(ctx.params["id"]));
+      const window = parseMetricsWindow(requestOf(ctx).url.searchParams);
+      ctx.body = await sampleMetrics(sandbox, window, clock.now());
+    });
+  },
+});
+
+async function listBody(sandboxes: readonly LiveSandbox[], capacities: Capacities) {
+  return Promise.all(
+    sandboxes.map(async (sandbox) => listedSandboxBody(sandbox, await capacities.of(sandbox))),
+  );
+}

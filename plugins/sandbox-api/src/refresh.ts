@@ -1,0 +1,14 @@
+import type { Sandboxes } from "@coppice/core";
+import { z } from "zod";
+
+/** The body of `POST /sandboxes/:id/refreshes`; seconds. */
+export const refreshBody = z.object({ duration: z.int().min(0).max(3600).nullish() });
+
+/** Moves the end of a sandbox away, never nearer. @throws SandboxError not_found, invalid_argument */
+export async function refreshSandbox(
+  sandboxes: Sandboxes,
+  id: string,
+  { body, leastMs }: { readonly body: z.infer<typeof refreshBody>; readonly leastMs: number },
+): Promise<void> {
+  await sandboxes.extend(id, Math.max((body.duration ?? 0) * 1000, leastMs));
+}
