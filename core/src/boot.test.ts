@@ -90,7 +90,9 @@ test("phases run in order, and stop undoes them in reverse", async () => {
       },
     });
   const Lower = createToken("boot-test-lower");
-  const server = await startTestServer({ plugins: [[traced("upper", { Lower }, [])], [traced("lower", {}, [Lower])]] });
+  const server = await startTestServer({
+    plugins: [[traced("upper", { Lower }, [])], [traced("lower", {}, [Lower])]],
+  });
   trace.push("serving");
   await server.stop();
   assert.deepEqual(trace, [
@@ -130,7 +132,10 @@ test("a plugin that cannot be set up or started takes the start back", async () 
 
 test("what a plugin says that it provides but does not bind is reported", async () => {
   const liar = definePlugin({ name: "liar", provides: [Counting], setup: () => undefined });
-  assert.match((await refusal([liar])).message, /plugin 'liar': provides 'boot-test-counting' but did not bind it/);
+  assert.match(
+    (await refusal([liar])).message,
+    /plugin 'liar': provides 'boot-test-counting' but did not bind it/,
+  );
 });
 
 test("all collisions are reported at once: routes, upgrade paths, metrics and prefixes", async () => {
@@ -144,7 +149,11 @@ test("all collisions are reported at once: routes, upgrade paths, metrics and pr
         plugin.upgrade("api", "/socket/:id", () => undefined);
         new Counter({ name: `coppice_${name}_ok`, help: "fine", registers: [plugin.metrics] });
         new Counter({ name: "somewhere_else", help: "not fine", registers: [plugin.metrics] });
-        new Counter({ name: "coppice_http_requests_total", help: "the server's", registers: [plugin.metrics] });
+        new Counter({
+          name: "coppice_http_requests_total",
+          help: "the server's",
+          registers: [plugin.metrics],
+        });
       },
     });
   const { problems } = await refusal([claiming("one"), claiming("two")]);
@@ -195,15 +204,25 @@ test("off loopback an unguarded surface is refused unless the operator says so",
     plugins: [[open] as const],
     server: { listeners: { api: { host: "0.0.0.0", port: 0, ...listener } } },
   });
-  await assert.rejects(startTestServer(server({})), /listener 'api' is on 0\.0\.0\.0.*surface 'api' has no authentication/);
+  await assert.rejects(
+    startTestServer(server({})),
+    /listener 'api' is on 0\.0\.0\.0.*surface 'api' has no authentication/,
+  );
   await (await startTestServer(server({ insecure: true }))).stop();
 });
 
 test("an address that is taken is named, and what was opened before is closed", async () => {
   await using first = await startTestServer();
   const port = Number(new URL(first.url).port);
-  const config = configFromValues({ listeners: { ops: { port: 0 }, api: { port } }, log: { level: "silent" }, dataDir: "/tmp/coppice-boot-test" });
-  await assert.rejects(boot({ config }), new RegExp(`listener 'api' cannot bind 127\\.0\\.0\\.1:${port}.*EADDRINUSE`));
+  const config = configFromValues({
+    listeners: { ops: { port: 0 }, api: { port } },
+    log: { level: "silent" },
+    dataDir: "/tmp/coppice-boot-test",
+  });
+  await assert.rejects(
+    boot({ config }),
+    new RegExp(`listener 'api' cannot bind 127\\.0\\.0\\.1:${port}.*EADDRINUSE`),
+  );
 });
 
 test("readiness names the check that fails, and /healthz does not care", async () => {

@@ -47,17 +47,27 @@ test("references that lead nowhere and doubled keys are reported at their places
   const path = file('a: "${env:NOT_SET}"\nb: "${file:./absent}"\na: 1\n');
   const problems = await problemsOf(() => readConfig(path, {}));
   assert.equal(problems.length, 3);
-  assert.match(problems.join("\n"), /coppice\.yaml:1:4 \$\{env:NOT_SET\}: the environment variable NOT_SET is not set/);
+  assert.match(
+    problems.join("\n"),
+    /coppice\.yaml:1:4 \$\{env:NOT_SET\}: the environment variable NOT_SET is not set/,
+  );
   assert.match(problems.join("\n"), /coppice\.yaml:2:4 .*absent/);
   assert.match(problems.join("\n"), /coppice\.yaml:3:1 .*unique/i);
 });
 
 test("a file that cannot be read is one clear problem", async () => {
-  assert.match((await problemsOf(() => readConfig("/nowhere.yaml", {})))[0] ?? "", /cannot read the configuration/);
+  assert.match(
+    (await problemsOf(() => readConfig("/nowhere.yaml", {})))[0] ?? "",
+    /cannot read the configuration/,
+  );
 });
 
 test("every mistake of server and plugin settings is reported at once, with file and line", async () => {
-  const strict = definePlugin({ name: "strict", config: z.strictObject({ count: z.int() }), setup: () => undefined });
+  const strict = definePlugin({
+    name: "strict",
+    config: z.strictObject({ count: z.int() }),
+    setup: () => undefined,
+  });
   const path = file(`listeners:
   api: { port: 70000 }
 dataDirectory: here
@@ -84,6 +94,10 @@ plugins:
     /coppice\.yaml:11:3 cannot load plugin '\.\/broken\.mjs' .*boom/,
     /coppice\.yaml:12:3 '\.\/plain\.mjs' is no plugin/,
   ];
-  for (const pattern of expected) assert.ok(problems.some((problem) => pattern.test(problem)), `${pattern}\n${problems.join("\n")}`);
+  for (const pattern of expected)
+    assert.ok(
+      problems.some((problem) => pattern.test(problem)),
+      `${pattern}\n${problems.join("\n")}`,
+    );
   assert.equal(problems.length, expected.length, problems.join("\n"));
 });

@@ -3,7 +3,11 @@ import { test } from "node:test";
 import { orderPlugins } from "./order.js";
 import { createToken } from "./token.js";
 
-const [A, B, C] = ["order-a", "order-b", "order-c"].map((id) => createToken<unknown>(id)) as [symbol, symbol, symbol];
+const [A, B, C] = ["order-a", "order-b", "order-c"].map((id) => createToken<unknown>(id)) as [
+  symbol,
+  symbol,
+  symbol,
+];
 const plugin = (name: string, requires: readonly symbol[], provides: readonly symbol[]) => ({
   name,
   requires: Object.fromEntries(requires.map((token, index) => [`service${index}`, token])),
@@ -11,10 +15,18 @@ const plugin = (name: string, requires: readonly symbol[], provides: readonly sy
 });
 
 test("providers come before those who require them, else the given order stays", () => {
-  const plugins = [plugin("last", [B], []), plugin("free", [], []), plugin("middle", [A], [B]), plugin("first", [], [A])];
+  const plugins = [
+    plugin("last", [B], []),
+    plugin("free", [], []),
+    plugin("middle", [A], [B]),
+    plugin("first", [], [A]),
+  ];
   const { ordered, problems } = orderPlugins(plugins, new Set());
   assert.deepEqual(problems, []);
-  assert.deepEqual(ordered.map(({ name }) => name), ["first", "middle", "last", "free"]);
+  assert.deepEqual(
+    ordered.map(({ name }) => name),
+    ["first", "middle", "last", "free"],
+  );
 });
 
 test("missing, doubled and circular requirements are all reported", () => {

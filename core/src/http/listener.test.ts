@@ -1,0 +1,211 @@
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import { request } from "node:http";
+import { connect } from "node:net";
+import { Readable } from "node:stream";
+import { test } from "node:test";
+import { setTimeout as pause } from "node:timers/promises";
+import { z } from "zod";
+import { SandboxError } from "../kernel/errors.js";
+import { definePlugin } from "../plugin.js";
+import { memoryBackend } from "../testing/memory-backend.js";
+import { startTestServer } from "../testing/start-test-server.js";
+import { HttpError } from "./http-error.js";
+import { readJsonBody } from "./json-body.js";
+import { requestOf, targetOf } from "./surface-request.js";
+
+const routes = definePlugin({
+  name: "routes",
+  setup(plugin) {
+    const api = plugin.http("api");
+    api.get("/refuse/:code", (ctx) => {
+      if (ctx.params["code"] === "bug") throw new TypeError("the secret is 42");
+      throw new SandboxError(ctx.params["code"] as never, `refused: ${ctx.params["code"]}`);
+    });
+    api.get("/teapot", () => {
+      throw new HttpError(418, "short and stout", { teapot: true });
+    });
+    api.post("/body", async (ctx) => {
+      ctx.body = await readJsonBody(ctx.req, z.object({ name: z.string() }), { limitBytes: 100 });
+    });
+    plugin.guard("api", ({ headers }) => {
+      if (headers["x-stranger"] !== undefined) throw new SandboxError("unauthenticated", "who are you?");
+    });
+    const envd = plugin.http("envd");
+    envd.get("/who", (ctx) => {
+      ctx.body = { id: targetOf(ctx).record.id };
+    });
+    envd.get("/forever", (ctx) => {
+      ctx.body = new Readable({ read: () => undefined });
+      ctx.res.write("started");
+    });
+    plugin.upgrade("envd", "/socket/:name", (_request, { socket }) => {
+      socket.write(
+        "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\nhello",
+      );
+    });
+  },
+});
+
+const serve = () => startTestServer({ plugins: [[routes], [memoryBackend()]] });
+
+async function answer(url: string, init?: RequestInit): Promise<readonly [number, unknown]> {
+  const response = await fetch(url, init);
+  const text = await response.text();
+  return [response.status, response.headers.get("content-type")?.includes("json") ? JSON.parse(text) : text];
+}
+
+test("errors become the contract's status and body, and nothing unexpected is shown", async () => {
+  await using server = await serve();
+  assert.deepEqual(await answer(`${server.url}/refuse/not_found`), [
+    404,
+    { code: 404, message: "refused: not_found" },
+  ]);
+  assert.deepEqual(await answer(`${server.url}/refuse/resource_exhausted`), [
+    429,
+    { code: 429, message: "refused: resource_exhausted" },
+  ]);
+  assert.deepEqual(await answer(`${server.url}/refuse/bug`), [500, { code: 500, message: "internal error" }]);
+  assert.deepEqual(await answer(`${server.url}/teapot`), [418, { teapot: true }]);
+  assert.equal((await answer(`${server.url}/nowhere`))[0], 404);
+  assert.equal((await answer(`${server.url}/teapot`, { method: "DELETE" }))[0], 405);
+});
+
+test("a body that is no JSON, has the wrong shape or is too long is refused, and the next request is served", async () => {
+  await using server = await serve();
+  const post = (body: string) => answer(`${server.url}/body`, { method: "POST", body });
+  assert.match(
+    String((await post("{"))[1] && JSON.stringify((await post("{"))[1])),
+    /Error when parsing request/,
+  );
+  assert.deepEqual((await post('{"name":1}'))[0], 400);
+  assert.match(JSON.stringify((await post('{"name":1}'))[1]), /validation error: name: /);
+  assert.deepEqual(await post(`{"name":"${"x".repeat(200)}"}`), [
+    413,
+    { code: 413, message: "the request body is larger than 100 bytes" },
+  ]);
+  assert.deepEqual(await post('{"name":"fine"}'), [200, { name: "fine" }]);
+});
+
+test("a guard keeps a request out before any route", async () => {
+  await using server = await serve();
+  assert.deepEqual(await answer(`${server.url}/teapot`, { headers: { "x-stranger": "1" } }), [
+    401,
+    { code: 401, message: "who are you?" },
+  ]);
+});
+
+test("a sane request id is kept, another one replaced", async () => {
+  await using server = await serve();
+  const idOf = async (id: string) =>
+    (await fetch(`${server.url}/teapot`, { headers: { "x-request-id": id } })).headers.get("x-request-id");
+  assert.equal(await idOf("req-1.a"), "req-1.a");
+  assert.match((await idOf("no spaces, please")) ?? "", /^[0-9a-f-]{36}$/);
+});
+
+test("a request is targeted by headers and by host, on every listener", async () => {
+  await using server = await serve();
+  const { record } = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
+  for (const url of [server.url, server.urls["envd"]]) {
+    const byHeaders = await answer(`${url}/who`, {
+      headers: { "e2b-sandbox-id": record.id, "e2b-sandbox-port": "49983" },
+    });
+    assert.deepEqual(byHeaders, [200, { id: record.id }]);
+  }
+  const message = request(`${server.url}/who`, { headers: { host: `49983-${record.id}.localhost` } }).end();
+  const [response] = (await once(message, "response")) as [Readable & { statusCode: number }];
+  assert.equal(response.statusCode, 200);
+  response.resume();
+});
+
+test("a sandbox that does not exist, and one that ended, get the same 502", async () => {
+  await using server = await serve();
+  const { record } = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
+  await server.sandboxes.kill(record.id);
+  for (const id of [record.id, "inever"]) {
+    assert.deepEqual(
+      await answer(`${server.url}/who`, { headers: { "e2b-sandbox-id": id, "e2b-sandbox-port": "49983" } }),
+      [502, { sandboxId: id, message: "The sandbox was not found", code: 502 }],
+    );
+  }
+});
+
+test("a preflight is answered for what is addressed to a sandbox", async () => {
+  await using server = await serve();
+  const { record } = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
+  const response = await fetch(`${server.url}/who`, {
+    method: "OPTIONS",
+    headers: {
+      "e2b-sandbox-id": record.id,
+      "e2b-sandbox-port": "49983",
+      "access-control-request-headers": "x-access-token",
+    },
+  });
+  assert.equal(response.status, 204);
+  assert.equal(response.headers.get("access-control-allow-origin"), "*");
+  assert.equal(response.headers.get("access-control-allow-headers"), "x-access-token");
+});
+
+test("when a sandbox ends, the connections that serve it break instead of ending", async () => {
+  await using server = await serve();
+  const { record } = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
+  const response = await fetch(`${server.url}/forever`, {
+    headers: { "e2b-sandbox-id": record.id, "e2b-sandbox-port": "49983" },
+  });
+  const reading = response.text();
+  await server.sandboxes.kill(record.id);
+  await assert.rejects(reading, /terminated/);
+});
+
+test("upgrades find their handler; a wrong path and a dead sandbox are refused on the socket", async () => {
+  await using server = await serve();
+  const { record } = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
+  const upgrade = async (path: string, id: string): Promise<string> => {
+    const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
+    socket.write(
+      `GET ${path} HTTP/1.1\r\nhost: x\r\ne2b-sandbox-id: ${id}\r\ne2b-sandbox-port: 49983\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n`,
+    );
+    const [data] = (await once(socket, "data")) as [Buffer];
+    socket.destroy();
+    return data.toString();
+  };
+  assert.match(await upgrade("/socket/one", record.id), /^HTTP\/1\.1 101 .*hello$/s);
+  assert.match(await upgrade("/socket/one/two", record.id), /^HTTP\/1\.1 404 /);
+  assert.match(await upgrade("/socket/one", "inever"), /^HTTP\/1\.1 502 .*The sandbox was not found/s);
+});
+
+test("garbage on the socket does not disturb the server", async () => {
+  await using server = await serve();
+  for (const garbage of [
+    "\x16\x03\x01\x02",
+    "GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\ncontent-length: x\r\n\r\n",
+    "GET //[ HTTP/1.1\r\nhost: x\r\n\r\n",
+  ]) {
+    const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
+    socket.on("error", () => undefined);
+    socket.write(garbage);
+    await Promise.race([once(socket, "close"), once(socket, "data"), pause(500)]);
+    socket.destroy();
+  }
+  assert.equal((await answer(`${server.url}/teapot`))[0], 418);
+});
+
+test("a stop waits for running requests, then cuts them", async () => {
+  const slow = definePlugin({
+    name: "slow",
+    setup(plugin) {
+      plugin.http("api").get("/slow/:ms", async (ctx) => {
+        await pause(Number(ctx.params["ms"]), undefined, { signal: requestOf(ctx).signal });
+        ctx.body = "done";
+      });
+    },
+  });
+  const server = await startTestServer({ plugins: [[slow]], server: { http: { drainTimeout: "300ms" } } });
+  const quick = fetch(`${server.url}/slow/50`).then((response) => response.text());
+  const endless = fetch(`${server.url}/slow/60000`);
+  const cut = assert.rejects(endless);
+  await pause(20);
+  await server.stop();
+  assert.equal(await quick, "done");
+  await cut;
+});
