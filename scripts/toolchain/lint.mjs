@@ -28,19 +28,13 @@ export function format(toolchain, paths = []) {
 }
 
 /**
- * Compares core's public interface with the committed `core/core.api.md`, so that no change of it goes
- * by unseen; or, with `isUpdate`, writes it anew.
+ * Compares core's public interface with the committed reports `core/*.api.md`, so that no change of it
+ * goes by unseen; or, with `isUpdate`, writes them anew.
  */
-export function checkInterface(toolchain, isUpdate) {
-  const parameters = [
-    API_EXTRACTOR,
-    "run",
-    "--config",
-    "core/api-extractor.json",
-    ...(isUpdate ? ["--local"] : []),
-  ];
-  const what = isUpdate
-    ? "writing core/core.api.md"
-    : "the check of core/core.api.md (fix: npm run generate)";
-  return mustRunStep(what, toolchain.node, parameters, { env: toolchain.environment });
+export async function checkInterface(toolchain, isUpdate) {
+  const what = isUpdate ? "writing core/*.api.md" : "the check of core/*.api.md (fix: npm run generate)";
+  for (const config of ["core/api-extractor.json", "core/api-extractor.testing.json"]) {
+    const parameters = [API_EXTRACTOR, "run", "--config", config, ...(isUpdate ? ["--local"] : [])];
+    await mustRunStep(what, toolchain.node, parameters, { env: toolchain.environment });
+  }
 }
