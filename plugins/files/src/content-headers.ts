@@ -1,0 +1,35 @@
+import { posix } from "node:path";
+import { lookup } from "mime-types";
+
+/** How many bytes `contentType` wants to see of a file whose name says nothing. */
+export const SNIFF_BYTES = 512;
+
+/** The type that a file's extension stands for; undefined when it has none that is known. */
+export function typeByName(name: string): string | undefined {
+  const type = lookup(posix.extname(name));
+  if (type === false) return undefined;
+  return type.startsWith("text/") ? `${type}; charset=utf-8` : type;
+}
+
+/** Text or bytes, by the first SNIFF_BYTES. Never HTML: a guess should not make a browser run it. */
+export function typeByContent(start: Uint8Array): string {
+  const isControl = (byte: number): boolean =>
+    byte <= 0x08 || byte === 0x0b || (byte >= 0x0e && byte <= 0x1a) || (byte >= 0x1c && byte <= 0x1f);
+  return start.some(isControl) ? "application/octet-stream" : "text/plain; charset=utf-8";
+}
+
+/** Content-Disposition `inline` with a file name: bare, quoted, or encoded by RFC 2231 where it must be. */
+export function inlineDisposition(name: string): string {
+  if (/[^\t\x20-\x7e]/.test(name)) return `inline; filename*=utf-8''${percentEncode(name)}`;
+  if (/^[!#$%&'*+.0-9A-Z^_`a-z{|}~-]+$/.test(name)) return `inline; filename=${name}`;
+  return `inline; filename="${name.replace(/["\\]/g, "\\$&")}"`;
+}
+
+function percentEncode(text: string): string {
+  return Array.from(Buffer.from(text, "utf8"), (byte) => {
+    const character = String.fromCharCode(byte);
+    return /[!#$&+.0-9A-Z^_`a-z{|}~-]/.test(character)
+      ? character
+      : `%${byte.toString(16).toUpperCase().padStart(2, "0")}`;
+  }).join("");
+}

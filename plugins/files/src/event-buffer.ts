@@ -1,0 +1,65 @@
+import { type Clock, SandboxError } from "@coppice/core";
+import type { WatchEvent } from "@coppice/core/backend";
+
+/** Events on their way from a watch to its one reader, never more than `limit`. */
+export class EventBuffer {
+  readonly #limit: number;
+  #events: WatchEvent[] = [];
+  #failure: SandboxError | undefined;
+  #wake: (() => void) | undefined;
+
+  constructor(limit: number) {
+    this.#limit = limit;
+  }
+
+  /** Past the limit the buffer fails: a reader that missed events is told so. */
+  push(event: WatchEvent): void {
+    if (this.#failure !== undefined) return;
+    if (this.#events.length >= this.#limit) {
+      this.fail(
+        new SandboxError(
+          "resource_exhausted",
+          `events were lost: more than ${this.#limit} waited to be read; watch the directory again`,
+        ),
+      );
+      return;
+    }
+    this.#events.push(event);
+    this.#wake?.();
+  }
+
+  /** What is already here can still be taken, then the reader gets the error. The first failure stays. */
+  fail(error: SandboxError): void {
+    this.#failure ??= error;
+    this.#wake?.();
+  }
+
+  /** Everything that waits, oldest first. @throws SandboxError when the watch has failed and nothing is left. */
+  take(): readonly WatchEvent[] {
+    if (this.#events.length === 0 && this.#failure !== undefined) throw this.#failure;
+    const events = this.#events;
+    this.#events = [];
+    return events;
+  }
+
+  /** Resolves when `take` has something to say, after `timeoutMs`, or when the signal aborts. */
+  async wait(options: {
+    readonly clock: Clock;
+    readonly timeoutMs: number;
+    readonly signal: AbortSignal;
+  }): Promise<void> {
+    if (this.#events.length > 0 || this.#failure !== undefined || options.signal.aborted) return;
+    const { promise, resolve } = Promise.withResolvers<void>();
+    const cancelTimer = options.clock.after(options.timeoutMs, resolve);
+    const onAbort = (): void => resolve();
+    options.signal.addEventListener("abort", onAbort, { once: true });
+    this.#wake = resolve;
+    try {
+      await promise;
+    } finally {
+      this.#wake = undefined;
+      options.signal.removeEventListener("abort", onAbort);
+      cancelTimer();
+    }
+  }
+}

@@ -1,0 +1,24 @@
+import { duration, size } from "@coppice/core";
+import { z } from "zod";
+
+const count = z.int().min(1);
+
+/** Settings of the files plugin. */
+export const filesConfig = z.strictObject({
+  maxUpload: size().prefault("10GiB").describe("largest body of an upload request, after decompression"),
+  maxFilesPerUpload: count.default(1000).describe("most parts of one multipart upload"),
+  gzipLevel: z.int().min(1).max(9).default(1).describe("compression of downloads: 1 is fastest, 9 smallest"),
+  maxListEntries: count.default(100_000).describe("most entries of one directory listing"),
+  maxWatchersPerSandbox: count.default(64).describe("most directory watches of one sandbox at a time"),
+  maxWatchedEntries: count
+    .default(20_000)
+    .describe("most files and directories below a watched directory, where the server watches it itself"),
+  maxBufferedEvents: count
+    .default(10_000)
+    .describe("most events that wait for their reader; one more ends the watch with an error"),
+  keepalive: duration()
+    .prefault("50s")
+    .describe("silence on a watch stream before a keepalive, unless the client asks for another time"),
+});
+
+export type FilesConfig = z.infer<typeof filesConfig>;

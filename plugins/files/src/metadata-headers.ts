@@ -1,0 +1,37 @@
+import type { IncomingHttpHeaders } from "node:http";
+import { SandboxError } from "@coppice/core";
+
+const PREFIX = "x-metadata-";
+/** Where the values end up, beside the key: the kernel's limits on extended attributes count it too. */
+const ATTRIBUTE_PREFIX = "user.e2b.";
+const LONGEST_KEY_BYTES = 246;
+const LARGEST_TOTAL_BYTES = 4096;
+
+/**
+ * The metadata that `X-Metadata-<key>` headers give to the files of an upload, keys in lower case.
+ * @throws SandboxError invalid_argument `invalid metadata: …`
+ */
+export function parseMetadataHeaders(headers: IncomingHttpHeaders): Readonly<Record<string, string>> {
+  const metadata: Record<string, string> = Object.create(null);
+  let totalBytes = 0;
+  for (const [name, value] of Object.entries(headers)) {
+    if (!name.startsWith(PREFIX)) continue;
+    const key = name.slice(PREFIX.length);
+    const text = String(value);
+    if (key === "") throw invalid("a key cannot be empty");
+    if (key.length > LONGEST_KEY_BYTES) {
+      throw invalid(`a key is ${key.length} bytes long, the limit is ${LONGEST_KEY_BYTES}`);
+    }
+    if (!/^[\x20-\x7e]*$/.test(text)) throw invalid(`the value of '${key}' is not printable ASCII`);
+    totalBytes += ATTRIBUTE_PREFIX.length + key.length + text.length;
+    metadata[key] = text;
+  }
+  if (totalBytes > LARGEST_TOTAL_BYTES) {
+    throw invalid(`keys and values take ${totalBytes} bytes, the limit is ${LARGEST_TOTAL_BYTES}`);
+  }
+  return { ...metadata };
+}
+
+function invalid(reason: string): SandboxError {
+  return new SandboxError("invalid_argument", `invalid metadata: ${reason}`);
+}

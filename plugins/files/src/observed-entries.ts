@@ -1,0 +1,83 @@
+import type { FileInfo, WatchEvent } from "@coppice/core/backend";
+
+/** What two looks at an entry are compared by. */
+export interface EntryState {
+  readonly sizeBytes: number;
+  readonly modifiedAtMs: number;
+  /** Permission bits, special ones included. */
+  readonly permissions: number;
+}
+
+export function stateOf(info: Pick<FileInfo, "sizeBytes" | "modifiedAtMs" | "rawMode">): EntryState {
+  return {
+    sizeBytes: info.sizeBytes,
+    // Two readers of the same file may round what is below a millisecond in different ways.
+    modifiedAtMs: Math.floor(info.modifiedAtMs),
+    permissions: info.rawMode & 0o7777,
+  };
+}
+
+/**
+ * Turns looks at the entries of a watched tree into events: an event is a difference to the last look.
+ * So whoever sees a change first reports it, and the second one to see it stays silent.
+ *
+ * Names are relative to the watched directory.
+ */
+export class ObservedEntries {
+  readonly #states = new Map<string, EntryState>();
+
+  get size(): number {
+    return this.#states.size;
+  }
+
+  /** Takes a look without an event: this is how it was before the watch began. */
+  learn(name: string, state: EntryState): void {
+    this.#states.set(name, state);
+  }
+
+  /** The entry is there. @param isFile directories have no WRITE: what changes them is their entries' events. */
+  see(name: string, state: EntryState, isFile: boolean): readonly WatchEvent[] {
+    const before = this.#states.get(name);
+    this.#states.set(name, state);
+    if (before === undefined) {
+      const isWritten = isFile && state.sizeBytes > 0;
+      return isWritten ? events(name, "create", "write") : events(name, "create");
+    }
+    const isChmod = before.permissions !== state.permissions;
+    const isWrite =
+      isFile && (before.sizeBytes !== state.sizeBytes || before.modifiedAtMs !== state.modifiedAtMs);
+    return [...(isChmod ? events(name, "chmod") : []), ...(isWrite ? events(name, "write") : [])];
+  }
+
+  /** The entry is gone. */
+  miss(name: string): readonly WatchEvent[] {
+    return this.#states.delete(name) ? events(name, "remove") : [];
+  }
+
+  /** The file service wrote it: what envd's create, chown and write come to, in this order. */
+  written(name: string, state: EntryState): readonly WatchEvent[] {
+    const isNew = !this.#states.has(name);
+    this.#states.set(name, state);
+    return isNew ? events(name, "create", "chmod", "write") : events(name, "chmod", "write");
+  }
+
+  /** The file service moved it, with all that is below it; either name is undefined outside of the watch. */
+  moved(from: string | undefined, to: string | undefined, state: EntryState): readonly WatchEvent[] {
+    if (from !== undefined) {
+      for (const [name, below] of [...this.#states]) {
+        if (name !== from && !name.startsWith(`${from}/`)) continue;
+        this.#states.delete(name);
+        if (to !== undefined) this.#states.set(to + name.slice(from.length), below);
+      }
+    }
+    if (to !== undefined) this.#states.set(to, state);
+    return [
+      ...(from === undefined ? [] : events(from, "rename")),
+      ...(to === undefined ? [] : events(to, "create")),
+    ];
+  }
+}
+
+function events(name: string, ...types: readonly WatchEvent["type"][]): readonly WatchEvent[] {
+  return types.map((type) => ({ name, type }));
+}

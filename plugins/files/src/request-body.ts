@@ -1,0 +1,66 @@
+import type { IncomingMessage } from "node:http";
+import { createGunzip } from "node:zlib";
+import { HttpError, SandboxError, messageOf } from "@coppice/core";
+
+/**
+ * The body of a request, decompressed where Content-Encoding says gzip. Leaving it early does not cost
+ * the client its answer.
+ * @throws SandboxError invalid_argument for an unknown or broken encoding, canceled when the client goes
+ * away; HttpError 413 past the limit, which counts decompressed bytes.
+ */
+export function requestBody(message: IncomingMessage, limitBytes: number): AsyncIterable<Uint8Array> {
+  const coding = (message.headers["content-encoding"] ?? "identity").trim().toLowerCase();
+  if (coding !== "gzip" && coding !== "identity") {
+    throw undecodable(`unsupported Content-Encoding: ${coding}`);
+  }
+  if (coding === "identity" && Number(message.headers["content-length"]) > limitBytes) {
+    throw tooLarge(limitBytes);
+  }
+  return limited(coding === "gzip" ? gunzipped(message) : received(message), limitBytes);
+}
+
+async function* limited(body: AsyncIterable<Uint8Array>, limitBytes: number): AsyncGenerator<Uint8Array> {
+  let readBytes = 0;
+  for await (const chunk of body) {
+    readBytes += chunk.length;
+    if (readBytes > limitBytes) throw tooLarge(limitBytes);
+    yield chunk;
+  }
+}
+
+async function* received(message: IncomingMessage): AsyncGenerator<Uint8Array> {
+  try {
+    // By default leaving the loop destroys the message, and with it the socket that the answer needs.
+    yield* message.iterator({ destroyOnReturn: false }) as AsyncIterable<Uint8Array>;
+  } catch (error) {
+    throw new SandboxError("canceled", "the client went away", { cause: error });
+  }
+}
+
+async function* gunzipped(message: IncomingMessage): AsyncGenerator<Uint8Array> {
+  const gunzip = createGunzip();
+  // Not stream.pipeline: it destroys the message when decompression fails, and no answer gets out.
+  const onLost = (): void => {
+    if (!message.complete) gunzip.destroy(new SandboxError("canceled", "the client went away"));
+  };
+  message.once("close", onLost);
+  message.on("error", onLost);
+  message.pipe(gunzip);
+  try {
+    yield* gunzip as AsyncIterable<Uint8Array>;
+  } catch (error) {
+    throw error instanceof SandboxError ? error : undecodable(messageOf(error));
+  } finally {
+    message.unpipe(gunzip);
+    message.off("close", onLost);
+    gunzip.destroy();
+  }
+}
+
+function undecodable(reason: string): SandboxError {
+  return new SandboxError("invalid_argument", `error decompressing request body: ${reason}`);
+}
+
+function tooLarge(limitBytes: number): HttpError {
+  return new HttpError(413, `the upload is larger than ${limitBytes} bytes`);
+}

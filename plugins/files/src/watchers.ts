@@ -1,0 +1,417 @@
+import { randomBytes } from "node:crypto";
+import type { Stats } from "node:fs";
+import { statfs } from "node:fs/promises";
+import { posix } from "node:path";
+import { type Clock, type LiveSandbox, SandboxError, messageOf } from "@coppice/core";
+import type { FileInfo, WatchEvent } from "@coppice/core/backend";
+import { type FSWatcher, watch } from "chokidar";
+import { EventBuffer } from "./event-buffer.js";
+import { ObservedEntries, stateOf } from "./observed-entries.js";
+
+export interface WatchersOptions {
+  readonly clock: Clock;
+  readonly maxWatchersPerSandbox: number;
+  readonly maxWatchedEntries: number;
+  readonly maxBufferedEvents: number;
+}
+
+export interface WatchRequest {
+  /** Absolute, inside the sandbox. */
+  readonly path: string;
+  readonly recursive: boolean;
+  /** Watch NFS, SMB and FUSE too, where changes made elsewhere are not seen. */
+  readonly allowNetworkMounts: boolean;
+}
+
+/** A directory watch with one reader. */
+export interface DirectoryWatch extends AsyncDisposable {
+  /** The watched directory: names of events are relative to it. */
+  readonly path: string;
+  /** The events since the last call. @throws SandboxError when the watch cannot go on; nothing is lost silently. */
+  take(): readonly WatchEvent[];
+  /** Resolves when there is something to take, after `timeoutMs`, or when the signal aborts. */
+  wait(timeoutMs: number, signal: AbortSignal): Promise<void>;
+}
+
+/** What the file service did, or is about to do: to `path`, which for a move was `source` before. */
+export interface Change {
+  readonly path: string;
+  readonly source?: string | undefined;
+}
+
+/**
+ * The directory watches of all sandboxes.
+ *
+ * A backend that can watch does it. Where the tree is visible on the host, the server watches there.
+ * Then these are exact: writes and moves that went through the file service, told by it the moment they
+ * are done; entries that come, go, change size, time or permissions. These are not: a move by a process
+ * inside is a REMOVE and a CREATE, what happens to an entry between two looks is told once, and changes
+ * of owner or extended attributes alone are not told.
+ */
+export class Watchers {
+  readonly #options: WatchersOptions;
+  readonly #sandboxes = new Map<LiveSandbox, SandboxWatches>();
+
+  constructor(options: WatchersOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * Starts a watch, which its reader has to dispose of; it fails when the sandbox ends.
+   * @throws SandboxError not_found, invalid_argument (no directory, a network file system),
+   * resource_exhausted (too many watches or entries), unimplemented (this backend cannot).
+   */
+  async open(sandbox: LiveSandbox, request: WatchRequest): Promise<DirectoryWatch> {
+    return this.#watchesOf(sandbox).open(request);
+  }
+
+  /** Starts a watch that is read by id until it is removed or the sandbox ends. Throws as `open` does. */
+  async create(sandbox: LiveSandbox, request: WatchRequest): Promise<string> {
+    const watches = this.#watchesOf(sandbox);
+    const directoryWatch = await watches.open(request);
+    const id = `w${randomBytes(10).toString("hex")}`;
+    watches.byId.set(id, directoryWatch);
+    return id;
+  }
+
+  /** @throws SandboxError not_found */
+  find(sandbox: LiveSandbox, id: string): DirectoryWatch {
+    const found = this.#sandboxes.get(sandbox)?.byId.get(id);
+    if (found === undefined) throw new SandboxError("not_found", `watcher with id ${id} not found`);
+    return found;
+  }
+
+  /** @throws SandboxError not_found */
+  async remove(sandbox: LiveSandbox, id: string): Promise<void> {
+    const found = this.find(sandbox, id);
+    this.#sandboxes.get(sandbox)?.byId.delete(id);
+    await found[Symbol.asyncDispose]();
+  }
+
+  /** Lets the sandbox's watches know of a change by the file service, so that they report it once and at once. */
+  async during(sandbox: LiveSandbox, change: Change, result: Promise<FileInfo>): Promise<FileInfo> {
+    const hostWatches = this.#sandboxes.get(sandbox)?.hostWatches ?? [];
+    const holds = [...hostWatches].map((hostWatch) => hostWatch.hold(change));
+    let info: FileInfo | undefined;
+    try {
+      info = await result;
+      return info;
+    } finally {
+      for (const release of holds) release(info);
+    }
+  }
+
+  /** Ends every watch. */
+  async close(): Promise<void> {
+    await Promise.all([...this.#sandboxes.values()].map((watches) => watches.close()));
+  }
+
+  #watchesOf(sandbox: LiveSandbox): SandboxWatches {
+    if (sandbox.ended.aborted) throw endOf(sandbox);
+    const known = this.#sandboxes.get(sandbox);
+    if (known !== undefined) return known;
+    const watches = new SandboxWatches(sandbox, this.#options);
+    this.#sandboxes.set(sandbox, watches);
+    sandbox.ended.addEventListener(
+      "abort",
+      () => {
+        this.#sandboxes.delete(sandbox);
+        void watches.close();
+      },
+      { once: true },
+    );
+    return watches;
+  }
+}
+
+function endOf(sandbox: LiveSandbox): SandboxError {
+  return new SandboxError("unavailable", `the sandbox has ended: ${String(sandbox.ended.reason)}`);
+}
+
+/** The watches of one sandbox. */
+class SandboxWatches {
+  readonly byId = new Map<string, DirectoryWatch>();
+  readonly hostWatches = new Set<HostWatch>();
+  readonly #sandbox: LiveSandbox;
+  readonly #options: WatchersOptions;
+  readonly #closers = new Set<() => Promise<void>>();
+  #count = 0;
+
+  constructor(sandbox: LiveSandbox, options: WatchersOptions) {
+    this.#sandbox = sandbox;
+    this.#options = options;
+  }
+
+  async open(request: WatchRequest): Promise<DirectoryWatch> {
+    const { clock, maxWatchersPerSandbox, maxBufferedEvents } = this.#options;
+    if (this.#count >= maxWatchersPerSandbox) {
+      throw new SandboxError("resource_exhausted", `a sandbox can have ${maxWatchersPerSandbox} watches`);
+    }
+    this.#count++;
+    const buffer = new EventBuffer(maxBufferedEvents);
+    let stop: () => Promise<void>;
+    try {
+      await this.#requireDirectory(request.path);
+      stop = await this.#start(request, buffer);
+    } catch (error) {
+      this.#count--;
+      throw error;
+    }
+    let closing: Promise<void> | undefined;
+    const close = (): Promise<void> => {
+      if (closing === undefined) {
+        this.#count--;
+        this.#closers.delete(close);
+        buffer.fail(this.#sandbox.ended.aborted ? endOf(this.#sandbox) : closed());
+        closing = stop();
+      }
+      return closing;
+    };
+    this.#closers.add(close);
+    if (this.#sandbox.ended.aborted) {
+      await close();
+      throw endOf(this.#sandbox);
+    }
+    return {
+      path: request.path,
+      take: () => buffer.take(),
+      wait: (timeoutMs, signal) => buffer.wait({ clock, timeoutMs, signal }),
+      [Symbol.asyncDispose]: close,
+    };
+  }
+
+  async close(): Promise<void> {
+    this.byId.clear();
+    await Promise.all([...this.#closers].map((close) => close()));
+  }
+
+  async #requireDirectory(path: string): Promise<void> {
+    let info: FileInfo;
+    try {
+      info = await this.#sandbox.runtime.files.stat(path);
+    } catch (error) {
+      if (!(error instanceof SandboxError) || error.code !== "not_found") throw error;
+      throw new SandboxError("not_found", `path ${path} not found: ${error.message}`);
+    }
+    if (info.kind !== "directory") {
+      throw new SandboxError("invalid_argument", `path ${path} not a directory: it is a ${info.kind}`);
+    }
+  }
+
+  async #start(request: WatchRequest, buffer: EventBuffer): Promise<() => Promise<void>> {
+    const { files } = this.#sandbox.runtime;
+    if (files.watch !== undefined) {
+      const stopping = new AbortController();
+      const { recursive, path } = request;
+      const source = await files.watch(path, { recursive, signal: stopping.signal });
+      const reading = forward(source, buffer);
+      return async () => {
+        stopping.abort();
+        await reading;
+      };
+    }
+    if (files.hostPath === undefined) {
+      throw new SandboxError("unimplemented", "the backend of this sandbox cannot watch directories");
+    }
+    const hostPath = await files.hostPath(request.path);
+    if (!request.allowNetworkMounts) await refuseNetworkMount(hostPath, request.path);
+    const hostWatch = new HostWatch({
+      hostPath,
+      request,
+      buffer,
+      maxEntries: this.#options.maxWatchedEntries,
+      look: (path) => files.stat(path),
+    });
+    await hostWatch.start();
+    this.hostWatches.add(hostWatch);
+    return async () => {
+      this.hostWatches.delete(hostWatch);
+      await hostWatch.close();
+    };
+  }
+}
+
+function closed(): SandboxError {
+  return new SandboxError("canceled", "the watch was closed");
+}
+
+async function forward(source: AsyncIterable<WatchEvent>, buffer: EventBuffer): Promise<void> {
+  try {
+    for await (const event of source) buffer.push(event);
+    buffer.fail(closed());
+  } catch (error) {
+    buffer.fail(
+      error instanceof SandboxError
+        ? error
+        : new SandboxError("internal", "the watch broke off", { cause: error }),
+    );
+  }
+}
+
+// f_type of statfs(2): nfs, smb, cifs, smb2, fuse.
+const NETWORK_TYPES: ReadonlySet<number> = new Set([0x6969, 0x517b, 0xff534d42, 0xfe534d42, 0x65735546]);
+
+async function refuseNetworkMount(hostPath: string, path: string): Promise<void> {
+  // Other systems number their file systems in another way.
+  if (process.platform !== "linux") return;
+  const { type } = await statfs(hostPath);
+  // Where the field is signed, the types above 2^31 arrive negative.
+  if (NETWORK_TYPES.has(type >>> 0)) {
+    throw new SandboxError("invalid_argument", `cannot watch path on network filesystem: ${path}`);
+  }
+}
+
+interface HostWatchOptions {
+  readonly hostPath: string;
+  readonly request: WatchRequest;
+  readonly buffer: EventBuffer;
+  readonly maxEntries: number;
+  readonly look: (path: string) => Promise<FileInfo>;
+}
+
+/** A name that the file service is changing, so that the host's news of it has to wait. */
+interface Hold {
+  readonly name: string;
+  /** Everything below the name is held too. */
+  readonly isWhole: boolean;
+  /** The host has seen something of it. */
+  isStirred: boolean;
+}
+
+/** A watch on the host's side of a sandbox's directory. */
+class HostWatch {
+  readonly #options: HostWatchOptions;
+  readonly #entries = new ObservedEntries();
+  readonly #held = new Set<Hold>();
+  #watcher: FSWatcher | undefined;
+  #isReady = false;
+
+  constructor(options: HostWatchOptions) {
+    this.#options = options;
+  }
+
+  /** Resolves when everything that is there is known: any change from now on is seen. */
+  async start(): Promise<void> {
+    const { hostPath, request } = this.#options;
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    const watcher = watch(hostPath, {
+      // The first scan is wanted: it is what later looks are compared with.
+      ignoreInitial: false,
+      alwaysStat: true,
+      followSymlinks: false,
+      ignorePermissionErrors: true,
+      // By default a file that goes and comes back within 100 ms only changes.
+      atomic: false,
+      ...(request.recursive ? {} : { depth: 0 }),
+    });
+    this.#watcher = watcher;
+    watcher.on("all", (event, path, stats) => {
+      const error = this.#observe(event, path, stats as Stats | undefined);
+      if (error === undefined) return;
+      this.#options.buffer.fail(error);
+      reject(error);
+      void this.close();
+    });
+    watcher.on("error", (error) => {
+      const failure = watchFailure(error);
+      this.#options.buffer.fail(failure);
+      reject(failure);
+    });
+    watcher.once("ready", () => {
+      this.#isReady = true;
+      resolve();
+    });
+    try {
+      await promise;
+    } catch (error) {
+      await this.close();
+      throw error;
+    }
+  }
+
+  async close(): Promise<void> {
+    await this.#watcher?.close();
+  }
+
+  /**
+   * Keeps back what the host sees of a change by the file service.
+   * @returns to be called when the change is done, with what it made, or has failed.
+   */
+  hold(change: Change): (info: FileInfo | undefined) => void {
+    const to = this.#nameOf(change.path);
+    const from = change.source === undefined ? undefined : this.#nameOf(change.source);
+    // What comes in from outside of the watch has entries below it that nobody here knows yet.
+    const isWhole = from !== undefined;
+    const holds = [to, from]
+      .filter((name) => name !== undefined)
+      .map((name): Hold => ({ name, isWhole, isStirred: false }));
+    for (const hold of holds) this.#held.add(hold);
+    return (info) => {
+      for (const hold of holds) this.#held.delete(hold);
+      if (info === undefined) {
+        for (const { name, isStirred } of holds) if (isStirred) void this.#lookAgain(name);
+      } else if (change.source !== undefined) {
+        if (holds.length > 0) this.#report(this.#entries.moved(from, to, stateOf(info)));
+      } else if (to !== undefined) {
+        this.#report(this.#entries.written(to, stateOf(info)));
+      }
+    };
+  }
+
+  /** Takes in one event of the host. Answers why the watch has to end, if it has. */
+  #observe(event: string, path: string, stats: Stats | undefined): SandboxError | undefined {
+    const { hostPath, maxEntries, request } = this.#options;
+    const name = posix.relative(hostPath, path);
+    if (name === "") {
+      if (event === "unlinkDir") this.#report([{ name: ".", type: "remove" }]);
+      return undefined;
+    }
+    const holds = [...this.#held].filter((hold) => isHeld(name, hold));
+    for (const hold of holds) hold.isStirred = true;
+    if (holds.length > 0) return undefined;
+    if (event === "unlink" || event === "unlinkDir") this.#report(this.#entries.miss(name));
+    else if (stats !== undefined) {
+      const state = stateOf({ sizeBytes: stats.size, modifiedAtMs: stats.mtimeMs, rawMode: stats.mode });
+      if (this.#isReady) this.#report(this.#entries.see(name, state, stats.isFile()));
+      else this.#entries.learn(name, state);
+    }
+    return this.#entries.size > maxEntries
+      ? new SandboxError(
+          "resource_exhausted",
+          `more than ${maxEntries} entries to watch below ${request.path}`,
+        )
+      : undefined;
+  }
+
+  /** After a change that failed: what the host saw meanwhile may have been somebody else's. */
+  async #lookAgain(name: string): Promise<void> {
+    try {
+      const info = await this.#options.look(posix.join(this.#options.request.path, name));
+      this.#report(this.#entries.see(name, stateOf(info), info.kind === "file"));
+    } catch {
+      this.#report(this.#entries.miss(name));
+    }
+  }
+
+  #report(events: readonly WatchEvent[]): void {
+    for (const event of events) this.#options.buffer.push(event);
+  }
+
+  /** The name of a path in this watch, undefined when it is outside. */
+  #nameOf(path: string): string | undefined {
+    const name = posix.relative(posix.normalize(this.#options.request.path), posix.normalize(path));
+    const isOutside = name === "" || name === ".." || name.startsWith("../");
+    return isOutside || (!this.#options.request.recursive && name.includes("/")) ? undefined : name;
+  }
+}
+
+function isHeld(name: string, hold: Hold): boolean {
+  return name === hold.name || (hold.isWhole && name.startsWith(`${hold.name}/`));
+}
+
+function watchFailure(error: unknown): SandboxError {
+  const code = error instanceof Error && "code" in error ? error.code : undefined;
+  return code === "ENOSPC" || code === "EMFILE"
+    ? new SandboxError("resource_exhausted", "this host has no file watches left", { cause: error })
+    : new SandboxError("internal", `the watch failed: ${messageOf(error)}`, { cause: error });
+}
