@@ -49,6 +49,7 @@ const ALLOWED: readonly Plant[] = [
   { path: "core/src/kernel/scope.ts", imports: "tsyringe" },
   { path: "core/src/kernel/planted-sibling.ts", imports: "./token.js" },
   { path: "core/src/kernel/planted-node.ts", imports: "node:path" },
+  { path: "core/src/kernel/planted-node-part.ts", imports: "node:fs/promises" },
   { path: "core/src/http/planted-kernel.ts", imports: "../kernel/token.js" },
   { path: "plugins/commands/src/planted-entry.ts", imports: "@coppice/core/backend" },
   { path: "plugins/commands/src/planted-plugin.ts", imports: "@coppice/plugin-files" },
@@ -56,6 +57,7 @@ const ALLOWED: readonly Plant[] = [
   { path: "plugins/commands/src/planted-testing.test.ts", imports: "@coppice/core/testing" },
   { path: "plugins/jupyter/src/channels.ts", imports: "zeromq" },
   { path: "plugins/files/src/watchers.ts", imports: "chokidar" },
+  { path: "plugins/local-process/src/host-processes.ts", imports: "node:child_process" },
   { path: "test/src/planted-entry.ts", imports: "@coppice/core/testing" },
 ];
 
