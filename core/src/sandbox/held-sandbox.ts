@@ -77,7 +77,8 @@ export class HeldSandbox implements LiveSandbox {
     this.#record = { ...this.#record, state: "killing" };
     this.#endReason = reason;
     this.#ended.abort(reason);
-    this.making.abort(reason);
+    const text = `sandbox "${this.#record.id}" was ended while it was being made`;
+    this.making.abort(new SandboxError("aborted", text));
     return this.#runtime;
   }
 }

@@ -32,7 +32,7 @@ export interface Ledger {
    * @throws BootError that says what cannot be used and why.
    */
   open(): Promise<void>;
-  /** Every sandbox that is not known to be gone. */
+  /** Every sandbox that is not known to be gone. @throws BootError when that cannot be read. */
   entries(): Promise<readonly LedgerEntry[]>;
   /** Adds a sandbox or replaces what is known of it. */
   write(record: SandboxRecord, endReason?: EndReason): Promise<void>;

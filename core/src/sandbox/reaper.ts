@@ -29,20 +29,21 @@ export class Reaper {
   /** Forgets every deadline and its timer. */
   stop(): void {
     this.#isRunning = false;
-    this.#armed?.disarm();
-    this.#armed = undefined;
     this.#deadlines.clear();
+    this.#disarm();
   }
 
   /** Sets or moves a deadline; `undefined` = never. */
   set(id: string, atMs: number | undefined): void {
-    if (atMs === undefined) this.#deadlines.delete(id);
-    else this.#deadlines.set(id, atMs);
+    if (atMs === undefined) return this.delete(id);
+    this.#deadlines.set(id, atMs);
     this.#arm();
   }
 
+  /** Forgets the deadline of an id, if there is one. */
   delete(id: string): void {
     this.#deadlines.delete(id);
+    if (this.#deadlines.size === 0) this.#disarm();
   }
 
   #arm(): void {
@@ -50,9 +51,14 @@ export class Reaper {
     if (!this.#isRunning || earliest === undefined) return;
     // A timer that is too early finds nothing due and arms the next one: cheaper than a new timer per move.
     if (this.#armed !== undefined && this.#armed.atMs <= earliest.atMs) return;
-    this.#armed?.disarm();
+    this.#disarm();
     const disarm = this.#clock.after(Math.max(0, earliest.atMs - this.#clock.now()), () => this.#take());
     this.#armed = { atMs: earliest.atMs, disarm };
+  }
+
+  #disarm(): void {
+    this.#armed?.disarm();
+    this.#armed = undefined;
   }
 
   #take(): void {

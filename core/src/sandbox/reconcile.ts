@@ -1,6 +1,7 @@
 import type { Clock } from "../kernel/clock.js";
+import { BootError, messageOf } from "../kernel/errors.js";
 import type { Logger } from "../observe/logger.js";
-import type { Backends, Sandbox, SandboxBackend } from "./backend.js";
+import type { Backends, Sandbox, SandboxBackend, SandboxId } from "./backend.js";
 import type { Ledger, LedgerEntry } from "./ledger.js";
 import type { EndReason } from "./live-sandbox.js";
 import type { SandboxRegistry } from "./sandbox-registry.js";
@@ -21,6 +22,7 @@ export interface ReconcileOptions {
  * done. Resolves when all of that is done, or failed for now and goes on in the background.
  *
  * A sandbox of a backend that is not enabled any more stays in the ledger as it is.
+ * @throws BootError when a backend cannot tell what it has.
  */
 export async function reconcile(options: ReconcileOptions): Promise<void> {
   const entries = await options.ledger.entries();
@@ -47,7 +49,7 @@ async function reconcileBackend(
   entries: readonly LedgerEntry[],
   options: ReconcileOptions,
 ): Promise<void> {
-  const recovered = new Map((await backend.recover()).map((sandbox) => [sandbox.id, sandbox]));
+  const recovered = await recover(backend);
   const work: Promise<unknown>[] = [];
   for (const entry of entries) {
     const runtime = recovered.get(entry.record.id);
@@ -60,6 +62,15 @@ async function reconcileBackend(
   }
   // What failed is logged where it failed, and tried again.
   await Promise.allSettled(work);
+}
+
+async function recover(backend: SandboxBackend): Promise<Map<SandboxId, Sandbox>> {
+  try {
+    return new Map((await backend.recover()).map((sandbox) => [sandbox.id, sandbox]));
+  } catch (error) {
+    const message = `backend '${backend.name}' could not take stock of its sandboxes: ${messageOf(error)}`;
+    throw new BootError([{ message }], { cause: error });
+  }
 }
 
 async function settleFound(entry: LedgerEntry, runtime: Sandbox, options: ReconcileOptions): Promise<void> {

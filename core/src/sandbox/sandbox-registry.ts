@@ -211,7 +211,7 @@ export class SandboxRegistry implements Sandboxes {
     backend: SandboxBackend,
     timeoutMs: number | undefined,
   ): Promise<LiveSandbox> {
-    const { ledger, clock, metrics } = this.#options;
+    const { ledger, clock, metrics, log } = this.#options;
     const { signal } = held.making;
     const askedAtMs = held.record.startedAtMs;
     let runtime: Sandbox | undefined;
@@ -234,13 +234,16 @@ export class SandboxRegistry implements Sandboxes {
       held.run(record, runtime);
       this.#reaper.set(record.id, endsAtMs);
       metrics.created(startedAtMs - askedAtMs);
+      log.info({ sandbox: record.id, template: record.template, backend: backend.name }, "sandbox created");
       return held;
     } catch (error) {
       metrics.createFailed();
+      // Whatever the backend says about an abort, its reason is the better answer.
+      const cause: unknown = signal.aborted ? signal.reason : error;
       held.end("killed");
       const undone = runtime === undefined ? this.#bury(held) : this.#tearDown(held, runtime);
       await undone.then(held.undone.resolve, held.undone.reject);
-      throw signal.reason instanceof SandboxError ? signal.reason : error;
+      throw cause;
     }
   }
 

@@ -27,8 +27,8 @@ const MIGRATIONS: readonly string[] = [
      backend TEXT NOT NULL,
      template TEXT NOT NULL,
      reason TEXT NOT NULL,
-     started_at_ms INTEGER NOT NULL,
-     ended_at_ms INTEGER NOT NULL
+     started_at_ms REAL NOT NULL,
+     ended_at_ms REAL NOT NULL
    ) STRICT;
    CREATE INDEX ended_sandbox_by_id ON ended_sandbox (id, sequence);`,
 ];
@@ -84,16 +84,19 @@ export class SqliteLedger implements Ledger {
    * existing file is never replaced.
    */
   async open(): Promise<void> {
-    const path = join(this.#options.dataDir, "ledger.sqlite");
-    const database = openDatabase(this.#options.dataDir, path);
+    const database = openDatabase(this.#options.dataDir, this.#path);
     this.#opened = { database, statements: prepare(database) };
   }
 
   async entries(): Promise<readonly LedgerEntry[]> {
-    return this.#open.statements.entries.all().map((row) => ({
-      record: parseRecord(row["record"]),
-      endReason: endReason.nullable().parse(row["end_reason"]) ?? undefined,
-    }));
+    try {
+      return this.#open.statements.entries.all().map((row) => ({
+        record: parseRecord(row["record"]),
+        endReason: endReason.nullable().parse(row["end_reason"]) ?? undefined,
+      }));
+    } catch (error) {
+      throw new BootError([{ message: refusal(this.#path, error) }], { cause: error });
+    }
   }
 
   async write(record: SandboxRecord, endReason?: EndReason): Promise<void> {
@@ -127,6 +130,10 @@ export class SqliteLedger implements Ledger {
   async close(): Promise<void> {
     this.#opened?.database.close();
     this.#opened = undefined;
+  }
+
+  get #path(): string {
+    return join(this.#options.dataDir, "ledger.sqlite");
   }
 
   get #open() {
@@ -207,8 +214,10 @@ function migrate(database: DatabaseSync): void {
         `it was written by a newer version (schema ${version}, known are ${MIGRATIONS.length})`,
       );
     }
-    for (const step of MIGRATIONS.slice(version)) database.exec(step);
-    database.exec(`PRAGMA user_version = ${MIGRATIONS.length}`);
+    if (version < MIGRATIONS.length) {
+      for (const step of MIGRATIONS.slice(version)) database.exec(step);
+      database.exec(`PRAGMA user_version = ${MIGRATIONS.length}`);
+    }
     database.exec("COMMIT");
   } catch (error) {
     if (database.isTransaction) database.exec("ROLLBACK");
@@ -217,8 +226,10 @@ function migrate(database: DatabaseSync): void {
 }
 
 function refusal(path: string, error: unknown): string {
-  if ((error as { errcode?: number }).errcode === SQLITE_BUSY) {
+  // The upper bits of an SQLite error say what kind of busy it is.
+  if (((error as { errcode?: number }).errcode ?? 0) % 256 === SQLITE_BUSY) {
     return `the ledger ${path} is in use: another server runs on this data directory`;
   }
-  return `cannot use the ledger ${path}: ${messageOf(error)}. Restore it from a backup, or move it away to start without its sandboxes`;
+  const reason = error instanceof z.ZodError ? z.prettifyError(error) : messageOf(error);
+  return `cannot use the ledger ${path}: ${reason}. Restore it from a backup, or move it away to start without its sandboxes`;
 }

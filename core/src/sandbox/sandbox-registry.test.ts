@@ -1,0 +1,426 @@
+import assert from "node:assert/strict";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test, type TestContext } from "node:test";
+import { Registry } from "prom-client";
+import type { z } from "zod";
+import { SandboxError } from "../kernel/errors.js";
+import { createLogger } from "../observe/logger.js";
+import { fakeClock, type FakeClock } from "../testing/fake-clock.js";
+import { MemoryBackend, type MemoryBackendOptions } from "../testing/memory-backend.js";
+import { createSandboxDomain, type SandboxDomain } from "./domain.js";
+import type { CreateSandbox } from "./sandboxes.js";
+import { sandboxesConfig } from "./sandboxes-config.js";
+
+const MINUTE_MS = 60_000;
+const base: CreateSandbox = { template: "base", timeoutMs: 5 * MINUTE_MS, secure: true };
+
+interface Fixture extends SandboxDomain {
+  readonly backend: MemoryBackend;
+  readonly clock: FakeClock;
+  metric(name: string): Promise<number>;
+}
+
+async function startDomain(
+  context: TestContext,
+  script: MemoryBackendOptions = {},
+  settings: z.input<typeof sandboxesConfig> = {},
+): Promise<Fixture> {
+  const dataDir = mkdtempSync(join(tmpdir(), "coppice-sandboxes-"));
+  const clock = fakeClock();
+  const metrics = new Registry();
+  const backend = new MemoryBackend(script);
+  const config = sandboxesConfig.parse(settings);
+  const domain = createSandboxDomain({ config, dataDir, clock, log: createLogger("silent"), metrics });
+  context.after(async () => {
+    const stopped = domain.stop();
+    await clock.advance(10 * MINUTE_MS);
+    await stopped;
+    rmSync(dataDir, { recursive: true, force: true });
+  });
+  domain.backends.add(backend);
+  await domain.start();
+  const metric = async (name: string): Promise<number> => {
+    const values = (await metrics.getSingleMetric(`coppice_sandboxes_${name}`)?.get())?.values ?? [];
+    return values.reduce((total, { value }) => total + value, 0);
+  };
+  return { ...domain, backend, clock, metric };
+}
+
+function fails(code: string, message: RegExp): (error: unknown) => boolean {
+  return (error) => {
+    assert.ok(error instanceof SandboxError, `not a SandboxError: ${String(error)}`);
+    assert.equal(error.code, code);
+    assert.match(error.message, message);
+    return true;
+  };
+}
+
+/** Everything that a sandbox could have left behind. */
+async function assertNothingLeft({ backend, ledger, sandboxes, clock }: Fixture): Promise<void> {
+  assert.deepEqual(backend.alive, { sandboxes: 0, processes: 0, connections: 0, openFiles: 0 });
+  assert.deepEqual(await ledger.entries(), []);
+  assert.deepEqual(sandboxes.list(), []);
+  assert.equal(clock.pending, 0, "a timer is still armed");
+}
+
+test("a sandbox is made, found, used and killed, and then nothing of it is left", async (context) => {
+  const domain = await startDomain(context, {
+    programs: {
+      cat: async ({ stdin, stdout }) => {
+        for await (const data of stdin) await stdout(data);
+      },
+    },
+  });
+  const { sandboxes, ledger, clock } = domain;
+  const sandbox = await sandboxes.create({
+    ...base,
+    metadata: { user: "abc" },
+    environment: { A: "1" },
+    limits: { memoryMiB: 64, cpuCount: undefined },
+  });
+  const { record } = sandbox;
+  assert.match(record.id, /^i[a-z0-9]{20}$/);
+  assert.match(record.accessToken ?? "", /^[\w-]{43}$/);
+  assert.deepEqual(record, {
+    id: record.id,
+    backend: "memory",
+    template: "base",
+    state: "running",
+    startedAtMs: clock.now(),
+    endsAtMs: clock.now() + 5 * MINUTE_MS,
+    metadata: { user: "abc" },
+    environment: { A: "1" },
+    accessToken: record.accessToken,
+    limits: { memoryMiB: 64 },
+    allowInternetAccess: true,
+  });
+  assert.deepEqual(
+    (await ledger.entries()).map((entry) => entry.record),
+    [record],
+  );
+  assert.equal(sandboxes.get(record.id), sandbox);
+  const process = await sandbox.runtime.spawn({ path: "cat", args: [], env: {} });
+  assert.equal(await domain.metric("running"), 1);
+
+  await sandboxes.kill(record.id);
+  assert.equal(sandbox.ended.reason, "killed");
+  assert.deepEqual(await process.exit, { signal: "SIGKILL" });
+  assert.throws(() => sandbox.runtime, fails("unavailable", /is not running/));
+  assert.equal(sandboxes.find(record.id), undefined);
+  const gone = fails(
+    "not_found",
+    /^Sandbox "i\w+" doesn't exist or you don't have access to it; sandbox not found$/,
+  );
+  assert.throws(() => sandboxes.get(record.id), gone);
+  await assert.rejects(sandboxes.kill(record.id), gone);
+  await assert.rejects(sandboxes.setTimeout(record.id, 1), gone);
+  await assert.rejects(sandboxes.extend(record.id, 1), gone);
+  assert.equal((await ledger.findEnded(record.id))?.reason, "killed");
+  assert.equal(await domain.metric("created_total"), 1);
+  assert.equal(await domain.metric("ended_total"), 1);
+  assert.equal(await domain.metric("running"), 0);
+  await assertNothingLeft(domain);
+});
+
+test("what cannot be made is refused with E2B's texts before a backend hears of it", async (context) => {
+  const domain = await startDomain(context, { onProvision: () => assert.fail("the backend was asked") });
+  const { sandboxes } = domain;
+  const cases: readonly [Partial<CreateSandbox>, string, RegExp][] = [
+    [{ template: "nope" }, "not_found", /^template 'nope' not found$/],
+    [{ template: "a b" }, "invalid_argument", /^Invalid template reference: /],
+    [{ timeoutMs: 0 }, "invalid_argument", /^Timeout must be greater than 0$/],
+    [{ timeoutMs: -1 }, "invalid_argument", /^Timeout must be greater than 0$/],
+    [{ timeoutMs: NaN }, "invalid_argument", /^Timeout must be a number$/],
+    [{ timeoutMs: 24 * 60 * MINUTE_MS + 1 }, "invalid_argument", /^Timeout cannot be greater than 24 hours$/],
+    [{ id: "Not-An-Id" }, "invalid_argument", /^Invalid sandbox ID$/],
+    [{ id: "" }, "invalid_argument", /^Invalid sandbox ID$/],
+    [{ backend: "nope" }, "not_found", /^backend 'nope' not found$/],
+  ];
+  for (const [request, code, message] of cases) {
+    await assert.rejects(sandboxes.create({ ...base, ...request }), fails(code, message));
+  }
+  await assert.rejects(sandboxes.create(base, AbortSignal.abort()), fails("canceled", /canceled/));
+  await assertNothingLeft(domain);
+});
+
+test("the maximum holds under a hundred parallel creations, and a place is free again after a kill", async (context) => {
+  const gate = Promise.withResolvers<void>();
+  let most = 0;
+  let working = 0;
+  const domain = await startDomain(
+    context,
+    {
+      async onProvision(step) {
+        if (step === "reserve") working += 1;
+        most = Math.max(most, working);
+        await gate.promise;
+        if (step === "start") working -= 1;
+      },
+    },
+    { maximum: 10, createConcurrency: 4 },
+  );
+  const { sandboxes, backend } = domain;
+  const creations = Array.from({ length: 100 }, () => sandboxes.create(base));
+  const settled = Promise.allSettled(creations);
+  gate.resolve();
+  const results = await settled;
+  const made = results.filter((result) => result.status === "fulfilled");
+  assert.equal(made.length, 10);
+  assert.equal(backend.alive.sandboxes, 10);
+  assert.ok(most <= 4, `${most} were made at the same time`);
+  for (const result of results) {
+    if (result.status === "rejected") {
+      fails(
+        "resource_exhausted",
+        /^you have reached the maximum number of concurrent E2B sandboxes \(10\)\. If you/,
+      )(result.reason);
+    }
+  }
+  await sandboxes.kill(sandboxes.list()[0]?.record.id ?? "");
+  await sandboxes.create(base);
+  await assert.rejects(sandboxes.create(base), fails("resource_exhausted", /maximum/));
+});
+
+test("more creations than the queue holds are turned away", async (context) => {
+  const gate = Promise.withResolvers<void>();
+  const domain = await startDomain(
+    context,
+    { onProvision: () => gate.promise },
+    { createConcurrency: 1, createQueue: 2 },
+  );
+  const creations = Array.from({ length: 5 }, () => domain.sandboxes.create(base));
+  const settled = Promise.allSettled(creations);
+  gate.resolve();
+  const results = await settled;
+  assert.deepEqual(
+    results.map(({ status }) => status),
+    ["fulfilled", "fulfilled", "fulfilled", "rejected", "rejected"],
+  );
+  assert.equal((await domain.ledger.entries()).length, 3);
+});
+
+for (const step of ["reserve", "files", "start"] as const) {
+  test(`a creation that fails or is canceled at step '${step}' leaves nothing`, async (context) => {
+    let act: (signal: AbortSignal) => void | Promise<void> = () => {
+      throw new SandboxError("resource_exhausted", "no space left");
+    };
+    const domain = await startDomain(context, {
+      onProvision: (at, _spec, signal) => (at === step ? act(signal) : undefined),
+    });
+    const { sandboxes } = domain;
+    await assert.rejects(sandboxes.create(base), fails("resource_exhausted", /^no space left$/));
+    await assertNothingLeft(domain);
+
+    // A client that goes away, and a backend that only looks at the signal between its steps.
+    const client = new AbortController();
+    act = () => client.abort();
+    await assert.rejects(sandboxes.create(base, client.signal), fails("canceled", /canceled/));
+    await assertNothingLeft(domain);
+
+    // Killed by somebody else while it is being made.
+    act = () => void sandboxes.kill("fixed").catch(() => {});
+    const killed = sandboxes.create({ ...base, id: "fixed" });
+    await assert.rejects(killed, fails("aborted", /was ended while it was being made/));
+    await assertNothingLeft(domain);
+    assert.equal(await domain.metric("create_failures_total"), 3);
+  });
+}
+
+test("a creation that waits for its turn can be canceled without reaching the backend", async (context) => {
+  const gate = Promise.withResolvers<void>();
+  const asked: string[] = [];
+  const domain = await startDomain(
+    context,
+    { onProvision: (_step, { id }) => (asked.push(id), gate.promise) },
+    { createConcurrency: 1 },
+  );
+  const first = domain.sandboxes.create({ ...base, id: "first" });
+  const client = new AbortController();
+  const second = domain.sandboxes.create({ ...base, id: "second" }, client.signal);
+  client.abort();
+  await assert.rejects(second, fails("canceled", /canceled/));
+  gate.resolve();
+  await first;
+  assert.deepEqual([...new Set(asked)], ["first"]);
+});
+
+test("a backend that takes too long is told to stop; one that does not is left behind and cleaned up after", async (context) => {
+  const gate = Promise.withResolvers<void>();
+  const domain = await startDomain(
+    context,
+    {
+      onProvision(step, { id }, signal) {
+        if (step !== "start") return;
+        if (id === "deaf") return gate.promise;
+        return new Promise((_, reject) =>
+          signal.addEventListener("abort", () => reject(new Error("told to stop"))),
+        );
+      },
+    },
+    { createTimeout: "10s", destroyTimeout: "5s" },
+  );
+  const { sandboxes, clock, backend, ledger } = domain;
+  const slow = assert.rejects(
+    sandboxes.create({ ...base, id: "slow" }),
+    fails("deadline_exceeded", /10000 ms/),
+  );
+  await clock.advance(10_000);
+  await slow;
+  const deaf = assert.rejects(
+    sandboxes.create({ ...base, id: "deaf" }),
+    fails("unavailable", /being undone/),
+  );
+  await clock.advance(10_000);
+  assert.equal(sandboxes.find("deaf")?.record.state, "creating");
+  const killed = assert.rejects(sandboxes.kill("deaf"), fails("unavailable", /being undone/));
+  await clock.advance(5_000);
+  await Promise.all([deaf, killed]);
+  assert.equal(sandboxes.find("deaf"), undefined);
+  assert.equal(backend.alive.sandboxes, 1);
+  assert.equal((await ledger.entries()).length, 1);
+  gate.resolve();
+  await clock.advance(0);
+  await assertNothingLeft(domain);
+});
+
+test("kills at the same time share one end, and only a destroyed sandbox counts as gone", async (context) => {
+  const gate = Promise.withResolvers<void>();
+  const attempts: number[] = [];
+  const domain = await startDomain(context, {
+    async onDestroy(_id, attempt) {
+      attempts.push(attempt);
+      await gate.promise;
+    },
+  });
+  const { sandboxes, backend, ledger } = domain;
+  const sandbox = await sandboxes.create({ ...base, id: "one" });
+  let stateWhenTold: readonly unknown[] = [];
+  sandbox.ended.addEventListener("abort", () => {
+    stateWhenTold = [sandbox.record.state, sandboxes.find("one"), attempts.length];
+  });
+  const kills = [sandboxes.kill("one"), sandboxes.kill("one", "timed out"), sandboxes.setTimeout("one", 0)];
+  const [third] = kills.splice(2);
+  await assert.rejects(third as Promise<void>, fails("not_found", /sandbox not found/));
+  assert.deepEqual(stateWhenTold, ["killing", undefined, 0]);
+  await assert.rejects(sandboxes.create({ ...base, id: "one" }), fails("already_exists", /already exists/));
+  assert.equal(backend.alive.sandboxes, 1);
+  assert.equal((await ledger.entries())[0]?.endReason, "killed");
+  gate.resolve();
+  await Promise.all(kills);
+  assert.deepEqual(attempts, [1]);
+  assert.equal((await ledger.findEnded("one"))?.reason, "killed");
+  await assertNothingLeft(domain);
+});
+
+test("a sandbox that cannot be destroyed stays in the ledger and is tried again until it is gone", async (context) => {
+  let failures = 6;
+  const domain = await startDomain(context, {
+    onDestroy() {
+      failures -= 1;
+      if (failures >= 0) throw new Error("busy");
+    },
+  });
+  const { sandboxes, clock, ledger, backend } = domain;
+  await sandboxes.create({ ...base, id: "one" });
+  const killed = assert.rejects(sandboxes.kill("one"), fails("unavailable", /keeps trying/));
+  await clock.advance(1000);
+  await killed;
+  await assert.rejects(sandboxes.kill("one"), fails("not_found", /sandbox not found/));
+  assert.equal((await ledger.entries())[0]?.record.state, "killing");
+  assert.equal(await ledger.findEnded("one"), undefined);
+  assert.equal(backend.alive.sandboxes, 1);
+  await clock.advance(5 * MINUTE_MS);
+  assert.equal((await ledger.findEnded("one"))?.reason, "killed");
+  assert.equal(await domain.metric("destroy_failures_total"), 6);
+  await assertNothingLeft(domain);
+});
+
+test("an attempt to destroy that hangs does not hold up the others", async (context) => {
+  const domain = await startDomain(
+    context,
+    { onDestroy: (id, attempt) => (id === "stuck" && attempt === 1 ? new Promise(() => {}) : undefined) },
+    { destroyConcurrency: 1, destroyTimeout: "5s" },
+  );
+  const { sandboxes, clock } = domain;
+  await sandboxes.create({ ...base, id: "stuck" });
+  await sandboxes.create({ ...base, id: "other" });
+  const kills = Promise.all([sandboxes.kill("stuck"), sandboxes.kill("other")]);
+  await clock.advance(6_000);
+  await kills;
+  await assertNothingLeft(domain);
+});
+
+test("a sandbox ends at its time, which can be moved both ways or only away", async (context) => {
+  const domain = await startDomain(context);
+  const { sandboxes, clock, ledger } = domain;
+  const sandbox = await sandboxes.create(base);
+  const { id } = sandbox.record;
+  await sandboxes.extend(id, MINUTE_MS);
+  assert.equal(sandbox.record.endsAtMs, clock.now() + 5 * MINUTE_MS, "extend came nearer");
+  await Promise.all([sandboxes.extend(id, 9 * MINUTE_MS), sandboxes.extend(id, 8 * MINUTE_MS)]);
+  assert.equal(sandbox.record.endsAtMs, clock.now() + 9 * MINUTE_MS);
+  assert.equal((await ledger.entries())[0]?.record.endsAtMs, clock.now() + 9 * MINUTE_MS);
+  await sandboxes.setTimeout(id, MINUTE_MS);
+  await assert.rejects(
+    sandboxes.setTimeout(id, 25 * 60 * MINUTE_MS),
+    fails("invalid_argument", /^Max instance length exceeded$/),
+  );
+  await assert.rejects(
+    sandboxes.extend(id, 25 * 60 * MINUTE_MS),
+    fails("invalid_argument", /^Timeout cannot be greater than 24 hours$/),
+  );
+  await assert.rejects(sandboxes.setTimeout(id, NaN), fails("invalid_argument", /must be a number/));
+  await clock.advance(MINUTE_MS - 1);
+  assert.equal(sandboxes.find(id), sandbox);
+  await clock.advance(1);
+  assert.equal(sandbox.ended.reason, "timed out");
+  assert.equal((await ledger.findEnded(id))?.reason, "timed out");
+  await assertNothingLeft(domain);
+
+  const second = await sandboxes.create(base);
+  await sandboxes.setTimeout(second.record.id, -5);
+  assert.equal(second.ended.reason, "timed out");
+  await assertNothingLeft(domain);
+
+  const endless = await sandboxes.create({ ...base, id: "debug", timeoutMs: undefined });
+  await sandboxes.extend("debug", MINUTE_MS);
+  await clock.advance(1000 * MINUTE_MS);
+  assert.equal(endless.record.state, "running");
+});
+
+test("sandboxes are listed newest first, without those that end", async (context) => {
+  const { sandboxes, clock } = await startDomain(context, { onDestroy: () => new Promise(() => {}) });
+  for (const id of ["a", "b", "c"]) {
+    await sandboxes.create({ ...base, id });
+    await clock.advance(1);
+  }
+  sandboxes.kill("b").catch(() => {});
+  assert.deepEqual(
+    sandboxes.list().map(({ record }) => record.id),
+    ["c", "a"],
+  );
+});
+
+test("a stopping server makes no more sandboxes, gives up those in the making and ends the rest", async (context) => {
+  const domain = await startDomain(context, {
+    onProvision: (step, { id }, signal) =>
+      id === "late" && step === "start"
+        ? new Promise((_, reject) =>
+            signal.addEventListener("abort", () => reject(new Error("told to stop"))),
+          )
+        : undefined,
+  });
+  const { sandboxes, backend, clock } = domain;
+  const running = await sandboxes.create(base);
+  const late = sandboxes.create({ ...base, id: "late" });
+  const refused = assert.rejects(late, fails("aborted", /while it was being made/));
+  await clock.advance(0);
+  await domain.stop();
+  await refused;
+  await assert.rejects(sandboxes.create(base), fails("unavailable", /stopping/));
+  assert.equal(running.ended.reason, "shutdown");
+  assert.equal(backend.alive.sandboxes, 0);
+  assert.equal(clock.pending, 0);
+});

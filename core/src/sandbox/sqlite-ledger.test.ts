@@ -1,0 +1,156 @@
+import assert from "node:assert/strict";
+import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
+import { test, type TestContext } from "node:test";
+import { BootError } from "../kernel/errors.js";
+import type { SandboxRecord } from "./live-sandbox.js";
+import { SqliteLedger } from "./sqlite-ledger.js";
+
+function dataDirOf(context: TestContext): string {
+  const parent = mkdtempSync(join(tmpdir(), "coppice-ledger-"));
+  context.after(() => rmSync(parent, { recursive: true, force: true }));
+  return join(parent, "data");
+}
+
+async function openedLedger(context: TestContext, dataDir: string, endedKept = 10): Promise<SqliteLedger> {
+  const ledger = new SqliteLedger({ dataDir, endedKept });
+  context.after(() => ledger.close());
+  await ledger.open();
+  return ledger;
+}
+
+const record: SandboxRecord = {
+  id: "i1",
+  backend: "memory",
+  template: "base",
+  state: "creating",
+  startedAtMs: 1000.5,
+  endsAtMs: 2000,
+  metadata: { "ключ 'x'": "значение" },
+  environment: { A: "" },
+  accessToken: "secret",
+  limits: { memoryMiB: 64 },
+  allowInternetAccess: false,
+};
+
+test("what was written last is what the next process reads, after each step of a life", async (context) => {
+  const dataDir = dataDirOf(context);
+  const endless: SandboxRecord = { ...record, endsAtMs: undefined, accessToken: undefined };
+  const killing: SandboxRecord = { ...record, state: "killing" };
+  const steps: readonly [(ledger: SqliteLedger) => Promise<void>, readonly unknown[]][] = [
+    [async () => {}, []],
+    [(ledger) => ledger.write(record), [{ record, endReason: undefined }]],
+    [(ledger) => ledger.write(endless), [{ record: endless, endReason: undefined }]],
+    [(ledger) => ledger.write(killing, "timed out"), [{ record: killing, endReason: "timed out" }]],
+    [
+      (ledger) =>
+        ledger.end({
+          id: "i1",
+          backend: "memory",
+          template: "base",
+          reason: "timed out",
+          startedAtMs: 1000.5,
+          endedAtMs: 3000,
+        }),
+      [],
+    ],
+    [(ledger) => ledger.write(record), [{ record, endReason: undefined }]],
+    [(ledger) => ledger.remove("i1"), []],
+    [(ledger) => ledger.remove("i1"), []],
+  ];
+  for (const [index, [step, expected]] of steps.entries()) {
+    const ledger = await openedLedger(context, dataDir);
+    await step(ledger);
+    await ledger.close();
+    const next = await openedLedger(context, dataDir);
+    assert.deepEqual(await next.entries(), expected, `after step ${index}`);
+    await next.close();
+  }
+  const last = await openedLedger(context, dataDir);
+  const ended = await last.findEnded("i1");
+  assert.equal(ended?.reason, "timed out");
+  assert.equal(ended?.endedAtMs, 3000);
+});
+
+test("only so many ended sandboxes are remembered, the newest", async (context) => {
+  const ledger = await openedLedger(context, dataDirOf(context), 3);
+  for (let index = 0; index < 20; index += 1) {
+    const base = { backend: "memory", template: "base", startedAtMs: 0, endedAtMs: index };
+    await ledger.end({ ...base, id: `i${index}`, reason: "killed" });
+  }
+  const known = await Promise.all(Array.from({ length: 20 }, (_, index) => ledger.findEnded(`i${index}`)));
+  assert.deepEqual(
+    known.filter((ended) => ended !== undefined).map(({ id }) => id),
+    ["i17", "i18", "i19"],
+  );
+});
+
+test("the ledger is this user's alone", async (context) => {
+  const dataDir = dataDirOf(context);
+  const ledger = await openedLedger(context, dataDir);
+  await ledger.write(record);
+  assert.equal(statSync(dataDir).mode & 0o777, 0o700);
+  for (const name of ["ledger.sqlite", "ledger.sqlite-wal"]) {
+    assert.equal(statSync(join(dataDir, name)).mode & 0o777, 0o600, name);
+  }
+});
+
+test("a second server on the same data directory is refused, until the first is gone", async (context) => {
+  const dataDir = dataDirOf(context);
+  const first = await openedLedger(context, dataDir);
+  for (const _attempt of [1, 2]) {
+    await assert.rejects(new SqliteLedger({ dataDir, endedKept: 1 }).open(), (error: unknown) => {
+      return error instanceof BootError && /ledger\.sqlite is in use: another server/.test(error.message);
+    });
+  }
+  await first.write(record);
+  await first.close();
+  const second = await openedLedger(context, dataDir);
+  assert.equal((await second.entries()).length, 1);
+});
+
+test("a file that is no ledger is refused by name and left as it was", async (context) => {
+  const dataDir = dataDirOf(context);
+  const path = join(dataDir, "ledger.sqlite");
+  const ledger = await openedLedger(context, dataDir);
+  await ledger.write(record);
+  await ledger.close();
+  const refuses = async (spoil: () => void, reason: RegExp): Promise<void> => {
+    spoil();
+    const before = readFileSync(path);
+    const spoiled = new SqliteLedger({ dataDir, endedKept: 1 });
+    const use = async (): Promise<void> => {
+      await spoiled.open();
+      await spoiled.entries();
+    };
+    await assert.rejects(use(), (error: unknown) => {
+      assert.ok(error instanceof BootError);
+      assert.ok(error.message.includes(path), error.message);
+      assert.match(error.message, reason);
+      return true;
+    });
+    await spoiled.close();
+    assert.deepEqual(readFileSync(path), before, "the file changed");
+  };
+  const change = (sql: string) => (): void => {
+    const database = new DatabaseSync(path);
+    database.exec(sql);
+    database.close();
+  };
+  await refuses(change("UPDATE sandbox SET record = json_remove(record, '$.backend')"), /backend/);
+  await refuses(change("UPDATE sandbox SET record = 'x'"), /JSON/);
+  await refuses(change("PRAGMA user_version = 99"), /newer version/);
+  await refuses(() => writeFileSync(path, "this is a text file\n".repeat(500)), /not a database/);
+  rmSync(path);
+  assert.ok(existsSync(dataDir));
+});
+
+test("a data directory that cannot be is one clear problem", async (context) => {
+  const dataDir = dataDirOf(context);
+  writeFileSync(dataDir, "");
+  await assert.rejects(new SqliteLedger({ dataDir, endedKept: 1 }).open(), (error: unknown) => {
+    return error instanceof BootError && error.message.includes(join(dataDir, "ledger.sqlite"));
+  });
+});
