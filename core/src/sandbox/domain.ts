@@ -51,7 +51,7 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     log,
     destroyTimeoutMs: settings.destroyTimeout,
     destroyConcurrency: settings.destroyConcurrency,
-    onFailure: metrics.destroyFailed,
+    onFailure: () => metrics.destroyFailed(),
   });
   const registry = new SandboxRegistry({ settings, backends, ledger, teardown, metrics, clock, log });
   return {

@@ -20,7 +20,10 @@ interface World {
   readonly dataDir: string;
   readonly clock: FakeClock;
   /** A server on the world's data directory, not started. */
-  server(backends: readonly MemoryBackend[], settings?: z.input<typeof sandboxesConfig>): SandboxDomain;
+  readonly server: (
+    backends: readonly MemoryBackend[],
+    settings?: z.input<typeof sandboxesConfig>,
+  ) => SandboxDomain;
 }
 
 function createWorld(context: TestContext): World {
@@ -149,26 +152,26 @@ test("a crash at any step of a sandbox's life leaves nothing wrong after the nex
     ["destroy", false, "killed"],
   ];
   for (const [crashAt, survives, reason] of cases) {
-    const { clock, server } = createWorld(context);
-    let first: SandboxDomain;
+    const { server } = createWorld(context);
+    const crashed = Promise.withResolvers<void>();
     let hasCrashed = false;
     const crashHere = async (at: string): Promise<void> => {
       if (at !== crashAt || hasCrashed) return;
       hasCrashed = true;
       await crash(first);
+      crashed.resolve();
       await new Promise(() => {});
     };
     const backend = new MemoryBackend({ onProvision: crashHere, onDestroy: () => crashHere("destroy") });
-    first = server([backend], { destroyTimeout: "1s", createTimeout: "1s" });
+    const first = server([backend], { destroyTimeout: "1s", createTimeout: "1s" });
     await first.start();
     const life = (async (): Promise<void> => {
       await first.sandboxes.create({ id: "one", template: "base", timeoutMs: MINUTE_MS, secure: true });
-      if (crashAt === "running") await crash(first);
-      else await first.sandboxes.kill("one");
+      await crashHere("running");
+      await first.sandboxes.kill("one");
     })();
     life.catch(() => {});
-    while (!hasCrashed && crashAt !== "running") await clock.advance(0);
-    if (crashAt === "running") await life;
+    await crashed.promise;
 
     const second = server([backend]);
     await second.start();

@@ -16,10 +16,10 @@ export interface ScriptedProcess {
   /** What was written to it; ends when its input is closed. */
   readonly stdin: AsyncIterable<Uint8Array>;
   /** Writes; resolves when there is room again, rejects once the process was killed. */
-  stdout(data: string | Uint8Array): Promise<void>;
-  stderr(data: string | Uint8Array): Promise<void>;
+  readonly stdout: (data: string | Uint8Array) => Promise<void>;
+  readonly stderr: (data: string | Uint8Array) => Promise<void>;
   /** Catches a signal that would end it. SIGKILL cannot be caught. */
-  trap(signal: Signal, handler: () => void): void;
+  readonly trap: (signal: Signal, handler: () => void) => void;
   /** Aborted when it is killed. */
   readonly killed: AbortSignal;
 }
