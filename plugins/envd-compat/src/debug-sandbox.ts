@@ -1,4 +1,4 @@
-import { type LiveSandbox, type Sandboxes } from "@coppice/core";
+import { type LiveSandbox, type Sandboxes, SandboxError } from "@coppice/core";
 
 const DEBUG_SANDBOX_ID = "debug";
 
@@ -28,11 +28,21 @@ export class DebugSandbox {
   async #find(): Promise<LiveSandbox> {
     const found = this.#sandboxes.find(DEBUG_SANDBOX_ID);
     if (found?.record.state === "running") return found;
+    if (found === undefined) await this.#untilGone();
     return this.#sandboxes.create({
       id: DEBUG_SANDBOX_ID,
       template: this.#template,
       timeoutMs: undefined,
       secure: false,
     });
+  }
+
+  /** One that is being killed holds the id until nothing of it is left; to kill it again waits for that. */
+  async #untilGone(): Promise<void> {
+    try {
+      await this.#sandboxes.kill(DEBUG_SANDBOX_ID);
+    } catch (error) {
+      if (!(error instanceof SandboxError && error.code === "not_found")) throw error;
+    }
   }
 }

@@ -18,7 +18,7 @@ export const plugin = definePlugin({
   config: SandboxApiConfig,
   requires: { sandboxes: Sandboxes, clock: Clock },
   setup(context, { sandboxes, clock }) {
-    const { apiKeys, domain, defaultTimeout, legacyDefaultTimeout, maxBody, maxVariable } = context.config;
+    const { apiKeys, domain, legacyDefaultTimeout, maxBody, maxVariable } = context.config;
     const router = context.http("api");
     const capacities = new Capacities();
     const bodyOptions = { limitBytes: maxBody };
@@ -42,7 +42,7 @@ export const plugin = definePlugin({
 
     router.post("/v2/sandboxes", async (ctx) => {
       const body = await readJsonBody(ctx.req, createSchema, bodyOptions);
-      const wanted = toCreateSandbox(body, { timeoutMs: defaultTimeout, secure: true });
+      const wanted = toCreateSandbox(body, { timeoutMs: sandboxes.defaultTimeoutMs, secure: true });
       const sandbox = await createSandbox(sandboxes, wanted, { request: requestOf(ctx), response: ctx.res });
       ctx.status = 201;
       ctx.body = sandboxBody(sandbox, domain);
@@ -58,7 +58,7 @@ export const plugin = definePlugin({
       const id = parseSandboxId(ctx.params["id"]);
       const body = await readJsonBody(ctx.req, connectBody, optionalBody);
       ctx.body = sandboxBody(
-        await connectSandbox(sandboxes, id, { body, defaultTimeoutMs: defaultTimeout }),
+        await connectSandbox(sandboxes, id, { body, defaultTimeoutMs: sandboxes.defaultTimeoutMs }),
         domain,
       );
     });

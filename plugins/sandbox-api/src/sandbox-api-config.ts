@@ -21,9 +21,6 @@ export const SandboxApiConfig = z.strictObject({
     .regex(/^[A-Za-z0-9.-]+(:\d+)?$/, "expected a host name, with a port where it is not 443")
     .optional()
     .describe("Wildcard domain that clients are told to reach sandboxes at; none = what they are set to."),
-  defaultTimeout: duration()
-    .prefault("5m")
-    .describe("Life of a sandbox from POST /v2/sandboxes, or after a connect, that names no time-out."),
   legacyDefaultTimeout: duration()
     .prefault("15s")
     .describe(

@@ -1,0 +1,54 @@
+import assert from "node:assert/strict";
+import { IncomingMessage, ServerResponse } from "node:http";
+import { Socket } from "node:net";
+import { suite, test } from "node:test";
+import type { Logger } from "@coppice/core";
+import { memoryBackend, startTestServer } from "@coppice/core/testing";
+import { createSandbox } from "./create.js";
+
+const WANTED = { template: "base", timeoutMs: 60_000, secure: true };
+
+suite("the answer to a create", () => {
+  test("that never left takes the sandbox with it, one that did leaves it alone", async () => {
+    const memory = memoryBackend();
+    await using server = await startTestServer({ plugins: [[memory, {}]] });
+    const request = { signal: new AbortController().signal, log: {} as Logger };
+    const answer = () => new ServerResponse(new IncomingMessage(new Socket()));
+
+    const cut = answer();
+    const lost = await createSandbox(server.sandboxes, WANTED, { request, response: cut });
+    const killed = new Promise((resolve) => lost.ended.addEventListener("abort", resolve));
+    cut.destroy();
+    await killed;
+    assert.equal(server.sandboxes.find(lost.record.id), undefined);
+
+    const sent = answer();
+    sent.assignSocket(new Socket());
+    const kept = await createSandbox(server.sandboxes, WANTED, { request, response: sent });
+    Object.defineProperty(sent, "writableFinished", { value: true });
+    sent.emit("close");
+    await new Promise((resolve) => setImmediate(resolve));
+    assert.equal(server.sandboxes.get(kept.record.id).record.state, "running");
+  });
+
+  test("is not given to a client that left in the very moment its sandbox was made", async () => {
+    const memory = memoryBackend();
+    await using server = await startTestServer({ plugins: [[memory, {}]] });
+    const gone = new AbortController();
+    const { sandboxes } = server;
+    const late: typeof sandboxes = Object.create(sandboxes, {
+      create: {
+        async value() {
+          const sandbox = await sandboxes.create(WANTED);
+          gone.abort();
+          return sandbox;
+        },
+      },
+      kill: { value: (id: string) => sandboxes.kill(id) },
+    });
+    const response = new ServerResponse(new IncomingMessage(new Socket()));
+    const request = { signal: gone.signal, log: {} as Logger };
+    await assert.rejects(createSandbox(late, WANTED, { request, response }), { code: "canceled" });
+    assert.deepEqual(sandboxes.list(), []);
+  });
+});

@@ -1,0 +1,462 @@
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import { connect } from "node:net";
+import { after, before, suite, test } from "node:test";
+import {
+  type FakeClock,
+  fakeClock,
+  memoryBackend,
+  startTestServer,
+  type TestServer,
+} from "@coppice/core/testing";
+import { plugin as sandboxApi } from "./plugin.js";
+
+const KEY = `e2b_${"0123456789abcdef".repeat(2)}01234567`;
+const START = Date.UTC(2026, 0, 1);
+
+interface Call {
+  readonly headers?: Record<string, string>;
+  /** Sent as JSON unless it is a string already. */
+  readonly body?: unknown;
+}
+
+/** What answers have in them, all kinds together. */
+interface Answer {
+  readonly code: number;
+  readonly message: string;
+  readonly sandboxID: string;
+  readonly envdAccessToken?: string;
+}
+
+/** One request with the right key, unless `headers` say otherwise; the answer's JSON, if it is any. */
+async function call<Body = Answer>(server: TestServer, route: string, { headers, body }: Call = {}) {
+  const [method = "", path = ""] = route.split(" ");
+  const response = await fetch(server.url + path, {
+    method,
+    headers: { "X-API-KEY": KEY, ...headers },
+    ...(body !== undefined && { body: typeof body === "string" ? body : JSON.stringify(body) }),
+  });
+  const text = await response.text();
+  const isJson = response.headers.get("content-type")?.includes("application/json");
+  const json = (isJson && text !== "" ? JSON.parse(text) : {}) as Body;
+  return { status: response.status, headers: response.headers, text, json };
+}
+
+async function until(condition: () => boolean, what: string): Promise<void> {
+  for (let tries = 0; !condition(); tries += 1) {
+    assert.ok(tries < 200, `did not happen: ${what}`);
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+}
+
+suite("the E2B control plane", () => {
+  const memory = memoryBackend();
+  let clock: FakeClock;
+  let server: TestServer;
+
+  before(async () => {
+    clock = fakeClock(START);
+    server = await startTestServer({
+      clock,
+      plugins: [
+        [memory, {}],
+        [sandboxApi, { apiKeys: [KEY], domain: "sandboxes.example:8443", maxBody: "4KiB" }],
+      ],
+      server: {
+        sandboxes: { templates: { "base": { limits: { cpuCount: 2 } }, "code-interpreter-v1": {} } },
+      },
+    });
+  });
+  after(() => server.stop());
+
+  async function create(body: object = {}, route = "POST /v2/sandboxes") {
+    const { status, json } = await call(server, route, { body: { templateID: "base", ...body } });
+    assert.equal(status, 201, JSON.stringify(json));
+    return json;
+  }
+
+  test("answers a create as the SDKs need it", async () => {
+    const { status, json } = await call(server, "POST /v2/sandboxes", { body: { templateID: "base" } });
+    assert.equal(status, 201);
+    const { sandboxID, envdAccessToken, ...rest } = json;
+    assert.match(sandboxID, /^[a-z0-9]+$/);
+    assert.ok(envdAccessToken !== undefined && envdAccessToken.length >= 32);
+    assert.deepEqual(rest, {
+      templateID: "base",
+      alias: "base",
+      clientID: "coppice",
+      envdVersion: "0.6.13",
+      trafficAccessToken: null,
+      domain: "sandboxes.example:8443",
+    });
+    await server.sandboxes.kill(sandboxID);
+  });
+
+  test("keeps the defaults of each generation of the API", async () => {
+    const older = await create({}, "POST /sandboxes");
+    const olderSecure = await create({ secure: true, timeout: 60 }, "POST /sandboxes");
+    const newer = await create();
+    assert.equal(older.envdAccessToken, undefined);
+    assert.ok(olderSecure.envdAccessToken);
+    assert.ok(newer.envdAccessToken);
+    const lifeOf = ({ sandboxID }: { sandboxID: string }) =>
+      (server.sandboxes.get(sandboxID).record.endsAtMs ?? 0) - clock.now();
+    assert.deepEqual([older, olderSecure, newer].map(lifeOf), [15_000, 60_000, 300_000]);
+    for (const { sandboxID } of [older, olderSecure, newer]) await server.sandboxes.kill(sandboxID);
+  });
+
+  test("tells about a sandbox what its creator said, by its id or the long form of it", async () => {
+    const { sandboxID, envdAccessToken } = await create({
+      metadata: { user: "abc" },
+      envVars: { SECRET: "x" },
+      timeout: 60,
+      allow_internet_access: false,
+    });
+    const expected = {
+      templateID: "base",
+      alias: "base",
+      sandboxID,
+      clientID: "coppice",
+      startedAt: new Date(clock.now()).toISOString(),
+      endAt: new Date(clock.now() + 60_000).toISOString(),
+      cpuCount: 2,
+      memoryMB: 512,
+      diskSizeMB: 1024,
+      state: "running",
+      envdVersion: "0.6.13",
+      metadata: { user: "abc" },
+    };
+    const detail = {
+      ...expected,
+      envdAccessToken,
+      domain: "sandboxes.example:8443",
+      allowInternetAccess: false,
+      lifecycle: { autoResume: false, onTimeout: "kill" },
+    };
+    assert.deepEqual((await call(server, `GET /sandboxes/${sandboxID}`)).json, detail);
+    assert.deepEqual((await call(server, `GET /sandboxes/${sandboxID}-coppice`)).json, detail);
+    assert.deepEqual((await call(server, "GET /v2/sandboxes")).json, [expected]);
+    assert.deepEqual((await call(server, "GET /sandboxes")).json, [expected]);
+    assert.deepEqual(server.sandboxes.get(sandboxID).record.environment, { SECRET: "x" });
+    await server.sandboxes.kill(sandboxID);
+  });
+
+  test("connects to a running sandbox and only ever gives it more time", async () => {
+    const { sandboxID, envdAccessToken } = await create({ timeout: 600 });
+    const lifeMs = () => (server.sandboxes.get(sandboxID).record.endsAtMs ?? 0) - clock.now();
+    const { status, json } = await call(server, `POST /v2/sandboxes/${sandboxID}/connect`, { body: {} });
+    assert.equal(status, 200);
+    assert.equal(json.sandboxID, sandboxID);
+    assert.equal(json.envdAccessToken, envdAccessToken);
+    assert.equal(lifeMs(), 600_000);
+    // The JavaScript SDK may send no body at all.
+    assert.equal((await call(server, `POST /v2/sandboxes/${sandboxID}/connect`)).status, 200);
+    await call(server, `POST /sandboxes/${sandboxID}/connect`, { body: { timeout: 900 } });
+    assert.equal(lifeMs(), 900_000);
+    const unnamed = await call(server, `POST /sandboxes/${sandboxID}/connect`, { body: {} });
+    assert.equal(unnamed.status, 400);
+    assert.match(unnamed.json.message, /^validation error: timeout/);
+    await server.sandboxes.kill(sandboxID);
+  });
+
+  test("moves the end of a sandbox to and fro, and ends it when no time is left", async () => {
+    const { sandboxID } = await create({ timeout: 600 });
+    const lifeMs = () => (server.sandboxes.get(sandboxID).record.endsAtMs ?? 0) - clock.now();
+    const set = (timeout: unknown) =>
+      call(server, `POST /sandboxes/${sandboxID}/timeout`, { body: { timeout } });
+    assert.equal((await set(10)).status, 204);
+    assert.equal(lifeMs(), 10_000);
+    assert.equal((await call(server, `POST /sandboxes/${sandboxID}/refreshes`)).status, 204);
+    assert.equal(lifeMs(), 15_000);
+    await call(server, `POST /sandboxes/${sandboxID}/refreshes`, { body: { duration: 60 } });
+    assert.equal(lifeMs(), 60_000);
+    await call(server, `POST /sandboxes/${sandboxID}/refreshes`, { body: { duration: 1 } });
+    assert.equal(lifeMs(), 60_000);
+    assert.deepEqual((await set(25 * 3600)).json, { code: 400, message: "Max instance length exceeded" });
+    assert.equal((await set(-1)).status, 204);
+    assert.equal((await call(server, `GET /sandboxes/${sandboxID}`)).status, 404);
+    assert.equal(memory.backend.alive.sandboxes, 0);
+  });
+
+  test("kills once and does not know the sandbox afterwards, in words that every client understands", async () => {
+    const { sandboxID } = await create();
+    const killed = await call(server, `DELETE /sandboxes/${sandboxID}`);
+    assert.deepEqual([killed.status, killed.text], [204, ""]);
+    const again = await call(server, `DELETE /sandboxes/${sandboxID}`);
+    assert.equal(again.status, 404);
+    assert.equal(again.json.code, 404);
+    assert.ok(again.json.message.startsWith(`Sandbox "${sandboxID}" doesn't exist`));
+    assert.match(again.json.message, /sandbox not found/i);
+  });
+
+  test("pages a list with the headers that the SDKs follow", async () => {
+    const made: string[] = [];
+    for (let index = 0; index < 3; index += 1) {
+      made.unshift((await create({ metadata: { "k &": "v=" } })).sandboxID);
+      await clock.advance(1);
+    }
+    const query = "metadata=k%252520%252526%3Dv%25253D&limit=2";
+    const first = await call<Answer[]>(server, `GET /v2/sandboxes?${query}`);
+    assert.equal(first.headers.get("x-total-running"), "3");
+    const nextToken = first.headers.get("x-next-token");
+    const second = await call<Answer[]>(server, `GET /v2/sandboxes?${query}&nextToken=${nextToken}`);
+    assert.equal(second.headers.get("x-next-token"), null);
+    const seen = [...first.json, ...second.json].map(({ sandboxID }) => sandboxID);
+    assert.deepEqual(seen, made);
+    for (const id of made) await server.sandboxes.kill(id);
+  });
+
+  test("samples what a sandbox uses now, where the window asked for reaches to now", async () => {
+    const { sandboxID } = await create();
+    const path = `GET /sandboxes/${sandboxID}/metrics`;
+    const now = Math.floor(clock.now() / 1000);
+    const expected = {
+      timestamp: new Date(clock.now()).toISOString(),
+      timestampUnix: now,
+      cpuCount: 2,
+      cpuUsedPct: 0,
+      memUsed: 2 ** 20,
+      memTotal: 512 * 2 ** 20,
+      memCache: 0,
+      diskUsed: 2 ** 20,
+      diskTotal: 1024 * 2 ** 20,
+    };
+    assert.deepEqual((await call(server, path)).json, [expected]);
+    assert.deepEqual((await call(server, `${path}?start=${now - 60}&end=${now}`)).json, [expected]);
+    assert.deepEqual((await call(server, `${path}?end=${now - 60}`)).json, []);
+    assert.equal((await call(server, `${path}?start=yesterday`)).status, 400);
+    assert.equal((await call(server, `${path}?start=2&end=1`)).status, 400);
+    await server.sandboxes.kill(sandboxID);
+  });
+
+  test("lets nobody in without a known key, except to its health", async () => {
+    const refusals: [Record<string, string>, string][] = [
+      [{ "X-API-KEY": "" }, "authorization header is missing"],
+      [{ "X-API-KEY": "local" }, "Invalid API key format"],
+      [{ "X-API-KEY": "e2b_XYZ" }, "Invalid API key format"],
+      [{ "X-API-KEY": KEY.slice(0, -1) }, "Cannot get the team for the given API key"],
+      [{ "X-API-KEY": `${KEY}0` }, "Cannot get the team for the given API key"],
+      [{ "X-API-KEY": "", "Authorization": `Bearer ${KEY}` }, "authorization header is missing"],
+    ];
+    for (const [headers, message] of refusals) {
+      for (const route of ["GET /sandboxes", "POST /v2/sandboxes", "DELETE /sandboxes/x", "GET /nowhere"]) {
+        const { status, json } = await call(server, route, { headers });
+        assert.equal(status, 401, `${route} ${JSON.stringify(headers)}`);
+        assert.deepEqual(json, { code: 401, message });
+      }
+    }
+    const health = await call(server, "GET /health", { headers: { "X-API-KEY": "" } });
+    assert.deepEqual([health.status, health.text], [200, "Health check successful"]);
+    assert.match(health.headers.get("content-type") ?? "", /^text\/plain/);
+  });
+
+  test("answers whatever is wrong with a request by saying what, and goes on serving", async () => {
+    const { sandboxID } = await create();
+    const onSandbox = ["connect", "timeout", "refreshes"].map(
+      (verb) => `POST /sandboxes/${sandboxID}/${verb}`,
+    );
+    const bodied = [
+      "POST /sandboxes",
+      "POST /v2/sandboxes",
+      `POST /v2/sandboxes/${sandboxID}/connect`,
+      ...onSandbox,
+    ];
+    const bad: [string, unknown, number, RegExp][] = [];
+    for (const route of bodied) {
+      bad.push(
+        [route, "{", 400, /^Error when parsing request: /],
+        [route, "\u0000\ufffd", 400, /^Error when parsing request: /],
+        [route, "[1]", 400, /^validation error: /],
+        [route, "null", 400, /^validation error: /],
+        [route, '"text"', 400, /^validation error: /],
+        [
+          route,
+          JSON.stringify({ templateID: "base", metadata: { long: "x".repeat(5000) } }),
+          413,
+          /larger than 4096 bytes/,
+        ],
+      );
+    }
+    for (const route of ["POST /sandboxes", "POST /v2/sandboxes"]) {
+      bad.push(
+        [route, "", 400, /^Error when parsing request: /],
+        [route, {}, 400, /^validation error: templateID/],
+        [route, { templateID: 7 }, 400, /^validation error: templateID/],
+        [route, { templateID: "a b" }, 400, /^Invalid template reference: /],
+        [route, { templateID: "nope" }, 404, /^template 'nope' not found$/],
+        [route, { templateID: "base:v1" }, 404, /^tag 'v1' does not exist for template 'base'$/],
+        [route, { templateID: "base", timeout: "60" }, 400, /^validation error: timeout/],
+        [route, { templateID: "base", timeout: 1.5 }, 400, /^validation error: timeout/],
+        [route, { templateID: "base", timeout: 1e300 }, 400, /^validation error: timeout/],
+        [route, { templateID: "base", timeout: 0 }, 400, /^Timeout must be greater than 0$/],
+        [route, { templateID: "base", timeout: 86_401 }, 400, /^Timeout cannot be greater than 24 hours$/],
+        [route, { templateID: "base", metadata: { a: 1 } }, 400, /^validation error: metadata.a/],
+        [route, { templateID: "base", metadata: [] }, 400, /^validation error: metadata/],
+        [route, { templateID: "base", envVars: { "A=B": "x" } }, 400, /^validation error: envVars/],
+        [route, { templateID: "base", autoPause: true }, 400, /does not support pausing/],
+        [
+          route,
+          { templateID: "base", network: { denyOut: ["0.0.0.0/0"] } },
+          400,
+          /does not support a network rule/,
+        ],
+        [route, { templateID: "base", network: "none" }, 400, /^validation error: network/],
+      );
+    }
+    bad.push(
+      [`POST /sandboxes/${sandboxID}/timeout`, "", 400, /^Error when parsing request: /],
+      [`POST /sandboxes/${sandboxID}/timeout`, {}, 400, /^validation error: timeout/],
+      [`POST /sandboxes/${sandboxID}/timeout`, { timeout: null }, 400, /^validation error: timeout/],
+      [`POST /sandboxes/${sandboxID}/refreshes`, { duration: 3601 }, 400, /^validation error: duration/],
+      [
+        `POST /sandboxes/${sandboxID}/connect`,
+        { timeout: 86_401 },
+        400,
+        /^Timeout cannot be greater than 24 hours$/,
+      ],
+      ["GET /v2/sandboxes?limit=1000", undefined, 400, /^validation error: limit/],
+      ["GET /v2/sandboxes?metadata=%2525zz", undefined, 400, /^validation error: metadata/],
+      ["GET /sandboxes?metadata=%25", undefined, 400, /^validation error: metadata/],
+      ["GET /v2/sandboxes?nextToken=%00", undefined, 400, /^Invalid next token$/],
+      ["PUT /sandboxes", undefined, 405, /./],
+      ["GET /nowhere", undefined, 404, /./],
+    );
+    for (const [id, status, message] of [
+      ["unknown", 404, /sandbox not found/],
+      ["UPPER", 400, /^Invalid sandbox ID$/],
+      ["-x", 400, /^Invalid sandbox ID$/],
+      ["%00", 400, /^Invalid sandbox ID$/],
+      ["%zz", 400, /^Invalid sandbox ID$/],
+      ["..%2F..%2Fetc", 400, /^Invalid sandbox ID$/],
+      ["a".repeat(4000), 404, /sandbox not found/],
+    ] as const) {
+      bad.push(
+        [`GET /sandboxes/${id}`, undefined, status, message],
+        [`DELETE /sandboxes/${id}`, undefined, status, message],
+        [`GET /sandboxes/${id}/metrics`, undefined, status, message],
+        [`POST /sandboxes/${id}/timeout`, { timeout: 1 }, status, message],
+        [`POST /sandboxes/${id}/refreshes`, { duration: 1 }, status, message],
+        [`POST /sandboxes/${id}/connect`, { timeout: 1 }, status, message],
+        [`POST /v2/sandboxes/${id}/connect`, {}, status, message],
+      );
+    }
+    for (const [route, body, status, message] of bad) {
+      const told = `${route.slice(0, 80)} ${JSON.stringify(body)?.slice(0, 80)}`;
+      const answer = await call(server, route, { body });
+      assert.equal(answer.status, status, `${told}: ${answer.text.slice(0, 200)}`);
+      assert.equal(answer.json.code, status, `${told}: the SDKs read the code in the body`);
+      assert.match(answer.json.message, message, told);
+    }
+    assert.equal((await call(server, `GET /sandboxes/${sandboxID}`)).status, 200);
+    await server.sandboxes.kill(sandboxID);
+    assert.equal(memory.backend.alive.sandboxes, 0, "a refused create leaves nothing");
+  });
+
+  test("refuses a body that never ends as soon as it is too long", async () => {
+    const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
+    socket.on("error", () => {});
+    let answer = "";
+    socket.on("data", (chunk: Buffer) => {
+      answer += chunk.toString();
+    });
+    socket.write(
+      `POST /v2/sandboxes HTTP/1.1\r\nhost: x\r\nx-api-key: ${KEY}\r\ntransfer-encoding: chunked\r\n\r\n`,
+    );
+    for (let sent = 0; sent < 8; sent += 1) socket.write(`400\r\n${"x".repeat(1024)}\r\n`);
+    await once(socket, "close");
+    assert.match(answer, /^HTTP\/1.1 413 /);
+  });
+});
+
+suite("a client that goes away while its sandbox is made", () => {
+  test("leaves nothing behind", async () => {
+    const started = Promise.withResolvers<void>();
+    const memory = memoryBackend({
+      async onProvision(step, _spec, signal) {
+        if (step !== "start") return;
+        started.resolve();
+        await once(signal, "abort");
+      },
+    });
+    await using server = await startTestServer({
+      plugins: [
+        [memory, {}],
+        [sandboxApi, {}],
+      ],
+    });
+    const client = new AbortController();
+    const request = fetch(`${server.url}/v2/sandboxes`, {
+      method: "POST",
+      body: JSON.stringify({ templateID: "base" }),
+      signal: client.signal,
+    });
+    await started.promise;
+    client.abort();
+    await assert.rejects(request);
+    await until(() => memory.backend.alive.sandboxes === 0, "the sandbox is gone");
+    assert.deepEqual(server.sandboxes.list(), []);
+  });
+
+  test("leaves nothing behind when it is made before that is noticed", async () => {
+    const leave = new AbortController();
+    const memory = memoryBackend({
+      async onProvision(step, spec, signal) {
+        if (step !== "start" || spec.template !== "base") return;
+        leave.abort();
+        // A backend that does not look at its signal once it is nearly done.
+        await new Promise((resolve) => setTimeout(resolve, 50));
+        assert.ok(signal);
+      },
+    });
+    await using server = await startTestServer({
+      plugins: [
+        [memory, {}],
+        [sandboxApi, {}],
+      ],
+    });
+    const request = fetch(`${server.url}/sandboxes`, {
+      method: "POST",
+      body: JSON.stringify({ templateID: "base", timeout: 60 }),
+      signal: leave.signal,
+    });
+    await assert.rejects(request);
+    await until(() => memory.backend.alive.sandboxes === 0, "the sandbox is gone");
+    await until(() => server.sandboxes.list().length === 0, "nothing is listed");
+  });
+});
+
+suite("a server without API keys", () => {
+  test("serves everybody on loopback", async () => {
+    await using server = await startTestServer({
+      plugins: [
+        [memoryBackend(), {}],
+        [sandboxApi, {}],
+      ],
+    });
+    assert.equal((await fetch(`${server.url}/sandboxes`)).status, 200);
+    const made = await fetch(`${server.url}/v2/sandboxes`, { method: "POST", body: '{"templateID":"base"}' });
+    assert.equal(((await made.json()) as { domain: unknown }).domain, null);
+  });
+
+  test("does not start where others can reach it, nor with a key that can be guessed", async () => {
+    await assert.rejects(
+      startTestServer({
+        plugins: [
+          [memoryBackend(), {}],
+          [sandboxApi, {}],
+        ],
+        server: { listeners: { api: { host: "0.0.0.0", port: 0 } } },
+      }),
+      /api/,
+    );
+    await assert.rejects(
+      startTestServer({
+        plugins: [
+          [memoryBackend(), {}],
+          [sandboxApi, { apiKeys: ["local"] }],
+        ],
+      }),
+      /at least 24 characters/,
+    );
+  });
+});
