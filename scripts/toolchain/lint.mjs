@@ -19,6 +19,7 @@ export async function lint(toolchain, parameters = []) {
     options,
   );
   await checkInterface(toolchain, false);
+  await checkConfig(toolchain, false);
 }
 
 /** Formats in place. */
@@ -37,4 +38,11 @@ export async function checkInterface(toolchain, isUpdate) {
     const parameters = [API_EXTRACTOR, "run", "--config", config, ...(isUpdate ? ["--local"] : [])];
     await mustRunStep(what, toolchain.node, parameters, { env: toolchain.environment });
   }
+}
+
+/** Compares config/default.yaml and config/schema.json with the code; or, with `isUpdate`, writes them anew. */
+export function checkConfig(toolchain, isUpdate) {
+  const what = isUpdate ? "writing config/" : "the check of config/ (fix: npm run generate)";
+  const parameters = [join(ROOT, "scripts", "generate-config.mjs"), ...(isUpdate ? [] : ["--check"])];
+  return mustRunStep(what, toolchain.node, parameters, { env: toolchain.environment });
 }
