@@ -9,12 +9,55 @@ import { SandboxError } from "../kernel/errors.js";
 import { createLogger } from "../observe/logger.js";
 import { fakeClock, type FakeClock } from "../testing/fake-clock.js";
 import { MemoryBackend, type MemoryBackendOptions } from "../testing/memory-backend.js";
+import type { Sandbox, SandboxId, SandboxSpec } from "./backend.js";
 import { createSandboxDomain, type SandboxDomain } from "./domain.js";
+import type { EndedSandbox, Ledger, LedgerEntry } from "./ledger.js";
+import type { EndReason, SandboxRecord } from "./live-sandbox.js";
 import type { CreateSandbox } from "./sandboxes.js";
 import { sandboxesConfig } from "./sandboxes-config.js";
 
 const MINUTE_MS = 60_000;
 const base: CreateSandbox = { template: "base", timeoutMs: 5 * MINUTE_MS, secure: true };
+
+/** Makes what it was asked for, whatever the signal says meanwhile. */
+class DeafBackend extends MemoryBackend {
+  override provision(spec: SandboxSpec): Promise<Sandbox> {
+    return super.provision(spec, new AbortController().signal);
+  }
+}
+
+/** A ledger without a disk, whose writes can fail. */
+class FragileLedger implements Ledger {
+  readonly #entries = new Map<SandboxId, LedgerEntry>();
+  readonly #ended = new Map<SandboxId, EndedSandbox>();
+  /** Fails the write that this returns true for. */
+  isFailing: (record: SandboxRecord) => boolean = () => false;
+
+  async open(): Promise<void> {}
+  async close(): Promise<void> {}
+
+  async entries(): Promise<readonly LedgerEntry[]> {
+    return [...this.#entries.values()];
+  }
+
+  async write(record: SandboxRecord, endReason?: EndReason): Promise<void> {
+    if (this.isFailing(record)) throw new Error("disk full");
+    this.#entries.set(record.id, { record, endReason });
+  }
+
+  async remove(id: SandboxId): Promise<void> {
+    this.#entries.delete(id);
+  }
+
+  async end(ended: EndedSandbox): Promise<void> {
+    this.#entries.delete(ended.id);
+    this.#ended.set(ended.id, ended);
+  }
+
+  async findEnded(id: SandboxId): Promise<EndedSandbox | undefined> {
+    return this.#ended.get(id);
+  }
+}
 
 interface Fixture extends SandboxDomain {
   readonly backend: MemoryBackend;
@@ -26,13 +69,21 @@ async function startDomain(
   context: TestContext,
   script: MemoryBackendOptions = {},
   settings: z.input<typeof sandboxesConfig> = {},
+  { isDeaf = false, ledger }: { readonly isDeaf?: boolean; readonly ledger?: Ledger } = {},
 ): Promise<Fixture> {
   const dataDir = mkdtempSync(join(tmpdir(), "coppice-sandboxes-"));
   const clock = fakeClock();
   const metrics = new Registry();
-  const backend = new MemoryBackend(script);
+  const backend = new (isDeaf ? DeafBackend : MemoryBackend)(script);
   const config = sandboxesConfig.parse(settings);
-  const domain = createSandboxDomain({ config, dataDir, clock, log: createLogger("silent"), metrics });
+  const domain = createSandboxDomain({
+    config,
+    dataDir,
+    clock,
+    log: createLogger("silent"),
+    metrics,
+    ledger,
+  });
   context.after(async () => {
     const stopped = domain.stop();
     await clock.advance(10 * MINUTE_MS);
@@ -227,6 +278,55 @@ for (const step of ["reserve", "files", "start"] as const) {
     assert.equal(await domain.metric("create_failures_total"), 3);
   });
 }
+
+test("a sandbox that is ready when nobody wants it any more is destroyed, and nobody ever sees it", async (context) => {
+  let client = new AbortController();
+  let failures = 0;
+  const domain = await startDomain(
+    context,
+    {
+      onProvision: (step) => (step === "start" ? client.abort() : undefined),
+      onDestroy() {
+        failures -= 1;
+        if (failures >= 0) throw new Error("busy");
+      },
+    },
+    {},
+    { isDeaf: true },
+  );
+  const { sandboxes, clock, ledger } = domain;
+  await assert.rejects(sandboxes.create(base, client.signal), fails("canceled", /canceled/));
+  await assertNothingLeft(domain);
+
+  // The same where destroying it does not work at once: the client hears of its own end, not of that.
+  failures = 4;
+  client = new AbortController();
+  const create = sandboxes.create({ ...base, id: "one" }, client.signal);
+  const canceled = assert.rejects(create, fails("canceled", /canceled/));
+  await clock.advance(2000);
+  await canceled;
+  await assert.rejects(sandboxes.kill("one"), fails("not_found", /sandbox not found/));
+  await clock.advance(MINUTE_MS);
+  assert.equal(await ledger.findEnded("one"), undefined);
+  await assertNothingLeft(domain);
+});
+
+test("without a ledger entry no sandbox is made, but every sandbox can be ended", async (context) => {
+  const ledger = new FragileLedger();
+  const domain = await startDomain(context, {}, {}, { ledger });
+  const { sandboxes, backend } = domain;
+  for (const state of ["creating", "running"]) {
+    ledger.isFailing = (record) => record.state === state;
+    await assert.rejects(sandboxes.create(base), /disk full/);
+    await assertNothingLeft(domain);
+  }
+  ledger.isFailing = () => false;
+  const { record } = await sandboxes.create(base);
+  ledger.isFailing = () => true;
+  await assert.rejects(sandboxes.setTimeout(record.id, MINUTE_MS), /disk full/);
+  await sandboxes.kill(record.id);
+  assert.equal(backend.alive.sandboxes, 0);
+});
 
 test("a creation that waits for its turn can be canceled without reaching the backend", async (context) => {
   const gate = Promise.withResolvers<void>();
