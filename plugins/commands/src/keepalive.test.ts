@@ -1,0 +1,41 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import { systemClock } from "@coppice/core";
+import { withKeepalives } from "./keepalive.js";
+
+test("keepalives fill silence only, and neither delay nor reorder what comes", async () => {
+  async function* source() {
+    yield "a";
+    await sleep(70);
+    yield "b";
+    yield "c";
+  }
+  const seen: (string | undefined)[] = [];
+  // The clock's timers do not keep a process alive, the source's do.
+  for await (const value of withKeepalives(source(), { intervalMs: 30, clock: systemClock }))
+    seen.push(value);
+  assert.deepEqual(seen, ["a", undefined, undefined, "b", "c"]);
+});
+
+test("a failure of the source comes through, and leaving early releases the source", async () => {
+  async function* failing(): AsyncGenerator<string> {
+    yield "a";
+    await sleep(5);
+    throw new Error("broken");
+  }
+  await assert.rejects(async () => {
+    for await (const _ of withKeepalives(failing(), { intervalMs: 1000, clock: systemClock }));
+  }, /broken/);
+
+  let isReleased = false;
+  async function* endless() {
+    try {
+      for (;;) yield "x";
+    } finally {
+      isReleased = true;
+    }
+  }
+  for await (const _ of withKeepalives(endless(), { intervalMs: 1000, clock: systemClock })) break;
+  assert.equal(isReleased, true);
+});

@@ -1,0 +1,202 @@
+import {
+  type Clock,
+  type LiveSandbox,
+  type Logger,
+  SandboxError,
+  processEnvironment,
+  resolveSandboxPath,
+} from "@coppice/core";
+import type { Sandbox, User } from "@coppice/core/backend";
+import type { CommandMetrics } from "./command-metrics.js";
+import type { CommandsConfig } from "./commands-config.js";
+import type { CommandSelector, CommandSet, Commands, StartCommand, StartedCommand } from "./commands.js";
+import { SandboxCommand, checkTerminalSize } from "./sandbox-command.js";
+
+export interface ProcessTableOptions {
+  readonly config: CommandsConfig;
+  readonly metrics: CommandMetrics;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+/** What the table knows of one sandbox. */
+interface Row {
+  /** Commands asked for whose process is not there yet: they count towards the limit. */
+  starting: number;
+  readonly running: Set<SandboxCommand>;
+  /** Ended commands, oldest end first, each with what stops its retention timer. */
+  readonly ended: Map<SandboxCommand, () => void>;
+}
+
+/** Holds the commands of every sandbox. */
+export class ProcessTable implements Commands {
+  readonly #options: ProcessTableOptions;
+  readonly #rows = new Map<LiveSandbox, Row>();
+
+  constructor(options: ProcessTableOptions) {
+    this.#options = options;
+  }
+
+  async start(sandbox: LiveSandbox, request: StartCommand): Promise<StartedCommand> {
+    const { config, metrics, clock, log } = this.#options;
+    const calledAtMs = clock.now();
+    const { runtime } = sandbox;
+    checkStrings(request, config);
+    if (request.terminal !== undefined) checkTerminalSize(request.terminal);
+    const row = this.#row(sandbox);
+    if (row.running.size + row.starting >= config.maxCommandsPerSandbox) {
+      throw new SandboxError(
+        "resource_exhausted",
+        `the sandbox already runs ${config.maxCommandsPerSandbox} commands`,
+      );
+    }
+    row.starting += 1;
+    try {
+      const user = await findUser(runtime, request.user);
+      const process = await runtime.spawn({
+        path: request.path,
+        args: request.args ?? [],
+        env: processEnvironment(sandbox, user, request.environment),
+        cwd: resolveSandboxPath(request.cwd ?? "", user),
+        user: user.name,
+        terminal: request.terminal,
+        input: request.input,
+      });
+      const startedAtMs = clock.now();
+      metrics.started();
+      const command = new SandboxCommand({
+        process,
+        request,
+        clock,
+        log,
+        startedAtMs,
+        timeLeftMs:
+          request.timeoutMs === undefined ? undefined : request.timeoutMs - (startedAtMs - calledAtMs),
+        subscriberBufferBytes: config.subscriberBuffer,
+        killedOutputGraceMs: config.killedOutputGrace,
+        onEnd: (end) => {
+          metrics.finished(end.outcome);
+          this.#retain(sandbox, command);
+        },
+      });
+      // The sandbox may have ended meanwhile; the end of its row is past, so nobody else would tell the command.
+      if (sandbox.ended.aborted) command.abandon();
+      else row.running.add(command);
+      return command;
+    } finally {
+      row.starting -= 1;
+    }
+  }
+
+  list(sandbox: LiveSandbox): readonly StartedCommand[] {
+    return [...(this.#rows.get(sandbox)?.running ?? [])];
+  }
+
+  find(sandbox: LiveSandbox, selector: CommandSelector, among: CommandSet = "running"): StartedCommand {
+    const row = this.#rows.get(sandbox);
+    const command =
+      newest(row?.running ?? [], selector) ??
+      (among === "retained" ? newest(row?.ended.keys() ?? [], selector) : undefined);
+    if (command !== undefined) return command;
+    const which = selector.tag === undefined ? `pid ${selector.pid}` : `tag ${selector.tag}`;
+    throw new SandboxError("not_found", `process with ${which} not found`);
+  }
+
+  /** Ends every command in the books and forgets all sandboxes. */
+  close(): void {
+    for (const sandbox of this.#rows.keys()) this.#drop(sandbox);
+  }
+
+  #row(sandbox: LiveSandbox): Row {
+    let row = this.#rows.get(sandbox);
+    if (row === undefined) {
+      row = { starting: 0, running: new Set(), ended: new Map() };
+      // A sandbox that has ended gets no entry: nothing would ever remove it.
+      if (!sandbox.ended.aborted) {
+        this.#rows.set(sandbox, row);
+        sandbox.ended.addEventListener("abort", () => this.#drop(sandbox), { once: true });
+      }
+    }
+    return row;
+  }
+
+  #drop(sandbox: LiveSandbox): void {
+    const row = this.#rows.get(sandbox);
+    if (row === undefined) return;
+    this.#rows.delete(sandbox);
+    for (const command of row.running) command.abandon();
+    for (const stopTimer of row.ended.values()) stopTimer();
+  }
+
+  /** Keeps the end of a command for a while. */
+  #retain(sandbox: LiveSandbox, command: SandboxCommand): void {
+    const row = this.#rows.get(sandbox);
+    if (row === undefined) return;
+    const { config, clock } = this.#options;
+    row.running.delete(command);
+    row.ended.set(
+      command,
+      clock.after(config.endedRetention, () => row.ended.delete(command)),
+    );
+    if (row.ended.size <= config.maxEndedCommands) return;
+    for (const [oldest, stopTimer] of row.ended) {
+      stopTimer();
+      row.ended.delete(oldest);
+      break;
+    }
+  }
+}
+
+async function findUser(runtime: Sandbox, name: string | undefined): Promise<User> {
+  try {
+    return await runtime.user(name === "" ? undefined : name);
+  } catch (error) {
+    if (name === undefined || !(error instanceof SandboxError) || error.code !== "not_found") throw error;
+    throw new SandboxError("unauthenticated", `invalid username: '${name}'`, { cause: error });
+  }
+}
+
+function newest(commands: Iterable<SandboxCommand>, selector: CommandSelector): SandboxCommand | undefined {
+  let found: SandboxCommand | undefined;
+  for (const command of commands) {
+    const isMeant =
+      selector.tag === undefined ? command.pid === selector.pid : command.request.tag === selector.tag;
+    if (isMeant) found = command;
+  }
+  return found;
+}
+
+/** What execve would refuse is refused here, in words. */
+function checkStrings(request: StartCommand, config: CommandsConfig): void {
+  const { path, args = [], environment = {} } = request;
+  if (path === "") throw new SandboxError("invalid_argument", "error starting process: no command was given");
+  for (const name of Object.keys(environment)) {
+    if (name === "" || name.includes("=")) {
+      throw invalidStart(path, `'${name}' cannot be the name of a variable`);
+    }
+  }
+  const variables = Object.entries(environment).map(([name, value]) => `${name}=${value}`);
+  let totalBytes = 0;
+  for (const text of [path, ...args, ...variables]) {
+    if (text.includes("\0")) throw invalidStart(path, "arguments and variables cannot contain a NUL byte");
+    const lengthBytes = Buffer.byteLength(text) + 1;
+    if (lengthBytes > config.maxArgumentSize) {
+      throw invalidStart(path, `an argument or variable is larger than ${config.maxArgumentSize - 1} bytes`);
+    }
+    totalBytes += lengthBytes;
+  }
+  if (totalBytes > config.maxArgumentsSize) {
+    throw invalidStart(
+      path,
+      `arguments and variables are larger than ${config.maxArgumentsSize} bytes together`,
+    );
+  }
+}
+
+function invalidStart(path: string, reason: string): SandboxError {
+  const shown = path.length > 200 ? `${path.slice(0, 200)}…` : path;
+  return new SandboxError(
+    "invalid_argument",
+    `error starting process '${shown.replaceAll("\0", "\\0")}': ${reason}`,
+  );
+}
