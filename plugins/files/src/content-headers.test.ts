@@ -1,0 +1,26 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { inlineDisposition, typeByContent, typeByName } from "./content-headers.js";
+
+test("The type comes from the extension, with a charset for text", () => {
+  assert.equal(typeByName("a.TXT"), "text/plain; charset=utf-8");
+  assert.equal(typeByName("a.json"), "application/json");
+  assert.equal(typeByName("a.png"), "image/png");
+  for (const name of ["Makefile", ".html", "a.", "a.nosuchextension"]) {
+    assert.equal(typeByName(name), undefined, name);
+  }
+});
+
+test("Content without control bytes is text, and never HTML", () => {
+  assert.equal(typeByContent(Buffer.from("<html>ü\r\n\t\u001b[0m")), "text/plain; charset=utf-8");
+  assert.equal(typeByContent(new Uint8Array()), "text/plain; charset=utf-8");
+  assert.equal(typeByContent(Uint8Array.of(104, 0, 105)), "application/octet-stream");
+});
+
+test("A file name is bare, quoted or encoded, whatever it needs", () => {
+  assert.equal(inlineDisposition("x.txt"), "inline; filename=x.txt");
+  assert.equal(inlineDisposition("a b.txt"), 'inline; filename="a b.txt"');
+  assert.equal(inlineDisposition('a"b\\c'), 'inline; filename="a\\"b\\\\c"');
+  assert.equal(inlineDisposition("ü 1%.txt"), "inline; filename*=utf-8''%C3%BC%201%25.txt");
+  assert.equal(inlineDisposition("a\r\nx: y"), "inline; filename*=utf-8''a%0D%0Ax%3A%20y");
+});
