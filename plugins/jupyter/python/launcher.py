@@ -1,0 +1,334 @@
+"""Runs one IPython kernel inside a sandbox.
+
+The server sends this file over stdin (nothing of it is stored in the sandbox) and calls `run`. It
+works on ipykernel 6.17 and 7 and differs from `python -m ipykernel_launcher` in what it mends:
+
+- ports are chosen by the kernel and reported as one line of JSON on the original stdout, so there is
+  no connection file, no race for a port, and no key on disk;
+- iopub never drops a message: it waits for a slow reader;
+- one message carries a bounded piece of output, whatever was printed at once;
+- what child processes write is decoded piecewise, so that a character on the edge of a read neither
+  stops the capture nor becomes a replacement character;
+- a lone surrogate in printed text does not swallow the text around it;
+- nothing is written to the user's home.
+"""
+
+import codecs
+import datetime
+import json
+import math
+import os
+import select
+import sys
+import time
+
+# The debugger is a third of the import time and nobody can attach one.
+sys.modules.setdefault("debugpy", None)
+
+from ipykernel.iostream import OutStream  # noqa: E402
+from ipykernel.ipkernel import IPythonKernel  # noqa: E402
+from ipykernel.kernelapp import IPKernelApp  # noqa: E402
+from ipykernel.zmqshell import ZMQInteractiveShell  # noqa: E402
+from IPython import version_info as ipython_version  # noqa: E402
+from IPython.core.formatters import BaseFormatter  # noqa: E402
+from IPython.core.profiledir import ProfileDir  # noqa: E402
+from traitlets import ObjectName, Unicode, default, observe  # noqa: E402
+
+if sys.modules.get("debugpy", 0) is None:
+    del sys.modules["debugpy"]
+
+import zmq  # noqa: E402
+
+# Characters of output per message.
+PIECE = 512 * 1024
+# Messages that wait in the kernel for a slow reader before user code waits with them.
+WAITING_MESSAGES = 64
+# How long the end of a cell waits for output of its child processes that is already in the pipe.
+CAPTURE_WAIT = 1.0
+
+
+class OutputStream(OutStream):
+    """sys.stdout or sys.stderr of the kernel, file descriptors 1 and 2 included."""
+
+    def __init__(self, *args, watchfd=True, **kwargs):
+        self._unflushed = 0
+        self._copying = False
+        self._should_watch = False
+        # ipykernel captures descriptors on Linux and macOS only; the pipes work on every Unix.
+        super().__init__(*args, watchfd=watchfd, **kwargs)
+        if watchfd and not self._should_watch:
+            self._should_watch = True
+            self._setup_stream_redirects(self.name)
+
+    def write(self, string):
+        if not isinstance(string, str):
+            raise TypeError(f"write() argument must be str, not {type(string).__name__}")
+        if not string.isascii():
+            try:
+                string.encode()
+            except UnicodeEncodeError:
+                string = string.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        if not self._is_master_process():
+            return super().write(string)
+        if len(string) <= PIECE:
+            self._write_piece(string)
+        else:
+            for start in range(0, len(string), PIECE):
+                self._write_piece(string[start : start + PIECE])
+        return len(string)
+
+    def _write_piece(self, piece):
+        if self._unflushed and self._unflushed + len(piece) > PIECE:
+            self._send()
+        super().write(piece)
+        self._unflushed += len(piece)
+        if self._unflushed >= PIECE:
+            self._send()
+
+    def _send(self):
+        # Waits until iopub took it: that is what slows a cell down to the speed of its reader.
+        self._unflushed = 0
+        self.flush()
+
+    def _watch_pipe_fd(self):
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        try:
+            while self._should_watch:
+                self._copying = False
+                data = os.read(self._fid, 65536)
+                self._copying = True
+                text = decoder.decode(data, final=not data)
+                if text:
+                    self.write(text)
+                if not data:
+                    break
+        except Exception:
+            self._exc = sys.exc_info()
+        finally:
+            self._copying = False
+
+    def wait_for_capture(self, deadline):
+        """Waits until what is in the pipe has been written to this stream."""
+        while self._should_watch and self.watch_fd_thread.is_alive() and time.monotonic() < deadline:
+            if not self._copying and not select.select([self._fid], [], [], 0)[0]:
+                return
+            time.sleep(0.0005)
+
+
+def _ipython_dir():
+    return os.environ.get("IPYTHONDIR") or os.path.expanduser("~/.ipython")
+
+
+class Shell(ZMQInteractiveShell):
+    def init_ipython_dir(self, ipython_dir):
+        self.ipython_dir = ipython_dir or _ipython_dir()
+
+    @observe("ipython_dir")
+    def _ipython_dir_changed(self, change):
+        pass  # IPython would make the directory.
+
+
+class Profile(ProfileDir):
+    """A profile that is read where it exists and never made."""
+
+    @observe("location")
+    def _location_changed(self, change):
+        for name in ("security", "log", "startup", "pid", "static"):
+            setattr(self, name + "_dir", os.path.join(change["new"], name))
+
+    @observe("startup_dir")
+    def check_startup_dir(self, change=None):
+        pass
+
+    def _mkdir(self, path, mode=None):
+        return False
+
+    def check_dirs(self):
+        pass
+
+
+class Kernel(IPythonKernel):
+    shell_class = Shell
+
+    async def do_execute(self, *args, **kwargs):
+        variables = (self.get_parent("shell").get("metadata") or {}).get("env_vars") or {}
+        before = {name: os.environ.get(name) for name in variables}
+        os.environ.update(variables)
+        try:
+            return await super().do_execute(*args, **kwargs)
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+            deadline = time.monotonic() + CAPTURE_WAIT
+            for stream in (sys.stdout, sys.stderr):
+                if isinstance(stream, OutputStream):
+                    stream.wait_for_capture(deadline)
+
+
+class KernelApp(IPKernelApp):
+    kernel_class = Kernel
+    outstream_class = "coppice_launcher.OutputStream"
+    report = None
+
+    def init_profile_dir(self):
+        self.profile_dir = Profile(parent=self, location=os.path.join(self.ipython_dir, "profile_default"))
+        self.config_file_paths.append(self.profile_dir.location)
+
+    def init_config_files(self):
+        pass
+
+    @default("ipython_dir")
+    def _ipython_dir_default(self):
+        return _ipython_dir()
+
+    @observe("ipython_dir")
+    def _ipython_dir_changed(self, change):
+        pass  # IPython would make the directory.
+
+    def init_connection_file(self):
+        pass
+
+    def write_connection_file(self, **kwargs):
+        self.report(
+            {
+                "shell": self.shell_port,
+                "iopub": self.iopub_port,
+                "stdin": self.stdin_port,
+                "control": self.control_port,
+                "hb": self.hb_port,
+            }
+        )
+
+    def cleanup_connection_file(self):
+        pass
+
+    def log_connection_info(self):
+        self._ports = {
+            "shell": self.shell_port,
+            "iopub": self.iopub_port,
+            "stdin": self.stdin_port,
+            "control": self.control_port,
+            "hb": self.hb_port,
+        }
+
+    def init_iopub(self, context):
+        super().init_iopub(context)
+        thread = self.iopub_thread
+
+        def wait_for_slow_readers():
+            thread.socket.setsockopt(zmq.XPUB_NODROP, 1)
+            thread.socket.setsockopt(zmq.SNDHWM, WAITING_MESSAGES)
+
+        # Nobody knows the port yet, and the limits count for later connections only.
+        thread.schedule(wait_for_slow_readers)
+
+
+def _json_value(value, depth=0):
+    """The JSON twin of a value of Python, numpy or pandas. Raises TypeError where it has none."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if depth > 100:
+        raise TypeError("nested too deeply")
+    if isinstance(value, dict):
+        return {_json_key(key): _json_value(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_json_value(item, depth + 1) for item in value]
+    if isinstance(value, (datetime.datetime, datetime.date, datetime.time)):
+        # pandas has a missing timestamp, which prints as NaT.
+        text = value.isoformat()
+        return None if text == "NaT" else text
+    # numpy scalars and arrays, without importing numpy.
+    if type(value).__module__.partition(".")[0] == "numpy" and hasattr(value, "tolist"):
+        return _json_value(value.tolist(), depth + 1)
+    raise TypeError(f"no JSON for {type(value).__name__}")
+
+
+def _json_key(key):
+    if isinstance(key, str):
+        return key
+    if key is None or isinstance(key, (bool, int, float)):
+        return json.dumps(key)
+    if isinstance(key, (datetime.datetime, datetime.date)):
+        return key.isoformat()
+    raise TypeError(f"no JSON key for {type(key).__name__}")
+
+
+def _json_result(value):
+    try:
+        return _json_value(value), {"expanded": True}
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def _data_cell(value):
+    try:
+        return _json_value(value)
+    except (TypeError, ValueError, RecursionError):
+        return str(value)
+
+
+def _data_frame(frame):
+    columns = frame.to_dict(orient="list")
+    return {str(name): [_data_cell(value) for value in column] for name, column in columns.items()}
+
+
+class DataFormatter(BaseFormatter):
+    """A pandas DataFrame as its columns."""
+
+    format_type = Unicode("e2b/data")
+    print_method = ObjectName("_repr_e2b_data_")
+    _return_type = dict
+
+
+def _add_formatters(shell):
+    formatters = shell.display_formatter.formatters
+    data = DataFormatter(parent=shell.display_formatter)
+    data.for_type_by_name("pandas.core.frame", "DataFrame", _data_frame)
+    # pandas 3 says that its class lives here.
+    data.for_type_by_name("pandas", "DataFrame", _data_frame)
+    formatters["e2b/data"] = data
+    formatters["application/json"].for_type(list, _json_result)
+    formatters["application/json"].for_type(dict, _json_result)
+
+
+def run(start):
+    """Runs the kernel until it is shut down.
+
+    `start["key"]` signs its messages. Its ports are the one line that it writes to the stdout it
+    was started with.
+    """
+    # The stdin that carried `start` must not be what user code reads.
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    original_stdout = os.dup(1)
+
+    def report(ports):
+        line = json.dumps(ports).encode() + b"\n"
+        while line:
+            line = line[os.write(original_stdout, line) :]
+        os.close(original_stdout)
+
+    sys.argv = [""]
+    if not sys.path or sys.path[0] != "":
+        sys.path.insert(0, "")
+
+    app = KernelApp.instance()
+    app.report = report
+    app.ip = "127.0.0.1"
+    app.transport = "tcp"
+    app.log_level = "ERROR"
+    app.config.InteractiveShell.colors = "nocolor" if ipython_version[0] >= 9 else "NoColor"
+    app.config.PlainTextFormatter.max_seq_length = 0
+    app.config.HistoryManager.enabled = False
+    app.config.Session.key = start["key"].encode()
+    app.initialize([])
+    _add_formatters(app.kernel.shell)
+    app.start()

@@ -1,0 +1,164 @@
+import { messageOf, SandboxError, type Logger, type User, type Sandbox } from "@coppice/core";
+import { syntheticError, type ExecutionEvent } from "./execution-event.js";
+import { FifoLock } from "./fifo-lock.js";
+import type { KernelMetrics } from "./kernel-metrics.js";
+import { Kernel, type KernelExecution, type KernelSettings } from "./kernel.js";
+import { limitOutput } from "./output-limit.js";
+
+export interface CodeContextOptions {
+  readonly id: string;
+  readonly language: string;
+  /** Absolute path inside the sandbox, where every kernel of this context starts. */
+  readonly cwd: string;
+  readonly sandbox: Sandbox;
+  readonly user: User;
+  /** Complete environment of its kernels, asked for at each start. */
+  readonly environment: () => Readonly<Record<string, string>>;
+  readonly settings: KernelSettings;
+  /** Of one execution. */
+  readonly maxOutputBytes: number;
+  readonly metrics: KernelMetrics;
+  readonly log: Logger;
+}
+
+/**
+ * A place where code runs and leaves its state for the next code. It keeps its id, directory and
+ * environment while kernels come and go under it: a kernel is started when the first one needs it, and
+ * again after it died.
+ */
+export class CodeContext {
+  readonly id: string;
+  readonly language: string;
+  readonly cwd: string;
+  readonly #options: CodeContextOptions;
+  readonly #turns = new FifoLock();
+  readonly #removed = new AbortController();
+  #kernel: Promise<Kernel> | undefined;
+
+  constructor(options: CodeContextOptions) {
+    this.id = options.id;
+    this.language = options.language;
+    this.cwd = options.cwd;
+    this.#options = options;
+  }
+
+  /**
+   * Waits until a kernel is there.
+   * @throws SandboxError invalid_argument for a cwd that does not exist, failed_precondition with the
+   * reason when the kernel does not come up, aborted when the context is removed meanwhile.
+   */
+  async ready(): Promise<void> {
+    await this.#usableKernel();
+  }
+
+  /**
+   * Runs code after everything that was asked for before it. Ends quietly when the signal is aborted,
+   * which interrupts the code; the next in turn begins once the kernel is free.
+   */
+  async *execute(
+    execution: KernelExecution,
+    signal: AbortSignal,
+  ): AsyncGenerator<ExecutionEvent, void, undefined> {
+    let turn: Disposable;
+    try {
+      turn = await this.#turns.acquire(signal);
+    } catch (error) {
+      if (signal.aborted) return;
+      throw error;
+    }
+    const { metrics, maxOutputBytes } = this.#options;
+    try {
+      let kernel: Kernel;
+      try {
+        kernel = await this.#usableKernel();
+      } catch (error) {
+        yield syntheticError("UnexpectedEndOfExecution", messageOf(error));
+        return;
+      }
+      const startedMs = performance.now();
+      let status: "ok" | "error" | "died" = "ok";
+      let isComplete = false;
+      try {
+        for await (const event of limitOutput(kernel.execute(execution, signal), maxOutputBytes)) {
+          if (event.type === "error") status = kernel.isUsable ? "error" : "died";
+          yield event;
+        }
+        isComplete = !signal.aborted;
+      } finally {
+        const seconds = (performance.now() - startedMs) / 1000;
+        metrics.executionEnded(isComplete ? status : "interrupted", seconds);
+      }
+    } finally {
+      turn[Symbol.dispose]();
+    }
+  }
+
+  /**
+   * Replaces the kernel; what runs is ended. Directory and environment are as at the start.
+   * @throws SandboxError as `ready` does; the context stays, its next use tries again.
+   */
+  async restart(): Promise<void> {
+    const before = this.#kernel;
+    this.#kernel = this.#started(
+      (async () => {
+        const kernel = await before?.catch(() => undefined);
+        await kernel?.close();
+        return this.#start();
+      })(),
+    );
+    await this.#kernel;
+  }
+
+  /** Ends the kernel; whoever runs or waits here gets an end. Safe to repeat. */
+  async remove(): Promise<void> {
+    this.#removed.abort(new SandboxError("aborted", "the context was removed"));
+    const kernel = await this.#kernel?.catch(() => undefined);
+    await kernel?.close();
+  }
+
+  /** As `remove`, without asking the kernel. */
+  async kill(): Promise<void> {
+    this.#removed.abort(new SandboxError("aborted", "the sandbox has ended"));
+    const kernel = await this.#kernel?.catch(() => undefined);
+    await kernel?.kill();
+  }
+
+  async #usableKernel(): Promise<Kernel> {
+    for (;;) {
+      this.#removed.signal.throwIfAborted();
+      this.#kernel ??= this.#started(this.#start());
+      const promise = this.#kernel;
+      const kernel = await promise;
+      if (kernel.isUsable) return kernel;
+      // It is about to end, or has just done so.
+      if (this.#kernel === promise) this.#kernel = undefined;
+    }
+  }
+
+  #started(kernel: Promise<Kernel>): Promise<Kernel> {
+    // A failed start is told to those who wait for it and forgotten, so that the next use tries again.
+    const forget = (): void => {
+      if (this.#kernel === kernel) this.#kernel = undefined;
+    };
+    kernel.then(({ gone }) => gone).then(forget, forget);
+    return kernel;
+  }
+
+  async #start(): Promise<Kernel> {
+    const { sandbox, user, environment, settings, metrics, log } = this.#options;
+    const signal = this.#removed.signal;
+    signal.throwIfAborted();
+    const kernel = await Kernel.start({
+      sandbox,
+      user,
+      env: environment(),
+      cwd: this.cwd,
+      settings,
+      log,
+      signal,
+    });
+    metrics.kernelStarted();
+    void kernel.gone.then(() => metrics.kernelEnded());
+    return kernel;
+  }
+}

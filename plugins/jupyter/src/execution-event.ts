@@ -1,0 +1,95 @@
+import { asciiJson } from "./ascii-json.js";
+import { membersOf, type RawJson } from "./raw-json.js";
+import type { KernelMessage } from "./wire.js";
+
+/** One thing that happened while code ran. */
+export type ExecutionEvent =
+  | { readonly type: "number_of_executions"; readonly executionCount: number }
+  | {
+      readonly type: "stdout" | "stderr";
+      /** A JSON string. */
+      readonly text: RawJson;
+      /** ISO 8601 with an offset. */
+      readonly timestamp: string;
+    }
+  | {
+      readonly type: "result";
+      /** By MIME type, in the kernel's order. */
+      readonly data: ReadonlyMap<string, RawJson>;
+      /** The value of the cell's last expression, not something it displayed. */
+      readonly isMainResult: boolean;
+    }
+  | { readonly type: "error"; readonly name: string; readonly value: string; readonly traceback: string };
+
+export type ErrorEvent = Extract<ExecutionEvent, { type: "error" }>;
+
+/** What an iopub message says to the one whose code runs; undefined for what does not concern them. */
+export function eventOf(message: KernelMessage): ExecutionEvent | undefined {
+  switch (message.type) {
+    case "execute_input": {
+      const count = Number(membersOf(message.content).get("execution_count")?.bytes.toString("latin1"));
+      return Number.isSafeInteger(count)
+        ? { type: "number_of_executions", executionCount: count }
+        : undefined;
+    }
+    case "stream": {
+      const members = membersOf(message.content);
+      const text = members.get("text");
+      const name = members.get("name")?.bytes.toString("latin1");
+      if (text?.bytes[0] !== QUOTE || (name !== '"stdout"' && name !== '"stderr"')) return undefined;
+      return { type: name === '"stdout"' ? "stdout" : "stderr", text, timestamp: timestampOf(message) };
+    }
+    case "execute_result":
+    case "display_data": {
+      const data = membersOf(message.content).get("data");
+      if (data?.bytes[0] !== OPEN_OBJECT) return undefined;
+      return { type: "result", data: membersOf(data.bytes), isMainResult: message.type === "execute_result" };
+    }
+    case "error":
+      return errorIn(message.content);
+    default:
+      return undefined;
+  }
+}
+
+/** The error that an `error` message or a failed `execute_reply` describes. */
+export function errorIn(content: Buffer): ErrorEvent {
+  const fields: unknown = JSON.parse(content.toString("utf8"));
+  const { ename, evalue, traceback } = (
+    typeof fields === "object" && fields !== null ? fields : {}
+  ) as Readonly<Record<string, unknown>>;
+  return {
+    type: "error",
+    name: typeof ename === "string" ? ename : "Error",
+    value: typeof evalue === "string" ? evalue : "",
+    traceback: Array.isArray(traceback)
+      ? traceback.filter((frame) => typeof frame === "string").join("")
+      : "",
+  };
+}
+
+/** An error that the server tells by itself, in the words of E2B's server. */
+export function syntheticError(name: string, value: string): ErrorEvent {
+  return { type: "error", name, value, traceback: "" };
+}
+
+/** A text event that the server makes itself. */
+export function noteEvent(text: string): ExecutionEvent {
+  return {
+    type: "stderr",
+    text: { bytes: Buffer.from(asciiJson(text)), isPlain: true },
+    timestamp: withOffset(new Date().toISOString()),
+  };
+}
+
+const QUOTE = 0x22;
+const OPEN_OBJECT = 0x7b;
+const ISO_DATE = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)$/;
+
+function timestampOf({ date }: KernelMessage): string {
+  return withOffset(date !== undefined && ISO_DATE.test(date) ? date : new Date().toISOString());
+}
+
+function withOffset(date: string): string {
+  return date.replace(/Z$/, "+00:00");
+}

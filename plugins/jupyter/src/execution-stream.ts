@@ -1,0 +1,53 @@
+import { once } from "node:events";
+import type { ServerResponse } from "node:http";
+import type { Clock } from "@coppice/core";
+import { END_LINE, KEEPALIVE_LINE, lineOf } from "./event-line.js";
+import type { ExecutionEvent } from "./execution-event.js";
+
+export interface ExecutionStreamOptions {
+  readonly clock: Clock;
+  /** Silence after which a keepalive is sent. */
+  readonly keepaliveMs: number;
+  /** Aborted when the client is gone. */
+  readonly signal: AbortSignal;
+}
+
+/**
+ * Answers 200 at once and then one line per event, as fast as the client takes them. A client that goes
+ * away ends it without an error.
+ */
+export async function streamExecution(
+  response: ServerResponse,
+  events: AsyncIterable<ExecutionEvent>,
+  { clock, keepaliveMs, signal }: ExecutionStreamOptions,
+): Promise<void> {
+  response.writeHead(200);
+  response.flushHeaders();
+  let lastWriteMs = clock.now();
+  let cancelTimer = (): void => undefined;
+  // One timer that looks back: most executions write far more often than it fires.
+  const armKeepalive = (delayMs: number): void => {
+    cancelTimer = clock.after(delayMs, () => {
+      const silentMs = clock.now() - lastWriteMs;
+      // A client that does not read keeps what is written already: more would only pile up.
+      if (silentMs >= keepaliveMs && !response.writableNeedDrain) {
+        response.write(KEEPALIVE_LINE);
+        lastWriteMs = clock.now();
+        armKeepalive(keepaliveMs);
+      } else armKeepalive(silentMs >= keepaliveMs ? keepaliveMs : keepaliveMs - silentMs);
+    });
+  };
+  armKeepalive(keepaliveMs);
+  try {
+    for await (const event of events) {
+      if (signal.aborted) return;
+      lastWriteMs = clock.now();
+      if (!response.write(lineOf(event))) await once(response, "drain", { signal });
+    }
+    if (!signal.aborted) response.end(END_LINE);
+  } catch (error) {
+    if (!signal.aborted) throw error;
+  } finally {
+    cancelTimer();
+  }
+}

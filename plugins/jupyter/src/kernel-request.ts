@@ -1,0 +1,89 @@
+import { Handoff } from "./handoff.js";
+import type { KernelMessage } from "./wire.js";
+
+/** How a request came to its end. */
+export type RequestEnd =
+  /** Reply and idle arrived; the reply is undefined when an interrupt took it away. */
+  | { readonly how: "finished"; readonly reply: KernelMessage | undefined }
+  /** The kernel's process is gone. */
+  | { readonly how: "died" }
+  /** The server ended the kernel. */
+  | { readonly how: "closed" };
+
+/** One request to a kernel: done when its reply and its idle have both arrived, in whatever order. */
+export class KernelRequest {
+  readonly id: string;
+  /** What iopub says about it. Pulled: while nobody takes a message, the kernel waits. */
+  readonly messages = new Handoff<KernelMessage>();
+  readonly done: Promise<RequestEnd>;
+  /** Settles when the kernel has begun with it, from when on an interrupt reaches it. */
+  readonly begun: Promise<void>;
+  #resolveDone: (end: RequestEnd) => void;
+  #resolveBegun: () => void;
+  #reply: KernelMessage | undefined;
+  #isIdle = false;
+  #isInterrupted = false;
+  #isDone = false;
+
+  constructor(id: string) {
+    this.id = id;
+    ({ promise: this.done, resolve: this.#resolveDone } = Promise.withResolvers<RequestEnd>());
+    ({ promise: this.begun, resolve: this.#resolveBegun } = Promise.withResolvers<void>());
+  }
+
+  get isDone(): boolean {
+    return this.#isDone;
+  }
+
+  /** True when only the idle is missing. */
+  get isReplied(): boolean {
+    return this.#reply !== undefined;
+  }
+
+  /** Takes an iopub message of this request; a promise while the reader is busy. */
+  publish(message: KernelMessage): Promise<void> | undefined {
+    if (message.type === "status") {
+      if (isIdle(message)) {
+        this.#isIdle = true;
+        this.#settle();
+      }
+      return undefined;
+    }
+    if (message.type === "execute_input") this.#resolveBegun();
+    return this.messages.put(message);
+  }
+
+  reply(message: KernelMessage): void {
+    this.#reply = message;
+    this.#settle();
+  }
+
+  /** From here on idle alone is an end: an interrupt between the cell and its reply loses the reply. */
+  interrupted(): void {
+    this.#isInterrupted = true;
+    this.#settle();
+  }
+
+  end(end: RequestEnd): void {
+    if (this.#isDone) return;
+    this.#isDone = true;
+    this.#resolveDone(end);
+    this.#resolveBegun();
+    this.messages.end();
+  }
+
+  /** Ends it with the reply that arrived, though its idle did not. */
+  finish(): void {
+    this.end({ how: "finished", reply: this.#reply });
+  }
+
+  #settle(): void {
+    if (this.#isIdle && (this.#reply !== undefined || this.#isInterrupted)) this.finish();
+  }
+}
+
+const IDLE = /^\s*\{\s*"execution_state"\s*:\s*"idle"\s*\}\s*$/;
+
+function isIdle({ content }: KernelMessage): boolean {
+  return content.length < 256 && IDLE.test(content.toString("latin1"));
+}

@@ -1,0 +1,436 @@
+import { randomBytes, randomUUID } from "node:crypto";
+import { setTimeout as delay } from "node:timers/promises";
+import { SandboxError, type Logger, type Process, type Sandbox, type User } from "@coppice/core";
+import { Channels } from "./channels.js";
+import { errorIn, eventOf, syntheticError, type ErrorEvent, type ExecutionEvent } from "./execution-event.js";
+import { startKernelProcess, type KernelProcess } from "./kernel-process.js";
+import { KernelRequest, type RequestEnd } from "./kernel-request.js";
+import { Relay } from "./relay.js";
+import { decodeMessage, encodeMessage, type KernelMessage } from "./wire.js";
+
+export interface KernelSettings {
+  /** Interpreter inside the sandbox. */
+  readonly python: string;
+  readonly startTimeoutMs: number;
+  /** How long an interrupted cell may go on before its kernel is killed. */
+  readonly interruptGraceMs: number;
+  /** A larger message breaks the connection to the kernel. */
+  readonly maxMessageBytes: number;
+  /** Private directory for sockets. */
+  readonly socketDirectory: string;
+}
+
+export interface KernelStart {
+  readonly sandbox: Sandbox;
+  readonly user: User;
+  readonly env: Readonly<Record<string, string>>;
+  /** Absolute path inside the sandbox. */
+  readonly cwd: string;
+  readonly settings: KernelSettings;
+  readonly log: Logger;
+  /** Aborted: the start is given up. */
+  readonly signal: AbortSignal;
+}
+
+export interface KernelExecution {
+  readonly code: string;
+  /** Set in the process's environment while this code runs. */
+  readonly variables: Readonly<Record<string, string>>;
+}
+
+const FIRST_NUDGE_MS = 25;
+const LONGEST_NUDGE_MS = 200;
+/** A reply without an idle for this long, while iopub is quiet, ends a request. */
+const IDLE_GRACE_MS = 5000;
+/** After the process ended: how long iopub must be quiet before what it sent is all there is. */
+const LAST_MESSAGES_MS = 50;
+const SHUTDOWN_GRACE_MS = 1000;
+const REPEAT_INTERRUPT_MS = 1000;
+/** An `aborted` request never ran, so it may be sent again. */
+const ABORTED_RETRIES = 3;
+
+/** One kernel process and the connection to it, from ready to gone. */
+export class Kernel {
+  /** Settles when its process has ended and no message of it is left. */
+  readonly gone: Promise<void>;
+  readonly #process: Process;
+  readonly #lastWords: () => string;
+  readonly #relay: Relay;
+  readonly #channels: Channels;
+  readonly #key: string;
+  readonly #session: string;
+  readonly #settings: KernelSettings;
+  readonly #log: Logger;
+  readonly #requests = new Map<string, KernelRequest>();
+  readonly #ready = Promise.withResolvers<void>();
+  #hasReplied = false;
+  #hasPublished = false;
+  #isPublishing = false;
+  #lastIopubMs = 0;
+  #isLeaving = false;
+  #hasExited = false;
+
+  /**
+   * Starts a kernel and waits until it answers and its output arrives.
+   * @throws SandboxError invalid_argument for a cwd that does not exist, failed_precondition when it
+   * does not come up; nothing of it is left then.
+   */
+  static async start(start: KernelStart): Promise<Kernel> {
+    const { sandbox, settings } = start;
+    const timeout = new SandboxError(
+      "failed_precondition",
+      `the kernel was not ready within ${settings.startTimeoutMs} ms`,
+    );
+    const deadline = new AbortController();
+    const timer = setTimeout(() => deadline.abort(timeout), settings.startTimeoutMs);
+    const signal = AbortSignal.any([start.signal, deadline.signal]);
+    const key = randomBytes(32).toString("hex");
+    const session = randomUUID();
+    try {
+      const started = await startKernelProcess({ ...start, python: settings.python, key, signal });
+      const killProcess = (): Promise<void> =>
+        started.process.kill("SIGKILL", "group").catch(() => undefined);
+      let kernel: Kernel;
+      try {
+        const relay = await Relay.open({
+          directory: settings.socketDirectory,
+          ports: started.ports,
+          dial: (port, dialSignal) => sandbox.dial(port, dialSignal),
+        });
+        kernel = new Kernel(start, started, { relay, key, session });
+      } catch (error) {
+        await killProcess();
+        throw error;
+      }
+      try {
+        await kernel.#becomeReady(signal);
+        return kernel;
+      } catch (error) {
+        kernel.#isLeaving = true;
+        await killProcess();
+        await kernel.gone;
+        throw error;
+      }
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+
+  private constructor(
+    { settings, log }: KernelStart,
+    { process, lastWords }: KernelProcess,
+    { relay, key, session }: { readonly relay: Relay; readonly key: string; readonly session: string },
+  ) {
+    this.#process = process;
+    this.#lastWords = lastWords;
+    this.#relay = relay;
+    this.#key = key;
+    this.#session = session;
+    this.#settings = settings;
+    this.#log = log;
+    this.#channels = new Channels({
+      endpoints: relay.endpoints,
+      identity: session,
+      maxMessageBytes: settings.maxMessageBytes,
+    });
+    for (const reading of [this.#readReplies("shell"), this.#readReplies("control"), this.#readIopub()]) {
+      reading.catch((error: unknown) => {
+        log.error({ err: error }, "connection to the kernel broke");
+        void this.kill();
+      });
+    }
+    this.gone = this.#awaitEnd();
+  }
+
+  /** False once it has ended, or is about to. */
+  get isUsable(): boolean {
+    return !this.#isLeaving && !this.#hasExited;
+  }
+
+  /**
+   * Runs code and tells what happens, as it is pulled: a slow reader slows the code. One error at most,
+   * and nothing after it. When the signal is aborted or the reader leaves early, the code is interrupted
+   * and the generator ends only after the kernel is free again, or dead.
+   */
+  async *execute(
+    execution: KernelExecution,
+    signal: AbortSignal,
+  ): AsyncGenerator<ExecutionEvent, void, undefined> {
+    for (let attempt = 0; ; attempt++) {
+      const request = this.#request("shell", "execute_request", {
+        content: {
+          code: execution.code,
+          silent: false,
+          store_history: true,
+          user_expressions: {},
+          allow_stdin: false,
+          stop_on_error: false,
+        },
+        metadata: { env_vars: execution.variables },
+      });
+      const leave = (): void => request.messages.abandon();
+      signal.addEventListener("abort", leave, { once: true });
+      if (signal.aborted) leave();
+      try {
+        let error: ErrorEvent | undefined;
+        for await (const message of request.messages) {
+          const event = this.#eventOf(message);
+          if (event === undefined) continue;
+          if (event.type === "error") error ??= event;
+          else yield event;
+        }
+        if (signal.aborted) return;
+        const end = await request.done;
+        if (end.how === "finished" && statusOf(end.reply) === "aborted" && attempt < ABORTED_RETRIES)
+          continue;
+        error ??= errorOf(end);
+        if (error !== undefined) yield error;
+        return;
+      } finally {
+        signal.removeEventListener("abort", leave);
+        if (!request.isDone) {
+          request.messages.abandon();
+          await this.#interrupt(request);
+        }
+        this.#requests.delete(request.id);
+      }
+    }
+  }
+
+  /** Ends the kernel: politely when it is free, so that exit handlers run, at once when it is busy. */
+  async close(): Promise<void> {
+    if (!this.#isLeaving && !this.#hasExited) {
+      this.#isLeaving = true;
+      if (this.#requests.size === 0) {
+        const asked = this.#request("control", "shutdown_request", { content: { restart: false } });
+        await this.#within(SHUTDOWN_GRACE_MS, this.gone);
+        this.#requests.delete(asked.id);
+      }
+    }
+    await this.kill();
+  }
+
+  /** Ends the kernel and what it started, at once. */
+  async kill(): Promise<void> {
+    this.#isLeaving = true;
+    for (const request of this.#requests.values()) request.end({ how: "closed" });
+    await this.#process.kill("SIGKILL", "group").catch(() => undefined);
+    await this.gone;
+  }
+
+  // Ready = one reply, and one message on iopub: only then is its subscription in force. Kernels before
+  // ipykernel 7 say nothing on iopub by themselves, so each question is there to make them talk.
+  async #becomeReady(signal: AbortSignal): Promise<void> {
+    const stop = Promise.withResolvers<never>();
+    const abort = (): void => stop.reject(signal.reason);
+    signal.addEventListener("abort", abort, { once: true });
+    const died = this.gone.then(() => {
+      const reason = this.#lastWords().trim().split("\n").at(-1);
+      throw new SandboxError(
+        "failed_precondition",
+        `the kernel ended while it started${reason ? `: ${reason}` : ""}`,
+      );
+    });
+    // Settled by whichever is first; the others are nobody's business then.
+    died.catch(() => undefined);
+    stop.promise.catch(() => undefined);
+    const nudges: KernelRequest[] = [];
+    try {
+      signal.throwIfAborted();
+      for (let waitMs = FIRST_NUDGE_MS; !(this.#hasReplied && this.#hasPublished); waitMs *= 2) {
+        nudges.push(this.#request("control", "kernel_info_request", { content: {} }));
+        const waited = this.#within(Math.min(waitMs, LONGEST_NUDGE_MS), this.#ready.promise);
+        await Promise.race([waited, died, stop.promise]);
+      }
+    } finally {
+      signal.removeEventListener("abort", abort);
+      for (const nudge of nudges) this.#requests.delete(nudge.id);
+    }
+  }
+
+  async #interrupt(request: KernelRequest): Promise<void> {
+    const untilMs = performance.now() + this.#settings.interruptGraceMs;
+    const leftMs = (): number => Math.max(0, untilMs - performance.now());
+    // Before the cell has begun the kernel ignores SIGINT.
+    await this.#within(Math.min(REPEAT_INTERRUPT_MS, leftMs()), request.begun);
+    while (!request.isDone && leftMs() > 0) {
+      const asked = this.#request("control", "interrupt_request", { content: {} });
+      // Not before the kernel says that the signal was sent: it must not meet the next cell.
+      const isSent = await this.#within(leftMs(), asked.done);
+      this.#requests.delete(asked.id);
+      if (!isSent) break;
+      request.interrupted();
+      await this.#within(Math.min(REPEAT_INTERRUPT_MS, leftMs()), request.done);
+    }
+    if (request.isDone) return;
+    this.#log.warn("kernel ignored its interrupt and is killed");
+    await this.kill();
+  }
+
+  #request(
+    channel: "shell" | "control",
+    type: string,
+    { content, metadata }: Readonly<{ content: Record<string, unknown>; metadata?: Record<string, unknown> }>,
+  ): KernelRequest {
+    const request = new KernelRequest(randomUUID());
+    if (this.#hasExited) {
+      request.end({ how: "died" });
+      return request;
+    }
+    this.#requests.set(request.id, request);
+    const frames = encodeMessage(
+      { id: request.id, type, session: this.#session, content, metadata },
+      this.#key,
+    );
+    // Fails only when the channels are closed, and then the request has ended another way.
+    this.#channels.send(channel, frames).catch(() => undefined);
+    return request;
+  }
+
+  async #readReplies(channel: "shell" | "control"): Promise<void> {
+    for await (const frames of this.#channels.receive(channel)) {
+      const message = this.#decode(frames);
+      if (message === undefined) continue;
+      if (message.type === "kernel_info_reply") {
+        this.#hasReplied = true;
+        this.#progress();
+      }
+      const request = message.parentId === undefined ? undefined : this.#requests.get(message.parentId);
+      if (request === undefined) continue;
+      if (asksToExit(message)) {
+        this.#isLeaving = true;
+        // It goes by itself when the cell that said exit() is over.
+        void this.#within(SHUTDOWN_GRACE_MS, this.gone).then(() => this.kill());
+      }
+      request.reply(message);
+      // Nobody waits for more of these than the reply.
+      if (channel === "control") request.finish();
+      else if (!request.isDone) void this.#finishWithoutIdle(request);
+    }
+  }
+
+  async #readIopub(): Promise<void> {
+    for await (const frames of this.#channels.receive("iopub")) {
+      this.#lastIopubMs = performance.now();
+      this.#hasPublished = true;
+      this.#progress();
+      const message = this.#decode(frames);
+      const request = message?.parentId === undefined ? undefined : this.#requests.get(message.parentId);
+      if (message === undefined || request === undefined) continue;
+      const taken = request.publish(message);
+      if (taken === undefined) continue;
+      this.#isPublishing = true;
+      await taken;
+      this.#isPublishing = false;
+      this.#lastIopubMs = performance.now();
+    }
+  }
+
+  #progress(): void {
+    if (this.#hasReplied && this.#hasPublished) this.#ready.resolve();
+  }
+
+  #decode(frames: readonly Buffer[]): KernelMessage | undefined {
+    try {
+      return decodeMessage(frames, this.#key);
+    } catch (error) {
+      this.#log.debug({ err: error }, "kernel sent what is no message");
+      return undefined;
+    }
+  }
+
+  #eventOf(message: KernelMessage): ExecutionEvent | undefined {
+    try {
+      return eventOf(message);
+    } catch (error) {
+      this.#log.debug({ err: error }, "kernel sent a message with a broken content");
+      return undefined;
+    }
+  }
+
+  async #finishWithoutIdle(request: KernelRequest): Promise<void> {
+    for (let quietMs = 0; quietMs < IDLE_GRACE_MS;) {
+      const waitMs = IDLE_GRACE_MS - quietMs;
+      if (await this.#within(waitMs, request.done)) return;
+      // Its idle may be behind output that a slow reader has not taken yet.
+      quietMs = this.#isPublishing ? 0 : performance.now() - this.#lastIopubMs;
+    }
+    this.#log.warn("kernel replied but did not become idle");
+    request.finish();
+  }
+
+  async #awaitEnd(): Promise<void> {
+    await this.#process.exit;
+    this.#hasExited = true;
+    const exitedMs = performance.now();
+    for (;;) {
+      const quietMs = this.#isPublishing ? 0 : performance.now() - Math.max(exitedMs, this.#lastIopubMs);
+      if (quietMs >= LAST_MESSAGES_MS) break;
+      await delay(LAST_MESSAGES_MS - quietMs);
+    }
+    this.#channels.close();
+    for (const request of this.#requests.values()) request.end({ how: "died" });
+    this.#requests.clear();
+    await this.#relay[Symbol.asyncDispose]();
+  }
+
+  /** True when the promise settled within that time. */
+  async #within(timeoutMs: number, promise: Promise<unknown>): Promise<boolean> {
+    const stop = new AbortController();
+    try {
+      return await Promise.race([
+        promise.then(() => true),
+        delay(timeoutMs, false, { signal: stop.signal, ref: false }).catch(() => false),
+      ]);
+    } finally {
+      stop.abort();
+    }
+  }
+}
+
+function errorOf(end: RequestEnd): ErrorEvent | undefined {
+  if (end.how === "died") return syntheticError("ContextRestarting", "Context was restarted");
+  if (end.how === "closed") {
+    return syntheticError(
+      "UnexpectedEndOfExecution",
+      "Connection to the execution was closed before the execution was finished",
+    );
+  }
+  switch (statusOf(end.reply)) {
+    case "error":
+      return end.reply && errorIn(end.reply.content);
+    case "aborted":
+      return syntheticError("ExecutionAborted", "Execution was aborted");
+    default:
+      return undefined;
+  }
+}
+
+function replyContent(reply: KernelMessage | undefined): Readonly<Record<string, unknown>> {
+  try {
+    const content: unknown = JSON.parse(reply?.content.toString("utf8") ?? "{}");
+    return typeof content === "object" && content !== null ? (content as Record<string, unknown>) : {};
+  } catch {
+    return {};
+  }
+}
+
+function statusOf(reply: KernelMessage | undefined): unknown {
+  return replyContent(reply)["status"];
+}
+
+/** True for the reply to a cell that called `exit()`: the kernel ends right after it. */
+function asksToExit(reply: KernelMessage): boolean {
+  if (reply.type !== "execute_reply" || !reply.content.includes("ask_exit")) return false;
+  const { payload } = replyContent(reply);
+  return (
+    Array.isArray(payload) &&
+    payload.some(
+      (entry: unknown) =>
+        typeof entry === "object" &&
+        entry !== null &&
+        (entry as Record<string, unknown>)["source"] === "ask_exit" &&
+        (entry as Record<string, unknown>)["keepkernel"] !== true,
+    )
+  );
+}

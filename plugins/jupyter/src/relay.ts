@@ -1,0 +1,105 @@
+import { randomBytes } from "node:crypto";
+import { createServer, Socket, type Server } from "node:net";
+import { join } from "node:path";
+import { pipeline, type Duplex } from "node:stream";
+import type { ChannelName } from "./channels.js";
+
+export interface RelayOptions {
+  /** A directory that only the server may enter, with a short path. */
+  readonly directory: string;
+  readonly ports: Readonly<Record<ChannelName, number>>;
+  /** Opens a stream to a port inside the sandbox. */
+  readonly dial: (port: number, signal: AbortSignal) => Promise<Duplex>;
+}
+
+/** Longest path of a UNIX socket on every system we run on; FreeBSD has the shortest. */
+export const LONGEST_SOCKET_PATH = 103;
+
+// A kernel is connected to once, and again when ZeroMQ has lost it.
+const CONNECTIONS = 4;
+
+/**
+ * Private doors on the host to ports inside a sandbox, one UNIX socket a port. ZeroMQ dials only
+ * addresses, and a sandbox gives streams: this stands between, so that every backend serves.
+ */
+export class Relay implements AsyncDisposable {
+  readonly endpoints: Readonly<Record<ChannelName, string>>;
+  readonly #servers: readonly Server[];
+  readonly #connections: Set<Duplex>;
+  readonly #ended: AbortController;
+
+  private constructor(
+    endpoints: Record<ChannelName, string>,
+    servers: readonly Server[],
+    connections: Set<Duplex>,
+    ended: AbortController,
+  ) {
+    this.endpoints = endpoints;
+    this.#servers = servers;
+    this.#connections = connections;
+    this.#ended = ended;
+  }
+
+  /** Opens the doors. Nothing is dialled before somebody knocks. */
+  static async open({ directory, ports, dial }: RelayOptions): Promise<Relay> {
+    const ended = new AbortController();
+    const connections = new Set<Duplex>();
+    const name = randomBytes(6).toString("hex");
+    const pathOf = (channel: ChannelName): string => join(directory, `${name}-${channel}`);
+    const listen = (channel: ChannelName): Promise<Server> => {
+      const server = createServer({ pauseOnConnect: true }, (client) => {
+        connections.add(client);
+        client.once("close", () => connections.delete(client));
+        // What breaks one end is told by its close.
+        client.on("error", () => undefined);
+        dial(ports[channel], ended.signal).then(
+          (inside) => pump(client, inside),
+          () => client.destroy(),
+        );
+      });
+      server.maxConnections = CONNECTIONS;
+      return new Promise((resolve, reject) => {
+        server.once("error", reject);
+        server.listen(pathOf(channel), () => resolve(server));
+      });
+    };
+    const channels = ["shell", "control", "iopub"] as const;
+    const settled = await Promise.allSettled(channels.map(listen));
+    const servers = settled.flatMap((result) => (result.status === "fulfilled" ? [result.value] : []));
+    const [shell, control, iopub] = channels.map((channel) => `ipc://${pathOf(channel)}`) as [
+      string,
+      string,
+      string,
+    ];
+    const relay = new Relay({ shell, control, iopub }, servers, connections, ended);
+    const failure = settled.find((result) => result.status === "rejected");
+    if (failure !== undefined) {
+      await relay[Symbol.asyncDispose]();
+      throw failure.reason;
+    }
+    return relay;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#ended.abort();
+    const closed = this.#servers.map((server) => new Promise((resolve) => server.close(resolve)));
+    for (const connection of this.#connections) connection.destroy();
+    await Promise.all(closed);
+  }
+}
+
+/** Pumps both ways until either end is gone, then ends the other. */
+function pump(client: Socket, inside: Duplex): void {
+  if (client.destroyed) {
+    inside.destroy();
+    return;
+  }
+  // A request is small: held back for company it costs 40 ms.
+  if (inside instanceof Socket) inside.setNoDelay(true);
+  const destroyBoth = (): void => {
+    client.destroy();
+    inside.destroy();
+  };
+  pipeline(client, inside, destroyBoth);
+  pipeline(inside, client, destroyBoth);
+}

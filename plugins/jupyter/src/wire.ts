@@ -1,0 +1,103 @@
+import { createHmac, timingSafeEqual } from "node:crypto";
+
+/** What a client sends to a kernel. */
+export interface ClientMessage {
+  /** Never used twice: a kernel drops a message whose signature it has seen. */
+  readonly id: string;
+  readonly type: string;
+  readonly session: string;
+  readonly content: Readonly<Record<string, unknown>>;
+  readonly metadata?: Readonly<Record<string, unknown>> | undefined;
+}
+
+/** What a kernel sent, its signature checked and nothing but the headers parsed. */
+export interface KernelMessage {
+  readonly id: string;
+  readonly type: string;
+  /** As the kernel wrote it; usually ISO 8601. */
+  readonly date: string | undefined;
+  /** Id of the request that it belongs to. */
+  readonly parentId: string | undefined;
+  /** JSON text, not yet parsed. */
+  readonly metadata: Buffer;
+  /** JSON text, not yet parsed. */
+  readonly content: Buffer;
+  readonly buffers: readonly Buffer[];
+}
+
+/** Why frames are no message of the kernel. */
+export class WireError extends Error {
+  override readonly name = "WireError";
+}
+
+const DELIMITER = Buffer.from("<IDS|MSG>");
+// Headers are a few hundred bytes; what is larger is not worth a parser.
+const LARGEST_HEADER_BYTES = 64 * 1024;
+
+/** The frames of a message as Jupyter's protocol 5.3 has them, without routing identities. */
+export function encodeMessage(message: ClientMessage, key: string): readonly Buffer[] {
+  const header = {
+    msg_id: message.id,
+    msg_type: message.type,
+    session: message.session,
+    username: "coppice",
+    date: new Date().toISOString(),
+    version: "5.3",
+  };
+  const signed = [header, {}, message.metadata ?? {}, message.content].map((part) =>
+    Buffer.from(JSON.stringify(part)),
+  );
+  return [DELIMITER, Buffer.from(signatureOf(signed, key)), ...signed];
+}
+
+/**
+ * Reads the frames of one message.
+ * @throws WireError for missing frames, a wrong signature or unusable headers.
+ */
+export function decodeMessage(frames: readonly Buffer[], key: string): KernelMessage {
+  const start = frames.findIndex((frame) => frame.equals(DELIMITER));
+  if (start < 0) throw new WireError("no delimiter");
+  const [signature, header, parentHeader, metadata, content, ...buffers] = frames.slice(start + 1);
+  if (!signature || !header || !parentHeader || !metadata || !content) throw new WireError("missing frames");
+  const expected = Buffer.from(signatureOf([header, parentHeader, metadata, content], key));
+  if (signature.length !== expected.length || !timingSafeEqual(signature, expected)) {
+    throw new WireError("wrong signature");
+  }
+  const fields = headerFields(header);
+  const parent = headerFields(parentHeader);
+  const id = textIn(fields, "msg_id");
+  const type = textIn(fields, "msg_type");
+  if (id === undefined || type === undefined) throw new WireError("a header without msg_id or msg_type");
+  return {
+    id,
+    type,
+    date: textIn(fields, "date"),
+    parentId: textIn(parent, "msg_id"),
+    metadata,
+    content,
+    buffers,
+  };
+}
+
+function signatureOf(parts: readonly Buffer[], key: string): string {
+  const hmac = createHmac("sha256", key);
+  for (const part of parts) hmac.update(part);
+  return hmac.digest("hex");
+}
+
+function headerFields(header: Buffer): object {
+  if (header.length > LARGEST_HEADER_BYTES) throw new WireError("an oversized header");
+  let fields: unknown;
+  try {
+    fields = JSON.parse(header.toString("utf8"));
+  } catch (error) {
+    throw new WireError("a header that is no JSON", { cause: error });
+  }
+  if (typeof fields !== "object" || fields === null) throw new WireError("a header that is no object");
+  return fields;
+}
+
+function textIn(fields: object, name: string): string | undefined {
+  const value: unknown = Object.hasOwn(fields, name) ? Reflect.get(fields, name) : undefined;
+  return typeof value === "string" ? value : undefined;
+}
