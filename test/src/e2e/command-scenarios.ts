@@ -1,0 +1,124 @@
+import assert from "node:assert/strict";
+import { it } from "node:test";
+import { CommandExitError, InvalidArgumentError, type Sandbox, TimeoutError } from "e2b";
+import { eventually } from "../harness/eventually.js";
+import { isRunning } from "../harness/running-processes.js";
+
+/** What `sandbox.commands` does, whichever way the SDK reaches the server. Declares tests in the describe around it. */
+export function commandScenarios(sandbox: () => Sandbox): void {
+  it("gives back what a command wrote to stdout and stderr", async () => {
+    const written: string[] = [];
+    const result = await sandbox().commands.run("echo out; echo wrong >&2; printf 'h\\303\\251\\n'", {
+      onStdout: (data) => void written.push(data),
+    });
+    assert.equal(result.stdout, "out\nhé\n");
+    assert.equal(result.stderr, "wrong\n");
+    assert.equal(result.exitCode, 0);
+    assert.equal(written.join(""), "out\nhé\n");
+  });
+
+  it("raises what a command failed with: its exit code and its output", async () => {
+    await assert.rejects(sandbox().commands.run("echo partly; echo broken >&2; exit 3"), (error) => {
+      assert.ok(error instanceof CommandExitError, String(error));
+      assert.equal(error.exitCode, 3);
+      assert.equal(error.stdout, "partly\n");
+      assert.equal(error.stderr, "broken\n");
+      assert.equal(error.error, "exit status 3");
+      return true;
+    });
+  });
+
+  it("takes environment variables as they are, whatever is in them", async () => {
+    const value = `"quotes" $HOME \\ 'and' \n a line`;
+    const { stdout } = await sandbox().commands.run('printf %s "$ODD"', { envs: { ODD: value } });
+    assert.equal(stdout, value);
+  });
+
+  it("runs in the directory it is told, and refuses one that is not there", async () => {
+    await sandbox().commands.run("mkdir -p inner/deep");
+    const { stdout } = await sandbox().commands.run("basename $PWD", { cwd: "inner/deep" });
+    assert.equal(stdout, "deep\n");
+    await assert.rejects(sandbox().commands.run("true", { cwd: "/does/not/exist" }), (error) => {
+      assert.ok(error instanceof InvalidArgumentError, String(error));
+      assert.match(error.message, /cwd '\/does\/not\/exist' does not exist/);
+      return true;
+    });
+  });
+
+  it("feeds stdin until it is closed", async () => {
+    const handle = await sandbox().commands.run("cat", { background: true, stdin: true });
+    await sandbox().commands.sendStdin(handle.pid, "first ");
+    await handle.sendStdin("second\n");
+    await handle.closeStdin();
+    assert.equal((await handle.wait()).stdout, "first second\n");
+  });
+
+  it("has no stdin unless it is asked for", async () => {
+    assert.equal((await sandbox().commands.run("cat; echo end")).stdout, "end\n");
+  });
+
+  it("lists a background command by its real pid, and kills it once", async () => {
+    const handle = await sandbox().commands.run("exec sleep 300", { background: true });
+    const listed = (await sandbox().commands.list()).find(({ pid }) => pid === handle.pid);
+    assert.deepEqual(listed?.args, ["-l", "-c", "exec sleep 300"]);
+    await sandbox().commands.run(`kill -0 ${handle.pid}`);
+
+    assert.equal(await sandbox().commands.kill(handle.pid), true);
+    await assert.rejects(handle.wait(), (error) => {
+      assert.ok(error instanceof CommandExitError, String(error));
+      assert.equal(error.exitCode, -1);
+      assert.equal(error.error, "signal: killed");
+      return true;
+    });
+    await assert.rejects(sandbox().commands.run(`kill -0 ${handle.pid}`), CommandExitError);
+    assert.equal(await sandbox().commands.kill(handle.pid), false);
+    assert.equal(
+      (await sandbox().commands.list()).some(({ pid }) => pid === handle.pid),
+      false,
+    );
+  });
+
+  it("goes on without its client, which may connect again", async () => {
+    const go = `go-${Math.random().toString(36).slice(2)}`;
+    const handle = await sandbox().commands.run(
+      `while [ ! -e ${go} ]; do sleep 0.05; done; echo still here; exit 4`,
+      {
+        background: true,
+      },
+    );
+    await handle.disconnect();
+    const again = await sandbox().commands.connect(handle.pid);
+    assert.equal(again.pid, handle.pid);
+    await sandbox().commands.run(`touch ${go}`);
+    await assert.rejects(again.wait(), (error) => {
+      assert.ok(error instanceof CommandExitError, String(error));
+      assert.equal(error.exitCode, 4);
+      assert.equal(error.stdout, "still here\n");
+      return true;
+    });
+    // Its end is kept for those who come late.
+    const late = await sandbox().commands.connect(handle.pid);
+    await assert.rejects(late.wait(), (error) => error instanceof CommandExitError && error.exitCode === 4);
+  });
+
+  it("ends a command whose time is up", async () => {
+    const pidFile = `pid-${Math.random().toString(36).slice(2)}`;
+    await assert.rejects(
+      sandbox().commands.run(`echo $$ > ${pidFile}; exec sleep 300`, { timeoutMs: 1_000 }),
+      (error) => {
+        assert.ok(error instanceof TimeoutError, String(error));
+        assert.match(error.message, /deadline_exceeded/);
+        return true;
+      },
+    );
+    const pid = Number(await sandbox().files.read(pidFile));
+    await eventually(`the end of process ${pid}`, async () => !(await isRunning(pid)));
+  });
+
+  it("carries a lot of output, whole and in order", async () => {
+    const { stdout } = await sandbox().commands.run("seq 1 300000");
+    const lines = stdout.split("\n");
+    assert.equal(lines.length, 300_001);
+    assert.ok(lines.slice(0, -1).every((line, index) => line === String(index + 1)));
+  });
+}

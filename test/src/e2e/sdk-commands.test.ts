@@ -1,0 +1,20 @@
+import { after, before, describe } from "node:test";
+import { Sandbox } from "e2b";
+import type { TestServer } from "@coppice/core/testing";
+import { pointSdkAt } from "../harness/point-sdk-at.js";
+import { startFullServer } from "../harness/start-full-server.js";
+import { commandScenarios } from "./command-scenarios.js";
+
+describe("commands through the e2b SDK", () => {
+  let server: TestServer;
+  let sandbox: Sandbox;
+
+  before(async () => {
+    server = await startFullServer();
+    pointSdkAt(server.url);
+    sandbox = await Sandbox.create();
+  });
+  after(() => server.stop());
+
+  commandScenarios(() => sandbox);
+});

@@ -1,0 +1,22 @@
+import { setTimeout as pause } from "node:timers/promises";
+
+const POLL_MS = 25;
+
+/**
+ * Waits until a check answers something truthy and resolves with it.
+ * @throws Error naming what was waited for, and the last answer, after `timeoutMs`.
+ */
+export async function eventually<T>(
+  what: string,
+  check: () => T | Promise<T>,
+  timeoutMs = 5_000,
+): Promise<NonNullable<T>> {
+  const deadline = performance.now() + timeoutMs;
+  for (;;) {
+    const answer = await check();
+    if (answer) return answer;
+    if (performance.now() > deadline)
+      throw new Error(`${what}: not within ${timeoutMs} ms (last: ${String(answer)})`);
+    await pause(POLL_MS);
+  }
+}

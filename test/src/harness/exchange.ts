@@ -1,0 +1,50 @@
+import { Agent, type IncomingHttpHeaders, request } from "node:http";
+
+export interface ExchangeOptions {
+  readonly method?: string;
+  /** Path and query, sent as they are. */
+  readonly path?: string;
+  readonly headers?: Readonly<Record<string, string>>;
+  readonly body?: string | Uint8Array;
+  readonly agent?: Agent;
+}
+
+/** A whole HTTP answer. */
+export interface Answer {
+  readonly status: number;
+  readonly headers: IncomingHttpHeaders;
+  readonly body: Buffer;
+  readonly text: string;
+  /** The body as JSON. @throws SyntaxError when it is none. */
+  json(): unknown;
+}
+
+/** One HTTP exchange without the good manners of `fetch`: any Host, any header, any path. */
+export async function exchange(url: string, options: ExchangeOptions = {}): Promise<Answer> {
+  const { hostname, port } = new URL(url);
+  const { promise, resolve, reject } = Promise.withResolvers<Answer>();
+  const outgoing = request(
+    {
+      hostname,
+      port,
+      method: options.method ?? "GET",
+      path: options.path ?? "/",
+      headers: { ...options.headers },
+      agent: options.agent ?? false,
+    },
+    (incoming) => {
+      const chunks: Buffer[] = [];
+      incoming.on("data", (chunk: Buffer) => chunks.push(chunk));
+      incoming.on("error", reject);
+      incoming.on("end", () => {
+        const body = Buffer.concat(chunks);
+        const text = body.toString("utf8");
+        const { statusCode: status = 0, headers } = incoming;
+        resolve({ status, headers, body, text, json: () => JSON.parse(text) as unknown });
+      });
+    },
+  );
+  outgoing.on("error", reject);
+  outgoing.end(options.body);
+  return promise;
+}

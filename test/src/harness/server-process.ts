@@ -1,0 +1,134 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import { fileURLToPath } from "node:url";
+import { API_KEY } from "./api-key.js";
+import { PYTHON } from "./python.js";
+
+export const COPPICE = fileURLToPath(new URL("../../../core/bin/coppice.mjs", import.meta.url));
+
+const START_TIMEOUT_MS = 30_000;
+
+/** A folder with a configuration in it, the data of its server, and nothing else; removed by `remove`. */
+export interface Installation {
+  readonly directory: string;
+  readonly configFile: string;
+  remove(): Promise<void>;
+}
+
+export interface InstallationOptions {
+  /** Laid over the configuration, key by key at the top level. */
+  readonly config?: Readonly<Record<string, unknown>>;
+  /** Further plugins, and settings over the usual ones. */
+  readonly plugins?: Readonly<Record<string, unknown>>;
+}
+
+/**
+ * Writes a configuration with free ports, every plugin of the project, and the trees of sandboxes in
+ * the folder's `sandboxes`. JSON is YAML 1.2, so that is what the file has in it.
+ */
+export async function makeInstallation(options: InstallationOptions = {}): Promise<Installation> {
+  const directory = await mkdtemp(join(tmpdir(), "coppice-installation-"));
+  const configFile = join(directory, "coppice.yaml");
+  const listener = { host: "127.0.0.1", port: 0 };
+  const config = {
+    listeners: { api: listener, ops: listener },
+    dataDir: join(directory, "data"),
+    log: { level: "warn" },
+    http: { drainTimeout: "500ms" },
+    ...options.config,
+    plugins: {
+      "sandbox-api": { apiKeys: [API_KEY] },
+      "envd-compat": {},
+      "commands": {},
+      "files": {},
+      "jupyter": { python: PYTHON },
+      "local-process": {},
+      ...options.plugins,
+    },
+  };
+  await writeFile(configFile, JSON.stringify(config, undefined, 2));
+  return { directory, configFile, remove: () => rm(directory, { recursive: true, force: true }) };
+}
+
+/** How a process ended, as Node tells it. */
+export interface ProcessEnd {
+  readonly code: number | null;
+  readonly signal: NodeJS.Signals | null;
+}
+
+/** `coppice start` as a process of its own. */
+export class ServerProcess implements AsyncDisposable {
+  readonly pid: number;
+  /** Base URLs by listener. */
+  readonly urls: Readonly<Record<string, string>>;
+  readonly ended: Promise<ProcessEnd>;
+  readonly #child: ChildProcess;
+
+  private constructor(
+    child: ChildProcess,
+    urls: Readonly<Record<string, string>>,
+    ended: Promise<ProcessEnd>,
+  ) {
+    this.#child = child;
+    this.pid = child.pid ?? 0;
+    this.urls = urls;
+    this.ended = ended;
+  }
+
+  /**
+   * Starts a server and waits until it has said where it serves.
+   * @throws Error with all that it printed when it ends, or says nothing, instead.
+   */
+  static async start(configFile: string, environment: NodeJS.ProcessEnv = {}): Promise<ServerProcess> {
+    const child = spawn(process.execPath, [COPPICE, "start", configFile], {
+      env: { ...process.env, ...environment },
+      stdio: ["ignore", "pipe", "pipe"],
+    });
+    const ended = once(child, "exit").then(([code, signal]) => ({ code, signal }) as ProcessEnd);
+    const printed: string[] = [];
+    const urls: Record<string, string> = {};
+    const { promise: serving, resolve } = Promise.withResolvers<"serving">();
+    for (const stream of [child.stdout, child.stderr]) {
+      createInterface({ input: stream }).on("line", (line) => {
+        printed.push(line);
+        const [, name, url] = /^ {2}(\w+) +(https?:\/\/\S+)$/.exec(line) ?? [];
+        if (name !== undefined && url !== undefined) urls[name] = url;
+        // What follows the addresses, so all of them have been seen.
+        if (line.includes("E2B_API_URL=")) resolve("serving");
+      });
+    }
+    const timer = new AbortController();
+    const slow = new Promise<"slow">((give) => {
+      const handle = setTimeout(() => give("slow"), START_TIMEOUT_MS);
+      timer.signal.addEventListener("abort", () => clearTimeout(handle));
+    });
+    const outcome = await Promise.race([serving, ended, slow]);
+    timer.abort();
+    if (outcome === "serving") return new ServerProcess(child, urls, ended);
+    child.kill("SIGKILL");
+    throw new Error(`the server did not start (${JSON.stringify(outcome)}):\n${printed.join("\n")}`);
+  }
+
+  /** The listener that takes everything. */
+  get url(): string {
+    return this.urls["api"] ?? "";
+  }
+
+  signal(signal: NodeJS.Signals): void {
+    this.#child.kill(signal);
+  }
+
+  /** Stops gracefully; resolves with how it ended. */
+  async stop(): Promise<ProcessEnd> {
+    this.signal("SIGTERM");
+    return this.ended;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.stop();
+  }
+}
