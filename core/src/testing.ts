@@ -12,3 +12,22 @@ export {
 } from "./testing/memory-backend.js";
 export { MemoryFiles } from "./testing/memory-files.js";
 export type { Program, ScriptedProcess } from "./testing/memory-process.js";
+export { runConformance, type ConformOptions } from "./testing/conform.js";
+export {
+  CaseSkipped,
+  type ConformanceCase,
+  type ConformanceGroup,
+  type ConformanceSubject,
+  type Facet,
+  type Need,
+} from "./testing/conformance/conformance-case.js";
+export { conformanceCases } from "./testing/conformance/conformance-cases.js";
+export type {
+  Canary,
+  ConformanceContext,
+  Finished,
+  ScriptOptions,
+  StartOptions,
+} from "./testing/conformance/conformance-context.js";
+export { runCase, type ConformanceResult } from "./testing/conformance/run-case.js";
+export { testConformance } from "./testing/conformance/test-conformance.js";

@@ -1,0 +1,58 @@
+import { messageOf } from "../kernel/errors.js";
+import type { Plugin } from "../plugin.js";
+import { Backends } from "../sandbox/backend.js";
+import type { ConformanceSubject } from "./conformance/conformance-case.js";
+import { conformanceCases } from "./conformance/conformance-cases.js";
+import { type ConformanceResult, runCase, warmUp } from "./conformance/run-case.js";
+import { startTestServer } from "./start-test-server.js";
+
+export interface ConformOptions {
+  /** Further plugins, with their settings, that the backend's plugin requires. */
+  readonly plugins?: readonly (readonly [plugin: Plugin, settings?: unknown])[];
+  /** Only this backend, where the plugin adds more than one; each of them when absent. */
+  readonly backend?: string;
+  /** Makes the sandboxes of the cases; template `base` without limits when absent. */
+  readonly specification?: ConformanceSubject["specification"];
+  /** Called after each case, as it ends. */
+  readonly onResult?: (result: ConformanceResult, backend: string) => void;
+  /** Ends the run after the case that is under way. */
+  readonly signal?: AbortSignal;
+}
+
+/**
+ * Boots a server with a backend's plugin and puts every backend that it adds through all cases.
+ * @returns one result for each case that was run, in order.
+ * @throws BootError when the server cannot start with it, Error when it adds no backend.
+ */
+export async function runConformance(
+  plugin: Plugin,
+  settings: unknown,
+  options: ConformOptions = {},
+): Promise<readonly ConformanceResult[]> {
+  await using server = await startTestServer({ plugins: [...(options.plugins ?? []), [plugin, settings]] });
+  const added = server.resolve(Backends).all();
+  const backends =
+    options.backend === undefined ? added : added.filter(({ name }) => name === options.backend);
+  if (backends.length === 0) throw new Error(`plugin '${plugin.name}' adds no backend to put to the test`);
+  const results: ConformanceResult[] = [];
+  for (const backend of backends) {
+    const subject: ConformanceSubject = {
+      backend,
+      ...(options.specification && { specification: options.specification }),
+      // The server stops it.
+      [Symbol.asyncDispose]: () => Promise.resolve(),
+    };
+    await warmUp(subject).catch((error: unknown) => {
+      throw new Error(`backend '${backend.name}' cannot make a working sandbox: ${messageOf(error)}`, {
+        cause: error,
+      });
+    });
+    for (const each of conformanceCases) {
+      if (options.signal?.aborted) return results;
+      const result = await runCase(each, subject);
+      results.push(result);
+      options.onResult?.(result, backend.name);
+    }
+  }
+  return results;
+}

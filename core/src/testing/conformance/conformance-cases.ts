@@ -1,0 +1,17 @@
+import type { ConformanceCase } from "./conformance-case.js";
+import { facetCases } from "./facet-cases.js";
+import { fileCases } from "./file-cases.js";
+import { isolationCases } from "./isolation-cases.js";
+import { networkCases } from "./network-cases.js";
+import { processCases } from "./process-cases.js";
+import { provisionCases } from "./provision-cases.js";
+
+/** Every promise that a backend makes, in the order in which they are best understood. */
+export const conformanceCases: readonly ConformanceCase[] = [
+  ...provisionCases,
+  ...processCases,
+  ...fileCases,
+  ...networkCases,
+  ...facetCases,
+  ...isolationCases,
+];

@@ -1,0 +1,242 @@
+import assert from "node:assert/strict";
+import { randomBytes } from "node:crypto";
+import { mkdtemp, readFile, readdir, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { type ErrorCode, SandboxError } from "../../kernel/errors.js";
+import type { Sandbox, SandboxBackend, SandboxSpec, User } from "../../sandbox/backend.js";
+import type { FileInfo } from "../../sandbox/files.js";
+import type { Command, Exit, Process } from "../../sandbox/process.js";
+import { CaseSkipped, type ConformanceSubject } from "./conformance-case.js";
+
+const PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const POLL_MS = 20;
+
+/** A process that has ended, and everything it wrote. */
+export interface Finished {
+  readonly exit: Exit;
+  readonly stdout: Buffer;
+  readonly stderr: Buffer;
+}
+
+/** A directory of the host that no sandbox may read or change through its files. */
+export interface Canary {
+  /** Absolute path on the host. */
+  readonly directory: string;
+  /** A file in it. */
+  readonly file: string;
+  readonly secret: string;
+  /** @throws AssertionError when anything in the directory changed. */
+  verify(): Promise<void>;
+}
+
+/** What else to say of a command. */
+export interface StartOptions extends Partial<Omit<Command, "path" | "args">> {
+  /** Another sandbox than the case's own. */
+  readonly in?: Sandbox;
+}
+
+export interface ScriptOptions extends StartOptions {
+  readonly args?: readonly string[];
+}
+
+/** What a case works with: a sandbox of its own, and short ways to say things. */
+export class ConformanceContext {
+  readonly backend: SandboxBackend;
+  readonly subject: ConformanceSubject;
+  /** Ids of all sandboxes that this run asked for. */
+  readonly ids: string[] = [];
+  readonly #sandboxes: Sandbox[] = [];
+  readonly #canaries: string[] = [];
+  #own: { readonly sandbox: Sandbox; readonly user: User } | undefined;
+
+  constructor(subject: ConformanceSubject) {
+    this.subject = subject;
+    this.backend = subject.backend;
+  }
+
+  /** Makes the sandbox of the case. */
+  async open(): Promise<void> {
+    const sandbox = await this.provision();
+    this.#own = { sandbox, user: await sandbox.user() };
+  }
+
+  /** Destroys every sandbox of the case. */
+  async close(): Promise<void> {
+    const endings = await Promise.allSettled(this.#sandboxes.map((sandbox) => sandbox.destroy()));
+    for (const directory of this.#canaries) await rm(directory, { recursive: true, force: true });
+    const failures = endings.flatMap((ending) => (ending.status === "rejected" ? [ending.reason] : []));
+    if (failures.length > 0) throw new AggregateError(failures, "a sandbox could not be destroyed");
+  }
+
+  get sandbox(): Sandbox {
+    return this.#opened.sandbox;
+  }
+
+  /** The sandbox's default user. */
+  get user(): User {
+    return this.#opened.user;
+  }
+
+  /** Makes another sandbox, which ends with the case. */
+  async provision(signal: AbortSignal = new AbortController().signal): Promise<Sandbox> {
+    const spec: SandboxSpec = {
+      template: "base",
+      limits: {},
+      allowInternetAccess: true,
+      ...this.subject.specification,
+      id: `conform${randomBytes(8).toString("hex")}`,
+    };
+    this.ids.push(spec.id);
+    const sandbox = await this.backend.provision(spec, signal);
+    this.#sandboxes.push(sandbox);
+    return sandbox;
+  }
+
+  /** A path in the home of the default user. */
+  home(name: string): string {
+    return `${this.user.home}/${name}`;
+  }
+
+  /** The least environment that a server would give. */
+  environment(sandbox: Sandbox = this.sandbox): Record<string, string> {
+    const { name, home } = this.user;
+    return { PATH, HOME: home, USER: name, LOGNAME: name, E2B_SANDBOX_ID: sandbox.id };
+  }
+
+  /** Starts a program in the home. */
+  async startProgram(
+    path: string,
+    args: readonly string[] = [],
+    options: StartOptions = {},
+  ): Promise<Process> {
+    const { in: sandbox = this.sandbox, env, ...command } = options;
+    return sandbox.spawn({ path, args, env: { ...this.environment(sandbox), ...env }, ...command });
+  }
+
+  /** Starts a shell script in the home; `$1` and on are `args`. */
+  async start(script: string, { args = [], ...options }: ScriptOptions = {}): Promise<Process> {
+    return this.startProgram("/bin/sh", ["-c", script, "sh", ...args], options);
+  }
+
+  /** Runs a shell script to its end, with an empty stdin. */
+  async shell(script: string, options: ScriptOptions = {}): Promise<Finished> {
+    return this.finish(await this.start(script, { input: "none", ...options }));
+  }
+
+  /** Runs a shell script that has to succeed. Returns its stdout as text. */
+  async succeed(script: string, options: ScriptOptions = {}): Promise<string> {
+    const finished = await this.shell(script, options);
+    assert.deepEqual(finished.exit, { code: 0 }, `script failed: ${script}\n${finished.stderr.toString()}`);
+    return finished.stdout.toString();
+  }
+
+  /** Waits for the end of a process and of its output. */
+  async finish(process: Process): Promise<Finished> {
+    const stdout: Uint8Array[] = [];
+    const stderr: Uint8Array[] = [];
+    for await (const { stream, data } of process.output) (stream === "stderr" ? stderr : stdout).push(data);
+    return { exit: await process.exit, stdout: Buffer.concat(stdout), stderr: Buffer.concat(stderr) };
+  }
+
+  async write(path: string, data: string | Uint8Array | AsyncIterable<Uint8Array>): Promise<FileInfo> {
+    const isStream = typeof data !== "string" && !(data instanceof Uint8Array);
+    return this.sandbox.files.write(path, isStream ? data : chunked(Buffer.from(data)));
+  }
+
+  async read(path: string, sandbox: Sandbox = this.sandbox): Promise<Buffer> {
+    await using file = await sandbox.files.read(path);
+    return Buffer.concat(await Array.fromAsync(file.content()));
+  }
+
+  async list(path: string, depth = 1): Promise<FileInfo[]> {
+    return Array.fromAsync(this.sandbox.files.list(path, depth));
+  }
+
+  /** @throws AssertionError unless the promise is rejected with a SandboxError of one of the codes. */
+  async refuses(
+    what: Promise<unknown> | (() => Promise<unknown>),
+    codes: ErrorCode | readonly ErrorCode[],
+    message?: RegExp,
+  ): Promise<void> {
+    await assert.rejects(what, (error) => {
+      assert.ok(error instanceof SandboxError, `expected a SandboxError, got ${String(error)}`);
+      assert.ok(
+        [codes].flat().includes(error.code),
+        `expected ${String(codes)}, got ${error.code}: ${error.message}`,
+      );
+      if (message !== undefined) assert.match(error.message, message);
+      return true;
+    });
+  }
+
+  /** Waits for something to become true. @throws AssertionError that says what did not. */
+  async until(what: string, check: () => Promise<boolean> | boolean, timeoutMs = 5_000): Promise<void> {
+    const endMs = performance.now() + timeoutMs;
+    while (!(await check())) {
+      assert.ok(performance.now() < endMs, `${what}: not within ${timeoutMs} ms`);
+      await sleep(POLL_MS);
+    }
+  }
+
+  /** @throws AssertionError when the promise does not settle in time. */
+  async within<T>(timeoutMs: number, what: string, promise: Promise<T>): Promise<T> {
+    const late = new AbortController();
+    try {
+      return await Promise.race([
+        promise,
+        sleep(timeoutMs, undefined, { signal: late.signal }).then(() =>
+          assert.fail(`${what}: not within ${timeoutMs} ms`),
+        ),
+      ]);
+    } finally {
+      late.abort();
+    }
+  }
+
+  /** Whether a process is alive, as other processes of the sandbox see it. */
+  async isAlive(pid: number | string, sandbox: Sandbox = this.sandbox): Promise<boolean> {
+    const { exit } = await this.shell('kill -0 "$1"', { args: [String(pid)], in: sandbox });
+    return exit.code === 0;
+  }
+
+  /** Skips the case where the sandbox lacks a program. */
+  async requireProgram(name: string): Promise<void> {
+    const { exit } = await this.shell('command -v "$1"', { args: [name] });
+    if (exit.code !== 0) throw new CaseSkipped(`the sandbox has no ${name}`);
+  }
+
+  async canary(): Promise<Canary> {
+    const directory = await mkdtemp(join(tmpdir(), "coppice-canary-"));
+    this.#canaries.push(directory);
+    const file = join(directory, "secret.txt");
+    const secret = randomBytes(16).toString("hex");
+    await writeFile(file, secret);
+    return {
+      directory,
+      file,
+      secret,
+      async verify() {
+        assert.deepEqual(
+          await readdir(directory),
+          ["secret.txt"],
+          "the sandbox changed a directory of the host",
+        );
+        assert.equal(await readFile(file, "utf8"), secret, "the sandbox changed a file of the host");
+      },
+    };
+  }
+
+  get #opened(): { readonly sandbox: Sandbox; readonly user: User } {
+    assert.ok(this.#own, "the case has no sandbox yet");
+    return this.#own;
+  }
+}
+
+/** The bytes of a buffer, in pieces. */
+export async function* chunked(data: Uint8Array, chunkBytes = 65_536): AsyncGenerator<Uint8Array> {
+  for (let start = 0; start < data.byteLength; start += chunkBytes) {
+    yield data.subarray(start, start + chunkBytes);
+  }
+}

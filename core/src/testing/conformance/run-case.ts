@@ -1,0 +1,94 @@
+import { messageOf } from "../../kernel/errors.js";
+import {
+  CaseSkipped,
+  type ConformanceCase,
+  type ConformanceGroup,
+  type ConformanceSubject,
+  type Need,
+} from "./conformance-case.js";
+import { ConformanceContext } from "./conformance-context.js";
+import { findLeaks, takeHostSnapshot } from "./host-snapshot.js";
+
+const CASE_TIMEOUT_MS = 30_000;
+
+/** How one case went. */
+export interface ConformanceResult {
+  readonly name: string;
+  readonly group: ConformanceGroup;
+  readonly outcome: "passed" | "failed" | "skipped";
+  /** Why it was skipped, or what failed. */
+  readonly reason?: string | undefined;
+  /** What was thrown, when it failed. */
+  readonly error?: unknown;
+  readonly durationMs: number;
+}
+
+/**
+ * Runs one case in a sandbox of its own and looks for what it leaves behind. Never rejects.
+ * Cases are run one at a time: the descriptors of this process are counted.
+ */
+export async function runCase(
+  each: ConformanceCase,
+  subject: ConformanceSubject,
+): Promise<ConformanceResult> {
+  const startedAtMs = performance.now();
+  const { name, group } = each;
+  const result = (outcome: ConformanceResult["outcome"], error?: unknown): ConformanceResult => ({
+    name,
+    group,
+    outcome,
+    ...(error !== undefined && { reason: messageOf(error) }),
+    ...(outcome === "failed" && { error }),
+    durationMs: performance.now() - startedAtMs,
+  });
+  try {
+    await attempt(each, subject);
+    return result("passed");
+  } catch (error) {
+    return result(error instanceof CaseSkipped ? "skipped" : "failed", error);
+  }
+}
+
+/** Lets a backend open what it keeps for all sandboxes, so that no case is blamed for it. */
+export async function warmUp(subject: ConformanceSubject): Promise<void> {
+  const context = new ConformanceContext(subject);
+  try {
+    await context.open();
+    await context.succeed("true");
+    await context.write(context.home("warm"), "up");
+    await context.read(context.home("warm"));
+  } finally {
+    await context.close();
+  }
+}
+
+async function attempt(each: ConformanceCase, subject: ConformanceSubject): Promise<void> {
+  const before = await takeHostSnapshot();
+  const context = new ConformanceContext(subject);
+  const problems: unknown[] = [];
+  const collect = (error: unknown): void => void problems.push(error);
+  await context.within(CASE_TIMEOUT_MS, "the case", runWithNeeds(each, context)).catch(collect);
+  await context.close().catch(collect);
+  const leaks = await findLeaks(subject, before, context.ids);
+  if (leaks.length > 0) problems.push(new Error(`left behind: ${leaks.join("; ")}`));
+  if (problems.length === 1) throw problems[0];
+  if (problems.length > 1) throw new AggregateError(problems, problems.map(messageOf).join("\n"));
+}
+
+async function runWithNeeds(each: ConformanceCase, context: ConformanceContext): Promise<void> {
+  await context.open();
+  for (const need of each.needs ?? []) {
+    if (!isMet(need, context)) throw new CaseSkipped(unmetReason(need));
+  }
+  await each.run(context);
+}
+
+function isMet(need: Need, { backend, sandbox }: ConformanceContext): boolean {
+  return need === "isolation" ? backend.isolated : sandbox[need] !== undefined;
+}
+
+function unmetReason(need: Need): string {
+  return need === "isolation"
+    ? "the backend declares that it does not isolate"
+    : `its sandboxes have no ${need}`;
+}

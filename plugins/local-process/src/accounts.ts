@@ -1,0 +1,24 @@
+import { SandboxError } from "@coppice/core";
+import type { User } from "@coppice/core/backend";
+
+const uid = process.getuid?.() ?? 0;
+const gid = process.getgid?.() ?? 0;
+
+/** The accounts of a sandbox. There is no isolation: both are the account that the server runs as. */
+const ACCOUNTS: readonly User[] = [
+  { name: "user", uid, gid, home: "/home/user", shell: "/bin/bash" },
+  { name: "root", uid, gid, home: "/root", shell: "/bin/bash" },
+];
+
+/** @throws SandboxError not_found for another name than `user` (the default) and `root`. */
+export function findAccount(name = "user"): User {
+  const account = ACCOUNTS.find((candidate) => candidate.name === name);
+  if (account === undefined) throw new SandboxError("not_found", `unknown user ${name}`);
+  return account;
+}
+
+/** The name of a uid in a sandbox, the number as text where it has none. Groups are named alike. */
+export function accountName(id: number): string {
+  if (id === uid) return "user";
+  return id === 0 ? "root" : String(id);
+}

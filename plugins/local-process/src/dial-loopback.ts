@@ -1,0 +1,28 @@
+import { once } from "node:events";
+import { type Socket, connect } from "node:net";
+import { SandboxError, messageOf } from "@coppice/core";
+
+const LOOPBACK = ["127.0.0.1", "::1"];
+
+/**
+ * Connects to whoever listens on a port of this host's loopback addresses.
+ * @throws SandboxError failed_precondition when nobody does, or the signal's reason.
+ */
+export async function dialLoopback(port: number, signal: AbortSignal): Promise<Socket> {
+  let reason: unknown;
+  for (const host of LOOPBACK) {
+    signal.throwIfAborted();
+    const socket = connect({ host, port, noDelay: true, allowHalfOpen: true });
+    try {
+      await once(socket, "connect", { signal });
+      return socket;
+    } catch (error) {
+      socket.destroy();
+      signal.throwIfAborted();
+      reason ??= error;
+    }
+  }
+  throw new SandboxError("failed_precondition", `cannot connect to port ${port}: ${messageOf(reason)}`, {
+    cause: reason,
+  });
+}

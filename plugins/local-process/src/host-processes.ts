@@ -1,0 +1,72 @@
+import { execFile } from "node:child_process";
+import { readFile, readdir, readlink } from "node:fs/promises";
+import { setTimeout as sleep } from "node:timers/promises";
+import { promisify } from "node:util";
+import { SandboxError } from "@coppice/core";
+
+const run = promisify(execFile);
+const AT_ONCE = 32;
+
+/** In every process of a sandbox: the host path of its tree, which no other sandbox of this host has. */
+export const ROOT_VARIABLE = "COPPICE_SANDBOX_ROOT";
+
+/**
+ * The processes of this host that come from a sandbox: by the variable in their environment, or, where
+ * they cleared it, by a working directory inside the sandbox's tree.
+ */
+export async function findProcesses(root: string): Promise<readonly number[]> {
+  return process.platform === "linux" ? findInProc(root) : findByCommand(root);
+}
+
+async function findInProc(root: string): Promise<readonly number[]> {
+  const pids = (await readdir("/proc")).map(Number).filter((pid) => pid > 0 && pid !== process.pid);
+  const found: number[] = [];
+  while (pids.length > 0) {
+    const some = pids.splice(0, AT_ONCE);
+    const belong = await Promise.all(some.map((pid) => belongsTo(pid, root)));
+    found.push(...some.filter((_, index) => belong[index]));
+  }
+  return found;
+}
+
+async function belongsTo(pid: number, root: string): Promise<boolean> {
+  const cwd = await readlink(`/proc/${pid}/cwd`).catch(() => "");
+  if (cwd === root || cwd.startsWith(`${root}/`)) return true;
+  const environment = await readFile(`/proc/${pid}/environ`, "latin1").catch(() => "");
+  return `\0${environment}`.includes(`\0${ROOT_VARIABLE}=${Buffer.from(root).toString("latin1")}\0`);
+}
+
+// Best effort: `ps` shows the environment of the caller's own processes, in one line with the command.
+async function findByCommand(root: string): Promise<readonly number[]> {
+  const flags = process.platform === "darwin" ? "-axwwE" : "-axwwe";
+  const { stdout } = await run("ps", [flags, "-o", "pid=,command="], { maxBuffer: 64 * 1_048_576 });
+  return stdout
+    .split("\n")
+    .filter((line) => line.includes(`${ROOT_VARIABLE}=${root}`))
+    .map((line) => Number.parseInt(line, 10))
+    .filter((pid) => pid > 0 && pid !== process.pid);
+}
+
+/**
+ * Ends every process of a sandbox, those that left their group, session and parent included: looks again
+ * until none is found, because what it kills may be forking.
+ * @throws SandboxError internal when some are still there after `timeoutMs`.
+ */
+export async function killProcesses(root: string, timeoutMs: number): Promise<void> {
+  const startedAtMs = performance.now();
+  for (let pauseMs = 1; ; pauseMs = Math.min(pauseMs * 2, 50)) {
+    const pids = await findProcesses(root);
+    if (pids.length === 0) return;
+    if (performance.now() - startedAtMs > timeoutMs) {
+      throw new SandboxError("internal", `processes ${pids.join(", ")} do not end`);
+    }
+    for (const pid of pids) {
+      try {
+        process.kill(pid, "SIGKILL");
+      } catch {
+        // Gone since it was seen, or not ours to kill: then the next look finds it and time runs out.
+      }
+    }
+    await sleep(pauseMs);
+  }
+}

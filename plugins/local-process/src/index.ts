@@ -1,0 +1,2 @@
+export { plugin as default } from "./plugin.js";
+export { LocalProcessBackend, type LocalProcessSettings } from "./local-process-backend.js";

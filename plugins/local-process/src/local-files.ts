@@ -1,0 +1,334 @@
+import { randomUUID } from "node:crypto";
+import { closeSync, constants, fchmodSync, openSync, renameSync, unlinkSync, writeSync } from "node:fs";
+import { type FileHandle, open, readdir, unlink } from "node:fs/promises";
+import { join } from "node:path";
+import { setImmediate as nextTurn } from "node:timers/promises";
+import { SandboxError } from "@coppice/core";
+import type { FileInfo, Files, OpenFile, ReadOptions, WriteOptions } from "@coppice/core/backend";
+import { describeEntry } from "./describe-entry.js";
+import { fileError } from "./file-error.js";
+import { removeTree } from "./remove-tree.js";
+import {
+  type Held,
+  type Place,
+  type ResolveOptions,
+  type Tree,
+  WalkError,
+  holdIfPresent,
+  makeDirectory,
+  openHeld,
+  openHeldSync,
+} from "./walk.js";
+
+const CHUNK_BYTES = 131_072;
+const NEW_FILE_MODE = 0o644;
+/** Entries listed before other work gets its turn: about 3 ms. */
+const ENTRIES_PER_TURN = 128;
+
+export interface LocalFilesOptions {
+  readonly tree: Tree;
+  /** Host path of the tree. */
+  readonly root: string;
+  /** Host path of a directory on the same file system that the sandbox does not show. */
+  readonly stage: string;
+  /** Bodies up to this many bytes are written in place, at once. */
+  readonly writeInPlaceLimit: number;
+}
+
+/** The files of a sandbox whose tree is a directory of this host. */
+export class LocalFiles implements Files {
+  readonly #tree: Tree;
+  readonly #root: string;
+  readonly #stage: string;
+  readonly #writeInPlaceLimit: number;
+  #isClosed = false;
+
+  constructor(options: LocalFilesOptions) {
+    this.#tree = options.tree;
+    this.#root = options.root;
+    this.#stage = options.stage;
+    this.#writeInPlaceLimit = options.writeInPlaceLimit;
+  }
+
+  /** From now on every operation fails. */
+  close(): void {
+    if (!this.#isClosed) this.#tree[Symbol.dispose]();
+    this.#isClosed = true;
+  }
+
+  async stat(path: string): Promise<FileInfo> {
+    return this.#describe(path);
+  }
+
+  async *list(path: string, depth: number): AsyncIterable<FileInfo> {
+    const turn = { entries: 0 };
+    try {
+      using place = this.#find(path, { follow: true });
+      if (!place.entry.stats.isDirectory()) {
+        throw new SandboxError("invalid_argument", `path is not a directory: ${path}`);
+      }
+      yield* this.#entries(place.entry, { path, depth, turn });
+    } catch (error) {
+      throw fileError(error, "lstat", path);
+    }
+  }
+
+  async read(path: string): Promise<OpenFile> {
+    let handle: FileHandle | undefined;
+    try {
+      using place = this.#find(path, { follow: true, missing: `path '${path}' does not exist` });
+      requireRegular(place.entry, `path '${path}'`);
+      handle = await openHeld(place.entry, constants.O_RDONLY);
+      return openFile(handle, describeEntry(this.#tree, place.entry, path), path);
+    } catch (error) {
+      await handle?.close();
+      throw fileError(error, "open", path);
+    }
+  }
+
+  async write(path: string, data: AsyncIterable<Uint8Array>, options: WriteOptions = {}): Promise<FileInfo> {
+    try {
+      // Refused before the body is taken, where that is possible.
+      this.#requireWritable(path);
+      const staged = await this.#receive(data);
+      if (staged.file === undefined) this.#writeInPlace(path, staged.chunks, options);
+      else await this.#moveIn(path, staged.file, options);
+      return this.#describe(path);
+    } catch (error) {
+      throw fileError(error, "write", path);
+    }
+  }
+
+  async makeDir(path: string): Promise<FileInfo> {
+    try {
+      using place = this.#resolve(path, { follow: true, makeParents: true });
+      if (place.entry?.stats.isDirectory()) {
+        throw new SandboxError("already_exists", `directory already exists: ${path}`);
+      }
+      if (place.entry !== undefined) {
+        throw new SandboxError("invalid_argument", `path already exists but it is not a directory: ${path}`);
+      }
+      makeDirectory(place.path);
+    } catch (error) {
+      throw fileError(error, "mkdir", path);
+    }
+    return this.#describe(path);
+  }
+
+  async move(source: string, destination: string): Promise<FileInfo> {
+    try {
+      using from = this.#find(source, { follow: false });
+      using to = this.#resolve(destination, { follow: false, makeParents: true });
+      renameSync(from.path, to.path);
+    } catch (error) {
+      throw fileError(error, "rename", source);
+    }
+    return this.#describe(destination);
+  }
+
+  async remove(path: string): Promise<void> {
+    try {
+      using place = this.#resolve(path, { follow: false });
+      if (place.resolved === "/") {
+        throw new SandboxError("invalid_argument", "the root directory cannot be removed");
+      }
+      if (place.entry !== undefined) await removeTree(place.path, this.#stage);
+    } catch (error) {
+      if (isMissing(error)) return;
+      throw fileError(error, "remove", path);
+    }
+  }
+
+  async hostPath(path: string): Promise<string> {
+    try {
+      using place = this.#find(path, { follow: true });
+      if (!place.entry.stats.isDirectory()) {
+        throw new SandboxError("invalid_argument", `path ${path} not a directory`);
+      }
+      return place.resolved === "/" ? this.#root : `${this.#root}${place.resolved}`;
+    } catch (error) {
+      throw fileError(error, "lstat", path);
+    }
+  }
+
+  #resolve(path: string, options: ResolveOptions): Place {
+    if (this.#isClosed) throw new SandboxError("unavailable", "the sandbox has ended");
+    return this.#tree.resolve(path, options);
+  }
+
+  /** Resolves a path that has to exist. @throws SandboxError not_found with the message `missing`. */
+  #find(path: string, options: { readonly follow: boolean; readonly missing?: string }): FoundPlace {
+    const missing = (cause?: unknown): SandboxError =>
+      new SandboxError("not_found", options.missing ?? `lstat ${path}: no such file or directory`, { cause });
+    let place: Place;
+    try {
+      place = this.#resolve(path, { follow: options.follow });
+    } catch (error) {
+      // `a/b` below a file `a` is as missing as any other.
+      throw isMissing(error) ? missing(error) : error;
+    }
+    if (place.entry === undefined) {
+      place[Symbol.dispose]();
+      throw missing();
+    }
+    return place as FoundPlace;
+  }
+
+  #describe(path: string): FileInfo {
+    try {
+      using place = this.#find(path, { follow: false });
+      return describeEntry(this.#tree, place.entry, path);
+    } catch (error) {
+      throw fileError(error, "lstat", path);
+    }
+  }
+
+  async *#entries(
+    directory: Held,
+    options: { readonly path: string; readonly depth: number; readonly turn: { entries: number } },
+  ): AsyncIterable<FileInfo> {
+    const { path, depth, turn } = options;
+    // As latin1, names keep their bytes, and the order of strings is the order of bytes.
+    const names = (await readdir(directory.path, { encoding: "latin1" })).sort();
+    for (const name of names) {
+      if (++turn.entries % ENTRIES_PER_TURN === 0) await nextTurn();
+      const bytes = Buffer.from(name, "latin1");
+      using held = holdIfPresent(Buffer.concat([Buffer.from(`${directory.path}/`), bytes]));
+      if (held === undefined) continue;
+      const entryPath = `${path === "/" ? "" : path.replace(/\/+$/, "")}/${bytes.toString()}`;
+      yield describeEntry(this.#tree, held, entryPath);
+      if (depth > 1 && held.stats.isDirectory()) {
+        yield* this.#entries(held, { path: entryPath, depth: depth - 1, turn });
+      }
+    }
+  }
+
+  #requireWritable(path: string): void {
+    try {
+      using place = this.#resolve(path, { follow: true });
+      if (place.entry !== undefined) requireWritable(place.entry, path);
+    } catch (error) {
+      if (!(error instanceof WalkError && error.code === "ENOENT")) throw error;
+    }
+  }
+
+  /** Takes a whole body: small ones stay in memory, others go to a file of the stage. */
+  async #receive(
+    data: AsyncIterable<Uint8Array>,
+  ): Promise<{ chunks: Uint8Array[]; file: string | undefined }> {
+    const chunks: Uint8Array[] = [];
+    let sizeBytes = 0;
+    let file: string | undefined;
+    let handle: FileHandle | undefined;
+    try {
+      for await (const chunk of data) {
+        sizeBytes += chunk.byteLength;
+        if (handle === undefined && sizeBytes <= this.#writeInPlaceLimit) {
+          // A copy: the owner of the chunk may fill it again.
+          chunks.push(Uint8Array.from(chunk));
+          continue;
+        }
+        if (handle === undefined) {
+          file = join(this.#stage, randomUUID());
+          handle = await open(file, "wx", 0o600);
+          for (const held of chunks.splice(0)) await writeAll(handle, held);
+        }
+        await writeAll(handle, chunk);
+      }
+      await handle?.close();
+      return { chunks, file };
+    } catch (error) {
+      await handle?.close().catch(() => undefined);
+      if (file !== undefined) await unlink(file).catch(() => undefined);
+      throw error;
+    }
+  }
+
+  /**
+   * Writes a small file without leaving the thread, so that of two writers one comes second, and whoever
+   * watches sees one creation, one change of mode and one write.
+   */
+  #writeInPlace(path: string, chunks: readonly Uint8Array[], options: WriteOptions): void {
+    using place = this.#resolve(path, { follow: true, makeParents: true });
+    let descriptor: number;
+    if (place.entry !== undefined) {
+      requireWritable(place.entry, path);
+      descriptor = openHeldSync(place.entry, constants.O_WRONLY | constants.O_TRUNC);
+    } else {
+      const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW;
+      descriptor = openSync(place.path, flags, 0o600);
+    }
+    try {
+      // Whatever the umask of the server says.
+      if (place.entry === undefined) fchmodSync(descriptor, options.mode ?? NEW_FILE_MODE);
+      const body = chunks.length === 1 && chunks[0] !== undefined ? chunks[0] : Buffer.concat(chunks);
+      for (let written = 0; written < body.byteLength;) written += writeSync(descriptor, body, written);
+    } catch (error) {
+      if (place.entry === undefined) unlinkSync(place.path);
+      throw error;
+    } finally {
+      closeSync(descriptor);
+    }
+  }
+
+  async #moveIn(path: string, file: string, options: WriteOptions): Promise<void> {
+    try {
+      using place = this.#resolve(path, { follow: true, makeParents: true });
+      if (place.entry !== undefined) requireWritable(place.entry, path);
+      const mode =
+        place.entry === undefined ? (options.mode ?? NEW_FILE_MODE) : place.entry.stats.mode & 0o7777;
+      const descriptor = openSync(file, constants.O_RDONLY);
+      fchmodSync(descriptor, mode);
+      closeSync(descriptor);
+      renameSync(file, place.path);
+    } catch (error) {
+      await unlink(file).catch(() => undefined);
+      throw error;
+    }
+  }
+}
+
+type FoundPlace = Place & { readonly entry: Held };
+
+function isMissing(error: unknown): boolean {
+  return error instanceof WalkError && (error.code === "ENOENT" || error.code === "ENOTDIR");
+}
+
+function openFile(handle: FileHandle, info: FileInfo, path: string): OpenFile {
+  return {
+    info,
+    async *content({ offset = 0, length = Number.POSITIVE_INFINITY }: ReadOptions = {}) {
+      let position = offset;
+      let left = length;
+      try {
+        while (left > 0) {
+          const buffer = Buffer.allocUnsafeSlow(Math.min(CHUNK_BYTES, left));
+          const { bytesRead } = await handle.read(buffer, 0, buffer.byteLength, position);
+          if (bytesRead === 0) return;
+          position += bytesRead;
+          left -= bytesRead;
+          yield buffer.subarray(0, bytesRead);
+        }
+      } catch (error) {
+        throw fileError(error, "read", path);
+      }
+    },
+    [Symbol.asyncDispose]: () => handle.close(),
+  };
+}
+
+async function writeAll(handle: FileHandle, data: Uint8Array): Promise<void> {
+  for (let written = 0; written < data.byteLength;) {
+    written += (await handle.write(data, written)).bytesWritten;
+  }
+}
+
+function requireWritable(entry: Held, path: string): void {
+  if (entry.stats.isDirectory()) throw new SandboxError("invalid_argument", `path is a directory: ${path}`);
+  requireRegular(entry, `path '${path}'`);
+}
+
+function requireRegular(entry: Held, what: string): void {
+  if (entry.stats.isDirectory()) throw new SandboxError("invalid_argument", `${what} is a directory`);
+  if (!entry.stats.isFile()) throw new SandboxError("invalid_argument", `${what} is not a regular file`);
+}

@@ -1,0 +1,152 @@
+import { join } from "node:path";
+import type { Duplex } from "node:stream";
+import { SandboxError } from "@coppice/core";
+import type { Command, Process, Sandbox, SandboxId, Stats, User } from "@coppice/core/backend";
+import { findAccount } from "./accounts.js";
+import { dialLoopback } from "./dial-loopback.js";
+import { killProcesses, ROOT_VARIABLE } from "./host-processes.js";
+import { LocalFiles } from "./local-files.js";
+import type { LocalProcess } from "./local-process.js";
+import { type SandboxDirectory, removeSandboxDirectory } from "./sandbox-directory.js";
+import type { Pipes } from "./pipes.js";
+import { startProcess } from "./start-process.js";
+import { UsageMeter } from "./usage-meter.js";
+import { Tree, WalkError } from "./walk.js";
+
+export interface LocalSandboxOptions {
+  readonly id: SandboxId;
+  readonly directory: SandboxDirectory;
+  readonly pipes: Pipes;
+  readonly writeInPlaceLimit: number;
+  readonly diskScanEntries: number;
+  readonly killTimeoutMs: number;
+}
+
+/**
+ * A directory of this host and the processes that were started for it.
+ *
+ * Files see the directory as `/`. Processes see the host: their home and working directory are host paths
+ * inside the directory, so relative paths mean the same to both, and so do the absolute paths that
+ * processes print (`Tree` knows them).
+ */
+export class LocalSandbox implements Sandbox {
+  readonly id: SandboxId;
+  readonly files: LocalFiles;
+  readonly #options: LocalSandboxOptions;
+  readonly #tree: Tree;
+  readonly #usage: UsageMeter;
+  readonly #processes = new Set<LocalProcess>();
+  readonly #starting = new Set<Promise<LocalProcess>>();
+  #isDestroyed = false;
+  #destroying: Promise<void> | undefined;
+
+  constructor(options: LocalSandboxOptions) {
+    const { root, stage } = options.directory;
+    this.id = options.id;
+    this.#options = options;
+    this.#tree = new Tree(root);
+    this.files = new LocalFiles({
+      tree: this.#tree,
+      root,
+      stage,
+      writeInPlaceLimit: options.writeInPlaceLimit,
+    });
+    this.#usage = new UsageMeter(root, options.diskScanEntries);
+  }
+
+  async user(name?: string): Promise<User> {
+    return findAccount(name);
+  }
+
+  async spawn(command: Command): Promise<Process> {
+    this.#requireLife();
+    const account = accountOf(command);
+    if (command.terminal !== undefined) {
+      throw new SandboxError("unimplemented", "local-process has no terminals");
+    }
+    const starting = this.#start(command, account);
+    this.#starting.add(starting);
+    try {
+      const started = await starting;
+      this.#processes.add(started);
+      void started.closed.then(() => this.#processes.delete(started));
+      return started;
+    } finally {
+      this.#starting.delete(starting);
+    }
+  }
+
+  async dial(port: number, signal: AbortSignal): Promise<Duplex> {
+    this.#requireLife();
+    return dialLoopback(port, signal);
+  }
+
+  async stats(): Promise<Stats> {
+    this.#requireLife();
+    return this.#usage.measure();
+  }
+
+  async destroy(): Promise<void> {
+    this.#destroying ??= this.#destroy().catch((error: unknown) => {
+      // What failed may work the next time.
+      this.#destroying = undefined;
+      throw error;
+    });
+    return this.#destroying;
+  }
+
+  async #destroy(): Promise<void> {
+    this.#isDestroyed = true;
+    await Promise.allSettled(this.#starting);
+    for (const each of this.#processes) each.abandon();
+    await killProcesses(this.#options.directory.root, this.#options.killTimeoutMs);
+    this.files.close();
+    await removeSandboxDirectory(this.#options.directory.path);
+  }
+
+  async #start(command: Command, account: User): Promise<LocalProcess> {
+    const { root } = this.#options.directory;
+    const cwd = command.cwd ?? account.home;
+    using directory = this.#openDirectory(cwd);
+    return await startProcess(
+      {
+        path: command.path,
+        args: command.args,
+        cwd: directory.path,
+        env: {
+          ...command.env,
+          ...(command.env["HOME"] === account.home && { HOME: join(root, account.home) }),
+          E2B_SANDBOX_ID: this.id,
+          [ROOT_VARIABLE]: root,
+        },
+        hasInput: command.input !== "none",
+      },
+      this.#options.pipes,
+    );
+  }
+
+  /** A directory that the child can change to, whatever its path leads to by then. */
+  #openDirectory(path: string): { readonly path: string } & Disposable {
+    try {
+      const place = this.#tree.resolve(path, { follow: true });
+      if (place.entry?.stats.isDirectory())
+        return { path: place.entry.path, [Symbol.dispose]: () => place[Symbol.dispose]() };
+      place[Symbol.dispose]();
+    } catch (error) {
+      if (!(error instanceof WalkError)) throw error;
+    }
+    throw new SandboxError("invalid_argument", `cwd '${path}' does not exist`);
+  }
+
+  #requireLife(): void {
+    if (this.#isDestroyed) throw new SandboxError("unavailable", "the sandbox has ended");
+  }
+}
+
+function accountOf(command: Command): User {
+  try {
+    return findAccount(command.user);
+  } catch (error) {
+    throw new SandboxError("unauthenticated", `invalid username: '${command.user}'`, { cause: error });
+  }
+}

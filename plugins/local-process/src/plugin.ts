@@ -1,0 +1,56 @@
+import { Backends, Listeners, definePlugin } from "@coppice/core";
+import { z } from "zod";
+import { LocalProcessBackend } from "./local-process-backend.js";
+import { requireLoopback } from "./require-loopback.js";
+
+const config = z.strictObject({
+  directory: z
+    .string()
+    .min(1)
+    .optional()
+    .describe(
+      "Where the trees of sandboxes are made; the system's directory for temporary files when absent.",
+    ),
+  insecure: z
+    .boolean()
+    .default(false)
+    .describe(
+      "Serve listeners that other machines can reach, although sandboxes are not isolated from this host.",
+    ),
+  writeInPlaceLimit: z
+    .int()
+    .min(0)
+    .max(1_048_576)
+    .default(262_144)
+    .describe(
+      "Files up to this many bytes are written in place at once, larger ones beside it and moved in.",
+    ),
+  diskScanEntries: z
+    .int()
+    .min(0)
+    .default(20_000)
+    .describe("How many files are looked at, at most, to tell how much disk a sandbox uses."),
+  killTimeoutMs: z
+    .int()
+    .min(100)
+    .default(5_000)
+    .describe("How long the processes of a sandbox may take to go after SIGKILL before destroying it fails."),
+});
+
+/**
+ * A backend without isolation: processes of this host, files below a directory of it.
+ * It is also the example of a backend: start reading here.
+ */
+export const plugin = definePlugin({
+  name: "local-process",
+  config,
+  requires: { backends: Backends, listeners: Listeners },
+  setup(plugin, { backends, listeners }) {
+    const backend = new LocalProcessBackend(plugin.config);
+    plugin.onStop(() => backend.close());
+    plugin.onStart(() => {
+      if (!plugin.config.insecure) requireLoopback(listeners.all());
+    });
+    backends.add(backend);
+  },
+});

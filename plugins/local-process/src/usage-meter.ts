@@ -1,0 +1,88 @@
+import { lstat, readFile, readdir, statfs } from "node:fs/promises";
+import { availableParallelism, totalmem } from "node:os";
+import { join } from "node:path";
+import type { Stats } from "@coppice/core/backend";
+import { findProcesses } from "./host-processes.js";
+
+/** Linux counts the time of processes in this unit, whatever the kernel's own tick. */
+const TICKS_PER_SECOND = 100;
+
+interface Sample {
+  readonly atMs: number;
+  readonly cpuTicks: ReadonlyMap<number, number>;
+}
+
+/** Adds up what the processes and files of one sandbox use. */
+export class UsageMeter {
+  readonly #root: string;
+  readonly #diskScanEntries: number;
+  #last: Sample = { atMs: performance.now(), cpuTicks: new Map() };
+
+  /** @param diskScanEntries how many files are looked at; a sandbox that has more uses at least what is told. */
+  constructor(root: string, diskScanEntries: number) {
+    this.#root = root;
+    this.#diskScanEntries = diskScanEntries;
+  }
+
+  /** CPU: on average since the last call, or since the sandbox was made. */
+  async measure(): Promise<Stats> {
+    const cpuTicks = new Map<number, number>();
+    let memoryUsedBytes = 0;
+    for (const pid of await findProcesses(this.#root)) {
+      const usage = await usageOf(pid);
+      cpuTicks.set(pid, usage.cpuTicks);
+      memoryUsedBytes += usage.memoryBytes;
+    }
+    const disk = await statfs(this.#root);
+    return {
+      cpuCount: availableParallelism(),
+      cpuUsedPercent: this.#cpuSinceLast({ atMs: performance.now(), cpuTicks }),
+      memoryUsedBytes,
+      memoryTotalBytes: totalmem(),
+      memoryCacheBytes: 0,
+      diskUsedBytes: await this.#diskUsed(),
+      diskTotalBytes: disk.blocks * disk.bsize,
+    };
+  }
+
+  #cpuSinceLast(sample: Sample): number {
+    const last = this.#last;
+    this.#last = sample;
+    const elapsedMs = sample.atMs - last.atMs;
+    let ticks = 0;
+    for (const [pid, used] of sample.cpuTicks) ticks += Math.max(0, used - (last.cpuTicks.get(pid) ?? 0));
+    if (elapsedMs <= 0) return 0;
+    const percent = ((ticks / TICKS_PER_SECOND) * 1_000 * 100) / elapsedMs;
+    return Math.min(percent, 100 * availableParallelism());
+  }
+
+  async #diskUsed(): Promise<number> {
+    const pending = [this.#root];
+    let usedBytes = 0;
+    for (let left = this.#diskScanEntries; left > 0;) {
+      const directory = pending.pop();
+      if (directory === undefined) break;
+      const entries = await readdir(directory, { withFileTypes: true }).catch(() => []);
+      for (const entry of entries.slice(0, left)) {
+        left--;
+        const path = join(directory, entry.name);
+        if (entry.isDirectory()) pending.push(path);
+        else if (entry.isFile()) usedBytes += (await lstat(path).catch(() => undefined))?.size ?? 0;
+      }
+    }
+    return usedBytes;
+  }
+}
+
+async function usageOf(pid: number): Promise<{ cpuTicks: number; memoryBytes: number }> {
+  const [stats, status] = await Promise.all(
+    ["stat", "status"].map((name) => readFile(`/proc/${pid}/${name}`, "latin1").catch(() => "")),
+  );
+  // The program's name is in parentheses and may hold anything; user and system time come 12th and 13th after it.
+  const fields = (stats ?? "").slice((stats ?? "").lastIndexOf(")") + 2).split(" ");
+  const residentKiB = /^VmRSS:\s+(\d+) kB/m.exec(status ?? "")?.[1];
+  return {
+    cpuTicks: Number(fields[11] ?? 0) + Number(fields[12] ?? 0),
+    memoryBytes: Number(residentKiB ?? 0) * 1_024,
+  };
+}

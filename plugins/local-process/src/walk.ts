@@ -1,0 +1,258 @@
+import {
+  closeSync,
+  constants,
+  fstatSync,
+  lstatSync,
+  mkdirSync,
+  openSync,
+  readlinkSync,
+  chmodSync,
+  type Stats,
+} from "node:fs";
+import { type FileHandle, open } from "node:fs/promises";
+
+/** Of Linux; Node has no name for it. Opens an entry for looking at, whatever it is, without any effect. */
+const O_PATH = 0o10000000;
+/** As many as Go's resolver follows; a kernel gives up after 40. */
+const LINKS_LIMIT = 255;
+/** The components of a path, links spliced in: bounds the time that one walk takes. */
+const STEPS_LIMIT = 2_048;
+/** As the kernel has it, in bytes. */
+const PATH_LIMIT = 4_096;
+const CAN_HOLD = process.platform === "linux";
+
+/** Why a path leads nowhere; `code` is the errno that the kernel would give. */
+export class WalkError extends Error {
+  override readonly name = "WalkError";
+
+  constructor(
+    readonly code: "ENOENT" | "ENOTDIR" | "ELOOP" | "ENAMETOOLONG" | "EINVAL",
+    /** How far it led: a path inside the sandbox. */
+    readonly at: string,
+  ) {
+    super(`${code}: ${at}`);
+  }
+}
+
+/**
+ * An entry of the file system that stays the same one while it is held: on Linux its inode is open
+ * (O_PATH), and `path` goes through that descriptor, so nobody can put a link in its place. Elsewhere it
+ * is only its path, which a process of the sandbox can race.
+ */
+export interface Held extends Disposable {
+  /** On the host; the entry itself for every call but unlink, rmdir and rename. */
+  readonly path: string;
+  /** As lstat had them. */
+  readonly stats: Stats;
+}
+
+/** Holds an entry, never following it. @throws errno errors of open and lstat. */
+export function hold(path: string | Buffer): Held {
+  if (!CAN_HOLD) return { path: path.toString(), stats: lstatSync(path), [Symbol.dispose]: () => undefined };
+  const descriptor = openSync(path, O_PATH | constants.O_NOFOLLOW);
+  let isOpen = true;
+  return {
+    path: `/proc/self/fd/${descriptor}`,
+    stats: fstatSync(descriptor),
+    [Symbol.dispose]() {
+      if (isOpen) closeSync(descriptor);
+      isOpen = false;
+    },
+  };
+}
+
+/** Opens the very file that is held. Never waits, as opening a pipe would. */
+export function openHeld(held: Held, flags: number): Promise<FileHandle> {
+  return open(held.path, flags | reopening());
+}
+
+/** As `openHeld`, at once. The caller closes the descriptor. */
+export function openHeldSync(held: Held, flags: number): number {
+  return openSync(held.path, flags | reopening());
+}
+
+function reopening(): number {
+  // The path of a held entry is itself a link where descriptors are used.
+  return constants.O_NONBLOCK | (CAN_HOLD ? 0 : constants.O_NOFOLLOW);
+}
+
+/** Where a path leads: a directory that is held, and a name in it that may be free. */
+export interface Place extends Disposable {
+  /** The entry's path on the host, through the held directory. */
+  readonly path: string;
+  /** Undefined when there is nothing of that name. */
+  readonly entry: Held | undefined;
+  /** The path inside the sandbox, links resolved. */
+  readonly resolved: string;
+}
+
+export interface ResolveOptions {
+  /** Follow a link in the last component, too. */
+  readonly follow: boolean;
+  /** Make missing directories on the way (0755). */
+  readonly makeParents?: boolean;
+}
+
+interface Step {
+  readonly name: string;
+  readonly held: Held;
+}
+
+/**
+ * A tree of the host that is `/` to the paths it resolves: `..` and links, absolute ones included, stay
+ * inside. Synchronous, because the calls take less time than handing each to a thread; nothing of a tree
+ * can change between them, except through processes of the sandbox, and those cannot lead out.
+ */
+export class Tree implements Disposable {
+  readonly #root: string;
+  readonly #heldRoot: Held;
+
+  /** @param root absolute path on the host, without links. */
+  constructor(root: string) {
+    this.#root = root;
+    this.#heldRoot = hold(root);
+  }
+
+  /**
+   * Finds where a path leads. A path that begins with the tree's own place on the host, as processes
+   * see it, means the same file as the one without that.
+   * @throws WalkError, and errno errors of the calls it makes.
+   */
+  resolve(path: string, options: ResolveOptions): Place {
+    if (Buffer.byteLength(path) > PATH_LIMIT) throw new WalkError("ENAMETOOLONG", `${path.slice(0, 64)}…`);
+    if (path.includes("\0")) throw new WalkError("EINVAL", path.replaceAll("\0", "\\0"));
+    const above: Step[] = [];
+    try {
+      return this.#walk(this.#components(path), above, { path, ...options });
+    } finally {
+      for (const step of above) step.held[Symbol.dispose]();
+    }
+  }
+
+  [Symbol.dispose](): void {
+    this.#heldRoot[Symbol.dispose]();
+  }
+
+  #components(path: string): string[] {
+    const isHostPath = path === this.#root || path.startsWith(`${this.#root}/`);
+    const inside = isHostPath ? path.slice(this.#root.length) : path;
+    return inside.split("/").filter((name) => name !== "" && name !== ".");
+  }
+
+  /** @param above the directories on the way, outermost first; disposed of by the caller. */
+  #walk(names: string[], above: Step[], options: ResolveOptions & { readonly path: string }): Place {
+    const pending = names.toReversed();
+    let links = 0;
+    for (let steps = 0; ; steps++) {
+      if (steps > STEPS_LIMIT) throw new WalkError("ENAMETOOLONG", `${options.path.slice(0, 64)}…`);
+      const name = pending.pop();
+      if (name === undefined) return this.#placeOfDirectory(above);
+      if (name === "..") {
+        above.pop()?.held[Symbol.dispose]();
+        continue;
+      }
+      const directory = above.at(-1)?.held ?? this.#heldRoot;
+      const path = `${directory.path}/${name}`;
+      const resolved = `/${[...above.map((step) => step.name), name].join("/")}`;
+      const isLast = pending.length === 0;
+      const held = this.#holdOrMake(path, !isLast && options.makeParents === true);
+      if (held === undefined) {
+        if (!isLast) throw new WalkError("ENOENT", resolved);
+        return place({ path, resolved, entry: undefined, directory: above.pop()?.held });
+      }
+      if (held.stats.isSymbolicLink() && (!isLast || options.follow)) {
+        held[Symbol.dispose]();
+        if (++links > LINKS_LIMIT) throw new WalkError("ELOOP", options.path);
+        const target = readLink(path);
+        if (target === undefined) {
+          // No link any more: somebody swaps entries while this looks at them.
+          pending.push(name);
+          continue;
+        }
+        if (target.startsWith("/")) {
+          for (const step of above.splice(0)) step.held[Symbol.dispose]();
+        }
+        pending.push(...this.#components(target).reverse());
+        continue;
+      }
+      if (isLast) return place({ path, resolved, entry: held, directory: above.pop()?.held });
+      if (!held.stats.isDirectory()) {
+        held[Symbol.dispose]();
+        throw new WalkError("ENOTDIR", resolved);
+      }
+      above.push({ name, held });
+    }
+  }
+
+  #placeOfDirectory(above: Step[]): Place {
+    const names = above.map((step) => step.name);
+    const held = above.pop()?.held;
+    const directory = held ?? this.#heldRoot;
+    return place({
+      // The directory's own name in its parent is of no use here: `..` or a link led to it.
+      path: `${directory.path}/.`,
+      resolved: `/${names.join("/")}`,
+      entry: held ?? { ...this.#heldRoot, [Symbol.dispose]: () => undefined },
+      directory: undefined,
+    });
+  }
+
+  #holdOrMake(path: string, make: boolean): Held | undefined {
+    const held = holdIfPresent(path);
+    if (held !== undefined || !make) return held;
+    makeDirectory(path);
+    return holdIfPresent(path);
+  }
+}
+
+function place(found: {
+  readonly path: string;
+  readonly resolved: string;
+  readonly entry: Held | undefined;
+  readonly directory: Held | undefined;
+}): Place {
+  return {
+    path: found.path,
+    resolved: found.resolved,
+    entry: found.entry,
+    [Symbol.dispose]() {
+      found.entry?.[Symbol.dispose]();
+      found.directory?.[Symbol.dispose]();
+    },
+  };
+}
+
+/** Makes one directory, 0755 whatever the umask of the server. One that is there already is fine. */
+export function makeDirectory(path: string): void {
+  try {
+    mkdirSync(path, 0o755);
+  } catch (error) {
+    if (codeOf(error) === "EEXIST") return;
+    throw error;
+  }
+  using held = holdIfPresent(path);
+  if (held?.stats.isDirectory() && (held.stats.mode & 0o777) !== 0o755) chmodSync(held.path, 0o755);
+}
+
+export function holdIfPresent(path: string | Buffer): Held | undefined {
+  try {
+    return hold(path);
+  } catch (error) {
+    if (codeOf(error) === "ENOENT") return undefined;
+    throw error;
+  }
+}
+
+function readLink(path: string): string | undefined {
+  try {
+    return readlinkSync(path);
+  } catch (error) {
+    if (codeOf(error) === "EINVAL" || codeOf(error) === "ENOENT") return undefined;
+    throw error;
+  }
+}
+
+/** The errno of what a call of `node:fs` or a walk threw. */
+export function codeOf(error: unknown): string | undefined {
+  return error instanceof Error && "code" in error ? String(error.code) : undefined;
+}
