@@ -1,8 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { setImmediate as nextTurn } from "node:timers/promises";
-import { type Clock, type LiveSandbox, type Logger, SandboxError } from "@coppice/core";
+import { type LiveSandbox, type Logger, SandboxError } from "@coppice/core";
 import type { Command, Exit, Output, Process, Sandbox, Signal } from "@coppice/core/backend";
+import { fakeClock } from "@coppice/core/testing";
 import { Registry } from "prom-client";
 import { CommandMetrics } from "./command-metrics.js";
 import { CommandsConfig } from "./commands-config.js";
@@ -10,28 +11,6 @@ import type { StartCommand, StartedCommand } from "./commands.js";
 import { ProcessTable } from "./process-table.js";
 
 const WATCHING = new AbortController().signal;
-
-class ManualClock implements Clock {
-  #nowMs = 1_000_000;
-  readonly timers = new Map<() => void, number>();
-  now() {
-    return this.#nowMs;
-  }
-  after(delayMs: number, callback: () => void) {
-    const run = () => callback();
-    this.timers.set(run, this.#nowMs + delayMs);
-    return () => void this.timers.delete(run);
-  }
-  async advance(durationMs: number) {
-    this.#nowMs += durationMs;
-    for (const [run, atMs] of this.timers) {
-      if (atMs > this.#nowMs) continue;
-      this.timers.delete(run);
-      run();
-    }
-    await settle();
-  }
-}
 
 /** A process whose output and end the test decides. Killing it ends it, but leaves its output open. */
 class ScriptedProcess implements Process {
@@ -96,7 +75,7 @@ class ScriptedProcess implements Process {
 }
 
 function scene(settings: Record<string, unknown> = {}) {
-  const clock = new ManualClock();
+  const clock = fakeClock();
   const registry = new Registry();
   const processes: ScriptedProcess[] = [];
   const end = new AbortController();
@@ -311,7 +290,7 @@ test("an ended command is found among the retained for 30 s, and never among the
     code: "not_found",
     message: "process with tag build not found",
   });
-  assert.equal(clock.timers.size, 0, "no timer is left");
+  assert.equal(clock.pending, 0, "no timer is left");
 });
 
 test("a tag that several commands carry names the newest that runs, other tags before it notwithstanding", async () => {
@@ -359,7 +338,7 @@ test("when its sandbox ends a command ends as killed at once, and everything abo
   assert.equal(await output, "");
   assert.deepEqual(table.list(sandbox), []);
   assert.throws(() => table.find(sandbox, { pid: done.command.pid }, "retained"), { code: "not_found" });
-  assert.equal(clock.timers.size, 0, "no timer is left");
+  assert.equal(clock.pending, 0, "no timer is left");
   const late = await start();
   assert.equal(late.command.end?.outcome, "killed", "a spawn that the end overtook");
   assert.deepEqual(await metrics(), {
