@@ -1,0 +1,112 @@
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { existsSync } from "node:fs";
+import { mkdtemp, readFile, readdir, rm, symlink, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { dirname, join, resolve } from "node:path";
+import { describe, it } from "node:test";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+
+const ROOT = fileURLToPath(new URL("../..", import.meta.url));
+
+function text(path: string): Promise<string> {
+  return readFile(join(ROOT, path), "utf8");
+}
+
+async function pages(): Promise<readonly string[]> {
+  const docs = (await readdir(join(ROOT, "docs"), { recursive: true })).map((name) => join("docs", name));
+  const root = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"];
+  return [...root, ...docs.filter((name) => name.endsWith(".md"))];
+}
+
+/** The source text of core and of all plugins, tests left out. */
+async function sources(): Promise<string> {
+  const folders = ["core", ...(await readdir(join(ROOT, "plugins"))).map((name) => `plugins/${name}`)];
+  const texts = await Promise.all(
+    folders.map(async (folder) => {
+      const files = await readdir(join(ROOT, folder, "src"), { recursive: true });
+      const code = files.filter((name) => name.endsWith(".ts") && !name.endsWith(".test.ts"));
+      return Promise.all(code.map((name) => text(join(folder, "src", name))));
+    }),
+  );
+  return texts.flat().join("\n");
+}
+
+describe("the documentation", () => {
+  it("links to files that are there", async () => {
+    const broken: string[] = [];
+    for (const page of await pages()) {
+      for (const [, target = ""] of (await text(page)).matchAll(/\]\(([^)\s]+)\)/g)) {
+        if (/^[a-z]+:/.test(target)) continue;
+        const path = resolve(ROOT, dirname(page), target.replace(/#.*$/, ""));
+        if (!existsSync(path)) broken.push(`${page}: ${target}`);
+      }
+    }
+    assert.deepEqual(broken, []);
+  });
+
+  it("names source files that are there", async () => {
+    const missing: string[] = [];
+    for (const page of await pages()) {
+      const names = (await text(page)).matchAll(
+        /`((?:core|plugins|test|config|scripts|examples)\/[\w./-]+\.\w+)`/g,
+      );
+      for (const [, name = ""] of names) if (!existsSync(join(ROOT, name))) missing.push(`${page}: ${name}`);
+    }
+    assert.deepEqual(missing, []);
+  });
+
+  it("names every metric, and none that is not there", async () => {
+    const code = await sources();
+    const page = await text("docs/operating.md");
+    const inCode = new Set([...code.matchAll(/name: "(coppice_[a-z_]+)"/g)].map(([, name = ""]) => name));
+    const inPage = new Set<string>();
+    let last = "";
+    for (const [, name = ""] of page.matchAll(/`((?:coppice|…)_[a-z_]+)(?:\{[a-z,]*\})?`/g)) {
+      // `…_total` after `coppice_a_b_total` stands for the name that shares its beginning.
+      const full = name.startsWith("…")
+        ? ([...inCode].find((known) => known.endsWith(name.slice(1)) && known.startsWith(last)) ?? name)
+        : name;
+      if (!name.startsWith("…")) last = /^coppice_[a-z]+/.exec(name)?.[0] ?? "";
+      inPage.add(full);
+    }
+    assert.deepEqual([...inPage].sort(), [...inCode].sort());
+  });
+
+  it("gives every error code the status that the table in the code gives it", async () => {
+    const code = await text("core/src/http/wire-errors.ts");
+    const table = new Map(
+      [...code.matchAll(/^ {2}(\w+): \{ status: (\d+),/gm)].map(([, name, status]) => [name, status]),
+    );
+    assert.equal(table.size, 16);
+    const page = await text("docs/errors.md");
+    for (const [, names = "", status] of page.matchAll(/^\| (`\w+`(?:, `\w+`)*) +\| (\d{3}) +\|/gm)) {
+      for (const [, name] of names.matchAll(/`(\w+)`/g)) {
+        assert.equal(table.get(name), status, name);
+        table.delete(name);
+      }
+    }
+    assert.deepEqual([...table.keys()], [], "codes that docs/errors.md leaves out");
+  });
+
+  it("shows a plugin that works, with a test that passes", async (context) => {
+    const folder = await mkdtemp(join(tmpdir(), "coppice-docs-"));
+    context.after(() => rm(folder, { recursive: true, force: true }));
+    const blocks = [...(await text("docs/writing-a-plugin.md")).matchAll(/```ts\n(.*?)```/gs)].map(
+      ([, code = ""]) => code,
+    );
+    const plugin = blocks.find((code) => code.includes('name: "census"'));
+    const test = blocks.find((code) => code.includes("node:test"));
+    assert.ok(plugin !== undefined && test !== undefined);
+    await symlink(join(ROOT, "node_modules"), join(folder, "node_modules"));
+    await writeFile(join(folder, "package.json"), '{ "type": "module" }');
+    await writeFile(join(folder, "census.ts"), plugin);
+    await writeFile(join(folder, "census.test.ts"), test.replace("./census.js", "./census.ts"));
+    // Node strips the types; a test runner inside of a test runner has to be told that it is none.
+    const env = { ...process.env, NODE_TEST_CONTEXT: undefined };
+    await promisify(execFile)(process.execPath, ["--test", "census.test.ts"], { cwd: folder, env }).catch(
+      (error: { readonly stdout: string }) => assert.fail(error.stdout),
+    );
+  });
+});
