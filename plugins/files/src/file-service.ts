@@ -65,7 +65,7 @@ export class UserFiles {
 
   async makeDir(path: string): Promise<FileInfo> {
     const absolute = this.resolve(path);
-    return explained(this.#files.makeDir(absolute, { user: this.#user.name }), {
+    const made = explained(this.#files.makeDir(absolute, { user: this.#user.name }), {
       already_exists: () => new SandboxError("already_exists", `directory already exists: ${absolute}`),
       invalid_argument: async () => {
         const file = await this.#fileAbove(absolute);
@@ -74,6 +74,7 @@ export class UserFiles {
           : new SandboxError("internal", `path is a file: ${file}`);
       },
     });
+    return this.#options.watchers.during(this.sandbox, { path: absolute }, made);
   }
 
   async move(source: string, destination: string): Promise<FileInfo> {

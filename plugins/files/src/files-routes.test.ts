@@ -1,11 +1,13 @@
 import assert from "node:assert/strict";
 import { createHash, randomBytes } from "node:crypto";
 import { once } from "node:events";
+import { Agent, type IncomingMessage, request as httpRequest } from "node:http";
 import { createServer } from "node:net";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import { gzipSync } from "node:zlib";
+import { SandboxError } from "@coppice/core";
 import { memoryBackend } from "@coppice/core/testing";
 import { type FilesServer, startFilesServer } from "./testing/files-server.js";
 
@@ -368,6 +370,31 @@ test("A slow reader slows the file down, and one that leaves lets go of it", asy
   }
 });
 
+test("A full disk is 507, and a file that shrinks breaks its answer off", async () => {
+  await using own = await startFilesServer({ backend: memoryBackend() });
+  const { files: disk } = own.sandbox.runtime;
+  disk.write = async (_path, data) => {
+    for await (const chunk of data) assert.equal(chunk.length, 3);
+    throw new SandboxError("resource_exhausted", "no space left on device");
+  };
+  assert.deepEqual(
+    await answerOf(await own.put("x", "abc")),
+    refusal(507, "attempted to write 3 bytes: not enough disk space available"),
+  );
+  const read = disk.read.bind(disk);
+  disk.read = async (path) => {
+    const file = await read(path);
+    return { ...file, info: { ...file.info, name: "x.bin", sizeBytes: 100 } };
+  };
+  delete (disk as { write?: unknown }).write;
+  await own.put("x", "abc");
+  for (const coding of ["identity", "gzip"]) {
+    const down = async () =>
+      (await own.fetch(pathOf("x"), { headers: { "accept-encoding": coding } })).text();
+    await assert.rejects(down(), TypeError, coding);
+  }
+});
+
 test("Uploads past the limit are 413, also when they are small until decompressed", async () => {
   await using small = await startFilesServer({ settings: { maxUpload: "1MiB", maxFilesPerUpload: 2 } });
   const tooLarge = refusal(413, `the upload is larger than ${MEBIBYTE} bytes`);
@@ -387,6 +414,41 @@ test("Uploads past the limit are 413, also when they are small until decompresse
   const many = await small.fetch("/files", { method: "POST", body: form });
   assert.deepEqual(await answerOf(many), refusal(400, "a multipart body can have 2 parts"));
   assert.equal((await small.put("x", "fits")).status, 200);
+});
+
+test("A refusal in the middle of a body leaves the connection to the next request", async () => {
+  await using own = await startFilesServer({ settings: { maxUpload: "1MiB" } });
+  const agent = new Agent({ keepAlive: true, maxSockets: 1 });
+  const post = async (path: string, type: string, body: Uint8Array): Promise<number | undefined> => {
+    const sent = httpRequest(new URL(path, own.server.url), {
+      agent,
+      method: "POST",
+      headers: {
+        "e2b-sandbox-id": own.sandbox.record.id,
+        "e2b-sandbox-port": "49983",
+        "content-type": type,
+        "content-length": body.length,
+      },
+    });
+    sent.end(body);
+    const [answer] = (await once(sent, "response")) as [IncomingMessage];
+    await answer.toArray();
+    return answer.statusCode;
+  };
+  const raw = "application/octet-stream";
+  const part = (name: string, content: string): string =>
+    `--X\r\nContent-Disposition: form-data; name="file"; filename="${name}"\r\n\r\n${content}\r\n`;
+  const twice = Buffer.from(`${part("a", "1")}${part("a", "2")}${part("b", "z".repeat(900_000))}--X--`);
+  try {
+    assert.equal(await post("/files", "multipart/form-data; boundary=X", twice), 400);
+    assert.equal(await post("/files?path=/tmp", raw, Buffer.alloc(900_000)), 400);
+    assert.equal(await post("/files?path=x", "text/plain", Buffer.alloc(900_000)), 400);
+    assert.equal(await post("/files?path=x", raw, Buffer.alloc(3 * MEBIBYTE)), 413);
+    assert.equal(await post("/files?path=x", raw, Buffer.from("fine")), 200);
+    assert.equal(Object.values(agent.freeSockets).flat().length, 1, "they all went over one connection");
+  } finally {
+    agent.destroy();
+  }
 });
 
 test("Metadata is kept and shown where the backend can, replaced by every write", async () => {

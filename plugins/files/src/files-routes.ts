@@ -38,7 +38,15 @@ export function registerFilesRoutes(
     const query = requestOf(context).url.searchParams;
     const files = await filesAs(service, targetOf(context), query);
     const path = query.get("path") ?? undefined;
-    context.body = await receiveUpload(files, { message: context.req, path, maxUploadBytes, maxParts });
+    try {
+      context.body = await receiveUpload(files, { message: context.req, path, maxUploadBytes, maxParts });
+    } catch (error) {
+      if (!(error instanceof HttpError) || error.status !== 413) throw error;
+      // Thrown on, it would close the connection under a client that still sends and so never reads the
+      // answer. Here the rest of the body is skipped instead.
+      context.status = error.status;
+      context.body = error.body;
+    }
   });
 }
 

@@ -44,3 +44,12 @@ test("A move takes everything below along, silently", () => {
   assert.deepEqual(told(entries.moved(undefined, "y", state())), ["create y"]);
   assert.equal(entries.size, 2);
 });
+
+test("A parent is told before its children, and once", () => {
+  const entries = new ObservedEntries();
+  const expected = ["create a", "create a/b", "create a/b/c", "chmod a/b/c", "write a/b/c"];
+  assert.deepEqual(told(entries.written("a/b/c", state())), expected);
+  assert.deepEqual(told(entries.see("a", state({ permissions: 0o755 }), false)), []);
+  assert.deepEqual(told(entries.see("a", state({ permissions: 0o700 }), false)), ["chmod a"]);
+  assert.deepEqual(told(entries.moved(undefined, "x/y", state())), ["create x", "create x/y"]);
+});

@@ -24,7 +24,8 @@ export function stateOf(info: Pick<FileInfo, "sizeBytes" | "modifiedAtMs" | "raw
  * Names are relative to the watched directory.
  */
 export class ObservedEntries {
-  readonly #states = new Map<string, EntryState>();
+  /** Undefined: the entry is known to be there, nobody has looked at it. */
+  readonly #states = new Map<string, EntryState | undefined>();
 
   get size(): number {
     return this.#states.size;
@@ -37,12 +38,14 @@ export class ObservedEntries {
 
   /** The entry is there. @param isFile directories have no WRITE: what changes them is their entries' events. */
   see(name: string, state: EntryState, isFile: boolean): readonly WatchEvent[] {
+    const isNew = !this.#states.has(name);
     const before = this.#states.get(name);
     this.#states.set(name, state);
-    if (before === undefined) {
+    if (isNew) {
       const isWritten = isFile && state.sizeBytes > 0;
-      return isWritten ? events(name, "create", "write") : events(name, "create");
+      return [...this.#parentsOf(name), ...events(name, "create", ...(isWritten ? ["write" as const] : []))];
     }
+    if (before === undefined) return [];
     const isChmod = before.permissions !== state.permissions;
     const isWrite =
       isFile && (before.sizeBytes !== state.sizeBytes || before.modifiedAtMs !== state.modifiedAtMs);
@@ -58,7 +61,9 @@ export class ObservedEntries {
   written(name: string, state: EntryState): readonly WatchEvent[] {
     const isNew = !this.#states.has(name);
     this.#states.set(name, state);
-    return isNew ? events(name, "create", "chmod", "write") : events(name, "chmod", "write");
+    return isNew
+      ? [...this.#parentsOf(name), ...events(name, "create", "chmod", "write")]
+      : events(name, "chmod", "write");
   }
 
   /** The file service moved it, with all that is below it; either name is undefined outside of the watch. */
@@ -73,8 +78,20 @@ export class ObservedEntries {
     if (to !== undefined) this.#states.set(to, state);
     return [
       ...(from === undefined ? [] : events(from, "rename")),
-      ...(to === undefined ? [] : events(to, "create")),
+      ...(to === undefined ? [] : [...this.#parentsOf(to), ...events(to, "create")]),
     ];
+  }
+
+  /** Tells the directories above a name that nobody has told yet: a reader meets parents before children. */
+  #parentsOf(name: string): readonly WatchEvent[] {
+    const created: WatchEvent[] = [];
+    for (let at = name.indexOf("/"); at >= 0; at = name.indexOf("/", at + 1)) {
+      const parent = name.slice(0, at);
+      if (this.#states.has(parent)) continue;
+      this.#states.set(parent, undefined);
+      created.push({ name: parent, type: "create" });
+    }
+    return created;
   }
 }
 

@@ -3,8 +3,8 @@ import { createGunzip } from "node:zlib";
 import { HttpError, SandboxError, messageOf } from "@coppice/core";
 
 /**
- * The body of a request, decompressed where Content-Encoding says gzip. Leaving it early does not cost
- * the client its answer.
+ * The body of a request, decompressed where Content-Encoding says gzip. When it is left early, the rest
+ * of it is skipped: the client gets its answer, and the connection its next request.
  * @throws SandboxError invalid_argument for an unknown or broken encoding, canceled when the client goes
  * away; HttpError 413 past the limit, which counts decompressed bytes.
  */
@@ -34,6 +34,9 @@ async function* received(message: IncomingMessage): AsyncGenerator<Uint8Array> {
     yield* message.iterator({ destroyOnReturn: false }) as AsyncIterable<Uint8Array>;
   } catch (error) {
     throw new SandboxError("canceled", "the client went away", { cause: error });
+  } finally {
+    // What is left of the body stands between the answer and the connection's next request.
+    message.resume();
   }
 }
 
@@ -54,6 +57,7 @@ async function* gunzipped(message: IncomingMessage): AsyncGenerator<Uint8Array> 
     message.unpipe(gunzip);
     message.off("close", onLost);
     gunzip.destroy();
+    message.resume();
   }
 }
 

@@ -51,8 +51,6 @@ export async function receiveUpload(
       );
     }
   } catch (error) {
-    // Whatever is left of the body stands between this answer and the connection's next request.
-    message.resume();
     throw error instanceof SandboxError && error.code === "resource_exhausted"
       ? new HttpError(507, error.message)
       : error;

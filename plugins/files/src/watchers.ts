@@ -43,8 +43,8 @@ export interface Change {
  * The directory watches of all sandboxes.
  *
  * A backend that can watch does it. Where the tree is visible on the host, the server watches there.
- * Then these are exact: writes and moves that went through the file service, told by it the moment they
- * are done; entries that come, go, change size, time or permissions. These are not: a move by a process
+ * Then these are exact: writes, moves and new directories that went through the file service, told by it
+ * the moment they are done; entries that come, go, change size, time or permissions. These are not: a move by a process
  * inside is a REMOVE and a CREATE, what happens to an entry between two looks is told once, and changes
  * of owner or extended attributes alone are not told.
  */
@@ -352,6 +352,8 @@ class HostWatch {
         for (const { name, isStirred } of holds) if (isStirred) void this.#lookAgain(name);
       } else if (change.source !== undefined) {
         if (holds.length > 0) this.#report(this.#entries.moved(from, to, stateOf(info)));
+      } else if (to !== undefined && info.kind === "directory") {
+        this.#report(this.#entries.see(to, stateOf(info), false));
       } else if (to !== undefined) {
         this.#report(this.#entries.written(to, stateOf(info)));
       }
