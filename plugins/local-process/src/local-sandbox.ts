@@ -37,6 +37,7 @@ export class LocalSandbox implements Sandbox {
   readonly #usage: UsageMeter;
   readonly #processes = new Set<LocalProcess>();
   readonly #starting = new Set<Promise<LocalProcess>>();
+  #hasStartedAny = false;
   #isDestroyed = false;
   #destroying: Promise<void> | undefined;
 
@@ -64,6 +65,7 @@ export class LocalSandbox implements Sandbox {
     if (command.terminal !== undefined) {
       throw new SandboxError("unimplemented", "local-process has no terminals");
     }
+    this.#hasStartedAny = true;
     const starting = this.#start(command, account);
     this.#starting.add(starting);
     try {
@@ -99,7 +101,7 @@ export class LocalSandbox implements Sandbox {
     this.#isDestroyed = true;
     await Promise.allSettled(this.#starting);
     for (const each of this.#processes) each.abandon();
-    await killProcesses(this.#options.directory.root, this.#options.killTimeoutMs);
+    if (this.#hasStartedAny) await killProcesses(this.#options.directory.root, this.#options.killTimeoutMs);
     this.files.close();
     await removeSandboxDirectory(this.#options.directory.path);
   }

@@ -26,8 +26,8 @@ export async function removeTree(path: string, stage: string): Promise<void> {
 async function removeEntry(path: string | Buffer, spill: string, level: number): Promise<void> {
   using held = holdIfPresent(path);
   if (held === undefined) return;
-  if (!held.stats.isDirectory()) return removeFile(path);
-  if (level >= LEVELS_LIMIT) return moveAway(path, spill);
+  if (!held.stats.isDirectory()) return await removeFile(path);
+  if (level >= LEVELS_LIMIT) return await moveAway(path, spill);
   for (let pass = 0; ; pass++) {
     await empty(held, spill, level);
     try {

@@ -195,9 +195,12 @@ export class ConformanceContext {
     }
   }
 
-  /** Whether a process is alive, as other processes of the sandbox see it. */
+  /** Whether a process is alive, as other processes of the sandbox see it. A zombie is not. */
   async isAlive(pid: number | string, sandbox: Sandbox = this.sandbox): Promise<boolean> {
-    const { exit } = await this.shell('kill -0 "$1"', { args: [String(pid)], in: sandbox });
+    const { exit } = await this.shell('kill -0 "$1" && ! grep -q "^State:.Z" "/proc/$1/status"', {
+      args: [String(pid)],
+      in: sandbox,
+    });
     return exit.code === 0;
   }
 

@@ -1,0 +1,90 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { definePlugin } from "../../plugin.js";
+import { runConformance } from "../conform.js";
+import { MemoryBackend, memoryBackend } from "../memory-backend.js";
+import type { ConformanceCase, ConformanceSubject } from "./conformance-case.js";
+import { conformanceCases } from "./conformance-cases.js";
+import { runCase } from "./run-case.js";
+
+function subjectOf(backend: MemoryBackend, more: Partial<ConformanceSubject> = {}): ConformanceSubject {
+  return { backend, ...more, [Symbol.asyncDispose]: () => Promise.resolve() };
+}
+
+function caseOf(run: ConformanceCase["run"], more: Partial<ConformanceCase> = {}): ConformanceCase {
+  return { name: "a case", group: "process", run, ...more };
+}
+
+test("a case that keeps its promise passes, in a sandbox that is gone afterwards", async () => {
+  const backend = new MemoryBackend();
+  const seen: string[] = [];
+  const each = caseOf(async (context) => {
+    seen.push(context.sandbox.id, (await context.provision()).id);
+  });
+  const result = await runCase(each, subjectOf(backend));
+  assert.equal(result.outcome, "passed", result.reason);
+  assert.equal(new Set(seen).size, 2);
+  assert.equal(backend.alive.sandboxes, 0);
+});
+
+test("a case that breaks its promise fails with what it threw, and its sandbox is gone all the same", async () => {
+  const backend = new MemoryBackend();
+  const broken = new Error("broken promise");
+  const result = await runCase(
+    caseOf(() => Promise.reject(broken)),
+    subjectOf(backend),
+  );
+  assert.equal(result.outcome, "failed");
+  assert.equal(result.error, broken);
+  assert.equal(backend.alive.sandboxes, 0);
+});
+
+test("what is left behind fails a case that passed", async () => {
+  const leaks = (): Promise<string[]> => Promise.resolve(["dataset pool/x"]);
+  const result = await runCase(
+    caseOf(() => Promise.resolve()),
+    subjectOf(new MemoryBackend(), { leaks }),
+  );
+  assert.equal(result.outcome, "failed");
+  assert.equal(result.reason, "left behind: dataset pool/x");
+});
+
+test("a sandbox that cannot be destroyed fails a case that passed", async () => {
+  const backend = new MemoryBackend({ onDestroy: () => Promise.reject(new Error("busy")) });
+  const result = await runCase(
+    caseOf(() => Promise.resolve()),
+    subjectOf(backend),
+  );
+  assert.equal(result.outcome, "failed");
+  assert.match(result.reason ?? "", /could not be destroyed/);
+});
+
+test("a case for what a backend does not have is skipped, with the reason", async () => {
+  const run = (): Promise<never> => Promise.reject(new Error("must not run"));
+  const open = subjectOf(new MemoryBackend({ isolated: false }));
+  const isolation = await runCase(caseOf(run, { needs: ["isolation"] }), open);
+  assert.deepEqual(
+    [isolation.outcome, isolation.reason],
+    ["skipped", "the backend declares that it does not isolate"],
+  );
+  const pausing = await runCase(caseOf(run, { needs: ["pausing"] }), open);
+  assert.deepEqual([pausing.outcome, pausing.reason], ["skipped", "its sandboxes have no pausing"]);
+});
+
+test("a facet that is said to be there and is not fails", async () => {
+  const each = conformanceCases.find(({ name }) => name === "its facets are those that it is said to have");
+  assert.ok(each);
+  const result = await runCase(each, subjectOf(new MemoryBackend(), { facets: ["pausing"] }));
+  assert.equal(result.outcome, "failed");
+});
+
+test("names of cases are unique", () => {
+  const names = conformanceCases.map(({ name }) => name);
+  assert.equal(new Set(names).size, names.length);
+});
+
+test("a plugin that adds no backend, or one that runs nothing, is told so", async () => {
+  const none = definePlugin({ name: "none", setup: () => undefined });
+  await assert.rejects(runConformance(none, {}), /plugin 'none' adds no backend/);
+  await assert.rejects(runConformance(memoryBackend(), {}), /backend 'memory' cannot make a working sandbox/);
+});
