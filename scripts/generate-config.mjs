@@ -139,7 +139,6 @@ function defaultYaml(server, plugins) {
 }
 
 function schemaJson(server, plugins) {
-  const strip = ({ $schema: _, ...schema }) => schema;
   const schema = {
     ...server,
     title: "Coppice server configuration",
@@ -148,7 +147,7 @@ function schemaJson(server, plugins) {
       plugins: {
         ...server.properties.plugins,
         properties: Object.fromEntries(
-          Object.entries(plugins).map(([name, plugin]) => [name, strip(plugin)]),
+          Object.entries(plugins).map(([name, plugin]) => [name, { ...plugin, $schema: undefined }]),
         ),
       },
     },

@@ -55,6 +55,7 @@ const ALLOWED: readonly Plant[] = [
   { path: "plugins/commands/src/planted-plugin.ts", imports: "@coppice/plugin-files" },
   { path: "plugins/commands/src/wire/planted-own.ts", imports: "../commands.js" },
   { path: "plugins/commands/src/planted-testing.test.ts", imports: "@coppice/core/testing" },
+  { path: "plugins/commands/src/testing/planted-kit.ts", imports: "@coppice/core/testing" },
   { path: "plugins/jupyter/src/channels.ts", imports: "zeromq" },
   { path: "plugins/files/src/watchers.ts", imports: "chokidar" },
   { path: "plugins/local-process/src/host-processes.ts", imports: "node:child_process" },
@@ -208,7 +209,8 @@ describe("the packages of the project", () => {
         const imported = packageOf(specifier);
         if (imported === undefined || imported === name || dependencies.has(imported)) continue;
         // The testing kit runs inside test files and may lean on what they have.
-        const isTest = folder === "test" || file.endsWith(".test.ts");
+        const isTest =
+          folder === "test" || file.endsWith(".test.ts") || file.startsWith(`${folder}/src/testing/`);
         if (isTest && developmentDependencies.has(imported)) continue;
         // Types are gone at run time, but what a published .d.ts names has to be installed as well.
         if (developmentDependencies.has(`@types/${imported}`)) continue;
@@ -218,12 +220,19 @@ describe("the packages of the project", () => {
     assert.deepEqual(undeclared, []);
   });
 
-  it("declare nothing that they do not import", async () => {
+  it("declare nothing that neither they nor a package of theirs asks for", async () => {
     const unused: string[] = [];
     for (const { folder, dependencies } of await packages()) {
-      const imported = new Set((await importsOf(folder)).map(({ specifier }) => packageOf(specifier)));
+      const wanted = new Set((await importsOf(folder)).map(({ specifier }) => packageOf(specifier)));
+      for (const dependency of dependencies) {
+        const manifest = join(ROOT, "node_modules", dependency, "package.json");
+        const { peerDependencies } = JSON.parse(await readFile(manifest, "utf8")) as {
+          readonly peerDependencies?: Readonly<Record<string, string>>;
+        };
+        for (const peer of Object.keys(peerDependencies ?? {})) wanted.add(peer);
+      }
       for (const dependency of dependencies)
-        if (!imported.has(dependency)) unused.push(`${folder}: ${dependency}`);
+        if (!wanted.has(dependency)) unused.push(`${folder}: ${dependency}`);
     }
     assert.deepEqual(unused, []);
   });
