@@ -38,7 +38,7 @@ test("A reader waits for an event, a failure, the time or its own end", async ()
   buffer.take();
 
   const untilTime = wait();
-  clock.advance(1000);
+  await clock.advance(1000);
   await untilTime;
 
   const stopping = new AbortController();

@@ -20,5 +20,3 @@ export const filesConfig = z.strictObject({
     .prefault("50s")
     .describe("silence on a watch stream before a keepalive, unless the client asks for another time"),
 });
-
-export type FilesConfig = z.infer<typeof filesConfig>;

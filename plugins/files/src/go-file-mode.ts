@@ -23,8 +23,6 @@ export function goFileMode(rawMode: number): string {
     (TYPE_LETTERS.get(rawMode & TYPE) ?? "").slice(1),
     rawMode & 0o1000 ? "t" : "",
   ].join("");
-  const permissions = [..."rwxrwxrwx"]
-    .map((letter, index) => (rawMode & (0o400 >> index) ? letter : "-"))
-    .join("");
-  return (letters || "-") + permissions;
+  const permissions = Array.from("rwxrwxrwx", (letter, index) => (rawMode & (0o400 >> index) ? letter : "-"));
+  return (letters || "-") + permissions.join("");
 }

@@ -69,7 +69,7 @@ export class ObservedEntries {
   /** The file service moved it, with all that is below it; either name is undefined outside of the watch. */
   moved(from: string | undefined, to: string | undefined, state: EntryState): readonly WatchEvent[] {
     if (from !== undefined) {
-      for (const [name, below] of [...this.#states]) {
+      for (const [name, below] of this.#states) {
         if (name !== from && !name.startsWith(`${from}/`)) continue;
         this.#states.delete(name);
         if (to !== undefined) this.#states.set(to + name.slice(from.length), below);

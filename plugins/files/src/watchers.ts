@@ -306,7 +306,7 @@ class HostWatch {
     });
     this.#watcher = watcher;
     watcher.on("all", (event, path, stats) => {
-      const error = this.#observe(event, path, stats as Stats | undefined);
+      const error = this.#observe(event, path, stats);
       if (error === undefined) return;
       this.#options.buffer.fail(error);
       reject(error);

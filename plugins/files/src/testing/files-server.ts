@@ -92,7 +92,7 @@ function filesServer(server: TestServer, sandbox: LiveSandbox): FilesServer {
         body,
         headers: { "content-type": "application/octet-stream", ...headers },
         duplex: "half",
-      } as RequestInit),
+      }),
     async call(method, body, headers) {
       const response = await fetchFrom(`/filesystem.Filesystem/${method}`, {
         method: "POST",
