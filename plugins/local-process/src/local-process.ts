@@ -1,5 +1,5 @@
 import type { ChildProcess } from "node:child_process";
-import { unlinkSync } from "node:fs";
+import { rmSync } from "node:fs";
 import type { Socket } from "node:net";
 import { SandboxError, messageOf } from "@coppice/core";
 import type { Exit, Process, Signal } from "@coppice/core/backend";
@@ -45,7 +45,7 @@ export class LocalProcess implements Process {
     this.closed = Promise.all([this.exit, this.output.closed]).then(() => {
       this.#input?.destroy();
       this.#stopAnnouncing?.();
-      if (this.#inputName !== undefined) unlinkSync(this.#inputName);
+      if (this.#inputName !== undefined) rmSync(this.#inputName, { force: true });
     });
   }
 

@@ -1,6 +1,6 @@
 import { type ChildProcess, type SpawnOptions, spawn } from "node:child_process";
 import { once } from "node:events";
-import { closeSync, unlinkSync } from "node:fs";
+import { closeSync, rmSync } from "node:fs";
 import { Socket } from "node:net";
 import { SandboxError, messageOf } from "@coppice/core";
 import { LocalProcess } from "./local-process.js";
@@ -42,11 +42,11 @@ export async function startProcess(program: Program, pipes: Pipes): Promise<Loca
     });
   } catch (error) {
     for (const { near } of opened) closeSync(near);
-    if (names[2] !== undefined) unlinkSync(names[2]);
+    if (names[2] !== undefined) rmSync(names[2], { force: true });
     throw startError(error);
   } finally {
     for (const { far } of opened) closeSync(far);
-    for (const name of names.slice(0, 2)) unlinkSync(name);
+    for (const name of names.slice(0, 2)) rmSync(name, { force: true });
   }
 }
 
