@@ -63,6 +63,8 @@ export async function proxyRequest(
     if (response.headersSent || request.signal.aborted) response.destroy();
     else reject(brokenUpstream(target, error));
   });
+  // A program may answer before it has read anything, and a client may wait for that before it writes.
+  if (hasBody(message)) upstream.flushHeaders();
   pipeline(message, upstream, () => undefined);
   await ended;
 }
@@ -113,6 +115,10 @@ async function dial(target: Target, signal: AbortSignal): Promise<Duplex> {
 function brokenUpstream({ sandbox, port }: Target, cause: Error): HttpError {
   const message = `The sandbox is running but the connection to the port broke: ${cause.message}`;
   return new HttpError(502, message, { sandboxId: sandbox.record.id, message, port, code: 502 });
+}
+
+function hasBody({ headers }: IncomingMessage): boolean {
+  return headers["transfer-encoding"] !== undefined || Number(headers["content-length"] ?? 0) > 0;
 }
 
 function passOn(message: IncomingMessage): OutgoingHttpHeaders {
