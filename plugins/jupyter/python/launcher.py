@@ -40,7 +40,7 @@ if sys.modules.get("debugpy", 0) is None:
 import zmq  # noqa: E402
 
 # Characters of output per message.
-PIECE = 512 * 1024
+PIECE = 256 * 1024
 # Messages that wait in the kernel for a slow reader before user code waits with them.
 WAITING_MESSAGES = 64
 # How long the end of a cell waits for output of its child processes that is already in the pipe.
@@ -68,13 +68,13 @@ class OutputStream(OutStream):
                 string.encode()
             except UnicodeEncodeError:
                 string = string.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        if not self._is_master_process():
+        # Most writes are a few characters, and there are many of them.
+        unflushed = self._unflushed + len(string)
+        if unflushed < PIECE:
+            self._unflushed = unflushed
             return super().write(string)
-        if len(string) <= PIECE:
-            self._write_piece(string)
-        else:
-            for start in range(0, len(string), PIECE):
-                self._write_piece(string[start : start + PIECE])
+        for start in range(0, len(string), PIECE):
+            self._write_piece(string[start : start + PIECE])
         return len(string)
 
     def _write_piece(self, piece):
@@ -156,6 +156,18 @@ class Kernel(IPythonKernel):
         os.environ.update(variables)
         try:
             return await super().do_execute(*args, **kwargs)
+        except Exception as error:
+            # Some code IPython refuses before it runs it (a NUL byte in old versions), and then there
+            # would be no reply at all.
+            return {
+                "status": "error",
+                "execution_count": self.execution_count,
+                "ename": type(error).__name__,
+                "evalue": str(error),
+                "traceback": [f"{type(error).__name__}: {error}"],
+                "payload": [],
+                "user_expressions": {},
+            }
         finally:
             for name, value in before.items():
                 if value is None:

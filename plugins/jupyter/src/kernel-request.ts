@@ -3,7 +3,7 @@ import type { KernelMessage } from "./wire.js";
 
 /** How a request came to its end. */
 export type RequestEnd =
-  /** Reply and idle arrived; the reply is undefined when an interrupt took it away. */
+  /** Reply and idle arrived; the reply is undefined when it got lost, as an interrupt can make it. */
   | { readonly how: "finished"; readonly reply: KernelMessage | undefined }
   /** The kernel's process is gone. */
   | { readonly how: "died" }
@@ -35,9 +35,8 @@ export class KernelRequest {
     return this.#isDone;
   }
 
-  /** True when only the idle is missing. */
-  get isReplied(): boolean {
-    return this.#reply !== undefined;
+  get isIdle(): boolean {
+    return this.#isIdle;
   }
 
   /** Takes an iopub message of this request; a promise while the reader is busy. */
@@ -72,7 +71,7 @@ export class KernelRequest {
     this.messages.end();
   }
 
-  /** Ends it with the reply that arrived, though its idle did not. */
+  /** Ends it with what arrived so far. */
   finish(): void {
     this.end({ how: "finished", reply: this.#reply });
   }

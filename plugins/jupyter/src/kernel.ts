@@ -40,8 +40,8 @@ export interface KernelExecution {
 
 const FIRST_NUDGE_MS = 25;
 const LONGEST_NUDGE_MS = 200;
-/** A reply without an idle for this long, while iopub is quiet, ends a request. */
-const IDLE_GRACE_MS = 5000;
+/** A reply without an idle, or an idle without a reply, ends a request after this long, iopub being quiet. */
+const MISSING_HALF_MS = 5000;
 /** After the process ended: how long iopub must be quiet before what it sent is all there is. */
 const LAST_MESSAGES_MS = 50;
 const SHUTDOWN_GRACE_MS = 1000;
@@ -273,6 +273,8 @@ export class Kernel {
     { content, metadata }: Readonly<{ content: Record<string, unknown>; metadata?: Record<string, unknown> }>,
   ): KernelRequest {
     const request = new KernelRequest(randomUUID());
+    // Nobody reads what iopub says about these, and what is not read holds up everything behind it.
+    if (channel === "control") request.messages.abandon();
     if (this.#hasExited) {
       request.end({ how: "died" });
       return request;
@@ -305,7 +307,7 @@ export class Kernel {
       request.reply(message);
       // Nobody waits for more of these than the reply.
       if (channel === "control") request.finish();
-      else if (!request.isDone) void this.#finishWithoutIdle(request);
+      else if (!request.isDone) void this.#finishSoon(request);
     }
   }
 
@@ -318,6 +320,7 @@ export class Kernel {
       const request = message?.parentId === undefined ? undefined : this.#requests.get(message.parentId);
       if (message === undefined || request === undefined) continue;
       const taken = request.publish(message);
+      if (request.isIdle && !request.isDone) void this.#finishSoon(request);
       if (taken === undefined) continue;
       this.#isPublishing = true;
       await taken;
@@ -348,14 +351,14 @@ export class Kernel {
     }
   }
 
-  async #finishWithoutIdle(request: KernelRequest): Promise<void> {
-    for (let quietMs = 0; quietMs < IDLE_GRACE_MS;) {
-      const waitMs = IDLE_GRACE_MS - quietMs;
+  async #finishSoon(request: KernelRequest): Promise<void> {
+    for (let quietMs = 0; quietMs < MISSING_HALF_MS;) {
+      const waitMs = MISSING_HALF_MS - quietMs;
       if (await this.#within(waitMs, request.done)) return;
       // Its idle may be behind output that a slow reader has not taken yet.
       quietMs = this.#isPublishing ? 0 : performance.now() - this.#lastIopubMs;
     }
-    this.#log.warn("kernel replied but did not become idle");
+    this.#log.warn("kernel ended a request by halves");
     request.finish();
   }
 
@@ -396,9 +399,10 @@ function errorOf(end: RequestEnd): ErrorEvent | undefined {
       "Connection to the execution was closed before the execution was finished",
     );
   }
+  if (end.reply === undefined) return syntheticError("UnexpectedEndOfExecution", "The kernel did not reply");
   switch (statusOf(end.reply)) {
     case "error":
-      return end.reply && errorIn(end.reply.content);
+      return errorIn(end.reply.content);
     case "aborted":
       return syntheticError("ExecutionAborted", "Execution was aborted");
     default:

@@ -7,6 +7,7 @@ export interface RawJson {
 }
 
 const DEEPEST = 512;
+const ESCAPED: ReadonlySet<number> = new Set(Buffer.from('"\\/bfnrt'));
 
 const enum Byte {
   Quote = 0x22,
@@ -186,7 +187,7 @@ class Scanner {
     const letter = this.#json[at + 1];
     if (letter === Byte.LowerU) {
       if (/^[0-9a-fA-F]{4}$/.test(this.#json.toString("latin1", at + 2, at + 6))) return at + 6;
-    } else if (letter !== undefined && '"\\/bfnrt'.includes(String.fromCharCode(letter))) return at + 2;
+    } else if (letter !== undefined && ESCAPED.has(letter)) return at + 2;
     this.at = at;
     throw this.error();
   }

@@ -1,0 +1,26 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { FifoLock } from "./fifo-lock.js";
+
+test("turns come in the order they were asked for, past those who gave up", async () => {
+  const lock = new FifoLock();
+  const patient = new AbortController().signal;
+  const leaving = new AbortController();
+  const order: string[] = [];
+  const first = await lock.acquire(patient);
+  const take = async (name: string): Promise<void> => {
+    using _turn = await lock.acquire(patient);
+    order.push(name);
+    await new Promise((resolve) => setImmediate(resolve));
+    order.push(`${name} done`);
+  };
+  const second = take("second");
+  const gone = assert.rejects(lock.acquire(leaving.signal), /enough/);
+  const third = take("third");
+  leaving.abort(new Error("enough"));
+  await gone;
+  assert.deepEqual(order, []);
+  first[Symbol.dispose]();
+  await Promise.all([second, third]);
+  assert.deepEqual(order, ["second", "second done", "third", "third done"]);
+});

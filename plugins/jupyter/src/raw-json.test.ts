@@ -1,0 +1,140 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { asciiBytes, asciiJson } from "./ascii-json.js";
+import { membersOf } from "./raw-json.js";
+
+const text = (json: string): Record<string, string> =>
+  Object.fromEntries([...membersOf(Buffer.from(json))].map(([name, { bytes }]) => [name, bytes.toString()]));
+
+test("values keep the digits they were written with", () => {
+  assert.deepEqual(text('{"a": 1.0, "b": 12345678901234567890, "c": [1e5, {"d": -0.50}], "e": null}'), {
+    a: "1.0",
+    b: "12345678901234567890",
+    c: '[1e5, {"d": -0.50}]',
+    e: "null",
+  });
+  assert.deepEqual(text(" {} "), {});
+  assert.deepEqual(text('{"a\\u0062": 1, "ab": 2}'), { ab: "2" });
+});
+
+test("what is no JSON object is refused, so that nothing of it can forge a line", () => {
+  const refused = [
+    "",
+    "[]",
+    "1",
+    "{",
+    '{"a"}',
+    '{"a":}',
+    '{"a":1,}',
+    '{"a":1}x',
+    '{"a":01}',
+    '{"a":1.}',
+    '{"a":1e}',
+    '{"a":+1}',
+    '{"a":NaN}',
+    '{"a":tru}',
+    '{"a":"\n"}',
+    '{"a":"\\x"}',
+    '{"a":"\\u12g4"}',
+    '{"a":"x}',
+    '{"a":[1,]}',
+    '{"a":{"b"}}',
+    '{"a":[}',
+    "{a:1}",
+    `{"a":${"[".repeat(600)}${"]".repeat(600)}}`,
+  ];
+  for (const json of refused) assert.throws(() => membersOf(Buffer.from(json)), SyntaxError, json);
+});
+
+test("random JSON: the same members as JSON.parse finds, the same values after ASCII", () => {
+  const random = seeded(20_260_101);
+  for (let round = 0; round < 3000; round++) {
+    const value = Object.fromEntries(
+      Array.from({ length: random(4) }, (_, index) => [
+        `${index}${randomText(random)}`,
+        randomValue(random, 3),
+      ]),
+    );
+    const json = JSON.stringify(value, null, random(3));
+    const members = membersOf(Buffer.from(json));
+    const again = Object.fromEntries(
+      [...members].map(([name, raw]) => {
+        const ascii = asciiBytes(raw).toString("latin1");
+        assert.match(ascii, /^[\x20-\x7e]*$/);
+        return [name, JSON.parse(ascii) as unknown];
+      }),
+    );
+    assert.deepEqual(again, value, json);
+  }
+});
+
+test("mutilated JSON is either refused or what JSON.parse makes of it", () => {
+  const random = seeded(7);
+  for (let round = 0; round < 5000; round++) {
+    const json = Buffer.from(JSON.stringify({ a: randomValue(random, 3), b: randomText(random) }));
+    json[random(json.length)] = random(128);
+    let expected: unknown;
+    try {
+      expected = JSON.parse(json.toString());
+    } catch {
+      assert.throws(() => membersOf(json), SyntaxError, json.toString());
+      continue;
+    }
+    const members = membersOf(json);
+    assert.deepEqual(
+      Object.fromEntries(
+        [...members].map(([name, { bytes }]) => [name, JSON.parse(bytes.toString()) as unknown]),
+      ),
+      expected,
+    );
+  }
+});
+
+test("bytes that are no UTF-8 become a replacement character", () => {
+  const [value] = membersOf(
+    Buffer.concat([Buffer.from('{"a":"'), Buffer.from([0xff, 0x41]), Buffer.from('"}')]),
+  ).values();
+  assert.ok(value);
+  assert.equal(asciiBytes(value).toString(), '"\\ufffdA"');
+});
+
+test("asciiJson escapes what a line reader might take for a line end", () => {
+  assert.equal(asciiJson("a\u0085\u2028é😀\n"), '"a\\u0085\\u2028\\u00e9\\ud83d\\ude00\\n"');
+});
+
+function seeded(seed: number): (below: number) => number {
+  let state = seed;
+  return (below) => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
+    return Math.floor((state / 2 ** 32) * below);
+  };
+}
+
+function randomText(random: (below: number) => number): string {
+  const alphabet = ["a", '"', "\\", "\n", "\u0000", "é", "\u2028", "😀", "\u007f", "/", "'", "{", "]", ","];
+  return Array.from({ length: random(8) }, () => alphabet[random(alphabet.length)]).join("");
+}
+
+function randomValue(random: (below: number) => number, depth: number): unknown {
+  switch (random(depth > 0 ? 7 : 5)) {
+    case 0:
+      return null;
+    case 1:
+      return random(2) === 1;
+    case 2:
+      return (random(2000) - 1000) / 10 ** random(5);
+    case 3:
+      return randomText(random);
+    case 4:
+      return random(1_000_000) * 1e300;
+    case 5:
+      return Array.from({ length: random(4) }, () => randomValue(random, depth - 1));
+    default:
+      return Object.fromEntries(
+        Array.from({ length: random(4) }, (_, index) => [
+          `${index}${randomText(random)}`,
+          randomValue(random, depth - 1),
+        ]),
+      );
+  }
+}

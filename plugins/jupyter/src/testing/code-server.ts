@@ -1,0 +1,101 @@
+import assert from "node:assert/strict";
+import type { LiveSandbox } from "@coppice/core";
+import { startTestServer, type TestServer } from "@coppice/core/testing";
+import localProcess from "@coppice/plugin-local-process";
+import { plugin } from "../plugin.js";
+
+export interface Line {
+  readonly type: string;
+  readonly [field: string]: unknown;
+}
+
+export interface Execution {
+  readonly status: number;
+  readonly body: string;
+  readonly lines: readonly Line[];
+  /** What arrived on a stream, joined. */
+  text(stream: "stdout" | "stderr"): string;
+  readonly results: readonly Line[];
+  readonly error: Line | undefined;
+}
+
+/** A server whose sandboxes run real kernels on this machine. */
+export interface CodeServer extends AsyncDisposable {
+  readonly server: TestServer;
+  create(environment?: Readonly<Record<string, string>>): Promise<CodeSandbox>;
+}
+
+export interface CodeSandbox {
+  readonly live: LiveSandbox;
+  fetch(path: string, init?: RequestInit): Promise<Response>;
+  /** `POST /execute`, read to its end. */
+  run(code: string, more?: object): Promise<Execution>;
+}
+
+/** The interpreter with ipykernel that tests run kernels with. */
+export const PYTHON = process.env["COPPICE_PYTHON"] ?? "python3";
+
+export async function startCodeServer(settings: object = {}): Promise<CodeServer> {
+  const server = await startTestServer({
+    plugins: [
+      [localProcess, {}],
+      [plugin, { python: PYTHON, ...settings }],
+    ],
+  });
+  return {
+    server,
+    async create(environment = {}) {
+      const live = await server.sandboxes.create({
+        template: "base",
+        timeoutMs: 600_000,
+        secure: false,
+        environment,
+      });
+      const send = (path: string, init: RequestInit = {}): Promise<Response> =>
+        fetch(`${server.url}${path}`, {
+          ...init,
+          headers: {
+            "e2b-sandbox-id": live.record.id,
+            "e2b-sandbox-port": "49999",
+            "content-type": "application/json",
+          },
+        });
+      return {
+        live,
+        fetch: send,
+        run: async (code, more = {}) =>
+          readExecution(await send("/execute", { method: "POST", body: JSON.stringify({ code, ...more }) })),
+      };
+    },
+    [Symbol.asyncDispose]: () => server.stop(),
+  };
+}
+
+/** Reads an execution's stream to its end and checks what is true of every one. */
+async function readExecution(response: Response): Promise<Execution> {
+  const body = await response.text();
+  if (response.status !== 200) {
+    return { status: response.status, body, lines: [], text: () => "", results: [], error: undefined };
+  }
+  assert.match(body, /^[\x20-\x7e\n]*$/, "only printable ASCII and newlines");
+  assert.ok(
+    body.endsWith('{"type": "end_of_execution"}\n'),
+    `the stream ends with its last line: ${body.slice(-200)}`,
+  );
+  const lines = body
+    .trimEnd()
+    .split("\n")
+    .map((line) => JSON.parse(line) as Line);
+  return {
+    status: 200,
+    body,
+    lines,
+    text: (stream) =>
+      lines
+        .filter(({ type }) => type === stream)
+        .map((line) => line["text"])
+        .join(""),
+    results: lines.filter(({ type }) => type === "result"),
+    error: lines.find(({ type }) => type === "error"),
+  };
+}
