@@ -1,13 +1,13 @@
-import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { Clock, definePlugin } from "@coppice/core";
 import { z } from "zod";
 import { CodeContexts } from "./code-contexts.js";
 import { codeRoutes } from "./code-routes.js";
 import { KernelMetrics } from "./kernel-metrics.js";
 import { LONGEST_SOCKET_PATH } from "./relay.js";
+import { openSocketDirectory } from "./socket-directory.js";
 
+const SOCKET_NAME_LENGTH = "/coppice-zmq-XXXXXX/0123456789ab-control".length;
 const MiB = 1024 * 1024;
 const Milliseconds = z.int().min(1);
 const Bytes = z.int().min(1);
@@ -57,14 +57,15 @@ export const plugin = definePlugin({
       ...settings
     } = plugin.config;
 
-    const socketDirectory = await mkdtemp(join(runDirectory, "coppice-"));
-    plugin.onStop(() => rm(socketDirectory, { recursive: true, force: true }));
-    if (socketDirectory.length + 24 > LONGEST_SOCKET_PATH) {
+    // The name of the directory and that of a socket in it come on top.
+    if (runDirectory.length + SOCKET_NAME_LENGTH > LONGEST_SOCKET_PATH) {
       throw new Error(`jupyter.runDirectory: '${runDirectory}' is too long a path for a UNIX socket`);
     }
+    const sockets = await openSocketDirectory(runDirectory);
+    plugin.onStop(() => sockets[Symbol.asyncDispose]());
 
     const contexts = new CodeContexts({
-      settings: { ...settings, socketDirectory },
+      settings: { ...settings, socketDirectory: sockets.path },
       maxContexts,
       maxOutputBytes,
       metrics: new KernelMetrics(plugin.metrics),
