@@ -34,6 +34,10 @@ test("other hosts, and the domain's own names, are addressed to no sandbox", () 
   }
 });
 
+test("the SDKs' name for the sandbox of debug mode leaves it to the port that was asked", () => {
+  assert.equal(headers("debug_sandbox_id", "49983"), undefined);
+});
+
 test("an address that makes no sense is refused with the edge's texts", () => {
   const refusals: readonly (readonly [() => unknown, string])[] = [
     [() => headers("iabc"), "missing header"],

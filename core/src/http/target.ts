@@ -8,6 +8,8 @@ export interface Address {
 }
 
 const SANDBOX_ID = /^[a-z0-9]+$/;
+/** What the SDKs in debug mode call the one shared sandbox, which is known by the port that was asked. */
+const DEBUG_SANDBOX_ID = "debug_sandbox_id";
 
 /**
  * Which sandbox a request is addressed to: by the headers `E2b-Sandbox-Id` and `E2b-Sandbox-Port`, else
@@ -17,6 +19,7 @@ const SANDBOX_ID = /^[a-z0-9]+$/;
 export function addressOf(headers: IncomingHttpHeaders, domain: string): Address | undefined {
   const id = headers["e2b-sandbox-id"];
   const port = headers["e2b-sandbox-port"];
+  if (id === DEBUG_SANDBOX_ID) return undefined;
   if (id !== undefined || port !== undefined) {
     if (typeof id !== "string" || typeof port !== "string")
       throw new HttpError(400, "missing header", "missing header");
