@@ -5,7 +5,7 @@ import { pointSdkAt } from "../harness/point-sdk-at.js";
 import { startFullServer } from "../harness/start-full-server.js";
 import { commandScenarios } from "./command-scenarios.js";
 
-describe("commands through the e2b SDK", () => {
+describe("commands through the e2b SDK", { timeout: 60_000 }, () => {
   let server: TestServer;
   let sandbox: Sandbox;
 

@@ -11,7 +11,7 @@ const KILLED_IN_FLIGHT =
   /The sandbox was killed or reached its end of life while the request was in flight\./;
 const UNKNOWN_ID = "iabcdefghij0123456789";
 
-describe("the life of a sandbox through the e2b SDK", () => {
+describe("the life of a sandbox through the e2b SDK", { timeout: 60_000 }, () => {
   let server: TestServer;
 
   before(async () => {
