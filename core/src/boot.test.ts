@@ -7,7 +7,9 @@ import { BootError } from "./kernel/errors.js";
 import { inject, injectable } from "./kernel/scope.js";
 import { createToken } from "./kernel/token.js";
 import { definePlugin, type Plugin } from "./plugin.js";
+import { Ledger } from "./sandbox/ledger.js";
 import { Sandboxes } from "./sandbox/sandboxes.js";
+import { memoryBackend } from "./testing/memory-backend.js";
 import { startTestServer } from "./testing/start-test-server.js";
 
 interface Counting {
@@ -165,6 +167,30 @@ test("all collisions are reported at once: routes, upgrade paths, metrics and pr
     "plugins 'one' and 'two' both serve GET /things/:id on surface 'api'",
     "plugins 'one' and 'two' both serve UPGRADE /socket/:id on surface 'api'",
   ]);
+});
+
+test("a plugin that provides the ledger takes the place of the SQLite file", async () => {
+  const written: string[] = [];
+  const remembering = definePlugin({
+    name: "remembering",
+    provides: [Ledger],
+    setup(plugin) {
+      plugin.bindValue(Ledger, {
+        open: async () => undefined,
+        entries: async () => [],
+        write: async ({ state }) => void written.push(state),
+        remove: async () => undefined,
+        end: async ({ reason }) => void written.push(reason),
+        findEnded: async () => undefined,
+        close: async () => void written.push("closed"),
+      });
+    },
+  });
+  const server = await startTestServer({ plugins: [[memoryBackend()], [remembering]] });
+  const { record } = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
+  await server.sandboxes.kill(record.id);
+  await server.stop();
+  assert.deepEqual(written, ["creating", "running", "killing", "killed", "closed"]);
 });
 
 test("registering after setup is refused: nothing would serve it", async () => {

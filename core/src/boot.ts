@@ -1,3 +1,4 @@
+import "./http/native-base64.js";
 import { readFileSync } from "node:fs";
 import { resolve } from "node:path";
 import { collectDefaultMetrics, Registry } from "prom-client";
@@ -23,6 +24,7 @@ import { createPluginContext } from "./plugin-context.js";
 import type { Plugin } from "./plugin.js";
 import { Backends } from "./sandbox/backend.js";
 import { createSandboxDomain } from "./sandbox/domain.js";
+import { Ledger } from "./sandbox/ledger.js";
 import { Sandboxes } from "./sandbox/sandboxes.js";
 
 export interface BootOptions {
@@ -84,6 +86,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     clock,
     log: log.child({ plugin: "core" }),
     metrics: coreMetrics,
+    ledger: () => services.get(Ledger) as Ledger | undefined,
   });
   const surfaces = new Surfaces({ log, messageLimitBytes: config.http.messageLimit });
   const targeting = new Targeting(config.domain, domain.sandboxes);

@@ -1,3 +1,4 @@
+import "./http/native-base64.js";
 export { BootError, SandboxError, messageOf, type BootProblem, type ErrorCode } from "./kernel/errors.js";
 export { createToken, tokenName, type Token } from "./kernel/token.js";
 export { inject, injectable, type Class } from "./kernel/scope.js";
@@ -22,6 +23,7 @@ export {
 export { Sandboxes, type CreateSandbox } from "./sandbox/sandboxes.js";
 export type { EndReason, LiveSandbox, SandboxRecord, SandboxState } from "./sandbox/live-sandbox.js";
 export * from "./backend.js";
+export { basicUser } from "./http/basic-user.js";
 export { HttpError } from "./http/http-error.js";
 export { readBody, readJsonBody, type JsonBodyOptions } from "./http/json-body.js";
 export {
@@ -32,6 +34,7 @@ export {
   type Listener,
   type TargetResolver,
 } from "./http/targets.js";
+export { Ledger, type EndedSandbox, type LedgerEntry } from "./sandbox/ledger.js";
 export { processEnvironment, sandboxEnvironment } from "./sandbox/environment.js";
 export { resolveSandboxPath } from "./sandbox/sandbox-path.js";
 export { duration, size } from "./config/units.js";

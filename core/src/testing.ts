@@ -1,3 +1,5 @@
+import "./http/native-base64.js";
+
 export { startTestServer, type TestServer, type TestServerOptions } from "./testing/start-test-server.js";
 export { fakeClock, type FakeClock } from "./testing/fake-clock.js";
 export {

@@ -1,3 +1,50 @@
-export async function conform(_args: readonly string[]): Promise<number> {
-  return 0;
+import { BootError, messageOf } from "../kernel/errors.js";
+import { loadPlugin } from "../kernel/loader.js";
+import { isPlugin } from "../plugin.js";
+
+const SIGN = { passed: "ok     ", failed: "FAILED ", skipped: "skipped" } as const;
+
+/** Puts the backends of a plugin through the conformance suite: one line a case, exit code 1 when one failed. */
+export async function conform(args: readonly string[]): Promise<number> {
+  const [key, settings = "{}", ...rest] = args;
+  if (key === undefined || rest.length > 0) {
+    throw new BootError([{ message: "name one plugin, and its settings as JSON if it needs any" }]);
+  }
+  const plugin = await load(key);
+  // Loaded here: no other verb needs the kit.
+  const { runConformance } = await import("../testing/conform.js");
+  const counts = { passed: 0, failed: 0, skipped: 0 };
+  await runConformance(plugin, parseSettings(settings), {
+    onResult({ group, name, outcome, reason }, backend) {
+      counts[outcome] += 1;
+      process.stdout.write(
+        `${SIGN[outcome]} ${backend} ${group}: ${name}${reason === undefined ? "" : ` (${reason})`}\n`,
+      );
+    },
+  });
+  process.stdout.write(`${counts.passed} passed, ${counts.failed} failed, ${counts.skipped} skipped\n`);
+  return counts.failed === 0 ? 0 : 1;
+}
+
+async function load(key: string) {
+  let plugin: unknown;
+  try {
+    plugin = await loadPlugin(key, process.cwd());
+  } catch (error) {
+    throw new BootError([{ message: messageOf(error) }], { cause: error });
+  }
+  if (!isPlugin(plugin)) {
+    throw new BootError([
+      { message: `'${key}' is no plugin: its default export was not made by definePlugin` },
+    ]);
+  }
+  return plugin;
+}
+
+function parseSettings(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new BootError([{ message: `the settings are no JSON: ${messageOf(error)}` }], { cause: error });
+  }
 }

@@ -16,7 +16,8 @@ const DEFAULT_LIMIT_BYTES = 1024 * 1024;
 export async function readBody(message: IncomingMessage, limitBytes: number): Promise<Buffer> {
   const chunks: Buffer[] = [];
   let lengthBytes = 0;
-  for await (const chunk of message as AsyncIterable<Buffer>) {
+  // Left early, a plain loop over the message would destroy the connection, and the answer with it.
+  for await (const chunk of message.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
     lengthBytes += chunk.length;
     if (lengthBytes > limitBytes) {
       throw new HttpError(413, `the request body is larger than ${limitBytes} bytes`);

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { once } from "node:events";
-import { request } from "node:http";
+import { type IncomingMessage, request } from "node:http";
 import { connect } from "node:net";
 import { Readable } from "node:stream";
 import { test } from "node:test";
@@ -208,4 +208,26 @@ test("a stop waits for running requests, then cuts them", async () => {
   await server.stop();
   assert.equal(await quick, "done");
   await cut;
+});
+
+test("a web page that rebinds its name to this machine gets nowhere without a guard", async () => {
+  const open = definePlugin({
+    name: "open",
+    setup(plugin) {
+      plugin.http("api").get("/", (ctx) => {
+        ctx.body = "secret";
+      });
+    },
+  });
+  await using server = await startTestServer({ plugins: [[open]] });
+  const statusFor = async (host: string): Promise<number | undefined> => {
+    const [response] = (await once(request(server.url, { headers: { host } }).end(), "response")) as [
+      IncomingMessage,
+    ];
+    response.resume();
+    return response.statusCode;
+  };
+  assert.equal(await statusFor("evil.example"), 403);
+  assert.equal(await statusFor("localhost:3000"), 200);
+  assert.equal(await statusFor("[::1]:3000"), 200);
 });

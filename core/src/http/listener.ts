@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import { createServer as createTlsServer } from "node:https";
-import type { AddressInfo } from "node:net";
+import { type AddressInfo, isIP } from "node:net";
 import type { Duplex } from "node:stream";
 import { messageOf } from "../kernel/errors.js";
 import type { HttpMetrics } from "../observe/http-metrics.js";
@@ -9,7 +9,7 @@ import type { Logger } from "../observe/logger.js";
 import { answerPreflight, allowAnyOrigin } from "./cors.js";
 import { HttpError } from "./http-error.js";
 import { proxyRequest, proxyUpgrade } from "./proxy.js";
-import { refuseUpgrade } from "./surface.js";
+import { refuseUpgrade, type Surface } from "./surface.js";
 import type { Surfaces } from "./surfaces.js";
 import type { SurfaceRequest, Target } from "./surface-request.js";
 import type { Targeting } from "./targeting.js";
@@ -35,6 +35,7 @@ export interface ListenerServices {
   readonly log: Logger;
 }
 
+const LINGER_MS = 1000;
 const SANE_REQUEST_ID = /^[\w.-]{1,128}$/;
 
 /** One HTTP/1.1 server: finds out what each request is for and hands it to a surface or to a sandbox. */
@@ -160,6 +161,7 @@ export class HttpListener implements Listener {
     // A client that goes away in the middle of either direction is no event worth an unhandled error.
     message.on("error", () => undefined);
     response.on("error", () => undefined);
+    response.once("finish", () => lingerOver(message));
     try {
       const { url, target, surface } = await this.#target(message);
       surfaceName = surface?.name ?? "proxy";
@@ -185,6 +187,7 @@ export class HttpListener implements Listener {
           return;
         }
       }
+      this.#refuseRebinding(surface, target, message);
       await surface.letIn(request);
       route = await surface.serve(request, message, response);
     } catch (error) {
@@ -214,6 +217,7 @@ export class HttpListener implements Listener {
         await proxyUpgrade(request, target as Target, { message, socket, head });
         return;
       }
+      this.#refuseRebinding(surface, target, message);
       await surface.letIn(request);
       const found = surface.upgradeFor(url.pathname);
       if (found === undefined)
@@ -235,6 +239,20 @@ export class HttpListener implements Listener {
         ? this.#services.surfaces.get(this.name)
         : this.#services.surfaces.ofPort(target.port);
     return { url, target, surface };
+  }
+
+  /**
+   * Where nothing but "only this machine can connect" guards a surface, a web page may still get in: it
+   * gives its own host name the address 127.0.0.1 and then counts as of the same origin. Its name shows in Host.
+   */
+  #refuseRebinding(surface: Surface, target: Target | undefined, message: IncomingMessage): void {
+    if (target !== undefined || surface.isGuarded || !this.isLoopback) return;
+    const name = (message.headers.host ?? "").replace(/:\d*$/, "").replace(/^\[|\]$/g, "");
+    if (isIP(name) !== 0 || name === this.name || /(^|\.)localhost$/i.test(name)) return;
+    throw new HttpError(
+      403,
+      `the host '${name}' is not a name of this machine, and this surface has no authentication`,
+    );
   }
 
   #identify(message: IncomingMessage): { readonly id: string; readonly log: Logger } {
@@ -283,6 +301,17 @@ function parseUrl(message: IncomingMessage): URL {
   } catch {
     throw new HttpError(400, `the request target is no URL`);
   }
+}
+
+/**
+ * A refusal is out before its body is in. Cutting the connection at once would lose the answer at a client
+ * that is still writing; reading on for ever would let one write for ever.
+ */
+function lingerOver(message: IncomingMessage): void {
+  if (message.complete) return;
+  message.resume();
+  const timer = setTimeout(() => message.socket.destroy(), LINGER_MS).unref();
+  message.once("close", () => clearTimeout(timer));
 }
 
 /**

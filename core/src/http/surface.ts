@@ -22,6 +22,8 @@ export interface SurfaceOptions {
   readonly messageLimitBytes: number;
 }
 
+const LONGEST_TIMER_MS = 2 ** 31 - 1;
+
 interface Upgrade {
   readonly plugin: string;
   readonly path: string;
@@ -198,6 +200,9 @@ export class Surface {
     message: IncomingMessage,
     response: ServerResponse,
   ): Promise<void> {
+    // Connect gives it to setTimeout as it is, which takes anything longer than 2^31 ms for 1 ms.
+    if (Number(message.headers["connect-timeout-ms"]) > LONGEST_TIMER_MS)
+      delete message.headers["connect-timeout-ms"];
     const values = bindRequest(createContextValues(), request);
     const answer = await rpc(universalRequestFromNodeRequest(message, response, undefined, values));
     if (answer.body === undefined && answer.status >= 400) {

@@ -59,8 +59,6 @@ export function writeHttpError(response: ServerResponse, { status, body }: HttpE
   }
   const isText = typeof body === "string";
   const bytes = Buffer.from(isText ? body : JSON.stringify(body));
-  // After a body that was refused half-read there is no telling where the next request starts.
-  if (status === 413) response.setHeader("connection", "close");
   response.writeHead(status, {
     "content-type": isText ? "text/plain; charset=utf-8" : "application/json",
     "content-length": bytes.length,

@@ -15,14 +15,14 @@ import { Teardown } from "./teardown.js";
 
 export interface SandboxDomainOptions {
   readonly config: SandboxesConfig;
-  /** Where the ledger lies, unless one is given. */
+  /** Where the SQLite ledger lies. */
   readonly dataDir: string;
   readonly clock: Clock;
   readonly log: Logger;
   /** Takes the metrics `coppice_sandboxes_…`. */
   readonly metrics: Registry;
-  /** In the place of the SQLite file in `dataDir`. */
-  readonly ledger?: Ledger | undefined;
+  /** Asked at the start for a ledger in the place of the SQLite file in `dataDir`. */
+  readonly ledger?: (() => Ledger | undefined) | undefined;
 }
 
 /** Everything that makes, keeps and ends sandboxes, wired together. */
@@ -44,7 +44,10 @@ export interface SandboxDomain {
 export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomain {
   const { config: settings, dataDir, clock, log } = options;
   const backends = new BackendRegistry();
-  const ledger = options.ledger ?? new SqliteLedger({ dataDir, endedKept: settings.endedKept });
+  let chosen: Ledger | undefined;
+  // Not before the start: the plugin that brings another ledger is set up after this.
+  const ledgerInUse = (): Ledger =>
+    (chosen ??= options.ledger?.() ?? new SqliteLedger({ dataDir, endedKept: settings.endedKept }));
   const metrics = sandboxMetrics(options.metrics, () => registry.running);
   const teardown = new Teardown({
     clock,
@@ -53,13 +56,26 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     destroyConcurrency: settings.destroyConcurrency,
     onFailure: () => metrics.destroyFailed(),
   });
-  const registry = new SandboxRegistry({ settings, backends, ledger, teardown, metrics, clock, log });
+  const registry = new SandboxRegistry({
+    settings,
+    backends,
+    get ledger() {
+      return ledgerInUse();
+    },
+    teardown,
+    metrics,
+    clock,
+    log,
+  });
   return {
     sandboxes: registry,
     backends,
-    ledger,
+    get ledger() {
+      return ledgerInUse();
+    },
     async start() {
       await checkBackends(backends, settings);
+      const ledger = ledgerInUse();
       await ledger.open();
       await reconcile({ backends, ledger, registry, teardown, clock, log });
       registry.start();
@@ -67,7 +83,7 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     async stop() {
       await registry.close(settings.onShutdown);
       teardown.stop();
-      await ledger.close();
+      await chosen?.close();
     },
   };
 }

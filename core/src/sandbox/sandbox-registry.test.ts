@@ -82,7 +82,7 @@ async function startDomain(
     clock,
     log: createLogger("silent"),
     metrics,
-    ledger,
+    ledger: () => ledger,
   });
   context.after(async () => {
     const stopped = domain.stop();

@@ -1,6 +1,5 @@
 import { Code, ConnectError, type ConnectRouter, type HandlerContext } from "@connectrpc/connect";
-import { type Clock, SandboxError, requestOf, targetOf } from "@coppice/core";
-import { basicUser } from "./basic-user.js";
+import { type Clock, SandboxError, basicUser, requestOf, targetOf } from "@coppice/core";
 import type { CommandSelector, Commands, CommandSet, StartedCommand } from "./commands.js";
 import {
   type PTY,
@@ -46,7 +45,7 @@ export function serveProcessRpc(rpc: Pick<ConnectRouter, "service">, options: Pr
         args: process?.args,
         environment: process?.envs,
         cwd: process?.cwd,
-        user: basicUser(context.requestHeader.get("authorization") ?? undefined),
+        user: basicUser(context.requestHeader.get("authorization")),
         tag,
         terminal: pty && readTerminalSize(pty),
         input: stdin === false ? "none" : "pipe",

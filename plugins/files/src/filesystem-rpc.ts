@@ -1,7 +1,7 @@
 import { posix } from "node:path";
 import type { ConnectRouter, HandlerContext } from "@connectrpc/connect";
 import { create } from "@bufbuild/protobuf";
-import { SandboxError, targetOf } from "@coppice/core";
+import { SandboxError, basicUser, targetOf } from "@coppice/core";
 import type { WatchEvent, WatchEventType } from "@coppice/core/backend";
 import { toEntryInfo } from "./entry-info.js";
 import type { FileService, UserFiles } from "./file-service.js";
@@ -113,15 +113,6 @@ async function filesAs(service: FileService, context: HandlerContext): Promise<U
     if (!(error instanceof SandboxError) || error.code !== "not_found") throw error;
     throw new SandboxError("unauthenticated", `invalid username: '${username}'`);
   }
-}
-
-/** The user that the SDKs put into Basic authentication, without a password; undefined = the default one. */
-function basicUser(authorization: string | null): string | undefined {
-  const encoded = /^basic +([A-Za-z0-9+/=]+)$/i.exec(authorization ?? "")?.[1];
-  const [username] = Buffer.from(encoded ?? "", "base64")
-    .toString("utf8")
-    .split(":");
-  return username || undefined;
 }
 
 function toWatchRequest(files: UserFiles, request: WatchDirRequest | CreateWatcherRequest): WatchRequest {

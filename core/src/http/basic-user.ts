@@ -2,7 +2,7 @@
  * The account that `Authorization: Basic base64("<user>:")` names; undefined when the header is absent,
  * of another scheme, or names nobody.
  */
-export function basicUser(authorization: string | undefined): string | undefined {
+export function basicUser(authorization: string | null | undefined): string | undefined {
   const encoded = /^basic\s+([A-Za-z0-9+/_=-]+)\s*$/i.exec(authorization ?? "")?.[1];
   if (encoded === undefined) return undefined;
   const credentials = Buffer.from(encoded, "base64").toString("utf8");
