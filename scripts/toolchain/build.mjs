@@ -1,5 +1,6 @@
+import { rm } from "node:fs/promises";
 import { join } from "node:path";
-import { ROOT } from "./project.mjs";
+import { ROOT, workspaces } from "./project.mjs";
 import { mustRunStep } from "./step.mjs";
 
 const COMPILER = join(ROOT, "node_modules", "typescript", "bin", "tsc");
@@ -11,8 +12,10 @@ export function build(toolchain) {
   });
 }
 
-/** Removes everything compiled: an incremental build keeps the output of a deleted test. */
-export function cleanBuild(toolchain) {
-  const parameters = [COMPILER, "-b", "--clean"];
-  return mustRunStep("cleaning the build", toolchain.node, parameters, { env: toolchain.environment });
+/** Removes everything compiled. `tsc -b --clean` would leave the output of a test that was deleted. */
+export async function cleanBuild() {
+  for (const folder of await workspaces()) {
+    await rm(join(ROOT, folder, "dist"), { recursive: true, force: true });
+    await rm(join(ROOT, folder, "tsconfig.tsbuildinfo"), { force: true });
+  }
 }

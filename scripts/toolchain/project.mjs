@@ -1,3 +1,4 @@
+import { readdir } from "node:fs/promises";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 
@@ -6,3 +7,9 @@ export const ROOT = fileURLToPath(new URL("../..", import.meta.url)).replace(/\/
 
 /** What set-up fetches that npm does not keep in node_modules. Never committed; safe to delete. */
 export const TOOLCHAIN = join(ROOT, ".toolchain");
+
+/** The workspaces, as paths from the root. */
+export async function workspaces() {
+  const plugins = await readdir(join(ROOT, "plugins"));
+  return ["core", ...plugins.sort().map((name) => `plugins/${name}`), "test"];
+}

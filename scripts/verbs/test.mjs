@@ -1,22 +1,16 @@
 import { existsSync } from "node:fs";
-import { mkdtemp, readFile, readdir, rm } from "node:fs/promises";
+import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { build, cleanBuild } from "../toolchain/build.mjs";
 import { lint } from "../toolchain/lint.mjs";
 import { prepare } from "../toolchain/prepare.mjs";
-import { ROOT } from "../toolchain/project.mjs";
+import { ROOT, workspaces } from "../toolchain/project.mjs";
 import { FailedStep, runStep } from "../toolchain/step.mjs";
 
 const REPORTER = join(ROOT, "scripts", "toolchain", "test-skips.mjs");
 /** A test file that takes this long hangs. */
-const TEST_TIMEOUT_MS = 10 * 60 * 1000;
-
-/** The workspaces that have tests, as paths from the root. */
-async function workspaces() {
-  const plugins = await readdir(join(ROOT, "plugins"));
-  return ["core", ...plugins.sort().map((name) => `plugins/${name}`), "test"];
-}
+const TEST_TIMEOUT_MS = 4 * 60 * 1000;
 
 /** Which test files to run: all, or those below the workspaces or files that were named. */
 async function testGlobs(paths) {
@@ -58,7 +52,7 @@ async function runTests(toolchain, globs) {
 /** Builds from nothing, lints, and runs the tests: all, or those of the workspaces or files that are named. */
 export async function run(paths) {
   const toolchain = await prepare();
-  await cleanBuild(toolchain);
+  await cleanBuild();
   await build(toolchain);
   // A finding of the linter does not hide what the tests have to say.
   const lintError = await lint(toolchain).catch((error) => error);
