@@ -1,0 +1,402 @@
+import assert from "node:assert/strict";
+import { after, before, describe, test } from "node:test";
+import { setTimeout as delay } from "node:timers/promises";
+import { startCodeServer, type CodeSandbox, type CodeServer } from "./testing/code-server.js";
+
+const KEEPALIVE_MS = 400;
+
+let own: CodeServer;
+let sandbox: CodeSandbox;
+
+before(async () => {
+  own = await startCodeServer({
+    keepaliveMs: KEEPALIVE_MS,
+    interruptGraceMs: 2000,
+    maxContexts: 4,
+    maxCodeBytes: 100_000,
+    maxOutputBytes: 20_000_000,
+  });
+  sandbox = await own.create({ GLOBAL: "g'lobal\"" });
+});
+
+after(() => own[Symbol.asyncDispose]());
+
+/** Starts code and goes away in the middle of it. */
+async function leave(code: string, afterMs: number): Promise<void> {
+  const client = new AbortController();
+  const response = await sandbox.fetch("/execute", { method: "POST", body: JSON.stringify({ code }), signal: client.signal });
+  const reading = response.text().catch(() => undefined);
+  await delay(afterMs);
+  client.abort();
+  await reading;
+}
+
+const post = (path: string, body: string): Promise<Response> => sandbox.fetch(path, { method: "POST", body });
+
+async function metric(name: string): Promise<number> {
+  const page = await (await fetch(`${own.server.urls["ops"]}/metrics`)).text();
+  const line = page.split("\n").find((candidate) => candidate.startsWith(`coppice_jupyter_${name} `));
+  return Number(line?.split(" ").at(-1) ?? Number.NaN);
+}
+
+describe("results", () => {
+  test("state stays from one execution to the next, and the count goes up", async () => {
+    const first = await sandbox.run("x = 41");
+    const second = await sandbox.run("x += 1\nx");
+    assert.equal(second.results[0]?.["text"], "42");
+    assert.equal(second.results[0]?.["is_main_result"], true);
+    assert.equal(second.lines[0]?.type, "number_of_executions");
+    assert.equal(Number(second.lines[0]?.["execution_count"]), Number(first.lines[0]?.["execution_count"]) + 1);
+  });
+
+  test("numbers in results arrive as they were written", async () => {
+    const { body } = await sandbox.run("{'a': 1.0, 'b': 12345678901234567890, 3: [None, True]}");
+    assert.ok(body.includes('"json": {"a": 1.0, "b": 12345678901234567890, "3": [null, true]}'), body);
+  });
+
+  test("an error has name, value and a traceback without colours; one, and last", async () => {
+    const { error, lines } = await sandbox.run("print('before')\n1/0");
+    assert.equal(error?.["name"], "ZeroDivisionError");
+    assert.equal(error["value"], "division by zero");
+    assert.match(String(error["traceback"]), /1\/0/);
+    assert.ok(!String(error["traceback"]).includes("\u001b"));
+    assert.deepEqual(lines.map(({ type }) => type).slice(-3), ["stdout", "error", "end_of_execution"]);
+  });
+
+  test("code that cannot even be compiled is an error too", async () => {
+    assert.equal((await sandbox.run("def f(:")).error?.["name"], "SyntaxError");
+    assert.ok((await sandbox.run("a\0b")).error);
+    assert.ok((await sandbox.run("'\ud800'")).status === 200);
+    assert.equal((await sandbox.run("print('next')")).text("stdout"), "next\n");
+  });
+
+  test("displayed values and the MIME types that have no field of their own", async () => {
+    const { results } = await sandbox.run(
+      "from IPython.display import display\ndisplay({'text/html': '<b>', 'x/y': 1.50}, raw=True)\n'it is'",
+    );
+    assert.deepEqual(results, [
+      { type: "result", html: "<b>", extra: { "x/y": 1.5 }, is_main_result: false },
+      { type: "result", text: "it is", extra: {}, is_main_result: true },
+    ]);
+  });
+
+  test("input() is refused", async () => {
+    assert.equal((await sandbox.run("input('name?')")).error?.["name"], "StdinNotImplementedError");
+  });
+
+  test("nothing to run gives a count and an end", async () => {
+    const { lines } = await sandbox.run("");
+    assert.deepEqual(lines.map(({ type }) => type), ["number_of_executions", "end_of_execution"]);
+  });
+});
+
+describe("output", () => {
+  test("stdout and stderr arrive while the code runs, headers before anything, keepalives in silence", async () => {
+    const code = "import sys, time\ntime.sleep(1)\nprint('out', flush=True)\nprint('err', file=sys.stderr, flush=True)\ntime.sleep(1)";
+    const startedMs = performance.now();
+    const response = await post("/execute", JSON.stringify({ code }));
+    assert.ok(performance.now() - startedMs < 900, "headers came before the code ended");
+    assert.equal(response.headers.get("content-type"), null);
+    const seen: { readonly line: string; readonly atMs: number }[] = [];
+    assert.ok(response.body);
+    for await (const chunk of response.body.pipeThrough(new TextDecoderStream())) {
+      for (const line of chunk.trimEnd().split("\n")) seen.push({ line, atMs: performance.now() });
+    }
+    const at = (part: string): number => seen.find(({ line }) => line.includes(part))?.atMs ?? Number.NaN;
+    assert.ok(at("out") < at("end_of_execution") - 700 && at("err") < at("end_of_execution") - 700);
+    assert.ok(seen.filter(({ line }) => line === '{"type": "keepalive"}').length >= 2);
+    const [, timestamp] = /"timestamp": "([^"]*)"/.exec(seen.map(({ line }) => line).join()) ?? [];
+    assert.ok(timestamp && Math.abs(Date.parse(timestamp) - Date.now()) < 60_000 && timestamp.endsWith("+00:00"));
+  });
+
+  test("output of child processes is complete and whole, however it is cut on the way", async () => {
+    const child = "import sys; sys.stdout.buffer.write('é😀'.encode() * 30000)";
+    const ran = await sandbox.run(`import subprocess, sys\nsubprocess.run([sys.executable, '-c', ${JSON.stringify(child)}])\nprint('after')`);
+    const text = ran.text("stdout");
+    assert.equal(text.replaceAll("é😀", ""), "after\n");
+    assert.equal(text.length, 30_000 * 3 + 6);
+    assert.equal((await sandbox.run("'alive'")).results[0]?.["text"], "alive");
+  });
+
+  test("a lone surrogate costs one character and nothing around it", async () => {
+    assert.equal((await sandbox.run("print('a\\ud83db', '\\ud83d\\ude00')")).text("stdout"), "a\ufffdb \u{1f600}\n");
+  });
+
+  test("thousands of displayed values all arrive at a reader that starts late", async () => {
+    const code = "from IPython.display import display\nfor i in range(3000): display({'text/plain': str(i)}, raw=True)";
+    const response = await post("/execute", JSON.stringify({ code }));
+    await delay(500);
+    const lines = (await response.text()).trimEnd().split("\n").map((line) => JSON.parse(line) as Record<string, unknown>);
+    const shown = lines.filter(({ type }) => type === "result").map(({ text }) => Number(text));
+    assert.deepEqual(shown, Array.from({ length: 3000 }, (_, index) => index));
+    assert.deepEqual(lines.at(-1), { type: "end_of_execution" });
+  });
+
+  test("past its limit, output ends in a note; the code goes on", async () => {
+    const ran = await sandbox.run("for i in range(30): print('x' * 1_000_000)\nran = 'whole'");
+    assert.ok(ran.text("stdout").length <= 20_000_000);
+    assert.match(ran.text("stderr"), /^\n\[output truncated: .* 20000000 bytes\]\n$/);
+    assert.equal((await sandbox.run("ran")).results[0]?.["text"], "whole");
+  });
+
+  test("a reader slower than the code slows the code, not the server's memory", async () => {
+    await using large = await startCodeServer();
+    const other = await large.create();
+    await other.run("1");
+    const baseBytes = process.memoryUsage().rss;
+    const body = JSON.stringify({ code: "print('x' * 150_000_000)" });
+    const response = await other.fetch("/execute", { method: "POST", body });
+    let peakBytes = 0;
+    let sizeBytes = 0;
+    let pausedBytes = 0;
+    assert.ok(response.body);
+    for await (const chunk of response.body) {
+      sizeBytes += chunk.length;
+      pausedBytes += chunk.length;
+      if (pausedBytes > 10_000_000) {
+        pausedBytes = 0;
+        await delay(50);
+      }
+      peakBytes = Math.max(peakBytes, process.memoryUsage().rss);
+    }
+    assert.ok(sizeBytes > 150_000_000);
+    const grownMiB = (peakBytes - baseBytes) / 1024 / 1024;
+    assert.ok(grownMiB < 140, `memory grew by ${grownMiB.toFixed(0)} MiB, this test's own client included`);
+  });
+});
+
+describe("environment", () => {
+  test("the sandbox's variables are there, those of an execution only while it runs", async () => {
+    const variables = { QUOTED: "a'b\"c\\n$(x)\né", GLOBAL: "other" };
+    const code = "import os\nprint(os.environ['QUOTED'], os.environ['GLOBAL'])\n1/0";
+    const ran = await sandbox.run(code, { env_vars: variables });
+    assert.equal(ran.text("stdout"), `${variables.QUOTED} other\n`);
+    assert.match(String(ran.error?.["traceback"]), /3 1\/0/, "line numbers are the user's");
+    const { results } = await sandbox.run("(os.environ.get('QUOTED'), os.environ['GLOBAL'])");
+    assert.equal(results[0]?.["text"], "(None, 'g\\'lobal\"')");
+  });
+
+  test("code finds itself at home, alone, with nothing to read", async () => {
+    const { results } = await sandbox.run("import sys\n[os.path.basename(os.getcwd()), sys.argv, sys.path[0], sys.stdin.read()]");
+    assert.deepEqual(results[0]?.["json"], ["user", [""], "", ""]);
+    const leaked = await sandbox.run("[name for name in os.environ if 'COPPICE' in name and name != 'COPPICE_SANDBOX_ROOT']");
+    assert.deepEqual(leaked.results[0]?.["json"], []);
+  });
+});
+
+describe("endings", () => {
+  test("a client that leaves interrupts its code, and the next code runs at once", async () => {
+    await sandbox.run("kept = 1");
+    for (const code of [
+      "while True: pass",
+      "import time; time.sleep(100)",
+      "import subprocess; subprocess.run(['sleep', '100'])",
+      "while True: print('x' * 1000)",
+    ]) {
+      await leave(code, 200);
+      const startedMs = performance.now();
+      assert.equal((await sandbox.run("kept")).results[0]?.["text"], "1", code);
+      assert.ok(performance.now() - startedMs < 2000, `${code}: the next execution waited ${performance.now() - startedMs} ms`);
+    }
+  });
+
+  test("leaving at any moment never makes the next execution hang or lose its state", async () => {
+    for (let round = 0; round < 25; round++) {
+      await leave("while True: pass", (round * 7) % 30);
+      assert.equal((await sandbox.run("kept")).results[0]?.["text"], "1", `round ${round}`);
+    }
+  });
+
+  test("code that ignores its interrupt is killed, and the context works again", async () => {
+    const code = "import time\nwhile True:\n  try:\n    while True: time.sleep(0.01)\n  except BaseException: pass";
+    await leave(code, 200);
+    assert.equal((await sandbox.run("'kept' in globals()")).results[0]?.["text"], "False");
+  });
+
+  test("a kernel that dies ends the execution with an error, and the next one starts afresh where the first did", async () => {
+    const died = await sandbox.run("import os\nos._exit(1)");
+    assert.deepEqual(died.error, { type: "error", name: "ContextRestarting", value: "Context was restarted", traceback: "" });
+    const next = await sandbox.run("import os\n(os.path.basename(os.getcwd()), 'g' in os.environ['GLOBAL'])");
+    assert.equal(next.lines[0]?.["execution_count"], 1);
+    assert.equal(next.results[0]?.["text"], "('user', True)");
+  });
+
+  test("exit() ends the kernel, not the context", async () => {
+    assert.equal((await sandbox.run("gone = 1\nexit()")).error, undefined);
+    assert.equal((await sandbox.run("'gone' in globals()")).results[0]?.["text"], "False");
+  });
+
+  test("executions of one context take turns in their order, contexts do not wait for each other", async () => {
+    const { id } = (await (await post("/contexts", "{}")).json()) as { id: string };
+    const order: string[] = [];
+    const run = async (name: string, code: string, more?: object): Promise<void> => {
+      const { error } = await sandbox.run(code, more);
+      assert.equal(error, undefined, name);
+      order.push(name);
+    };
+    const first = run("first", "import time\ntime.sleep(1)\nstep = 1");
+    await delay(200);
+    const second = run("second", "assert step == 1\nstep = 2");
+    await delay(50);
+    const third = run("third", "assert step == 2");
+    await run("elsewhere", "1", { context_id: id });
+    await Promise.all([first, second, third]);
+    assert.deepEqual(order, ["elsewhere", "first", "second", "third"]);
+    await sandbox.fetch(`/contexts/${id}`, { method: "DELETE" });
+  });
+});
+
+describe("contexts", () => {
+  test("the default one is listed from the start; others have their directory and state", async () => {
+    const fresh = await own.create();
+    const listed = (await (await fresh.fetch("/contexts")).json()) as { id: string; language: string; cwd: string }[];
+    assert.equal(listed.length, 1);
+    assert.equal(listed[0]?.language, "python");
+    const made = await fresh.fetch("/contexts", { method: "POST", body: '{"language": " Python ", "cwd": "/"}' });
+    assert.equal(made.status, 200);
+    const context = (await made.json()) as { id: string };
+    assert.deepEqual(context, { id: context.id, language: "python", cwd: "/" });
+    assert.deepEqual(await (await fresh.fetch("/contexts")).json(), [...listed, context]);
+    await fresh.run("own = 1", { context_id: context.id });
+    assert.equal((await fresh.run("'own' in globals()")).results[0]?.["text"], "False");
+    assert.equal((await fresh.run("1", { context_id: null, language: null, env_vars: null })).status, 200);
+    await own.server.sandboxes.kill(fresh.live.record.id);
+  });
+
+  test("restart ends what runs and keeps id, directory and environment", async () => {
+    const { id } = (await (await post("/contexts", '{"cwd": "/tmp"}')).json()) as { id: string };
+    const running = sandbox.run("state = 1\nimport time\ntime.sleep(100)", { context_id: id });
+    await delay(300);
+    const restarted = await post(`/contexts/${id}/restart`, "");
+    assert.equal(restarted.status, 200);
+    assert.equal(await restarted.text(), "null");
+    assert.equal((await running).error?.["name"], "UnexpectedEndOfExecution");
+    const after = await sandbox.run("import os\n[os.path.basename(os.getcwd()), 'state' in globals(), 'GLOBAL' in os.environ]", {
+      context_id: id,
+    });
+    assert.equal(after.lines[0]?.["execution_count"], 1);
+    assert.deepEqual(after.results[0]?.["json"], ["tmp", false, true]);
+    await sandbox.fetch(`/contexts/${id}`, { method: "DELETE" });
+  });
+
+  test("a removed context is gone, and a removed default one is made again", async () => {
+    const [{ id } = { id: "" }] = (await (await sandbox.fetch("/contexts")).json()) as { id: string }[];
+    const removed = await sandbox.fetch(`/contexts/${id}`, { method: "DELETE" });
+    assert.equal(await removed.text(), "null");
+    const gone = await sandbox.run("1", { context_id: id });
+    assert.deepEqual([gone.status, gone.body], [404, `Context ${id} not found`]);
+    assert.equal((await sandbox.run("1")).status, 200);
+  });
+
+  test("one too many is refused", async () => {
+    const made: string[] = [];
+    const fresh = await own.create();
+    await fresh.fetch("/contexts");
+    for (let count = 0; count < 3; count++) {
+      made.push(((await (await fresh.fetch("/contexts", { method: "POST", body: "{}" })).json()) as { id: string }).id);
+    }
+    const refused = await fresh.fetch("/contexts", { method: "POST", body: "{}" });
+    assert.equal(refused.status, 429);
+    assert.match(await refused.text(), /^Failed to create context: .*4 contexts/);
+    await own.server.sandboxes.kill(fresh.live.record.id);
+  });
+
+  test("a first use by many at once makes one default context", async () => {
+    const fresh = await own.create();
+    const ran = await Promise.all([fresh.run("a = 1"), fresh.run("a += 1"), fresh.run("a += 1")]);
+    assert.ok(ran.every(({ error }) => error === undefined));
+    assert.equal((await fresh.run("a")).results[0]?.["text"], "3");
+    assert.equal(((await (await fresh.fetch("/contexts")).json()) as unknown[]).length, 1);
+    await own.server.sandboxes.kill(fresh.live.record.id);
+  });
+});
+
+describe("bad requests", () => {
+  test("each has the answer of the contract, and the next request is served", async () => {
+    const cases: readonly (readonly [method: string, path: string, body: string | undefined, status: number, answer: RegExp])[] = [
+      ["POST", "/execute", '{"code": "1", "context_id": "a", "language": "python"}', 400, /^Only one of context_id or language can be provided$/],
+      ["POST", "/execute", '{"code": "1", "context_id": "nope"}', 404, /^Context nope not found$/],
+      ["POST", "/execute", '{"code": "1", "language": "cobol"}', 500, /^Failed to create context: \{"message": "The 'cobol' kernel is not available\..*"short_message": "cobol not found"\}$/],
+      ["POST", "/execute", "{", 422, /"detail":\[\{"type":"json_invalid"/],
+      ["POST", "/execute", "", 422, /"detail"/],
+      ["POST", "/execute", "[]", 422, /"detail"/],
+      ["POST", "/execute", "{}", 422, /"detail":\[\{"type":"missing","loc":\["body","code"\],"msg":"Field required"/],
+      ["POST", "/execute", '{"code": 1}', 422, /"loc":\["body","code"\]/],
+      ["POST", "/execute", '{"code": "1", "env_vars": {"A": 1}}', 422, /"loc":\["body","env_vars","A"\]/],
+      ["POST", "/execute", '{"code": "1", "env_vars": {"A=B": "1"}}', 422, /"detail"/],
+      ["POST", "/execute", '{"code": "1", "env_vars": {"A": "\\u0000"}}', 422, /"detail"/],
+      ["POST", "/execute", '{"code": "1", "env_vars": {"A": "\\ud800"}}', 422, /"detail"/],
+      ["POST", "/execute", JSON.stringify({ code: "x".repeat(200_000) }), 413, /100000/],
+      ["POST", "/contexts", '{"language": "cobol"}', 500, /^Failed to create context: \{"message"/],
+      ["POST", "/contexts", '{"cwd": "/does/not/exist"}', 400, /^Failed to create context: cwd '\/does\/not\/exist' does not exist$/],
+      ["POST", "/contexts", '{"cwd": "a\\u0000b"}', 400, /^Failed to create context: /],
+      ["POST", "/contexts", '{"cwd": 1}', 422, /"detail"/],
+      ["POST", "/contexts/nope/restart", "", 404, /^Context nope not found$/],
+      ["DELETE", "/contexts/nope", undefined, 404, /^Context nope not found$/],
+    ];
+    for (const [method, path, body, status, answer] of cases) {
+      const response = await sandbox.fetch(path, { method, ...(body !== undefined && { body }) });
+      const text = await response.text();
+      const name = `${method} ${path} ${body?.slice(0, 60)}: ${text.slice(0, 200)}`;
+      assert.equal(response.status, status, name);
+      assert.match(text, answer, name);
+    }
+    const health = await sandbox.fetch("/health");
+    assert.deepEqual([health.status, await health.text()], [200, '"OK"']);
+    assert.equal((await sandbox.run("1")).status, 200);
+  });
+
+  test("a Python without ipykernel, or none at all, is a clear refusal", async () => {
+    for (const [python, reason] of [
+      ["/does/not/exist", /exit code 127/],
+      ["/bin/false", /^Failed to create context: the kernel ended while it started \(exit code 1\)/],
+    ] as const) {
+      await using broken = await startCodeServer({ python });
+      const other = await broken.create();
+      const { status, body } = await other.run("1");
+      assert.equal(status, 500);
+      assert.match(body, reason);
+    }
+  });
+
+  test("a kernel that does not come up in time is ended", async () => {
+    await using slow = await startCodeServer({ startTimeoutMs: 50 });
+    const { status, body } = await (await slow.create()).run("1");
+    assert.deepEqual([status, body], [500, "Failed to create context: the kernel was not ready within 50 ms"]);
+  });
+});
+
+describe("kernels and their sandbox", () => {
+  test("kernels end with their sandbox, and so does what runs in them", async () => {
+    const fresh = await own.create();
+    const { results } = await fresh.run("import os\nos.getpid()");
+    const pid = Number(results[0]?.["text"]);
+    assert.doesNotThrow(() => process.kill(pid, 0));
+    const kernels = await metric("kernels");
+    assert.ok(kernels >= 1);
+    const running = fresh.fetch("/execute", { method: "POST", body: '{"code": "import time; time.sleep(100)"}' });
+    const broken = running.then((response) => response.text()).then(
+      () => "ended",
+      () => "broken",
+    );
+    await delay(200);
+    await own.server.sandboxes.kill(fresh.live.record.id);
+    assert.equal(await broken, "broken");
+    assert.throws(() => process.kill(pid, 0), { code: "ESRCH" });
+    for (let waits = 0; (await metric("kernels")) !== kernels - 1; waits++) {
+      assert.ok(waits < 50, "the gauge goes down");
+      await delay(50);
+    }
+  });
+
+  test("every execution is counted once, by how it ended", async () => {
+    const count = (status: string): Promise<number> => metric(`executions_total{status="${status}"}`);
+    const before = await Promise.all(["ok", "error", "interrupted", "died"].map(count));
+    await sandbox.run("1");
+    await sandbox.run("1/0");
+    await leave("import time; time.sleep(10)", 100);
+    await sandbox.run("import os; os._exit(0)");
+    const after = await Promise.all(["ok", "error", "interrupted", "died"].map(count));
+    assert.deepEqual(after.map((value, index) => value - (before[index] || 0)), [1, 1, 1, 1]);
+  });
+});
