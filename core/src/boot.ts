@@ -15,6 +15,7 @@ import { Clock, systemClock } from "./kernel/clock.js";
 import { BootError, type BootProblem, messageOf } from "./kernel/errors.js";
 import { Scope } from "./kernel/scope.js";
 import { type Token, tokenName } from "./kernel/token.js";
+import { CollectedGreeting, Greeting } from "./observe/greeting.js";
 import { Health } from "./observe/health.js";
 import { HttpMetrics } from "./observe/http-metrics.js";
 import { createLogger, type Logger } from "./observe/logger.js";
@@ -40,6 +41,8 @@ export interface BootOptions {
 export interface Server {
   readonly listeners: readonly HttpListener[];
   readonly log: Logger;
+  /** What plugins tell whoever started the server. */
+  readonly greeting: readonly string[];
   /** A service of the kernel, or one that a plugin provides. @throws Error when there is none. */
   resolve<T>(token: Token<T>): T;
   /** Drains, then undoes everything; answers what did not end well. A second call waits for the first. */
@@ -97,12 +100,14 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     log,
   });
   const health = new Health();
+  const greeting = new CollectedGreeting();
   const services = new Map<symbol, unknown>([
     [Sandboxes, domain.sandboxes],
     [Backends, domain.backends],
     [Clock, clock],
     [Targets, targeting],
     [Listeners, { all: () => listeners } satisfies Listeners],
+    [Greeting, greeting],
   ]);
 
   // setup: in dependency order, so that what a plugin provides is there for those after it.
@@ -177,6 +182,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
   return {
     listeners,
     log,
+    greeting: greeting.lines(),
     resolve<T>(token: Token<T>): T {
       if (!services.has(token)) throw new Error(`no enabled plugin provides '${tokenName(token)}'`);
       return services.get(token) as T;

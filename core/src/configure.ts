@@ -6,6 +6,7 @@ import { Clock } from "./kernel/clock.js";
 import { BootError, type BootProblem, messageOf } from "./kernel/errors.js";
 import { loadPlugin, pluginDirectory } from "./kernel/loader.js";
 import { orderPlugins } from "./kernel/order.js";
+import { Greeting } from "./observe/greeting.js";
 import { isPlugin, type Plugin } from "./plugin.js";
 import { Backends } from "./sandbox/backend.js";
 import { Sandboxes } from "./sandbox/sandboxes.js";
@@ -26,7 +27,14 @@ export interface Configuration {
 }
 
 /** What every plugin may require although no plugin provides it. */
-const BUILT_IN: ReadonlySet<symbol> = new Set<symbol>([Sandboxes, Backends, Clock, Targets, Listeners]);
+const BUILT_IN: ReadonlySet<symbol> = new Set<symbol>([
+  Sandboxes,
+  Backends,
+  Clock,
+  Targets,
+  Listeners,
+  Greeting,
+]);
 
 /**
  * Checks a configuration and loads its plugins, without setting anything up.
@@ -62,7 +70,7 @@ export async function configure(
       note(["plugins", key], messageOf(error));
       continue;
     }
-    const twin = plugins.find((other) => other.plugin.name === (plugin as Plugin).name);
+    const twin = plugins.find((other) => other.plugin.name === plugin.name);
     if (twin !== undefined)
       note(["plugins", key], `'${twin.key}' and '${key}' are both a plugin named '${plugin.name}'`);
     const checked = plugin.config.safeParse(settings ?? {});

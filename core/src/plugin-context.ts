@@ -37,16 +37,16 @@ export function createPluginContext(parts: PluginContextParts): PluginContext<un
       const built = implementation ?? key;
       if (typeof built !== "function")
         throw new TypeError("bind needs a class: a token alone does not say what to build");
-      scope.bindClass(key as symbol | Class<unknown>, built);
+      scope.bindClass(key, built);
       return context;
     },
     bindValue(key, value) {
       whileOpen("bindValue");
-      scope.bindValue(key as symbol, value);
+      scope.bindValue(key, value);
       return context;
     },
     resolve<T>(key: Class<T> | Token<T>): T {
-      return scope.resolve<T>(key as symbol | Class<unknown>);
+      return scope.resolve<T>(key);
     },
     http(surface) {
       whileOpen("http");

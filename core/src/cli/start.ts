@@ -1,12 +1,11 @@
-import { boot } from "../boot.js";
+import { boot, type Server } from "../boot.js";
 import { readConfig } from "../config/read.js";
-import type { HttpListener } from "../http/listener.js";
 import { configArgument } from "./config-argument.js";
 
 /** Serves a configuration until a signal: the first one stops gracefully, the second one at once. */
 export async function start(args: readonly string[]): Promise<number> {
   const server = await boot({ config: readConfig(configArgument(args), process.env) });
-  process.stderr.write(greeting(server.listeners));
+  process.stderr.write(greetingOf(server));
   const { promise: stopped, resolve } = Promise.withResolvers<number>();
   let isStopping = false;
   const onSignal = (signal: NodeJS.Signals): void => {
@@ -29,13 +28,8 @@ export async function start(args: readonly string[]): Promise<number> {
   }
 }
 
-/** Where the server is, and the lines that point an SDK at it. To stderr: stdout carries the log. */
-function greeting(listeners: readonly HttpListener[]): string {
+/** Where the server is, and what its plugins have to say. To stderr: stdout carries the log. */
+function greetingOf({ listeners, greeting }: Server): string {
   const addresses = listeners.map(({ name, url }) => `  ${name.padEnd(6)} ${url}\n`).join("");
-  const api = listeners.find(({ name }) => name === "api");
-  if (api === undefined) return `Coppice serves\n${addresses}`;
-  return (
-    `Coppice serves\n${addresses}\nPoint the E2B SDKs at it:\n` +
-    `  export E2B_API_URL=${api.url}\n  export E2B_SANDBOX_URL=${api.url}\n  export E2B_API_KEY=<one of the keys of plugins.sandbox-api.apiKeys>\n`
-  );
+  return `Coppice serves\n${addresses}${greeting.map((line) => `${line}\n`).join("")}`;
 }

@@ -74,7 +74,7 @@ function fillIn(text: string, environment: NodeJS.ProcessEnv, directory: string)
 
 function offsetOf(document: Document, path: Path): number {
   let node: unknown = document.contents;
-  let offset = (document.contents as Node | null)?.range?.[0] ?? 0;
+  let offset = document.contents?.range?.[0] ?? 0;
   for (const key of path) {
     if (isMap(node)) {
       const pair = node.items.find((item) => isScalar(item.key) && item.key.value === key);

@@ -37,7 +37,7 @@ export async function proxyRequest(
   const socket = await dial(target, request.signal);
   const { promise: ended, resolve, reject } = Promise.withResolvers<void>();
   const upstream = httpRequest({
-    createConnection: () => socket as never,
+    createConnection: () => socket,
     method: message.method,
     path: message.url,
     headers: passOn(message),

@@ -151,8 +151,8 @@ export class Surface {
         writeHttpError(ctx.res, toHttpError(error, served.request.log));
       } finally {
         // Set by the router on the context of the route that matched.
-        const { _matchedRoute: pattern } = ctx as { _matchedRoute?: unknown };
-        if (pattern !== undefined) served.pattern = String(pattern);
+        const { _matchedRoute: pattern } = ctx as { _matchedRoute?: string | RegExp };
+        if (pattern !== undefined) served.pattern = pattern.toString();
       }
     });
     for (const { value } of this.#routers) koa.use(value.routes());

@@ -13,6 +13,8 @@ export interface Listener {
   /** The operator's word that serving without authentication or isolation is meant. */
   readonly insecure: boolean;
   readonly tls: boolean;
+  /** Where a client on this machine reaches it: `http://127.0.0.1:3000`. */
+  readonly url: string;
 }
 
 /** The listeners of this server. */

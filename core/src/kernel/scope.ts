@@ -49,7 +49,7 @@ export class Scope {
 
   has(key: Key): boolean {
     // Not recursive: the global container above is nobody's business.
-    return this.#container.isRegistered(key as symbol);
+    return this.#container.isRegistered(key);
   }
 
   /** @throws Error naming the service and the plugin when this scope does not hold it. */
@@ -57,7 +57,7 @@ export class Scope {
     if (!this.has(key)) {
       throw new Error(`plugin '${this.#owner}' neither binds nor requires '${keyName(key)}'`);
     }
-    return this.#container.resolve(key as symbol) as T;
+    return this.#container.resolve<T>(key as symbol);
   }
 
   /** Every constructor parameter that nothing in this scope can fill, in words. */

@@ -8,7 +8,7 @@ export type Token<T> = symbol & { readonly __service?: T };
  * @param id kebab-case, unique in an installation, e.g. `"commands"`.
  */
 export function createToken<T>(id: string): Token<T> {
-  return Symbol.for(`coppice.${id}`) as Token<T>;
+  return Symbol.for(`coppice.${id}`);
 }
 
 /** The id that a token was made with, for messages. */

@@ -133,3 +133,12 @@ async function startServer() {
   const [root] = (await once(createInterface(server.stdout), "line")) as [string];
   return { process: server, root };
 }
+
+test("a sandbox that is to have no network is refused rather than given one", async () => {
+  const spec = { id: "offline", template: "base", limits: {}, allowInternetAccess: false };
+  await assert.rejects(
+    backend.provision(spec, new AbortController().signal),
+    /cannot be kept from the internet/,
+  );
+  assert.deepEqual(await sandboxDirectories(), []);
+});

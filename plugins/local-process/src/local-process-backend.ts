@@ -51,6 +51,12 @@ export class LocalProcessBackend implements SandboxBackend {
 
   async provision(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
     const { id } = spec;
+    if (!spec.allowInternetAccess) {
+      throw new SandboxError(
+        "failed_precondition",
+        "sandboxes of backend 'local-process' use the host's network: they cannot be kept from the internet",
+      );
+    }
     const { writeInPlaceLimit, diskScanEntries, killTimeoutMs } = this.#settings;
     const directory = await makeSandboxDirectory(
       { parent: this.#parent, id, owner: await this.#self() },

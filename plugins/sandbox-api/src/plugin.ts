@@ -1,4 +1,13 @@
-import { Clock, definePlugin, type LiveSandbox, readJsonBody, requestOf, Sandboxes } from "@coppice/core";
+import {
+  Clock,
+  definePlugin,
+  Greeting,
+  Listeners,
+  type LiveSandbox,
+  readJsonBody,
+  requestOf,
+  Sandboxes,
+} from "@coppice/core";
 import { ApiKeys, apiKeyGuard } from "./api-keys.js";
 import { Capacities } from "./capacity.js";
 import { connectBody, connectSandbox } from "./connect.js";
@@ -10,14 +19,15 @@ import { refreshBody, refreshSandbox } from "./refresh.js";
 import { SandboxApiConfig } from "./sandbox-api-config.js";
 import { listedSandboxBody, sandboxBody, sandboxDetailBody } from "./sandbox-body.js";
 import { parseSandboxId } from "./sandbox-id.js";
+import { sdkEnvironment } from "./sdk-environment.js";
 import { setSandboxTimeout, setTimeoutBody } from "./set-timeout.js";
 
 /** The E2B control plane over `Sandboxes`, for the generations of SDKs before and after `/v2`. */
 export const plugin = definePlugin({
   name: "sandbox-api",
   config: SandboxApiConfig,
-  requires: { sandboxes: Sandboxes, clock: Clock },
-  setup(context, { sandboxes, clock }) {
+  requires: { sandboxes: Sandboxes, clock: Clock, listeners: Listeners, greeting: Greeting },
+  setup(context, { sandboxes, clock, listeners, greeting }) {
     const { apiKeys, domain, legacyDefaultTimeout, maxBody, maxVariable } = context.config;
     const router = context.http("api");
     const capacities = new Capacities();
@@ -27,6 +37,10 @@ export const plugin = definePlugin({
 
     // Without a key there is no guard, and without a guard the server stays on loopback.
     if (apiKeys.length > 0) context.guard("api", apiKeyGuard(new ApiKeys(apiKeys)));
+    greeting.add(() => {
+      const listener = listeners.all().find(({ name }) => name === "api");
+      return listener === undefined ? [] : sdkEnvironment(listener, apiKeys[0]);
+    });
 
     router.get("/health", (ctx) => {
       ctx.body = "Health check successful";
