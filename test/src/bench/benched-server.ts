@@ -1,0 +1,99 @@
+import { Agent } from "node:http";
+import { API_KEY } from "../harness/api-key.js";
+import { type Answer, exchange, type ExchangeOptions } from "../harness/exchange.js";
+import { type Installation, makeInstallation, ServerProcess } from "../harness/server-process.js";
+
+/** A sandbox, and the headers that address a port of it. */
+export interface BenchedSandbox {
+  readonly id: string;
+  headers(port: number): Readonly<Record<string, string>>;
+}
+
+const ENVD_PORT = 49983;
+
+/** `coppice start` as a process of its own, and a client that keeps its connections. */
+export class BenchedServer implements AsyncDisposable {
+  readonly url: string;
+  readonly #installation: Installation;
+  readonly #process: ServerProcess;
+  readonly #agent = new Agent({ keepAlive: true });
+
+  private constructor(installation: Installation, process: ServerProcess) {
+    this.#installation = installation;
+    this.#process = process;
+    this.url = process.url;
+  }
+
+  static async start(): Promise<BenchedServer> {
+    const installation = await makeInstallation({ config: { sandboxes: { maximum: 1000 } } });
+    try {
+      return new BenchedServer(installation, await ServerProcess.start(installation.configFile));
+    } catch (error) {
+      await installation.remove();
+      throw error;
+    }
+  }
+
+  /** A folder for whatever a benchmark needs, gone with the server. */
+  get scratch(): string {
+    return this.#installation.directory;
+  }
+
+  /** @throws Error with the answer unless its status is the expected one. */
+  async request(options: ExchangeOptions, expectedStatus: number): Promise<Answer> {
+    const answer = await exchange(this.url, { ...options, agent: this.#agent });
+    if (answer.status === expectedStatus) return answer;
+    throw new Error(`${options.method ?? "GET"} ${options.path}: ${answer.status} ${answer.text}`);
+  }
+
+  async createSandbox(): Promise<BenchedSandbox> {
+    const created = await this.request(
+      {
+        method: "POST",
+        path: "/v2/sandboxes",
+        headers: { "x-api-key": API_KEY, "content-type": "application/json" },
+        body: '{"templateID":"base","timeout":3600}',
+      },
+      201,
+    );
+    const { sandboxID: id, envdAccessToken: token } = created.json() as {
+      readonly sandboxID: string;
+      readonly envdAccessToken: string;
+    };
+    return {
+      id,
+      headers: (port) => ({
+        "e2b-sandbox-id": id,
+        "e2b-sandbox-port": String(port),
+        "x-access-token": token,
+      }),
+    };
+  }
+
+  async killSandbox({ id }: BenchedSandbox): Promise<void> {
+    await this.request(
+      { method: "DELETE", path: `/sandboxes/${id}`, headers: { "x-api-key": API_KEY } },
+      204,
+    );
+  }
+
+  /** Runs a program to its end. @throws Error unless it ends with 0. */
+  async run(sandbox: BenchedSandbox, cmd: string, args: readonly string[] = []): Promise<void> {
+    const { text } = await this.request(
+      {
+        method: "POST",
+        path: "/commands",
+        headers: { ...sandbox.headers(ENVD_PORT), "content-type": "application/json" },
+        body: JSON.stringify({ cmd, args }),
+      },
+      200,
+    );
+    if (!text.endsWith('{"type":"end","exit_code":0}\n')) throw new Error(`${cmd} did not end well: ${text}`);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#agent.destroy();
+    await this.#process.stop();
+    await this.#installation.remove();
+  }
+}

@@ -1,0 +1,34 @@
+import type { BenchedServer } from "./benched-server.js";
+
+/** What one run may say about itself. */
+export interface Run {
+  /** Where somebody nearer held the clock: milliseconds. */
+  readonly tookMs?: number;
+  /** Clean-up that is not part of what is measured. */
+  readonly undo?: () => Promise<void>;
+}
+
+/** One thing that is done again and again. */
+export interface Contender {
+  readonly label: string;
+  /** How many runs go on at the same time; 1 when absent. */
+  readonly atOnce?: number;
+  /** Payload of one run, for a throughput in MiB/s. */
+  readonly bytes?: number;
+  readonly once: () => Promise<Run | void>;
+}
+
+/** Contenders, and the least that any of them could possibly take, measured in turns with them. */
+export interface Comparison {
+  readonly title: string;
+  readonly floor: Contender;
+  readonly contenders: readonly Contender[];
+}
+
+/** Everything that was opened for a benchmark is closed by `close`. */
+export interface PreparedBenchmark {
+  readonly comparisons: readonly Comparison[];
+  close(): Promise<void>;
+}
+
+export type Benchmark = (server: BenchedServer) => Promise<PreparedBenchmark>;

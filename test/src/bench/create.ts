@@ -1,0 +1,38 @@
+import { mkdtemp, rm } from "node:fs/promises";
+import { join } from "node:path";
+import type { Benchmark } from "./benchmark.js";
+import { spawnToEnd } from "./spawn-to-end.js";
+
+const AT_ONCE = 8;
+
+/** From the request for a sandbox to its answer, and to the end of a first command in it. Killing is not measured. */
+export const create: Benchmark = async (server) => {
+  const createOnce = async () => {
+    const sandbox = await server.createSandbox();
+    return { undo: () => server.killSandbox(sandbox) };
+  };
+  const createAndRun = async () => {
+    const sandbox = await server.createSandbox();
+    await server.run(sandbox, "true");
+    return { undo: () => server.killSandbox(sandbox) };
+  };
+  const makeDirectory = async () => {
+    const directory = await mkdtemp(join(server.scratch, "floor-"));
+    await spawnToEnd("true");
+    return { undo: () => rm(directory, { recursive: true }) };
+  };
+  return {
+    comparisons: [
+      {
+        title: "create: a sandbox, from the request to the answer",
+        floor: { label: "mkdtemp and spawn('true') in one process", once: makeDirectory },
+        contenders: [
+          { label: "POST /v2/sandboxes", once: createOnce },
+          { label: "POST /v2/sandboxes", once: createOnce, atOnce: AT_ONCE },
+          { label: "POST /v2/sandboxes, POST /commands true", once: createAndRun },
+        ],
+      },
+    ],
+    close: async () => undefined,
+  };
+};

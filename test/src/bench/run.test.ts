@@ -1,0 +1,42 @@
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { describe, it } from "node:test";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+
+const run = promisify(execFile);
+const PROGRAM = fileURLToPath(new URL("run.js", import.meta.url));
+const ROW = /^(.+?) {2,}(\d+)((?: +[\d.]+){4,5}) +([\d.]+)x$/;
+
+describe("the benchmarks", { timeout: 60_000 }, () => {
+  for (const name of ["create", "exec", "run-code", "files", "proxy"]) {
+    it(`of ${name} print a floor of the same run, and how far from it each contender is`, async () => {
+      const { stdout } = await run(process.execPath, [PROGRAM, name, "--seconds", "0.25"]);
+      const tables = stdout.trim().split("\n\n");
+      for (const table of tables) {
+        const [title = "", headings = "", floor = "", ...contenders] = table.split("\n");
+        assert.ok(title.startsWith(`${name}: `), table);
+        assert.match(headings.trim(), /^runs +p50 ms +p95 ms +p99 ms +per s +MiB\/s +p50 \/ floor$/);
+        assert.match(floor, /^floor: .* 1\.00x$/);
+        assert.ok(contenders.length > 0, table);
+        for (const row of [floor, ...contenders]) {
+          const [, , runs, numbers = ""] = ROW.exec(row) ?? assert.fail(`no row: ${row}`);
+          assert.ok(Number(runs) > 0, row);
+          const [p50 = 0, p95 = 0, p99 = 0] = numbers.trim().split(/ +/).map(Number);
+          assert.ok(p50 > 0 && p50 <= p95 && p95 <= p99, row);
+        }
+      }
+    });
+  }
+
+  it("explain themselves to who asks for none of them", async () => {
+    for (const args of [[], ["nonsense"], ["exec", "--seconds", "x"], ["exec", "--loud"]]) {
+      await assert.rejects(run(process.execPath, [PROGRAM, ...args]), (error) => {
+        const { code, stderr } = error as { readonly code: unknown; readonly stderr: string };
+        assert.equal(code, 64);
+        assert.match(stderr, /^usage: npm run bench -- create\|exec\|run-code\|files\|proxy/);
+        return true;
+      });
+    }
+  });
+});

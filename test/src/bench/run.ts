@@ -1,0 +1,69 @@
+import { parseArgs } from "node:util";
+import { BenchedServer } from "./benched-server.js";
+import type { Benchmark } from "./benchmark.js";
+import { create } from "./create.js";
+import { exec } from "./exec.js";
+import { files } from "./files.js";
+import { measure } from "./measure.js";
+import { proxy } from "./proxy.js";
+import { report } from "./report.js";
+import { runCode } from "./run-code.js";
+
+const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
+  ["create", create],
+  ["exec", exec],
+  ["run-code", runCode],
+  ["files", files],
+  ["proxy", proxy],
+]);
+
+const DEFAULT_SECONDS = 3;
+/** sysexits.h: EX_USAGE. */
+const EXIT_USAGE = 64;
+const USAGE =
+  `usage: npm run bench -- ${[...BENCHMARKS.keys()].join("|")} [--seconds N]\n` +
+  `  N seconds for each line of the report, ${DEFAULT_SECONDS} when absent`;
+
+process.exitCode = await main(process.argv.slice(2));
+
+/** Runs one benchmark, or several one after the other. @returns the exit code. */
+async function main(args: readonly string[]): Promise<number> {
+  const asked = parse(args);
+  if (asked === undefined) {
+    console.error(USAGE);
+    return EXIT_USAGE;
+  }
+  for (const benchmark of asked.benchmarks) await run(benchmark, asked.seconds);
+  return 0;
+}
+
+function parse(args: readonly string[]) {
+  try {
+    const { positionals, values } = parseArgs({
+      args: [...args],
+      allowPositionals: true,
+      options: { seconds: { type: "string", default: String(DEFAULT_SECONDS) } },
+    });
+    const seconds = Number(values.seconds);
+    const benchmarks = positionals.map((name) => BENCHMARKS.get(name));
+    const isSane = seconds > 0 && benchmarks.length > 0;
+    if (!isSane) return undefined;
+    const known = benchmarks.filter((benchmark) => benchmark !== undefined);
+    return known.length === benchmarks.length ? { benchmarks: known, seconds } : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+/** Each benchmark gets a server of its own, so that none measures what another left behind. */
+async function run(benchmark: Benchmark, seconds: number): Promise<void> {
+  await using server = await BenchedServer.start();
+  const { comparisons, close } = await benchmark(server);
+  try {
+    for (const comparison of comparisons) {
+      console.log(`${report(comparison.title, await measure(comparison, seconds))}\n`);
+    }
+  } finally {
+    await close();
+  }
+}
