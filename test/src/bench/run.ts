@@ -58,12 +58,12 @@ function parse(args: readonly string[]) {
 /** Each benchmark gets a server of its own, so that none measures what another left behind. */
 async function run(benchmark: Benchmark, seconds: number): Promise<void> {
   await using server = await BenchedServer.start();
-  const { comparisons, close } = await benchmark(server);
+  const prepared = await benchmark(server);
   try {
-    for (const comparison of comparisons) {
+    for (const comparison of prepared.comparisons) {
       console.log(`${report(comparison.title, await measure(comparison, seconds))}\n`);
     }
   } finally {
-    await close();
+    await prepared.close();
   }
 }

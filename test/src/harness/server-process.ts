@@ -88,7 +88,7 @@ export class ServerProcess implements AsyncDisposable {
       env: { ...process.env, ...environment },
       stdio: ["ignore", "pipe", "pipe"],
     });
-    const ended = once(child, "exit").then(([code, signal]) => ({ code, signal }) as ProcessEnd);
+    const ended = once(child, "exit").then(([code, signal]): ProcessEnd => ({ code, signal }));
     const printed: string[] = [];
     const urls: Record<string, string> = {};
     const { promise: serving, resolve } = Promise.withResolvers<"serving">();
