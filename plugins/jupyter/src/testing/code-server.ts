@@ -53,6 +53,7 @@ export async function startCodeServer(settings: object = {}): Promise<CodeServer
       });
       const send = (path: string, init: RequestInit = {}): Promise<Response> =>
         fetch(`${server.url}${path}`, {
+          signal: AbortSignal.timeout(15_000),
           ...init,
           headers: {
             "e2b-sandbox-id": live.record.id,
