@@ -14,6 +14,7 @@ export interface Answer {
   readonly status: number;
   readonly headers: IncomingHttpHeaders;
   readonly body: Buffer;
+  /** The body as UTF-8, decoded when it is asked for: a large one takes longer than the exchange. */
   readonly text: string;
   /** The body as JSON. @throws SyntaxError when it is none. */
   json(): unknown;
@@ -38,9 +39,16 @@ export async function exchange(url: string, options: ExchangeOptions = {}): Prom
       incoming.on("error", reject);
       incoming.on("end", () => {
         const body = Buffer.concat(chunks);
-        const text = body.toString("utf8");
         const { statusCode: status = 0, headers } = incoming;
-        resolve({ status, headers, body, text, json: () => JSON.parse(text) as unknown });
+        resolve({
+          status,
+          headers,
+          body,
+          get text() {
+            return body.toString("utf8");
+          },
+          json: () => JSON.parse(body.toString("utf8")) as unknown,
+        });
       });
     },
   );

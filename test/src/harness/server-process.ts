@@ -86,13 +86,16 @@ export class ServerProcess implements AsyncDisposable {
   static async start(configFile: string, environment: NodeJS.ProcessEnv = {}): Promise<ServerProcess> {
     const child = spawn(process.execPath, [COPPICE, "start", configFile], {
       env: { ...process.env, ...environment },
-      stdio: ["ignore", "pipe", "pipe"],
+      // By the channel the server learns when this process is gone, however that came, and stops.
+      stdio: ["ignore", "pipe", "pipe", "ipc"],
     });
+    child.channel?.unref();
     const ended = once(child, "exit").then(([code, signal]): ProcessEnd => ({ code, signal }));
     const printed: string[] = [];
     const urls: Record<string, string> = {};
     const { promise: serving, resolve } = Promise.withResolvers<"serving">();
     for (const stream of [child.stdout, child.stderr]) {
+      if (stream === null) continue;
       createInterface({ input: stream }).on("line", (line) => {
         printed.push(line);
         const [, name, url] = /^ {2}(\w+) +(https?:\/\/\S+)$/.exec(line) ?? [];
