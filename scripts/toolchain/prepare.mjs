@@ -1,15 +1,17 @@
+import { ensureAgent } from "./agent.mjs";
 import { environmentFor, ensureNode } from "./node.mjs";
 import { ensurePackages } from "./packages.mjs";
 import { ensurePython } from "./python.mjs";
 
 /**
  * Fetches what is missing: Node, the npm packages and, unless `needsPython` is false, a Python for the
- * code interpreter. Does nothing when all is there.
+ * code interpreter; builds the agent. Does nothing when all is there.
  * @returns `node`, the path of the executable, and `environment`, for what runs under it.
  */
 export async function prepare({ needsPython = true } = {}) {
   const node = await ensureNode();
   await ensurePackages(node);
+  await ensureAgent();
   const environment = environmentFor(node);
   if (needsPython) environment.COPPICE_PYTHON = await ensurePython();
   return { node, environment };

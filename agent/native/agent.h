@@ -1,0 +1,143 @@
+// Shared declarations of the agent. docs/agent-protocol.md describes the frames.
+#ifndef COPPICE_AGENT_H
+#define COPPICE_AGENT_H
+
+#include <poll.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+
+#include "frames.h"
+
+enum {
+  CHUNK_BYTES = 64 * 1024,
+  INPUT_WINDOW_BYTES = 256 * 1024,
+  // What a frame costs beside its payload, so that many tiny ones are as bounded as a few large ones.
+  FRAME_COST = 64,
+  // Room for the largest answer to one request.
+  REPLY_BYTES = 2 * CHUNK_BYTES,
+  OBJECTS_LIMIT = 8192,
+  PROCESSES_LIMIT = 4096,
+  FILES_LIMIT = 256,
+  GROUPS_LIMIT = 64,
+};
+
+enum object_kind { PROCESS, READER, WRITER, LISTING, REMOVAL, WATCHER, CONNECTION_INSIDE };
+
+/** Anything the server named by an id. Freed at the end of the turn in which `is_dead` was set. */
+struct object {
+  struct object *next;
+  struct object *next_in_bucket;
+  uint32_t id;
+  uint8_t kind;
+  bool is_dead;
+};
+
+/** Bytes on their way from the server to a descriptor. */
+struct sink {
+  int fd;
+  uint8_t *buffer;
+  uint32_t start, length;
+  // Bytes that the server has not yet been told of as taken.
+  uint32_t taken;
+  // Bytes that the server may still send.
+  uint32_t window;
+  bool is_ending;
+};
+
+/** Bytes on their way from a descriptor to the server. */
+struct source {
+  int fd;
+  uint8_t frame;
+};
+
+struct account {
+  char name[256];
+  char home[1024];
+  char shell[1024];
+  uint32_t uid, gid;
+  uint32_t groups[GROUPS_LIMIT];
+  uint16_t group_count;
+};
+
+// main.c: objects, the connection, the loop
+extern struct object *objects;
+// Of a program that is started: this process raises its own.
+extern struct rlimit descriptor_limit;
+struct object *find_object(uint32_t id);
+void *add_object(size_t size, uint8_t kind, uint32_t id);
+unsigned count_objects(uint8_t kind);
+void watch_descriptor(int fd, short events, struct object *owner, int role);
+bool is_connected(void);
+size_t room(void);
+// Starts a frame in the outgoing buffer; every frame that is begun is also finished.
+struct writer begin_frame(uint8_t type, uint32_t id);
+void finish_frame(struct writer *frame);
+void send_empty(uint8_t type, uint32_t id);
+void send_u32(uint8_t type, uint32_t id, uint32_t value);
+void send_error(uint32_t id, uint8_t stage, int error, const char *detail);
+void break_connection(const char *why);
+// Moves what can be read from a source into a frame. 0: nothing now, 1: something, -1: it has ended.
+int relay_source(struct source *source, uint32_t id, uint32_t *credit);
+bool sink_put(struct sink *sink, const uint8_t *data, uint32_t length);
+// Returns false when the descriptor takes no more, ever.
+bool sink_flush(struct sink *sink);
+void sink_close(struct sink *sink);
+void source_close(struct source *source);
+
+// processes.c
+void process_spawn(uint32_t id, const struct spawn_request *request);
+void process_reap(void);
+void process_prepare(struct object *object);
+void process_ready(struct object *object, int role, short events);
+bool process_pump(struct object *object);
+void process_input(struct object *object, const uint8_t *data, uint32_t length);
+void process_end_input(struct object *object);
+void process_signal(struct object *object, uint8_t scope, struct text name);
+void process_resize(struct object *object, uint16_t columns, uint16_t rows);
+void process_credit(struct object *object, uint32_t bytes);
+void process_discard(struct object *object);
+void process_release(struct object *object);
+void process_disconnected(struct object *object);
+bool process_announce(struct object *object);
+void process_kill_all(void);
+void process_free(struct object *object);
+
+// accounts.c: the sandbox's own /etc/passwd and /etc/group, read by hand
+bool account_by_name(struct text name, struct account *account);
+const char *user_name(uint32_t uid, char text[16]);
+const char *group_name(uint32_t gid, char text[16]);
+// Returns 0 or an errno; the account of an identity, as far as it is known.
+int resolve_identity(const struct identity *identity, struct account *account);
+
+// files.c
+void files_request(uint32_t id, const struct request *request);
+void files_input(struct object *object, const uint8_t *data, uint32_t length);
+void files_commit(struct object *object);
+void files_read(struct object *object, uint64_t offset, uint32_t length);
+bool files_run(struct object *object);
+void files_credit(struct object *object, uint32_t bytes);
+void files_free(struct object *object);
+
+// watch.c
+enum { ROLE_CHANGES = -3 };
+void watch_request(uint32_t id, const struct request *request);
+void watch_prepare(void);
+void watch_ready(void);
+void watch_credit(struct object *object, uint32_t bytes);
+void watch_free(struct object *object);
+
+// dial.c
+void dial_request(uint32_t id, const struct request *request);
+void dial_prepare(struct object *object);
+void dial_ready(struct object *object, int role, short events);
+bool dial_pump(struct object *object);
+void dial_input(struct object *object, const uint8_t *data, uint32_t length);
+void dial_end_input(struct object *object);
+void dial_credit(struct object *object, uint32_t bytes);
+void dial_free(struct object *object);
+
+#endif

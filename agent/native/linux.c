@@ -1,0 +1,234 @@
+// Linux. Nothing outside this file calls what only Linux has.
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <linux/openat2.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/fsuid.h>
+#include <sys/wait.h>
+#include <sys/xattr.h>
+#include <grp.h>
+#include <limits.h>
+#include <unistd.h>
+
+#include "platform.h"
+
+enum { KILL_ROUNDS = 2000, OPEN_ATTEMPTS = 64 };
+
+void platform_harden(void) {
+  prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+  prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+}
+
+void platform_close_from(int first) { syscall(SYS_close_range, (unsigned)first, ~0u, 0u); }
+
+static pid_t parent_of(const char *pid) {
+  char path[64], text[512];
+  snprintf(path, sizeof path, "/proc/%.20s/stat", pid);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return -1;
+  ssize_t length = read(fd, text, sizeof text - 1);
+  close(fd);
+  if (length <= 0) return -1;
+  text[length] = 0;
+  // The name before it may hold anything.
+  const char *end = strrchr(text, ')');
+  return end && strlen(end) > 4 ? (pid_t)strtol(end + 4, NULL, 10) : -1;
+}
+
+/** Sends SIGKILL to every child; not every kernel has a list of them. */
+static void kill_children(void) {
+  DIR *processes = opendir("/proc");
+  if (processes == NULL) return;
+  const struct dirent *entry;
+  while ((entry = readdir(processes)) != NULL) {
+    if (entry->d_name[0] < '1' || entry->d_name[0] > '9' || parent_of(entry->d_name) != getpid()) continue;
+    kill((pid_t)strtol(entry->d_name, NULL, 10), SIGKILL);
+  }
+  closedir(processes);
+}
+
+void platform_kill_descendants(void) {
+  // The end of the first process of a namespace is the end of all others in it.
+  if (getpid() == 1) return;
+  // Children of those that die become children of this process: again, until there are none.
+  for (unsigned round = 0; round < KILL_ROUNDS; round++) {
+    kill_children();
+    pid_t pid;
+    while ((pid = waitpid(-1, NULL, WNOHANG)) > 0) continue;
+    if (pid < 0) return;
+    usleep(1000);
+  }
+}
+
+// --- files
+
+static int root = -1;
+static bool is_confined;
+static char root_path[PATH_MAX];
+
+static bool path_of(int fd, char *path, size_t size) {
+  char link[32];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  ssize_t length = readlink(link, path, size - 1);
+  if (length <= 0 || path[0] != '/') return false;
+  path[length] = 0;
+  return true;
+}
+
+int platform_open_root(const char *path) {
+  root = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+  is_confined = strcmp(path, "/") != 0;
+  if (root >= 0 && !path_of(root, root_path, sizeof root_path)) return -1;
+  return root;
+}
+
+int platform_open(const char *path, int flags, mode_t mode) {
+  if (!is_confined) return open(path, flags, mode);
+  struct open_how how = {
+      .flags = (uint64_t)(unsigned)flags, .mode = flags & O_CREAT ? mode : 0, .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS};
+  for (unsigned attempt = 0;; attempt++) {
+    int fd = (int)syscall(SYS_openat2, root, path, &how, sizeof how);
+    // Somebody renames on the way, and the kernel cannot rule out that `..` would lead out.
+    if (fd >= 0 || errno != EAGAIN || attempt == OPEN_ATTEMPTS) return fd;
+  }
+}
+
+int platform_reopen(int fd, int flags) {
+  char link[32];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  return open(link, flags);
+}
+
+bool platform_path(int fd, char *path, size_t size) {
+  static char full[PATH_MAX];
+  struct stat status;
+  if (!path_of(fd, full, sizeof full)) return false;
+  if (fstat(fd, &status) < 0 || status.st_nlink == 0) return false;
+  const char *inside = full;
+  if (is_confined) {
+    size_t length = strlen(root_path);
+    if (strncmp(full, root_path, length) != 0 || (full[length] != '/' && full[length] != 0)) return false;
+    inside = full[length] == 0 ? "/" : full + length;
+  }
+  if (strlen(inside) >= size) return false;
+  strcpy(path, inside);
+  return true;
+}
+
+int platform_temporary(int directory) {
+  char link[32];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", directory);
+  return open(link, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+}
+
+int platform_link(int fd, int directory, const char *name) {
+  char link[32];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  return linkat(AT_FDCWD, link, directory, name, AT_SYMLINK_FOLLOW);
+}
+
+int platform_change_mode(int fd, mode_t mode) {
+  char link[32];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  return chmod(link, mode);
+}
+
+// --- identity
+
+static gid_t own_groups[256];
+static int own_group_count = -1;
+
+int platform_act_as(uint32_t uid, uint32_t gid, const uint32_t *groups, unsigned count) {
+  own_group_count = -1;
+  if (uid == (uint32_t)geteuid() && gid == (uint32_t)getegid()) return 0;
+  int own = getgroups(sizeof own_groups / sizeof own_groups[0], own_groups);
+  if (own < 0 || setgroups(count, (const gid_t *)groups) < 0) return -1;
+  own_group_count = own;
+  setfsgid(gid);
+  setfsuid(uid);
+  // Neither tells whether it worked.
+  if ((uint32_t)setfsgid((gid_t)-1) == gid && (uint32_t)setfsuid((uid_t)-1) == uid) return 0;
+  platform_act_as_self();
+  errno = EPERM;
+  return -1;
+}
+
+void platform_act_as_self(void) {
+  if (own_group_count < 0) return;
+  setfsuid(geteuid());
+  setfsgid(getegid());
+  // Going on as somebody else would be worse than not going on.
+  if (setgroups((size_t)own_group_count, own_groups) < 0 || (uid_t)setfsuid((uid_t)-1) != geteuid()) abort();
+  own_group_count = -1;
+}
+
+// --- extended attributes: of the descriptor's path, for those that were opened for nothing else
+
+static const char *attributes_path(int fd) {
+  static char link[32];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  return link;
+}
+
+ssize_t platform_list_attributes(int fd, char *names, size_t size) {
+  return listxattr(attributes_path(fd), names, size);
+}
+
+ssize_t platform_get_attribute(int fd, const char *name, void *value, size_t size) {
+  return getxattr(attributes_path(fd), name, value, size);
+}
+
+int platform_set_attribute(int fd, const char *name, const void *value, size_t size) {
+  return setxattr(attributes_path(fd), name, value, size, 0);
+}
+
+int platform_remove_attribute(int fd, const char *name) { return removexattr(attributes_path(fd), name); }
+
+// --- changes of directories
+
+int platform_changes_open(void) { return inotify_init1(IN_NONBLOCK | IN_CLOEXEC); }
+
+int platform_changes_add(int changes, int directory) {
+  return inotify_add_watch(changes, attributes_path(directory),
+                           IN_CREATE | IN_MODIFY | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ATTRIB | IN_ONLYDIR |
+                               IN_EXCL_UNLINK);
+}
+
+void platform_changes_remove(int changes, int watched) { inotify_rm_watch(changes, watched); }
+
+static uint8_t kind_of(uint32_t mask) {
+  if (mask & (IN_CREATE | IN_MOVED_TO)) return CHANGE_CREATE;
+  if (mask & IN_MODIFY) return CHANGE_WRITE;
+  if (mask & IN_DELETE) return CHANGE_REMOVE;
+  if (mask & IN_MOVED_FROM) return CHANGE_RENAME;
+  if (mask & IN_ATTRIB) return CHANGE_MODE;
+  if (mask & IN_Q_OVERFLOW) return CHANGE_OVERFLOW;
+  return mask & IN_IGNORED ? CHANGE_GONE : 0;
+}
+
+bool platform_changes_read(int changes, void (*on_change)(const struct change *change)) {
+  static _Alignas(struct inotify_event) char buffer[64 * 1024];
+  ssize_t length = read(changes, buffer, sizeof buffer);
+  for (char *position = buffer; length > 0 && position < buffer + length;) {
+    const struct inotify_event *event = (const struct inotify_event *)(void *)position;
+    position += sizeof *event + event->len;
+    struct change change = {
+        .directory = event->wd,
+        .kind = kind_of(event->mask),
+        .is_directory = event->mask & IN_ISDIR,
+        .cookie = event->mask & (IN_MOVED_FROM | IN_MOVED_TO) ? event->cookie : 0,
+        .name = event->len > 0 ? event->name : "",
+    };
+    if (change.kind != 0) on_change(&change);
+  }
+  return length > 0;
+}

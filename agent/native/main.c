@@ -1,0 +1,615 @@
+// The agent: starts programs, moves their bytes and works on files for the server at the other end of a
+// socket. One thread, one loop; a turn of it sends, waits, and then does what there is to do.
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "agent.h"
+#include "platform.h"
+
+enum {
+  OUTGOING_BYTES = 512 * 1024,
+  INCOMING_BYTES = HEADER_BYTES + PAYLOAD_LIMIT,
+  BUCKETS = 1024,
+  DESCRIPTORS_LIMIT = 3 * OBJECTS_LIMIT + 16,
+};
+
+enum role { ROLE_CONNECTION = -1, ROLE_LISTENER = -2 };
+
+struct object *objects;
+struct rlimit descriptor_limit;
+static struct object *buckets[BUCKETS];
+static unsigned object_count;
+
+static int connection = -1;
+static int listener = -1;
+static bool has_greeted;
+static bool is_announcing;
+
+static uint8_t outgoing[OUTGOING_BYTES];
+static size_t outgoing_start, outgoing_end;
+static uint8_t incoming[INCOMING_BYTES];
+static size_t incoming_start, incoming_end;
+
+static struct pollfd polled[DESCRIPTORS_LIMIT];
+static struct {
+  struct object *owner;
+  int role;
+} polled_for[DESCRIPTORS_LIMIT];
+static unsigned polled_count;
+
+// --- objects
+
+struct object *find_object(uint32_t id) {
+  struct object *object = buckets[id % BUCKETS];
+  while (object != NULL && (object->id != id || object->is_dead)) object = object->next_in_bucket;
+  return object;
+}
+
+unsigned count_objects(uint8_t kind) {
+  unsigned count = 0;
+  for (struct object *object = objects; object != NULL; object = object->next) count += object->kind == kind;
+  return count;
+}
+
+void *add_object(size_t size, uint8_t kind, uint32_t id) {
+  if (object_count >= OBJECTS_LIMIT) {
+    errno = EMFILE;
+    return NULL;
+  }
+  struct object *object = calloc(1, size);
+  if (object == NULL) return NULL;
+  object->id = id;
+  object->kind = kind;
+  object->next = objects;
+  objects = object;
+  struct object **bucket = &buckets[id % BUCKETS];
+  object->next_in_bucket = *bucket;
+  *bucket = object;
+  object_count++;
+  return object;
+}
+
+static void free_object(struct object *object) {
+  struct object **link = &buckets[object->id % BUCKETS];
+  while (*link != object) link = &(*link)->next_in_bucket;
+  *link = object->next_in_bucket;
+  switch (object->kind) {
+    case PROCESS:
+      process_free(object);
+      break;
+    case WATCHER:
+      watch_free(object);
+      break;
+    case CONNECTION_INSIDE:
+      dial_free(object);
+      break;
+    default:
+      files_free(object);
+  }
+  object_count--;
+  free(object);
+}
+
+static void sweep(void) {
+  struct object **link = &objects;
+  while (*link != NULL) {
+    struct object *object = *link;
+    if (!object->is_dead) {
+      link = &object->next;
+      continue;
+    }
+    *link = object->next;
+    free_object(object);
+  }
+}
+
+// --- the connection
+
+bool is_connected(void) { return connection >= 0; }
+
+size_t room(void) {
+  if (outgoing_start > 0) {
+    memmove(outgoing, outgoing + outgoing_start, outgoing_end - outgoing_start);
+    outgoing_end -= outgoing_start;
+    outgoing_start = 0;
+  }
+  return OUTGOING_BYTES - outgoing_end;
+}
+
+struct writer begin_frame(uint8_t type, uint32_t id) {
+  // Frames for nobody are written and forgotten.
+  struct writer frame = {outgoing + outgoing_end, 0, OUTGOING_BYTES - outgoing_end, false};
+  put_u32(&frame, 0);
+  put_u8(&frame, type);
+  put_u32(&frame, id);
+  return frame;
+}
+
+void finish_frame(struct writer *frame) {
+  if (connection < 0) return;
+  // Requests are taken only while their answers fit, so a frame that does not is a mistake of this program.
+  if (frame->is_full || frame->length > HEADER_BYTES + PAYLOAD_LIMIT) abort();
+  struct writer length = {frame->bytes, 0, 4, false};
+  put_u32(&length, (uint32_t)frame->length - 4);
+  outgoing_end += frame->length;
+}
+
+void send_empty(uint8_t type, uint32_t id) {
+  struct writer frame = begin_frame(type, id);
+  finish_frame(&frame);
+}
+
+void send_u32(uint8_t type, uint32_t id, uint32_t value) {
+  struct writer frame = begin_frame(type, id);
+  put_u32(&frame, value);
+  finish_frame(&frame);
+}
+
+static const char *error_name(int error) {
+  switch (error) {
+#define NAME(value) \
+  case value:       \
+    return #value;
+    NAME(EPERM) NAME(ENOENT) NAME(ESRCH) NAME(EINTR) NAME(EIO) NAME(ENXIO) NAME(E2BIG) NAME(ENOEXEC) NAME(EBADF)
+    NAME(ECHILD) NAME(EAGAIN) NAME(ENOMEM) NAME(EACCES) NAME(EFAULT) NAME(EBUSY) NAME(EEXIST) NAME(EXDEV)
+    NAME(ENODEV) NAME(ENOTDIR) NAME(EISDIR) NAME(EINVAL) NAME(ENFILE) NAME(EMFILE) NAME(ENOTTY) NAME(ETXTBSY)
+    NAME(EFBIG) NAME(ENOSPC) NAME(EROFS) NAME(EMLINK) NAME(EPIPE) NAME(ENAMETOOLONG) NAME(ENOSYS)
+    NAME(ENOTEMPTY) NAME(ELOOP) NAME(EOVERFLOW) NAME(ENOTSUP) NAME(ECONNREFUSED) NAME(ECONNRESET)
+    NAME(ETIMEDOUT) NAME(EHOSTUNREACH) NAME(ENETUNREACH) NAME(EADDRNOTAVAIL) NAME(EAFNOSUPPORT) NAME(EDQUOT)
+    NAME(ESTALE) NAME(EILSEQ)
+#undef NAME
+  }
+  return "EUNKNOWN";
+}
+
+void send_error(uint32_t id, uint8_t stage, int error, const char *detail) {
+  struct writer frame = begin_frame(REPLY_ERROR, id);
+  put_u8(&frame, stage);
+  put_text(&frame, error_name(error));
+  put_text_n(&frame, detail, strnlen(detail, PATH_LIMIT));
+  finish_frame(&frame);
+}
+
+static void disconnect(void) {
+  close(connection);
+  connection = -1;
+  has_greeted = is_announcing = false;
+  outgoing_start = outgoing_end = incoming_start = incoming_end = 0;
+  for (struct object *object = objects; object != NULL; object = object->next) {
+    if (object->kind == PROCESS) process_disconnected(object);
+    else object->is_dead = true;
+  }
+}
+
+void break_connection(const char *why) {
+  if (connection < 0) return;
+  fprintf(stderr, "coppice-agent: %s\n", why);
+  disconnect();
+}
+
+static void flush(void) {
+  while (connection >= 0 && outgoing_start < outgoing_end) {
+    ssize_t sent = send(connection, outgoing + outgoing_start, outgoing_end - outgoing_start, MSG_NOSIGNAL);
+    if (sent < 0) {
+      if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) disconnect();
+      return;
+    }
+    outgoing_start += (size_t)sent;
+  }
+  outgoing_start = outgoing_end = 0;
+}
+
+static void connected(int fd) {
+  if (connection >= 0) disconnect();
+  connection = fd;
+  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+  struct writer frame = begin_frame(REPLY_HELLO, 0);
+  put_u32(&frame, PROTOCOL_MAGIC);
+  put_u16(&frame, PROTOCOL_VERSION);
+  put_u32(&frame, (uint32_t)getpid());
+  finish_frame(&frame);
+}
+
+static void accept_connection(void) {
+  int fd = accept(listener, NULL, NULL);
+  if (fd < 0) return;
+  fcntl(fd, F_SETFD, FD_CLOEXEC);
+  connected(fd);
+}
+
+// --- streams
+
+int relay_source(struct source *source, uint32_t id, uint32_t *credit) {
+  if (*credit <= FRAME_COST || room() < REPLY_BYTES + CHUNK_BYTES + HEADER_BYTES) return 0;
+  size_t length = *credit - FRAME_COST;
+  if (length > CHUNK_BYTES) length = CHUNK_BYTES;
+  struct writer frame = begin_frame(source->frame, id);
+  ssize_t count = read(source->fd, frame.bytes + frame.length, length);
+  if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 0;
+  if (count <= 0) return -1;
+  frame.length += (size_t)count;
+  finish_frame(&frame);
+  *credit -= (uint32_t)count + FRAME_COST;
+  return 1;
+}
+
+void source_close(struct source *source) {
+  if (source->fd >= 0) close(source->fd);
+  source->fd = -1;
+}
+
+void sink_close(struct sink *sink) {
+  if (sink->fd >= 0) close(sink->fd);
+  sink->fd = -1;
+  free(sink->buffer);
+  sink->buffer = NULL;
+  sink->start = sink->length = 0;
+}
+
+bool sink_flush(struct sink *sink) {
+  while (sink->length > 0) {
+    ssize_t count = write(sink->fd, sink->buffer + sink->start, sink->length);
+    if (count < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+    sink->start += (uint32_t)count;
+    sink->length -= (uint32_t)count;
+    sink->taken += (uint32_t)count;
+  }
+  free(sink->buffer);
+  sink->buffer = NULL;
+  sink->start = 0;
+  return true;
+}
+
+bool sink_put(struct sink *sink, const uint8_t *data, uint32_t length) {
+  while (sink->length == 0 && length > 0) {
+    ssize_t count = write(sink->fd, data, length);
+    if (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) return false;
+    if (count < 0) break;
+    sink->taken += (uint32_t)count;
+    data += count;
+    length -= (uint32_t)count;
+  }
+  if (length == 0) return true;
+  if (sink->buffer == NULL) sink->buffer = malloc(INPUT_WINDOW_BYTES);
+  if (sink->buffer == NULL) return false;
+  if (sink->start > 0) memmove(sink->buffer, sink->buffer + sink->start, sink->length);
+  sink->start = 0;
+  memcpy(sink->buffer + sink->length, data, length);
+  sink->length += length;
+  return true;
+}
+
+// --- requests
+
+static void send_account(const struct request *request) {
+  static struct account account;
+  if (!account_by_name(request->name, &account)) {
+    send_error(request->id, STAGE_USER, ENOENT, "");
+    return;
+  }
+  struct writer frame = begin_frame(REPLY_ACCOUNT, request->id);
+  put_text(&frame, account.name);
+  put_u32(&frame, account.uid);
+  put_u32(&frame, account.gid);
+  put_text(&frame, account.home);
+  put_text(&frame, account.shell);
+  put_u16(&frame, account.group_count);
+  for (unsigned index = 0; index < account.group_count; index++) put_u32(&frame, account.groups[index]);
+  finish_frame(&frame);
+}
+
+static void start_object(const struct request *request) {
+  if (find_object(request->id) != NULL) {
+    break_connection("an id was used twice");
+    return;
+  }
+  switch (request->type) {
+    case SPAWN:
+      process_spawn(request->id, &request->spawn);
+      break;
+    case ACCOUNT:
+      send_account(request);
+      break;
+    case WATCH:
+      watch_request(request->id, request);
+      break;
+    case DIAL:
+      dial_request(request->id, request);
+      break;
+    default:
+      files_request(request->id, request);
+  }
+}
+
+static void input(struct object *object, const struct request *request) {
+  const uint8_t *data = (const uint8_t *)request->data.bytes;
+  if (object->kind == PROCESS) process_input(object, data, request->data.length);
+  else if (object->kind == WRITER) files_input(object, data, request->data.length);
+  else if (object->kind == CONNECTION_INSIDE) dial_input(object, data, request->data.length);
+}
+
+static void end_input(struct object *object) {
+  if (object->kind == PROCESS) process_end_input(object);
+  else if (object->kind == WRITER) files_commit(object);
+  else if (object->kind == CONNECTION_INSIDE) dial_end_input(object);
+}
+
+static void credit(struct object *object, uint32_t bytes) {
+  if (object->kind == PROCESS) process_credit(object, bytes);
+  else if (object->kind == LISTING) files_credit(object, bytes);
+  else if (object->kind == WATCHER) watch_credit(object, bytes);
+  else if (object->kind == CONNECTION_INSIDE) dial_credit(object, bytes);
+}
+
+/** A request about an object. What has just ended here may still be asked for: that is no mistake. */
+static void use_object(const struct request *request) {
+  struct object *object = find_object(request->id);
+  // The server forgets the id when it reads this.
+  if (request->type == RELEASE) send_empty(REPLY_RELEASED, request->id);
+  if (object == NULL) {
+    if (request->type == READ) send_error(request->id, STAGE_FILE, EBADF, "");
+    return;
+  }
+  bool is_process = object->kind == PROCESS;
+  switch (request->type) {
+    case INPUT:
+      input(object, request);
+      break;
+    case INPUT_END:
+      end_input(object);
+      break;
+    case CREDIT:
+      credit(object, request->credit);
+      break;
+    case SIGNAL:
+      if (is_process) process_signal(object, request->scope, request->name);
+      break;
+    case RESIZE:
+      if (is_process) process_resize(object, request->columns, request->rows);
+      break;
+    case DISCARD:
+      if (is_process) process_discard(object);
+      break;
+    case RELEASE:
+      if (is_process) process_release(object);
+      else object->is_dead = true;
+      break;
+    case READ:
+      files_read(object, request->offset, request->length);
+      break;
+  }
+}
+
+static void handle(const struct request *request) {
+  if (!has_greeted) {
+    if (request->type != HELLO || request->magic != PROTOCOL_MAGIC || request->version != PROTOCOL_VERSION) {
+      break_connection("the server speaks another protocol");
+    }
+    has_greeted = true;
+    return;
+  }
+  switch (request->type) {
+    case HELLO:
+      break_connection("a second greeting");
+      break;
+    case PROCESSES:
+      is_announcing = true;
+      break;
+    case SPAWN:
+    case ACCOUNT:
+    case STAT:
+    case LIST:
+    case OPEN:
+    case WRITE:
+    case MAKE_DIRECTORY:
+    case MOVE:
+    case REMOVE:
+    case CHANGE:
+    case WATCH:
+    case DIAL:
+      start_object(request);
+      break;
+    default:
+      use_object(request);
+  }
+}
+
+/** Handles the frames that are here, while their answers fit. */
+static void handle_frames(void) {
+  static struct request request;
+  while (connection >= 0 && !is_announcing && room() >= REPLY_BYTES + HEADER_BYTES) {
+    uint8_t *frame = incoming + incoming_start;
+    int32_t length = frame_length(frame, incoming_end - incoming_start);
+    if (length == FRAME_INCOMPLETE) break;
+    if (length == FRAME_BROKEN) {
+      break_connection("a broken frame");
+      return;
+    }
+    incoming_start += (size_t)length;
+    if (!parse_request(frame[4], load_u32(frame + 5), frame + HEADER_BYTES, (uint32_t)length - HEADER_BYTES, &request)) {
+      break_connection("a broken request");
+      return;
+    }
+    handle(&request);
+  }
+  if (incoming_start == incoming_end) incoming_start = incoming_end = 0;
+}
+
+static bool has_whole_frame(void) {
+  return frame_length(incoming + incoming_start, incoming_end - incoming_start) != FRAME_INCOMPLETE;
+}
+
+static void receive(void) {
+  if (incoming_start > 0) {
+    memmove(incoming, incoming + incoming_start, incoming_end - incoming_start);
+    incoming_end -= incoming_start;
+    incoming_start = 0;
+  }
+  ssize_t count = recv(connection, incoming + incoming_end, INCOMING_BYTES - incoming_end, 0);
+  if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+  if (count <= 0) {
+    disconnect();
+    return;
+  }
+  incoming_end += (size_t)count;
+}
+
+// --- the loop
+
+void watch_descriptor(int fd, short events, struct object *owner, int role) {
+  if (polled_count == DESCRIPTORS_LIMIT) return;
+  polled[polled_count] = (struct pollfd){fd, events, 0};
+  polled_for[polled_count].owner = owner;
+  polled_for[polled_count].role = role;
+  polled_count++;
+}
+
+/** Sends what became due. @return whether there is more to do at once. */
+static bool pump(void) {
+  bool has_more = false;
+  for (struct object *object = objects; object != NULL; object = object->next) {
+    if (object->is_dead) continue;
+    if (object->kind == PROCESS) has_more |= process_pump(object);
+    else if (object->kind == CONNECTION_INSIDE) has_more |= dial_pump(object);
+    else if (object->kind == LISTING || object->kind == REMOVAL) has_more |= files_run(object);
+  }
+  if (is_announcing && connection >= 0) {
+    for (struct object *object = objects; object != NULL; object = object->next) {
+      if (object->kind == PROCESS && !object->is_dead && !process_announce(object)) return has_more;
+    }
+    if (room() < REPLY_BYTES) return has_more;
+    send_empty(REPLY_PROCESSES_END, 0);
+    is_announcing = false;
+  }
+  return has_more;
+}
+
+static void prepare(void) {
+  polled_count = 0;
+  if (listener >= 0) watch_descriptor(listener, POLLIN, NULL, ROLE_LISTENER);
+  if (connection >= 0) {
+    bool can_receive = incoming_end - incoming_start < INCOMING_BYTES && !has_whole_frame();
+    short events = (short)((can_receive ? POLLIN : 0) | (outgoing_end > outgoing_start ? POLLOUT : 0));
+    watch_descriptor(connection, events, NULL, ROLE_CONNECTION);
+  }
+  watch_prepare();
+  for (struct object *object = objects; object != NULL; object = object->next) {
+    if (object->kind == PROCESS) process_prepare(object);
+    else if (object->kind == CONNECTION_INSIDE) dial_prepare(object);
+  }
+}
+
+static void dispatch(void) {
+  for (unsigned index = 0; index < polled_count; index++) {
+    short events = polled[index].revents;
+    struct object *owner = polled_for[index].owner;
+    int role = polled_for[index].role;
+    if (events == 0) continue;
+    if (owner == NULL) {
+      if (role == ROLE_LISTENER) accept_connection();
+      else if (role == ROLE_CHANGES) watch_ready();
+      else if (connection == polled[index].fd && events & (POLLIN | POLLHUP | POLLERR)) receive();
+    } else if (!owner->is_dead) {
+      if (owner->kind == PROCESS) process_ready(owner, role, events);
+      else dial_ready(owner, role, events);
+    }
+  }
+}
+
+static void on_signal(int signal) { (void)signal; }
+
+static void set_up_signals(sigset_t *while_waiting) {
+  sigset_t blocked;
+  sigfillset(&blocked);
+  sigemptyset(while_waiting);
+  for (int number = 1; number < NSIG; number++) signal(number, SIG_DFL);
+  // Handled, not ignored: a program that is started must not inherit that.
+  struct sigaction action = {.sa_handler = on_signal};
+  sigaction(SIGCHLD, &action, NULL);
+  sigaction(SIGPIPE, &action, NULL);
+  sigprocmask(SIG_SETMASK, &blocked, NULL);
+}
+
+static void turn(const sigset_t *while_waiting) {
+  bool has_more = pump();
+  flush();
+  sweep();
+  prepare();
+  bool is_stuck = room() < REPLY_BYTES + HEADER_BYTES || is_announcing;
+  has_more |= connection >= 0 && has_whole_frame() && !is_stuck;
+  struct timespec at_once = {0, 0};
+  // Signals are let in here alone, so that nothing between two waits is ever interrupted.
+  int count = ppoll(polled, polled_count, has_more ? &at_once : NULL, while_waiting);
+  process_reap();
+  if (count > 0) dispatch();
+  handle_frames();
+}
+
+static _Noreturn void fail(const char *message) {
+  fprintf(stderr, "coppice-agent: %s\n", message);
+  exit(64);
+}
+
+/** Moves a descriptor out of the way of stdin, stdout and stderr, which are opened if they are not. */
+static int claim_descriptor(const char *text) {
+  char *end;
+  long number = strtol(text, &end, 10);
+  if (*text == 0 || *end != 0 || number < 0 || number > 1 << 20) fail("the descriptor is no number");
+  int fd = fcntl((int)number, F_DUPFD_CLOEXEC, 10);
+  if (fd < 0) fail("the descriptor is not open");
+  int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (null < 0) fail("/dev/null cannot be opened");
+  for (int standard = 0; standard < 3; standard++) {
+    if (standard == number || fcntl(standard, F_GETFD) < 0) dup2(null, standard);
+  }
+  if (number > 2) close((int)number);
+  if (null > 2) close(null);
+  return fd;
+}
+
+static void raise_descriptor_limit(void) {
+  if (getrlimit(RLIMIT_NOFILE, &descriptor_limit) < 0) return;
+  struct rlimit limit = descriptor_limit;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+int main(int count, char **words) {
+  const char *root = "/";
+  if (count == 5 && strcmp(words[1], "--root") == 0) {
+    root = words[2];
+    words += 2;
+    count -= 2;
+  }
+  if (count != 3 || (strcmp(words[1], "pair") != 0 && strcmp(words[1], "listen") != 0)) {
+    fail("usage: coppice-agent [--root DIRECTORY] pair|listen DESCRIPTOR");
+  }
+  bool is_listening = strcmp(words[1], "listen") == 0;
+  int fd = claim_descriptor(words[2]);
+  platform_harden();
+  platform_close_from(fd + 1);
+  raise_descriptor_limit();
+  umask(0);
+  if (chdir("/") < 0 || platform_open_root(root) < 0) fail("the root cannot be opened");
+  sigset_t while_waiting;
+  set_up_signals(&while_waiting);
+  if (is_listening) {
+    listener = fd;
+    // A client that gives up between the wait and the accept must not stop the loop.
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+  } else {
+    connected(fd);
+  }
+  while (is_listening || connection >= 0) turn(&while_waiting);
+  process_kill_all();
+  return 0;
+}

@@ -1,0 +1,567 @@
+// Programs: how they start, talk and end.
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include "agent.h"
+#include "platform.h"
+
+enum role { ROLE_INPUT, ROLE_OUTPUT, ROLE_ERROR_OUTPUT };
+
+// More than a pipe holds: what a killed process left is read up to here, though others may go on writing.
+enum { LEFT_BYTES = 1024 * 1024, DEFAULT_MASK = 022 };
+
+struct process {
+  struct object object;
+  pid_t pid;
+  struct sink input;
+  struct source output, error_output;
+  uint32_t credit;
+  uint32_t left;
+  int status;
+  bool has_terminal;
+  bool was_killed;
+  bool is_discarded;
+  bool has_exited, is_exit_told;
+  bool is_end_told;
+  bool is_input_end_due, is_input_closed_due;
+  bool is_announced;
+  bool is_released;
+  uint16_t label_length;
+  char *label;
+};
+
+static const struct {
+  const char *name;
+  int number;
+} signals[] = {
+    {"SIGHUP", SIGHUP},     {"SIGINT", SIGINT},   {"SIGQUIT", SIGQUIT}, {"SIGILL", SIGILL},   {"SIGTRAP", SIGTRAP},
+    {"SIGABRT", SIGABRT},   {"SIGBUS", SIGBUS},   {"SIGFPE", SIGFPE},   {"SIGKILL", SIGKILL}, {"SIGUSR1", SIGUSR1},
+    {"SIGSEGV", SIGSEGV},   {"SIGUSR2", SIGUSR2}, {"SIGPIPE", SIGPIPE}, {"SIGALRM", SIGALRM}, {"SIGTERM", SIGTERM},
+    {"SIGCHLD", SIGCHLD},   {"SIGCONT", SIGCONT}, {"SIGSTOP", SIGSTOP}, {"SIGTSTP", SIGTSTP}, {"SIGTTIN", SIGTTIN},
+    {"SIGTTOU", SIGTTOU},   {"SIGURG", SIGURG},   {"SIGXCPU", SIGXCPU}, {"SIGXFSZ", SIGXFSZ}, {"SIGVTALRM", SIGVTALRM},
+    {"SIGPROF", SIGPROF},   {"SIGIO", SIGIO},     {"SIGSYS", SIGSYS},   {"SIGWINCH", SIGWINCH},
+#ifdef SIGPWR
+    {"SIGPWR", SIGPWR},
+#endif
+#ifdef SIGSTKFLT
+    {"SIGSTKFLT", SIGSTKFLT},
+#endif
+};
+enum { SIGNAL_COUNT = sizeof signals / sizeof signals[0] };
+
+static int signal_number(struct text name) {
+  for (unsigned index = 0; index < SIGNAL_COUNT; index++) {
+    const char *known = signals[index].name;
+    if (strlen(known) == name.length && memcmp(known, name.bytes, name.length) == 0) return signals[index].number;
+  }
+  return -1;
+}
+
+static const char *signal_name(int number) {
+  for (unsigned index = 0; index < SIGNAL_COUNT; index++) {
+    if (signals[index].number == number) return signals[index].name;
+  }
+  return "";
+}
+
+// In the order of the protocol.
+static const int resources[] = {RLIMIT_NOFILE, RLIMIT_NPROC, RLIMIT_AS,    RLIMIT_CPU,
+                                RLIMIT_FSIZE,  RLIMIT_CORE,  RLIMIT_STACK, RLIMIT_DATA};
+enum { RESOURCE_COUNT = sizeof resources / sizeof resources[0] };
+
+// --- starting
+
+/** All that the child needs. It shares the memory of this process until it runs the program. */
+struct launch {
+  const struct spawn_request *request;
+  const struct account *account;
+  const char *directory;
+  int input, output, error_output;
+  bool changes_identity;
+  volatile int error;
+  volatile uint8_t stage;
+};
+
+static _Noreturn void give_up(struct launch *launch, uint8_t stage) {
+  launch->error = errno;
+  launch->stage = stage;
+  _exit(127);
+}
+
+static _Noreturn void refuse(const char *program, const char *reason, int code) {
+  // One write, for it may be interleaved with nobody else's.
+  char line[PATH_MAX + 64];
+  int length = snprintf(line, sizeof line, "%.4000s: %s\n", program, reason);
+  if (write(2, line, (size_t)length) < 0) _exit(code);
+  _exit(code);
+}
+
+static _Noreturn void refuse_for(const char *program, int error) {
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+      refuse(program, strchr(program, '/') ? "No such file or directory" : "command not found", 127);
+    case ENOEXEC:
+      refuse(program, "cannot execute: required file not found", 126);
+    case ELOOP:
+      refuse(program, "Too many levels of symbolic links", 126);
+    case ETXTBSY:
+      refuse(program, "Text file busy", 126);
+    case EACCES:
+    case EPERM:
+      refuse(program, "Permission denied", 126);
+    default:
+      refuse(program, "cannot execute", 126);
+  }
+}
+
+static const char *variable(char **variables, const char *name) {
+  size_t length = strlen(name);
+  for (; *variables != NULL; variables++) {
+    if (strncmp(*variables, name, length) == 0 && (*variables)[length] == '=') return *variables + length + 1;
+  }
+  return NULL;
+}
+
+/** A script without a first line that names its interpreter is the shell's, as with execvp(3). */
+static void execute(const char *path, const struct spawn_request *request) {
+  execve(path, request->arguments, request->variables);
+  if (errno != ENOEXEC) return;
+  static char *words[ARGUMENTS_LIMIT + 2];
+  unsigned count = 0;
+  words[count++] = "sh";
+  words[count++] = (char *)path;
+  for (char **argument = request->arguments + 1; *argument != NULL && count < ARGUMENTS_LIMIT + 1; argument++) {
+    words[count++] = *argument;
+  }
+  words[count] = NULL;
+  execve("/bin/sh", words, request->variables);
+}
+
+static void search_and_execute(const struct spawn_request *request) {
+  const char *program = request->arguments[0];
+  if (strchr(program, '/') != NULL) {
+    execute(program, request);
+    return;
+  }
+  static char path[PATH_MAX];
+  const char *folder = variable(request->variables, "PATH");
+  if (folder == NULL) folder = "/usr/local/bin:/usr/bin:/bin";
+  int error = ENOENT;
+  while (*program != 0) {
+    size_t length = strcspn(folder, ":");
+    // An empty entry is the working directory.
+    int written = snprintf(path, sizeof path, "%.*s%s%s", (int)length, folder, length > 0 ? "/" : "./", program);
+    if (written < PATH_MAX) {
+      execute(path, request);
+      if (errno == E2BIG || errno == ENOMEM || errno == EAGAIN) return;
+      if (errno != ENOENT && errno != ENOTDIR) error = errno;
+    }
+    if (folder[length] == 0) break;
+    folder += length + 1;
+  }
+  errno = error;
+}
+
+static void set_limits(struct launch *launch) {
+  setrlimit(RLIMIT_NOFILE, &descriptor_limit);
+  for (unsigned index = 0; index < launch->request->limit_count; index++) {
+    const struct resource_limit *limit = &launch->request->limits[index];
+    struct rlimit value = {(rlim_t)limit->soft, (rlim_t)limit->hard};
+    if (setrlimit(resources[limit->resource], &value) < 0) give_up(launch, STAGE_LIMITS);
+  }
+}
+
+static void take_on_identity(struct launch *launch) {
+  const struct account *account = launch->account;
+  if (!launch->changes_identity) return;
+  if (setgroups(account->group_count, (const gid_t *)account->groups) < 0 || setgid(account->gid) < 0 ||
+      setuid(account->uid) < 0) {
+    give_up(launch, STAGE_CREDENTIALS);
+  }
+}
+
+static _Noreturn void run_child(struct launch *launch) {
+  const struct spawn_request *request = launch->request;
+  setsid();
+  if (request->flags & SPAWN_TERMINAL && ioctl(launch->input, TIOCSCTTY, 0) < 0) give_up(launch, STAGE_TERMINAL);
+  if (dup2(launch->input, 0) < 0 || dup2(launch->output, 1) < 0 || dup2(launch->error_output, 2) < 0) {
+    give_up(launch, STAGE_RESOURCES);
+  }
+  platform_close_from(3);
+  umask(request->mask == UINT16_MAX ? DEFAULT_MASK : request->mask & 0777);
+  set_limits(launch);
+  take_on_identity(launch);
+  if (chdir(launch->directory) < 0) give_up(launch, STAGE_DIRECTORY);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, NULL);
+  search_and_execute(request);
+  if (errno == E2BIG || errno == ENOMEM || errno == EAGAIN) give_up(launch, STAGE_EXECUTE);
+  refuse_for(request->arguments[0], errno);
+}
+
+/** Opens both ends of the three streams. `far` are the child's. @return 0 or an errno. */
+struct streams {
+  int near[3], far[3];
+};
+
+static void close_all(int descriptors[3]) {
+  for (unsigned index = 0; index < 3; index++) {
+    if (descriptors[index] >= 0) close(descriptors[index]);
+  }
+}
+
+static int open_pipes(struct streams *streams, bool has_input) {
+  for (unsigned index = 0; index < 3; index++) {
+    int ends[2];
+    if (index == 0 && !has_input) {
+      streams->far[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+      if (streams->far[0] < 0) return errno;
+      continue;
+    }
+    if (pipe2(ends, O_CLOEXEC) < 0) return errno;
+    streams->near[index] = ends[index == 0];
+    streams->far[index] = ends[index != 0];
+    // Only this end: programs do not expect to find theirs non-blocking.
+    fcntl(streams->near[index], F_SETFL, O_NONBLOCK);
+  }
+  return 0;
+}
+
+static int open_terminal(struct streams *streams, const struct spawn_request *request, const struct account *account) {
+  int near = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  if (near < 0) return errno;
+  streams->near[1] = near;
+  if (grantpt(near) < 0 || unlockpt(near) < 0) return errno;
+  const char *name = ptsname(near);
+  int far = name ? open(name, O_RDWR | O_NOCTTY | O_CLOEXEC) : -1;
+  if (far < 0) return errno;
+  streams->far[0] = far;
+  struct winsize size = {.ws_row = request->rows, .ws_col = request->columns};
+  ioctl(far, TIOCSWINSZ, &size);
+  // So that the program can open its own terminal by name. Where it may not be given away it works without.
+  if (request->identity.kind != IDENTITY_SELF && fchown(far, account->uid, (gid_t)-1) < 0) errno = 0;
+  fcntl(near, F_SETFL, fcntl(near, F_GETFL) | O_NONBLOCK);
+  streams->near[0] = fcntl(near, F_DUPFD_CLOEXEC, 3);
+  streams->far[1] = fcntl(far, F_DUPFD_CLOEXEC, 3);
+  streams->far[2] = fcntl(far, F_DUPFD_CLOEXEC, 3);
+  return streams->near[0] < 0 || streams->far[1] < 0 || streams->far[2] < 0 ? errno : 0;
+}
+
+static bool keep_label(struct process *process, struct text label) {
+  if (label.length == 0) return true;
+  process->label = malloc(label.length);
+  if (process->label == NULL) return false;
+  memcpy(process->label, label.bytes, label.length);
+  process->label_length = (uint16_t)label.length;
+  return true;
+}
+
+static bool are_limits_known(const struct spawn_request *request) {
+  for (unsigned index = 0; index < request->limit_count; index++) {
+    if (request->limits[index].resource >= RESOURCE_COUNT) return false;
+  }
+  return true;
+}
+
+void process_spawn(uint32_t id, const struct spawn_request *request) {
+  static struct account account;
+  static struct launch launch;
+  struct streams streams = {{-1, -1, -1}, {-1, -1, -1}};
+  if (!are_limits_known(request)) return send_error(id, STAGE_LIMITS, EINVAL, "");
+  if (resolve_identity(&request->identity, &account) != 0) return send_error(id, STAGE_USER, ENOENT, "");
+  if (count_objects(PROCESS) >= PROCESSES_LIMIT) return send_error(id, STAGE_RESOURCES, EAGAIN, "");
+
+  bool has_terminal = request->flags & SPAWN_TERMINAL;
+  int error = has_terminal ? open_terminal(&streams, request, &account)
+                           : open_pipes(&streams, request->flags & SPAWN_INPUT);
+  struct process *process = error ? NULL : add_object(sizeof *process, PROCESS, id);
+  if (process == NULL || !keep_label(process, request->label)) {
+    if (error == 0) error = errno;
+    if (process != NULL) {
+      process->input.fd = process->output.fd = process->error_output.fd = -1;
+      process->object.is_dead = true;
+    }
+    close_all(streams.near);
+    close_all(streams.far);
+    return send_error(id, has_terminal ? STAGE_TERMINAL : STAGE_RESOURCES, error, "");
+  }
+  process->input = (struct sink){.fd = streams.near[0], .window = INPUT_WINDOW_BYTES};
+  process->output = (struct source){streams.near[1], REPLY_OUTPUT};
+  process->error_output = (struct source){streams.near[2], REPLY_ERROR_OUTPUT};
+  process->credit = request->credit;
+  process->has_terminal = has_terminal;
+
+  launch = (struct launch){
+      .request = request,
+      .account = &account,
+      .directory = request->directory.length > 0 ? request->directory.bytes : account.home,
+      .input = streams.far[0],
+      .output = streams.far[1],
+      .error_output = streams.far[2],
+      .changes_identity = request->identity.kind != IDENTITY_SELF &&
+                          (geteuid() == 0 || account.uid != geteuid() || account.gid != getegid()),
+  };
+  // The child borrows this process's memory and stack, and this process waits until it has run the program:
+  // a fork would copy page tables, for nothing.
+  pid_t pid = vfork();
+  if (pid == 0) run_child(&launch);
+  error = errno;
+  close_all(streams.far);
+  if (pid > 0 && launch.error == 0) {
+    process->pid = pid;
+    process->is_announced = true;
+    send_u32(REPLY_STARTED, id, (uint32_t)pid);
+    return;
+  }
+  process->object.is_dead = true;
+  if (pid < 0) return send_error(id, STAGE_RESOURCES, error, "");
+  waitpid(pid, NULL, 0);
+  send_error(id, launch.stage, launch.error, launch.directory);
+}
+
+// --- talking
+
+static bool can_send(const struct process *process) {
+  return is_connected() && process->credit > FRAME_COST && room() >= REPLY_BYTES + CHUNK_BYTES + HEADER_BYTES;
+}
+
+static bool has_output(const struct process *process) {
+  return process->output.fd >= 0 || process->error_output.fd >= 0;
+}
+
+/** Only what is in the pipes already counts. */
+static bool is_draining(const struct process *process) { return process->was_killed && process->has_exited; }
+
+static void end_output(struct process *process) {
+  source_close(&process->output);
+  source_close(&process->error_output);
+}
+
+/** Reads away what nobody wants. Answers as `relay_source` does. */
+static int drop(struct source *source) {
+  static uint8_t waste[CHUNK_BYTES];
+  ssize_t count = read(source->fd, waste, sizeof waste);
+  if (count > 0) return 1;
+  return count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) ? 0 : -1;
+}
+
+static void relay(struct process *process, struct source *source) {
+  if (source->fd < 0) return;
+  uint32_t before = process->credit;
+  // What does not move for want of credit or room says nothing about the pipe.
+  if (!process->is_discarded && !can_send(process)) return;
+  int moved = process->is_discarded ? drop(source) : relay_source(source, process->object.id, &process->credit);
+  if (moved < 0 || (moved == 0 && is_draining(process))) source_close(source);
+  if (moved <= 0) return;
+  uint32_t cost = process->is_discarded ? CHUNK_BYTES : before - process->credit;
+  process->left = process->left > cost ? process->left - cost : 0;
+}
+
+static void close_input(struct process *process, bool is_told) {
+  if (process->input.fd < 0) return;
+  sink_close(&process->input);
+  process->is_input_closed_due = is_told;
+}
+
+static void flush_input(struct process *process) {
+  if (process->input.fd < 0) return;
+  if (!sink_flush(&process->input)) {
+    close_input(process, true);
+    return;
+  }
+  if (process->input.length > 0 || !process->input.is_ending) return;
+  close_input(process, false);
+}
+
+void process_input(struct object *object, const uint8_t *data, uint32_t length) {
+  struct process *process = (struct process *)object;
+  struct sink *input = &process->input;
+  if (input->fd < 0 || input->is_ending) return;
+  if (length > input->window) return break_connection("more input than was asked for");
+  input->window -= length;
+  if (!sink_put(input, data, length)) close_input(process, true);
+}
+
+void process_end_input(struct object *object) {
+  struct process *process = (struct process *)object;
+  struct sink *input = &process->input;
+  if (input->fd < 0 || input->is_ending) return;
+  if (process->has_terminal) {
+    // A terminal has no end: what stands for it is a character.
+    struct termios settings;
+    uint8_t end = 4;
+    if (tcgetattr(process->input.fd, &settings) == 0) end = settings.c_cc[VEOF];
+    if (input->length < INPUT_WINDOW_BYTES) sink_put(input, &end, 1);
+    if (input->taken > 0) input->taken--;
+  }
+  input->is_ending = true;
+  flush_input(process);
+}
+
+void process_credit(struct object *object, uint32_t bytes) {
+  struct process *process = (struct process *)object;
+  process->credit = bytes > UINT32_MAX - process->credit ? UINT32_MAX : process->credit + bytes;
+}
+
+void process_discard(struct object *object) { ((struct process *)object)->is_discarded = true; }
+
+void process_signal(struct object *object, uint8_t scope, struct text name) {
+  struct process *process = (struct process *)object;
+  int number = signal_number(name);
+  int error = 0;
+  // Once it was reaped its number may be somebody else's.
+  if (process->has_exited) error = ESRCH;
+  else if (number < 0) error = EINVAL;
+  else if (kill(scope == 1 ? -process->pid : process->pid, number) < 0) error = errno;
+  if (error == 0 && (number == SIGKILL || number == SIGTERM)) process->was_killed = true;
+  struct writer frame = begin_frame(REPLY_SIGNALLED, object->id);
+  put_text(&frame, error == 0 ? "" : error == ESRCH ? "ESRCH" : error == EPERM ? "EPERM" : "EINVAL");
+  finish_frame(&frame);
+}
+
+void process_resize(struct object *object, uint16_t columns, uint16_t rows) {
+  struct process *process = (struct process *)object;
+  struct winsize size = {.ws_row = rows, .ws_col = columns};
+  if (process->has_terminal && process->output.fd >= 0) ioctl(process->output.fd, TIOCSWINSZ, &size);
+}
+
+void process_prepare(struct object *object) {
+  struct process *process = (struct process *)object;
+  if (object->is_dead) return;
+  if (process->input.fd >= 0) {
+    // Without anything to write, this still tells when nobody reads any more; a terminal has no such state.
+    if (process->input.length > 0) watch_descriptor(process->input.fd, POLLOUT, object, ROLE_INPUT);
+  }
+  if (!can_send(process) && !process->is_discarded) return;
+  if (process->output.fd >= 0) watch_descriptor(process->output.fd, POLLIN, object, ROLE_OUTPUT);
+  if (process->error_output.fd >= 0) watch_descriptor(process->error_output.fd, POLLIN, object, ROLE_ERROR_OUTPUT);
+}
+
+void process_ready(struct object *object, int role, short events) {
+  struct process *process = (struct process *)object;
+  (void)events;
+  if (role == ROLE_INPUT) flush_input(process);
+  else relay(process, role == ROLE_OUTPUT ? &process->output : &process->error_output);
+}
+
+static void tell_exit(struct process *process) {
+  struct writer frame = begin_frame(REPLY_EXIT, process->object.id);
+  bool is_signalled = WIFSIGNALED(process->status);
+  put_u8(&frame, is_signalled);
+  put_u8(&frame, (uint8_t)(is_signalled ? WTERMSIG(process->status) : WEXITSTATUS(process->status)));
+  put_u8(&frame, is_signalled && WCOREDUMP(process->status));
+  put_text(&frame, is_signalled ? signal_name(WTERMSIG(process->status)) : "");
+  finish_frame(&frame);
+  process->is_exit_told = true;
+}
+
+bool process_pump(struct object *object) {
+  struct process *process = (struct process *)object;
+  if (is_draining(process) && has_output(process)) {
+    if (process->left == 0) end_output(process);
+    relay(process, &process->output);
+    relay(process, &process->error_output);
+  }
+  if (process->is_released && process->has_exited && !has_output(process)) object->is_dead = true;
+  if (!is_connected() || !process->is_announced || process->is_released || room() < REPLY_BYTES) return false;
+  struct sink *input = &process->input;
+  // Half a window at a time while more is to come, all of it when the server may be waiting for the last.
+  if (input->taken > 0 && (input->length == 0 || input->taken >= INPUT_WINDOW_BYTES / 2)) {
+    send_u32(REPLY_TAKEN, object->id, input->taken);
+    input->window += input->taken;
+    input->taken = 0;
+  }
+  if (process->is_input_closed_due) {
+    send_empty(REPLY_INPUT_CLOSED, object->id);
+    process->is_input_closed_due = false;
+  }
+  if (process->has_exited && !process->is_exit_told) tell_exit(process);
+  if (!has_output(process) && !process->is_end_told) {
+    send_empty(REPLY_OUTPUT_END, object->id);
+    process->is_end_told = true;
+  }
+  return is_draining(process) && has_output(process) && (process->is_discarded || can_send(process));
+}
+
+// --- ending
+
+void process_reap(void) {
+  int status;
+  pid_t pid;
+  // All children: orphans become ours.
+  while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+    struct object *object = objects;
+    while (object != NULL && (object->kind != PROCESS || ((struct process *)object)->pid != pid ||
+                              ((struct process *)object)->has_exited)) {
+      object = object->next;
+    }
+    if (object == NULL) continue;
+    struct process *process = (struct process *)object;
+    process->status = status;
+    process->has_exited = true;
+    process->left = LEFT_BYTES;
+  }
+}
+
+void process_release(struct object *object) {
+  struct process *process = (struct process *)object;
+  // What still runs goes on by itself, and is forgotten when it and its output have ended.
+  process->is_discarded = process->is_released = true;
+}
+
+void process_disconnected(struct object *object) {
+  struct process *process = (struct process *)object;
+  process->credit = 0;
+  process->is_exit_told = process->is_end_told = false;
+  process->is_announced = false;
+  process->is_input_closed_due = process->input.fd < 0;
+  // The next server counts from the beginning: what is still here to be written is what it has to wait for.
+  process->input.taken = 0;
+  process->input.window = INPUT_WINDOW_BYTES - process->input.length;
+}
+
+bool process_announce(struct object *object) {
+  enum { HAS_INPUT = 1, HAS_TERMINAL = 2, HAS_EXITED = 4, IS_DISCARDED = 8 };
+  struct process *process = (struct process *)object;
+  if (process->is_announced || process->is_released) return true;
+  if (room() < REPLY_BYTES) return false;
+  struct writer frame = begin_frame(REPLY_PROCESS, object->id);
+  put_u32(&frame, (uint32_t)process->pid);
+  put_u8(&frame, (uint8_t)((process->input.fd >= 0 && !process->input.is_ending ? HAS_INPUT : 0) |
+                           (process->has_terminal ? HAS_TERMINAL : 0) | (process->has_exited ? HAS_EXITED : 0) |
+                           (process->is_discarded ? IS_DISCARDED : 0)));
+  put_u32(&frame, process->input.window);
+  put_text_n(&frame, process->label ? process->label : "", process->label_length);
+  finish_frame(&frame);
+  process->is_announced = true;
+  return true;
+}
+
+void process_kill_all(void) {
+  for (struct object *object = objects; object != NULL; object = object->next) {
+    struct process *process = (struct process *)object;
+    if (object->kind == PROCESS && !process->has_exited && process->pid > 0) kill(-process->pid, SIGKILL);
+  }
+  platform_kill_descendants();
+}
+
+void process_free(struct object *object) {
+  struct process *process = (struct process *)object;
+  sink_close(&process->input);
+  end_output(process);
+  free(process->label);
+}

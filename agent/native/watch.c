@@ -1,0 +1,410 @@
+// Watches of directories. One queue of changes serves them all: every kernel has few of those.
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent.h"
+#include "platform.h"
+
+enum { DIRECTORIES_LIMIT = 65536, WATCHERS_LIMIT = 256, LEVELS_LIMIT = 256, BUCKETS = 1024, FRAME_BYTES = 32 * 1024 };
+
+struct watcher {
+  struct object object;
+  int root;
+  bool is_recursive, is_broken;
+  int64_t credit;
+};
+
+/** A directory, seen for one watcher. */
+struct watched {
+  struct watched *next;
+  struct watcher *watcher;
+  int directory;
+  // The rename that took it away, until it is known where to.
+  uint32_t cookie;
+  uint16_t moved_length;
+  // Names that were told of when the directory was found, whose creation may still be in the queue.
+  char **fresh;
+  unsigned fresh_count;
+  // Below the root of the watch.
+  char path[];
+};
+
+static int changes = -1;
+static unsigned watcher_count, directory_count;
+static struct watched *buckets[BUCKETS];
+static bool has_fresh;
+static uint32_t moving;
+
+static struct writer frame;
+static struct watcher *frame_owner;
+
+static struct watched **bucket_of(int directory) { return &buckets[(unsigned)directory % BUCKETS]; }
+
+static void forget_fresh(struct watched *watched) {
+  for (unsigned index = 0; index < watched->fresh_count; index++) free(watched->fresh[index]);
+  free(watched->fresh);
+  watched->fresh = NULL;
+  watched->fresh_count = 0;
+}
+
+static bool is_watched(int directory) {
+  for (struct watched *watched = *bucket_of(directory); watched != NULL; watched = watched->next) {
+    if (watched->directory == directory) return true;
+  }
+  return false;
+}
+
+static void unlink_watched(struct watched **link) {
+  struct watched *watched = *link;
+  int directory = watched->directory;
+  *link = watched->next;
+  forget_fresh(watched);
+  free(watched);
+  directory_count--;
+  if (!is_watched(directory)) platform_changes_remove(changes, directory);
+}
+
+/** Forgets every directory for which `matches` answers yes. */
+static void forget(bool (*matches)(const struct watched *watched, const void *context), const void *context) {
+  for (unsigned index = 0; index < BUCKETS; index++) {
+    for (struct watched **link = &buckets[index]; *link != NULL;) {
+      if (matches(*link, context)) unlink_watched(link);
+      else link = &(*link)->next;
+    }
+  }
+}
+
+static bool is_of(const struct watched *watched, const void *watcher) { return watched->watcher == watcher; }
+
+static bool is_moving(const struct watched *watched, const void *context) {
+  (void)context;
+  return watched->cookie != 0;
+}
+
+// --- telling
+
+static void finish(void) {
+  if (frame_owner == NULL) return;
+  frame_owner->credit -= (int64_t)frame.length - HEADER_BYTES + FRAME_COST;
+  finish_frame(&frame);
+  frame_owner = NULL;
+}
+
+static void tell(struct watcher *watcher, uint8_t kind, const char *path, const char *name) {
+  if (watcher->is_broken) return;
+  if (frame_owner != watcher || frame.length > FRAME_BYTES) finish();
+  if (frame_owner == NULL) {
+    // Somebody who does not keep up loses the watch, not the others theirs.
+    if (watcher->credit <= 0 || room() < REPLY_BYTES) {
+      watcher->is_broken = true;
+      return;
+    }
+    frame = begin_frame(REPLY_CHANGES, watcher->object.id);
+    frame_owner = watcher;
+  }
+  size_t path_length = strlen(path), name_length = strlen(name);
+  put_u8(&frame, kind);
+  put_u16(&frame, (uint16_t)(path_length + (path_length > 0) + name_length));
+  put_bytes(&frame, path, path_length);
+  if (path_length > 0) put_u8(&frame, '/');
+  put_bytes(&frame, name, name_length);
+}
+
+static void tell_broken(void) {
+  finish();
+  for (struct object *object = objects; object != NULL; object = object->next) {
+    if (object->kind != WATCHER || object->is_dead || !((struct watcher *)object)->is_broken) continue;
+    send_error(object->id, STAGE_WATCH, EOVERFLOW, "");
+    object->is_dead = true;
+  }
+}
+
+// --- finding directories
+
+static struct watched *add(struct watcher *watcher, int fd, const char *path) {
+  size_t length = strlen(path);
+  if (directory_count >= DIRECTORIES_LIMIT) {
+    errno = ENOSPC;
+    return NULL;
+  }
+  int directory = platform_changes_add(changes, fd);
+  if (directory < 0) return NULL;
+  for (struct watched *known = *bucket_of(directory); known != NULL; known = known->next) {
+    if (known->directory == directory && known->watcher == watcher) return known;
+  }
+  struct watched *watched = calloc(1, sizeof *watched + length + 1);
+  if (watched == NULL) return NULL;
+  watched->watcher = watcher;
+  watched->directory = directory;
+  memcpy(watched->path, path, length + 1);
+  watched->next = *bucket_of(directory);
+  *bucket_of(directory) = watched;
+  directory_count++;
+  return watched;
+}
+
+static void remember_fresh(struct watched *watched, const char *name) {
+  // Grows at powers of two.
+  unsigned count = watched->fresh_count;
+  if ((count & (count - 1)) == 0) {
+    char **fresh = realloc(watched->fresh, (count ? 2 * count : 1) * sizeof *fresh);
+    if (fresh == NULL) return;
+    watched->fresh = fresh;
+  }
+  char *copy = strdup(name);
+  if (copy == NULL) return;
+  watched->fresh[watched->fresh_count++] = copy;
+  has_fresh = true;
+}
+
+static bool take_fresh(struct watched *watched, const char *name) {
+  for (unsigned index = 0; index < watched->fresh_count; index++) {
+    if (strcmp(watched->fresh[index], name) != 0) continue;
+    free(watched->fresh[index]);
+    watched->fresh[index] = watched->fresh[--watched->fresh_count];
+    return true;
+  }
+  return false;
+}
+
+/**
+ * Watches a directory, and what is below it. Takes over the descriptor. With `is_new`, what is found there
+ * is told of: it may have been made before the directory was watched.
+ * @return 0 or an errno.
+ */
+static int watch_tree(struct watcher *watcher, int fd, char path[PATH_MAX], unsigned levels, bool is_new) {
+  struct watched *watched = add(watcher, fd, path);
+  if (watched == NULL || !watcher->is_recursive) {
+    int error = watched ? 0 : errno;
+    close(fd);
+    return error;
+  }
+  DIR *directory = fdopendir(fd);
+  if (directory == NULL) {
+    close(fd);
+    return errno;
+  }
+  size_t length = strlen(path);
+  int error = 0;
+  const struct dirent *entry;
+  while (error == 0 && (entry = readdir(directory)) != NULL) {
+    const char *name = entry->d_name;
+    size_t name_length = strlen(name);
+    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) continue;
+    if (is_new) {
+      tell(watcher, CHANGE_CREATE, path, name);
+      remember_fresh(watched, name);
+    }
+    if (entry->d_type != DT_DIR && entry->d_type != DT_UNKNOWN) continue;
+    if (length + name_length + 2 > PATH_MAX || levels >= LEVELS_LIMIT) continue;
+    int below = openat(fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (below < 0) continue;
+    if (length > 0) path[length] = '/';
+    memcpy(path + length + (length > 0), name, name_length + 1);
+    error = watch_tree(watcher, below, path, levels + 1, is_new);
+    path[length] = 0;
+    // It has gone already.
+    if (error == ENOENT) error = 0;
+  }
+  closedir(directory);
+  return error;
+}
+
+/** Opens a directory below the root of a watch, following no link. */
+static int open_below(int root, const char *path) {
+  int fd = fcntl(root, F_DUPFD_CLOEXEC, 3);
+  while (fd >= 0 && *path != 0) {
+    char name[NAME_MAX + 1];
+    size_t length = strcspn(path, "/");
+    if (length > NAME_MAX) length = NAME_MAX;
+    memcpy(name, path, length);
+    name[length] = 0;
+    path += length + (path[length] == '/');
+    int next = openat(fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    close(fd);
+    fd = next;
+  }
+  return fd;
+}
+
+// --- changes
+
+static bool join(char path[PATH_MAX], const char *directory, const char *name) {
+  size_t length = strlen(directory), name_length = strlen(name);
+  if (length + name_length + 2 > PATH_MAX) return false;
+  memcpy(path, directory, length);
+  if (length > 0) path[length++] = '/';
+  memcpy(path + length, name, name_length + 1);
+  return true;
+}
+
+static void directory_left(struct watcher *watcher, const char *path, uint32_t cookie) {
+  size_t length = strlen(path);
+  moving = cookie;
+  for (unsigned index = 0; index < BUCKETS; index++) {
+    for (struct watched *watched = buckets[index]; watched != NULL; watched = watched->next) {
+      if (watched->watcher != watcher || strncmp(watched->path, path, length) != 0) continue;
+      if (watched->path[length] != 0 && watched->path[length] != '/') continue;
+      watched->cookie = cookie;
+      watched->moved_length = (uint16_t)length;
+    }
+  }
+}
+
+static struct watched *renamed(const struct watched *old, const char *path) {
+  size_t length = strlen(path), rest = strlen(old->path + old->moved_length);
+  struct watched *watched = malloc(sizeof *watched + length + rest + 1);
+  if (watched == NULL) return NULL;
+  memcpy(watched, old, sizeof *watched);
+  memcpy(watched->path, path, length);
+  memcpy(watched->path + length, old->path + old->moved_length, rest + 1);
+  watched->cookie = 0;
+  return watched;
+}
+
+/** What left comes back under another name. @return false when nothing that is watched left. */
+static bool directory_came_back(struct watcher *watcher, const char *path, uint32_t cookie) {
+  bool has_come_back = false;
+  for (unsigned index = 0; index < BUCKETS && cookie != 0; index++) {
+    for (struct watched **link = &buckets[index]; *link != NULL; link = &(*link)->next) {
+      if ((*link)->watcher != watcher || (*link)->cookie != cookie) continue;
+      struct watched *old = *link, *watched = renamed(old, path);
+      if (watched == NULL) continue;
+      *link = watched;
+      free(old);
+      has_come_back = true;
+    }
+  }
+  return has_come_back;
+}
+
+static void directory_came(struct watcher *watcher, char path[PATH_MAX], uint32_t cookie) {
+  if (directory_came_back(watcher, path, cookie)) return;
+  int fd = open_below(watcher->root, path);
+  int error = fd < 0 ? 0 : watch_tree(watcher, fd, path, 0, true);
+  // Not watching what should be watched is a loss like any other.
+  if (error != 0 && error != ENOENT) watcher->is_broken = true;
+}
+
+static void apply(struct watched *watched, const struct change *change) {
+  struct watcher *watcher = watched->watcher;
+  char path[PATH_MAX];
+  if (change->name[0] == 0) return;
+  bool is_told = take_fresh(watched, change->name) && change->kind == CHANGE_CREATE;
+  if (!is_told) tell(watcher, change->kind, watched->path, change->name);
+  if (is_told || !change->is_directory || !watcher->is_recursive) return;
+  if (!join(path, watched->path, change->name)) return;
+  if (change->kind == CHANGE_RENAME) directory_left(watcher, path, change->cookie);
+  else if (change->kind == CHANGE_CREATE) directory_came(watcher, path, change->cookie);
+}
+
+static void break_all(void) {
+  for (struct object *object = objects; object != NULL; object = object->next) {
+    if (object->kind == WATCHER) ((struct watcher *)object)->is_broken = true;
+  }
+}
+
+static void on_change(const struct change *change) {
+  if (moving != 0 && change->cookie != moving) {
+    forget(is_moving, NULL);
+    moving = 0;
+  }
+  if (change->kind == CHANGE_OVERFLOW) {
+    break_all();
+    return;
+  }
+  // Applying adds and renames entries of these lists, so who is concerned is noted down first.
+  struct watcher *concerned[WATCHERS_LIMIT];
+  unsigned count = 0;
+  for (struct watched *watched = *bucket_of(change->directory); watched != NULL; watched = watched->next) {
+    if (watched->directory == change->directory && count < WATCHERS_LIMIT) concerned[count++] = watched->watcher;
+  }
+  for (unsigned index = 0; index < count; index++) {
+    struct watched **link = bucket_of(change->directory);
+    while (*link != NULL && ((*link)->directory != change->directory || (*link)->watcher != concerned[index])) {
+      link = &(*link)->next;
+    }
+    if (*link == NULL) continue;
+    if (change->kind == CHANGE_GONE) unlink_watched(link);
+    else apply(*link, change);
+  }
+}
+
+void watch_ready(void) {
+  bool has_more = changes >= 0 && platform_changes_read(changes, on_change);
+  tell_broken();
+  if (has_more) return;
+  // The queue is empty: what was expected of it will not come any more.
+  if (moving != 0) forget(is_moving, NULL);
+  moving = 0;
+  for (unsigned index = 0; index < BUCKETS && has_fresh; index++) {
+    for (struct watched *watched = buckets[index]; watched != NULL; watched = watched->next) forget_fresh(watched);
+  }
+  has_fresh = false;
+}
+
+void watch_prepare(void) {
+  if (changes < 0 || room() < 2 * REPLY_BYTES) return;
+  if (has_fresh || moving != 0) watch_ready();
+  watch_descriptor(changes, POLLIN, NULL, ROLE_CHANGES);
+}
+
+void watch_credit(struct object *object, uint32_t bytes) {
+  struct watcher *watcher = (struct watcher *)object;
+  if (watcher->credit < INT64_MAX / 2) watcher->credit += bytes;
+}
+
+static int open_watched(const char *path, int *fd) {
+  *fd = platform_open(path, O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC, 0);
+  if (*fd < 0) return errno;
+  if (changes < 0) changes = platform_changes_open();
+  if (changes >= 0) return 0;
+  int error = errno;
+  close(*fd);
+  return error;
+}
+
+void watch_request(uint32_t id, const struct request *request) {
+  static struct account actor;
+  char path[PATH_MAX] = "";
+  int fd = -1;
+  if (resolve_identity(&request->actor, &actor) != 0) return send_error(id, STAGE_USER, ENOENT, "");
+  bool acts = request->actor.kind != IDENTITY_SELF;
+  if (acts && platform_act_as(actor.uid, actor.gid, actor.groups, actor.group_count) < 0) {
+    return send_error(id, STAGE_CREDENTIALS, errno, "");
+  }
+  int error = watcher_count >= WATCHERS_LIMIT ? EMFILE : open_watched(request->path.bytes, &fd);
+  struct watcher *watcher = error == 0 ? add_object(sizeof *watcher, WATCHER, id) : NULL;
+  if (error == 0 && watcher == NULL) {
+    error = EMFILE;
+    close(fd);
+  }
+  if (watcher != NULL) {
+    watcher_count++;
+    watcher->is_recursive = request->flags & 1;
+    watcher->credit = request->credit;
+    watcher->root = fd;
+    int root = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    error = root < 0 ? errno : watch_tree(watcher, root, path, 0, false);
+    if (error != 0) watcher->object.is_dead = true;
+  }
+  platform_act_as_self();
+  if (error != 0) send_error(id, STAGE_WATCH, error, "");
+  else send_empty(REPLY_DONE, id);
+}
+
+void watch_free(struct object *object) {
+  struct watcher *watcher = (struct watcher *)object;
+  forget(is_of, watcher);
+  close(watcher->root);
+  if (--watcher_count > 0) return;
+  close(changes);
+  changes = -1;
+  moving = 0;
+  has_fresh = false;
+}

@@ -1,0 +1,338 @@
+import type { Duplex } from "node:stream";
+import { messageOf } from "@coppice/core";
+import { SandboxError, type User } from "@coppice/core/backend";
+import { readFailure } from "./agent-error.js";
+import { AgentDial, DIAL_WINDOW_BYTES } from "./agent-dial.js";
+import { AgentFiles, type Requests } from "./agent-files.js";
+import { AgentProcess } from "./agent-process.js";
+import type { Channel, Link } from "./channel.js";
+import { FrameReader } from "./frame-reader.js";
+import { FrameWriter } from "./frame-writer.js";
+import {
+  type Frame,
+  MAGIC,
+  PayloadReader,
+  PayloadWriter,
+  ProtocolError,
+  Reply,
+  Request,
+  VERSION,
+} from "./frames.js";
+import type { Identity } from "./identity.js";
+import { type Answer, OneAnswer } from "./one-answer.js";
+import { type SpawnRequest, spawnError, writeSpawnRequest } from "./spawn-request.js";
+
+export interface AgentConnectionOptions {
+  /** Who runs commands and owns files when nobody is named; the agent's own account when absent. */
+  readonly defaultUser?: string | Identity | undefined;
+  /** Whose permissions count for file operations; the agent's own account when absent. */
+  readonly fileActor?: string | Identity | undefined;
+  /** How long the agent may take to answer the greeting. 5 000 when absent. */
+  readonly greetingTimeoutMs?: number | undefined;
+  /** Output that a process may write before it is read, in bytes. 262 144 when absent. */
+  readonly outputWindowBytes?: number | undefined;
+  /** Awaited by `close` after the stream has ended. */
+  readonly afterClose?: (() => Promise<void>) | undefined;
+}
+
+const GREETING_TIMEOUT_MS = 5_000;
+const OUTPUT_WINDOW_BYTES = 262_144;
+const MAX_ADOPTED = 8_192;
+const LAST_ID = 0xffff_ffff;
+
+/**
+ * A server's end of an agent.
+ *
+ * Whatever the agent sends is taken for hostile: a frame that breaks the protocol ends this connection, and
+ * nothing else. Every promise that then waits rejects with SandboxError `unavailable`.
+ */
+export class AgentConnection {
+  readonly files: AgentFiles;
+  /** Settles when the stream has ended, whatever the reason. Never rejects. */
+  readonly closed: Promise<void>;
+  readonly #stream: Duplex;
+  readonly #options: AgentConnectionOptions;
+  readonly #writer: FrameWriter;
+  readonly #reader = new FrameReader();
+  readonly #channels = new Map<number, Channel>();
+  /** Ids that were released, of which the agent may still speak. */
+  readonly #released = new Set<number>();
+  readonly #adopted: AgentProcess[] = [];
+  readonly #greeting = Promise.withResolvers<void>();
+  #hasGreeted = false;
+  #isReady = false;
+  #nextId = 1;
+  #end: SandboxError | undefined;
+
+  private constructor(stream: Duplex, options: AgentConnectionOptions) {
+    this.#stream = stream;
+    this.#options = options;
+    this.#writer = new FrameWriter(stream);
+    const requests: Requests = {
+      open: (type, payload, create) => this.#open(type, payload, create),
+      ask: (type, payload, reply) => this.#ask(type, payload, reply),
+    };
+    this.files = new AgentFiles(requests, { owner: options.defaultUser, actor: options.fileActor });
+    this.closed = new Promise((resolve) => {
+      stream.once("close", () => {
+        this.#lose(unavailable("the agent is gone"));
+        resolve();
+      });
+    });
+    stream.on("error", (error) => this.#lose(unavailable("the agent is gone", error)));
+    // The other side has nothing more to say; half a connection is of no use.
+    stream.on("end", () => stream.destroy());
+    stream.on("data", (chunk: Buffer) => this.#receive(chunk));
+  }
+
+  /**
+   * Greets an agent and learns which processes it has.
+   * @param stream connected to it; belongs to the connection from now on.
+   * @throws SandboxError unavailable when it does not answer in time or speaks another protocol.
+   */
+  static async open(stream: Duplex, options: AgentConnectionOptions = {}): Promise<AgentConnection> {
+    const connection = new AgentConnection(stream, options);
+    connection.#writer.send(Request.Hello, 0, new PayloadWriter().u32(MAGIC).u16(VERSION).finish());
+    connection.#writer.send(Request.Processes, 0);
+    const timeoutMs = options.greetingTimeoutMs ?? GREETING_TIMEOUT_MS;
+    const timer = setTimeout(() => {
+      connection.#lose(unavailable(`the agent did not answer within ${timeoutMs} ms`));
+    }, timeoutMs);
+    try {
+      await connection.#greeting.promise;
+    } finally {
+      clearTimeout(timer);
+    }
+    return connection;
+  }
+
+  /**
+   * Starts a program.
+   * @throws SandboxError as `Sandbox.spawn`, and failed_precondition when there are no terminals.
+   */
+  async spawn(request: SpawnRequest): Promise<AgentProcess> {
+    const windowBytes = this.#options.outputWindowBytes ?? OUTPUT_WINDOW_BYTES;
+    const named: SpawnRequest = { ...request, user: request.user ?? this.#options.defaultUser };
+    const payload = writeSpawnRequest(named, windowBytes);
+    const { promise, resolve, reject } = Promise.withResolvers<AgentProcess>();
+    this.#open(Request.Spawn, payload, (link) => ({
+      receive: (type, answer) => {
+        const reader = new PayloadReader(answer);
+        if (type === Reply.Error) {
+          const failure = readFailure(answer);
+          this.#channels.delete(link.id);
+          reject(spawnError(failure, named));
+          return;
+        }
+        if (type !== Reply.Started) throw new ProtocolError(`frame ${type} for a program that was to start`);
+        const started = new AgentProcess(link, {
+          pid: reader.u32(),
+          hasInput: request.input !== "none" || request.terminal !== undefined,
+          hasTerminal: request.terminal !== undefined,
+          label: request.label ?? "",
+          grantedBytes: windowBytes,
+          windowBytes,
+          inputWindowBytes: 262_144,
+        });
+        reader.end();
+        this.#channels.set(link.id, started);
+        resolve(started);
+      },
+      lost: reject,
+    }));
+    return promise;
+  }
+
+  /**
+   * What the agent had when this connection was opened, oldest first: what runs, and what ended while
+   * nobody was connected. Nothing of their output is taken before it is read.
+   */
+  async processes(): Promise<readonly AgentProcess[]> {
+    return this.#adopted;
+  }
+
+  /** An account by the agent's own passwd. @throws SandboxError not_found `unknown user <name>`. */
+  async user(name?: string): Promise<User> {
+    const wanted =
+      name ?? (typeof this.#options.defaultUser === "string" ? this.#options.defaultUser : "root");
+    const unknown = (cause?: unknown): SandboxError =>
+      new SandboxError("not_found", `unknown user ${wanted}`, { cause });
+    if (wanted.includes("\0") || Buffer.byteLength(wanted) > 255) throw unknown();
+    const answer = await this.#ask(Request.Account, new PayloadWriter().text(wanted).finish(), Reply.Account);
+    if (answer.failure) throw unknown(answer.failure);
+    const reader = new PayloadReader(answer.payload);
+    return {
+      name: reader.text(),
+      uid: reader.u32(),
+      gid: reader.u32(),
+      home: reader.text(),
+      shell: reader.text(),
+    };
+  }
+
+  /**
+   * A TCP connection to a port inside, on any of its loopback addresses.
+   * @throws SandboxError failed_precondition when nothing listens there, or the signal's reason.
+   */
+  async dial(port: number, signal: AbortSignal): Promise<Duplex> {
+    signal.throwIfAborted();
+    if (!Number.isInteger(port) || port < 1 || port > 65_535) {
+      throw new SandboxError("invalid_argument", `${port} is no port`);
+    }
+    const payload = new PayloadWriter().u16(port).u32(DIAL_WINDOW_BYTES).finish();
+    const dial = this.#open(Request.Dial, payload, (link) => new AgentDial(link));
+    const aborted = Promise.withResolvers<never>();
+    const abort = (): void => aborted.reject(signal.reason);
+    signal.addEventListener("abort", abort, { once: true });
+    try {
+      const failure = await Promise.race([dial.connected, aborted.promise]);
+      if (failure === undefined) return dial;
+      const message = `cannot connect to port ${port}: ${failure.code}`;
+      throw new SandboxError("failed_precondition", message, { cause: failure });
+    } catch (error) {
+      dial.connected.catch(() => undefined);
+      dial.abandon();
+      throw error;
+    } finally {
+      signal.removeEventListener("abort", abort);
+    }
+  }
+
+  /**
+   * Leaves the agent. One that was started for this connection ends, with everything it started; one that
+   * listens goes on, and so do its processes.
+   */
+  async close(): Promise<void> {
+    this.#writer.flush();
+    this.#lose(new SandboxError("canceled", "the connection to the agent was closed"), true);
+    await this.closed;
+    await this.#options.afterClose?.();
+  }
+
+  #open<C extends Channel>(type: number, payload: Uint8Array, create: (link: Link) => C): C {
+    if (this.#end !== undefined) throw this.#end;
+    const id = this.#takeId();
+    const channel = create(this.#link(id));
+    this.#channels.set(id, channel);
+    this.#writer.send(type, id, payload);
+    return channel;
+  }
+
+  async #ask(type: number, payload: Uint8Array, reply: number): Promise<Answer> {
+    let id = 0;
+    const request = this.#open(type, payload, (link) => {
+      id = link.id;
+      return new OneAnswer(reply, () => this.#channels.delete(id));
+    });
+    return request.answer;
+  }
+
+  #link(id: number): Link {
+    return {
+      id,
+      send: (type, payload) => {
+        if (this.#end === undefined) this.#writer.send(type, id, payload);
+      },
+      release: () => {
+        if (this.#end !== undefined || !this.#channels.delete(id)) return;
+        this.#released.add(id);
+        this.#writer.send(Request.Release, id);
+      },
+    };
+  }
+
+  #takeId(): number {
+    while (this.#nextId > LAST_ID || this.#channels.has(this.#nextId) || this.#released.has(this.#nextId)) {
+      this.#nextId = this.#nextId >= LAST_ID ? 1 : this.#nextId + 1;
+    }
+    return this.#nextId++;
+  }
+
+  #receive(chunk: Buffer): void {
+    if (this.#end !== undefined) return;
+    try {
+      for (const frame of this.#reader.push(chunk)) {
+        this.#handle(frame);
+        if (this.#end !== undefined) return;
+      }
+    } catch (error) {
+      this.#lose(unavailable(`the agent broke the protocol: ${messageOf(error)}`, error));
+    }
+  }
+
+  #handle({ type, id, payload }: Frame): void {
+    if (!this.#isReady) {
+      this.#greet(type, id, payload);
+      return;
+    }
+    const channel = this.#channels.get(id);
+    if (channel !== undefined) {
+      channel.receive(type, payload);
+    } else if (!this.#released.has(id)) {
+      throw new ProtocolError(`frame ${type} for an unknown id`);
+    } else if (type === Reply.Released) {
+      this.#released.delete(id);
+    }
+  }
+
+  #greet(type: number, id: number, payload: Buffer): void {
+    const reader = new PayloadReader(payload);
+    if (!this.#hasGreeted) {
+      if (type !== Reply.Hello || id !== 0 || reader.u32() !== MAGIC) throw new ProtocolError("no greeting");
+      const version = reader.u16();
+      if (version !== VERSION) throw new ProtocolError(`version ${version}, not ${VERSION}`);
+      this.#hasGreeted = true;
+    } else if (type === Reply.Process && id !== 0) {
+      this.#adopt(id, reader);
+    } else if (type === Reply.ProcessesEnd && id === 0) {
+      reader.end();
+      this.#adopted.reverse();
+      this.#isReady = true;
+      this.#greeting.resolve();
+    } else {
+      // What has ended says so as soon as it has been named.
+      const channel = this.#channels.get(id);
+      if (channel === undefined) throw new ProtocolError(`frame ${type} in place of a greeting`);
+      channel.receive(type, payload);
+    }
+  }
+
+  #adopt(id: number, reader: PayloadReader): void {
+    if (this.#channels.has(id) || this.#adopted.length >= MAX_ADOPTED) {
+      throw new ProtocolError("a process that was named before");
+    }
+    const pid = reader.u32();
+    const flags = reader.u8();
+    const inputWindowBytes = reader.u32();
+    const label = reader.text();
+    reader.end();
+    const process = new AgentProcess(this.#link(id), {
+      pid,
+      hasInput: (flags & 1) !== 0,
+      hasTerminal: (flags & 2) !== 0,
+      label,
+      grantedBytes: 0,
+      windowBytes: this.#options.outputWindowBytes ?? OUTPUT_WINDOW_BYTES,
+      inputWindowBytes,
+    });
+    this.#channels.set(id, process);
+    this.#adopted.push(process);
+    this.#nextId = Math.max(this.#nextId, id + 1);
+  }
+
+  #lose(reason: SandboxError, isGraceful = false): void {
+    if (this.#end !== undefined) return;
+    this.#end = reason;
+    this.#greeting.promise.catch(() => undefined);
+    this.#greeting.reject(reason);
+    for (const channel of this.#channels.values()) channel.lost(reason);
+    this.#channels.clear();
+    this.#released.clear();
+    if (isGraceful) this.#stream.end(() => this.#stream.destroy());
+    else this.#stream.destroy();
+  }
+}
+
+function unavailable(message: string, cause?: unknown): SandboxError {
+  return new SandboxError("unavailable", message, { cause });
+}

@@ -1,0 +1,103 @@
+import { Duplex } from "node:stream";
+import { SandboxError } from "@coppice/core/backend";
+import { type Failure, readFailure } from "./agent-error.js";
+import type { Channel, Link } from "./channel.js";
+import { CreditedQueue } from "./credited-queue.js";
+import { PayloadReader, PayloadWriter, ProtocolError, Reply, Request } from "./frames.js";
+import { InputWindow } from "./input-window.js";
+
+export const DIAL_WINDOW_BYTES = 262_144;
+
+/** A TCP connection inside. As a stream it can be closed in one direction first. */
+export class AgentDial extends Duplex implements Channel {
+  readonly #link: Link;
+  readonly #queue: CreditedQueue<Buffer>;
+  readonly #input: InputWindow;
+  readonly #open = Promise.withResolvers<Failure | undefined>();
+  #isOpen = false;
+  #isOver = false;
+  #hasOutputEnded = false;
+
+  constructor(link: Link) {
+    super({ allowHalfOpen: true });
+    this.#link = link;
+    this.#queue = new CreditedQueue(DIAL_WINDOW_BYTES, DIAL_WINDOW_BYTES, (bytes) => {
+      if (!this.#isOver) link.send(Request.Credit, new PayloadWriter().u32(bytes).finish());
+    });
+    this.#input = new InputWindow((data) => link.send(Request.Input, data));
+  }
+
+  /** Resolves when it is connected, or with why it is not. */
+  get connected(): Promise<Failure | undefined> {
+    return this.#open.promise;
+  }
+
+  receive(type: number, payload: Buffer): void {
+    if (type === Reply.Error && !this.#isOpen) {
+      const failure = readFailure(payload);
+      this.#end();
+      this.#open.resolve(failure);
+    } else if (type === Reply.Done && !this.#isOpen) {
+      this.#isOpen = true;
+      this.#open.resolve(undefined);
+    } else if (!this.#isOpen) {
+      throw new ProtocolError(`frame ${type} before a connection`);
+    } else if (type === Reply.Output) {
+      if (this.#hasOutputEnded) throw new ProtocolError("output after its end");
+      const cost = this.#queue.spend(payload.byteLength);
+      this.#queue.push(payload, cost);
+    } else if (type === Reply.OutputEnd) {
+      this.#hasOutputEnded = true;
+      this.#queue.end();
+    } else if (type === Reply.Taken) {
+      this.#input.taken(new PayloadReader(payload).u32());
+    } else if (type === Reply.InputClosed) {
+      this.#input.fail(new SandboxError("aborted", "the other side closed the connection"));
+    } else {
+      throw new ProtocolError(`frame ${type} for a connection`);
+    }
+  }
+
+  lost(reason: SandboxError): void {
+    this.#isOver = true;
+    this.#open.reject(reason);
+    this.#input.fail(reason);
+    this.#queue.fail(reason);
+    if (this.#isOpen) this.destroy(reason);
+  }
+
+  /** Gives up, connected or not. */
+  abandon(): void {
+    this.#end();
+    this.destroy();
+  }
+
+  override _read(): void {
+    this.#queue.take().then(
+      (data) => this.push(data ?? null),
+      (error: unknown) => this.destroy(error instanceof Error ? error : new Error(String(error))),
+    );
+  }
+
+  override _write(data: Buffer, _encoding: BufferEncoding, done: (error?: Error) => void): void {
+    this.#input.send(data).then(() => done(), done);
+  }
+
+  override _final(done: (error?: Error) => void): void {
+    if (!this.#isOver) this.#link.send(Request.InputEnd);
+    done();
+  }
+
+  override _destroy(error: Error | null, done: (error: Error | null) => void): void {
+    this.#queue.clear();
+    this.#input.fail(new SandboxError("aborted", "the connection was closed"));
+    this.#end();
+    done(error);
+  }
+
+  #end(): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    this.#link.release();
+  }
+}

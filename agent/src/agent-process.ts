@@ -1,0 +1,233 @@
+import { constants } from "node:os";
+import {
+  type Exit,
+  type Output,
+  type Process,
+  SandboxError,
+  type Signal,
+  type TerminalSize,
+} from "@coppice/core/backend";
+import type { Channel, Link } from "./channel.js";
+import { CreditedQueue } from "./credited-queue.js";
+import { PayloadReader, PayloadWriter, ProtocolError, Reply, Request } from "./frames.js";
+import { InputWindow } from "./input-window.js";
+import { cells } from "./spawn-request.js";
+
+/** What is known of a process when it appears. */
+export interface ProcessFacts {
+  readonly pid: number;
+  readonly hasInput: boolean;
+  readonly hasTerminal: boolean;
+  readonly label: string;
+  /** Bytes of output that the agent may send before anybody reads. */
+  readonly grantedBytes: number;
+  readonly windowBytes: number;
+  /** Bytes of input that the agent has room for. */
+  readonly inputWindowBytes: number;
+}
+
+/** A process that an agent started. */
+export class AgentProcess implements Process, Channel {
+  readonly pid: number;
+  /** What its request said, for those who find it running. */
+  readonly label: string;
+  readonly hasTerminal: boolean;
+  readonly output: AsyncIterable<Output>;
+  readonly exit: Promise<Exit>;
+  readonly #link: Link;
+  readonly #queue: CreditedQueue<Output>;
+  readonly #input: InputWindow;
+  readonly #signals: PromiseWithResolvers<string>[] = [];
+  readonly #resolveExit: (exit: Exit) => void;
+  #hasInput: boolean;
+  #hasEnded = false;
+  #isOutputOver = false;
+  #isDiscarded = false;
+  #isIterated = false;
+  #isReleased = false;
+  #lost: SandboxError | undefined;
+
+  constructor(link: Link, facts: ProcessFacts) {
+    this.#link = link;
+    this.pid = facts.pid;
+    this.label = facts.label;
+    this.hasTerminal = facts.hasTerminal;
+    this.#hasInput = facts.hasInput;
+    this.#queue = new CreditedQueue(facts.windowBytes, facts.grantedBytes, (bytes) => {
+      link.send(Request.Credit, new PayloadWriter().u32(bytes).finish());
+    });
+    this.#input = new InputWindow((data) => link.send(Request.Input, data), facts.inputWindowBytes);
+    const { promise, resolve } = Promise.withResolvers<Exit>();
+    this.exit = promise;
+    this.#resolveExit = resolve;
+    this.output = { [Symbol.asyncIterator]: () => this.#iterate(facts.grantedBytes === 0) };
+  }
+
+  async write(data: Uint8Array): Promise<void> {
+    this.#requireInput();
+    await this.#input.write(data);
+  }
+
+  async closeInput(): Promise<void> {
+    if (!this.#hasInput || this.#hasEnded || this.#lost) return;
+    this.#hasInput = false;
+    await this.#input.drainTo(Number.POSITIVE_INFINITY).catch(() => undefined);
+    if (!this.#hasEnded && !this.#lost) this.#link.send(Request.InputEnd);
+  }
+
+  async kill(signal: Signal, scope: "process" | "group" = "process"): Promise<void> {
+    if (this.#hasEnded) throw this.#notFound();
+    if (this.#lost) throw this.#lost;
+    const answer = Promise.withResolvers<string>();
+    this.#signals.push(answer);
+    this.#link.send(
+      Request.Signal,
+      new PayloadWriter()
+        .u8(scope === "group" ? 1 : 0)
+        .text(signal)
+        .finish(),
+    );
+    const code = await answer.promise;
+    if (code === "") return;
+    if (code === "ESRCH") throw this.#notFound();
+    throw new SandboxError(
+      code === "EPERM" ? "permission_denied" : "invalid_argument",
+      `error sending signal: ${code}`,
+    );
+  }
+
+  async resize(size: TerminalSize): Promise<void> {
+    if (!this.hasTerminal) throw new SandboxError("failed_precondition", "the process has no terminal");
+    if (this.#isReleased || this.#lost) return;
+    this.#link.send(
+      Request.Resize,
+      new PayloadWriter().u16(cells(size.columns)).u16(cells(size.rows)).finish(),
+    );
+  }
+
+  /** Gives it up: it goes on, its output is thrown away, and the agent forgets it when it ends. */
+  release(): void {
+    this.#isDiscarded = true;
+    this.#queue.clear();
+    this.#forget();
+  }
+
+  receive(type: number, payload: Buffer): void {
+    const reader = new PayloadReader(payload);
+    switch (type) {
+      case Reply.Output:
+      case Reply.ErrorOutput:
+        this.#receiveOutput(type === Reply.ErrorOutput, payload);
+        return;
+      case Reply.OutputEnd:
+        if (this.#isOutputOver) throw new ProtocolError("output ended twice");
+        this.#isOutputOver = true;
+        this.#queue.end();
+        break;
+      case Reply.Exit:
+        this.#receiveExit(reader);
+        break;
+      case Reply.Taken:
+        this.#input.taken(reader.u32());
+        break;
+      case Reply.InputClosed:
+        this.#hasInput = false;
+        this.#input.fail(noInput());
+        break;
+      case Reply.Signalled: {
+        const answer = this.#signals.shift();
+        if (answer === undefined) throw new ProtocolError("an answer to no signal");
+        answer.resolve(reader.text());
+        break;
+      }
+      default:
+        throw new ProtocolError(`frame ${type} for a process`);
+    }
+    reader.end();
+    if (this.#hasEnded && this.#isOutputOver) this.#forget();
+  }
+
+  lost(reason: SandboxError): void {
+    this.#lost = reason;
+    this.#queue.end();
+    this.#input.fail(reason);
+    for (const answer of this.#signals.splice(0)) answer.reject(reason);
+    // An agent that went takes its processes along; one that was left has them still.
+    if (reason.code !== "canceled") this.#end({ signal: "SIGKILL" });
+  }
+
+  #receiveOutput(isError: boolean, data: Buffer): void {
+    if (this.#isOutputOver) throw new ProtocolError("output after its end");
+    const cost = this.#queue.spend(data.byteLength);
+    if (this.#isDiscarded) return;
+    const stream = this.hasTerminal ? "terminal" : isError ? "stderr" : "stdout";
+    this.#queue.push({ stream, data }, cost);
+  }
+
+  #receiveExit(reader: PayloadReader): void {
+    if (this.#hasEnded) throw new ProtocolError("a process ended twice");
+    const isSignalled = reader.u8() !== 0;
+    const code = reader.u8();
+    const coreDumped = reader.u8() !== 0;
+    const name = reader.text();
+    if (!isSignalled) this.#end({ code });
+    // A real-time signal has no name; a shell would say 128 and more.
+    else if (!isSignal(name)) this.#end({ code: 128 + (code & 127) });
+    else this.#end({ signal: name, ...(coreDumped && { coreDumped }) });
+  }
+
+  #end(exit: Exit): void {
+    if (this.#hasEnded) return;
+    this.#hasEnded = true;
+    this.#hasInput = false;
+    this.#input.fail(noInput());
+    this.#resolveExit(exit);
+  }
+
+  #iterate(isFirstGrant: boolean): AsyncIterator<Output, undefined> {
+    if (this.#isIterated) throw new TypeError("the output of a process can be iterated once");
+    this.#isIterated = true;
+    if (isFirstGrant && !this.#isReleased && !this.#lost) this.#queue.open();
+    return {
+      next: async () => {
+        const value = await this.#queue.take();
+        return value === undefined ? { done: true, value } : { done: false, value };
+      },
+      return: async () => {
+        this.#discard();
+        return { done: true, value: undefined };
+      },
+    };
+  }
+
+  #discard(): void {
+    if (this.#isDiscarded) return;
+    this.#isDiscarded = true;
+    this.#queue.clear();
+    if (!this.#isReleased && !this.#lost) this.#link.send(Request.Discard);
+  }
+
+  #forget(): void {
+    if (this.#isReleased || this.#lost) return;
+    this.#isReleased = true;
+    this.#link.release();
+    for (const answer of this.#signals.splice(0)) answer.reject(this.#notFound());
+  }
+
+  #requireInput(): void {
+    if (this.#lost) throw this.#lost;
+    if (!this.#hasInput || this.#hasEnded) throw noInput();
+  }
+
+  #notFound(): SandboxError {
+    return new SandboxError("not_found", `process with pid ${this.pid} not found`);
+  }
+}
+
+function noInput(): SandboxError {
+  return new SandboxError("failed_precondition", "stdin not enabled or closed");
+}
+
+function isSignal(name: string): name is Signal {
+  return Object.hasOwn(constants.signals, name);
+}

@@ -1,0 +1,103 @@
+import { FRAME_COST, ProtocolError } from "./frames.js";
+
+/**
+ * What the agent sent and nobody has taken yet. The agent may send as much as it was granted; taking
+ * grants more, so a consumer that stops makes the agent stop.
+ */
+export class CreditedQueue<T> {
+  readonly #windowBytes: number;
+  readonly #grant: (bytes: number) => void;
+  #items: { readonly value: T; readonly cost: number }[] = [];
+  #next = 0;
+  #grantedBytes: number;
+  #takenBytes = 0;
+  #hasEnded = false;
+  #error: Error | undefined;
+  #changed: PromiseWithResolvers<void> | undefined;
+
+  /** @param grantedBytes what the agent was granted already. */
+  constructor(windowBytes: number, grantedBytes: number, grant: (bytes: number) => void) {
+    this.#windowBytes = windowBytes;
+    this.#grantedBytes = grantedBytes;
+    this.#grant = grant;
+  }
+
+  /** Grants the first window, when none was granted with the request. */
+  open(): void {
+    this.#grantedBytes += this.#windowBytes;
+    this.#grant(this.#windowBytes);
+  }
+
+  /**
+   * Counts a frame of so many bytes.
+   * @throws ProtocolError when nothing was granted; the last frame of a grant may be larger than its rest.
+   */
+  spend(payloadBytes: number): number {
+    if (this.#grantedBytes <= 0) throw new ProtocolError("the agent sends more than it was granted");
+    const cost = payloadBytes + FRAME_COST;
+    this.#grantedBytes -= cost;
+    return cost;
+  }
+
+  /** @param cost of its frame, from `spend`; 0 for all but one value of a frame. */
+  push(value: T, cost: number): void {
+    this.#items.push({ value, cost });
+    this.#wake();
+  }
+
+  /** Nothing comes after what is queued. */
+  end(): void {
+    this.#hasEnded = true;
+    this.#wake();
+  }
+
+  /** What is queued can still be taken; then this is thrown. */
+  fail(error: Error): void {
+    this.#error ??= error;
+    this.end();
+  }
+
+  /** Drops what is queued and all that comes. */
+  clear(): void {
+    this.#items = [];
+    this.#next = 0;
+    this.end();
+  }
+
+  /** The oldest value; undefined at the end. */
+  async take(): Promise<T | undefined> {
+    for (;;) {
+      const item = this.#items[this.#next];
+      if (item !== undefined) {
+        this.#advance();
+        this.#return(item.cost);
+        return item.value;
+      }
+      if (this.#error !== undefined) throw this.#error;
+      if (this.#hasEnded) return undefined;
+      this.#changed ??= Promise.withResolvers<void>();
+      await this.#changed.promise;
+    }
+  }
+
+  #advance(): void {
+    this.#next++;
+    if (this.#next < this.#items.length && this.#next < 64) return;
+    this.#items = this.#items.slice(this.#next);
+    this.#next = 0;
+  }
+
+  #return(cost: number): void {
+    this.#takenBytes += cost;
+    if (this.#takenBytes < this.#windowBytes / 2 || this.#hasEnded) return;
+    const bytes = this.#takenBytes;
+    this.#takenBytes = 0;
+    this.#grantedBytes += bytes;
+    this.#grant(bytes);
+  }
+
+  #wake(): void {
+    this.#changed?.resolve();
+    this.#changed = undefined;
+  }
+}

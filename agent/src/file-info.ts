@@ -1,0 +1,47 @@
+import { posix } from "node:path";
+import type { FileInfo } from "@coppice/core/backend";
+import { type PayloadReader, ProtocolError } from "./frames.js";
+
+const KINDS = ["file", "directory", "unknown"] as const;
+
+/** @param path what was asked for, absolute. */
+export function readFileInfo(reader: PayloadReader, path: string): FileInfo {
+  const kind = KINDS[reader.u8()];
+  if (kind === undefined) throw new ProtocolError("an unknown kind of file");
+  const mode = reader.u32();
+  const rawMode = reader.u32();
+  const uid = reader.u32();
+  const gid = reader.u32();
+  const sizeBytes = reader.u64();
+  const seconds = reader.i64();
+  const nanoseconds = reader.u32();
+  const owner = reader.text();
+  const group = reader.text();
+  const target = reader.text();
+  const metadata: Record<string, string> = {};
+  for (let left = reader.u16(); left > 0; left--) {
+    const name = reader.text();
+    // A name such as `__proto__` is a name.
+    Object.defineProperty(metadata, name, {
+      value: reader.text(),
+      enumerable: true,
+      writable: true,
+      configurable: true,
+    });
+  }
+  return {
+    name: posix.basename(path) || "/",
+    path,
+    kind,
+    sizeBytes,
+    mode: mode & 0o777,
+    rawMode: rawMode & 0o177777,
+    uid,
+    gid,
+    owner,
+    group,
+    modifiedAtMs: seconds * 1_000 + nanoseconds / 1_000_000,
+    ...(target.startsWith("/") && { symlinkTarget: target }),
+    metadata,
+  };
+}

@@ -1,0 +1,46 @@
+import type { Duplex } from "node:stream";
+import { frameHeader } from "./frames.js";
+
+/** Larger payloads are written as they are, smaller ones are copied together. */
+const COPY_BELOW_BYTES = 4_096;
+
+/** Sends frames: those of one turn of the event loop together. */
+export class FrameWriter {
+  readonly #stream: Duplex;
+  #parts: Uint8Array[] = [];
+  #isScheduled = false;
+
+  constructor(stream: Duplex) {
+    this.#stream = stream;
+  }
+
+  /** The payload is not copied at once: it must stay as it is until the other side has it. */
+  send(type: number, id: number, payload?: Uint8Array): void {
+    this.#parts.push(frameHeader(type, id, payload?.byteLength ?? 0));
+    if (payload !== undefined && payload.byteLength > 0) this.#parts.push(payload);
+    if (this.#isScheduled) return;
+    this.#isScheduled = true;
+    queueMicrotask(() => this.flush());
+  }
+
+  /** Sends what is waiting. */
+  flush(): void {
+    this.#isScheduled = false;
+    const parts = this.#parts;
+    if (parts.length === 0 || this.#stream.destroyed || this.#stream.writableEnded) return;
+    this.#parts = [];
+    let small: Uint8Array[] = [];
+    this.#stream.cork();
+    for (const part of parts) {
+      if (part.byteLength < COPY_BELOW_BYTES) {
+        small.push(part);
+        continue;
+      }
+      if (small.length > 0) this.#stream.write(Buffer.concat(small));
+      this.#stream.write(part);
+      small = [];
+    }
+    if (small.length > 0) this.#stream.write(Buffer.concat(small));
+    this.#stream.uncork();
+  }
+}

@@ -1,0 +1,214 @@
+/** The first four bytes of both greetings. */
+export const MAGIC = 0x50_50_4f_43;
+export const VERSION = 1;
+/** Most bytes of a payload, in both directions. */
+export const PAYLOAD_LIMIT = 262_144;
+/** Length, type and id before each payload. */
+export const HEADER_BYTES = 9;
+/** What each frame of the agent costs beside its payload: many tiny ones are bounded like few large ones. */
+export const FRAME_COST = 64;
+/** Bytes of input that may be under way to one object. */
+export const INPUT_WINDOW_BYTES = 262_144;
+
+/** What the server asks. docs/agent-protocol.md says what each carries. */
+export const Request = {
+  Hello: 0x01,
+  Processes: 0x02,
+  Spawn: 0x03,
+  Input: 0x04,
+  InputEnd: 0x05,
+  Credit: 0x06,
+  Signal: 0x07,
+  Resize: 0x08,
+  Discard: 0x09,
+  Release: 0x0a,
+  Account: 0x10,
+  Stat: 0x20,
+  List: 0x21,
+  Open: 0x22,
+  Read: 0x23,
+  Write: 0x24,
+  MakeDirectory: 0x25,
+  Move: 0x26,
+  Remove: 0x27,
+  Change: 0x28,
+  Watch: 0x30,
+  Dial: 0x31,
+} as const;
+
+/** What the agent answers. */
+export const Reply = {
+  Hello: 0x81,
+  Process: 0x82,
+  ProcessesEnd: 0x83,
+  Started: 0x84,
+  Error: 0x85,
+  Output: 0x86,
+  ErrorOutput: 0x87,
+  OutputEnd: 0x88,
+  Exit: 0x89,
+  Taken: 0x8a,
+  InputClosed: 0x8b,
+  Signalled: 0x8c,
+  Released: 0x8d,
+  Account: 0x90,
+  Info: 0xa0,
+  Entries: 0xa1,
+  Done: 0xa2,
+  Changes: 0xb0,
+} as const;
+
+/** Where a request failed. */
+export const Stage = {
+  Request: 1,
+  User: 2,
+  Directory: 3,
+  Resources: 4,
+  Terminal: 5,
+  Limits: 6,
+  Credentials: 7,
+  Execute: 8,
+  File: 9,
+  Parent: 10,
+  Watch: 11,
+  Dial: 12,
+} as const;
+
+export interface Frame {
+  readonly type: number;
+  /** 0 is the connection itself. */
+  readonly id: number;
+  readonly payload: Buffer;
+}
+
+/** The other side broke the protocol. Its connection cannot be used any more. */
+export class ProtocolError extends Error {
+  override readonly name = "ProtocolError";
+}
+
+/** Takes a payload apart. What is not there is a ProtocolError. */
+export class PayloadReader {
+  readonly #bytes: Buffer;
+  #position = 0;
+
+  constructor(bytes: Buffer) {
+    this.#bytes = bytes;
+  }
+
+  get isAtEnd(): boolean {
+    return this.#position === this.#bytes.byteLength;
+  }
+
+  u8(): number {
+    return this.#bytes.readUInt8(this.#advance(1));
+  }
+
+  u16(): number {
+    return this.#bytes.readUInt16LE(this.#advance(2));
+  }
+
+  u32(): number {
+    return this.#bytes.readUInt32LE(this.#advance(4));
+  }
+
+  /** As a number: what is larger than one can hold exactly is rounded. */
+  u64(): number {
+    return Number(this.#bytes.readBigUInt64LE(this.#advance(8)));
+  }
+
+  /** As `u64`, with a sign. */
+  i64(): number {
+    return Number(this.#bytes.readBigInt64LE(this.#advance(8)));
+  }
+
+  /** UTF-8 after its length in two bytes, or in four. Malformed bytes become U+FFFD. */
+  text(prefixBytes: 2 | 4 = 2): string {
+    const length = prefixBytes === 2 ? this.u16() : this.u32();
+    const start = this.#advance(length);
+    return this.#bytes.toString("utf8", start, start + length);
+  }
+
+  rest(): Buffer {
+    return this.#bytes.subarray(this.#advance(this.#bytes.byteLength - this.#position));
+  }
+
+  /** @throws ProtocolError when something is left. */
+  end(): void {
+    if (!this.isAtEnd) throw new ProtocolError("a frame is longer than its content");
+  }
+
+  #advance(count: number): number {
+    const start = this.#position;
+    if (count > this.#bytes.byteLength - start)
+      throw new ProtocolError("a frame is shorter than its content");
+    this.#position += count;
+    return start;
+  }
+}
+
+/** Builds a payload. */
+export class PayloadWriter {
+  #bytes = Buffer.allocUnsafe(256);
+  #length = 0;
+
+  u8(value: number): this {
+    return this.#at(this.#reserve(1), (bytes, at) => bytes.writeUInt8(value, at));
+  }
+
+  u16(value: number): this {
+    return this.#at(this.#reserve(2), (bytes, at) => bytes.writeUInt16LE(value, at));
+  }
+
+  u32(value: number): this {
+    return this.#at(this.#reserve(4), (bytes, at) => bytes.writeUInt32LE(value, at));
+  }
+
+  u64(value: bigint): this {
+    return this.#at(this.#reserve(8), (bytes, at) => bytes.writeBigUInt64LE(value, at));
+  }
+
+  /** UTF-8 after its length in two bytes, or in four. @throws RangeError when its length does not fit. */
+  text(value: string, prefixBytes: 2 | 4 = 2): this {
+    const length = Buffer.byteLength(value);
+    if (prefixBytes === 2) this.u16(length);
+    else this.u32(length);
+    return this.#at(this.#reserve(length), (bytes, at) => bytes.write(value, at, "utf8"));
+  }
+
+  bytes(value: Uint8Array): this {
+    return this.#at(this.#reserve(value.byteLength), (bytes, at) => bytes.set(value, at));
+  }
+
+  get byteLength(): number {
+    return this.#length;
+  }
+
+  finish(): Buffer {
+    return this.#bytes.subarray(0, this.#length);
+  }
+
+  #at(position: number, put: (bytes: Buffer, at: number) => unknown): this {
+    put(this.#bytes, position);
+    return this;
+  }
+
+  #reserve(count: number): number {
+    const start = this.#length;
+    if (start + count > this.#bytes.byteLength) {
+      const larger = Buffer.allocUnsafe(Math.max(this.#bytes.byteLength * 2, start + count));
+      this.#bytes.copy(larger, 0, 0, start);
+      this.#bytes = larger;
+    }
+    this.#length += count;
+    return start;
+  }
+}
+
+/** The bytes before a payload. */
+export function frameHeader(type: number, id: number, payloadBytes: number): Buffer {
+  const header = Buffer.allocUnsafe(HEADER_BYTES);
+  header.writeUInt32LE(payloadBytes + HEADER_BYTES - 4, 0);
+  header.writeUInt8(type, 4);
+  header.writeUInt32LE(id, 5);
+  return header;
+}

@@ -1,0 +1,79 @@
+import type { SandboxError } from "@coppice/core/backend";
+import { INPUT_WINDOW_BYTES, ProtocolError } from "./frames.js";
+
+const PIECE_BYTES = 65_536;
+
+/** Bytes on their way to the agent: never more under way than it has room for, in the order of the calls. */
+export class InputWindow {
+  readonly #post: (data: Uint8Array) => void;
+  #windowBytes: number;
+  #sentBytes = 0;
+  #takenBytes = 0;
+  #last: Promise<void> = Promise.resolve();
+  #changed = Promise.withResolvers<void>();
+  #error: SandboxError | undefined;
+
+  constructor(post: (data: Uint8Array) => void, windowBytes: number = INPUT_WINDOW_BYTES) {
+    this.#post = post;
+    this.#windowBytes = windowBytes;
+  }
+
+  /** Resolves when all of it was taken. The data must stay as it is until then. */
+  async write(data: Uint8Array): Promise<void> {
+    const end = await this.send(data);
+    await this.#until(() => this.#takenBytes >= end);
+  }
+
+  /** Resolves when all of it is under way, with the count of bytes that were ever sent. */
+  send(data: Uint8Array): Promise<number> {
+    const sent = this.#sendAfter(this.#last, data);
+    this.#last = sent.then(
+      () => undefined,
+      () => undefined,
+    );
+    return sent;
+  }
+
+  /** Resolves when no more than so many bytes are under way. */
+  async drainTo(bytes: number): Promise<void> {
+    await this.#last;
+    await this.#until(() => this.#sentBytes - this.#takenBytes <= bytes);
+  }
+
+  /** @throws ProtocolError when more was taken than was sent. */
+  taken(bytes: number): void {
+    this.#takenBytes += bytes;
+    this.#windowBytes += bytes;
+    if (this.#takenBytes > this.#sentBytes) throw new ProtocolError("more input was taken than was sent");
+    this.#wake();
+  }
+
+  /** Every write that waits, and every later one, fails with this. */
+  fail(error: SandboxError): void {
+    this.#error ??= error;
+    this.#wake();
+  }
+
+  async #sendAfter(before: Promise<void>, data: Uint8Array): Promise<number> {
+    await before;
+    for (let start = 0; start < data.byteLength;) {
+      await this.#until(() => this.#windowBytes > 0);
+      const piece = data.subarray(start, start + Math.min(PIECE_BYTES, this.#windowBytes));
+      this.#windowBytes -= piece.byteLength;
+      this.#sentBytes += piece.byteLength;
+      start += piece.byteLength;
+      this.#post(piece);
+    }
+    return this.#sentBytes;
+  }
+
+  async #until(isTrue: () => boolean): Promise<void> {
+    while (this.#error === undefined && !isTrue()) await this.#changed.promise;
+    if (this.#error !== undefined) throw this.#error;
+  }
+
+  #wake(): void {
+    this.#changed.resolve();
+    this.#changed = Promise.withResolvers<void>();
+  }
+}

@@ -1,0 +1,107 @@
+import { type Command, SandboxError } from "@coppice/core/backend";
+import { PAYLOAD_LIMIT, PayloadWriter, Stage } from "./frames.js";
+import { type Failure, resourceError } from "./agent-error.js";
+import { type Identity, writeIdentity } from "./identity.js";
+
+/** What setrlimit(2) knows, in the order of the protocol. */
+const RESOURCES = [
+  "openFiles",
+  "processes",
+  "addressSpaceBytes",
+  "cpuSeconds",
+  "fileSizeBytes",
+  "coreSizeBytes",
+  "stackBytes",
+  "dataBytes",
+] as const;
+
+export type ResourceName = (typeof RESOURCES)[number];
+
+/** A program to start, with what a backend may add to what its callers ask for. */
+export interface SpawnRequest extends Omit<Command, "user"> {
+  /** A name of the sandbox's own passwd, or numbers; the account of the agent itself when absent. */
+  readonly user?: string | Identity | undefined;
+  /** Soft and hard limit alike. */
+  readonly limits?: Readonly<Partial<Record<ResourceName, number>>> | undefined;
+  /** 0o022 when absent. */
+  readonly umask?: number | undefined;
+  /** Up to 4 095 bytes that the agent keeps: a server that comes later reads them in `Process.label`. */
+  readonly label?: string | undefined;
+}
+
+const INPUT = 1;
+const TERMINAL = 2;
+const DEFAULT_UMASK = 0xffff;
+const MAX_ARGUMENTS = 32_768;
+const MAX_VARIABLES = 8_192;
+
+/** @throws SandboxError invalid_argument for a NUL byte and for more than fits. */
+export function writeSpawnRequest(request: SpawnRequest, creditBytes: number): Buffer {
+  const words = [request.path, ...request.args];
+  const variables = Object.entries(request.env).map(([name, value]) => `${name}=${value}`);
+  if ([...words, ...variables, request.cwd ?? ""].some((text) => text.includes("\0"))) {
+    throw new SandboxError("invalid_argument", "a command cannot contain a NUL byte");
+  }
+  if (words.length > MAX_ARGUMENTS || variables.length > MAX_VARIABLES) throw tooLong();
+  const { terminal, cwd = "", label = "", limits = {} } = request;
+  if (cwd !== "" && !cwd.startsWith("/")) {
+    throw new SandboxError("invalid_argument", `cwd '${cwd}' is not an absolute path`);
+  }
+  if (Buffer.byteLength(cwd) > 4_095) throw missingDirectory(cwd);
+  const flags = (request.input === "none" ? 0 : INPUT) | (terminal ? TERMINAL : 0);
+  const payload = new PayloadWriter().u8(flags).u16(cells(terminal?.columns)).u16(cells(terminal?.rows));
+  payload.u32(creditBytes).u16(request.umask ?? DEFAULT_UMASK);
+  writeIdentity(payload, request.user);
+  payload.text(cwd).text(label);
+  const limited = RESOURCES.flatMap((name, index) => {
+    const limit = limits[name];
+    return limit === undefined ? [] : [{ index, limit: BigInt(limit) }];
+  });
+  payload.u8(limited.length);
+  for (const { index, limit } of limited) payload.u8(index).u64(limit).u64(limit);
+  for (const texts of [words, variables]) {
+    payload.u16(texts.length);
+    for (const text of texts) payload.text(text, 4);
+  }
+  if (payload.byteLength > PAYLOAD_LIMIT) throw tooLong();
+  return payload.finish();
+}
+
+/** A size that a terminal can have. */
+export function cells(count = 0): number {
+  return Math.min(Math.max(Math.trunc(count) || 0, 0), 65_535);
+}
+
+/** Why a program was not started. */
+export function spawnError(failure: Failure, request: SpawnRequest): SandboxError {
+  const { stage, code, detail } = failure;
+  const options = { cause: failure };
+  switch (stage) {
+    case Stage.User:
+      return new SandboxError("unauthenticated", `invalid username: '${String(request.user)}'`, options);
+    case Stage.Directory: {
+      const cwd = request.cwd ?? detail;
+      if (code === "ENOENT" || code === "ENOTDIR") return missingDirectory(cwd, failure);
+      return new SandboxError("permission_denied", `cannot enter cwd '${cwd}': ${code}`, options);
+    }
+    case Stage.Execute:
+      if (code === "E2BIG") return tooLong(failure);
+      return resourceError(failure, "cannot start another process");
+    case Stage.Terminal:
+      return new SandboxError("failed_precondition", `no terminal is available: ${code}`, options);
+    case Stage.Limits:
+      return new SandboxError("permission_denied", `cannot set the limits of a process: ${code}`, options);
+    case Stage.Credentials:
+      return new SandboxError("permission_denied", `cannot become the user of a process: ${code}`, options);
+    default:
+      return resourceError(failure, "cannot start another process");
+  }
+}
+
+function missingDirectory(cwd: string, cause?: Failure): SandboxError {
+  return new SandboxError("invalid_argument", `cwd '${cwd}' does not exist`, { cause });
+}
+
+function tooLong(cause?: Failure): SandboxError {
+  return new SandboxError("invalid_argument", "argument list too long", { cause });
+}

@@ -1,0 +1,94 @@
+import { createHash } from "node:crypto";
+import { existsSync } from "node:fs";
+import { mkdir, readFile, readdir, rename, rm, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { ROOT, TOOLCHAIN } from "./project.mjs";
+import { FailedStep, outputOf, runStep } from "./step.mjs";
+
+const SOURCES = join(ROOT, "agent", "native");
+const FOLDER = join(TOOLCHAIN, "agent");
+/** Programs of their own, which are built on demand. */
+const APART = ["bench-spawn.c", "fuzz-frames.c"];
+/** The second where the first has no C library that can be linked statically. */
+const COMPILERS = ["cc", "musl-gcc"];
+const FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-static", "-Wall", "-Wextra", "-Werror"];
+
+async function sources() {
+  const names = (await readdir(SOURCES)).filter((name) => /\.[ch]$/.test(name) && !APART.includes(name));
+  return names.sort();
+}
+
+/** Changes with everything that the program is made of. */
+async function digestOf(names) {
+  const hash = createHash("sha256").update(JSON.stringify([FLAGS, process.platform, process.arch]));
+  for (const name of names) hash.update(`\0${name}\0`).update(await readFile(join(SOURCES, name)));
+  return hash.digest("hex");
+}
+
+function canLink(compiler) {
+  const program = "int main(void) { return 0; }";
+  const parameters = ["-static", "-x", "c", "-", "-o", "/dev/null"];
+  return outputOf(compiler, parameters, { input: program, stdio: ["pipe", "pipe", "ignore"] }) !== undefined;
+}
+
+async function findCompiler() {
+  const found = COMPILERS.find(canLink);
+  if (found !== undefined || !existsSync("/usr/bin/apt-get") || process.getuid?.() !== 0) return found;
+  console.log("Installing gcc, libc6-dev …");
+  const env = { ...process.env, DEBIAN_FRONTEND: "noninteractive" };
+  await runStep("apt-get", ["update", "-qq"], { env });
+  const flags = ["install", "-y", "-qq", "--no-install-recommends"];
+  await runStep("apt-get", [...flags, "gcc", "libc6-dev"], { env, stdio: ["ignore", "ignore", "inherit"] });
+  return COMPILERS.find(canLink);
+}
+
+async function compile(compiler, names, binary) {
+  const inputs = names.filter((name) => name.endsWith(".c")).map((name) => join(SOURCES, name));
+  // Under another name until it is whole: set-up can run twice at once.
+  const unfinished = `${binary}.${process.pid}`;
+  const code = await runStep(compiler, [...FLAGS, ...inputs, "-o", unfinished]);
+  if (code !== 0) {
+    await rm(unfinished, { force: true });
+    throw new FailedStep(
+      `the agent did not compile (exit code ${code}): the compiler's message above says why`,
+    );
+  }
+  await rename(unfinished, binary);
+}
+
+/**
+ * Builds the agent, unless it is there. Without a compiler the server goes on without it: a Node process
+ * starts the programs of `local-process`, and other backends say what they miss.
+ * @returns the path of the binary, or undefined.
+ */
+export async function ensureAgent() {
+  if (process.platform !== "linux") return undefined;
+  const names = await sources();
+  const digest = await digestOf(names);
+  const folder = join(FOLDER, digest);
+  const binary = join(folder, "coppice-agent");
+  if (!existsSync(binary)) {
+    const compiler = await findCompiler();
+    if (compiler === undefined) {
+      console.error(
+        "coppice: a C compiler is missing, so a slower Node process stands in for the agent: " +
+          "install one with `sudo apt-get install gcc libc6-dev` and run set-up again.",
+      );
+      return undefined;
+    }
+    console.log(`Building the agent with ${compiler} …`);
+    await mkdir(folder, { recursive: true });
+    await compile(compiler, names, binary);
+  }
+  await select(digest);
+  return binary;
+}
+
+/** Says which build is this checkout's. The others stay: a running sandbox may have been started from one. */
+async function select(digest) {
+  const record = join(FOLDER, "current");
+  const selected = existsSync(record) ? await readFile(record, "utf8") : undefined;
+  if (selected === `${digest}\n`) return;
+  await writeFile(`${record}.${process.pid}`, `${digest}\n`);
+  await rename(`${record}.${process.pid}`, record);
+}
