@@ -224,15 +224,17 @@ static void close_all(int descriptors[3]) {
   }
 }
 
-static int open_pipes(struct streams *streams, bool has_input) {
+static int open_pipes(struct streams *streams, const struct spawn_request *request, const struct account *account) {
   for (unsigned index = 0; index < 3; index++) {
     int ends[2];
-    if (index == 0 && !has_input) {
+    if (index == 0 && !(request->flags & SPAWN_INPUT)) {
       streams->far[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
       if (streams->far[0] < 0) return errno;
       continue;
     }
     if (pipe2(ends, O_CLOEXEC) < 0) return errno;
+    // So that the program can open it anew, as /dev/stdout. Where it may not be given away it works without.
+    if (request->identity.kind != IDENTITY_SELF && fchown(ends[0], account->uid, (gid_t)-1) < 0) errno = 0;
     streams->near[index] = ends[index == 0];
     streams->far[index] = ends[index != 0];
     // Only this end: programs do not expect to find theirs non-blocking.
@@ -287,7 +289,7 @@ void process_spawn(uint32_t id, const struct spawn_request *request) {
 
   bool has_terminal = request->flags & SPAWN_TERMINAL;
   int error = has_terminal ? open_terminal(&streams, request, &account)
-                           : open_pipes(&streams, request->flags & SPAWN_INPUT);
+                           : open_pipes(&streams, request, &account);
   struct process *process = error ? NULL : add_object(sizeof *process, PROCESS, id);
   if (process == NULL || !keep_label(process, request->label)) {
     if (error == 0) error = errno;
