@@ -1,4 +1,7 @@
 import assert from "node:assert/strict";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { test } from "node:test";
 import { Counter } from "prom-client";
 import { configFromValues } from "./config/read.js";
@@ -237,13 +240,15 @@ test("off loopback an unguarded surface is refused unless the operator says so",
   await (await startTestServer(server({ insecure: true }))).stop();
 });
 
-test("an address that is taken is named, and what was opened before is closed", async () => {
+test("an address that is taken is named, and what was opened before is closed", async (context) => {
   await using first = await startTestServer();
   const port = Number(new URL(first.url).port);
+  const dataDir = await mkdtemp(join(tmpdir(), "coppice-boot-"));
+  context.after(() => rm(dataDir, { recursive: true }));
   const config = configFromValues({
     listeners: { ops: { port: 0 }, api: { port } },
     log: { level: "silent" },
-    dataDir: "/tmp/coppice-boot-test",
+    dataDir,
   });
   await assert.rejects(
     boot({ config }),

@@ -22,7 +22,7 @@ export interface KernelProcess {
   /** Ports on the loopback address inside the sandbox. */
   readonly ports: KernelPorts;
   /** The end of what it wrote outside of any execution; it is where a crash leaves its reason. */
-  lastWords(): string;
+  readonly lastWords: () => string;
 }
 
 const Port = z.int().min(1).max(65535);

@@ -10,11 +10,11 @@ let sandbox: CodeSandbox;
 
 before(async () => {
   own = await startCodeServer({
-    keepaliveMs: KEEPALIVE_MS,
-    interruptGraceMs: 2000,
+    keepalive: `${KEEPALIVE_MS}ms`,
+    interruptGrace: "2s",
     maxContexts: 4,
-    maxCodeBytes: 100_000,
-    maxOutputBytes: 20_000_000,
+    maxCode: "100000B",
+    maxOutput: "20000000B",
   });
   sandbox = await own.create({ GLOBAL: "g'lobal\"" });
 });
@@ -449,7 +449,7 @@ describe("bad requests", () => {
   });
 
   test("a kernel that does not come up in time is ended", async () => {
-    await using slow = await startCodeServer({ startTimeoutMs: 50 });
+    await using slow = await startCodeServer({ startTimeout: "50ms" });
     const { status, body } = await (await slow.create()).run("1");
     assert.deepEqual(
       [status, body],

@@ -1,7 +1,9 @@
-import { Backends, Listeners, definePlugin } from "@coppice/core";
+import { Backends, Listeners, definePlugin, duration, size } from "@coppice/core";
 import { z } from "zod";
 import { LocalProcessBackend } from "./local-process-backend.js";
 import { requireLoopback } from "./require-loopback.js";
+
+const MOST_IN_PLACE_BYTES = 2 ** 20;
 
 const config = z.strictObject({
   directory: z
@@ -17,23 +19,17 @@ const config = z.strictObject({
     .describe(
       "Serve listeners that other machines can reach, although sandboxes are not isolated from this host.",
     ),
-  writeInPlaceLimit: z
-    .int()
-    .min(0)
-    .max(1_048_576)
-    .default(262_144)
-    .describe(
-      "Files up to this many bytes are written in place at once, larger ones beside it and moved in.",
-    ),
+  writeInPlaceLimit: size()
+    .refine((bytes) => bytes <= MOST_IN_PLACE_BYTES, "at most 1MiB: it is written without a pause for others")
+    .prefault("256KiB")
+    .describe("Files up to this size are written in place at once, larger ones beside it and moved in."),
   diskScanEntries: z
     .int()
     .min(0)
     .default(20_000)
     .describe("How many files are looked at, at most, to tell how much disk a sandbox uses."),
-  killTimeoutMs: z
-    .int()
-    .min(100)
-    .default(5_000)
+  killTimeout: duration()
+    .prefault("5s")
     .describe("How long the processes of a sandbox may take to go after SIGKILL before destroying it fails."),
 });
 
@@ -46,10 +42,11 @@ export const plugin = definePlugin({
   config,
   requires: { backends: Backends, listeners: Listeners },
   setup(plugin, { backends, listeners }) {
-    const backend = new LocalProcessBackend(plugin.config);
+    const { insecure, killTimeout, ...settings } = plugin.config;
+    const backend = new LocalProcessBackend({ ...settings, killTimeoutMs: killTimeout });
     plugin.onStop(() => backend.close());
     plugin.onStart(() => {
-      if (!plugin.config.insecure) requireLoopback(listeners.all());
+      if (!insecure) requireLoopback(listeners.all());
     });
     backends.add(backend);
   },
