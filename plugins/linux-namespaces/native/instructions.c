@@ -1,0 +1,326 @@
+#define _GNU_SOURCE
+#include "instructions.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/openat2.h>
+#include <net/if.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+enum { ARGUMENTS_LIMIT = 4 };
+
+static int root = -1;
+static int program = -1;
+static int host_null = -1;
+
+static int open_target(const char *path) {
+  if (root < 0) return open(path, O_PATH | O_CLOEXEC);
+  struct open_how how = {.flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS};
+  return (int)syscall(SYS_openat2, root, path, &how, sizeof how);
+}
+
+/** The directory that a path is in, and its last name. */
+static int open_parent(const char *path, const char **name) {
+  static char parent[4096];
+  const char *slash = strrchr(path, '/');
+  if (slash == NULL || (size_t)(slash - path) >= sizeof parent - 1) {
+    errno = EINVAL;
+    return -1;
+  }
+  size_t length = slash == path ? 1 : (size_t)(slash - path);
+  memcpy(parent, path, length);
+  parent[length] = 0;
+  *name = slash + 1;
+  return open_target(parent);
+}
+
+static unsigned long mount_flags(const char *letters) {
+  unsigned long flags = 0;
+  for (; *letters != 0; letters++) {
+    if (*letters == 'r') flags |= MS_RDONLY;
+    if (*letters == 's') flags |= MS_NOSUID;
+    if (*letters == 'd') flags |= MS_NODEV;
+    if (*letters == 'x') flags |= MS_NOEXEC;
+  }
+  return flags;
+}
+
+static const char *descriptor_path(int fd) {
+  static char path[32];
+  snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  return path;
+}
+
+static int mount_at(const char *target, const char *type, unsigned long flags, const char *data) {
+  int fd = open_target(target);
+  if (fd < 0) return -1;
+  int result = mount(type, descriptor_path(fd), type, flags, data);
+  close(fd);
+  return result;
+}
+
+static int overlay(const char *target, const char *lower, const char *upper, const char *work) {
+  static char data[12288];
+  // Without `volatile` the end of each sandbox would write out everything that waits for the host's disk.
+  static const char *const extras[] = {",volatile", ""};
+  for (unsigned index = 0; index < 2; index++) {
+    int length = snprintf(data, sizeof data, "lowerdir=%s,upperdir=%s,workdir=%s%s", lower, upper, work, extras[index]);
+    if (length >= (int)sizeof data) {
+      errno = ENAMETOOLONG;
+      return -1;
+    }
+    if (mount_at(target, "overlay", 0, data) == 0) return 0;
+    if (errno != EINVAL) return -1;
+  }
+  return -1;
+}
+
+/** Also where the path of the target cannot be resolved anew, because it has just been mounted upon. */
+static int bind_descriptor(const char *source, int target, const char *letters) {
+  static char target_path[32];
+  strcpy(target_path, descriptor_path(target));
+  int tree = (int)syscall(SYS_open_tree, AT_FDCWD, source, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
+  if (tree < 0) return -1;
+  struct mount_attr attributes = {.attr_set = 0};
+  for (; *letters != 0; letters++) {
+    if (*letters == 'r') attributes.attr_set |= MOUNT_ATTR_RDONLY;
+    if (*letters == 's') attributes.attr_set |= MOUNT_ATTR_NOSUID;
+    if (*letters == 'd') attributes.attr_set |= MOUNT_ATTR_NODEV;
+    if (*letters == 'x') attributes.attr_set |= MOUNT_ATTR_NOEXEC;
+  }
+  int result = 0;
+  if (attributes.attr_set != 0) {
+    result = (int)syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH | AT_RECURSIVE, &attributes, sizeof attributes);
+  }
+  if (result == 0) {
+    result = (int)syscall(SYS_move_mount, tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
+  }
+  int error = errno;
+  close(tree);
+  errno = error;
+  return result;
+}
+
+static int bind_at(const char *target, const char *source, const char *letters) {
+  int fd = open_target(target);
+  if (fd < 0) return -1;
+  int result = bind_descriptor(source, fd, letters);
+  close(fd);
+  return result;
+}
+
+/** What is not there needs no hiding: kernels differ in what they show. */
+static int read_only(const char *path) {
+  int fd = open_target(path);
+  if (fd < 0) return errno == ENOENT ? 0 : -1;
+  static char source[32];
+  strcpy(source, descriptor_path(fd));
+  int result = bind_descriptor(source, fd, "r");
+  close(fd);
+  return result;
+}
+
+static int hide(const char *path) {
+  struct stat status;
+  int fd = open_target(path);
+  if (fd < 0) return errno == ENOENT ? 0 : -1;
+  int result = fstat(fd, &status);
+  if (result == 0 && S_ISDIR(status.st_mode)) {
+    result = mount("tmpfs", descriptor_path(fd), "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=0k,mode=755");
+  } else if (result == 0) {
+    // The host's own, opened before anything could have been put in its place.
+    static char source[32];
+    strcpy(source, descriptor_path(host_null));
+    result = bind_descriptor(source, fd, "r");
+  }
+  close(fd);
+  return result;
+}
+
+static int make_directory(const char *path, const char *mode) {
+  const char *name;
+  int parent = open_parent(path, &name);
+  if (parent < 0) return -1;
+  int result = mkdirat(parent, name, (mode_t)strtol(mode, NULL, 8));
+  close(parent);
+  return result;
+}
+
+static int make_device(const char *path, const char *major_number, const char *minor_number) {
+  const char *name;
+  int parent = open_parent(path, &name);
+  if (parent < 0) return -1;
+  dev_t device = makedev((unsigned)atoi(major_number), (unsigned)atoi(minor_number));
+  int result = mknodat(parent, name, S_IFCHR | 0666, device);
+  close(parent);
+  return result;
+}
+
+static int make_file(const char *path, const char *mode, const char *text) {
+  const char *name;
+  int parent = open_parent(path, &name);
+  if (parent < 0) return -1;
+  int fd = openat(parent, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, (mode_t)strtol(mode, NULL, 8));
+  close(parent);
+  if (fd < 0) return -1;
+  bool is_written = write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+  return close(fd) == 0 && is_written ? 0 : -1;
+}
+
+static int make_link(const char *path, const char *target) {
+  const char *name;
+  int parent = open_parent(path, &name);
+  if (parent < 0) return -1;
+  int result = symlinkat(target, parent, name);
+  close(parent);
+  return result;
+}
+
+static int enter(void) {
+  if (fchdir(root) < 0) return -1;
+  // A descriptor that was opened for nothing but its path still leads to what is mounted over it.
+  if (syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0 || chdir("/") < 0) return -1;
+  close(root);
+  root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+  return root;
+}
+
+static int loopback(void) {
+  int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  struct ifreq request = {.ifr_name = "lo", .ifr_flags = IFF_UP};
+  int result = fd < 0 ? -1 : ioctl(fd, SIOCSIFFLAGS, &request);
+  close(fd);
+  return result;
+}
+
+static int join_group(const char *file) {
+  int fd = open(file, O_WRONLY | O_CLOEXEC);
+  int result = fd >= 0 && write(fd, "0", 1) == 1 ? 0 : -1;
+  int error = errno;
+  if (fd >= 0) close(fd);
+  errno = error;
+  return result;
+}
+
+static int limit_capabilities(const char *text) {
+  uint64_t mask = strtoull(text, NULL, 16);
+  for (int number = 0; number < 64; number++) {
+    if (mask >> number & 1) continue;
+    if (prctl(PR_CAPBSET_DROP, number, 0, 0, 0) < 0 && errno != EINVAL) return -1;
+  }
+  struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+  struct __user_cap_data_struct data[2] = {{(uint32_t)mask, (uint32_t)mask, 0}, {(uint32_t)(mask >> 32), (uint32_t)(mask >> 32), 0}};
+  if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0) return -1;
+  return (int)syscall(SYS_capset, &header, data);
+}
+
+static int set_root(const char *path) { return root = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC); }
+
+static int open_program(const char *path) {
+  program = open(path, O_RDONLY | O_CLOEXEC);
+  // Out of the way of the descriptor that the program is given.
+  return program < 0 ? -1 : (program = fcntl(program, F_DUPFD_CLOEXEC, 10));
+}
+
+static int limit_files(const char *text) {
+  rlim_t count = strtoull(text, NULL, 10);
+  struct rlimit limit, none = {0, 0};
+  if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || setrlimit(RLIMIT_CORE, &none) < 0) return -1;
+  struct rlimit wanted = {count, count};
+  if (setrlimit(RLIMIT_NOFILE, &wanted) == 0) return 0;
+  if (errno != EPERM) return -1;
+  // Who may not raise it goes as far as is allowed.
+  limit.rlim_cur = limit.rlim_max;
+  return setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+struct instruction {
+  const char *name;
+  unsigned count;
+};
+
+static const struct instruction instructions[] = {
+    {"join", 1},      {"directory", 2},   {"overlay", 4},    {"tmpfs", 3},        {"proc", 1},
+    {"devpts", 1},    {"bind", 3},        {"root", 1},       {"device", 3},       {"link", 2},
+    {"read-only", 1}, {"hide", 1},        {"enter", 0},      {"hostname", 1},     {"loopback", 0},
+    {"program", 1},   {"files-limit", 1}, {"capabilities", 1}, {"no-new-privileges", 0}, {"system-calls", 0},
+    {"own-groups", 0}, {"file", 3},
+};
+
+static int follow(const char *name, const char **arguments) {
+  const char *first = arguments[0], *second = arguments[1], *third = arguments[2];
+#define IS(word) (strcmp(name, word) == 0)
+  if (IS("join")) return join_group(first);
+  if (IS("own-groups")) return unshare(CLONE_NEWCGROUP);
+  if (IS("directory")) return make_directory(first, second);
+  if (IS("overlay")) return overlay(first, second, third, arguments[3]);
+  if (IS("tmpfs")) return mount_at(first, "tmpfs", mount_flags(second), third);
+  if (IS("proc")) return mount_at(first, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
+  if (IS("devpts")) return mount_at(first, "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,gid=5");
+  if (IS("bind")) return bind_at(first, second, third);
+  if (IS("root")) return set_root(first);
+  if (IS("device")) return make_device(first, second, third);
+  if (IS("file")) return make_file(first, second, third);
+  if (IS("link")) return make_link(first, second);
+  if (IS("read-only")) return read_only(first);
+  if (IS("hide")) return hide(first);
+  if (IS("enter")) return enter();
+  if (IS("hostname")) return sethostname(first, strlen(first));
+  if (IS("loopback")) return loopback();
+  if (IS("program")) return open_program(first);
+  if (IS("files-limit")) return limit_files(first);
+  if (IS("capabilities")) return limit_capabilities(first);
+  if (IS("no-new-privileges")) return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+#undef IS
+  return deny_system_calls();
+}
+
+static _Noreturn void give_up(int say, const char *what, const char *argument) {
+  dprintf(say, "%s %s: %s", what, argument, strerror(errno));
+  _exit(1);
+}
+
+_Noreturn void follow_instructions(const char **words, unsigned count, int descriptor, int say) {
+  umask(0);
+  host_null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (host_null < 0) give_up(say, "open", "/dev/null");
+  if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0) give_up(say, "make mounts private", "");
+  for (unsigned at = 0; at < count;) {
+    const char *name = words[at++];
+    const struct instruction *found = NULL;
+    for (unsigned index = 0; index < sizeof instructions / sizeof instructions[0]; index++) {
+      if (strcmp(instructions[index].name, name) == 0) found = &instructions[index];
+    }
+    errno = EINVAL;
+    if (found == NULL || count - at < found->count) give_up(say, "unknown instruction", name);
+    const char *arguments[ARGUMENTS_LIMIT] = {"", "", "", ""};
+    for (unsigned index = 0; index < found->count; index++) arguments[index] = words[at + index];
+    if (follow(name, arguments) < 0) give_up(say, name, arguments[0]);
+    at += found->count;
+  }
+  if (program < 0) _exit(0);
+  if (setsid() < 0) give_up(say, "setsid", "");
+  say = fcntl(say, F_DUPFD_CLOEXEC, 10);
+  descriptor = fcntl(descriptor, F_DUPFD_CLOEXEC, 10);
+  host_null = fcntl(host_null, F_DUPFD_CLOEXEC, 10);
+  for (int standard = 0; standard < 3; standard++) dup2(host_null, standard);
+  dup2(descriptor, 3);
+  char *const arguments[] = {"coppice-agent", "listen", "3", NULL};
+  char *const environment[] = {NULL};
+  syscall(SYS_execveat, program, "", arguments, environment, AT_EMPTY_PATH);
+  give_up(say, "execute", "the agent");
+}

@@ -1,0 +1,31 @@
+// What the first process of a sandbox does before it becomes the agent.
+#ifndef COPPICE_INSTRUCTIONS_H
+#define COPPICE_INSTRUCTIONS_H
+
+#include <sched.h>
+
+#define NAMESPACES ((unsigned long)(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET))
+
+/**
+ * Follows instruction words in the new namespaces and becomes the program that one of them names, with the
+ * descriptor as its number 3. What goes wrong is said on `say`, which nobody else holds.
+ *
+ *   join FILE                     moves this process into a control group
+ *   own-groups                    makes that group the top of what it sees of them
+ *   directory PATH MODE, file PATH MODE TEXT, link PATH TARGET, device PATH MAJOR MINOR
+ *   overlay TARGET LOWER UPPER WORK, tmpfs TARGET FLAGS DATA, proc TARGET, devpts TARGET
+ *   bind TARGET SOURCE FLAGS      with everything mounted below
+ *   root PATH                     from here on paths are inside of it, links included
+ *   read-only PATH, hide PATH     where it exists
+ *   enter                         makes the root `/` and leaves the old one
+ *   hostname NAME, loopback, files-limit COUNT, capabilities MASK, no-new-privileges, system-calls
+ *   program PATH                  opened at once, while the host can be seen
+ *
+ * FLAGS are letters: r read-only, s nosuid, d nodev, x noexec.
+ */
+_Noreturn void follow_instructions(const char **words, unsigned count, int descriptor, int say);
+
+/** Denies what a sandbox has no business with. @return 0 or -1 with errno. */
+int deny_system_calls(void);
+
+#endif

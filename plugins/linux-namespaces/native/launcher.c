@@ -1,0 +1,484 @@
+// The launcher: one long-lived process on the host that makes sandboxes, ends them and removes what they
+// leave, so that the server never forks. It reads requests from a socket and answers each when it is done.
+//
+//   frame    u32 length of the rest, u32 number, u8 operation or status, then texts: u32 length, bytes
+//   lock     directory                        holds the directory for this server; status 1 when another has it
+//   launch   directory, instruction words …   answers with the pid and the start time of the first process
+//   end      pid, start time, thaw file       answers when every process of the sandbox is gone
+//   remove   path …                           removes trees, however deep
+//   run      input, program, argument …       answers with the exit code and what it wrote
+//
+// All numbers are little-endian; texts hold no NUL. Ends with the server: at end of file.
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "instructions.h"
+
+enum { LOCK = 1, LAUNCH, END, REMOVE, RUN };
+enum { FRAME_LIMIT = 1 << 20, WORDS_LIMIT = 4096, JOBS_LIMIT = 512, TEXT_LIMIT = 16384, SERVER = 3 };
+
+struct job {
+  uint32_t number;
+  uint8_t operation;
+  pid_t pid;
+  char start[32];
+  // Where what the child says is read from; for `end` a pidfd, which can be read when the process is gone.
+  int fd;
+  bool is_open, has_ended;
+  int status;
+  size_t length;
+  char text[TEXT_LIMIT];
+};
+
+static struct job *jobs[JOBS_LIMIT];
+static unsigned job_count;
+
+static uint8_t frame[FRAME_LIMIT + 1];
+static size_t frame_length;
+
+static _Noreturn void stop(const char *why) {
+  fprintf(stderr, "coppice-launcher: %s\n", why);
+  exit(1);
+}
+
+static uint32_t load(const uint8_t *bytes) {
+  return (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24;
+}
+
+static void store(uint8_t *bytes, uint32_t value) {
+  for (unsigned index = 0; index < 4; index++) bytes[index] = (uint8_t)(value >> 8 * index);
+}
+
+static void send_all(const uint8_t *bytes, size_t length) {
+  while (length > 0) {
+    ssize_t sent = send(SERVER, bytes, length, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0) exit(0);
+    bytes += sent;
+    length -= (size_t)sent;
+  }
+}
+
+/** @param texts ended by NULL */
+static void reply(uint32_t number, uint8_t status, ...) {
+  static uint8_t bytes[2 * TEXT_LIMIT];
+  size_t length = 9;
+  va_list texts;
+  va_start(texts, status);
+  for (const char *text; (text = va_arg(texts, const char *)) != NULL;) {
+    size_t count = strlen(text);
+    if (count > TEXT_LIMIT - 64) count = TEXT_LIMIT - 64;
+    store(bytes + length, (uint32_t)count);
+    memcpy(bytes + length + 4, text, count);
+    length += 4 + count;
+  }
+  va_end(texts);
+  store(bytes, (uint32_t)length - 4);
+  store(bytes + 4, number);
+  bytes[8] = status;
+  send_all(bytes, length);
+}
+
+// --- processes
+
+/** The 22nd field of /proc/<pid>/stat, which tells one process from a later one of the same pid. */
+static bool read_start(pid_t pid, char start[32]) {
+  char path[64], line[1024];
+  snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  ssize_t length = read(fd, line, sizeof line - 1);
+  close(fd);
+  if (length <= 0) return false;
+  line[length] = 0;
+  // The program's name is in parentheses and may hold anything.
+  char *field = strrchr(line, ')');
+  for (unsigned index = 0; field != NULL && index < 20; index++) field = strchr(field + 1, ' ');
+  return field != NULL && sscanf(field, " %31[0-9]", start) == 1;
+}
+
+static struct job *add_job(uint32_t number, uint8_t operation) {
+  if (job_count == JOBS_LIMIT) {
+    reply(number, 1, "too much at one time", NULL);
+    return NULL;
+  }
+  struct job *job = calloc(1, sizeof *job);
+  if (job == NULL) stop("out of memory");
+  job->number = number;
+  job->operation = operation;
+  job->fd = -1;
+  jobs[job_count++] = job;
+  return job;
+}
+
+static void drop_job(struct job *job) {
+  for (unsigned index = 0; index < job_count; index++) {
+    if (jobs[index] == job) jobs[index] = jobs[--job_count];
+  }
+  if (job->fd >= 0) close(job->fd);
+  free(job);
+}
+
+/** A child of a job, whose words come through a pipe. @return as fork does, with the pipe's end for the child. */
+static pid_t fork_for(struct job *job, unsigned long namespaces, int *say) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) < 0) return -1;
+  pid_t pid = (pid_t)syscall(SYS_clone, namespaces | SIGCHLD, NULL, NULL, NULL, NULL);
+  if (pid == 0) {
+    sigset_t none;
+    sigemptyset(&none);
+    signal(SIGCHLD, SIG_DFL);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    close(SERVER);
+    *say = ends[1];
+    return 0;
+  }
+  close(ends[1]);
+  if (pid < 0) {
+    close(ends[0]);
+    return -1;
+  }
+  job->pid = pid;
+  job->fd = ends[0];
+  job->is_open = true;
+  return pid;
+}
+
+// --- launch
+
+static bool write_file(int directory, const char *name, const char *text) {
+  int fd = openat(directory, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (fd < 0) return false;
+  bool is_written = write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+  return close(fd) == 0 && is_written;
+}
+
+/** The socket that the agent listens at. It lies outside of what the sandbox sees. */
+static int listen_in(int directory) {
+  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  // Through the descriptor, because the path of the directory may be longer than an address.
+  snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/agent.sock", directory);
+  if (fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0 && listen(fd, 16) == 0) return fd;
+  if (fd >= 0) close(fd);
+  return -1;
+}
+
+static void launch(uint32_t number, const char **words, unsigned count) {
+  struct job *job = add_job(number, LAUNCH);
+  if (job == NULL) return;
+  int go[2] = {-1, -1}, listener = -1, say = -1;
+  int directory = open(words[0], O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (directory < 0 || pipe2(go, O_CLOEXEC) < 0 || (listener = listen_in(directory)) < 0) goto failed;
+  pid_t pid = fork_for(job, NAMESPACES, &say);
+  if (pid == 0) {
+    char byte;
+    close(go[1]);
+    // Not before it is known: had the launcher died meanwhile, nobody could find this process again.
+    if (read(go[0], &byte, 1) != 1) _exit(1);
+    follow_instructions(words + 1, count - 1, listener, say);
+  }
+  if (pid < 0) goto failed;
+  char init[64];
+  bool is_known = read_start(pid, job->start);
+  snprintf(init, sizeof init, "%d %s\n", (int)pid, job->start);
+  if (is_known && write_file(directory, "init", init)) (void)!write(go[1], "", 1);
+  close(go[0]);
+  close(go[1]);
+  close(listener);
+  close(directory);
+  return;
+failed:
+  reply(number, 1, strerror(errno), NULL);
+  if (go[0] >= 0) close(go[0]), close(go[1]);
+  if (listener >= 0) close(listener);
+  if (directory >= 0) close(directory);
+  drop_job(job);
+}
+
+// --- end
+
+static void end(uint32_t number, const char **words) {
+  char start[32];
+  pid_t pid = (pid_t)strtol(words[0], NULL, 10);
+  int fd = pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+  // The descriptor first: what it stands for stays the same process.
+  if (fd < 0 || !read_start(pid, start) || strcmp(start, words[1]) != 0) {
+    if (fd >= 0) close(fd);
+    reply(number, 0, NULL);
+    return;
+  }
+  struct job *job = add_job(number, END);
+  if (job == NULL) {
+    close(fd);
+    return;
+  }
+  job->fd = fd;
+  fcntl(fd, F_SETFD, FD_CLOEXEC);
+  syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0);
+  if (words[2][0] == 0) return;
+  // What a version 1 freezer holds does not die before it is let go.
+  int thaw = open(words[2], O_WRONLY | O_CLOEXEC);
+  if (thaw >= 0) {
+    (void)!write(thaw, "THAWED", 6);
+    close(thaw);
+  }
+}
+
+// --- remove
+
+/**
+ * Removes all that is in a directory. What is nested is first moved up into it, so that neither the depth
+ * of a tree nor the length of its paths matters. Nobody else may be able to change the tree.
+ */
+static bool empty_directory(int top) {
+  unsigned moved = 0;
+  for (;;) {
+    int again = openat(top, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *entries = again < 0 ? NULL : fdopendir(again);
+    if (entries == NULL) return false;
+    bool is_empty = true;
+    for (struct dirent *entry; (entry = readdir(entries)) != NULL;) {
+      if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+      is_empty = false;
+      if (unlinkat(top, entry->d_name, 0) == 0) continue;
+      int inner = openat(top, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+      DIR *children = inner < 0 ? NULL : fdopendir(inner);
+      if (children == NULL) {
+        closedir(entries);
+        return false;
+      }
+      for (struct dirent *child; (child = readdir(children)) != NULL;) {
+        if (strcmp(child->d_name, ".") == 0 || strcmp(child->d_name, "..") == 0) continue;
+        if (unlinkat(inner, child->d_name, 0) == 0 || unlinkat(inner, child->d_name, AT_REMOVEDIR) == 0) continue;
+        char name[32];
+        do snprintf(name, sizeof name, "moved-%u", moved++);
+        while (renameat2(inner, child->d_name, top, name, RENAME_NOREPLACE) < 0 && errno == EEXIST);
+      }
+      closedir(children);
+      // What still holds something is met again in the next round.
+      if (unlinkat(top, entry->d_name, AT_REMOVEDIR) < 0 && errno != ENOTEMPTY) {
+        closedir(entries);
+        return false;
+      }
+    }
+    closedir(entries);
+    if (is_empty) return true;
+  }
+}
+
+static bool remove_tree(const char *path) {
+  if (unlink(path) == 0 || errno == ENOENT) return true;
+  int top = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (top < 0) return false;
+  bool is_empty = empty_directory(top);
+  close(top);
+  return is_empty && rmdir(path) == 0;
+}
+
+static void remove_trees(uint32_t number, const char **words, unsigned count) {
+  int say = -1;
+  struct job *job = add_job(number, REMOVE);
+  if (job == NULL) return;
+  pid_t pid = fork_for(job, 0, &say);
+  if (pid == 0) {
+    for (unsigned index = 0; index < count; index++) {
+      if (remove_tree(words[index])) continue;
+      dprintf(say, "%s: %s", words[index], strerror(errno));
+      _exit(1);
+    }
+    _exit(0);
+  }
+  if (pid > 0) return;
+  reply(number, 1, strerror(errno), NULL);
+  drop_job(job);
+}
+
+// --- run
+
+static void run(uint32_t number, const char **words, unsigned count) {
+  int say = -1, input[2];
+  struct job *job = add_job(number, RUN);
+  if (job == NULL) return;
+  size_t length = strlen(words[0]);
+  pid_t pid = -1;
+  // A socket takes the whole input at once, or the program would have to be fed.
+  if (length <= 65536 && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, input) == 0) {
+    pid = fork_for(job, 0, &say);
+    if (pid == 0) {
+      char *environment[] = {"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", NULL};
+      dup2(input[1], 0);
+      dup2(say, 1);
+      dup2(say, 2);
+      words[count] = NULL;
+      execvpe(words[1], (char **)(void *)(words + 1), environment);
+      dprintf(2, "%s: %s", words[1], strerror(errno));
+      _exit(127);
+    }
+    if (pid > 0) (void)!send(input[0], words[0], length, MSG_NOSIGNAL);
+    close(input[0]);
+    close(input[1]);
+  }
+  if (pid > 0) return;
+  reply(number, 1, strerror(errno), NULL);
+  drop_job(job);
+}
+
+// --- lock
+
+static void lock(uint32_t number, const char *path) {
+  // Kept open until the end of this process, and by it alone: sandboxes close it when they become themselves.
+  int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0) {
+    reply(number, 1, errno == EWOULDBLOCK ? "another server uses it" : strerror(errno), NULL);
+    if (fd >= 0) close(fd);
+    return;
+  }
+  reply(number, 0, NULL);
+}
+
+// --- the loop
+
+static void handle(uint8_t *bytes, size_t length) {
+  static const char *words[WORDS_LIMIT + 1];
+  uint32_t number = load(bytes);
+  unsigned count = 0;
+  for (size_t at = 5; at < length;) {
+    if (length - at < 4 || count == WORDS_LIMIT) stop("a broken request");
+    size_t size = load(bytes + at);
+    if (size > length - at - 4) stop("a broken request");
+    // Over the length of the text, to make room for the NUL behind it.
+    memmove(bytes + at, bytes + at + 4, size);
+    bytes[at + size] = 0;
+    words[count++] = (const char *)bytes + at;
+    at += 4 + size;
+  }
+  uint8_t operation = bytes[4];
+  if (operation == LOCK && count == 1) lock(number, words[0]);
+  else if (operation == LAUNCH && count >= 2) launch(number, words, count);
+  else if (operation == END && count == 3) end(number, words);
+  else if (operation == REMOVE) remove_trees(number, words, count);
+  else if (operation == RUN && count >= 2) run(number, words, count);
+  else stop("an unknown request");
+}
+
+static void receive(void) {
+  ssize_t count = recv(SERVER, frame + frame_length, FRAME_LIMIT - frame_length, 0);
+  if (count < 0 && errno == EINTR) return;
+  if (count <= 0) exit(0);
+  frame_length += (size_t)count;
+  size_t at = 0;
+  while (frame_length - at >= 4) {
+    size_t length = load(frame + at);
+    if (length < 5 || length > FRAME_LIMIT - 4) stop("a broken frame");
+    if (frame_length - at - 4 < length) break;
+    handle(frame + at + 4, length);
+    at += 4 + length;
+  }
+  memmove(frame, frame + at, frame_length - at);
+  frame_length -= at;
+}
+
+static void reap(void) {
+  int status;
+  for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+    for (unsigned index = 0; index < job_count; index++) {
+      if (jobs[index]->pid != pid) continue;
+      jobs[index]->has_ended = true;
+      jobs[index]->status = status;
+    }
+  }
+}
+
+static void listen_to(struct job *job) {
+  char spare[4096];
+  size_t left = TEXT_LIMIT - 1 - job->length;
+  ssize_t count = read(job->fd, left > 0 ? job->text + job->length : spare, left > 0 ? left : sizeof spare);
+  if (count < 0 && errno == EINTR) return;
+  if (count > 0) job->length += left > 0 ? (size_t)count : 0;
+  else job->is_open = false;
+}
+
+/** @return whether there is nothing more to wait for. */
+static bool settle(struct job *job) {
+  if (job->operation == END) {
+    if (!job->has_ended) return false;
+    reply(job->number, 0, NULL);
+    return true;
+  }
+  if (job->is_open) return false;
+  if (job->operation == LAUNCH && job->length == 0 && !job->has_ended) {
+    // The pipe closes by itself where the agent takes over.
+    char pid[32];
+    snprintf(pid, sizeof pid, "%d", (int)job->pid);
+    reply(job->number, 0, pid, job->start, NULL);
+    return true;
+  }
+  if (!job->has_ended) return false;
+  bool is_good = WIFEXITED(job->status) && WEXITSTATUS(job->status) == 0;
+  char status[32];
+  snprintf(status, sizeof status, "%d", WIFEXITED(job->status) ? WEXITSTATUS(job->status) : -WTERMSIG(job->status));
+  if (job->operation == RUN) reply(job->number, 0, status, job->text, NULL);
+  else if (is_good) reply(job->number, 0, NULL);
+  else reply(job->number, 1, job->length > 0 ? job->text : "it ended before its time", NULL);
+  return true;
+}
+
+static void on_child(int number) { (void)number; }
+
+int main(void) {
+  sigset_t blocked, none;
+  struct sigaction action = {.sa_handler = on_child};
+  sigemptyset(&none);
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGCHLD);
+  sigprocmask(SIG_BLOCK, &blocked, NULL);
+  sigaction(SIGCHLD, &action, NULL);
+  // Those of a terminal are for the server, which ends this process by closing the socket.
+  signal(SIGINT, SIG_IGN);
+  signal(SIGTERM, SIG_IGN);
+  signal(SIGHUP, SIG_IGN);
+  umask(077);
+  fcntl(SERVER, F_SETFD, FD_CLOEXEC);
+  for (;;) {
+    struct pollfd polled[JOBS_LIMIT + 1] = {{SERVER, POLLIN, 0}};
+    struct job *waiting[JOBS_LIMIT];
+    unsigned count = job_count;
+    for (unsigned index = 0; index < count; index++) {
+      waiting[index] = jobs[index];
+      bool is_silent = jobs[index]->operation == END ? jobs[index]->has_ended : !jobs[index]->is_open;
+      polled[index + 1] = (struct pollfd){is_silent ? -1 : jobs[index]->fd, POLLIN, 0};
+    }
+    if (ppoll(polled, count + 1, NULL, &none) < 0) {
+      for (unsigned index = 0; index <= count; index++) polled[index].revents = 0;
+    }
+    for (unsigned index = 0; index < count; index++) {
+      if (polled[index + 1].revents == 0) continue;
+      if (waiting[index]->operation == END) waiting[index]->has_ended = true;
+      else listen_to(waiting[index]);
+    }
+    reap();
+    for (unsigned index = 0; index < count; index++) {
+      if (settle(waiting[index])) drop_job(waiting[index]);
+    }
+    if (polled[0].revents != 0) receive();
+  }
+}

@@ -1,0 +1,324 @@
+import { createHash, randomBytes } from "node:crypto";
+import { chmod, chown, cp, lstat, mkdir, readlink, rename, stat, symlink, writeFile } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import type { HostPython } from "./host-python.js";
+import type { Bind, PreparedTemplate } from "./prepared-template.js";
+
+/** Raised when what is made of the same host changes. */
+const LAYOUT = 1;
+const USER_ID = 1000;
+const PYTHON_DIRECTORY = "/opt/coppice/python";
+const PYTHON_BASE = "/opt/coppice/python-base";
+
+// What programs of the host's /usr need of its /etc. None of it is secret, and what others than its owner
+// cannot read is left out all the same.
+const HOST_CONFIGURATION = [
+  "alternatives",
+  "ca-certificates",
+  "ca-certificates.conf",
+  "crypto-policies",
+  "debian_version",
+  "fonts",
+  "gai.conf",
+  "host.conf",
+  "inputrc",
+  "java-11-openjdk",
+  "java-17-openjdk",
+  "java-21-openjdk",
+  "ld.so.cache",
+  "ld.so.conf",
+  "ld.so.conf.d",
+  "locale.alias",
+  "localtime",
+  "login.defs",
+  "lsb-release",
+  "magic",
+  "magic.mime",
+  "mime.types",
+  "networks",
+  "os-release",
+  "perl",
+  "pki/ca-trust/extracted",
+  "pki/tls/certs",
+  "pki/tls/openssl.cnf",
+  "protocols",
+  "rpc",
+  "security",
+  "services",
+  "shells",
+  "ssl/certs",
+  "ssl/openssl.cnf",
+  "terminfo",
+  "timezone",
+];
+
+const SYSTEM_DIRECTORIES = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+
+/** Path, permission bits and, where it is not root, owner. */
+const DIRECTORIES: readonly (readonly [path: string, mode: number, owner?: number])[] = [
+  ["dev", 0o755],
+  ["etc", 0o755],
+  ["etc/sudoers.d", 0o755],
+  ["etc/pam.d", 0o755],
+  ["etc/profile.d", 0o755],
+  ["home", 0o755],
+  ["home/user", 0o755, USER_ID],
+  ["media", 0o755],
+  ["mnt", 0o755],
+  ["opt", 0o755],
+  ["proc", 0o555],
+  ["root", 0o700],
+  ["run", 0o755],
+  ["run/lock", 0o1777],
+  ["srv", 0o755],
+  ["sys", 0o555],
+  ["tmp", 0o1777],
+  ["usr", 0o755],
+  ["var", 0o755],
+  ["var/cache", 0o755],
+  ["var/lib", 0o755],
+  ["var/log", 0o755],
+  ["var/tmp", 0o1777],
+];
+
+const PASSWD = `root:x:0:0:root:/root:/bin/SHELL
+daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin
+bin:x:2:2:bin:/bin:/usr/sbin/nologin
+sys:x:3:3:sys:/dev:/usr/sbin/nologin
+mail:x:8:8:mail:/var/mail:/usr/sbin/nologin
+www-data:x:33:33:www-data:/var/www:/usr/sbin/nologin
+user:x:${USER_ID}:${USER_ID}::/home/user:/bin/SHELL
+nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
+`;
+const GROUP = `root:x:0:
+daemon:x:1:
+bin:x:2:
+sys:x:3:
+adm:x:4:
+tty:x:5:
+disk:x:6:
+mail:x:8:
+sudo:x:27:user
+www-data:x:33:
+shadow:x:42:
+utmp:x:43:
+staff:x:50:
+users:x:100:
+user:x:${USER_ID}:
+nogroup:x:65534:
+`;
+const SHADOW = ["root", "daemon", "bin", "sys", "mail", "www-data", "user", "nobody"]
+  .map((name) => `${name}:*:19000:0:99999:7:::\n`)
+  .join("");
+
+const SUDOERS = `Defaults secure_path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+root ALL=(ALL:ALL) ALL
+@includedir /etc/sudoers.d
+`;
+/** Whoever may be \`user\` may be root: there is nothing to ask for. */
+const PERMIT_ALL = ["auth", "account", "password", "session"]
+  .map((type) => `${type} required pam_permit.so\n`)
+  .join("");
+const PROFILE = `if [ "$(id -u)" -eq 0 ]; then
+  PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+else
+  PATH=/usr/local/bin:/usr/bin:/bin
+fi
+export PATH
+for script in /etc/profile.d/*.sh; do
+  [ -r "$script" ] && . "$script"
+done
+unset script
+`;
+
+/** Path below /etc, contents, permission bits. */
+const FILES: readonly (readonly [path: string, text: string, mode: number])[] = [
+  ["group", GROUP, 0o644],
+  ["shadow", SHADOW, 0o600],
+  ["nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n", 0o644],
+  ["profile", PROFILE, 0o644],
+  ["bash.bashrc", "[ -z \"$PS1\" ] || PS1='\\u@\\h:\\w\\$ '\n", 0o644],
+  ["sudoers", SUDOERS, 0o440],
+  ["sudoers.d/user", "user ALL=(ALL:ALL) NOPASSWD: ALL\n", 0o440],
+  ["pam.d/other", PERMIT_ALL, 0o644],
+  ["pam.d/sudo", PERMIT_ALL, 0o644],
+  ["pam.d/sudo-i", PERMIT_ALL, 0o644],
+  ["pam.d/su", PERMIT_ALL, 0o644],
+  ["pam.d/su-l", PERMIT_ALL, 0o644],
+  ["environment", "", 0o644],
+];
+
+export interface BaseTemplateOptions {
+  readonly name: string;
+  /** Directory on the host in which templates are kept. */
+  readonly parent: string;
+  /** A Python with ipykernel, which is to be the sandbox's `python3`. */
+  readonly python?: HostPython | undefined;
+}
+
+/**
+ * Makes a template out of this host, without a download: its /usr, and an /etc that knows nothing of it but
+ * what programs need. Made once for as long as the host stays as it is.
+ */
+export async function prepareBaseTemplate(options: BaseTemplateOptions): Promise<PreparedTemplate> {
+  const { name, parent, python } = options;
+  const systemBinds = await systemDirectories();
+  const path = join(parent, `${name}-${await digestOf(options)}`);
+  if (!(await exists(path))) {
+    const making = `${path}.making-${randomBytes(4).toString("hex")}`;
+    await mkdir(making, { recursive: true, mode: 0o700 });
+    await makeRoot(join(making, "root"));
+    await makeLocal(join(making, "local"), python);
+    if (python !== undefined) await makePython(join(making, "root"), python);
+    await rename(making, path);
+  }
+  return {
+    name,
+    lowers: [join(path, "root")],
+    binds: [...systemBinds, ...(python === undefined ? [] : pythonBinds(python))],
+    overlays: [{ target: "/usr/local", lowers: [join(path, "local"), "/usr/local"] }],
+  };
+}
+
+async function digestOf({ python }: BaseTemplateOptions): Promise<string> {
+  const parts: unknown[] = [LAYOUT, python];
+  for (const name of [
+    ...HOST_CONFIGURATION.map((each) => `/etc/${each}`),
+    ...SYSTEM_DIRECTORIES.map((each) => `/${each}`),
+  ]) {
+    const found = await lstat(name).catch(() => undefined);
+    parts.push([name, found?.mtimeMs, found?.size]);
+  }
+  return createHash("sha256").update(JSON.stringify(parts)).digest("hex").slice(0, 16);
+}
+
+/** Those that are directories of their own; elsewhere they are links into /usr. */
+async function systemDirectories(): Promise<Bind[]> {
+  const binds: Bind[] = [{ target: "/usr", source: "/usr" }];
+  for (const name of SYSTEM_DIRECTORIES) {
+    const found = await lstat(`/${name}`).catch(() => undefined);
+    if (found?.isDirectory()) binds.push({ target: `/${name}`, source: `/${name}` });
+  }
+  return binds;
+}
+
+async function makeRoot(root: string): Promise<void> {
+  await makeDirectory(root, 0o755);
+  for (const [path, mode, owner] of DIRECTORIES) await makeDirectory(join(root, path), mode, owner);
+  for (const name of SYSTEM_DIRECTORIES) {
+    const found = await lstat(`/${name}`).catch(() => undefined);
+    if (found?.isSymbolicLink()) await symlink(await readlink(`/${name}`), join(root, name));
+    if (found?.isDirectory()) await makeDirectory(join(root, name), 0o755);
+  }
+  await symlink("/run", join(root, "var/run"));
+  await symlink("/run/lock", join(root, "var/lock"));
+  await symlink("/proc/self/mounts", join(root, "etc/mtab"));
+  await copyConfiguration(join(root, "etc"));
+  const shell = (await exists("/bin/bash")) ? "bash" : "sh";
+  await makeFile(join(root, "etc/passwd"), PASSWD.replaceAll("SHELL", shell), 0o644);
+  for (const [path, text, mode] of FILES) await makeFile(join(root, "etc", path), text, mode);
+}
+
+async function copyConfiguration(target: string): Promise<void> {
+  for (const name of HOST_CONFIGURATION) {
+    const source = join("/etc", name);
+    if (!(await exists(source))) continue;
+    await makeParents(target, dirname(name));
+    await cp(source, join(target, name), {
+      recursive: true,
+      verbatimSymlinks: true,
+      filter: isForAll,
+    });
+  }
+}
+
+async function isForAll(path: string): Promise<boolean> {
+  const found = await lstat(path);
+  return found.isSymbolicLink() || ((found.isFile() || found.isDirectory()) && (found.mode & 0o004) !== 0);
+}
+
+/** What lies over the host's /usr/local, so that it comes first in PATH. */
+async function makeLocal(local: string, python: HostPython | undefined): Promise<void> {
+  await makeDirectory(local, 0o755);
+  await makeDirectory(join(local, "bin"), 0o755);
+  if (python === undefined) return;
+  // No links: Python looks for its libraries beside the path by which it was called.
+  const names = ["python3", "python"];
+  // The one of the host's /usr/local must not be covered by what calls it.
+  if (python.basePrefix !== "/usr/local") names.push(`python${python.version}`);
+  for (const name of names) {
+    await makeFile(join(local, "bin", name), `#!/bin/sh\nexec ${PYTHON_DIRECTORY}/bin/python3 "$@"\n`, 0o755);
+  }
+  for (const name of ["pip3", "pip"]) {
+    await makeFile(
+      join(local, "bin", name),
+      `#!/bin/sh\nexec ${PYTHON_DIRECTORY}/bin/python3 -m pip "$@"\n`,
+      0o755,
+    );
+  }
+}
+
+/** A venv for the same packages, at a place that does not depend on where the host keeps its own. */
+async function makePython(root: string, python: HostPython): Promise<void> {
+  const directory = join(root, PYTHON_DIRECTORY);
+  await makeParents(root, `${PYTHON_DIRECTORY}/bin`);
+  await makeParents(root, PYTHON_BASE);
+  const base = baseInside(python);
+  await symlink(join(base, "bin", `python${python.version}`), join(directory, "bin/python3"));
+  await symlink("python3", join(directory, "bin/python"));
+  if (!python.isVenv) return;
+  await makeParents(root, packagesInside(python));
+  // With the base's own packages pip may install for the user, which is where it can write.
+  const settings = `home = ${base}/bin\ninclude-system-site-packages = true\nversion = ${python.version}\n`;
+  await makeFile(join(directory, "pyvenv.cfg"), settings, 0o644);
+}
+
+function pythonBinds(python: HostPython): Bind[] {
+  const binds: Bind[] = [];
+  if (!isInSystem(python.basePrefix)) binds.push({ target: PYTHON_BASE, source: python.basePrefix });
+  if (python.isVenv) binds.push({ target: packagesInside(python), source: python.packages });
+  return binds;
+}
+
+function baseInside({ basePrefix }: HostPython): string {
+  return isInSystem(basePrefix) ? basePrefix : PYTHON_BASE;
+}
+
+function packagesInside({ version }: HostPython): string {
+  return `${PYTHON_DIRECTORY}/lib/python${version}/site-packages`;
+}
+
+function isInSystem(path: string): boolean {
+  return path === "/usr" || path.startsWith("/usr/");
+}
+
+async function makeParents(root: string, path: string): Promise<void> {
+  let at = root;
+  for (const part of path.split("/").filter((each) => each !== "" && each !== ".")) {
+    at = join(at, part);
+    if (!(await exists(at))) await makeDirectory(at, 0o755);
+  }
+}
+
+async function makeDirectory(path: string, mode: number, owner = 0): Promise<void> {
+  await mkdir(path);
+  // The server's own umask does not count.
+  await chmod(path, mode);
+  await chown(path, owner, owner);
+}
+
+async function makeFile(path: string, text: string, mode: number): Promise<void> {
+  await writeFile(path, text, { flag: "w" });
+  await chmod(path, mode);
+}
+
+async function exists(path: string): Promise<boolean> {
+  return stat(path).then(
+    () => true,
+    () =>
+      lstat(path).then(
+        () => true,
+        () => false,
+      ),
+  );
+}

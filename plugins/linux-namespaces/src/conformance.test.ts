@@ -1,0 +1,14 @@
+import { test } from "node:test";
+import { testConformance } from "@coppice/core/testing";
+import { openTestBackend, reasonToSkip } from "./test-backend.js";
+
+const reason = reasonToSkip();
+
+if (reason !== undefined) {
+  void test("linux-namespaces keeps the promises of a backend", { skip: reason }, () => undefined);
+} else {
+  testConformance("linux-namespaces", async () => {
+    const opened = await openTestBackend();
+    return { ...opened, facets: ["pausing"] };
+  });
+}

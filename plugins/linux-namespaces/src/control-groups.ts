@@ -1,0 +1,363 @@
+import { access, constants, mkdir, readFile, readdir, rmdir, writeFile } from "node:fs/promises";
+import { basename, dirname, join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { SandboxError, messageOf } from "@coppice/core";
+
+/** What a sandbox is measured and held by. `cpuacct` is part of `cpu` in version 2. */
+export type Controller = "memory" | "cpu" | "cpuacct" | "pids" | "freezer";
+const CONTROLLERS: readonly Controller[] = ["memory", "cpu", "cpuacct", "pids", "freezer"];
+
+/** Where one controller is to be had on this host. */
+interface Hierarchy {
+  readonly version: 1 | 2;
+  /** Directory in which this installation makes its groups. */
+  readonly parent: string;
+}
+
+/** The directories of one sandbox, by controller; the same one for all that are of version 2. */
+export interface GroupRecord {
+  readonly [controller: string]: { readonly version: 1 | 2; readonly path: string };
+}
+
+export interface GroupLimits {
+  readonly memoryMiB: number;
+  readonly cpuCount: number;
+  readonly processes: number;
+}
+
+export interface GroupUsage {
+  /** Microseconds of all CPUs together. */
+  readonly cpuMicros: number | undefined;
+  readonly memoryBytes: number | undefined;
+  readonly memoryCacheBytes: number | undefined;
+  /** Processes that the kernel has ended because the memory limit was reached. */
+  readonly outOfMemoryKills: number;
+}
+
+const CPU_PERIOD_MICROS = 100_000;
+const MEBIBYTE = 2 ** 20;
+const REMOVE_ATTEMPTS = 50;
+const REMOVE_PAUSE_MS = 10;
+
+/** The control groups of this host that a server may use: version 2 where it can, else version 1, one by one. */
+export class ControlGroups {
+  readonly #hierarchies: ReadonlyMap<Controller, Hierarchy>;
+
+  private constructor(hierarchies: ReadonlyMap<Controller, Hierarchy>) {
+    this.#hierarchies = hierarchies;
+  }
+
+  /**
+   * Finds what is mounted and can be written to.
+   * @param name of the directory below which this installation makes its groups.
+   */
+  static async find(name: string): Promise<ControlGroups> {
+    const own = parseMembership(await readFile("/proc/self/cgroup", "utf8").catch(() => ""));
+    const mounts = parseMounts(await readFile("/proc/self/mountinfo", "utf8").catch(() => ""));
+    const found = new Map<Controller, Hierarchy>();
+    const unified = mounts.find(({ version }) => version === 2);
+    if (unified !== undefined) {
+      const parent = await openUnified(unified.path, own.get("") ?? "/", name).catch(() => undefined);
+      for (const controller of parent?.controllers ?? []) {
+        found.set(controller, { version: 2, parent: parent?.path ?? "" });
+      }
+    }
+    for (const controller of CONTROLLERS) {
+      if (found.has(controller)) continue;
+      const mount = mounts.find(
+        ({ version, controllers }) => version === 1 && controllers.includes(controller),
+      );
+      if (mount === undefined) continue;
+      const member = own.get(controller) ?? "/";
+      const inside = mount.root === "/" ? member : member.slice(mount.root.length);
+      const parent = join(mount.path, inside, name);
+      if (await makeGroup(parent)) found.set(controller, { version: 1, parent });
+    }
+    return new ControlGroups(found);
+  }
+
+  /** Which controllers there are, and of which version. */
+  get found(): ReadonlyMap<Controller, 1 | 2> {
+    return new Map([...this.#hierarchies].map(([controller, { version }]) => [controller, version]));
+  }
+
+  has(controller: Controller): boolean {
+    return this.#hierarchies.has(controller);
+  }
+
+  /** Makes the groups of a sandbox; nothing is in them yet. */
+  async create(id: string, limits: GroupLimits): Promise<ControlGroup> {
+    const record: Record<string, GroupRecord[string]> = {};
+    for (const [controller, { version, parent }] of this.#hierarchies) {
+      record[controller] = { version, path: join(parent, id) };
+    }
+    const group = new ControlGroup(record);
+    try {
+      for (const path of group.paths) await mkdir(path, { mode: 0o755 });
+      await group.limit(limits);
+      return group;
+    } catch (error) {
+      await group.remove();
+      throw new SandboxError("internal", `cannot make control groups: ${messageOf(error)}`, { cause: error });
+    }
+  }
+
+  /** Removes the groups of sandboxes that are not among the known ones. */
+  async removeOthers(known: ReadonlySet<string>): Promise<void> {
+    const parents = new Set([...this.#hierarchies.values()].map(({ parent }) => parent));
+    for (const parent of parents) {
+      for (const entry of await readdir(parent, { withFileTypes: true }).catch(() => [])) {
+        if (!entry.isDirectory() || known.has(entry.name)) continue;
+        await endMembers(join(parent, entry.name));
+        await removeGroup(join(parent, entry.name));
+      }
+    }
+  }
+
+  /** Removes what is left when no sandbox is. */
+  async close(): Promise<void> {
+    for (const { parent } of this.#hierarchies.values()) await rmdir(parent).catch(() => undefined);
+  }
+}
+
+/** The control groups of one sandbox. */
+export class ControlGroup {
+  readonly record: GroupRecord;
+
+  constructor(record: GroupRecord) {
+    this.record = record;
+  }
+
+  get paths(): readonly string[] {
+    return [...new Set(Object.values(this.record).map(({ path }) => path))];
+  }
+
+  /** Files that take in the process that writes to them. */
+  get joinFiles(): readonly string[] {
+    return this.paths.map((path) => join(path, "cgroup.procs"));
+  }
+
+  get canFreeze(): boolean {
+    return this.record["freezer"] !== undefined;
+  }
+
+  /** What lets go of killed processes that a version 1 freezer still holds. */
+  get thawFile(): string | undefined {
+    const freezer = this.record["freezer"];
+    return freezer?.version === 1 ? join(freezer.path, "freezer.state") : undefined;
+  }
+
+  async limit(limits: GroupLimits): Promise<void> {
+    const { memory, cpu, pids } = this.record;
+    const memoryBytes = String(limits.memoryMiB * MEBIBYTE);
+    const quota = String(Math.max(1_000, Math.round(limits.cpuCount * CPU_PERIOD_MICROS)));
+    if (memory?.version === 2) {
+      await write(memory.path, "memory.max", memoryBytes);
+      await write(memory.path, "memory.swap.max", "0").catch(ignoreMissing);
+    } else if (memory !== undefined) {
+      await limitMemoryOfVersion1(memory.path, memoryBytes);
+    }
+    if (cpu?.version === 2) {
+      await write(cpu.path, "cpu.max", `${quota} ${CPU_PERIOD_MICROS}`);
+    } else if (cpu !== undefined) {
+      await write(cpu.path, "cpu.cfs_period_us", String(CPU_PERIOD_MICROS));
+      await write(cpu.path, "cpu.cfs_quota_us", quota);
+    }
+    if (pids !== undefined) await write(pids.path, "pids.max", String(limits.processes));
+  }
+
+  async usage(): Promise<GroupUsage> {
+    const { memory, cpu, cpuacct } = this.record;
+    const [cpuText, memoryText, memoryStatistics, memoryEvents] = await Promise.all([
+      cpu?.version === 2 ? read(cpu.path, "cpu.stat") : read(cpuacct?.path, "cpuacct.usage"),
+      read(memory?.path, memory?.version === 2 ? "memory.current" : "memory.usage_in_bytes"),
+      read(memory?.path, "memory.stat"),
+      read(memory?.path, memory?.version === 2 ? "memory.events" : "memory.oom_control"),
+    ]);
+    const cpuMicros = cpu?.version === 2 ? field(cpuText, "usage_usec") : scaled(number(cpuText), 1_000);
+    return {
+      cpuMicros,
+      memoryBytes: number(memoryText),
+      memoryCacheBytes: field(memoryStatistics, memory?.version === 2 ? "file" : "total_cache"),
+      outOfMemoryKills: field(memoryEvents, "oom_kill") ?? 0,
+    };
+  }
+
+  async freeze(): Promise<void> {
+    await this.#setFrozen(true);
+  }
+
+  async thaw(): Promise<void> {
+    await this.#setFrozen(false);
+  }
+
+  /** Removes the groups, which have to be empty or about to be. Missing ones are fine. */
+  async remove(): Promise<void> {
+    for (const path of this.paths) await removeGroup(path);
+  }
+
+  async #setFrozen(isFrozen: boolean): Promise<void> {
+    const freezer = this.record["freezer"];
+    if (freezer === undefined) throw new SandboxError("unimplemented", "there is no freezer");
+    const [file, text] =
+      freezer.version === 2
+        ? ["cgroup.freeze", isFrozen ? "1" : "0"]
+        : ["freezer.state", isFrozen ? "FROZEN" : "THAWED"];
+    await write(freezer.path, file, text);
+    const isSettled = async (): Promise<boolean> =>
+      freezer.version === 2
+        ? field(await read(freezer.path, "cgroup.events"), "frozen") === Number(isFrozen)
+        : (await read(freezer.path, "freezer.state"))?.trim() === text;
+    for (let attempt = 0; attempt < REMOVE_ATTEMPTS; attempt++) {
+      if (await isSettled()) return;
+      await sleep(REMOVE_PAUSE_MS);
+    }
+    if (isFrozen) await this.#setFrozen(false);
+    throw new SandboxError("deadline_exceeded", `the sandbox could not be ${isFrozen ? "frozen" : "thawed"}`);
+  }
+}
+
+async function limitMemoryOfVersion1(path: string, bytes: string): Promise<void> {
+  await write(path, "memory.limit_in_bytes", bytes);
+  // Only there where swap is accounted; else what is swapped out is not limited.
+  await write(path, "memory.memsw.limit_in_bytes", bytes).catch(ignoreMissing);
+}
+
+/** Also ends what is still in it: whatever made it is gone. */
+async function endMembers(path: string): Promise<void> {
+  await write(path, "cgroup.kill", "1").catch(() => undefined);
+  for (let attempt = 0; attempt < REMOVE_ATTEMPTS; attempt++) {
+    const members = (await read(path, "cgroup.procs"))?.split("\n").filter(Boolean) ?? [];
+    if (members.length === 0) return;
+    for (const pid of members) {
+      try {
+        process.kill(Number(pid), "SIGKILL");
+      } catch {
+        // Gone by itself.
+      }
+    }
+    await write(path, "freezer.state", "THAWED").catch(() => undefined);
+    await sleep(REMOVE_PAUSE_MS);
+  }
+}
+
+async function removeGroup(path: string): Promise<void> {
+  for (let attempt = 0; ; attempt++) {
+    try {
+      await rmdir(path);
+      return;
+    } catch (error) {
+      const { code } = error as NodeJS.ErrnoException;
+      if (code === "ENOENT") return;
+      // Processes leave their group a little after they were seen to be gone.
+      if (code !== "EBUSY" || attempt === REMOVE_ATTEMPTS) throw error;
+      await sleep(REMOVE_PAUSE_MS);
+    }
+  }
+}
+
+interface GroupMount {
+  readonly version: 1 | 2;
+  readonly path: string;
+  /** Which of its groups is mounted there. */
+  readonly root: string;
+  readonly controllers: readonly string[];
+}
+
+function parseMounts(text: string): GroupMount[] {
+  return text.split("\n").flatMap((line) => {
+    const [left = "", right = ""] = line.split(" - ");
+    const [, , , root = "", path = ""] = left.split(" ");
+    const [type, , options = ""] = right.split(" ");
+    if (type !== "cgroup" && type !== "cgroup2") return [];
+    return [{ version: type === "cgroup2" ? 2 : 1, path, root, controllers: options.split(",") }];
+  });
+}
+
+/** Path of this process's group by controller; that of version 2 under the empty name. */
+function parseMembership(text: string): Map<string, string> {
+  const groups = new Map<string, string>();
+  for (const line of text.split("\n")) {
+    const [, controllers, ...path] = line.split(":");
+    if (controllers === undefined) continue;
+    for (const controller of controllers.split(",")) groups.set(controller, path.join(":"));
+  }
+  return groups;
+}
+
+/** The parent of this installation's groups, and what it can control there. */
+async function openUnified(
+  mount: string,
+  own: string,
+  name: string,
+): Promise<{ path: string; controllers: Controller[] }> {
+  // A service that systemd delegates its group to stays in there: in a group beside those of the sandboxes,
+  // because a group that hands out controllers cannot hold processes itself.
+  const isService = own.endsWith(".service") || dirname(own).endsWith(".service");
+  const service = own.endsWith(".service") ? own : dirname(own);
+  const top = isService ? join(mount, service) : mount;
+  if (isService && basename(own) === basename(service)) await moveAside(top);
+  const path = join(top, name);
+  const wanted = ["memory", "cpu", "pids"] as const;
+  const usable: Controller[] = [];
+  if (!(await makeGroup(path))) return { path, controllers: [] };
+  for (const controller of wanted) {
+    const isOn = await enable(top, controller)
+      .then(() => enable(path, controller))
+      .then(
+        () => true,
+        () => false,
+      );
+    if (isOn) usable.push(controller);
+  }
+  return { path, controllers: [...usable, "freezer"] };
+}
+
+async function enable(path: string, controller: string): Promise<void> {
+  const active = (await read(path, "cgroup.subtree_control"))?.split(/\s+/) ?? [];
+  if (!active.includes(controller)) await write(path, "cgroup.subtree_control", `+${controller}`);
+}
+
+async function moveAside(path: string): Promise<void> {
+  const aside = join(path, "supervisor");
+  await mkdir(aside, { recursive: true });
+  for (const pid of (await read(path, "cgroup.procs"))?.split("\n").filter(Boolean) ?? []) {
+    await write(aside, "cgroup.procs", pid).catch(() => undefined);
+  }
+}
+
+async function makeGroup(path: string): Promise<boolean> {
+  try {
+    await mkdir(path, { recursive: true });
+    await access(join(path, "cgroup.procs"), constants.W_OK);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+async function write(directory: string, file: string, text: string): Promise<void> {
+  await writeFile(join(directory, file), text, { flag: "r+" });
+}
+
+async function read(directory: string | undefined, file: string): Promise<string | undefined> {
+  return directory === undefined ? undefined : readFile(join(directory, file), "utf8").catch(() => undefined);
+}
+
+function number(text: string | undefined): number | undefined {
+  return text === undefined ? undefined : Number(text);
+}
+
+function scaled(value: number | undefined, divisor: number): number | undefined {
+  return value === undefined ? undefined : value / divisor;
+}
+
+/** The number behind a word at the start of a line. */
+function field(text: string | undefined, name: string): number | undefined {
+  const line = text?.split("\n").find((each) => each.startsWith(`${name} `));
+  return line === undefined ? undefined : Number(line.slice(name.length + 1));
+}
+
+function ignoreMissing(error: NodeJS.ErrnoException): void {
+  if (error.code !== "ENOENT") throw error;
+}

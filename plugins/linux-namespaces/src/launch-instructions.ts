@@ -1,0 +1,186 @@
+import { join } from "node:path";
+import type { PreparedTemplate } from "./prepared-template.js";
+
+/** What a sandbox keeps on the host, all of it below one directory that only root can enter. */
+export interface SandboxPaths {
+  readonly directory: string;
+  readonly record: string;
+  readonly init: string;
+  readonly socket: string;
+  /** Where its root is mounted, in its own namespace only. */
+  readonly mountPoint: string;
+  /** What it changed of its template. */
+  readonly layers: string;
+}
+
+export function sandboxPaths(directory: string): SandboxPaths {
+  return {
+    directory,
+    record: join(directory, "sandbox.json"),
+    init: join(directory, "init"),
+    socket: join(directory, "agent.sock"),
+    mountPoint: join(directory, "root"),
+    layers: join(directory, "layers"),
+  };
+}
+
+export interface LaunchOptions {
+  readonly paths: SandboxPaths;
+  readonly hostname: string;
+  readonly template: PreparedTemplate;
+  /** Files of control groups that take the first process in. */
+  readonly joinFiles: readonly string[];
+  /** Host path of the agent's binary. */
+  readonly agent: string;
+  readonly openFiles: number;
+  readonly sharedMemoryMiB: number;
+  /** Programs with the setuid bit may raise what their user can do: `sudo` works. */
+  readonly allowsSudo: boolean;
+  /** Size of a memory file system for the layers, where they cannot lie on the disk. */
+  readonly memoryLayersMiB: number | undefined;
+  readonly nameservers: readonly string[];
+}
+
+// Enough for root inside to own files, change users and serve low ports; nothing that reaches the kernel.
+const CAPABILITIES = {
+  CHOWN: 0,
+  DAC_OVERRIDE: 1,
+  FOWNER: 3,
+  FSETID: 4,
+  KILL: 5,
+  SETGID: 6,
+  SETUID: 7,
+  NET_BIND_SERVICE: 10,
+  SYS_CHROOT: 18,
+  // Without it sudo and PAM refuse to work.
+  AUDIT_WRITE: 29,
+} as const;
+const CAPABILITY_MASK = Object.values<number>(CAPABILITIES).reduce((mask, number) => mask | (1 << number), 0);
+
+const DEVICES = [
+  ["null", 1, 3],
+  ["zero", 1, 5],
+  ["full", 1, 7],
+  ["random", 1, 8],
+  ["urandom", 1, 9],
+  ["tty", 5, 0],
+] as const;
+const DEVICE_LINKS = [
+  ["fd", "/proc/self/fd"],
+  ["stdin", "fd/0"],
+  ["stdout", "fd/1"],
+  ["stderr", "fd/2"],
+  ["ptmx", "pts/ptmx"],
+] as const;
+
+// Root inside has no capability that these would ask for, but some ask for nothing but the user id 0.
+const READ_ONLY_PROC = ["sys", "sysrq-trigger", "irq", "bus", "fs", "mtrr"];
+const HIDDEN_PROC = [
+  "kcore",
+  "keys",
+  "key-users",
+  "latency_stats",
+  "timer_list",
+  "timer_stats",
+  "sched_debug",
+  "kallsyms",
+  "kpagecount",
+  "kpageflags",
+  "kpagecgroup",
+  "kmsg",
+  "vmallocinfo",
+  "slabinfo",
+  "modules",
+  "acpi",
+  "scsi",
+  "asound",
+  "driver",
+];
+
+/** The words that make the first process of a sandbox out of a forked launcher. */
+export function launchInstructions(options: LaunchOptions): string[] {
+  const { paths, template, memoryLayersMiB } = options;
+  const layers = template.overlays.map((overlay, index) => ({
+    ...overlay,
+    layer: join(paths.layers, `overlay${index}`),
+  }));
+  return [
+    ...["program", options.agent],
+    // Before anything is used that could be accounted.
+    ...options.joinFiles.flatMap((file) => ["join", file]),
+    "own-groups",
+    ...directory(paths.mountPoint),
+    ...directory(paths.layers),
+    ...(memoryLayersMiB === undefined
+      ? []
+      : ["tmpfs", paths.layers, "", `mode=700,size=${memoryLayersMiB}m`]),
+    ...rootOverlay(options),
+    ...layers.flatMap(({ layer }) => layerDirectories(layer)),
+    ...["root", paths.mountPoint],
+    ...template.binds.flatMap(({ target, source }) => ["bind", target, source, "rd"]),
+    ...layers.flatMap(({ target, lowers, layer }) => overlayOf(target, lowers, layer)),
+    ...devices(options.sharedMemoryMiB),
+    ...["proc", "/proc"],
+    ...READ_ONLY_PROC.flatMap((name) => ["read-only", `/proc/${name}`]),
+    ...HIDDEN_PROC.flatMap((name) => ["hide", `/proc/${name}`]),
+    "enter",
+    ...["hostname", options.hostname],
+    "loopback",
+    ...["files-limit", String(options.openFiles)],
+    ...(options.allowsSudo ? [] : ["no-new-privileges"]),
+    // Without no-new-privileges this takes a capability that the next one gives up.
+    "system-calls",
+    ...["capabilities", CAPABILITY_MASK.toString(16)],
+  ];
+}
+
+function rootOverlay({ paths, template, hostname, nameservers }: LaunchOptions): string[] {
+  const layer = join(paths.layers, "root");
+  const { upper } = layerPaths(layer);
+  return [
+    ...layerDirectories(layer),
+    ...directory(join(upper, "etc")),
+    ...["file", join(upper, "etc/hostname"), "644", `${hostname}\n`],
+    ...["file", join(upper, "etc/hosts"), "644", hostsFile(hostname)],
+    ...["file", join(upper, "etc/resolv.conf"), "644", resolverFile(nameservers)],
+    ...overlayOf(paths.mountPoint, template.lowers, layer),
+  ];
+}
+
+function hostsFile(hostname: string): string {
+  return `127.0.0.1\tlocalhost\n127.0.1.1\t${hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n`;
+}
+
+function resolverFile(nameservers: readonly string[]): string {
+  return nameservers.map((address) => `nameserver ${address}\n`).join("");
+}
+
+function layerPaths(layer: string): { readonly upper: string; readonly work: string } {
+  return { upper: join(layer, "upper"), work: join(layer, "work") };
+}
+
+function layerDirectories(layer: string): string[] {
+  const { upper, work } = layerPaths(layer);
+  return [...directory(layer), ...directory(upper), ...directory(work)];
+}
+
+function overlayOf(target: string, lowers: readonly string[], layer: string): string[] {
+  const { upper, work } = layerPaths(layer);
+  return ["overlay", target, lowers.join(":"), upper, work];
+}
+
+function devices(sharedMemoryMiB: number): string[] {
+  return [
+    ...["tmpfs", "/dev", "sx", "mode=755,size=64k,nr_inodes=256"],
+    ...DEVICES.flatMap(([name, major, minor]) => ["device", `/dev/${name}`, String(major), String(minor)]),
+    ...DEVICE_LINKS.flatMap(([name, target]) => ["link", `/dev/${name}`, target]),
+    ...directory("/dev/pts"),
+    ...["devpts", "/dev/pts"],
+    ...directory("/dev/shm"),
+    ...["tmpfs", "/dev/shm", "sd", `mode=1777,size=${sharedMemoryMiB}m`],
+  ];
+}
+
+function directory(path: string): string[] {
+  return ["directory", path, "755"];
+}

@@ -1,0 +1,162 @@
+import { spawn, type ChildProcess } from "node:child_process";
+import { once } from "node:events";
+import type { Socket } from "node:net";
+import { SandboxError } from "@coppice/core";
+
+const OPERATIONS = { lock: 1, launch: 2, end: 3, remove: 4, run: 5 } as const;
+type Operation = keyof typeof OPERATIONS;
+
+const HEADER_BYTES = 9;
+const FRAME_LIMIT_BYTES = 1 << 20;
+
+/** The first process of a sandbox, told from any later one of the same pid. */
+export interface Init {
+  readonly pid: number;
+  /** In clock ticks since the host was booted. */
+  readonly start: string;
+}
+
+/** How a program of the host ended, and what it wrote on both its outputs. */
+export interface HostRun {
+  readonly code: number;
+  readonly output: string;
+}
+
+interface Waiting {
+  resolve(texts: readonly string[]): void;
+  reject(error: Error): void;
+}
+
+/**
+ * The process that does on the host what needs a fork: its cost does not grow with the server's memory,
+ * and none of it is spent in the server. It ends with the server; sandboxes live on.
+ */
+export class Launcher {
+  readonly #child: ChildProcess;
+  readonly #socket: Socket;
+  readonly #waiting = new Map<number, Waiting>();
+  #received = Buffer.alloc(0);
+  #next = 1;
+  #failure: Error | undefined;
+
+  constructor(binary: string) {
+    this.#child = spawn(binary, [], {
+      stdio: ["ignore", "ignore", "inherit", "pipe"],
+      env: {},
+      // Out of reach of a terminal's Ctrl-C, which is for the server.
+      detached: true,
+    });
+    this.#socket = this.#child.stdio[3] as Socket;
+    this.#child.on("error", (error) => this.#fail(error));
+    this.#child.on("exit", () => this.#fail(new Error("the launcher has ended")));
+    this.#socket.on("error", (error) => this.#fail(error));
+    this.#socket.on("data", (data: Buffer) => this.#receive(data));
+    // It is there for the sandboxes, and does not keep a server alive that has nothing else to do.
+    this.#child.unref();
+    this.#socket.unref();
+  }
+
+  /** Holds a directory for this server until the launcher ends. @throws Error that says who has it. */
+  async lock(directory: string): Promise<void> {
+    await this.#ask("lock", [directory]);
+  }
+
+  /**
+   * Starts the first process of a sandbox.
+   * @param directory holds the files `agent.sock` and `init` of the sandbox afterwards.
+   * @throws Error that names the instruction that failed; then nothing runs.
+   */
+  async launch(directory: string, instructions: readonly string[]): Promise<Init> {
+    const [pid, start] = await this.#ask("launch", [directory, ...instructions]);
+    return { pid: Number(pid), start: start ?? "" };
+  }
+
+  /**
+   * Kills the first process of a sandbox, and with it all others. Resolves when they are gone; at once
+   * when they already are.
+   * @param thawFile of a version 1 freezer.
+   */
+  async end(init: Init, thawFile = ""): Promise<void> {
+    await this.#ask("end", [String(init.pid), init.start, thawFile]);
+  }
+
+  /** Removes files and trees that nobody else can change. Missing ones are fine. */
+  async remove(...paths: readonly string[]): Promise<void> {
+    await this.#ask("remove", paths);
+  }
+
+  /** Runs a program of the host. @param input at most 64 KiB. */
+  async run(argv: readonly string[], input = ""): Promise<HostRun> {
+    const [code, output] = await this.#ask("run", [input, ...argv]);
+    return { code: Number(code), output: output ?? "" };
+  }
+
+  /** Ends the process, and waits for that. */
+  async close(): Promise<void> {
+    this.#child.ref();
+    const { exitCode, signalCode, pid } = this.#child;
+    const hasEnded = exitCode !== null || signalCode !== null || pid === undefined;
+    const ended = hasEnded ? undefined : once(this.#child, "exit");
+    this.#socket.destroy();
+    await ended;
+  }
+
+  #ask(operation: Operation, texts: readonly string[]): Promise<readonly string[]> {
+    if (this.#failure !== undefined) {
+      return Promise.reject(new SandboxError("unavailable", this.#failure.message, { cause: this.#failure }));
+    }
+    const parts = texts.map((text) => Buffer.from(text));
+    const length = parts.reduce((sum, part) => sum + 4 + part.byteLength, HEADER_BYTES);
+    if (length > FRAME_LIMIT_BYTES || parts.some((part) => part.includes(0))) {
+      return Promise.reject(
+        new SandboxError("invalid_argument", `cannot ask the launcher to ${operation} that`),
+      );
+    }
+    const number = this.#next++;
+    const frame = Buffer.alloc(length);
+    frame.writeUInt32LE(length - 4, 0);
+    frame.writeUInt32LE(number, 4);
+    frame.writeUInt8(OPERATIONS[operation], 8);
+    let at = HEADER_BYTES;
+    for (const part of parts) {
+      at = frame.writeUInt32LE(part.byteLength, at);
+      at += part.copy(frame, at);
+    }
+    return new Promise((resolve, reject) => {
+      this.#waiting.set(number, { resolve, reject });
+      this.#socket.ref();
+      this.#socket.write(frame);
+    });
+  }
+
+  #receive(data: Buffer): void {
+    this.#received = Buffer.concat([this.#received, data]);
+    while (this.#received.byteLength >= 4) {
+      const length = 4 + this.#received.readUInt32LE(0);
+      if (this.#received.byteLength < length) break;
+      this.#settle(this.#received.subarray(0, length));
+      this.#received = this.#received.subarray(length);
+    }
+  }
+
+  #settle(frame: Buffer): void {
+    const number = frame.readUInt32LE(4);
+    const waiting = this.#waiting.get(number);
+    this.#waiting.delete(number);
+    if (this.#waiting.size === 0) this.#socket.unref();
+    const texts: string[] = [];
+    for (let at = HEADER_BYTES; at < frame.byteLength;) {
+      const end = at + 4 + frame.readUInt32LE(at);
+      texts.push(frame.toString("utf8", at + 4, end));
+      at = end;
+    }
+    if (frame.readUInt8(8) === 0) waiting?.resolve(texts);
+    else waiting?.reject(new Error(texts[0] ?? "the launcher does not say why"));
+  }
+
+  #fail(error: Error): void {
+    this.#failure ??= error;
+    for (const { reject } of this.#waiting.values()) reject(this.#failure);
+    this.#waiting.clear();
+  }
+}

@@ -1,0 +1,334 @@
+import { createHash } from "node:crypto";
+import { access, constants, mkdir, readdir } from "node:fs/promises";
+import { isAbsolute, join, resolve } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { AgentConnection, agentBinary } from "@coppice/agent";
+import { SandboxError, messageOf, type Logger } from "@coppice/core";
+import type { Sandbox, SandboxBackend, SandboxSpec } from "@coppice/core/backend";
+import { connectAgent } from "./connect-agent.js";
+import { ControlGroup, ControlGroups } from "./control-groups.js";
+import { type SandboxPaths, launchInstructions, sandboxPaths } from "./launch-instructions.js";
+import { Launcher } from "./launcher.js";
+import { launcherBinary } from "./launcher-binary.js";
+import { NamespaceSandbox } from "./namespace-sandbox.js";
+import type { LinuxNamespacesSettings } from "./linux-namespaces-config.js";
+import type { PreparedTemplate } from "./prepared-template.js";
+import {
+  type FullLimits,
+  type SandboxFacts,
+  isAlive,
+  readFacts,
+  readInit,
+  writeFacts,
+} from "./sandbox-record.js";
+import { Templates } from "./templates.js";
+
+/** What there is once the backend was opened. */
+interface Opened {
+  readonly launcher: Launcher;
+  readonly groups: ControlGroups;
+  readonly templates: Templates;
+  readonly agent: string;
+  /** Whether what sandboxes change has to be kept in memory. */
+  readonly keepsLayersInMemory: boolean;
+}
+
+const LOCK_ATTEMPTS = 50;
+const LOCK_PAUSE_MS = 20;
+const ADOPTION_TIMEOUT_MS = 5_000;
+
+/** Makes sandboxes out of namespaces, an overlay file system and control groups, with an agent as first process. */
+export class LinuxNamespacesBackend implements SandboxBackend {
+  readonly name = "linux-namespaces";
+  readonly isolated = true;
+  readonly #settings: LinuxNamespacesSettings;
+  readonly #log: Logger;
+  readonly #directory: string;
+  readonly #alive = new Map<string, NamespaceSandbox>();
+  #opening: Promise<Opened> | undefined;
+
+  constructor(settings: LinuxNamespacesSettings, log: Logger) {
+    this.#settings = settings;
+    this.#log = log;
+    this.#directory = resolve(settings.directory);
+  }
+
+  async check(): Promise<void> {
+    const problems = await this.#problems();
+    if (problems.length === 0) {
+      await this.#open().catch((error: unknown) => problems.push(messageOf(error)));
+    }
+    if (problems.length === 0) return;
+    const message = `linux-namespaces cannot use this host: ${problems.join("; ")}`;
+    throw new SandboxError("failed_precondition", message);
+  }
+
+  async provision(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
+    signal.throwIfAborted();
+    const opened = await this.#open();
+    const template = await opened.templates.get(spec.template);
+    const paths = sandboxPaths(join(this.#directory, "sandboxes", spec.id));
+    const limits = this.#limitsOf(spec);
+    await mkdir(paths.directory, { mode: 0o700 });
+    let group: ControlGroup | undefined;
+    try {
+      group = await opened.groups.create(spec.id, limits);
+      const facts: SandboxFacts = {
+        id: spec.id,
+        template: spec.template,
+        lowers: [...template.lowers, ...template.overlays.flatMap(({ lowers }) => lowers)],
+        user: opened.templates.userOf(spec.template),
+        limits,
+        groups: group.record,
+        memoryLayersMiB: opened.keepsLayersInMemory ? limits.diskMiB : undefined,
+        hasEgress: false,
+      };
+      await writeFacts(paths, facts);
+      signal.throwIfAborted();
+      await opened.launcher.launch(
+        paths.directory,
+        this.#instructions(opened, { paths, template, facts, group }),
+      );
+      const sandbox = await this.#connect(opened, { paths, facts, group }, signal);
+      signal.throwIfAborted();
+      return sandbox;
+    } catch (error) {
+      await this.#clear(opened, paths, group);
+      throw error;
+    }
+  }
+
+  async recover(): Promise<readonly Sandbox[]> {
+    const opened = await this.#open();
+    const parent = join(this.#directory, "sandboxes");
+    const recovered: Sandbox[] = [];
+    for (const id of await readdir(parent)) {
+      if (this.#alive.has(id)) continue;
+      const paths = sandboxPaths(join(parent, id));
+      const sandbox = await this.#adopt(opened, paths);
+      if (sandbox !== undefined) recovered.push(sandbox);
+    }
+    await opened.groups.removeOthers(new Set(this.#alive.keys()));
+    await opened.templates.removeUnused(await this.#lowersInUse());
+    return recovered;
+  }
+
+  /** Leaves sandboxes that are still alive to the next server, and gives back the rest. */
+  async close(): Promise<void> {
+    const opened = await this.#opening?.catch(() => undefined);
+    await Promise.all([...this.#alive.values()].map((sandbox) => sandbox.leave()));
+    this.#alive.clear();
+    await opened?.groups.close();
+    await opened?.launcher.close();
+    this.#opening = undefined;
+  }
+
+  /** How many sandboxes there are, for who looks for leaks. */
+  get aliveCount(): number {
+    return this.#alive.size;
+  }
+
+  #limitsOf({ limits }: SandboxSpec): FullLimits {
+    const defaults = this.#settings.limits;
+    return {
+      cpuCount: limits.cpuCount ?? defaults.cpuCount,
+      memoryMiB: limits.memoryMiB ?? defaults.memoryMiB,
+      diskMiB: limits.diskMiB ?? defaults.diskMiB,
+      processes: limits.processes ?? defaults.processes,
+    };
+  }
+
+  #instructions(
+    opened: Opened,
+    sandbox: {
+      readonly paths: SandboxPaths;
+      readonly template: PreparedTemplate;
+      readonly facts: SandboxFacts;
+      readonly group: ControlGroup;
+    },
+  ): string[] {
+    const { facts, group, paths, template } = sandbox;
+    return launchInstructions({
+      paths,
+      template,
+      hostname: facts.id,
+      joinFiles: group.joinFiles,
+      agent: opened.agent,
+      openFiles: this.#settings.limits.openFiles,
+      sharedMemoryMiB: Math.max(1, Math.floor(facts.limits.memoryMiB / 2)),
+      allowsSudo: this.#settings.sudo,
+      memoryLayersMiB: facts.memoryLayersMiB,
+      nameservers: [],
+    });
+  }
+
+  async #connect(
+    opened: Opened,
+    sandbox: { readonly paths: SandboxPaths; readonly facts: SandboxFacts; readonly group: ControlGroup },
+    signal: AbortSignal,
+  ): Promise<NamespaceSandbox> {
+    const { facts, group, paths } = sandbox;
+    const stream = await connectAgent(paths.socket, signal);
+    const agent = await AgentConnection.open(stream, { defaultUser: facts.user });
+    const made = new NamespaceSandbox({
+      facts,
+      paths,
+      group,
+      agent,
+      launcher: opened.launcher,
+      diskScanEntries: this.#settings.diskScanEntries,
+      log: this.#log,
+      disconnect: () => Promise.resolve(),
+      onDestroyed: () => this.#alive.delete(facts.id),
+    });
+    this.#alive.set(facts.id, made);
+    return made;
+  }
+
+  /** Takes over a sandbox of an earlier server, or clears away what is left of it. */
+  async #adopt(opened: Opened, paths: SandboxPaths): Promise<NamespaceSandbox | undefined> {
+    const facts = await readFacts(paths);
+    const init = await readInit(paths);
+    const group = new ControlGroup(facts?.groups ?? {});
+    if (facts !== undefined && init !== undefined && (await isAlive(init))) {
+      try {
+        // A server may have ended in the middle of a pause; the agent answers only when it can run.
+        if (group.canFreeze) await group.thaw();
+        return await this.#connect(opened, { paths, facts, group }, AbortSignal.timeout(ADOPTION_TIMEOUT_MS));
+      } catch (error) {
+        this.#log.warn({ sandbox: facts.id, err: error }, "a sandbox does not answer and is removed");
+      }
+    }
+    await this.#clear(opened, paths, group);
+    return undefined;
+  }
+
+  /** Removes a sandbox that nobody is connected to, whatever there is of it. */
+  async #clear(opened: Opened, paths: SandboxPaths, group: ControlGroup | undefined): Promise<void> {
+    const init = await readInit(paths);
+    if (init !== undefined) await opened.launcher.end(init, group?.thawFile);
+    await group?.remove();
+    await opened.launcher.remove(paths.directory);
+  }
+
+  async #lowersInUse(): Promise<Set<string>> {
+    const paths = new Set<string>();
+    for (const id of this.#alive.keys()) {
+      const facts = await readFacts(sandboxPaths(join(this.#directory, "sandboxes", id)));
+      for (const lower of facts?.lowers ?? []) paths.add(lower);
+    }
+    return paths;
+  }
+
+  async #problems(): Promise<string[]> {
+    const problems: string[] = [];
+    if (process.platform !== "linux") return ["it needs Linux"];
+    if (process.getuid?.() !== 0) problems.push("the server has to run as root");
+    if (agentBinary() === undefined) {
+      problems.push(
+        "the agent has not been built: install a C compiler (gcc, musl-tools or clang) and run set-up",
+      );
+    }
+    if (/[\\:,\s]/.test(this.#directory)) {
+      problems.push(`directory '${this.#directory}' must not contain spaces, commas, colons or backslashes`);
+    }
+    for (const name of ["mnt", "pid", "uts", "ipc", "net", "cgroup"]) {
+      const path = `/proc/self/ns/${name}`;
+      const isThere = await access(path, constants.F_OK).then(
+        () => true,
+        () => false,
+      );
+      if (!isThere) problems.push(`the kernel has no ${name} namespaces`);
+    }
+    return problems;
+  }
+
+  #open(): Promise<Opened> {
+    this.#opening ??= this.#reallyOpen().catch((error: unknown) => {
+      this.#opening = undefined;
+      throw error;
+    });
+    return this.#opening;
+  }
+
+  async #reallyOpen(): Promise<Opened> {
+    const agent = agentBinary();
+    if (agent === undefined || !isAbsolute(agent)) throw new Error("the agent has not been built");
+    await mkdir(join(this.#directory, "sandboxes"), { recursive: true, mode: 0o700 });
+    const launcher = new Launcher(await launcherBinary(join(this.#directory, "programs")));
+    try {
+      await lock(launcher, this.#directory);
+      const groups = await ControlGroups.find(`coppice-${digestOf(this.#directory)}`);
+      const templates = new Templates({
+        parent: join(this.#directory, "templates"),
+        settings: this.#settings,
+        remove: (...paths) => launcher.remove(...paths),
+      });
+      await templates.prepare();
+      const keepsLayersInMemory = await this.#mustKeepLayersInMemory(launcher);
+      const controllers = Object.fromEntries(groups.found);
+      this.#log.info({ controllers, keepsLayersInMemory }, "linux-namespaces is ready");
+      return { launcher, groups, templates, agent, keepsLayersInMemory };
+    } catch (error) {
+      await launcher.close();
+      throw error;
+    }
+  }
+
+  /** Tries an overlay on the file system of the directory, in a namespace that ends with the try. */
+  async #mustKeepLayersInMemory(launcher: Launcher): Promise<boolean> {
+    const { layers } = this.#settings;
+    const trial = sandboxPaths(join(this.#directory, "trial"));
+    await launcher.remove(trial.directory);
+    await mkdir(trial.directory, { mode: 0o700 });
+    const directories = ["lower", "upper", "work", "root"].map((name) => join(trial.directory, name));
+    const [lower = "", upper = "", work = "", root = ""] = directories;
+    const make = directories.flatMap((path) => ["directory", path, "755"]);
+    const attempt = async (words: readonly string[]): Promise<string | undefined> => {
+      try {
+        const init = await launcher.launch(trial.directory, words);
+        await launcher.end(init);
+        return undefined;
+      } catch (error) {
+        return messageOf(error);
+      } finally {
+        await launcher.remove(trial.directory);
+        await mkdir(trial.directory, { mode: 0o700 });
+      }
+    };
+    try {
+      const overlay = [...make, "overlay", root, lower, upper, work];
+      const onDisk = layers === "memory" ? "not wanted" : await attempt(overlay);
+      if (onDisk === undefined) return false;
+      if (layers === "disk") throw new Error(`no overlay on ${this.#directory}: ${onDisk}`);
+      const inMemory = await attempt(["tmpfs", trial.directory, "", "", ...overlay]);
+      if (inMemory !== undefined) throw new Error(`no overlay file system: ${inMemory}`);
+      if (layers === "auto") {
+        const fields = { directory: this.#directory, reason: onDisk };
+        this.#log.warn(fields, "sandboxes keep their files in memory: no overlay on this file system");
+      }
+      return true;
+    } finally {
+      await launcher.remove(trial.directory);
+    }
+  }
+}
+
+/** Waits a little for the launcher of a server that has just ended. */
+async function lock(launcher: Launcher, directory: string): Promise<void> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      await launcher.lock(directory);
+      return;
+    } catch (error) {
+      if (attempt === LOCK_ATTEMPTS) {
+        throw new Error(`directory ${directory} cannot be used: ${messageOf(error)}`, { cause: error });
+      }
+      await sleep(LOCK_PAUSE_MS);
+    }
+  }
+}
+
+function digestOf(text: string): string {
+  return createHash("sha256").update(text).digest("hex").slice(0, 8);
+}

@@ -1,0 +1,60 @@
+import { z } from "zod";
+
+const templateSettings = z.discriminatedUnion("kind", [
+  z.strictObject({
+    kind: z.literal("base").describe("This host's /usr with an /etc of its own"),
+    python: z
+      .string()
+      .min(1)
+      .optional()
+      .describe("Interpreter on this host, with ipykernel, that its sandboxes get as `python3`"),
+  }),
+  z.strictObject({
+    kind: z.literal("directory").describe("Any root file system"),
+    path: z.string().min(1).describe("Where it is on this host; it is never changed"),
+    user: z.string().min(1).default("user").describe("Default account, made where it is missing"),
+  }),
+]);
+
+export const linuxNamespacesConfig = z.strictObject({
+  directory: z
+    .string()
+    .min(1)
+    .default("/var/lib/coppice/linux-namespaces")
+    .describe("Where sandboxes are kept, outlasting restarts; one server at a time uses it"),
+  python: z
+    .string()
+    .min(1)
+    .default("python3")
+    .describe("Interpreter on this host, with ipykernel, for the template code-interpreter-v1"),
+  templates: z
+    .record(z.string(), templateSettings)
+    .default({})
+    .describe("Further templates by name; base and code-interpreter-v1 are there unless named here"),
+  sudo: z
+    .boolean()
+    .default(true)
+    .describe("Let the default user become root inside by sudo; false sets no_new_privs"),
+  layers: z
+    .enum(["auto", "disk", "memory"])
+    .default("auto")
+    .describe("Where sandboxes keep what they change: memory counts against their memory limit"),
+  limits: z
+    .strictObject({
+      cpuCount: z.number().positive().default(2).describe("CPUs"),
+      memoryMiB: z.int().min(16).default(1024).describe("Memory in MiB, shared memory included"),
+      diskMiB: z.int().min(16).default(10_240).describe("Disk in MiB"),
+      processes: z.int().min(16).default(512).describe("Processes and threads at one time"),
+      openFiles: z.int().min(64).default(65_536).describe("Open files of one process"),
+    })
+    .prefault({})
+    .describe("What a sandbox gets where neither its creator nor its template says"),
+  diskScanEntries: z
+    .int()
+    .min(0)
+    .default(20_000)
+    .describe("How many files are looked at, at most, to tell how much disk a sandbox uses"),
+});
+
+/** The parsed settings of the plugin. */
+export type LinuxNamespacesSettings = z.infer<typeof linuxNamespacesConfig>;

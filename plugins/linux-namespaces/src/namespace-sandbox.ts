@@ -1,0 +1,156 @@
+import type { Duplex } from "node:stream";
+import { statfs } from "node:fs/promises";
+import { availableParallelism, totalmem } from "node:os";
+import type { AgentConnection } from "@coppice/agent";
+import { SandboxError, type Logger } from "@coppice/core";
+import type { Command, Files, Process, Sandbox, SandboxId, Stats, User } from "@coppice/core/backend";
+import type { ControlGroup, GroupUsage } from "./control-groups.js";
+import { diskUsage } from "./disk-usage.js";
+import type { SandboxPaths } from "./launch-instructions.js";
+import type { Launcher } from "./launcher.js";
+import { type SandboxFacts, readInit } from "./sandbox-record.js";
+
+export interface NamespaceSandboxOptions {
+  readonly facts: SandboxFacts;
+  readonly paths: SandboxPaths;
+  readonly group: ControlGroup;
+  readonly launcher: Launcher;
+  readonly agent: AgentConnection;
+  readonly diskScanEntries: number;
+  readonly log: Logger;
+  /** Takes away what of the host's network is the sandbox's. */
+  readonly disconnect: () => Promise<void>;
+  readonly onDestroyed: () => void;
+}
+
+const MEBIBYTE = 2 ** 20;
+
+/** A sandbox whose first process is an agent, to which this server is connected. */
+export class NamespaceSandbox implements Sandbox {
+  readonly id: SandboxId;
+  readonly files: Files;
+  readonly pausing?: { pause(): Promise<void>; resume(): Promise<void> };
+  readonly #options: NamespaceSandboxOptions;
+  #isDestroyed = false;
+  #destroying: Promise<void> | undefined;
+  #lastUsage: { readonly atMs: number; readonly cpuMicros: number };
+  #reportedKills = 0;
+
+  constructor(options: NamespaceSandboxOptions) {
+    const { facts, group } = options;
+    this.id = facts.id;
+    this.files = options.agent.files;
+    this.#options = options;
+    this.#lastUsage = { atMs: performance.now(), cpuMicros: 0 };
+    if (group.canFreeze) this.pausing = { pause: () => this.#pause(), resume: () => this.#resume() };
+  }
+
+  async spawn(command: Command): Promise<Process> {
+    const started = await this.#agent.spawn(command);
+    void started.exit.then(async ({ signal }) => {
+      if (signal === "SIGKILL") await this.#reportMemoryKills();
+    });
+    return started;
+  }
+
+  async user(name?: string): Promise<User> {
+    return this.#agent.user(name);
+  }
+
+  async dial(port: number, signal: AbortSignal): Promise<Duplex> {
+    return this.#agent.dial(port, signal);
+  }
+
+  async stats(): Promise<Stats> {
+    const { facts, group, paths, diskScanEntries } = this.#options;
+    void this.#agent;
+    const { limits } = facts;
+    const usage = await group.usage();
+    const hasMemoryLimit = group.record["memory"] !== undefined;
+    const memoryTotalBytes = hasMemoryLimit ? Math.min(limits.memoryMiB * MEBIBYTE, totalmem()) : totalmem();
+    const disk = await this.#disk(paths, diskScanEntries);
+    return {
+      cpuCount: limits.cpuCount,
+      cpuUsedPercent: this.#cpuSinceLast(usage),
+      memoryUsedBytes: Math.min(usage.memoryBytes ?? 0, memoryTotalBytes),
+      memoryTotalBytes,
+      memoryCacheBytes: usage.memoryCacheBytes ?? 0,
+      ...disk,
+    };
+  }
+
+  async destroy(): Promise<void> {
+    this.#destroying ??= this.#destroy().catch((error: unknown) => {
+      // What failed may work the next time.
+      this.#destroying = undefined;
+      throw error;
+    });
+    return this.#destroying;
+  }
+
+  /** Leaves the sandbox as it is, for a server that comes later. */
+  async leave(): Promise<void> {
+    await this.#options.agent.close();
+  }
+
+  async #destroy(): Promise<void> {
+    const { agent, group, launcher, paths, disconnect, onDestroyed } = this.#options;
+    this.#isDestroyed = true;
+    const init = await readInit(paths);
+    if (init !== undefined) await launcher.end(init, group.thawFile);
+    // Its end is what the operations that are under way are told of.
+    await agent.closed;
+    await Promise.all([group.remove(), disconnect(), launcher.remove(paths.directory)]);
+    onDestroyed();
+  }
+
+  async #pause(): Promise<void> {
+    void this.#agent;
+    await this.#options.group.freeze();
+  }
+
+  async #resume(): Promise<void> {
+    void this.#agent;
+    await this.#options.group.thaw();
+  }
+
+  async #disk(
+    paths: SandboxPaths,
+    entriesLimit: number,
+  ): Promise<Pick<Stats, "diskUsedBytes" | "diskTotalBytes">> {
+    const { facts } = this.#options;
+    const total = facts.limits.diskMiB * MEBIBYTE;
+    if (facts.memoryLayersMiB === undefined) {
+      const used = await diskUsage(paths.layers, entriesLimit);
+      return { diskUsedBytes: Math.min(used, total), diskTotalBytes: total };
+    }
+    // Only its own namespace shows what it keeps in memory.
+    const init = await readInit(paths);
+    const { blocks, bavail, bsize } = await statfs(`/proc/${init?.pid ?? 0}/root/`);
+    return { diskUsedBytes: (blocks - bavail) * bsize, diskTotalBytes: blocks * bsize };
+  }
+
+  #cpuSinceLast({ cpuMicros = 0 }: GroupUsage): number {
+    const last = this.#lastUsage;
+    this.#lastUsage = { atMs: performance.now(), cpuMicros };
+    const elapsedMicros = (this.#lastUsage.atMs - last.atMs) * 1_000;
+    if (elapsedMicros <= 0) return 0;
+    const most = 100 * Math.min(this.#options.facts.limits.cpuCount, availableParallelism());
+    return Math.min(most, Math.max(0, (100 * (cpuMicros - last.cpuMicros)) / elapsedMicros));
+  }
+
+  async #reportMemoryKills(): Promise<void> {
+    if (this.#isDestroyed) return;
+    const { outOfMemoryKills } = await this.#options.group.usage();
+    if (outOfMemoryKills <= this.#reportedKills) return;
+    this.#reportedKills = outOfMemoryKills;
+    const { log, facts } = this.#options;
+    const fields = { sandbox: this.id, memoryMiB: facts.limits.memoryMiB, kills: outOfMemoryKills };
+    log.warn(fields, "a sandbox reached its memory limit and a process in it was killed");
+  }
+
+  get #agent(): AgentConnection {
+    if (this.#isDestroyed) throw new SandboxError("unavailable", "the sandbox has ended");
+    return this.#options.agent;
+  }
+}

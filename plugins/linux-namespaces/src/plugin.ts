@@ -1,0 +1,15 @@
+import { Backends, definePlugin } from "@coppice/core";
+import { LinuxNamespacesBackend } from "./linux-namespaces-backend.js";
+import { linuxNamespacesConfig } from "./linux-namespaces-config.js";
+
+/** A backend for Linux hosts: each sandbox has its own root, processes, network and limits. */
+export const plugin = definePlugin({
+  name: "linux-namespaces",
+  config: linuxNamespacesConfig,
+  requires: { backends: Backends },
+  setup(plugin, { backends }) {
+    const backend = new LinuxNamespacesBackend(plugin.config, plugin.log);
+    plugin.onStop(() => backend.close());
+    backends.add(backend);
+  },
+});

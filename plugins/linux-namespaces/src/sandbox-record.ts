@@ -1,0 +1,51 @@
+import { readFile, rename, writeFile } from "node:fs/promises";
+import type { Limits, SandboxId } from "@coppice/core/backend";
+import type { GroupRecord } from "./control-groups.js";
+import type { SandboxPaths } from "./launch-instructions.js";
+import type { Init } from "./launcher.js";
+
+/** Limits without gaps. */
+export type FullLimits = { readonly [K in keyof Limits]-?: number };
+
+/** What a server has to know to take over a sandbox of an earlier one. Written before anything is made. */
+export interface SandboxFacts {
+  readonly id: SandboxId;
+  readonly template: string;
+  /** Host paths of what its root consists of. */
+  readonly lowers: readonly string[];
+  readonly user: string;
+  readonly limits: FullLimits;
+  readonly groups: GroupRecord;
+  /** Kept in memory, size in MiB, or undefined where it is on the disk. */
+  readonly memoryLayersMiB?: number | undefined;
+  readonly hasEgress: boolean;
+}
+
+export async function writeFacts(paths: SandboxPaths, facts: SandboxFacts): Promise<void> {
+  await writeFile(`${paths.record}.new`, JSON.stringify(facts), { mode: 0o600 });
+  await rename(`${paths.record}.new`, paths.record);
+}
+
+/** Undefined when it was never written whole. */
+export async function readFacts(paths: SandboxPaths): Promise<SandboxFacts | undefined> {
+  try {
+    return JSON.parse(await readFile(paths.record, "utf8")) as SandboxFacts;
+  } catch {
+    return undefined;
+  }
+}
+
+/** Its first process, as the launcher wrote it down; undefined when it never got that far. */
+export async function readInit(paths: SandboxPaths): Promise<Init | undefined> {
+  const text = await readFile(paths.init, "utf8").catch(() => "");
+  const [, pid, start] = /^(\d+) (\d+)\n$/.exec(text) ?? [];
+  return pid === undefined || start === undefined ? undefined : { pid: Number(pid), start };
+}
+
+/** Whether the very same process still runs. A dead one that nobody has waited for yet does not. */
+export async function isAlive({ pid, start }: Init): Promise<boolean> {
+  const text = await readFile(`/proc/${pid}/stat`, "latin1").catch(() => "");
+  // The program's name is in parentheses and may hold anything.
+  const fields = text.slice(text.lastIndexOf(")") + 2).split(" ");
+  return fields[19] === start && fields[0] !== "Z" && fields[0] !== "X";
+}

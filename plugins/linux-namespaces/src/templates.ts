@@ -1,0 +1,93 @@
+import { mkdir, readdir } from "node:fs/promises";
+import { basename, dirname, join } from "node:path";
+import { SandboxError, messageOf } from "@coppice/core";
+import { prepareBaseTemplate } from "./base-template.js";
+import { prepareDirectoryTemplate } from "./directory-template.js";
+import { askPython } from "./host-python.js";
+import type { LinuxNamespacesSettings } from "./linux-namespaces-config.js";
+import type { PreparedTemplate } from "./prepared-template.js";
+
+type TemplateSettings = LinuxNamespacesSettings["templates"][string];
+
+export interface TemplatesOptions {
+  /** Directory on the host in which they are kept. */
+  readonly parent: string;
+  readonly settings: LinuxNamespacesSettings;
+  readonly remove: (...paths: readonly string[]) => Promise<void>;
+}
+
+const BASE_USER = "user";
+
+/** The templates of this backend, each made once. */
+export class Templates {
+  readonly #options: TemplatesOptions;
+  readonly #settings: ReadonlyMap<string, TemplateSettings>;
+  readonly #prepared = new Map<string, Promise<PreparedTemplate>>();
+
+  constructor(options: TemplatesOptions) {
+    this.#options = options;
+    this.#settings = new Map(
+      Object.entries({
+        "base": { kind: "base" },
+        "code-interpreter-v1": { kind: "base", python: options.settings.python },
+        ...options.settings.templates,
+      } satisfies Record<string, TemplateSettings>),
+    );
+  }
+
+  /** Makes those whose making can only fail by what this host lacks. */
+  async prepare(): Promise<void> {
+    await mkdir(this.#options.parent, { recursive: true, mode: 0o700 });
+    await this.get("base");
+  }
+
+  /** @throws SandboxError not_found, failed_precondition when this host lacks what it is made of. */
+  async get(name: string): Promise<PreparedTemplate> {
+    const settings = this.#settings.get(name);
+    if (settings === undefined) {
+      throw new SandboxError("not_found", `linux-namespaces has no template '${name}'`);
+    }
+    const preparing = this.#prepared.get(name) ?? this.#make(name, settings);
+    this.#prepared.set(name, preparing);
+    try {
+      return await preparing;
+    } catch (error) {
+      this.#prepared.delete(name);
+      throw new SandboxError("failed_precondition", messageOf(error), { cause: error });
+    }
+  }
+
+  /** The default account of a template's sandboxes. */
+  userOf(name: string): string {
+    const settings = this.#settings.get(name);
+    return settings?.kind === "directory" ? settings.user : BASE_USER;
+  }
+
+  /** Removes what was made for this host as it was earlier, where no sandbox is left of that. */
+  async removeUnused(lowersInUse: ReadonlySet<string>): Promise<void> {
+    const { parent, remove } = this.#options;
+    const used = new Set([...lowersInUse].map((lower) => basename(dirname(lower))));
+    for (const name of this.#settings.keys()) {
+      const template = await this.get(name).catch(() => undefined);
+      for (const lower of template?.lowers ?? []) used.add(basename(dirname(lower)));
+    }
+    const unused = (await readdir(parent)).filter((name) => !used.has(name));
+    if (unused.length > 0) await remove(...unused.map((name) => join(parent, name)));
+  }
+
+  async #make(name: string, settings: TemplateSettings): Promise<PreparedTemplate> {
+    const { parent } = this.#options;
+    if (settings.kind === "directory") {
+      return prepareDirectoryTemplate({ name, parent, directory: settings.path, user: settings.user });
+    }
+    const { python } = settings;
+    const found = python === undefined ? undefined : await describePython(name, python);
+    return prepareBaseTemplate({ name: name.replaceAll("/", "_"), parent, python: found });
+  }
+}
+
+async function describePython(template: string, interpreter: string): ReturnType<typeof askPython> {
+  return askPython(interpreter).catch((error: unknown) => {
+    throw new Error(`template '${template}' needs Python, but ${interpreter} fails: ${messageOf(error)}`);
+  });
+}

@@ -1,0 +1,71 @@
+import { mkdtemp, readFile, readdir, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { Logger } from "@coppice/core";
+import { agentBinary } from "@coppice/agent";
+import type { z } from "zod";
+import { LinuxNamespacesBackend } from "./linux-namespaces-backend.js";
+import { linuxNamespacesConfig } from "./linux-namespaces-config.js";
+
+/** Why no sandbox can be made here; undefined when one can. */
+export function reasonToSkip(): string | undefined {
+  if (process.platform !== "linux") return "linux-namespaces needs Linux";
+  if (process.getuid?.() !== 0) return "linux-namespaces needs root";
+  if (agentBinary() === undefined) return "the agent has not been built: there is no C compiler";
+  return undefined;
+}
+
+/** A backend in a directory of its own, for tests. */
+export interface TestBackend extends AsyncDisposable {
+  readonly backend: LinuxNamespacesBackend;
+  readonly directory: string;
+  /** What of sandboxes is still on this host, in words. */
+  leaks(): Promise<readonly string[]>;
+}
+
+const silent = { info: () => undefined, warn: () => undefined } as unknown as Logger;
+
+export async function openTestBackend(
+  settings: Partial<z.input<typeof linuxNamespacesConfig>> = {},
+): Promise<TestBackend> {
+  const directory = await mkdtemp(join(tmpdir(), "coppice-namespaces-"));
+  const python = process.env["COPPICE_PYTHON"] ?? "python3";
+  const backend = new LinuxNamespacesBackend(
+    linuxNamespacesConfig.parse({ directory, python, ...settings }),
+    silent,
+  );
+  return {
+    backend,
+    directory,
+    leaks: () => leaksOf(directory),
+    async [Symbol.asyncDispose]() {
+      for (const sandbox of await backend.recover().catch(() => [])) await sandbox.destroy();
+      await backend.close();
+      await rm(directory, { recursive: true });
+    },
+  };
+}
+
+async function leaksOf(directory: string): Promise<string[]> {
+  const names = await readdir(join(directory, "sandboxes"));
+  const mounts = (await readFile("/proc/self/mountinfo", "utf8")).split("\n");
+  return [
+    ...names.map((name) => `directory ${name}`),
+    ...mounts.filter((line) => line.includes(directory)).map((line) => `mount ${line}`),
+    ...(await groupsOf(names)),
+  ];
+}
+
+async function groupsOf(names: readonly string[]): Promise<string[]> {
+  const text = await readFile("/proc/self/mountinfo", "utf8");
+  const mounts = text.split("\n").filter((line) => / - cgroup2? /.test(line));
+  const found: string[] = [];
+  for (const line of mounts) {
+    const path = line.split(" ")[4] ?? "";
+    for (const name of names) {
+      const entries = await readdir(path, { recursive: true }).catch(() => []);
+      found.push(...entries.filter((entry) => entry.endsWith(`/${name}`)).map((entry) => `group ${entry}`));
+    }
+  }
+  return found;
+}
