@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -583,15 +584,33 @@ static void raise_descriptor_limit(void) {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+/** Runs a program with a listening socket as descriptor 3: the agent itself, mostly, wherever that takes it. */
+static _Noreturn void bind_and_run(const char *path, char **words) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  if (strlen(path) >= sizeof address.sun_path) fail("the path of the socket is too long");
+  strcpy(address.sun_path, path);
+  int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+  // Nobody but its owner may connect, from the beginning.
+  mode_t mask = umask(0177);
+  unlink(path);
+  if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) < 0 || listen(fd, 16) < 0) fail("cannot listen");
+  umask(mask);
+  if (fd != 3 && dup2(fd, 3) < 0) fail("cannot listen");
+  if (fd != 3) close(fd);
+  execvp(words[0], words);
+  fail("the program cannot be run");
+}
+
 int main(int count, char **words) {
   const char *root = "/";
+  if (count >= 4 && strcmp(words[1], "bind") == 0) bind_and_run(words[2], words + 3);
   if (count == 5 && strcmp(words[1], "--root") == 0) {
     root = words[2];
     words += 2;
     count -= 2;
   }
   if (count != 3 || (strcmp(words[1], "pair") != 0 && strcmp(words[1], "listen") != 0)) {
-    fail("usage: coppice-agent [--root DIRECTORY] pair|listen DESCRIPTOR");
+    fail("usage: coppice-agent [--root DIRECTORY] pair|listen DESCRIPTOR, or bind PATH PROGRAM [WORD ...]");
   }
   bool is_listening = strcmp(words[1], "listen") == 0;
   int fd = claim_descriptor(words[2]);

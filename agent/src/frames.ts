@@ -128,6 +128,10 @@ export class PayloadReader {
     return this.#bytes.toString("utf8", start, start + length);
   }
 
+  skip(count: number): void {
+    this.#advance(count);
+  }
+
   rest(): Buffer {
     return this.#bytes.subarray(this.#advance(this.#bytes.byteLength - this.#position));
   }

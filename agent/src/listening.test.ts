@@ -1,0 +1,144 @@
+import assert from "node:assert/strict";
+import { readdirSync } from "node:fs";
+import { text } from "node:stream/consumers";
+import { describe, it } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import { withoutBinary, withoutRoot } from "./testing/agent-kinds.js";
+import { eventually, isRunning } from "./testing/eventually.js";
+import { startListeningAgent } from "./testing/listening-agent.js";
+import { env, finish, run, shell } from "./testing/run.js";
+
+describe("an agent that listens", { skip: withoutBinary }, () => {
+  it("keeps processes, their output and how they ended for the next server", async () => {
+    await using agent = await startListeningAgent();
+    const first = await agent.connect();
+    const ended = await first.spawn({
+      path: "sh",
+      args: ["-c", "sleep 0.1; echo out; exit 43"],
+      env,
+      cwd: "/",
+      label: "one",
+    });
+    const script = "read line; echo got $line; exit 7";
+    const waiting = await first.spawn({ path: "sh", args: ["-c", script], env, cwd: "/", label: "two" });
+    const busy = await first.spawn({
+      path: "sh",
+      args: ["-c", "sleep 0.1; head -c 1000000 /dev/zero"],
+      env,
+      cwd: "/",
+    });
+    await first.close();
+    await sleep(200);
+    assert.ok(isRunning(waiting.pid));
+    assert.ok(isRunning(busy.pid), "nobody reads, so it waits");
+
+    await using second = Object.assign(await agent.connect(), {
+      [Symbol.asyncDispose]: () => second.close(),
+    });
+    const found = await second.processes();
+    assert.deepEqual(
+      found.map(({ pid, label }) => [pid, label]),
+      [
+        [ended.pid, "one"],
+        [waiting.pid, "two"],
+        [busy.pid, ""],
+      ],
+    );
+    const [one, two, three] = found;
+    assert.ok(one && two && three);
+    assert.deepEqual(await one.exit, { code: 43 });
+    assert.equal((await finish(one)).stdout.toString(), "out\n");
+    await two.write(Buffer.from("this\n"));
+    const answer = await finish(two);
+    assert.equal(answer.stdout.toString(), "got this\n");
+    assert.deepEqual(answer.exit, { code: 7 });
+    assert.equal((await finish(three)).stdout.byteLength, 1_000_000);
+
+    const third = await agent.connect();
+    assert.deepEqual(await third.processes(), [], "what was read to its end is forgotten");
+    await third.close();
+  });
+
+  it("forgets nothing that was not acknowledged, and takes the newer of two servers", async () => {
+    await using agent = await startListeningAgent();
+    const first = await agent.connect();
+    const started = await first.spawn({ path: "sleep", args: ["300"], env, cwd: "/", label: "kept" });
+    const second = await agent.connect();
+    await first.closed;
+    assert.equal((await second.processes())[0]?.pid, started.pid);
+    assert.deepEqual((await run(second, "true")).exit, { code: 0 });
+    await second.close();
+    const third = await agent.connect();
+    const [kept] = await third.processes();
+    assert.ok(kept);
+    await kept.kill("SIGTERM");
+    assert.deepEqual(await kept.exit, { signal: "SIGTERM" });
+    await third.close();
+  });
+
+  it("goes on after bytes that are no frames", async () => {
+    await using agent = await startListeningAgent();
+    const steady = await agent.connect();
+    const started = await steady.spawn({ path: "sleep", args: ["300"], env, cwd: "/" });
+    await steady.close();
+    const greeting = Buffer.from("0b00000001000000004 34f50500100".replace(" ", ""), "hex");
+    const garbage = [
+      Buffer.alloc(100_000, 0xff),
+      Buffer.alloc(100_000),
+      Buffer.concat([greeting, Buffer.from("05000000ff01000000", "hex")]),
+      Buffer.concat([greeting, Buffer.from("0600000003010000007f", "hex")]),
+      Buffer.concat([greeting, greeting]),
+      Buffer.concat([greeting, Buffer.from("ffffff7f", "hex")]),
+    ];
+    for (const bytes of garbage) {
+      const socket = await agent.socket();
+      socket.on("error", () => undefined);
+      socket.write(bytes);
+      await text(socket).catch(() => undefined);
+    }
+    const after = await agent.connect();
+    assert.equal((await after.processes())[0]?.pid, started.pid);
+    await after.close();
+  });
+
+  it("leaves no descriptor behind when servers come and go", async () => {
+    await using agent = await startListeningAgent();
+    const descriptors = (): number => readdirSync(`/proc/${agent.child.pid}/fd`).length;
+    const before = descriptors();
+    for (let round = 0; round < 20; round++) {
+      const server = await agent.connect();
+      const watch = await server.files.watch("/tmp", {
+        recursive: false,
+        signal: new AbortController().signal,
+      });
+      assert.ok(watch);
+      await server.files.read("/etc/passwd");
+      await run(server, "true");
+      await server.close();
+    }
+    await eventually("descriptors are as before", () => descriptors() === before);
+  });
+
+  it(
+    "as the first process of a namespace reaps orphans, and survives what its children do",
+    { skip: withoutRoot },
+    async () => {
+      const unshare = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+      await using agent = await startListeningAgent(unshare);
+      const server = await agent.connect();
+      const orphans = "for i in 1 2 3 4 5; do (setsid sh -c 'sleep 0.05; exit 3' &) ; done; echo $$";
+      await shell(server, orphans);
+      await eventually("no zombie is left", async () => {
+        const { stdout } = await shell(server, "ps -e -o stat= | grep -c ^Z || true");
+        return stdout.toString() === "0\n";
+      });
+      const { stdout } = await shell(
+        server,
+        "kill -TERM 1; kill -KILL 1; kill -SEGV 1; readlink /proc/1/exe || echo hidden",
+      );
+      assert.equal(stdout.toString(), "hidden\n");
+      assert.deepEqual((await run(server, "true")).exit, { code: 0 });
+      await server.close();
+    },
+  );
+});

@@ -1,0 +1,292 @@
+import assert from "node:assert/strict";
+import { createHash, randomBytes } from "node:crypto";
+import { readdirSync } from "node:fs";
+import { after, before, describe, it } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import { SandboxError } from "@coppice/core";
+import type { AgentConnection } from "./agent-connection.js";
+import { startHostAgent } from "./start-host-agent.js";
+import { agentKinds } from "./testing/agent-kinds.js";
+import { eventually, isRunning } from "./testing/eventually.js";
+import { env, finish, run, shell } from "./testing/run.js";
+
+const MEBIBYTE = 2 ** 20;
+
+function refuses(promise: Promise<unknown>, code: string, message?: RegExp): Promise<void> {
+  return assert.rejects(promise, (error) => {
+    assert.ok(error instanceof SandboxError, String(error));
+    assert.equal(error.code, code, error.message);
+    if (message) assert.match(error.message, message);
+    return true;
+  });
+}
+
+for (const { name, binary, skip } of agentKinds) {
+  describe(`processes of ${name}`, { skip }, () => {
+    let agent: AgentConnection;
+
+    before(async () => {
+      agent = await startHostAgent({ binary });
+    });
+
+    after(() => agent.close());
+
+    it("answer with exactly their bytes, their exit code, and their own pid", async () => {
+      const started = await agent.spawn({
+        path: "sh",
+        args: ["-c", "printf 'a\\000\\377'; echo $$ >&2; exit 43"],
+        env,
+        cwd: "/",
+      });
+      const { exit, stdout, stderr } = await finish(started);
+      assert.deepEqual(stdout, Buffer.from([0x61, 0, 0xff]));
+      assert.equal(stderr.toString(), `${started.pid}\n`);
+      assert.deepEqual(exit, { code: 43 });
+    });
+
+    it("get arguments and variables as they are, and no others", async () => {
+      const args = ["", "two words", "$HOME `id`", "a'b\"c\\", "line\nbreak", "ünï ✓"];
+      const seen = await run(agent, "printf", ["%s\\0", ...args]);
+      assert.deepEqual(seen.stdout.toString().split("\0").slice(0, -1), args);
+      const odd = { A: "x=y", B: "", C: "ünï\n✓" };
+      const listed = await run(agent, "/usr/bin/env", ["-0"], { env: odd });
+      assert.equal(listed.stdout.toString(), "A=x=y\0B=\0C=ünï\n✓\0");
+      await refuses(run(agent, "true", ["a\0b"]), "invalid_argument");
+      await refuses(run(agent, "true", ["x".repeat(300_000)]), "invalid_argument", /argument list too long/);
+      await refuses(run(agent, "true", ["x".repeat(200_000)]), "invalid_argument", /argument list too long/);
+      assert.equal(
+        (await shell(agent, 'printf "${#X}"', { env: { X: "x".repeat(100_000) } })).stdout.toString(),
+        "100000",
+      );
+    });
+
+    it("start where they are told, and nowhere that is not there", async () => {
+      assert.equal((await run(agent, "pwd", [], { cwd: "/usr/share" })).stdout.toString(), "/usr/share\n");
+      for (const cwd of ["/no/such", "/etc/passwd"]) {
+        await refuses(
+          run(agent, "true", [], { cwd }),
+          "invalid_argument",
+          new RegExp(`^cwd '${cwd}' does not exist$`),
+        );
+      }
+    });
+
+    it("that cannot be run end with 127 or 126, and say why on stderr", async () => {
+      for (const path of ["no-such-program", "/no/such/program", ""]) {
+        const { exit, stderr } = await run(agent, path);
+        assert.deepEqual(exit, { code: path === "" && binary === "node" ? 126 : 127 });
+        assert.notEqual(stderr.byteLength, 0);
+      }
+      for (const path of ["/etc/passwd", "/etc"]) {
+        assert.deepEqual((await run(agent, path)).exit, { code: 126 });
+      }
+    });
+
+    it("are refused for a user that does not exist", async () => {
+      await refuses(
+        run(agent, "true", [], { user: "nobody-of-that-name" }),
+        "unauthenticated",
+        /invalid username/,
+      );
+    });
+
+    it("run as the user they are told", { skip: process.getuid?.() !== 0 && "needs root" }, async () => {
+      const { stdout } = await shell(agent, "id -u; id -g; cat /etc/shadow || echo refused", {
+        user: "nobody",
+      });
+      assert.match(stdout.toString(), /^65534\n65534\nrefused\n$/);
+      const numbers = await shell(agent, "id -u; id -g", { user: { uid: 12_345, gid: 23_456 } });
+      assert.equal(numbers.stdout.toString(), "12345\n23456\n");
+    });
+
+    it("take input and its end, and refuse what comes later", async () => {
+      const blob = randomBytes(MEBIBYTE);
+      const cat = await agent.spawn({ path: "cat", args: [], env, cwd: "/" });
+      const finished = finish(cat);
+      await cat.write(new Uint8Array());
+      for (let start = 0; start < blob.byteLength; start += 100_000)
+        await cat.write(blob.subarray(start, start + 100_000));
+      await cat.closeInput();
+      await cat.closeInput();
+      assert.ok((await finished).stdout.equals(blob), "the bytes differ");
+      await refuses(cat.write(Buffer.from("late")), "failed_precondition");
+      const none = await agent.spawn({ path: "cat", args: [], env, cwd: "/", input: "none" });
+      await refuses(none.write(Buffer.from("x")), "failed_precondition");
+      assert.deepEqual((await finish(none)).exit, { code: 0 });
+    });
+
+    it("that read slowly slow the writer, and one that has ended lets it go", async () => {
+      const reader = await agent.spawn({ path: "sleep", args: ["300"], env, cwd: "/" });
+      const writing = reader.write(Buffer.alloc(4 * MEBIBYTE));
+      assert.equal(await Promise.race([writing.then(() => "written"), sleep(100, "waiting")]), "waiting");
+      await reader.kill("SIGKILL");
+      await refuses(writing, "failed_precondition");
+    });
+
+    it("write a hundred megabytes that arrive as they were", async () => {
+      const script = "head -c 100000000 /dev/zero | tr '\\0' x";
+      const started = await agent.spawn({ path: "sh", args: ["-c", script], env, cwd: "/", input: "none" });
+      const hash = createHash("sha256");
+      let length = 0;
+      for await (const { data } of started.output) {
+        hash.update(data);
+        length += data.byteLength;
+      }
+      assert.equal(length, 100_000_000);
+      const expected = createHash("sha256");
+      for (let left = 100; left > 0; left--) expected.update(Buffer.alloc(1_000_000, "x"));
+      assert.equal(hash.digest("hex"), expected.digest("hex"));
+    });
+
+    it("wait for a slow reader, on whose side nothing piles up", async () => {
+      const script = "i=0; while [ $i -lt 400 ]; do printf '%065536d' 0; i=$((i + 1)); printf . >&2; done";
+      const writer = await agent.spawn({ path: "sh", args: ["-c", `${script} 2> /dev/null`], env, cwd: "/" });
+      const output = writer.output[Symbol.asyncIterator]();
+      await output.next();
+      const before = process.memoryUsage().arrayBuffers;
+      await sleep(300);
+      assert.ok(isRunning(writer.pid), "it wrote 26 MB that nobody took");
+      assert.ok(process.memoryUsage().arrayBuffers - before < 4 * MEBIBYTE, "its output piled up");
+      let length = 0;
+      for (let next = await output.next(); !next.done; next = await output.next())
+        length += next.value.data.byteLength;
+      assert.equal(length, 25 * MEBIBYTE);
+      assert.deepEqual(await writer.exit, { code: 0 });
+    });
+
+    it("end, whether or not somebody reads them", async () => {
+      const quiet = await agent.spawn({ path: "sh", args: ["-c", "echo unread; exit 5"], env, cwd: "/" });
+      assert.deepEqual(await quiet.exit, { code: 5 });
+      const left = await agent.spawn({ path: "head", args: ["-c", "10000000", "/dev/zero"], env, cwd: "/" });
+      for await (const _ of left.output) break;
+      assert.deepEqual(await left.exit, { code: 0 });
+    });
+
+    it("can be signalled, alone or with their group", async () => {
+      for (const signal of ["SIGTERM", "SIGKILL", "SIGUSR1"] as const) {
+        const sleeping = await agent.spawn({ path: "sleep", args: ["300"], env, cwd: "/" });
+        await sleeping.kill(signal);
+        assert.equal((await sleeping.exit).signal, signal);
+        await refuses(sleeping.kill("SIGKILL"), "not_found");
+      }
+      const family = async (): Promise<[Awaited<ReturnType<AgentConnection["spawn"]>>, number]> => {
+        const script = "sleep 300 > /dev/null 2>&1 & echo $!; wait";
+        const parent = await agent.spawn({ path: "sh", args: ["-c", script], env, cwd: "/" });
+        const { value } = await parent.output[Symbol.asyncIterator]().next();
+        return [parent, Number(Buffer.from(value?.data ?? []).toString())];
+      };
+      const [alone, survivor] = await family();
+      await alone.kill("SIGKILL");
+      await alone.exit;
+      assert.ok(isRunning(survivor), "the child died, too");
+      process.kill(survivor, "SIGKILL");
+      const [leader, follower] = await family();
+      await leader.kill("SIGKILL", "group");
+      await leader.exit;
+      await eventually("the child is gone", () => !isRunning(follower));
+      const trapping = await agent.spawn({
+        path: "sh",
+        args: ["-c", "trap 'echo caught; exit 7' TERM; echo ready; while :; do sleep 0.02; done"],
+        env,
+        cwd: "/",
+      });
+      const output = trapping.output[Symbol.asyncIterator]();
+      await output.next();
+      await trapping.kill("SIGTERM");
+      assert.deepEqual(await trapping.exit, { code: 7 });
+    });
+
+    it("lose nothing of their output when they are killed, though a child still holds it", async () => {
+      const script = "echo before; sleep 300 & wait";
+      const started = await agent.spawn({ path: "sh", args: ["-c", script], env, cwd: "/" });
+      const output = started.output[Symbol.asyncIterator]();
+      await sleep(100);
+      await started.kill("SIGKILL");
+      const { stdout } = await finish({
+        ...started,
+        exit: started.exit,
+        output: { [Symbol.asyncIterator]: () => output },
+      } as typeof started);
+      assert.equal(stdout.toString(), "before\n");
+      await shell(agent, `kill -9 -- -${started.pid} 2> /dev/null`);
+    });
+
+    it("that ended are known to have, though a child still writes", async () => {
+      const script = "(sleep 0.3; echo late) & echo early; exit 43";
+      const started = await agent.spawn({ path: "sh", args: ["-c", script], env, cwd: "/" });
+      const finished = finish(started);
+      assert.deepEqual(await started.exit, { code: 43 });
+      assert.equal((await finished).stdout.toString(), "early\nlate\n");
+    });
+
+    it("can open stdin, stdout and stderr by name", async () => {
+      const script = "cat /dev/stdin > /dev/stdout; echo err > /dev/stderr";
+      const started = await agent.spawn({ path: "sh", args: ["-c", script], env, cwd: "/" });
+      await started.write(Buffer.from("through\n"));
+      await started.closeInput();
+      const { stdout, stderr } = await finish(started);
+      assert.equal(`${stdout.toString()}${stderr.toString()}`, "through\nerr\n");
+    });
+
+    it("cannot be resized without a terminal", async () => {
+      const plain = await agent.spawn({ path: "sleep", args: ["300"], env, cwd: "/" });
+      await refuses(plain.resize({ columns: 80, rows: 24 }), "failed_precondition");
+      await plain.kill("SIGKILL");
+      await plain.exit;
+    });
+
+    it("are kept apart, fifty at once", async () => {
+      const numbers = Array.from({ length: 50 }, (_, index) => index);
+      const all = await Promise.all(numbers.map((number) => shell(agent, `echo ${number}; exit ${number}`)));
+      assert.deepEqual(
+        all.map(({ exit, stdout }) => [exit.code, stdout.toString()]),
+        numbers.map((number) => [number, `${number}\n`]),
+      );
+    });
+
+    it("leave no descriptor and no zombie behind", async () => {
+      const { stdout } = await shell(agent, "ps -o ppid= -p $$");
+      const pid = Number(stdout.toString());
+      const descriptors = (): number => readdirSync(`/proc/${pid}/fd`).length;
+      await run(agent, "true");
+      const before = descriptors();
+      for (let round = 0; round < 20; round++) {
+        await Promise.all([
+          run(agent, "true"),
+          run(agent, "no-such"),
+          run(agent, "true", [], { cwd: "/no" }).catch(() => {}),
+        ]);
+      }
+      await eventually("descriptors are as before", () => descriptors() <= before);
+      const children = await shell(agent, `ps --ppid ${pid} -o stat= -o comm=`);
+      assert.doesNotMatch(children.stdout.toString(), /^Z/m);
+    });
+
+    it("all end with the connection, wherever they went", async () => {
+      const own = await startHostAgent({ binary });
+      const pids: number[] = [];
+      const escape = binary === "node" ? "" : "setsid ";
+      for (let count = 0; count < 3; count++) {
+        const script = `${escape}sleep 300 > /dev/null 2>&1 & echo $!; wait`;
+        const started = await own.spawn({ path: "sh", args: ["-c", script], env, cwd: "/" });
+        const { value } = await started.output[Symbol.asyncIterator]().next();
+        pids.push(started.pid, Number(Buffer.from(value?.data ?? []).toString()));
+      }
+      await own.close();
+      for (const pid of pids) await eventually(`process ${pid} is gone`, () => !isRunning(pid));
+      await refuses(own.spawn({ path: "true", args: [], env, cwd: "/" }), "canceled");
+    });
+
+    it("are reported as killed when the agent dies", async () => {
+      const own = await startHostAgent({ binary });
+      const { stdout } = await shell(own, "ps -o ppid= -p $$");
+      const started = await own.spawn({ path: "sleep", args: ["300"], env, cwd: "/" });
+      process.kill(Number(stdout.toString()), "SIGKILL");
+      assert.deepEqual(await started.exit, { signal: "SIGKILL" });
+      await own.closed;
+      await refuses(own.spawn({ path: "true", args: [], env, cwd: "/" }), "unavailable");
+      process.kill(started.pid, "SIGKILL");
+      await own.close();
+    });
+  });
+}
