@@ -132,9 +132,17 @@ export class ControlGroup {
     return [...new Set(Object.values(this.record).map(({ path }) => path))];
   }
 
-  /** Files that take in the process that writes to them. */
+  /** Where a process has to start; empty where there is no version 2. */
+  get unifiedPath(): string {
+    return Object.values(this.record).find(({ version }) => version === 2)?.path ?? "";
+  }
+
+  /**
+   * Files of version 1 that take in the thread that writes to them. To move a whole process, the kernel
+   * would stop all others for some milliseconds.
+   */
   get joinFiles(): readonly string[] {
-    return this.paths.map((path) => join(path, "cgroup.procs"));
+    return this.paths.filter((path) => path !== this.unifiedPath).map((path) => join(path, "tasks"));
   }
 
   get canFreeze(): boolean {

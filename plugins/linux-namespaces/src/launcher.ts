@@ -64,10 +64,11 @@ export class Launcher {
   /**
    * Starts the first process of a sandbox.
    * @param directory holds the files `agent.sock` and `init` of the sandbox afterwards.
+   * @param unifiedGroup control group of version 2 in which it starts; empty for none.
    * @throws Error that names the instruction that failed; then nothing runs.
    */
-  async launch(directory: string, instructions: readonly string[]): Promise<Init> {
-    const [pid, start] = await this.#ask("launch", [directory, ...instructions]);
+  async launch(directory: string, unifiedGroup: string, instructions: readonly string[]): Promise<Init> {
+    const [pid, start] = await this.#ask("launch", [directory, unifiedGroup, ...instructions]);
     return { pid: Number(pid), start: start ?? "" };
   }
 

@@ -87,6 +87,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       signal.throwIfAborted();
       await opened.launcher.launch(
         paths.directory,
+        group.unifiedPath,
         this.#instructions(opened, { paths, template, facts, group }),
       );
       const sandbox = await this.#connect(opened, { paths, facts, group }, signal);
@@ -286,7 +287,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     const make = directories.flatMap((path) => ["directory", path, "755"]);
     const attempt = async (words: readonly string[]): Promise<string | undefined> => {
       try {
-        const init = await launcher.launch(trial.directory, words);
+        const init = await launcher.launch(trial.directory, "", words);
         await launcher.end(init);
         return undefined;
       } catch (error) {
