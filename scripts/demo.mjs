@@ -53,7 +53,7 @@ async function stop(server) {
   if (server.exitCode !== null || server.signalCode !== null) return;
   server.kill("SIGTERM");
   const ended = once(server, "exit");
-  if ((await Promise.race([ended, delay(STOP_TIMEOUT_MS)])) !== undefined) return;
+  if ((await Promise.race([ended, delay(STOP_TIMEOUT_MS, undefined, { ref: false })])) !== undefined) return;
   server.kill("SIGKILL");
   await ended;
 }
