@@ -231,3 +231,21 @@ test("a web page that rebinds its name to this machine gets nowhere without a gu
   assert.equal(await statusFor("localhost:3000"), 200);
   assert.equal(await statusFor("[::1]:3000"), 200);
 });
+
+test("a client that does not finish its headers, and one that falls silent, lose their connection", async () => {
+  await using server = await startTestServer({
+    server: { http: { headersTimeout: "100ms", idleTimeout: "2s", drainTimeout: "200ms" } },
+  });
+  const secondsUntilClosed = async (text: string): Promise<number> => {
+    const startedAt = performance.now();
+    const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
+    socket.on("error", () => undefined).resume();
+    socket.write(text);
+    await once(socket, "close");
+    return (performance.now() - startedAt) / 1000;
+  };
+  assert.ok((await secondsUntilClosed("GET / HTTP/1.1\r\nhost: ")) < 1.9, "headers that never end");
+  assert.ok((await secondsUntilClosed("GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")) < 5, "a kept connection");
+  const unfinished = "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n";
+  assert.ok((await secondsUntilClosed(unfinished)) < 5, "a body that never comes");
+});

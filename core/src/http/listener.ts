@@ -52,6 +52,8 @@ export class HttpListener implements Listener {
     this.#services = services;
     const options = {
       headersTimeout: settings.headersTimeoutMs,
+      // Node looks for slow clients only this often, 30 s unless told.
+      connectionsCheckingInterval: Math.min(settings.headersTimeoutMs, 30_000),
       // A large upload may take longer than any fixed time; the idle time-out ends a stalled one.
       requestTimeout: 0,
       keepAliveTimeout: settings.idleTimeoutMs,
