@@ -53,6 +53,11 @@ export class NamespaceSandbox implements Sandbox {
     return started;
   }
 
+  /** What ran, or ended unseen, when this server took the sandbox over; with its output and exit to be read. */
+  async processes(): Promise<readonly Process[]> {
+    return this.#agent.processes();
+  }
+
   async user(name?: string): Promise<User> {
     return this.#agent.user(name);
   }

@@ -1,0 +1,65 @@
+import assert from "node:assert/strict";
+import { readFile, readdir } from "node:fs/promises";
+import { describe, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import { openTestBackend, reasonToSkip } from "./test-backend.js";
+import { makeSandbox, runScript } from "./test-sandbox.js";
+
+const CYCLES = Number(process.env["COPPICE_TEST_CYCLES"] ?? 100);
+const AT_ONCE = 4;
+
+interface HostState {
+  readonly mounts: number;
+  readonly groups: number;
+  readonly descriptors: number;
+}
+
+async function hostState(): Promise<HostState> {
+  const mountinfo = await readFile("/proc/self/mountinfo", "utf8");
+  const groupMounts = mountinfo.split("\n").filter((line) => / - cgroup2? /.test(line));
+  const ours: string[] = [];
+  for (const line of groupMounts) {
+    const names = await readdir(line.split(" ")[4] ?? "", { recursive: true }).catch(() => []);
+    ours.push(...names.filter((name) => /coppice-[0-9a-f]{8}\/test/.test(name) && !name.includes(".")));
+  }
+  const descriptors = await readdir("/proc/self/fd");
+  return { mounts: mountinfo.split("\n").length, groups: ours.length, descriptors: descriptors.length };
+}
+
+async function processesOf(ids: readonly string[]): Promise<string[]> {
+  const pids = (await readdir("/proc")).filter((name) => /^\d+$/.test(name));
+  const found = await Promise.all(
+    pids.map(async (pid) => {
+      const text = await readFile(`/proc/${pid}/environ`, "latin1").catch(() => "");
+      return ids.some((id) => text.includes(id)) ? [pid] : [];
+    }),
+  );
+  return found.flat();
+}
+
+void describe("making and destroying sandboxes", { skip: reasonToSkip() ?? false }, () => {
+  void test(`leaves nothing after ${CYCLES} of them`, async () => {
+    await using opened = await openTestBackend();
+    const warm = await makeSandbox(opened.backend);
+    await warm.destroy();
+    const before = await hostState();
+    const ids: string[] = [];
+    const cycle = async (): Promise<void> => {
+      const sandbox = await makeSandbox(opened.backend);
+      ids.push(sandbox.id);
+      const { exit } = await runScript(sandbox, "echo x > file; setsid sleep 300 > /dev/null 2>&1 & true");
+      assert.deepEqual(exit, { code: 0 });
+      await sandbox.destroy();
+    };
+    for (let done = 0; done < CYCLES; done += AT_ONCE)
+      await Promise.all(Array.from({ length: AT_ONCE }, cycle));
+    assert.deepEqual(await processesOf(ids), []);
+    assert.deepEqual(await opened.leaks(), []);
+    let now = await hostState();
+    for (let wait = 0; wait < 20 && now.descriptors > before.descriptors; wait++) {
+      await sleep(50);
+      now = await hostState();
+    }
+    assert.deepEqual(now, before);
+  });
+});

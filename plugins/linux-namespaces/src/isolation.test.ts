@@ -1,0 +1,192 @@
+import assert from "node:assert/strict";
+import { mkdtemp, rm, stat, writeFile } from "node:fs/promises";
+import { createServer } from "node:net";
+import { homedir } from "node:os";
+import { join } from "node:path";
+import { once } from "node:events";
+import { after, before, describe, test } from "node:test";
+import type { Sandbox } from "@coppice/core/backend";
+import { type TestBackend, openTestBackend, reasonToSkip } from "./test-backend.js";
+import { makeSandbox, runScript } from "./test-sandbox.js";
+
+const CONNECT_ABSTRACT = `
+import socket, sys
+s = socket.socket(socket.AF_UNIX)
+try:
+    s.connect("\\0" + sys.argv[1])
+    print("reached")
+except OSError as error:
+    print(error.strerror)
+`;
+
+void describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, concurrency: 1 }, () => {
+  let opened: TestBackend;
+  let sandbox: Sandbox;
+
+  before(async () => {
+    opened = await openTestBackend({ limits: { memoryMiB: 256, processes: 64 } });
+    sandbox = await makeSandbox(opened.backend);
+  });
+  after(async () => {
+    await sandbox.destroy();
+    await opened[Symbol.asyncDispose]();
+  });
+
+  const asRoot = (script: string) => runScript(sandbox, script, "root");
+
+  void test("sees nothing of the host's homes, state and secrets, not even as root", async () => {
+    const secret = await mkdtemp(join(homedir(), ".coppice-secret-"));
+    await writeFile(join(secret, "key"), "secret");
+    try {
+      const places = [
+        secret,
+        `/proc/1/root${secret}`,
+        `/proc/self/root${secret}`,
+        opened.directory,
+        "/etc/ssh",
+      ];
+      for (const place of [
+        ...places,
+        "/var/log/dpkg.log",
+        "/proc/1/cwd/root",
+        "/sys/class",
+        "/boot",
+        "/proc/1/environ",
+      ]) {
+        const { exit, output } = await asRoot(`ls -d '${place}' && cat '${place}'`);
+        assert.notDeepEqual(exit, { code: 0 }, `${place} can be seen: ${output}`);
+      }
+      assert.equal(
+        (await asRoot("ls -A /root /home/user /mnt /srv /sys")).output.replace(/\/.*:\n/g, "").trim(),
+        "",
+      );
+    } finally {
+      await rm(secret, { recursive: true });
+    }
+  });
+
+  void test("inherits no variable of the server", async () => {
+    process.env["COPPICE_TEST_SECRET"] = "in the server's environment";
+    try {
+      const other = await makeSandbox(opened.backend);
+      const { output } = await runScript(
+        other,
+        "env; cat /proc/*/environ 2> /dev/null | tr '\\0' '\\n'",
+        "root",
+      );
+      assert.doesNotMatch(output, /COPPICE_TEST_SECRET|NODE_/);
+      await other.destroy();
+    } finally {
+      delete process.env["COPPICE_TEST_SECRET"];
+    }
+  });
+
+  void test("cannot mount, make devices, load modules, make namespaces or change the kernel's settings", async () => {
+    const attempts = [
+      "mount -t tmpfs none /mnt",
+      "mount --bind /usr /mnt",
+      "mount -o remount,rw /usr",
+      "umount /proc/sys",
+      "mknod /tmp/disk b 254 0",
+      "unshare -U true",
+      "unshare -m true",
+      "nsenter -t 1 -m true",
+      "echo x > /proc/sys/kernel/core_pattern",
+      "echo c > /proc/sysrq-trigger",
+      "touch /usr/bin/here",
+      "chroot / mount -t proc proc /mnt",
+      "hostname elsewhere",
+      "dmesg",
+      "date -s 2001-01-01",
+    ];
+    for (const attempt of attempts) {
+      const { exit, output } = await asRoot(attempt);
+      assert.ok(exit.code !== 0 && exit.code !== 127, `${attempt}: ${JSON.stringify(exit)} ${output}`);
+    }
+  });
+
+  void test("cannot look into its agent, stop it or kill it", async () => {
+    const attempts = [
+      "readlink /proc/1/fd/3",
+      "cat /proc/1/fd/3",
+      "readlink /proc/1/exe",
+      "cat /proc/1/mem",
+      "cat /proc/1/maps",
+    ];
+    for (const attempt of attempts) {
+      const { exit, output } = await asRoot(attempt);
+      assert.notDeepEqual(exit, { code: 0 }, `${attempt}: ${output}`);
+    }
+    for (const signal of ["KILL", "STOP", "TERM", "SEGV"]) await asRoot(`kill -${signal} 1`);
+    assert.deepEqual((await asRoot("true")).exit, { code: 0 });
+  });
+
+  void test("does not reach abstract sockets or ports of the host and of other sandboxes", async (context) => {
+    if ((await asRoot("command -v python3")).exit.code !== 0) {
+      context.skip("the host has no python3 in /usr");
+      return;
+    }
+    const name = `coppice-test-${sandbox.id}`;
+    const server = createServer().listen(`\0${name}`);
+    await once(server, "listening");
+    const port = createServer().listen(0, "127.0.0.1");
+    await once(port, "listening");
+    try {
+      const { output } = await asRoot(`python3 -c '${CONNECT_ABSTRACT}' '${name}'`);
+      assert.equal(output.trim(), "Connection refused");
+      const address = port.address();
+      const number = typeof address === "object" ? address?.port : 0;
+      await assert.rejects(sandbox.dial(number ?? 0, new AbortController().signal));
+    } finally {
+      server.close();
+      port.close();
+    }
+  });
+
+  void test("lets its user become root without a password, which is root of the sandbox only", async (context) => {
+    if ((await asRoot("command -v sudo")).exit.code !== 0) {
+      context.skip("the host has no sudo");
+      return;
+    }
+    const { output } = await runScript(sandbox, "sudo -n id -u; sudo -n grep CapBnd /proc/self/status");
+    assert.match(output, /^0\nCapBnd:\t00000000200404fb\n$/);
+  });
+
+  void test("keeps what it makes setuid out of reach of the host's users", async () => {
+    await asRoot("cp /bin/true /tmp/suid && chmod 4755 /tmp/suid");
+    const { mode, uid } = await stat(opened.directory);
+    assert.equal(uid, 0);
+    assert.equal(mode & 0o077, 0, "others can enter the directory");
+  });
+
+  void test("contains a fork bomb while the server and other sandboxes go on", async () => {
+    const other = await makeSandbox(opened.backend);
+    const bomb = runScript(sandbox, "b() { b | b & }; b; sleep 1; true");
+    const delays: number[] = [];
+    for (let round = 0; round < 10; round++) {
+      const startedAtMs = performance.now();
+      assert.deepEqual((await runScript(other, "true")).exit, { code: 0 });
+      delays.push(performance.now() - startedAtMs);
+    }
+    await bomb.catch(() => undefined);
+    assert.ok(Math.max(...delays) < 2_000, `commands elsewhere took up to ${Math.max(...delays)} ms`);
+    await other.destroy();
+    await sandbox.destroy();
+    sandbox = await makeSandbox(opened.backend);
+  });
+
+  void test("kills what takes more memory than it has, and goes on itself", async () => {
+    const { exit } = await asRoot("exec tail /dev/zero");
+    assert.deepEqual(exit, { signal: "SIGKILL" });
+    assert.deepEqual((await asRoot("true")).exit, { code: 0 });
+    const { memoryTotalBytes, memoryUsedBytes } = await sandbox.stats();
+    assert.equal(memoryTotalBytes, 256 * 2 ** 20);
+    assert.ok(memoryUsedBytes < memoryTotalBytes);
+  });
+
+  void test("counts shared memory as memory", async () => {
+    const { exit } = await asRoot("dd if=/dev/zero of=/dev/shm/much bs=1M count=200");
+    assert.notDeepEqual(exit, { code: 0 });
+    await asRoot("rm -f /dev/shm/much");
+  });
+});

@@ -1,0 +1,101 @@
+import assert from "node:assert/strict";
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdir, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import { describe, test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { NamespaceSandbox } from "./namespace-sandbox.js";
+import { openTestBackend, reasonToSkip } from "./test-backend.js";
+import { makeSandbox, runScript } from "./test-sandbox.js";
+
+const SERVER = fileURLToPath(new URL("./server-process.js", import.meta.url));
+
+/** Ids of the sandboxes that a server made, which is then killed. */
+async function makeAndKill(directory: string, count: number): Promise<Map<string, number>> {
+  const server = spawn(
+    process.execPath,
+    ["--disable-warning=ExperimentalWarning", SERVER, directory, String(count)],
+    {
+      stdio: ["ignore", "pipe", "inherit"],
+    },
+  );
+  const made = new Map<string, number>();
+  for await (const line of createInterface({ input: server.stdout })) {
+    if (line === "ready") break;
+    const [id = "", pid] = line.split(" ");
+    made.set(id, Number(pid));
+  }
+  await kill(server);
+  return made;
+}
+
+async function kill(server: ChildProcess): Promise<void> {
+  const ended = once(server, "exit");
+  server.kill("SIGKILL");
+  await ended;
+}
+
+void describe("after a server was killed", { skip: reasonToSkip() ?? false, concurrency: 1 }, () => {
+  void test("the next one takes over its sandboxes, with what runs in them", async () => {
+    await using opened = await openTestBackend();
+    const made = await makeAndKill(opened.directory, 3);
+    const recovered = await opened.backend.recover();
+    assert.deepEqual(recovered.map(({ id }) => id).toSorted(), [...made.keys()].toSorted());
+    for (const sandbox of recovered) {
+      assert.ok(sandbox instanceof NamespaceSandbox);
+      const [running, ...others] = await sandbox.processes();
+      assert.equal(others.length, 0);
+      assert.equal(running?.pid, made.get(sandbox.id));
+      assert.ok(running);
+      await running.write(Buffer.from("the restart\n"));
+      const pieces: Uint8Array[] = [];
+      for await (const { data } of running.output) pieces.push(data);
+      assert.match(Buffer.concat(pieces).toString(), /after the restart\n$/);
+      assert.deepEqual(await running.exit, { code: 43 });
+      assert.equal((await runScript(sandbox, "echo again")).output, "again\n");
+      await sandbox.destroy();
+    }
+    assert.deepEqual(await opened.leaks(), []);
+  });
+
+  void test("what it left half made is cleared away", async () => {
+    await using opened = await openTestBackend();
+    const [id = ""] = (await makeAndKill(opened.directory, 1)).keys();
+    const sandboxes = join(opened.directory, "sandboxes");
+    await mkdir(join(sandboxes, "empty"));
+    await mkdir(join(sandboxes, "unwhole"));
+    await writeFile(join(sandboxes, "unwhole", "sandbox.json"), '{"id":');
+    await mkdir(join(sandboxes, "dead"));
+    await writeFile(join(sandboxes, "dead", "init"), "1 1\n");
+    const recovered = await opened.backend.recover();
+    assert.deepEqual(
+      recovered.map((sandbox) => sandbox.id),
+      [id],
+    );
+    await recovered[0]?.destroy();
+    assert.deepEqual(await opened.leaks(), []);
+  });
+
+  void test("sandboxes that the next one keeps are there for the one after it", async () => {
+    await using opened = await openTestBackend();
+    const sandbox = await makeSandbox(opened.backend);
+    await runScript(sandbox, "echo kept > kept");
+    await opened.backend.close();
+    const [again, ...others] = await opened.backend.recover();
+    assert.equal(others.length, 0);
+    assert.ok(again);
+    assert.equal((await runScript(again, "cat ~/kept")).output, "kept\n");
+    await again.destroy();
+  });
+
+  void test("a second server does not touch the directory of one that runs", async () => {
+    await using opened = await openTestBackend();
+    const sandbox = await makeSandbox(opened.backend);
+    await using second = await openTestBackend({ directory: opened.directory });
+    await assert.rejects(second.backend.check(), /another server uses it/);
+    assert.deepEqual((await runScript(sandbox, "true")).exit, { code: 0 });
+    await sandbox.destroy();
+  });
+});

@@ -1,0 +1,36 @@
+import { randomBytes } from "node:crypto";
+import type { Exit, Sandbox, SandboxBackend, SandboxSpec } from "@coppice/core/backend";
+
+const PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/** What a script wrote on both its outputs, and how it ended. */
+export interface Ran {
+  readonly exit: Exit;
+  readonly output: string;
+}
+
+/** Makes a sandbox for a test, which destroys it. */
+export async function makeSandbox(
+  backend: SandboxBackend,
+  specification: Partial<SandboxSpec> = {},
+): Promise<Sandbox> {
+  const id = `test${randomBytes(8).toString("hex")}`;
+  const spec = { id, template: "base", limits: {}, allowInternetAccess: false, ...specification };
+  return backend.provision(spec, new AbortController().signal);
+}
+
+/** Runs a shell script to its end. */
+export async function runScript(sandbox: Sandbox, script: string, user?: string): Promise<Ran> {
+  const account = await sandbox.user(user);
+  const env = { PATH, HOME: account.home, USER: account.name, E2B_SANDBOX_ID: sandbox.id };
+  const started = await sandbox.spawn({
+    path: "/bin/sh",
+    args: ["-c", script],
+    env,
+    input: "none",
+    ...(user !== undefined && { user }),
+  });
+  const pieces: Uint8Array[] = [];
+  for await (const { data } of started.output) pieces.push(data);
+  return { exit: await started.exit, output: Buffer.concat(pieces).toString() };
+}
