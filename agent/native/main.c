@@ -474,22 +474,27 @@ void watch_descriptor(int fd, short events, struct object *owner, int role) {
   polled_count++;
 }
 
+/** Names every process to a server that asked. */
+static void announce(void) {
+  if (!is_announcing || connection < 0) return;
+  for (struct object *object = objects; object != NULL; object = object->next) {
+    if (object->kind == PROCESS && !object->is_dead && !process_announce(object)) return;
+  }
+  if (room() < REPLY_BYTES) return;
+  send_empty(REPLY_PROCESSES_END, 0);
+  is_announcing = false;
+}
+
 /** Sends what became due. @return whether there is more to do at once. */
 static bool pump(void) {
   bool has_more = false;
+  // First: what has been named may have something to say.
+  announce();
   for (struct object *object = objects; object != NULL; object = object->next) {
     if (object->is_dead) continue;
     if (object->kind == PROCESS) has_more |= process_pump(object);
     else if (object->kind == CONNECTION_INSIDE) has_more |= dial_pump(object);
     else if (object->kind == LISTING || object->kind == REMOVAL) has_more |= files_run(object);
-  }
-  if (is_announcing && connection >= 0) {
-    for (struct object *object = objects; object != NULL; object = object->next) {
-      if (object->kind == PROCESS && !object->is_dead && !process_announce(object)) return has_more;
-    }
-    if (room() < REPLY_BYTES) return has_more;
-    send_empty(REPLY_PROCESSES_END, 0);
-    is_announcing = false;
   }
   return has_more;
 }

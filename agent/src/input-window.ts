@@ -58,6 +58,7 @@ export class InputWindow {
     await before;
     for (let start = 0; start < data.byteLength;) {
       await this.#until(() => this.#windowBytes > 0);
+      if (this.#error !== undefined) throw this.#error;
       const piece = data.subarray(start, start + Math.min(PIECE_BYTES, this.#windowBytes));
       this.#windowBytes -= piece.byteLength;
       this.#sentBytes += piece.byteLength;
@@ -68,8 +69,11 @@ export class InputWindow {
   }
 
   async #until(isTrue: () => boolean): Promise<void> {
-    while (this.#error === undefined && !isTrue()) await this.#changed.promise;
-    if (this.#error !== undefined) throw this.#error;
+    // What was taken before an end was taken.
+    while (!isTrue()) {
+      if (this.#error !== undefined) throw this.#error;
+      await this.#changed.promise;
+    }
   }
 
   #wake(): void {

@@ -1,0 +1,159 @@
+import assert from "node:assert/strict";
+import { mkdir, mkdtemp, rename, rm, unlink, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, afterEach, before, beforeEach, describe, it } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import { SandboxError } from "@coppice/core";
+import type { WatchEvent } from "@coppice/core/backend";
+import type { AgentConnection } from "./agent-connection.js";
+import { startHostAgent } from "./start-host-agent.js";
+import { withoutBinary } from "./testing/agent-kinds.js";
+import { eventually } from "./testing/eventually.js";
+import { shell } from "./testing/run.js";
+
+async function* body(text: string): AsyncGenerator<Uint8Array> {
+  yield Buffer.from(text);
+}
+
+describe("a watch", { skip: withoutBinary }, () => {
+  let agent: AgentConnection;
+  let root: string;
+  let stopping: AbortController;
+
+  before(async () => {
+    agent = await startHostAgent({
+      defaultUser: { uid: process.getuid?.() ?? 0, gid: process.getgid?.() ?? 0 },
+    });
+  });
+
+  after(() => agent.close());
+
+  beforeEach(async () => {
+    root = await mkdtemp(join(tmpdir(), "coppice-watch-"));
+    stopping = new AbortController();
+  });
+
+  afterEach(async () => {
+    stopping.abort();
+    await rm(root, { recursive: true, force: true });
+  });
+
+  /** What is seen from now on, as `type name`. */
+  async function watch(recursive: boolean): Promise<{ seen: string[]; ended: Promise<unknown> }> {
+    const seen: string[] = [];
+    const source = await agent.files.watch(root, { recursive, signal: stopping.signal });
+    const ended = (async (events: AsyncIterable<WatchEvent>) => {
+      for await (const { type, name } of events) seen.push(`${type} ${name}`);
+    })(source).catch((error: unknown) => error);
+    return { seen, ended };
+  }
+
+  it("tells what happens in a directory, in order, and nothing of what is below", async () => {
+    await mkdir(join(root, "sub"));
+    const { seen, ended } = await watch(false);
+    await agent.files.write(join(root, "a"), body("small"));
+    await rename(join(root, "a"), join(root, "b"));
+    await unlink(join(root, "b"));
+    await writeFile(join(root, "sub/below"), "");
+    await writeFile(join(root, "last"), "");
+    await eventually("the last is seen", () => seen.includes("create last"));
+    assert.deepEqual(seen, [
+      "create a",
+      "chmod a",
+      "write a",
+      "rename a",
+      "create b",
+      "remove b",
+      "create last",
+    ]);
+    stopping.abort();
+    assert.equal(await ended, undefined);
+  });
+
+  it("shows a large write as one creation, or as one replacement, and no temporary name", async () => {
+    const { seen } = await watch(true);
+    await agent.files.write(join(root, "large"), body("x".repeat(500_000)));
+    await agent.files.write(join(root, "large"), body("y".repeat(500_000)));
+    await writeFile(join(root, "last"), "");
+    await eventually("the last is seen", () => seen.includes("create last"));
+    assert.ok(!seen.some((event) => event.includes(".coppice")), seen.join(", "));
+    assert.equal(seen.filter((event) => event === "create large").length, 2);
+  });
+
+  it("sees all that is made in directories that are new, exactly once", async () => {
+    const { seen } = await watch(true);
+    const wanted: string[] = [];
+    for (let index = 0; index < 20; index++) {
+      const script = `mkdir -p n${index}/a/b && : > n${index}/x && : > n${index}/a/y && : > n${index}/a/b/z`;
+      await shell(agent, script, { cwd: root });
+      wanted.push(...["", "/a", "/a/b", "/x", "/a/y", "/a/b/z"].map((path) => `create n${index}${path}`));
+    }
+    await eventually("all are seen", () => wanted.every((event) => seen.includes(event)));
+    const created = seen.filter((event) => event.startsWith("create "));
+    assert.deepEqual(created.toSorted(), wanted.toSorted());
+  });
+
+  it("goes along with directories that are renamed, and lets those go that leave", async () => {
+    const elsewhere = await mkdtemp(join(tmpdir(), "coppice-elsewhere-"));
+    await mkdir(join(root, "one/below"), { recursive: true });
+    const { seen } = await watch(true);
+    await rename(join(root, "one"), join(root, "two"));
+    await eventually("the new name is seen", () => seen.includes("create two"));
+    await writeFile(join(root, "two/below/file"), "");
+    await eventually("the file is seen", () => seen.includes("create two/below/file"));
+    await rename(join(root, "two"), join(elsewhere, "gone"));
+    await eventually("it left", () => seen.includes("rename two"));
+    await writeFile(join(elsewhere, "gone/unseen"), "");
+    await rename(join(elsewhere, "gone"), join(root, "back"));
+    await eventually("what came is seen", () => seen.includes("create back/unseen"));
+    assert.ok(!seen.includes("create two/unseen"));
+    await rm(elsewhere, { recursive: true, force: true });
+  });
+
+  it("can be one of many, on the same directory, and each ends alone", async () => {
+    const first = await watch(true);
+    const one = stopping;
+    stopping = new AbortController();
+    const second = await watch(false);
+    await writeFile(join(root, "a"), "");
+    await eventually(
+      "both see it",
+      () => first.seen.includes("create a") && second.seen.includes("create a"),
+    );
+    one.abort();
+    await first.ended;
+    await writeFile(join(root, "b"), "");
+    await eventually("the other goes on", () => second.seen.includes("create b"));
+    assert.ok(!first.seen.includes("create b"));
+  });
+
+  it("is refused where there is no directory", async () => {
+    for (const [path, code] of [
+      ["/no/such", "not_found"],
+      ["/etc/passwd", "invalid_argument"],
+    ] as const) {
+      const refused = await agent.files.watch(path, { recursive: false, signal: stopping.signal }).then(
+        () => undefined,
+        (error: unknown) => error,
+      );
+      assert.ok(refused instanceof SandboxError);
+      assert.equal(refused.code, code);
+    }
+  });
+
+  it("ends with an error when events were lost, and not before what was seen", async () => {
+    const source = await agent.files.watch(root, { recursive: false, signal: stopping.signal });
+    const long = "x".repeat(200);
+    const script = `import os\nfor i in range(12000):\n  open('${long}' + str(i), 'w').close()\n`;
+    await shell(agent, `python3 -c "$SCRIPT"`, { cwd: root, env: { PATH: "/usr/bin:/bin", SCRIPT: script } });
+    await sleep(50);
+    let count = 0;
+    const error = await (async () => {
+      for await (const _ of source) count++;
+      return undefined;
+    })().catch((thrown: unknown) => thrown);
+    assert.ok(error instanceof SandboxError, "it ended without a word");
+    assert.ok(count > 1_000, `only ${count} were seen`);
+  });
+});
