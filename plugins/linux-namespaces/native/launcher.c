@@ -338,12 +338,13 @@ static void run(uint32_t number, const char **words, unsigned count) {
   if (length <= 65536 && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, input) == 0) {
     pid = fork_for(job, 0, -1, &say);
     if (pid == 0) {
-      char *environment[] = {"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", NULL};
+      setenv("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", 1);
+      setenv("LC_ALL", "C", 1);
       dup2(input[1], 0);
       dup2(say, 1);
       dup2(say, 2);
       words[count] = NULL;
-      execvpe(words[1], (char **)(void *)(words + 1), environment);
+      execvp(words[1], (char **)(void *)(words + 1));
       dprintf(2, "%s: %s", words[1], strerror(errno));
       _exit(127);
     }

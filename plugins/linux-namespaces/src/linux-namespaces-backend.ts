@@ -7,6 +7,7 @@ import { SandboxError, messageOf, type Logger } from "@coppice/core";
 import type { Sandbox, SandboxBackend, SandboxSpec } from "@coppice/core/backend";
 import { connectAgent } from "./connect-agent.js";
 import { ControlGroup, ControlGroups } from "./control-groups.js";
+import { Egress } from "./egress.js";
 import { type SandboxPaths, launchInstructions, sandboxPaths } from "./launch-instructions.js";
 import { Launcher } from "./launcher.js";
 import { launcherBinary } from "./launcher-binary.js";
@@ -29,8 +30,17 @@ interface Opened {
   readonly groups: ControlGroups;
   readonly templates: Templates;
   readonly agent: string;
+  /** Undefined where no sandbox gets out. */
+  readonly egress: Egress | undefined;
   /** Whether what sandboxes change has to be kept in memory. */
   readonly keepsLayersInMemory: boolean;
+}
+
+/** What there may be of a sandbox that nobody is connected to. */
+interface Remains {
+  readonly paths: SandboxPaths;
+  readonly group: ControlGroup | undefined;
+  readonly network: number | undefined;
 }
 
 const LOCK_ATTEMPTS = 50;
@@ -70,6 +80,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     const paths = sandboxPaths(join(this.#directory, "sandboxes", spec.id));
     const limits = this.#limitsOf(spec);
     await mkdir(paths.directory, { mode: 0o700 });
+    const network = spec.allowInternetAccess ? opened.egress?.take() : undefined;
     let group: ControlGroup | undefined;
     try {
       group = await opened.groups.create(spec.id, limits);
@@ -81,20 +92,21 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         limits,
         groups: group.record,
         memoryLayersMiB: opened.keepsLayersInMemory ? limits.diskMiB : undefined,
-        hasEgress: false,
+        network,
       };
       await writeFacts(paths, facts);
       signal.throwIfAborted();
-      await opened.launcher.launch(
+      const init = await opened.launcher.launch(
         paths.directory,
         group.unifiedPath,
         this.#instructions(opened, { paths, template, facts, group }),
       );
+      if (network !== undefined) await opened.egress?.connect(init, network);
       const sandbox = await this.#connect(opened, { paths, facts, group }, signal);
       signal.throwIfAborted();
       return sandbox;
     } catch (error) {
-      await this.#clear(opened, paths, group);
+      await this.#clear(opened, { paths, group, network });
       throw error;
     }
   }
@@ -110,6 +122,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       if (sandbox !== undefined) recovered.push(sandbox);
     }
     await opened.groups.removeOthers(new Set(this.#alive.keys()));
+    await opened.egress?.removeOthers();
     await opened.templates.removeUnused(await this.#lowersInUse());
     return recovered;
   }
@@ -118,6 +131,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   async close(): Promise<void> {
     const opened = await this.#opening?.catch(() => undefined);
     await Promise.all([...this.#alive.values()].map((sandbox) => sandbox.leave()));
+    await opened?.egress?.close(this.#alive.size > 0);
     this.#alive.clear();
     await opened?.groups.close();
     await opened?.launcher.close();
@@ -159,7 +173,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       sharedMemoryMiB: Math.max(1, Math.floor(facts.limits.memoryMiB / 2)),
       allowsSudo: this.#settings.sudo,
       memoryLayersMiB: facts.memoryLayersMiB,
-      nameservers: [],
+      nameservers: facts.network === undefined ? [] : this.#settings.nameservers,
     });
   }
 
@@ -179,7 +193,9 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       launcher: opened.launcher,
       diskScanEntries: this.#settings.diskScanEntries,
       log: this.#log,
-      disconnect: () => Promise.resolve(),
+      disconnect: async () => {
+        if (facts.network !== undefined) await opened.egress?.disconnect(facts.network);
+      },
       onDestroyed: () => this.#alive.delete(facts.id),
     });
     this.#alive.set(facts.id, made);
@@ -195,20 +211,23 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       try {
         // A server may have ended in the middle of a pause; the agent answers only when it can run.
         if (group.canFreeze) await group.thaw();
+        if (facts.network !== undefined) opened.egress?.retake(facts.network);
         return await this.#connect(opened, { paths, facts, group }, AbortSignal.timeout(ADOPTION_TIMEOUT_MS));
       } catch (error) {
         this.#log.warn({ sandbox: facts.id, err: error }, "a sandbox does not answer and is removed");
       }
     }
-    await this.#clear(opened, paths, group);
+    await this.#clear(opened, { paths, group, network: facts?.network });
     return undefined;
   }
 
   /** Removes a sandbox that nobody is connected to, whatever there is of it. */
-  async #clear(opened: Opened, paths: SandboxPaths, group: ControlGroup | undefined): Promise<void> {
+  async #clear(opened: Opened, remains: Remains): Promise<void> {
+    const { group, network, paths } = remains;
     const init = await readInit(paths);
     if (init !== undefined) await opened.launcher.end(init, group?.thawFile);
     await group?.remove();
+    if (network !== undefined) await opened.egress?.disconnect(network);
     await opened.launcher.remove(paths.directory);
   }
 
@@ -259,7 +278,9 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     const launcher = new Launcher(await launcherBinary(join(this.#directory, "programs")));
     try {
       await lock(launcher, this.#directory);
-      const groups = await ControlGroups.find(`coppice-${digestOf(this.#directory)}`);
+      const digest = digestOf(this.#directory);
+      const groups = await ControlGroups.find(`coppice-${digest}`);
+      const egress = await this.#openEgress(launcher, digest);
       const templates = new Templates({
         parent: join(this.#directory, "templates"),
         settings: this.#settings,
@@ -269,11 +290,19 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       const keepsLayersInMemory = await this.#mustKeepLayersInMemory(launcher);
       const controllers = Object.fromEntries(groups.found);
       this.#log.info({ controllers, keepsLayersInMemory }, "linux-namespaces is ready");
-      return { launcher, groups, templates, agent, keepsLayersInMemory };
+      return { launcher, groups, templates, agent, egress, keepsLayersInMemory };
     } catch (error) {
       await launcher.close();
       throw error;
     }
+  }
+
+  async #openEgress(launcher: Launcher, digest: string): Promise<Egress | undefined> {
+    const { egress, egressBlocked, egressRange } = this.#settings;
+    if (egress === "none") return undefined;
+    const opened = new Egress(launcher, { range: egressRange, blocked: egressBlocked }, digest);
+    await opened.open();
+    return opened;
   }
 
   /** Tries an overlay on the file system of the directory, in a namespace that ends with the try. */

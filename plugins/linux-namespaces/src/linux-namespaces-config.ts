@@ -49,6 +49,35 @@ export const linuxNamespacesConfig = z.strictObject({
     })
     .prefault({})
     .describe("What a sandbox gets where neither its creator nor its template says"),
+  egress: z
+    .enum(["none", "nat"])
+    .default("none")
+    .describe("What allowInternetAccess gives: nothing, or the internet by veth and nftables"),
+  egressRange: z
+    .string()
+    .regex(/^10\.\d{1,3}\.0\.0\/16$/, "expected a range such as 10.213.0.0/16")
+    .default("10.213.0.0/16")
+    .describe("Addresses for sandboxes with egress; not used elsewhere on this host or its networks"),
+  egressBlocked: z
+    .array(z.cidrv4())
+    .default([
+      "0.0.0.0/8",
+      "10.0.0.0/8",
+      "100.64.0.0/10",
+      "127.0.0.0/8",
+      "169.254.0.0/16",
+      "172.16.0.0/12",
+      "192.0.0.0/24",
+      "192.168.0.0/16",
+      "198.18.0.0/15",
+      "224.0.0.0/4",
+      "240.0.0.0/4",
+    ])
+    .describe("Where sandboxes with egress do not get to, beside this host itself"),
+  nameservers: z
+    .array(z.ipv4())
+    .default(["1.1.1.1", "8.8.8.8"])
+    .describe("Name servers of sandboxes with egress"),
   diskScanEntries: z
     .int()
     .min(0)

@@ -18,7 +18,8 @@ export interface SandboxFacts {
   readonly groups: GroupRecord;
   /** Kept in memory, size in MiB, or undefined where it is on the disk. */
   readonly memoryLayersMiB?: number | undefined;
-  readonly hasEgress: boolean;
+  /** Number of its network; undefined without egress. */
+  readonly network?: number | undefined;
 }
 
 export async function writeFacts(paths: SandboxPaths, facts: SandboxFacts): Promise<void> {
