@@ -17,6 +17,8 @@ struct kept_file {
   const char *path;
   char *text;
   struct stat seen;
+  // The request in which it was last looked at: a list of thousands of files needs one look.
+  uint64_t looked_at;
   // What `name_in` answered last.
   char name[256];
 };
@@ -46,9 +48,12 @@ static char *load(int fd) {
 
 static const char *contents(struct kept_file *file) {
   struct stat now;
+  if (file->looked_at == request_count && file->text != NULL) return file->text;
   int fd = platform_open(file->path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0);
   if (fd < 0 || fstat(fd, &now) < 0 || !S_ISREG(now.st_mode)) {
     if (fd >= 0) close(fd);
+    free(file->text);
+    file->text = NULL;
     return "";
   }
   if (file->text == NULL || !is_same(&now, &file->seen)) {
@@ -57,6 +62,7 @@ static const char *contents(struct kept_file *file) {
     file->seen = now;
   }
   close(fd);
+  file->looked_at = request_count;
   return file->text ? file->text : "";
 }
 

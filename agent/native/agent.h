@@ -65,6 +65,8 @@ struct account {
 
 // main.c: objects, the connection, the loop
 extern struct object *objects;
+// Grows with every request, and with every turn of a long one.
+extern uint64_t request_count;
 // Of a program that is started: this process raises its own.
 extern struct rlimit descriptor_limit;
 struct object *find_object(uint32_t id);

@@ -881,6 +881,7 @@ static void start_removal(uint32_t id, const char *path, const struct account *a
 }
 
 bool files_run(struct object *object) {
+  request_count++;
   if (object->kind == LISTING) return run_listing((struct listing *)object);
   return room() >= REPLY_BYTES && run_removal((struct removal *)object);
 }

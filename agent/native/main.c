@@ -27,6 +27,7 @@ enum role { ROLE_CONNECTION = -1, ROLE_LISTENER = -2 };
 
 struct object *objects;
 struct rlimit descriptor_limit;
+uint64_t request_count;
 static struct object *buckets[BUCKETS];
 static unsigned object_count;
 
@@ -391,6 +392,7 @@ static void use_object(const struct request *request) {
 }
 
 static void handle(const struct request *request) {
+  request_count++;
   if (!has_greeted) {
     if (request->type != HELLO || request->magic != PROTOCOL_MAGIC || request->version != PROTOCOL_VERSION) {
       break_connection("the server speaks another protocol");
