@@ -4,9 +4,12 @@ import { fileOperation, parseSignedFileRequest, SignatureCheck } from "./file-si
 import { RESERVED_PATHS } from "./reserved-paths.js";
 import { secretEqual } from "./secret-equal.js";
 
+const DOWNLOAD_LINK = /^\/files\/download-token\/[\w.-]+$/;
+
 /**
  * Keeps everybody out of a sandbox with a token who does not know it: by `X-Access-Token`, or for files
- * by a signature made with it. `/health` is open, and so are the paths that answer nothing but a refusal.
+ * by a signature made with it. `/health` is open, and so are download links, which prove themselves, and the
+ * paths that answer nothing but a refusal.
  */
 export function envdGuard(clock: Clock): Guard {
   return (request) => {
@@ -16,6 +19,8 @@ export function envdGuard(clock: Clock): Guard {
     // Exact paths only: another spelling that a router might take for the same stays locked.
     if (method === "GET" && url.pathname === "/health") return;
     if (RESERVED_PATHS.includes(url.pathname)) return;
+    // The link itself is the proof, and whoever serves it checks it.
+    if (DOWNLOAD_LINK.test(url.pathname) && (method === "GET" || method === "HEAD")) return;
     if (fileOperation(method, url) === undefined) requireToken(request, token);
     else checkFileAccess(request, token, clock.now());
   };

@@ -140,6 +140,10 @@ suite("the envd of a sandbox", () => {
       "GET /metrics",
       "POST /process.Process/List",
       "POST /files/compose",
+      "POST /files/batch",
+      "POST /files/download-url",
+      "POST /files/download-token/a.1.b",
+      "GET /files/download-token/a.1.b/c",
       "GET /nowhere",
     ];
     // Other spellings of open paths are not open.

@@ -1,6 +1,7 @@
 import { posix } from "node:path";
 import { type LiveSandbox, SandboxError, resolveSandboxPath } from "@coppice/core";
 import type { ErrorCode, FileInfo, Files, OpenFile, User } from "@coppice/core/backend";
+import { RealPaths } from "./real-paths.js";
 import type { Watchers } from "./watchers.js";
 
 // Linux's PATH_MAX and NAME_MAX, without the NUL. FreeBSD has the same NAME_MAX and a shorter PATH_MAX,
@@ -169,6 +170,58 @@ export class UserFiles {
     };
   }
 
+  /**
+   * Joins files into one, which appears whole or not at all, and removes them.
+   * @throws SandboxError invalid_argument (the destination among the sources, a source that is no regular
+   * file, a destination that is a directory), not_found `source file not found: <path>`,
+   * resource_exhausted (no space). Then every source is as it was.
+   */
+  async compose(sources: readonly string[], destination: string): Promise<FileInfo> {
+    const to = this.resolve(destination);
+    const from = sources.map((source) => this.resolve(source));
+    const realPaths = new RealPaths(this.#files);
+    const targets = [await realPaths.ofEntry(to), await realPaths.ofTarget(to)];
+    for (const source of new Set(from)) {
+      const info = await this.#source(source);
+      if (info.kind !== "file") {
+        throw new SandboxError("invalid_argument", `source path is not a regular file: ${source}`);
+      }
+      // Removing the sources would remove what was just written.
+      if (targets.includes(await realPaths.ofEntry(source))) {
+        throw new SandboxError("invalid_argument", `source path is the destination: ${source}`);
+      }
+    }
+    const written = await this.#options.watchers.during(
+      this.sandbox,
+      { path: to },
+      this.#write(to, this.#joined(from), {}),
+    );
+    for (const source of new Set(from)) {
+      // A link is removed, not what it leads to.
+      await this.#files.remove(source);
+    }
+    return written;
+  }
+
+  async *#joined(paths: readonly string[]): AsyncGenerator<Uint8Array> {
+    for (const path of paths) {
+      // One at a time: there may be more sources than descriptors.
+      await using file = await explained(this.#files.read(path), {
+        not_found: () => missingSource(path),
+        invalid_argument: () =>
+          new SandboxError("invalid_argument", `source path is not a regular file: ${path}`),
+      });
+      yield* file.content();
+    }
+  }
+
+  #source(path: string): Promise<FileInfo> {
+    return explained(this.#files.stat(path), {
+      not_found: () => missingSource(path),
+      invalid_argument: () => missingSource(path),
+    });
+  }
+
   async #write(
     path: string,
     content: AsyncIterable<Uint8Array>,
@@ -246,6 +299,10 @@ export interface Upload {
    * resource_exhausted (no space), internal (a file where a directory is needed).
    */
   write(path: string, content: AsyncIterable<Uint8Array>): Promise<FileInfo>;
+}
+
+function missingSource(path: string): SandboxError {
+  return new SandboxError("not_found", `source file not found: ${path}`);
 }
 
 type Explanations = Partial<Record<ErrorCode, (error: SandboxError) => SandboxError | Promise<SandboxError>>>;

@@ -6,7 +6,17 @@ const count = z.int().min(1);
 /** Settings of the files plugin. */
 export const filesConfig = z.strictObject({
   maxUpload: size().prefault("10GiB").describe("largest body of an upload request, after decompression"),
-  maxFilesPerUpload: count.default(1000).describe("most parts of one multipart upload"),
+  maxFilesPerUpload: count
+    .default(1000)
+    .describe("most parts of one multipart upload, entries of one batch, sources of one composition"),
+  maxBatch: size().prefault("4MiB").describe("largest body of POST /files/batch and /files/compose"),
+  downloadLinkLifetime: duration()
+    .prefault("1h")
+    .describe("how long a link of POST /files/download-url works"),
+  keyFile: z
+    .string()
+    .optional()
+    .describe("file with the key of download links, made when missing; none = links end with the server"),
   gzipLevel: z.int().min(1).max(9).default(1).describe("compression of downloads: 1 is fastest, 9 smallest"),
   maxListEntries: count.default(100_000).describe("most entries of one directory listing"),
   maxWatchersPerSandbox: count.default(64).describe("most directory watches of one sandbox at a time"),

@@ -1,16 +1,20 @@
-import { Clock, definePlugin } from "@coppice/core";
+import { randomBytes } from "node:crypto";
+import { Clock, definePlugin, Sandboxes, Targets } from "@coppice/core";
+import { downloadLinkTarget } from "./download-link-target.js";
+import { DownloadLinks } from "./download-links.js";
 import { FileService } from "./file-service.js";
 import { filesConfig } from "./files-config.js";
 import { registerFilesRoutes } from "./files-routes.js";
 import { registerFilesystemRpc } from "./filesystem-rpc.js";
+import { persistentKey } from "./link-key.js";
 import { Watchers } from "./watchers.js";
 
-/** The files of sandboxes: `filesystem.Filesystem`, `/files` up and down, directory watches. */
+/** The files of sandboxes: `filesystem.Filesystem`, `/files` up and down, links to them, directory watches. */
 export const plugin = definePlugin({
   name: "files",
   config: filesConfig,
-  requires: { clock: Clock },
-  setup(plugin, { clock }) {
+  requires: { clock: Clock, sandboxes: Sandboxes, targets: Targets },
+  setup(plugin, { clock, sandboxes, targets }) {
     const { config } = plugin;
 
     const watchers = new Watchers({ ...config, clock });
@@ -18,9 +22,17 @@ export const plugin = definePlugin({
 
     const service = new FileService({ ...config, watchers });
 
+    const links = new DownloadLinks({ clock, lifetimeMs: config.downloadLinkLifetime });
+    targets.add(downloadLinkTarget(links, sandboxes));
+    plugin.onStart(async () => {
+      links.useKey(config.keyFile === undefined ? randomBytes(32) : await persistentKey(config.keyFile));
+    });
+
     registerFilesystemRpc(plugin.rpc("envd"), { service, watchers, keepaliveMs: config.keepalive });
     registerFilesRoutes(plugin.http("envd"), {
       service,
+      links,
+      maxBatchBytes: config.maxBatch,
       maxUploadBytes: config.maxUpload,
       maxParts: config.maxFilesPerUpload,
       gzipLevel: config.gzipLevel,

@@ -1,10 +1,11 @@
 import type { IncomingMessage } from "node:http";
-import { HttpError, SandboxError } from "@coppice/core";
-import type { FileInfo } from "@coppice/core/backend";
+import { SandboxError } from "@coppice/core";
 import type { UserFiles } from "./file-service.js";
 import { parseMetadataHeaders } from "./metadata-headers.js";
 import { multipartFiles } from "./multipart.js";
 import { requestBody } from "./request-body.js";
+import { toStorageError } from "./storage-error.js";
+import { type WrittenFile, toWrittenFile } from "./written-file.js";
 
 export interface UploadRequest {
   readonly message: IncomingMessage;
@@ -12,14 +13,6 @@ export interface UploadRequest {
   readonly path: string | undefined;
   readonly maxUploadBytes: number;
   readonly maxParts: number;
-}
-
-/** A file as an upload's answer lists it: exactly these keys, tests of clients compare deeply. */
-export interface WrittenFile {
-  readonly path: string;
-  readonly name: string;
-  readonly type: "file";
-  readonly metadata?: Readonly<Record<string, string>>;
 }
 
 /** POST /files: writes what the request carries and answers what was written. */
@@ -51,14 +44,7 @@ export async function receiveUpload(
       );
     }
   } catch (error) {
-    throw error instanceof SandboxError && error.code === "resource_exhausted"
-      ? new HttpError(507, error.message)
-      : error;
+    throw toStorageError(error);
   }
   return written;
-}
-
-function toWrittenFile({ path, name, metadata }: FileInfo): WrittenFile {
-  const isDescribed = Object.keys(metadata).length > 0;
-  return { path, name, type: "file", ...(isDescribed && { metadata }) };
 }

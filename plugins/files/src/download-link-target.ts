@@ -1,0 +1,15 @@
+import { ENVD_PORT, HttpError, type Sandboxes, type TargetResolver } from "@coppice/core";
+import { DOWNLOAD_TOKEN_PATH, type DownloadLinks } from "./download-links.js";
+
+/** Finds the sandbox of a download link, which names it in its token alone. The resolver throws what `check` throws. */
+export function downloadLinkTarget(links: DownloadLinks, sandboxes: Sandboxes): TargetResolver {
+  return async (_message, url) => {
+    if (!url.pathname.startsWith(DOWNLOAD_TOKEN_PATH)) return undefined;
+    const token = url.pathname.slice(DOWNLOAD_TOKEN_PATH.length);
+    const sandboxId = links.check(token, url.searchParams.get("path") ?? "");
+    const sandbox = sandboxes.find(sandboxId);
+    if (sandbox?.record.state === "running") return { sandbox, port: ENVD_PORT };
+    const message = "The sandbox was not found";
+    throw new HttpError(502, message, { sandboxId, message, code: 502 });
+  };
+}

@@ -1,0 +1,71 @@
+import { createHmac, timingSafeEqual } from "node:crypto";
+import { type Clock, SandboxError } from "@coppice/core";
+import type { SandboxId } from "@coppice/core/backend";
+
+/** Routes of links: `/files/download-token/<token>?path=<path>`. */
+export const DOWNLOAD_TOKEN_PATH = "/files/download-token/";
+
+/** What lets its bearer read one file of one sandbox for a while. */
+export interface DownloadLink {
+  readonly token: string;
+  /** Unix seconds. */
+  readonly expiresAt: number;
+}
+
+export interface DownloadLinksOptions {
+  readonly clock: Clock;
+  readonly lifetimeMs: number;
+}
+
+const TOKEN = /^([A-Za-z0-9_-]{1,128})\.(\d{1,12})\.([0-9a-f]{64})$/;
+
+/**
+ * Makes and checks the tokens of download links: the sandbox in base64url, the end of the link in Unix
+ * seconds, and an HMAC-SHA256 over both and the path, in hex.
+ */
+export class DownloadLinks {
+  readonly #options: DownloadLinksOptions;
+  #key: Buffer | undefined;
+
+  constructor(options: DownloadLinksOptions) {
+    this.#options = options;
+  }
+
+  /** The key comes when the server starts; no request is served before. */
+  useKey(key: Buffer): void {
+    this.#key = key;
+  }
+
+  make(sandboxId: SandboxId, path: string): DownloadLink {
+    const { clock, lifetimeMs } = this.#options;
+    const expiresAt = Math.floor((clock.now() + lifetimeMs) / 1000);
+    const id = Buffer.from(sandboxId).toString("base64url");
+    const mac = this.#mac(sandboxId, path, expiresAt).toString("hex");
+    return { token: `${id}.${expiresAt}.${mac}`, expiresAt };
+  }
+
+  /**
+   * The sandbox that a token was made for.
+   * @throws SandboxError unauthenticated unless it was made here, for this path, and has not expired.
+   */
+  check(token: string, path: string): SandboxId {
+    const [, encodedId = "", seconds = "", mac = ""] = TOKEN.exec(token) ?? [];
+    const sandboxId = Buffer.from(encodedId, "base64url").toString();
+    const expiresAt = Number(seconds);
+    const expected = this.#mac(sandboxId, path, expiresAt);
+    const given = Buffer.from(mac, "hex");
+    if (given.length !== expected.length || !timingSafeEqual(given, expected)) {
+      throw new SandboxError("unauthenticated", "invalid download link");
+    }
+    if (expiresAt < Math.floor(this.#options.clock.now() / 1000)) {
+      throw new SandboxError("unauthenticated", "the download link has expired");
+    }
+    return sandboxId;
+  }
+
+  #mac(sandboxId: SandboxId, path: string, expiresAt: number): Buffer {
+    if (this.#key === undefined) throw new Error("the key of download links is not there yet");
+    // Unambiguous whatever the path has in it: an id has no bar, and neither has a number.
+    return createHmac("sha256", this.#key).update(`${sandboxId}|${path}|${expiresAt}`).digest();
+  }
+}

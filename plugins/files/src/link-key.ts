@@ -1,0 +1,43 @@
+import { randomBytes } from "node:crypto";
+import { mkdir, open, readFile, rename } from "node:fs/promises";
+import { dirname } from "node:path";
+
+const KEY_BYTES = 32;
+
+/**
+ * Reads the key of a server's download links from its file, or makes both, for this user alone.
+ * @throws Error naming the file when it cannot be used.
+ */
+export async function persistentKey(path: string): Promise<Buffer> {
+  const known = await readIfPresent(path);
+  if (known === undefined) return makeKey(path);
+  if (known.length === KEY_BYTES) return known;
+  throw new Error(`the key file ${path} has ${known.length} bytes instead of ${KEY_BYTES}: remove it`);
+}
+
+async function makeKey(path: string): Promise<Buffer> {
+  const key = randomBytes(KEY_BYTES);
+  await mkdir(dirname(path), { recursive: true, mode: 0o700 });
+  // Renamed into place: a crash leaves a whole key or none.
+  const unfinished = `${path}.new`;
+  const file = await open(unfinished, "w", 0o600);
+  try {
+    // The mode above counts for a new file only.
+    await file.chmod(0o600);
+    await file.writeFile(key);
+    await file.sync();
+  } finally {
+    await file.close();
+  }
+  await rename(unfinished, path);
+  return key;
+}
+
+async function readIfPresent(path: string): Promise<Buffer | undefined> {
+  try {
+    return await readFile(path);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
+    throw error;
+  }
+}
