@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { mkdtemp, rm } from "node:fs/promises";
+import { mkdtemp, rm, stat } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
@@ -270,4 +270,26 @@ test("readiness names the check that fails, and /healthz does not care", async (
   assert.equal(ready.status, 503);
   assert.deepEqual(await ready.json(), { ready: false, checks: { disk: "disk is full" } });
   assert.equal((await fetch(`${server.urls["ops"]}/healthz`)).status, 200);
+});
+
+test("a plugin has a directory of its own for what it keeps, shut to other users", async () => {
+  let kept: string | undefined;
+  const keeper = definePlugin({
+    name: "log-keeper",
+    setup(plugin) {
+      plugin.onStart(() => {
+        kept = plugin.dataDir();
+        assert.equal(plugin.dataDir(), kept, "asking twice makes no second one");
+      });
+    },
+  });
+  const dataDir = await mkdtemp(join(tmpdir(), "coppice-boot-"));
+  try {
+    await using server = await startTestServer({ plugins: [[keeper]], dataDir });
+    assert.ok(server.url);
+    assert.equal(kept, join(dataDir, "log-keeper"));
+    assert.equal((await stat(kept)).mode & 0o777, 0o700);
+  } finally {
+    await rm(dataDir, { recursive: true });
+  }
 });

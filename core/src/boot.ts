@@ -83,9 +83,10 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
   const coreMetrics = new Registry();
   collectDefaultMetrics({ register: coreMetrics });
   cleanup.push("core", () => coreMetrics.clear());
+  const dataDir = resolve(config.dataDir);
   const domain = createSandboxDomain({
     config: config.sandboxes,
-    dataDir: resolve(config.dataDir),
+    dataDir,
     clock,
     log: log.child({ plugin: "core" }),
     metrics: coreMetrics,
@@ -127,6 +128,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
       log: log.child({ plugin: plugin.name }),
       scope,
       registry,
+      dataDir,
       surfaces,
       health,
       sealed: sealed.signal,

@@ -1,3 +1,5 @@
+import { mkdirSync } from "node:fs";
+import { join } from "node:path";
 import type { Registry } from "prom-client";
 import type { Surfaces } from "./http/surfaces.js";
 import type { Class, Scope } from "./kernel/scope.js";
@@ -12,6 +14,8 @@ export interface PluginContextParts {
   readonly log: Logger;
   readonly scope: Scope;
   readonly registry: Registry;
+  /** The server's, absolute. */
+  readonly dataDir: string;
   readonly surfaces: Surfaces;
   readonly health: Health;
   /** Aborted once setup is over: what is registered later would never be checked nor served. */
@@ -32,6 +36,11 @@ export function createPluginContext(parts: PluginContextParts): PluginContext<un
     config: parts.settings,
     log: parts.log,
     metrics: parts.registry,
+    dataDir() {
+      const directory = join(parts.dataDir, plugin.name);
+      mkdirSync(directory, { recursive: true, mode: 0o700 });
+      return directory;
+    },
     bind<T>(key: Class<T> | Token<T>, implementation?: Class<T>) {
       whileOpen("bind");
       const built = implementation ?? key;

@@ -28,6 +28,12 @@ export interface PluginContext<Config> {
   readonly log: Logger;
   /** This plugin's own registry; every metric in it is named `coppice_<name>_…`. */
   readonly metrics: Registry;
+  /**
+   * A directory for what this plugin has to keep: `<server's dataDir>/<name>`, absolute, made for this user
+   * alone when it is first asked for. Write to it from `onStart` on: by then no other server has this `dataDir`.
+   * @throws Error of the file system when it cannot be made.
+   */
+  dataDir(): string;
   /** Binds a class, once per server, under itself or under a token. */
   bind<T>(key: Class<T> | Token<T>, implementation?: Class<T>): this;
   bindValue<T>(key: Token<T>, value: T): this;

@@ -36,7 +36,7 @@ export const serverConfig = z.strictObject({
     .record(z.string().regex(/^[a-z][a-z0-9-]*$/, "a listener's name is kebab-case"), listenerConfig)
     .refine((listeners) => Object.keys(listeners).length > 0, "at least one listener is needed")
     .describe("addresses to serve; the name is the surface that is served where no sandbox is addressed"),
-  dataDir: z.string().default("./.coppice").describe("ledger and sandboxes of this installation"),
+  dataDir: z.string().default("./.coppice").describe("ledger, and what plugins keep, of this installation"),
   domain: z
     .string()
     .regex(/^[a-z0-9.-]+$/, "a domain is lower-case letters, digits, dots and dashes")
