@@ -1,19 +1,21 @@
 import assert from "node:assert/strict";
-import { after, before, describe, it } from "node:test";
+import { randomInt } from "node:crypto";
+import { after, before, it } from "node:test";
 import { Sandbox } from "@e2b/code-interpreter";
 import type { TestServer } from "@coppice/core/testing";
 import { eventually } from "../harness/eventually.js";
 import { pointSdkAt } from "../harness/point-sdk-at.js";
-import { isRunning } from "../harness/running-processes.js";
+import { runningProcesses } from "../harness/running-processes.js";
+import { onEachBackend } from "../harness/on-each-backend.js";
 import { startFullServer } from "../harness/start-full-server.js";
 import { codeScenarios } from "./code-scenarios.js";
 
-describe("code through the code interpreter SDK", { timeout: 60_000 }, () => {
+onEachBackend("code through the code interpreter SDK", (backend) => {
   let server: TestServer;
   let sandbox: Sandbox;
 
   before(async () => {
-    server = await startFullServer();
+    server = await startFullServer({ backend });
     pointSdkAt(server.url);
     sandbox = await Sandbox.create();
   });
@@ -23,10 +25,13 @@ describe("code through the code interpreter SDK", { timeout: 60_000 }, () => {
 
   it("ends the kernel with its sandbox", async () => {
     const doomed = await Sandbox.create();
-    const pid = Number((await doomed.runCode("import os; os.getpid()")).text);
-    assert.ok(await isRunning(pid));
+    // A child of the kernel's, told apart on this host by what it waits for.
+    const seconds = `300.${randomInt(2 ** 32)}`;
+    await doomed.runCode(`import subprocess; child = subprocess.Popen(["sleep", "${seconds}"])`);
+    const children = () => runningProcesses(seconds);
+    assert.equal((await children()).length, 1);
     await doomed.kill();
-    await eventually(`the end of kernel ${pid}`, async () => !(await isRunning(pid)));
+    await eventually("the end of the kernel's child", async () => (await children()).length === 0);
     // The SDK forgets the timer of a request that is refused, and it would keep this process waiting.
     await assert.rejects(doomed.runCode("1", { requestTimeoutMs: 2_000 }), /sandbox/i);
   });

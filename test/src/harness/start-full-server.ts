@@ -1,35 +1,71 @@
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { Plugin } from "@coppice/core";
 import { startTestServer, type TestServer } from "@coppice/core/testing";
 import commands from "@coppice/plugin-commands";
 import envdCompat from "@coppice/plugin-envd-compat";
 import files from "@coppice/plugin-files";
 import jupyter from "@coppice/plugin-jupyter";
+import linuxNamespaces from "@coppice/plugin-linux-namespaces";
 import localProcess from "@coppice/plugin-local-process";
 import sandboxApi from "@coppice/plugin-sandbox-api";
 import { API_KEY } from "./api-key.js";
 import { PYTHON } from "./python.js";
 
 export interface FullServerOptions {
+  /** `local-process`, which every host can run, when absent. */
+  readonly backend?: BackendName;
   /** Laid over the server's configuration, key by key at the top level. */
   readonly server?: Readonly<Record<string, unknown>>;
   /** Laid over a plugin's settings, by its name. */
   readonly settings?: Readonly<Record<string, Readonly<Record<string, unknown>>>>;
 }
 
-/** A server in this process as `npm start` would have it: every plugin, sandboxes as local processes. */
-export function startFullServer({ server = {}, settings = {} }: FullServerOptions = {}): Promise<TestServer> {
+/** The backends of the project. */
+export type BackendName = "local-process" | "linux-namespaces";
+
+/** A server in this process as `npm start` would have it, with every plugin and one backend. */
+export async function startFullServer({
+  backend: backendName = "local-process",
+  server = {},
+  settings = {},
+}: FullServerOptions = {}): Promise<TestServer> {
   const settingsOf = (name: string, own: Readonly<Record<string, unknown>> = {}) => ({
     ...own,
     ...settings[name],
   });
-  return startTestServer({
-    server,
-    plugins: [
-      [sandboxApi, settingsOf("sandbox-api", { apiKeys: [API_KEY] })],
-      [envdCompat, settingsOf("envd-compat")],
-      [commands, settingsOf("commands")],
-      [files, settingsOf("files")],
-      [jupyter, settingsOf("jupyter", { python: PYTHON })],
-      [localProcess, settingsOf("local-process")],
-    ],
-  });
+  const directory = await mkdtemp(join(tmpdir(), "coppice-full-"));
+  const remove = () => rm(directory, { recursive: true, force: true });
+  const backends: Readonly<Record<BackendName, readonly [plugin: Plugin, settings: object, python: string]>> =
+    {
+      "local-process": [localProcess, {}, PYTHON],
+      "linux-namespaces": [linuxNamespaces, { directory, python: PYTHON }, "python3"],
+    };
+  const [backend, backendSettings, python] = backends[backendName];
+  let full: TestServer;
+  try {
+    full = await startTestServer({
+      server,
+      plugins: [
+        [sandboxApi, settingsOf("sandbox-api", { apiKeys: [API_KEY] })],
+        [envdCompat, settingsOf("envd-compat")],
+        [commands, settingsOf("commands")],
+        [files, settingsOf("files")],
+        [jupyter, settingsOf("jupyter", { python })],
+        [backend, settingsOf(backendName, { ...backendSettings })],
+      ],
+    });
+  } catch (error) {
+    await remove();
+    throw error;
+  }
+  const stop = async () => {
+    try {
+      await full.stop();
+    } finally {
+      await remove();
+    }
+  };
+  return { ...full, stop, [Symbol.asyncDispose]: stop };
 }
