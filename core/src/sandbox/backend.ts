@@ -1,7 +1,7 @@
 import type { Duplex } from "node:stream";
 import { createToken } from "../kernel/token.js";
 import type { Files } from "./files.js";
-import type { Command, Process } from "./process.js";
+import type { AdoptedProcess, Command, Process } from "./process.js";
 
 /** `[a-z0-9]+`, chosen by the server. */
 export type SandboxId = string;
@@ -85,6 +85,11 @@ export interface Sandbox {
   // Facets: absent = this backend cannot. Callers test for presence; nothing throws "not implemented".
   readonly pausing?: { pause(): Promise<void>; resume(): Promise<void> };
   readonly snapshots?: { take(name: string): Promise<SnapshotId>; remove(id: SnapshotId): Promise<void> };
+  /**
+   * Of a backend whose sandboxes outlive the server: what already ran when this server took the sandbox over,
+   * those that ended meanwhile included. Each goes on where it was; whoever knows its label takes it.
+   */
+  readonly adoption?: { processes(): Promise<readonly AdoptedProcess[]> };
   readonly resizing?: { resize(limits: Limits): Promise<void> };
 }
 

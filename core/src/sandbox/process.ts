@@ -23,6 +23,11 @@ export interface Command {
   readonly terminal?: TerminalSize | undefined;
   /** `"pipe"` (default): `write` reaches its stdin. `"none"`: stdin is empty from the start. */
   readonly input?: "pipe" | "none" | undefined;
+  /**
+   * What the caller wants to know of it again after a restart of the server, at most 4 095 bytes: kept outside of
+   * the sandbox's reach and handed back by `adoption`. By convention `<plugin>:<JSON>`.
+   */
+  readonly label?: string | undefined;
 }
 
 /** A piece of what a process wrote: raw bytes, which may end inside a character. */
@@ -62,4 +67,10 @@ export interface Process {
   resize(size: TerminalSize): Promise<void>;
   /** Settles once the process was reaped, also while its output is still open. Never rejects. */
   readonly exit: Promise<Exit>;
+}
+
+/** A process that was started for an earlier server and has not been seen to its end. */
+export interface AdoptedProcess extends Process {
+  /** As its command had it; empty where it had none. */
+  readonly label: string;
 }
