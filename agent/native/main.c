@@ -20,6 +20,7 @@ enum {
   OUTGOING_BYTES = 512 * 1024,
   INCOMING_BYTES = HEADER_BYTES + PAYLOAD_LIMIT,
   BUCKETS = 1024,
+  LAST_ROUNDS = 64,
   DESCRIPTORS_LIMIT = 3 * OBJECTS_LIMIT + 16,
 };
 
@@ -219,13 +220,6 @@ static void connected(int fd) {
   put_u16(&frame, PROTOCOL_VERSION);
   put_u32(&frame, (uint32_t)getpid());
   finish_frame(&frame);
-}
-
-static void accept_connection(void) {
-  int fd = accept(listener, NULL, NULL);
-  if (fd < 0) return;
-  fcntl(fd, F_SETFD, FD_CLOEXEC);
-  connected(fd);
 }
 
 // --- streams
@@ -451,19 +445,33 @@ static bool has_whole_frame(void) {
   return frame_length(incoming + incoming_start, incoming_end - incoming_start) != FRAME_INCOMPLETE;
 }
 
-static void receive(void) {
+/** @return whether something came. */
+static bool receive(void) {
   if (incoming_start > 0) {
     memmove(incoming, incoming + incoming_start, incoming_end - incoming_start);
     incoming_end -= incoming_start;
     incoming_start = 0;
   }
   ssize_t count = recv(connection, incoming + incoming_end, INCOMING_BYTES - incoming_end, 0);
-  if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+  if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
   if (count <= 0) {
     disconnect();
-    return;
+    return false;
   }
   incoming_end += (size_t)count;
+  return true;
+}
+
+static void accept_connection(void) {
+  int fd = accept(listener, NULL, NULL);
+  if (fd < 0) return;
+  fcntl(fd, F_SETFD, FD_CLOEXEC);
+  // What the last server still said counts, such as what it has seen the end of.
+  for (unsigned round = 0; round < LAST_ROUNDS && connection >= 0 && receive(); round++) {
+    handle_frames();
+    flush();
+  }
+  connected(fd);
 }
 
 // --- the loop

@@ -80,7 +80,7 @@ export class AgentDial extends Duplex implements Channel {
   }
 
   override _write(data: Buffer, _encoding: BufferEncoding, done: (error?: Error) => void): void {
-    this.#input.send(data).then(() => done(), done);
+    void this.#pass(data, done);
   }
 
   override _final(done: (error?: Error) => void): void {
@@ -93,6 +93,16 @@ export class AgentDial extends Duplex implements Channel {
     this.#input.fail(new SandboxError("aborted", "the connection was closed"));
     this.#end();
     done(error);
+  }
+
+  async #pass(data: Buffer, done: (error?: Error) => void): Promise<void> {
+    let failure: Error | undefined;
+    try {
+      await this.#input.send(data);
+    } catch (error) {
+      failure = error instanceof Error ? error : new Error(String(error));
+    }
+    done(failure);
   }
 
   #end(): void {

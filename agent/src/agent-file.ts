@@ -13,7 +13,7 @@ export class AgentFile implements Channel, OpenFile {
   readonly #link: Link;
   readonly #path: string;
   readonly #opened = Promise.withResolvers<FileInfo>();
-  readonly #reads: PromiseWithResolvers<Buffer>[] = [];
+  readonly #reads: { readonly length: number; readonly answer: PromiseWithResolvers<Buffer> }[] = [];
   #info: FileInfo | undefined;
   #lost: SandboxError | undefined;
   #isClosed = false;
@@ -38,33 +38,31 @@ export class AgentFile implements Channel, OpenFile {
     offset = 0,
     length = Number.POSITIVE_INFINITY,
   }: ReadOptions = {}): AsyncGenerator<Uint8Array> {
-    const ahead: Promise<Buffer>[] = [];
+    let ahead: { readonly start: number; readonly wanted: number; readonly data: Promise<Buffer> }[] = [];
+    const end = offset + length;
     let position = offset;
-    let left = length;
-    const ask = (): void => {
-      const wanted = Math.min(CHUNK_BYTES, left);
-      if (wanted <= 0) return;
-      const reading = this.#read(position, wanted);
+    const ask = (): boolean => {
+      const wanted = Math.min(CHUNK_BYTES, end - position);
+      if (wanted <= 0) return false;
+      const data = this.#read(position, wanted);
       // It is looked at in its turn, or never.
-      reading.catch(() => undefined);
-      ahead.push(reading);
+      data.catch(() => undefined);
+      ahead.push({ start: position, wanted, data });
       position += wanted;
-      left -= wanted;
+      return true;
     };
-    ask();
-    for (;;) {
-      const data = await ahead.shift();
-      if (data === undefined || data.byteLength === 0) return;
-      // Only what is long is worth asking for ahead.
-      while (data.byteLength === CHUNK_BYTES && left > 0 && ahead.length < READ_AHEAD) ask();
-      yield data;
-      if (data.byteLength < CHUNK_BYTES && ahead.length === 0) {
-        if (left <= 0) return;
-        ask();
-      } else if (data.byteLength < CHUNK_BYTES) {
-        // It ends here, or grows while it is read: what comes after is asked for from here on.
-        return;
+    for (let isMore = ask(); isMore; isMore = ahead.length > 0 || ask()) {
+      const next = ahead.shift();
+      const data = await next?.data;
+      if (next === undefined || data === undefined || data.byteLength === 0) return;
+      if (data.byteLength < next.wanted) {
+        // The end, or a file of /proc, which comes in pieces of its own: on from where this one ended.
+        ahead = [];
+        position = next.start + data.byteLength;
+      } else {
+        while (ahead.length < READ_AHEAD && ask());
       }
+      yield data;
     }
   }
 
@@ -72,7 +70,7 @@ export class AgentFile implements Channel, OpenFile {
     if (this.#isClosed) return;
     this.#isClosed = true;
     const closed = new SandboxError("failed_precondition", "the file is closed");
-    for (const read of this.#reads.splice(0)) read.reject(closed);
+    for (const { answer } of this.#reads.splice(0)) answer.reject(closed);
     if (this.#lost === undefined) this.#link.release();
   }
 
@@ -83,15 +81,17 @@ export class AgentFile implements Channel, OpenFile {
     }
     const read = this.#reads.shift();
     if (read === undefined) throw new ProtocolError("an answer to no read");
-    if (type === Reply.Output) read.resolve(payload);
-    else if (type === Reply.Error) read.reject(fileError(readFailure(payload), "read", this.#path));
+    if (payload.byteLength > read.length && type === Reply.Output)
+      throw new ProtocolError("more than was asked for");
+    if (type === Reply.Output) read.answer.resolve(payload);
+    else if (type === Reply.Error) read.answer.reject(fileError(readFailure(payload), "read", this.#path));
     else throw new ProtocolError(`frame ${type} for a file`);
   }
 
   lost(reason: SandboxError): void {
     this.#lost = reason;
     this.#opened.reject(reason);
-    for (const read of this.#reads.splice(0)) read.reject(reason);
+    for (const { answer } of this.#reads.splice(0)) answer.reject(reason);
   }
 
   #receiveOpen(type: number, payload: Buffer): void {
@@ -111,11 +111,11 @@ export class AgentFile implements Channel, OpenFile {
   async #read(offset: number, length: number): Promise<Buffer> {
     if (this.#lost !== undefined) throw this.#lost;
     if (this.#isClosed) throw new SandboxError("failed_precondition", "the file is closed");
-    const read = Promise.withResolvers<Buffer>();
-    this.#reads.push(read);
+    const answer = Promise.withResolvers<Buffer>();
+    this.#reads.push({ length, answer });
     const payload = new PayloadWriter().u64(BigInt(Math.trunc(offset))).u32(length);
     this.#link.send(Request.Read, payload.finish());
-    return read.promise;
+    return answer.promise;
   }
 }
 

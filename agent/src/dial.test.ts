@@ -32,7 +32,7 @@ describe("a connection inside", { skip: withoutBinary }, () => {
     for (const host of ["127.0.0.1", "::1"]) {
       const [server, port] = await listen(host, (socket) => {
         text(socket).then(
-          (received) => socket.end([...received].reverse().join("")),
+          (received) => socket.end(received.split("").reverse().join("")),
           () => undefined,
         );
       });

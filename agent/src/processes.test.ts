@@ -201,11 +201,8 @@ for (const { name, binary, skip } of agentKinds) {
       const output = started.output[Symbol.asyncIterator]();
       await sleep(100);
       await started.kill("SIGKILL");
-      const { stdout } = await finish({
-        ...started,
-        exit: started.exit,
-        output: { [Symbol.asyncIterator]: () => output },
-      } as typeof started);
+      const rest = await Array.fromAsync({ [Symbol.asyncIterator]: () => output });
+      const stdout = Buffer.concat(rest.map(({ data }) => data));
       assert.equal(stdout.toString(), "before\n");
       await shell(agent, `kill -9 -- -${started.pid} 2> /dev/null`);
     });
@@ -221,10 +218,12 @@ for (const { name, binary, skip } of agentKinds) {
     it("can open stdin, stdout and stderr by name", async () => {
       const script = "cat /dev/stdin > /dev/stdout; echo err > /dev/stderr";
       const started = await agent.spawn({ path: "sh", args: ["-c", script], env, cwd: "/" });
+      const output = started.output[Symbol.asyncIterator]();
       await started.write(Buffer.from("through\n"));
+      assert.equal(Buffer.from((await output.next()).value?.data ?? []).toString(), "through\n");
       await started.closeInput();
-      const { stdout, stderr } = await finish(started);
-      assert.equal(`${stdout.toString()}${stderr.toString()}`, "through\nerr\n");
+      assert.deepEqual((await output.next()).value, { stream: "stderr", data: Buffer.from("err\n") });
+      assert.deepEqual(await started.exit, { code: 0 });
     });
 
     it("cannot be resized without a terminal", async () => {

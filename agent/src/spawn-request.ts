@@ -78,7 +78,7 @@ export function spawnError(failure: Failure, request: SpawnRequest): SandboxErro
   const options = { cause: failure };
   switch (stage) {
     case Stage.User:
-      return new SandboxError("unauthenticated", `invalid username: '${String(request.user)}'`, options);
+      return new SandboxError("unauthenticated", `invalid username: '${nameOf(request.user)}'`, options);
     case Stage.Directory: {
       const cwd = request.cwd ?? detail;
       if (code === "ENOENT" || code === "ENOTDIR") return missingDirectory(cwd, failure);
@@ -96,6 +96,10 @@ export function spawnError(failure: Failure, request: SpawnRequest): SandboxErro
     default:
       return resourceError(failure, "cannot start another process");
   }
+}
+
+function nameOf(user: string | Identity | undefined): string {
+  return typeof user === "object" ? String(user.uid) : (user ?? "");
 }
 
 function missingDirectory(cwd: string, cause?: Failure): SandboxError {
