@@ -15,8 +15,14 @@ export interface DirectoryTemplateOptions {
 }
 
 const USER_ID = 1000;
-// Where a sandbox's own file systems are mounted.
-const MOUNT_POINTS = ["dev", "proc", "etc", "tmp"];
+/** What a sandbox mounts upon or cannot do without. */
+const DIRECTORIES = [
+  ["dev", 0o755],
+  ["etc", 0o755],
+  ["proc", 0o555],
+  ["root", 0o700],
+  ["tmp", 0o1777],
+] as const;
 
 /**
  * Makes a template out of any root file system. An account that it lacks, and directories that every
@@ -31,7 +37,7 @@ export async function prepareDirectoryTemplate(options: DirectoryTemplateOptions
   const digest = createHash("sha256")
     .update(JSON.stringify([directory, user, passwd]))
     .digest("hex");
-  const path = join(parent, `${name.replaceAll("/", "_")}-${digest.slice(0, 16)}`);
+  const path = join(parent, `${name}-${digest.slice(0, 16)}`);
   if ((await stat(path).catch(() => undefined)) === undefined) {
     const making = `${path}.making-${randomBytes(4).toString("hex")}`;
     await mkdir(making, { recursive: true, mode: 0o700 });
@@ -44,9 +50,9 @@ export async function prepareDirectoryTemplate(options: DirectoryTemplateOptions
 async function makeOverlay(root: string, passwd: string, options: DirectoryTemplateOptions): Promise<void> {
   const { directory, user } = options;
   await makeDirectory(root, 0o755);
-  for (const each of MOUNT_POINTS) {
+  for (const [each, mode] of DIRECTORIES) {
     const found = await lstat(join(directory, each)).catch(() => undefined);
-    if (found === undefined) await makeDirectory(join(root, each), each === "tmp" ? 0o1777 : 0o755);
+    if (found === undefined) await makeDirectory(join(root, each), mode);
   }
   if (passwd.split("\n").some((line) => line.startsWith(`${user}:`))) return;
   const hasBash = (await lstat(join(directory, "bin/bash")).catch(() => undefined)) !== undefined;

@@ -5,7 +5,7 @@ import type { AgentConnection } from "@coppice/agent";
 import { SandboxError, type Logger } from "@coppice/core";
 import type { Command, Files, Process, Sandbox, SandboxId, Stats, User } from "@coppice/core/backend";
 import type { ControlGroup, GroupUsage } from "./control-groups.js";
-import { diskUsage } from "./disk-usage.js";
+import { DiskQuota, filesWithQuota } from "./disk-quota.js";
 import type { SandboxPaths } from "./launch-instructions.js";
 import type { Launcher } from "./launcher.js";
 import { type SandboxFacts, readInit } from "./sandbox-record.js";
@@ -24,6 +24,7 @@ export interface NamespaceSandboxOptions {
 }
 
 const MEBIBYTE = 2 ** 20;
+const DISK_MEASURED_EVERY_MS = 10_000;
 
 /** A sandbox whose first process is an agent, to which this server is connected. */
 export class NamespaceSandbox implements Sandbox {
@@ -31,6 +32,7 @@ export class NamespaceSandbox implements Sandbox {
   readonly files: Files;
   readonly pausing?: { pause(): Promise<void>; resume(): Promise<void> };
   readonly #options: NamespaceSandboxOptions;
+  readonly #quota: DiskQuota;
   #isDestroyed = false;
   #destroying: Promise<void> | undefined;
   #lastUsage: { readonly atMs: number; readonly cpuMicros: number };
@@ -39,7 +41,15 @@ export class NamespaceSandbox implements Sandbox {
   constructor(options: NamespaceSandboxOptions) {
     const { facts, group } = options;
     this.id = facts.id;
-    this.files = options.agent.files;
+    this.#quota = new DiskQuota({
+      directory: options.paths.layers,
+      limitBytes: facts.limits.diskMiB * MEBIBYTE,
+      entriesLimit: options.diskScanEntries,
+      maximumAgeMs: DISK_MEASURED_EVERY_MS,
+    });
+    // In memory the file system itself is of that size.
+    const isMeasured = facts.memoryLayersMiB === undefined;
+    this.files = isMeasured ? filesWithQuota(options.agent.files, this.#quota) : options.agent.files;
     this.#options = options;
     this.#lastUsage = { atMs: performance.now(), cpuMicros: 0 };
     if (group.canFreeze) this.pausing = { pause: () => this.#pause(), resume: () => this.#resume() };
@@ -67,13 +77,13 @@ export class NamespaceSandbox implements Sandbox {
   }
 
   async stats(): Promise<Stats> {
-    const { facts, group, paths, diskScanEntries } = this.#options;
+    const { facts, group } = this.#options;
     void this.#agent;
     const { limits } = facts;
     const usage = await group.usage();
     const hasMemoryLimit = group.record["memory"] !== undefined;
     const memoryTotalBytes = hasMemoryLimit ? Math.min(limits.memoryMiB * MEBIBYTE, totalmem()) : totalmem();
-    const disk = await this.#disk(paths, diskScanEntries);
+    const disk = await this.#disk();
     return {
       cpuCount: limits.cpuCount,
       cpuUsedPercent: this.#cpuSinceLast(usage),
@@ -119,14 +129,11 @@ export class NamespaceSandbox implements Sandbox {
     await this.#options.group.thaw();
   }
 
-  async #disk(
-    paths: SandboxPaths,
-    entriesLimit: number,
-  ): Promise<Pick<Stats, "diskUsedBytes" | "diskTotalBytes">> {
-    const { facts } = this.#options;
+  async #disk(): Promise<Pick<Stats, "diskUsedBytes" | "diskTotalBytes">> {
+    const { facts, paths } = this.#options;
     const total = facts.limits.diskMiB * MEBIBYTE;
     if (facts.memoryLayersMiB === undefined) {
-      const used = await diskUsage(paths.layers, entriesLimit);
+      const used = await this.#quota.measure();
       return { diskUsedBytes: Math.min(used, total), diskTotalBytes: total };
     }
     // Only its own namespace shows what it keeps in memory.

@@ -17,6 +17,8 @@ export interface TemplatesOptions {
 }
 
 const BASE_USER = "user";
+/** Its name and a digest of what it was made of. */
+const DIRECTORY = /^(.+)-[0-9a-f]{16}$/;
 
 /** The templates of this backend, each made once. */
 export class Templates {
@@ -63,27 +65,46 @@ export class Templates {
     return settings?.kind === "directory" ? settings.user : BASE_USER;
   }
 
-  /** Removes what was made for this host as it was earlier, where no sandbox is left of that. */
+  /**
+   * Removes what was made for this host as it was earlier, where no sandbox is left of that. What is not
+   * known to be out of date stays: to find out would take the making of every template.
+   */
   async removeUnused(lowersInUse: ReadonlySet<string>): Promise<void> {
     const { parent, remove } = this.#options;
-    const used = new Set([...lowersInUse].map((lower) => basename(dirname(lower))));
-    for (const name of this.#settings.keys()) {
-      const template = await this.get(name).catch(() => undefined);
-      for (const lower of template?.lowers ?? []) used.add(basename(dirname(lower)));
+    const prepared = new Map<string, PreparedTemplate>();
+    for (const [name, preparing] of this.#prepared) {
+      const template = await preparing.catch(() => undefined);
+      if (template !== undefined) prepared.set(directoryName(name), template);
     }
-    const unused = (await readdir(parent)).filter((name) => !used.has(name));
-    if (unused.length > 0) await remove(...unused.map((name) => join(parent, name)));
+    const lowers = [...prepared.values()].flatMap((template) => template.lowers);
+    const used = new Set([...lowersInUse, ...lowers].map((lower) => basename(dirname(lower))));
+    const configured = new Set([...this.#settings.keys()].map(directoryName));
+    const unused = (await readdir(parent)).filter((entry) => {
+      const name = DIRECTORY.exec(entry)?.[1];
+      const isUnknown = name !== undefined && configured.has(name) && !prepared.has(name);
+      return !used.has(entry) && !isUnknown;
+    });
+    if (unused.length > 0) await remove(...unused.map((entry) => join(parent, entry)));
   }
 
   async #make(name: string, settings: TemplateSettings): Promise<PreparedTemplate> {
     const { parent } = this.#options;
     if (settings.kind === "directory") {
-      return prepareDirectoryTemplate({ name, parent, directory: settings.path, user: settings.user });
+      return prepareDirectoryTemplate({
+        name: directoryName(name),
+        parent,
+        directory: settings.path,
+        user: settings.user,
+      });
     }
     const { python } = settings;
     const found = python === undefined ? undefined : await describePython(name, python);
-    return prepareBaseTemplate({ name: name.replaceAll("/", "_"), parent, python: found });
+    return prepareBaseTemplate({ name: directoryName(name), parent, python: found });
   }
+}
+
+function directoryName(template: string): string {
+  return template.replaceAll("/", "_");
 }
 
 async function describePython(template: string, interpreter: string): ReturnType<typeof askPython> {

@@ -1,0 +1,82 @@
+import { SandboxError } from "@coppice/core";
+import type { Files } from "@coppice/core/backend";
+import { diskUsage } from "./disk-usage.js";
+
+export interface DiskQuotaOptions {
+  /** Where a sandbox keeps what it changes. */
+  readonly directory: string;
+  readonly limitBytes: number;
+  /** How many entries are looked at, at most. */
+  readonly entriesLimit: number;
+  readonly maximumAgeMs: number;
+}
+
+/**
+ * What a sandbox uses of its disk: measured now and then, and what is written through the server is added
+ * to that in between. What programs inside write counts from the next measurement on.
+ */
+export class DiskQuota {
+  readonly #options: DiskQuotaOptions;
+  #usedBytes = 0;
+  /** Of writes under way: a file has no name before it is whole, so it is not found by looking. */
+  #unfinishedBytes = 0;
+  #measuredAtMs = -Infinity;
+  #measuring: Promise<number> | undefined;
+
+  constructor(options: DiskQuotaOptions) {
+    this.#options = options;
+  }
+
+  async measure(): Promise<number> {
+    this.#measuring ??= this.#measure().finally(() => (this.#measuring = undefined));
+    return this.#measuring;
+  }
+
+  /**
+   * Passes data on while there is room for it.
+   * @throws SandboxError resource_exhausted
+   */
+  async *admit(data: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
+    if (performance.now() - this.#measuredAtMs > this.#options.maximumAgeMs) await this.measure();
+    let admittedBytes = 0;
+    try {
+      for await (const chunk of data) {
+        admittedBytes += chunk.byteLength;
+        this.#unfinishedBytes += chunk.byteLength;
+        this.#usedBytes += chunk.byteLength;
+        if (this.#usedBytes > this.#options.limitBytes) await this.#requireRoom();
+        yield chunk;
+      }
+    } finally {
+      this.#unfinishedBytes -= admittedBytes;
+    }
+  }
+
+  async #requireRoom(): Promise<void> {
+    // What was removed since the last measurement makes room.
+    if ((await this.measure()) > this.#options.limitBytes) {
+      throw new SandboxError("resource_exhausted", "the disk of the sandbox is full");
+    }
+  }
+
+  async #measure(): Promise<number> {
+    const { directory, entriesLimit } = this.#options;
+    this.#usedBytes = (await diskUsage(directory, entriesLimit)) + this.#unfinishedBytes;
+    this.#measuredAtMs = performance.now();
+    return this.#usedBytes;
+  }
+}
+
+/** The same files, of which no more can be written than a quota admits. */
+export function filesWithQuota(files: Files, quota: DiskQuota): Files {
+  return {
+    stat: (path) => files.stat(path),
+    list: (path, depth) => files.list(path, depth),
+    read: (path) => files.read(path),
+    write: (path, data, options) => files.write(path, quota.admit(data), options),
+    makeDir: (path, options) => files.makeDir(path, options),
+    move: (source, destination, options) => files.move(source, destination, options),
+    remove: (path) => files.remove(path),
+    ...(files.watch && { watch: files.watch.bind(files) }),
+  };
+}

@@ -1,0 +1,125 @@
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { copyFile, mkdir, mkdtemp, readFile, realpath, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { describe, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import { promisify } from "node:util";
+import { SandboxError, type Sandbox } from "@coppice/core/backend";
+import { openTestBackend, reasonToSkip } from "./test-backend.js";
+import { makeSandbox, runScript } from "./test-sandbox.js";
+
+const MEBIBYTE = 2 ** 20;
+
+async function writeMebibytes(sandbox: Sandbox, path: string, count: number): Promise<void> {
+  await sandbox.files.write(path, megabytes());
+
+  async function* megabytes(): AsyncGenerator<Uint8Array> {
+    for (let each = 0; each < count; each++) yield Buffer.alloc(MEBIBYTE, each);
+  }
+}
+
+function isFull(error: unknown): boolean {
+  return error instanceof SandboxError && error.code === "resource_exhausted";
+}
+
+void describe(
+  "limits of a linux-namespaces sandbox",
+  { skip: reasonToSkip() ?? false, concurrency: 1 },
+  () => {
+    void test("no more is written to its disk than it has, until something is removed", async () => {
+      await using opened = await openTestBackend();
+      const sandbox = await makeSandbox(opened.backend, { limits: { diskMiB: 16 } });
+      await writeMebibytes(sandbox, "/home/user/first", 10);
+      await assert.rejects(writeMebibytes(sandbox, "/home/user/second", 10), isFull);
+      await assert.rejects(sandbox.files.stat("/home/user/second"));
+      const { diskTotalBytes, diskUsedBytes } = await sandbox.stats();
+      assert.equal(diskTotalBytes, 16 * MEBIBYTE);
+      assert.ok(diskUsedBytes >= 10 * MEBIBYTE && diskUsedBytes <= diskTotalBytes, String(diskUsedBytes));
+      await sandbox.files.remove("/home/user/first");
+      await writeMebibytes(sandbox, "/home/user/second", 10);
+      await sandbox.destroy();
+    });
+
+    void test("with its layers in memory programs inside meet the end of the disk as well", async () => {
+      await using opened = await openTestBackend({ layers: "memory" });
+      const sandbox = await makeSandbox(opened.backend, { limits: { diskMiB: 16 } });
+      const { exit, output } = await runScript(sandbox, "dd if=/dev/zero of=big bs=1M count=20");
+      assert.notDeepEqual(exit, { code: 0 });
+      assert.match(output, /No space left on device/);
+      assert.equal((await sandbox.stats()).diskTotalBytes, 16 * MEBIBYTE);
+      await sandbox.destroy();
+      assert.deepEqual(await opened.leaks(), []);
+    });
+
+    void test("its CPU is a share, and its usage is told by that", async () => {
+      await using opened = await openTestBackend();
+      const sandbox = await makeSandbox(opened.backend, { limits: { cpuCount: 0.2 } });
+      const busy = runScript(sandbox, "timeout 1 sh -c 'while :; do :; done'; true");
+      await sandbox.stats();
+      await sleep(900);
+      const { cpuUsedPercent } = await sandbox.stats();
+      assert.ok(cpuUsedPercent > 2 && cpuUsedPercent <= 20, `${cpuUsedPercent} %`);
+      await busy;
+      await sandbox.destroy();
+    });
+
+    void test("without sudo its programs gain no privileges", async () => {
+      await using opened = await openTestBackend({ sudo: false });
+      const sandbox = await makeSandbox(opened.backend);
+      assert.match((await runScript(sandbox, "grep NoNewPrivs /proc/self/status")).output, /1$/m);
+      assert.notDeepEqual((await runScript(sandbox, "sudo -n true")).exit, { code: 0 });
+      await sandbox.destroy();
+    });
+
+    void test("a template of a directory is any root file system, which no sandbox changes", async () => {
+      const root = await mkdtemp(join(tmpdir(), "coppice-root-"));
+      try {
+        await makeRoot(root);
+        const templates = { small: { kind: "directory" as const, path: root } };
+        await using opened = await openTestBackend({ templates });
+        const sandbox = await makeSandbox(opened.backend, { template: "small" });
+        const { output } = await runScript(
+          sandbox,
+          "cat /etc/motd; echo changed > /etc/motd; id -un",
+          "root",
+        );
+        assert.equal(output, "original\nroot\n");
+        assert.deepEqual(await sandbox.user(), {
+          name: "user",
+          uid: 1000,
+          gid: 1000,
+          home: "/home/user",
+          shell: "/bin/sh",
+        });
+        assert.equal(
+          (await runScript(sandbox, "cat /etc/motd; touch ~/mine && id -u")).output,
+          "changed\n1000\n",
+        );
+        await sandbox.destroy();
+        assert.equal(await readFile(join(root, "etc/motd"), "utf8"), "original\n");
+      } finally {
+        await rm(root, { recursive: true });
+      }
+    });
+  },
+);
+
+/** The least that runs a shell: copies of some programs of this host, with the libraries that they name. */
+async function makeRoot(root: string): Promise<void> {
+  for (const name of ["bin", "etc", "usr"]) await mkdir(join(root, name));
+  await writeFile(join(root, "etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n");
+  await writeFile(join(root, "etc/motd"), "original\n");
+  const paths = new Set<string>();
+  for (const name of ["sh", "cat", "id", "touch"]) {
+    const program = await realpath(`/bin/${name}`);
+    await copyFile(program, join(root, "bin", name));
+    const { stdout } = await promisify(execFile)("ldd", [program]);
+    for (const [, library = ""] of stdout.matchAll(/(\/\S+) \(0x/g)) paths.add(library);
+  }
+  for (const path of paths) {
+    await mkdir(dirname(join(root, path)), { recursive: true });
+    await copyFile(await realpath(path), join(root, path));
+  }
+}
