@@ -1,7 +1,7 @@
 import { Context, Dealer, Subscriber } from "zeromq";
 
 /** The sockets of a kernel that the server uses. */
-export type ChannelName = "shell" | "control" | "iopub";
+export type ChannelName = "shell" | "control" | "stdin" | "iopub";
 
 export interface ChannelsOptions {
   /** A ZeroMQ address for each channel. */
@@ -19,7 +19,7 @@ const WAITING_MESSAGES = 32;
 
 let shared: Context | undefined;
 
-// Three sockets a kernel: ZeroMQ's own limit of 1023 ends at 341 kernels.
+// Four sockets a kernel: ZeroMQ's own limit of 1023 ends at 255 kernels.
 function context(): Context {
   shared ??= new Context({ maxSockets: 32_768, blocky: false });
   return shared;
@@ -27,10 +27,10 @@ function context(): Context {
 
 /** A connected set of sockets to one kernel. This is the only place that knows ZeroMQ. */
 export class Channels implements Disposable {
-  readonly #dealers: Readonly<Record<"shell" | "control", Dealer>>;
+  readonly #dealers: Readonly<Record<Exclude<ChannelName, "iopub">, Dealer>>;
   readonly #iopub: Subscriber;
   /** ZeroMQ refuses a second send while one waits. */
-  readonly #sending = { shell: Promise.resolve(), control: Promise.resolve() };
+  readonly #sending = { shell: Promise.resolve(), control: Promise.resolve(), stdin: Promise.resolve() };
 
   constructor({ endpoints, identity, maxMessageBytes }: ChannelsOptions) {
     const common = {
@@ -43,16 +43,19 @@ export class Channels implements Disposable {
     this.#dealers = {
       shell: new Dealer({ ...common, routingId: identity }),
       control: new Dealer({ ...common, routingId: identity }),
+      // The same identity as on shell: a kernel asks for input whoever sent the cell.
+      stdin: new Dealer({ ...common, routingId: identity }),
     };
     this.#iopub = new Subscriber({ ...common, receiveHighWaterMark: WAITING_MESSAGES });
     this.#iopub.subscribe();
     this.#iopub.connect(endpoints.iopub);
     this.#dealers.control.connect(endpoints.control);
     this.#dealers.shell.connect(endpoints.shell);
+    this.#dealers.stdin.connect(endpoints.stdin);
   }
 
   /** Hands a message over, in order. Rejects when the channels were closed before it was taken. */
-  send(channel: "shell" | "control", frames: readonly Buffer[]): Promise<void> {
+  send(channel: Exclude<ChannelName, "iopub">, frames: readonly Buffer[]): Promise<void> {
     const sent = this.#sending[channel].then(() => this.#dealers[channel].send([...frames]));
     // The next one has its turn whatever became of this one.
     this.#sending[channel] = sent.catch(() => undefined);
@@ -65,7 +68,7 @@ export class Channels implements Disposable {
   }
 
   close(): void {
-    for (const socket of [this.#dealers.shell, this.#dealers.control, this.#iopub]) {
+    for (const socket of [...Object.values(this.#dealers), this.#iopub]) {
       if (!socket.closed) socket.close();
     }
   }

@@ -3,6 +3,7 @@ import { syntheticError, type ExecutionEvent } from "./execution-event.js";
 import { FifoLock } from "./fifo-lock.js";
 import type { KernelMetrics } from "./kernel-metrics.js";
 import { Kernel, type KernelExecution, type KernelSettings } from "./kernel.js";
+import type { ContextObserver } from "./kernel-observer.js";
 import { limitOutput } from "./output-limit.js";
 
 export interface CodeContextOptions {
@@ -34,6 +35,7 @@ export class CodeContext {
   readonly #turns = new FifoLock();
   readonly #removed = new AbortController();
   #kernel: Promise<Kernel> | undefined;
+  #observer: ContextObserver | undefined;
 
   constructor(options: CodeContextOptions) {
     this.id = options.id;
@@ -49,6 +51,20 @@ export class CodeContext {
    */
   async ready(): Promise<void> {
     await this.#usableKernel();
+  }
+
+  /** The kernel that runs or is being started; undefined while nobody has needed one. */
+  get kernel(): Promise<Kernel> | undefined {
+    return this.#kernel;
+  }
+
+  /** From now on tells one observer what becomes of this context. */
+  watch(observer: ContextObserver): void {
+    this.#observer = observer;
+    this.#kernel?.then(
+      (kernel) => observer.started(kernel),
+      () => undefined,
+    );
   }
 
   /**
@@ -99,6 +115,7 @@ export class CodeContext {
    */
   async restart(): Promise<void> {
     const before = this.#kernel;
+    this.#observer?.restarting();
     this.#kernel = this.#started(
       (async () => {
         const kernel = await before?.catch(() => undefined);
@@ -112,6 +129,7 @@ export class CodeContext {
   /** Ends the kernel; whoever runs or waits here gets an end. Safe to repeat. */
   async remove(): Promise<void> {
     this.#removed.abort(new SandboxError("aborted", "the context was removed"));
+    this.#observer?.removed();
     const kernel = await this.#kernel?.catch(() => undefined);
     await kernel?.close();
   }
@@ -119,6 +137,7 @@ export class CodeContext {
   /** As `remove`, without asking the kernel. */
   async kill(): Promise<void> {
     this.#removed.abort(new SandboxError("aborted", "the sandbox has ended"));
+    this.#observer?.removed();
     const kernel = await this.#kernel?.catch(() => undefined);
     await kernel?.kill();
   }
@@ -148,6 +167,7 @@ export class CodeContext {
     const { sandbox, user, environment, settings, metrics, log } = this.#options;
     const signal = this.#removed.signal;
     signal.throwIfAborted();
+    this.#observer?.starting();
     const kernel = await Kernel.start({
       sandbox,
       user,
@@ -155,8 +175,11 @@ export class CodeContext {
       cwd: this.cwd,
       settings,
       log,
+      // Whoever watches by then: one may come after the kernel.
+      observer: { received: (channel, message) => this.#observer?.received(channel, message) },
       signal,
     });
+    this.#observer?.started(kernel);
     metrics.kernelStarted();
     void kernel.gone.then(() => metrics.kernelEnded());
     return kernel;

@@ -1,12 +1,13 @@
 import { randomBytes, randomUUID } from "node:crypto";
 import { setTimeout as delay } from "node:timers/promises";
 import { SandboxError, type Logger, type Process, type Sandbox, type User } from "@coppice/core";
-import { Channels } from "./channels.js";
+import { Channels, type ChannelName } from "./channels.js";
 import { errorIn, eventOf, syntheticError, type ErrorEvent, type ExecutionEvent } from "./execution-event.js";
 import { startKernelProcess, type KernelProcess } from "./kernel-process.js";
+import type { KernelObserver } from "./kernel-observer.js";
 import { KernelRequest, type RequestEnd } from "./kernel-request.js";
 import { Relay } from "./relay.js";
-import { decodeMessage, encodeMessage, type KernelMessage } from "./wire.js";
+import { decodeMessage, encodeMessage, signedFrames, type KernelMessage, type MessageParts } from "./wire.js";
 
 export interface KernelSettings {
   /** Interpreter inside the sandbox. */
@@ -28,6 +29,7 @@ export interface KernelStart {
   readonly cwd: string;
   readonly settings: KernelSettings;
   readonly log: Logger;
+  readonly observer?: KernelObserver | undefined;
   /** Aborted: the start is given up. */
   readonly signal: AbortSignal;
 }
@@ -61,6 +63,7 @@ export class Kernel {
   readonly #session: string;
   readonly #settings: KernelSettings;
   readonly #log: Logger;
+  readonly #observer: KernelObserver | undefined;
   readonly #requests = new Map<string, KernelRequest>();
   readonly #ready = Promise.withResolvers<void>();
   #hasReplied = false;
@@ -117,7 +120,7 @@ export class Kernel {
   }
 
   private constructor(
-    { settings, log }: KernelStart,
+    { settings, log, observer }: KernelStart,
     { process, lastWords }: KernelProcess,
     { relay, key, session }: { readonly relay: Relay; readonly key: string; readonly session: string },
   ) {
@@ -128,12 +131,14 @@ export class Kernel {
     this.#session = session;
     this.#settings = settings;
     this.#log = log;
+    this.#observer = observer;
     this.#channels = new Channels({
       endpoints: relay.endpoints,
       identity: session,
       maxMessageBytes: settings.maxMessageBytes,
     });
-    for (const reading of [this.#readReplies("shell"), this.#readReplies("control"), this.#readIopub()]) {
+    const readings = (["shell", "control", "stdin"] as const).map((channel) => this.#readReplies(channel));
+    for (const reading of [...readings, this.#readIopub()]) {
       reading.catch((error: unknown) => {
         log.error({ err: error }, "connection to the kernel broke");
         void this.kill();
@@ -195,6 +200,30 @@ export class Kernel {
         this.#requests.delete(request.id);
       }
     }
+  }
+
+  /**
+   * Passes on what a client wrote, in order with everything else on that channel.
+   * @throws SandboxError already_exists for the id of a request that runs, invalid_argument for the server's
+   * own session: the answers would be taken for those of somebody else.
+   */
+  async forward(
+    channel: Exclude<ChannelName, "iopub">,
+    message: MessageParts & { readonly id: string; readonly session: string | undefined },
+  ): Promise<void> {
+    if (this.#requests.has(message.id)) throw new SandboxError("already_exists", "the msg_id is in use");
+    if (message.session === this.#session) {
+      throw new SandboxError("invalid_argument", "the session is the server's own");
+    }
+    if (!this.isUsable) return;
+    await this.#channels.send(channel, signedFrames(message, this.#key)).catch(() => undefined);
+  }
+
+  /** Interrupts whatever runs; resolves when the kernel has said that it did, or time is up. */
+  async interrupt(): Promise<void> {
+    const asked = this.#request("control", "interrupt_request", { content: {} });
+    await this.#within(this.#settings.interruptGraceMs, asked.done);
+    this.#requests.delete(asked.id);
   }
 
   /** Ends the kernel: politely when it is free, so that exit handlers run, at once when it is busy. */
@@ -289,7 +318,7 @@ export class Kernel {
     return request;
   }
 
-  async #readReplies(channel: "shell" | "control"): Promise<void> {
+  async #readReplies(channel: Exclude<ChannelName, "iopub">): Promise<void> {
     for await (const frames of this.#channels.receive(channel)) {
       const message = this.#decode(frames);
       if (message === undefined) continue;
@@ -297,13 +326,14 @@ export class Kernel {
         this.#hasReplied = true;
         this.#progress();
       }
-      const request = message.parentId === undefined ? undefined : this.#requests.get(message.parentId);
-      if (request === undefined) continue;
       if (asksToExit(message)) {
         this.#isLeaving = true;
         // It goes by itself when the cell that said exit() is over.
         void this.#within(SHUTDOWN_GRACE_MS, this.gone).then(() => this.kill());
       }
+      if (message.parentSession !== this.#session) await this.#observer?.received(channel, message);
+      const request = message.parentId === undefined ? undefined : this.#requests.get(message.parentId);
+      if (request === undefined) continue;
       request.reply(message);
       // Nobody waits for more of these than the reply.
       if (channel === "control") request.finish();
@@ -317,16 +347,25 @@ export class Kernel {
       this.#hasPublished = true;
       this.#progress();
       const message = this.#decode(frames);
-      const request = message?.parentId === undefined ? undefined : this.#requests.get(message.parentId);
-      if (message === undefined || request === undefined) continue;
+      if (message === undefined) continue;
+      // What the server asks on control, to see whether the kernel answers, is nobody else's business.
+      if (message.parentSession !== this.#session || message.parentType === "execute_request") {
+        await this.#pausing(this.#observer?.received("iopub", message));
+      }
+      const request = message.parentId === undefined ? undefined : this.#requests.get(message.parentId);
+      if (request === undefined) continue;
       const taken = request.publish(message);
       if (request.isIdle && !request.isDone) void this.#finishSoon(request);
-      if (taken === undefined) continue;
-      this.#isPublishing = true;
-      await taken;
-      this.#isPublishing = false;
-      this.#lastIopubMs = performance.now();
+      await this.#pausing(taken);
     }
+  }
+
+  async #pausing(taken: Promise<void> | undefined): Promise<void> {
+    if (taken === undefined) return;
+    this.#isPublishing = true;
+    await taken;
+    this.#isPublishing = false;
+    this.#lastIopubMs = performance.now();
   }
 
   #progress(): void {

@@ -63,15 +63,13 @@ export class Relay implements AsyncDisposable {
         server.listen(pathOf(channel), () => resolve(server));
       });
     };
-    const channels = ["shell", "control", "iopub"] as const;
+    const channels = ["shell", "control", "stdin", "iopub"] as const;
     const settled = await Promise.allSettled(channels.map(listen));
     const servers = settled.flatMap((result) => (result.status === "fulfilled" ? [result.value] : []));
-    const [shell, control, iopub] = channels.map((channel) => `ipc://${pathOf(channel)}`) as [
-      string,
-      string,
-      string,
-    ];
-    const relay = new Relay({ shell, control, iopub }, servers, connections, ended);
+    const endpoints = Object.fromEntries(
+      channels.map((channel) => [channel, `ipc://${pathOf(channel)}`]),
+    ) as Record<ChannelName, string>;
+    const relay = new Relay(endpoints, servers, connections, ended);
     const failure = settled.find((result) => result.status === "rejected");
     if (failure !== undefined) {
       await relay[Symbol.asyncDispose]();

@@ -10,19 +10,27 @@ export interface ClientMessage {
   readonly metadata?: Readonly<Record<string, unknown>> | undefined;
 }
 
+/** The parts of a message as somebody else wrote them: four pieces of JSON text, and buffers. */
+export interface MessageParts {
+  readonly header: Buffer;
+  readonly parentHeader: Buffer;
+  readonly metadata: Buffer;
+  readonly content: Buffer;
+  readonly buffers: readonly Buffer[];
+}
+
 /** What a kernel sent, its signature checked and nothing but the headers parsed. */
-export interface KernelMessage {
+export interface KernelMessage extends MessageParts {
   readonly id: string;
   readonly type: string;
   /** As the kernel wrote it; usually ISO 8601. */
   readonly date: string | undefined;
   /** Id of the request that it belongs to. */
   readonly parentId: string | undefined;
-  /** JSON text, not yet parsed. */
-  readonly metadata: Buffer;
-  /** JSON text, not yet parsed. */
-  readonly content: Buffer;
-  readonly buffers: readonly Buffer[];
+  /** Type of that request. */
+  readonly parentType: string | undefined;
+  /** Session of the client that made that request. */
+  readonly parentSession: string | undefined;
 }
 
 /** Why frames are no message of the kernel. */
@@ -50,6 +58,13 @@ export function encodeMessage(message: ClientMessage, key: string): readonly Buf
   return [DELIMITER, Buffer.from(signatureOf(signed, key)), ...signed];
 }
 
+/** The frames of a message that is passed on, signed anew. */
+export function signedFrames(parts: MessageParts, key: string): readonly Buffer[] {
+  const { header, parentHeader, metadata, content, buffers } = parts;
+  const signed = [header, parentHeader, metadata, content];
+  return [DELIMITER, Buffer.from(signatureOf(signed, key)), ...signed, ...buffers];
+}
+
 /**
  * Reads the frames of one message.
  * @throws WireError for missing frames, a wrong signature or unusable headers.
@@ -73,6 +88,10 @@ export function decodeMessage(frames: readonly Buffer[], key: string): KernelMes
     type,
     date: textIn(fields, "date"),
     parentId: textIn(parent, "msg_id"),
+    parentType: textIn(parent, "msg_type"),
+    parentSession: textIn(parent, "session"),
+    header,
+    parentHeader,
     metadata,
     content,
     buffers,
