@@ -1,0 +1,47 @@
+import { SandboxError } from "@coppice/core";
+import { z } from "zod";
+
+/** What a client says over a WebSocket, in either dialect. */
+export type ClientFrame =
+  | { readonly type: "input"; readonly data: Uint8Array }
+  | { readonly type: "resize"; readonly columns: number; readonly rows: number }
+  /** Something that a newer client says: nothing that this server would have to act on. */
+  | { readonly type: "unknown" };
+
+const LARGEST_TERMINAL = 65_535;
+const cells = z.int().min(1).max(LARGEST_TERMINAL);
+
+const textFrame = z.union([
+  z.object({ type: z.literal("input"), data: z.string() }),
+  // The older dialect calls its own frames after the stream, and their content `text`.
+  z.object({ type: z.literal("stdin"), text: z.string() }),
+  z.object({ type: z.literal("resize"), cols: cells, rows: cells }),
+]);
+const anyFrame = z.object({ type: z.string() });
+const KNOWN_TYPES = ["input", "stdin", "resize"];
+
+/**
+ * Reads one message of a WebSocket. A binary one is input as it is.
+ * @throws SandboxError invalid_argument for a text that is no frame, or a frame that is not whole.
+ */
+export function parseClientFrame(message: Buffer, isBinary: boolean): ClientFrame {
+  if (isBinary) return { type: "input", data: message };
+  const value = parseJson(message);
+  const parsed = textFrame.safeParse(value);
+  if (!parsed.success) {
+    const named = anyFrame.safeParse(value);
+    if (named.success && !KNOWN_TYPES.includes(named.data.type)) return { type: "unknown" };
+    throw new SandboxError("invalid_argument", "no frame that this server knows");
+  }
+  const frame = parsed.data;
+  if (frame.type === "resize") return { type: "resize", columns: frame.cols, rows: frame.rows };
+  return { type: "input", data: Buffer.from(frame.type === "input" ? frame.data : frame.text) };
+}
+
+function parseJson(message: Buffer): unknown {
+  try {
+    return JSON.parse(message.toString("utf8"));
+  } catch {
+    throw new SandboxError("invalid_argument", "a text frame is JSON");
+  }
+}

@@ -1,0 +1,67 @@
+import { type PluginContext, readJsonBody, requestOf, SandboxError, type Sandboxes } from "@coppice/core";
+import type { Commands } from "@coppice/plugin-commands";
+import { z } from "zod";
+import { execute } from "./execute.js";
+import { findSandbox } from "./find-sandbox.js";
+import type { LegacyShimsConfig } from "./legacy-shims-config.js";
+
+export interface ExecOptions {
+  readonly sandboxes: Sandboxes;
+  readonly commands: Commands;
+  readonly config: LegacyShimsConfig;
+}
+
+/** `cmd` is a command line for the shell, or with `args` a program that is run as it is: as in POST /commands. */
+function execBody(config: LegacyShimsConfig) {
+  return z.object({
+    cmd: z.string().min(1),
+    args: z.array(z.string()).nullish(),
+    cwd: z.string().nullish(),
+    env: z.record(z.string(), z.string()).nullish(),
+    user: z.string().nullish(),
+    timeout_ms: z.int().min(1).max(config.maximumTimeout).nullish(),
+  });
+}
+
+/** Serves POST /sandboxes/:id/exec: one command, its whole output in one answer. */
+export function serveExec(
+  router: ReturnType<PluginContext<unknown>["http"]>,
+  { sandboxes, commands, config }: ExecOptions,
+): void {
+  const schema = execBody(config);
+  let running = 0;
+
+  router.post("/sandboxes/:id/exec", async (context) => {
+    const sandbox = findSandbox(sandboxes, context.params["id"]);
+    const body = await readJsonBody(context.req, schema, { limitBytes: config.maxBody });
+    if (running >= config.maxExecutions) {
+      throw new SandboxError("resource_exhausted", `the server already serves ${running} executions`);
+    }
+    running += 1;
+    try {
+      const { cmd, args, cwd, env, user, timeout_ms: timeoutMs } = body;
+      const execution = await execute(
+        commands,
+        sandbox,
+        {
+          ...(args ? { path: cmd, args } : { path: config.shell, args: ["-c", cmd] }),
+          cwd: cwd ?? undefined,
+          environment: env ?? undefined,
+          user: user ?? undefined,
+          input: "none",
+          timeoutMs: timeoutMs ?? config.defaultTimeout,
+        },
+        { maxOutputBytes: config.maxOutput, signal: requestOf(context).signal },
+      );
+      context.body = {
+        stdout: execution.stdout,
+        stderr: execution.stderr,
+        exit_code: execution.exitCode,
+        timed_out: execution.isTimedOut,
+        truncated: execution.isTruncated,
+      };
+    } finally {
+      running -= 1;
+    }
+  });
+}

@@ -1,0 +1,24 @@
+import { Clock, definePlugin, Sandboxes } from "@coppice/core";
+import { Commands } from "@coppice/plugin-commands";
+import { serveExec } from "./exec-route.js";
+import { LegacyShimsConfig } from "./legacy-shims-config.js";
+import { ShellSockets } from "./shell-sockets.js";
+
+/**
+ * For clients of the server that this one follows: `POST /sandboxes/:id/exec` and the WebSocket
+ * `/sandboxes/:id/ws`. Both hold no process of their own. May go when nobody enables it any more.
+ */
+export const plugin = definePlugin({
+  name: "legacy-shims",
+  config: LegacyShimsConfig,
+  requires: { sandboxes: Sandboxes, commands: Commands, clock: Clock },
+  setup(plugin, { sandboxes, commands, clock }) {
+    const { config } = plugin;
+
+    serveExec(plugin.http("api"), { sandboxes, commands, config });
+
+    const sockets = new ShellSockets({ sandboxes, commands, clock, config });
+    plugin.onStop(() => sockets.close());
+    plugin.upgrade("api", "/sandboxes/:id/ws", (request, upgrade) => sockets.accept(request, upgrade));
+  },
+});

@@ -1,0 +1,139 @@
+import type { IncomingMessage } from "node:http";
+import type { Duplex } from "node:stream";
+import {
+  type Clock,
+  HttpError,
+  type LiveSandbox,
+  SandboxError,
+  type Sandboxes,
+  type SurfaceRequest,
+} from "@coppice/core";
+import type { TerminalSize } from "@coppice/core/backend";
+import type { Commands } from "@coppice/plugin-commands";
+import { type WebSocket, WebSocketServer } from "ws";
+import { findSandbox } from "./find-sandbox.js";
+import type { LegacyShimsConfig } from "./legacy-shims-config.js";
+import { serveShell } from "./shell-socket.js";
+
+export interface ShellSocketsOptions {
+  readonly sandboxes: Sandboxes;
+  readonly commands: Commands;
+  readonly clock: Clock;
+  readonly config: LegacyShimsConfig;
+}
+
+interface Upgrade {
+  readonly message: IncomingMessage;
+  readonly socket: Duplex;
+  readonly head: Buffer;
+}
+
+const TERMINAL: TerminalSize = { columns: 80, rows: 24 };
+const TERMINAL_TYPE = "xterm-256color";
+const LARGEST_TERMINAL = 65_535;
+
+/** WebSockets with a new shell at the end of each. A shell ends with its socket: nobody could come back to it. */
+export class ShellSockets {
+  readonly #options: ShellSocketsOptions;
+  readonly #server: WebSocketServer;
+  readonly #open = new Map<Duplex, LiveSandbox>();
+
+  constructor(options: ShellSocketsOptions) {
+    this.#options = options;
+    this.#server = new WebSocketServer({
+      noServer: true,
+      clientTracking: true,
+      maxPayload: options.config.maxMessage,
+      perMessageDeflate: false,
+    });
+  }
+
+  /**
+   * Takes over an upgrade request that was let in.
+   * @throws SandboxError not_found, invalid_argument (dialect, size), resource_exhausted (too many), what
+   * `Commands.start` throws; HttpError 403 for a web page from elsewhere.
+   */
+  async accept(request: SurfaceRequest, upgrade: Upgrade): Promise<void> {
+    const { sandboxes, commands, clock, config } = this.#options;
+    const { message, socket, head } = upgrade;
+    const query = request.url.searchParams;
+    this.#refuseForeignPage(message);
+    const sandbox = findSandbox(sandboxes, request.url.pathname.split("/")[2]);
+    const dialect = dialectIn(query, config.dialect);
+    const terminal = dialect === "pty" ? sizeIn(query) : undefined;
+    this.#take(socket, sandbox);
+    const command = await commands.start(sandbox, {
+      path: config.shell,
+      user: query.get("user") ?? undefined,
+      ...(terminal && { terminal, environment: { TERM: TERMINAL_TYPE } }),
+    });
+    // From here on the shell ends with the socket, also when the handshake fails.
+    const left = new AbortController();
+    const leave = (): void => {
+      left.abort();
+      command.kill("SIGKILL", "group").catch(() => undefined);
+    };
+    const output = command.subscribe(left.signal);
+    socket.once("close", leave);
+    if (socket.destroyed) leave();
+    this.#server.handleUpgrade(message, socket, head, (webSocket: WebSocket) => {
+      void serveShell(webSocket, {
+        command,
+        output,
+        dialect,
+        clock,
+        longestLine: config.maxLine,
+        pingIntervalMs: config.pingInterval,
+        log: request.log,
+      });
+      const cut = (): void => webSocket.terminate();
+      sandbox.ended.addEventListener("abort", cut, { once: true });
+      webSocket.once("close", () => sandbox.ended.removeEventListener("abort", cut));
+      if (sandbox.ended.aborted) cut();
+    });
+  }
+
+  /** Ends every socket, and with it every shell. */
+  close(): void {
+    for (const client of this.#server.clients) client.terminate();
+    for (const socket of this.#open.keys()) socket.destroy();
+    this.#server.close();
+  }
+
+  #take(socket: Duplex, sandbox: LiveSandbox): void {
+    const { maxSockets, maxSocketsPerSandbox } = this.#options.config;
+    let ofSandbox = 0;
+    for (const other of this.#open.values()) if (other === sandbox) ofSandbox += 1;
+    if (this.#open.size >= maxSockets || ofSandbox >= maxSocketsPerSandbox) {
+      throw new SandboxError("resource_exhausted", "too many WebSockets are open");
+    }
+    this.#open.set(socket, sandbox);
+    socket.once("close", () => this.#open.delete(socket));
+  }
+
+  /** A page may open a WebSocket to anywhere, with the cookies and from the address of its visitor. */
+  #refuseForeignPage({ headers }: IncomingMessage): void {
+    const { origin, host } = headers;
+    if (origin === undefined || this.#options.config.allowedOrigins.includes(origin)) return;
+    if (URL.canParse(origin) && new URL(origin).host === host) return;
+    throw new HttpError(403, "this web page may not open a WebSocket here");
+  }
+}
+
+function dialectIn(
+  query: URLSearchParams,
+  usual: LegacyShimsConfig["dialect"],
+): LegacyShimsConfig["dialect"] {
+  const dialect = query.get("dialect") ?? usual;
+  if (dialect === "json" || dialect === "pty") return dialect;
+  throw new SandboxError("invalid_argument", "the dialect is json or pty");
+}
+
+function sizeIn(query: URLSearchParams): TerminalSize {
+  const cells = (name: string, usual: number): number => {
+    const number = Number(query.get(name) ?? usual);
+    if (Number.isInteger(number) && number >= 1 && number <= LARGEST_TERMINAL) return number;
+    throw new SandboxError("invalid_argument", `${name} is a number from 1 to ${LARGEST_TERMINAL}`);
+  };
+  return { columns: cells("cols", TERMINAL.columns), rows: cells("rows", TERMINAL.rows) };
+}
