@@ -1,5 +1,17 @@
 import { createHash, randomBytes } from "node:crypto";
-import { chmod, chown, cp, lstat, mkdir, readlink, rename, stat, symlink, writeFile } from "node:fs/promises";
+import {
+  chmod,
+  chown,
+  copyFile,
+  lstat,
+  mkdir,
+  readdir,
+  readlink,
+  rename,
+  stat,
+  symlink,
+  writeFile,
+} from "node:fs/promises";
 import { dirname, join } from "node:path";
 import type { HostPython } from "./host-python.js";
 import type { Bind, PreparedTemplate } from "./prepared-template.js";
@@ -224,17 +236,23 @@ async function copyConfiguration(target: string): Promise<void> {
     const source = join("/etc", name);
     if (!(await exists(source))) continue;
     await makeParents(target, dirname(name));
-    await cp(source, join(target, name), {
-      recursive: true,
-      verbatimSymlinks: true,
-      filter: isForAll,
-    });
+    await copyReadable(source, join(target, name));
   }
 }
 
-async function isForAll(path: string): Promise<boolean> {
-  const found = await lstat(path);
-  return found.isSymbolicLink() || ((found.isFile() || found.isDirectory()) && (found.mode & 0o004) !== 0);
+/** Copies files, links and directories that everybody may read; no owner but root, no other kind. */
+async function copyReadable(source: string, target: string): Promise<void> {
+  const found = await lstat(source);
+  if (found.isSymbolicLink()) {
+    await symlink(await readlink(source), target);
+  } else if ((found.mode & 0o004) !== 0 && found.isFile()) {
+    await copyFile(source, target);
+    await chmod(target, found.mode & 0o755);
+  } else if ((found.mode & 0o004) !== 0 && found.isDirectory()) {
+    await makeDirectory(target, 0o755);
+    const names = await readdir(source);
+    await Promise.all(names.map((name) => copyReadable(join(source, name), join(target, name))));
+  }
 }
 
 /** What lies over the host's /usr/local, so that it comes first in PATH. */

@@ -1,6 +1,6 @@
 import { test } from "node:test";
 import { testConformance } from "@coppice/core/testing";
-import { openTestBackend, reasonToSkip } from "./test-backend.js";
+import { openTestBackend, reasonToSkip } from "./testing/test-backend.js";
 
 const reason = reasonToSkip();
 

@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import { readFile, readdir } from "node:fs/promises";
 import { describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
-import { openTestBackend, reasonToSkip } from "./test-backend.js";
-import { makeSandbox, runScript } from "./test-sandbox.js";
+import { openTestBackend, reasonToSkip } from "./testing/test-backend.js";
+import { makeSandbox, runScript } from "./testing/test-sandbox.js";
 
 const CYCLES = Number(process.env["COPPICE_TEST_CYCLES"] ?? 100);
 const AT_ONCE = 4;

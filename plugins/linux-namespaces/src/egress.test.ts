@@ -4,8 +4,8 @@ import { once } from "node:events";
 import { createServer } from "node:net";
 import { describe, test } from "node:test";
 import type { Sandbox } from "@coppice/core/backend";
-import { openTestBackend, reasonToSkip } from "./test-backend.js";
-import { makeSandbox, runScript } from "./test-sandbox.js";
+import { openTestBackend, reasonToSkip } from "./testing/test-backend.js";
+import { makeSandbox, runScript } from "./testing/test-sandbox.js";
 
 const PORT = 8_099;
 const SERVER = `

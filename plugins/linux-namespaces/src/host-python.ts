@@ -1,8 +1,4 @@
-import { execFile } from "node:child_process";
-import { promisify } from "node:util";
-
-const run = promisify(execFile);
-const TIMEOUT_MS = 10_000;
+import type { Launcher } from "./launcher.js";
 
 /** An interpreter of this host, by what of the file system it needs. */
 export interface HostPython {
@@ -17,6 +13,7 @@ export interface HostPython {
 
 const QUESTION = `
 import json, os, sys, sysconfig
+import ipykernel
 print(json.dumps({
     "version": "%d.%d" % sys.version_info[:2],
     "isVenv": sys.prefix != sys.base_prefix,
@@ -24,12 +21,10 @@ print(json.dumps({
     "packages": os.path.realpath(sysconfig.get_path("purelib")),
 }))`;
 
-/** Asks an interpreter about itself. @throws Error when it cannot run. */
-export async function askPython(interpreter: string): Promise<HostPython> {
-  // Isolated from the server's variables and the current directory: only what it finds by itself counts.
-  const { stdout } = await run(interpreter, ["-I", "-c", QUESTION], {
-    timeout: TIMEOUT_MS,
-    env: { PATH: process.env["PATH"] },
-  });
-  return JSON.parse(stdout) as HostPython;
+/** Asks an interpreter about itself. @throws Error when it cannot run or has no ipykernel. */
+export async function askPython(interpreter: string, launcher: Launcher): Promise<HostPython> {
+  const { code, output } = await launcher.run([interpreter, "-I", "-c", QUESTION]);
+  const answer = output.trim().split("\n").at(-1) ?? "";
+  if (code !== 0) throw new Error(answer === "" ? `it ended with exit code ${code}` : answer);
+  return JSON.parse(answer) as HostPython;
 }

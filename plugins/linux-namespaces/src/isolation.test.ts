@@ -6,8 +6,8 @@ import { join } from "node:path";
 import { once } from "node:events";
 import { after, before, describe, test } from "node:test";
 import type { Sandbox } from "@coppice/core/backend";
-import { type TestBackend, openTestBackend, reasonToSkip } from "./test-backend.js";
-import { makeSandbox, runScript } from "./test-sandbox.js";
+import { type TestBackend, openTestBackend, reasonToSkip } from "./testing/test-backend.js";
+import { makeSandbox, runScript } from "./testing/test-sandbox.js";
 
 const CONNECT_ABSTRACT = `
 import socket, sys

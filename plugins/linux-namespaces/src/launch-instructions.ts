@@ -105,7 +105,7 @@ export function launchInstructions(options: LaunchOptions): string[] {
     layer: join(paths.layers, `overlay${index}`),
   }));
   return [
-    ...["program", options.agent],
+    ...instruction("program", options.agent),
     // Before anything is used that could be accounted.
     ...options.joinFiles.flatMap((file) => ["join", file]),
     "own-groups",
@@ -116,21 +116,21 @@ export function launchInstructions(options: LaunchOptions): string[] {
       : ["tmpfs", paths.layers, "", `mode=700,size=${memoryLayersMiB}m`]),
     ...rootOverlay(options),
     ...layers.flatMap(({ layer }) => layerDirectories(layer)),
-    ...["root", paths.mountPoint],
+    ...instruction("root", paths.mountPoint),
     ...template.binds.flatMap(({ target, source }) => ["bind", target, source, "rd"]),
     ...layers.flatMap(({ target, lowers, layer }) => overlayOf(target, lowers, layer)),
     ...devices(options.sharedMemoryMiB),
-    ...["proc", "/proc"],
+    ...instruction("proc", "/proc"),
     ...READ_ONLY_PROC.flatMap((name) => ["read-only", `/proc/${name}`]),
     ...HIDDEN_PROC.flatMap((name) => ["hide", `/proc/${name}`]),
     "enter",
-    ...["hostname", options.hostname],
+    ...instruction("hostname", options.hostname),
     "loopback",
-    ...["files-limit", String(options.openFiles)],
+    ...instruction("files-limit", String(options.openFiles)),
     ...(options.allowsSudo ? [] : ["no-new-privileges"]),
     // Without no-new-privileges this takes a capability that the next one gives up.
     "system-calls",
-    ...["capabilities", CAPABILITY_MASK.toString(16)],
+    ...instruction("capabilities", CAPABILITY_MASK.toString(16)),
   ];
 }
 
@@ -140,9 +140,9 @@ function rootOverlay({ paths, template, hostname, nameservers }: LaunchOptions):
   return [
     ...layerDirectories(layer),
     ...directory(join(upper, "etc")),
-    ...["file", join(upper, "etc/hostname"), "644", `${hostname}\n`],
-    ...["file", join(upper, "etc/hosts"), "644", hostsFile(hostname)],
-    ...["file", join(upper, "etc/resolv.conf"), "644", resolverFile(nameservers)],
+    ...instruction("file", join(upper, "etc/hostname"), "644", `${hostname}\n`),
+    ...instruction("file", join(upper, "etc/hosts"), "644", hostsFile(hostname)),
+    ...instruction("file", join(upper, "etc/resolv.conf"), "644", resolverFile(nameservers)),
     ...overlayOf(paths.mountPoint, template.lowers, layer),
   ];
 }
@@ -171,16 +171,21 @@ function overlayOf(target: string, lowers: readonly string[], layer: string): st
 
 function devices(sharedMemoryMiB: number): string[] {
   return [
-    ...["tmpfs", "/dev", "sx", "mode=755,size=64k,nr_inodes=256"],
+    ...instruction("tmpfs", "/dev", "sx", "mode=755,size=64k,nr_inodes=256"),
     ...DEVICES.flatMap(([name, major, minor]) => ["device", `/dev/${name}`, String(major), String(minor)]),
     ...DEVICE_LINKS.flatMap(([name, target]) => ["link", `/dev/${name}`, target]),
     ...directory("/dev/pts"),
-    ...["devpts", "/dev/pts"],
+    ...instruction("devpts", "/dev/pts"),
     ...directory("/dev/shm"),
-    ...["tmpfs", "/dev/shm", "sd", `mode=1777,size=${sharedMemoryMiB}m`],
+    ...instruction("tmpfs", "/dev/shm", "sd", `mode=1777,size=${sharedMemoryMiB}m`),
   ];
 }
 
 function directory(path: string): string[] {
-  return ["directory", path, "755"];
+  return instruction("directory", path, "755");
+}
+
+/** Its name, which `native/instructions.h` explains, and what it takes. */
+function instruction(name: string, ...parameters: readonly string[]): string[] {
+  return [name, ...parameters];
 }

@@ -157,7 +157,7 @@ export class Launcher {
 
   #fail(error: Error): void {
     this.#failure ??= error;
-    for (const { reject } of this.#waiting.values()) reject(this.#failure);
+    for (const waiting of this.#waiting.values()) waiting.reject(this.#failure);
     this.#waiting.clear();
   }
 }

@@ -284,7 +284,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       const templates = new Templates({
         parent: join(this.#directory, "templates"),
         settings: this.#settings,
-        remove: (...paths) => launcher.remove(...paths),
+        launcher,
       });
       await templates.prepare();
       const keepsLayersInMemory = await this.#mustKeepLayersInMemory(launcher);

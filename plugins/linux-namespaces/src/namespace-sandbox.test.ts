@@ -7,8 +7,8 @@ import { describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
 import { SandboxError, type Sandbox } from "@coppice/core/backend";
-import { openTestBackend, reasonToSkip } from "./test-backend.js";
-import { makeSandbox, runScript } from "./test-sandbox.js";
+import { openTestBackend, reasonToSkip } from "./testing/test-backend.js";
+import { makeSandbox, runScript } from "./testing/test-sandbox.js";
 
 const MEBIBYTE = 2 ** 20;
 

@@ -7,10 +7,10 @@ import { createInterface } from "node:readline";
 import { describe, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { NamespaceSandbox } from "./namespace-sandbox.js";
-import { openTestBackend, reasonToSkip } from "./test-backend.js";
-import { makeSandbox, runScript } from "./test-sandbox.js";
+import { openTestBackend, reasonToSkip } from "./testing/test-backend.js";
+import { makeSandbox, runScript } from "./testing/test-sandbox.js";
 
-const SERVER = fileURLToPath(new URL("./server-process.js", import.meta.url));
+const SERVER = fileURLToPath(new URL("./testing/server-process.js", import.meta.url));
 
 /** Ids of the sandboxes that a server made, which is then killed. */
 async function makeAndKill(directory: string, count: number): Promise<Map<string, number>> {

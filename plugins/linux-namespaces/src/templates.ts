@@ -3,7 +3,8 @@ import { basename, dirname, join } from "node:path";
 import { SandboxError, messageOf } from "@coppice/core";
 import { prepareBaseTemplate } from "./base-template.js";
 import { prepareDirectoryTemplate } from "./directory-template.js";
-import { askPython } from "./host-python.js";
+import { type HostPython, askPython } from "./host-python.js";
+import type { Launcher } from "./launcher.js";
 import type { LinuxNamespacesSettings } from "./linux-namespaces-config.js";
 import type { PreparedTemplate } from "./prepared-template.js";
 
@@ -13,7 +14,7 @@ export interface TemplatesOptions {
   /** Directory on the host in which they are kept. */
   readonly parent: string;
   readonly settings: LinuxNamespacesSettings;
-  readonly remove: (...paths: readonly string[]) => Promise<void>;
+  readonly launcher: Launcher;
 }
 
 const BASE_USER = "user";
@@ -70,7 +71,7 @@ export class Templates {
    * known to be out of date stays: to find out would take the making of every template.
    */
   async removeUnused(lowersInUse: ReadonlySet<string>): Promise<void> {
-    const { parent, remove } = this.#options;
+    const { parent, launcher } = this.#options;
     const prepared = new Map<string, PreparedTemplate>();
     for (const [name, preparing] of this.#prepared) {
       const template = await preparing.catch(() => undefined);
@@ -84,11 +85,11 @@ export class Templates {
       const isUnknown = name !== undefined && configured.has(name) && !prepared.has(name);
       return !used.has(entry) && !isUnknown;
     });
-    if (unused.length > 0) await remove(...unused.map((entry) => join(parent, entry)));
+    if (unused.length > 0) await launcher.remove(...unused.map((entry) => join(parent, entry)));
   }
 
   async #make(name: string, settings: TemplateSettings): Promise<PreparedTemplate> {
-    const { parent } = this.#options;
+    const { parent, launcher } = this.#options;
     if (settings.kind === "directory") {
       return prepareDirectoryTemplate({
         name: directoryName(name),
@@ -98,7 +99,7 @@ export class Templates {
       });
     }
     const { python } = settings;
-    const found = python === undefined ? undefined : await describePython(name, python);
+    const found = python === undefined ? undefined : await describePython(name, python, launcher);
     return prepareBaseTemplate({ name: directoryName(name), parent, python: found });
   }
 }
@@ -107,8 +108,13 @@ function directoryName(template: string): string {
   return template.replaceAll("/", "_");
 }
 
-async function describePython(template: string, interpreter: string): ReturnType<typeof askPython> {
-  return askPython(interpreter).catch((error: unknown) => {
-    throw new Error(`template '${template}' needs Python, but ${interpreter} fails: ${messageOf(error)}`);
+async function describePython(
+  template: string,
+  interpreter: string,
+  launcher: Launcher,
+): Promise<HostPython> {
+  return askPython(interpreter, launcher).catch((error: unknown) => {
+    const advice = "install python3-ipykernel, or name another interpreter as `python`";
+    throw new Error(`template '${template}': ${interpreter} fails: ${messageOf(error)}; ${advice}`);
   });
 }

@@ -4,8 +4,8 @@ import { join } from "node:path";
 import type { Logger } from "@coppice/core";
 import { agentBinary } from "@coppice/agent";
 import type { z } from "zod";
-import { LinuxNamespacesBackend } from "./linux-namespaces-backend.js";
-import { linuxNamespacesConfig } from "./linux-namespaces-config.js";
+import { LinuxNamespacesBackend } from "../linux-namespaces-backend.js";
+import { linuxNamespacesConfig } from "../linux-namespaces-config.js";
 
 /** Why no sandbox can be made here; undefined when one can. */
 export function reasonToSkip(): string | undefined {

@@ -1,8 +1,8 @@
 // The part of a server that a test can kill: makes sandboxes in the directory of its first argument, starts
 // programs in them, says so, and waits for its end.
 import type { Logger } from "@coppice/core";
-import { LinuxNamespacesBackend } from "./linux-namespaces-backend.js";
-import { linuxNamespacesConfig } from "./linux-namespaces-config.js";
+import { LinuxNamespacesBackend } from "../linux-namespaces-backend.js";
+import { linuxNamespacesConfig } from "../linux-namespaces-config.js";
 import { makeSandbox } from "./test-sandbox.js";
 
 const [, , directory = "", count = "1"] = process.argv;
