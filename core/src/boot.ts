@@ -93,7 +93,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     ledger: () => services.get(Ledger) as Ledger | undefined,
   });
   const surfaces = new Surfaces({ log, messageLimitBytes: config.http.messageLimit });
-  const targeting = new Targeting(config.domain, domain.sandboxes);
+  const targeting = new Targeting(config.domain, domain.sandboxes, surfaces);
   const listeners = createListeners(config, {
     surfaces,
     targeting,

@@ -7,7 +7,7 @@ export function openDoors(listeners: readonly Listener[], surfaces: Surfaces): r
   return listeners.flatMap((listener) => {
     if (listener.isLoopback || listener.insecure) return [];
     // What is addressed to a sandbox comes in through every listener.
-    const open = [...new Set([listener.name, "envd", "code"])].filter((name) => {
+    const open = [...new Set([listener.name, ...surfaces.addressed])].filter((name) => {
       const surface = surfaces.get(name);
       return surface.isServed && !surface.isGuarded;
     });

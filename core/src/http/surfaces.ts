@@ -2,16 +2,15 @@ import type { BootProblem } from "../kernel/errors.js";
 import { Surface, type SurfaceOptions } from "./surface.js";
 import { CODE_PORT, ENVD_PORT } from "./targets.js";
 
-/** The ports inside every sandbox that the server itself answers, by the surface that does. */
-const SURFACE_PORTS: ReadonlyMap<number, string> = new Map([
-  [ENVD_PORT, "envd"],
-  [CODE_PORT, "code"],
-]);
-
 /** The surfaces of a server, by name. */
 export class Surfaces {
   readonly #options: SurfaceOptions;
   readonly #surfaces = new Map<string, Surface>();
+  /** The ports inside every sandbox that the server itself answers, by the surface that does. */
+  readonly #ports = new Map([
+    [ENVD_PORT, "envd"],
+    [CODE_PORT, "code"],
+  ]);
 
   constructor(options: SurfaceOptions) {
     this.#options = options;
@@ -26,9 +25,22 @@ export class Surfaces {
     return surface;
   }
 
+  /** @throws Error when another surface answers that port. */
+  claimPort(port: number, name: string): void {
+    const owner = this.#ports.get(port) ?? name;
+    if (owner !== name)
+      throw new Error(`port ${port} of a sandbox is answered by surface '${owner}' already`);
+    this.#ports.set(port, name);
+  }
+
+  /** What requests that are addressed to a sandbox may be answered by. */
+  get addressed(): readonly string[] {
+    return [...new Set(this.#ports.values())];
+  }
+
   /** The surface that answers a port of a sandbox; undefined when the port is the sandbox's own. */
   ofPort(port: number): Surface | undefined {
-    const name = SURFACE_PORTS.get(port);
+    const name = this.#ports.get(port);
     const surface = name === undefined ? undefined : this.#surfaces.get(name);
     return surface?.isServed === true ? surface : undefined;
   }

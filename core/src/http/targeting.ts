@@ -2,6 +2,7 @@ import type { IncomingMessage } from "node:http";
 import type { Sandboxes } from "../sandbox/sandboxes.js";
 import { HttpError } from "./http-error.js";
 import type { Target } from "./surface-request.js";
+import type { Surfaces } from "./surfaces.js";
 import { addressOf } from "./target.js";
 import type { Listener, TargetResolver, Targets } from "./targets.js";
 
@@ -9,15 +10,21 @@ import type { Listener, TargetResolver, Targets } from "./targets.js";
 export class Targeting implements Targets {
   readonly #domain: string;
   readonly #sandboxes: Pick<Sandboxes, "find">;
+  readonly #surfaces: Pick<Surfaces, "claimPort">;
   readonly #resolvers: TargetResolver[] = [];
 
-  constructor(domain: string, sandboxes: Pick<Sandboxes, "find">) {
+  constructor(domain: string, sandboxes: Pick<Sandboxes, "find">, surfaces: Pick<Surfaces, "claimPort">) {
+    this.#surfaces = surfaces;
     this.#domain = domain;
     this.#sandboxes = sandboxes;
   }
 
   add(resolver: TargetResolver): void {
     this.#resolvers.push(resolver);
+  }
+
+  claimPort(port: number, surface: string): void {
+    this.#surfaces.claimPort(port, surface);
   }
 
   /**

@@ -34,9 +34,16 @@ export type TargetResolver = (
   listener: Listener,
 ) => Promise<Target | undefined>;
 
-/** Further ways to find the sandbox that a request is for, asked in the order they were added. */
+/** What requests are for. */
 export interface Targets {
+  /** A further way to find the sandbox of a request; asked in the order they were added. */
   add(resolver: TargetResolver): void;
+  /**
+   * From now on a surface answers what is addressed to that port of any sandbox, and nothing of it is passed
+   * into the sandbox. Call it during `setup`.
+   * @throws Error when another surface answers that port.
+   */
+  claimPort(port: number, surface: string): void;
 }
 
 export const Targets = createToken<Targets>("targets");
