@@ -10,6 +10,7 @@ import { FrameReader } from "./frame-reader.js";
 import { FrameWriter } from "./frame-writer.js";
 import {
   type Frame,
+  INPUT_WINDOW_BYTES,
   MAGIC,
   PayloadReader,
   PayloadWriter,
@@ -36,6 +37,7 @@ export interface AgentConnectionOptions {
 }
 
 const GREETING_TIMEOUT_MS = 5_000;
+const CLOSE_TIMEOUT_MS = 1_000;
 const OUTPUT_WINDOW_BYTES = 262_144;
 const MAX_ADOPTED = 8_192;
 const LAST_ID = 0xffff_ffff;
@@ -132,7 +134,7 @@ export class AgentConnection {
           label: request.label ?? "",
           grantedBytes: windowBytes,
           windowBytes,
-          inputWindowBytes: 262_144,
+          inputWindowBytes: INPUT_WINDOW_BYTES,
         });
         reader.end();
         this.#channels.set(link.id, started);
@@ -328,8 +330,14 @@ export class AgentConnection {
     for (const channel of this.#channels.values()) channel.lost(reason);
     this.#channels.clear();
     this.#released.clear();
-    if (isGraceful) this.#stream.end(() => this.#stream.destroy());
-    else this.#stream.destroy();
+    if (!isGraceful) {
+      this.#stream.destroy();
+      return;
+    }
+    // An agent that does not read is not waited for.
+    const timer = setTimeout(() => this.#stream.destroy(), CLOSE_TIMEOUT_MS);
+    this.#stream.once("close", () => clearTimeout(timer));
+    this.#stream.end(() => this.#stream.destroy());
   }
 }
 

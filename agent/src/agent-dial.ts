@@ -21,6 +21,8 @@ export class AgentDial extends Duplex implements Channel {
   constructor(link: Link) {
     super({ allowHalfOpen: true });
     this.#link = link;
+    // The agent may go before whoever dialled could listen: an error that nobody hears ends the server.
+    this.on("error", () => undefined);
     this.#queue = new CreditedQueue(DIAL_WINDOW_BYTES, DIAL_WINDOW_BYTES, (bytes) => {
       if (!this.#isOver) link.send(Request.Credit, new PayloadWriter().u32(bytes).finish());
     });

@@ -19,7 +19,8 @@ const TYPES: readonly (WatchEventType | undefined)[] = [
 /** A watch of a directory. */
 export class AgentWatch implements Channel {
   readonly #link: Link;
-  readonly #queue: CreditedQueue<readonly WatchEvent[]>;
+  /** As they came: read into objects, small changes would take many times their bytes. */
+  readonly #queue: CreditedQueue<Buffer>;
   readonly #ready = Promise.withResolvers<Failure | undefined>();
   #isReady = false;
   #isOver = false;
@@ -50,7 +51,8 @@ export class AgentWatch implements Channel {
       this.#ready.resolve(undefined);
     } else if (type === Reply.Changes) {
       const cost = this.#queue.spend(payload.byteLength);
-      this.#queue.push(readChanges(payload), cost);
+      checkChanges(payload);
+      this.#queue.push(payload, cost);
     } else {
       throw new ProtocolError(`frame ${type} for a watch`);
     }
@@ -68,9 +70,9 @@ export class AgentWatch implements Channel {
     try {
       if (signal.aborted) return;
       for (;;) {
-        const events = await this.#queue.take();
-        if (events === undefined) return;
-        for (const event of events) {
+        const changes = await this.#queue.take();
+        if (changes === undefined) return;
+        for (const event of readChanges(changes)) {
           if (signal.aborted) return;
           yield event;
         }
@@ -94,13 +96,20 @@ export class AgentWatch implements Channel {
   }
 }
 
-function readChanges(payload: Buffer): readonly WatchEvent[] {
+/** @throws ProtocolError */
+function checkChanges(payload: Buffer): void {
   const reader = new PayloadReader(payload);
-  const events: WatchEvent[] = [];
+  while (!reader.isAtEnd) {
+    if (TYPES[reader.u8()] === undefined) throw new ProtocolError("an unknown kind of change");
+    reader.skip(reader.u16());
+  }
+}
+
+function* readChanges(payload: Buffer): Generator<WatchEvent, undefined> {
+  const reader = new PayloadReader(payload);
   while (!reader.isAtEnd) {
     const type = TYPES[reader.u8()];
-    if (type === undefined) throw new ProtocolError("an unknown kind of change");
-    events.push({ type, name: reader.text() });
+    const name = reader.text();
+    if (type !== undefined) yield { type, name };
   }
-  return events;
 }

@@ -1,5 +1,8 @@
 import assert from "node:assert/strict";
 import { readdirSync } from "node:fs";
+import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -97,7 +100,9 @@ describe("an agent that listens", { skip: withoutBinary }, () => {
       await text(socket).catch(() => undefined);
     }
     const after = await agent.connect();
-    assert.equal((await after.processes())[0]?.pid, started.pid);
+    const [found] = await after.processes();
+    assert.equal(found?.pid, started.pid);
+    await found?.kill("SIGKILL");
     await after.close();
   });
 
@@ -140,6 +145,50 @@ describe("an agent that listens", { skip: withoutBinary }, () => {
       assert.equal((await shell(server, look, { user: "nobody" })).stdout.toString(), "hidden\n");
       assert.deepEqual((await run(server, "true")).exit, { code: 0 });
       await server.close();
+    },
+  );
+
+  it(
+    "looks accounts up in the files of its own root, and gives programs limits and a umask",
+    { skip: withoutRoot },
+    async () => {
+      const root = await mkdtemp(join(tmpdir(), "coppice-root-"));
+      try {
+        await mkdir(join(root, "etc"));
+        const accounts = [
+          "no line",
+          "::::::",
+          "root:x:0:0::/root:/bin/sh",
+          "agent:x:4321:1234:A B,,:/:/bin/false",
+          "long:x:99999999999:1::/:/",
+        ];
+        await writeFile(join(root, "etc/passwd"), accounts.join("\n"));
+        await writeFile(
+          join(root, "etc/group"),
+          "one:x:77:other,agent\ntwo:x:78:agents\nthree:x:79:agent\nagent:x:1234:agent\n",
+        );
+        await using agent = await startListeningAgent([], ["--root", root]);
+        const server = await agent.connect({ defaultUser: "agent" });
+        assert.deepEqual(await server.user(), {
+          name: "agent",
+          uid: 4321,
+          gid: 1234,
+          home: "/",
+          shell: "/bin/false",
+        });
+        await assert.rejects(server.user("long"), /unknown user long/);
+        await assert.rejects(server.user("daemon"), /unknown user daemon/);
+        const { stdout } = await shell(server, "id -u; id -g; id -G; umask; ulimit -n; ulimit -f", {
+          umask: 0o027,
+          limits: { openFiles: 99, fileSizeBytes: 512_000 },
+        });
+        assert.equal(stdout.toString(), "4321\n1234\n1234 77 79\n0027\n99\n1000\n");
+        await writeFile(join(root, "etc/passwd"), "agent:x:4322:1234::/:/bin/false\n");
+        assert.equal((await shell(server, "id -u")).stdout.toString(), "4322\n", "a change is seen at once");
+        await server.close();
+      } finally {
+        await rm(root, { recursive: true, force: true });
+      }
     },
   );
 });

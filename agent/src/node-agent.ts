@@ -4,9 +4,12 @@ import { type ChildProcess, type SpawnOptions, execFileSync, spawn } from "node:
 import {
   closeSync,
   constants as fileConstants,
+  existsSync,
+  lstatSync,
   mkdtempSync,
   openSync,
   readFileSync,
+  readdirSync,
   rmSync,
   statSync,
   unlinkSync,
@@ -38,9 +41,20 @@ const connection = new Socket({ fd: Number(process.argv[2]), allowHalfOpen: fals
 const writer = new FrameWriter(connection);
 const reader = new FrameReader();
 const programs = new Map<number, Program>();
-const directory = mkdtempSync(join(tmpdir(), "coppice-node-agent-"));
+const directory = makeDirectory();
 const pipes: string[] = [];
 let madePipes = 0;
+
+/** One that says whose it is, so that what a killed process left goes away with the next one. */
+function makeDirectory(): string {
+  for (const name of readdirSync(tmpdir())) {
+    const pid = /^coppice-node-agent-(\d+)-/.exec(name)?.[1];
+    if (pid === undefined || existsSync(`/proc/${pid}`)) continue;
+    const path = join(tmpdir(), name);
+    if (lstatSync(path).uid === process.getuid?.()) rmSync(path, { recursive: true, force: true });
+  }
+  return mkdtempSync(join(tmpdir(), `coppice-node-agent-${process.pid}-`));
+}
 
 interface Account {
   readonly name: string;
