@@ -76,10 +76,32 @@ suite("A download link", () => {
     assert.throws(() => links.check(token, "/a|b"), { message: "the download link has expired" });
   });
 
-  test("outlives its server by a key that nobody else can read", async () => {
+  test("works after a restart of the server", async () => {
+    const dataDir = await mkdtemp(join(tmpdir(), "coppice-links-"));
+    try {
+      const tokens: string[] = [];
+      for (let start = 0; start < 2; start += 1) {
+        await using files = await startFilesServer({ dataDir });
+        await files.put("/tmp/kept", "k");
+        const made = await files.fetch("/files/download-url", {
+          method: "POST",
+          body: JSON.stringify({ path: "/tmp/kept" }),
+        });
+        const { url } = (await made.json()) as Link;
+        tokens.push(new URL(url).pathname);
+        // The sandbox is another one, so the link of the first run is valid and leads nowhere.
+        const first = await fetch(new URL(`${tokens[0]}?path=%2Ftmp%2Fkept`, files.server.url));
+        assert.equal(first.status, start === 0 ? 200 : 502);
+      }
+    } finally {
+      await rm(dataDir, { recursive: true, force: true });
+    }
+  });
+
+  test("is made with a key that nobody else can read", async () => {
     const directory = await mkdtemp(join(tmpdir(), "coppice-link-key-"));
     try {
-      const path = join(directory, "new", "key");
+      const path = join(directory, "key");
       const key = await persistentKey(path);
       assert.equal((await stat(path)).mode & 0o777, 0o600);
       assert.deepEqual(await readFile(path), key);

@@ -13,10 +13,6 @@ export const filesConfig = z.strictObject({
   downloadLinkLifetime: duration()
     .prefault("1h")
     .describe("how long a link of POST /files/download-url works"),
-  keyFile: z
-    .string()
-    .optional()
-    .describe("file with the key of download links, made when missing; none = links end with the server"),
   gzipLevel: z.int().min(1).max(9).default(1).describe("compression of downloads: 1 is fastest, 9 smallest"),
   maxListEntries: count.default(100_000).describe("most entries of one directory listing"),
   maxWatchersPerSandbox: count.default(64).describe("most directory watches of one sandbox at a time"),

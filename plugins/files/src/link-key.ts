@@ -1,11 +1,10 @@
 import { randomBytes } from "node:crypto";
-import { mkdir, open, readFile, rename } from "node:fs/promises";
-import { dirname } from "node:path";
+import { open, readFile, rename } from "node:fs/promises";
 
 const KEY_BYTES = 32;
 
 /**
- * Reads the key of a server's download links from its file, or makes both, for this user alone.
+ * Reads the key of a server's download links from its file, or makes it, for this user alone.
  * @throws Error naming the file when it cannot be used.
  */
 export async function persistentKey(path: string): Promise<Buffer> {
@@ -17,7 +16,6 @@ export async function persistentKey(path: string): Promise<Buffer> {
 
 async function makeKey(path: string): Promise<Buffer> {
   const key = randomBytes(KEY_BYTES);
-  await mkdir(dirname(path), { recursive: true, mode: 0o700 });
   // Renamed into place: a crash leaves a whole key or none.
   const unfinished = `${path}.new`;
   const file = await open(unfinished, "w", 0o600);

@@ -1,4 +1,4 @@
-import { randomBytes } from "node:crypto";
+import { join } from "node:path";
 import { Clock, definePlugin, Sandboxes, Targets } from "@coppice/core";
 import { downloadLinkTarget } from "./download-link-target.js";
 import { DownloadLinks } from "./download-links.js";
@@ -24,9 +24,7 @@ export const plugin = definePlugin({
 
     const links = new DownloadLinks({ clock, lifetimeMs: config.downloadLinkLifetime });
     targets.add(downloadLinkTarget(links, sandboxes));
-    plugin.onStart(async () => {
-      links.useKey(config.keyFile === undefined ? randomBytes(32) : await persistentKey(config.keyFile));
-    });
+    plugin.onStart(async () => links.useKey(await persistentKey(join(plugin.dataDir(), "link-key"))));
 
     registerFilesystemRpc(plugin.rpc("envd"), { service, watchers, keepaliveMs: config.keepalive });
     registerFilesRoutes(plugin.http("envd"), {

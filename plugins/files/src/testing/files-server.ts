@@ -53,6 +53,8 @@ export interface FilesServerOptions {
   readonly settings?: unknown;
   /** local-process when absent. */
   readonly backend?: Plugin;
+  /** Kept afterwards; one of its own when absent. */
+  readonly dataDir?: string;
 }
 
 export async function startFilesServer(options: FilesServerOptions = {}): Promise<FilesServer> {
@@ -63,6 +65,7 @@ export async function startFilesServer(options: FilesServerOptions = {}): Promis
       [backend, {}],
     ],
     server: { sandboxes: { defaultBackend: backend.name } },
+    ...(options.dataDir !== undefined && { dataDir: options.dataDir }),
   });
   try {
     const sandbox = await server
