@@ -304,7 +304,9 @@ async function openUnified(
   const isService = own.endsWith(".service") || dirname(own).endsWith(".service");
   const service = own.endsWith(".service") ? own : dirname(own);
   const top = isService ? join(mount, service) : mount;
-  if (isService && basename(own) === basename(service)) await moveAside(top);
+  // The top of a container's own hierarchy is an ordinary group of the host; the true one has no type.
+  const isContainer = own === "/" && (await read(mount, "cgroup.type")) !== undefined;
+  if (isContainer || (isService && basename(own) === basename(service))) await moveAside(top);
   const path = join(top, name);
   const wanted = ["memory", "cpu", "pids"] as const;
   const usable: Controller[] = [];

@@ -29,36 +29,26 @@ interface Waiting {
 
 /**
  * The process that does on the host what needs a fork: its cost does not grow with the server's memory,
- * and none of it is spent in the server. It ends with the server; sandboxes live on.
+ * and none of it is spent in the server. It ends with the server; sandboxes live on. Should it end before,
+ * what waits for it fails, and the next request starts another one.
  */
 export class Launcher {
-  readonly #child: ChildProcess;
-  readonly #socket: Socket;
+  readonly #binary: string;
   readonly #waiting = new Map<number, Waiting>();
-  #received = Buffer.alloc(0);
+  #running: { readonly child: ChildProcess; readonly socket: Socket } | undefined;
+  #received: Buffer = Buffer.alloc(0);
   #next = 1;
-  #failure: Error | undefined;
+  #locked: string | undefined;
+  #isClosed = false;
 
   constructor(binary: string) {
-    this.#child = spawn(binary, [], {
-      stdio: ["ignore", "ignore", "inherit", "pipe"],
-      env: {},
-      // Out of reach of a terminal's Ctrl-C, which is for the server.
-      detached: true,
-    });
-    this.#socket = this.#child.stdio[3] as Socket;
-    this.#child.on("error", (error) => this.#fail(error));
-    this.#child.on("exit", () => this.#fail(new Error("the launcher has ended")));
-    this.#socket.on("error", (error) => this.#fail(error));
-    this.#socket.on("data", (data: Buffer) => this.#receive(data));
-    // It is there for the sandboxes, and does not keep a server alive that has nothing else to do.
-    this.#child.unref();
-    this.#socket.unref();
+    this.#binary = binary;
   }
 
   /** Holds a directory for this server until the launcher ends. @throws Error that says who has it. */
   async lock(directory: string): Promise<void> {
     await this.#ask("lock", [directory]);
+    this.#locked = directory;
   }
 
   /**
@@ -92,19 +82,46 @@ export class Launcher {
     return { code: Number(code), output: output ?? "" };
   }
 
-  /** Ends the process, and waits for that. */
+  /** Ends the process, and waits for that. Nothing can be asked afterwards. */
   async close(): Promise<void> {
-    this.#child.ref();
-    const { exitCode, signalCode, pid } = this.#child;
-    const hasEnded = exitCode !== null || signalCode !== null || pid === undefined;
-    const ended = hasEnded ? undefined : once(this.#child, "exit");
-    this.#socket.destroy();
+    this.#isClosed = true;
+    if (this.#running === undefined) return;
+    const { child, socket } = this.#running;
+    child.ref();
+    const ended = once(child, "exit");
+    socket.destroy();
     await ended;
   }
 
+  #start(): Socket {
+    const child = spawn(this.#binary, [], {
+      stdio: ["ignore", "ignore", "inherit", "pipe"],
+      env: {},
+      // Out of reach of a terminal's Ctrl-C, which is for the server.
+      detached: true,
+    });
+    const socket = child.stdio[3] as Socket;
+    const running = { child, socket };
+    const fail = (error: Error): void => {
+      if (this.#running === running) this.#lose(error);
+    };
+    child.on("error", fail);
+    child.on("exit", () => fail(new Error("the launcher has ended")));
+    socket.on("error", fail);
+    socket.on("data", (data: Buffer) => this.#receive(data));
+    // It is there for the sandboxes, and does not keep a server alive that has nothing else to do.
+    child.unref();
+    socket.unref();
+    this.#running = running;
+    this.#received = Buffer.alloc(0);
+    // Requests are taken in order, so the next one finds the directory held again.
+    if (this.#locked !== undefined) void this.#ask("lock", [this.#locked]).catch(() => undefined);
+    return socket;
+  }
+
   #ask(operation: Operation, texts: readonly string[]): Promise<readonly string[]> {
-    if (this.#failure !== undefined) {
-      return Promise.reject(new SandboxError("unavailable", this.#failure.message, { cause: this.#failure }));
+    if (this.#isClosed) {
+      return Promise.reject(new SandboxError("unavailable", "the launcher was closed"));
     }
     const parts = texts.map((text) => Buffer.from(text));
     const length = parts.reduce((sum, part) => sum + 4 + part.byteLength, HEADER_BYTES);
@@ -113,6 +130,7 @@ export class Launcher {
         new SandboxError("invalid_argument", `cannot ask the launcher to ${operation} that`),
       );
     }
+    const socket = this.#running?.socket ?? this.#start();
     const number = this.#next++;
     const frame = Buffer.alloc(length);
     frame.writeUInt32LE(length - 4, 0);
@@ -125,8 +143,8 @@ export class Launcher {
     }
     return new Promise((resolve, reject) => {
       this.#waiting.set(number, { resolve, reject });
-      this.#socket.ref();
-      this.#socket.write(frame);
+      socket.ref();
+      socket.write(frame);
     });
   }
 
@@ -144,7 +162,7 @@ export class Launcher {
     const number = frame.readUInt32LE(4);
     const waiting = this.#waiting.get(number);
     this.#waiting.delete(number);
-    if (this.#waiting.size === 0) this.#socket.unref();
+    if (this.#waiting.size === 0) this.#running?.socket.unref();
     const texts: string[] = [];
     for (let at = HEADER_BYTES; at < frame.byteLength;) {
       const end = at + 4 + frame.readUInt32LE(at);
@@ -155,9 +173,10 @@ export class Launcher {
     else waiting?.reject(new Error(texts[0] ?? "the launcher does not say why"));
   }
 
-  #fail(error: Error): void {
-    this.#failure ??= error;
-    for (const waiting of this.#waiting.values()) waiting.reject(this.#failure);
+  #lose(error: Error): void {
+    this.#running = undefined;
+    const lost = new SandboxError("unavailable", error.message, { cause: error });
+    for (const waiting of this.#waiting.values()) waiting.reject(lost);
     this.#waiting.clear();
   }
 }
