@@ -2,8 +2,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/close_range.h>
-#include <linux/openat2.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +16,16 @@
 #include <grp.h>
 #include <limits.h>
 #include <unistd.h>
+
+#if __has_include(<linux/openat2.h>)
+#include <linux/openat2.h>
+#else
+// Compilers for musl do not look where the kernel's headers are.
+enum { RESOLVE_NO_MAGICLINKS = 0x02, RESOLVE_IN_ROOT = 0x10 };
+struct open_how {
+  uint64_t flags, mode, resolve;
+};
+#endif
 
 #include "platform.h"
 
