@@ -6,6 +6,8 @@ import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
+import type { Exit } from "@coppice/core/backend";
+import { AgentConnection } from "./agent-connection.js";
 import { withoutBinary, withoutRoot } from "./testing/agent-kinds.js";
 import { eventually, isRunning } from "./testing/eventually.js";
 import { startListeningAgent } from "./testing/listening-agent.js";
@@ -76,6 +78,42 @@ describe("an agent that listens", { skip: withoutBinary }, () => {
     assert.ok(kept);
     await kept.kill("SIGTERM");
     assert.deepEqual(await kept.exit, { signal: "SIGTERM" });
+    await third.close();
+  });
+
+  it("tells how fifty commands ended to the next server, when one dies amid them", async () => {
+    await using agent = await startListeningAgent();
+    const socket = await agent.socket();
+    const first = await AgentConnection.open(socket);
+    const numbers = Array.from({ length: 50 }, (_, index) => index);
+    const seen = new Map<number, Exit>();
+    await Promise.all(
+      numbers.map(async (number) => {
+        const started = await first.spawn({
+          path: "sh",
+          args: ["-c", `sleep 0.${number % 4}; echo ${number}; exit ${number}`],
+          env,
+          cwd: "/",
+          label: String(number),
+        });
+        void started.exit.then((exit) => seen.set(number, exit));
+      }),
+    );
+    await sleep(50);
+    socket.destroy();
+    await first.closed;
+    await sleep(150);
+    const second = await agent.connect();
+    const found = await second.processes();
+    for (const each of found) {
+      const { exit } = await finish(each);
+      seen.set(Number(each.label), exit);
+    }
+    assert.ok(found.length > 0, "all had ended already");
+    for (const number of numbers) assert.deepEqual(seen.get(number), { code: number });
+    await second.close();
+    const third = await agent.connect();
+    assert.deepEqual(await third.processes(), []);
     await third.close();
   });
 
