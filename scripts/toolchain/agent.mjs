@@ -11,10 +11,9 @@ const FOLDER = join(TOOLCHAIN, "agent");
 const APART = ["bench-spawn.c", "fuzz-frames.c"];
 /** The second where the first has no C library that can be linked statically. */
 const COMPILERS = ["cc", "musl-gcc"];
-const FLAGS = [
-  ...["-std=c11", "-D_GNU_SOURCE", "-O2", "-static", "-Wall", "-Wextra", "-Werror"],
-  ...["-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"],
-];
+const WARNINGS = ["-Wall", "-Wextra", "-Werror"];
+const GUARDS = ["-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"];
+const FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-static", ...WARNINGS, ...GUARDS];
 
 async function sources() {
   const names = (await readdir(SOURCES)).filter((name) => /\.[ch]$/.test(name) && !APART.includes(name));
