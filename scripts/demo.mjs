@@ -33,6 +33,7 @@ async function writeConfig(folder) {
     urls[name] = `http://127.0.0.1:${port}`;
   }
   document.setIn(["dataDir"], join(folder, "data"));
+  document.setIn(["plugins", "linux-namespaces", "directory"], join(folder, "sandboxes"));
   const file = join(folder, "demo.yaml");
   await writeFile(file, document.toString());
   return { file, urls };

@@ -23,7 +23,7 @@ import { metricProblems, type OwnedRegistry } from "./observe/metric-names.js";
 import { serveOps } from "./observe/ops-routes.js";
 import { createPluginContext } from "./plugin-context.js";
 import type { Plugin } from "./plugin.js";
-import { Backends } from "./sandbox/backend.js";
+import { Backends, type SandboxBackend } from "./sandbox/backend.js";
 import { createSandboxDomain } from "./sandbox/domain.js";
 import { Ledger } from "./sandbox/ledger.js";
 import { Sandboxes } from "./sandbox/sandboxes.js";
@@ -102,6 +102,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
   });
   const health = new Health();
   const greeting = new CollectedGreeting();
+  greeting.add(() => describeBackends(domain.backends.all()));
   const services = new Map<symbol, unknown>([
     [Sandboxes, domain.sandboxes],
     [Backends, domain.backends],
@@ -194,6 +195,12 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
       return cleanup.run(clock, config.stopTimeout + config.http.drainTimeout);
     },
   };
+}
+
+function describeBackends(backends: readonly SandboxBackend[]): readonly string[] {
+  return backends.map(
+    ({ name, isolated }) => `  ${name}: ${isolated ? "isolated sandboxes" : "sandboxes WITHOUT isolation"}`,
+  );
 }
 
 function createListeners(config: ServerConfig, services: ListenerServices): readonly HttpListener[] {

@@ -4,6 +4,7 @@ import type { Backends, SandboxBackend } from "./backend.js";
 /** The backends that plugins added, in the order they came. */
 export class BackendRegistry implements Backends {
   readonly #backends = new Map<string, SandboxBackend>();
+  #default: string | undefined;
 
   add(backend: SandboxBackend): void {
     if (this.#backends.has(backend.name)) {
@@ -20,5 +21,22 @@ export class BackendRegistry implements Backends {
 
   all(): readonly SandboxBackend[] {
     return [...this.#backends.values()];
+  }
+
+  /** Makes what no template and no creator chooses a backend for. @throws SandboxError failed_precondition */
+  default(): SandboxBackend {
+    if (this.#default === undefined) {
+      throw new SandboxError("failed_precondition", "the server has no default backend");
+    }
+    return this.get(this.#default);
+  }
+
+  setDefault(name: string | undefined): void {
+    this.#default = name;
+  }
+
+  /** Forgets a backend that this host cannot run. */
+  leaveOut(name: string): void {
+    this.#backends.delete(name);
   }
 }

@@ -1,9 +1,9 @@
 import type { Registry } from "prom-client";
 import type { Clock } from "../kernel/clock.js";
-import { BootError, type BootProblem, messageOf } from "../kernel/errors.js";
 import type { Logger } from "../observe/logger.js";
 import type { Backends } from "./backend.js";
 import { BackendRegistry } from "./backend-registry.js";
+import { chooseBackends } from "./choose-backends.js";
 import type { Ledger } from "./ledger.js";
 import { reconcile } from "./reconcile.js";
 import { sandboxMetrics } from "./sandbox-metrics.js";
@@ -74,7 +74,7 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
       return ledgerInUse();
     },
     async start() {
-      await checkBackends(backends, settings);
+      await chooseBackends(backends, settings, log);
       const ledger = ledgerInUse();
       await ledger.open();
       await reconcile({ backends, ledger, registry, teardown, clock, log });
@@ -86,34 +86,4 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
       await chosen?.close();
     },
   };
-}
-
-async function checkBackends(backends: Backends, settings: SandboxesConfig): Promise<void> {
-  const problems: BootProblem[] = [];
-  const all = backends.all();
-  const names = new Set(all.map((backend) => backend.name));
-  const known = names.size === 0 ? "none is enabled" : `enabled are ${[...names].join(", ")}`;
-  const { defaultBackend, templates } = settings;
-  const templateNames = Object.keys(templates);
-  if (defaultBackend !== undefined && !names.has(defaultBackend)) {
-    problems.push({ message: `sandboxes.defaultBackend: there is no backend '${defaultBackend}'; ${known}` });
-  }
-  const isChoiceOpen = templateNames.some((name) => templates[name]?.backend === undefined);
-  if (defaultBackend === undefined && all.length > 1 && isChoiceOpen) {
-    problems.push({ message: `sandboxes.defaultBackend: choose one of the backends; ${known}` });
-  }
-  for (const name of templateNames) {
-    const backend = templates[name]?.backend;
-    if (backend === undefined || names.has(backend)) continue;
-    problems.push({
-      message: `sandboxes.templates.${name}.backend: there is no backend '${backend}'; ${known}`,
-    });
-  }
-  const checks = await Promise.allSettled(all.map(async (backend) => backend.check()));
-  for (const [index, check] of checks.entries()) {
-    if (check.status === "rejected") {
-      problems.push({ message: `backend '${all[index]?.name}': ${messageOf(check.reason)}` });
-    }
-  }
-  if (problems.length > 0) throw new BootError(problems);
 }

@@ -1,7 +1,8 @@
 import type { Clock } from "../kernel/clock.js";
 import { SandboxError } from "../kernel/errors.js";
 import type { Logger } from "../observe/logger.js";
-import type { Backends, Sandbox, SandboxBackend, SandboxId } from "./backend.js";
+import type { Sandbox, SandboxBackend, SandboxId } from "./backend.js";
+import type { BackendRegistry } from "./backend-registry.js";
 import { HeldSandbox } from "./held-sandbox.js";
 import type { Ledger } from "./ledger.js";
 import type { EndReason, LiveSandbox, SandboxRecord } from "./live-sandbox.js";
@@ -16,7 +17,7 @@ import { findTemplate, type Template } from "./template-reference.js";
 
 export interface SandboxRegistryOptions {
   readonly settings: SandboxesConfig;
-  readonly backends: Backends;
+  readonly backends: BackendRegistry;
   readonly ledger: Ledger;
   readonly teardown: Teardown;
   readonly metrics: SandboxMetrics;
@@ -175,14 +176,9 @@ export class SandboxRegistry implements Sandboxes {
   }
 
   #backendOf(request: CreateSandbox, template: Template): SandboxBackend {
-    const { backends, settings } = this.#options;
-    const name = request.backend ?? template.settings.backend ?? settings.defaultBackend;
-    if (name !== undefined) return backends.get(name);
-    const [only, ...others] = backends.all();
-    if (only === undefined || others.length > 0) {
-      throw new SandboxError("failed_precondition", "the server has no default backend");
-    }
-    return only;
+    const { backends } = this.#options;
+    const name = request.backend ?? template.settings.backend;
+    return name === undefined ? backends.default() : backends.get(name);
   }
 
   #checkId(id: SandboxId): void {

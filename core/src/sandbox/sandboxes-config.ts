@@ -24,9 +24,11 @@ const template = z.strictObject({
 export const sandboxesConfig = z
   .strictObject({
     defaultBackend: z
-      .string()
+      .union([z.string(), z.array(z.string()).min(1)])
       .optional()
-      .describe("Backend of templates that name none; needed only when several are enabled"),
+      .describe(
+        "Backend of templates that name none, or a list of which the first that this host can run is taken; needed only when several are enabled",
+      ),
     defaultTimeout: duration().prefault("5m").describe("Life of a sandbox whose creator names no time-out"),
     maximumTimeout: duration().prefault("24h").describe("Longest time-out that a client may ask for"),
     maximum: z.int().positive().default(100).describe("Sandboxes that may exist at one time"),

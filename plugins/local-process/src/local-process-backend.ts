@@ -16,6 +16,8 @@ export interface LocalProcessSettings {
   readonly writeInPlaceLimit: number;
   readonly diskScanEntries: number;
   readonly killTimeoutMs: number;
+  /** Where programs are looked for before the directories of PATH. */
+  readonly programDirectory?: string | undefined;
 }
 
 /** Makes sandboxes out of a directory and plain processes of this host. Templates and limits mean nothing to it. */
@@ -57,7 +59,7 @@ export class LocalProcessBackend implements SandboxBackend {
         "sandboxes of backend 'local-process' use the host's network: they cannot be kept from the internet",
       );
     }
-    const { writeInPlaceLimit, diskScanEntries, killTimeoutMs } = this.#settings;
+    const { writeInPlaceLimit, diskScanEntries, killTimeoutMs, programDirectory } = this.#settings;
     const directory = await makeSandboxDirectory(
       { parent: this.#parent, id, owner: await this.#self() },
       signal,
@@ -70,6 +72,7 @@ export class LocalProcessBackend implements SandboxBackend {
         writeInPlaceLimit,
         diskScanEntries,
         killTimeoutMs,
+        programDirectory,
       });
     } catch (error) {
       await removeSandboxDirectory(directory.path);

@@ -20,6 +20,8 @@ export interface LocalSandboxOptions {
   readonly writeInPlaceLimit: number;
   readonly diskScanEntries: number;
   readonly killTimeoutMs: number;
+  /** Where programs are looked for before the directories of PATH. */
+  readonly programDirectory?: string | undefined;
 }
 
 /**
@@ -107,7 +109,11 @@ export class LocalSandbox implements Sandbox {
   }
 
   async #start(command: Command, account: User): Promise<LocalProcess> {
-    const { root } = this.#options.directory;
+    const {
+      directory: { root },
+      programDirectory,
+    } = this.#options;
+    const searchPath = [programDirectory ?? [], command.env["PATH"] ?? []].flat().join(":");
     const cwd = command.cwd ?? account.home;
     using directory = this.#openDirectory(cwd);
     return await startProcess(
@@ -118,6 +124,7 @@ export class LocalSandbox implements Sandbox {
         env: {
           ...command.env,
           ...(command.env["HOME"] === account.home && { HOME: join(root, account.home) }),
+          ...(searchPath !== "" && { PATH: searchPath }),
           E2B_SANDBOX_ID: this.id,
           [ROOT_VARIABLE]: root,
         },

@@ -1,3 +1,4 @@
+import { dirname, isAbsolute } from "node:path";
 import { Backends, Listeners, definePlugin, duration, size } from "@coppice/core";
 import { z } from "zod";
 import { LocalProcessBackend } from "./local-process-backend.js";
@@ -13,6 +14,11 @@ const config = z.strictObject({
     .describe(
       "Where the trees of sandboxes are made; the system's directory for temporary files when absent.",
     ),
+  python: z
+    .string()
+    .min(1)
+    .default("python3")
+    .describe("Interpreter, with ipykernel, that `python3` means to what is started without a login shell."),
   insecure: z
     .boolean()
     .default(false)
@@ -42,8 +48,12 @@ export const plugin = definePlugin({
   config,
   requires: { backends: Backends, listeners: Listeners },
   setup(plugin, { backends, listeners }) {
-    const { insecure, killTimeout, ...settings } = plugin.config;
-    const backend = new LocalProcessBackend({ ...settings, killTimeoutMs: killTimeout });
+    const { insecure, killTimeout, python, ...settings } = plugin.config;
+    const backend = new LocalProcessBackend({
+      ...settings,
+      killTimeoutMs: killTimeout,
+      ...(isAbsolute(python) && { programDirectory: dirname(python) }),
+    });
     plugin.onStop(() => backend.close());
     plugin.onStart(() => {
       if (!insecure) requireLoopback(listeners.all());
