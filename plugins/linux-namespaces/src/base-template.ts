@@ -17,10 +17,12 @@ import type { HostPython } from "./host-python.js";
 import type { Bind, PreparedTemplate } from "./prepared-template.js";
 
 /** Raised when what is made of the same host changes. */
-const LAYOUT = 1;
+const LAYOUT = 2;
 const USER_ID = 1000;
 const PYTHON_DIRECTORY = "/opt/coppice/python";
 const PYTHON_BASE = "/opt/coppice/python-base";
+/** The one part of /usr that is the operator's and not the system's: sandboxes have one of their own. */
+const LOCAL = "/usr/local";
 
 // What programs of the host's /usr need of its /etc. None of it is secret, and what others than its owner
 // cannot read is left out all the same.
@@ -64,6 +66,7 @@ const HOST_CONFIGURATION = [
   "timezone",
 ];
 
+const LOCAL_DIRECTORIES = ["bin", "etc", "games", "include", "lib", "sbin", "share", "src"];
 const SYSTEM_DIRECTORIES = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
 /** Path, permission bits and, where it is not root, owner. */
@@ -188,7 +191,7 @@ export async function prepareBaseTemplate(options: BaseTemplateOptions): Promise
     name,
     lowers: [join(path, "root")],
     binds: [...systemBinds, ...(python === undefined ? [] : pythonBinds(python))],
-    overlays: [{ target: "/usr/local", lowers: [join(path, "local"), "/usr/local"] }],
+    overlays: [{ target: LOCAL, lowers: [join(path, "local")] }],
   };
 }
 
@@ -255,15 +258,13 @@ async function copyReadable(source: string, target: string): Promise<void> {
   }
 }
 
-/** What lies over the host's /usr/local, so that it comes first in PATH. */
+/** What becomes /usr/local, which comes first in PATH. */
 async function makeLocal(local: string, python: HostPython | undefined): Promise<void> {
   await makeDirectory(local, 0o755);
-  await makeDirectory(join(local, "bin"), 0o755);
+  for (const name of LOCAL_DIRECTORIES) await makeDirectory(join(local, name), 0o755);
   if (python === undefined) return;
   // No links: Python looks for its libraries beside the path by which it was called.
-  const names = ["python3", "python"];
-  // The one of the host's /usr/local must not be covered by what calls it.
-  if (python.basePrefix !== "/usr/local") names.push(`python${python.version}`);
+  const names = ["python3", "python", `python${python.version}`];
   for (const name of names) {
     await makeFile(join(local, "bin", name), `#!/bin/sh\nexec ${PYTHON_DIRECTORY}/bin/python3 "$@"\n`, 0o755);
   }
@@ -307,7 +308,8 @@ function packagesInside({ version }: HostPython): string {
 }
 
 function isInSystem(path: string): boolean {
-  return path === "/usr" || path.startsWith("/usr/");
+  const isLocal = path === LOCAL || path.startsWith(`${LOCAL}/`);
+  return path === "/usr" || (path.startsWith("/usr/") && !isLocal);
 }
 
 async function makeParents(root: string, path: string): Promise<void> {
