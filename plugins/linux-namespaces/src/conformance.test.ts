@@ -9,6 +9,6 @@ if (reason !== undefined) {
 } else {
   testConformance("linux-namespaces", async () => {
     const opened = await openTestBackend();
-    return { ...opened, facets: ["pausing"] };
+    return { ...opened, facets: ["pausing", "resizing"] };
   });
 }

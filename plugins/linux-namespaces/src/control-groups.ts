@@ -145,6 +145,10 @@ export class ControlGroup {
     return this.paths.filter((path) => path !== this.unifiedPath).map((path) => join(path, "tasks"));
   }
 
+  get canLimit(): boolean {
+    return this.record["memory"] !== undefined && this.record["cpu"] !== undefined;
+  }
+
   get canFreeze(): boolean {
     return this.record["freezer"] !== undefined;
   }
@@ -155,7 +159,17 @@ export class ControlGroup {
     return freezer?.version === 1 ? join(freezer.path, "freezer.state") : undefined;
   }
 
+  /** @throws SandboxError failed_precondition when more memory is in use. */
   async limit(limits: GroupLimits): Promise<void> {
+    await this.#limit(limits).catch((error: NodeJS.ErrnoException) => {
+      if (error.code !== "EBUSY") throw error;
+      throw new SandboxError("failed_precondition", "the sandbox uses more memory than that", {
+        cause: error,
+      });
+    });
+  }
+
+  async #limit(limits: GroupLimits): Promise<void> {
     const { memory, cpu, pids } = this.record;
     const memoryBytes = String(limits.memoryMiB * MEBIBYTE);
     const quota = String(Math.max(1_000, Math.round(limits.cpuCount * CPU_PERIOD_MICROS)));
@@ -226,9 +240,14 @@ export class ControlGroup {
 }
 
 async function limitMemoryOfVersion1(path: string, bytes: string): Promise<void> {
+  // With swap can never be less than without: up it goes first, down it goes last. It is only there where
+  // swap is accounted; else what is swapped out is not limited.
+  const withSwap = (): Promise<void> =>
+    write(path, "memory.memsw.limit_in_bytes", bytes).catch(ignoreMissing);
+  const isRaised = Number(bytes) > (number(await read(path, "memory.limit_in_bytes")) ?? 0);
+  if (isRaised) await withSwap();
   await write(path, "memory.limit_in_bytes", bytes);
-  // Only there where swap is accounted; else what is swapped out is not limited.
-  await write(path, "memory.memsw.limit_in_bytes", bytes).catch(ignoreMissing);
+  if (!isRaised) await withSwap();
 }
 
 /** Also ends what is still in it: whatever made it is gone. */

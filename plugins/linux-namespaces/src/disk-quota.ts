@@ -17,6 +17,8 @@ export interface DiskQuotaOptions {
  */
 export class DiskQuota {
   readonly #options: DiskQuotaOptions;
+  /** May be changed at any time. */
+  limitBytes: number;
   #usedBytes = 0;
   /** Of writes under way: a file has no name before it is whole, so it is not found by looking. */
   #unfinishedBytes = 0;
@@ -25,6 +27,7 @@ export class DiskQuota {
 
   constructor(options: DiskQuotaOptions) {
     this.#options = options;
+    this.limitBytes = options.limitBytes;
   }
 
   async measure(): Promise<number> {
@@ -44,7 +47,7 @@ export class DiskQuota {
         admittedBytes += chunk.byteLength;
         this.#unfinishedBytes += chunk.byteLength;
         this.#usedBytes += chunk.byteLength;
-        if (this.#usedBytes > this.#options.limitBytes) await this.#requireRoom();
+        if (this.#usedBytes > this.limitBytes) await this.#requireRoom();
         yield chunk;
       }
     } finally {
@@ -54,7 +57,7 @@ export class DiskQuota {
 
   async #requireRoom(): Promise<void> {
     // What was removed since the last measurement makes room.
-    if ((await this.measure()) > this.#options.limitBytes) {
+    if ((await this.measure()) > this.limitBytes) {
       throw new SandboxError("resource_exhausted", "the disk of the sandbox is full");
     }
   }

@@ -3,12 +3,12 @@ import { statfs } from "node:fs/promises";
 import { availableParallelism, totalmem } from "node:os";
 import type { AgentConnection } from "@coppice/agent";
 import { SandboxError, type Logger } from "@coppice/core";
-import type { Command, Files, Process, Sandbox, SandboxId, Stats, User } from "@coppice/core/backend";
+import type { Command, Files, Limits, Process, Sandbox, SandboxId, Stats, User } from "@coppice/core/backend";
 import type { ControlGroup, GroupUsage } from "./control-groups.js";
 import { DiskQuota, filesWithQuota } from "./disk-quota.js";
 import type { SandboxPaths } from "./launch-instructions.js";
 import type { Launcher } from "./launcher.js";
-import { type SandboxFacts, readInit } from "./sandbox-record.js";
+import { type FullLimits, type SandboxFacts, readInit, writeFacts } from "./sandbox-record.js";
 
 export interface NamespaceSandboxOptions {
   readonly facts: SandboxFacts;
@@ -31,8 +31,10 @@ export class NamespaceSandbox implements Sandbox {
   readonly id: SandboxId;
   readonly files: Files;
   readonly pausing?: { pause(): Promise<void>; resume(): Promise<void> };
+  readonly resizing?: { resize(limits: Limits): Promise<void> };
   readonly #options: NamespaceSandboxOptions;
   readonly #quota: DiskQuota;
+  #limits: FullLimits;
   #isDestroyed = false;
   #destroying: Promise<void> | undefined;
   #lastUsage: { readonly atMs: number; readonly cpuMicros: number };
@@ -51,8 +53,10 @@ export class NamespaceSandbox implements Sandbox {
     const isMeasured = facts.memoryLayersMiB === undefined;
     this.files = isMeasured ? filesWithQuota(options.agent.files, this.#quota) : options.agent.files;
     this.#options = options;
+    this.#limits = facts.limits;
     this.#lastUsage = { atMs: performance.now(), cpuMicros: 0 };
     if (group.canFreeze) this.pausing = { pause: () => this.#pause(), resume: () => this.#resume() };
+    if (group.canLimit) this.resizing = { resize: (limits) => this.#resize(limits) };
   }
 
   async spawn(command: Command): Promise<Process> {
@@ -77,9 +81,9 @@ export class NamespaceSandbox implements Sandbox {
   }
 
   async stats(): Promise<Stats> {
-    const { facts, group } = this.#options;
+    const { group } = this.#options;
     void this.#agent;
-    const { limits } = facts;
+    const limits = this.#limits;
     const usage = await group.usage();
     const hasMemoryLimit = group.record["memory"] !== undefined;
     const memoryTotalBytes = hasMemoryLimit ? Math.min(limits.memoryMiB * MEBIBYTE, totalmem()) : totalmem();
@@ -129,9 +133,29 @@ export class NamespaceSandbox implements Sandbox {
     await this.#options.group.thaw();
   }
 
+  /** @throws SandboxError failed_precondition when it uses more already, or keeps its files in memory. */
+  async #resize(limits: Limits): Promise<void> {
+    void this.#agent;
+    const { facts, group, paths } = this.#options;
+    const wanted: FullLimits = {
+      cpuCount: limits.cpuCount ?? this.#limits.cpuCount,
+      memoryMiB: limits.memoryMiB ?? this.#limits.memoryMiB,
+      diskMiB: limits.diskMiB ?? this.#limits.diskMiB,
+      processes: limits.processes ?? this.#limits.processes,
+    };
+    if (facts.memoryLayersMiB !== undefined && wanted.diskMiB !== this.#limits.diskMiB) {
+      throw new SandboxError("failed_precondition", "a disk in memory cannot be resized");
+    }
+    await group.limit(wanted);
+    this.#quota.limitBytes = wanted.diskMiB * MEBIBYTE;
+    this.#limits = wanted;
+    // For a server that takes it over.
+    await writeFacts(paths, { ...facts, limits: wanted });
+  }
+
   async #disk(): Promise<Pick<Stats, "diskUsedBytes" | "diskTotalBytes">> {
     const { facts, paths } = this.#options;
-    const total = facts.limits.diskMiB * MEBIBYTE;
+    const total = this.#limits.diskMiB * MEBIBYTE;
     if (facts.memoryLayersMiB === undefined) {
       const used = await this.#quota.measure();
       return { diskUsedBytes: Math.min(used, total), diskTotalBytes: total };
@@ -147,7 +171,7 @@ export class NamespaceSandbox implements Sandbox {
     this.#lastUsage = { atMs: performance.now(), cpuMicros };
     const elapsedMicros = (this.#lastUsage.atMs - last.atMs) * 1_000;
     if (elapsedMicros <= 0) return 0;
-    const most = 100 * Math.min(this.#options.facts.limits.cpuCount, availableParallelism());
+    const most = 100 * Math.min(this.#limits.cpuCount, availableParallelism());
     return Math.min(most, Math.max(0, (100 * (cpuMicros - last.cpuMicros)) / elapsedMicros));
   }
 
@@ -156,9 +180,8 @@ export class NamespaceSandbox implements Sandbox {
     const { outOfMemoryKills } = await this.#options.group.usage();
     if (outOfMemoryKills <= this.#reportedKills) return;
     this.#reportedKills = outOfMemoryKills;
-    const { log, facts } = this.#options;
-    const fields = { sandbox: this.id, memoryMiB: facts.limits.memoryMiB, kills: outOfMemoryKills };
-    log.warn(fields, "a sandbox reached its memory limit and a process in it was killed");
+    const fields = { sandbox: this.id, memoryMiB: this.#limits.memoryMiB, kills: outOfMemoryKills };
+    this.#options.log.warn(fields, "a sandbox reached its memory limit and a process in it was killed");
   }
 
   get #agent(): AgentConnection {
