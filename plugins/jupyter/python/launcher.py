@@ -1,7 +1,8 @@
 """Runs one IPython kernel inside a sandbox.
 
-The server sends this file over stdin (nothing of it is stored in the sandbox) and calls `run`. It
-works on ipykernel 6.17 and 7 and differs from `python -m ipykernel_launcher` in what it mends:
+The server sends this file and its neighbours over stdin (nothing of them is stored in the sandbox),
+where they are modules named `coppice_<file>`, and calls `run`. It works on ipykernel 6.17 and 7 and
+differs from `python -m ipykernel_launcher` in what it mends:
 
 - ports are chosen by the kernel and reported as one line of JSON on the original stdout, so there is
   no connection file, no race for a port, and no key on disk;
@@ -14,9 +15,7 @@ works on ipykernel 6.17 and 7 and differs from `python -m ipykernel_launcher` in
 """
 
 import codecs
-import datetime
 import json
-import math
 import os
 import select
 import sys
@@ -30,9 +29,10 @@ from ipykernel.ipkernel import IPythonKernel  # noqa: E402
 from ipykernel.kernelapp import IPKernelApp  # noqa: E402
 from ipykernel.zmqshell import ZMQInteractiveShell  # noqa: E402
 from IPython import version_info as ipython_version  # noqa: E402
-from IPython.core.formatters import BaseFormatter  # noqa: E402
 from IPython.core.profiledir import ProfileDir  # noqa: E402
-from traitlets import ObjectName, Unicode, default, observe  # noqa: E402
+from traitlets import default, observe  # noqa: E402
+
+from coppice_results import add_formatters  # noqa: E402
 
 if sys.modules.get("debugpy", 0) is None:
     del sys.modules["debugpy"]
@@ -238,83 +238,11 @@ class KernelApp(IPKernelApp):
         thread.schedule(wait_for_slow_readers)
 
 
-def _json_value(value, depth=0):
-    """The JSON twin of a value of Python, numpy or pandas. Raises TypeError where it has none."""
-    if value is None or isinstance(value, (bool, str)):
-        return value
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if depth > 100:
-        raise TypeError("nested too deeply")
-    if isinstance(value, dict):
-        return {_json_key(key): _json_value(item, depth + 1) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_json_value(item, depth + 1) for item in value]
-    if isinstance(value, (datetime.datetime, datetime.date, datetime.time)):
-        # pandas has a missing timestamp, which prints as NaT.
-        text = value.isoformat()
-        return None if text == "NaT" else text
-    # numpy scalars and arrays, without importing numpy.
-    if type(value).__module__.partition(".")[0] == "numpy" and hasattr(value, "tolist"):
-        return _json_value(value.tolist(), depth + 1)
-    raise TypeError(f"no JSON for {type(value).__name__}")
-
-
-def _json_key(key):
-    if isinstance(key, str):
-        return key
-    if key is None or isinstance(key, (bool, int, float)):
-        return json.dumps(key)
-    if isinstance(key, (datetime.datetime, datetime.date)):
-        return key.isoformat()
-    raise TypeError(f"no JSON key for {type(key).__name__}")
-
-
-def _json_result(value):
-    try:
-        return _json_value(value), {"expanded": True}
-    except (TypeError, ValueError, RecursionError):
-        return None
-
-
-def _data_cell(value):
-    try:
-        return _json_value(value)
-    except (TypeError, ValueError, RecursionError):
-        return str(value)
-
-
-def _data_frame(frame):
-    columns = frame.to_dict(orient="list")
-    return {str(name): [_data_cell(value) for value in column] for name, column in columns.items()}
-
-
-class DataFormatter(BaseFormatter):
-    """A pandas DataFrame as its columns."""
-
-    format_type = Unicode("e2b/data")
-    print_method = ObjectName("_repr_e2b_data_")
-    _return_type = dict
-
-
-def _add_formatters(shell):
-    formatters = shell.display_formatter.formatters
-    data = DataFormatter(parent=shell.display_formatter)
-    data.for_type_by_name("pandas.core.frame", "DataFrame", _data_frame)
-    # pandas 3 says that its class lives here.
-    data.for_type_by_name("pandas", "DataFrame", _data_frame)
-    formatters["e2b/data"] = data
-    formatters["application/json"].for_type(list, _json_result)
-    formatters["application/json"].for_type(dict, _json_result)
-
-
 def run(start):
     """Runs the kernel until it is shut down.
 
-    `start["key"]` signs its messages. Its ports are the one line that it writes to the stdout it
-    was started with.
+    `start["key"]` signs its messages, `start["mostCells"]` bounds the data of a result. Its ports are the
+    one line that it writes to the stdout it was started with.
     """
     # The stdin that carried `start` must not be what user code reads.
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -342,5 +270,5 @@ def run(start):
     app.config.HistoryManager.enabled = False
     app.config.Session.key = start["key"].encode()
     app.initialize([])
-    _add_formatters(app.kernel.shell)
+    add_formatters(app.kernel.shell, start["mostCells"])
     app.start()

@@ -2,6 +2,7 @@ import { messageOf, SandboxError, type Logger, type User, type Sandbox } from "@
 import { syntheticError, type ExecutionEvent } from "./execution-event.js";
 import { FifoLock } from "./fifo-lock.js";
 import type { KernelMetrics } from "./kernel-metrics.js";
+import type { KernelProgram } from "./kernel-program.js";
 import { Kernel, type KernelExecution, type KernelSettings } from "./kernel.js";
 import type { ContextObserver } from "./kernel-observer.js";
 import { limitOutput } from "./output-limit.js";
@@ -15,6 +16,7 @@ export interface CodeContextOptions {
   readonly user: User;
   /** Complete environment of its kernels, asked for at each start. */
   readonly environment: () => Readonly<Record<string, string>>;
+  readonly program: KernelProgram;
   readonly settings: KernelSettings;
   /** Of one execution. */
   readonly maxOutputBytes: number;
@@ -164,7 +166,7 @@ export class CodeContext {
   }
 
   async #start(): Promise<Kernel> {
-    const { sandbox, user, environment, settings, metrics, log } = this.#options;
+    const { sandbox, user, environment, program, settings, metrics, log } = this.#options;
     const signal = this.#removed.signal;
     signal.throwIfAborted();
     this.#observer?.starting();
@@ -173,6 +175,7 @@ export class CodeContext {
       user,
       env: environment(),
       cwd: this.cwd,
+      program,
       settings,
       log,
       // Whoever watches by then: one may come after the kernel.

@@ -7,10 +7,12 @@ import {
   type Logger,
 } from "@coppice/core";
 import { CodeContext } from "./code-context.js";
+import { DEFAULT_LANGUAGE, languageNamed, type Languages } from "./languages.js";
 import type { KernelMetrics } from "./kernel-metrics.js";
 import type { KernelSettings } from "./kernel.js";
 
 export interface CodeContextsOptions {
+  readonly languages: Languages;
   readonly settings: KernelSettings;
   readonly maxContexts: number;
   readonly maxOutputBytes: number;
@@ -89,7 +91,7 @@ export class SandboxContexts {
 
   /** The one that code without a context runs in. @throws SandboxError unimplemented for a language that is not here. */
   defaultFor(language: string | undefined): Promise<CodeContext> {
-    const name = languageOf(language);
+    const name = languageNamed(language);
     let context = this.#defaults.get(name);
     if (context === undefined) {
       context = this.#make(name, undefined).then((made) => {
@@ -109,7 +111,7 @@ export class SandboxContexts {
    * does not come up.
    */
   async create({ language, cwd }: CreateContext): Promise<CodeContext> {
-    const name = languageOf(language);
+    const name = languageNamed(language);
     const { maxContexts } = this.#options;
     if (this.#contexts.size + this.#creating >= maxContexts) {
       throw new SandboxError(
@@ -154,6 +156,7 @@ export class SandboxContexts {
 
   async #make(language: string, cwd: string | undefined): Promise<CodeContext> {
     const sandbox = this.#sandbox;
+    const program = await this.#options.languages.programFor(language);
     const user = await sandbox.runtime.user();
     sandbox.ended.throwIfAborted();
     return new CodeContext({
@@ -163,35 +166,9 @@ export class SandboxContexts {
       sandbox: sandbox.runtime,
       user,
       environment: () => processEnvironment(sandbox, user),
+      program,
       ...this.#options,
       log: this.#options.log.child({ sandbox: sandbox.record.id }),
     });
-  }
-}
-
-const DEFAULT_LANGUAGE = "python";
-/** Names that clients use for the one language that is here. */
-const LANGUAGES: ReadonlyMap<string, string> = new Map([
-  ["", DEFAULT_LANGUAGE],
-  ["python", "python"],
-  ["python3", "python"],
-]);
-
-function languageOf(name: string | undefined): string {
-  const asked = (name ?? "").trim().toLowerCase();
-  const language = LANGUAGES.get(asked);
-  if (language === undefined) throw new UnknownLanguageError(asked);
-  return language;
-}
-
-/** There is no kernel for a language. The message is JSON, as that of E2B's server. */
-export class UnknownLanguageError extends SandboxError {
-  constructor(language: string) {
-    const shown = language.slice(0, 100);
-    super(
-      "unimplemented",
-      `{"message": ${JSON.stringify(`The '${shown}' kernel is not available. Available languages: ${DEFAULT_LANGUAGE}.`)}, ` +
-        `"short_message": ${JSON.stringify(`${shown} not found`)}}`,
-    );
   }
 }

@@ -1,12 +1,11 @@
-import { readFile } from "node:fs/promises";
 import { SandboxError, type Process, type Sandbox, type User } from "@coppice/core";
 import { z } from "zod";
+import type { KernelProgram } from "./kernel-program.js";
 
 export interface KernelCommand {
   readonly sandbox: Sandbox;
   readonly user: User;
-  /** Interpreter inside the sandbox: an absolute path or a name in PATH. */
-  readonly python: string;
+  readonly program: KernelProgram;
   /** Complete environment of the kernel. */
   readonly env: Readonly<Record<string, string>>;
   /** Absolute path inside the sandbox. */
@@ -29,21 +28,8 @@ const Port = z.int().min(1).max(65535);
 const KernelPorts = z.object({ shell: Port, iopub: Port, stdin: Port, control: Port, hb: Port });
 type KernelPorts = z.infer<typeof KernelPorts>;
 
-// What a command line cannot hold, or would show to everyone, follows on stdin.
-const BOOTSTRAP = `
-import json, sys, types
-start = json.loads(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))
-module = types.ModuleType("coppice_launcher")
-sys.modules[module.__name__] = module
-exec(compile(start.pop("launcher"), "<coppice launcher>", "exec"), module.__dict__)
-module.run(start)
-`;
-
-const LAUNCHER = new URL("../python/launcher.py", import.meta.url);
 const LONGEST_PORTS_LINE = 1024;
 const LAST_WORDS_BYTES = 4096;
-
-let launcher: Promise<string> | undefined;
 
 /**
  * Starts a kernel and waits until it listens.
@@ -51,12 +37,11 @@ let launcher: Promise<string> | undefined;
  * reason when it ends before it listens, or the signal's reason; then no process is left.
  */
 export async function startKernelProcess(command: KernelCommand): Promise<KernelProcess> {
-  const { sandbox, user, python, env, cwd, key, signal } = command;
-  launcher ??= readFile(LAUNCHER, "utf8");
-  const start = Buffer.from(JSON.stringify({ launcher: await launcher, key }));
+  const { sandbox, user, program, env, cwd, key, signal } = command;
+  const start = Buffer.from(JSON.stringify(await program.start(key)));
   const kernel = await sandbox.spawn({
-    path: python,
-    args: ["-c", BOOTSTRAP],
+    path: program.path,
+    args: program.args,
     env,
     cwd,
     user: user.name,

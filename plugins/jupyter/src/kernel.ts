@@ -5,13 +5,12 @@ import { Channels, type ChannelName } from "./channels.js";
 import { errorIn, eventOf, syntheticError, type ErrorEvent, type ExecutionEvent } from "./execution-event.js";
 import { startKernelProcess, type KernelProcess } from "./kernel-process.js";
 import type { KernelObserver } from "./kernel-observer.js";
+import type { KernelProgram } from "./kernel-program.js";
 import { KernelRequest, type RequestEnd } from "./kernel-request.js";
 import { Relay } from "./relay.js";
 import { decodeMessage, encodeMessage, signedFrames, type KernelMessage, type MessageParts } from "./wire.js";
 
 export interface KernelSettings {
-  /** Interpreter inside the sandbox. */
-  readonly python: string;
   readonly startTimeoutMs: number;
   /** How long an interrupted cell may go on before its kernel is killed. */
   readonly interruptGraceMs: number;
@@ -27,6 +26,7 @@ export interface KernelStart {
   readonly env: Readonly<Record<string, string>>;
   /** Absolute path inside the sandbox. */
   readonly cwd: string;
+  readonly program: KernelProgram;
   readonly settings: KernelSettings;
   readonly log: Logger;
   readonly observer?: KernelObserver | undefined;
@@ -90,7 +90,7 @@ export class Kernel {
     const key = randomBytes(32).toString("hex");
     const session = randomUUID();
     try {
-      const started = await startKernelProcess({ ...start, python: settings.python, key, signal });
+      const started = await startKernelProcess({ ...start, key, signal });
       const killProcess = (): Promise<void> =>
         started.process.kill("SIGKILL", "group").catch(() => undefined);
       let kernel: Kernel;

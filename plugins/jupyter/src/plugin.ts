@@ -1,9 +1,13 @@
 import { tmpdir } from "node:os";
-import { Clock, definePlugin, duration, size } from "@coppice/core";
+import { Clock, definePlugin, duration, Sandboxes, size, Targets } from "@coppice/core";
 import { z } from "zod";
 import { CodeContexts } from "./code-contexts.js";
 import { codeRoutes } from "./code-routes.js";
+import { serveJupyter } from "./jupyter-server.js";
+import { JupyterServerConfig } from "./jupyter-server-config.js";
 import { KernelMetrics } from "./kernel-metrics.js";
+import { Languages } from "./languages.js";
+import { pythonProgram } from "./python-program.js";
 import { LONGEST_SOCKET_PATH } from "./relay.js";
 import { openSocketDirectory } from "./socket-directory.js";
 
@@ -37,15 +41,21 @@ const config = z.strictObject({
   maxMessage: size()
     .prefault("128MiB")
     .describe("Largest single message of a kernel; a larger one breaks the connection"),
+  maxDataCells: z
+    .int()
+    .min(1)
+    .default(1_000_000)
+    .describe("Cells of a DataFrame, or points of a chart, in the data of one result"),
+  server: JupyterServerConfig.prefault({}).describe("The Jupyter server that each sandbox seems to have"),
 });
 
 /** `run_code`: Python kernels inside the sandboxes, behind E2B's code interpreter interface. */
 export const plugin = definePlugin({
   name: "jupyter",
   config,
-  requires: { clock: Clock },
-  async setup(plugin, { clock }) {
-    const { python, runDirectory = tmpdir(), maxContexts, ...limits } = plugin.config;
+  requires: { clock: Clock, sandboxes: Sandboxes, targets: Targets },
+  async setup(plugin, { clock, sandboxes, targets }) {
+    const { python, runDirectory = tmpdir(), maxContexts, maxDataCells, server, ...limits } = plugin.config;
 
     // The name of the directory and that of a socket in it come on top.
     if (runDirectory.length + SOCKET_NAME_LENGTH > LONGEST_SOCKET_PATH) {
@@ -54,9 +64,10 @@ export const plugin = definePlugin({
     const sockets = await openSocketDirectory(runDirectory);
     plugin.onStop(() => sockets[Symbol.asyncDispose]());
 
+    const languages = new Languages(new Map([["python", pythonProgram({ python, maxDataCells })]]));
     const contexts = new CodeContexts({
+      languages,
       settings: {
-        python,
         socketDirectory: sockets.path,
         startTimeoutMs: limits.startTimeout,
         interruptGraceMs: limits.interruptGrace,
@@ -75,5 +86,8 @@ export const plugin = definePlugin({
       keepaliveMs: limits.keepalive,
       maxCodeBytes: limits.maxCode,
     });
+    if (server.enabled) {
+      serveJupyter(plugin, { contexts, languages, settings: server, clock, sandboxes, targets });
+    }
   },
 });
