@@ -106,7 +106,7 @@ export class Launcher {
       if (this.#running === running) this.#lose(error);
     };
     child.on("error", fail);
-    child.on("exit", () => fail(new Error("the launcher has ended")));
+    child.on("exit", () => fail(new Error("nobody asked it to")));
     socket.on("error", fail);
     socket.on("data", (data: Buffer) => this.#receive(data));
     // It is there for the sandboxes, and does not keep a server alive that has nothing else to do.
@@ -175,7 +175,9 @@ export class Launcher {
 
   #lose(error: Error): void {
     this.#running = undefined;
-    const lost = new SandboxError("unavailable", error.message, { cause: error });
+    const lost = new SandboxError("unavailable", `the launcher has ended: ${error.message}`, {
+      cause: error,
+    });
     for (const waiting of this.#waiting.values()) waiting.reject(lost);
     this.#waiting.clear();
   }
