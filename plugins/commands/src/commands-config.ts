@@ -3,6 +3,37 @@ import { z } from "zod";
 
 const count = () => z.int().positive();
 
+const OutputLogConfig = z.strictObject({
+  enabled: z.boolean().default(true).describe("Keep what commands write in files below dataDir."),
+  maxPerSandbox: size()
+    .prefault("64MiB")
+    .describe("Output kept of one sandbox; beyond it the oldest is removed."),
+  maxTotal: size().prefault("1GiB").describe("Output kept of all sandboxes together."),
+  maxSandboxes: count().default(10_000).describe("Sandboxes, mostly ended ones, that output is kept of."),
+  maxAge: duration()
+    .prefault("7d")
+    .describe("How long output is kept, also when its command and its sandbox have ended."),
+  flushInterval: duration()
+    .prefault("10ms")
+    .describe("How long output is gathered before it is written: what a crash of the server can lose."),
+  buffer: size()
+    .prefault("4MiB")
+    .describe("Output of one sandbox that may wait for the disk before its commands are made to."),
+  stallTimeout: duration()
+    .prefault("2s")
+    .describe("How long the disk may take for a write before commands go on without a log."),
+  retryInterval: duration()
+    .prefault("10s")
+    .describe("How long the log is left alone after the disk was full or failed."),
+  sweepInterval: duration().prefault("1m").describe("How often output that is too old is looked for."),
+  defaultPage: size()
+    .prefault("256KiB")
+    .describe("Output in one answer of GET /commands/<pid>/logs without a limit."),
+  maxPage: size().prefault("4MiB").describe("Largest limit that a client may ask for."),
+});
+
+export type OutputLogConfig = z.infer<typeof OutputLogConfig>;
+
 /** Settings of the commands plugin, each with its default. */
 export const CommandsConfig = z.strictObject({
   maxCommandsPerSandbox: count().default(1000).describe("Commands that may run in one sandbox at a time."),
@@ -31,6 +62,7 @@ export const CommandsConfig = z.strictObject({
   maxLineSize: size()
     .prefault("64KiB")
     .describe("Longest line that POST /commands waits to see the end of; a longer one is sent in pieces."),
+  log: OutputLogConfig.prefault({}).describe("What is kept of the output of commands."),
 });
 
 export type CommandsConfig = z.infer<typeof CommandsConfig>;

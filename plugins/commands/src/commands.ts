@@ -1,5 +1,5 @@
 import { type LiveSandbox, createToken } from "@coppice/core";
-import type { Exit, Output, Signal, TerminalSize } from "@coppice/core/backend";
+import type { Exit, Output, SandboxId, Signal, TerminalSize } from "@coppice/core/backend";
 
 /** What to start in a sandbox. */
 export interface StartCommand {
@@ -35,8 +35,16 @@ export interface CommandEnd {
   readonly endedAtMs: number;
 }
 
+/** A piece of a command's output, and its place in it. */
+export interface OutputPiece extends Output {
+  /** Bytes that the command wrote before this piece, on all streams together: what cursors count. */
+  readonly offset: number;
+}
+
 /** A command that was started; it may have ended since. */
 export interface StartedCommand {
+  /** A version 7 UUID: names this command and no other, for as long as anything of it is kept. */
+  readonly id: string;
   /** As seen inside the sandbox. The sandbox may use it again once the command has ended. */
   readonly pid: number;
   /** What was asked for, unchanged. */
@@ -55,8 +63,13 @@ export interface StartedCommand {
    *
    * Whoever subscribes must read on, or abort: once a subscriber's buffer is full the process waits for it.
    * Without subscribers output is read and discarded.
+   * @param from begin with this byte instead of the next one: what the log has kept from there on, then what
+   * comes, each byte once. What it has not kept is left out; offsets tell. An offset that the command has not
+   * reached means the next byte.
    */
-  subscribe(signal: AbortSignal): AsyncIterable<Output>;
+  subscribe(signal: AbortSignal, from?: number): AsyncIterable<OutputPiece>;
+  /** Offset of the first byte that a subscription from this one would get. */
+  keptFrom(offset: number): Promise<number>;
   /**
    * Sends bytes to its stdin, or its terminal; resolves when they were taken.
    * @throws SandboxError failed_precondition when there is no open stdin.
@@ -83,9 +96,74 @@ export type CommandSelector =
 /** Commands that run, or those and the ones that ended within the retention time. */
 export type CommandSet = "running" | "retained";
 
+/** Which command of a sandbox's log: of several with one pid or tag the newest is meant. */
+export type LogSelector =
+  | { readonly id: string; readonly pid?: undefined; readonly tag?: undefined }
+  | { readonly id?: undefined; readonly pid: number; readonly tag?: undefined }
+  | { readonly id?: undefined; readonly pid?: undefined; readonly tag: string };
+
+/** `lost`: its sandbox, or the server, ended before it did, so nobody knows what became of it. */
+export type CommandPhase = "running" | "exited" | "killed" | "lost";
+
+/** What the log knows of a command besides its output. */
+export interface LoggedCommand {
+  readonly id: string;
+  readonly sandboxId: SandboxId;
+  readonly pid: number;
+  /** Its beginning, where it is very long. */
+  readonly path: string;
+  readonly tag: string | undefined;
+  /** Milliseconds since the Unix epoch. */
+  readonly startedAtMs: number;
+  readonly phase: CommandPhase;
+  /** undefined while it runs, and when its server ended before it. */
+  readonly end: CommandEnd | undefined;
+  /** All that it has written so far, kept or not. */
+  readonly outputBytes: number;
+}
+
+/** A piece of output as the log has it. */
+export interface LoggedPiece extends OutputPiece {
+  /** When it was read from the command: milliseconds since the Unix epoch. */
+  readonly atMs: number;
+}
+
+export interface LogPageRequest {
+  /** Offset of the first byte wanted. */
+  readonly cursor: number;
+  /** Most bytes of output in the page; at least 1. */
+  readonly limitBytes: number;
+}
+
+/** A part of a command's output. */
+export interface LogPage {
+  readonly command: LoggedCommand;
+  /** In the order of their offsets; empty when there is nothing at or after the cursor yet. */
+  readonly pieces: readonly LoggedPiece[];
+  /** Where the next page begins. */
+  readonly nextCursor: number;
+  /** Set when output at the cursor was not kept: the first byte that was. */
+  readonly truncatedBefore: number | undefined;
+}
+
+/**
+ * The output that is kept of one sandbox's commands, also after they, the sandbox and the server that
+ * ran them have ended. What the log was told is in what it answers, at once.
+ */
+export interface SandboxLogs {
+  /** @throws SandboxError not_found. */
+  find(selector: LogSelector): Promise<LoggedCommand>;
+  /** All commands that something is kept of, newest first. */
+  list(): AsyncIterable<LoggedCommand>;
+  /** @throws SandboxError not_found. */
+  page(id: string, request: LogPageRequest): Promise<LogPage>;
+  /** What all commands wrote since then, in the order in which it was read, each piece with its command's id. */
+  outputSince(sinceMs: number): AsyncIterable<LoggedPiece & { readonly id: string }>;
+}
+
 /**
  * The commands of all sandboxes: one table, whichever protocol started them. Everything about a sandbox
- * is dropped when it ends, and its running commands end as `killed`.
+ * is dropped when it ends, except for its log, and its running commands end as `killed`.
  */
 export interface Commands {
   /**
@@ -101,6 +179,8 @@ export interface Commands {
    * @throws SandboxError not_found `process with pid <n> not found` or `process with tag <t> not found`.
    */
   find(sandbox: LiveSandbox, selector: CommandSelector, among?: CommandSet): StartedCommand;
+  /** The log of a sandbox, which may have ended long ago; an empty one where there is none. */
+  log(sandboxId: SandboxId): SandboxLogs;
 }
 
 export const Commands = createToken<Commands>("commands");

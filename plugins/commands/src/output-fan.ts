@@ -1,4 +1,4 @@
-import type { Output } from "@coppice/core/backend";
+import type { OutputPiece } from "./commands.js";
 
 // What an entry of a queue costs beside its bytes, so that a flood of tiny pieces is bounded as well.
 const ENTRY_BYTES = 64;
@@ -16,7 +16,7 @@ export class OutputFan {
   }
 
   /** Everything published from now on, until the fan is closed or the signal aborts. Iterate once. */
-  subscribe(signal: AbortSignal): AsyncIterable<Output> {
+  subscribe(signal: AbortSignal): AsyncIterable<OutputPiece> {
     const subscription = new Subscription({
       signal,
       onRoom: () => this.#wake(),
@@ -31,7 +31,7 @@ export class OutputFan {
   }
 
   /** Resolves when every subscriber has room for more; at once where there is none. */
-  async publish(output: Output): Promise<void> {
+  async publish(output: OutputPiece): Promise<void> {
     for (const subscription of this.#subscriptions) subscription.push(output);
     while (this.#isFull()) {
       await new Promise<void>((resolve) => {
@@ -68,12 +68,12 @@ interface SubscriptionOptions {
 }
 
 // No async generator: `return` has to work while a `next` is pending.
-class Subscription implements AsyncIterableIterator<Output> {
+class Subscription implements AsyncIterableIterator<OutputPiece> {
   readonly #options: SubscriptionOptions;
-  readonly #queue: Output[] = [];
+  readonly #queue: OutputPiece[] = [];
   readonly #leave = (): void => this.#finish();
   #isClosed = false;
-  #pending: ((result: IteratorResult<Output>) => void) | undefined;
+  #pending: ((result: IteratorResult<OutputPiece>) => void) | undefined;
   queuedBytes = 0;
 
   constructor(options: SubscriptionOptions) {
@@ -81,7 +81,7 @@ class Subscription implements AsyncIterableIterator<Output> {
     options.signal.addEventListener("abort", this.#leave, { once: true });
   }
 
-  push(output: Output): void {
+  push(output: OutputPiece): void {
     if (this.#pending !== undefined) {
       this.#settle({ done: false, value: output });
       return;
@@ -96,7 +96,7 @@ class Subscription implements AsyncIterableIterator<Output> {
     this.#settle({ done: true, value: undefined });
   }
 
-  next(): Promise<IteratorResult<Output>> {
+  next(): Promise<IteratorResult<OutputPiece>> {
     const output = this.#queue.shift();
     if (output !== undefined) {
       this.queuedBytes -= output.data.length + ENTRY_BYTES;
@@ -109,7 +109,7 @@ class Subscription implements AsyncIterableIterator<Output> {
     });
   }
 
-  return(): Promise<IteratorResult<Output>> {
+  return(): Promise<IteratorResult<OutputPiece>> {
     this.#finish();
     return Promise.resolve({ done: true, value: undefined });
   }
@@ -126,7 +126,7 @@ class Subscription implements AsyncIterableIterator<Output> {
     this.#options.onLeave();
   }
 
-  #settle(result: IteratorResult<Output>): void {
+  #settle(result: IteratorResult<OutputPiece>): void {
     this.#pending?.(result);
     this.#pending = undefined;
   }

@@ -1,8 +1,13 @@
+import { join } from "node:path";
 import { Clock, definePlugin } from "@coppice/core";
 import { CommandMetrics } from "./command-metrics.js";
 import { CommandsConfig } from "./commands-config.js";
 import { Commands } from "./commands.js";
+import { serveLogs } from "./logs-routes.js";
 import { serveNdjson } from "./ndjson.js";
+import { diskFiles } from "./output-log/log-files.js";
+import { LogMetrics } from "./output-log/log-metrics.js";
+import { OutputLogs } from "./output-log/output-logs.js";
 import { serveProcessRpc } from "./process-rpc.js";
 import { ProcessTable } from "./process-table.js";
 
@@ -15,16 +20,29 @@ export const plugin = definePlugin({
 
   setup(plugin, { clock }) {
     const { config, log } = plugin;
+    const logs: OutputLogs = new OutputLogs({
+      config: config.log,
+      files: diskFiles,
+      clock,
+      log,
+      metrics: new LogMetrics(plugin.metrics, () => logs.bytes),
+    });
+    plugin.onStart(() => logs.open(() => join(plugin.dataDir(), "logs")));
+    plugin.onStop(() => logs.close());
+    plugin.health("commands-log", async () => logs.check());
+
     const commands = new ProcessTable({
       config,
       metrics: new CommandMetrics(plugin.metrics),
       clock,
       log,
+      logs,
     });
     plugin.bindValue(Commands, commands);
     plugin.onStop(() => commands.close());
 
     serveProcessRpc(plugin.rpc("envd"), { commands, clock, keepaliveMs: config.keepaliveInterval });
     serveNdjson(plugin.http("envd"), { commands, config });
+    serveLogs(plugin.http("envd"), { commands, config: config.log });
   },
 });

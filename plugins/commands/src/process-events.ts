@@ -13,6 +13,8 @@ export interface FollowOptions {
   readonly deadline: AbortSignal | undefined;
   readonly keepaliveMs: number;
   readonly clock: Clock;
+  /** Begin with this byte of the output instead of the next one. */
+  readonly from?: number | undefined;
 }
 
 type ProcessEvent = { event: MessageInitShape<typeof ProcessEventSchema> };
@@ -29,9 +31,10 @@ export async function* processEvents(
   command: StartedCommand,
   options: FollowOptions,
 ): AsyncGenerator<ProcessEvent> {
-  const { signal, deadline, keepaliveMs, clock } = options;
+  const { signal, deadline, keepaliveMs, clock, from } = options;
   // Before anything is awaited: a subscription made later would miss output.
-  const output = command.subscribe(deadline === undefined ? signal : AbortSignal.any([signal, deadline]));
+  const until = deadline === undefined ? signal : AbortSignal.any([signal, deadline]);
+  const output = command.subscribe(until, from);
   yield { event: { event: { case: "start", value: { pid: command.pid } } } };
   for await (const piece of withKeepalives(output, { intervalMs: keepaliveMs, clock })) {
     if (piece === undefined) yield { event: { event: { case: "keepalive", value: {} } } };

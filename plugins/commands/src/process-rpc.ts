@@ -17,6 +17,7 @@ export interface ProcessRpcOptions {
   readonly keepaliveMs: number;
 }
 
+const REPLAY_HEADER = "coppice-replay";
 const LONGEST_KEEPALIVE_SECONDS = 24 * 3600;
 
 /** Serves `process.Process` as E2B's envd does, from the command table. */
@@ -29,12 +30,17 @@ export function serveProcessRpc(rpc: Pick<ConnectRouter, "service">, options: Pr
     among?: CommandSet,
   ): StartedCommand => commands.find(targetOf(context), readSelector(selector), among);
 
-  const follow = (context: HandlerContext, command: StartedCommand, deadline: AbortSignal | undefined) =>
+  const follow = (
+    context: HandlerContext,
+    command: StartedCommand,
+    { deadline, from }: { readonly deadline: AbortSignal | undefined; readonly from?: number | undefined },
+  ) =>
     processEvents(command, {
       signal: requestOf(context).signal,
       deadline,
       keepaliveMs: readKeepaliveMs(context) ?? options.keepaliveMs,
       clock,
+      from,
     });
 
   rpc.service(Process, {
@@ -51,21 +57,26 @@ export function serveProcessRpc(rpc: Pick<ConnectRouter, "service">, options: Pr
         input: stdin === false ? "none" : "pipe",
         timeoutMs,
       });
-      yield* follow(context, command, command.expired);
+      yield* follow(context, command, { deadline: command.expired });
     },
 
     async *connect({ process }, context) {
       const command = find(context, process, "retained");
       const timeoutMs = readTimeoutMs(context);
+      const from = readReplay(context);
+      // The client counts on from here; without this it could not tell what the log has not kept.
+      if (from !== undefined) {
+        context.responseHeader.set(REPLAY_HEADER, String(await command.keptFrom(from)));
+      }
       if (timeoutMs === undefined) {
-        yield* follow(context, command, undefined);
+        yield* follow(context, command, { deadline: undefined, from });
         return;
       }
       // Only this stream's time is limited: the process lives on.
       const deadline = new AbortController();
       const cancel = clock.after(timeoutMs, () => deadline.abort());
       try {
-        yield* follow(context, command, deadline.signal);
+        yield* follow(context, command, { deadline: deadline.signal, from });
       } finally {
         cancel();
       }
@@ -191,6 +202,19 @@ function readKeepaliveMs(context: HandlerContext): number | undefined {
   const header = context.requestHeader.get("keepalive-ping-interval") ?? "";
   const seconds = /^\d{1,9}$/.test(header) ? Number(header) : 0;
   return seconds > 0 ? Math.min(seconds, LONGEST_KEEPALIVE_SECONDS) * 1000 : undefined;
+}
+
+/**
+ * `Coppice-Replay` of a Connect: begin with this byte of the output, `all` for the first one that is kept.
+ * Absent, as the SDKs have it, means live output alone: they append whatever they get.
+ */
+function readReplay(context: HandlerContext): number | undefined {
+  const header = context.requestHeader.get(REPLAY_HEADER);
+  if (header === null) return undefined;
+  if (header === "all") return 0;
+  const offset = /^\d+$/.test(header) ? Number(header) : NaN;
+  if (Number.isSafeInteger(offset)) return offset;
+  throw new SandboxError("invalid_argument", `${REPLAY_HEADER} is 'all' or a number of bytes`);
 }
 
 function describeCommand({ pid, request }: StartedCommand) {

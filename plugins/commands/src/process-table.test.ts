@@ -1,13 +1,16 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { setImmediate as nextTurn } from "node:timers/promises";
-import { type LiveSandbox, type Logger, SandboxError } from "@coppice/core";
+import { type Clock, type LiveSandbox, type Logger, SandboxError } from "@coppice/core";
 import type { Command, Exit, Output, Process, Sandbox, Signal } from "@coppice/core/backend";
 import { fakeClock } from "@coppice/core/testing";
 import { Registry } from "prom-client";
 import { CommandMetrics } from "./command-metrics.js";
 import { CommandsConfig } from "./commands-config.js";
 import type { StartCommand, StartedCommand } from "./commands.js";
+import { diskFiles } from "./output-log/log-files.js";
+import { LogMetrics } from "./output-log/log-metrics.js";
+import { OutputLogs } from "./output-log/output-logs.js";
 import { ProcessTable } from "./process-table.js";
 
 const WATCHING = new AbortController().signal;
@@ -105,6 +108,7 @@ function scene(settings: Record<string, unknown> = {}) {
     metrics: new CommandMetrics(registry),
     clock,
     log: { error() {} } as unknown as Logger,
+    logs: noLogs(clock),
   });
   const start = async (request: Partial<StartCommand> = {}) => {
     const command = await table.start(sandbox, { path: "/bin/true", ...request });
@@ -124,6 +128,17 @@ function scene(settings: Record<string, unknown> = {}) {
     return values as Record<string, number>;
   };
   return { clock, table, sandbox, start, metrics, processes, endSandbox: () => end.abort("killed") };
+}
+
+/** Logs that were never opened: nothing is recorded. */
+function noLogs(clock: Clock): OutputLogs {
+  return new OutputLogs({
+    config: CommandsConfig.parse({}).log,
+    files: diskFiles,
+    clock,
+    log: {} as unknown as Logger,
+    metrics: new LogMetrics(new Registry(), () => 0),
+  });
 }
 
 async function settle() {

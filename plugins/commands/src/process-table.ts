@@ -6,10 +6,19 @@ import {
   processEnvironment,
   resolveSandboxPath,
 } from "@coppice/core";
-import type { Sandbox, User } from "@coppice/core/backend";
+import type { Sandbox, SandboxId, User } from "@coppice/core/backend";
 import type { CommandMetrics } from "./command-metrics.js";
 import type { CommandsConfig } from "./commands-config.js";
-import type { CommandSelector, CommandSet, Commands, StartCommand, StartedCommand } from "./commands.js";
+import type {
+  CommandSelector,
+  CommandSet,
+  Commands,
+  SandboxLogs,
+  StartCommand,
+  StartedCommand,
+} from "./commands.js";
+import { newCommandId } from "./command-id.js";
+import type { OutputLogs } from "./output-log/output-logs.js";
 import { SandboxCommand, checkTerminalSize } from "./sandbox-command.js";
 
 export interface ProcessTableOptions {
@@ -17,6 +26,8 @@ export interface ProcessTableOptions {
   readonly metrics: CommandMetrics;
   readonly clock: Clock;
   readonly log: Logger;
+  /** Keeps what commands write. */
+  readonly logs: OutputLogs;
 }
 
 /** What the table knows of one sandbox. */
@@ -38,7 +49,7 @@ export class ProcessTable implements Commands {
   }
 
   async start(sandbox: LiveSandbox, request: StartCommand): Promise<StartedCommand> {
-    const { config, metrics, clock, log } = this.#options;
+    const { config, metrics, clock, log, logs } = this.#options;
     const calledAtMs = clock.now();
     const { runtime } = sandbox;
     checkStrings(request, config);
@@ -64,7 +75,15 @@ export class ProcessTable implements Commands {
       });
       const startedAtMs = clock.now();
       metrics.started();
+      const id = newCommandId(startedAtMs);
+      const { path, tag } = request;
+      // Nobody would finish the log of a sandbox that has ended meanwhile.
+      const tape = sandbox.ended.aborted
+        ? undefined
+        : logs.begin(sandbox.record.id, { id, pid: process.pid, path, tag, startedAtMs });
       const command = new SandboxCommand({
+        id,
+        tape,
         process,
         request,
         clock,
@@ -102,6 +121,10 @@ export class ProcessTable implements Commands {
     throw new SandboxError("not_found", `process with ${which} not found`);
   }
 
+  log(sandboxId: SandboxId): SandboxLogs {
+    return this.#options.logs.of(sandboxId);
+  }
+
   /** Ends every command in the books and forgets all sandboxes. */
   close(): void {
     for (const sandbox of this.#rows.keys()) this.#drop(sandbox);
@@ -126,6 +149,7 @@ export class ProcessTable implements Commands {
     this.#rows.delete(sandbox);
     for (const command of row.running) command.abandon();
     for (const stopTimer of row.ended.values()) stopTimer();
+    this.#options.logs.release(sandbox.record.id);
   }
 
   /** Keeps the end of a command for a while. */

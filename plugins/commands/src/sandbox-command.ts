@@ -1,10 +1,13 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { type Clock, type Logger, SandboxError } from "@coppice/core";
-import type { Exit, Output, Process, Signal, TerminalSize } from "@coppice/core/backend";
-import type { CommandEnd, CommandOutcome, StartCommand, StartedCommand } from "./commands.js";
+import type { Exit, Process, Signal, TerminalSize } from "@coppice/core/backend";
+import type { CommandEnd, CommandOutcome, OutputPiece, StartCommand, StartedCommand } from "./commands.js";
 import { OutputFan } from "./output-fan.js";
+import type { CommandTape } from "./output-log/command-tape.js";
+import { replayed } from "./replayed.js";
 
 export interface SandboxCommandOptions {
+  readonly id: string;
   readonly process: Process;
   readonly request: StartCommand;
   readonly clock: Clock;
@@ -14,6 +17,8 @@ export interface SandboxCommandOptions {
   readonly timeLeftMs: number | undefined;
   readonly subscriberBufferBytes: number;
   readonly killedOutputGraceMs: number;
+  /** Records its output; undefined where none is kept. */
+  readonly tape: CommandTape | undefined;
   /** Called once, after `end` was set and before anyone is told of it. */
   readonly onEnd: (end: CommandEnd) => void;
 }
@@ -22,6 +27,7 @@ const LARGEST_TERMINAL = 0xffff;
 
 /** One process of a sandbox, from its start to its end: reads its output, keeps its time, knows its end. */
 export class SandboxCommand implements StartedCommand {
+  readonly id: string;
   readonly request: StartCommand;
   readonly startedAtMs: number;
   readonly ended: Promise<CommandEnd>;
@@ -36,8 +42,11 @@ export class SandboxCommand implements StartedCommand {
   #exit: Exit | undefined;
   #isOutputRead = false;
   #isFatalSignalDelivered = false;
+  /** What subscribers were given so far, and the log: nothing else runs between the two. */
+  #outputBytes = 0;
 
   constructor(options: SandboxCommandOptions) {
+    this.id = options.id;
     this.#options = options;
     this.#process = options.process;
     this.request = options.request;
@@ -65,8 +74,16 @@ export class SandboxCommand implements StartedCommand {
     return this.#expiry.signal;
   }
 
-  subscribe(signal: AbortSignal): AsyncIterable<Output> {
-    return this.#output.subscribe(signal);
+  subscribe(signal: AbortSignal, from?: number): AsyncIterable<OutputPiece> {
+    const live = this.#output.subscribe(signal);
+    const { tape } = this.#options;
+    if (tape === undefined || from === undefined || from >= this.#outputBytes) return live;
+    // The subscription has begun, so the log is needed up to here and no further.
+    return replayed({ history: tape.output({ from, until: this.#outputBytes }), live, signal });
+  }
+
+  async keptFrom(offset: number): Promise<number> {
+    return (await this.#options.tape?.keptFrom(offset)) ?? this.#outputBytes;
   }
 
   async write(data: Uint8Array): Promise<void> {
@@ -117,10 +134,15 @@ export class SandboxCommand implements StartedCommand {
   async #readOutput(): Promise<void> {
     // Gives whoever started it the chance to subscribe before the first byte is read.
     await nextTurn();
+    const { tape } = this.#options;
     try {
       for await (const output of this.#process.output) {
         if (this.#end !== undefined) break;
-        await this.#output.publish(output);
+        const piece: OutputPiece = { stream: output.stream, data: output.data, offset: this.#outputBytes };
+        this.#outputBytes += output.data.length;
+        tape?.append(piece);
+        await this.#output.publish(piece);
+        await tape?.room();
       }
     } catch (error) {
       this.#options.log.error({ err: error, pid: this.pid }, "reading the output of a command failed");
@@ -162,6 +184,7 @@ export class SandboxCommand implements StartedCommand {
     if (this.#end !== undefined) return;
     for (const cancel of this.#cancelTimers) cancel();
     this.#end = { exit: this.#exit, outcome: this.#outcome(), endedAtMs: this.#options.clock.now() };
+    this.#options.tape?.end(this.#end);
     this.#options.onEnd(this.#end);
     this.#output.close();
     this.#resolveEnded(this.#end);

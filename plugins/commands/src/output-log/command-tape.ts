@@ -1,0 +1,11 @@
+import type { LoggedPiece } from "../commands.js";
+import type { OutputRange } from "./log-reader.js";
+import type { Recorder } from "./log-writer.js";
+
+/** The log of one command that runs: takes down what it writes, and plays it back. */
+export interface CommandTape extends Recorder {
+  /** The kept part of a range of the output, in order. */
+  output(range: OutputRange): AsyncIterable<LoggedPiece>;
+  /** Offset of the first kept byte at or after this one; undefined when none is kept. */
+  keptFrom(offset: number): Promise<number | undefined>;
+}

@@ -1,0 +1,58 @@
+import type { Segment } from "./sandbox-log.js";
+import { readIndex } from "./segment-file.js";
+import type { SegmentIndex } from "./segment-index.js";
+
+/** Indices of finished segments, read when they are asked for; those asked for last are kept. */
+export class IndexCache {
+  readonly #maxCommands: number;
+  readonly #indices = new Map<Segment, SegmentIndex>();
+  #commands = 0;
+
+  /** @param maxCommands how many commands the indices that are kept may have together. */
+  constructor(maxCommands: number) {
+    this.#maxCommands = maxCommands;
+  }
+
+  /** The index of a segment, undefined when its file is gone. @throws Error of the file system. */
+  async load(segment: Segment): Promise<SegmentIndex | undefined> {
+    // One that is being written knows itself best.
+    if (segment.index !== undefined) return segment.index;
+    const kept = this.#indices.get(segment);
+    if (kept !== undefined) {
+      this.#indices.delete(segment);
+      this.#indices.set(segment, kept);
+      return kept;
+    }
+    try {
+      const index = await readIndex(segment.path);
+      this.#keep(segment, index);
+      return index;
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
+      throw error;
+    }
+  }
+
+  /** Forgets a segment that is removed. */
+  forget(segment: Segment): void {
+    const index = this.#indices.get(segment);
+    if (index === undefined) return;
+    this.#indices.delete(segment);
+    this.#commands -= costOf(index);
+  }
+
+  #keep(segment: Segment, index: SegmentIndex): void {
+    // It may have been read twice at the same time.
+    this.forget(segment);
+    this.#indices.set(segment, index);
+    this.#commands += costOf(index);
+    for (const oldest of this.#indices.keys()) {
+      if (this.#commands <= this.#maxCommands || oldest === segment) break;
+      this.forget(oldest);
+    }
+  }
+}
+
+function costOf(index: SegmentIndex): number {
+  return index.size + 1;
+}

@@ -1,0 +1,205 @@
+import { SandboxError } from "@coppice/core";
+import type {
+  CommandEnd,
+  CommandPhase,
+  LogPage,
+  LogPageRequest,
+  LogSelector,
+  LoggedCommand,
+  LoggedPiece,
+  SandboxLogs,
+} from "../commands.js";
+import type { IndexCache } from "./index-cache.js";
+import type { LogWriter } from "./log-writer.js";
+import type { SandboxLog, Segment } from "./sandbox-log.js";
+import { type DataRecord, SEGMENT_MAGIC } from "./segment-codec.js";
+import { readRecords } from "./segment-file.js";
+import type { IndexedCommand, SegmentIndex } from "./segment-index.js";
+
+export interface LogReaderOptions {
+  readonly sandboxId: string;
+  /** Asked anew each time: a log may begin, and be gone, while somebody has a reader of it. */
+  readonly findLog: () => SandboxLog | undefined;
+  /** What still writes to it. */
+  readonly findWriter: () => LogWriter | undefined;
+  readonly indices: IndexCache;
+}
+
+/** Which part of a command's output. */
+export interface OutputRange {
+  /** Offset of the first byte. */
+  readonly from: number;
+  /** Offset of the byte after the last; all there is when absent. */
+  readonly until?: number | undefined;
+}
+
+/** Reads the log of one sandbox while it is being written. */
+export class LogReader implements SandboxLogs {
+  readonly #options: LogReaderOptions;
+
+  constructor(options: LogReaderOptions) {
+    this.#options = options;
+  }
+
+  get #writer(): LogWriter | undefined {
+    return this.#options.findWriter();
+  }
+
+  /** As they are now, oldest first. */
+  get #segments(): readonly Segment[] {
+    return [...(this.#options.findLog()?.segments ?? [])];
+  }
+
+  get #indices(): IndexCache {
+    return this.#options.indices;
+  }
+
+  async find(selector: LogSelector): Promise<LoggedCommand> {
+    await this.#writer?.flush();
+    for await (const command of this.#newestFirst()) {
+      if (isMeant(command, selector)) return command;
+    }
+    throw new SandboxError("not_found", `no log of the process with ${describe(selector)}`);
+  }
+
+  async *list(): AsyncGenerator<LoggedCommand> {
+    await this.#writer?.flush();
+    yield* this.#newestFirst();
+  }
+
+  async page(id: string, { cursor, limitBytes }: LogPageRequest): Promise<LogPage> {
+    const command = await this.find({ id });
+    const pieces: LoggedPiece[] = [];
+    let bytes = 0;
+    let nextCursor = cursor;
+    for await (const piece of this.output(id, { from: cursor })) {
+      const data = piece.data.subarray(0, limitBytes - bytes);
+      if (data.length > 0) {
+        pieces.push({ ...piece, data });
+        nextCursor = piece.offset + data.length;
+      }
+      bytes += data.length;
+      if (bytes >= limitBytes) break;
+    }
+    // Nothing from here on was kept, or ever will be: who asks again asks for what comes.
+    if (pieces.length === 0 && limitBytes > 0) nextCursor = Math.max(cursor, command.outputBytes);
+    const first = pieces[0]?.offset ?? nextCursor;
+    return { command, pieces, nextCursor, truncatedBefore: first > cursor ? first : undefined };
+  }
+
+  /** The kept part of a range of a command's output, in order. What a limit removes meanwhile is left out. */
+  async *output(id: string, { from, until = Infinity }: OutputRange): AsyncGenerator<LoggedPiece> {
+    await this.#writer?.flush();
+    let next = from;
+    for (const segment of this.#segments) {
+      if (next >= until) return;
+      const index = await this.#indices.load(segment);
+      const entry = index && find(index, id);
+      const position = entry && index?.positionOf(entry.number, next);
+      if (entry === undefined || position === undefined) continue;
+      for await (const piece of this.#pieces(segment, position, index?.endsAt)) {
+        if (piece.number !== entry.number || piece.offset + piece.data.length <= next) continue;
+        if (piece.offset >= until) return;
+        const start = Math.max(0, next - piece.offset);
+        const data = piece.data.subarray(start, until - piece.offset);
+        const offset = piece.offset + start;
+        next = offset + data.length;
+        yield { stream: piece.stream, data, offset, atMs: piece.atMs };
+      }
+    }
+  }
+
+  async *outputSince(sinceMs: number): AsyncGenerator<LoggedPiece & { readonly id: string }> {
+    await this.#writer?.flush();
+    for (const segment of this.#segments) {
+      if (segment.writtenAtMs < sinceMs) continue;
+      const index = await this.#indices.load(segment);
+      if (index === undefined) continue;
+      const ids = new Map<number, string>();
+      for (const { number, id } of index.commands()) ids.set(number, id);
+      for await (const record of this.#pieces(segment, SEGMENT_MAGIC.length, index.endsAt)) {
+        const { stream, data, offset, atMs } = record;
+        const id = ids.get(record.number);
+        if (id !== undefined && atMs >= sinceMs) yield { id, stream, data, offset, atMs };
+      }
+    }
+  }
+
+  /** Offset of the first kept byte of a command at or after `offset`; undefined when none is kept. */
+  async keptFrom(id: string, offset: number): Promise<number | undefined> {
+    await this.#writer?.flush();
+    for (const segment of this.#segments) {
+      const index = await this.#indices.load(segment);
+      const entry = index && find(index, id);
+      if (entry === undefined || index?.positionOf(entry.number, offset) === undefined) continue;
+      return Math.max(offset, entry.first);
+    }
+    return undefined;
+  }
+
+  async *#pieces(segment: Segment, from: number, to: number | undefined): AsyncGenerator<DataRecord> {
+    try {
+      for await (const { record } of readRecords(segment.path, { from, to })) {
+        if (record.kind === "data") yield record;
+        else if (record.kind === "index") return;
+      }
+    } catch (error) {
+      // A limit removed it while its turn came.
+      if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
+    }
+  }
+
+  async *#newestFirst(): AsyncGenerator<LoggedCommand> {
+    const seen = new Set<string>();
+    const open = [...(this.#writer?.open.values() ?? [])].reverse();
+    for (const command of open) {
+      seen.add(command.id);
+      yield this.#describe({ ...command, outputBytes: command.offset });
+    }
+    for (const segment of this.#segments.toReversed()) {
+      const index = await this.#indices.load(segment);
+      for (const entry of [...(index?.commands() ?? [])].reverse()) {
+        if (seen.has(entry.id)) continue;
+        seen.add(entry.id);
+        yield this.#describe(entry);
+      }
+    }
+  }
+
+  #describe(entry: Omit<IndexedCommand, "number" | "first" | "next">): LoggedCommand {
+    const { id, pid, path, tag, startedAtMs, end, outputBytes } = entry;
+    const isRunning = end === undefined && this.#writer?.open.has(id) === true;
+    return {
+      id,
+      sandboxId: this.#options.sandboxId,
+      pid,
+      path,
+      tag,
+      startedAtMs,
+      phase: isRunning ? "running" : phaseOf(end),
+      end,
+      outputBytes,
+    };
+  }
+}
+
+function find(index: SegmentIndex, id: string): IndexedCommand | undefined {
+  for (const command of index.commands()) if (command.id === id) return command;
+  return undefined;
+}
+
+// A command whose end nobody wrote down was lost with the server that ran it.
+function phaseOf(end: CommandEnd | undefined): CommandPhase {
+  if (end?.exit === undefined) return "lost";
+  return end.outcome === "killed" ? "killed" : "exited";
+}
+
+function isMeant({ id, pid, tag }: LoggedCommand, selector: LogSelector): boolean {
+  if (selector.id !== undefined) return id === selector.id;
+  return selector.tag === undefined ? pid === selector.pid : tag === selector.tag;
+}
+
+function describe({ id, pid, tag }: LogSelector): string {
+  if (id !== undefined) return `id ${id}`;
+  return tag === undefined ? `pid ${pid}` : `tag ${tag}`;
+}

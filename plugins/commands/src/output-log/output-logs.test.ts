@@ -1,0 +1,431 @@
+import assert from "node:assert/strict";
+import { randomBytes } from "node:crypto";
+import { copyFile, mkdir, readFile, readdir, stat, truncate, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import { fakeClock } from "@coppice/core/testing";
+import type { SandboxLogs } from "../commands.js";
+import { joined, openLogs, temporaryDirectory } from "../testing/log-scene.js";
+import { type LogFile, type LogFiles, diskFiles } from "./log-files.js";
+
+const KIB = 1024;
+
+/** All of a command's kept output, page by page. */
+async function readPages(log: SandboxLogs, id: string, limitBytes: number, from = 0): Promise<Buffer> {
+  const parts: Buffer[] = [];
+  for (let cursor = from; ;) {
+    const page = await log.page(id, { cursor, limitBytes });
+    const bytes = await joined(page.pieces);
+    assert(bytes.length <= limitBytes, `a page of ${bytes.length} bytes`);
+    if (page.truncatedBefore === undefined) assert.equal(page.nextCursor, cursor + bytes.length);
+    else assert.equal(page.nextCursor, page.truncatedBefore + bytes.length);
+    if (page.nextCursor === cursor) return Buffer.concat(parts);
+    parts.push(bytes);
+    cursor = page.nextCursor;
+  }
+}
+
+const filesOf = async (directory: string): Promise<readonly string[]> =>
+  (await readdir(directory).catch(() => [])).sort();
+
+test("output is kept by command and stream, in order, under cursors that count all of it", async (context) => {
+  await using scene = await open({ directory: await temporaryDirectory(context) });
+  const { logs, begin } = scene;
+  const one = begin("sandbox1", "mine");
+  const other = begin();
+  one.write("out ");
+  other.write("another command");
+  one.write("err ", "stderr");
+  one.write("pty", "terminal");
+
+  const log = logs.of("sandbox1");
+  const page = await log.page(one.id, { cursor: 0, limitBytes: 100 });
+  assert.deepEqual(
+    page.pieces.map(({ stream, offset, data }) => [stream, offset, Buffer.from(data).toString()]),
+    [
+      ["stdout", 0, "out "],
+      ["stderr", 4, "err "],
+      ["terminal", 8, "pty"],
+    ],
+  );
+  assert.deepEqual([page.nextCursor, page.truncatedBefore, page.command.phase], [11, undefined, "running"]);
+  const middle = await log.page(one.id, { cursor: 2, limitBytes: 4 });
+  assert.deepEqual([(await joined(middle.pieces)).toString(), middle.nextCursor], ["t er", 6]);
+  assert.deepEqual((await log.page(one.id, { cursor: 11, limitBytes: 4 })).pieces, []);
+  assert.equal((await log.page(one.id, { cursor: 500, limitBytes: 4 })).nextCursor, 500);
+
+  one.end({ exit: { signal: "SIGKILL" }, outcome: "killed", endedAtMs: 7 });
+  other.end();
+  assert.equal((await log.find({ pid: 100 })).phase, "killed");
+  assert.equal((await log.find({ tag: "mine" })).end?.endedAtMs, 7);
+  assert.deepEqual((await Array.fromAsync(log.list())).map(({ pid, phase }) => `${pid} ${phase}`).sort(), [
+    "100 killed",
+    "101 exited",
+  ]);
+  const everything = await Array.fromAsync(log.outputSince(0));
+  assert.deepEqual(
+    everything.map(({ id }) => id),
+    [one.id, other.id, one.id, one.id],
+  );
+  await assert.rejects(log.find({ pid: 999 }), { code: "not_found" });
+  await assert.rejects(logs.of("../sandbox1").find({ pid: 100 }), { code: "not_found" });
+});
+
+test("a pid that is used again names the newest command; ids name each for good", async (context) => {
+  const directory = await temporaryDirectory(context);
+  await using first = await open({ directory });
+  const old = first.begin();
+  old.write("old");
+  old.end();
+  await first.logs.close();
+  await using second = await open({ directory });
+  const young = second.begin();
+  young.write("new");
+  const log = second.logs.of("sandbox1");
+  assert.equal((await log.find({ pid: 100 })).id, young.id);
+  assert.equal((await log.find({ id: old.id })).phase, "exited");
+  assert.equal((await readPages(log, old.id, 100)).toString(), "old");
+});
+
+test("many writers and readers at once: each reader gets each byte of its command once", async (context) => {
+  const directory = await temporaryDirectory(context);
+  await using scene = await open({ directory, settings: { maxPerSandbox: "32MiB" } });
+  const commands = Array.from({ length: 12 }, () => scene.begin());
+  const log = scene.logs.of("sandbox1");
+  const read = commands.map(async ({ id }, reader) => {
+    const parts: Buffer[] = [];
+    for (let cursor = 0; ;) {
+      const page = await log.page(id, { cursor, limitBytes: 1000 + reader * 20_000 });
+      parts.push(await joined(page.pieces));
+      assert.equal(page.truncatedBefore, undefined);
+      if (page.nextCursor === cursor && page.command.phase !== "running") return Buffer.concat(parts);
+      cursor = page.nextCursor;
+      await sleep(1);
+    }
+  });
+  const write = commands.map(async (command, writer) => {
+    for (let piece = 0; piece < 150; piece += 1) {
+      command.write(randomBytes((piece * 37 + writer * 1013) % 5000));
+      if (piece % 10 === writer % 10) await sleep(1);
+    }
+    command.end();
+  });
+  await Promise.all(write);
+  const received = await Promise.all(read);
+  for (const [at, command] of commands.entries()) {
+    assert(received[at]?.equals(command.written), `command ${at} was read as it was written`);
+    assert((await readPages(log, command.id, 7777, 1234)).equals(command.written.subarray(1234)));
+  }
+  const files = await filesOf(join(directory, "sandbox1"));
+  assert(files.length > 1, `the log rotates: ${files.join(" ")}`);
+});
+
+test("beyond the limit of a sandbox the oldest output goes, and a cursor into it is told where to go on", async (context) => {
+  const directory = await temporaryDirectory(context);
+  await using scene = await open({ directory, settings: { maxPerSandbox: "512KiB" } });
+  const old = scene.begin();
+  old.write("gone soon");
+  old.end();
+  const command = scene.begin();
+  const pieces = Array.from({ length: 400 }, (_, at) => Buffer.alloc(8 * KIB, at % 251));
+  await command.writeAll(pieces);
+  const log = scene.logs.of("sandbox1");
+  await log.find({ id: command.id });
+  await scene.logs.sweep();
+  const page = await log.page(command.id, { cursor: 0, limitBytes: 10 });
+  assert(page.truncatedBefore !== undefined && page.truncatedBefore > 2_000_000, "the beginning is gone");
+  const kept = await joined(command.tape.output({ from: 0 }));
+  assert(kept.equals(command.written.subarray(page.truncatedBefore)), "the rest is there to the last byte");
+  assert.equal(await command.tape.keptFrom(5), page.truncatedBefore);
+  assert(kept.length > 256 * KIB && scene.logs.bytes <= 600 * KIB, `${scene.logs.bytes} bytes are kept`);
+  await assert.rejects(log.find({ id: old.id }), { code: "not_found" });
+  assert((await scene.metric("removed_bytes_total")) > 2_000_000);
+});
+
+test("many short commands are bounded too, and the newest of them are found", async (context) => {
+  const directory = await temporaryDirectory(context);
+  await using scene = await open({ directory, settings: { maxPerSandbox: "2MiB" } });
+  let last = "";
+  for (let at = 0; at < 12_000; at += 1) {
+    const command = scene.begin();
+    command.write(`${at}\n`);
+    command.end();
+    last = command.id;
+    if (at % 500 === 0) await scene.logs.of("sandbox1").find({ id: last });
+  }
+  const log = scene.logs.of("sandbox1");
+  assert.equal((await readPages(log, last, 100)).toString(), "11999\n");
+  await scene.logs.sweep();
+  assert(scene.logs.bytes < 3 * KIB * KIB, `${scene.logs.bytes} bytes are kept`);
+  const listed = await Array.fromAsync(log.list());
+  assert(listed.length > 2000 && listed.length < 12_000, `${listed.length} commands are kept`);
+  assert.equal(new Set(listed.map(({ id }) => id)).size, listed.length);
+});
+
+test("in total, and by age, what was written longest ago goes first; empty directories go too", async (context) => {
+  const directory = await temporaryDirectory(context);
+  const clock = fakeClock(Date.now());
+  const settings = { maxTotal: "300KiB", maxPerSandbox: "1MiB", maxAge: "1h", maxSandboxes: 4 };
+  await using scene = await open({ directory, settings, clock });
+  for (const name of ["a", "b", "c", "d", "e"]) {
+    const command = scene.begin(name);
+    command.write(randomBytes(name === "e" ? 10 : 90 * KIB));
+    command.end();
+    await scene.logs.of(name).find({ id: command.id });
+    scene.logs.release(name);
+    await clock.advance(60_000);
+  }
+  await scene.logs.sweep();
+  assert.deepEqual(await filesOf(directory), ["b", "c", "d", "e"], "a went by size and number");
+  await clock.advance(56 * 60_000);
+  await scene.logs.sweep();
+  assert.deepEqual(await filesOf(directory), ["c", "d", "e"], "b is an hour old");
+  const running = scene.begin("f");
+  running.write("early");
+  await scene.logs.of("f").find({ id: running.id });
+  await clock.advance(61 * 60_000);
+  await scene.logs.sweep();
+  assert.deepEqual(await filesOf(directory), [], "also of a command that still runs");
+  running.write("late");
+  const page = await scene.logs.of("f").page(running.id, { cursor: 0, limitBytes: 100 });
+  assert.deepEqual([page.truncatedBefore, page.nextCursor], [5, 9]);
+});
+
+test("the number of sandboxes that something is kept of is bounded", async (context) => {
+  const directory = await temporaryDirectory(context);
+  await using scene = await open({ directory, settings: { maxSandboxes: 3 } });
+  for (const name of ["a", "b", "c", "d", "e"]) {
+    const command = scene.begin(name);
+    command.write("x");
+    command.end();
+    await scene.logs.of(name).find({ id: command.id });
+    scene.logs.release(name);
+    await sleep(5);
+  }
+  await scene.logs.sweep();
+  assert.deepEqual(await filesOf(directory), ["c", "d", "e"]);
+});
+
+test("a new server reads what the last one wrote; a command without an end is lost", async (context) => {
+  const directory = await temporaryDirectory(context);
+  await using first = await open({ directory, settings: { maxPerSandbox: "4MiB" } });
+  const [ended, cut] = [first.begin(), first.begin()];
+  await ended.writeAll(Array.from({ length: 60 }, () => randomBytes(10 * KIB)));
+  cut.write("unfinished");
+  ended.end({ exit: { code: 3 }, outcome: "error", endedAtMs: 9 });
+  await first.logs.close();
+  const stray = join(directory, "sandbox1", "notes.txt");
+  await writeFile(stray, "left alone");
+  await writeFile(join(directory, "a-file"), "left alone");
+  await mkdir(join(directory, "empty"));
+
+  await using second = await open({ directory });
+  const log = second.logs.of("sandbox1");
+  assert((await readPages(log, ended.id, 50_000)).equals(ended.written));
+  assert.deepEqual((await log.find({ id: ended.id })).end, {
+    exit: { code: 3 },
+    outcome: "error",
+    endedAtMs: 9,
+  });
+  assert.equal((await readPages(log, cut.id, 50_000)).toString(), "unfinished");
+  assert.equal((await log.find({ id: cut.id })).phase, "lost");
+  assert.equal(await readFile(stray, "utf8"), "left alone");
+  assert.equal((await stat(join(directory, "sandbox1", "0000000001.log"))).mode & 0o777, 0o600);
+});
+
+test("cut at every byte of its last record, a log has everything before it and takes more", async (context) => {
+  const directory = await temporaryDirectory(context);
+  await using scene = await open({ directory });
+  const command = scene.begin();
+  command.write("first ");
+  await scene.logs.of("sandbox1").find({ id: command.id });
+  const path = join(directory, "sandbox1", "0000000001.log");
+  const { size: before } = await stat(path);
+  command.write("second");
+  await scene.logs.of("sandbox1").find({ id: command.id });
+  const crashed = join(await temporaryDirectory(context), "crashed.log");
+  await copyFile(path, crashed);
+  const { size: after } = await stat(path);
+  assert(after > before);
+
+  for (let length = after; length >= 0; length -= 1) {
+    const restarted = await temporaryDirectory(context);
+    await mkdir(join(restarted, "sandbox1"));
+    const torn = join(restarted, "sandbox1", "0000000001.log");
+    await copyFile(crashed, torn);
+    await truncate(torn, length);
+    await using next = await open({ directory: restarted });
+    const log = next.logs.of("sandbox1");
+    const expected = length === after ? "first second" : length >= before ? "first " : undefined;
+    if (expected !== undefined) {
+      assert.equal((await readPages(log, command.id, 100)).toString(), expected, `cut to ${length} bytes`);
+    }
+    next.logs.check();
+    if (length < after - 3 && length % 16 !== 0) continue;
+    const more = next.begin();
+    more.write("goes on");
+    assert.equal((await readPages(log, more.id, 100)).toString(), "goes on", `cut to ${length} bytes`);
+    assert.equal((await stat(torn)).size, length, "nothing is written after a torn record");
+  }
+});
+
+/** A disk that a test fills, stops and frees. */
+class TroubledFiles implements LogFiles {
+  trouble: "none" | "full" | "stuck" = "none";
+  #unstick: (() => void)[] = [];
+
+  free(): void {
+    this.trouble = "none";
+    for (const go of this.#unstick.splice(0)) go();
+  }
+  create(path: string): Promise<LogFile> {
+    return this.#wrap(diskFiles.create(path));
+  }
+  reopen(path: string): Promise<LogFile> {
+    return this.#wrap(diskFiles.reopen(path));
+  }
+  remove(path: string): Promise<void> {
+    return diskFiles.remove(path);
+  }
+  async #wrap(opening: Promise<LogFile>): Promise<LogFile> {
+    const file = await opening;
+    return {
+      append: async (buffers) => {
+        if (this.trouble === "stuck") await new Promise<void>((resolve) => this.#unstick.push(resolve));
+        if (this.trouble === "full") {
+          // As a disk does: some of it still fits.
+          await file.append([Buffer.concat(buffers).subarray(0, 20)]);
+          throw new Error("ENOSPC: no space left on device, write");
+        }
+        await file.append(buffers);
+      },
+      close: () => file.close(),
+    };
+  }
+}
+
+test("a full disk costs output, never a command: it is told, counted, and over when there is room", async (context) => {
+  const directory = await temporaryDirectory(context);
+  const files = new TroubledFiles();
+  await using scene = await open({ directory, files, settings: { retryInterval: "60ms", buffer: "64KiB" } });
+  const log = scene.logs.of("sandbox1");
+  const [command, ended] = [scene.begin(), scene.begin()];
+  command.write("kept");
+  ended.write("kept too");
+  await log.find({ id: command.id });
+
+  files.trouble = "full";
+  await command.writeAll(Array.from({ length: 100 }, () => randomBytes(10 * KIB)));
+  ended.end();
+  await log.find({ id: command.id });
+  assert.throws(() => scene.logs.check(), /output is not logged: ENOSPC/);
+  assert((await scene.metric("failures_total")) >= 1);
+  assert.equal((await readPages(log, command.id, 100, 0)).toString(), "kept");
+  assert.equal((await log.find({ id: ended.id })).phase, "exited", "known although it cannot be written");
+
+  files.free();
+  await sleep(150);
+  const written = command.written.length;
+  command.write("kept again");
+  assert((await log.find({ id: command.id })).outputBytes === written + 10);
+  scene.logs.check();
+  const page = await log.page(command.id, { cursor: 4, limitBytes: 100 });
+  assert.equal((await joined(page.pieces)).toString(), "kept again");
+  assert.deepEqual([page.truncatedBefore, page.nextCursor], [written, written + 10]);
+  assert.equal(await scene.metric("dropped_bytes_total"), 100 * 10 * KIB);
+  await scene.logs.close();
+  await using next = await open({ directory });
+  assert.equal((await next.logs.of("sandbox1").find({ id: ended.id })).phase, "exited", "written late");
+});
+
+test("a disk that does not answer holds a command for a moment only, and nothing piles up", async (context) => {
+  const directory = await temporaryDirectory(context);
+  const files = new TroubledFiles();
+  const settings = { stallTimeout: "80ms", buffer: "64KiB" };
+  await using scene = await open({ directory, files, settings });
+  const command = scene.begin();
+  files.trouble = "stuck";
+  const startMs = performance.now();
+  await command.writeAll(Array.from({ length: 500 }, () => randomBytes(10 * KIB)));
+  const tookMs = performance.now() - startMs;
+  assert(tookMs > 60 && tookMs < 2000, `the command took ${tookMs} ms`);
+  assert.throws(() => scene.logs.check(), /no answer from the disk within 80 ms/);
+  const log = scene.logs.of("sandbox1");
+  assert.equal((await log.find({ id: command.id })).phase, "running", "readers do not wait either");
+  files.free();
+  await sleep(30);
+  scene.logs.check();
+  command.write("the end");
+  const offset = command.written.length - 7;
+  const page = await log.page(command.id, { cursor: offset, limitBytes: 100 });
+  assert.equal((await joined(page.pieces)).toString(), "the end");
+});
+
+test("without a directory to write to commands run without a log, and the reason is told", async () => {
+  await using scene = await open({ directory: "/dev/null/logs" });
+  assert.equal(scene.logs.begin("sandbox1", heading), undefined);
+  assert.throws(() => scene.logs.check(), /output is not logged: ENOTDIR/);
+  await assert.rejects(scene.logs.of("sandbox1").find({ pid: 1 }), { code: "not_found" });
+});
+
+test("switched off, nothing is recorded and nothing is wrong", async (context) => {
+  const directory = await temporaryDirectory(context);
+  await using scene = await open({ directory, settings: { enabled: false } });
+  assert.equal(scene.logs.begin("sandbox1", heading), undefined);
+  scene.logs.check();
+  assert.deepEqual(await filesOf(directory), []);
+});
+
+test("closing writes what is left and leaves no timer and no open file", async (context) => {
+  const directory = await temporaryDirectory(context);
+  const clock = fakeClock();
+  const files = countingFiles();
+  await using scene = await open({ directory, clock, files });
+  const command = scene.begin();
+  command.write("last ");
+  const other = scene.begin("sandbox2");
+  other.write("x");
+  await scene.logs.of("sandbox1").find({ id: command.id });
+  await scene.logs.of("sandbox2").find({ id: other.id });
+  assert.equal(files.open(), 2);
+  await clock.advance(20_000);
+  while (files.open() > 0) await sleep(1);
+  assert.equal(files.open(), 0, "a file that nothing is written to is closed");
+  command.write("words");
+  other.write("y");
+  await scene.logs.close();
+  assert.equal(files.open(), 0);
+  assert.equal(clock.pending, 0);
+  await using next = await open({ directory });
+  assert.equal((await readPages(next.logs.of("sandbox1"), command.id, 100)).toString(), "last words");
+  assert.equal((await readPages(next.logs.of("sandbox2"), other.id, 100)).toString(), "xy");
+});
+
+const heading = { id: "x", pid: 1, path: "/bin/true", tag: undefined, startedAtMs: 0 };
+
+function countingFiles(): LogFiles & { open(): number } {
+  let open = 0;
+  const counted = async (opening: Promise<LogFile>): Promise<LogFile> => {
+    const file = await opening;
+    open += 1;
+    return {
+      append: (buffers) => file.append(buffers),
+      close: async () => {
+        open -= 1;
+        await file.close();
+      },
+    };
+  };
+  return {
+    open: () => open,
+    create: (path) => counted(diskFiles.create(path)),
+    reopen: (path) => counted(diskFiles.reopen(path)),
+    remove: (path) => diskFiles.remove(path),
+  };
+}
+
+async function open(options: Parameters<typeof openLogs>[0]) {
+  const scene = await openLogs(options);
+  return { ...scene, [Symbol.asyncDispose]: () => scene.logs.close() };
+}

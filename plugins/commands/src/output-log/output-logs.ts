@@ -1,0 +1,270 @@
+import { mkdir, readdir, stat } from "node:fs/promises";
+import { join } from "node:path";
+import { type Clock, type Logger, SandboxError, messageOf } from "@coppice/core";
+import type { OutputLogConfig } from "../commands-config.js";
+import type { SandboxLogs } from "../commands.js";
+import type { CommandTape } from "./command-tape.js";
+import { IndexCache } from "./index-cache.js";
+import type { LogFiles } from "./log-files.js";
+import type { LogMetrics } from "./log-metrics.js";
+import { LogReader } from "./log-reader.js";
+import { type Excess, type RetentionLimits, excessInTotal, excessOfSandbox } from "./log-retention.js";
+import { type CommandHeading, LogWriter } from "./log-writer.js";
+import { SandboxLog } from "./sandbox-log.js";
+
+export interface OutputLogsOptions {
+  readonly config: OutputLogConfig;
+  readonly files: LogFiles;
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly metrics: LogMetrics;
+}
+
+// How finely the oldest output of a sandbox is removed: in pieces of this part of what it may keep.
+const SEGMENTS_PER_LIMIT = 32;
+const SMALLEST_SEGMENT_BYTES = 64 * 1024;
+const LARGEST_SEGMENT_BYTES = 16 * 1024 * 1024;
+// Many short commands make small segments, so their number is bounded as well as their size.
+const MOST_SEGMENTS = 2 * SEGMENTS_PER_LIMIT;
+const CACHED_COMMANDS = 20_000;
+const LOOKS_AT_ONCE = 16;
+
+/** What is kept of what commands write: a log for each sandbox, below one directory. */
+export class OutputLogs {
+  readonly #options: OutputLogsOptions;
+  readonly #limits: RetentionLimits;
+  readonly #indices = new IndexCache(CACHED_COMMANDS);
+  readonly #logs = new Map<string, SandboxLog>();
+  readonly #writers = new Map<string, LogWriter>();
+  /** Writers of sandboxes that have ended, until everything is on disk. */
+  readonly #closing = new Map<LogWriter, Promise<void>>();
+  readonly #failures = new Map<string, string>();
+  /** Where logs are; undefined while there is nowhere to write. */
+  #directory: string | undefined;
+  /** Nearly `bytes`, without counting: each sweep makes it right again. */
+  #finishedBytes = 0;
+  #cancelSweep: (() => void) | undefined;
+  #sweeping: Promise<void> = Promise.resolve();
+
+  constructor(options: OutputLogsOptions) {
+    this.#options = options;
+    const { maxPerSandbox, maxTotal, maxSandboxes, maxAge } = options.config;
+    this.#limits = {
+      maxPerSandboxBytes: maxPerSandbox,
+      maxSegmentsPerSandbox: MOST_SEGMENTS,
+      maxTotalBytes: maxTotal,
+      maxSandboxes,
+      maxAgeMs: maxAge,
+    };
+  }
+
+  /** Size of everything that is kept. */
+  get bytes(): number {
+    let bytes = 0;
+    for (const log of this.#logs.values()) bytes += log.bytes;
+    return bytes;
+  }
+
+  /**
+   * Finds what earlier servers kept, and begins to record. Never rejects: without a directory to write
+   * to, commands run without a log and `check` says why.
+   * @param directory answers where logs are, or throws why there is nowhere.
+   */
+  async open(directory: () => string): Promise<void> {
+    if (!this.#options.config.enabled) return;
+    try {
+      const path = directory();
+      await this.#findLogs(path);
+      this.#directory = path;
+    } catch (error) {
+      this.#note("", messageOf(error));
+      return;
+    }
+    this.#sweepLater();
+    await this.sweep();
+  }
+
+  /** Begins to record a command of a sandbox that lives. */
+  begin(sandboxId: string, heading: CommandHeading): CommandTape | undefined {
+    const writer = this.#writerFor(sandboxId);
+    if (writer === undefined) return undefined;
+    const recorder = writer.begin(heading);
+    const reader = this.#reader(sandboxId);
+    return {
+      append: (piece) => recorder.append(piece),
+      room: () => recorder.room(),
+      end: (end) => recorder.end(end),
+      output: (range) => reader.output(heading.id, range),
+      keptFrom: (offset) => reader.keptFrom(heading.id, offset),
+    };
+  }
+
+  /** The log of a sandbox, empty where there is none. */
+  of(sandboxId: string): SandboxLogs {
+    return this.#reader(sandboxId);
+  }
+
+  /** A sandbox has ended: its log is finished, and kept until a limit removes it. */
+  release(sandboxId: string): void {
+    const writer = this.#writers.get(sandboxId);
+    if (writer === undefined) return;
+    this.#writers.delete(sandboxId);
+    const closing = writer.close().finally(() => this.#closing.delete(writer));
+    this.#closing.set(writer, closing);
+  }
+
+  /** @throws SandboxError unavailable with the reason why output is not recorded. */
+  check(): void {
+    const [reason] = this.#failures.values();
+    if (reason !== undefined) throw new SandboxError("unavailable", `output is not logged: ${reason}`);
+  }
+
+  /** Removes what is beyond a limit. Never rejects. */
+  sweep(): Promise<void> {
+    this.#sweeping = this.#sweeping.then(async () => {
+      const nowMs = this.#options.clock.now();
+      for (const log of [...this.#logs.values()]) {
+        await this.#removeAll(excessOfSandbox(log, this.#limits, nowMs));
+      }
+      await this.#removeAll(excessInTotal(this.#logs.values(), this.#limits));
+      this.#finishedBytes = this.bytes;
+      for (const [id, log] of this.#logs) {
+        if (log.segments.length === 0 && !this.#writers.has(id)) this.#logs.delete(id);
+      }
+    });
+    return this.#sweeping;
+  }
+
+  /** Writes what is left and lets go of everything. */
+  async close(): Promise<void> {
+    this.#cancelSweep?.();
+    for (const sandboxId of [...this.#writers.keys()]) this.release(sandboxId);
+    await Promise.all(this.#closing.values());
+    await this.#sweeping;
+    this.#directory = undefined;
+  }
+
+  #reader(sandboxId: string): LogReader {
+    return new LogReader({
+      sandboxId,
+      findLog: () => this.#logs.get(sandboxId),
+      findWriter: () =>
+        this.#writers.get(sandboxId) ??
+        [...this.#closing.keys()].findLast((writer) => writer.sandboxId === sandboxId),
+      indices: this.#indices,
+    });
+  }
+
+  #writerFor(sandboxId: string): LogWriter | undefined {
+    const writer = this.#writers.get(sandboxId);
+    if (writer !== undefined || this.#directory === undefined) return writer;
+    const { config, files, clock, metrics } = this.#options;
+    let log = this.#logs.get(sandboxId);
+    if (log === undefined) {
+      log = new SandboxLog(sandboxId, join(this.#directory, sandboxId));
+      this.#logs.set(sandboxId, log);
+    }
+    const written = log;
+    const created = new LogWriter({
+      log,
+      files,
+      clock,
+      metrics,
+      settings: {
+        segmentBytes: segmentBytes(config.maxPerSandbox),
+        bufferBytes: config.buffer,
+        flushMs: config.flushInterval,
+        stallMs: config.stallTimeout,
+        retryMs: config.retryInterval,
+      },
+      onFailure: (reason) => this.#note(sandboxId, reason),
+      onRotate: (bytes) => {
+        this.#finishedBytes += bytes;
+        void this.#trim(written);
+      },
+    });
+    this.#writers.set(sandboxId, created);
+    return created;
+  }
+
+  /** After a segment was finished: the only time at which a log gets over its size. */
+  #trim(log: SandboxLog): Promise<void> {
+    this.#sweeping = this.#sweeping.then(async () => {
+      await this.#removeAll(excessOfSandbox(log, this.#limits, this.#options.clock.now()));
+      if (this.#finishedBytes > this.#limits.maxTotalBytes) {
+        await this.#removeAll(excessInTotal(this.#logs.values(), this.#limits));
+      }
+    });
+    return this.#sweeping;
+  }
+
+  async #removeAll(excess: readonly Excess[]): Promise<void> {
+    const { files, metrics, log: logger } = this.#options;
+    for (const { log, segment } of excess) {
+      try {
+        if (segment.index !== undefined) await this.#writers.get(log.sandboxId)?.finish(segment);
+        await files.remove(segment.path);
+        log.delete(segment);
+        this.#indices.forget(segment);
+        metrics.removed(segment.bytes);
+        this.#finishedBytes -= segment.bytes;
+      } catch (error) {
+        logger.warn({ err: error, sandbox: log.sandboxId }, "a file of the output log cannot be removed");
+        return;
+      }
+    }
+  }
+
+  #sweepLater(): void {
+    const { clock, config } = this.#options;
+    this.#cancelSweep = clock.after(config.sweepInterval, () => {
+      void this.sweep();
+      this.#sweepLater();
+    });
+  }
+
+  #note(sandboxId: string, reason: string | undefined): void {
+    if (reason === undefined) {
+      if (this.#failures.delete(sandboxId)) {
+        this.#options.log.info({ sandbox: sandboxId }, "output is logged again");
+      }
+      return;
+    }
+    if (!this.#failures.has(sandboxId)) {
+      this.#options.log.error({ sandbox: sandboxId, reason }, "output is not logged");
+    }
+    this.#failures.set(sandboxId, reason);
+  }
+
+  async #findLogs(directory: string): Promise<void> {
+    await mkdir(directory, { recursive: true, mode: 0o700 });
+    const names = (await readdir(directory, { withFileTypes: true }))
+      .filter((entry) => entry.isDirectory())
+      .map(({ name }) => name);
+    const look = async (): Promise<void> => {
+      for (let id = names.pop(); id !== undefined; id = names.pop()) {
+        try {
+          const log = await findLog(id, join(directory, id));
+          if (log.segments.length > 0) this.#logs.set(id, log);
+        } catch (error) {
+          this.#options.log.warn({ err: error, sandbox: id }, "the output log of a sandbox cannot be read");
+        }
+      }
+    };
+    await Promise.all(Array.from({ length: LOOKS_AT_ONCE }, look));
+  }
+}
+
+async function findLog(sandboxId: string, directory: string): Promise<SandboxLog> {
+  const log = new SandboxLog(sandboxId, directory);
+  for (const name of await readdir(directory)) {
+    const { size, mtimeMs } = await stat(join(directory, name));
+    log.adopt(name, { bytes: size, writtenAtMs: mtimeMs });
+  }
+  return log;
+}
+
+function segmentBytes(maxPerSandboxBytes: number): number {
+  const part = Math.floor(maxPerSandboxBytes / SEGMENTS_PER_LIMIT);
+  return Math.min(Math.max(part, SMALLEST_SEGMENT_BYTES), LARGEST_SEGMENT_BYTES);
+}

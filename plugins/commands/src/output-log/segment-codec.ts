@@ -1,0 +1,185 @@
+import { crc32 } from "node:zlib";
+import type { Exit, Output } from "@coppice/core/backend";
+import { z } from "zod";
+import type { CommandEnd } from "../commands.js";
+
+/**
+ * The records of a segment file. After `SEGMENT_MAGIC` they follow one another, each
+ *
+ *     length of the body  uint32 | kind  uint8 | CRC-32 of both and of the body  uint32 | body
+ *
+ * all little-endian. A record is whole when its checksum says so: what a crash left of the last one
+ * is not, whether it is cut, filled with zeros or with what the disk held before.
+ */
+export const SEGMENT_MAGIC: Buffer = Buffer.from("coplog\0\u0001", "latin1");
+
+/** Says who a number is for the rest of its segment. */
+export interface StartRecord {
+  readonly kind: "start";
+  /** Stands for the command in the other records of this segment. */
+  readonly number: number;
+  readonly id: string;
+  readonly pid: number;
+  readonly path: string;
+  readonly tag?: string | undefined;
+  readonly startedAtMs: number;
+  /** Where the command's output had got to. */
+  readonly offset: number;
+}
+
+/** A piece of output. */
+export interface DataRecord {
+  readonly kind: "data";
+  readonly number: number;
+  readonly stream: Output["stream"];
+  /** Bytes that the command wrote before, on all streams together. */
+  readonly offset: number;
+  readonly atMs: number;
+  readonly data: Buffer;
+}
+
+/** The last word on a command. */
+export interface EndRecord {
+  readonly kind: "end";
+  readonly number: number;
+  /** All that the command wrote. */
+  readonly offset: number;
+  readonly end: CommandEnd;
+}
+
+/** What a segment that was finished has at its end, see SegmentIndex. */
+export interface IndexRecord {
+  readonly kind: "index";
+  readonly json: Buffer;
+}
+
+export type SegmentRecord = StartRecord | DataRecord | EndRecord | IndexRecord;
+
+/** Fixed part of every record. */
+export const RECORD_HEAD_BYTES = 9;
+
+const KINDS = ["start", "data", "end", "index"] as const;
+const STREAMS: readonly Output["stream"][] = ["stdout", "stderr", "terminal"];
+const DATA_FIELDS_BYTES = 4 + 1 + 8 + 8;
+
+const exit: z.ZodType<Exit> = z.union([
+  z.object({ code: z.int() }),
+  z.object({ signal: z.custom<NodeJS.Signals>((value) => /^SIG\w+$/.test(String(value))) }).extend({
+    coreDumped: z.boolean().default(false),
+  }),
+]);
+
+/** How a command ended, as JSON has it. */
+export const CommandEndJson: z.ZodType<CommandEnd> = z
+  .object({
+    exit: exit.optional(),
+    outcome: z.enum(["ok", "error", "killed"]),
+    endedAtMs: z.number(),
+  })
+  .transform(({ exit, ...end }) => ({ exit, ...end }));
+
+const startJson = z.object({
+  number: z.int().min(0),
+  id: z.string(),
+  pid: z.int(),
+  path: z.string(),
+  tag: z.string().optional(),
+  startedAtMs: z.number(),
+  offset: z.int().min(0),
+});
+
+const endJson = z.object({ number: z.int().min(0), offset: z.int().min(0), end: CommandEndJson });
+
+/** A record without data as bytes. */
+export function encodeRecord({ kind, ...body }: StartRecord | EndRecord | IndexRecord): Buffer {
+  const bytes = "json" in body ? body.json : Buffer.from(JSON.stringify(body));
+  return Buffer.concat([head(kind, Buffer.alloc(0), [bytes]), bytes]);
+}
+
+/** What stands before the data of a record; `pieces` follow it, and are only read. */
+export function encodeDataHead(
+  record: Omit<DataRecord, "kind" | "data">,
+  pieces: readonly Uint8Array[],
+): Buffer {
+  const fields = Buffer.allocUnsafe(DATA_FIELDS_BYTES);
+  fields.writeUInt32LE(record.number, 0);
+  fields.writeUInt8(STREAMS.indexOf(record.stream), 4);
+  fields.writeDoubleLE(record.offset, 5);
+  fields.writeDoubleLE(record.atMs, 13);
+  return head("data", fields, pieces);
+}
+
+function head(kind: (typeof KINDS)[number], fields: Buffer, pieces: readonly Uint8Array[]): Buffer {
+  let length = fields.length;
+  for (const piece of pieces) length += piece.length;
+  const bytes = Buffer.allocUnsafe(RECORD_HEAD_BYTES + fields.length);
+  bytes.writeUInt32LE(length, 0);
+  bytes.writeUInt8(KINDS.indexOf(kind), 4);
+  fields.copy(bytes, RECORD_HEAD_BYTES);
+  let checksum = crc32(fields, crc32(bytes.subarray(0, 5)));
+  for (const piece of pieces) checksum = crc32(piece, checksum);
+  bytes.writeUInt32LE(checksum, 5);
+  return bytes;
+}
+
+/** Bytes of the record that begins at `at`; undefined when not even its head is there. */
+export function recordBytes(bytes: Buffer, at: number): number | undefined {
+  return bytes.length - at < RECORD_HEAD_BYTES ? undefined : RECORD_HEAD_BYTES + bytes.readUInt32LE(at);
+}
+
+/**
+ * The whole record that begins at `at`; undefined when there is none: torn, damaged, or of a kind that
+ * nobody knows. Its data are a view of `bytes`.
+ */
+export function decodeRecord(bytes: Buffer, at: number): SegmentRecord | undefined {
+  const length = recordBytes(bytes, at);
+  if (length === undefined || bytes.length - at < length) return undefined;
+  const body = bytes.subarray(at + RECORD_HEAD_BYTES, at + length);
+  if (crc32(body, crc32(bytes.subarray(at, at + 5))) !== bytes.readUInt32LE(at + 5)) return undefined;
+  const kind = KINDS[bytes.readUInt8(at + 4)];
+  switch (kind) {
+    case "data":
+      return decodeData(body);
+    case "start":
+    case "end":
+      return decodeJson(kind, body);
+    case "index":
+      return { kind, json: body };
+    default:
+      return undefined;
+  }
+}
+
+function decodeData(body: Buffer): DataRecord | undefined {
+  if (body.length < DATA_FIELDS_BYTES) return undefined;
+  const stream = STREAMS[body.readUInt8(4)];
+  const offset = body.readDoubleLE(5);
+  if (stream === undefined || !Number.isSafeInteger(offset) || offset < 0) return undefined;
+  return {
+    kind: "data",
+    number: body.readUInt32LE(0),
+    stream,
+    offset,
+    atMs: body.readDoubleLE(13),
+    data: body.subarray(DATA_FIELDS_BYTES),
+  };
+}
+
+function decodeJson(kind: "start" | "end", body: Buffer): StartRecord | EndRecord | undefined {
+  const json = parseJson(body);
+  if (kind === "start") {
+    const start = startJson.safeParse(json);
+    return start.success ? { kind, ...start.data } : undefined;
+  }
+  const end = endJson.safeParse(json);
+  return end.success ? { kind, ...end.data } : undefined;
+}
+
+/** JSON from a file that anything may have happened to; undefined when it is none. */
+export function parseJson(bytes: Buffer): unknown {
+  try {
+    return JSON.parse(bytes.toString()) as unknown;
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,135 @@
+import { type FileHandle, open } from "node:fs/promises";
+import {
+  RECORD_HEAD_BYTES,
+  SEGMENT_MAGIC,
+  type SegmentRecord,
+  decodeRecord,
+  encodeRecord,
+  recordBytes,
+} from "./segment-codec.js";
+import { SegmentIndex } from "./segment-index.js";
+
+/** A record, and where it is. */
+export interface PlacedRecord {
+  readonly record: SegmentRecord;
+  readonly position: number;
+  readonly endsAt: number;
+}
+
+export interface RecordRange {
+  /** Position of a record. */
+  readonly from: number;
+  /** Where to stop; the end of the file when absent. */
+  readonly to?: number | undefined;
+}
+
+const READ_BYTES = 256 * 1024;
+const TRAILER_MAGIC = Buffer.from("copindex", "latin1");
+const TRAILER_BYTES = 8 + TRAILER_MAGIC.length;
+
+/** What finishes a segment: its index, and a trailer that tells where that is. */
+export function encodeFooter(index: SegmentIndex): Buffer {
+  const trailer = Buffer.alloc(TRAILER_BYTES);
+  trailer.writeDoubleLE(index.endsAt, 0);
+  TRAILER_MAGIC.copy(trailer, 8);
+  return Buffer.concat([encodeRecord({ kind: "index", json: index.toJson() }), trailer]);
+}
+
+/**
+ * The whole records of a file, until there is one that is not.
+ * @throws Error of the file system.
+ */
+export async function* readRecords(path: string, range: RecordRange): AsyncGenerator<PlacedRecord> {
+  const file = await open(path, "r");
+  try {
+    yield* recordsOf(file, range);
+  } finally {
+    await file.close();
+  }
+}
+
+/**
+ * What a segment file has: from its footer, or from all its records where it was never finished. A
+ * file that is no segment has nothing.
+ * @throws Error of the file system.
+ */
+export async function readIndex(path: string): Promise<SegmentIndex> {
+  const file = await open(path, "r");
+  try {
+    return (await indexInFooter(file)) ?? (await indexOfRecords(file));
+  } finally {
+    await file.close();
+  }
+}
+
+async function indexInFooter(file: FileHandle): Promise<SegmentIndex | undefined> {
+  const { size } = await file.stat();
+  const trailer = await readAt(file, size - TRAILER_BYTES, TRAILER_BYTES);
+  if (trailer === undefined || !trailer.subarray(8).equals(TRAILER_MAGIC)) return undefined;
+  const at = trailer.readDoubleLE(0);
+  if (!Number.isSafeInteger(at) || at < 0) return undefined;
+  const bytes = await readAt(file, at, size - TRAILER_BYTES - at);
+  const record = bytes && decodeRecord(bytes, 0);
+  const index = record?.kind === "index" ? SegmentIndex.parse(record.json) : undefined;
+  return index?.endsAt === at ? index : undefined;
+}
+
+async function indexOfRecords(file: FileHandle): Promise<SegmentIndex> {
+  const index = new SegmentIndex(SEGMENT_MAGIC.length);
+  const magic = await readAt(file, 0, SEGMENT_MAGIC.length);
+  if (magic === undefined || !magic.equals(SEGMENT_MAGIC)) return index;
+  for await (const { record, position, endsAt } of recordsOf(file, { from: SEGMENT_MAGIC.length })) {
+    if (record.kind === "index") break;
+    index.add(record.kind === "data" ? { ...record, length: record.data.length } : record, position, endsAt);
+  }
+  return index;
+}
+
+async function* recordsOf(file: FileHandle, { from, to }: RecordRange): AsyncGenerator<PlacedRecord> {
+  // One look at the size: what is appended meanwhile may not be whole yet.
+  const end = Math.min(to ?? Infinity, (await file.stat()).size);
+  for (let position = from; position < end;) {
+    const bytes = await readAt(file, position, Math.min(READ_BYTES, end - position));
+    if (bytes === undefined) return;
+    let at = 0;
+    for (;;) {
+      const length = recordBytes(bytes, at);
+      if (length === undefined || at + length > bytes.length) break;
+      const record = decodeRecord(bytes, at);
+      if (record === undefined) return;
+      yield { record, position: position + at, endsAt: position + at + length };
+      at += length;
+    }
+    if (at === 0) {
+      const placed = await readLarge(file, position, end);
+      if (placed === undefined) return;
+      yield placed;
+      at = placed.endsAt - position;
+    }
+    position += at;
+  }
+}
+
+/** A record that is larger than what is read at a time. */
+async function readLarge(file: FileHandle, position: number, end: number): Promise<PlacedRecord | undefined> {
+  const head = await readAt(file, position, RECORD_HEAD_BYTES);
+  const length = head && recordBytes(head, 0);
+  // A length that leads out of the file is that of a torn record, and may be any number.
+  if (length === undefined || position + length > end) return undefined;
+  const bytes = await readAt(file, position, length);
+  const record = bytes && decodeRecord(bytes, 0);
+  return record && { record, position, endsAt: position + length };
+}
+
+/** Exactly these bytes; undefined where the file does not have them. */
+async function readAt(file: FileHandle, position: number, length: number): Promise<Buffer | undefined> {
+  if (position < 0 || length <= 0) return undefined;
+  const bytes = Buffer.allocUnsafe(length);
+  let filled = 0;
+  while (filled < length) {
+    const { bytesRead } = await file.read(bytes, filled, length - filled, position + filled);
+    if (bytesRead === 0) return undefined;
+    filled += bytesRead;
+  }
+  return bytes;
+}

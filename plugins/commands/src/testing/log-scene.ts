@@ -1,0 +1,107 @@
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { TestContext } from "node:test";
+import { type Clock, type Logger, systemClock } from "@coppice/core";
+import { Registry } from "prom-client";
+import { CommandsConfig } from "../commands-config.js";
+import type { CommandEnd, LoggedPiece, OutputPiece } from "../commands.js";
+import { newCommandId } from "../command-id.js";
+import type { CommandTape } from "../output-log/command-tape.js";
+import { type LogFiles, diskFiles } from "../output-log/log-files.js";
+import { LogMetrics } from "../output-log/log-metrics.js";
+import { OutputLogs } from "../output-log/output-logs.js";
+
+export const ENDED_WELL: CommandEnd = { exit: { code: 0 }, outcome: "ok", endedAtMs: 1000 };
+
+/** A command that a test speaks for. */
+export class TapedCommand {
+  readonly id: string;
+  readonly tape: CommandTape;
+  readonly #written: Buffer[] = [];
+  #bytes = 0;
+
+  constructor(id: string, tape: CommandTape) {
+    this.id = id;
+    this.tape = tape;
+  }
+
+  /** Everything it wrote. */
+  get written(): Buffer {
+    return Buffer.concat(this.#written);
+  }
+
+  write(data: string | Buffer, stream: OutputPiece["stream"] = "stdout"): void {
+    const bytes = Buffer.from(data);
+    this.tape.append({ stream, data: bytes, offset: this.#bytes });
+    this.#written.push(bytes);
+    this.#bytes += bytes.length;
+  }
+
+  /** Writes as a command does: waits where the log has no room. */
+  async writeAll(pieces: Iterable<string | Buffer>): Promise<void> {
+    for (const piece of pieces) {
+      this.write(piece);
+      await this.tape.room();
+    }
+  }
+
+  end(end = ENDED_WELL): void {
+    this.tape.end(end);
+  }
+}
+
+export interface LogSceneOptions {
+  readonly directory: string;
+  readonly settings?: Readonly<Record<string, unknown>>;
+  readonly files?: LogFiles;
+  readonly clock?: Clock;
+}
+
+/** The logs of a server that commands are taped into without a process. */
+export async function openLogs(options: LogSceneOptions) {
+  const registry = new Registry();
+  const logs: OutputLogs = new OutputLogs({
+    config: CommandsConfig.parse({ log: options.settings ?? {} }).log,
+    files: options.files ?? diskFiles,
+    clock: options.clock ?? systemClock,
+    log: { info() {}, warn() {}, error() {} } as unknown as Logger,
+    metrics: new LogMetrics(registry, () => logs.bytes),
+  });
+  await logs.open(() => options.directory);
+  let pid = 100;
+  return {
+    logs,
+    begin(sandboxId = "sandbox1", tag?: string): TapedCommand {
+      const id = newCommandId(Date.now());
+      const heading = { id, pid: pid++, path: "/bin/true", tag, startedAtMs: Date.now() };
+      const tape = logs.begin(sandboxId, heading);
+      if (tape === undefined) throw new Error("nothing is recorded");
+      return new TapedCommand(id, tape);
+    },
+    async metric(name: string): Promise<number> {
+      const metric = await registry.getSingleMetric(`coppice_commands_log_${name}`)?.get();
+      return metric?.values[0]?.value ?? NaN;
+    },
+  };
+}
+
+export async function temporaryDirectory(context: TestContext): Promise<string> {
+  const directory = await mkdtemp(join(tmpdir(), "coppice-log-"));
+  context.after(() => rm(directory, { recursive: true, force: true }));
+  return directory;
+}
+
+/** The bytes of pieces that follow one another. @throws Error where there is a gap or an overlap. */
+export async function joined(pieces: AsyncIterable<LoggedPiece> | Iterable<LoggedPiece>): Promise<Buffer> {
+  const data: Buffer[] = [];
+  let next: number | undefined;
+  for await (const piece of pieces) {
+    if (next !== undefined && piece.offset !== next) {
+      throw new Error(`a piece at ${piece.offset} follows what ended at ${next}`);
+    }
+    data.push(Buffer.from(piece.data));
+    next = piece.offset + piece.data.length;
+  }
+  return Buffer.concat(data);
+}
