@@ -1,0 +1,55 @@
+import assert from "node:assert/strict";
+import { mkdtemp, readdir, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, beforeEach, describe, test } from "node:test";
+import { BootError } from "@coppice/core";
+import { startTestServer } from "@coppice/core/testing";
+import linuxNamespaces from "./index.js";
+import { reasonToSkip } from "./testing/test-backend.js";
+import { runScript } from "./testing/test-sandbox.js";
+
+void describe("a server with linux-namespaces", { skip: reasonToSkip() ?? false, concurrency: 1 }, () => {
+  let directory: string;
+
+  beforeEach(async () => {
+    directory = await mkdtemp(join(tmpdir(), "coppice-plugin-"));
+  });
+  afterEach(async () => {
+    await rm(directory, { recursive: true });
+  });
+
+  void test("makes isolated sandboxes and leaves none when it stops", async () => {
+    const server = await startTestServer({ plugins: [[linuxNamespaces, { directory }]] });
+    const create = { template: "base", timeoutMs: undefined, secure: false };
+    const { record, runtime } = await server.sandboxes.create(create);
+    const { output } = await runScript(runtime, "hostname; id -un; pwd; ls -A ~");
+    assert.equal(output, `${record.id}\nuser\n/home/user\n`);
+    await server.stop();
+    assert.deepEqual(await readdir(join(directory, "sandboxes")), []);
+  });
+
+  void test("refuses a template that it does not have, or whose Python it does not find", async () => {
+    const settings = { directory, python: "/no/such/python" };
+    await using server = await startTestServer({ plugins: [[linuxNamespaces, settings]] });
+    const create = { template: "code-interpreter-v1", timeoutMs: undefined, secure: false };
+    await assert.rejects(server.sandboxes.create(create), /code-interpreter-v1.*\/no\/such\/python/);
+    assert.deepEqual(await readdir(join(directory, "sandboxes")), []);
+  });
+
+  void test("says all that is wrong with its host and its settings at once", async () => {
+    const agent = process.env["COPPICE_AGENT"];
+    process.env["COPPICE_AGENT"] = "none";
+    try {
+      const settings = { directory: join(directory, "with space") };
+      await assert.rejects(startTestServer({ plugins: [[linuxNamespaces, settings]] }), (error) => {
+        assert.ok(error instanceof BootError, String(error));
+        assert.match(error.message, /the agent has not been built.*must not contain spaces/s);
+        return true;
+      });
+    } finally {
+      if (agent === undefined) delete process.env["COPPICE_AGENT"];
+      else process.env["COPPICE_AGENT"] = agent;
+    }
+  });
+});
