@@ -290,6 +290,10 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       const keepsLayersInMemory = await this.#mustKeepLayersInMemory(launcher);
       const controllers = Object.fromEntries(groups.found);
       this.#log.info({ controllers, keepsLayersInMemory }, "linux-namespaces is ready");
+      const missing = (["memory", "cpu", "pids", "freezer"] as const).filter((name) => !groups.has(name));
+      if (missing.length > 0) {
+        this.#log.warn({ missing }, "sandboxes are not limited by controllers that this host does not have");
+      }
       return { launcher, groups, templates, agent, egress, keepsLayersInMemory };
     } catch (error) {
       await launcher.close();
