@@ -345,8 +345,13 @@ static bool has_output(const struct process *process) {
   return process->output.fd >= 0 || process->error_output.fd >= 0;
 }
 
-/** Only what is in the pipes already counts. */
-static bool is_draining(const struct process *process) { return process->was_killed && process->has_exited; }
+/**
+ * Only what is in the pipes already counts. A terminal is hung up when its program ends: whoever still has it
+ * can write nothing more, but keeps it from ending.
+ */
+static bool is_draining(const struct process *process) {
+  return process->has_exited && (process->was_killed || process->has_terminal);
+}
 
 static void end_output(struct process *process) {
   source_close(&process->output);

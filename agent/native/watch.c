@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent.h"
@@ -291,10 +292,23 @@ static void directory_came(struct watcher *watcher, char path[PATH_MAX], uint32_
   if (error != 0 && error != ENOENT) watcher->is_broken = true;
 }
 
+/** Linux tells of the modes and owners of files that have no name yet, as `#` and a number. */
+static bool is_unnamed(const struct watched *watched, const struct change *change) {
+  const char *name = change->name;
+  if (change->kind != CHANGE_MODE || name[0] != '#' || name[1] == 0) return false;
+  if (strspn(name + 1, "0123456789") != strlen(name + 1)) return false;
+  int directory = open_below(watched->watcher->root, watched->path);
+  if (directory < 0) return false;
+  struct stat status;
+  bool is_there = fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW) == 0;
+  close(directory);
+  return !is_there;
+}
+
 static void apply(struct watched *watched, const struct change *change) {
   struct watcher *watcher = watched->watcher;
   char path[PATH_MAX];
-  if (change->name[0] == 0) return;
+  if (change->name[0] == 0 || is_unnamed(watched, change)) return;
   bool is_told = take_fresh(watched, change->name) && change->kind == CHANGE_CREATE;
   if (!is_told) tell(watcher, change->kind, watched->path, change->name);
   if (is_told || !change->is_directory || !watcher->is_recursive) return;
