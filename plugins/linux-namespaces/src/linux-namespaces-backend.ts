@@ -80,9 +80,10 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     const paths = sandboxPaths(join(this.#directory, "sandboxes", spec.id));
     const limits = this.#limitsOf(spec);
     await mkdir(paths.directory, { mode: 0o700 });
-    const network = spec.allowInternetAccess ? opened.egress?.take() : undefined;
+    let network: number | undefined;
     let group: ControlGroup | undefined;
     try {
+      network = spec.allowInternetAccess ? opened.egress?.take() : undefined;
       group = await opened.groups.create(spec.id, limits);
       const facts: SandboxFacts = {
         id: spec.id,
@@ -106,7 +107,11 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       signal.throwIfAborted();
       return sandbox;
     } catch (error) {
-      await this.#clear(opened, { paths, group, network });
+      this.#alive.delete(spec.id);
+      await this.#clear(opened, { paths, group, network }).catch((failure: unknown) => {
+        // The next start tries again.
+        this.#log.warn({ sandbox: spec.id, err: failure }, "a sandbox that failed was not cleared away");
+      });
       throw error;
     }
   }
@@ -114,17 +119,12 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   async recover(): Promise<readonly Sandbox[]> {
     const opened = await this.#open();
     const parent = join(this.#directory, "sandboxes");
-    const recovered: Sandbox[] = [];
-    for (const id of await readdir(parent)) {
-      if (this.#alive.has(id)) continue;
-      const paths = sandboxPaths(join(parent, id));
-      const sandbox = await this.#adopt(opened, paths);
-      if (sandbox !== undefined) recovered.push(sandbox);
-    }
+    const ids = (await readdir(parent)).filter((id) => !this.#alive.has(id));
+    const adopted = await Promise.all(ids.map((id) => this.#adopt(opened, sandboxPaths(join(parent, id)))));
     await opened.groups.removeOthers(new Set(this.#alive.keys()));
     await opened.egress?.removeOthers();
     await opened.templates.removeUnused(await this.#lowersInUse());
-    return recovered;
+    return adopted.filter((sandbox) => sandbox !== undefined);
   }
 
   /** Leaves sandboxes that are still alive to the next server, and gives back the rest. */

@@ -90,6 +90,19 @@ void describe("after a server was killed", { skip: reasonToSkip() ?? false, conc
     await again.destroy();
   });
 
+  void test("a provision that was aborted at any moment leaves nothing, also not in the memory of the server", async () => {
+    await using opened = await openTestBackend();
+    await opened.backend.check();
+    for (let delayMs = 0; delayMs < 16; delayMs++) {
+      const id = `aborted${delayMs}`;
+      const spec = { id, template: "base", limits: {}, allowInternetAccess: false };
+      const made = await opened.backend.provision(spec, AbortSignal.timeout(delayMs)).catch(() => undefined);
+      await made?.destroy();
+      assert.equal(opened.backend.aliveCount, 0);
+      assert.deepEqual(await opened.leaks(), []);
+    }
+  });
+
   void test("a second server does not touch the directory of one that runs", async () => {
     await using opened = await openTestBackend();
     const sandbox = await makeSandbox(opened.backend);
