@@ -17,6 +17,7 @@ export type { Program, ScriptedProcess } from "./testing/memory-process.js";
 export { runConformance, type ConformOptions } from "./testing/conform.js";
 export {
   CaseSkipped,
+  type Ability,
   type ConformanceCase,
   type ConformanceGroup,
   type ConformanceSubject,

@@ -1,14 +1,37 @@
-import type { SandboxBackend, SandboxSpec } from "../../sandbox/backend.js";
+import type { Limits, SandboxBackend, SandboxSpec } from "../../sandbox/backend.js";
 import type { ConformanceContext } from "./conformance-context.js";
 
 /** What a case is about. */
-export type ConformanceGroup = "provision" | "process" | "files" | "network" | "facets" | "isolation";
+export type ConformanceGroup =
+  | "provision"
+  | "process"
+  | "terminal"
+  | "files"
+  | "network"
+  | "facets"
+  | "isolation";
 
 /** Optional parts of a Sandbox. */
 export type Facet = "pausing" | "snapshots" | "resizing";
 
+/**
+ * What sandboxes of one backend can do and those of another cannot, without a part of its own:
+ * `terminals` commands get the terminal that they ask for; `watching` files can be watched; `metadata` files
+ * keep it; `accounts` the users of a sandbox are different accounts.
+ */
+export type Ability = "terminals" | "watching" | "metadata" | "accounts";
+
 /** What a backend has to be, or its sandboxes have to have, for a case to mean something. */
-export type Need = "isolation" | Facet;
+export type Need =
+  | "isolation"
+  | Facet
+  | Ability
+  /** A program on the PATH inside. */
+  | { readonly program: string }
+  /** A limit that is enforced on this host. */
+  | { readonly limit: keyof Limits }
+  /** The subject says where the files of sandboxes are kept. */
+  | "stateDirectory";
 
 /** One promise of every backend: plain data, so that node:test and the command line run the same. */
 export interface ConformanceCase {
@@ -28,6 +51,12 @@ export interface ConformanceSubject extends AsyncDisposable {
   readonly specification?: Partial<Omit<SandboxSpec, "id">>;
   /** The facets that its sandboxes are meant to have; not compared when absent. */
   readonly facets?: readonly Facet[];
+  /** The abilities that its sandboxes are meant to have; not compared when absent. */
+  readonly abilities?: readonly Ability[];
+  /** The limits that are enforced on this host; `processes` and `memoryMiB` when absent. */
+  readonly limits?: readonly (keyof Limits)[];
+  /** Absolute path of the directory on this host below which the files of sandboxes are kept. */
+  readonly stateDirectory?: string;
   /**
    * What of any sandbox is still there, in words: datasets, directories, addresses. Asked after each
    * case, when no sandbox is alive. The kit itself looks for processes, mounts and descriptors.

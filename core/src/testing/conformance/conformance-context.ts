@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
-import { randomBytes } from "node:crypto";
-import { mkdtemp, readFile, readdir, rm, writeFile } from "node:fs/promises";
+import { randomBytes, randomInt } from "node:crypto";
+import { mkdtemp, readFile, readdir, rm, stat, utimes, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -8,7 +8,7 @@ import { type ErrorCode, SandboxError } from "../../kernel/errors.js";
 import type { Sandbox, SandboxBackend, SandboxSpec, User } from "../../sandbox/backend.js";
 import type { FileInfo } from "../../sandbox/files.js";
 import type { Command, Exit, Process } from "../../sandbox/process.js";
-import { CaseSkipped, type ConformanceSubject } from "./conformance-case.js";
+import type { ConformanceSubject } from "./conformance-case.js";
 
 const PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const POLL_MS = 20;
@@ -26,7 +26,10 @@ export interface Canary {
   readonly directory: string;
   /** A file in it. */
   readonly file: string;
+  /** What the file holds. */
   readonly secret: string;
+  /** When the file was last changed: by which it is known wherever it is told of. */
+  readonly modifiedAtMs: number;
   /** @throws AssertionError when anything in the directory changed. */
   verify(): Promise<void>;
 }
@@ -79,13 +82,17 @@ export class ConformanceContext {
     return this.#opened.user;
   }
 
-  /** Makes another sandbox, which ends with the case. */
-  async provision(signal: AbortSignal = new AbortController().signal): Promise<Sandbox> {
+  /** Makes another sandbox, which ends with the case. `changes` are what is to be different about it. */
+  async provision(
+    changes: Partial<Omit<SandboxSpec, "id">> = {},
+    signal: AbortSignal = new AbortController().signal,
+  ): Promise<Sandbox> {
     const spec: SandboxSpec = {
       template: "base",
       limits: {},
       allowInternetAccess: true,
       ...this.subject.specification,
+      ...changes,
       id: `conform${randomBytes(8).toString("hex")}`,
     };
     this.ids.push(spec.id);
@@ -204,29 +211,26 @@ export class ConformanceContext {
     return exit.code === 0;
   }
 
-  /** Skips the case where the sandbox lacks a program. */
-  async requireProgram(name: string): Promise<void> {
-    const { exit } = await this.shell('command -v "$1"', { args: [name] });
-    if (exit.code !== 0) throw new CaseSkipped(`the sandbox has no ${name}`);
-  }
-
-  async canary(): Promise<Canary> {
-    const directory = await mkdtemp(join(tmpdir(), "coppice-canary-"));
+  /** Makes a directory on the host with one file, `secret.txt`, which go with the case. */
+  async canary(parent = tmpdir()): Promise<Canary> {
+    const directory = await mkdtemp(join(parent, "coppice-canary-"));
     this.#canaries.push(directory);
     const file = join(directory, "secret.txt");
     const secret = randomBytes(16).toString("hex");
     await writeFile(file, secret);
+    const modifiedAtMs = 1_000 * randomInt(100_000_000, 900_000_000);
+    await utimes(file, modifiedAtMs / 1_000, modifiedAtMs / 1_000);
     return {
       directory,
       file,
       secret,
+      modifiedAtMs,
       async verify() {
-        assert.deepEqual(
-          await readdir(directory),
-          ["secret.txt"],
-          "the sandbox changed a directory of the host",
-        );
-        assert.equal(await readFile(file, "utf8"), secret, "the sandbox changed a file of the host");
+        const names = await readdir(directory);
+        assert.deepEqual(names, ["secret.txt"], "the sandbox changed a directory of the host");
+        const found = await readFile(file, "utf8");
+        assert.equal(found, secret, "the sandbox changed a file of the host");
+        assert.equal((await stat(file)).mtimeMs, modifiedAtMs, "the sandbox wrote a file of the host");
       },
     };
   }

@@ -1,6 +1,10 @@
 import assert from "node:assert/strict";
 import { setTimeout as sleep } from "node:timers/promises";
+import type { Sandbox } from "../../sandbox/backend.js";
 import type { ConformanceCase, Facet } from "./conformance-case.js";
+import type { ConformanceContext } from "./conformance-context.js";
+import { findAbilities } from "./needs.js";
+import { OutputReader } from "./output-reader.js";
 
 const METHODS: Readonly<Record<Facet, readonly string[]>> = {
   pausing: ["pause", "resume"],
@@ -34,26 +38,103 @@ export const facetCases: readonly ConformanceCase[] = [
     },
   },
   {
+    name: "its abilities are those that it is said to have",
+    group: "facets",
+    async run(context) {
+      const { abilities } = context.subject;
+      if (abilities === undefined) return;
+      assert.deepEqual((await findAbilities(context)).toSorted(), abilities.toSorted());
+    },
+  },
+  {
     name: "a paused sandbox stands still and goes on where it was",
     group: "facets",
     needs: ["pausing"],
     async run(context) {
       const { sandbox } = context;
-      const ticking = await context.start("i=0; while :; do i=$((i + 1)); echo $i; sleep 0.02; done");
-      let ticks = 0;
-      const reading = (async () => {
-        for await (const _ of ticking.output) ticks++;
-      })();
-      await context.until("it ticks", () => ticks > 2);
-      await sandbox.pausing?.pause();
+      const other = await context.provision();
+      const ticking = await startTicking(context, sandbox);
+      const bystander = await startTicking(context, other);
+      for (let round = 0; round < 3; round++) {
+        await ticking.until(ticking.ticks + 2);
+        await pausingOf(sandbox).pause();
+        // What it wrote before may still be on its way.
+        await sleep(200);
+        const before = ticking.ticks;
+        const elsewhere = bystander.ticks;
+        await sleep(300);
+        assert.equal(ticking.ticks, before, "it ticks while it is paused");
+        assert.ok(bystander.ticks > elsewhere, "another sandbox was paused, too");
+        await pausingOf(sandbox).resume();
+        await ticking.until(before + 1);
+        assert.ok(ticking.isGapless, "it did not go on where it was");
+      }
+      await ticking.kill();
+      await bystander.kill();
+    },
+  },
+  {
+    name: "pausing and resuming can be repeated",
+    group: "facets",
+    needs: ["pausing"],
+    async run(context) {
+      const { sandbox } = context;
+      const pausing = pausingOf(sandbox);
+      await pausing.resume();
+      await pausing.pause();
+      await pausing.pause();
+      await Promise.all([pausing.resume(), pausing.resume()]);
+      assert.equal(await context.succeed("echo awake"), "awake\n");
+      for (let round = 0; round < 20; round++) {
+        await pausing.pause();
+        await pausing.resume();
+      }
+      assert.equal(await context.succeed("echo awake"), "awake\n");
+    },
+  },
+  {
+    name: "what is asked of a paused sandbox is done after it resumed, or refused",
+    group: "facets",
+    needs: ["pausing"],
+    async run(context) {
+      const { sandbox } = context;
+      await context.write(context.home("before"), "x");
+      await pausingOf(sandbox).pause();
+      const asked = [
+        context.shell("echo started"),
+        context.write(context.home("written"), "x"),
+        context.read(context.home("before")),
+        sandbox.dial(1, new AbortController().signal),
+        sandbox.stats(),
+      ];
+      const settled = Promise.allSettled(asked);
       await sleep(200);
-      const before = ticks;
-      await sleep(300);
-      assert.equal(ticks, before, "it ticks while it is paused");
-      await sandbox.pausing?.resume();
-      await context.until("it ticks again", () => ticks > before);
-      await ticking.kill("SIGKILL");
-      await reading;
+      await pausingOf(sandbox).resume();
+      await context.within(5_000, "what was asked is answered", settled);
+      assert.equal(await context.succeed("echo awake"), "awake\n");
+    },
+  },
+  {
+    name: "a connection outlives a pause",
+    group: "facets",
+    needs: ["pausing", { program: "python3" }],
+    async run(context) {
+      const script =
+        "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); c, _ = s.accept()\nwhile data := c.recv(100): c.sendall(data.upper())";
+      const reader = new OutputReader(await context.startProgram("python3", ["-c", script]));
+      const [port] = await reader.sees(/^\d+(?=\n)/);
+      const stream = await context.sandbox.dial(Number(port), new AbortController().signal);
+      let answer = "";
+      stream.on("data", (data: Buffer) => (answer += data.toString()));
+      stream.write("one ");
+      await context.until("it answers", () => answer === "ONE ");
+      await pausingOf(context.sandbox).pause();
+      stream.write("two");
+      await sleep(200);
+      assert.equal(answer, "ONE ");
+      await pausingOf(context.sandbox).resume();
+      await context.until("it answers again", () => answer === "ONE TWO");
+      stream.destroy();
     },
   },
   {
@@ -61,9 +142,107 @@ export const facetCases: readonly ConformanceCase[] = [
     group: "facets",
     needs: ["pausing"],
     async run(context) {
-      await context.start("sleep 300");
-      await context.sandbox.pausing?.pause();
-      await context.sandbox.destroy();
+      const running = await context.start("while :; do echo x; done");
+      await pausingOf(context.sandbox).pause();
+      await context.within(5_000, "it is destroyed", context.sandbox.destroy());
+      assert.deepEqual(await context.within(2_000, "the exit is known", running.exit), { signal: "SIGKILL" });
+      const codes = ["unavailable", "not_found", "failed_precondition"] as const;
+      await context.refuses(() => pausingOf(context.sandbox).resume(), codes);
+    },
+  },
+  {
+    name: "a sandbox can be destroyed while it is being paused",
+    group: "facets",
+    needs: ["pausing"],
+    async run(context) {
+      const sandboxes = [context.sandbox, await context.provision(), await context.provision()];
+      for (const [index, sandbox] of sandboxes.entries()) {
+        await context.start("sleep 300", { in: sandbox });
+        const pausing = pausingOf(sandbox).pause();
+        await sleep(index);
+        await context.within(5_000, "it is destroyed", Promise.allSettled([pausing, sandbox.destroy()]));
+        await sandbox.destroy();
+      }
+    },
+  },
+  {
+    name: "a snapshot is taken of a sandbox that goes on, under an id of its own, and removed",
+    group: "facets",
+    needs: ["snapshots"],
+    async run(context) {
+      const { sandbox } = context;
+      const { snapshots } = sandbox;
+      assert.ok(snapshots);
+      const ticking = await startTicking(context, sandbox);
+      await context.write(context.home("file"), "before");
+      const ids = [await snapshots.take("first"), await snapshots.take("second")];
+      assert.ok(ids.every((id) => typeof id === "string" && id !== ""));
+      assert.equal(new Set(ids).size, 2, "two snapshots have one id");
+      await context.write(context.home("file"), "after");
+      await ticking.until(ticking.ticks + 2);
+      assert.ok(ticking.isGapless, "the sandbox did not go on");
+      for (const id of ids) await snapshots.remove(id);
+      await context.refuses(snapshots.remove("no-such-snapshot"), ["not_found", "invalid_argument"]);
+      assert.equal((await context.read(context.home("file"))).toString(), "after");
+      await ticking.kill();
+    },
+  },
+  {
+    name: "a resized sandbox has its new limits at once, and can be resized back",
+    group: "facets",
+    needs: ["resizing"],
+    async run(context) {
+      const sandbox = await context.provision({ limits: { memoryMiB: 256, cpuCount: 1 } });
+      const { resizing } = sandbox;
+      assert.ok(resizing);
+      const ticking = await startTicking(context, sandbox);
+      for (const [memoryMiB, cpuCount] of [
+        [512, 2],
+        [256, 1],
+      ] as const) {
+        await resizing.resize({ memoryMiB, cpuCount });
+        const stats = await sandbox.stats();
+        assert.equal(stats.memoryTotalBytes, memoryMiB * 2 ** 20);
+        assert.equal(stats.cpuCount, cpuCount);
+      }
+      await ticking.until(ticking.ticks + 2);
+      assert.ok(ticking.isGapless, "the sandbox did not go on");
+      await ticking.kill();
     },
   },
 ];
+
+function pausingOf(sandbox: Sandbox): NonNullable<Sandbox["pausing"]> {
+  const { pausing } = sandbox;
+  assert.ok(pausing, "the sandbox has no pausing");
+  return pausing;
+}
+
+interface Ticking {
+  readonly ticks: number;
+  /** Whether it counted on from where it was, always. */
+  readonly isGapless: boolean;
+  until(ticks: number): Promise<void>;
+  kill(): Promise<void>;
+}
+
+/** A process that counts aloud. */
+async function startTicking(context: ConformanceContext, sandbox: Sandbox): Promise<Ticking> {
+  const script = "i=0; while :; do i=$((i + 1)); echo $i; sleep 0.02; done";
+  const started = await context.start(script, { in: sandbox });
+  const reader = new OutputReader(started);
+  const lines = (): string[] => reader.text.split("\n").slice(0, -1);
+  return {
+    get ticks() {
+      return lines().length;
+    },
+    get isGapless() {
+      return lines().every((line, index) => line === String(index + 1));
+    },
+    until: (ticks) => context.until("it ticks", () => lines().length >= ticks),
+    async kill() {
+      await started.kill("SIGKILL");
+      await reader.ended;
+    },
+  };
+}

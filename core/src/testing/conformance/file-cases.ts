@@ -3,24 +3,11 @@ import { randomBytes } from "node:crypto";
 import type { FileInfo } from "../../sandbox/files.js";
 import type { ConformanceCase } from "./conformance-case.js";
 import { type Canary, chunked, type ConformanceContext } from "./conformance-context.js";
+import { attackByLinkSwaps } from "./link-swap-attack.js";
 
 const MEBIBYTE = 2 ** 20;
 
 const SWAP_MS = 1_500;
-/** Puts a directory and a link in each other's place as fast as it can. */
-const SWAP_PROGRAM = `
-import itertools, os
-for number in itertools.count():
-    name = ("real", "link")[number % 2]
-    try:
-        os.rename(name, "door")
-        os.rename("door", name)
-    except OSError:
-        os.rename("door", f"made-by-a-write-{number}")
-`;
-const SWAP_SCRIPT = `
-command -v python3 > /dev/null && exec python3 -c "$1"
-while :; do mv real door; mv door real; mv link door; mv door link; done`;
 
 /** Files, and how no path of a sandbox leads out of it. */
 export const fileCases: readonly ConformanceCase[] = [
@@ -427,34 +414,101 @@ export const fileCases: readonly ConformanceCase[] = [
   {
     name: "a directory that is swapped for a link under way never leads out",
     group: "files",
+    run: (context) => attackByLinkSwaps(context, SWAP_MS),
+  },
+  {
+    name: "a file that is being read stays what it is, although another takes its name",
+    group: "files",
     async run(context) {
-      const canary = await context.canary();
-      await context.succeed('mkdir real; echo inside > real/secret.txt; ln -s "$1" link', {
-        args: [canary.directory],
-      });
-      const swapping = await context.start(SWAP_SCRIPT, { args: [SWAP_PROGRAM], input: "none" });
       const { files } = context.sandbox;
-      const path = context.home("door/secret.txt");
-      const endMs = performance.now() + SWAP_MS;
-      while (performance.now() < endMs) {
-        const reads = Array.from({ length: 16 }, () => context.read(path).catch(() => Buffer.alloc(0)));
-        for (const found of await Promise.all(reads)) {
-          assert.ok(!found.includes(canary.secret), "read a file of the host");
+      const old = randomBytes(2 * MEBIBYTE);
+      await context.write(context.home("file"), old);
+      await context.write(context.home("other"), "new");
+      await using file = await files.read(context.home("file"));
+      const content = file.content()[Symbol.asyncIterator]();
+      const first = (await content.next()).value ?? new Uint8Array();
+      await files.move(context.home("other"), context.home("file"));
+      const rest = await Array.fromAsync({ [Symbol.asyncIterator]: () => content });
+      assert.ok(Buffer.concat([first, ...rest]).equals(old), "the bytes differ");
+      assert.equal((await context.read(context.home("file"))).toString(), "new");
+    },
+  },
+  {
+    name: "a file may be larger than four gigabytes",
+    group: "files",
+    needs: [{ program: "truncate" }],
+    async run(context) {
+      const sizeBytes = 5_000_000_000;
+      await context.succeed('truncate -s "$1" huge && printf end >> huge', { args: [String(sizeBytes)] });
+      await using file = await context.sandbox.files.read(context.home("huge"));
+      assert.equal(file.info.sizeBytes, sizeBytes + 3);
+      const pieces = await Array.fromAsync(file.content({ offset: sizeBytes - 2 }));
+      assert.equal(Buffer.concat(pieces).toString(), "\0\0end");
+    },
+  },
+  {
+    name: "a directory of two thousand entries is listed whole, and a listing can be left",
+    group: "files",
+    async run(context) {
+      await context.succeed(
+        "mkdir full; cd full; i=1000; while [ $i -lt 3000 ]; do : > $i; i=$((i + 1)); done",
+      );
+      const names = (await context.list(context.home("full"))).map((entry) => entry.name);
+      assert.deepEqual(
+        names,
+        Array.from({ length: 2_000 }, (_, index) => String(1_000 + index)),
+      );
+      for (let round = 0; round < 20; round++) {
+        for await (const entry of context.sandbox.files.list(context.home("full"), 1)) {
+          assert.equal(entry.name, "1000");
+          break;
         }
-        await Promise.allSettled([
-          context.write(context.home("door/new.txt"), "inside"),
-          context.write(context.home("door/large.txt"), Buffer.alloc(600_000)),
-          files.makeDir(context.home("door/made")),
-          files.move(context.home("door/made"), context.home("door/moved")),
-        ]);
-        await Promise.allSettled([
-          files.remove(context.home("door/moved")),
-          files.remove(path),
-          context.write(path, "inside"),
-        ]);
       }
-      await swapping.kill("SIGKILL", "group");
-      await canary.verify();
+    },
+  },
+  {
+    name: "a hundred files are written, told of and read at the same time",
+    group: "files",
+    async run(context) {
+      const names = Array.from({ length: 100 }, (_, index) => `many/${index % 10}/${index}`);
+      await Promise.all(names.map((name) => context.write(context.home(name), name.repeat(100))));
+      const found = await Promise.all(
+        names.map(async (name) => [
+          (await context.sandbox.files.stat(context.home(name))).sizeBytes,
+          (await context.read(context.home(name))).toString(),
+        ]),
+      );
+      assert.deepEqual(
+        found,
+        names.map((name) => [name.length * 100, name.repeat(100)]),
+      );
+    },
+  },
+  {
+    name: "a tree of three hundred levels is removed, and a path that is too long is refused",
+    group: "files",
+    async run(context) {
+      await context.succeed("i=0; while [ $i -lt 150 ]; do mkdir -p d/d/x && cd d/d && i=$((i + 1)); done");
+      await context.sandbox.files.remove(context.home("d"));
+      await context.refuses(context.sandbox.files.stat(context.home("d")), "not_found");
+      const long = context.home("d/".repeat(5_000));
+      await context.refuses(context.sandbox.files.stat(long), "invalid_argument");
+      await context.refuses(context.write(`${long}x`, ""), "invalid_argument");
+    },
+  },
+  {
+    name: "a full disk refuses what does not fit, leaves the old file and takes what fits",
+    group: "files",
+    needs: [{ limit: "diskMiB" }],
+    async run(context) {
+      const { files } = await context.provision({ limits: { diskMiB: 64 } });
+      const path = context.home("file");
+      await files.write(path, chunked(Buffer.from("as it was")));
+      await context.refuses(files.write(path, chunked(Buffer.alloc(96 * MEBIBYTE))), "resource_exhausted");
+      await using file = await files.read(path);
+      const pieces = await Array.fromAsync(file.content());
+      assert.equal(Buffer.concat(pieces).toString(), "as it was");
+      await files.write(path, chunked(Buffer.alloc(MEBIBYTE)));
     },
   },
 ];

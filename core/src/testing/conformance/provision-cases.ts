@@ -48,7 +48,7 @@ export const provisionCases: readonly ConformanceCase[] = [
     name: "an aborted provision rejects and leaves nothing",
     group: "provision",
     async run(context) {
-      await assert.rejects(context.provision(AbortSignal.abort(new Error("not wanted"))));
+      await assert.rejects(context.provision({}, AbortSignal.abort(new Error("not wanted"))));
     },
   },
   {
@@ -57,7 +57,7 @@ export const provisionCases: readonly ConformanceCase[] = [
     async run(context) {
       for (const delayMs of [0, 1, 3]) {
         const abort = new AbortController();
-        const making = context.provision(abort.signal);
+        const making = context.provision({}, abort.signal);
         setTimeout(() => abort.abort(new Error("not wanted")), delayMs);
         const [made] = await Promise.allSettled([making]);
         if (made.status === "fulfilled") await context.succeed("true", { in: made.value });

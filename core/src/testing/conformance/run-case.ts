@@ -4,10 +4,10 @@ import {
   type ConformanceCase,
   type ConformanceGroup,
   type ConformanceSubject,
-  type Need,
 } from "./conformance-case.js";
 import { ConformanceContext } from "./conformance-context.js";
 import { findLeaks, takeHostSnapshot } from "./host-snapshot.js";
+import { reasonUnmet } from "./needs.js";
 
 const CASE_TIMEOUT_MS = 30_000;
 
@@ -78,17 +78,8 @@ async function attempt(each: ConformanceCase, subject: ConformanceSubject): Prom
 async function runWithNeeds(each: ConformanceCase, context: ConformanceContext): Promise<void> {
   await context.open();
   for (const need of each.needs ?? []) {
-    if (!isMet(need, context)) throw new CaseSkipped(unmetReason(need));
+    const reason = await reasonUnmet(need, context);
+    if (reason !== undefined) throw new CaseSkipped(reason);
   }
   await each.run(context);
-}
-
-function isMet(need: Need, { backend, sandbox }: ConformanceContext): boolean {
-  return need === "isolation" ? backend.isolated : sandbox[need] !== undefined;
-}
-
-function unmetReason(need: Need): string {
-  return need === "isolation"
-    ? "the backend declares that it does not isolate"
-    : `its sandboxes have no ${need}`;
 }
