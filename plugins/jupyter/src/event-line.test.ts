@@ -11,6 +11,7 @@ const event = (type: string, content: string, date?: string): ExecutionEvent | u
     type,
     date,
     parentId: "0",
+    session: undefined,
     parentType: undefined,
     parentSession: undefined,
     header: Buffer.alloc(0),

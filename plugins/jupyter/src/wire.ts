@@ -23,6 +23,8 @@ export interface MessageParts {
 export interface KernelMessage extends MessageParts {
   readonly id: string;
   readonly type: string;
+  /** The kernel's own; another one after each start. */
+  readonly session: string | undefined;
   /** As the kernel wrote it; usually ISO 8601. */
   readonly date: string | undefined;
   /** Id of the request that it belongs to. */
@@ -86,6 +88,7 @@ export function decodeMessage(frames: readonly Buffer[], key: string): KernelMes
   return {
     id,
     type,
+    session: textIn(fields, "session"),
     date: textIn(fields, "date"),
     parentId: textIn(parent, "msg_id"),
     parentType: textIn(parent, "msg_type"),

@@ -1,0 +1,90 @@
+import { SandboxError, type Clock, type Logger, type UpgradeHandler } from "@coppice/core";
+import { WebSocketServer, type RawData, type WebSocket } from "ws";
+import { decodeFrame, FrameError, V1_PROTOCOL, type Framing } from "./client-frame.js";
+import type { ClientMetrics } from "./client-metrics.js";
+import { ClientSocket, CloseCode } from "./client-socket.js";
+import { kernelNamed } from "./jupyter-routes.js";
+import type { JupyterServerSettings } from "./jupyter-server-config.js";
+import type { KernelClients } from "./kernel-clients.js";
+import type { JupyterSandboxes } from "./sandbox-kernels.js";
+
+export interface ChannelsUpgradeOptions {
+  readonly sandboxes: JupyterSandboxes;
+  readonly settings: JupyterServerSettings;
+  readonly clock: Clock;
+  readonly metrics: ClientMetrics;
+}
+
+interface Served {
+  /** Undefined for a client that cannot come back. */
+  readonly givenId: string | undefined;
+  readonly log: Logger;
+}
+
+const KERNEL_PATH = /\/api\/kernels\/([^/]+)\/channels$/;
+const LONGEST_SESSION_ID = 256;
+
+/** The WebSocket of a kernel: all its channels on one connection, in either framing. */
+export function channelsUpgrade({
+  sandboxes,
+  settings,
+  clock,
+  metrics,
+}: ChannelsUpgradeOptions): UpgradeHandler {
+  const server = new WebSocketServer({
+    noServer: true,
+    clientTracking: false,
+    maxPayload: settings.maxFrame,
+    // Nearly everything is small and wanted at once.
+    perMessageDeflate: false,
+    handleProtocols: (offered) => (offered.has(V1_PROTOCOL) ? V1_PROTOCOL : false),
+  });
+  let anonymous = 0;
+
+  const serve = (socket: WebSocket, clients: KernelClients, { givenId, log }: Served): void => {
+    const framing: Framing = socket.protocol === V1_PROTOCOL ? "v1" : "json";
+    const client = new ClientSocket(socket, {
+      framing,
+      clock,
+      queueBytes: settings.maxClientQueue,
+      stallMs: settings.slowClientTimeout,
+      pingMs: settings.ping,
+    });
+    metrics.connected();
+    // A space is in no id that a client can give.
+    const session = clients.connect(givenId ?? `anonymous ${++anonymous}`, client);
+    socket.on("message", (data: RawData, isBinary: boolean) => {
+      try {
+        clients.accept(session, decodeFrame(data as Buffer, { framing, isBinary }));
+      } catch (error) {
+        if (error instanceof FrameError) {
+          metrics.refusedFrame();
+          client.close(CloseCode.InvalidData, error.message);
+        } else {
+          log.error({ err: error }, "a client's message failed");
+          client.close(CloseCode.InternalError, "internal error");
+        }
+      }
+    });
+    socket.once("close", () => {
+      metrics.disconnected(client.closedWith);
+      clients.disconnect(session, client, givenId !== undefined);
+    });
+  };
+
+  return (request, { message, socket, head }) => {
+    const { target, url } = request;
+    if (target === undefined) throw new SandboxError("not_found", "the request names no sandbox");
+    const kernels = sandboxes.of(target.sandbox);
+    const context = kernelNamed(kernels, KERNEL_PATH.exec(url.pathname)?.[1]);
+    const clients = kernels.clientsOf(context);
+    const sessionId = url.searchParams.get("session_id") || undefined;
+    if (sessionId !== undefined && (sessionId.length > LONGEST_SESSION_ID || /\s/.test(sessionId)))
+      throw new SandboxError("invalid_argument", "session_id is not a short word");
+    if (!clients.hasRoomFor(sessionId ?? ""))
+      throw new SandboxError("resource_exhausted", `the kernel already has ${settings.maxClients} clients`);
+    server.handleUpgrade(message, socket, head, (accepted) =>
+      serve(accepted, clients, { givenId: sessionId, log: request.log }),
+    );
+  };
+}

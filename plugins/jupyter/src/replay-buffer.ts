@@ -1,0 +1,54 @@
+import { syntheticFrame, type SharedFrame } from "./server-frame.js";
+
+/** What may be left out when there is too much: without the rest, a client would wait for ever. */
+const OUTPUT = new Set([
+  "stream",
+  "display_data",
+  "update_display_data",
+  "execute_result",
+  "comm_open",
+  "comm_msg",
+]);
+
+/** Keeps what a client misses while it is away: a bounded number of bytes, then ends and answers without the output. */
+export class ReplayBuffer {
+  readonly #limitBytes: number;
+  #frames: SharedFrame[] = [];
+  #sizeBytes = 0;
+  #isCut = false;
+
+  constructor(limitBytes: number) {
+    this.#limitBytes = limitBytes;
+  }
+
+  /** False when not even answers fit any more: then nothing of it is worth replaying. */
+  add(frame: SharedFrame): boolean {
+    const sizeBytes = frame.sizeBytes + FRAME_BYTES;
+    const isOutput = OUTPUT.has(frame.frame.type);
+    if (this.#sizeBytes + sizeBytes > this.#limitBytes && isOutput) {
+      if (!this.#isCut) {
+        this.#isCut = true;
+        const text = `\n[output missing: more than ${this.#limitBytes} bytes while the client was away]\n`;
+        const { session, parentHeader } = frame.frame;
+        const content = { name: "stderr", text };
+        this.#frames.push(syntheticFrame({ type: "stream", content, session, parentHeader }));
+      }
+      return true;
+    }
+    this.#frames.push(frame);
+    this.#sizeBytes += sizeBytes;
+    return this.#sizeBytes <= 2 * this.#limitBytes;
+  }
+
+  /** Everything kept, in order; then it is empty. */
+  take(): readonly SharedFrame[] {
+    const frames = this.#frames;
+    this.#frames = [];
+    this.#sizeBytes = 0;
+    this.#isCut = false;
+    return frames;
+  }
+}
+
+// An empty message is not free either.
+const FRAME_BYTES = 512;
