@@ -7,6 +7,7 @@ import type { ServerConfig } from "./config/server-schema.js";
 import { type Configuration, configure } from "./configure.js";
 import { HttpListener, type ListenerServices } from "./http/listener.js";
 import { openDoors } from "./http/open-doors.js";
+import { PortConnections } from "./http/port-connections.js";
 import { Surfaces } from "./http/surfaces.js";
 import { Targeting } from "./http/targeting.js";
 import { Listeners, Targets } from "./http/targets.js";
@@ -97,6 +98,10 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
   const listeners = createListeners(config, {
     surfaces,
     targeting,
+    connections: new PortConnections({
+      idleTimeoutMs: config.http.proxyIdleTimeout,
+      maxIdle: config.http.proxyIdleConnections,
+    }),
     metrics: new HttpMetrics(coreMetrics),
     log,
   });

@@ -25,6 +25,14 @@ const httpConfig = z.strictObject({
   idleTimeout: duration().prefault("11m").describe("a connection that moves no byte for this long is closed"),
   messageLimit: size().prefault("16MiB").describe("largest RPC message"),
   maxConnections: z.int().min(1).default(10_000).describe("open connections per listener; more are refused"),
+  proxyIdleTimeout: duration()
+    .prefault("1s")
+    .describe("time that a connection to a port of a sandbox is kept for the next request to it"),
+  proxyIdleConnections: z
+    .int()
+    .min(1)
+    .default(16)
+    .describe("connections to one port of one sandbox that are kept"),
   drainTimeout: duration()
     .prefault("10s")
     .describe("time that running requests get to end when the server stops"),

@@ -8,12 +8,14 @@ import type { HttpMetrics } from "../observe/http-metrics.js";
 import type { Logger } from "../observe/logger.js";
 import { answerPreflight, allowAnyOrigin } from "./cors.js";
 import { HttpError } from "./http-error.js";
+import type { PortConnections } from "./port-connections.js";
 import { proxyRequest, proxyUpgrade } from "./proxy.js";
 import { refuseUpgrade, type Surface } from "./surface.js";
 import type { Surfaces } from "./surfaces.js";
 import type { SurfaceRequest, Target } from "./surface-request.js";
 import type { Targeting } from "./targeting.js";
 import type { Listener } from "./targets.js";
+import { requireTrafficToken } from "./traffic-token.js";
 import { toHttpError, writeHttpError } from "./wire-errors.js";
 
 export interface ListenerSettings {
@@ -31,6 +33,7 @@ export interface ListenerSettings {
 export interface ListenerServices {
   readonly surfaces: Surfaces;
   readonly targeting: Targeting;
+  readonly connections: PortConnections;
   readonly metrics: HttpMetrics;
   readonly log: Logger;
 }
@@ -179,7 +182,9 @@ export class HttpListener implements Listener {
       if (target !== undefined) cutWhenEnded(target, message.socket, response);
       if (surface === undefined) {
         route = "proxy";
-        await proxyRequest(request, target as Target, message, response);
+        requireTrafficToken(target as Target, message.headers);
+        const { connections } = this.#services;
+        await proxyRequest(request, target as Target, { message, response, connections });
         return;
       }
       if (target !== undefined) {
@@ -188,6 +193,7 @@ export class HttpListener implements Listener {
           answerPreflight(response);
           return;
         }
+        requireTrafficToken(target, message.headers);
       }
       this.#refuseRebinding(surface, target, message);
       await surface.letIn(request);
@@ -214,7 +220,10 @@ export class HttpListener implements Listener {
         target,
         closing: socket,
       });
-      if (target !== undefined) cutWhenEnded(target, socket, socket);
+      if (target !== undefined) {
+        cutWhenEnded(target, socket, socket);
+        requireTrafficToken(target, message.headers);
+      }
       if (surface === undefined) {
         await proxyUpgrade(request, target as Target, { message, socket, head });
         return;

@@ -20,6 +20,10 @@ export interface SandboxRecord {
   readonly environment: Readonly<Record<string, string>>;
   /** Secret that its envd and code surfaces ask for; undefined = open. */
   readonly accessToken: string | undefined;
+  /** Secret that its other ports ask for in `e2b-traffic-access-token`; undefined = open to whoever reaches the server. */
+  readonly trafficAccessToken: string | undefined;
+  /** The Host that programs on its ports get to see, `${PORT}` standing for the port; undefined = the client's. */
+  readonly maskRequestHost: string | undefined;
   readonly limits: Limits;
   readonly allowInternetAccess: boolean;
 }

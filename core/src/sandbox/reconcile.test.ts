@@ -73,6 +73,8 @@ function recordOf(
     metadata: {},
     environment: {},
     accessToken: "token",
+    trafficAccessToken: undefined,
+    maskRequestHost: undefined,
     limits: {},
     allowInternetAccess: true,
   };

@@ -144,6 +144,8 @@ test("a sandbox is made, found, used and killed, and then nothing of it is left"
     metadata: { user: "abc" },
     environment: { A: "1" },
     accessToken: record.accessToken,
+    trafficAccessToken: undefined,
+    maskRequestHost: undefined,
     limits: { memoryMiB: 64 },
     allowInternetAccess: true,
   });

@@ -76,6 +76,8 @@ export class SandboxRegistry implements Sandboxes {
       metadata: { ...request.metadata },
       environment: { ...request.environment },
       accessToken: request.secure ? newAccessToken() : undefined,
+      trafficAccessToken: request.allowPublicTraffic === false ? newAccessToken() : undefined,
+      maskRequestHost: request.maskRequestHost,
       limits: { ...template.settings.limits, ...given(request.limits ?? {}) },
       allowInternetAccess: request.allowInternetAccess ?? true,
     });

@@ -12,6 +12,10 @@ export interface CreateSandbox {
   readonly environment?: Readonly<Record<string, string>> | undefined;
   /** Mint an access token. */
   readonly secure: boolean;
+  /** False: mint a traffic access token, without which nothing but envd is reached. True when absent. */
+  readonly allowPublicTraffic?: boolean | undefined;
+  /** The Host that programs on its ports get to see, `${PORT}` standing for the port. */
+  readonly maskRequestHost?: string | undefined;
   readonly limits?: Limits | undefined;
   readonly allowInternetAccess?: boolean | undefined;
   /** A name of the default's stead; the server's default backend when absent. */

@@ -31,13 +31,21 @@ const record: SandboxRecord = {
   metadata: { "ключ 'x'": "значение" },
   environment: { A: "" },
   accessToken: "secret",
+  trafficAccessToken: "another secret",
+  maskRequestHost: "localhost:${PORT}",
   limits: { memoryMiB: 64 },
   allowInternetAccess: false,
 };
 
 test("what was written last is what the next process reads, after each step of a life", async (context) => {
   const dataDir = dataDirOf(context);
-  const endless: SandboxRecord = { ...record, endsAtMs: undefined, accessToken: undefined };
+  const endless: SandboxRecord = {
+    ...record,
+    endsAtMs: undefined,
+    accessToken: undefined,
+    trafficAccessToken: undefined,
+    maskRequestHost: undefined,
+  };
   const killing: SandboxRecord = { ...record, state: "killing" };
   const steps: readonly [(ledger: SqliteLedger) => Promise<void>, readonly unknown[]][] = [
     [async () => {}, []],

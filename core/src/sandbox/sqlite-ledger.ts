@@ -31,6 +31,8 @@ const MIGRATIONS: readonly string[] = [
      ended_at_ms REAL NOT NULL
    ) STRICT;
    CREATE INDEX ended_sandbox_by_id ON ended_sandbox (id, sequence);`,
+  // Records may hold a traffic access token. A version that does not know it would open their ports.
+  "",
 ];
 
 const SQLITE_BUSY = 5;
@@ -48,6 +50,8 @@ const sandboxRecord = z.object({
   metadata: text,
   environment: text,
   accessToken: z.string().optional(),
+  trafficAccessToken: z.string().optional(),
+  maskRequestHost: z.string().optional(),
   limits: z.object({
     cpuCount: z.number().optional(),
     memoryMiB: z.number().optional(),
@@ -144,7 +148,8 @@ export class SqliteLedger implements Ledger {
 
 function parseRecord(json: unknown): SandboxRecord {
   const record = sandboxRecord.parse(JSON.parse(String(json)));
-  return { ...record, endsAtMs: record.endsAtMs, accessToken: record.accessToken };
+  const { endsAtMs, accessToken, trafficAccessToken, maskRequestHost } = record;
+  return { ...record, endsAtMs, accessToken, trafficAccessToken, maskRequestHost };
 }
 
 function prepare(database: DatabaseSync) {

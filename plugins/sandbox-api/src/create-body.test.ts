@@ -26,6 +26,8 @@ suite("the body of a create request", () => {
       environment: {},
       secure: true,
       allowInternetAccess: true,
+      allowPublicTraffic: true,
+      maskRequestHost: undefined,
     };
     assert.deepEqual(fromJavaScript, expected);
     assert.deepEqual(fromPython, expected);
@@ -55,6 +57,7 @@ suite("the body of a create request", () => {
       { autoPause: false, autoResume: { enabled: false } },
       { lifecycle: { onTimeout: "kill", autoResume: false } },
       { network: { allowPublicTraffic: true, allowOut: [], rules: {} } },
+      { network: { allowPublicTraffic: false, maskRequestHost: "localhost:${PORT}" } },
       { network: {}, mcp: null, volumeMounts: [], iam: { tokens: {} } },
       { allow_internet_access: false },
     ];
@@ -73,7 +76,8 @@ suite("the body of a create request", () => {
       [{ network: { denyOut: ["0.0.0.0/0"] } }, "network rule"],
       [{ network: { allowOut: ["example.com"] } }, "network rule"],
       [{ network: { egressProxy: { address: "proxy:1" } } }, "network rule"],
-      [{ network: { allowPublicTraffic: false } }, "keeping traffic out"],
+      [{ network: { maskRequestHost: "a\r\nb: c" } }, "expected a host"],
+      [{ network: { maskRequestHost: "" } }, "expected a host"],
       [{ mcp: { github: { token: "x" } } }, "MCP"],
       [{ iam: { tokens: { a: { audience: "b" } } } }, "identity tokens"],
       [{ volumeMounts: [{ name: "v", path: "/v" }] }, "volumes"],

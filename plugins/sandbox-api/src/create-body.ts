@@ -24,7 +24,7 @@ export function createBody({ variableLimitBytes }: CreateBodyOptions) {
       .catchall(nothing("resuming"))
       .nullish(),
     network: z
-      .object({ allowPublicTraffic: z.literal(true, unsupported("keeping traffic out")).nullish() })
+      .object({ allowPublicTraffic: z.boolean().nullish(), maskRequestHost: requestHost().nullish() })
       .catchall(nothing("a network rule"))
       .nullish(),
     iam: nothing("identity tokens"),
@@ -59,6 +59,8 @@ export function toCreateSandbox(body: CreateBody, defaults: CreateDefaults): Cre
     environment: body.envVars ?? {},
     secure: defaults.secure ?? body.secure ?? false,
     allowInternetAccess: body.allow_internet_access ?? true,
+    allowPublicTraffic: body.network?.allowPublicTraffic ?? true,
+    maskRequestHost: body.network?.maskRequestHost ?? undefined,
   };
 }
 
@@ -76,6 +78,14 @@ function environment(limitBytes: number) {
       }
     }
   });
+}
+
+/** A Host header, in which `${PORT}` may stand for the port: nothing that could end the header. */
+function requestHost() {
+  return z
+    .string()
+    .max(255)
+    .regex(/^([A-Za-z0-9._-]|\$\{PORT\})+(:(\d{1,5}|\$\{PORT\}))?$/, "expected a host, or host:${PORT}");
 }
 
 function onTimeout() {

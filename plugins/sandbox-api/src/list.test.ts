@@ -15,6 +15,8 @@ function sandbox(record: Partial<SandboxRecord> & Pick<SandboxRecord, "id">): Li
     metadata: {},
     environment: {},
     accessToken: undefined,
+    trafficAccessToken: undefined,
+    maskRequestHost: undefined,
     limits: {},
     allowInternetAccess: true,
     ...record,

@@ -131,6 +131,7 @@ suite("the E2B control plane", () => {
       envdAccessToken,
       domain: "sandboxes.example:8443",
       allowInternetAccess: false,
+      network: { allowPublicTraffic: true },
       lifecycle: { autoResume: false, onTimeout: "kill" },
     };
     assert.deepEqual((await call(server, `GET /sandboxes/${sandboxID}`)).json, detail);

@@ -19,7 +19,7 @@ export function sandboxBody({ record }: LiveSandbox, domain: string | undefined)
     clientID: CLIENT_ID,
     envdVersion: ENVD_VERSION,
     ...(record.accessToken === undefined ? {} : { envdAccessToken: record.accessToken }),
-    trafficAccessToken: null,
+    trafficAccessToken: record.trafficAccessToken ?? null,
     // Anything but null overrides the domain that the client was set to.
     domain: domain ?? null,
   };
@@ -45,12 +45,16 @@ export function listedSandboxBody({ record }: LiveSandbox, capacity: Capacity) {
 
 /** The answer to a question about one sandbox. */
 export function sandboxDetailBody(sandbox: LiveSandbox, capacity: Capacity, domain: string | undefined) {
-  const { accessToken, allowInternetAccess } = sandbox.record;
+  const { accessToken, allowInternetAccess, trafficAccessToken, maskRequestHost } = sandbox.record;
   return {
     ...listedSandboxBody(sandbox, capacity),
     ...(accessToken === undefined ? {} : { envdAccessToken: accessToken }),
     domain: domain ?? null,
     allowInternetAccess,
+    network: {
+      allowPublicTraffic: trafficAccessToken === undefined,
+      ...(maskRequestHost === undefined ? {} : { maskRequestHost }),
+    },
     lifecycle: { autoResume: false, onTimeout: "kill" },
   };
 }

@@ -188,6 +188,26 @@ describe("a port inside a sandbox", { timeout: 60_000 }, () => {
     });
   });
 
+  it("is for those who have the traffic token, where the sandbox was made so", async () => {
+    const closed = await Sandbox.create({
+      network: { allowPublicTraffic: false, maskRequestHost: "localhost:${PORT}" },
+    });
+    const closedPort = await serveInside(closed);
+    const headers = { host: `${closedPort}-${closed.sandboxId}.localhost` };
+    const refused = await exchange(server.url, { headers });
+    assert.equal(refused.status, 403);
+    const token = { "e2b-traffic-access-token": closed.trafficAccessToken ?? "" };
+    const answer = await exchange(server.url, { headers: { ...headers, ...token } });
+    assert.equal(answer.status, 418);
+    const seen = answer.json() as { headers: Record<string, string> };
+    assert.equal(seen.headers["host"], `localhost:${closedPort}`);
+    assert.equal(seen.headers["x-forwarded-host"], headers.host);
+    assert.equal((await Sandbox.getFullInfo(closed.sandboxId)).network?.allowPublicTraffic, false);
+    const again = await Sandbox.connect(closed.sandboxId);
+    assert.equal(again.trafficAccessToken, closed.trafficAccessToken);
+    await closed.kill();
+  });
+
   it("is cut when the sandbox is killed, streams and sockets alike", async () => {
     const doomed = await Sandbox.create();
     const headers = { host: `${await serveInside(doomed)}-${doomed.sandboxId}.localhost` };

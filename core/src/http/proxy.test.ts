@@ -1,0 +1,216 @@
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import { createServer, request as httpRequest, type Server } from "node:http";
+import type { Duplex } from "node:stream";
+import { after, before, beforeEach, suite, test } from "node:test";
+import { setTimeout as pause } from "node:timers/promises";
+import type { LiveSandbox } from "../sandbox/live-sandbox.js";
+import { memoryBackend } from "../testing/memory-backend.js";
+import { startTestServer, type TestServer } from "../testing/start-test-server.js";
+
+const IDLE_MS = 600;
+const PORT = 8080;
+const POSTED = "posted";
+
+/** A program on a port of a sandbox, and what came to it. */
+class Program {
+  connections: Duplex[] = [];
+  requests = 0;
+  /** What the next connections do instead of serving. */
+  behaviour: "serve" | "serve slowly" | "hang up on the second request" | "hang up" = "serve";
+  readonly #server: Server = createServer({ keepAliveTimeout: 60_000 }, (message, response) => {
+    this.requests += 1;
+    const chunks: Buffer[] = [];
+    message.on("data", (chunk: Buffer) => chunks.push(chunk));
+    message.on("end", () => {
+      const { method, url, headers } = message;
+      const seen = JSON.stringify({ method, url, headers, body: Buffer.concat(chunks).toString() });
+      setTimeout(() => response.end(seen), this.behaviour === "serve slowly" ? 30 : 0);
+    });
+  });
+
+  accept(connection: Duplex): void {
+    this.connections.push(connection);
+    connection.on("error", () => undefined);
+    if (this.behaviour === "hang up") connection.destroy();
+    else if (this.behaviour === "hang up on the second request") {
+      let requests = 0;
+      let text = "";
+      connection.on("data", (data: Buffer) => {
+        text += data.toString();
+        const isWhole = text.startsWith("GET") ? text.endsWith("\r\n\r\n") : text.endsWith(POSTED);
+        if (!isWhole) return;
+        text = "";
+        requests += 1;
+        // Later: an answer inside the request's own write would be there before the request was sent.
+        setImmediate(() => {
+          if (requests === 1) connection.write("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok");
+          else connection.destroy();
+        });
+      });
+    } else this.#server.emit("connection", connection);
+  }
+}
+
+interface Seen {
+  readonly method: string;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly body: string;
+}
+
+suite("the proxy to a sandbox's ports", { timeout: 30_000 }, () => {
+  let program: Program;
+  let server: TestServer;
+  let sandbox: LiveSandbox;
+
+  before(async () => {
+    server = await startTestServer({
+      plugins: [[memoryBackend({ ports: { [PORT]: (connection) => program.accept(connection) } }), {}]],
+      server: { http: { proxyIdleTimeout: `${IDLE_MS}ms`, proxyIdleConnections: 2 } },
+    });
+  });
+  after(() => server.stop());
+  beforeEach(async () => {
+    program = new Program();
+    sandbox = await create();
+  });
+
+  function create(wanted: Parameters<TestServer["sandboxes"]["create"]>[0] | object = {}) {
+    return server.sandboxes.create({ template: "base", timeoutMs: undefined, secure: true, ...wanted });
+  }
+
+  async function ask(
+    options: { method?: string; headers?: Record<string, string>; body?: string; to?: LiveSandbox } = {},
+  ): Promise<{ readonly status: number; readonly text: string; seen(): Seen }> {
+    const { method = "GET", headers = {}, body, to = sandbox } = options;
+    const outgoing = httpRequest(server.url, {
+      method,
+      headers: { "e2b-sandbox-id": to.record.id, "e2b-sandbox-port": String(PORT), ...headers },
+      agent: false,
+    });
+    outgoing.end(body);
+    const [incoming] = await once(outgoing, "response");
+    let text = "";
+    for await (const chunk of incoming) text += String(chunk);
+    // The last byte is here before the proxy has put the connection away.
+    await pause(5);
+    return { status: incoming.statusCode, text, seen: () => JSON.parse(text) as Seen };
+  }
+
+  test("keeps a connection for the next request, with and without a body", async () => {
+    for (const body of ["", "some", "", "more"]) {
+      const answer = await ask({ method: body === "" ? "GET" : "POST", body });
+      assert.equal(answer.seen().body, body);
+      assert.equal(answer.seen().headers["connection"], "keep-alive");
+    }
+    assert.equal(program.connections.length, 1);
+    assert.equal(program.requests, 4);
+    for (let round = 0; round < 20; round += 1) await ask();
+    assert.equal(program.connections.length, 1);
+  });
+
+  test("keeps no more than it may, for no longer than it may", async () => {
+    program.behaviour = "serve slowly";
+    await Promise.all(Array.from({ length: 5 }, () => ask()));
+    assert.equal(program.connections.length, 5);
+    const open = (): number => program.connections.filter(({ destroyed }) => !destroyed).length;
+    const deadline = performance.now() + IDLE_MS;
+    while (open() > 2 && performance.now() < deadline) await pause(5);
+    assert.equal(open(), 2, "two wait");
+    await pause(IDLE_MS * 2);
+    assert.equal(open(), 0, "none waits for long");
+    assert.equal((await ask()).status, 200);
+    assert.equal(program.connections.length, 6);
+  });
+
+  test("drops what it keeps when the sandbox ends, and gives no connection to another sandbox", async () => {
+    const other = await create();
+    await ask();
+    await ask({ to: other });
+    assert.equal(program.connections.length, 2);
+    await server.sandboxes.kill(sandbox.record.id);
+    await pause(20);
+    assert.deepEqual(
+      program.connections.map(({ destroyed }) => destroyed),
+      [true, false],
+    );
+    assert.equal((await ask()).status, 502);
+    assert.equal((await ask({ to: other })).status, 200);
+    assert.equal(program.connections.length, 2);
+  });
+
+  test("asks again on a new connection where the kept one is dead, if that changes nothing", async () => {
+    program.behaviour = "hang up on the second request";
+    assert.equal((await ask()).text, "ok");
+    assert.equal((await ask()).text, "ok");
+    assert.equal(program.connections.length, 2);
+    const post = { method: "POST", body: POSTED };
+    assert.equal((await ask(post)).text, "ok");
+    assert.equal((await ask(post)).status, 502);
+    assert.equal(program.connections.length, 3, "a POST is not sent twice");
+  });
+
+  test("does not keep a connection that the program closes or talks on", async () => {
+    program.behaviour = "hang up on the second request";
+    await ask();
+    program.connections[0]?.end();
+    await pause(20);
+    await ask({ method: "POST", body: POSTED });
+    assert.equal(program.connections.length, 2);
+    program.connections[1]?.write("HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged");
+    await pause(20);
+    assert.equal((await ask()).text, "ok");
+    assert.equal(program.connections.length, 3);
+    program.behaviour = "hang up";
+    await pause(IDLE_MS * 2);
+    assert.equal((await ask()).status, 502);
+  });
+
+  test("shares no connection that somebody is logged in on", async () => {
+    await ask({ headers: { authorization: "NTLM abc" } });
+    await ask({ headers: { authorization: "Negotiate abc" } });
+    await ask();
+    assert.equal(program.connections.length, 3);
+  });
+
+  test("asks for the traffic token of a sandbox without public traffic, and keeps it to itself", async () => {
+    const closed = await create({ allowPublicTraffic: false });
+    const token = closed.record.trafficAccessToken ?? "";
+    assert.ok(token.length >= 32);
+    const secured = "Sandbox is secured with traffic access token.";
+    for (const [headers, text] of [
+      [{}, `${secured} Token header 'e2b-traffic-access-token' is missing`],
+      [
+        { "e2b-traffic-access-token": "wrong" },
+        `${secured} Provided token in header 'e2b-traffic-access-token' is invalid`,
+      ],
+    ] as const) {
+      const refused = await ask({ to: closed, headers });
+      assert.equal(refused.status, 403);
+      assert.deepEqual(JSON.parse(refused.text), { sandboxId: closed.record.id, message: text, code: 403 });
+      const upgrade = await ask({
+        to: closed,
+        headers: { ...headers, connection: "upgrade", upgrade: "websocket" },
+      });
+      assert.equal(upgrade.status, 403);
+    }
+    assert.equal(program.connections.length, 0);
+    const let_in = await ask({ to: closed, headers: { "E2B-Traffic-Access-Token": token } });
+    assert.equal(let_in.status, 200);
+    assert.equal(let_in.seen().headers["e2b-traffic-access-token"], undefined);
+    const code = await ask({ to: closed, headers: { "e2b-sandbox-port": "49999" } });
+    assert.equal(code.status, 403);
+    const envd = await ask({ to: closed, headers: { "e2b-sandbox-port": "49983" } });
+    assert.notEqual(envd.status, 403);
+    assert.equal((await ask()).status, 200, "others are open");
+  });
+
+  test("shows programs the Host that the sandbox was made with, and whom the client asked", async () => {
+    const masked = await create({ maskRequestHost: "app.example:${PORT}" });
+    const { headers } = (await ask({ to: masked, headers: { host: "client.example" } })).seen();
+    assert.equal(headers["host"], `app.example:${PORT}`);
+    assert.equal(headers["x-forwarded-host"], "client.example");
+    const plain = (await ask({ headers: { host: "client.example" } })).seen().headers;
+    assert.equal(plain["host"], "client.example");
+  });
+});
