@@ -9,6 +9,12 @@ if (reason !== undefined) {
 } else {
   testConformance("linux-namespaces", async () => {
     const opened = await openTestBackend();
-    return { ...opened, facets: ["pausing", "resizing"] };
+    return {
+      ...opened,
+      facets: ["pausing", "resizing"],
+      abilities: ["terminals", "watching", "metadata", "accounts"],
+      limits: ["memoryMiB", "processes", "cpuCount", "diskMiB"],
+      stateDirectory: opened.directory,
+    };
   });
 }
