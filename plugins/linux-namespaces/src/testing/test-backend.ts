@@ -39,6 +39,8 @@ export async function openTestBackend(
     directory,
     leaks: () => leaksOf(directory),
     async [Symbol.asyncDispose]() {
+      // Left alone, all of them are found again: what a failed test did not destroy too.
+      await backend.close();
       for (const sandbox of await backend.recover().catch(() => [])) await sandbox.destroy();
       await backend.close();
       await rm(directory, { recursive: true });
