@@ -32,6 +32,7 @@ export class NamespaceSandbox implements Sandbox {
   readonly files: Files;
   readonly pausing?: { pause(): Promise<void>; resume(): Promise<void> };
   readonly resizing?: { resize(limits: Limits): Promise<void> };
+  readonly adoption = { processes: async () => this.#agent.processes() };
   readonly #options: NamespaceSandboxOptions;
   readonly #quota: DiskQuota;
   #limits: FullLimits;
@@ -65,11 +66,6 @@ export class NamespaceSandbox implements Sandbox {
       if (signal === "SIGKILL") await this.#reportMemoryKills();
     });
     return started;
-  }
-
-  /** What ran, or ended unseen, when this server took the sandbox over; with its output and exit to be read. */
-  async processes(): Promise<readonly Process[]> {
-    return this.#agent.processes();
   }
 
   async user(name?: string): Promise<User> {

@@ -45,7 +45,7 @@ void describe("after a server was killed", { skip: reasonToSkip() ?? false, conc
     assert.deepEqual(recovered.map(({ id }) => id).toSorted(), [...made.keys()].toSorted());
     for (const sandbox of recovered) {
       assert.ok(sandbox instanceof NamespaceSandbox);
-      const [running, ...others] = await sandbox.processes();
+      const [running, ...others] = await sandbox.adoption.processes();
       assert.equal(others.length, 0);
       assert.equal(running?.pid, made.get(sandbox.id));
       assert.ok(running);
