@@ -12,6 +12,7 @@ const VERBS: Readonly<Record<string, { readonly usage: string; readonly load: ()
     usage: "conform <module> [settings as JSON]",
     load: async () => (await import("./cli/conform.js")).conform,
   },
+  tls: { usage: "tls init <domain> [folder]", load: async () => (await import("./cli/tls.js")).tls },
 };
 
 const USAGE = `usage:\n${Object.values(VERBS)

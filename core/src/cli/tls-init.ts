@@ -1,0 +1,166 @@
+import "reflect-metadata";
+import { randomBytes, webcrypto } from "node:crypto";
+import { mkdir, open, readFile, rename } from "node:fs/promises";
+import { join } from "node:path";
+import {
+  AuthorityKeyIdentifierExtension,
+  BasicConstraintsExtension,
+  ExtendedKeyUsage,
+  ExtendedKeyUsageExtension,
+  KeyUsageFlags,
+  KeyUsagesExtension,
+  PemConverter,
+  SubjectAlternativeNameExtension,
+  SubjectKeyIdentifierExtension,
+  X509Certificate,
+  X509CertificateGenerator,
+} from "@peculiar/x509";
+import { BootError } from "../kernel/errors.js";
+
+// What a browser or an SDK of any age verifies.
+const KEY = { name: "ECDSA", namedCurve: "P-256" };
+const SIGNING = { name: "ECDSA", hash: "SHA-256" };
+
+const DAY_MS = 24 * 3600 * 1000;
+const AUTHORITY_DAYS = 3650;
+/** Apple's clients take no more than 825 days, also of an authority that their user added. */
+const CERTIFICATE_DAYS = 820;
+
+/** Two names at least: OpenSSL and Node match no wildcard right below a single one. */
+const DOMAIN = /^(?=.{1,200}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$/;
+
+interface Authority {
+  readonly certificate: X509Certificate;
+  readonly privateKey: webcrypto.CryptoKey;
+  readonly isNew: boolean;
+}
+
+/**
+ * Writes `cert.pem` and `key.pem` for a domain and everything right below it, signed by the authority in
+ * `ca.pem` and `ca-key.pem`, which is made when it is not there. Keys are for this user alone.
+ * @throws BootError for a domain that no wildcard can be made for, or an authority that cannot be used.
+ */
+export async function initTls(
+  domain: string,
+  directory: string,
+): Promise<{ readonly isNewAuthority: boolean }> {
+  if (!DOMAIN.test(domain)) {
+    throw new BootError([
+      { message: `'${domain}' cannot have a wildcard: use two lower-case names or more, like dev.localhost` },
+    ]);
+  }
+  await mkdir(directory, { recursive: true, mode: 0o700 });
+  const authority = (await readAuthority(directory)) ?? (await makeAuthority(directory));
+  const { publicKey, privateKey } = await newKeys();
+  const certificate = await X509CertificateGenerator.create({
+    serialNumber: serialNumber(),
+    subject: `CN=${domain}`,
+    issuer: authority.certificate.subject,
+    ...validFor(CERTIFICATE_DAYS),
+    signingAlgorithm: SIGNING,
+    publicKey,
+    signingKey: authority.privateKey,
+    extensions: [
+      new BasicConstraintsExtension(false, undefined, true),
+      new KeyUsagesExtension(KeyUsageFlags.digitalSignature, true),
+      new ExtendedKeyUsageExtension([ExtendedKeyUsage.serverAuth]),
+      new SubjectAlternativeNameExtension([
+        { type: "dns", value: domain },
+        { type: "dns", value: `*.${domain}` },
+      ]),
+      await SubjectKeyIdentifierExtension.create(publicKey),
+      await AuthorityKeyIdentifierExtension.create(authority.certificate.publicKey),
+    ],
+  });
+  await writePrivate(join(directory, "key.pem"), await privateKeyPem(privateKey));
+  await writeWhole(join(directory, "cert.pem"), `${certificate.toString("pem")}\n`, 0o644);
+  return { isNewAuthority: authority.isNew };
+}
+
+async function readAuthority(directory: string): Promise<Authority | undefined> {
+  const [certificatePem, keyPem] = await Promise.all([
+    readIfPresent(join(directory, "ca.pem")),
+    readIfPresent(join(directory, "ca-key.pem")),
+  ]);
+  if (certificatePem === undefined && keyPem === undefined) return undefined;
+  try {
+    if (certificatePem === undefined || keyPem === undefined) throw new Error("one of the two is missing");
+    const privateKey = await webcrypto.subtle.importKey(
+      "pkcs8",
+      PemConverter.decodeFirst(keyPem),
+      KEY,
+      false,
+      ["sign"],
+    );
+    return { certificate: new X509Certificate(certificatePem), privateKey, isNew: false };
+  } catch (cause) {
+    const message = `ca.pem and ca-key.pem in ${directory} cannot be used: restore or remove both`;
+    throw new BootError([{ message }], { cause });
+  }
+}
+
+async function makeAuthority(directory: string): Promise<Authority> {
+  const keys = await newKeys();
+  const certificate = await X509CertificateGenerator.createSelfSigned({
+    serialNumber: serialNumber(),
+    name: `CN=Coppice development CA ${randomBytes(4).toString("hex")}`,
+    ...validFor(AUTHORITY_DAYS),
+    signingAlgorithm: SIGNING,
+    keys,
+    extensions: [
+      new BasicConstraintsExtension(true, 0, true),
+      new KeyUsagesExtension(KeyUsageFlags.keyCertSign | KeyUsageFlags.cRLSign, true),
+      await SubjectKeyIdentifierExtension.create(keys.publicKey),
+    ],
+  });
+  await writePrivate(join(directory, "ca-key.pem"), await privateKeyPem(keys.privateKey));
+  await writeWhole(join(directory, "ca.pem"), `${certificate.toString("pem")}\n`, 0o644);
+  return { certificate, privateKey: keys.privateKey, isNew: true };
+}
+
+function newKeys(): Promise<webcrypto.CryptoKeyPair> {
+  return webcrypto.subtle.generateKey(KEY, true, ["sign", "verify"]);
+}
+
+async function privateKeyPem(key: webcrypto.CryptoKey): Promise<string> {
+  return `${PemConverter.encode(await webcrypto.subtle.exportKey("pkcs8", key), "PRIVATE KEY")}\n`;
+}
+
+/** Starts a day ago: clocks of containers and phones are rarely exact. */
+function validFor(days: number): { readonly notBefore: Date; readonly notAfter: Date } {
+  const now = Date.now();
+  return { notBefore: new Date(now - DAY_MS), notAfter: new Date(now + (days - 1) * DAY_MS) };
+}
+
+/** Positive, as RFC 5280 wants it. */
+function serialNumber(): string {
+  const bytes = randomBytes(16);
+  bytes[0] = ((bytes[0] ?? 0) & 0x7f) | 0x40;
+  return bytes.toString("hex");
+}
+
+function writePrivate(path: string, text: string): Promise<void> {
+  return writeWhole(path, text, 0o600);
+}
+
+/** Renamed into place: a reader sees the old file or the new one. */
+async function writeWhole(path: string, text: string, mode: number): Promise<void> {
+  const unfinished = `${path}.new`;
+  const file = await open(unfinished, "w", mode);
+  try {
+    await file.chmod(mode);
+    await file.writeFile(text);
+  } finally {
+    await file.close();
+  }
+  await rename(unfinished, path);
+}
+
+async function readIfPresent(path: string): Promise<string | undefined> {
+  try {
+    return await readFile(path, "utf8");
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
+    throw error;
+  }
+}

@@ -1,0 +1,32 @@
+import { join, resolve } from "node:path";
+import { BootError } from "../kernel/errors.js";
+
+const DEFAULT_FOLDER = ".coppice/tls";
+
+/** `tls init <domain> [folder]`: certificates for development, by a certificate authority of this machine's own. */
+export async function tls(args: readonly string[]): Promise<number> {
+  const [action, domain, folder = DEFAULT_FOLDER, ...rest] = args;
+  if (action !== "init" || domain === undefined || rest.length > 0) {
+    throw new BootError([{ message: "say: tls init <domain> [folder]" }]);
+  }
+  // Loaded here: no other verb needs the X.509 library.
+  const { initTls } = await import("./tls-init.js");
+  const directory = resolve(folder);
+  const { isNewAuthority } = await initTls(domain, directory);
+  const authority = join(directory, "ca.pem");
+  process.stdout.write(
+    `${isNewAuthority ? "Made" : "Used"} the certificate authority ${authority}\n` +
+      `Made a certificate for ${domain} and *.${domain}\n\n` +
+      "In the configuration:\n" +
+      `  listeners: { api: { port: 8443, tls: { cert: ${join(directory, "cert.pem")}, key: ${join(directory, "key.pem")} } } }\n` +
+      `  domain: ${domain}\n` +
+      "  plugins:\n" +
+      `    sandbox-api: { domain: "${domain}:8443" }\n\n` +
+      "For clients:\n" +
+      `  export NODE_EXTRA_CA_CERTS=${authority}   # JavaScript\n` +
+      `  export SSL_CERT_FILE=${authority}         # Python, which then trusts nothing else\n` +
+      `  export E2B_DOMAIN=${domain}:8443\n\n` +
+      "For development only: whoever has ca-key.pem can impersonate any site to clients that trust ca.pem.\n",
+  );
+  return 0;
+}
