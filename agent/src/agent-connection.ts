@@ -200,6 +200,11 @@ export class AgentConnection {
     }
   }
 
+  /** Whether it is closed or lost. From then on nothing is heard of any process. */
+  get isOver(): boolean {
+    return this.#end !== undefined;
+  }
+
   /**
    * Leaves the agent. One that was started for this connection ends, with everything it started; one that
    * listens goes on, and so do its processes.

@@ -36,6 +36,7 @@ import {
 const CHUNK_BYTES = 65_536;
 const LEFT_IN_PIPE_BYTES = 1_048_576;
 const PIPES_AT_ONCE = 64;
+const LONGEST_PAUSE_MS = 250;
 
 const connection = new Socket({ fd: Number(process.argv[2]), allowHalfOpen: false });
 const writer = new FrameWriter(connection);
@@ -88,11 +89,19 @@ class Refusal extends Error {
   }
 }
 
+interface Pipe {
+  /** This process's end, which does not block. */
+  readonly near: number;
+  /** The child's. */
+  readonly far: number;
+  readonly path: string;
+}
+
 /**
- * A pipe: this process's end, which does not block, and the child's. What Node itself would give to a child
- * is a socket, and `/dev/stdout` cannot be opened when it is one.
+ * A pipe, with a name that the caller unlinks. What Node itself would give to a child is a socket, and
+ * `/dev/stdout` cannot be opened when it is one.
  */
-function openPipe(direction: "read" | "write"): { near: number; far: number } {
+function openPipe(direction: "read" | "write"): Pipe {
   if (pipes.length === 0) {
     for (let count = 0; count < PIPES_AT_ONCE; count++) pipes.push(join(directory, String(madePipes++)));
     execFileSync("mkfifo", ["-m", "600", ...pipes]);
@@ -103,11 +112,31 @@ function openPipe(direction: "read" | "write"): { near: number; far: number } {
   const both = openSync(path, O_RDWR | O_NONBLOCK);
   try {
     const near = openSync(path, (direction === "read" ? O_RDONLY : O_WRONLY) | O_NONBLOCK);
-    return { near, far: openSync(path, direction === "read" ? O_WRONLY : O_RDONLY) };
+    return { near, far: openSync(path, direction === "read" ? O_WRONLY : O_RDONLY), path };
   } finally {
     closeSync(both);
-    unlinkSync(path);
   }
+}
+
+/**
+ * Tells late readers that a pipe has ended. A program that opens `/dev/stdin` opens the named pipe anew, and
+ * then the kernel has it wait for a writer, although there was one. A writer that comes and goes releases it.
+ * @returns what stops it; it stops by itself when nobody can read the pipe any more.
+ */
+function announceEnd(path: string): () => void {
+  let timer: NodeJS.Timeout | undefined;
+  let pauseMs = 10;
+  const announce = (): void => {
+    try {
+      closeSync(openSync(path, fileConstants.O_WRONLY | fileConstants.O_NONBLOCK));
+    } catch {
+      return;
+    }
+    timer = setTimeout(announce, pauseMs);
+    pauseMs = Math.min(pauseMs * 2, LONGEST_PAUSE_MS);
+  };
+  announce();
+  return () => clearTimeout(timer);
 }
 
 interface Launch {
@@ -202,6 +231,7 @@ class Program {
   readonly id: number;
   readonly #child: Child;
   readonly #input: Socket | undefined;
+  readonly #inputPath: string | undefined;
   readonly #sources: { readonly type: number; readonly stream: Socket; hasEnded: boolean }[];
   #creditBytes: number;
   #leftBytes = LEFT_IN_PIPE_BYTES;
@@ -210,15 +240,23 @@ class Program {
   #hasExited = false;
   #isEndTold = false;
   #isReleased = false;
+  #stopAnnouncing: (() => void) | undefined;
 
   private constructor(
     id: number,
     child: Child,
-    streams: { input: Socket | undefined; output: Socket; errorOutput: Socket; creditBytes: number },
+    streams: {
+      input: Socket | undefined;
+      inputPath: string | undefined;
+      output: Socket;
+      errorOutput: Socket;
+      creditBytes: number;
+    },
   ) {
     this.id = id;
     this.#child = child;
     this.#input = streams.input;
+    this.#inputPath = streams.inputPath;
     this.#creditBytes = streams.creditBytes;
     this.#sources = [
       { type: Reply.Output, stream: streams.output, hasEnded: false },
@@ -268,15 +306,18 @@ class Program {
       writer.send(Reply.Started, id, new PayloadWriter().u32(child.pid).finish());
       return new Program(id, child, {
         input: input && new Socket({ fd: input.near, readable: false, writable: true }),
+        inputPath: input?.path,
         output: new Socket({ fd: output.near, readable: true, writable: false }),
         errorOutput: new Socket({ fd: errorOutput.near, readable: true, writable: false }),
         creditBytes: launch.creditBytes,
       });
     } catch (error) {
       for (const { near } of opened) closeSync(near);
+      if (input !== undefined) unlinkSync(input.path);
       throw error;
     } finally {
       for (const { far } of opened) closeSync(far);
+      for (const { path } of [output, errorOutput]) unlinkSync(path);
     }
   }
 
@@ -291,7 +332,12 @@ class Program {
   }
 
   endInput(): void {
-    this.#input?.end(() => this.#input?.destroy());
+    const [input, path] = [this.#input, this.#inputPath];
+    if (input === undefined || path === undefined || !input.writable) return;
+    input.once("close", () => {
+      if (programs.has(this.id)) this.#stopAnnouncing = announceEnd(path);
+    });
+    input.end(() => input.destroy());
   }
 
   credit(bytes: number): void {
@@ -366,8 +412,10 @@ class Program {
   }
 
   #forget(): void {
-    this.#input?.destroy();
+    this.#stopAnnouncing?.();
     programs.delete(this.id);
+    this.#input?.destroy();
+    if (this.#inputPath !== undefined) rmSync(this.#inputPath, { force: true });
   }
 
   #send(type: number, payload?: Uint8Array): void {

@@ -1,27 +1,38 @@
 import { mkdtemp, readdir, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { agentBinary } from "@coppice/agent";
 import { testConformance } from "@coppice/core/testing";
 import { LocalProcessBackend } from "./local-process-backend.js";
+import { silentLog } from "./testing/silent-log.js";
 
-testConformance("local-process", async () => {
-  const directory = await mkdtemp(join(tmpdir(), "coppice-conformance-"));
-  const backend = new LocalProcessBackend({
-    directory,
-    writeInPlaceLimit: 262_144,
-    diskScanEntries: 20_000,
-    killTimeoutMs: 5_000,
+if (agentBinary() !== undefined) testKind("local-process", agentBinary());
+testKind("local-process without the agent's program", "node");
+
+function testKind(name: string, binary: string | undefined): void {
+  testConformance(name, async () => {
+    const directory = await mkdtemp(join(tmpdir(), "coppice-conformance-"));
+    const backend = new LocalProcessBackend(
+      {
+        directory,
+        writeInPlaceLimit: 262_144,
+        diskScanEntries: 20_000,
+        killTimeoutMs: 5_000,
+        agentBinary: binary,
+      },
+      silentLog,
+    );
+    return {
+      backend,
+      facets: [],
+      abilities: binary === "node" ? [] : ["terminals"],
+      async leaks() {
+        return (await readdir(directory)).map((name) => `directory ${name}`);
+      },
+      async [Symbol.asyncDispose]() {
+        await backend.close();
+        await rm(directory, { recursive: true });
+      },
+    };
   });
-  return {
-    backend,
-    facets: [],
-    async leaks() {
-      const names = await readdir(directory);
-      return names.filter((name) => !name.startsWith("coppice-pipes-")).map((name) => `directory ${name}`);
-    },
-    async [Symbol.asyncDispose]() {
-      await backend.close();
-      await rm(directory, { recursive: true });
-    },
-  };
-});
+}

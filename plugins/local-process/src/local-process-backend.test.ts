@@ -1,24 +1,32 @@
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
+import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdir, mkdtemp, readFile, readdir, rm } from "node:fs/promises";
+import { chmod, mkdir, mkdtemp, readFile, readdir, rename, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { afterEach, beforeEach, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import { agentBinary } from "@coppice/agent";
 import type { Sandbox } from "@coppice/core/backend";
 import { findProcesses } from "./host-processes.js";
 import { LocalProcessBackend } from "./local-process-backend.js";
+import { childrenOf } from "./testing/children.js";
+import { silentLog } from "./testing/silent-log.js";
 
 const SETTINGS = { writeInPlaceLimit: 262_144, diskScanEntries: 1_000, killTimeoutMs: 5_000 };
 const PATH = process.env["PATH"] ?? "/usr/bin:/bin";
+const asRoot = process.getuid?.() === 0 && "root may enter everything";
+
+/** Where on this host the trees of sandboxes are, by id. */
+const roots = new Map<string, string>();
 
 let directory: string;
 let backend: LocalProcessBackend;
 
 beforeEach(async () => {
   directory = await mkdtemp(join(tmpdir(), "coppice-recover-"));
-  backend = new LocalProcessBackend({ directory, ...SETTINGS });
+  backend = new LocalProcessBackend({ directory, ...SETTINGS }, silentLog);
   await backend.check();
 });
 
@@ -27,26 +35,145 @@ afterEach(async () => {
   await rm(directory, { recursive: true });
 });
 
-test("a server that was killed leaves nothing to the next one, and a live one loses nothing to it", async () => {
+test("a server that was killed takes its processes along, and its files go with the next start", async () => {
   const other = await startServer();
+  await kill(other.process);
+  await until("its agent ends what it started", async () => (await findProcesses(other.root)).length === 0);
+  assert.deepEqual(await backend.recover(), []);
+  assert.deepEqual(await readdir(directory), []);
+});
+
+test("what outlived a server and its agent ends with the next start; a live server loses nothing to it", async () => {
+  const other = await startServer();
+  const agents = await childrenOf(other.process.pid ?? 0);
   try {
     assert.ok((await findProcesses(other.root)).length >= 2, "the sandbox of the other server runs");
     assert.deepEqual(await backend.recover(), []);
     assert.ok((await findProcesses(other.root)).length >= 2, "it lost its processes to a live server");
-    assert.ok((await sandboxDirectories()).length === 1, "it lost its files to a live server");
+    assert.equal((await sandboxDirectories()).length, 1, "it lost its files to a live server");
   } finally {
-    other.process.kill("SIGKILL");
-    await once(other.process, "exit");
+    // Not even its agent gets to clear up.
+    for (const pid of agents) process.kill(pid, "SIGSTOP");
+    await kill(other.process);
+    for (const pid of agents) process.kill(pid, "SIGKILL");
   }
-  assert.ok(
-    (await findProcesses(other.root)).length >= 2,
-    "processes outlive their server until it is recovered",
-  );
+  assert.ok((await findProcesses(other.root)).length >= 2, "nothing outlived it: this test has no case");
   assert.deepEqual(await backend.recover(), []);
   assert.deepEqual(await findProcesses(other.root), []);
-  assert.deepEqual(await sandboxDirectories(), []);
-  assert.equal((await readdir(directory)).length, 1, "more than the pipes of this backend is left");
+  assert.deepEqual(await readdir(directory), []);
 });
+
+for (const kind of agentBinary() === undefined ? ["node"] : [undefined, "node"]) {
+  test(`when the ${kind ?? "agent"} process dies, what runs is ended and told so, and the next command runs`, async () => {
+    const own = new LocalProcessBackend({ directory, ...SETTINGS, agentBinary: kind }, silentLog);
+    try {
+      const [one, two] = await Promise.all([provision("one", own), provision("two", own)]);
+      const script = "trap '' TERM HUP; env -i setsid sleep 300 & sleep 300 & echo up; wait";
+      const commands = await Promise.all([one, two].map((sandbox) => start(sandbox, script)));
+      for (const { output } of commands) await output.next();
+      const ran = (await Promise.all([one, two].map(({ id }) => findProcesses(rootOf(id))))).flat();
+      assert.ok(ran.length >= 6, `too little runs: ${ran.length}`);
+      const agents = await agentsOf(process.pid, ran);
+      assert.equal(agents.length, 1, "not one process starts all others");
+      process.kill(agents[0] ?? 0, "SIGKILL");
+      for (const { process: command, output } of commands) {
+        assert.deepEqual(await command.exit, { signal: "SIGKILL" });
+        assert.equal((await output.next()).done, true, "its output goes on");
+        await assert.rejects(command.kill("SIGTERM"), { code: "not_found" });
+        await assert.rejects(command.write(Buffer.from("x")), { code: "unavailable" });
+      }
+      for (const pid of ran) assert.ok(!(await isRunning(pid)), `${pid} runs, though its end was told`);
+      const next = await start(one, "echo again");
+      assert.equal(Buffer.from((await next.output.next()).value?.data ?? []).toString(), "again\n");
+      assert.deepEqual(await next.process.exit, { code: 0 });
+      await Promise.all([one.destroy(), two.destroy()]);
+    } finally {
+      await own.close();
+    }
+    assert.deepEqual(await readdir(directory), []);
+  });
+}
+
+test("an agent that cannot be started is why the host cannot be used, and may be there the next time", async () => {
+  const program = join(directory, "agent");
+  const own = new LocalProcessBackend({ directory, ...SETTINGS, agentBinary: program }, silentLog);
+  await assert.rejects(own.check(), {
+    code: "failed_precondition",
+    message: /^local-process cannot use this host: cannot start the agent: .*ENOENT/,
+  });
+  await assert.rejects(own.agent.start(), { code: "unavailable", message: /ENOENT/ });
+  await writeFile(program, "#!/bin/sh\nexit 0\n", { mode: 0o755 });
+  await assert.rejects(own.check(), /the agent is gone/);
+  await symlink(agentBinary() ?? process.execPath, `${program}.link`);
+  await rename(`${program}.link`, program);
+  if (agentBinary() !== undefined) await own.check();
+  await own.close();
+});
+
+test("a backend that was closed has ended all, and says why it starts nothing", async () => {
+  const own = new LocalProcessBackend({ directory, ...SETTINGS }, silentLog);
+  const sandbox = await provision("closed", own);
+  const command = await start(sandbox, "echo up; sleep 300");
+  await command.output.next();
+  await own.close();
+  assert.deepEqual(await command.process.exit, { signal: "SIGKILL" });
+  assert.deepEqual(await findProcesses(rootOf("closed")), []);
+  await assert.rejects(start(sandbox, "true"), { code: "unavailable", message: "the server is stopping" });
+  await sandbox.destroy();
+});
+
+test("without the agent's program a command that wants a terminal is refused", async () => {
+  const own = new LocalProcessBackend({ directory, ...SETTINGS, agentBinary: "node" }, silentLog);
+  const sandbox = await provision("plain", own);
+  const terminal = { columns: 80, rows: 24 };
+  await assert.rejects(sandbox.spawn({ path: "sh", args: [], env: { PATH }, terminal }), {
+    code: "failed_precondition",
+    message: /there are no terminals here/,
+  });
+  await sandbox.destroy();
+  await own.close();
+});
+
+test("a working directory is the one that was asked for, whatever takes its place meanwhile", async () => {
+  const sandbox = await provision("swapped");
+  await sandbox.files.makeDir("/home/user/here");
+  await sandbox.files.write("/home/user/here/inside", source("inside"));
+  const home = `${rootOf("swapped")}/home/user`;
+  const swap = `cd ${home}; while :; do mv here there; ln -s /etc here; rm here; mv there here; done`;
+  const swapper = await start(sandbox, swap);
+  let found = 0;
+  for (let round = 0; round < 200; round++) {
+    try {
+      const { process: started, output } = await start(sandbox, "pwd; ls", "/home/user/here");
+      const text = Buffer.from((await output.next()).value?.data ?? []).toString();
+      assert.match(text, /\/home\/user\/t?here\n/, "it runs outside of the sandbox");
+      await output.return?.();
+      assert.deepEqual(await started.exit, { code: 0 });
+      found++;
+    } catch (error) {
+      if (error instanceof assert.AssertionError) throw error;
+      assert.equal((error as Error).message, "cwd '/home/user/here' does not exist");
+    }
+  }
+  assert.ok(found > 0, "the directory was never there: this test has no case");
+  await swapper.process.kill("SIGKILL");
+  await sandbox.destroy();
+});
+
+test(
+  "a working directory that cannot be entered is named as it was asked for",
+  { skip: asRoot },
+  async () => {
+    const sandbox = await provision("locked");
+    await sandbox.files.makeDir("/home/user/locked");
+    await chmod(`${rootOf("locked")}/home/user/locked`, 0);
+    await assert.rejects(start(sandbox, "true", "/home/user/locked"), {
+      code: "permission_denied",
+      message: "cannot enter cwd '/home/user/locked': EACCES",
+    });
+    await sandbox.destroy();
+  },
+);
 
 test("directories that only look like those of a server are left alone", async () => {
   const names = ["coppice-x", "coppice-x-0000.1.00000000-abcdef", "unrelated"];
@@ -94,9 +221,41 @@ test("a program that opens /dev/stdin after stdin was closed reads all of it, an
   await sandbox.destroy();
 });
 
-async function provision(id: string): Promise<Sandbox> {
+async function provision(id: string, from: LocalProcessBackend = backend): Promise<Sandbox> {
   const spec = { id, template: "base", limits: {}, allowInternetAccess: true };
-  return backend.provision(spec, new AbortController().signal);
+  const sandbox = await from.provision(spec, new AbortController().signal);
+  roots.set(id, (await sandbox.files.hostPath?.("/")) ?? "");
+  return sandbox;
+}
+
+function rootOf(id: string): string {
+  return roots.get(id) ?? assert.fail(`there is no sandbox ${id}`);
+}
+
+async function start(sandbox: Sandbox, script: string, cwd?: string) {
+  const command = { path: "sh", args: ["-c", script], env: { PATH }, cwd };
+  const started = await sandbox.spawn(command);
+  return { process: started, output: started.output[Symbol.asyncIterator]() };
+}
+
+async function kill(child: ChildProcess): Promise<void> {
+  child.kill("SIGKILL");
+  await once(child, "exit");
+}
+
+/** Children of a process that have children among `descendants`. */
+async function agentsOf(parent: number, descendants: readonly number[]): Promise<number[]> {
+  const agents: number[] = [];
+  for (const pid of await childrenOf(parent)) {
+    if ((await childrenOf(pid)).some((child) => descendants.includes(child))) agents.push(pid);
+  }
+  return agents;
+}
+
+async function until(what: string, check: () => Promise<boolean>): Promise<void> {
+  for (const startMs = performance.now(); !(await check()); await sleep(20)) {
+    assert.ok(performance.now() - startMs < 5_000, `${what}: not within 5 s`);
+  }
 }
 
 // One that was killed may be a zombie until whoever inherited it looks.
@@ -117,7 +276,8 @@ async function sandboxDirectories(): Promise<string[]> {
 async function startServer() {
   const program = `
     import { LocalProcessBackend } from ${JSON.stringify(new URL("local-process-backend.js", import.meta.url).href)};
-    const backend = new LocalProcessBackend(${JSON.stringify({ directory, ...SETTINGS })});
+    const settings = ${JSON.stringify({ directory, ...SETTINGS })};
+    const backend = new LocalProcessBackend(settings, { error: console.error });
     const spec = { id: "other", template: "base", limits: {}, allowInternetAccess: true };
     const sandbox = await backend.provision(spec, new AbortController().signal);
     const env = { PATH: ${JSON.stringify(PATH)} };

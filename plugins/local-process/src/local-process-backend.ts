@@ -1,14 +1,15 @@
-import { mkdir } from "node:fs/promises";
+import { mkdir, realpath } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { resolve } from "node:path";
-import { SandboxError, messageOf } from "@coppice/core";
+import { type Logger, SandboxError, messageOf } from "@coppice/core";
 import type { Sandbox, SandboxBackend, SandboxSpec } from "@coppice/core/backend";
+import { HostAgent } from "./host-agent.js";
 import { killProcesses } from "./host-processes.js";
 import { LocalSandbox } from "./local-sandbox.js";
-import { abandonedDirectories, makeOwnedDirectory } from "./owned-directory.js";
+import { abandonedDirectories } from "./owned-directory.js";
 import { type Owner, currentOwner } from "./owner.js";
-import { Pipes } from "./pipes.js";
 import { makeSandboxDirectory, removeSandboxDirectory, sandboxDirectoryAt } from "./sandbox-directory.js";
+import { hold, pathForOthers } from "./walk.js";
 
 export interface LocalProcessSettings {
   /** Where the trees of sandboxes are made; the system's directory for temporary files when absent. */
@@ -18,6 +19,8 @@ export interface LocalProcessSettings {
   readonly killTimeoutMs: number;
   /** Where programs are looked for before the directories of PATH. */
   readonly programDirectory?: string | undefined;
+  /** What starts processes: the agent's program, or `node`; what was built, else `node`, when absent. */
+  readonly agentBinary?: string | undefined;
 }
 
 /** Makes sandboxes out of a directory and plain processes of this host. Templates and limits mean nothing to it. */
@@ -26,28 +29,26 @@ export class LocalProcessBackend implements SandboxBackend {
   readonly isolated = false;
   readonly #settings: LocalProcessSettings;
   readonly #parent: string;
-  readonly #pipes: Pipes;
+  readonly #log: Pick<Logger, "error">;
+  readonly #sandboxes = new Set<LocalSandbox>();
   #owner: Promise<Owner> | undefined;
+  /** Starts all processes of all sandboxes. */
+  readonly agent: HostAgent;
 
-  constructor(settings: LocalProcessSettings) {
+  constructor(settings: LocalProcessSettings, log: Pick<Logger, "error">) {
     this.#settings = settings;
     this.#parent = resolve(settings.directory ?? tmpdir());
-    this.#pipes = new Pipes(async () => makeOwnedDirectory(this.#parent, "pipes", await this.#self()));
+    this.#log = log;
+    this.agent = new HostAgent({ binary: settings.agentBinary, onDeath: () => this.#onDeath() });
   }
 
   async check(): Promise<void> {
     try {
       await mkdir(this.#parent, { recursive: true, mode: 0o700 });
-      // Tries all that a sandbox needs: a directory, and the program that makes pipes.
-      await this.#pipes.prepare();
+      await this.#tryProgram();
     } catch (error) {
-      throw new SandboxError(
-        "failed_precondition",
-        `local-process cannot use this host: ${messageOf(error)}`,
-        {
-          cause: error,
-        },
-      );
+      const message = `local-process cannot use this host: ${messageOf(error)}`;
+      throw new SandboxError("failed_precondition", message, { cause: error });
     }
   }
 
@@ -65,15 +66,18 @@ export class LocalProcessBackend implements SandboxBackend {
       signal,
     );
     try {
-      return new LocalSandbox({
+      const sandbox = new LocalSandbox({
         id,
         directory,
-        pipes: this.#pipes,
+        agent: this.agent,
         writeInPlaceLimit,
         diskScanEntries,
         killTimeoutMs,
         programDirectory,
+        onDestroyed: () => this.#sandboxes.delete(sandbox),
       });
+      this.#sandboxes.add(sandbox);
+      return sandbox;
     } catch (error) {
       await removeSandboxDirectory(directory.path);
       throw error;
@@ -81,8 +85,8 @@ export class LocalProcessBackend implements SandboxBackend {
   }
 
   /**
-   * Nothing outlives the server that started it: its pipes broke with it. So this ends what servers that
-   * are gone have left behind, and leaves alone what belongs to one that runs.
+   * Nothing is taken over: an agent ends with its server, and with it what it started. This ends what servers
+   * that are gone have left behind all the same, and leaves alone what belongs to one that runs.
    */
   async recover(): Promise<readonly Sandbox[]> {
     for (const path of await abandonedDirectories(this.#parent)) {
@@ -92,9 +96,37 @@ export class LocalProcessBackend implements SandboxBackend {
     return [];
   }
 
-  /** Gives back what is no sandbox's own. Sandboxes still alive cannot start processes afterwards. */
+  /** Ends the agent and all processes. Sandboxes that are still alive cannot start any afterwards. */
   async close(): Promise<void> {
-    await this.#pipes.close();
+    await this.agent.close();
+  }
+
+  /** Tries what a command needs: an agent, a program, and a working directory that this process holds. */
+  async #tryProgram(): Promise<void> {
+    using directory = hold(await realpath(this.#parent));
+    const tried = await this.agent.spawn({
+      path: "true",
+      args: [],
+      env: { PATH: "/usr/bin:/bin" },
+      cwd: pathForOthers(directory),
+      input: "none",
+    });
+    for await (const { data } of tried.output) throw new Error(Buffer.from(data).toString().trim());
+    const { code } = await tried.exit;
+    if (code !== 0) throw new Error(`the program \`true\` ended with exit code ${code}`);
+  }
+
+  /** An agent that dies leaves its processes behind, which nobody can hear or stop any more. */
+  async #onDeath(): Promise<void> {
+    this.#log.error(
+      {},
+      "the agent has died: its processes are ended, and the next command starts another agent",
+    );
+    for (const sandbox of this.#sandboxes) {
+      await sandbox.endProcesses().catch((error: unknown) => {
+        this.#log.error({ sandbox: sandbox.id, err: error }, "processes of a sandbox outlive their agent");
+      });
+    }
   }
 
   #self(): Promise<Owner> {

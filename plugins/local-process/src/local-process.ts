@@ -1,109 +1,81 @@
-import type { ChildProcess } from "node:child_process";
-import { rmSync } from "node:fs";
-import type { Socket } from "node:net";
-import { SandboxError, messageOf } from "@coppice/core";
-import type { Exit, Process, Signal } from "@coppice/core/backend";
-import { announceEnd } from "./pipes.js";
-import { ProcessOutput } from "./process-output.js";
+import type { AgentProcess } from "@coppice/agent";
+import type { Exit, Output, Process, Signal, TerminalSize } from "@coppice/core/backend";
 
-/** This side of a process's pipes. */
-export interface ProcessStreams {
-  readonly stdin: Socket | undefined;
-  /** Name of the pipe behind `stdin`; unlinked when the process is over. */
-  readonly stdinName: string | undefined;
-  readonly stdout: Socket;
-  readonly stderr: Socket;
-}
-
-/** A child of this server that leads a process group. */
+/** A process that the host's agent started, as the leader of a session. */
 export class LocalProcess implements Process {
   readonly pid: number;
-  readonly output: ProcessOutput;
+  readonly output: AsyncIterable<Output>;
   readonly exit: Promise<Exit>;
-  /** Settles when it ended and nobody holds its output any more. */
+  /** Settles when it has ended and all of its output was read, or is not wanted. */
   readonly closed: Promise<void>;
-  readonly #input: Socket | undefined;
-  readonly #inputName: string | undefined;
-  #stopAnnouncing: (() => void) | undefined;
-  #hasEnded = false;
-  #isKilled = false;
+  readonly #started: AgentProcess;
+  readonly #exit = Promise.withResolvers<Exit>();
 
-  constructor(child: ChildProcess & { readonly pid: number }, streams: ProcessStreams) {
-    this.pid = child.pid;
-    this.output = new ProcessOutput(streams);
-    this.#input = streams.stdin;
-    this.#inputName = streams.stdinName;
-    // Writers hear of a broken pipe themselves; without a listener it would end the server.
-    this.#input?.on("error", () => undefined);
-    this.exit = new Promise((resolve) => {
-      child.once("exit", (code, signal) => {
-        this.#hasEnded = true;
-        if (this.#isKilled) this.output.finish();
-        resolve(exitOf(code, signal));
-      });
-    });
-    this.closed = Promise.all([this.exit, this.output.closed]).then(() => {
-      this.#input?.destroy();
-      this.#stopAnnouncing?.();
-      if (this.#inputName !== undefined) rmSync(this.#inputName, { force: true });
+  /** @param isAgentOver whether the agent is gone: what it then says of the end was not seen by anybody. */
+  constructor(started: AgentProcess, isAgentOver: () => boolean) {
+    this.#started = started;
+    this.pid = started.pid;
+    this.exit = this.#exit.promise;
+    const outputOver = Promise.withResolvers<void>();
+    this.output = watched(started.output, () => outputOver.resolve());
+    this.closed = Promise.all([this.exit, outputOver.promise]).then(() => undefined);
+    void started.exit.then((exit) => {
+      if (!isAgentOver()) this.#exit.resolve(exit);
     });
   }
 
-  async write(data: Uint8Array): Promise<void> {
-    const input = this.#input;
-    if (input === undefined || !input.writable || this.#hasEnded) throw noInput();
-    await new Promise<void>((resolve, reject) => {
-      input.write(data, (error) => (error ? reject(noInput(error)) : resolve()));
-    });
+  write(data: Uint8Array): Promise<void> {
+    return this.#started.write(data);
   }
 
-  async closeInput(): Promise<void> {
-    const input = this.#input;
-    if (input === undefined || !input.writable) return;
-    await new Promise<void>((resolve) => {
-      input.once("close", () => resolve());
-      input.end(() => input.destroy());
-    });
-    if (this.#inputName !== undefined && !this.#hasEnded) this.#stopAnnouncing = announceEnd(this.#inputName);
+  closeInput(): Promise<void> {
+    return this.#started.closeInput();
   }
 
-  async kill(signal: Signal, scope: "process" | "group" = "process"): Promise<void> {
-    // Once it was reaped, its pid may be somebody else's.
-    if (this.#hasEnded) throw new SandboxError("not_found", `process with pid ${this.pid} not found`);
+  kill(signal: Signal, scope?: "process" | "group"): Promise<void> {
+    return this.#started.kill(signal, scope);
+  }
+
+  resize(size: TerminalSize): Promise<void> {
+    return this.#started.resize(size);
+  }
+
+  /** Lets go of its output, which may be held open by somebody who was not ended. Only after its exit. */
+  release(): void {
+    this.#started.release();
+  }
+
+  /** Ends its whole group without the agent, which is gone. */
+  killByNumber(): void {
     try {
-      process.kill(scope === "group" ? -this.pid : this.pid, signal);
-    } catch (error) {
-      throw new SandboxError("invalid_argument", `error sending signal: ${messageOf(error)}`, {
-        cause: error,
-      });
+      process.kill(-this.pid, "SIGKILL");
+    } catch {
+      // All of it has ended.
     }
-    if (signal === "SIGKILL" || signal === "SIGTERM") this.#isKilled = true;
   }
 
-  async resize(): Promise<never> {
-    throw new SandboxError("failed_precondition", "the process has no terminal");
-  }
-
-  /** Ends its whole group and lets go of its pipes. */
-  abandon(): void {
-    if (!this.#hasEnded) {
-      try {
-        process.kill(-this.pid, "SIGKILL");
-      } catch {
-        // It has just ended; what it started is found by its environment.
-      }
-    }
-    this.#input?.destroy();
-    this.output.destroy();
+  /** Says that nobody is left who could tell how it ended, and that it was made to end. */
+  agentHasGone(): void {
+    this.#exit.resolve({ signal: "SIGKILL" });
   }
 }
 
-function exitOf(code: number | null, signal: NodeJS.Signals | null): Exit {
-  if (code !== null) return { code };
-  // Node has no names for real-time signals; a shell would say 128 and more.
-  return signal ? { signal } : { code: 128 };
-}
-
-function noInput(cause?: unknown): SandboxError {
-  return new SandboxError("failed_precondition", "stdin not enabled or closed", { cause });
+/** The same, with a call when its end was seen or its reader has left. */
+function watched(output: AsyncIterable<Output>, onEnd: () => void): AsyncIterable<Output> {
+  return {
+    [Symbol.asyncIterator]() {
+      const iterator = output[Symbol.asyncIterator]();
+      return {
+        async next() {
+          const result = await iterator.next();
+          if (result.done === true) onEnd();
+          return result;
+        },
+        async return() {
+          onEnd();
+          return (await iterator.return?.()) ?? { done: true, value: undefined };
+        },
+      };
+    },
+  };
 }

@@ -4,24 +4,24 @@ import { SandboxError } from "@coppice/core";
 import type { Command, Process, Sandbox, SandboxId, Stats, User } from "@coppice/core/backend";
 import { findAccount } from "./accounts.js";
 import { dialLoopback } from "./dial-loopback.js";
+import type { HostAgent } from "./host-agent.js";
 import { killProcesses, ROOT_VARIABLE } from "./host-processes.js";
 import { LocalFiles } from "./local-files.js";
 import type { LocalProcess } from "./local-process.js";
 import { type SandboxDirectory, removeSandboxDirectory } from "./sandbox-directory.js";
-import type { Pipes } from "./pipes.js";
-import { startProcess } from "./start-process.js";
 import { UsageMeter } from "./usage-meter.js";
-import { Tree, WalkError } from "./walk.js";
+import { Tree, WalkError, pathForOthers } from "./walk.js";
 
 export interface LocalSandboxOptions {
   readonly id: SandboxId;
   readonly directory: SandboxDirectory;
-  readonly pipes: Pipes;
+  readonly agent: HostAgent;
   readonly writeInPlaceLimit: number;
   readonly diskScanEntries: number;
   readonly killTimeoutMs: number;
   /** Where programs are looked for before the directories of PATH. */
   readonly programDirectory?: string | undefined;
+  readonly onDestroyed: () => void;
 }
 
 /**
@@ -64,9 +64,6 @@ export class LocalSandbox implements Sandbox {
   async spawn(command: Command): Promise<Process> {
     this.#requireLife();
     const account = accountOf(command);
-    if (command.terminal !== undefined) {
-      throw new SandboxError("unimplemented", "local-process has no terminals");
-    }
     this.#hasStartedAny = true;
     const starting = this.#start(command, account);
     this.#starting.add(starting);
@@ -90,6 +87,12 @@ export class LocalSandbox implements Sandbox {
     return this.#usage.measure();
   }
 
+  /** Ends every process of it, those that left their group, session and parent included. */
+  async endProcesses(): Promise<void> {
+    const { directory, killTimeoutMs } = this.#options;
+    if (this.#hasStartedAny) await killProcesses(directory.root, killTimeoutMs);
+  }
+
   async destroy(): Promise<void> {
     this.#destroying ??= this.#destroy().catch((error: unknown) => {
       // What failed may work the next time.
@@ -102,22 +105,28 @@ export class LocalSandbox implements Sandbox {
   async #destroy(): Promise<void> {
     this.#isDestroyed = true;
     await Promise.allSettled(this.#starting);
-    for (const each of this.#processes) each.abandon();
-    if (this.#hasStartedAny) await killProcesses(this.#options.directory.root, this.#options.killTimeoutMs);
+    const processes = [...this.#processes];
+    // One that has ended meanwhile is no failure; neither is an agent that died and took them along.
+    await Promise.allSettled(processes.map((each) => each.kill("SIGKILL", "group")));
+    await this.endProcesses();
+    await Promise.all(processes.map(({ exit }) => exit));
+    for (const each of processes) each.release();
     this.files.close();
     await removeSandboxDirectory(this.#options.directory.path);
+    this.#options.onDestroyed();
   }
 
   async #start(command: Command, account: User): Promise<LocalProcess> {
     const {
+      agent,
       directory: { root },
       programDirectory,
     } = this.#options;
     const searchPath = [programDirectory ?? [], command.env["PATH"] ?? []].flat().join(":");
     const cwd = command.cwd ?? account.home;
     using directory = this.#openDirectory(cwd);
-    return await startProcess(
-      {
+    try {
+      return await agent.spawn({
         path: command.path,
         args: command.args,
         cwd: directory.path,
@@ -128,18 +137,20 @@ export class LocalSandbox implements Sandbox {
           E2B_SANDBOX_ID: this.id,
           [ROOT_VARIABLE]: root,
         },
-        hasInput: command.input !== "none",
-      },
-      this.#options.pipes,
-    );
+        input: command.input,
+        terminal: command.terminal,
+      });
+    } catch (error) {
+      throw asAsked(error, directory.path, cwd);
+    }
   }
 
-  /** A directory that the child can change to, whatever its path leads to by then. */
+  /** A directory that the agent can change to while it is held, whatever its path leads to by then. */
   #openDirectory(path: string): { readonly path: string } & Disposable {
     try {
       const place = this.#tree.resolve(path, { follow: true });
       if (place.entry?.stats.isDirectory())
-        return { path: place.entry.path, [Symbol.dispose]: () => place[Symbol.dispose]() };
+        return { path: pathForOthers(place.entry), [Symbol.dispose]: () => place[Symbol.dispose]() };
       place[Symbol.dispose]();
     } catch (error) {
       if (!(error instanceof WalkError)) throw error;
@@ -158,4 +169,10 @@ function accountOf(command: Command): User {
   } catch (error) {
     throw new SandboxError("unauthenticated", `invalid username: '${command.user}'`, { cause: error });
   }
+}
+
+/** A failure in the words of who asked, who knows no path of this host. */
+function asAsked(error: unknown, hostPath: string, path: string): unknown {
+  if (!(error instanceof SandboxError) || !error.message.includes(hostPath)) return error;
+  return new SandboxError(error.code, error.message.replaceAll(hostPath, path), { cause: error });
 }

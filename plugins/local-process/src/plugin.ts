@@ -49,11 +49,15 @@ export const plugin = definePlugin({
   requires: { backends: Backends, listeners: Listeners },
   setup(plugin, { backends, listeners }) {
     const { insecure, killTimeout, python, ...settings } = plugin.config;
-    const backend = new LocalProcessBackend({
-      ...settings,
-      killTimeoutMs: killTimeout,
-      ...(isAbsolute(python) && { programDirectory: dirname(python) }),
-    });
+    const backend = new LocalProcessBackend(
+      {
+        ...settings,
+        killTimeoutMs: killTimeout,
+        ...(isAbsolute(python) && { programDirectory: dirname(python) }),
+      },
+      plugin.log,
+    );
+    plugin.health("local-process", () => backend.agent.start());
     plugin.onStop(() => backend.close());
     plugin.onStart(() => {
       if (!insecure) requireLoopback(listeners.all());

@@ -61,6 +61,14 @@ export function hold(path: string | Buffer): Held {
   };
 }
 
+/**
+ * What a held entry is to other processes of this account, for as long as it is held. The kernel lets a process
+ * through `/proc/<pid>/fd` that may read the memory of that one; it leads to the inode, not to a name of it.
+ */
+export function pathForOthers(held: Held): string {
+  return CAN_HOLD ? held.path.replace("/proc/self/", `/proc/${process.pid}/`) : held.path;
+}
+
 /** Opens the very file that is held. Never waits, as opening a pipe would. */
 export function openHeld(held: Held, flags: number): Promise<FileHandle> {
   return open(held.path, flags | reopening());
