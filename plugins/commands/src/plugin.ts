@@ -1,5 +1,5 @@
 import { join } from "node:path";
-import { Clock, definePlugin } from "@coppice/core";
+import { Clock, Sandboxes, definePlugin } from "@coppice/core";
 import { CommandMetrics } from "./command-metrics.js";
 import { CommandsConfig } from "./commands-config.js";
 import { Commands } from "./commands.js";
@@ -15,10 +15,10 @@ import { ProcessTable } from "./process-table.js";
 export const plugin = definePlugin({
   name: "commands",
   config: CommandsConfig,
-  requires: { clock: Clock },
+  requires: { clock: Clock, sandboxes: Sandboxes },
   provides: [Commands],
 
-  setup(plugin, { clock }) {
+  setup(plugin, { clock, sandboxes }) {
     const { config, log } = plugin;
     const logs: OutputLogs = new OutputLogs({
       config: config.log,
@@ -40,6 +40,9 @@ export const plugin = definePlugin({
     });
     plugin.bindValue(Commands, commands);
     plugin.onStop(() => commands.close());
+    plugin.onStart(async () => {
+      for (const sandbox of sandboxes.list()) await commands.adopt(sandbox);
+    });
 
     serveProcessRpc(plugin.rpc("envd"), { commands, clock, keepaliveMs: config.keepaliveInterval });
     serveNdjson(plugin.http("envd"), { commands, config });

@@ -6,7 +6,8 @@ import {
   processEnvironment,
   resolveSandboxPath,
 } from "@coppice/core";
-import type { Sandbox, SandboxId, User } from "@coppice/core/backend";
+import type { Process, Sandbox, SandboxId, User } from "@coppice/core/backend";
+import { readCommandLabel, writeCommandLabel } from "./command-label.js";
 import type { CommandMetrics } from "./command-metrics.js";
 import type { CommandsConfig } from "./commands-config.js";
 import type {
@@ -39,6 +40,18 @@ interface Row {
   readonly ended: Map<SandboxCommand, () => void>;
 }
 
+/** A process that belongs in the table, with what is known of it. */
+interface Entry {
+  readonly id: string;
+  readonly process: Process;
+  readonly request: StartCommand;
+  readonly startedAtMs: number;
+  /** When it is killed; undefined = never. */
+  readonly expiresAtMs: number | undefined;
+  /** What its log has already. */
+  readonly loggedBytes: number;
+}
+
 /** Holds the commands of every sandbox. */
 export class ProcessTable implements Commands {
   readonly #options: ProcessTableOptions;
@@ -49,7 +62,7 @@ export class ProcessTable implements Commands {
   }
 
   async start(sandbox: LiveSandbox, request: StartCommand): Promise<StartedCommand> {
-    const { config, metrics, clock, log, logs } = this.#options;
+    const { config, clock } = this.#options;
     const calledAtMs = clock.now();
     const { runtime } = sandbox;
     checkStrings(request, config);
@@ -64,6 +77,8 @@ export class ProcessTable implements Commands {
     row.starting += 1;
     try {
       const user = await findUser(runtime, request.user);
+      const id = newCommandId(calledAtMs);
+      const expiresAtMs = request.timeoutMs === undefined ? undefined : calledAtMs + request.timeoutMs;
       const process = await runtime.spawn({
         path: request.path,
         args: request.args ?? [],
@@ -72,38 +87,45 @@ export class ProcessTable implements Commands {
         user: user.name,
         terminal: request.terminal,
         input: request.input,
+        label: writeCommandLabel(request, {
+          id,
+          startedAtMs: calledAtMs,
+          ...(expiresAtMs !== undefined && { expiresAtMs }),
+        }),
       });
-      const startedAtMs = clock.now();
-      metrics.started();
-      const id = newCommandId(startedAtMs);
-      const { path, tag } = request;
-      // Nobody would finish the log of a sandbox that has ended meanwhile.
-      const tape = sandbox.ended.aborted
-        ? undefined
-        : logs.begin(sandbox.record.id, { id, pid: process.pid, path, tag, startedAtMs });
-      const command = new SandboxCommand({
+      return this.#enter(sandbox, row, {
         id,
-        tape,
         process,
         request,
-        clock,
-        log,
-        startedAtMs,
-        timeLeftMs:
-          request.timeoutMs === undefined ? undefined : request.timeoutMs - (startedAtMs - calledAtMs),
-        subscriberBufferBytes: config.subscriberBuffer,
-        killedOutputGraceMs: config.killedOutputGrace,
-        onEnd: (end) => {
-          metrics.finished(end.outcome);
-          this.#retain(sandbox, command);
-        },
+        startedAtMs: clock.now(),
+        expiresAtMs,
+        loggedBytes: 0,
       });
-      // The sandbox may have ended meanwhile; the end of its row is past, so nobody else would tell the command.
-      if (sandbox.ended.aborted) command.abandon();
-      else row.running.add(command);
-      return command;
     } finally {
       row.starting -= 1;
+    }
+  }
+
+  /** Takes over the commands of a sandbox that outlived another server: what runs, and what ended meanwhile. */
+  async adopt(sandbox: LiveSandbox): Promise<void> {
+    const processes = (await sandbox.runtime.adoption?.processes()) ?? [];
+    for (const process of processes) {
+      const label = readCommandLabel(process.label);
+      if (label === undefined) continue;
+      const { id, startedAtMs, expiresAtMs, ...request } = label;
+      // Its cursors go on where the log of the other server ends.
+      const logged = await this.log(sandbox.record.id)
+        .find({ id })
+        .catch(() => undefined);
+      const loggedBytes = logged?.outputBytes ?? 0;
+      this.#enter(sandbox, this.#row(sandbox), {
+        id,
+        process,
+        request,
+        startedAtMs,
+        expiresAtMs,
+        loggedBytes,
+      });
     }
   }
 
@@ -128,6 +150,38 @@ export class ProcessTable implements Commands {
   /** Ends every command in the books and forgets all sandboxes. */
   close(): void {
     for (const sandbox of this.#rows.keys()) this.#drop(sandbox);
+  }
+
+  #enter(sandbox: LiveSandbox, row: Row, entry: Entry): SandboxCommand {
+    const { config, metrics, clock, log, logs } = this.#options;
+    const { id, process, request, startedAtMs, expiresAtMs, loggedBytes } = entry;
+    const { path, tag } = request;
+    metrics.started();
+    // Nobody would finish the log of a sandbox that has ended meanwhile.
+    const tape = sandbox.ended.aborted
+      ? undefined
+      : logs.begin(sandbox.record.id, { id, pid: process.pid, path, tag, startedAtMs });
+    const command = new SandboxCommand({
+      id,
+      tape,
+      loggedBytes,
+      process,
+      request,
+      clock,
+      log,
+      startedAtMs,
+      timeLeftMs: expiresAtMs === undefined ? undefined : expiresAtMs - clock.now(),
+      subscriberBufferBytes: config.subscriberBuffer,
+      killedOutputGraceMs: config.killedOutputGrace,
+      onEnd: (end) => {
+        metrics.finished(end.outcome);
+        this.#retain(sandbox, command);
+      },
+    });
+    // The sandbox may have ended meanwhile; the end of its row is past, so nobody else would tell the command.
+    if (sandbox.ended.aborted) command.abandon();
+    else row.running.add(command);
+    return command;
   }
 
   #row(sandbox: LiveSandbox): Row {

@@ -19,6 +19,8 @@ export interface SandboxCommandOptions {
   readonly killedOutputGraceMs: number;
   /** Records its output; undefined where none is kept. */
   readonly tape: CommandTape | undefined;
+  /** What the tape has already, of a command that is taken over. */
+  readonly loggedBytes: number;
   /** Called once, after `end` was set and before anyone is told of it. */
   readonly onEnd: (end: CommandEnd) => void;
 }
@@ -43,11 +45,12 @@ export class SandboxCommand implements StartedCommand {
   #isOutputRead = false;
   #isFatalSignalDelivered = false;
   /** What subscribers were given so far, and the log: nothing else runs between the two. */
-  #outputBytes = 0;
+  #outputBytes: number;
 
   constructor(options: SandboxCommandOptions) {
     this.id = options.id;
     this.#options = options;
+    this.#outputBytes = options.loggedBytes;
     this.#process = options.process;
     this.request = options.request;
     this.startedAtMs = options.startedAtMs;

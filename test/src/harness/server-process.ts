@@ -22,8 +22,8 @@ export interface Installation {
 export interface InstallationOptions {
   /** Laid over the configuration, key by key at the top level. */
   readonly config?: Readonly<Record<string, unknown>>;
-  /** Further plugins, and settings over the usual ones. */
-  readonly plugins?: Readonly<Record<string, unknown>>;
+  /** Further plugins, and settings over the usual ones; told the folder. */
+  readonly plugins?: (directory: string) => Readonly<Record<string, unknown>>;
 }
 
 /**
@@ -47,7 +47,7 @@ export async function makeInstallation(options: InstallationOptions = {}): Promi
       "files": {},
       "jupyter": { python: PYTHON },
       "local-process": {},
-      ...options.plugins,
+      ...options.plugins?.(directory),
     },
   };
   await writeFile(configFile, JSON.stringify(config, undefined, 2));
