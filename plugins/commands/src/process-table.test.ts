@@ -11,6 +11,7 @@ import type { StartCommand, StartedCommand } from "./commands.js";
 import { diskFiles } from "./output-log/log-files.js";
 import { LogMetrics } from "./output-log/log-metrics.js";
 import { OutputLogs } from "./output-log/output-logs.js";
+import { readCommandLabel } from "./command-label.js";
 import { ProcessTable } from "./process-table.js";
 
 const WATCHING = new AbortController().signal;
@@ -161,7 +162,7 @@ test("a command gets the account, the sandbox's environment, its own variables l
     user: "ada",
     input: "none",
   });
-  const { env, ...rest } = process.command;
+  const { env, label, ...rest } = process.command;
   assert.deepEqual(rest, {
     path: "make",
     args: ["all"],
@@ -170,6 +171,7 @@ test("a command gets the account, the sandbox's environment, its own variables l
     terminal: undefined,
     input: "none",
   });
+  assert.equal(readCommandLabel(label ?? "")?.id, command.id);
   assert.equal(env["MODE"], "mine");
   assert.equal(env["HOME"], "/elsewhere");
   assert.equal(env["LOGNAME"], "ada");
