@@ -1,12 +1,12 @@
 import { type Clock, messageOf } from "@coppice/core";
-import type { Output } from "@coppice/core/backend";
 import type { CommandEnd, OutputPiece } from "../commands.js";
+import { LogBatch } from "./log-batch.js";
 import type { LogFile, LogFiles } from "./log-files.js";
 import type { LogMetrics } from "./log-metrics.js";
 import type { SandboxLog, Segment } from "./sandbox-log.js";
-import { SEGMENT_MAGIC, encodeDataHead, encodeRecord } from "./segment-codec.js";
+import { SEGMENT_MAGIC } from "./segment-codec.js";
 import { encodeFooter } from "./segment-file.js";
-import { type IndexedData, SegmentIndex } from "./segment-index.js";
+import { SegmentIndex } from "./segment-index.js";
 
 export interface LogWriterSettings {
   /** Size at which a segment is finished and the next one begun. */
@@ -49,16 +49,20 @@ export interface OpenCommand extends CommandHeading {
   readonly end: CommandEnd | undefined;
 }
 
+/** Takes down what one command writes. */
+export interface Recorder {
+  append(piece: OutputPiece): void;
+  /** Undefined when more can be taken at once; otherwise resolves when it can. */
+  room(): Promise<void> | undefined;
+  end(end: CommandEnd): void;
+}
+
 interface Recorded extends OpenCommand {
   offset: number;
   end: CommandEnd | undefined;
 }
 
-type Entry =
-  | { readonly kind: "start"; readonly command: Recorded }
-  | { readonly kind: "end"; readonly command: Recorded; readonly end: CommandEnd }
-  | { readonly kind: "data"; readonly command: Recorded; readonly piece: OutputPiece; readonly atMs: number };
-
+/** A segment that is being written, or will be next. */
 interface ActiveSegment {
   readonly segment: Segment;
   readonly index: SegmentIndex;
@@ -66,27 +70,27 @@ interface ActiveSegment {
   file: LogFile | undefined;
   /** By command: what stands for it in this segment. */
   readonly numbers: Map<Recorded, number>;
-  /** To be finished with the next write. */
-  isDue: boolean;
+  /** What batches have for it, written or not. */
+  plannedBytes: number;
 }
 
-/** Records that belong together in one write, and what the index is told once they are on disk. */
-interface Batch {
-  readonly buffers: Uint8Array[];
-  readonly notes: (() => void)[];
-  dataBytes: number;
-  endsAt: number;
+/** A batch on its way to the disk. */
+interface Pending {
+  readonly batch: LogBatch;
+  readonly target: ActiveSegment;
+  /** Commands whose end is in it. */
+  readonly ended: Recorded[];
+  /** The last of what was recorded that is in it, counted from the beginning. */
+  sequence: number;
 }
 
-const WRITE_BYTES = 1024 * 1024;
+const BATCH_BYTES = 1024 * 1024;
 const EAGER_BYTES = 256 * 1024;
-// Adjacent pieces are one record up to this size: what a reader has to hold at a time.
-const RECORD_DATA_BYTES = 256 * 1024;
 const COMMANDS_PER_SEGMENT = 1000;
 const LONGEST_PATH = 1024;
 const IDLE_MS = 10_000;
-// What a queued piece costs beside its bytes.
-const ENTRY_BYTES = 128;
+const MOST_SPARES = 2;
+const LARGEST_SPARE_BYTES = 2 * BATCH_BYTES;
 
 /**
  * Writes the log of one sandbox: gathers what its commands say for a moment, then appends it in one
@@ -96,13 +100,18 @@ const ENTRY_BYTES = 128;
 export class LogWriter {
   readonly #options: LogWriterOptions;
   readonly #open = new Map<string, Recorded>();
-  #queue: Entry[] = [];
-  #queuedBytes = 0;
-  #writingBytes = 0;
-  /** Entries that were appended, and that were written or given up: how `flush` knows its own. */
-  #appended = 0;
+  /** First in, first written; the last one is being filled. */
+  #pending: Pending[] = [];
+  /** The one that is being written, which is in none of these lists. */
+  #inFlight: Pending | undefined;
+  /** Ended commands that wait for a disk that works: few, and all that tells them from lost ones. */
+  #unwrittenEnds: Recorded[] = [];
+  readonly #spares: Buffer[] = [];
+  #recorded = 0;
   #settled = 0;
   #active: ActiveSegment | undefined;
+  /** Segments that get nothing more than what is pending for them. */
+  #ending: ActiveSegment[] = [];
   #draining: Promise<void> | undefined;
   #cancelFlush: (() => void) | undefined;
   #cancelIdle: (() => void) | undefined;
@@ -127,90 +136,127 @@ export class LogWriter {
 
   /** Begins to record a command. */
   begin(heading: CommandHeading): Recorder {
-    const command: Recorded = {
-      ...heading,
-      path: heading.path.slice(0, LONGEST_PATH),
-      offset: 0,
-      end: undefined,
-    };
+    const path = heading.path.slice(0, LONGEST_PATH);
+    const command: Recorded = { ...heading, path, offset: 0, end: undefined };
     this.#open.set(command.id, command);
-    this.#push({ kind: "start", command }, 0);
+    this.#add((pending) => void numberOf(command, pending));
     return {
       append: (piece) => {
+        const added = this.#add(({ batch, target }) => {
+          const number = numberOf(command, { batch, target });
+          batch.addData(number, piece, this.#options.clock.now());
+        });
+        if (!added) this.#options.metrics.dropped(piece.data.length);
         command.offset = piece.offset + piece.data.length;
-        const entry: Entry = { kind: "data", command, piece, atMs: this.#options.clock.now() };
-        this.#push(entry, piece.data.length);
       },
       room: () => (this.#isFull() ? this.#untilRoom() : undefined),
       end: (end) => {
         command.end = end;
-        this.#push({ kind: "end", command, end }, 0);
+        if (!this.#add((pending) => addEnd(command, pending))) this.#unwrittenEnds.push(command);
       },
     };
   }
 
   /** Resolves when everything that was recorded until now is on disk, or given up. Never rejects. */
   async flush(): Promise<void> {
-    const target = this.#appended;
-    while (this.#settled < target && !this.#isStalled && !this.#isWaitingToRetry) {
+    const target = this.#recorded;
+    while (this.#settled < target && this.#isWriting) {
       this.#drainNow();
       await this.#change();
     }
   }
 
-  /** Finishes a segment that is still being written, so that it can be removed. */
+  /** Finishes a segment that is still being written, so that it can be removed. Never rejects. */
   async finish(segment: Segment): Promise<void> {
     if (this.#active?.segment !== segment) return;
-    this.#active.isDue = true;
-    // Never beside a write: the footer has to come after it.
-    if (this.#draining === undefined) await this.#seal().catch(() => {});
-    while (this.#active?.segment === segment && !this.#isStalled) await this.#change();
+    await this.flush();
+    const active = this.#active;
+    if (active?.segment !== segment) return;
+    this.#endActive();
+    while (segment.index !== undefined && this.#isWriting) {
+      this.#drainNow();
+      await this.#change();
+    }
   }
 
   /** Writes what is left and lets go of everything. Nothing is recorded afterwards. Never rejects. */
   async close(): Promise<void> {
-    this.#isClosed = true;
     this.#cancelRetry?.();
     this.#cancelRetry = undefined;
+    this.#addUnwrittenEnds();
+    this.#isClosed = true;
     await this.flush();
     this.#cancelFlush?.();
     this.#cancelIdle?.();
-    // The write that hangs finishes the segment when it comes back.
+    // A write that hangs finishes the segment when it comes back.
     if (!this.#isStalled) {
       await this.#draining;
-      await this.#seal().catch(() => {});
+      this.#endActive();
+      await this.#sealEnding().catch(() => {});
     }
     this.#recover();
   }
 
-  get #isWaitingToRetry(): boolean {
-    return this.#cancelRetry !== undefined;
+  /** False while the disk is given up. */
+  get #isWriting(): boolean {
+    return !this.#isStalled && this.#cancelRetry === undefined;
   }
 
-  #push(entry: Entry, bytes: number): void {
-    if (this.#isClosed || this.#isStalled || this.#isWaitingToRetry) {
-      if (entry.kind === "data") this.#options.metrics.dropped(bytes);
-      // Ends wait for the disk: they are few, and all that tells a finished command from a lost one.
-      else if (entry.kind === "end" && !this.#isClosed) this.#enqueue(entry, bytes);
-      return;
-    }
-    this.#enqueue(entry, bytes);
-    if (this.#queuedBytes >= EAGER_BYTES) this.#drainNow();
+  /** Adds to the batch that is being filled. False where nothing can be recorded now. */
+  #add(fill: (pending: Pending) => void): boolean {
+    if (this.#isClosed || !this.#isWriting) return false;
+    const pending = this.#filling();
+    const before = pending.batch.bytes;
+    fill(pending);
+    this.#recorded += 1;
+    pending.sequence = this.#recorded;
+    pending.target.plannedBytes += pending.batch.bytes - before;
+    if (pending.batch.bytes >= EAGER_BYTES) this.#drainNow();
     else this.#drainSoon();
+    return true;
   }
 
-  #enqueue(entry: Entry, bytes: number): void {
-    this.#queue.push(entry);
-    this.#queuedBytes += bytes + ENTRY_BYTES;
-    this.#appended += 1;
+  #filling(): Pending {
+    const last = this.#pending.at(-1);
+    const active = this.#active;
+    const { segmentBytes } = this.#options.settings;
+    const isSegmentFull =
+      active !== undefined &&
+      (active.plannedBytes >= segmentBytes ||
+        // A segment of many short commands ends early, so that its index stays quick to read.
+        active.numbers.size >= COMMANDS_PER_SEGMENT);
+    if (isSegmentFull) this.#endActive();
+    const target = this.#active ?? this.#beginSegment();
+    if (last !== undefined && last.target === target && last.batch.bytes < BATCH_BYTES) return last;
+    const pending = { batch: new LogBatch(this.#spares.pop()), target, ended: [], sequence: 0 };
+    this.#pending.push(pending);
+    return pending;
+  }
+
+  #beginSegment(): ActiveSegment {
+    const { log, clock } = this.#options;
+    const index = new SegmentIndex(SEGMENT_MAGIC.length);
+    const segment = log.next(clock.now());
+    segment.index = index;
+    this.#active = { segment, index, file: undefined, numbers: new Map(), plannedBytes: 0 };
+    return this.#active;
+  }
+
+  /** What is recorded from here on is for another segment. */
+  #endActive(): void {
+    if (this.#active !== undefined) this.#ending.push(this.#active);
+    this.#active = undefined;
   }
 
   #isFull(): boolean {
-    return this.#queuedBytes + this.#writingBytes > this.#options.settings.bufferBytes;
+    const { bufferBytes } = this.#options.settings;
+    let bytes = this.#inFlight?.batch.bytes ?? 0;
+    for (const { batch } of this.#pending) bytes += batch.bytes;
+    return bytes > bufferBytes;
   }
 
   async #untilRoom(): Promise<void> {
-    while (this.#isFull() && !this.#isStalled && !this.#isWaitingToRetry) await this.#change();
+    while (this.#isFull() && this.#isWriting) await this.#change();
   }
 
   /** The next time that a write ended, or that there will be none for a while. */
@@ -237,148 +283,117 @@ export class LogWriter {
     this.#cancelFlush = undefined;
     this.#draining ??= this.#drain().finally(() => {
       this.#draining = undefined;
-      // What came between the last look at the queue and here has nobody else to write it.
-      if (this.#queue.length > 0 && !this.#isWaitingToRetry) this.#drainSoon();
+      // What came between the last look and here has nobody else to write it.
+      if (this.#pending.length > 0 || this.#ending.length > 0) this.#drainSoon();
     });
   }
 
   async #drain(): Promise<void> {
     this.#cancelIdle?.();
     this.#cancelIdle = undefined;
-    while (this.#queue.length > 0 && !this.#isWaitingToRetry) {
-      const entries = this.#take();
+    while (this.#pending.length > 0 || this.#ending.length > 0) {
+      const next = this.#pending.shift();
+      this.#inFlight = next;
       const stopWatch = this.#watchForStall();
-      let unwritten = entries;
       try {
-        await this.#write(entries);
-        unwritten = [];
-        if (this.#isSegmentFull()) await this.#seal();
+        if (next !== undefined) await this.#write(next);
+        this.#inFlight = undefined;
+        await this.#sealEnding();
         this.#recover();
       } catch (error) {
-        await this.#fail(unwritten, messageOf(error));
+        await this.#fail(this.#inFlight, messageOf(error));
       } finally {
         stopWatch();
         this.#isStalled = false;
-        this.#writingBytes = 0;
-        this.#settled += entries.length;
+        this.#inFlight = undefined;
+        if (next !== undefined) this.#settle(next);
         this.#wake();
       }
     }
-    if (this.#isClosed) await this.#seal().catch(() => {});
-    else if (this.#active?.file !== undefined) {
-      this.#cancelIdle = this.#options.clock.after(IDLE_MS, () => void this.#closeIdleFile());
-    }
+    if (!this.#isClosed) this.#cancelIdle = this.#options.clock.after(IDLE_MS, () => void this.#rest());
   }
 
-  #take(): readonly Entry[] {
-    let bytes = 0;
-    let count = 0;
-    // A segment is finished between two writes, so a write is no larger than one.
-    const mostBytes = Math.min(WRITE_BYTES, this.#options.settings.segmentBytes);
-    while (count < this.#queue.length && bytes < mostBytes) {
-      bytes += entryBytes(this.#queue[count]);
-      count += 1;
-    }
-    const entries = this.#queue.splice(0, count);
-    this.#queuedBytes -= bytes;
-    this.#writingBytes = bytes;
-    return entries;
-  }
-
-  async #write(entries: readonly Entry[]): Promise<void> {
+  async #write({ batch, target, ended }: Pending): Promise<void> {
     const { log, files, clock, metrics } = this.#options;
-    const active = (this.#active ??= this.#beginSegment());
-    const { segment, index } = active;
-    const isNew = segment.bytes === 0;
-    active.file ??= isNew ? await files.create(segment.path) : await files.reopen(segment.path);
-    if (isNew) log.add(segment);
-    const batch = encodeBatch(entries, active);
-    if (isNew) batch.buffers.unshift(SEGMENT_MAGIC);
-    await active.file.append(batch.buffers);
-    for (const note of batch.notes) note();
+    const { segment, index } = target;
+    if (segment.bytes === 0) {
+      target.file = await files.create(segment.path);
+      log.add(segment);
+      await target.file.append(SEGMENT_MAGIC);
+    }
+    target.file ??= await files.reopen(segment.path);
+    await target.file.append(batch.finish());
+    batch.enter(index);
     segment.bytes = index.endsAt;
     segment.writtenAtMs = clock.now();
     metrics.written(batch.dataBytes);
-    for (const entry of entries) if (entry.kind === "end") this.#open.delete(entry.command.id);
+    for (const { id } of ended) this.#open.delete(id);
   }
 
-  #isSegmentFull(): boolean {
-    const active = this.#active;
-    if (active === undefined) return false;
-    const { segment, index, isDue } = active;
-    return (
-      isDue ||
-      segment.bytes >= this.#options.settings.segmentBytes ||
-      // A segment of many short commands ends early, so that its index stays quick to read.
-      index.size >= COMMANDS_PER_SEGMENT
-    );
+  /** Finishes the segments that nothing is pending for any more. */
+  async #sealEnding(): Promise<void> {
+    const isDone = (ending: ActiveSegment): boolean => this.#pending.every(({ target }) => target !== ending);
+    for (let done = this.#ending.find(isDone); done !== undefined; done = this.#ending.find(isDone)) {
+      // First out of the list: where it fails, the others are left to whoever cleans up.
+      this.#ending.splice(this.#ending.indexOf(done), 1);
+      await this.#seal(done);
+    }
   }
 
-  #beginSegment(): ActiveSegment {
-    const { log, clock } = this.#options;
-    const index = new SegmentIndex(SEGMENT_MAGIC.length);
-    const segment = log.next(clock.now());
-    segment.index = index;
-    return { segment, index, file: undefined, numbers: new Map(), isDue: false };
-  }
-
-  /** Finishes the active segment: its index goes into the file, and nothing more after it. */
-  async #seal(): Promise<void> {
-    const active = this.#active;
-    if (active === undefined) return;
-    this.#active = undefined;
-    const { segment, index } = active;
+  /** Finishes a segment: its index goes into the file, and nothing more after it. */
+  async #seal(target: ActiveSegment): Promise<void> {
+    const { segment, index } = target;
     const { files, onRotate } = this.#options;
     try {
       if (segment.bytes > 0) {
-        active.file ??= await files.reopen(segment.path);
+        target.file ??= await files.reopen(segment.path);
         const footer = encodeFooter(index);
-        await active.file.append([footer]);
+        await target.file.append(footer);
         segment.bytes += footer.length;
       }
     } finally {
       segment.index = undefined;
-      await active.file?.close();
+      await target.file?.close();
     }
     onRotate(segment.bytes);
   }
 
-  async #closeIdleFile(): Promise<void> {
+  /** Nothing was written for a while: a log that waits costs no open file and no memory. */
+  async #rest(): Promise<void> {
     if (this.#draining !== undefined) return;
+    this.#spares.length = 0;
     const file = this.#active?.file;
     if (this.#active !== undefined) this.#active.file = undefined;
     await file?.close().catch(() => {});
   }
 
   /** What could not be written is given up, except for ends; the file it was meant for is left as it is. */
-  async #fail(entries: readonly Entry[], reason: string): Promise<void> {
-    const { log, files, clock, settings, metrics } = this.#options;
-    const active = this.#active;
-    this.#active = undefined;
-    if (active !== undefined) active.segment.index = undefined;
-    for (const entry of entries) if (entry.kind === "data") metrics.dropped(entry.piece.data.length);
-    this.#dropQueue();
-    const ends = entries.filter(({ kind, command }) => kind === "end" && this.#open.has(command.id));
+  async #fail(failed: Pending | undefined, reason: string): Promise<void> {
+    const { clock, settings } = this.#options;
+    if (failed !== undefined) this.#giveUp(failed);
+    this.#giveUpPending();
+    const abandoned = this.#ending;
+    this.#ending = [];
     this.#report(reason);
-    if (this.#isClosed) {
-      // That was the last attempt.
-      this.#settled += this.#queue.length;
-      this.#queue = [];
-    } else {
-      this.#queue.unshift(...ends);
-      this.#queuedBytes += ends.length * ENTRY_BYTES;
-      this.#appended += ends.length;
+    if (this.#isClosed) this.#unwrittenEnds.length = 0;
+    else {
       this.#cancelRetry = clock.after(settings.retryMs, () => {
         this.#cancelRetry = undefined;
-        if (this.#queue.length > 0) this.#drainNow();
+        if (this.#unwrittenEnds.length > 0) this.#addUnwrittenEnds();
         else this.#recover();
       });
     }
-    await active?.file?.close().catch(() => {});
-    if (active?.segment.bytes === 0) {
-      log.delete(active.segment);
-      await files.remove(active.segment.path).catch(() => {});
-    }
+    for (const each of abandoned) await this.#abandon(each);
+  }
+
+  /** Leaves a segment as it is: what is whole in it can be read. */
+  async #abandon({ segment, file }: ActiveSegment): Promise<void> {
+    const { log, files } = this.#options;
+    segment.index = undefined;
+    await file?.close().catch(() => {});
+    if (segment.bytes > 0) return;
+    log.delete(segment);
+    await files.remove(segment.path).catch(() => {});
   }
 
   /** A disk that does not answer: nobody waits for it any longer, and nothing more is gathered for it. */
@@ -386,20 +401,39 @@ export class LogWriter {
     const { clock, settings } = this.#options;
     return clock.after(settings.stallMs, () => {
       this.#isStalled = true;
-      this.#dropQueue();
+      this.#giveUpPending();
       this.#report(`no answer from the disk within ${settings.stallMs} ms`);
       this.#wake();
     });
   }
 
-  #dropQueue(): void {
-    const dropped = this.#queue.filter(({ kind }) => kind !== "end");
-    for (const entry of dropped) {
-      if (entry.kind === "data") this.#options.metrics.dropped(entry.piece.data.length);
-      this.#queuedBytes -= entryBytes(entry);
+  #giveUpPending(): void {
+    for (const pending of this.#pending) {
+      this.#giveUp(pending);
+      this.#settle(pending);
     }
-    this.#settled += dropped.length;
-    this.#queue = this.#queue.filter(({ kind }) => kind === "end");
+    this.#pending = [];
+    // Its commands may have been introduced in what was given up.
+    this.#endActive();
+  }
+
+  #giveUp({ batch, ended }: Pending): void {
+    this.#options.metrics.dropped(batch.dataBytes);
+    this.#unwrittenEnds.push(...ended);
+  }
+
+  #settle({ batch, sequence }: Pending): void {
+    this.#settled = Math.max(this.#settled, sequence);
+    const { buffer } = batch;
+    if (this.#spares.length < MOST_SPARES && buffer.length <= LARGEST_SPARE_BYTES) this.#spares.push(buffer);
+  }
+
+  #addUnwrittenEnds(): void {
+    const ends = this.#unwrittenEnds;
+    this.#unwrittenEnds = [];
+    for (const command of ends) {
+      if (!this.#add((pending) => addEnd(command, pending))) this.#unwrittenEnds.push(command);
+    }
   }
 
   #report(reason: string): void {
@@ -412,112 +446,25 @@ export class LogWriter {
     if (this.#failure === undefined) return;
     this.#failure = undefined;
     this.#options.onFailure(undefined);
+    this.#addUnwrittenEnds();
   }
 }
 
-/** Takes down what one command writes. */
-export interface Recorder {
-  append(piece: OutputPiece): void;
-  /** Undefined when more can be taken at once; otherwise resolves when it can. */
-  room(): Promise<void> | undefined;
-  end(end: CommandEnd): void;
+function addEnd(command: Recorded, { batch, target, ended }: Pending): void {
+  const { offset, end } = command;
+  if (end === undefined) return;
+  const number = numberOf(command, { batch, target });
+  batch.addRecord({ kind: "end", number, offset, end });
+  ended.push(command);
 }
 
-function entryBytes(entry: Entry | undefined): number {
-  return ENTRY_BYTES + (entry?.kind === "data" ? entry.piece.data.length : 0);
-}
-
-function encodeBatch(entries: readonly Entry[], active: ActiveSegment): Batch {
-  const batch: Batch = { buffers: [], notes: [], dataBytes: 0, endsAt: active.index.endsAt };
-  for (let at = 0; at < entries.length;) {
-    const entry = entries[at];
-    if (entry === undefined) break;
-    const number = numberOf(entry, active, batch);
-    if (entry.kind === "data") {
-      const run = adjacentPieces(entries, at);
-      encodeData({ number, stream: entry.piece.stream, atMs: entry.atMs, run }, active.index, batch);
-      at += run.length;
-      continue;
-    }
-    if (entry.kind === "end") {
-      const record = { kind: "end", number, offset: entry.command.offset, end: entry.end } as const;
-      place(batch, [encodeRecord(record)], (position, endsAt) => active.index.add(record, position, endsAt));
-    }
-    at += 1;
-  }
-  return batch;
-}
-
-/** Introduces the command to the segment with the first that is written of it there. */
-function numberOf(entry: Entry, active: ActiveSegment, batch: Batch): number {
-  const { command } = entry;
-  const known = active.numbers.get(command);
+/** Introduces the command to the segment with the first that is recorded of it there. */
+function numberOf(command: Recorded, { batch, target }: Pick<Pending, "batch" | "target">): number {
+  const known = target.numbers.get(command);
   if (known !== undefined) return known;
-  const number = active.numbers.size;
-  active.numbers.set(command, number);
-  const { id, pid, path, tag, startedAtMs } = command;
-  const offset = entry.kind === "data" ? entry.piece.offset : entry.kind === "end" ? command.offset : 0;
-  const record = { kind: "start", number, id, pid, path, tag, startedAtMs, offset } as const;
-  place(batch, [encodeRecord(record)], (position, endsAt) => active.index.add(record, position, endsAt));
+  const number = target.numbers.size;
+  target.numbers.set(command, number);
+  const { id, pid, path, tag, startedAtMs, offset } = command;
+  batch.addRecord({ kind: "start", number, id, pid, path, tag, startedAtMs, offset });
   return number;
-}
-
-/** Pieces that can be one record: of one command and one stream, without a gap. At least the first. */
-function adjacentPieces(entries: readonly Entry[], from: number): readonly OutputPiece[] {
-  const run: OutputPiece[] = [];
-  let bytes = 0;
-  for (let at = from; at < entries.length; at += 1) {
-    const entry = entries[at];
-    const first = entries[from];
-    if (entry?.kind !== "data" || first?.kind !== "data" || entry.command !== first.command) break;
-    const { stream, offset, data } = entry.piece;
-    const isNext = stream === first.piece.stream && offset === first.piece.offset + bytes;
-    if (run.length > 0 && (!isNext || bytes + data.length > RECORD_DATA_BYTES)) break;
-    run.push(entry.piece);
-    bytes += data.length;
-  }
-  return run;
-}
-
-interface DataRun {
-  readonly number: number;
-  readonly stream: Output["stream"];
-  readonly atMs: number;
-  readonly run: readonly OutputPiece[];
-}
-
-function encodeData({ number, stream, atMs, run }: DataRun, index: SegmentIndex, batch: Batch): void {
-  // Only a single piece can be larger than a record.
-  const whole = run.length === 1 ? split(run[0]) : [run];
-  for (const pieces of whole) {
-    const data = pieces.map((piece) => piece.data);
-    const offset = pieces[0]?.offset ?? 0;
-    const length = data.reduce((sum, { length }) => sum + length, 0);
-    const record: IndexedData = { kind: "data", number, offset, length };
-    const buffers = [encodeDataHead({ number, stream, offset, atMs }, data), ...data];
-    batch.dataBytes += length;
-    place(batch, buffers, (position, endsAt) => index.add(record, position, endsAt));
-  }
-}
-
-function split(piece: OutputPiece | undefined): readonly (readonly OutputPiece[])[] {
-  if (piece === undefined) return [];
-  const parts: OutputPiece[][] = [];
-  for (let at = 0; at < piece.data.length; at += RECORD_DATA_BYTES) {
-    const data = piece.data.subarray(at, at + RECORD_DATA_BYTES);
-    parts.push([{ stream: piece.stream, offset: piece.offset + at, data }]);
-  }
-  return parts;
-}
-
-function place(
-  batch: Batch,
-  buffers: readonly Uint8Array[],
-  note: (position: number, endsAt: number) => void,
-): void {
-  const position = batch.endsAt;
-  for (const buffer of buffers) batch.endsAt += buffer.length;
-  batch.buffers.push(...buffers);
-  const { endsAt } = batch;
-  batch.notes.push(() => note(position, endsAt));
 }

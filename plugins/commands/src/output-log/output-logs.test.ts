@@ -288,17 +288,20 @@ class TroubledFiles implements LogFiles {
   remove(path: string): Promise<void> {
     return diskFiles.remove(path);
   }
+  removeDirectory(path: string): Promise<void> {
+    return diskFiles.removeDirectory(path);
+  }
   async #wrap(opening: Promise<LogFile>): Promise<LogFile> {
     const file = await opening;
     return {
-      append: async (buffers) => {
+      append: async (bytes) => {
         if (this.trouble === "stuck") await new Promise<void>((resolve) => this.#unstick.push(resolve));
         if (this.trouble === "full") {
           // As a disk does: some of it still fits.
-          await file.append([Buffer.concat(buffers).subarray(0, 20)]);
+          await file.append(bytes.subarray(0, 20));
           throw new Error("ENOSPC: no space left on device, write");
         }
-        await file.append(buffers);
+        await file.append(bytes);
       },
       close: () => file.close(),
     };
@@ -410,7 +413,7 @@ function countingFiles(): LogFiles & { open(): number } {
     const file = await opening;
     open += 1;
     return {
-      append: (buffers) => file.append(buffers),
+      append: (bytes) => file.append(bytes),
       close: async () => {
         open -= 1;
         await file.close();
@@ -422,6 +425,7 @@ function countingFiles(): LogFiles & { open(): number } {
     create: (path) => counted(diskFiles.create(path)),
     reopen: (path) => counted(diskFiles.reopen(path)),
     remove: (path) => diskFiles.remove(path),
+    removeDirectory: (path) => diskFiles.removeDirectory(path),
   };
 }
 

@@ -206,6 +206,7 @@ export class OutputLogs {
         await files.remove(segment.path);
         log.delete(segment);
         this.#indices.forget(segment);
+        if (log.segments.length === 0) await files.removeDirectory(log.directory);
         metrics.removed(segment.bytes);
         this.#finishedBytes -= segment.bytes;
       } catch (error) {

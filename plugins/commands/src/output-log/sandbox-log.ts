@@ -18,13 +18,13 @@ const SEGMENT_NAME = /^(\d{10})\.log$/;
 /** The segments of one sandbox, oldest first: what there is, not what is in it. */
 export class SandboxLog {
   readonly sandboxId: string;
-  readonly #directory: string;
+  readonly directory: string;
   readonly #segments: Segment[] = [];
   #lastNumber = 0;
 
   constructor(sandboxId: string, directory: string) {
     this.sandboxId = sandboxId;
-    this.#directory = directory;
+    this.directory = directory;
   }
 
   get segments(): readonly Segment[] {
@@ -42,7 +42,7 @@ export class SandboxLog {
     const name = `${String(this.#lastNumber).padStart(10, "0")}.log`;
     return {
       number: this.#lastNumber,
-      path: join(this.#directory, name),
+      path: join(this.directory, name),
       bytes: 0,
       writtenAtMs: nowMs,
       index: undefined,
@@ -59,7 +59,7 @@ export class SandboxLog {
     if (digits === undefined) return;
     const number = Number(digits);
     this.#lastNumber = Math.max(this.#lastNumber, number);
-    this.#segments.push({ number, path: join(this.#directory, name), bytes, writtenAtMs, index: undefined });
+    this.#segments.push({ number, path: join(this.directory, name), bytes, writtenAtMs, index: undefined });
     this.#segments.sort((one, other) => one.number - other.number);
   }
 

@@ -1,12 +1,16 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { crc32 } from "node:zlib";
 import {
+  DATA_FIELDS_BYTES,
+  RECORD_HEAD_BYTES,
   SEGMENT_MAGIC,
   type SegmentRecord,
   decodeRecord,
-  encodeDataHead,
   encodeRecord,
   recordBytes,
+  writeDataFields,
+  writeHead,
 } from "./segment-codec.js";
 import { SegmentIndex } from "./segment-index.js";
 
@@ -33,7 +37,12 @@ const ends: readonly SegmentRecord[] = [
 
 function encode(record: SegmentRecord): Buffer {
   if (record.kind !== "data") return encodeRecord(record);
-  return Buffer.concat([encodeDataHead(record, [record.data]), record.data]);
+  const fields = Buffer.alloc(DATA_FIELDS_BYTES);
+  writeDataFields(fields, record);
+  const body = Buffer.concat([fields, record.data]);
+  const head = Buffer.alloc(RECORD_HEAD_BYTES);
+  writeHead(head, { kind: "data", bodyBytes: body.length, bodyChecksum: crc32(body) });
+  return Buffer.concat([head, body]);
 }
 
 /** Random numbers that are the same in every run. */

@@ -6,7 +6,7 @@ import type { CommandEnd } from "../commands.js";
 /**
  * The records of a segment file. After `SEGMENT_MAGIC` they follow one another, each
  *
- *     length of the body  uint32 | kind  uint8 | CRC-32 of both and of the body  uint32 | body
+ *     length of the body  uint32 | kind  uint8 | CRC-32 of the body and of both  uint32 | body
  *
  * all little-endian. A record is whole when its checksum says so: what a crash left of the last one
  * is not, whether it is cut, filled with zeros or with what the disk held before.
@@ -60,7 +60,8 @@ export const RECORD_HEAD_BYTES = 9;
 
 const KINDS = ["start", "data", "end", "index"] as const;
 const STREAMS: readonly Output["stream"][] = ["stdout", "stderr", "terminal"];
-const DATA_FIELDS_BYTES = 4 + 1 + 8 + 8;
+/** What stands before the data in the body of a data record. */
+export const DATA_FIELDS_BYTES: number = 4 + 1 + 8 + 8;
 
 const exit: z.ZodType<Exit> = z.union([
   z.object({ code: z.int() }),
@@ -91,35 +92,37 @@ const startJson = z.object({
 const endJson = z.object({ number: z.int().min(0), offset: z.int().min(0), end: CommandEndJson });
 
 /** A record without data as bytes. */
-export function encodeRecord({ kind, ...body }: StartRecord | EndRecord | IndexRecord): Buffer {
-  const bytes = "json" in body ? body.json : Buffer.from(JSON.stringify(body));
-  return Buffer.concat([head(kind, Buffer.alloc(0), [bytes]), bytes]);
+export function encodeRecord({ kind, ...content }: StartRecord | EndRecord | IndexRecord): Buffer {
+  const body = "json" in content ? content.json : Buffer.from(JSON.stringify(content));
+  const head = Buffer.alloc(RECORD_HEAD_BYTES);
+  writeHead(head, { kind, bodyBytes: body.length, bodyChecksum: crc32(body) });
+  return Buffer.concat([head, body]);
 }
 
-/** What stands before the data of a record; `pieces` follow it, and are only read. */
-export function encodeDataHead(
-  record: Omit<DataRecord, "kind" | "data">,
-  pieces: readonly Uint8Array[],
-): Buffer {
-  const fields = Buffer.allocUnsafe(DATA_FIELDS_BYTES);
+/** Writes the fixed part of a record, for which the body has to be known. */
+export function writeHead(
+  head: Buffer,
+  {
+    kind,
+    bodyBytes,
+    bodyChecksum,
+  }: {
+    readonly kind: SegmentRecord["kind"];
+    readonly bodyBytes: number;
+    readonly bodyChecksum: number;
+  },
+): void {
+  head.writeUInt32LE(bodyBytes, 0);
+  head.writeUInt8(KINDS.indexOf(kind), 4);
+  head.writeUInt32LE(crc32(head.subarray(0, 5), bodyChecksum), 5);
+}
+
+/** Writes what stands before the data of a record. */
+export function writeDataFields(fields: Buffer, record: Omit<DataRecord, "kind" | "data">): void {
   fields.writeUInt32LE(record.number, 0);
   fields.writeUInt8(STREAMS.indexOf(record.stream), 4);
   fields.writeDoubleLE(record.offset, 5);
   fields.writeDoubleLE(record.atMs, 13);
-  return head("data", fields, pieces);
-}
-
-function head(kind: (typeof KINDS)[number], fields: Buffer, pieces: readonly Uint8Array[]): Buffer {
-  let length = fields.length;
-  for (const piece of pieces) length += piece.length;
-  const bytes = Buffer.allocUnsafe(RECORD_HEAD_BYTES + fields.length);
-  bytes.writeUInt32LE(length, 0);
-  bytes.writeUInt8(KINDS.indexOf(kind), 4);
-  fields.copy(bytes, RECORD_HEAD_BYTES);
-  let checksum = crc32(fields, crc32(bytes.subarray(0, 5)));
-  for (const piece of pieces) checksum = crc32(piece, checksum);
-  bytes.writeUInt32LE(checksum, 5);
-  return bytes;
 }
 
 /** Bytes of the record that begins at `at`; undefined when not even its head is there. */
@@ -135,7 +138,7 @@ export function decodeRecord(bytes: Buffer, at: number): SegmentRecord | undefin
   const length = recordBytes(bytes, at);
   if (length === undefined || bytes.length - at < length) return undefined;
   const body = bytes.subarray(at + RECORD_HEAD_BYTES, at + length);
-  if (crc32(body, crc32(bytes.subarray(at, at + 5))) !== bytes.readUInt32LE(at + 5)) return undefined;
+  if (crc32(bytes.subarray(at, at + 5), crc32(body)) !== bytes.readUInt32LE(at + 5)) return undefined;
   const kind = KINDS[bytes.readUInt8(at + 4)];
   switch (kind) {
     case "data":
