@@ -11,7 +11,7 @@ export function onEachBackend(title: string, suite: (backend: BackendName) => vo
   );
 }
 
-function missingForNamespaces(): string | false {
+export function missingForNamespaces(): string | false {
   if (process.platform !== "linux") return "it needs Linux";
   return process.getuid?.() === 0 ? false : "it needs root";
 }

@@ -3,6 +3,7 @@ import { randomBytes, randomInt } from "node:crypto";
 import { mkdtemp, readFile, readdir, rm, stat, utimes, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import type { Duplex } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
 import { type ErrorCode, SandboxError } from "../../kernel/errors.js";
 import type { Sandbox, SandboxBackend, SandboxSpec, User } from "../../sandbox/backend.js";
@@ -52,6 +53,7 @@ export class ConformanceContext {
   readonly ids: string[] = [];
   readonly #sandboxes: Sandbox[] = [];
   readonly #canaries: string[] = [];
+  readonly #streams: Duplex[] = [];
   #own: { readonly sandbox: Sandbox; readonly user: User } | undefined;
 
   constructor(subject: ConformanceSubject) {
@@ -65,8 +67,9 @@ export class ConformanceContext {
     this.#own = { sandbox, user: await sandbox.user() };
   }
 
-  /** Destroys every sandbox of the case. */
+  /** Destroys every sandbox and every connection of the case. */
   async close(): Promise<void> {
+    for (const stream of this.#streams) stream.destroy();
     const endings = await Promise.allSettled(this.#sandboxes.map((sandbox) => sandbox.destroy()));
     for (const directory of this.#canaries) await rm(directory, { recursive: true, force: true });
     const failures = endings.flatMap((ending) => (ending.status === "rejected" ? [ending.reason] : []));
@@ -99,6 +102,15 @@ export class ConformanceContext {
     const sandbox = await this.backend.provision(spec, signal);
     this.#sandboxes.push(sandbox);
     return sandbox;
+  }
+
+  /** Connects to a port of a sandbox, until the case ends. */
+  async dial(port: number, sandbox: Sandbox = this.sandbox): Promise<Duplex> {
+    const stream = await sandbox.dial(port, new AbortController().signal);
+    // What fails when its sandbox ends, after a case that failed, is nobody's business any more.
+    stream.on("error", () => undefined);
+    this.#streams.push(stream);
+    return stream;
   }
 
   /** A path in the home of the default user. */

@@ -123,7 +123,7 @@ export const facetCases: readonly ConformanceCase[] = [
         "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); c, _ = s.accept()\nwhile data := c.recv(100): c.sendall(data.upper())";
       const reader = new OutputReader(await context.startProgram("python3", ["-c", script]));
       const [port] = await reader.sees(/^\d+(?=\n)/);
-      const stream = await context.sandbox.dial(Number(port), new AbortController().signal);
+      const stream = await context.dial(Number(port));
       let answer = "";
       stream.on("data", (data: Buffer) => (answer += data.toString()));
       stream.write("one ");

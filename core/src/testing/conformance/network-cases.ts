@@ -81,7 +81,7 @@ export const networkCases: readonly ConformanceCase[] = [
     needs: [python],
     async run(context) {
       for (const address of ["127.0.0.1", "0.0.0.0"]) {
-        const stream = await context.sandbox.dial(await serve(context, address), never);
+        const stream = await context.dial(await serve(context, address));
         stream.end(Buffer.from("rdesrever"));
         assert.equal(await context.within(5_000, "the answer", text(stream)), "reversed");
       }
@@ -93,7 +93,7 @@ export const networkCases: readonly ConformanceCase[] = [
     needs: [python],
     async run(context) {
       for (const address of ["::1", "::"]) {
-        const stream = await context.sandbox.dial(await serve(context, address), never);
+        const stream = await context.dial(await serve(context, address));
         stream.end(Buffer.from("rdesrever"));
         assert.equal(await context.within(5_000, "the answer", text(stream)), "reversed");
       }
@@ -106,7 +106,7 @@ export const networkCases: readonly ConformanceCase[] = [
     async run(context) {
       const port = await serve(context);
       const exchange = async (): Promise<void> => {
-        const stream = await context.sandbox.dial(port, never);
+        const stream = await context.dial(port);
         const blob = randomBytes(MEBIBYTE);
         stream.write(Buffer.from("e"));
         stream.end(blob);
@@ -120,7 +120,7 @@ export const networkCases: readonly ConformanceCase[] = [
     group: "network",
     needs: [python],
     async run(context) {
-      const stream = await context.sandbox.dial(await serve(context), never);
+      const stream = await context.dial(await serve(context));
       stream.write(Buffer.from("f"));
       stream.pause();
       await expectToWait(context, {
@@ -143,7 +143,7 @@ export const networkCases: readonly ConformanceCase[] = [
       const script =
         "import socket, time; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); c, _ = s.accept(); time.sleep(300)";
       const port = await portOf(context, ["-c", script]);
-      const stream = await context.sandbox.dial(port, never);
+      const stream = await context.dial(port);
       let taken = 0;
       const writing = (async () => {
         while (!stream.destroyed) {
@@ -168,7 +168,7 @@ export const networkCases: readonly ConformanceCase[] = [
     group: "network",
     needs: [python],
     async run(context) {
-      const stream = await context.sandbox.dial(await serve(context), never);
+      const stream = await context.dial(await serve(context));
       const closed = closeOf(stream);
       stream.write(Buffer.from("d"));
       await context.within(2_000, "the connection ends", closed);
@@ -184,7 +184,7 @@ export const networkCases: readonly ConformanceCase[] = [
       const started = await context.startProgram("python3", ["-c", script]);
       const reader = new OutputReader(started);
       const [port] = await reader.sees(/^\d+(?=\n)/);
-      const stream = await context.sandbox.dial(Number(port), never);
+      const stream = await context.dial(Number(port));
       stream.write(Buffer.from("x"));
       stream.destroy();
       await reader.sees(/over/);
@@ -197,7 +197,7 @@ export const networkCases: readonly ConformanceCase[] = [
     needs: [python],
     async run(context) {
       const port = await serve(context);
-      const streams = await Promise.all([1, 2, 3].map(() => context.sandbox.dial(port, never)));
+      const streams = await Promise.all([1, 2, 3].map(() => context.dial(port)));
       const closed = Promise.all(streams.map(closeOf));
       for (const stream of streams) stream.write(Buffer.from("e"));
       await context.sandbox.destroy();
@@ -222,7 +222,7 @@ export const networkCases: readonly ConformanceCase[] = [
         ["one", context.sandbox],
         ["other", other],
       ] as const) {
-        const stream = await sandbox.dial(8321, never);
+        const stream = await context.dial(8321, sandbox);
         assert.equal(await context.within(5_000, "the answer", text(stream)), name);
       }
     },
@@ -242,6 +242,7 @@ async function portOf(
   const reader = new OutputReader(await context.startProgram("python3", args, { in: sandbox }));
   const [line] = await reader.sees(/^.+(?=\n)/);
   if (line.startsWith("none:")) throw new CaseSkipped(`the sandbox has no address ${args.at(-1) ?? ""}`);
+  assert.match(line, /^\d+$/, `no port: ${reader.text}`);
   return Number(line);
 }
 
@@ -256,7 +257,6 @@ async function nextPiece(stream: Duplex): Promise<Uint8Array | undefined> {
 
 /** Resolves when a connection has ended, in whatever way. */
 function closeOf(stream: Duplex): Promise<void> {
-  stream.on("error", () => undefined);
   stream.resume();
   return new Promise((resolve) => {
     stream.once("close", () => resolve());

@@ -1,9 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { SandboxError } from "../../kernel/errors.js";
 import { definePlugin } from "../../plugin.js";
 import { runConformance } from "../conform.js";
 import { MemoryBackend, memoryBackend } from "../memory-backend.js";
-import type { ConformanceCase, ConformanceSubject } from "./conformance-case.js";
+import type { Ability, ConformanceCase, ConformanceSubject, Need } from "./conformance-case.js";
 import { conformanceCases } from "./conformance-cases.js";
 import { runCase } from "./run-case.js";
 
@@ -69,6 +70,50 @@ test("a case for what a backend does not have is skipped, with the reason", asyn
   );
   const pausing = await runCase(caseOf(run, { needs: ["pausing"] }), open);
   assert.deepEqual([pausing.outcome, pausing.reason], ["skipped", "its sandboxes have no pausing"]);
+});
+
+test("a need says what is missing", async () => {
+  const run = (): Promise<never> => Promise.reject(new Error("must not run"));
+  const noTerminals = new MemoryBackend();
+  const provision = noTerminals.provision.bind(noTerminals);
+  noTerminals.provision = async (spec, signal) =>
+    Object.assign(await provision(spec, signal), {
+      spawn: () => Promise.reject(new SandboxError("unimplemented", "there are no terminals")),
+    });
+  const cases: readonly (readonly [Need, string])[] = [
+    ["terminals", "its commands get no terminal: there are no terminals"],
+    ["watching", "its files cannot be watched by the backend"],
+    ["stateDirectory", "where on this host its files are kept is not said"],
+    [{ limit: "diskMiB" }, "the limit diskMiB is not said to be enforced"],
+  ];
+  for (const [need, reason] of cases) {
+    const result = await runCase(caseOf(run, { needs: [need] }), subjectOf(noTerminals));
+    assert.deepEqual([result.outcome, result.reason], ["skipped", reason]);
+  }
+  const withoutPrograms = await runCase(
+    caseOf(run, { needs: [{ program: "python3" }] }),
+    subjectOf(new MemoryBackend()),
+  );
+  assert.deepEqual(
+    [withoutPrograms.outcome, withoutPrograms.reason],
+    ["skipped", "the sandbox has no python3"],
+  );
+  const met = caseOf(() => Promise.resolve(), {
+    needs: ["terminals", "metadata", "accounts", { limit: "processes" }],
+  });
+  assert.equal((await runCase(met, subjectOf(new MemoryBackend()))).outcome, "passed");
+});
+
+test("abilities that are said to be there, or are there and not said, are compared", async () => {
+  const each = conformanceCases.find(
+    ({ name }) => name === "its abilities are those that it is said to have",
+  );
+  assert.ok(each);
+  const outcomeWith = async (abilities: readonly Ability[]): Promise<string> =>
+    (await runCase(each, subjectOf(new MemoryBackend(), { abilities }))).outcome;
+  assert.equal(await outcomeWith(["accounts", "metadata", "terminals"]), "passed");
+  assert.equal(await outcomeWith(["accounts", "metadata", "terminals", "watching"]), "failed");
+  assert.equal(await outcomeWith(["accounts"]), "failed");
 });
 
 test("a facet that is said to be there and is not fails", async () => {

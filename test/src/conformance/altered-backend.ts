@@ -1,0 +1,74 @@
+import type { Files, Process, Sandbox, SandboxBackend, SandboxSpec } from "@coppice/core/backend";
+
+/** What of a backend is to be other than it is. Whatever is absent stays. */
+export interface Alterations {
+  readonly isolated?: boolean;
+  readonly specification?: (spec: SandboxSpec) => SandboxSpec;
+  /** Members of each sandbox, made of those of the real one. */
+  readonly sandbox?: (real: Sandbox) => Partial<Sandbox>;
+  readonly files?: (real: Files) => Partial<Files>;
+  readonly process?: (real: Process) => Partial<Process>;
+}
+
+/** A real backend with something wrong about it. */
+export function alter(real: SandboxBackend, alterations: Alterations): SandboxBackend {
+  const { specification = (spec: SandboxSpec) => spec } = alterations;
+  return {
+    name: real.name,
+    isolated: alterations.isolated ?? real.isolated,
+    check: () => real.check(),
+    recover: () => real.recover(),
+    async provision(spec, signal) {
+      return alterSandbox(await real.provision(specification(spec), signal), alterations);
+    },
+  };
+}
+
+function alterSandbox(real: Sandbox, alterations: Alterations): Sandbox {
+  const files = { ...delegateFiles(real.files), ...alterations.files?.(real.files) };
+  const sandbox: Sandbox = {
+    id: real.id,
+    files,
+    spawn: (command) => real.spawn(command),
+    user: (name) => real.user(name),
+    dial: (port, signal) => real.dial(port, signal),
+    stats: () => real.stats(),
+    destroy: () => real.destroy(),
+    ...(real.pausing && { pausing: real.pausing }),
+    ...(real.snapshots && { snapshots: real.snapshots }),
+    ...(real.resizing && { resizing: real.resizing }),
+    ...alterations.sandbox?.(real),
+  };
+  return {
+    ...sandbox,
+    async spawn(command) {
+      const process = await sandbox.spawn(command);
+      return { ...delegateProcess(process), ...alterations.process?.(process) };
+    },
+  };
+}
+
+function delegateFiles(real: Files): Files {
+  return {
+    stat: (path) => real.stat(path),
+    list: (path, depth) => real.list(path, depth),
+    read: (path) => real.read(path),
+    write: (path, data, options) => real.write(path, data, options),
+    makeDir: (path, options) => real.makeDir(path, options),
+    move: (source, destination, options) => real.move(source, destination, options),
+    remove: (path) => real.remove(path),
+    ...(real.watch && { watch: real.watch.bind(real) }),
+  };
+}
+
+function delegateProcess(real: Process): Process {
+  return {
+    pid: real.pid,
+    output: real.output,
+    exit: real.exit,
+    write: (data) => real.write(data),
+    closeInput: () => real.closeInput(),
+    kill: (signal, scope) => real.kill(signal, scope),
+    resize: (size) => real.resize(size),
+  };
+}
