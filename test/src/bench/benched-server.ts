@@ -1,7 +1,13 @@
 import { Agent } from "node:http";
 import { API_KEY } from "../harness/api-key.js";
 import { type Answer, exchange, type ExchangeOptions } from "../harness/exchange.js";
-import { type Installation, makeInstallation, ServerProcess } from "../harness/server-process.js";
+import {
+  type Installation,
+  makeInstallation,
+  namespacePlugins,
+  ServerProcess,
+} from "../harness/server-process.js";
+import type { BackendName } from "../harness/start-full-server.js";
 
 /** A sandbox, and the headers that address a port of it. */
 export interface BenchedSandbox {
@@ -24,8 +30,11 @@ export class BenchedServer implements AsyncDisposable {
     this.url = process.url;
   }
 
-  static async start(): Promise<BenchedServer> {
-    const installation = await makeInstallation({ config: { sandboxes: { maximum: 1000 } } });
+  static async start(backend: BackendName): Promise<BenchedServer> {
+    const installation = await makeInstallation({
+      config: { sandboxes: { maximum: 1000, defaultBackend: backend } },
+      ...(backend === "linux-namespaces" && { plugins: namespacePlugins }),
+    });
     try {
       return new BenchedServer(installation, await ServerProcess.start(installation.configFile));
     } catch (error) {

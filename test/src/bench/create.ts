@@ -5,7 +5,7 @@ import { spawnToEnd } from "./spawn-to-end.js";
 
 const AT_ONCE = 8;
 
-/** From the request for a sandbox to its answer, and to the end of a first command in it. Killing is not measured. */
+/** From the request for a sandbox to its answer, and to the end of a first command in it; and back. */
 export const create: Benchmark = async (server) => {
   const createOnce = async () => {
     const sandbox = await server.createSandbox();
@@ -15,6 +15,12 @@ export const create: Benchmark = async (server) => {
     const sandbox = await server.createSandbox();
     await server.run(sandbox, "true");
     return { undo: () => server.killSandbox(sandbox) };
+  };
+  const killOnce = async () => {
+    const sandbox = await server.createSandbox();
+    const startMs = performance.now();
+    await server.killSandbox(sandbox);
+    return { tookMs: performance.now() - startMs };
   };
   const makeDirectory = async () => {
     const directory = await mkdtemp(join(server.scratch, "floor-"));
@@ -30,6 +36,7 @@ export const create: Benchmark = async (server) => {
           { label: "POST /v2/sandboxes", once: createOnce },
           { label: "POST /v2/sandboxes", once: createOnce, atOnce: AT_ONCE },
           { label: "POST /v2/sandboxes, POST /commands true", once: createAndRun },
+          { label: "DELETE /sandboxes/{id}", once: killOnce },
         ],
       },
     ],

@@ -8,6 +8,7 @@ import { measure } from "./measure.js";
 import { proxy } from "./proxy.js";
 import { report } from "./report.js";
 import { runCode } from "./run-code.js";
+import type { BackendName } from "../harness/start-full-server.js";
 
 const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
   ["create", create],
@@ -17,12 +18,14 @@ const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
   ["proxy", proxy],
 ]);
 
+const BACKENDS: readonly BackendName[] = ["local-process", "linux-namespaces"];
 const DEFAULT_SECONDS = 3;
 /** sysexits.h: EX_USAGE. */
 const EXIT_USAGE = 64;
 const USAGE =
-  `usage: npm run bench -- ${[...BENCHMARKS.keys()].join("|")} [--seconds N]\n` +
-  `  N seconds for each line of the report, ${DEFAULT_SECONDS} when absent`;
+  `usage: npm run bench -- ${[...BENCHMARKS.keys()].join("|")} [--seconds N] [--backend B]\n` +
+  `  N seconds for each line of the report, ${DEFAULT_SECONDS} when absent\n` +
+  `  B ${BACKENDS.join(" or ")}, the first when absent`;
 
 process.exitCode = await main(process.argv.slice(2));
 
@@ -33,7 +36,7 @@ async function main(args: readonly string[]): Promise<number> {
     console.error(USAGE);
     return EXIT_USAGE;
   }
-  for (const benchmark of asked.benchmarks) await run(benchmark, asked.seconds);
+  for (const benchmark of asked.benchmarks) await run(benchmark, asked);
   return 0;
 }
 
@@ -42,22 +45,29 @@ function parse(args: readonly string[]) {
     const { positionals, values } = parseArgs({
       args: [...args],
       allowPositionals: true,
-      options: { seconds: { type: "string", default: String(DEFAULT_SECONDS) } },
+      options: {
+        seconds: { type: "string", default: String(DEFAULT_SECONDS) },
+        backend: { type: "string", default: BACKENDS[0] ?? "" },
+      },
     });
     const seconds = Number(values.seconds);
     const benchmarks = positionals.map((name) => BENCHMARKS.get(name));
+    const backend = BACKENDS.find((name) => name === values.backend);
     const isSane = seconds > 0 && benchmarks.length > 0;
-    if (!isSane) return undefined;
+    if (!isSane || backend === undefined) return undefined;
     const known = benchmarks.filter((benchmark) => benchmark !== undefined);
-    return known.length === benchmarks.length ? { benchmarks: known, seconds } : undefined;
+    return known.length === benchmarks.length ? { benchmarks: known, seconds, backend } : undefined;
   } catch {
     return undefined;
   }
 }
 
 /** Each benchmark gets a server of its own, so that none measures what another left behind. */
-async function run(benchmark: Benchmark, seconds: number): Promise<void> {
-  await using server = await BenchedServer.start();
+async function run(
+  benchmark: Benchmark,
+  { seconds, backend }: { readonly seconds: number; readonly backend: BackendName },
+): Promise<void> {
+  await using server = await BenchedServer.start(backend);
   const prepared = await benchmark(server);
   try {
     for (const comparison of prepared.comparisons) {

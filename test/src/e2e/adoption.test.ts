@@ -1,11 +1,9 @@
 import assert from "node:assert/strict";
-import { join } from "node:path";
 import { describe, it } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { CommandExitError, Sandbox } from "e2b";
 import { pointSdkAt } from "../harness/point-sdk-at.js";
-import { PYTHON } from "../harness/python.js";
-import { makeInstallation, ServerProcess } from "../harness/server-process.js";
+import { makeInstallation, namespacePlugins, ServerProcess } from "../harness/server-process.js";
 
 const COMMANDS = 50;
 const isPossible = process.platform === "linux" && process.getuid?.() === 0;
@@ -17,10 +15,7 @@ describe(
     it("finds them alive again, with their files, their commands and the true end of each", async () => {
       const installation = await makeInstallation({
         config: { sandboxes: { defaultBackend: "linux-namespaces" } },
-        plugins: (directory) => ({
-          "jupyter": { python: "python3" },
-          "linux-namespaces": { directory: join(directory, "namespaces"), python: PYTHON },
-        }),
+        plugins: namespacePlugins,
       });
       try {
         const first = await ServerProcess.start(installation.configFile);

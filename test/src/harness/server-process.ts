@@ -26,6 +26,12 @@ export interface InstallationOptions {
   readonly plugins?: (directory: string) => Readonly<Record<string, unknown>>;
 }
 
+/** Makes sandboxes of linux-namespaces, kept in the folder; the kernel of the code interpreter is the host's Python. */
+export const namespacePlugins = (directory: string): Readonly<Record<string, unknown>> => ({
+  "jupyter": { python: "python3" },
+  "linux-namespaces": { directory: join(directory, "namespaces"), python: PYTHON },
+});
+
 /**
  * Writes a configuration with free ports, every plugin of the project, and the trees of sandboxes in
  * the folder's `sandboxes`. JSON is YAML 1.2, so that is what the file has in it.
