@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { build, cleanBuild } from "../toolchain/build.mjs";
 import { lint } from "../toolchain/lint.mjs";
 import { prepare } from "../toolchain/prepare.mjs";
+import { pythonSdks } from "../toolchain/python-sdks.mjs";
 import { ROOT, workspaces } from "../toolchain/project.mjs";
 import { FailedStep, runStep } from "../toolchain/step.mjs";
 
@@ -52,6 +53,7 @@ async function runTests(toolchain, globs) {
 /** Builds from nothing, lints, and runs the tests: all, or those of the workspaces or files that are named. */
 export async function run(paths) {
   const toolchain = await prepare();
+  Object.assign(toolchain.environment, await pythonSdks());
   await cleanBuild();
   await build(toolchain);
   // A finding of the linter does not hide what the tests have to say.

@@ -164,3 +164,18 @@ test("Bad paths and bad bodies are the client's fault", async () => {
   assert.equal((await files.call("Stat", "no object")).status, 400);
   assert.equal((await files.call("Stat", { path: "/tmp" })).status, 200);
 });
+
+test("SDKs that know three fields of an entry get these alone", async () => {
+  await files.put("/tmp/strict/file", "x");
+  const headers = { "user-agent": "connect-python" };
+  const entry = { name: "file", type: "FILE_TYPE_FILE", path: "/tmp/strict/file" };
+  assert.deepEqual((await files.call("Stat", { path: entry.path }, headers)).body, { entry });
+  assert.deepEqual((await files.call("ListDir", { path: "/tmp/strict" }, headers)).body, {
+    entries: [entry],
+  });
+  const moved = { ...entry, name: "moved", path: "/tmp/strict/moved" };
+  const move = { source: entry.path, destination: moved.path };
+  assert.deepEqual((await files.call("Move", move, headers)).body, { entry: moved });
+  const made = { name: "dir", type: "FILE_TYPE_DIRECTORY", path: "/tmp/strict/dir" };
+  assert.deepEqual((await files.call("MakeDir", { path: made.path }, headers)).body, { entry: made });
+});

@@ -2,10 +2,11 @@ import { posix } from "node:path";
 import type { ConnectRouter, HandlerContext } from "@connectrpc/connect";
 import { create } from "@bufbuild/protobuf";
 import { SandboxError, basicUser, targetOf } from "@coppice/core";
-import type { WatchEvent, WatchEventType } from "@coppice/core/backend";
+import type { FileInfo, WatchEvent, WatchEventType } from "@coppice/core/backend";
 import { toEntryInfo } from "./entry-info.js";
 import type { FileService, UserFiles } from "./file-service.js";
 import {
+  type EntryInfo,
   EventType,
   Filesystem,
   type FilesystemEvent,
@@ -13,6 +14,7 @@ import {
   type WatchDirRequest,
   type CreateWatcherRequest,
 } from "./generated/filesystem/filesystem_pb.js";
+import { readableBy } from "./strict-client.js";
 import type { DirectoryWatch, WatchRequest, Watchers } from "./watchers.js";
 
 export interface FilesystemRpcOptions {
@@ -44,19 +46,20 @@ export function registerFilesystemRpc(
 
   router.service(Filesystem, {
     async stat({ path }, context) {
-      return { entry: toEntryInfo(await (await filesOf(context)).stat(path)) };
+      return { entry: entryFor(context, await (await filesOf(context)).stat(path)) };
     },
 
     async makeDir({ path }, context) {
-      return { entry: toEntryInfo(await (await filesOf(context)).makeDir(path)) };
+      return { entry: entryFor(context, await (await filesOf(context)).makeDir(path)) };
     },
 
     async move({ source, destination }, context) {
-      return { entry: toEntryInfo(await (await filesOf(context)).move(source, destination)) };
+      return { entry: entryFor(context, await (await filesOf(context)).move(source, destination)) };
     },
 
     async listDir({ path, depth }, context) {
-      return { entries: (await (await filesOf(context)).list(path, depth)).map(toEntryInfo) };
+      const entries = await (await filesOf(context)).list(path, depth);
+      return { entries: entries.map((entry) => entryFor(context, entry)) };
     },
 
     async remove({ path }, context) {
@@ -103,6 +106,10 @@ export function registerFilesystemRpc(
       return {};
     },
   });
+}
+
+function entryFor({ requestHeader }: HandlerContext, info: FileInfo): EntryInfo {
+  return readableBy(requestHeader, toEntryInfo(info));
 }
 
 async function filesAs(service: FileService, context: HandlerContext): Promise<UserFiles> {

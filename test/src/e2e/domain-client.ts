@@ -22,7 +22,7 @@ try {
   }
   const listed = await fetch(`https://${sandbox.getHost(Number(port))}/`);
   const connected = await Sandbox.connect(sandbox.sandboxId);
-  console.log(
+  process.stdout.write(
     JSON.stringify({
       stdout: command.stdout,
       read: await connected.files.read("note.txt"),

@@ -1,0 +1,68 @@
+import { existsSync } from "node:fs";
+import { mkdir, readFile, rm, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { TOOLCHAIN } from "./project.mjs";
+import { outputOf, runStep } from "./step.mjs";
+
+/** The Python SDKs that the server is tested with: the newest, and one of two years before. */
+const SDKS = {
+  newest: ["e2b==2.63.0", "e2b-code-interpreter==2.11.5"],
+  older: ["e2b==1.0.3", "e2b-code-interpreter==1.0.1"],
+};
+const OLDEST_PYTHON = [3, 11];
+const FOLDER = join(TOOLCHAIN, "python-sdks");
+
+function suitablePython() {
+  const probe = `import sys, venv, ensurepip; sys.exit(sys.version_info < (${OLDEST_PYTHON.join(", ")}))`;
+  return ["/usr/bin/python3", "/usr/local/bin/python3", "python3"].find(
+    (candidate) => outputOf(candidate, ["-c", probe]) !== undefined,
+  );
+}
+
+/** The interpreter of a venv with these packages; undefined when they cannot be had. */
+async function venvWith(name, packages, base) {
+  const folder = join(FOLDER, name);
+  const interpreter = join(folder, "bin", "python3");
+  // Written last: a venv without it was interrupted, or is of other versions.
+  const record = join(folder, "installed.txt");
+  const wanted = `${packages.join("\n")}\n`;
+  if (existsSync(record) && (await readFile(record, "utf8")) === wanted) return interpreter;
+  console.log(`Installing ${packages.join(" and ")} for Python …`);
+  await rm(folder, { recursive: true, force: true });
+  await mkdir(FOLDER, { recursive: true });
+  const pip = [
+    "-m",
+    "pip",
+    "install",
+    "--quiet",
+    "--disable-pip-version-check",
+    "--retries=1",
+    "--timeout=15",
+  ];
+  const isMade =
+    (await runStep(base, ["-m", "venv", folder])) === 0 &&
+    (await runStep(interpreter, [...pip, ...packages])) === 0 &&
+    outputOf(interpreter, ["-c", "import e2b, e2b_code_interpreter"]) !== undefined;
+  if (!isMade) {
+    await rm(folder, { recursive: true, force: true });
+    return undefined;
+  }
+  await writeFile(record, wanted);
+  return interpreter;
+}
+
+/**
+ * Python environments with SDKs, for the tests alone. What cannot be had is left out, and the tests that
+ * need it say so when they are skipped.
+ * @returns environment variables by which the tests find the interpreters.
+ */
+export async function pythonSdks() {
+  const base = suitablePython();
+  if (base === undefined) return {};
+  const environment = {};
+  for (const [name, packages] of Object.entries(SDKS)) {
+    const interpreter = await venvWith(name, packages, base);
+    if (interpreter !== undefined) environment[`COPPICE_PYTHON_SDK_${name.toUpperCase()}`] = interpreter;
+  }
+  return environment;
+}

@@ -1,0 +1,124 @@
+"""A user of the Python SDK of any version: is told E2B_DOMAIN and E2B_API_KEY, prints what it found as JSON."""
+
+import inspect
+import json
+import socket
+import sys
+
+from e2b import AuthenticationException, CommandExitException, NotFoundException, SandboxException, TimeoutException
+from e2b_code_interpreter import Sandbox
+
+resolve = socket.getaddrinfo
+
+
+def resolve_localhost(host, *rest, **options):
+    """Every name below `localhost` is this machine: glibc does not know, and /etc/hosts is not ours to edit."""
+    name = host.decode() if isinstance(host, bytes) else host
+    local = isinstance(name, str) and name.endswith(".localhost")
+    return resolve("127.0.0.1" if local else host, *rest, **options)
+
+
+socket.getaddrinfo = resolve_localhost
+
+
+def create(**options):
+    # Before version 2 the constructor made the sandbox.
+    return Sandbox.create(**options) if hasattr(Sandbox, "create") else Sandbox(**options)
+
+
+def error_of(call, expected):
+    """The class that was raised, by the name that all versions know it by: newer ones raise subclasses."""
+    try:
+        call()
+    except expected:
+        return expected.__name__
+    return None
+
+
+def exit_of(call):
+    try:
+        call()
+    except CommandExitException as error:
+        return {"exit_code": error.exit_code, "stdout": error.stdout, "stderr": error.stderr, "error": error.error}
+    return None
+
+
+def commands(sandbox):
+    run = sandbox.commands.run
+    with_stdin = {"stdin": True} if "stdin" in inspect.signature(run).parameters else {}
+    streamed = []
+    result = run("echo out; echo $GREETING >&2; pwd", envs={"GREETING": "größer"}, cwd="/tmp", on_stdout=streamed.append)
+    handle = run("read line; echo got $line; exit 3", background=True, **with_stdin)
+    sandbox.commands.send_stdin(handle.pid, "a line\n")
+    background = exit_of(handle.wait)
+    sleeper = run("sleep 100", background=True)
+    is_listed = sleeper.pid in [process.pid for process in sandbox.commands.list()]
+    return {
+        "stdout": result.stdout.split("\n")[0],
+        "stderr": result.stderr,
+        "error": result.error,
+        "in_tmp": result.stdout.rstrip().endswith("/tmp"),
+        "streamed": "".join(streamed) == result.stdout,
+        "failed": exit_of(lambda: run("echo before; exit 43")),
+        "background": background,
+        "listed": is_listed,
+        "killed": [sleeper.kill(), exit_of(sleeper.wait)["exit_code"], sleeper.kill()],
+        "timeout": error_of(lambda: run("sleep 100", timeout=1), TimeoutException),
+    }
+
+
+def files(sandbox):
+    content = bytes(range(256)) * 4096
+    sandbox.files.write("dir/text.txt", "größer")
+    sandbox.files.write("dir/binary", content)
+    info = sandbox.files.rename("dir/text.txt", "dir/renamed.txt")
+    found = {
+        "text": sandbox.files.read("dir/renamed.txt"),
+        "binary": bytes(sandbox.files.read("dir/binary", format="bytes")) == content,
+        "renamed": info.path.rsplit("/", 1)[-1],
+        "names": sorted(entry.name for entry in sandbox.files.list("dir")),
+        "made": [sandbox.files.make_dir("dir/sub"), sandbox.files.make_dir("dir/sub")],
+        "missing": error_of(lambda: sandbox.files.read("no-such-file"), NotFoundException),
+    }
+    sandbox.files.remove("dir")
+    return {**found, "gone": not sandbox.files.exists("dir")}
+
+
+def code(sandbox):
+    printed = []
+    sandbox.run_code("value = 6")
+    execution = sandbox.run_code("print('hi'); value * 7", on_stdout=lambda message: printed.append(message.line))
+    broken = sandbox.run_code("1 / 0")
+    return {
+        "text": execution.text,
+        "stdout": execution.logs.stdout,
+        "printed": printed,
+        "error": [broken.error.name, broken.error.value],
+        "traceback": "ZeroDivisionError" in str(broken.error.traceback),
+    }
+
+
+def main():
+    sandbox = create(timeout=120, metadata={"from": "python"})
+    try:
+        found = {
+            "commands": commands(sandbox),
+            "files": files(sandbox),
+            "code": code(sandbox),
+            "running": sandbox.is_running(),
+        }
+        again = Sandbox.connect(sandbox.sandbox_id)
+        found["connected"] = again.commands.run("echo again").stdout
+    finally:
+        killed = sandbox.kill()
+    found["killed"] = [killed, Sandbox.kill(sandbox.sandbox_id)]
+    found["running_after"] = sandbox.is_running()
+    try:
+        # The form of a key, and none that the server has.
+        create(api_key="e2b_" + "0" * 40)
+    except (AuthenticationException, SandboxException) as error:
+        found["stranger"] = str(error).removeprefix("401: ").split(" - ")[-1]
+    json.dump(found, sys.stdout)
+
+
+main()

@@ -1,0 +1,103 @@
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { suite, test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+import { API_KEY } from "../harness/api-key.js";
+import { COPPICE } from "../harness/server-process.js";
+import { startFullServer } from "../harness/start-full-server.js";
+
+const run = promisify(execFile);
+const DOMAIN = "dev.localhost";
+const CLIENT = fileURLToPath(new URL("../../src/e2e/python-client.py", import.meta.url));
+
+/** The interpreters that set-up makes for `npm test` where it can reach PyPI, and what their SDKs make of the same answers. */
+const SDKS = [
+  {
+    what: "the newest Python SDK",
+    python: process.env["COPPICE_PYTHON_SDK_NEWEST"],
+    // What succeeded has no error. An empty one on the wire would be "" here.
+    noError: null,
+    killed: true,
+  },
+  {
+    what: "a Python SDK two years older",
+    python: process.env["COPPICE_PYTHON_SDK_OLDER"],
+    // It does not tell an absent text from an empty one, and its `kill` forgets to answer.
+    noError: "",
+    killed: null,
+  },
+];
+
+const found = ({ noError, killed }: (typeof SDKS)[number]) => ({
+  commands: {
+    stdout: "out",
+    stderr: "größer\n",
+    error: noError,
+    in_tmp: true,
+    streamed: true,
+    failed: { exit_code: 43, stdout: "before\n", stderr: "", error: "exit status 43" },
+    background: { exit_code: 3, stdout: "got a line\n", stderr: "", error: "exit status 3" },
+    listed: true,
+    killed: [true, -1, false],
+    timeout: "TimeoutException",
+  },
+  files: {
+    text: "größer",
+    binary: true,
+    renamed: "renamed.txt",
+    names: ["binary", "renamed.txt"],
+    made: [true, false],
+    missing: "NotFoundException",
+    gone: true,
+  },
+  code: {
+    text: "42",
+    stdout: ["hi\n"],
+    printed: ["hi\n"],
+    error: ["ZeroDivisionError", "division by zero"],
+    traceback: true,
+  },
+  running: true,
+  connected: "again\n",
+  killed: [killed, false],
+  running_after: false,
+  stranger: "Cannot get the team for the given API key",
+});
+
+suite("Unmodified Python SDKs", { timeout: 180_000 }, () => {
+  for (const sdk of SDKS) {
+    const { what, python } = sdk;
+    const skip = python === undefined ? "PyPI was not reachable when the tests were set up" : false;
+    test(
+      `${what} runs commands, moves files, executes code and understands every refusal`,
+      { skip },
+      async () => {
+        const folder = await mkdtemp(join(tmpdir(), "coppice-python-sdk-"));
+        try {
+          await run(process.execPath, [COPPICE, "tls", "init", DOMAIN, folder]);
+          const tls = { cert: join(folder, "cert.pem"), key: join(folder, "key.pem") };
+          await using server = await startFullServer({
+            server: { domain: DOMAIN, listeners: { api: { host: "127.0.0.1", port: 0, tls } } },
+          });
+          const { stdout } = await run(python ?? "", [CLIENT], {
+            env: {
+              PATH: process.env["PATH"],
+              SSL_CERT_FILE: join(folder, "ca.pem"),
+              E2B_DOMAIN: `${DOMAIN}:${new URL(server.url).port}`,
+              E2B_API_KEY: API_KEY,
+            },
+            timeout: 90_000,
+          });
+          assert.deepEqual(JSON.parse(stdout), found(sdk));
+          assert.equal(server.sandboxes.list().length, 0, "nothing is left");
+        } finally {
+          await rm(folder, { recursive: true, force: true });
+        }
+      },
+    );
+  }
+});
