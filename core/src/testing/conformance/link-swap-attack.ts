@@ -113,7 +113,8 @@ export async function attackByLinkSwaps(context: ConformanceContext, durationMs:
   const keepOn = async (verb: string, paths: readonly string[], act: (path: string) => Promise<void>) => {
     const count = { tried: 0, done: 0 };
     counts.set(verb, count);
-    for (let number = 0; performance.now() < endMs; number++) {
+    // However slow the host is: every path twice.
+    for (let number = 0; performance.now() < endMs || number < 2 * paths.length; number++) {
       count.tried++;
       // What is refused at once would leave nobody else a turn.
       await nextTurn();
@@ -171,7 +172,7 @@ export async function attackByLinkSwaps(context: ConformanceContext, durationMs:
   if (escapes.length > 0) throw escapes[0];
   await canary.verify();
   for (const [verb, { tried, done }] of counts) {
-    assert.ok(tried >= 10 && done >= 1, `${verb} was tried ${tried} times and answered ${done} times`);
+    assert.ok(done > 0, `${verb} was tried ${tried} times and never answered`);
   }
   // It has been at it all the time.
   await attacker.kill("SIGKILL", "group");

@@ -363,6 +363,29 @@ export const processCases: readonly ConformanceCase[] = [
     },
   },
   {
+    name: "what outlives its parent is reaped when it ends",
+    group: "process",
+    async run(context) {
+      const script = "for _ in 1 2 3; do sh -c 'sleep 0.2 > /dev/null 2>&1 & echo $!'; done";
+      const pids = (await context.succeed(script)).trim().split("\n");
+      assert.equal(pids.length, 3);
+      await context.until("they are gone from the process table", async () => {
+        const { stdout } = await context.shell('for pid; do [ -e "/proc/$pid" ] && echo "$pid"; done', {
+          args: pids,
+        });
+        return stdout.byteLength === 0;
+      });
+    },
+  },
+  {
+    name: "a program starts with no signal blocked or ignored",
+    group: "process",
+    async run(context) {
+      const seen = await context.shell("grep -E '^Sig(Blk|Ign):' /proc/self/status");
+      assert.equal(seen.stdout.toString().replaceAll(/\s+0+\n/g, " "), "SigBlk: SigIgn: ");
+    },
+  },
+  {
     name: "a command gets the terminal it asks for, or a refusal that says why",
     group: "process",
     async run(context) {
