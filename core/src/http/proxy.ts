@@ -69,7 +69,9 @@ export async function proxyRequest(
           : [],
       );
       response.writeHead(answer.statusCode ?? 502, answer.statusMessage, headers);
-      response.flushHeaders();
+      // A short answer is all here already: headers and body then leave in one write. One that takes its time
+      // must not hold back its headers.
+      setImmediate(() => response.flushHeaders());
       // Not stream.pipeline, here and below: its listeners are more than Node takes for a leak, and it says so
       // for each response. What breaks off is destroyed on the other side, too.
       answer.once("error", () => response.destroy());
