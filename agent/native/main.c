@@ -558,6 +558,8 @@ static void set_up_signals(sigset_t *while_waiting) {
 static void turn(const sigset_t *while_waiting) {
   bool has_more = pump();
   flush();
+  // The server may be found gone while it is sent something: nothing is left then that could end a wait.
+  if (listener < 0 && connection < 0) return;
   sweep();
   prepare();
   bool is_stuck = room() < REPLY_BYTES + HEADER_BYTES || is_announcing;

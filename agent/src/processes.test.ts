@@ -275,6 +275,18 @@ for (const { name, binary, skip } of agentKinds) {
       await refuses(own.spawn({ path: "true", args: [], env, cwd: "/" }), "canceled");
     });
 
+    it("end at once with a connection that is closed while they are told of", async () => {
+      for (let round = 0; round < 20; round++) {
+        const own = await startHostAgent({ binary });
+        const started = await own.spawn({ path: "true", args: [], env, cwd: "/" });
+        await started.exit;
+        const startMs = performance.now();
+        await own.close();
+        const tookMs = performance.now() - startMs;
+        assert.ok(tookMs < 3_000, `the agent had to be killed after ${tookMs} ms`);
+      }
+    });
+
     it("are reported as killed when the agent dies", async () => {
       const own = await startHostAgent({ binary });
       const { stdout } = await shell(own, "ps -o ppid= -p $$");
