@@ -121,6 +121,28 @@ suite("A shell in a terminal", { timeout: 60_000 }, () => {
     assert.equal((await other.closed).code, 1006);
   });
 
+  test("is a real one where the backend has them", async (context) => {
+    await using real = await serve(localProcess);
+    let client: WebSocketClient;
+    try {
+      client = await real.open("?cols=100&rows=30");
+    } catch (error) {
+      assert.match(String(error), /response: 4\d\d/);
+      context.skip("local-process has no terminals here: the agent has not been built");
+      return;
+    }
+    await using _ = client;
+    client.socket.send('{"type":"input","data":"stty size; tty; echo $TERM\\n"}');
+    await client.until(/30 100\r\n\/dev\/\S+\r\nxterm-256color\r\n/);
+    client.socket.send('{"type":"resize","cols":120,"rows":40}');
+    client.socket.send('{"type":"input","data":"stty size\\n"}');
+    await client.until(/40 120\r\n/);
+    client.socket.send('{"type":"input","data":"sleep 100\\n"}');
+    client.socket.send(Buffer.from([3]));
+    client.socket.send('{"type":"input","data":"exit 5\\n"}');
+    assert.deepEqual(await client.closed, { code: 1000, reason: "exit status 5" });
+  });
+
   test("is refused to strangers, foreign pages, unknown sandboxes, nonsense, and one too many", async () => {
     const refused: [string, Record<string, string>, number][] = [
       ["", {}, 401],
