@@ -1,7 +1,7 @@
 import { type PluginContext, SandboxError, targetOf } from "@coppice/core";
 import { z } from "zod";
 import type { OutputLogConfig } from "./commands-config.js";
-import type { Commands, LogPage, LoggedCommand, StartedCommand } from "./commands.js";
+import type { Commands, LogPage, LoggedCommand } from "./commands.js";
 import { describeExit } from "./exit-report.js";
 import { unfinishedBytes } from "./unfinished-bytes.js";
 
@@ -112,6 +112,6 @@ function isWanted(stream: string, wanted: string | undefined): boolean {
   return wanted === undefined || stream === wanted;
 }
 
-function exitCode(end: StartedCommand["end"] | LoggedCommand["end"]): number | null {
+function exitCode(end: LoggedCommand["end"]): number | null {
   return end?.exit === undefined ? null : describeExit(end.exit).exitCode;
 }

@@ -1,4 +1,3 @@
-import { crc32 } from "node:zlib";
 import type { Output } from "@coppice/core/backend";
 import type { OutputPiece } from "../commands.js";
 import {
@@ -23,7 +22,6 @@ interface OpenRecord {
   readonly offset: number;
   readonly at: number;
   length: number;
-  bodyChecksum: number;
 }
 
 type Noted = Parameters<SegmentIndex["add"]>[0];
@@ -79,7 +77,6 @@ export class LogBatch {
       this.#buffer.set(part, this.#filled);
       this.#filled += part.length;
       open.length += part.length;
-      open.bodyChecksum = crc32(part, open.bodyChecksum);
       this.#dataBytes += part.length;
       taken += part.length;
     }
@@ -122,19 +119,16 @@ export class LogBatch {
     writeDataFields(fields, record);
     this.#filled += RECORD_HEAD_BYTES + DATA_FIELDS_BYTES;
     const { number, stream, offset } = record;
-    return { number, stream, offset, at, length: 0, bodyChecksum: crc32(fields) };
+    return { number, stream, offset, at, length: 0 };
   }
 
   #finishRecord(): void {
     const open = this.#open;
     if (open === undefined) return;
     this.#open = undefined;
-    const { number, offset, at, length, bodyChecksum } = open;
-    writeHead(this.#buffer.subarray(at, at + RECORD_HEAD_BYTES), {
-      kind: "data",
-      bodyBytes: DATA_FIELDS_BYTES + length,
-      bodyChecksum,
-    });
+    const { number, offset, at, length } = open;
+    const body = this.#buffer.subarray(at + RECORD_HEAD_BYTES, this.#filled);
+    writeHead(this.#buffer.subarray(at, at + RECORD_HEAD_BYTES), "data", body);
     this.#notes.push({ record: { kind: "data", number, offset, length }, from: at, to: this.#filled });
   }
 

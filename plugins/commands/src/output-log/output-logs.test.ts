@@ -27,13 +27,13 @@ async function readPages(log: SandboxLogs, id: string, limitBytes: number, from 
 }
 
 const filesOf = async (directory: string): Promise<readonly string[]> =>
-  (await readdir(directory).catch(() => [])).sort();
+  (await readdir(directory).catch(() => [])).toSorted((one, other) => one.localeCompare(other));
 
 test("output is kept by command and stream, in order, under cursors that count all of it", async (context) => {
   await using scene = await open({ directory: await temporaryDirectory(context) });
-  const { logs, begin } = scene;
-  const one = begin("sandbox1", "mine");
-  const other = begin();
+  const { logs } = scene;
+  const one = scene.begin("sandbox1", "mine");
+  const other = scene.begin();
   one.write("out ");
   other.write("another command");
   one.write("err ", "stderr");

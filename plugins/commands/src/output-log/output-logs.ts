@@ -21,11 +21,11 @@ export interface OutputLogsOptions {
 }
 
 // How finely the oldest output of a sandbox is removed: in pieces of this part of what it may keep.
-const SEGMENTS_PER_LIMIT = 32;
+const SEGMENTS_PER_LIMIT = 16;
 const SMALLEST_SEGMENT_BYTES = 64 * 1024;
 const LARGEST_SEGMENT_BYTES = 16 * 1024 * 1024;
 // Many short commands make small segments, so their number is bounded as well as their size.
-const MOST_SEGMENTS = 2 * SEGMENTS_PER_LIMIT;
+const MOST_SEGMENTS = 4 * SEGMENTS_PER_LIMIT;
 const CACHED_COMMANDS = 20_000;
 const LOOKS_AT_ONCE = 16;
 
@@ -123,7 +123,7 @@ export class OutputLogs {
   sweep(): Promise<void> {
     this.#sweeping = this.#sweeping.then(async () => {
       const nowMs = this.#options.clock.now();
-      for (const log of [...this.#logs.values()]) {
+      for (const log of this.#logs.values()) {
         await this.#removeAll(excessOfSandbox(log, this.#limits, nowMs));
       }
       await this.#removeAll(excessInTotal(this.#logs.values(), this.#limits));
@@ -138,7 +138,7 @@ export class OutputLogs {
   /** Writes what is left and lets go of everything. */
   async close(): Promise<void> {
     this.#cancelSweep?.();
-    for (const sandboxId of [...this.#writers.keys()]) this.release(sandboxId);
+    for (const sandboxId of this.#writers.keys()) this.release(sandboxId);
     await Promise.all(this.#closing.values());
     await this.#sweeping;
     this.#directory = undefined;

@@ -1,6 +1,5 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { crc32 } from "node:zlib";
 import {
   DATA_FIELDS_BYTES,
   RECORD_HEAD_BYTES,
@@ -41,7 +40,7 @@ function encode(record: SegmentRecord): Buffer {
   writeDataFields(fields, record);
   const body = Buffer.concat([fields, record.data]);
   const head = Buffer.alloc(RECORD_HEAD_BYTES);
-  writeHead(head, { kind: "data", bodyBytes: body.length, bodyChecksum: crc32(body) });
+  writeHead(head, "data", body);
   return Buffer.concat([head, body]);
 }
 
@@ -85,6 +84,17 @@ test("a record that misses a byte, or has a wrong one, is none", () => {
       assert.equal(decodeRecord(damaged, 0), undefined, `byte ${length} is wrong`);
     }
   }
+});
+
+test("a large record that misses a block is none", () => {
+  const data = Buffer.alloc(100_000, "output");
+  const whole = encode({ kind: "data", number: 1, stream: "stdout", offset: 0, atMs: 0, data });
+  for (let at = 0; at < whole.length; at += 4096) {
+    const lost = Buffer.from(whole).fill(0, at, Math.min(at + 4096, whole.length));
+    assert.equal(decodeRecord(lost, 0), undefined, `the block at ${at} is lost`);
+    assert.equal(decodeRecord(Buffer.from(whole).fill(0, at), 0), undefined, `everything from ${at} on`);
+  }
+  assert.equal(decodeRecord(whole, 0)?.kind, "data");
 });
 
 test("random bytes are no records and break nothing; damage ends the reading, never misleads it", () => {

@@ -29,8 +29,10 @@ export interface Frame {
   readonly message: any;
 }
 
-export async function startCommandsServer(settings: unknown = {}): Promise<CommandsServer> {
+/** @param dataDir kept after the server's end when given, so that another can be started on it. */
+export async function startCommandsServer(settings: unknown = {}, dataDir?: string): Promise<CommandsServer> {
   const server = await startTestServer({
+    ...(dataDir !== undefined && { dataDir }),
     plugins: [
       [commands, settings],
       [localProcess, {}],

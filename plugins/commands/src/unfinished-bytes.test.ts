@@ -1,0 +1,14 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { unfinishedBytes } from "./unfinished-bytes.js";
+
+test("the beginning of a character is told from whole characters and from what is none", () => {
+  const character = Buffer.from("a€𝄞é");
+  const cuts = Array.from({ length: character.length + 1 }, (_, end) =>
+    unfinishedBytes(character.subarray(0, end)),
+  );
+  assert.deepEqual(cuts, [0, 0, 1, 2, 0, 1, 2, 3, 0, 1, 0]);
+  for (const bytes of [[0x80, 0x80, 0x80], [0xff], [0xc0], [0xf5, 0x80], [0xe2, 0x82, 0xac, 0x80]]) {
+    assert.equal(unfinishedBytes(Uint8Array.from(bytes)), 0, String(bytes));
+  }
+});
