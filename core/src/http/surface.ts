@@ -182,7 +182,9 @@ export class Surface {
     }
     const served: Served = { request, pattern: "none" };
     this.#served.set(message, served);
-    await this.#koa?.(message, response);
+    // A listener may have the name of a surface that nobody has put anything on.
+    if (this.#koa === undefined) throw new HttpError(404, `surface '${this.name}' serves nothing`);
+    await this.#koa(message, response);
     return served.pattern;
   }
 
