@@ -48,6 +48,7 @@ export function channelsUpgrade({
       clock,
       queueBytes: settings.maxClientQueue,
       stallMs: settings.slowClientTimeout,
+      patienceMs: settings.slowLookerTimeout,
       pingMs: settings.ping,
     });
     metrics.connected();

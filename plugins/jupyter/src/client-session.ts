@@ -44,18 +44,15 @@ export class ClientSession {
   }
 
   /**
-   * Sends a message, or keeps it for a lost client. A client that is behind makes the kernel wait when
-   * the message is the answer to a request of its own, and is closed when it only looks on.
-   * @returns a promise while the kernel has to wait; "lost" when nothing more can be kept for this client.
+   * Sends a message, or keeps it for a lost client.
+   * @param isOwn it answers a request of this client.
+   * @returns a promise while the kernel has to wait for the client; "lost" when nothing more can be kept.
    */
   deliver(frame: SharedFrame, isOwn: boolean): Promise<void> | "lost" | undefined {
     const socket = this.#socket;
     if (socket === undefined) return this.#replay.add(frame) ? undefined : "lost";
     socket.send(frame);
-    if (!socket.isBehind) return undefined;
-    if (isOwn) return socket.caughtUp();
-    socket.close(CloseCode.TryAgain, "the client reads too slowly");
-    return undefined;
+    return socket.caughtUp(isOwn);
   }
 
   close(code: number, reason: string): void {

@@ -8,8 +8,10 @@ export interface ClientSocketOptions {
   readonly clock: Clock;
   /** What may wait for the client. */
   readonly queueBytes: number;
-  /** How long it may take nothing while somebody waits for it. */
+  /** How long it may take nothing while its own output waits. */
   readonly stallMs: number;
+  /** How long somebody else's output waits for it to catch up. */
+  readonly patienceMs: number;
   readonly pingMs: number;
 }
 
@@ -35,6 +37,8 @@ export class ClientSocket {
   #waitingBytes = 0;
   #drained: { readonly promise: Promise<void>; readonly resolve: () => void } | undefined;
   #cancelStall: (() => void) | undefined;
+  /** True when it is enough to take something, however little. */
+  #isOwnOutput = false;
   #cancelPing: () => void = () => undefined;
   #cancelCut: () => void = () => undefined;
   #isAlive = true;
@@ -81,16 +85,23 @@ export class ClientSocket {
       this.#waitingBytes -= entry.sizeBytes;
       if (this.#drained === undefined) return;
       if (this.#waitingBytes <= this.#options.queueBytes / 2) this.#release();
-      else this.#watchStall();
+      else if (this.#isOwnOutput) this.#watch(this.#options.stallMs);
     });
   }
 
-  /** Resolves when the client has caught up, or is gone: one that takes nothing for too long is closed. */
-  caughtUp(): Promise<void> | undefined {
+  /**
+   * Resolves when the client has caught up, or is gone. Its own output may take as long as it takes any of it
+   * now and then; somebody else's waits a short time only. One that is slower is closed.
+   */
+  caughtUp(isOwnOutput: boolean): Promise<void> | undefined {
     if (!this.isBehind || this.#isClosing) return undefined;
     if (this.#drained === undefined) {
       this.#drained = Promise.withResolvers<void>();
-      this.#watchStall();
+      this.#isOwnOutput = isOwnOutput;
+      this.#watch(isOwnOutput ? this.#options.stallMs : this.#options.patienceMs);
+    } else if (isOwnOutput && !this.#isOwnOutput) {
+      this.#isOwnOutput = true;
+      this.#watch(this.#options.stallMs);
     }
     return this.#drained.promise;
   }
@@ -110,10 +121,10 @@ export class ClientSocket {
     this.#cancelCut = this.#options.clock.after(CLOSE_GRACE_MS, () => this.#socket.terminate());
   }
 
-  #watchStall(): void {
+  #watch(timeoutMs: number): void {
     this.#cancelStall?.();
-    this.#cancelStall = this.#options.clock.after(this.#options.stallMs, () =>
-      this.close(CloseCode.TryAgain, "the client does not read"),
+    this.#cancelStall = this.#options.clock.after(timeoutMs, () =>
+      this.close(CloseCode.TryAgain, "the client reads too slowly"),
     );
   }
 

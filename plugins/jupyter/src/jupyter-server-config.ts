@@ -18,12 +18,13 @@ export const JupyterServerConfig = z.strictObject({
   maxPendingBytes: size().prefault("64MiB").describe("Unanswered requests of one client, together"),
   maxClientQueue: size()
     .prefault("16MiB")
-    .describe(
-      "What waits for a slow client; then its own output waits, and one that only looks on is closed",
-    ),
+    .describe("What waits for a slow client before the kernel waits with it"),
   slowClientTimeout: duration()
     .prefault("30s")
-    .describe("How long a client whose output waits may take nothing before it is closed"),
+    .describe("How long a client may take nothing of its own output before it is closed"),
+  slowLookerTimeout: duration()
+    .prefault("2s")
+    .describe("How long a client may be behind with the output of others before it is closed"),
   replay: duration().prefault("2m").describe("How long a lost client may come back to what it missed"),
   maxReplay: size()
     .prefault("10MiB")

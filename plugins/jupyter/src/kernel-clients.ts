@@ -36,7 +36,7 @@ const REQUEST_CHANNELS: ReadonlySet<string> = new Set(["shell", "control"]);
  * kernel publishes goes to all of them, an answer to whoever asked.
  */
 export class KernelClients implements ContextObserver {
-  readonly #context: CodeContext;
+  readonly #context: Pick<CodeContext, "ready" | "restart">;
   readonly #options: KernelClientsOptions;
   readonly #sessions = new Map<string, ClientSession>();
   readonly #pending = new Map<string, Pending>();
@@ -53,7 +53,7 @@ export class KernelClients implements ContextObserver {
   #lastActivityMs: number;
   #isRemoved = false;
 
-  constructor(context: CodeContext, options: KernelClientsOptions) {
+  constructor(context: Pick<CodeContext, "watch" | "ready" | "restart">, options: KernelClientsOptions) {
     this.#context = context;
     this.#options = options;
     this.#lastActivityMs = options.clock.now();
@@ -263,11 +263,12 @@ export class KernelClients implements ContextObserver {
   }
 
   #broadcast(frame: SharedFrame, owner: ClientSession | undefined): Promise<void> | undefined {
-    let wait: Promise<void> | undefined;
+    const waits: Promise<void>[] = [];
     for (const session of this.#sessions.values()) {
-      wait = this.#deliver(session, frame, session === owner) ?? wait;
+      const wait = this.#deliver(session, frame, session === owner);
+      if (wait !== undefined) waits.push(wait);
     }
-    return wait;
+    return waits.length === 0 ? undefined : Promise.all(waits).then(() => undefined);
   }
 
   #deliver(session: ClientSession, frame: SharedFrame, isOwn: boolean): Promise<void> | undefined {

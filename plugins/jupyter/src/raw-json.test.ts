@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { asciiBytes, asciiJson } from "./ascii-json.js";
 import { membersOf } from "./raw-json.js";
+import { seeded } from "./testing/seeded.js";
 
 const text = (json: string): Record<string, string> =>
   Object.fromEntries([...membersOf(Buffer.from(json))].map(([name, { bytes }]) => [name, bytes.toString()]));
@@ -101,14 +102,6 @@ test("bytes that are no UTF-8 become a replacement character", () => {
 test("asciiJson escapes what a line reader might take for a line end", () => {
   assert.equal(asciiJson("a\u0085\u2028é😀\n"), '"a\\u0085\\u2028\\u00e9\\ud83d\\ude00\\n"');
 });
-
-function seeded(seed: number): (below: number) => number {
-  let state = seed;
-  return (below) => {
-    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
-    return Math.floor((state / 2 ** 32) * below);
-  };
-}
 
 function randomText(random: (below: number) => number): string {
   const alphabet = ["a", '"', "\\", "\n", "\u0000", "é", "\u2028", "😀", "\u007f", "/", "'", "{", "]", ","];

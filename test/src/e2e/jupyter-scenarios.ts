@@ -220,7 +220,7 @@ export function jupyterScenarios(framing: Framing, placeOf: () => JupyterPlace):
       n: 3,
       output: false,
       raw: true,
-    } as KernelMessage.IHistoryRequestMsg["content"]);
+    });
     assert.equal(content.status, "ok");
     assert.ok(Array.isArray((content as { history: unknown }).history));
   });
