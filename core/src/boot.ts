@@ -4,6 +4,7 @@ import { resolve } from "node:path";
 import { collectDefaultMetrics, Registry } from "prom-client";
 import type { ConfigSource } from "./config/read.js";
 import type { ServerConfig } from "./config/server-schema.js";
+import type { Diagnosis } from "./doctor/finding.js";
 import { type Configuration, configure } from "./configure.js";
 import { HttpListener, type ListenerServices } from "./http/listener.js";
 import { openDoors } from "./http/open-doors.js";
@@ -25,7 +26,7 @@ import { serveOps } from "./observe/ops-routes.js";
 import { createPluginContext } from "./plugin-context.js";
 import type { Plugin } from "./plugin.js";
 import { Backends, type SandboxBackend } from "./sandbox/backend.js";
-import { createSandboxDomain } from "./sandbox/domain.js";
+import { createSandboxDomain, type SandboxDomain } from "./sandbox/domain.js";
 import { Ledger } from "./sandbox/ledger.js";
 import { Sandboxes } from "./sandbox/sandboxes.js";
 
@@ -59,16 +60,61 @@ export async function boot(options: BootOptions): Promise<Server> {
   const clock = options.clock ?? systemClock;
   const configuration = await configure(options.config, options.plugins);
   const log = options.log ?? createLogger(configuration.server.log.level);
-  const cleanup = new Cleanup();
+  const assembly = { configuration, source: options.config, clock, log, cleanup: new Cleanup() };
   try {
-    return await assemble({ configuration, source: options.config, clock, log, cleanup });
+    return await serve(await assemble(assembly), assembly);
   } catch (error) {
-    for (const failure of await cleanup.run(clock, configuration.server.stopTimeout)) {
-      log.error({ plugin: failure.owner, err: failure.error }, "clean-up after a failed start went wrong");
-    }
-    if (error instanceof BootError) throw error;
-    throw new BootError([{ message: messageOf(error) }], { cause: error });
+    throw await undo(assembly, error);
   }
+}
+
+export interface InspectOptions extends BootOptions {
+  /** Of `configure`, for the same source and plugins. */
+  readonly configuration: Configuration;
+  readonly log: Logger;
+}
+
+/** A configuration that was set up. */
+export interface Inspected {
+  readonly configuration: Configuration;
+  readonly backends: Backends;
+  /** What keeps it from being started. */
+  readonly problems: readonly BootProblem[];
+  /** What plugins have to say about this host, in the order in which they were set up. */
+  readonly diagnoses: readonly { readonly name: string; readonly run: Diagnosis }[];
+}
+
+/**
+ * Sets a configuration up without starting it, lets it be looked at, and undoes it.
+ * @throws BootError with why it could not be set up, or what `look` throws.
+ */
+export async function inspect(
+  options: InspectOptions,
+  look: (inspected: Inspected) => Promise<void>,
+): Promise<void> {
+  const { config: source, configuration, clock = systemClock, log } = options;
+  const assembly = { configuration, source, clock, log, cleanup: new Cleanup() };
+  try {
+    const { domain, problems, diagnoses } = await assemble(assembly);
+    await look({ configuration, backends: domain.backends, problems, diagnoses });
+  } catch (error) {
+    throw await undo(assembly, error);
+  }
+  const failures = await assembly.cleanup.run(clock, configuration.server.stopTimeout);
+  if (failures.length === 0) return;
+  throw new BootError(
+    failures.map(({ owner, message }) => ({ message: `clean-up of '${owner}': ${message}` })),
+  );
+}
+
+/** Undoes what was done. @returns what to throw. */
+async function undo({ cleanup, clock, configuration, log }: Assembly, error: unknown): Promise<BootError> {
+  for (const failure of await cleanup.run(clock, configuration.server.stopTimeout)) {
+    log.error({ plugin: failure.owner, err: failure.error }, "clean-up after a failed start went wrong");
+  }
+  return error instanceof BootError
+    ? error
+    : new BootError([{ message: messageOf(error) }], { cause: error });
 }
 
 interface Assembly {
@@ -79,7 +125,20 @@ interface Assembly {
   readonly cleanup: Cleanup;
 }
 
-async function assemble({ configuration, source, clock, log, cleanup }: Assembly): Promise<Server> {
+/** What setup leaves. */
+interface Assembled {
+  readonly domain: SandboxDomain;
+  readonly surfaces: Surfaces;
+  readonly listeners: readonly HttpListener[];
+  readonly health: Health;
+  readonly greeting: CollectedGreeting;
+  readonly services: ReadonlyMap<symbol, unknown>;
+  readonly problems: readonly BootProblem[];
+  readonly starts: readonly { readonly owner: string; readonly run: () => unknown }[];
+  readonly diagnoses: Inspected["diagnoses"];
+}
+
+async function assemble({ configuration, source, clock, log, cleanup }: Assembly): Promise<Assembled> {
   const { server: config, plugins } = configuration;
   const coreMetrics = new Registry();
   collectDefaultMetrics({ register: coreMetrics });
@@ -120,6 +179,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
   // setup: in dependency order, so that what a plugin provides is there for those after it.
   const problems: BootProblem[] = [];
   const starts: { readonly owner: string; readonly run: () => unknown }[] = [];
+  const diagnoses: { readonly name: string; readonly run: Diagnosis }[] = [];
   const pluginMetrics: OwnedRegistry[] = [];
   const sealed = new AbortController();
   for (const { key, plugin, settings } of plugins) {
@@ -138,6 +198,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
       surfaces,
       health,
       sealed: sealed.signal,
+      diagnose: (name, run) => diagnoses.push({ name, run }),
       onStart: (run) => starts.push({ owner: plugin.name, run }),
       onStop: (run) => cleanup.push(plugin.name, run),
     });
@@ -164,12 +225,23 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
   serveOps(surfaces.get("ops").router("core"), registries, health);
   sealed.abort();
 
-  // start: what shows only once everything is registered; then the backends, then the plugins.
+  // What shows only once everything is registered.
   problems.push(
     ...surfaces.collisions(),
     ...metricProblems(pluginMetrics, coreMetrics),
     ...openDoors(listeners, surfaces),
   );
+  return { domain, surfaces, listeners, health, greeting, services, problems, starts, diagnoses };
+}
+
+async function serve(
+  assembled: Assembled,
+  { configuration, clock, log, cleanup }: Assembly,
+): Promise<Server> {
+  const { server: config } = configuration;
+  const { domain, surfaces, listeners, health, greeting, services, problems, starts } = assembled;
+
+  // start: the backends, then the plugins.
   if (problems.length > 0) throw new BootError(problems);
   cleanup.push("core", () => domain.stop());
   await domain.start();

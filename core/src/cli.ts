@@ -7,6 +7,7 @@ type Verb = (args: readonly string[]) => Promise<number>;
 const VERBS: Readonly<Record<string, { readonly usage: string; readonly load: () => Promise<Verb> }>> = {
   start: { usage: "start <config.yaml>", load: async () => (await import("./cli/start.js")).start },
   check: { usage: "check <config.yaml>", load: async () => (await import("./cli/check.js")).check },
+  doctor: { usage: "doctor <config.yaml>", load: async () => (await import("./cli/doctor.js")).doctor },
   plugins: { usage: "plugins <config.yaml>", load: async () => (await import("./cli/plugins.js")).plugins },
   conform: {
     usage: "conform <module> [settings as JSON]",

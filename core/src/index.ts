@@ -12,6 +12,7 @@ export {
   type Resolved,
   type UpgradeHandler,
 } from "./plugin.js";
+export type { Diagnosis, Examination, Finding } from "./doctor/finding.js";
 export { Greeting } from "./observe/greeting.js";
 export type { Logger } from "./observe/logger.js";
 export {

@@ -1,6 +1,7 @@
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import type { Registry } from "prom-client";
+import type { Diagnosis } from "./doctor/finding.js";
 import type { Surfaces } from "./http/surfaces.js";
 import type { Class, Scope } from "./kernel/scope.js";
 import type { Token } from "./kernel/token.js";
@@ -20,6 +21,7 @@ export interface PluginContextParts {
   readonly health: Health;
   /** Aborted once setup is over: what is registered later would never be checked nor served. */
   readonly sealed: AbortSignal;
+  readonly diagnose: (name: string, run: Diagnosis) => void;
   readonly onStart: (run: () => unknown) => void;
   readonly onStop: (run: () => unknown) => void;
 }
@@ -76,6 +78,10 @@ export function createPluginContext(parts: PluginContextParts): PluginContext<un
     health(name, check) {
       whileOpen("health");
       health.add(name, check);
+    },
+    diagnose(name, run) {
+      whileOpen("diagnose");
+      parts.diagnose(name, run);
     },
     onStart(run) {
       whileOpen("onStart");

@@ -4,6 +4,7 @@ import type { ConnectRouter } from "@connectrpc/connect";
 import type Router from "@koa/router";
 import type { Registry } from "prom-client";
 import { z } from "zod";
+import type { Diagnosis } from "./doctor/finding.js";
 import type { SurfaceRequest } from "./http/surface-request.js";
 import type { Class } from "./kernel/scope.js";
 import type { Token } from "./kernel/token.js";
@@ -49,6 +50,11 @@ export interface PluginContext<Config> {
   guard(surface: string, check: Guard): void;
   /** Part of `/readyz`: rejects with the reason while this plugin cannot serve. */
   health(name: string, check: (signal: AbortSignal) => Promise<void>): void;
+  /**
+   * Part of `coppice doctor`: looks at the host for what this plugin needs of it. Runs without a start, after
+   * the `check` of every backend, and at no other time.
+   */
+  diagnose(name: string, run: Diagnosis): void;
   onStart(run: () => unknown): void;
   /** Undo stands beside do: call it right after what it undoes. Last in, first out. */
   onStop(run: () => unknown): void;

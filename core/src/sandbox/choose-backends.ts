@@ -1,7 +1,25 @@
-import { BootError, type BootProblem, messageOf } from "../kernel/errors.js";
+import { BootError, messageOf } from "../kernel/errors.js";
 import type { Logger } from "../observe/logger.js";
+import type { Backends, SandboxBackend } from "./backend.js";
 import type { BackendRegistry } from "./backend-registry.js";
 import type { SandboxesConfig } from "./sandboxes-config.js";
+
+/** Whether this host can run a backend. */
+export interface BackendVerdict {
+  readonly name: string;
+  /** Why it cannot. */
+  readonly reason: string | undefined;
+  /** It cannot, and another one of the defaults is used in its place. */
+  readonly isLeftOut: boolean;
+}
+
+/** What is known of the backends of a configuration on this host. */
+export interface Assessment {
+  readonly verdicts: readonly BackendVerdict[];
+  /** What is wrong with the choice itself. */
+  readonly problems: readonly string[];
+  readonly defaultBackend: string | undefined;
+}
 
 /**
  * Checks every backend on this host and settles which one is the default. Of a list of defaults those that
@@ -13,55 +31,74 @@ export async function chooseBackends(
   settings: SandboxesConfig,
   log: Logger,
 ): Promise<void> {
+  const { verdicts, problems, defaultBackend } = await assessBackends(backends, settings);
+  const refused = verdicts.filter(({ reason, isLeftOut }) => reason !== undefined && !isLeftOut);
+  const failed = refused.map(({ name, reason }) => `backend '${name}': ${reason}`);
+  if (problems.length + failed.length > 0) {
+    throw new BootError([...problems, ...failed].map((message) => ({ message })));
+  }
+  for (const { name, reason, isLeftOut } of verdicts) {
+    if (!isLeftOut) continue;
+    backends.leaveOut(name);
+    log.warn({ backend: name, reason }, "this host cannot run a backend; the next one of the list is used");
+  }
+  backends.setDefault(defaultBackend);
+}
+
+/** Checks every backend on this host, and changes nothing. @param wait a limit to what a check may take. */
+export async function assessBackends(
+  backends: Backends,
+  settings: SandboxesConfig,
+  wait: (check: Promise<void>) => Promise<void> = (check) => check,
+): Promise<Assessment> {
   const names = backends.all().map(({ name }) => name);
   const preferred = [settings.defaultBackend ?? []].flat();
-  const problems = unknownBackends(names, preferred, settings);
-  const failures = await failedChecks(backends);
-  const usable = preferred.filter((name) => names.includes(name) && !failures.has(name));
   const pinned = Object.values(settings.templates).map(({ backend }) => backend);
-  for (const [name, reason] of failures) {
-    if (usable.length > 0 && preferred.includes(name) && !pinned.includes(name)) {
-      backends.leaveOut(name);
-      log.warn({ backend: name, reason }, "this host cannot run a backend; the next one of the list is used");
-    } else problems.push({ message: `backend '${name}': ${reason}` });
+  const reasons = await Promise.all(backends.all().map((backend) => reasonUnusable(backend, wait)));
+  const isUsable = (name: string): boolean =>
+    names.includes(name) && reasons[names.indexOf(name)] === undefined;
+  const usable = preferred.filter(isUsable);
+  return {
+    verdicts: names.map((name, index) => ({
+      name,
+      reason: reasons[index],
+      isLeftOut: !isUsable(name) && usable.length > 0 && preferred.includes(name) && !pinned.includes(name),
+    })),
+    problems: unknownBackends(names, preferred, settings),
+    defaultBackend: usable[0] ?? (names.length === 1 ? names[0] : undefined),
+  };
+}
+
+async function reasonUnusable(
+  backend: SandboxBackend,
+  wait: (check: Promise<void>) => Promise<void>,
+): Promise<string | undefined> {
+  try {
+    await wait(backend.check());
+    return undefined;
+  } catch (error) {
+    return messageOf(error);
   }
-  if (problems.length > 0) throw new BootError(problems);
-  backends.setDefault(usable[0] ?? (names.length === 1 ? names[0] : undefined));
 }
 
 function unknownBackends(
   names: readonly string[],
   preferred: readonly string[],
   { templates }: SandboxesConfig,
-): BootProblem[] {
+): string[] {
   const known = names.length === 0 ? "none is enabled" : `enabled are ${names.join(", ")}`;
-  const problems: BootProblem[] = [];
+  const problems: string[] = [];
   const note = (key: string, name: string): void => {
     if (names.includes(name)) return;
-    problems.push({ message: `sandboxes.${key}: there is no backend '${name}'; ${known}` });
+    problems.push(`sandboxes.${key}: there is no backend '${name}'; ${known}`);
   };
   for (const name of preferred) note("defaultBackend", name);
   const isChoiceOpen = Object.values(templates).some(({ backend }) => backend === undefined);
   if (preferred.length === 0 && names.length > 1 && isChoiceOpen) {
-    problems.push({ message: `sandboxes.defaultBackend: choose one of the backends; ${known}` });
+    problems.push(`sandboxes.defaultBackend: choose one of the backends; ${known}`);
   }
   for (const [name, { backend }] of Object.entries(templates)) {
     if (backend !== undefined) note(`templates.${name}.backend`, backend);
   }
   return problems;
-}
-
-/** Why this host cannot run which backends. */
-async function failedChecks(backends: BackendRegistry): Promise<ReadonlyMap<string, string>> {
-  const failures = new Map<string, string>();
-  await Promise.all(
-    backends.all().map(async (backend) => {
-      try {
-        await backend.check();
-      } catch (error) {
-        failures.set(backend.name, messageOf(error));
-      }
-    }),
-  );
-  return failures;
 }

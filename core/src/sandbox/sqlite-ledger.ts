@@ -1,4 +1,4 @@
-import { chmodSync, closeSync, mkdirSync, openSync } from "node:fs";
+import { chmodSync, closeSync, existsSync, mkdirSync, openSync } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync, type StatementSync } from "node:sqlite";
 import { z } from "zod";
@@ -35,6 +35,7 @@ const MIGRATIONS: readonly string[] = [
   "",
 ];
 
+const FILE_NAME = "ledger.sqlite";
 const SQLITE_BUSY = 5;
 
 const endReason = z.enum(["killed", "timed out", "backend lost", "shutdown"]);
@@ -137,12 +138,33 @@ export class SqliteLedger implements Ledger {
   }
 
   get #path(): string {
-    return join(this.#options.dataDir, "ledger.sqlite");
+    return join(this.#options.dataDir, FILE_NAME);
   }
 
   get #open() {
     if (this.#opened === undefined) throw new Error("the ledger is not open");
     return this.#opened;
+  }
+}
+
+/**
+ * Why a server could not open the ledger of a data directory now: in use, unreadable, damaged or from a newer
+ * version. Undefined when it could, or would make one. What is in it stays as it is.
+ */
+export function reasonLedgerUnusable(dataDir: string): string | undefined {
+  const path = join(dataDir, FILE_NAME);
+  if (!existsSync(path)) return undefined;
+  let database: DatabaseSync | undefined;
+  try {
+    database = new DatabaseSync(path);
+    database.exec("PRAGMA locking_mode = EXCLUSIVE; BEGIN IMMEDIATE; ROLLBACK");
+    checkPages(database);
+    checkVersion(database);
+    return undefined;
+  } catch (error) {
+    return refusal(path, error);
+  } finally {
+    database?.close();
   }
 }
 
@@ -213,12 +235,7 @@ function checkPages(database: DatabaseSync): void {
 function migrate(database: DatabaseSync): void {
   database.exec("BEGIN IMMEDIATE");
   try {
-    const version = Number(database.prepare("PRAGMA user_version").get()?.["user_version"]);
-    if (version > MIGRATIONS.length) {
-      throw new Error(
-        `it was written by a newer version (schema ${version}, known are ${MIGRATIONS.length})`,
-      );
-    }
+    const version = checkVersion(database);
     if (version < MIGRATIONS.length) {
       for (const step of MIGRATIONS.slice(version)) database.exec(step);
       database.exec(`PRAGMA user_version = ${MIGRATIONS.length}`);
@@ -228,6 +245,13 @@ function migrate(database: DatabaseSync): void {
     if (database.isTransaction) database.exec("ROLLBACK");
     throw error;
   }
+}
+
+/** The version that it has. @throws Error when that is not known here. */
+function checkVersion(database: DatabaseSync): number {
+  const version = Number(database.prepare("PRAGMA user_version").get()?.["user_version"]);
+  if (version <= MIGRATIONS.length) return version;
+  throw new Error(`it was written by a newer version (schema ${version}, known are ${MIGRATIONS.length})`);
 }
 
 function refusal(path: string, error: unknown): string {

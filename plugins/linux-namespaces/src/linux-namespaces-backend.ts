@@ -7,6 +7,7 @@ import { SandboxError, messageOf, type Logger } from "@coppice/core";
 import type { Sandbox, SandboxBackend, SandboxSpec } from "@coppice/core/backend";
 import { connectAgent } from "./connect-agent.js";
 import { ControlGroup, ControlGroups } from "./control-groups.js";
+import type { FoundOnHost } from "./diagnose-host.js";
 import { Egress } from "./egress.js";
 import { type SandboxPaths, launchInstructions, sandboxPaths } from "./launch-instructions.js";
 import { Launcher } from "./launcher.js";
@@ -127,11 +128,19 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     return adopted.filter((sandbox) => sandbox !== undefined);
   }
 
+  /** What is known of this host since a check that succeeded. */
+  async found(): Promise<FoundOnHost | undefined> {
+    const opened = await this.#opening?.catch(() => undefined);
+    return opened && { ...opened, controllers: opened.groups.found };
+  }
+
   /** Leaves sandboxes that are still alive to the next server, and gives back the rest. */
   async close(): Promise<void> {
     const opened = await this.#opening?.catch(() => undefined);
     await Promise.all([...this.#alive.values()].map((sandbox) => sandbox.leave()));
-    await opened?.egress?.close(this.#alive.size > 0);
+    // Those of an earlier server that were never recovered count as well: nothing else holds them back.
+    const left = opened && (await readdir(join(this.#directory, "sandboxes")));
+    await opened?.egress?.close((left ?? []).length > 0);
     this.#alive.clear();
     await opened?.groups.close();
     await opened?.launcher.close();

@@ -1,4 +1,5 @@
 import { Backends, definePlugin } from "@coppice/core";
+import { diagnoseHost } from "./diagnose-host.js";
 import { LinuxNamespacesBackend } from "./linux-namespaces-backend.js";
 import { linuxNamespacesConfig } from "./linux-namespaces-config.js";
 
@@ -11,5 +12,8 @@ export const plugin = definePlugin({
     const backend = new LinuxNamespacesBackend(plugin.config, plugin.log);
     plugin.onStop(() => backend.close());
     backends.add(backend);
+    plugin.diagnose("linux-namespaces", async (examination) =>
+      diagnoseHost(plugin.config, await backend.found(), examination),
+    );
   },
 });

@@ -1,6 +1,7 @@
 import { dirname, isAbsolute } from "node:path";
 import { Backends, Listeners, definePlugin, duration, size } from "@coppice/core";
 import { z } from "zod";
+import { diagnoseHost } from "./diagnose-host.js";
 import { LocalProcessBackend } from "./local-process-backend.js";
 import { requireLoopback } from "./require-loopback.js";
 
@@ -57,11 +58,19 @@ export const plugin = definePlugin({
       },
       plugin.log,
     );
-    plugin.health("local-process", () => backend.agent.start());
     plugin.onStop(() => backend.close());
-    plugin.onStart(() => {
-      if (!insecure) requireLoopback(listeners.all());
-    });
     backends.add(backend);
+    plugin.health("local-process", async () => {
+      // Left out where another backend is the default and this host cannot run this one.
+      if (backends.all().includes(backend)) await backend.agent.start();
+    });
+    const requirePrivate = (): void => {
+      if (!insecure) requireLoopback(listeners.all());
+    };
+    plugin.onStart(requirePrivate);
+    plugin.diagnose("local-process", async (examination) => {
+      requirePrivate();
+      return diagnoseHost({ agent: backend.agent, python }, examination);
+    });
   },
 });

@@ -1,0 +1,24 @@
+import { readConfig } from "../config/read.js";
+import { examine } from "../doctor/examine.js";
+import { failures, formatFinding, type NamedFinding } from "../doctor/finding.js";
+import { BootError } from "../kernel/errors.js";
+import { configArgument } from "./config-argument.js";
+
+/** Says what this host lacks for a configuration, and how to get it: a line each, exit code 1 when it cannot be served. */
+export async function doctor(args: readonly string[]): Promise<number> {
+  const findings = await findingsOn(configArgument(args));
+  const count = (severity: NamedFinding["severity"]): number =>
+    findings.filter((finding) => finding.severity === severity).length;
+  for (const finding of findings) process.stdout.write(`${formatFinding(finding)}\n`);
+  process.stdout.write(`${count("ok")} ok, ${count("warn")} warn, ${count("fail")} FAIL\n`);
+  return count("fail") === 0 ? 0 : 1;
+}
+
+async function findingsOn(file: string): Promise<readonly NamedFinding[]> {
+  try {
+    return await examine({ config: readConfig(file, process.env) });
+  } catch (error) {
+    if (!(error instanceof BootError)) throw error;
+    return failures("configuration", error);
+  }
+}

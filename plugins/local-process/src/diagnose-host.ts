@@ -1,0 +1,74 @@
+import { tmpdir } from "node:os";
+import { type Examination, type Finding, messageOf } from "@coppice/core";
+import type { HostAgent } from "./host-agent.js";
+
+/** What a sandbox finds programs by, unless its creator says otherwise. */
+const PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const QUESTION = `
+import platform
+import ipykernel
+print("Python " + platform.python_version() + " with ipykernel " + ipykernel.__version__)`;
+
+export interface HostQuestions {
+  readonly agent: HostAgent;
+  /** Interpreter of the sandboxes: a path, or a name in PATH. */
+  readonly python: string;
+}
+
+/** What `coppice doctor` says of this host: who starts programs, and whether there are kernels for the code interpreter. */
+export async function diagnoseHost(
+  { agent, python }: HostQuestions,
+  { plugins, signal }: Examination,
+): Promise<readonly Finding[]> {
+  const findings = [describeAgent(agent.binary)];
+  if (plugins.has("jupyter")) findings.push(await describePython(agent, python, signal));
+  return findings;
+}
+
+function describeAgent(binary: string | undefined): Finding {
+  if (binary !== undefined) return { severity: "ok", message: `programs are started by ${binary}` };
+  return {
+    severity: "warn",
+    message:
+      "the agent has not been built: a Node process starts programs in its place, slower and without terminals",
+    fix:
+      process.env["COPPICE_AGENT"] === undefined
+        ? "install a C compiler (apt-get install gcc libc6-dev) and run `npm run setup`"
+        : "set COPPICE_AGENT to a program that can be run, or not at all",
+  };
+}
+
+async function describePython(agent: HostAgent, python: string, signal: AbortSignal): Promise<Finding> {
+  try {
+    return { severity: "ok", message: `${python} is ${await askPython(agent, python, signal)}` };
+  } catch (error) {
+    return {
+      severity: "fail",
+      message: `the code interpreter cannot use ${python}: ${messageOf(error)}`,
+      fix: "install ipykernel for it (apt-get install python3-ipykernel), or name another interpreter as local-process.python",
+    };
+  }
+}
+
+/** @throws Error with the last thing that the interpreter said. */
+async function askPython(agent: HostAgent, python: string, signal: AbortSignal): Promise<string> {
+  const asked = await agent.spawn({
+    path: python,
+    args: ["-I", "-c", QUESTION],
+    env: { PATH },
+    cwd: tmpdir(),
+    input: "none",
+  });
+  const end = (): void => void asked.kill("SIGKILL", "group").catch(() => undefined);
+  signal.addEventListener("abort", end, { once: true });
+  try {
+    const pieces: Uint8Array[] = [];
+    for await (const { data } of asked.output) pieces.push(data);
+    const said = Buffer.concat(pieces).toString().trim().split("\n").at(-1) ?? "";
+    const { code } = await asked.exit;
+    if (code !== 0) throw new Error(said === "" ? "it failed without a word" : said);
+    return said;
+  } finally {
+    signal.removeEventListener("abort", end);
+  }
+}
