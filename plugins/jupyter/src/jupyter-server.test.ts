@@ -71,7 +71,7 @@ const modelOf = async (id: string): Promise<KernelModel> =>
 function connect(kernelId: string, session?: string, protocols?: readonly string[]): Promise<JupyterSocket> {
   const query = new URLSearchParams({ token, ...(session !== undefined && { session_id: session }) });
   return JupyterSocket.open(
-    `${root().replace(/^http/, "ws")}/api/kernels/${kernelId}/channels?${query}`,
+    `${root().replace(/^http/, "ws")}/api/kernels/${kernelId}/channels?${query.toString()}`,
     protocols,
   );
 }
