@@ -9,7 +9,7 @@ const PROGRAM = fileURLToPath(new URL("run.js", import.meta.url));
 const ROW = /^(.+?) {2,}(\d+)((?: +[\d.]+){4,5}) +([\d.]+)x$/;
 
 describe("the benchmarks", { timeout: 60_000 }, () => {
-  for (const name of ["create", "exec", "run-code", "files", "proxy"]) {
+  for (const name of ["create", "exec", "run-code", "files", "proxy", "stdout"]) {
     it(`of ${name} print a floor of the same run, and how far from it each contender is`, async () => {
       const { stdout } = await run(process.execPath, [PROGRAM, name, "--seconds", "0.25"]);
       const tables = stdout.trim().split("\n\n");
@@ -34,7 +34,7 @@ describe("the benchmarks", { timeout: 60_000 }, () => {
       await assert.rejects(run(process.execPath, [PROGRAM, ...args]), (error) => {
         const { code, stderr } = error as { readonly code: unknown; readonly stderr: string };
         assert.equal(code, 64);
-        assert.match(stderr, /^usage: npm run bench -- create\|exec\|run-code\|files\|proxy/);
+        assert.match(stderr, /^usage: npm run bench -- create\|exec\|run-code\|files\|proxy\|stdout/);
         return true;
       });
     }

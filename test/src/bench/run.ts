@@ -8,6 +8,7 @@ import { measure } from "./measure.js";
 import { proxy } from "./proxy.js";
 import { report } from "./report.js";
 import { runCode } from "./run-code.js";
+import { stdout } from "./stdout.js";
 import type { BackendName } from "../harness/start-full-server.js";
 
 const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
@@ -16,6 +17,7 @@ const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
   ["run-code", runCode],
   ["files", files],
   ["proxy", proxy],
+  ["stdout", stdout],
 ]);
 
 const BACKENDS: readonly BackendName[] = ["local-process", "linux-namespaces"];
