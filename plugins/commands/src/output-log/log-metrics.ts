@@ -10,12 +10,26 @@ export class LogMetrics {
   /** @param keptBytes size of all segment files. */
   constructor(registry: Registry, keptBytes: () => number) {
     const registers = [registry];
-    const counter = (name: string, help: string): Counter =>
-      new Counter({ name: `coppice_commands_log_${name}_total`, help, registers });
-    this.#written = counter("written_bytes", "Bytes of output written to the log.");
-    this.#dropped = counter("dropped_bytes", "Bytes of output that the log could not take.");
-    this.#failures = counter("failures", "Times that the log stopped to be written: disk full, or failing.");
-    this.#removed = counter("removed_bytes", "Bytes of segment files removed by a limit.");
+    this.#written = new Counter({
+      name: "coppice_commands_log_written_bytes_total",
+      help: "Bytes of output written to the log.",
+      registers,
+    });
+    this.#dropped = new Counter({
+      name: "coppice_commands_log_dropped_bytes_total",
+      help: "Bytes of output that the log could not take.",
+      registers,
+    });
+    this.#failures = new Counter({
+      name: "coppice_commands_log_failures_total",
+      help: "Times that the log stopped to be written: disk full, or failing.",
+      registers,
+    });
+    this.#removed = new Counter({
+      name: "coppice_commands_log_removed_bytes_total",
+      help: "Bytes of segment files removed by a limit.",
+      registers,
+    });
     new Gauge({
       name: "coppice_commands_log_bytes",
       help: "Size of the log of all commands on disk.",
