@@ -1,6 +1,6 @@
 import { type LiveSandbox, type Sandboxes, SandboxError } from "@coppice/core";
 
-const DEBUG_SANDBOX_ID = "debug";
+export const DEBUG_SANDBOX_ID = "debug";
 
 /** The one sandbox that every client in debug mode shares: open, without an end, made when it is first asked for. */
 export class DebugSandbox {

@@ -1,6 +1,6 @@
-import type { IncomingHttpHeaders } from "node:http";
 import { CODE_PORT, ENVD_PORT, type TargetResolver } from "@coppice/core";
 import type { DebugSandbox } from "./debug-sandbox.js";
+import { isLocalClient } from "./local-client.js";
 
 const PORTS: ReadonlyMap<string, number> = new Map([
   ["envd", ENVD_PORT],
@@ -17,17 +17,4 @@ export function debugTarget(debugSandbox: DebugSandbox): TargetResolver {
     if (port === undefined || !listener.isLoopback || !isLocalClient(message.headers)) return undefined;
     return { sandbox: await debugSandbox.get(), port };
   };
-}
-
-/**
- * False for a browser on a page from elsewhere: its requests reach loopback from the user's own machine,
- * by another origin or by a name of the page's that was made to resolve here.
- */
-function isLocalClient({ host, origin }: IncomingHttpHeaders): boolean {
-  return isLoopbackUrl(`http://${host ?? ""}`) && (origin === undefined || isLoopbackUrl(origin));
-}
-
-function isLoopbackUrl(text: string): boolean {
-  const hostname = URL.canParse(text) ? new URL(text).hostname : "";
-  return hostname === "localhost" || hostname === "[::1]" || /^127(\.\d{1,3}){3}$/.test(hostname);
 }

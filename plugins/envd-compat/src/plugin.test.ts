@@ -403,6 +403,14 @@ suite("debug mode", () => {
     for (const headers of [{ host }, { host: `localhost:${port}`, origin: "http://localhost:5173" }]) {
       assert.equal(await browse(envd, "/files?path=x", headers), 200, JSON.stringify(headers));
     }
+    // Now that it is there its well-known id leads to it, from every listener, and the same holds.
+    const addressed = { "e2b-sandbox-id": "debug", "e2b-sandbox-port": "49983" };
+    for (const url of [envd, server.url]) {
+      const foreign = { host, origin: "https://page.example", ...addressed };
+      assert.equal(await browse(url, "/files?path=x", foreign), 403);
+      assert.equal(await browse(url, "/files?path=x", { host: "page.example", ...addressed }), 403);
+      assert.equal(await browse(url, "/files?path=x", { host, ...addressed }), 200);
+    }
   });
 
   test("is not there unless it is switched on and nobody else can reach the listener", async () => {

@@ -1,5 +1,6 @@
 import { Clock, definePlugin, sandboxEnvironment, Sandboxes, Targets, targetOf } from "@coppice/core";
 import { codeGuard } from "./code-guard.js";
+import { debugGuard } from "./debug-guard.js";
 import { DebugSandbox } from "./debug-sandbox.js";
 import { debugTarget } from "./debug-target.js";
 import { EnvdCompatConfig } from "./envd-compat-config.js";
@@ -19,6 +20,7 @@ export const plugin = definePlugin({
 
     context.guard("envd", envdGuard(clock));
     context.guard("code", codeGuard);
+    for (const surface of ["envd", "code"]) context.guard(surface, debugGuard);
 
     // A dead sandbox is answered before any route: whoever gets here asks a living one.
     router.get("/health", (ctx) => {
