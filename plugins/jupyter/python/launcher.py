@@ -1,4 +1,4 @@
-"""Runs one IPython kernel inside a sandbox.
+"""Runs one kernel inside a sandbox: IPython, or another that is written in Python.
 
 The server sends this file and its neighbours over stdin (nothing of them is stored in the sandbox),
 where they are modules named `coppice_<file>`, and calls `run`. It works on ipykernel 6.17 and 7 and
@@ -107,8 +107,9 @@ class OutputStream(OutStream):
         finally:
             self._copying = False
 
-    def wait_for_capture(self, deadline):
-        """Waits until what is in the pipe has been written to this stream."""
+    def settle(self, deadline=None):
+        """Waits until what is in the pipe has been written to this stream, for CAPTURE_WAIT at most."""
+        deadline = deadline or time.monotonic() + CAPTURE_WAIT
         while self._should_watch and self.watch_fd_thread.is_alive() and time.monotonic() < deadline:
             if not self._copying and not select.select([self._fid], [], [], 0)[0]:
                 return
@@ -177,7 +178,7 @@ class Kernel(IPythonKernel):
             deadline = time.monotonic() + CAPTURE_WAIT
             for stream in (sys.stdout, sys.stderr):
                 if isinstance(stream, OutputStream):
-                    stream.wait_for_capture(deadline)
+                    stream.settle(deadline)
 
 
 class KernelApp(IPKernelApp):
@@ -241,8 +242,8 @@ class KernelApp(IPKernelApp):
 def run(start):
     """Runs the kernel until it is shut down.
 
-    `start["key"]` signs its messages, `start["mostCells"]` bounds the data of a result. Its ports are the
-    one line that it writes to the stdout it was started with.
+    `start["language"]` is what it runs, `start["key"]` signs its messages, `start["mostCells"]` bounds the
+    data of a result. Its ports are the one line that it writes to the stdout it was started with.
     """
     # The stdin that carried `start` must not be what user code reads.
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -260,6 +261,10 @@ def run(start):
     if not sys.path or sys.path[0] != "":
         sys.path.insert(0, "")
 
+    if start["language"] == "bash":
+        from coppice_bash import BashKernel
+
+        KernelApp.kernel_class = BashKernel
     app = KernelApp.instance()
     app.report = report
     app.ip = "127.0.0.1"
@@ -270,5 +275,6 @@ def run(start):
     app.config.HistoryManager.enabled = False
     app.config.Session.key = start["key"].encode()
     app.initialize([])
-    add_formatters(app.kernel.shell, start["mostCells"])
+    if start["language"] == "python":
+        add_formatters(app.kernel.shell, start["mostCells"])
     app.start()

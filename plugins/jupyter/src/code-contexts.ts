@@ -76,9 +76,9 @@ export class SandboxContexts {
     this.#options = options;
   }
 
-  /** Every context, the default one for Python included, whose kernel may not have been needed yet. */
-  async list(): Promise<readonly CodeContext[]> {
-    await this.defaultFor(DEFAULT_LANGUAGE);
+  /** Every context, the default ones of these languages included, whose kernels may not have been needed yet. */
+  async list(languages: readonly string[] = [DEFAULT_LANGUAGE]): Promise<readonly CodeContext[]> {
+    for (const language of languages) await this.defaultFor(language);
     return [...this.#contexts.values()];
   }
 

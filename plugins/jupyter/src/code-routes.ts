@@ -12,6 +12,9 @@ import type { CodeContext } from "./code-context.js";
 import type { CodeContexts } from "./code-contexts.js";
 import { streamExecution } from "./execution-stream.js";
 
+/** The contexts of E2B's sandboxes begin with these two. */
+const ALWAYS_LISTED = ["python", "javascript"];
+
 type Router = ReturnType<PluginContext<unknown>["http"]>;
 
 export interface CodeRoutesOptions {
@@ -65,7 +68,7 @@ export function codeRoutes(
   });
 
   router.get("/contexts", async (ctx) => {
-    ctx.body = (await contexts.of(targetOf(ctx)).list()).map(view);
+    ctx.body = (await contexts.of(targetOf(ctx)).list(ALWAYS_LISTED)).map(view);
   });
 
   router.post("/contexts/:id/restart", async (ctx) => {

@@ -5,6 +5,7 @@ import { CodeContexts } from "./code-contexts.js";
 import { codeRoutes } from "./code-routes.js";
 import { serveJupyter } from "./jupyter-server.js";
 import { JupyterServerConfig } from "./jupyter-server-config.js";
+import { javascriptProgram } from "./javascript-program.js";
 import { KernelMetrics } from "./kernel-metrics.js";
 import { Languages } from "./languages.js";
 import { pythonProgram } from "./python-program.js";
@@ -19,6 +20,11 @@ const config = z.strictObject({
     .min(1)
     .default("python3")
     .describe("Interpreter with ipykernel, inside the sandbox: a path or a name in PATH"),
+  node: z
+    .string()
+    .min(1)
+    .default("node")
+    .describe("Node.js for JavaScript and TypeScript, inside the sandbox: a path or a name in PATH"),
   runDirectory: z
     .string()
     .min(1)
@@ -55,7 +61,15 @@ export const plugin = definePlugin({
   config,
   requires: { clock: Clock, sandboxes: Sandboxes, targets: Targets },
   async setup(plugin, { clock, sandboxes, targets }) {
-    const { python, runDirectory = tmpdir(), maxContexts, maxDataCells, server, ...limits } = plugin.config;
+    const {
+      python,
+      node,
+      runDirectory = tmpdir(),
+      maxContexts,
+      maxDataCells,
+      server,
+      ...limits
+    } = plugin.config;
 
     // The name of the directory and that of a socket in it come on top.
     if (runDirectory.length + SOCKET_NAME_LENGTH > LONGEST_SOCKET_PATH) {
@@ -64,7 +78,14 @@ export const plugin = definePlugin({
     const sockets = await openSocketDirectory(runDirectory);
     plugin.onStop(() => sockets[Symbol.asyncDispose]());
 
-    const languages = new Languages(new Map([["python", pythonProgram({ python, maxDataCells })]]));
+    const languages = new Languages(
+      new Map([
+        ["python", pythonProgram({ python, maxDataCells, language: "python" })],
+        ["javascript", javascriptProgram({ node, language: "javascript" })],
+        ["typescript", javascriptProgram({ node, language: "typescript" })],
+        ["bash", pythonProgram({ python, maxDataCells, language: "bash" })],
+      ]),
+    );
     const contexts = new CodeContexts({
       languages,
       settings: {

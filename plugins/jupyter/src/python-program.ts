@@ -6,6 +6,7 @@ export interface PythonProgramOptions {
   readonly python: string;
   /** Cells of a DataFrame, or points of a chart, in one result. */
   readonly maxDataCells: number;
+  readonly language: "python" | "bash";
 }
 
 // What a command line cannot hold, or would show to everyone, follows on stdin. A module is compiled when
@@ -31,18 +32,18 @@ import coppice_launcher
 coppice_launcher.run(start)
 `;
 
-const MODULES = ["launcher", "results", "charts"];
+const MODULES = ["launcher", "results", "charts", "bash"];
 
 let modules: Promise<Readonly<Record<string, string>>> | undefined;
 
-/** IPython as a kernel, on top of the ipykernel that the sandbox has. */
-export function pythonProgram({ python, maxDataCells }: PythonProgramOptions): KernelProgram {
+/** A kernel for Python or bash, on top of the ipykernel that the sandbox has. */
+export function pythonProgram({ python, maxDataCells, language }: PythonProgramOptions): KernelProgram {
   return {
     path: python,
     args: ["-c", BOOTSTRAP],
     async start(key) {
       modules ??= readModules();
-      return { modules: await modules, key, mostCells: maxDataCells };
+      return { modules: await modules, key, language, mostCells: maxDataCells };
     },
   };
 }

@@ -14,7 +14,7 @@ export interface Execution {
   readonly body: string;
   readonly lines: readonly Line[];
   /** What arrived on a stream, joined. */
-  text(stream: "stdout" | "stderr"): string;
+  readonly text: (stream: "stdout" | "stderr") => string;
   readonly results: readonly Line[];
   readonly error: Line | undefined;
 }
@@ -39,7 +39,7 @@ export async function startCodeServer(settings: object = {}): Promise<CodeServer
   const server = await startTestServer({
     plugins: [
       [localProcess, {}],
-      [plugin, { python: PYTHON, ...settings }],
+      [plugin, { python: PYTHON, node: process.execPath, ...settings }],
     ],
   });
   return {

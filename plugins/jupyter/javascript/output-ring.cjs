@@ -1,0 +1,112 @@
+"use strict";
+// What cells print goes from the thread that runs them to the one that speaks to the server through a ring
+// of shared memory: it arrives while a cell is in a busy loop, and a cell that prints faster than somebody
+// reads waits for its reader.
+const SIZE = 1024 * 1024;
+const HEAD = 5;
+const LARGEST_PIECE = 64 * 1024;
+// Positions, as counts of bytes that wrap around.
+const WRITTEN = 0;
+const READ = 1;
+const IS_WOKEN = 2;
+/** How many displays the reader has not taken yet. */
+const DISPLAYS = 3;
+/** Set by the reader when the server has been told of the process's end. */
+const FAREWELL = 4;
+
+/** Memory for one ring, to be shared by both ends. */
+function allocate() {
+  return {
+    control: new Int32Array(new SharedArrayBuffer(32)),
+    bytes: new Uint8Array(new SharedArrayBuffer(SIZE)),
+  };
+}
+
+/** The printing end. `wake` is called when the reader may be asleep. */
+function writer({ control, bytes }, wake) {
+  function copyIn(data, position) {
+    const start = position & (SIZE - 1);
+    const first = Math.min(data.length, SIZE - start);
+    bytes.set(data.subarray(0, first), start);
+    bytes.set(data.subarray(first), 0);
+  }
+
+  return {
+    get position() {
+      return Atomics.load(control, WRITTEN);
+    },
+    /** Stream 1 is stdout, 2 is stderr. Waits while the ring is full. */
+    write(stream, data) {
+      for (let at = 0; at < data.length; at += LARGEST_PIECE) {
+        const piece = data.subarray(at, at + LARGEST_PIECE);
+        const position = Atomics.load(control, WRITTEN);
+        for (;;) {
+          const read = Atomics.load(control, READ);
+          if (SIZE - ((position - read) | 0) >= HEAD + piece.length) break;
+          // In slices, so that an interrupt has a moment to come in.
+          Atomics.wait(control, READ, read, 50);
+        }
+        const head = Buffer.alloc(HEAD);
+        head[0] = stream;
+        head.writeUInt32LE(piece.length, 1);
+        copyIn(head, position);
+        copyIn(piece, position + HEAD);
+        Atomics.store(control, WRITTEN, (position + HEAD + piece.length) | 0);
+        if (Atomics.exchange(control, IS_WOKEN, 1) === 0) wake();
+      }
+    },
+    /** Counts a display; waits while too many have not been taken. */
+    displayed(most) {
+      Atomics.add(control, DISPLAYS, 1);
+      for (;;) {
+        const count = Atomics.load(control, DISPLAYS);
+        if (count <= most) return;
+        Atomics.wait(control, DISPLAYS, count, 50);
+      }
+    },
+    /** Blocks this thread until the reader says farewell, or that long. */
+    awaitFarewell(timeoutMs) {
+      Atomics.wait(control, FAREWELL, 0, timeoutMs);
+    },
+  };
+}
+
+/** The reading end. */
+function reader({ control, bytes }) {
+  function copyOut(position, length) {
+    const start = position & (SIZE - 1);
+    const first = Math.min(length, SIZE - start);
+    const data = Buffer.allocUnsafe(length);
+    data.set(bytes.subarray(start, start + first), 0);
+    data.set(bytes.subarray(0, length - first), first);
+    return data;
+  }
+
+  return {
+    /** Before looking: whoever prints from here on wakes the reader again. */
+    arm() {
+      Atomics.store(control, IS_WOKEN, 0);
+    },
+    displayTaken() {
+      Atomics.sub(control, DISPLAYS, 1);
+      Atomics.notify(control, DISPLAYS);
+    },
+    farewell() {
+      Atomics.store(control, FAREWELL, 1);
+      Atomics.notify(control, FAREWELL);
+    },
+    /** The next piece, or undefined when there is none before `until`. */
+    read(until = Atomics.load(control, WRITTEN)) {
+      const position = Atomics.load(control, READ);
+      if (((until - position) | 0) <= 0) return undefined;
+      const head = copyOut(position, HEAD);
+      const length = Math.min(head.readUInt32LE(1), LARGEST_PIECE);
+      const data = copyOut(position + HEAD, length);
+      Atomics.store(control, READ, (position + HEAD + length) | 0);
+      Atomics.notify(control, READ);
+      return { stream: head[0] === 2 ? "stderr" : "stdout", data };
+    },
+  };
+}
+
+module.exports = { allocate, reader, writer };

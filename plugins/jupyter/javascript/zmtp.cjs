@@ -1,0 +1,134 @@
+"use strict";
+// The listening side of ZMTP 3.0 over TCP, as far as a kernel needs it: no security, and a message goes
+// back on the connection that it came from. Not ours to run: libraries with native code, because the
+// sandbox has only its own Node.js.
+const { createServer } = require("node:net");
+
+const GREETING = Buffer.alloc(64);
+GREETING[0] = 0xff;
+GREETING[9] = 0x7f;
+GREETING[10] = 3;
+GREETING.write("NULL", 12);
+
+const MORE = 1;
+const LONG = 2;
+const COMMAND = 4;
+// The server speaks to its own kernel; these only keep nonsense from filling the memory.
+const LARGEST_FRAME = 256 * 1024 * 1024;
+const MOST_FRAMES = 1024;
+
+/**
+ * Listens on a free port of the loopback address.
+ * @param {"ROUTER" | "PUB" | "REP"} type
+ * @param {(frames: Buffer[], peer: { send(frames: Buffer[]): boolean, socket: import("node:net").Socket }) => void} receive
+ */
+function listen(type, receive) {
+  const peers = new Set();
+  const server = createServer({ noDelay: true }, (socket) => {
+    const peer = {
+      socket,
+      isReady: false,
+      /** False when the peer should not be sent more before its socket drains. */
+      send(frames) {
+        const parts = frames.flatMap((frame, index) => [
+          header(index < frames.length - 1 ? MORE : 0, frame.length),
+          frame,
+        ]);
+        return socket.write(Buffer.concat(parts));
+      },
+    };
+    peers.add(peer);
+    socket.on("close", () => peers.delete(peer));
+    socket.on("error", () => socket.destroy());
+    socket.write(GREETING);
+    const parse = parser(type, peer, receive);
+    socket.on("data", (data) => {
+      try {
+        parse(data);
+      } catch {
+        socket.destroy();
+      }
+    });
+  });
+  return new Promise((resolve, reject) => {
+    server.once("error", reject);
+    server.listen(0, "127.0.0.1", () => resolve({ port: server.address().port, peers }));
+  });
+}
+
+function header(flags, size) {
+  if (size < 256) return Buffer.from([flags, size]);
+  const bytes = Buffer.alloc(9);
+  bytes[0] = flags | LONG;
+  bytes.writeBigUInt64BE(BigInt(size), 1);
+  return bytes;
+}
+
+function readyCommand(type) {
+  const name = Buffer.from("\x05READY\x0bSocket-Type");
+  const value = Buffer.from(type);
+  const size = Buffer.alloc(4);
+  size.writeUInt32BE(value.length);
+  const body = Buffer.concat([name, size, value]);
+  return Buffer.concat([header(COMMAND, body.length), body]);
+}
+
+/** Takes bytes as they come and calls `receive` for each whole message. */
+function parser(type, peer, receive) {
+  let chunks = [];
+  let size = 0;
+  let needed = 64;
+  let isGreeted = false;
+  let flags;
+  let frames = [];
+
+  function take(count) {
+    const all = chunks.length === 1 ? chunks[0] : Buffer.concat(chunks);
+    chunks = all.length > count ? [all.subarray(count)] : [];
+    size -= count;
+    return all.subarray(0, count);
+  }
+
+  function frameEnded(body) {
+    if (flags & COMMAND) {
+      if (body.toString("latin1", 1, 6) === "READY") peer.isReady = true;
+      return;
+    }
+    frames.push(body);
+    if (frames.length > MOST_FRAMES) throw new Error("too many frames");
+    if (flags & MORE) return;
+    const message = frames;
+    frames = [];
+    receive(message, peer);
+  }
+
+  return (data) => {
+    chunks.push(data);
+    size += data.length;
+    while (size >= needed) {
+      if (!isGreeted) {
+        take(64);
+        isGreeted = true;
+        peer.socket.write(readyCommand(type));
+        needed = 2;
+      } else if (flags === undefined) {
+        const [first, second] = chunks[0].length >= 2 ? chunks[0] : Buffer.concat(chunks);
+        if (first & LONG && size < 9) {
+          needed = 9;
+          return;
+        }
+        const head = take(first & LONG ? 9 : 2);
+        flags = first;
+        needed = first & LONG ? Number(head.readBigUInt64BE(1)) : second;
+        if (needed > LARGEST_FRAME) throw new Error("a giant frame");
+      } else {
+        const body = needed === 0 ? Buffer.alloc(0) : take(needed);
+        frameEnded(body);
+        flags = undefined;
+        needed = 2;
+      }
+    }
+  };
+}
+
+module.exports = { listen };

@@ -1,0 +1,195 @@
+"""A kernel for bash: one shell that keeps its variables, functions and directory from cell to cell.
+
+The shell is an interactive one without a terminal, because only those survive an interrupt: it ends what
+runs, wherever that is, and the shell reads its next command. It stays in the kernel's process group, so an
+interrupt of the group reaches it and its programs. It writes to the kernel's own descriptors 1 and 2, which
+the launcher turns into output.
+"""
+
+import os
+import re
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+from ipykernel.kernelbase import Kernel
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# How long after an interrupt the shell has to say how the cell ended before it is asked again.
+ASK_AGAIN = 0.3
+# How long the shell may take to see that its input has ended.
+END_WAIT = 1.0
+
+
+class Shell:
+    """A bash process. Raises FileNotFoundError where there is none."""
+
+    def __init__(self, environment):
+        code, self._code = os.pipe()
+        self._status, status = os.pipe()
+        # Two ends that only the shell uses; the reader also empties what an interrupt left unread.
+        self._unread, self._runs, self._buffer = code, 0, b""
+        error = os.dup(2)
+        # A kernel ignores it while nothing runs, and programs would inherit that.
+        ignored = signal.signal(signal.SIGINT, signal.SIG_DFL)
+        try:
+            self._process = subprocess.Popen(
+                # Without +m it would look for a terminal to control.
+                ["bash", "--norc", "--noprofile", "--noediting", "+m", "-i"],
+                env=environment,
+                stdin=subprocess.PIPE,
+                # It complains about having no terminal.
+                stderr=subprocess.DEVNULL,
+                pass_fds=[code, status, error],
+            )
+        finally:
+            signal.signal(signal.SIGINT, ignored)
+            os.close(status)
+            os.close(error)
+        os.set_blocking(self._code, False)
+        self._read_code = f"IFS= read -r -d '' -u {code} __coppice_code"
+        # Programs see neither of these, and stdin is empty rather than the next command.
+        self._apart = f"</dev/null {code}<&- {status}>&-"
+        self._status_to = status
+        self._command(f"PS1= PS2=; set +H +o history; unset HISTFILE; exec 2>&{error} {error}>&-")
+        # An interactive shell says "exit" when it does.
+        self._command('exit() { builtin exit "$@" 2>/dev/null; }')
+
+    def run(self, code, variables):
+        """The exit status of code; None when the shell itself has ended."""
+        self._discard_unread()
+        self._runs += 1
+        names = [name for name in variables if NAME.fullmatch(name)]
+        if names:
+            self._evaluate("".join(_entering(name, variables[name]) for name in names))
+        self._report = (
+            "__coppice_status=$?; unset __coppice_code; "
+            + "".join(map(_leaving, names))
+            + f"printf '%s %s\\0' {self._runs} \"$__coppice_status\" >&{self._status_to}"
+        )
+        self._evaluate(code)
+        self._command(self._report)
+        asked = None
+        while True:
+            try:
+                status = self._await_status(asked)
+                if status != "later":
+                    return status
+                self._command(self._report)
+                asked = time.monotonic() + ASK_AGAIN
+            except KeyboardInterrupt:
+                # The shell got it too. It may have been about to say how the cell ended.
+                asked = time.monotonic() + ASK_AGAIN
+
+    def end(self):
+        self._process.stdin.close()
+        try:
+            self._process.wait(END_WAIT)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+    @property
+    def exit_code(self):
+        return self._process.wait()
+
+    def _command(self, text):
+        try:
+            self._process.stdin.write(text.encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # It has ended, which is seen where its answer is awaited.
+
+    def _evaluate(self, code):
+        self._command(f'{self._read_code}; eval "$__coppice_code" {self._apart}')
+        rest = memoryview(code.encode("utf-8", "replace").replace(b"\0", b"") + b"\0")
+        while rest:
+            try:
+                rest = rest[os.write(self._code, rest) :]
+            except BlockingIOError:
+                select.select([], [self._code], [], 0.05)
+                if self._process.poll() is not None:
+                    return
+            except KeyboardInterrupt:
+                # The shell has given up reading too, so nothing of it must be left for the next cell.
+                self._discard_unread()
+                return
+
+    def _discard_unread(self):
+        # It blocks for the shell's sake.
+        while select.select([self._unread], [], [], 0)[0]:
+            os.read(self._unread, 65536)
+
+    def _await_status(self, asked):
+        """The exit status, None for a shell that has ended, "later" when it is time to ask again."""
+        while True:
+            while b"\0" in self._buffer:
+                answer, self._buffer = self._buffer.split(b"\0", 1)
+                run, status = answer.split()
+                if int(run) == self._runs:
+                    return int(status)
+            if select.select([self._status], [], [], 0.05)[0]:
+                data = os.read(self._status, 4096)
+                if data:
+                    self._buffer += data
+                    continue
+            # Somebody in the background may keep the pipe open, so its end tells nothing.
+            if self._process.poll() is not None:
+                return None
+            if asked is not None and time.monotonic() > asked:
+                return "later"
+
+
+def _entering(name, value):
+    return (
+        f'[[ -v {name} ]] && __coppice_had_{name}=1 __coppice_was_{name}="${name}"\n'
+        f"export {name}={shlex.quote(value)}\n"
+    )
+
+
+def _leaving(name):
+    return (
+        f'if [[ -v __coppice_had_{name} ]]; then {name}="$__coppice_was_{name}"; else unset {name}; fi; '
+        f"unset __coppice_had_{name} __coppice_was_{name}; "
+    )
+
+
+class BashKernel(Kernel):
+    implementation = "coppice-bash"
+    implementation_version = "1.0"
+    language_info = {"name": "bash", "mimetype": "text/x-sh", "file_extension": ".sh", "codemirror_mode": "shell"}
+    banner = "bash"
+    # What the shell inherits; the launcher adds to its own.
+    environment = dict(os.environ)
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        if os.getpgrp() != os.getpid():
+            os.setpgid(0, 0)
+        self._shell = Shell(self.environment)
+
+    def do_execute(self, code, silent, store_history=True, user_expressions=None, allow_stdin=False, **_):
+        parent = self.get_parent("shell")
+        for stream in (sys.stdout, sys.stderr):
+            stream.set_parent(parent)
+        status = self._shell.run(code, (parent.get("metadata") or {}).get("env_vars") or {})
+        payload = []
+        if status is None:
+            # As after exit() in Python: the context goes on with a fresh kernel.
+            status = self._shell.exit_code
+            payload = [{"source": "ask_exit", "keepkernel": False}]
+        sys.stdout.settle()
+        sys.stderr.settle()
+        reply = {"execution_count": self.execution_count, "payload": payload, "user_expressions": {}}
+        if status == 0:
+            return {"status": "ok", **reply}
+        error = {"ename": "ExitCode", "evalue": str(status), "traceback": [f"exit code {status}"]}
+        if not silent:
+            self.send_response(self.iopub_socket, "error", error)
+        return {"status": "error", **error, **reply}
+
+    def do_shutdown(self, restart):
+        self._shell.end()
+        return {"status": "ok", "restart": restart}
