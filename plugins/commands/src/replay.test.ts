@@ -34,7 +34,7 @@ interface LogsAnswer {
 suite("the output of commands, later", { timeout: 60_000 }, () => {
   let server: CommandsServer;
   before(async () => {
-    server = await startCommandsServer({ subscriberBuffer: "64KiB", endedRetention: "500ms" });
+    server = await startCommandsServer({ subscriberBuffer: "64KiB", endedRetention: "3s" });
   });
   after(() => server[Symbol.asyncDispose]());
 
@@ -137,7 +137,7 @@ suite("the output of commands, later", { timeout: 60_000 }, () => {
   test("a page has text, a cursor and the phase, also of a command that has ended", async () => {
     const command = await begin("printf 'h\\303\\251'; printf 'oops' >&2; exit 3");
     await command.rest();
-    await sleep(600);
+    await sleep(3200);
     const { command_id, ...page } = await logs(command.pid);
     assert.deepEqual([page.bytes.length, page.next_cursor, page.phase, page.exit_code], [6, 7, "exited", 3]);
     assert.equal((await logs(command_id)).bytes, page.bytes, "by its id as well");
