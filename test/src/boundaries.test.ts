@@ -183,11 +183,11 @@ async function importsOf(
       const path = join(entry.parentPath, entry.name);
       const text = await readFile(path, "utf8");
       const specifiers = text.matchAll(
-        /^\s*(?:import|export|\})[^;"]*?\bfrom "([^"]+)"|\bimport\("([^"]+)"\)|^import "([^"]+)"/gm,
+        /^\s*(?:import|export|\})[^;"]*?\bfrom "([^"]+)"|\bimport\("([^"]+)"\)|^import "([^"]+)"|\.resolve\("([^"]+)"\)/gm,
       );
       return [...specifiers].map((match) => ({
         file: relative(ROOT, path),
-        specifier: match[1] ?? match[2] ?? match[3] ?? "",
+        specifier: match[1] ?? match[2] ?? match[3] ?? match[4] ?? "",
       }));
     }),
   );

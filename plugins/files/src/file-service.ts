@@ -122,7 +122,9 @@ export class UserFiles {
   }
 
   async remove(path: string): Promise<void> {
-    await this.#files.remove(this.resolve(path));
+    const absolute = this.resolve(path);
+    await this.#files.remove(absolute);
+    this.#options.watchers.removed(this.sandbox, absolute);
   }
 
   /** Opens a regular file to be read. */

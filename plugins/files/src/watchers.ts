@@ -101,6 +101,11 @@ export class Watchers {
     }
   }
 
+  /** The file service removed a path. Whoever watches may not have seen yet that it was there, and never would. */
+  removed(sandbox: LiveSandbox, path: string): void {
+    for (const hostWatch of this.#sandboxes.get(sandbox)?.hostWatches ?? []) hostWatch.removed(path);
+  }
+
   /** Ends every watch. */
   async close(): Promise<void> {
     await Promise.all([...this.#sandboxes.values()].map((watches) => watches.close()));
@@ -358,6 +363,11 @@ class HostWatch {
         this.#report(this.#entries.written(to, stateOf(info)));
       }
     };
+  }
+
+  removed(path: string): void {
+    const name = this.#nameOf(path);
+    if (name !== undefined) void this.#lookAgain(name);
   }
 
   /** Takes in one event of the host. Answers why the watch has to end, if it has. */
