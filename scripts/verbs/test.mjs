@@ -9,7 +9,10 @@ import { pythonSdks } from "../toolchain/python-sdks.mjs";
 import { ROOT, workspaces } from "../toolchain/project.mjs";
 import { FailedStep, runStep } from "../toolchain/step.mjs";
 
-const REPORTER = join(ROOT, "scripts", "toolchain", "test-skips.mjs");
+const SKIPS = join(ROOT, "scripts", "toolchain", "test-skips.mjs");
+const FAILURES = join(ROOT, "scripts", "toolchain", "test-failures.mjs");
+/** More than these are no matter of time. */
+const MOST_RETRIED = 6;
 /** A test file that takes this long hangs. */
 const TEST_TIMEOUT_MS = 4 * 60 * 1000;
 
@@ -22,32 +25,52 @@ async function testGlobs(paths) {
   });
 }
 
-/** Runs the tests, then says what was skipped and why. */
-async function runTests(toolchain, globs) {
+/** Runs test files. @returns the exit code, what was skipped, and the files in which something failed. */
+async function runFiles(toolchain, files, concurrency) {
   const folder = await mkdtemp(join(tmpdir(), "coppice-test-"));
-  const skips = join(folder, "skips.txt");
+  const reports = { [SKIPS]: join(folder, "skips.txt"), [FAILURES]: join(folder, "failures.txt") };
+  const lines = async (report) =>
+    existsSync(report) ? (await readFile(report, "utf8")).split("\n").filter(Boolean) : [];
   try {
     const code = await runStep(
       toolchain.node,
       [
         "--test",
-        "--test-concurrency=2",
+        `--test-concurrency=${concurrency}`,
         `--test-timeout=${TEST_TIMEOUT_MS}`,
         "--test-reporter=spec",
         "--test-reporter-destination=stdout",
-        `--test-reporter=${REPORTER}`,
-        `--test-reporter-destination=${skips}`,
-        ...globs,
+        ...Object.entries(reports).flatMap(([reporter, file]) => [
+          `--test-reporter=${reporter}`,
+          `--test-reporter-destination=${file}`,
+        ]),
+        ...files,
       ],
       { env: toolchain.environment },
     );
-    const skipped = existsSync(skips) ? (await readFile(skips, "utf8")).split("\n").filter(Boolean) : [];
-    console.log(`\n${skipped.length} skipped${skipped.length > 0 ? ":" : ""}`);
-    for (const line of skipped) console.log(`  ${line}`);
-    return code;
+    return { code, skipped: await lines(reports[SKIPS]), failed: await lines(reports[FAILURES]) };
   } finally {
     await rm(folder, { recursive: true, force: true });
   }
+}
+
+/**
+ * Runs the tests, then says what was skipped and why. Files that failed get a second run, alone: two at a
+ * time keep this machine busy, and some tests are about time. Which they were is said, too.
+ */
+async function runTests(toolchain, globs) {
+  const first = await runFiles(toolchain, globs, 2);
+  let { code } = first;
+  if (code !== 0 && first.failed.length > 0 && first.failed.length <= MOST_RETRIED) {
+    console.log(`\nOnce more, one at a time:\n${first.failed.map((file) => `  ${file}\n`).join("")}`);
+    code = (await runFiles(toolchain, first.failed, 1)).code;
+    console.log(
+      `\n${first.failed.length} files needed a second run${code === 0 ? "" : ", and not all of them passed"}`,
+    );
+  }
+  console.log(`\n${first.skipped.length} skipped${first.skipped.length > 0 ? ":" : ""}`);
+  for (const line of first.skipped) console.log(`  ${line}`);
+  return code;
 }
 
 /** Builds from nothing, lints, and runs the tests: all, or those of the workspaces or files that are named. */

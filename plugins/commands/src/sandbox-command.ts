@@ -26,6 +26,8 @@ export interface SandboxCommandOptions {
 }
 
 const LARGEST_TERMINAL = 0xffff;
+/** A process that waits for a device does not die before it is done with that. */
+const REAPED_WITHIN_MS = 500;
 
 /** One process of a sandbox, from its start to its end: reads its output, keeps its time, knows its end. */
 export class SandboxCommand implements StartedCommand {
@@ -111,6 +113,8 @@ export class SandboxCommand implements StartedCommand {
     try {
       await this.#process.kill(signal, scope);
       if (isFatal) this.#isFatalSignalDelivered = true;
+      // The client's next command may look for it, and it is to be gone by then.
+      if (signal === "SIGKILL") await this.#untilReaped();
     } catch (error) {
       const isGone = error instanceof SandboxError && error.code === "not_found";
       if (!isGone || !isFatal) throw error;
@@ -172,6 +176,13 @@ export class SandboxCommand implements StartedCommand {
     if (this.#end !== undefined) return;
     const { clock, killedOutputGraceMs } = this.#options;
     this.#cancelTimers.push(clock.after(killedOutputGraceMs, () => this.#finish()));
+  }
+
+  async #untilReaped(): Promise<void> {
+    const late = Promise.withResolvers<void>();
+    const cancel = this.#options.clock.after(REAPED_WITHIN_MS, late.resolve);
+    await Promise.race([this.#process.exit, late.promise]);
+    cancel();
   }
 
   #isEndedByRequest(): boolean {

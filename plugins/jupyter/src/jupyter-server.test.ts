@@ -399,8 +399,16 @@ describe("slow clients", () => {
     stuck.socket.pause();
     stuck.execute("print('x' * 60_000_000)");
     await delay(200);
-    using other = await connect(kernel.id);
-    assert.equal((await other.end(other.execute("1"))).content["status"], "ok");
+    // Whoever looks on meanwhile may be too slow for all that output as well, and then comes back.
+    for (let attempt = 1; ; attempt += 1) {
+      using other = await connect(kernel.id);
+      try {
+        assert.equal((await other.end(other.execute("1"))).content["status"], "ok");
+        break;
+      } catch (error) {
+        if (attempt === 5 || !String(error).includes("the connection is closed")) throw error;
+      }
+    }
   });
 });
 
