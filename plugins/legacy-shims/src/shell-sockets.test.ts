@@ -137,7 +137,9 @@ suite("A shell in a terminal", { timeout: 60_000 }, () => {
     client.socket.send('{"type":"resize","cols":120,"rows":40}');
     client.socket.send('{"type":"input","data":"stty size\\n"}');
     await client.until(/40 120\r\n/);
-    client.socket.send('{"type":"input","data":"sleep 100\\n"}');
+    // The interrupt is for what runs, and would be lost on a shell that is still reading the line.
+    client.socket.send(`{"type":"input","data":"echo rea''dy; sleep 100\\n"}`);
+    await client.until(/ready\r\n/);
     client.socket.send(Buffer.from([3]));
     client.socket.send('{"type":"input","data":"exit 5\\n"}');
     assert.deepEqual(await client.closed, { code: 1000, reason: "exit status 5" });
