@@ -1,27 +1,14 @@
 import assert from "node:assert/strict";
 import { randomInt } from "node:crypto";
-import { after, before, it } from "node:test";
+import { it } from "node:test";
 import { Sandbox } from "@e2b/code-interpreter";
-import type { TestServer } from "@coppice/core/testing";
 import { eventually } from "../harness/eventually.js";
-import { pointSdkAt } from "../harness/point-sdk-at.js";
 import { runningProcesses } from "../harness/running-processes.js";
 import { onEachBackend } from "../harness/on-each-backend.js";
-import { startFullServer } from "../harness/start-full-server.js";
 import { codeScenarios } from "./code-scenarios.js";
 
-onEachBackend("code through the code interpreter SDK", (backend) => {
-  let server: TestServer;
-  let sandbox: Sandbox;
-
-  before(async () => {
-    server = await startFullServer({ backend });
-    pointSdkAt(server.url);
-    sandbox = await Sandbox.create();
-  });
-  after(() => server.stop());
-
-  codeScenarios(() => sandbox);
+onEachBackend("code through the code interpreter SDK", ({ sandbox }) => {
+  codeScenarios(sandbox);
 
   it("ends the kernel with its sandbox", async () => {
     const doomed = await Sandbox.create();

@@ -1,14 +1,43 @@
-import { describe } from "node:test";
-import type { BackendName } from "./start-full-server.js";
+import { after, before, describe } from "node:test";
+import { Sandbox } from "@e2b/code-interpreter";
+import type { TestServer } from "@coppice/core/testing";
+import { pointSdkAt } from "./point-sdk-at.js";
+import { type BackendName, type FullServerOptions, startFullServer } from "./start-full-server.js";
 
 const SUITE_TIMEOUT_MS = 60_000;
 
-/** Declares a suite once for each backend; one that this host cannot run is skipped, with the reason. */
-export function onEachBackend(title: string, suite: (backend: BackendName) => void): void {
-  describe(`${title}, on local-process`, { timeout: SUITE_TIMEOUT_MS }, () => suite("local-process"));
-  describe(`${title}, on linux-namespaces`, { skip: missingForNamespaces(), timeout: SUITE_TIMEOUT_MS }, () =>
-    suite("linux-namespaces"),
-  );
+/** What the tests of a suite have to do with. They ask when they run: nothing of it is there while they are declared. */
+export interface BackendScene {
+  readonly backend: BackendName;
+  readonly server: () => TestServer;
+  /** One that all tests of the suite share, made when the server has started. */
+  readonly sandbox: () => Sandbox;
+}
+
+/**
+ * Declares a suite once for each backend, with a server of its own that the SDK is pointed at. A backend
+ * that this host cannot run is skipped, with the reason.
+ */
+export function onEachBackend(
+  title: string,
+  suite: (scene: BackendScene) => void,
+  options: Omit<FullServerOptions, "backend"> = {},
+): void {
+  const onBackend = (backend: BackendName, skip: string | false): void => {
+    describe(`${title}, on ${backend}`, { skip, timeout: SUITE_TIMEOUT_MS }, () => {
+      let server: TestServer;
+      let sandbox: Sandbox;
+      before(async () => {
+        server = await startFullServer({ ...options, backend });
+        pointSdkAt(server.url);
+        sandbox = await Sandbox.create();
+      });
+      after(() => server.stop());
+      suite({ backend, server: () => server, sandbox: () => sandbox });
+    });
+  };
+  onBackend("local-process", false);
+  onBackend("linux-namespaces", missingForNamespaces());
 }
 
 export function missingForNamespaces(): string | false {
