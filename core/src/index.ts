@@ -23,7 +23,13 @@ export {
   type Target,
 } from "./http/surface-request.js";
 export { Sandboxes, type CreateSandbox } from "./sandbox/sandboxes.js";
-export type { EndReason, LiveSandbox, SandboxRecord, SandboxState } from "./sandbox/live-sandbox.js";
+export type {
+  EndReason,
+  LiveSandbox,
+  OnTimeout,
+  SandboxRecord,
+  SandboxState,
+} from "./sandbox/live-sandbox.js";
 export * from "./backend.js";
 export { basicUser } from "./http/basic-user.js";
 export { HttpError } from "./http/http-error.js";

@@ -149,7 +149,9 @@ export class HttpListener implements Listener {
     response.setHeader("x-request-id", id);
     let surfaceName = this.name;
     let route = "none";
+    const use = this.#use(response);
     response.once("close", () => {
+      use.end();
       const seconds = (performance.now() - startedAt) / 1000;
       this.#services.metrics.observe({
         surface: surfaceName,
@@ -183,6 +185,7 @@ export class HttpListener implements Listener {
       if (surface === undefined) {
         route = "proxy";
         requireTrafficToken(target as Target, message.headers);
+        await use.begin(target as Target, request);
         const { connections } = this.#services;
         await proxyRequest(request, target as Target, { message, response, connections });
         return;
@@ -197,6 +200,7 @@ export class HttpListener implements Listener {
       }
       this.#refuseRebinding(surface, target, message);
       await surface.letIn(request);
+      if (target !== undefined) await use.begin(target, request);
       route = await surface.serve(request, message, response);
     } catch (error) {
       if (response.destroyed) return;
@@ -208,7 +212,11 @@ export class HttpListener implements Listener {
     const { id, log } = this.#identify(message);
     socket.on("error", () => undefined);
     this.#upgraded.add(socket);
-    socket.once("close", () => this.#upgraded.delete(socket));
+    const use = this.#use(socket);
+    socket.once("close", () => {
+      this.#upgraded.delete(socket);
+      use.end();
+    });
     try {
       const { url, target, surface } = await this.#target(message);
       const request = this.#request({
@@ -225,11 +233,13 @@ export class HttpListener implements Listener {
         requireTrafficToken(target, message.headers);
       }
       if (surface === undefined) {
+        await use.begin(target as Target, request);
         await proxyUpgrade(request, target as Target, { message, socket, head });
         return;
       }
       this.#refuseRebinding(surface, target, message);
       await surface.letIn(request);
+      if (target !== undefined) await use.begin(target, request);
       const found = surface.upgradeFor(url.pathname);
       if (found === undefined)
         throw new HttpError(404, `no WebSocket at ${url.pathname} on surface '${surface.name}'`);
@@ -264,6 +274,18 @@ export class HttpListener implements Listener {
       403,
       `the host '${name}' is not a name of this machine, and this surface has no authentication`,
     );
+  }
+
+  /** The use of a sandbox by one request. It begins after all that keeps strangers out: it may resume the sandbox. */
+  #use(closing: ServerResponse | Duplex) {
+    let end = (): void => {};
+    return {
+      begin: async (target: Target, request: SurfaceRequest): Promise<void> => {
+        end = await this.#services.targeting.use(target, request);
+        if (closing.destroyed) end();
+      },
+      end: () => end(),
+    };
   }
 
   #identify(message: IncomingMessage): { readonly id: string; readonly log: Logger } {

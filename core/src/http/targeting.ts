@@ -1,7 +1,7 @@
 import type { IncomingMessage } from "node:http";
 import type { Sandboxes } from "../sandbox/sandboxes.js";
 import { HttpError } from "./http-error.js";
-import type { Target } from "./surface-request.js";
+import type { SurfaceRequest, Target } from "./surface-request.js";
 import type { Surfaces } from "./surfaces.js";
 import { addressOf } from "./target.js";
 import type { Listener, TargetResolver, Targets } from "./targets.js";
@@ -9,11 +9,15 @@ import type { Listener, TargetResolver, Targets } from "./targets.js";
 /** Finds the sandbox that a request is for. */
 export class Targeting implements Targets {
   readonly #domain: string;
-  readonly #sandboxes: Pick<Sandboxes, "find">;
+  readonly #sandboxes: Pick<Sandboxes, "find" | "use">;
   readonly #surfaces: Pick<Surfaces, "claimPort">;
   readonly #resolvers: TargetResolver[] = [];
 
-  constructor(domain: string, sandboxes: Pick<Sandboxes, "find">, surfaces: Pick<Surfaces, "claimPort">) {
+  constructor(
+    domain: string,
+    sandboxes: Pick<Sandboxes, "find" | "use">,
+    surfaces: Pick<Surfaces, "claimPort">,
+  ) {
     this.#surfaces = surfaces;
     this.#domain = domain;
     this.#sandboxes = sandboxes;
@@ -35,7 +39,7 @@ export class Targeting implements Targets {
     const address = addressOf(message.headers, this.#domain);
     if (address !== undefined) {
       const sandbox = this.#sandboxes.find(address.sandboxId);
-      if (sandbox?.record.state !== "running") throw notFound(address.sandboxId);
+      if (sandbox === undefined || !sandbox.isReachable) throw notFound(address.sandboxId);
       return { sandbox, port: address.port };
     }
     for (const resolve of this.#resolvers) {
@@ -46,6 +50,18 @@ export class Targeting implements Targets {
     if (listener.name === "envd" || listener.name === "code")
       throw new HttpError(400, "Invalid host", "Invalid host");
     return undefined;
+  }
+
+  /**
+   * Takes note of a request that was let in, which may resume its sandbox.
+   * @returns what to call when the request is done.
+   * @throws HttpError 502 for the question whether a paused sandbox runs: asking must not change the answer.
+   */
+  async use({ sandbox }: Target, { surface, method, url }: SurfaceRequest): Promise<() => void> {
+    const isProbe = surface !== "proxy" && method === "GET" && url.pathname === "/health";
+    if (!isProbe) return this.#sandboxes.use(sandbox);
+    if (sandbox.record.state !== "running") throw notFound(sandbox.record.id);
+    return () => {};
   }
 }
 

@@ -48,7 +48,7 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
   // Not before the start: the plugin that brings another ledger is set up after this.
   const ledgerInUse = (): Ledger =>
     (chosen ??= options.ledger?.() ?? new SqliteLedger({ dataDir, endedKept: settings.endedKept }));
-  const metrics = sandboxMetrics(options.metrics, () => registry.running);
+  const metrics = sandboxMetrics(options.metrics, (state) => registry.count(state));
   const teardown = new Teardown({
     clock,
     log,

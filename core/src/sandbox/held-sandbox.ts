@@ -1,11 +1,17 @@
 import { setMaxListeners } from "node:events";
 import { SandboxError } from "../kernel/errors.js";
-import type { Sandbox } from "./backend.js";
+import type { Sandbox, Stats } from "./backend.js";
 import type { EndReason, LiveSandbox, SandboxRecord } from "./live-sandbox.js";
 
+/** A pause or a resumption that is under way. */
+export interface Change {
+  readonly kind: "pausing" | "resuming";
+  readonly done: Promise<void>;
+}
+
 /**
- * One sandbox of the registry, from the moment it is asked for until nothing of it is left. It only
- * moves forward: creating, running, killing.
+ * One sandbox of the registry, from the moment it is asked for until nothing of it is left: creating,
+ * then running and paused in turn, then killing, from which there is no way back.
  */
 export class HeldSandbox implements LiveSandbox {
   /** Aborted when it is not wanted any more while it is still being made. */
@@ -18,6 +24,12 @@ export class HeldSandbox implements LiveSandbox {
   isLingering = false;
   /** True once a client could have used it: then its end is worth remembering. */
   hasServed: boolean;
+  /** At most one at a time. */
+  change: Change | undefined;
+  /** Requests to it that are being served. */
+  requests = 0;
+  /** When the last request to it came or was done. */
+  lastUsedAtMs: number;
   #record: SandboxRecord;
   #runtime: Sandbox | undefined;
   #endReason: EndReason | undefined;
@@ -27,6 +39,7 @@ export class HeldSandbox implements LiveSandbox {
     this.#record = record;
     this.#runtime = runtime;
     this.hasServed = runtime !== undefined;
+    this.lastUsedAtMs = record.startedAtMs;
     // Most sandboxes are never given up while being made, so nobody waits for that to be undone.
     this.undone.promise.catch(() => {});
     // One listener per request and per watcher: their number is no sign of a leak.
@@ -50,10 +63,24 @@ export class HeldSandbox implements LiveSandbox {
   }
 
   get runtime(): Sandbox {
-    if (this.#runtime === undefined || this.#record.state !== "running") {
-      throw new SandboxError("unavailable", `sandbox "${this.#record.id}" is not running`);
-    }
+    if (this.#record.state !== "running") throw this.#notRunning();
+    return this.handle;
+  }
+
+  /** The backend's handle, of a paused sandbox too. @throws SandboxError unavailable while there is none. */
+  get handle(): Sandbox {
+    if (this.#runtime === undefined) throw this.#notRunning();
     return this.#runtime;
+  }
+
+  get isReachable(): boolean {
+    const { state, autoResume } = this.#record;
+    return state === "running" || (state === "paused" && (autoResume || this.change?.kind === "resuming"));
+  }
+
+  async stats(): Promise<Stats> {
+    if (this.isEnding) throw this.#notRunning();
+    return this.handle.stats();
   }
 
   /** From `creating` to `running`. */
@@ -61,10 +88,12 @@ export class HeldSandbox implements LiveSandbox {
     this.#record = record;
     this.#runtime = runtime;
     this.hasServed = true;
+    this.lastUsedAtMs = record.startedAtMs;
   }
 
-  moveEnd(endsAtMs: number): void {
-    this.#record = { ...this.#record, endsAtMs };
+  /** Between `running` and `paused`, or a later end. Nothing leads out of `killing`. */
+  update(change: Partial<SandboxRecord>): void {
+    if (!this.isEnding) this.#record = { ...this.#record, ...change };
   }
 
   /**
@@ -80,5 +109,9 @@ export class HeldSandbox implements LiveSandbox {
     const text = `sandbox "${this.#record.id}" was ended while it was being made`;
     this.making.abort(new SandboxError("aborted", text));
     return this.#runtime;
+  }
+
+  #notRunning(): SandboxError {
+    return new SandboxError("unavailable", `sandbox "${this.#record.id}" is not running`);
   }
 }

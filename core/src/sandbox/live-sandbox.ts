@@ -1,7 +1,10 @@
-import type { Limits, Sandbox, SandboxId } from "./backend.js";
+import type { Limits, Sandbox, SandboxId, Stats } from "./backend.js";
 
 /** Where a sandbox is in its life. Only `running` serves requests. */
 export type SandboxState = "creating" | "running" | "paused" | "killing";
+
+/** What becomes of a sandbox whose time has come. */
+export type OnTimeout = "kill" | "pause";
 
 /** Why a sandbox is gone. */
 export type EndReason = "killed" | "timed out" | "backend lost" | "shutdown";
@@ -13,8 +16,13 @@ export interface SandboxRecord {
   readonly template: string;
   readonly state: SandboxState;
   readonly startedAtMs: number;
-  /** When it ends by itself; undefined = never (the debug sandbox). */
+  /** When it ends or pauses by itself, of a paused one when it is removed; undefined = never (the debug sandbox). */
   readonly endsAtMs: number | undefined;
+  /** The life that its creator asked for: what a resumption by traffic gives it again. */
+  readonly timeoutMs: number | undefined;
+  readonly onTimeout: OnTimeout;
+  /** True: a request resumes it when it is paused, and keeps it from pausing when it runs. */
+  readonly autoResume: boolean;
   readonly metadata: Readonly<Record<string, string>>;
   /** Set by the creator; part of every process's environment. */
   readonly environment: Readonly<Record<string, string>>;
@@ -33,6 +41,10 @@ export interface LiveSandbox {
   readonly record: SandboxRecord;
   /** The backend's handle. @throws SandboxError unavailable unless `running`. */
   readonly runtime: Sandbox;
+  /** True when a request may be addressed to it: it runs, or the request makes it run again. */
+  readonly isReachable: boolean;
+  /** What it uses, also while it is paused. @throws SandboxError unavailable before it ran and after its end. */
+  stats(): Promise<Stats>;
   /**
    * Aborted with an EndReason as soon as the sandbox no longer serves, before anything of it is torn
    * down. Requests that serve it have their sockets destroyed, plugins drop what they keep about it.

@@ -70,6 +70,9 @@ function recordOf(
     state,
     startedAtMs: clock.now() - MINUTE_MS,
     endsAtMs: leftMs === undefined ? undefined : clock.now() + leftMs,
+    timeoutMs: MINUTE_MS,
+    onTimeout: "kill",
+    autoResume: false,
     metadata: {},
     environment: {},
     accessToken: "token",
@@ -261,4 +264,48 @@ test("a start that cannot work says every reason at once and can be undone", asy
     /backend 'memory' could not take stock of its sandboxes: cannot list jails/,
   );
   await second.stop();
+});
+
+test("a paused sandbox is paused by the next server, and one whose pause was due is paused late", async (context) => {
+  const { clock, server } = createWorld(context);
+  const backend = new MemoryBackend({ pausing: {} });
+  const domain = server([backend]);
+  await domain.start();
+  const wanted = { template: "base", timeoutMs: MINUTE_MS, secure: true };
+  const paused = await domain.sandboxes.create(wanted);
+  await domain.sandboxes.pause(paused.record.id);
+  // As a backend leaves it that makes sandboxes run to see whether they answer.
+  await backend.sandboxes.get(paused.record.id)?.pausing?.resume();
+  const due = await domain.sandboxes.create({ ...wanted, onTimeout: "pause" });
+  await crash(domain);
+  clock.now = (
+    (now) => () =>
+      now + 2 * MINUTE_MS
+  )(clock.now());
+
+  const next = server([backend]);
+  await next.start();
+  assert.equal(next.sandboxes.get(paused.record.id).record.state, "paused");
+  assert.equal(backend.sandboxes.get(paused.record.id)?.isPaused, true);
+  await clock.advance(0);
+  assert.equal(next.sandboxes.get(due.record.id).record.state, "paused");
+});
+
+test("a sandbox that cannot be paused again is said to run", async (context) => {
+  const { clock, server } = createWorld(context);
+  let isBroken = false;
+  const onPause = (): void => {
+    if (isBroken) throw new Error("no freezer");
+  };
+  const backend = new MemoryBackend({ pausing: { onPause } });
+  const domain = server([backend]);
+  await domain.start();
+  const { record } = await domain.sandboxes.create({ template: "base", timeoutMs: MINUTE_MS, secure: true });
+  await domain.sandboxes.pause(record.id);
+  await crash(domain);
+  isBroken = true;
+  const next = server([backend]);
+  await next.start();
+  const { state, endsAtMs } = next.sandboxes.get(record.id).record;
+  assert.deepEqual({ state, endsAtMs }, { state: "running", endsAtMs: clock.now() + MINUTE_MS });
 });

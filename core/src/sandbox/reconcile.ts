@@ -76,13 +76,15 @@ async function recover(backend: SandboxBackend): Promise<Map<SandboxId, Sandbox>
 async function settleFound(entry: LedgerEntry, runtime: Sandbox, options: ReconcileOptions): Promise<void> {
   const { registry, clock, log } = options;
   const { record, endReason } = entry;
-  const isOver = record.endsAtMs !== undefined && record.endsAtMs <= clock.now();
+  // One that pauses at its end is adopted first: its deadline has come, and the pause follows.
+  const endsByPause = record.state === "running" && record.onTimeout === "pause";
+  const isOver = !endsByPause && record.endsAtMs !== undefined && record.endsAtMs <= clock.now();
   if (record.state === "creating" || record.state === "killing") {
     await registry.finish(record, runtime, endReason);
   } else if (isOver) {
     await registry.finish(record, runtime, "timed out");
   } else {
-    registry.adopt(record, runtime);
+    await registry.adopt(record, runtime);
     log.info({ sandbox: record.id }, "sandbox adopted");
   }
 }

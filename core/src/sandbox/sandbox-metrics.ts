@@ -7,21 +7,58 @@ export interface SandboxMetrics {
   createFailed(): void;
   ended(reason: EndReason): void;
   destroyFailed(): void;
+  paused(trigger: PauseTrigger): void;
+  pauseFailed(): void;
+  resumed(trigger: ResumeTrigger): void;
 }
+
+/** What paused a sandbox. */
+export type PauseTrigger = "request" | "timeout";
+
+/** What resumed a sandbox: a client that asked for it, or traffic. */
+export type ResumeTrigger = "request" | "traffic";
 
 /**
  * Registers the metrics `coppice_sandboxes_…`.
- * @param running asked at each scrape: how many sandboxes serve.
+ * @param count asked at each scrape: how many sandboxes are in a state.
  */
-export function sandboxMetrics(registry: Registry, running: () => number): SandboxMetrics {
+export function sandboxMetrics(
+  registry: Registry,
+  count: (state: "running" | "paused") => number,
+): SandboxMetrics {
   const registers = [registry];
   new Gauge({
     name: "coppice_sandboxes_running",
     help: "Sandboxes that serve now",
     registers,
     collect() {
-      this.set(running());
+      this.set(count("running"));
     },
+  });
+  new Gauge({
+    name: "coppice_sandboxes_paused",
+    help: "Sandboxes that are paused now",
+    registers,
+    collect() {
+      this.set(count("paused"));
+    },
+  });
+  const pauses = new Counter({
+    name: "coppice_sandboxes_pauses_total",
+    help: "Pauses, by what asked for them",
+    labelNames: ["trigger"],
+    registers,
+  });
+  const pauseFailures = new Counter({
+    name: "coppice_sandboxes_pause_failures_total",
+    help: "Pauses that failed and left the sandbox running",
+    registers,
+  });
+  const resumptions = new Counter({
+    name: "coppice_sandboxes_resumptions_total",
+    help: "Resumptions of paused sandboxes, by what asked for them",
+    labelNames: ["trigger"],
+    registers,
   });
   const created = new Counter({
     name: "coppice_sandboxes_created_total",
@@ -58,5 +95,8 @@ export function sandboxMetrics(registry: Registry, running: () => number): Sandb
     createFailed: () => createFailures.inc(),
     ended: (reason) => ended.inc({ reason }),
     destroyFailed: () => destroyFailures.inc(),
+    paused: (trigger) => pauses.inc({ trigger }),
+    pauseFailed: () => pauseFailures.inc(),
+    resumed: (trigger) => resumptions.inc({ trigger }),
   };
 }

@@ -1,120 +1,15 @@
 import assert from "node:assert/strict";
-import { mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
-import { test, type TestContext } from "node:test";
-import { Registry } from "prom-client";
-import type { z } from "zod";
+import { test } from "node:test";
 import { SandboxError } from "../kernel/errors.js";
-import { createLogger } from "../observe/logger.js";
-import { fakeClock, type FakeClock } from "../testing/fake-clock.js";
-import { MemoryBackend, type MemoryBackendOptions } from "../testing/memory-backend.js";
-import type { Sandbox, SandboxId, SandboxSpec } from "./backend.js";
-import { createSandboxDomain, type SandboxDomain } from "./domain.js";
-import type { EndedSandbox, Ledger, LedgerEntry } from "./ledger.js";
-import type { EndReason, SandboxRecord } from "./live-sandbox.js";
 import type { CreateSandbox } from "./sandboxes.js";
-import { sandboxesConfig } from "./sandboxes-config.js";
-
-const MINUTE_MS = 60_000;
-const base: CreateSandbox = { template: "base", timeoutMs: 5 * MINUTE_MS, secure: true };
-
-/** Makes what it was asked for, whatever the signal says meanwhile. */
-class DeafBackend extends MemoryBackend {
-  override provision(spec: SandboxSpec): Promise<Sandbox> {
-    return super.provision(spec, new AbortController().signal);
-  }
-}
-
-/** A ledger without a disk, whose writes can fail. */
-class FragileLedger implements Ledger {
-  readonly #entries = new Map<SandboxId, LedgerEntry>();
-  readonly #ended = new Map<SandboxId, EndedSandbox>();
-  /** Fails the write that this returns true for. */
-  isFailing: (record: SandboxRecord) => boolean = () => false;
-
-  async open(): Promise<void> {}
-  async close(): Promise<void> {}
-
-  async entries(): Promise<readonly LedgerEntry[]> {
-    return [...this.#entries.values()];
-  }
-
-  async write(record: SandboxRecord, endReason?: EndReason): Promise<void> {
-    if (this.isFailing(record)) throw new Error("disk full");
-    this.#entries.set(record.id, { record, endReason });
-  }
-
-  async remove(id: SandboxId): Promise<void> {
-    this.#entries.delete(id);
-  }
-
-  async end(ended: EndedSandbox): Promise<void> {
-    this.#entries.delete(ended.id);
-    this.#ended.set(ended.id, ended);
-  }
-
-  async findEnded(id: SandboxId): Promise<EndedSandbox | undefined> {
-    return this.#ended.get(id);
-  }
-}
-
-interface Fixture extends SandboxDomain {
-  readonly backend: MemoryBackend;
-  readonly clock: FakeClock;
-  metric(name: string): Promise<number>;
-}
-
-async function startDomain(
-  context: TestContext,
-  script: MemoryBackendOptions = {},
-  settings: z.input<typeof sandboxesConfig> = {},
-  { isDeaf = false, ledger }: { readonly isDeaf?: boolean; readonly ledger?: Ledger } = {},
-): Promise<Fixture> {
-  const dataDir = mkdtempSync(join(tmpdir(), "coppice-sandboxes-"));
-  const clock = fakeClock();
-  const metrics = new Registry();
-  const backend = new (isDeaf ? DeafBackend : MemoryBackend)(script);
-  const config = sandboxesConfig.parse(settings);
-  const domain = createSandboxDomain({
-    config,
-    dataDir,
-    clock,
-    log: createLogger("silent"),
-    metrics,
-    ledger: () => ledger,
-  });
-  context.after(async () => {
-    const stopped = domain.stop();
-    await clock.advance(10 * MINUTE_MS);
-    await stopped;
-    rmSync(dataDir, { recursive: true, force: true });
-  });
-  domain.backends.add(backend);
-  await domain.start();
-  const metric = async (name: string): Promise<number> => {
-    const values = (await metrics.getSingleMetric(`coppice_sandboxes_${name}`)?.get())?.values ?? [];
-    return values.reduce((total, { value }) => total + value, 0);
-  };
-  return { ...domain, backend, clock, metric };
-}
-
-function fails(code: string, message: RegExp): (error: unknown) => boolean {
-  return (error) => {
-    assert.ok(error instanceof SandboxError, `not a SandboxError: ${String(error)}`);
-    assert.equal(error.code, code);
-    assert.match(error.message, message);
-    return true;
-  };
-}
-
-/** Everything that a sandbox could have left behind. */
-async function assertNothingLeft({ backend, ledger, sandboxes, clock }: Fixture): Promise<void> {
-  assert.deepEqual(backend.alive, { sandboxes: 0, processes: 0, connections: 0, openFiles: 0 });
-  assert.deepEqual(await ledger.entries(), []);
-  assert.deepEqual(sandboxes.list(), []);
-  assert.equal(clock.pending, 0, "a timer is still armed");
-}
+import {
+  assertNothingLeft,
+  base,
+  fails,
+  FragileLedger,
+  MINUTE_MS,
+  startDomain,
+} from "./testing/start-domain.js";
 
 test("a sandbox is made, found, used and killed, and then nothing of it is left", async (context) => {
   const domain = await startDomain(context, {
@@ -141,6 +36,9 @@ test("a sandbox is made, found, used and killed, and then nothing of it is left"
     state: "running",
     startedAtMs: clock.now(),
     endsAtMs: clock.now() + 5 * MINUTE_MS,
+    timeoutMs: 5 * MINUTE_MS,
+    onTimeout: "kill",
+    autoResume: false,
     metadata: { user: "abc" },
     environment: { A: "1" },
     accessToken: record.accessToken,

@@ -5,7 +5,8 @@ import type { Sandbox, SandboxBackend, SandboxId } from "./backend.js";
 import type { BackendRegistry } from "./backend-registry.js";
 import { HeldSandbox } from "./held-sandbox.js";
 import type { Ledger } from "./ledger.js";
-import type { EndReason, LiveSandbox, SandboxRecord } from "./live-sandbox.js";
+import type { EndReason, LiveSandbox, SandboxRecord, SandboxState } from "./live-sandbox.js";
+import { Pauses } from "./pauses.js";
 import { Reaper } from "./reaper.js";
 import type { SandboxMetrics } from "./sandbox-metrics.js";
 import { newAccessToken, newSandboxId } from "./sandbox-secrets.js";
@@ -35,22 +36,34 @@ export class SandboxRegistry implements Sandboxes {
   readonly #held = new Map<SandboxId, HeldSandbox>();
   readonly #turns: Semaphore;
   readonly #reaper: Reaper;
+  readonly #pauses: Pauses;
   #isClosed = false;
 
   constructor(options: SandboxRegistryOptions) {
     this.#options = options;
     this.#turns = new Semaphore(options.settings.createConcurrency, options.settings.createQueue);
     this.#reaper = new Reaper(options.clock, (id) => this.#expire(id));
+    const { settings, metrics, clock, log } = options;
+    this.#pauses = new Pauses({
+      settings,
+      reaper: this.#reaper,
+      metrics,
+      clock,
+      log,
+      get ledger() {
+        return options.ledger;
+      },
+    });
   }
 
   get defaultTimeoutMs(): number {
     return this.#options.settings.defaultTimeout;
   }
 
-  /** How many serve. */
-  get running(): number {
+  /** How many are in a state. */
+  count(state: SandboxState): number {
     let count = 0;
-    for (const { record } of this.#held.values()) if (record.state === "running") count += 1;
+    for (const { record } of this.#held.values()) if (record.state === state) count += 1;
     return count;
   }
 
@@ -59,6 +72,9 @@ export class SandboxRegistry implements Sandboxes {
     const { settings, clock } = this.#options;
     const template = findTemplate(settings.templates, request.template);
     if (request.timeoutMs !== undefined) this.#checkNewTimeout(request.timeoutMs);
+    if (request.autoResume === true && request.onTimeout !== "pause") {
+      throw new SandboxError("invalid_argument", "autoResume only applies when onTimeout is pause.");
+    }
     const backend = this.#backendOf(request, template);
     const id = request.id ?? newSandboxId();
     this.#checkId(id);
@@ -73,6 +89,9 @@ export class SandboxRegistry implements Sandboxes {
       state: "creating",
       startedAtMs: clock.now(),
       endsAtMs: undefined,
+      timeoutMs: request.timeoutMs,
+      onTimeout: request.onTimeout ?? "kill",
+      autoResume: request.autoResume ?? false,
       metadata: { ...request.metadata },
       environment: { ...request.environment },
       accessToken: request.secure ? newAccessToken() : undefined,
@@ -108,17 +127,17 @@ export class SandboxRegistry implements Sandboxes {
   }
 
   async setTimeout(id: SandboxId, timeoutMs: number): Promise<void> {
-    const held = this.#get(id);
+    const held = this.#getRunning(id);
     checkNumber(timeoutMs);
     if (timeoutMs > this.#options.settings.maximumTimeout) {
       throw new SandboxError("invalid_argument", "Max instance length exceeded");
     }
-    if (timeoutMs <= 0) await this.#end(held, "timed out");
+    if (timeoutMs <= 0) await this.#timeOut(held);
     else await this.#moveEnd(held, this.#options.clock.now() + timeoutMs);
   }
 
   async extend(id: SandboxId, timeoutMs: number): Promise<void> {
-    const held = this.#get(id);
+    const held = this.#getRunning(id);
     checkNumber(timeoutMs);
     this.#checkLongest(timeoutMs);
     const endsAtMs = this.#options.clock.now() + timeoutMs;
@@ -126,10 +145,28 @@ export class SandboxRegistry implements Sandboxes {
     if (isLater) await this.#moveEnd(held, endsAtMs);
   }
 
-  /** Takes over a sandbox that outlived the last server. */
-  adopt(record: SandboxRecord, runtime: Sandbox): void {
-    this.#held.set(record.id, new HeldSandbox(record, runtime));
-    this.#reaper.set(record.id, record.endsAtMs);
+  async pause(id: SandboxId): Promise<void> {
+    await this.#pauses.pause(this.#get(id), "request");
+  }
+
+  async resume(id: SandboxId, timeoutMs: number): Promise<boolean> {
+    const held = this.#get(id);
+    this.#checkNewTimeout(timeoutMs);
+    return this.#pauses.resume(held, timeoutMs, "request");
+  }
+
+  async use(sandbox: LiveSandbox): Promise<() => void> {
+    const held = this.#held.get(sandbox.record.id);
+    if (held === undefined || held !== sandbox) throw unknownSandbox(sandbox.record.id);
+    return this.#pauses.use(held);
+  }
+
+  /** Takes over a sandbox that outlived the last server, as its record says: running or paused. */
+  async adopt(record: SandboxRecord, runtime: Sandbox): Promise<void> {
+    const held = new HeldSandbox(record, runtime);
+    await this.#pauses.restore(held);
+    this.#held.set(record.id, held);
+    this.#reaper.set(record.id, held.record.endsAtMs);
   }
 
   /**
@@ -177,6 +214,15 @@ export class SandboxRegistry implements Sandboxes {
     return held;
   }
 
+  /** @throws SandboxError not_found for a paused one, too: that is what E2B's clients expect of it. */
+  #getRunning(id: SandboxId): HeldSandbox {
+    const held = this.#get(id);
+    if (held.record.state === "paused") {
+      throw new SandboxError("not_found", `Sandbox "${id}" is not running: it is paused`);
+    }
+    return held;
+  }
+
   #backendOf(request: CreateSandbox, template: Template): SandboxBackend {
     const { backends } = this.#options;
     const name = request.backend ?? template.settings.backend;
@@ -221,6 +267,10 @@ export class SandboxRegistry implements Sandboxes {
         runtime = await this.#provision(held, backend);
       } finally {
         release();
+      }
+      if (held.record.onTimeout === "pause" && runtime.pausing === undefined) {
+        const text = `backend '${backend.name}' does not support pausing`;
+        throw new SandboxError("failed_precondition", text);
       }
       const startedAtMs = clock.now();
       const endsAtMs = timeoutMs === undefined ? undefined : startedAtMs + timeoutMs;
@@ -348,7 +398,7 @@ export class SandboxRegistry implements Sandboxes {
       throw new SandboxError("unavailable", `sandbox "${held.record.id}" is not running`);
     }
     // In memory first and at once: of two calls at the same time each must see what the other did.
-    held.moveEnd(endsAtMs);
+    held.update({ endsAtMs });
     this.#reaper.set(held.record.id, endsAtMs);
     await this.#options.ledger.write(held.record);
   }
@@ -357,7 +407,14 @@ export class SandboxRegistry implements Sandboxes {
     const held = this.#held.get(id);
     if (held === undefined) return;
     // A failure is already logged and counted, and tried again.
-    this.#end(held, "timed out").catch(() => {});
+    const isUp = held.record.state === "running" && held.record.onTimeout === "pause";
+    (isUp ? this.#pauses.expire(held) : this.#end(held, "timed out")).catch(() => {});
+  }
+
+  /** What a time-out does to a running sandbox whose client does not want to wait for it. */
+  async #timeOut(held: HeldSandbox): Promise<void> {
+    if (held.record.onTimeout === "pause") await this.#pauses.pause(held, "timeout");
+    else await this.#end(held, "timed out");
   }
 }
 

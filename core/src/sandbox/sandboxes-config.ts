@@ -31,6 +31,12 @@ export const sandboxesConfig = z
       ),
     defaultTimeout: duration().prefault("5m").describe("Life of a sandbox whose creator names no time-out"),
     maximumTimeout: duration().prefault("24h").describe("Longest time-out that a client may ask for"),
+    resumedAtLeast: duration()
+      .prefault("5m")
+      .describe(
+        "Least life of a sandbox that a request has resumed; its creator's time-out when that is longer",
+      ),
+    pausedKept: duration().prefault("30d").describe("Time after which a paused sandbox is removed"),
     maximum: z.int().positive().default(100).describe("Sandboxes that may exist at one time"),
     onShutdown: z
       .enum(["destroy", "keep"])

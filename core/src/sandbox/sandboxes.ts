@@ -1,6 +1,6 @@
 import { createToken } from "../kernel/token.js";
 import type { Limits, SandboxId } from "./backend.js";
-import type { EndReason, LiveSandbox } from "./live-sandbox.js";
+import type { EndReason, LiveSandbox, OnTimeout } from "./live-sandbox.js";
 
 /** What is needed to make a sandbox. */
 export interface CreateSandbox {
@@ -8,6 +8,10 @@ export interface CreateSandbox {
   readonly template: string;
   /** Life in milliseconds; undefined = until killed. */
   readonly timeoutMs: number | undefined;
+  /** `kill` when absent. */
+  readonly onTimeout?: OnTimeout | undefined;
+  /** Let requests resume it when it is paused; only with `onTimeout: "pause"`. False when absent. */
+  readonly autoResume?: boolean | undefined;
   readonly metadata?: Readonly<Record<string, string>> | undefined;
   readonly environment?: Readonly<Record<string, string>> | undefined;
   /** Mint an access token. */
@@ -30,7 +34,7 @@ export interface Sandboxes {
   readonly defaultTimeoutMs: number;
   /**
    * @throws SandboxError not_found (template), resource_exhausted (`sandboxes.maximum` reached),
-   * invalid_argument (time-out, id), already_exists (a fixed id), unavailable (too many are being made,
+   * invalid_argument (time-out, id), failed_precondition (its backend cannot pause, and is to), already_exists (a fixed id), unavailable (too many are being made,
    * or the server is stopping), canceled (`signal`), deadline_exceeded, or what the backend threw; then
    * nothing is left of it.
    */
@@ -57,6 +61,27 @@ export interface Sandboxes {
    * @throws SandboxError not_found, invalid_argument `Timeout cannot be greater than <N> hours`.
    */
   extend(id: SandboxId, timeoutMs: number): Promise<void>;
+  /**
+   * Stops every process of a sandbox where it is. It serves nothing until it is resumed, and goes on from
+   * there; it is removed when nobody does for `sandboxes.pausedKept`.
+   * @throws SandboxError not_found, failed_precondition (its backend cannot pause), aborted (it is paused, or
+   * being paused, already; it is being made or killed), unavailable when that failed: then it runs on.
+   */
+  pause(id: SandboxId): Promise<void>;
+  /**
+   * Lets a paused sandbox run on, with an end `timeoutMs` from now. Waits for a pause that is under way;
+   * concurrent calls wait for the same resumption.
+   * @returns false when it ran already: then nothing has changed.
+   * @throws SandboxError not_found, invalid_argument (time-out), aborted (it is being made or killed),
+   * unavailable when that failed: then it is still paused.
+   */
+  resume(id: SandboxId, timeoutMs: number): Promise<boolean>;
+  /**
+   * Takes note of a request that is served by a sandbox, which resumes one that is paused with `autoResume`.
+   * @returns what to call when the request is done.
+   * @throws SandboxError aborted when it is paused and stays so, or is being killed; what `resume` throws.
+   */
+  use(sandbox: LiveSandbox): Promise<() => void>;
 }
 
 export const Sandboxes = createToken<Sandboxes>("sandboxes");

@@ -28,6 +28,9 @@ const record: SandboxRecord = {
   state: "creating",
   startedAtMs: 1000.5,
   endsAtMs: 2000,
+  timeoutMs: 300_000,
+  onTimeout: "pause",
+  autoResume: true,
   metadata: { "ключ 'x'": "значение" },
   environment: { A: "" },
   accessToken: "secret",
@@ -42,6 +45,7 @@ test("what was written last is what the next process reads, after each step of a
   const endless: SandboxRecord = {
     ...record,
     endsAtMs: undefined,
+    timeoutMs: undefined,
     accessToken: undefined,
     trafficAccessToken: undefined,
     maskRequestHost: undefined,

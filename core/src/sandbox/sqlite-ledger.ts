@@ -33,6 +33,8 @@ const MIGRATIONS: readonly string[] = [
    CREATE INDEX ended_sandbox_by_id ON ended_sandbox (id, sequence);`,
   // Records may hold a traffic access token. A version that does not know it would open their ports.
   "",
+  // Records may ask for a pause at their end. A version that does not know it would kill the sandbox.
+  "",
 ];
 
 const FILE_NAME = "ledger.sqlite";
@@ -48,6 +50,9 @@ const sandboxRecord = z.object({
   state: z.enum(["creating", "running", "paused", "killing"]),
   startedAtMs: z.number(),
   endsAtMs: z.number().optional(),
+  timeoutMs: z.number().optional(),
+  onTimeout: z.enum(["kill", "pause"]).default("kill"),
+  autoResume: z.boolean().default(false),
   metadata: text,
   environment: text,
   accessToken: z.string().optional(),
@@ -170,8 +175,8 @@ export function reasonLedgerUnusable(dataDir: string): string | undefined {
 
 function parseRecord(json: unknown): SandboxRecord {
   const record = sandboxRecord.parse(JSON.parse(String(json)));
-  const { endsAtMs, accessToken, trafficAccessToken, maskRequestHost } = record;
-  return { ...record, endsAtMs, accessToken, trafficAccessToken, maskRequestHost };
+  const { endsAtMs, timeoutMs, accessToken, trafficAccessToken, maskRequestHost } = record;
+  return { ...record, endsAtMs, timeoutMs, accessToken, trafficAccessToken, maskRequestHost };
 }
 
 function prepare(database: DatabaseSync) {

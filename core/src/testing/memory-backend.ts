@@ -34,6 +34,13 @@ export interface MemoryBackendOptions {
   readonly onProvision?:
     | ((step: ProvisionStep, spec: SandboxSpec, signal: AbortSignal) => void | Promise<void>)
     | undefined;
+  /** Gives sandboxes the facet `pausing`. Its calls come before the state changes. */
+  readonly pausing?:
+    | {
+        readonly onPause?: ((id: SandboxId) => void | Promise<void>) | undefined;
+        readonly onResume?: ((id: SandboxId) => void | Promise<void>) | undefined;
+      }
+    | undefined;
   /** Called before anything is destroyed. `attempt` counts from 1. */
   readonly onDestroy?: ((id: SandboxId, attempt: number) => void | Promise<void>) | undefined;
   /** Chooses what outlived the last server; everything that is alive when absent. */
@@ -124,6 +131,7 @@ export class MemorySandbox implements Sandbox {
   readonly id: SandboxId;
   readonly spec: SandboxSpec;
   readonly files: MemoryFiles;
+  readonly pausing?: { pause(): Promise<void>; resume(): Promise<void> };
   readonly #options: MemoryBackendOptions;
   readonly #gone: () => void;
   readonly #processes = new Map<number, MemoryProcess>();
@@ -132,6 +140,7 @@ export class MemorySandbox implements Sandbox {
   #lastPid = 1;
   #destroyAttempts = 0;
   #isGone = false;
+  #isPaused = false;
 
   constructor(spec: SandboxSpec, options: MemoryBackendOptions, gone: () => void) {
     this.id = spec.id;
@@ -142,6 +151,22 @@ export class MemorySandbox implements Sandbox {
     this.#ports = new Map(
       Object.entries(options.ports ?? {}).map(([port, handler]) => [Number(port), handler]),
     );
+    const { pausing } = options;
+    if (pausing === undefined) return;
+    this.pausing = {
+      pause: async () => {
+        await pausing.onPause?.(this.id);
+        this.#isPaused = true;
+      },
+      resume: async () => {
+        await pausing.onResume?.(this.id);
+        this.#isPaused = false;
+      },
+    };
+  }
+
+  get isPaused(): boolean {
+    return this.#isPaused;
   }
 
   /** Processes that run, by pid. */

@@ -102,6 +102,8 @@ function scene(settings: Record<string, unknown> = {}) {
       environment: { MODE: "test" },
     } as unknown as LiveSandbox["record"],
     runtime,
+    isReachable: true,
+    stats: () => runtime.stats(),
     ended: end.signal,
   };
   const table = new ProcessTable({

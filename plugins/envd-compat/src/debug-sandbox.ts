@@ -27,7 +27,7 @@ export class DebugSandbox {
 
   async #find(): Promise<LiveSandbox> {
     const found = this.#sandboxes.find(DEBUG_SANDBOX_ID);
-    if (found?.record.state === "running") return found;
+    if (found?.isReachable === true) return found;
     if (found === undefined) await this.#untilGone();
     return this.#sandboxes.create({
       id: DEBUG_SANDBOX_ID,

@@ -17,8 +17,8 @@ export function signatureTarget(sandboxes: Sandboxes): TargetResolver {
     const check = new SignatureCheck(signed);
     let tried = 0;
     for (const sandbox of sandboxes.list()) {
-      const { accessToken, state } = sandbox.record;
-      if (accessToken === undefined || state !== "running") continue;
+      const { accessToken } = sandbox.record;
+      if (accessToken === undefined || !sandbox.isReachable) continue;
       if (check.isMadeWith(accessToken)) return { sandbox, port: ENVD_PORT };
       tried += 1;
       if (tried % TRIED_AT_ONCE === 0) await setImmediate();

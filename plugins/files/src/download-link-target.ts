@@ -8,7 +8,7 @@ export function downloadLinkTarget(links: DownloadLinks, sandboxes: Sandboxes): 
     const token = url.pathname.slice(DOWNLOAD_TOKEN_PATH.length);
     const sandboxId = links.check(token, url.searchParams.get("path") ?? "");
     const sandbox = sandboxes.find(sandboxId);
-    if (sandbox?.record.state === "running") return { sandbox, port: ENVD_PORT };
+    if (sandbox?.isReachable === true) return { sandbox, port: ENVD_PORT };
     const message = "The sandbox was not found";
     throw new HttpError(502, message, { sandboxId, message, code: 502 });
   };

@@ -29,7 +29,7 @@ export function jupyterTarget({ sandboxes, port }: JupyterTargetOptions): Target
     // Some clients still send the long form `<id>-<client id>`.
     const [id = ""] = asked.split("-");
     const sandbox = sandboxes.find(id);
-    if (sandbox?.record.state !== "running") {
+    if (sandbox === undefined || !sandbox.isReachable) {
       // As much work as for a sandbox that is there, and the answer of a wrong token.
       isPresented(randomBytes(16).toString("hex"), { headers: message.headers, url });
       throw refusal({ url, id });

@@ -38,8 +38,8 @@ export class Capacities {
   }
 }
 
-async function measure({ runtime }: LiveSandbox): Promise<Capacity> {
-  const stats = await runtime.stats();
+async function measure(sandbox: LiveSandbox): Promise<Capacity> {
+  const stats = await sandbox.stats();
   return {
     cpuCount: stats.cpuCount,
     memoryMiB: stats.memoryTotalBytes / MIB,

@@ -3,12 +3,22 @@ import { z } from "zod";
 import { requestedTimeoutMs, timeoutFields } from "./requested-timeout.js";
 
 /** The body of both connect routes. */
-export const connectBody = z.object(timeoutFields);
+export const connectBody = z.object({
+  ...timeoutFields,
+  memory: z.literal(true, "this server does not support resuming without memory").nullish(),
+});
+
+/** What a client that connects gets. */
+export interface Connected {
+  readonly sandbox: LiveSandbox;
+  /** False when it ran already. */
+  readonly wasPaused: boolean;
+}
 
 /**
- * Finds a running sandbox for a client and gives it at least the time that the body asks for.
+ * Finds a sandbox for a client, resumes it when it is paused, and gives it at least the time that the body asks for.
  * @param defaultTimeoutMs what a body without a time-out means; undefined = it must name one.
- * @throws SandboxError not_found, invalid_argument
+ * @throws SandboxError not_found, invalid_argument, aborted while it is being killed
  */
 export async function connectSandbox(
   sandboxes: Sandboxes,
@@ -17,11 +27,12 @@ export async function connectSandbox(
     body,
     defaultTimeoutMs,
   }: { readonly body: z.infer<typeof connectBody>; readonly defaultTimeoutMs?: number },
-): Promise<LiveSandbox> {
+): Promise<Connected> {
   const sandbox = sandboxes.get(id);
   const timeoutMs = requestedTimeoutMs(body) ?? defaultTimeoutMs;
   if (timeoutMs === undefined)
     throw new SandboxError("invalid_argument", "validation error: timeout: it is required");
-  await sandboxes.extend(id, timeoutMs);
-  return sandbox;
+  const wasPaused = sandbox.record.state === "paused" && (await sandboxes.resume(id, timeoutMs));
+  if (!wasPaused) await sandboxes.extend(id, timeoutMs);
+  return { sandbox, wasPaused };
 }

@@ -1,5 +1,6 @@
 import type { CreateSandbox } from "@coppice/core";
 import { z } from "zod";
+import { lifecycleFields, requestedLifecycle } from "./lifecycle.js";
 import { requestedTimeoutMs, timeoutFields } from "./requested-timeout.js";
 
 export interface CreateBodyOptions {
@@ -11,18 +12,12 @@ export interface CreateBodyOptions {
 export function createBody({ variableLimitBytes }: CreateBodyOptions) {
   return z.object({
     ...timeoutFields,
+    ...lifecycleFields,
     templateID: z.string(),
     metadata: z.record(z.string(), z.string()).nullish(),
     envVars: environment(variableLimitBytes).nullish(),
     secure: z.boolean().nullish(),
     allow_internet_access: z.boolean().nullish(),
-    autoPause: nothing("pausing"),
-    autoPauseMemory: z.literal(true, "autoPauseMemory=false only applies when autoPause is true.").nullish(),
-    autoResume: nothing("resuming"),
-    lifecycle: z
-      .object({ onTimeout: onTimeout(), on_timeout: onTimeout() })
-      .catchall(nothing("resuming"))
-      .nullish(),
     network: z
       .object({ allowPublicTraffic: z.boolean().nullish(), maskRequestHost: requestHost().nullish() })
       .catchall(nothing("a network rule"))
@@ -55,6 +50,7 @@ export function toCreateSandbox(body: CreateBody, defaults: CreateDefaults): Cre
   return {
     template: body.templateID,
     timeoutMs: requestedTimeoutMs(body) ?? defaults.timeoutMs,
+    ...requestedLifecycle(body),
     metadata: body.metadata ?? {},
     environment: body.envVars ?? {},
     secure: defaults.secure ?? body.secure ?? false,
@@ -86,10 +82,6 @@ function requestHost() {
     .string()
     .max(255)
     .regex(/^([A-Za-z0-9._-]|\$\{PORT\})+(:(\d{1,5}|\$\{PORT\}))?$/, "expected a host, or host:${PORT}");
-}
-
-function onTimeout() {
-  return z.literal("kill", unsupported("pausing")).nullish();
 }
 
 function templateSets() {

@@ -12,6 +12,9 @@ function sandbox(record: Partial<SandboxRecord> & Pick<SandboxRecord, "id">): Li
     state: "running",
     startedAtMs: START,
     endsAtMs: undefined,
+    timeoutMs: undefined,
+    onTimeout: "kill",
+    autoResume: false,
     metadata: {},
     environment: {},
     accessToken: undefined,
@@ -24,9 +27,11 @@ function sandbox(record: Partial<SandboxRecord> & Pick<SandboxRecord, "id">): Li
   return {
     record: whole,
     ended: new AbortController().signal,
+    isReachable: true,
     get runtime(): never {
       throw new Error("a list does not touch the backend");
     },
+    stats: () => Promise.reject(new Error("a list does not touch the backend")),
   };
 }
 

@@ -21,10 +21,10 @@ export function parseMetricsWindow(query: URLSearchParams): MetricsWindow {
 }
 
 /** What the sandbox uses now, as a list of one sample; an empty one when the window does not reach to the present. */
-export async function sampleMetrics({ runtime }: LiveSandbox, { start, end }: MetricsWindow, nowMs: number) {
+export async function sampleMetrics(sandbox: LiveSandbox, { start, end }: MetricsWindow, nowMs: number) {
   const now = Math.floor(nowMs / 1000);
   if ((start !== undefined && start > now) || (end !== undefined && end < now - SAMPLE_SECONDS)) return [];
-  return [metricBody(await runtime.stats(), nowMs)];
+  return [metricBody(await sandbox.stats(), nowMs)];
 }
 
 function parseSeconds(name: string, value: string | null): number | undefined {

@@ -295,6 +295,7 @@ suite("the E2B control plane", () => {
         [route, { templateID: "base", metadata: [] }, 400, /^validation error: metadata/],
         [route, { templateID: "base", envVars: { "A=B": "x" } }, 400, /^validation error: envVars/],
         [route, { templateID: "base", autoPause: true }, 400, /does not support pausing/],
+        [route, { templateID: "base", autoResume: true }, 400, /^autoResume only applies/],
         [
           route,
           { templateID: "base", network: { denyOut: ["0.0.0.0/0"] } },

@@ -15,7 +15,9 @@ import { createBody, toCreateSandbox } from "./create-body.js";
 import { createSandbox } from "./create.js";
 import { listSandboxes, parseLegacyListQuery, parseListQuery } from "./list.js";
 import { parseMetricsWindow, sampleMetrics } from "./metrics.js";
+import { pauseBody } from "./pause.js";
 import { refreshBody, refreshSandbox } from "./refresh.js";
+import { resumeBody, resumeSandbox } from "./resume.js";
 import { SandboxApiConfig } from "./sandbox-api-config.js";
 import { listedSandboxBody, sandboxBody, sandboxDetailBody } from "./sandbox-body.js";
 import { parseSandboxId } from "./sandbox-id.js";
@@ -65,16 +67,34 @@ export const plugin = definePlugin({
     router.post("/sandboxes/:id/connect", async (ctx) => {
       const id = parseSandboxId(ctx.params["id"]);
       const body = await readJsonBody(ctx.req, connectBody, optionalBody);
-      ctx.body = sandboxBody(await connectSandbox(sandboxes, id, { body }), domain);
+      const { sandbox, wasPaused } = await connectSandbox(sandboxes, id, { body });
+      ctx.status = wasPaused ? 201 : 200;
+      ctx.body = sandboxBody(sandbox, domain);
     });
 
     router.post("/v2/sandboxes/:id/connect", async (ctx) => {
       const id = parseSandboxId(ctx.params["id"]);
       const body = await readJsonBody(ctx.req, connectBody, optionalBody);
-      ctx.body = sandboxBody(
-        await connectSandbox(sandboxes, id, { body, defaultTimeoutMs: sandboxes.defaultTimeoutMs }),
-        domain,
-      );
+      const { defaultTimeoutMs } = sandboxes;
+      const { sandbox, wasPaused } = await connectSandbox(sandboxes, id, { body, defaultTimeoutMs });
+      ctx.status = wasPaused ? 201 : 200;
+      ctx.body = sandboxBody(sandbox, domain);
+    });
+
+    router.post("/sandboxes/:id/pause", async (ctx) => {
+      const id = parseSandboxId(ctx.params["id"]);
+      sandboxes.get(id);
+      await readJsonBody(ctx.req, pauseBody, optionalBody);
+      await sandboxes.pause(id);
+      ctx.status = 204;
+    });
+
+    router.post("/sandboxes/:id/resume", async (ctx) => {
+      const id = parseSandboxId(ctx.params["id"]);
+      const body = await readJsonBody(ctx.req, resumeBody, optionalBody);
+      const sandbox = await resumeSandbox(sandboxes, id, { body, defaultTimeoutMs: legacyDefaultTimeout });
+      ctx.status = 201;
+      ctx.body = sandboxBody(sandbox, domain);
     });
 
     router.get("/sandboxes", async (ctx) => {

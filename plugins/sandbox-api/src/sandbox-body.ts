@@ -45,7 +45,8 @@ export function listedSandboxBody({ record }: LiveSandbox, capacity: Capacity) {
 
 /** The answer to a question about one sandbox. */
 export function sandboxDetailBody(sandbox: LiveSandbox, capacity: Capacity, domain: string | undefined) {
-  const { accessToken, allowInternetAccess, trafficAccessToken, maskRequestHost } = sandbox.record;
+  const { accessToken, allowInternetAccess, autoResume, onTimeout, trafficAccessToken, maskRequestHost } =
+    sandbox.record;
   return {
     ...listedSandboxBody(sandbox, capacity),
     ...(accessToken === undefined ? {} : { envdAccessToken: accessToken }),
@@ -55,7 +56,7 @@ export function sandboxDetailBody(sandbox: LiveSandbox, capacity: Capacity, doma
       allowPublicTraffic: trafficAccessToken === undefined,
       ...(maskRequestHost === undefined ? {} : { maskRequestHost }),
     },
-    lifecycle: { autoResume: false, onTimeout: "kill" },
+    lifecycle: { autoResume, onTimeout },
   };
 }
 

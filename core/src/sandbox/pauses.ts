@@ -1,0 +1,192 @@
+import type { Clock } from "../kernel/clock.js";
+import { SandboxError } from "../kernel/errors.js";
+import type { Logger } from "../observe/logger.js";
+import type { HeldSandbox } from "./held-sandbox.js";
+import type { Ledger } from "./ledger.js";
+import type { Reaper } from "./reaper.js";
+import type { PauseTrigger, ResumeTrigger, SandboxMetrics } from "./sandbox-metrics.js";
+import type { SandboxesConfig } from "./sandboxes-config.js";
+
+export interface PausesOptions {
+  readonly settings: Pick<SandboxesConfig, "pausedKept" | "resumedAtLeast">;
+  readonly ledger: Ledger;
+  readonly reaper: Reaper;
+  readonly metrics: SandboxMetrics;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+// What a failed pause at the end of a life waits before the next attempt.
+const RETRY_MS = 10_000;
+
+/** Pauses and resumes sandboxes; one change of a sandbox at a time, and its end goes before all. */
+export class Pauses {
+  readonly #options: PausesOptions;
+
+  constructor(options: PausesOptions) {
+    this.#options = options;
+  }
+
+  /** As `Sandboxes.pause`. */
+  async pause(held: HeldSandbox, trigger: PauseTrigger): Promise<void> {
+    const { id, backend } = held.record;
+    while (held.change !== undefined) {
+      if (held.change.kind === "pausing") throw conflict(`Sandbox "${id}" is being paused`);
+      await held.change.done.catch(() => {});
+    }
+    const { state } = held.record;
+    if (state === "paused") throw conflict(`Error pausing sandbox - sandbox '${id}' is already paused`);
+    if (state !== "running") throw conflict(`Sandbox '${id}' cannot be paused while in '${state}' state`);
+    if (held.runtime.pausing === undefined) {
+      throw new SandboxError("failed_precondition", `backend '${backend}' does not support pausing`);
+    }
+    await this.#change(held, "pausing", () => this.#freeze(held, trigger));
+  }
+
+  /** As `Sandboxes.resume`. */
+  async resume(held: HeldSandbox, timeoutMs: number | undefined, trigger: ResumeTrigger): Promise<boolean> {
+    // A pause that fails is its own caller's affair.
+    if (held.change?.kind === "pausing") await held.change.done.catch(() => {});
+    if (held.change?.kind === "resuming") {
+      await held.change.done;
+      return true;
+    }
+    const { id, state } = held.record;
+    if (state === "running") return false;
+    if (state !== "paused") throw conflict(`Sandbox '${id}' cannot be resumed while in '${state}' state`);
+    await this.#change(held, "resuming", () => this.#thaw(held, timeoutMs, trigger));
+    return true;
+  }
+
+  /** As `Sandboxes.use`. */
+  async use(held: HeldSandbox): Promise<() => void> {
+    if (held.change !== undefined || held.record.state !== "running") await this.#wake(held);
+    const { clock } = this.#options;
+    held.requests += 1;
+    held.lastUsedAtMs = clock.now();
+    let isDone = false;
+    return () => {
+      if (isDone) return;
+      isDone = true;
+      held.requests -= 1;
+      held.lastUsedAtMs = clock.now();
+    };
+  }
+
+  /**
+   * Pauses a sandbox whose time has come, unless it has been used: then it gets its time again.
+   * What fails is tried again a little later; until then it runs on.
+   */
+  async expire(held: HeldSandbox): Promise<void> {
+    const { clock, ledger, reaper, log } = this.#options;
+    const { id, autoResume, timeoutMs } = held.record;
+    if (autoResume && timeoutMs !== undefined) {
+      const usedAtMs = held.requests > 0 ? clock.now() : held.lastUsedAtMs;
+      const endsAtMs = usedAtMs + timeoutMs;
+      if (endsAtMs > clock.now()) {
+        held.update({ endsAtMs });
+        reaper.set(id, endsAtMs);
+        await ledger.write(held.record);
+        return;
+      }
+    }
+    try {
+      await this.pause(held, "timeout");
+    } catch (error) {
+      if (held.isEnding || held.record.state !== "running") return;
+      log.error({ sandbox: id, err: error }, "pausing a sandbox failed; it runs on and is tried again");
+      reaper.set(id, clock.now() + RETRY_MS);
+    }
+  }
+
+  /** Makes a sandbox that a server took over be what its record says. One that cannot be paused again runs. */
+  async restore(held: HeldSandbox): Promise<void> {
+    const { clock, ledger, log } = this.#options;
+    const { id, state, timeoutMs } = held.record;
+    if (state !== "paused") return;
+    try {
+      if (held.handle.pausing === undefined) throw new Error("its backend cannot pause");
+      await held.handle.pausing.pause();
+    } catch (error) {
+      log.error({ sandbox: id, err: error }, "a paused sandbox could not be paused again and runs");
+      const endsAtMs = timeoutMs === undefined ? undefined : clock.now() + timeoutMs;
+      held.update({ state: "running", endsAtMs });
+      await ledger.write(held.record);
+    }
+  }
+
+  async #wake(held: HeldSandbox): Promise<void> {
+    const { autoResume, timeoutMs, state } = held.record;
+    const { resumedAtLeast } = this.#options.settings;
+    if (state === "running" || (state === "paused" && autoResume)) {
+      const lifeMs = timeoutMs === undefined ? undefined : Math.max(timeoutMs, resumedAtLeast);
+      await this.resume(held, lifeMs, "traffic");
+    } else await held.change?.done;
+    if (held.record.state === "running") return;
+    throw conflict("The sandbox is still transitioning. Try again in a moment.");
+  }
+
+  async #change(held: HeldSandbox, kind: "pausing" | "resuming", run: () => Promise<void>): Promise<void> {
+    const done = run().finally(() => {
+      held.change = undefined;
+    });
+    held.change = { kind, done };
+    await done;
+  }
+
+  async #freeze(held: HeldSandbox, trigger: PauseTrigger): Promise<void> {
+    const { settings, ledger, reaper, metrics, clock, log } = this.#options;
+    const { id, endsAtMs } = held.record;
+    const { pausing } = held.runtime;
+    // From here on nothing new reaches it, and what a crash leaves half frozen is paused by the next server.
+    held.update({ state: "paused", endsAtMs: clock.now() + settings.pausedKept });
+    reaper.set(id, held.record.endsAtMs);
+    try {
+      await ledger.write(held.record);
+      await pausing?.pause();
+    } catch (error) {
+      metrics.pauseFailed();
+      if (held.isEnding) throw beingKilled(held);
+      await pausing?.resume().catch((failure: unknown) => {
+        log.error({ sandbox: id, err: failure }, "a sandbox that could not be paused could not be resumed");
+      });
+      held.update({ state: "running", endsAtMs });
+      if (!held.isEnding) {
+        reaper.set(id, endsAtMs);
+        await ledger.write(held.record);
+      }
+      throw new SandboxError("unavailable", `sandbox "${id}" could not be paused`, { cause: error });
+    }
+    if (held.isEnding) throw beingKilled(held);
+    metrics.paused(trigger);
+    log.info({ sandbox: id, trigger }, "sandbox paused");
+  }
+
+  async #thaw(held: HeldSandbox, timeoutMs: number | undefined, trigger: ResumeTrigger): Promise<void> {
+    const { ledger, reaper, metrics, clock, log } = this.#options;
+    const paused = held.record;
+    const endsAtMs = timeoutMs === undefined ? undefined : clock.now() + timeoutMs;
+    try {
+      await ledger.write({ ...paused, state: "running", endsAtMs });
+      await held.handle.pausing?.resume();
+    } catch (error) {
+      if (held.isEnding) throw beingKilled(held);
+      await ledger.write(paused);
+      throw new SandboxError("unavailable", `sandbox "${paused.id}" could not be resumed`, { cause: error });
+    }
+    if (held.isEnding) throw beingKilled(held);
+    held.update({ state: "running", endsAtMs });
+    held.lastUsedAtMs = clock.now();
+    reaper.set(paused.id, endsAtMs);
+    metrics.resumed(trigger);
+    log.info({ sandbox: paused.id, trigger }, "sandbox resumed");
+  }
+}
+
+function conflict(message: string): SandboxError {
+  return new SandboxError("aborted", message);
+}
+
+function beingKilled({ record }: HeldSandbox): SandboxError {
+  return conflict(`Sandbox "${record.id}" is being killed`);
+}

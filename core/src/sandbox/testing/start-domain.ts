@@ -1,0 +1,120 @@
+import assert from "node:assert/strict";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { TestContext } from "node:test";
+import { Registry } from "prom-client";
+import type { z } from "zod";
+import { SandboxError } from "../../kernel/errors.js";
+import { createLogger } from "../../observe/logger.js";
+import { fakeClock, type FakeClock } from "../../testing/fake-clock.js";
+import { MemoryBackend, type MemoryBackendOptions } from "../../testing/memory-backend.js";
+import type { Sandbox, SandboxId, SandboxSpec } from "../backend.js";
+import { createSandboxDomain, type SandboxDomain } from "../domain.js";
+import type { EndedSandbox, Ledger, LedgerEntry } from "../ledger.js";
+import type { EndReason, SandboxRecord } from "../live-sandbox.js";
+import type { CreateSandbox } from "../sandboxes.js";
+import { sandboxesConfig } from "../sandboxes-config.js";
+
+export const MINUTE_MS = 60_000;
+export const base: CreateSandbox = { template: "base", timeoutMs: 5 * MINUTE_MS, secure: true };
+
+/** Makes what it was asked for, whatever the signal says meanwhile. */
+class DeafBackend extends MemoryBackend {
+  override provision(spec: SandboxSpec): Promise<Sandbox> {
+    return super.provision(spec, new AbortController().signal);
+  }
+}
+
+/** A ledger without a disk, whose writes can fail. */
+export class FragileLedger implements Ledger {
+  readonly #entries = new Map<SandboxId, LedgerEntry>();
+  readonly #ended = new Map<SandboxId, EndedSandbox>();
+  /** Fails the write that this returns true for. */
+  isFailing: (record: SandboxRecord) => boolean = () => false;
+
+  async open(): Promise<void> {}
+  async close(): Promise<void> {}
+
+  async entries(): Promise<readonly LedgerEntry[]> {
+    return [...this.#entries.values()];
+  }
+
+  async write(record: SandboxRecord, endReason?: EndReason): Promise<void> {
+    if (this.isFailing(record)) throw new Error("disk full");
+    this.#entries.set(record.id, { record, endReason });
+  }
+
+  async remove(id: SandboxId): Promise<void> {
+    this.#entries.delete(id);
+  }
+
+  async end(ended: EndedSandbox): Promise<void> {
+    this.#entries.delete(ended.id);
+    this.#ended.set(ended.id, ended);
+  }
+
+  async findEnded(id: SandboxId): Promise<EndedSandbox | undefined> {
+    return this.#ended.get(id);
+  }
+}
+
+/** A sandbox domain over a memory backend, with a clock that stands still. */
+export interface Fixture extends SandboxDomain {
+  readonly backend: MemoryBackend;
+  readonly clock: FakeClock;
+  readonly metric: (name: string) => Promise<number>;
+}
+
+/** Starts a domain on a data directory of its own; both go with the test. */
+export async function startDomain(
+  context: TestContext,
+  script: MemoryBackendOptions = {},
+  settings: z.input<typeof sandboxesConfig> = {},
+  { isDeaf = false, ledger }: { readonly isDeaf?: boolean; readonly ledger?: Ledger } = {},
+): Promise<Fixture> {
+  const dataDir = mkdtempSync(join(tmpdir(), "coppice-sandboxes-"));
+  const clock = fakeClock();
+  const metrics = new Registry();
+  const backend = new (isDeaf ? DeafBackend : MemoryBackend)(script);
+  const config = sandboxesConfig.parse(settings);
+  const domain = createSandboxDomain({
+    config,
+    dataDir,
+    clock,
+    log: createLogger("silent"),
+    metrics,
+    ledger: () => ledger,
+  });
+  context.after(async () => {
+    const stopped = domain.stop();
+    await clock.advance(10 * MINUTE_MS);
+    await stopped;
+    rmSync(dataDir, { recursive: true, force: true });
+  });
+  domain.backends.add(backend);
+  await domain.start();
+  const metric = async (name: string): Promise<number> => {
+    const values = (await metrics.getSingleMetric(`coppice_sandboxes_${name}`)?.get())?.values ?? [];
+    return values.reduce((total, { value }) => total + value, 0);
+  };
+  return { ...domain, backend, clock, metric };
+}
+
+/** For assert.rejects: a SandboxError of that code and message. */
+export function fails(code: string, message: RegExp): (error: unknown) => boolean {
+  return (error) => {
+    assert.ok(error instanceof SandboxError, `not a SandboxError: ${String(error)}`);
+    assert.equal(error.code, code);
+    assert.match(error.message, message);
+    return true;
+  };
+}
+
+/** Everything that a sandbox could have left behind. */
+export async function assertNothingLeft({ backend, ledger, sandboxes, clock }: Fixture): Promise<void> {
+  assert.deepEqual(backend.alive, { sandboxes: 0, processes: 0, connections: 0, openFiles: 0 });
+  assert.deepEqual(await ledger.entries(), []);
+  assert.deepEqual(sandboxes.list(), []);
+  assert.equal(clock.pending, 0, "a timer is still armed");
+}

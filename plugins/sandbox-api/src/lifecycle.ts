@@ -1,0 +1,63 @@
+import { type OnTimeout, SandboxError } from "@coppice/core";
+import { z } from "zod";
+
+const onTimeout = z
+  .union([
+    z.enum(["kill", "pause"]),
+    z.object({
+      action: z.enum(["kill", "pause"]),
+      keepMemory: z.literal(true, "this server does not support pausing without memory").nullish(),
+    }),
+  ])
+  .transform((value) => (typeof value === "string" ? value : value.action))
+  .nullish();
+
+const autoResume = z
+  .union([z.boolean(), z.object({ enabled: z.boolean() })])
+  .transform((value) => (typeof value === "boolean" ? value : value.enabled))
+  .nullish();
+
+const names = {
+  onTimeout,
+  on_timeout: onTimeout,
+  autoResume,
+  auto_resume: autoResume,
+};
+
+/**
+ * What a create body says of the end of the sandbox: E2B's `autoPause` and `autoResume`, and the block
+ * `lifecycle` of older clients, whose names also stand alone.
+ */
+export const lifecycleFields = {
+  ...names,
+  lifecycle: z.object(names).nullish(),
+  autoPause: z.boolean().nullish(),
+  autoPauseMemory: z.boolean().nullish(),
+};
+
+const schema = z.object(lifecycleFields);
+
+/** What happens at the end of a sandbox's time, and whether requests bring it back. */
+export interface Lifecycle {
+  readonly onTimeout: OnTimeout;
+  readonly autoResume: boolean;
+}
+
+/** The lifecycle that a create body asks for. @throws SandboxError invalid_argument for a pause that forgets memory. */
+export function requestedLifecycle(body: z.infer<typeof schema>): Lifecycle {
+  const { lifecycle, autoPause } = body;
+  const wanted = body.onTimeout ?? body.on_timeout ?? lifecycle?.onTimeout ?? lifecycle?.on_timeout;
+  const onTimeout = wanted ?? (autoPause === true ? "pause" : "kill");
+  if (body.autoPauseMemory === false) {
+    const text =
+      onTimeout === "pause"
+        ? "this server does not support pausing without memory"
+        : "autoPauseMemory=false only applies when autoPause is true.";
+    throw new SandboxError("invalid_argument", text);
+  }
+  return {
+    onTimeout,
+    autoResume:
+      body.autoResume ?? body.auto_resume ?? lifecycle?.autoResume ?? lifecycle?.auto_resume ?? false,
+  };
+}
