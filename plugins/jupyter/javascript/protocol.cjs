@@ -251,6 +251,11 @@ async function interrupt() {
   parentPort.postMessage({ type: "interrupt", cell: running });
 }
 
+/** An interrupt that names a session leaves alone what runs for another one. */
+function isMeant({ session: meant }) {
+  return meant === undefined || cell?.parent.session === meant;
+}
+
 // --- requests ---
 
 const INFO = {
@@ -285,7 +290,7 @@ const ANSWERS = {
   history_request: () => ({ history_reply: { status: "ok", history: [] } }),
   comm_info_request: () => ({ comm_info_reply: { status: "ok", comms: {} } }),
   shutdown_request: ({ restart }) => ({ shutdown_reply: { status: "ok", restart: restart === true } }),
-  interrupt_request: () => ({ interrupt_reply: { status: "ok" } }),
+  interrupt_request: (content) => ({ interrupt_reply: { status: "ok", interrupted: isMeant(content) } }),
 };
 
 async function answer(message, peer) {
@@ -307,9 +312,9 @@ async function answer(message, peer) {
   const known = Object.hasOwn(ANSWERS, parent.msg_type) ? ANSWERS[parent.msg_type] : undefined;
   if (known === undefined) return;
   await publish("status", { execution_state: "busy" }, parent);
-  if (parent.msg_type === "interrupt_request") await interrupt();
-  for (const [type, reply] of Object.entries(known(content)))
-    peer.send(frames(type, reply, parent, identities));
+  const replies = known(content);
+  if (parent.msg_type === "interrupt_request" && isMeant(content)) await interrupt();
+  for (const [type, reply] of Object.entries(replies)) peer.send(frames(type, reply, parent, identities));
   await publish("status", { execution_state: "idle" }, parent);
   if (parent.msg_type === "shutdown_request") {
     debuggerSession.disconnect();

@@ -17,6 +17,8 @@ import time
 
 from ipykernel.kernelbase import Kernel
 
+from coppice_interrupts import SessionInterrupts
+
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # How long after an interrupt the shell has to say how the cell ended before it is asked again.
 ASK_AGAIN = 0.3
@@ -156,7 +158,7 @@ def _leaving(name):
     )
 
 
-class BashKernel(Kernel):
+class BashKernel(SessionInterrupts, Kernel):
     implementation = "coppice-bash"
     implementation_version = "1.0"
     language_info = {"name": "bash", "mimetype": "text/x-sh", "file_extension": ".sh", "codemirror_mode": "shell"}

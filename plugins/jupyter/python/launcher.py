@@ -32,6 +32,7 @@ from IPython import version_info as ipython_version  # noqa: E402
 from IPython.core.profiledir import ProfileDir  # noqa: E402
 from traitlets import default, observe  # noqa: E402
 
+from coppice_interrupts import SessionInterrupts  # noqa: E402
 from coppice_results import add_formatters  # noqa: E402
 
 if sys.modules.get("debugpy", 0) is None:
@@ -148,7 +149,7 @@ class Profile(ProfileDir):
         pass
 
 
-class Kernel(IPythonKernel):
+class Kernel(SessionInterrupts, IPythonKernel):
     shell_class = Shell
 
     async def do_execute(self, *args, **kwargs):

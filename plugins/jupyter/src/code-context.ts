@@ -1,9 +1,10 @@
-import { messageOf, SandboxError, type Logger, type User, type Sandbox } from "@coppice/core";
+import { messageOf, SandboxError, type Logger, type Process, type User, type Sandbox } from "@coppice/core";
 import { syntheticError, type ExecutionEvent } from "./execution-event.js";
 import { FifoLock } from "./fifo-lock.js";
-import type { KernelMetrics } from "./kernel-metrics.js";
+import type { KernelMetrics, RestartCause } from "./kernel-metrics.js";
+import type { KernelConnection } from "./kernel-notes.js";
 import type { KernelProgram } from "./kernel-program.js";
-import { Kernel, type KernelExecution, type KernelSettings } from "./kernel.js";
+import { Kernel, type KernelExecution, type KernelSettings, type KernelSurroundings } from "./kernel.js";
 import type { ContextObserver } from "./kernel-observer.js";
 import { limitOutput } from "./output-limit.js";
 
@@ -22,6 +23,8 @@ export interface CodeContextOptions {
   readonly maxOutputBytes: number;
   readonly metrics: KernelMetrics;
   readonly log: Logger;
+  /** Called when a kernel is there, which is used once this has resolved, and when it is gone. */
+  readonly kernelChanged: () => Promise<void>;
 }
 
 /**
@@ -38,6 +41,9 @@ export class CodeContext {
   readonly #removed = new AbortController();
   #kernel: Promise<Kernel> | undefined;
   #observer: ContextObserver | undefined;
+  #connection: KernelConnection | undefined;
+  /** Why the next kernel takes the place of another. */
+  #restartCause: RestartCause | undefined;
 
   constructor(options: CodeContextOptions) {
     this.id = options.id;
@@ -58,6 +64,34 @@ export class CodeContext {
   /** The kernel that runs or is being started; undefined while nobody has needed one. */
   get kernel(): Promise<Kernel> | undefined {
     return this.#kernel;
+  }
+
+  /** How to speak to the kernel that is there. */
+  get connection(): KernelConnection | undefined {
+    return this.#connection;
+  }
+
+  /**
+   * Takes over the kernel that this context had under an earlier server. What cannot be taken over is ended and
+   * replaced. Before anything else is asked of the context.
+   */
+  adopt(process: Process, connection: KernelConnection): void {
+    this.#kernel = this.#started(
+      this.#adopt(process, connection).catch((error: unknown) => {
+        this.#options.log.warn(
+          { err: error, context: this.id },
+          "kernel could not be taken over and is ended",
+        );
+        this.#restartCause = "lost";
+        return this.#start();
+      }),
+    );
+  }
+
+  /** The kernel that this context had is no more. */
+  lost(): void {
+    this.#options.log.warn({ context: this.id }, "kernel ended while no server ran");
+    this.#restartCause = "lost";
   }
 
   /** From now on tells one observer what becomes of this context. */
@@ -118,6 +152,7 @@ export class CodeContext {
   async restart(): Promise<void> {
     const before = this.#kernel;
     this.#observer?.restarting();
+    this.#restartCause = "asked";
     this.#kernel = this.#started(
       (async () => {
         const kernel = await before?.catch(() => undefined);
@@ -144,6 +179,13 @@ export class CodeContext {
     await kernel?.kill();
   }
 
+  /** Leaves the kernel to a later server; whoever runs or waits here gets an end. */
+  async leave(): Promise<void> {
+    this.#removed.abort(new SandboxError("aborted", "the server stops"));
+    const kernel = await this.#kernel?.catch(() => undefined);
+    await kernel?.leave();
+  }
+
   async #usableKernel(): Promise<Kernel> {
     for (;;) {
       this.#removed.signal.throwIfAborted();
@@ -166,25 +208,54 @@ export class CodeContext {
   }
 
   async #start(): Promise<Kernel> {
-    const { sandbox, user, environment, program, settings, metrics, log } = this.#options;
-    const signal = this.#removed.signal;
-    signal.throwIfAborted();
+    const { user, environment, program, metrics } = this.#options;
+    this.#removed.signal.throwIfAborted();
     this.#observer?.starting();
-    const kernel = await Kernel.start({
+    const startedMs = performance.now();
+    let kernel: Kernel;
+    try {
+      const command = { user, env: environment(), cwd: this.cwd, program };
+      kernel = await Kernel.start({ ...this.#surroundings, ...command });
+    } catch (error) {
+      metrics.startFailed();
+      throw error;
+    }
+    metrics.kernelStarted((performance.now() - startedMs) / 1000);
+    if (this.#restartCause !== undefined) metrics.restarted(this.#restartCause);
+    return this.#entered(kernel);
+  }
+
+  async #adopt(process: Process, connection: KernelConnection): Promise<Kernel> {
+    this.#observer?.starting();
+    const kernel = await Kernel.adopt({ ...this.#surroundings, process, connection });
+    this.#options.metrics.kernelAdopted();
+    return this.#entered(kernel);
+  }
+
+  async #entered(kernel: Kernel): Promise<Kernel> {
+    const { metrics, kernelChanged } = this.#options;
+    this.#restartCause = "died";
+    this.#connection = kernel.connection;
+    void kernel.gone.then(() => {
+      metrics.kernelEnded();
+      if (this.#connection !== kernel.connection) return;
+      this.#connection = undefined;
+      void kernelChanged();
+    });
+    await kernelChanged();
+    this.#observer?.started(kernel);
+    return kernel;
+  }
+
+  get #surroundings(): KernelSurroundings {
+    const { sandbox, settings, log } = this.#options;
+    return {
       sandbox,
-      user,
-      env: environment(),
-      cwd: this.cwd,
-      program,
       settings,
       log,
       // Whoever watches by then: one may come after the kernel.
       observer: { received: (channel, message) => this.#observer?.received(channel, message) },
-      signal,
-    });
-    this.#observer?.started(kernel);
-    metrics.kernelStarted();
-    void kernel.gone.then(() => metrics.kernelEnded());
-    return kernel;
+      signal: this.#removed.signal,
+    };
   }
 }

@@ -1,14 +1,19 @@
 import { randomUUID } from "node:crypto";
+import { setImmediate } from "node:timers/promises";
 import {
   processEnvironment,
   resolveSandboxPath,
   SandboxError,
   type LiveSandbox,
   type Logger,
+  type Process,
 } from "@coppice/core";
+import type { AdoptedProcess } from "@coppice/core/backend";
 import { CodeContext } from "./code-context.js";
 import { DEFAULT_LANGUAGE, languageNamed, type Languages } from "./languages.js";
+import { readKernelLabel } from "./kernel-label.js";
 import type { KernelMetrics } from "./kernel-metrics.js";
+import type { KernelNotes, SandboxNotes } from "./kernel-notes.js";
 import type { KernelSettings } from "./kernel.js";
 
 export interface CodeContextsOptions {
@@ -17,6 +22,8 @@ export interface CodeContextsOptions {
   readonly maxContexts: number;
   readonly maxOutputBytes: number;
   readonly metrics: KernelMetrics;
+  /** For the server after this one. */
+  readonly notes: KernelNotes;
   readonly log: Logger;
 }
 
@@ -55,11 +62,28 @@ export class CodeContexts {
     return contexts;
   }
 
-  /** Ends every kernel. */
-  async end(): Promise<void> {
+  /**
+   * Takes over the contexts of sandboxes that outlived another server, and forgets what it knew of the rest. What
+   * fails is logged: such a sandbox has no contexts.
+   */
+  async adopt(sandboxes: readonly LiveSandbox[]): Promise<void> {
+    const { notes, log } = this.#options;
+    await notes.keepOnly(sandboxes);
+    const adopting = sandboxes.map(async (sandbox) => {
+      try {
+        await this.of(sandbox).adopt();
+      } catch (error) {
+        log.error({ err: error, sandbox: sandbox.record.id }, "kernels could not be taken over");
+      }
+    });
+    await Promise.all(adopting);
+  }
+
+  /** Ends every kernel, or leaves it to a later server where that can take it over. */
+  async leave(): Promise<void> {
     const all = [...this.#sandboxes.values()];
     this.#sandboxes.clear();
-    await Promise.all(all.map((contexts) => contexts.end()));
+    await Promise.all(all.map((contexts) => contexts.leave()));
   }
 }
 
@@ -69,11 +93,51 @@ export class SandboxContexts {
   readonly #options: CodeContextsOptions;
   readonly #contexts = new Map<string, CodeContext>();
   readonly #defaults = new Map<string, Promise<CodeContext>>();
+  readonly #defaultIds = new Set<string>();
+  /** Undefined where nothing outlives the server. */
+  readonly #notes: SandboxNotes | undefined;
   #creating = 0;
 
   constructor(sandbox: LiveSandbox, options: CodeContextsOptions) {
     this.#sandbox = sandbox;
     this.#options = options;
+    this.#notes = options.notes.of(sandbox);
+  }
+
+  /** What is kept for a later server. */
+  get notes(): SandboxNotes | undefined {
+    return this.#notes;
+  }
+
+  /**
+   * Takes over what the server before had here: contexts by their ids, and their kernels as they are. Ends kernels
+   * that belong to no context. Resolves before the kernels are ready.
+   */
+  async adopt(): Promise<void> {
+    const { contexts } = (await this.#notes?.read()) ?? { contexts: [] };
+    const processes = await this.#kernelProcesses();
+    for (const { kernel, isDefault, ...known } of contexts) {
+      const context = await this.#contextOf(known).catch((error: unknown) => {
+        this.#options.log.warn({ err: error, context: known.id }, "context cannot be taken over");
+      });
+      if (context === undefined) continue;
+      this.#contexts.set(context.id, context);
+      if (isDefault) {
+        this.#defaultIds.add(context.id);
+        this.#defaults.set(context.language, Promise.resolve(context));
+      }
+      if (kernel === undefined) continue;
+      const process = processes.get(kernel.id);
+      if (process === undefined || (await hasEnded(process))) context.lost();
+      else {
+        context.adopt(process, kernel);
+        processes.delete(kernel.id);
+      }
+    }
+    for (const process of processes.values()) {
+      // Begun when the server was killed, so that nobody was told of it; or of a language that is no more.
+      await process.kill("SIGKILL", "group").catch(() => undefined);
+    }
   }
 
   /** Every context, the default ones of these languages included, whose kernels may not have been needed yet. */
@@ -94,8 +158,10 @@ export class SandboxContexts {
     const name = languageNamed(language);
     let context = this.#defaults.get(name);
     if (context === undefined) {
-      context = this.#make(name, undefined).then((made) => {
+      context = this.#make(name, undefined).then(async (made) => {
         this.#contexts.set(made.id, made);
+        this.#defaultIds.add(made.id);
+        await this.#note();
         return made;
       });
       this.#defaults.set(name, context);
@@ -130,6 +196,7 @@ export class SandboxContexts {
         this.#sandbox.ended.removeEventListener("abort", remove);
       }
       this.#contexts.set(context.id, context);
+      await this.#note();
       return context;
     } finally {
       this.#creating--;
@@ -140,35 +207,82 @@ export class SandboxContexts {
   async remove(id: string): Promise<void> {
     const context = this.get(id);
     this.#contexts.delete(id);
+    this.#defaultIds.delete(id);
     for (const [language, made] of this.#defaults) {
       if ((await made.catch(() => undefined)) === context) this.#defaults.delete(language);
     }
-    await context.remove();
+    await Promise.all([this.#note(), context.remove()]);
   }
 
-  /** Ends every kernel at once. */
+  /** Ends every kernel at once: the sandbox is no more. */
   async end(): Promise<void> {
+    await Promise.all([this.#notes?.remove(), ...this.#forget().map((context) => context.kill())]);
+  }
+
+  /** Leaves every kernel to a later server, or ends it where none can take it over. */
+  async leave(): Promise<void> {
+    if (this.#notes === undefined) return this.end();
+    // First, or it would be noted that the kernels are gone.
+    await this.#notes.close();
+    await Promise.all(this.#forget().map((context) => context.leave()));
+  }
+
+  #forget(): readonly CodeContext[] {
     const contexts = [...this.#contexts.values()];
     this.#contexts.clear();
     this.#defaults.clear();
-    await Promise.all(contexts.map((context) => context.kill()));
+    return contexts;
+  }
+
+  /** Writes down for a later server what is here. */
+  async #note(): Promise<void> {
+    if (this.#notes === undefined) return;
+    await this.#notes.update({
+      contexts: [...this.#contexts.values()].map((context) => {
+        const { id, language, cwd, connection } = context;
+        return { id, language, cwd, isDefault: this.#defaultIds.has(id), kernel: connection };
+      }),
+    });
+  }
+
+  async #kernelProcesses(): Promise<Map<string, AdoptedProcess>> {
+    const processes = new Map<string, AdoptedProcess>();
+    for (const process of (await this.#sandbox.runtime.adoption?.processes()) ?? []) {
+      const id = readKernelLabel(process.label);
+      if (id !== undefined) processes.set(id, process);
+    }
+    return processes;
   }
 
   async #make(language: string, cwd: string | undefined): Promise<CodeContext> {
+    const user = await this.#sandbox.runtime.user();
+    return this.#contextOf({ id: randomUUID(), language, cwd: resolveSandboxPath(cwd ?? "", user) });
+  }
+
+  async #contextOf({
+    id,
+    language,
+    cwd,
+  }: Pick<CodeContext, "id" | "language" | "cwd">): Promise<CodeContext> {
     const sandbox = this.#sandbox;
     const program = await this.#options.languages.programFor(language);
     const user = await sandbox.runtime.user();
     sandbox.ended.throwIfAborted();
     return new CodeContext({
-      id: randomUUID(),
+      id,
       language,
-      cwd: resolveSandboxPath(cwd ?? "", user),
+      cwd,
       sandbox: sandbox.runtime,
       user,
       environment: () => processEnvironment(sandbox, user),
       program,
       ...this.#options,
       log: this.#options.log.child({ sandbox: sandbox.record.id }),
+      kernelChanged: () => this.#note(),
     });
   }
+}
+
+async function hasEnded({ exit }: Process): Promise<boolean> {
+  return Promise.race([exit.then(() => true), setImmediate(false)]);
 }

@@ -3,11 +3,18 @@ import { Counter, Gauge, Histogram, type Registry } from "prom-client";
 /** How an execution ended. */
 export type ExecutionStatus = "ok" | "error" | "interrupted" | "died";
 
+/** Why a context that had a kernel gets a new one: it was asked to, its kernel died, or could not be taken over. */
+export type RestartCause = "asked" | "died" | "lost";
+
 /** The series of this plugin. */
 export class KernelMetrics {
   readonly #kernels: Gauge;
   readonly #executions: Counter<"status">;
   readonly #seconds: Histogram;
+  readonly #startSeconds: Histogram;
+  readonly #failedStarts: Counter;
+  readonly #restarts: Counter<"cause">;
+  readonly #adopted: Counter;
 
   constructor(registry: Registry) {
     const registers = [registry];
@@ -28,10 +35,48 @@ export class KernelMetrics {
       buckets: [0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 30, 60, 300],
       registers,
     });
+    this.#startSeconds = new Histogram({
+      name: "coppice_jupyter_kernel_start_seconds",
+      help: "Time from asking for a kernel until it is ready.",
+      buckets: [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30],
+      registers,
+    });
+    this.#failedStarts = new Counter({
+      name: "coppice_jupyter_kernel_start_failures_total",
+      help: "Kernels that did not come up.",
+      registers,
+    });
+    this.#restarts = new Counter({
+      name: "coppice_jupyter_restarts_total",
+      help: "Kernels that took the place of another, by why.",
+      labelNames: ["cause"],
+      registers,
+    });
+    this.#adopted = new Counter({
+      name: "coppice_jupyter_kernels_adopted_total",
+      help: "Kernels of an earlier server that were taken over with their state.",
+      registers,
+    });
   }
 
-  kernelStarted(): void {
+  /** One is ready to run code. */
+  kernelStarted(seconds: number): void {
     this.#kernels.inc();
+    this.#startSeconds.observe(seconds);
+  }
+
+  startFailed(): void {
+    this.#failedStarts.inc();
+  }
+
+  /** One of an earlier server was taken over. */
+  kernelAdopted(): void {
+    this.#kernels.inc();
+    this.#adopted.inc();
+  }
+
+  restarted(cause: RestartCause): void {
+    this.#restarts.inc({ cause });
   }
 
   kernelEnded(): void {

@@ -1,8 +1,11 @@
 import { SandboxError, type Process, type Sandbox, type User } from "@coppice/core";
 import { z } from "zod";
+import { writeKernelLabel } from "./kernel-label.js";
 import type { KernelProgram } from "./kernel-program.js";
 
 export interface KernelCommand {
+  /** By which a later server finds its process. */
+  readonly id: string;
   readonly sandbox: Sandbox;
   readonly user: User;
   readonly program: KernelProgram;
@@ -25,8 +28,8 @@ export interface KernelProcess {
 }
 
 const Port = z.int().min(1).max(65535);
-const KernelPorts = z.object({ shell: Port, iopub: Port, stdin: Port, control: Port, hb: Port });
-type KernelPorts = z.infer<typeof KernelPorts>;
+export const KernelPorts = z.object({ shell: Port, iopub: Port, stdin: Port, control: Port, hb: Port });
+export type KernelPorts = z.infer<typeof KernelPorts>;
 
 const LONGEST_PORTS_LINE = 1024;
 const LAST_WORDS_BYTES = 4096;
@@ -37,7 +40,7 @@ const LAST_WORDS_BYTES = 4096;
  * reason when it ends before it listens, or the signal's reason; then no process is left.
  */
 export async function startKernelProcess(command: KernelCommand): Promise<KernelProcess> {
-  const { sandbox, user, program, env, cwd, key, signal } = command;
+  const { id, sandbox, user, program, env, cwd, key, signal } = command;
   const start = Buffer.from(JSON.stringify(await program.start(key)));
   const kernel = await sandbox.spawn({
     path: program.path,
@@ -46,8 +49,9 @@ export async function startKernelProcess(command: KernelCommand): Promise<Kernel
     cwd,
     user: user.name,
     input: "pipe",
+    label: writeKernelLabel(id),
   });
-  const output = new KernelOutput(kernel);
+  const output = new KernelOutput(kernel, { isStarting: true });
   const { promise: aborted, reject } = Promise.withResolvers<never>();
   const abort = (): void => reject(signal.reason);
   signal.addEventListener("abort", abort, { once: true });
@@ -69,6 +73,12 @@ export async function startKernelProcess(command: KernelCommand): Promise<Kernel
   } finally {
     signal.removeEventListener("abort", abort);
   }
+}
+
+/** Takes over a kernel that an earlier server started. */
+export function takeOverKernelProcess(process: Process, ports: KernelPorts): KernelProcess {
+  const output = new KernelOutput(process, { isStarting: false });
+  return { process, ports, lastWords: () => output.lastWords() };
 }
 
 async function endedEarly(kernel: Process, output: KernelOutput): Promise<SandboxError> {
@@ -96,10 +106,10 @@ class KernelOutput {
   readonly firstLine: Promise<string | undefined>;
   #lastWords = Buffer.alloc(0);
 
-  constructor(kernel: Process) {
+  constructor(kernel: Process, { isStarting }: { readonly isStarting: boolean }) {
     const { promise, resolve } = Promise.withResolvers<string | undefined>();
     this.firstLine = promise;
-    void this.#drain(kernel, resolve);
+    void this.#drain(kernel, { head: isStarting ? Buffer.alloc(0) : undefined, resolve });
   }
 
   lastWords(): string {
@@ -107,8 +117,12 @@ class KernelOutput {
   }
 
   // To the end: a full pipe would stop the kernel.
-  async #drain(kernel: Process, resolve: (line: string | undefined) => void): Promise<void> {
-    let head: Buffer | undefined = Buffer.alloc(0);
+  async #drain(
+    kernel: Process,
+    first: { head: Buffer | undefined; readonly resolve: (line: string | undefined) => void },
+  ): Promise<void> {
+    let { head } = first;
+    const { resolve } = first;
     for await (const { stream, data } of kernel.output) {
       if (stream === "stdout" && head !== undefined) {
         head = Buffer.concat([head, data]);

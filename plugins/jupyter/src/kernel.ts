@@ -3,7 +3,8 @@ import { setTimeout as delay } from "node:timers/promises";
 import { SandboxError, type Logger, type Process, type Sandbox, type User } from "@coppice/core";
 import { Channels, type ChannelName } from "./channels.js";
 import { errorIn, eventOf, syntheticError, type ErrorEvent, type ExecutionEvent } from "./execution-event.js";
-import { startKernelProcess, type KernelProcess } from "./kernel-process.js";
+import type { KernelConnection } from "./kernel-notes.js";
+import { startKernelProcess, takeOverKernelProcess, type KernelProcess } from "./kernel-process.js";
 import type { KernelObserver } from "./kernel-observer.js";
 import type { KernelProgram } from "./kernel-program.js";
 import { KernelRequest, type RequestEnd } from "./kernel-request.js";
@@ -20,18 +21,28 @@ export interface KernelSettings {
   readonly socketDirectory: string;
 }
 
-export interface KernelStart {
+/** What a kernel needs around it, whether it is started or taken over. */
+export interface KernelSurroundings {
   readonly sandbox: Sandbox;
-  readonly user: User;
-  readonly env: Readonly<Record<string, string>>;
-  /** Absolute path inside the sandbox. */
-  readonly cwd: string;
-  readonly program: KernelProgram;
   readonly settings: KernelSettings;
   readonly log: Logger;
   readonly observer?: KernelObserver | undefined;
   /** Aborted: the start is given up. */
   readonly signal: AbortSignal;
+}
+
+export interface KernelStart extends KernelSurroundings {
+  readonly user: User;
+  readonly env: Readonly<Record<string, string>>;
+  /** Absolute path inside the sandbox. */
+  readonly cwd: string;
+  readonly program: KernelProgram;
+}
+
+export interface KernelAdoption extends KernelSurroundings {
+  readonly process: Process;
+  /** As the server before had it. */
+  readonly connection: KernelConnection;
 }
 
 export interface KernelExecution {
@@ -55,6 +66,8 @@ const ABORTED_RETRIES = 3;
 export class Kernel {
   /** Settles when its process has ended and no message of it is left. */
   readonly gone: Promise<void>;
+  /** For the server that takes it over. */
+  readonly connection: KernelConnection;
   readonly #process: Process;
   readonly #lastWords: () => string;
   readonly #relay: Relay;
@@ -78,52 +91,88 @@ export class Kernel {
    * @throws SandboxError invalid_argument for a cwd that does not exist, failed_precondition when it
    * does not come up; nothing of it is left then.
    */
-  static async start(start: KernelStart): Promise<Kernel> {
-    const { sandbox, settings } = start;
+  static start(start: KernelStart): Promise<Kernel> {
+    return Kernel.#withinStartTime(start, async (signal) => {
+      const id = randomUUID();
+      const key = randomBytes(32).toString("hex");
+      const started = await startKernelProcess({ ...start, id, key, signal });
+      const { ports } = started;
+      return Kernel.#connect({ ...start, signal }, started, { id, key, session: randomUUID(), ports });
+    });
+  }
+
+  /**
+   * Takes over a kernel that an earlier server started, with its state. What that server ran in it is
+   * interrupted, for nobody waits for it any more; what Jupyter's clients run goes on.
+   * @throws SandboxError failed_precondition when it does not answer, or does not heed the interrupt; it
+   * is killed then.
+   */
+  static adopt(adoption: KernelAdoption): Promise<Kernel> {
+    const { process, connection } = adoption;
+    return Kernel.#withinStartTime(adoption, async (signal) => {
+      const taken = takeOverKernelProcess(process, connection.ports);
+      // Another session: the kernel may not have noticed yet that the last one's connections are gone.
+      const renewed = { ...connection, session: randomUUID() };
+      const kernel = await Kernel.#connect({ ...adoption, signal }, taken, renewed);
+      await kernel.#endRequestsOf(connection.session);
+      return kernel;
+    });
+  }
+
+  static async #withinStartTime(
+    { settings, signal }: KernelSurroundings,
+    start: (signal: AbortSignal) => Promise<Kernel>,
+  ): Promise<Kernel> {
     const timeout = new SandboxError(
       "failed_precondition",
       `the kernel was not ready within ${settings.startTimeoutMs} ms`,
     );
     const deadline = new AbortController();
     const timer = setTimeout(() => deadline.abort(timeout), settings.startTimeoutMs);
-    const signal = AbortSignal.any([start.signal, deadline.signal]);
-    const key = randomBytes(32).toString("hex");
-    const session = randomUUID();
     try {
-      const started = await startKernelProcess({ ...start, key, signal });
-      const killProcess = (): Promise<void> =>
-        started.process.kill("SIGKILL", "group").catch(() => undefined);
-      let kernel: Kernel;
-      try {
-        const relay = await Relay.open({
-          directory: settings.socketDirectory,
-          ports: started.ports,
-          dial: (port, dialSignal) => sandbox.dial(port, dialSignal),
-        });
-        kernel = new Kernel(start, started, { relay, key, session });
-      } catch (error) {
-        await killProcess();
-        throw error;
-      }
-      try {
-        await kernel.#becomeReady(signal);
-        return kernel;
-      } catch (error) {
-        kernel.#isLeaving = true;
-        await killProcess();
-        await kernel.gone;
-        throw error;
-      }
+      return await start(AbortSignal.any([signal, deadline.signal]));
     } finally {
       clearTimeout(timer);
     }
   }
 
+  static async #connect(
+    surroundings: KernelSurroundings,
+    started: KernelProcess,
+    connection: KernelConnection,
+  ): Promise<Kernel> {
+    const { sandbox, settings, signal } = surroundings;
+    const killProcess = (): Promise<void> => started.process.kill("SIGKILL", "group").catch(() => undefined);
+    let kernel: Kernel;
+    try {
+      const relay = await Relay.open({
+        directory: settings.socketDirectory,
+        ports: started.ports,
+        dial: (port, dialSignal) => sandbox.dial(port, dialSignal),
+      });
+      kernel = new Kernel(surroundings, started, { relay, connection });
+    } catch (error) {
+      await killProcess();
+      throw error;
+    }
+    try {
+      await kernel.#becomeReady(signal);
+      return kernel;
+    } catch (error) {
+      kernel.#isLeaving = true;
+      await killProcess();
+      await kernel.gone;
+      throw error;
+    }
+  }
+
   private constructor(
-    { settings, log, observer }: KernelStart,
+    { settings, log, observer }: KernelSurroundings,
     { process, lastWords }: KernelProcess,
-    { relay, key, session }: { readonly relay: Relay; readonly key: string; readonly session: string },
+    { relay, connection }: { readonly relay: Relay; readonly connection: KernelConnection },
   ) {
+    this.connection = connection;
+    const { key, session } = connection;
     this.#process = process;
     this.#lastWords = lastWords;
     this.#relay = relay;
@@ -247,6 +296,14 @@ export class Kernel {
     await this.gone;
   }
 
+  /** Lets go of the kernel, which lives on for a later server. What runs here gets an end. */
+  async leave(): Promise<void> {
+    this.#isLeaving = true;
+    for (const request of this.#requests.values()) request.end({ how: "closed" });
+    this.#channels.close();
+    await this.#relay[Symbol.asyncDispose]();
+  }
+
   // Ready = one reply, and one message on iopub: only then is its subscription in force. Kernels before
   // ipykernel 7 say nothing on iopub by themselves, so each question is there to make them talk.
   async #becomeReady(signal: AbortSignal): Promise<void> {
@@ -294,6 +351,31 @@ export class Kernel {
     if (request.isDone) return;
     this.#log.warn("kernel ignored its interrupt and is killed");
     await this.kill();
+  }
+
+  /** Interrupts what was run for a session until that is over. @throws SandboxError failed_precondition when it goes on. */
+  async #endRequestsOf(session: string): Promise<void> {
+    const untilMs = performance.now() + this.#settings.interruptGraceMs;
+    const leftMs = (): number => Math.max(0, untilMs - performance.now());
+    // Answered when everything before it is over.
+    const probe = this.#request("shell", "kernel_info_request", { content: {} });
+    probe.messages.abandon();
+    try {
+      for (let waitMs = FIRST_NUDGE_MS; leftMs() > 0; waitMs = Math.min(2 * waitMs, REPEAT_INTERRUPT_MS)) {
+        if (await this.#within(Math.min(waitMs, leftMs()), probe.done)) return;
+        const asked = this.#request("control", "interrupt_request", { content: { session } });
+        await this.#within(leftMs(), asked.done);
+        this.#requests.delete(asked.id);
+        if (!asked.isDone) break;
+        // Our kernels say so when they run something else, or nothing.
+        const end = await asked.done;
+        if (end.how === "finished" && replyContent(end.reply)["interrupted"] === false) return;
+      }
+    } finally {
+      this.#requests.delete(probe.id);
+    }
+    await this.kill();
+    throw new SandboxError("failed_precondition", "the kernel goes on with what nobody waits for any more");
   }
 
   #request(

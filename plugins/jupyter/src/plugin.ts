@@ -7,6 +7,7 @@ import { serveJupyter } from "./jupyter-server.js";
 import { JupyterServerConfig } from "./jupyter-server-config.js";
 import { javascriptProgram } from "./javascript-program.js";
 import { KernelMetrics } from "./kernel-metrics.js";
+import { KernelNotes } from "./kernel-notes.js";
 import { Languages } from "./languages.js";
 import { pythonProgram } from "./python-program.js";
 import { LONGEST_SOCKET_PATH } from "./relay.js";
@@ -97,9 +98,11 @@ export const plugin = definePlugin({
       maxContexts,
       maxOutputBytes: limits.maxOutput,
       metrics: new KernelMetrics(plugin.metrics),
+      notes: new KernelNotes({ directory: () => plugin.dataDir(), log: plugin.log }),
       log: plugin.log,
     });
-    plugin.onStop(() => contexts.end());
+    plugin.onStop(() => contexts.leave());
+    plugin.onStart(() => contexts.adopt(sandboxes.list()));
 
     codeRoutes(plugin.http("code"), {
       contexts,

@@ -69,6 +69,8 @@ export class SandboxKernels {
     this.#contexts = contexts;
     this.#options = options;
     this.startedAtMs = options.clock.now();
+    // Those of the server before this one.
+    for (const session of contexts.notes?.sessions ?? []) this.#sessions.set(session.id, session);
   }
 
   list(): Promise<readonly CodeContext[]> {
@@ -107,6 +109,7 @@ export class SandboxKernels {
     for (const session of this.#sessions.values()) {
       if (session.kernelId === id) this.#sessions.delete(session.id);
     }
+    await this.#note();
   }
 
   /** Sessions whose kernel is there, oldest first. */
@@ -137,6 +140,7 @@ export class SandboxKernels {
     const { path, name, type } = start;
     const session = { id: randomUUID(), path, name, type, kernelId };
     this.#sessions.set(session.id, session);
+    await this.#note();
     return session;
   }
 
@@ -154,6 +158,7 @@ export class SandboxKernels {
       kernelId,
     };
     this.#sessions.set(id, session);
+    await this.#note();
     return session;
   }
 
@@ -162,6 +167,11 @@ export class SandboxKernels {
     const { kernelId } = this.session(id);
     this.#sessions.delete(id);
     await this.remove(kernelId);
+  }
+
+  /** Writes down the sessions for a later server. */
+  async #note(): Promise<void> {
+    await this.#contexts.notes?.update({ sessions: [...this.#sessions.values()] });
   }
 
   async #kernelFor({ kernelId, kernelName }: ChangeSession, path: string): Promise<string> {
