@@ -29,6 +29,7 @@ import { Backends, type SandboxBackend } from "./sandbox/backend.js";
 import { createSandboxDomain, type SandboxDomain } from "./sandbox/domain.js";
 import { Ledger } from "./sandbox/ledger.js";
 import { Sandboxes } from "./sandbox/sandboxes.js";
+import { WarmUps } from "./sandbox/warm-ups.js";
 
 export interface BootOptions {
   readonly config: ConfigSource;
@@ -170,6 +171,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
   const services = new Map<symbol, unknown>([
     [Sandboxes, domain.sandboxes],
     [Backends, domain.backends],
+    [WarmUps, domain.warmUps],
     [Clock, clock],
     [Targets, targeting],
     [Listeners, { all: () => listeners } satisfies Listeners],
@@ -259,6 +261,7 @@ async function serve(
   surfaces.seal();
   cleanup.push("core", () => drain(listeners, clock, config.http.drainTimeout));
   for (const listener of listeners) await listener.open();
+  domain.fillPools();
   return {
     listeners,
     log,

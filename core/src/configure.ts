@@ -7,6 +7,7 @@ import { BootError, type BootProblem, messageOf } from "./kernel/errors.js";
 import { loadPlugin, pluginDirectory } from "./kernel/loader.js";
 import { orderPlugins } from "./kernel/order.js";
 import { Greeting } from "./observe/greeting.js";
+import { WarmUps } from "./sandbox/warm-ups.js";
 import { isPlugin, type Plugin } from "./plugin.js";
 import { Backends } from "./sandbox/backend.js";
 import { Sandboxes } from "./sandbox/sandboxes.js";
@@ -34,6 +35,7 @@ const BUILT_IN: ReadonlySet<symbol> = new Set<symbol>([
   Targets,
   Listeners,
   Greeting,
+  WarmUps,
 ]);
 
 /**

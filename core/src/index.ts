@@ -23,6 +23,7 @@ export {
   type Target,
 } from "./http/surface-request.js";
 export { Sandboxes, type CreateSandbox } from "./sandbox/sandboxes.js";
+export { WarmUps, type WarmUp } from "./sandbox/warm-ups.js";
 export type {
   EndReason,
   LiveSandbox,

@@ -12,6 +12,8 @@ import type { Sandboxes } from "./sandboxes.js";
 import type { SandboxesConfig } from "./sandboxes-config.js";
 import { SqliteLedger } from "./sqlite-ledger.js";
 import { Teardown } from "./teardown.js";
+import { AddedWarmUps, type WarmUps } from "./warm-ups.js";
+import { WarmPools } from "./warm-pools.js";
 
 export interface SandboxDomainOptions {
   readonly config: SandboxesConfig;
@@ -30,12 +32,15 @@ export interface SandboxDomain {
   readonly sandboxes: Sandboxes;
   readonly backends: Backends;
   readonly ledger: Ledger;
+  readonly warmUps: WarmUps;
   /**
    * Opens the ledger, checks every backend that was added, takes over or clears away what the last
    * server left, and starts to watch deadlines.
    * @throws BootError with every reason why this cannot work.
    */
   start(): Promise<void>;
+  /** Starts to fill the warm pools. Returns at once. */
+  fillPools(): void;
   /** Ends or keeps the sandboxes as configured and closes the ledger. Safe after a failed start. */
   stop(): Promise<void>;
 }
@@ -56,6 +61,8 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     destroyConcurrency: settings.destroyConcurrency,
     onFailure: () => metrics.destroyFailed(),
   });
+  const warmUps = new AddedWarmUps();
+  const pools = new WarmPools(options.metrics);
   const registry = new SandboxRegistry({
     settings,
     backends,
@@ -64,10 +71,13 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     },
     teardown,
     metrics,
+    warmUps,
+    pools,
     clock,
     log,
   });
   return {
+    warmUps,
     sandboxes: registry,
     backends,
     get ledger() {
@@ -79,6 +89,9 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
       await ledger.open();
       await reconcile({ backends, ledger, registry, teardown, clock, log });
       registry.start();
+    },
+    fillPools() {
+      pools.start();
     },
     async stop() {
       await registry.close(settings.onShutdown);

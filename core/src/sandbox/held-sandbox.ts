@@ -83,6 +83,12 @@ export class HeldSandbox implements LiveSandbox {
     return this.handle.stats();
   }
 
+  /** It works like one that runs, and nobody has been told of it yet. */
+  warm(record: SandboxRecord, runtime: Sandbox): void {
+    this.#record = record;
+    this.#runtime = runtime;
+  }
+
   /** From `creating` to `running`. */
   run(record: SandboxRecord, runtime: Sandbox): void {
     this.#record = record;

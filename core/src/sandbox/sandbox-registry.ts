@@ -1,7 +1,7 @@
 import type { Clock } from "../kernel/clock.js";
 import { SandboxError } from "../kernel/errors.js";
 import type { Logger } from "../observe/logger.js";
-import type { Sandbox, SandboxBackend, SandboxId } from "./backend.js";
+import type { Limits, Sandbox, SandboxBackend, SandboxId } from "./backend.js";
 import type { BackendRegistry } from "./backend-registry.js";
 import { HeldSandbox } from "./held-sandbox.js";
 import type { Ledger } from "./ledger.js";
@@ -15,6 +15,8 @@ import type { SandboxesConfig } from "./sandboxes-config.js";
 import { Semaphore } from "./semaphore.js";
 import type { Teardown } from "./teardown.js";
 import { findTemplate, type Template } from "./template-reference.js";
+import type { AddedWarmUps } from "./warm-ups.js";
+import type { WarmPools } from "./warm-pools.js";
 
 export interface SandboxRegistryOptions {
   readonly settings: SandboxesConfig;
@@ -22,6 +24,8 @@ export interface SandboxRegistryOptions {
   readonly ledger: Ledger;
   readonly teardown: Teardown;
   readonly metrics: SandboxMetrics;
+  readonly warmUps: AddedWarmUps;
+  readonly pools: WarmPools;
   readonly clock: Clock;
   readonly log: Logger;
 }
@@ -54,6 +58,7 @@ export class SandboxRegistry implements Sandboxes {
         return options.ledger;
       },
     });
+    this.#addPools();
   }
 
   get defaultTimeoutMs(): number {
@@ -69,40 +74,29 @@ export class SandboxRegistry implements Sandboxes {
 
   async create(request: CreateSandbox, signal?: AbortSignal): Promise<LiveSandbox> {
     if (this.#isClosed) throw new SandboxError("unavailable", "the server is stopping");
-    const { settings, clock } = this.#options;
+    const { settings } = this.#options;
     const template = findTemplate(settings.templates, request.template);
     if (request.timeoutMs !== undefined) this.#checkNewTimeout(request.timeoutMs);
     if (request.autoResume === true && request.onTimeout !== "pause") {
       throw new SandboxError("invalid_argument", "autoResume only applies when onTimeout is pause.");
     }
     const backend = this.#backendOf(request, template);
-    const id = request.id ?? newSandboxId();
-    this.#checkId(id);
-    if (this.#held.size >= settings.maximum) {
-      const text = `you have reached the maximum number of concurrent E2B sandboxes (${settings.maximum}). If you need more, please visit 'https://e2b.dev/docs/billing'`;
-      throw new SandboxError("resource_exhausted", text);
+    if (request.id !== undefined) this.#checkId(request.id);
+    this.#refuseTooMany();
+    const warm = this.#takeWarm(request, template, backend);
+    if (warm !== undefined) {
+      const { id } = warm.record;
+      warm.warm({ ...this.#recordOf(request, template, { id, backend }), state: "running" }, warm.runtime);
+      const handedOut = await this.#handOut(warm, request.timeoutMs, signal);
+      if (handedOut !== undefined) return handedOut;
+      this.#refuseTooMany();
     }
-    const held = new HeldSandbox({
-      id,
-      backend: backend.name,
-      template: template.name,
-      state: "creating",
-      startedAtMs: clock.now(),
-      endsAtMs: undefined,
-      timeoutMs: request.timeoutMs,
-      onTimeout: request.onTimeout ?? "kill",
-      autoResume: request.autoResume ?? false,
-      metadata: { ...request.metadata },
-      environment: { ...request.environment },
-      accessToken: request.secure ? newAccessToken() : undefined,
-      trafficAccessToken: request.allowPublicTraffic === false ? newAccessToken() : undefined,
-      maskRequestHost: request.maskRequestHost,
-      limits: { ...template.settings.limits, ...given(request.limits ?? {}) },
-      allowInternetAccess: request.allowInternetAccess ?? true,
-    });
+    const id = request.id ?? newSandboxId();
+    const held = new HeldSandbox(this.#recordOf(request, template, { id, backend }));
     // Taken at once, before the first await: that is what keeps parallel creations below the maximum.
     this.#held.set(id, held);
-    return this.#whileWanted(held, signal, this.#make(held, backend, request.timeoutMs));
+    const provide = (): Promise<Sandbox> => this.#provisionInTurn(held, backend);
+    return this.#whileWanted(held, signal, this.#make(held, provide, request.timeoutMs));
   }
 
   find(id: SandboxId): LiveSandbox | undefined {
@@ -202,10 +196,11 @@ export class SandboxRegistry implements Sandboxes {
   async close(onShutdown: SandboxesConfig["onShutdown"]): Promise<void> {
     this.#isClosed = true;
     this.#reaper.stop();
+    const emptied = this.#options.pools.close();
     const leaving = [...this.#held.values()].filter(
       (held) => onShutdown === "destroy" || held.record.state === "creating" || held.isEnding,
     );
-    await Promise.allSettled(leaving.map((held) => this.#end(held, "shutdown")));
+    await Promise.allSettled([emptied, ...leaving.map((held) => this.#end(held, "shutdown"))]);
   }
 
   #get(id: SandboxId): HeldSandbox {
@@ -227,6 +222,131 @@ export class SandboxRegistry implements Sandboxes {
     const { backends } = this.#options;
     const name = request.backend ?? template.settings.backend;
     return name === undefined ? backends.default() : backends.get(name);
+  }
+
+  #recordOf(
+    request: CreateSandbox,
+    template: Template,
+    { id, backend }: { readonly id: SandboxId; readonly backend: SandboxBackend },
+  ): SandboxRecord {
+    return {
+      id,
+      backend: backend.name,
+      template: template.name,
+      state: "creating",
+      startedAtMs: this.#options.clock.now(),
+      endsAtMs: undefined,
+      timeoutMs: request.timeoutMs,
+      onTimeout: request.onTimeout ?? "kill",
+      autoResume: request.autoResume ?? false,
+      metadata: { ...request.metadata },
+      environment: { ...request.environment },
+      accessToken: request.secure ? newAccessToken() : undefined,
+      trafficAccessToken: request.allowPublicTraffic === false ? newAccessToken() : undefined,
+      maskRequestHost: request.maskRequestHost,
+      limits: { ...template.settings.limits, ...given(request.limits ?? {}) },
+      allowInternetAccess: request.allowInternetAccess ?? true,
+    };
+  }
+
+  #refuseTooMany(): void {
+    const { maximum } = this.#options.settings;
+    if (this.#held.size < maximum) return;
+    const text = `you have reached the maximum number of concurrent E2B sandboxes (${maximum}). If you need more, please visit 'https://e2b.dev/docs/billing'`;
+    throw new SandboxError("resource_exhausted", text);
+  }
+
+  #addPools(): void {
+    const { settings, pools, clock, log } = this.#options;
+    for (const [name, template] of Object.entries(settings.templates)) {
+      if (template.pool.min === 0 && template.pool.max === undefined) continue;
+      pools.add(name, {
+        settings: template.pool,
+        make: (signal) => this.#makeWarm({ name, settings: template }, signal),
+        // A failure is already logged and counted, and tried again.
+        discard: (held) => this.#end(held, "killed").catch(() => {}),
+        clock,
+        log: log.child({ template: name }),
+      });
+    }
+  }
+
+  /** One of the template's pool, if it is what would be provisioned. Everything else is set when it is handed out. */
+  #takeWarm(request: CreateSandbox, template: Template, backend: SandboxBackend): HeldSandbox | undefined {
+    const limits = Object.entries(given(request.limits ?? {}));
+    const isPooled =
+      request.id === undefined &&
+      request.allowInternetAccess !== false &&
+      backend === this.#backendOf({ ...request, backend: undefined }, template) &&
+      limits.every(([name, value]) => template.settings.limits[name as keyof Limits] === value);
+    if (!isPooled) return undefined;
+    const warm = this.#options.pools.take(template.name);
+    if (warm !== undefined) this.#held.set(warm.record.id, warm);
+    return warm;
+  }
+
+  /** Makes a sandbox for a pool; when that fails, or is given up, it undoes everything first. */
+  async #makeWarm(template: Template, signal: AbortSignal): Promise<HeldSandbox> {
+    const { ledger, warmUps, clock, settings, log } = this.#options;
+    const request = { template: template.name, timeoutMs: undefined, secure: false };
+    const backend = this.#backendOf(request, template);
+    // As `creating` in the ledger: whatever becomes of this server, the next one destroys it.
+    const held = new HeldSandbox(this.#recordOf(request, template, { id: newSandboxId(), backend }));
+    const giveUp = (): void => held.making.abort(new SandboxError("aborted", "the server is stopping"));
+    signal.addEventListener("abort", giveUp, { once: true });
+    let takeBack: (() => void) | undefined;
+    let runtime: Sandbox | undefined;
+    try {
+      await ledger.write(held.record);
+      held.making.signal.throwIfAborted();
+      runtime = await this.#provision(held, backend);
+      held.making.signal.throwIfAborted();
+      held.warm({ ...held.record, state: "running" }, runtime);
+      takeBack = clock.after(settings.createTimeout, () => {
+        const text = `the sandbox was not warm within ${settings.createTimeout} ms`;
+        held.making.abort(new SandboxError("deadline_exceeded", text));
+      });
+      await warmUps.prepare(held, held.making.signal);
+      held.making.signal.throwIfAborted();
+      log.debug({ sandbox: held.record.id, template: template.name }, "sandbox is warm");
+      return held;
+    } catch (error) {
+      held.end("killed");
+      await (runtime === undefined ? this.#bury(held) : this.#tearDown(held, runtime));
+      throw error;
+    } finally {
+      takeBack?.();
+      signal.removeEventListener("abort", giveUp);
+    }
+  }
+
+  /** Gives a warm sandbox to its creator; undefined when it turns out not to work, and nothing of it is left then. */
+  async #handOut(
+    warm: HeldSandbox,
+    timeoutMs: number | undefined,
+    signal: AbortSignal | undefined,
+  ): Promise<LiveSandbox | undefined> {
+    const { pools, warmUps, metrics, log } = this.#options;
+    const { id, template } = warm.record;
+    const { runtime } = warm;
+    const provide = async (): Promise<Sandbox> => {
+      await warmUps.handOut(warm, warm.making.signal);
+      return runtime;
+    };
+    try {
+      const made = await this.#whileWanted(warm, signal, this.#make(warm, provide, timeoutMs));
+      pools.handedOut(template, "hit");
+      return made;
+    } catch (error) {
+      pools.handedOut(template, "broken");
+      const cannotPause = warm.record.onTimeout === "pause" && runtime.pausing === undefined;
+      if (signal?.aborted || this.#isClosed || cannotPause) {
+        metrics.createFailed();
+        throw error;
+      }
+      log.warn({ sandbox: id, template, err: error }, "a warm sandbox did not work; a new one is made");
+      return undefined;
+    }
   }
 
   #checkId(id: SandboxId): void {
@@ -252,7 +372,7 @@ export class SandboxRegistry implements Sandboxes {
   /** Makes what is held as `creating`. When that fails, or is given up, it undoes everything first. */
   async #make(
     held: HeldSandbox,
-    backend: SandboxBackend,
+    provide: () => Promise<Sandbox>,
     timeoutMs: number | undefined,
   ): Promise<LiveSandbox> {
     const { ledger, clock, metrics, log } = this.#options;
@@ -260,16 +380,9 @@ export class SandboxRegistry implements Sandboxes {
     const askedAtMs = held.record.startedAtMs;
     let runtime: Sandbox | undefined;
     try {
-      const release = await this.#turns.acquire(signal);
-      try {
-        await ledger.write(held.record);
-        signal.throwIfAborted();
-        runtime = await this.#provision(held, backend);
-      } finally {
-        release();
-      }
+      runtime = await provide();
       if (held.record.onTimeout === "pause" && runtime.pausing === undefined) {
-        const text = `backend '${backend.name}' does not support pausing`;
+        const text = `backend '${held.record.backend}' does not support pausing`;
         throw new SandboxError("failed_precondition", text);
       }
       const startedAtMs = clock.now();
@@ -282,16 +395,33 @@ export class SandboxRegistry implements Sandboxes {
       held.run(record, runtime);
       this.#reaper.set(record.id, endsAtMs);
       metrics.created(startedAtMs - askedAtMs);
-      log.info({ sandbox: record.id, template: record.template, backend: backend.name }, "sandbox created");
+      log.info({ sandbox: record.id, template: record.template, backend: record.backend }, "sandbox created");
       return held;
     } catch (error) {
-      metrics.createFailed();
       // Whatever the backend says about an abort, its reason is the better answer.
       const cause: unknown = signal.aborted ? signal.reason : error;
-      held.end("killed");
-      const undone = runtime === undefined ? this.#bury(held) : this.#tearDown(held, runtime);
-      await undone.then(held.undone.resolve, held.undone.reject);
+      const warm = held.end("killed");
+      if (warm === undefined) {
+        metrics.createFailed();
+        const undone = runtime === undefined ? this.#bury(held) : this.#tearDown(held, runtime);
+        await undone.then(held.undone.resolve, held.undone.reject);
+      } else {
+        held.ending ??= this.#tearDown(held, warm);
+        await held.ending.catch(() => {});
+      }
       throw cause;
+    }
+  }
+
+  async #provisionInTurn(held: HeldSandbox, backend: SandboxBackend): Promise<Sandbox> {
+    const { signal } = held.making;
+    const release = await this.#turns.acquire(signal);
+    try {
+      await this.#options.ledger.write(held.record);
+      signal.throwIfAborted();
+      return await this.#provision(held, backend);
+    } finally {
+      release();
     }
   }
 

@@ -14,10 +14,29 @@ const limits = z.strictObject({
   processes: z.int().positive().optional().describe("Processes at one time"),
 });
 
+const pool = z
+  .strictObject({
+    min: z.int().nonnegative().default(0).describe("Sandboxes that are kept ready"),
+    max: z
+      .int()
+      .positive()
+      .optional()
+      .describe("Most that are kept ready: a creation that finds none raises what is kept by one"),
+    refill: z.int().positive().default(1).describe("Sandboxes that are made ready at the same time"),
+    shrinkAfter: duration()
+      .prefault("10m")
+      .describe("Time without such a creation after which one less is kept"),
+  })
+  .superRefine(({ min, max }, context) => {
+    if (max === undefined || max >= min) return;
+    context.addIssue({ code: "custom", path: ["max"], message: "is less than min" });
+  });
+
 const template = z.strictObject({
   backend: z.string().optional().describe("Backend that makes it; the default backend when absent"),
   aliases: z.array(templateName).default([]).describe("Further names that clients may use for it"),
   limits: limits.prefault({}).describe("What a sandbox gets where its creator asks for nothing"),
+  pool: pool.prefault({}).describe("Sandboxes that are ready before they are asked for, beside `maximum`"),
 });
 
 /** The key `sandboxes` of the server's configuration. Lengths of time are parsed to milliseconds. */
