@@ -8,6 +8,7 @@ import type { Diagnosis } from "./doctor/finding.js";
 import { type Configuration, configure } from "./configure.js";
 import { HttpListener, type ListenerServices } from "./http/listener.js";
 import { openDoors } from "./http/open-doors.js";
+import { ExchangeLimit } from "./http/exchange-limit.js";
 import { PortConnections } from "./http/port-connections.js";
 import { Surfaces } from "./http/surfaces.js";
 import { Targeting } from "./http/targeting.js";
@@ -162,6 +163,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
       idleTimeoutMs: config.http.proxyIdleTimeout,
       maxIdle: config.http.proxyIdleConnections,
     }),
+    exchanges: new ExchangeLimit(config.http.proxyMaxExchanges),
     metrics: new HttpMetrics(coreMetrics),
     log,
   });

@@ -33,6 +33,11 @@ const httpConfig = z.strictObject({
     .min(1)
     .default(16)
     .describe("connections to one port of one sandbox that are kept"),
+  proxyMaxExchanges: z
+    .int()
+    .min(1)
+    .default(1_000)
+    .describe("requests and WebSockets to the ports of one sandbox at a time; more are refused with 429"),
   drainTimeout: duration()
     .prefault("10s")
     .describe("time that running requests get to end when the server stops"),

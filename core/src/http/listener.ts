@@ -7,6 +7,7 @@ import { messageOf } from "../kernel/errors.js";
 import type { HttpMetrics } from "../observe/http-metrics.js";
 import type { Logger } from "../observe/logger.js";
 import { answerPreflight, allowAnyOrigin } from "./cors.js";
+import type { ExchangeLimit } from "./exchange-limit.js";
 import { HttpError } from "./http-error.js";
 import type { PortConnections } from "./port-connections.js";
 import { proxyRequest, proxyUpgrade } from "./proxy.js";
@@ -34,6 +35,7 @@ export interface ListenerServices {
   readonly surfaces: Surfaces;
   readonly targeting: Targeting;
   readonly connections: PortConnections;
+  readonly exchanges: ExchangeLimit;
   readonly metrics: HttpMetrics;
   readonly log: Logger;
 }
@@ -185,8 +187,9 @@ export class HttpListener implements Listener {
       if (surface === undefined) {
         route = "proxy";
         requireTrafficToken(target as Target, message.headers);
+        const { connections, exchanges } = this.#services;
+        response.once("close", exchanges.enter(target as Target));
         await use.begin(target as Target, request);
-        const { connections } = this.#services;
         await proxyRequest(request, target as Target, { message, response, connections });
         return;
       }
@@ -233,6 +236,7 @@ export class HttpListener implements Listener {
         requireTrafficToken(target, message.headers);
       }
       if (surface === undefined) {
+        socket.once("close", this.#services.exchanges.enter(target as Target));
         await use.begin(target as Target, request);
         await proxyUpgrade(request, target as Target, { message, socket, head });
         return;

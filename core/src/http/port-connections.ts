@@ -3,7 +3,7 @@ import type { Duplex } from "node:stream";
 import { setTimeout as pause } from "node:timers/promises";
 import { SandboxError } from "../kernel/errors.js";
 import type { LiveSandbox } from "../sandbox/live-sandbox.js";
-import { HttpError } from "./http-error.js";
+import { EdgeRefusal } from "./edge-refusal.js";
 import type { Target } from "./surface-request.js";
 
 export interface PortConnectionsOptions {
@@ -54,12 +54,8 @@ export async function dialPort({ sandbox, port }: Target, signal: AbortSignal): 
       if (pauseMs !== undefined) await pause(pauseMs, undefined, { signal });
     }
   }
-  throw new HttpError(502, "port is not open", {
-    sandboxId: sandbox.record.id,
-    message: "The sandbox is running but port is not open",
-    port,
-    code: 502,
-  });
+  const message = "The sandbox is running but port is not open";
+  throw new EdgeRefusal(502, { sandboxId: sandbox.record.id, message, port });
 }
 
 /** Node takes an error alone; its types do not say so. */

@@ -9,6 +9,7 @@ import { memoryBackend } from "../testing/memory-backend.js";
 import { startTestServer, type TestServer } from "../testing/start-test-server.js";
 
 const IDLE_MS = 600;
+const MOST_EXCHANGES = 6;
 const PORT = 8080;
 const POSTED = "posted";
 
@@ -17,7 +18,8 @@ class Program {
   connections: Duplex[] = [];
   requests = 0;
   /** What the next connections do instead of serving. */
-  behaviour: "serve" | "serve slowly" | "hang up on the second request" | "hang up" = "serve";
+  behaviour: "serve" | "take and keep silent" | "serve slowly" | "hang up on the second request" | "hang up" =
+    "serve";
   readonly #server: Server = createServer({ keepAliveTimeout: 60_000 }, (message, response) => {
     this.requests += 1;
     const chunks: Buffer[] = [];
@@ -33,6 +35,7 @@ class Program {
     this.connections.push(connection);
     connection.on("error", () => undefined);
     if (this.behaviour === "hang up") connection.destroy();
+    else if (this.behaviour === "take and keep silent") connection.resume();
     else if (this.behaviour === "hang up on the second request") {
       let requests = 0;
       let text = "";
@@ -66,7 +69,13 @@ suite("the proxy to a sandbox's ports", { timeout: 30_000 }, () => {
   before(async () => {
     server = await startTestServer({
       plugins: [[memoryBackend({ ports: { [PORT]: (connection) => program.accept(connection) } }), {}]],
-      server: { http: { proxyIdleTimeout: `${IDLE_MS}ms`, proxyIdleConnections: 2 } },
+      server: {
+        http: {
+          proxyIdleTimeout: `${IDLE_MS}ms`,
+          proxyIdleConnections: 2,
+          proxyMaxExchanges: MOST_EXCHANGES,
+        },
+      },
     });
   });
   after(() => server.stop());
@@ -203,6 +212,53 @@ suite("the proxy to a sandbox's ports", { timeout: 30_000 }, () => {
     const envd = await ask({ to: closed, headers: { "e2b-sandbox-port": "49983" } });
     assert.notEqual(envd.status, 403);
     assert.equal((await ask()).status, 200, "others are open");
+  });
+
+  test("B.4-7: refuses with 429 what is more than a sandbox may have under way, and none of another's", async () => {
+    program.behaviour = "take and keep silent";
+    const headers = { "e2b-sandbox-id": sandbox.record.id, "e2b-sandbox-port": String(PORT) };
+    const silent = Array.from({ length: MOST_EXCHANGES }, (_, at) => {
+      const upgrade = { connection: "upgrade", upgrade: "websocket" };
+      const outgoing = httpRequest(server.url, {
+        headers: at % 2 === 0 ? headers : { ...headers, ...upgrade },
+        agent: false,
+      });
+      outgoing.on("error", () => undefined);
+      outgoing.end();
+      return outgoing;
+    });
+    const deadline = performance.now() + 5_000;
+    while (program.connections.length < MOST_EXCHANGES && performance.now() < deadline) await pause(5);
+    const message = `The sandbox has too many concurrent incoming connections (limit: ${MOST_EXCHANGES})`;
+    const refused = await ask();
+    assert.equal(refused.status, 429);
+    assert.deepEqual(JSON.parse(refused.text), { sandboxId: sandbox.record.id, message, code: 429 });
+    assert.equal((await ask({ headers: { connection: "upgrade", upgrade: "websocket" } })).status, 429);
+    assert.equal(program.connections.length, MOST_EXCHANGES);
+    program.behaviour = "serve";
+    assert.equal((await ask({ to: await create() })).status, 200);
+    for (const outgoing of silent) outgoing.destroy();
+    let answer = await ask();
+    while (answer.status !== 200 && performance.now() < deadline) answer = await ask();
+    assert.equal(answer.status, 200, "what is over counts no more");
+  });
+
+  test("B.4-8: shows browsers a page, with the same status", async () => {
+    const browser = {
+      "user-agent": "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0",
+    };
+    for (const [options, status, text] of [
+      [{ headers: { "e2b-sandbox-id": "inever" } }, 502, "The sandbox was not found"],
+      [{ headers: { "e2b-sandbox-port": "8081" } }, 502, "port is not open"],
+      [{ to: await create({ allowPublicTraffic: false }) }, 403, "is missing"],
+    ] as const) {
+      const headers = { ...("headers" in options ? options.headers : {}), ...browser };
+      const answer = await ask({ ...options, headers });
+      assert.equal(answer.status, status);
+      assert.match(answer.text, /^<!doctype html>/);
+      assert.ok(answer.text.includes(text), answer.text);
+    }
+    assert.equal((await ask({ headers: browser })).status, 200);
   });
 
   test("shows programs the Host that the sandbox was made with, and whom the client asked", async () => {

@@ -8,6 +8,7 @@ import {
 } from "node:http";
 import type { Duplex } from "node:stream";
 import { SandboxError } from "../kernel/errors.js";
+import { EdgeRefusal } from "./edge-refusal.js";
 import { HttpError } from "./http-error.js";
 import { dialPort, type PortConnections } from "./port-connections.js";
 import { TRAFFIC_TOKEN_HEADER } from "./traffic-token.js";
@@ -28,6 +29,8 @@ const HOP_BY_HOP = new Set([
 
 /** What may be sent again when a kept connection turns out to be dead: it has changed nothing. */
 const SAFE_METHODS = new Set(["GET", "HEAD", "OPTIONS", "TRACE"]);
+
+const LINGER_MS = 1000;
 
 /** Passes an HTTP request on to a port of its sandbox, streaming both ways. */
 export async function proxyRequest(
@@ -130,13 +133,20 @@ export async function proxyUpgrade(
   if (head.length > 0) upstream.write(head);
   socket.once("close", () => upstream.destroy());
   upstream.once("close", () => socket.destroy());
+  // A WebSocket has no half: who does not hang up after the other did is not waited for.
+  for (const side of [socket, upstream]) {
+    side.once("finish", () => {
+      const timer = setTimeout(() => socket.destroy(), LINGER_MS).unref();
+      socket.once("close", () => clearTimeout(timer));
+    });
+  }
   socket.pipe(upstream);
   upstream.pipe(socket);
 }
 
 function brokenUpstream({ sandbox, port }: Target, cause: Error): HttpError {
   const message = `The sandbox is running but the connection to the port broke: ${cause.message}`;
-  return new HttpError(502, message, { sandboxId: sandbox.record.id, message, port, code: 502 });
+  return new EdgeRefusal(502, { sandboxId: sandbox.record.id, message, port });
 }
 
 function hasBody({ headers }: IncomingMessage): boolean {

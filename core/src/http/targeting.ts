@@ -1,5 +1,6 @@
 import type { IncomingMessage } from "node:http";
 import type { Sandboxes } from "../sandbox/sandboxes.js";
+import { EdgeRefusal } from "./edge-refusal.js";
 import { HttpError } from "./http-error.js";
 import type { SurfaceRequest, Target } from "./surface-request.js";
 import type { Surfaces } from "./surfaces.js";
@@ -66,6 +67,5 @@ export class Targeting implements Targets {
 }
 
 function notFound(sandboxId: string): HttpError {
-  const message = "The sandbox was not found";
-  return new HttpError(502, message, { sandboxId, message, code: 502 });
+  return new EdgeRefusal(502, { sandboxId, message: "The sandbox was not found" });
 }

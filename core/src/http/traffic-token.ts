@@ -1,6 +1,6 @@
 import { hash, timingSafeEqual } from "node:crypto";
 import type { IncomingHttpHeaders } from "node:http";
-import { HttpError } from "./http-error.js";
+import { EdgeRefusal } from "./edge-refusal.js";
 import type { Target } from "./surface-request.js";
 import { ENVD_PORT } from "./targets.js";
 
@@ -22,7 +22,7 @@ export function requireTrafficToken({ sandbox, port }: Target, headers: Incoming
       ? `Token header '${TRAFFIC_TOKEN_HEADER}' is missing`
       : `Provided token in header '${TRAFFIC_TOKEN_HEADER}' is invalid`;
   const message = `Sandbox is secured with traffic access token. ${what}`;
-  throw new HttpError(403, message, { sandboxId: id, message, code: 403 });
+  throw new EdgeRefusal(403, { sandboxId: id, message });
 }
 
 /** In a time that tells nothing about either. */

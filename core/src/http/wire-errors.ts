@@ -1,7 +1,8 @@
-import type { ServerResponse } from "node:http";
+import type { IncomingHttpHeaders, ServerResponse } from "node:http";
 import { Code, ConnectError, type Interceptor } from "@connectrpc/connect";
 import { type ErrorCode, SandboxError } from "../kernel/errors.js";
 import type { Logger } from "../observe/logger.js";
+import { EdgeRefusal, isBrowser } from "./edge-refusal.js";
 import { HttpError } from "./http-error.js";
 
 /** The one table from a SandboxError's code to the wire. */
@@ -52,18 +53,23 @@ export function toConnectError(error: unknown, log: Logger): ConnectError {
 }
 
 /** Answers an error, or destroys the connection when the answer has already begun. */
-export function writeHttpError(response: ServerResponse, { status, body }: HttpError): void {
+export function writeHttpError(response: ServerResponse, error: HttpError): void {
   if (response.headersSent || response.destroyed) {
     response.destroy();
     return;
   }
-  const isText = typeof body === "string";
-  const bytes = Buffer.from(isText ? body : JSON.stringify(body));
-  response.writeHead(status, {
-    "content-type": isText ? "text/plain; charset=utf-8" : "application/json",
-    "content-length": bytes.length,
-  });
+  const [type, text] = encode(error, response.req.headers);
+  const bytes = Buffer.from(text);
+  response.writeHead(error.status, { "content-type": type, "content-length": bytes.length });
   response.end(response.req.method === "HEAD" ? undefined : bytes);
+}
+
+function encode(error: HttpError, headers: IncomingHttpHeaders): readonly [type: string, text: string] {
+  if (error instanceof EdgeRefusal && isBrowser(headers)) return ["text/html; charset=utf-8", error.page];
+  const { body } = error;
+  return typeof body === "string"
+    ? ["text/plain; charset=utf-8", body]
+    : ["application/json", JSON.stringify(body)];
 }
 
 /** Translates what RPC handlers throw. */

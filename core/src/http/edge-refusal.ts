@@ -1,0 +1,34 @@
+import type { IncomingHttpHeaders } from "node:http";
+import { HttpError } from "./http-error.js";
+
+export interface EdgeRefusalFacts {
+  readonly sandboxId: string;
+  readonly message: string;
+  /** The port inside the sandbox, where the answer is about it. */
+  readonly port?: number | undefined;
+}
+
+/** What the E2B edge answers in a sandbox's stead: JSON to programs, a page to browsers. */
+export class EdgeRefusal extends HttpError {
+  constructor(status: number, { sandboxId, message, port }: EdgeRefusalFacts) {
+    super(status, message, { sandboxId, message, ...(port !== undefined && { port }), code: status });
+  }
+
+  /** The same for a person to read. */
+  get page(): string {
+    const text = escape(this.message);
+    return (
+      `<!doctype html><html lang="en"><head><meta charset="utf-8"><title>${this.status}</title></head>` +
+      `<body><h1>${this.status}</h1><p>${text}</p></body></html>\n`
+    );
+  }
+}
+
+/** True for what browsers send, and programs that want to be taken for one. */
+export function isBrowser({ "user-agent": agent = "" }: IncomingHttpHeaders): boolean {
+  return agent.startsWith("Mozilla/");
+}
+
+function escape(text: string): string {
+  return text.replace(/[&<>"']/g, (character) => `&#${character.charCodeAt(0)};`);
+}
