@@ -187,6 +187,8 @@ export class HttpListener implements Listener {
       if (surface === undefined) {
         route = "proxy";
         requireTrafficToken(target as Target, message.headers);
+        // Gone while its sandbox was looked for: there is no end any more that would count it off.
+        if (response.destroyed) return;
         const { connections, exchanges } = this.#services;
         response.once("close", exchanges.enter(target as Target));
         await use.begin(target as Target, request);
@@ -236,6 +238,7 @@ export class HttpListener implements Listener {
         requireTrafficToken(target, message.headers);
       }
       if (surface === undefined) {
+        if (socket.destroyed) return;
         socket.once("close", this.#services.exchanges.enter(target as Target));
         await use.begin(target as Target, request);
         await proxyUpgrade(request, target as Target, { message, socket, head });
