@@ -256,19 +256,25 @@ test("an address that is taken is named, and what was opened before is closed", 
   );
 });
 
-test("readiness names the check that fails, and /healthz does not care", async () => {
+test("readiness names the check that fails and tells what others say, and /healthz does not care", async () => {
   const ill = definePlugin({
     name: "ill",
     setup(plugin) {
       plugin.health("disk", async () => {
         throw new Error("disk is full");
       });
+      plugin.health("limits", async () => ({ memory: "enforced" }));
+      plugin.health("quiet", async () => undefined);
     },
   });
   await using server = await startTestServer({ plugins: [[ill]] });
   const ready = await fetch(`${server.urls["ops"]}/readyz`);
   assert.equal(ready.status, 503);
-  assert.deepEqual(await ready.json(), { ready: false, checks: { disk: "disk is full" } });
+  assert.deepEqual(await ready.json(), {
+    ready: false,
+    checks: { disk: "disk is full", limits: "ok", quiet: "ok" },
+    details: { limits: { memory: "enforced" } },
+  });
   assert.equal((await fetch(`${server.urls["ops"]}/healthz`)).status, 200);
 });
 

@@ -13,6 +13,7 @@ export {
   type UpgradeHandler,
 } from "./plugin.js";
 export type { Diagnosis, Examination, Finding } from "./doctor/finding.js";
+export type { HealthCheck, HealthDetails } from "./observe/health.js";
 export { Greeting } from "./observe/greeting.js";
 export type { Logger } from "./observe/logger.js";
 export {

@@ -8,6 +8,7 @@ import type { Diagnosis } from "./doctor/finding.js";
 import type { SurfaceRequest } from "./http/surface-request.js";
 import type { Class } from "./kernel/scope.js";
 import type { Token } from "./kernel/token.js";
+import type { HealthCheck } from "./observe/health.js";
 import type { Logger } from "./observe/logger.js";
 
 /** Takes over the socket of a WebSocket (or other) upgrade. The surface has already let the request in. */
@@ -48,8 +49,11 @@ export interface PluginContext<Config> {
   upgrade(surface: string, path: string, accept: UpgradeHandler): void;
   /** Runs before every request of a surface, after targeting and before any route. */
   guard(surface: string, check: Guard): void;
-  /** Part of `/readyz`: rejects with the reason while this plugin cannot serve. */
-  health(name: string, check: (signal: AbortSignal) => Promise<void>): void;
+  /**
+   * Part of `/readyz`: rejects with the reason while this plugin cannot serve. What it resolves with is told
+   * there as well.
+   */
+  health(name: string, check: HealthCheck): void;
   /**
    * Part of `coppice doctor`: looks at the host for what this plugin needs of it. Runs without a start, after
    * the `check` of every backend, and at no other time.

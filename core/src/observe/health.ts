@@ -1,12 +1,18 @@
 import { messageOf } from "../kernel/errors.js";
 
-export type HealthCheck = (signal: AbortSignal) => Promise<void>;
+/** What there is to know of something that works: by name, in words. */
+export type HealthDetails = Readonly<Record<string, string>>;
+
+/** Rejects with the reason why something does not work. What it resolves with is told beside its `ok`. */
+export type HealthCheck = (signal: AbortSignal) => Promise<HealthDetails | undefined | void>;
 
 /** Whether the server can serve, and why not. */
 export interface Readiness {
   readonly ready: boolean;
   /** By check: `ok`, or the reason why not. */
   readonly checks: Readonly<Record<string, string>>;
+  /** Of those checks that have any to tell. */
+  readonly details: Readonly<Record<string, HealthDetails>>;
 }
 
 const CHECK_TIMEOUT_MS = 2000;
@@ -29,21 +35,31 @@ export class Health {
     const results = await Promise.all(
       [...this.#checks].map(async ([name, check]) => [name, await outcome(check)] as const),
     );
-    const checks = Object.fromEntries(this.#isStopping ? [["server", "stopping"], ...results] : results);
-    return { ready: Object.values(checks).every((result) => result === "ok"), checks };
+    const checks = Object.fromEntries(results.map(([name, { result }]) => [name, result]));
+    const told = results.flatMap(([name, { details }]) => (details === undefined ? [] : [[name, details]]));
+    return {
+      ready: !this.#isStopping && Object.values(checks).every((result) => result === "ok"),
+      checks: this.#isStopping ? { server: "stopping", ...checks } : checks,
+      details: Object.fromEntries(told) as Record<string, HealthDetails>,
+    };
   }
 }
 
-async function outcome(check: HealthCheck): Promise<string> {
+interface Outcome {
+  readonly result: string;
+  readonly details?: HealthDetails | undefined;
+}
+
+async function outcome(check: HealthCheck): Promise<Outcome> {
   const signal = AbortSignal.timeout(CHECK_TIMEOUT_MS);
   const { promise: late, reject } = Promise.withResolvers<never>();
   const overrun = (): void => reject(new Error(`no answer within ${CHECK_TIMEOUT_MS} ms`));
   signal.addEventListener("abort", overrun, { once: true });
   try {
-    await Promise.race([check(signal), late]);
-    return "ok";
+    const details = await Promise.race([check(signal), late]);
+    return { result: "ok", details: details ?? undefined };
   } catch (error) {
-    return messageOf(error);
+    return { result: messageOf(error) };
   } finally {
     signal.removeEventListener("abort", overrun);
   }

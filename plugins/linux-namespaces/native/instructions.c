@@ -21,7 +21,9 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-enum { ARGUMENTS_LIMIT = 4 };
+#include "disk.h"
+
+enum { ARGUMENTS_LIMIT = 5 };
 
 static int root = -1;
 static int program = -1;
@@ -73,12 +75,13 @@ static int mount_at(const char *target, const char *type, unsigned long flags, c
   return result;
 }
 
-static int overlay(const char *target, const char *lower, const char *upper, const char *work) {
+static int overlay(const char *target, const char *lower, const char *upper, const char *work, const char *options) {
   static char data[12288];
   // Without `volatile` the end of each sandbox would write out everything that waits for the host's disk.
   static const char *const extras[] = {",volatile", ""};
   for (unsigned index = 0; index < 2; index++) {
-    int length = snprintf(data, sizeof data, "lowerdir=%s,upperdir=%s,workdir=%s%s", lower, upper, work, extras[index]);
+    int length = snprintf(data, sizeof data, "lowerdir=%s,upperdir=%s,workdir=%s%s%s", lower, upper, work, options,
+                          extras[index]);
     if (length >= (int)sizeof data) {
       errno = ENAMETOOLONG;
       return -1;
@@ -236,16 +239,24 @@ static int open_program(const char *path) {
   return program < 0 ? -1 : (program = fcntl(program, F_DUPFD_CLOEXEC, 10));
 }
 
-static int limit_files(const char *text) {
+static int limit_resource(const char *name, const char *text) {
+  static const struct {
+    const char *name;
+    int resource;
+  } resources[] = {{"files", RLIMIT_NOFILE}, {"processes", RLIMIT_NPROC}, {"data", RLIMIT_DATA}, {"core", RLIMIT_CORE}};
   rlim_t count = strtoull(text, NULL, 10);
-  struct rlimit limit, none = {0, 0};
-  if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || setrlimit(RLIMIT_CORE, &none) < 0) return -1;
-  struct rlimit wanted = {count, count};
-  if (setrlimit(RLIMIT_NOFILE, &wanted) == 0) return 0;
-  if (errno != EPERM) return -1;
-  // Who may not raise it goes as far as is allowed.
-  limit.rlim_cur = limit.rlim_max;
-  return setrlimit(RLIMIT_NOFILE, &limit);
+  for (unsigned index = 0; index < sizeof resources / sizeof resources[0]; index++) {
+    int resource = resources[index].resource;
+    struct rlimit limit, wanted = {count, count};
+    if (strcmp(resources[index].name, name) != 0) continue;
+    if (setrlimit(resource, &wanted) == 0) return 0;
+    if (errno != EPERM || getrlimit(resource, &limit) < 0) return -1;
+    // Who may not raise it goes as far as is allowed.
+    limit.rlim_cur = limit.rlim_max;
+    return setrlimit(resource, &limit);
+  }
+  errno = EINVAL;
+  return -1;
 }
 
 struct instruction {
@@ -254,11 +265,11 @@ struct instruction {
 };
 
 static const struct instruction instructions[] = {
-    {"join", 1},      {"directory", 2},   {"overlay", 4},    {"tmpfs", 3},        {"proc", 1},
-    {"devpts", 1},    {"bind", 3},        {"root", 1},       {"device", 3},       {"link", 2},
-    {"read-only", 1}, {"hide", 1},        {"enter", 0},      {"hostname", 1},     {"loopback", 0},
-    {"program", 1},   {"files-limit", 1}, {"capabilities", 1}, {"no-new-privileges", 0}, {"system-calls", 0},
-    {"own-groups", 0}, {"file", 3},
+    {"join", 1},         {"own-groups", 0},        {"directory", 2},     {"file", 3},      {"link", 2},
+    {"device", 3},       {"overlay", 5},           {"tmpfs", 3},         {"proc", 1},      {"devpts", 2},
+    {"bind", 3},         {"root", 1},              {"read-only", 1},     {"hide", 1},      {"enter", 0},
+    {"hostname", 1},     {"loopback", 0},          {"project-quota", 3}, {"program", 1},   {"resource-limit", 2},
+    {"capabilities", 1}, {"no-new-privileges", 0}, {"system-calls", 0},
 };
 
 static int follow(const char *name, const char **arguments) {
@@ -267,10 +278,10 @@ static int follow(const char *name, const char **arguments) {
   if (IS("join")) return join_group(first);
   if (IS("own-groups")) return unshare(CLONE_NEWCGROUP);
   if (IS("directory")) return make_directory(first, second);
-  if (IS("overlay")) return overlay(first, second, third, arguments[3]);
+  if (IS("overlay")) return overlay(first, second, third, arguments[3], arguments[4]);
   if (IS("tmpfs")) return mount_at(first, "tmpfs", mount_flags(second), third);
   if (IS("proc")) return mount_at(first, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
-  if (IS("devpts")) return mount_at(first, "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,gid=5");
+  if (IS("devpts")) return mount_at(first, "devpts", MS_NOSUID | MS_NOEXEC, second);
   if (IS("bind")) return bind_at(first, second, third);
   if (IS("root")) return set_root(first);
   if (IS("device")) return make_device(first, second, third);
@@ -281,8 +292,9 @@ static int follow(const char *name, const char **arguments) {
   if (IS("enter")) return enter();
   if (IS("hostname")) return sethostname(first, strlen(first));
   if (IS("loopback")) return loopback();
+  if (IS("project-quota")) return limit_project(first, second, third);
   if (IS("program")) return open_program(first);
-  if (IS("files-limit")) return limit_files(first);
+  if (IS("resource-limit")) return limit_resource(first, second);
   if (IS("capabilities")) return limit_capabilities(first);
   if (IS("no-new-privileges")) return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 #undef IS
@@ -307,7 +319,7 @@ _Noreturn void follow_instructions(const char **words, unsigned count, int descr
     }
     errno = EINVAL;
     if (found == NULL || count - at < found->count) give_up(say, "unknown instruction", name);
-    const char *arguments[ARGUMENTS_LIMIT] = {"", "", "", ""};
+    const char *arguments[ARGUMENTS_LIMIT] = {"", "", "", "", ""};
     for (unsigned index = 0; index < found->count; index++) arguments[index] = words[at + index];
     if (follow(name, arguments) < 0) give_up(say, name, arguments[0]);
     at += found->count;

@@ -13,12 +13,14 @@
  *   join FILE                     moves this process into a control group
  *   own-groups                    makes that group the top of what it sees of them
  *   directory PATH MODE, file PATH MODE TEXT, link PATH TARGET, device PATH MAJOR MINOR
- *   overlay TARGET LOWER UPPER WORK, tmpfs TARGET FLAGS DATA, proc TARGET, devpts TARGET
+ *   overlay TARGET LOWER UPPER WORK DATA, tmpfs TARGET FLAGS DATA, proc TARGET, devpts TARGET DATA
+ *   project-quota PATH PROJECT MEBIBYTES
  *   bind TARGET SOURCE FLAGS      with everything mounted below
  *   root PATH                     from here on paths are inside of it, links included
  *   read-only PATH, hide PATH     where it exists
  *   enter                         makes the root `/` and leaves the old one
- *   hostname NAME, loopback, files-limit COUNT, capabilities MASK, no-new-privileges, system-calls
+ *   hostname NAME, loopback, capabilities MASK, no-new-privileges, system-calls
+ *   resource-limit NAME VALUE     of each process; `files`, `processes`, `data` (bytes) or `core`
  *   program PATH                  opened at once, while the host can be seen
  *
  * FLAGS are letters: r read-only, s nosuid, d nodev, x noexec.

@@ -8,8 +8,10 @@
 //   end      pid, start time, thaw file       answers when every process of the sandbox is gone
 //   remove   path …                           removes trees, however deep
 //   run      input, program, argument …       answers with the exit code and what it wrote
+//   disk     question, directory …            answers what `answer_about_disk` says
 //
 // All numbers are little-endian; texts hold no NUL. Ends with the server: at end of file.
+// Its own arguments, where there are any, are those of `enter_user_namespace`.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -32,9 +34,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "disk.h"
 #include "instructions.h"
+#include "user-namespace.h"
 
-enum { LOCK = 1, LAUNCH, END, REMOVE, RUN };
+enum { LOCK = 1, LAUNCH, END, REMOVE, RUN, DISK };
 enum { FRAME_LIMIT = 1 << 20, WORDS_LIMIT = 4096, JOBS_LIMIT = 512, TEXT_LIMIT = 16384, SERVER = 3 };
 
 struct job {
@@ -52,6 +56,9 @@ struct job {
 
 static struct job *jobs[JOBS_LIMIT];
 static unsigned job_count;
+
+// Why nothing that it is asked for can be done; empty when all can.
+static char failure[256];
 
 static uint8_t frame[FRAME_LIMIT + 1];
 static size_t frame_length;
@@ -200,7 +207,8 @@ static void launch(uint32_t number, const char **words, unsigned count) {
   int directory = open(words[0], O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (words[1][0] != 0 && (group = open(words[1], O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) goto failed;
   if (directory < 0 || pipe2(go, O_CLOEXEC) < 0 || (listener = listen_in(directory)) < 0) goto failed;
-  pid_t pid = fork_for(job, NAMESPACES, group, &say);
+  bool has_users = is_in_user_namespace();
+  pid_t pid = fork_for(job, has_users ? NAMESPACES | CLONE_NEWUSER : NAMESPACES, group, &say);
   if (pid == 0) {
     char byte;
     close(go[1]);
@@ -210,9 +218,11 @@ static void launch(uint32_t number, const char **words, unsigned count) {
   }
   if (pid < 0) goto failed;
   char init[64];
-  bool is_known = read_start(pid, job->start);
+  bool is_known = read_start(pid, job->start), is_mapped = true;
   snprintf(init, sizeof init, "%d %s\n", (int)pid, job->start);
-  if (is_known && write_file(directory, "init", init)) (void)!write(go[1], "", 1);
+  if (is_known && has_users) is_mapped = map_sandbox(pid);
+  if (!is_mapped) job->length = (size_t)snprintf(job->text, TEXT_LIMIT, "map ids: %s", strerror(errno));
+  if (is_known && is_mapped && write_file(directory, "init", init)) (void)!write(go[1], "", 1);
   close(go[0]);
   close(go[1]);
   close(listener);
@@ -326,6 +336,20 @@ static void remove_trees(uint32_t number, const char **words, unsigned count) {
   drop_job(job);
 }
 
+// --- disk
+
+/** A child does it: a tree takes its time, and so may the journal of a file system. */
+static void look_at_disk(uint32_t number, const char **words, unsigned count) {
+  int say = -1;
+  struct job *job = add_job(number, DISK);
+  if (job == NULL) return;
+  pid_t pid = fork_for(job, 0, -1, &say);
+  if (pid == 0) answer_about_disk(words, count, say);
+  if (pid > 0) return;
+  reply(number, 1, strerror(errno), NULL);
+  drop_job(job);
+}
+
 // --- run
 
 static void run(uint32_t number, const char **words, unsigned count) {
@@ -387,11 +411,13 @@ static void handle(uint8_t *bytes, size_t length) {
     at += 4 + size;
   }
   uint8_t operation = bytes[4];
-  if (operation == LOCK && count == 1) lock(number, words[0]);
+  if (failure[0] != 0) reply(number, 1, failure, NULL);
+  else if (operation == LOCK && count == 1) lock(number, words[0]);
   else if (operation == LAUNCH && count >= 3) launch(number, words, count);
   else if (operation == END && count == 3) end(number, words);
   else if (operation == REMOVE) remove_trees(number, words, count);
   else if (operation == RUN && count >= 2) run(number, words, count);
+  else if (operation == DISK && count >= 2) look_at_disk(number, words, count);
   else stop("an unknown request");
 }
 
@@ -452,14 +478,14 @@ static bool settle(struct job *job) {
   char status[32];
   snprintf(status, sizeof status, "%d", WIFEXITED(job->status) ? WEXITSTATUS(job->status) : -WTERMSIG(job->status));
   if (job->operation == RUN) reply(job->number, 0, status, job->text, NULL);
-  else if (is_good) reply(job->number, 0, NULL);
+  else if (is_good) reply(job->number, 0, job->text, NULL);
   else reply(job->number, 1, job->length > 0 ? job->text : "it ended before its time", NULL);
   return true;
 }
 
 static void on_child(int number) { (void)number; }
 
-int main(void) {
+int main(int argument_count, char **arguments) {
   sigset_t blocked, none;
   struct sigaction action = {.sa_handler = on_child};
   sigemptyset(&none);
@@ -473,6 +499,10 @@ int main(void) {
   signal(SIGHUP, SIG_IGN);
   umask(077);
   fcntl(SERVER, F_SETFD, FD_CLOEXEC);
+  if (argument_count == 1 + USER_NAMESPACE_WORDS) {
+    const char *what = enter_user_namespace(arguments + 1);
+    if (what != NULL) snprintf(failure, sizeof failure, "cannot %s: %s", what, strerror(errno));
+  }
   for (;;) {
     struct pollfd polled[JOBS_LIMIT + 1] = {{SERVER, POLLIN, 0}};
     struct job *waiting[JOBS_LIMIT];

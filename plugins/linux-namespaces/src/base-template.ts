@@ -1,7 +1,6 @@
 import { createHash, randomBytes } from "node:crypto";
 import {
   chmod,
-  chown,
   copyFile,
   lstat,
   mkdir,
@@ -15,9 +14,10 @@ import {
 import { dirname, join } from "node:path";
 import type { HostPython } from "./host-python.js";
 import type { Bind, PreparedTemplate } from "./prepared-template.js";
+import type { TemplateOwners } from "./template-owners.js";
 
 /** Raised when what is made of the same host changes. */
-const LAYOUT = 2;
+const LAYOUT = 3;
 const USER_ID = 1000;
 const PYTHON_DIRECTORY = "/opt/coppice/python";
 const PYTHON_BASE = "/opt/coppice/python-base";
@@ -66,18 +66,19 @@ const HOST_CONFIGURATION = [
   "timezone",
 ];
 
+const LOCAL_SUDO = "usr/local/lib/sudo";
 const LOCAL_DIRECTORIES = ["bin", "etc", "games", "include", "lib", "sbin", "share", "src"];
 const SYSTEM_DIRECTORIES = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
-/** Path, permission bits and, where it is not root, owner. */
-const DIRECTORIES: readonly (readonly [path: string, mode: number, owner?: number])[] = [
+const HOME = "home/user";
+const DIRECTORIES: readonly (readonly [path: string, mode: number])[] = [
   ["dev", 0o755],
   ["etc", 0o755],
   ["etc/sudoers.d", 0o755],
   ["etc/pam.d", 0o755],
   ["etc/profile.d", 0o755],
   ["home", 0o755],
-  ["home/user", 0o755, USER_ID],
+  [HOME, 0o755],
   ["media", 0o755],
   ["mnt", 0o755],
   ["opt", 0o755],
@@ -96,13 +97,11 @@ const DIRECTORIES: readonly (readonly [path: string, mode: number, owner?: numbe
   ["var/tmp", 0o1777],
 ];
 
-const PASSWD = `root:x:0:0:root:/root:/bin/SHELL
-daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin
+const SYSTEM_ACCOUNTS = `daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin
 bin:x:2:2:bin:/bin:/usr/sbin/nologin
 sys:x:3:3:sys:/dev:/usr/sbin/nologin
 mail:x:8:8:mail:/var/mail:/usr/sbin/nologin
 www-data:x:33:33:www-data:/var/www:/usr/sbin/nologin
-user:x:${USER_ID}:${USER_ID}::/home/user:/bin/SHELL
 nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
 `;
 const GROUP = `root:x:0:
@@ -169,6 +168,7 @@ export interface BaseTemplateOptions {
   readonly parent: string;
   /** A Python with ipykernel, which is to be the sandbox's `python3`. */
   readonly python?: HostPython | undefined;
+  readonly owners: TemplateOwners;
 }
 
 /**
@@ -182,8 +182,9 @@ export async function prepareBaseTemplate(options: BaseTemplateOptions): Promise
   if (!(await exists(path))) {
     const making = `${path}.making-${randomBytes(4).toString("hex")}`;
     await mkdir(making, { recursive: true, mode: 0o700 });
-    await makeRoot(join(making, "root"));
+    await makeRoot(join(making, "root"), options.owners);
     await makeLocal(join(making, "local"), python);
+    if (options.owners.needsOwnSudo) await makeSudo(join(making, "root"), join(making, "local"));
     if (python !== undefined) await makePython(join(making, "root"), python);
     await rename(making, path);
   }
@@ -195,8 +196,8 @@ export async function prepareBaseTemplate(options: BaseTemplateOptions): Promise
   };
 }
 
-async function digestOf({ python }: BaseTemplateOptions): Promise<string> {
-  const parts: unknown[] = [LAYOUT, python];
+async function digestOf({ python, owners }: BaseTemplateOptions): Promise<string> {
+  const parts: unknown[] = [LAYOUT, python, owners.description];
   for (const name of [
     ...HOST_CONFIGURATION.map((each) => `/etc/${each}`),
     ...SYSTEM_DIRECTORIES.map((each) => `/${each}`),
@@ -217,9 +218,10 @@ async function systemDirectories(): Promise<Bind[]> {
   return binds;
 }
 
-async function makeRoot(root: string): Promise<void> {
+async function makeRoot(root: string, owners: TemplateOwners): Promise<void> {
   await makeDirectory(root, 0o755);
-  for (const [path, mode, owner] of DIRECTORIES) await makeDirectory(join(root, path), mode, owner);
+  for (const [path, mode] of DIRECTORIES) await makeDirectory(join(root, path), mode);
+  await owners.giveToUser(join(root, HOME), USER_ID);
   for (const name of SYSTEM_DIRECTORIES) {
     const found = await lstat(`/${name}`).catch(() => undefined);
     if (found?.isSymbolicLink()) await symlink(await readlink(`/${name}`), join(root, name));
@@ -230,8 +232,41 @@ async function makeRoot(root: string): Promise<void> {
   await symlink("/proc/self/mounts", join(root, "etc/mtab"));
   await copyConfiguration(join(root, "etc"));
   const shell = (await exists("/bin/bash")) ? "bash" : "sh";
-  await makeFile(join(root, "etc/passwd"), PASSWD.replaceAll("SHELL", shell), 0o644);
+  await makeFile(join(root, "etc/passwd"), accounts(shell, owners.hasAccounts), 0o644);
   for (const [path, text, mode] of FILES) await makeFile(join(root, "etc", path), text, mode);
+}
+
+/** Where there is one account, `root` is another name of it: what asks for that user still runs. */
+function accounts(shell: string, hasAccounts: boolean): string {
+  const ids = `${USER_ID}:${USER_ID}`;
+  const user = `user:x:${ids}::/home/user:/bin/${shell}\n`;
+  const root = `root:x:${hasAccounts ? "0:0" : ids}:root:/root:/bin/${shell}\n`;
+  return (hasAccounts ? [root, SYSTEM_ACCOUNTS, user] : [user, root, SYSTEM_ACCOUNTS]).join("");
+}
+
+/**
+ * The host's `sudo` and `su` belong to a root whom a user namespace does not know, and raise nobody there:
+ * copies of them do.
+ */
+async function makeSudo(root: string, local: string): Promise<void> {
+  const plugins = await firstOf(["/usr/libexec/sudo", "/usr/lib/sudo"]);
+  for (const name of ["sudo", "su"]) {
+    const program = await firstOf([`/usr/bin/${name}`, `/bin/${name}`]);
+    if (program === undefined || (name === "sudo" && plugins === undefined)) continue;
+    await copyFile(program, join(local, "bin", name));
+    await chmod(join(local, "bin", name), 0o4755);
+  }
+  if (plugins === undefined) return;
+  const target = join(local, "lib/sudo");
+  await copyReadable(plugins, target);
+  const names = ["sudoers_policy", "sudoers_io", "sudoers_audit"];
+  const lines = names.map((name) => `Plugin ${name} /${LOCAL_SUDO}/sudoers.so\n`);
+  await makeFile(join(root, "etc/sudo.conf"), lines.join(""), 0o644);
+}
+
+async function firstOf(paths: readonly string[]): Promise<string | undefined> {
+  for (const path of paths) if (await exists(path)) return path;
+  return undefined;
 }
 
 async function copyConfiguration(target: string): Promise<void> {
@@ -320,11 +355,10 @@ async function makeParents(root: string, path: string): Promise<void> {
   }
 }
 
-async function makeDirectory(path: string, mode: number, owner = 0): Promise<void> {
+async function makeDirectory(path: string, mode: number): Promise<void> {
   await mkdir(path);
   // The server's own umask does not count.
   await chmod(path, mode);
-  await chown(path, owner, owner);
 }
 
 async function makeFile(path: string, text: string, mode: number): Promise<void> {

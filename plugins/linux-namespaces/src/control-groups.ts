@@ -36,6 +36,8 @@ export interface GroupUsage {
 
 const CPU_PERIOD_MICROS = 100_000;
 const MEBIBYTE = 2 ** 20;
+/** Where the server itself is, in a group that it was handed: what the systemd unit names, too. */
+const SUPERVISOR = "supervisor";
 const REMOVE_ATTEMPTS = 50;
 const REMOVE_PAUSE_MS = 10;
 
@@ -318,14 +320,14 @@ async function openUnified(
   own: string,
   name: string,
 ): Promise<{ path: string; controllers: Controller[] }> {
-  // A service that systemd delegates its group to stays in there: in a group beside those of the sandboxes,
-  // because a group that hands out controllers cannot hold processes itself.
-  const isService = own.endsWith(".service") || dirname(own).endsWith(".service");
-  const service = own.endsWith(".service") ? own : dirname(own);
-  const top = isService ? join(mount, service) : mount;
+  // Who was handed a group stays in there: in a group beside those of the sandboxes, because a group that
+  // hands out controllers cannot hold processes itself.
+  const delegated = basename(own) === SUPERVISOR ? dirname(own) : own;
+  const isDelegated = process.geteuid?.() !== 0 || delegated.endsWith(".service");
+  const top = isDelegated ? join(mount, delegated) : mount;
   // The top of a container's own hierarchy is an ordinary group of the host; the true one has no type.
   const isContainer = own === "/" && (await read(mount, "cgroup.type")) !== undefined;
-  if (isContainer || (isService && basename(own) === basename(service))) await moveAside(top);
+  if (isContainer || (isDelegated && own === delegated && (await canMakeGroups(top)))) await moveAside(top);
   const path = join(top, name);
   const wanted = ["memory", "cpu", "pids"] as const;
   const usable: Controller[] = [];
@@ -348,11 +350,18 @@ async function enable(path: string, controller: string): Promise<void> {
 }
 
 async function moveAside(path: string): Promise<void> {
-  const aside = join(path, "supervisor");
+  const aside = join(path, SUPERVISOR);
   await mkdir(aside, { recursive: true });
   for (const pid of (await read(path, "cgroup.procs"))?.split("\n").filter(Boolean) ?? []) {
     await write(aside, "cgroup.procs", pid).catch(() => undefined);
   }
+}
+
+async function canMakeGroups(path: string): Promise<boolean> {
+  return access(path, constants.W_OK).then(
+    () => true,
+    () => false,
+  );
 }
 
 async function makeGroup(path: string): Promise<boolean> {

@@ -1,27 +1,27 @@
 import { access, constants, readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { type Examination, type Finding, messageOf } from "@coppice/core";
-import type { Controller } from "./control-groups.js";
+import type { EnforcedLimit } from "./enforced-limits.js";
 import type { LinuxNamespacesSettings } from "./linux-namespaces-config.js";
 import type { Templates } from "./templates.js";
+import type { UserNamespace } from "./user-namespace.js";
 
 /** What the backend found when it was opened. */
 export interface FoundOnHost {
-  readonly controllers: ReadonlyMap<Controller, 1 | 2>;
+  readonly limits: readonly EnforcedLimit[];
   readonly keepsLayersInMemory: boolean;
   readonly templates: Templates;
+  /** Undefined where the server is root. */
+  readonly users: UserNamespace | undefined;
 }
 
 const CODE_INTERPRETER = "code-interpreter-v1";
+const APPARMOR = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
 const EGRESS_PROGRAMS = { ip: "iproute2", nft: "nftables", nsenter: "util-linux" };
-const LIMITS: readonly (readonly [Controller, string])[] = [
-  ["memory", "memoryMiB is enforced"],
-  ["cpu", "cpuCount is enforced"],
-  ["pids", "processes is enforced"],
-  ["freezer", "sandboxes can be paused"],
-];
 const DELEGATE =
-  "hand it to this server (a systemd unit with Delegate=yes, a boot with cgroup_enable=memory): docs/linux.md";
+  "hand its controllers to this server (a systemd unit with Delegate=yes, a boot with cgroup_enable=memory): docs/linux.md";
+const BETTER_DISK =
+  "give linux-namespaces.directory a file system with project quotas, or set linux-namespaces.layers: memory";
 
 /**
  * What `coppice doctor` says of this host beside whether it can run the backend at all.
@@ -34,31 +34,31 @@ export async function diagnoseHost(
 ): Promise<readonly Finding[]> {
   if (found === undefined) return likelyCauses(settings);
   return [
-    ...describeLimits(found),
+    ...found.limits.map(describeLimit),
+    describeUsers(found.users),
     describeLayers(settings, found),
     describeEgress(settings),
     ...(plugins.has("jupyter") ? [await describePython(found.templates)] : []),
   ];
 }
 
-function describeLimits({ controllers, keepsLayersInMemory }: FoundOnHost): readonly Finding[] {
-  const limits = LIMITS.map(([controller, promise]): Finding => {
-    const version = controllers.get(controller);
-    if (version !== undefined) {
-      return { severity: "ok", message: `${promise}, by control groups of version ${version}` };
-    }
-    const message = `not so: ${promise}; there is no controller ${controller} that this server may use`;
-    return { severity: "warn", message, fix: DELEGATE };
-  });
-  if (keepsLayersInMemory) {
-    return [...limits, { severity: "ok", message: "diskMiB is enforced, by the size of the file system" }];
+function describeLimit({ name, reach, how }: EnforcedLimit): Finding {
+  const message = `${name}: ${how}`;
+  if (reach === "whole") return { severity: "ok", message };
+  return { severity: "warn", message, fix: name === "diskMiB" ? BETTER_DISK : DELEGATE };
+}
+
+function describeUsers(users: UserNamespace | undefined): Finding {
+  if (users === undefined) return { severity: "ok", message: "sandboxes have users and groups of their own" };
+  if (users.hasAccounts) {
+    const message = "sandboxes have users and groups of their own, in user namespaces of this user";
+    return { severity: "ok", message };
   }
-  const disk: Finding = {
+  return {
     severity: "warn",
-    message: "diskMiB holds back what is written over the API, not what programs write",
-    fix: "give linux-namespaces.directory a file system of its own, or set linux-namespaces.layers: memory",
+    message: `sandboxes have one account, and no root or sudo: ${users.reason}`,
+    fix: "apt-get install uidmap, and give this user ranges in /etc/subuid and /etc/subgid: usermod --add-subuids",
   };
-  return [...limits, disk];
 }
 
 function describeLayers(
@@ -111,8 +111,19 @@ async function describeUserNamespaces(): Promise<Finding> {
   const most = await readFile("/proc/sys/user/max_user_namespaces", "utf8").catch(() => "0");
   const restricted = await readFile("/proc/sys/kernel/unprivileged_userns_clone", "utf8").catch(() => "1");
   const state = Number(most) > 0 && restricted.trim() !== "0" ? "on" : "off";
-  const message = `user namespaces are ${state} for this user, and would not be enough: it needs root`;
-  return { severity: "warn", message, fix: "start the server as root" };
+  const message = `user namespaces are ${state} for this user, who needs them to make sandboxes`;
+  if (state === "off") {
+    const fix =
+      "start the server as root, or set user.max_user_namespaces and kernel.unprivileged_userns_clone";
+    return { severity: "warn", message, fix };
+  }
+  const isConfined = await readFile(APPARMOR, "utf8").catch(() => "0");
+  if (isConfined.trim() === "0") return { severity: "ok", message };
+  return {
+    severity: "warn",
+    message: "AppArmor takes the privileges away that user namespaces give",
+    fix: "start the server as root, or sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+  };
 }
 
 async function isOnPath(program: string): Promise<boolean> {

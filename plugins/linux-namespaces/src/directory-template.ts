@@ -1,8 +1,9 @@
 import { createHash, randomBytes } from "node:crypto";
-import { chmod, chown, copyFile, lstat, mkdir, readFile, rename, stat, writeFile } from "node:fs/promises";
+import { chmod, copyFile, lstat, mkdir, readFile, rename, stat, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { messageOf } from "@coppice/core";
 import type { PreparedTemplate } from "./prepared-template.js";
+import type { TemplateOwners } from "./template-owners.js";
 
 export interface DirectoryTemplateOptions {
   readonly name: string;
@@ -12,6 +13,7 @@ export interface DirectoryTemplateOptions {
   readonly parent: string;
   /** Default account of its sandboxes. */
   readonly user: string;
+  readonly owners: TemplateOwners;
 }
 
 const USER_ID = 1000;
@@ -30,12 +32,12 @@ const DIRECTORIES = [
  * @throws Error when the directory is no root file system.
  */
 export async function prepareDirectoryTemplate(options: DirectoryTemplateOptions): Promise<PreparedTemplate> {
-  const { name, directory, parent, user } = options;
+  const { name, directory, owners, parent, user } = options;
   const passwd = await readFile(join(directory, "etc/passwd"), "utf8").catch((error: unknown) => {
     throw new Error(`template '${name}': ${directory} is no root file system: ${messageOf(error)}`);
   });
   const digest = createHash("sha256")
-    .update(JSON.stringify([directory, user, passwd]))
+    .update(JSON.stringify([directory, user, passwd, owners.description]))
     .digest("hex");
   const path = join(parent, `${name}-${digest.slice(0, 16)}`);
   if ((await stat(path).catch(() => undefined)) === undefined) {
@@ -48,7 +50,7 @@ export async function prepareDirectoryTemplate(options: DirectoryTemplateOptions
 }
 
 async function makeOverlay(root: string, passwd: string, options: DirectoryTemplateOptions): Promise<void> {
-  const { directory, user } = options;
+  const { directory, owners, user } = options;
   await makeDirectory(root, 0o755);
   for (const [each, mode] of DIRECTORIES) {
     const found = await lstat(join(directory, each)).catch(() => undefined);
@@ -63,7 +65,8 @@ async function makeOverlay(root: string, passwd: string, options: DirectoryTempl
   );
   await appendTo("group", `${user}:x:${USER_ID}:\n`);
   await makeDirectory(join(root, "home"), 0o755);
-  await makeDirectory(join(root, "home", user), 0o755, USER_ID);
+  await makeDirectory(join(root, "home", user), 0o755);
+  await owners.giveToUser(join(root, "home", user), USER_ID);
 
   async function appendTo(file: string, line: string): Promise<void> {
     const target = join(root, "etc", file);
@@ -74,8 +77,7 @@ async function makeOverlay(root: string, passwd: string, options: DirectoryTempl
   }
 }
 
-async function makeDirectory(path: string, mode: number, owner = 0): Promise<void> {
+async function makeDirectory(path: string, mode: number): Promise<void> {
   await mkdir(path, { recursive: true });
   await chmod(path, mode);
-  await chown(path, owner, owner);
 }

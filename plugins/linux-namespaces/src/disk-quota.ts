@@ -1,13 +1,10 @@
 import { SandboxError } from "@coppice/core";
 import type { Files } from "@coppice/core/backend";
-import { diskUsage } from "./disk-usage.js";
 
 export interface DiskQuotaOptions {
-  /** Where a sandbox keeps what it changes. */
-  readonly directory: string;
+  /** Bytes that the sandbox takes up now. */
+  readonly measure: () => Promise<number>;
   readonly limitBytes: number;
-  /** How many entries are looked at, at most. */
-  readonly entriesLimit: number;
   readonly maximumAgeMs: number;
 }
 
@@ -63,8 +60,7 @@ export class DiskQuota {
   }
 
   async #measure(): Promise<number> {
-    const { directory, entriesLimit } = this.#options;
-    this.#usedBytes = (await diskUsage(directory, entriesLimit)) + this.#unfinishedBytes;
+    this.#usedBytes = (await this.#options.measure()) + this.#unfinishedBytes;
     this.#measuredAtMs = performance.now();
     return this.#usedBytes;
   }

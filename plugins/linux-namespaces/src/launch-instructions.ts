@@ -1,7 +1,8 @@
 import { join } from "node:path";
 import type { PreparedTemplate } from "./prepared-template.js";
+import type { UserNamespace } from "./user-namespace.js";
 
-/** What a sandbox keeps on the host, all of it below one directory that only root can enter. */
+/** What a sandbox keeps on the host, all of it below one directory that only the server's user can enter. */
 export interface SandboxPaths {
   readonly directory: string;
   readonly record: string;
@@ -32,12 +33,17 @@ export interface LaunchOptions {
   readonly joinFiles: readonly string[];
   /** Host path of the agent's binary. */
   readonly agent: string;
-  readonly openFiles: number;
+  /** Resource limits of each process: `files`, `processes`, `data` in bytes. */
+  readonly resourceLimits: Readonly<Record<string, number>>;
   readonly sharedMemoryMiB: number;
   /** Programs with the setuid bit may raise what their user can do: `sudo` works. */
   readonly allowsSudo: boolean;
   /** Size of a memory file system for the layers, where they cannot lie on the disk. */
   readonly memoryLayersMiB: number | undefined;
+  /** The project that its files are part of, and how much that may be. */
+  readonly project: { readonly number: number; readonly limitMiB: number } | undefined;
+  /** Undefined where the server is root. */
+  readonly users: UserNamespace | undefined;
   readonly nameservers: readonly string[];
 }
 
@@ -99,7 +105,7 @@ const HIDDEN_PROC = [
 
 /** The words that make the first process of a sandbox out of a forked launcher. */
 export function launchInstructions(options: LaunchOptions): string[] {
-  const { paths, template, memoryLayersMiB } = options;
+  const { paths, template, memoryLayersMiB, project, resourceLimits, users } = options;
   const layers = template.overlays.map((overlay, index) => ({
     ...overlay,
     layer: join(paths.layers, `overlay${index}`),
@@ -114,27 +120,35 @@ export function launchInstructions(options: LaunchOptions): string[] {
     ...(memoryLayersMiB === undefined
       ? []
       : ["tmpfs", paths.layers, "", `mode=700,size=${memoryLayersMiB}m`]),
+    ...(project === undefined
+      ? []
+      : ["project-quota", paths.layers, String(project.number), String(project.limitMiB)]),
     ...rootOverlay(options),
     ...layers.flatMap(({ layer }) => layerDirectories(layer)),
     ...instruction("root", paths.mountPoint),
     ...template.binds.flatMap(({ target, source }) => ["bind", target, source, "rd"]),
-    ...layers.flatMap(({ target, lowers, layer }) => overlayOf(target, lowers, layer)),
-    ...devices(options.sharedMemoryMiB),
+    ...layers.flatMap(({ target, lowers, layer }) => overlayOf(target, lowers, layer, users)),
+    ...devices(options),
     ...instruction("proc", "/proc"),
     ...READ_ONLY_PROC.flatMap((name) => ["read-only", `/proc/${name}`]),
     ...HIDDEN_PROC.flatMap((name) => ["hide", `/proc/${name}`]),
     "enter",
     ...instruction("hostname", options.hostname),
     "loopback",
-    ...instruction("files-limit", String(options.openFiles)),
-    ...(options.allowsSudo ? [] : ["no-new-privileges"]),
+    ...Object.entries({ ...resourceLimits, core: 0 }).flatMap(([name, value]) => [
+      "resource-limit",
+      name,
+      String(value),
+    ]),
+    // Who has one account has none to become.
+    ...(options.allowsSudo && users?.hasAccounts !== false ? [] : ["no-new-privileges"]),
     // Without no-new-privileges this takes a capability that the next one gives up.
     "system-calls",
     ...instruction("capabilities", CAPABILITY_MASK.toString(16)),
   ];
 }
 
-function rootOverlay({ paths, template, hostname, nameservers }: LaunchOptions): string[] {
+function rootOverlay({ paths, template, hostname, nameservers, users }: LaunchOptions): string[] {
   const layer = join(paths.layers, "root");
   const { upper } = layerPaths(layer);
   return [
@@ -143,7 +157,7 @@ function rootOverlay({ paths, template, hostname, nameservers }: LaunchOptions):
     ...instruction("file", join(upper, "etc/hostname"), "644", `${hostname}\n`),
     ...instruction("file", join(upper, "etc/hosts"), "644", hostsFile(hostname)),
     ...instruction("file", join(upper, "etc/resolv.conf"), "644", resolverFile(nameservers)),
-    ...overlayOf(paths.mountPoint, template.lowers, layer),
+    ...overlayOf(paths.mountPoint, template.lowers, layer, users),
   ];
 }
 
@@ -164,21 +178,38 @@ function layerDirectories(layer: string): string[] {
   return [...directory(layer), ...directory(upper), ...directory(work)];
 }
 
-function overlayOf(target: string, lowers: readonly string[], layer: string): string[] {
+function overlayOf(
+  target: string,
+  lowers: readonly string[],
+  layer: string,
+  users: UserNamespace | undefined,
+): string[] {
   const { upper, work } = layerPaths(layer);
-  return ["overlay", target, lowers.join(":"), upper, work];
+  // Without privileges on the host its notes are in attributes that users may set, too.
+  return ["overlay", target, lowers.join(":"), upper, work, users === undefined ? "" : ",userxattr"];
 }
 
-function devices(sharedMemoryMiB: number): string[] {
+function devices({ sharedMemoryMiB, users }: LaunchOptions): string[] {
+  const terminals = "newinstance,ptmxmode=0666,mode=0620";
   return [
     ...instruction("tmpfs", "/dev", "sx", "mode=755,size=64k,nr_inodes=256"),
-    ...DEVICES.flatMap(([name, major, minor]) => ["device", `/dev/${name}`, String(major), String(minor)]),
+    ...DEVICES.flatMap(([name, major, minor]) => device(`/dev/${name}`, [major, minor], users)),
     ...DEVICE_LINKS.flatMap(([name, target]) => ["link", `/dev/${name}`, target]),
     ...directory("/dev/pts"),
-    ...instruction("devpts", "/dev/pts"),
+    ...instruction("devpts", "/dev/pts", users?.hasAccounts === false ? terminals : `${terminals},gid=5`),
     ...directory("/dev/shm"),
     ...instruction("tmpfs", "/dev/shm", "sd", `mode=1777,size=${sharedMemoryMiB}m`),
   ];
+}
+
+/** Only root of the host makes devices; others have the host's own. */
+function device(
+  path: string,
+  [major, minor]: readonly [number, number],
+  users: UserNamespace | undefined,
+): string[] {
+  if (users === undefined) return instruction("device", path, String(major), String(minor));
+  return [...instruction("file", path, "666", ""), ...instruction("bind", path, path, "sx")];
 }
 
 function directory(path: string): string[] {

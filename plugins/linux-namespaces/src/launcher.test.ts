@@ -7,6 +7,7 @@ import { afterEach, beforeEach, describe, test } from "node:test";
 import { Launcher } from "./launcher.js";
 import { launcherBinary } from "./launcher-binary.js";
 import { reasonToSkip } from "./testing/test-backend.js";
+import { findUserNamespace } from "./user-namespace.js";
 
 void describe("the launcher", { skip: reasonToSkip() ?? false, concurrency: 1 }, () => {
   let directory: string;
@@ -14,7 +15,7 @@ void describe("the launcher", { skip: reasonToSkip() ?? false, concurrency: 1 },
 
   beforeEach(async () => {
     directory = await mkdtemp(join(tmpdir(), "coppice-launcher-"));
-    launcher = new Launcher(await launcherBinary(directory));
+    launcher = new Launcher(await launcherBinary(directory), await findUserNamespace());
   });
   afterEach(async () => {
     await launcher.close();

@@ -2,8 +2,9 @@ import { spawn, type ChildProcess } from "node:child_process";
 import { once } from "node:events";
 import type { Socket } from "node:net";
 import { SandboxError } from "@coppice/core";
+import type { UserNamespace } from "./user-namespace.js";
 
-const OPERATIONS = { lock: 1, launch: 2, end: 3, remove: 4, run: 5 } as const;
+const OPERATIONS = { lock: 1, launch: 2, end: 3, remove: 4, run: 5, disk: 6 } as const;
 type Operation = keyof typeof OPERATIONS;
 
 const HEADER_BYTES = 9;
@@ -34,6 +35,7 @@ interface Waiting {
  */
 export class Launcher {
   readonly #binary: string;
+  readonly #words: readonly string[];
   readonly #waiting = new Map<number, Waiting>();
   #running: { readonly child: ChildProcess; readonly socket: Socket } | undefined;
   #received: Buffer = Buffer.alloc(0);
@@ -41,8 +43,10 @@ export class Launcher {
   #locked: string | undefined;
   #isClosed = false;
 
-  constructor(binary: string) {
+  /** @param users of a server that is not root. Where they cannot be had, every request fails and says why. */
+  constructor(binary: string, users?: UserNamespace) {
     this.#binary = binary;
+    this.#words = users?.words ?? [];
   }
 
   /** Holds a directory for this server until the launcher ends. @throws Error that says who has it. */
@@ -82,6 +86,12 @@ export class Launcher {
     return { code: Number(code), output: output ?? "" };
   }
 
+  /** Asks what `native/disk.h` lists. @returns the answer as text. */
+  async disk(question: string, directory: string, ...parameters: readonly number[]): Promise<string> {
+    const [answer] = await this.#ask("disk", [question, directory, ...parameters.map(String)]);
+    return answer ?? "";
+  }
+
   /** Ends the process, and waits for that. Nothing can be asked afterwards. */
   async close(): Promise<void> {
     this.#isClosed = true;
@@ -94,7 +104,7 @@ export class Launcher {
   }
 
   #start(): Socket {
-    const child = spawn(this.#binary, [], {
+    const child = spawn(this.#binary, this.#words, {
       stdio: ["ignore", "ignore", "inherit", "pipe"],
       env: {},
       // Out of reach of a terminal's Ctrl-C, which is for the server.

@@ -9,12 +9,14 @@ import { connectAgent } from "./connect-agent.js";
 import { ControlGroup, ControlGroups } from "./control-groups.js";
 import type { FoundOnHost } from "./diagnose-host.js";
 import { Egress } from "./egress.js";
+import { type EnforcedLimit, enforcedLimits } from "./enforced-limits.js";
 import { type SandboxPaths, launchInstructions, sandboxPaths } from "./launch-instructions.js";
 import { Launcher } from "./launcher.js";
 import { launcherBinary } from "./launcher-binary.js";
 import { NamespaceSandbox } from "./namespace-sandbox.js";
 import type { LinuxNamespacesSettings } from "./linux-namespaces-config.js";
 import type { PreparedTemplate } from "./prepared-template.js";
+import { ProjectQuotas } from "./project-quotas.js";
 import {
   type FullLimits,
   type SandboxFacts,
@@ -24,6 +26,7 @@ import {
   writeFacts,
 } from "./sandbox-record.js";
 import { Templates } from "./templates.js";
+import { type UserNamespace, findUserNamespace } from "./user-namespace.js";
 
 /** What there is once the backend was opened. */
 interface Opened {
@@ -35,6 +38,11 @@ interface Opened {
   readonly egress: Egress | undefined;
   /** Whether what sandboxes change has to be kept in memory. */
   readonly keepsLayersInMemory: boolean;
+  /** Undefined where the file system does not count what a sandbox uses. */
+  readonly quotas: ProjectQuotas | undefined;
+  /** Undefined where the server is root. */
+  readonly users: UserNamespace | undefined;
+  readonly limits: readonly EnforcedLimit[];
 }
 
 /** What there may be of a sandbox that nobody is connected to. */
@@ -42,8 +50,10 @@ interface Remains {
   readonly paths: SandboxPaths;
   readonly group: ControlGroup | undefined;
   readonly network: number | undefined;
+  readonly project: number | undefined;
 }
 
+const MEBIBYTE = 2 ** 20;
 const LOCK_ATTEMPTS = 50;
 const LOCK_PAUSE_MS = 20;
 const ADOPTION_TIMEOUT_MS = 5_000;
@@ -82,9 +92,11 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     const limits = this.#limitsOf(spec);
     await mkdir(paths.directory, { mode: 0o700 });
     let network: number | undefined;
+    let project: number | undefined;
     let group: ControlGroup | undefined;
     try {
       network = spec.allowInternetAccess ? opened.egress?.take() : undefined;
+      project = opened.quotas?.take();
       group = await opened.groups.create(spec.id, limits);
       const facts: SandboxFacts = {
         id: spec.id,
@@ -94,6 +106,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         limits,
         groups: group.record,
         memoryLayersMiB: opened.keepsLayersInMemory ? limits.diskMiB : undefined,
+        project,
         network,
       };
       await writeFacts(paths, facts);
@@ -109,7 +122,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       return sandbox;
     } catch (error) {
       this.#alive.delete(spec.id);
-      await this.#clear(opened, { paths, group, network }).catch((failure: unknown) => {
+      await this.#clear(opened, { paths, group, network, project }).catch((failure: unknown) => {
         // The next start tries again.
         this.#log.warn({ sandbox: spec.id, err: failure }, "a sandbox that failed was not cleared away");
       });
@@ -131,7 +144,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   /** What is known of this host since a check that succeeded. */
   async found(): Promise<FoundOnHost | undefined> {
     const opened = await this.#opening?.catch(() => undefined);
-    return opened && { ...opened, controllers: opened.groups.found };
+    return opened;
   }
 
   /** Leaves sandboxes that are still alive to the next server, and gives back the rest. */
@@ -178,12 +191,25 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       hostname: facts.id,
       joinFiles: group.joinFiles,
       agent: opened.agent,
-      openFiles: this.#settings.limits.openFiles,
+      resourceLimits: this.#resourceLimits(opened, facts.limits),
       sharedMemoryMiB: Math.max(1, Math.floor(facts.limits.memoryMiB / 2)),
       allowsSudo: this.#settings.sudo,
       memoryLayersMiB: facts.memoryLayersMiB,
+      project:
+        facts.project === undefined ? undefined : { number: facts.project, limitMiB: facts.limits.diskMiB },
+      users: opened.users,
       nameservers: facts.network === undefined ? [] : this.#settings.nameservers,
     });
+  }
+
+  /** What holds each process, the last resort where no control group holds all of them. */
+  #resourceLimits({ groups, users }: Opened, limits: FullLimits): Record<string, number> {
+    return {
+      files: this.#settings.limits.openFiles,
+      ...(!groups.has("memory") && { data: limits.memoryMiB * MEBIBYTE }),
+      // Elsewhere the kernel would count those of all sandboxes together.
+      ...(!groups.has("pids") && users !== undefined && { processes: limits.processes }),
+    };
   }
 
   async #connect(
@@ -200,6 +226,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       group,
       agent,
       launcher: opened.launcher,
+      quotas: opened.quotas,
       diskScanEntries: this.#settings.diskScanEntries,
       log: this.#log,
       disconnect: async () => {
@@ -221,23 +248,25 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         // A server may have ended in the middle of a pause; the agent answers only when it can run.
         if (group.canFreeze) await group.thaw();
         if (facts.network !== undefined) opened.egress?.retake(facts.network);
+        if (facts.project !== undefined) opened.quotas?.retake(facts.project);
         return await this.#connect(opened, { paths, facts, group }, AbortSignal.timeout(ADOPTION_TIMEOUT_MS));
       } catch (error) {
         this.#log.warn({ sandbox: facts.id, err: error }, "a sandbox does not answer and is removed");
       }
     }
-    await this.#clear(opened, { paths, group, network: facts?.network });
+    await this.#clear(opened, { paths, group, network: facts?.network, project: facts?.project });
     return undefined;
   }
 
   /** Removes a sandbox that nobody is connected to, whatever there is of it. */
   async #clear(opened: Opened, remains: Remains): Promise<void> {
-    const { group, network, paths } = remains;
+    const { group, network, paths, project } = remains;
     const init = await readInit(paths);
     if (init !== undefined) await opened.launcher.end(init, group?.thawFile);
     await group?.remove();
     if (network !== undefined) await opened.egress?.disconnect(network);
     await opened.launcher.remove(paths.directory);
+    if (project !== undefined) await opened.quotas?.release(project);
   }
 
   async #lowersInUse(): Promise<Set<string>> {
@@ -252,7 +281,9 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   async #problems(): Promise<string[]> {
     const problems: string[] = [];
     if (process.platform !== "linux") return ["it needs Linux"];
-    if (process.getuid?.() !== 0) problems.push("the server has to run as root");
+    if (process.geteuid?.() !== 0 && this.#settings.egress !== "none") {
+      problems.push("only root can give sandboxes a way to the internet: set egress: none, or run as root");
+    }
     if (agentBinary() === undefined) {
       problems.push(
         "the agent has not been built: install a C compiler (gcc, musl-tools or clang) and run set-up",
@@ -284,7 +315,8 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     const agent = agentBinary();
     if (agent === undefined || !isAbsolute(agent)) throw new Error("the agent has not been built");
     await mkdir(join(this.#directory, "sandboxes"), { recursive: true, mode: 0o700 });
-    const launcher = new Launcher(await launcherBinary(join(this.#directory, "programs")));
+    const users = await findUserNamespace();
+    const launcher = new Launcher(await launcherBinary(join(this.#directory, "programs")), users);
     try {
       await lock(launcher, this.#directory);
       const digest = digestOf(this.#directory);
@@ -294,16 +326,31 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         parent: join(this.#directory, "templates"),
         settings: this.#settings,
         launcher,
+        users,
       });
       await templates.prepare();
-      const keepsLayersInMemory = await this.#mustKeepLayersInMemory(launcher);
-      const controllers = Object.fromEntries(groups.found);
-      this.#log.info({ controllers, keepsLayersInMemory }, "linux-namespaces is ready");
-      const missing = (["memory", "cpu", "pids", "freezer"] as const).filter((name) => !groups.has(name));
+      const keepsLayersInMemory = await this.#mustKeepLayersInMemory(launcher, users);
+      const quotas = keepsLayersInMemory ? undefined : await ProjectQuotas.find(launcher, this.#directory);
+      const limits = enforcedLimits({
+        controllers: groups.found,
+        countsProcesses: users !== undefined,
+        keepsLayersInMemory,
+        hasProjectQuotas: quotas !== undefined,
+      });
+      const fields = {
+        limits: Object.fromEntries(limits.map(({ name, how }) => [name, how])),
+        hasAccounts: users?.hasAccounts ?? true,
+        keepsLayersInMemory,
+      };
+      this.#log.info(fields, "linux-namespaces is ready");
+      const missing = limits.filter(({ reach }) => reach === "none").map(({ name }) => name);
       if (missing.length > 0) {
-        this.#log.warn({ missing }, "sandboxes are not limited by controllers that this host does not have");
+        this.#log.warn(
+          { missing },
+          "sandboxes are not limited by what this host does not let the server use",
+        );
       }
-      return { launcher, groups, templates, agent, egress, keepsLayersInMemory };
+      return { launcher, groups, templates, agent, egress, keepsLayersInMemory, quotas, users, limits };
     } catch (error) {
       await launcher.close();
       throw error;
@@ -318,8 +365,8 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     return opened;
   }
 
-  /** Tries an overlay on the file system of the directory, in a namespace that ends with the try. */
-  async #mustKeepLayersInMemory(launcher: Launcher): Promise<boolean> {
+  /** Tries an overlay on the file system of the directory, in namespaces that end with the try. */
+  async #mustKeepLayersInMemory(launcher: Launcher, users: UserNamespace | undefined): Promise<boolean> {
     const { layers } = this.#settings;
     const trial = sandboxPaths(join(this.#directory, "trial"));
     await launcher.remove(trial.directory);
@@ -340,7 +387,8 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       }
     };
     try {
-      const overlay = [...make, "overlay", root, lower, upper, work];
+      const options = users === undefined ? "" : ",userxattr";
+      const overlay = [...make, "overlay", root, lower, upper, work, options];
       const onDisk = layers === "memory" ? "not wanted" : await attempt(overlay);
       if (onDisk === undefined) return false;
       if (layers === "disk") throw new Error(`no overlay on ${this.#directory}: ${onDisk}`);
@@ -364,7 +412,7 @@ async function lock(launcher: Launcher, directory: string): Promise<void> {
       await launcher.lock(directory);
       return;
     } catch (error) {
-      if (attempt === LOCK_ATTEMPTS) {
+      if (!messageOf(error).includes("another server") || attempt === LOCK_ATTEMPTS) {
         throw new Error(`directory ${directory} cannot be used: ${messageOf(error)}`, { cause: error });
       }
       await sleep(LOCK_PAUSE_MS);

@@ -8,6 +8,7 @@ import type { ControlGroup, GroupUsage } from "./control-groups.js";
 import { DiskQuota, filesWithQuota } from "./disk-quota.js";
 import type { SandboxPaths } from "./launch-instructions.js";
 import type { Launcher } from "./launcher.js";
+import type { ProjectQuotas } from "./project-quotas.js";
 import { type FullLimits, type SandboxFacts, readInit, writeFacts } from "./sandbox-record.js";
 
 export interface NamespaceSandboxOptions {
@@ -16,6 +17,8 @@ export interface NamespaceSandboxOptions {
   readonly group: ControlGroup;
   readonly launcher: Launcher;
   readonly agent: AgentConnection;
+  /** Undefined where the file system does not count what a sandbox uses. */
+  readonly quotas: ProjectQuotas | undefined;
   readonly diskScanEntries: number;
   readonly log: Logger;
   /** Takes away what of the host's network is the sandbox's. */
@@ -44,15 +47,14 @@ export class NamespaceSandbox implements Sandbox {
   constructor(options: NamespaceSandboxOptions) {
     const { facts, group } = options;
     this.id = facts.id;
+    const { agent, diskScanEntries, launcher, paths } = options;
     this.#quota = new DiskQuota({
-      directory: options.paths.layers,
+      measure: async () => Number(await launcher.disk("measure", paths.layers, diskScanEntries)),
       limitBytes: facts.limits.diskMiB * MEBIBYTE,
-      entriesLimit: options.diskScanEntries,
       maximumAgeMs: DISK_MEASURED_EVERY_MS,
     });
-    // In memory the file system itself is of that size.
-    const isMeasured = facts.memoryLayersMiB === undefined;
-    this.files = isMeasured ? filesWithQuota(options.agent.files, this.#quota) : options.agent.files;
+    const isHeldByFileSystem = facts.memoryLayersMiB !== undefined || facts.project !== undefined;
+    this.files = isHeldByFileSystem ? agent.files : filesWithQuota(agent.files, this.#quota);
     this.#options = options;
     this.#limits = facts.limits;
     this.#lastUsage = { atMs: performance.now(), cpuMicros: 0 };
@@ -109,13 +111,14 @@ export class NamespaceSandbox implements Sandbox {
   }
 
   async #destroy(): Promise<void> {
-    const { agent, group, launcher, paths, disconnect, onDestroyed } = this.#options;
+    const { agent, facts, group, launcher, paths, quotas, disconnect, onDestroyed } = this.#options;
     this.#isDestroyed = true;
     const init = await readInit(paths);
     if (init !== undefined) await launcher.end(init, group.thawFile);
     // Its end is what the operations that are under way are told of.
     await agent.closed;
     await Promise.all([group.remove(), disconnect(), launcher.remove(paths.directory)]);
+    if (facts.project !== undefined) await quotas?.release(facts.project);
     onDestroyed();
   }
 
@@ -132,7 +135,7 @@ export class NamespaceSandbox implements Sandbox {
   /** @throws SandboxError failed_precondition when it uses more already, or keeps its files in memory. */
   async #resize(limits: Limits): Promise<void> {
     void this.#agent;
-    const { facts, group, paths } = this.#options;
+    const { facts, group, paths, quotas } = this.#options;
     const wanted: FullLimits = {
       cpuCount: limits.cpuCount ?? this.#limits.cpuCount,
       memoryMiB: limits.memoryMiB ?? this.#limits.memoryMiB,
@@ -143,6 +146,7 @@ export class NamespaceSandbox implements Sandbox {
       throw new SandboxError("failed_precondition", "a disk in memory cannot be resized");
     }
     await group.limit(wanted);
+    if (facts.project !== undefined) await quotas?.limit(facts.project, wanted.diskMiB);
     this.#quota.limitBytes = wanted.diskMiB * MEBIBYTE;
     this.#limits = wanted;
     // For a server that takes it over.
@@ -150,10 +154,11 @@ export class NamespaceSandbox implements Sandbox {
   }
 
   async #disk(): Promise<Pick<Stats, "diskUsedBytes" | "diskTotalBytes">> {
-    const { facts, paths } = this.#options;
+    const { facts, paths, quotas } = this.#options;
     const total = this.#limits.diskMiB * MEBIBYTE;
     if (facts.memoryLayersMiB === undefined) {
-      const used = await this.#quota.measure();
+      const counted = facts.project === undefined ? undefined : await quotas?.usage(facts.project);
+      const used = counted ?? (await this.#quota.measure());
       return { diskUsedBytes: Math.min(used, total), diskTotalBytes: total };
     }
     // Only its own namespace shows what it keeps in memory.

@@ -12,6 +12,10 @@ export const plugin = definePlugin({
     const backend = new LinuxNamespacesBackend(plugin.config, plugin.log);
     plugin.onStop(() => backend.close());
     backends.add(backend);
+    plugin.health("linux-namespaces", async () => {
+      const found = await backend.found();
+      return found && Object.fromEntries(found.limits.map(({ name, how }) => [name, how]));
+    });
     plugin.diagnose("linux-namespaces", async (examination) =>
       diagnoseHost(plugin.config, await backend.found(), examination),
     );

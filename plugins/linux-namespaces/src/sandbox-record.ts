@@ -18,6 +18,8 @@ export interface SandboxFacts {
   readonly groups: GroupRecord;
   /** Kept in memory, size in MiB, or undefined where it is on the disk. */
   readonly memoryLayersMiB?: number | undefined;
+  /** Number of the project that its files are counted for; undefined where the file system does not count. */
+  readonly project?: number | undefined;
   /** Number of its network; undefined without egress. */
   readonly network?: number | undefined;
 }

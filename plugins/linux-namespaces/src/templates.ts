@@ -7,6 +7,8 @@ import { type HostPython, askPython } from "./host-python.js";
 import type { Launcher } from "./launcher.js";
 import type { LinuxNamespacesSettings } from "./linux-namespaces-config.js";
 import type { PreparedTemplate } from "./prepared-template.js";
+import { type TemplateOwners, templateOwners } from "./template-owners.js";
+import type { UserNamespace } from "./user-namespace.js";
 
 type TemplateSettings = LinuxNamespacesSettings["templates"][string];
 
@@ -15,6 +17,8 @@ export interface TemplatesOptions {
   readonly parent: string;
   readonly settings: LinuxNamespacesSettings;
   readonly launcher: Launcher;
+  /** Of a server that is not root. */
+  readonly users: UserNamespace | undefined;
 }
 
 const BASE_USER = "user";
@@ -25,10 +29,12 @@ const DIRECTORY = /^(.+)-[0-9a-f]{16}$/;
 export class Templates {
   readonly #options: TemplatesOptions;
   readonly #settings: ReadonlyMap<string, TemplateSettings>;
+  readonly #owners: TemplateOwners;
   readonly #prepared = new Map<string, Promise<PreparedTemplate>>();
 
   constructor(options: TemplatesOptions) {
     this.#options = options;
+    this.#owners = templateOwners(options.launcher, options.users);
     this.#settings = new Map(
       Object.entries({
         "base": { kind: "base" },
@@ -96,11 +102,12 @@ export class Templates {
         parent,
         directory: settings.path,
         user: settings.user,
+        owners: this.#owners,
       });
     }
     const { python } = settings;
     const found = python === undefined ? undefined : await describePython(name, python, launcher);
-    return prepareBaseTemplate({ name: directoryName(name), parent, python: found });
+    return prepareBaseTemplate({ name: directoryName(name), parent, python: found, owners: this.#owners });
   }
 }
 

@@ -1,3 +1,4 @@
+import { spawnSync } from "node:child_process";
 import { mkdtemp, readFile, readdir, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -10,9 +11,10 @@ import { linuxNamespacesConfig } from "../linux-namespaces-config.js";
 /** Why no sandbox can be made here; undefined when one can. */
 export function reasonToSkip(): string | undefined {
   if (process.platform !== "linux") return "linux-namespaces needs Linux";
-  if (process.getuid?.() !== 0) return "linux-namespaces needs root";
   if (agentBinary() === undefined) return "the agent has not been built: there is no C compiler";
-  return undefined;
+  if (process.getuid?.() === 0) return undefined;
+  const { status } = spawnSync("unshare", ["--user", "--map-root-user", "true"]);
+  return status === 0 ? undefined : "linux-namespaces needs root, or user namespaces";
 }
 
 /** A backend in a directory of its own, for tests. */

@@ -1,0 +1,107 @@
+// For a server that is not root. The launcher becomes root of a user namespace, in which it can own files of
+// every id of a sandbox, and remove them; each sandbox has a user namespace of its own inside that one, so
+// that its processes are counted apart from those of other sandboxes.
+#define _GNU_SOURCE
+#include "user-namespace.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MAP_WORDS_LIMIT = 32 };
+
+static const char *sandbox_users, *sandbox_groups;
+
+static bool write_to(const char *path, const char *text) {
+  int fd = open(path, O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  bool is_written = write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+  int error = errno;
+  close(fd);
+  errno = error;
+  return is_written;
+}
+
+/** Runs newuidmap or newgidmap for this process's parent. */
+static _Noreturn void run_mapper(char *program, char *map) {
+  char pid[16], *arguments[MAP_WORDS_LIMIT + 3] = {program, pid};
+  snprintf(pid, sizeof pid, "%d", (int)getppid());
+  unsigned count = 2;
+  char *rest = map;
+  for (char *word; (word = strsep(&rest, " ")) != NULL && count < MAP_WORDS_LIMIT + 2;) arguments[count++] = word;
+  char *const environment[] = {NULL};
+  execve(program, arguments, environment);
+  _exit(127);
+}
+
+static bool has_succeeded(pid_t pid) {
+  int status;
+  while (waitpid(pid, &status, 0) < 0) {
+    if (errno != EINTR) return false;
+  }
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+/** A child that waits outside of the namespace until it is there, because only from there it can be mapped. */
+static pid_t prepare_mapper(char *program, char *map, int go[2]) {
+  if (pipe2(go, O_CLOEXEC) < 0) return -1;
+  pid_t pid = fork();
+  if (pid != 0) {
+    close(go[0]);
+    return pid;
+  }
+  char byte;
+  close(go[1]);
+  if (read(go[0], &byte, 1) != 1) _exit(1);
+  run_mapper(program, map);
+}
+
+const char *enter_user_namespace(char *const words[USER_NAMESPACE_WORDS]) {
+  char *user_mapper = words[0], *users = words[1], *group_mapper = words[2], *groups = words[3];
+  bool has_mappers = user_mapper[0] != 0;
+  int go[2][2];
+  pid_t mappers[2] = {-1, -1};
+  if (has_mappers) {
+    mappers[0] = prepare_mapper(user_mapper, users, go[0]);
+    mappers[1] = prepare_mapper(group_mapper, groups, go[1]);
+    if (mappers[0] < 0 || mappers[1] < 0) return "fork";
+  }
+  if (unshare(CLONE_NEWUSER) < 0) {
+    // At the end of their pipes they end, too. The second holds that of the first as well.
+    for (unsigned index = 0; has_mappers && index < 2; index++) close(go[index][1]);
+    return "make a user namespace";
+  }
+  if (has_mappers) {
+    for (unsigned index = 0; index < 2; index++) {
+      (void)!write(go[index][1], "", 1);
+      close(go[index][1]);
+      errno = EPERM;
+      if (!has_succeeded(mappers[index])) return index == 0 ? "map user ids" : "map groups";
+    }
+    // What the user's groups may on the host is no business of sandboxes.
+    if (setgroups(0, NULL) < 0) return "leave groups";
+  } else {
+    // The kernel lets nobody without privileges map a group who could then leave groups that deny something.
+    if (!write_to("/proc/self/setgroups", "deny")) return "deny setgroups";
+    if (!write_to("/proc/self/uid_map", users)) return "map the user id";
+    if (!write_to("/proc/self/gid_map", groups)) return "map the group";
+  }
+  sandbox_users = words[4];
+  sandbox_groups = words[5];
+  return NULL;
+}
+
+bool is_in_user_namespace(void) { return sandbox_users != NULL; }
+
+bool map_sandbox(pid_t pid) {
+  char path[32];
+  snprintf(path, sizeof path, "/proc/%d/uid_map", (int)pid);
+  if (!write_to(path, sandbox_users)) return false;
+  snprintf(path, sizeof path, "/proc/%d/gid_map", (int)pid);
+  return write_to(path, sandbox_groups);
+}

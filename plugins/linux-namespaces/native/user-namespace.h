@@ -1,0 +1,23 @@
+#ifndef COPPICE_USER_NAMESPACE_H
+#define COPPICE_USER_NAMESPACE_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+/** How many words `enter_user_namespace` takes. */
+enum { USER_NAMESPACE_WORDS = 6 };
+
+/**
+ * Makes this process root of a user namespace. The words: a program that maps user ids or nothing, what it
+ * maps; the same for groups; then which of the namespace's user ids and groups a sandbox has.
+ * @return what failed, or NULL.
+ */
+const char *enter_user_namespace(char *const words[USER_NAMESPACE_WORDS]);
+
+/** Whether sandboxes need a user namespace. */
+bool is_in_user_namespace(void);
+
+/** Gives a process, the first in a user namespace of its own, the ids of a sandbox. */
+bool map_sandbox(pid_t pid);
+
+#endif

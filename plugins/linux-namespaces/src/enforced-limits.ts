@@ -1,0 +1,51 @@
+import type { Controller } from "./control-groups.js";
+
+/** What holds sandboxes of this host to each of their limits. */
+export interface EnforcedLimit {
+  readonly name: "memoryMiB" | "cpuCount" | "processes" | "diskMiB" | "openFiles" | "pausing";
+  /** `whole` sandboxes, `part` of what the name says, or not at all. */
+  readonly reach: "whole" | "part" | "none";
+  /** In a few words: `control groups of version 2`, `not enforced: …`. */
+  readonly how: string;
+}
+
+/** What was found on this host that could hold sandboxes to anything. */
+export interface LimitMeans {
+  readonly controllers: ReadonlyMap<Controller, 1 | 2>;
+  /** Whether the processes of a sandbox are counted apart from those of others: in its user namespace. */
+  readonly countsProcesses: boolean;
+  readonly keepsLayersInMemory: boolean;
+  readonly hasProjectQuotas: boolean;
+}
+
+/** Every limit, and by what it is enforced. */
+export function enforcedLimits(means: LimitMeans): readonly EnforcedLimit[] {
+  const { controllers, countsProcesses } = means;
+  const byGroup = (controller: Controller): Omit<EnforcedLimit, "name"> | undefined => {
+    const version = controllers.get(controller);
+    return version && { reach: "whole", how: `control groups of version ${version}` };
+  };
+  const missing = (controller: Controller): Omit<EnforcedLimit, "name"> => ({
+    reach: "none",
+    how: `not enforced: there is no controller ${controller} that this server may use`,
+  });
+  const data = "a resource limit on the data of each process, not of all together";
+  const processes = "a resource limit on the processes of each of its users";
+  return [
+    { name: "memoryMiB", ...(byGroup("memory") ?? { reach: "part", how: data }) },
+    { name: "cpuCount", ...(byGroup("cpu") ?? missing("cpu")) },
+    {
+      name: "processes",
+      ...(byGroup("pids") ?? (countsProcesses ? { reach: "part", how: processes } : missing("pids"))),
+    },
+    { name: "diskMiB", ...disk(means) },
+    { name: "openFiles", reach: "whole", how: "a resource limit of each process" },
+    { name: "pausing", ...(byGroup("freezer") ?? missing("freezer")) },
+  ];
+}
+
+function disk({ keepsLayersInMemory, hasProjectQuotas }: LimitMeans): Omit<EnforcedLimit, "name"> {
+  if (keepsLayersInMemory) return { reach: "whole", how: "the size of a file system in memory" };
+  if (hasProjectQuotas) return { reach: "whole", how: "a project quota of the file system" };
+  return { reach: "part", how: "measured, holds back what is written over the API, not what programs write" };
+}

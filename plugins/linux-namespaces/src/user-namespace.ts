@@ -1,0 +1,82 @@
+import { access, constants, readFile } from "node:fs/promises";
+import { userInfo } from "node:os";
+import { join } from "node:path";
+import { messageOf } from "@coppice/core";
+
+/** How a server that is not root gets to be root of namespaces. */
+export interface UserNamespace {
+  /** What the launcher has to be told: `native/user-namespace.h`. */
+  readonly words: readonly string[];
+  /** Whether a sandbox has users and groups of its own; else it has one, uid and gid 1000. */
+  readonly hasAccounts: boolean;
+  /** Why it has not; undefined where it has. */
+  readonly reason?: string | undefined;
+}
+
+interface Range {
+  readonly start: number;
+  readonly count: number;
+}
+
+interface Mapping {
+  readonly program: string;
+  readonly range: Range;
+}
+
+/** Up to the groups and accounts that programs expect, `nobody` among them. */
+const IDS = 65_536;
+/** `user` has to be one of them. */
+const FEWEST_IDS = 1_001;
+const USER_ID = 1_000;
+const PROGRAM_DIRECTORIES = ["/usr/bin", "/bin", "/usr/sbin", "/usr/local/bin", "/run/wrappers/bin"];
+
+/** The ids that this user may have inside; undefined for root, who needs no user namespace. */
+export async function findUserNamespace(): Promise<UserNamespace | undefined> {
+  const uid = process.geteuid?.() ?? 0;
+  if (uid === 0) return undefined;
+  const gid = process.getegid?.() ?? 0;
+  try {
+    const users = await findMapping("newuidmap", "/etc/subuid", uid);
+    const groups = await findMapping("newgidmap", "/etc/subgid", uid);
+    const count = Math.min(users.range.count, groups.range.count, IDS - 1);
+    const map = (own: number, { start }: Range): string => `0 ${own} 1 1 ${start} ${count}`;
+    // In two lines, because what one maps has to lie in one range of the outer namespace.
+    const inside = `0 0 1\n1 1 ${count}`;
+    const maps = { users: map(uid, users.range), groups: map(gid, groups.range) };
+    const words = [users.program, maps.users, groups.program, maps.groups, inside, inside];
+    return { words, hasAccounts: true };
+  } catch (error) {
+    const words = ["", `0 ${uid} 1`, "", `0 ${gid} 1`, `${USER_ID} 0 1`, `${USER_ID} 0 1`];
+    return { words, hasAccounts: false, reason: messageOf(error) };
+  }
+}
+
+/** @throws Error that says what is missing. */
+async function findMapping(program: string, file: string, uid: number): Promise<Mapping> {
+  const names = [String(uid), nameOf(uid)];
+  const lines = (await readFile(file, "utf8").catch(() => "")).split("\n");
+  const ranges = lines.flatMap((line): Range[] => {
+    const [owner = "", start, count] = line.split(":");
+    return names.includes(owner) ? [{ start: Number(start), count: Number(count) }] : [];
+  });
+  const range = ranges.find(({ count }) => count >= FEWEST_IDS);
+  if (range === undefined) throw new Error(`${file} has no range of ids for this user`);
+  for (const directory of PROGRAM_DIRECTORIES) {
+    const path = join(directory, program);
+    const canRun = await access(path, constants.X_OK).then(
+      () => true,
+      () => false,
+    );
+    if (canRun) return { program: path, range };
+  }
+  throw new Error(`the program ${program} is missing`);
+}
+
+function nameOf(uid: number): string {
+  try {
+    return userInfo().username;
+  } catch {
+    // An account that is in no database.
+    return String(uid);
+  }
+}
