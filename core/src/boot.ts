@@ -6,10 +6,12 @@ import type { ConfigSource } from "./config/read.js";
 import type { ServerConfig } from "./config/server-schema.js";
 import type { Diagnosis } from "./doctor/finding.js";
 import { type Configuration, configure } from "./configure.js";
+import { ClientAddresses } from "./http/client-address.js";
 import { HttpListener, type ListenerServices } from "./http/listener.js";
 import { openDoors } from "./http/open-doors.js";
 import { ExchangeLimit } from "./http/exchange-limit.js";
 import { PortConnections } from "./http/port-connections.js";
+import type { ServedRoute } from "./http/surface.js";
 import { Surfaces } from "./http/surfaces.js";
 import { Targeting } from "./http/targeting.js";
 import { Listeners, Targets } from "./http/targets.js";
@@ -26,6 +28,7 @@ import { metricProblems, type OwnedRegistry } from "./observe/metric-names.js";
 import { serveOps } from "./observe/ops-routes.js";
 import { createPluginContext } from "./plugin-context.js";
 import type { Plugin } from "./plugin.js";
+import { Admissions } from "./sandbox/admissions.js";
 import { Backends, type SandboxBackend } from "./sandbox/backend.js";
 import { createSandboxDomain, type SandboxDomain } from "./sandbox/domain.js";
 import { Ledger } from "./sandbox/ledger.js";
@@ -45,6 +48,8 @@ export interface BootOptions {
 export interface Server {
   readonly listeners: readonly HttpListener[];
   readonly log: Logger;
+  /** Everything that plugins serve. */
+  readonly routes: readonly ServedRoute[];
   /** What plugins tell whoever started the server. */
   readonly greeting: readonly string[];
   /** A service of the kernel, or one that a plugin provides. @throws Error when there is none. */
@@ -159,6 +164,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
   const listeners = createListeners(config, {
     surfaces,
     targeting,
+    clientAddresses: new ClientAddresses(config.http.trustedProxies),
     connections: new PortConnections({
       idleTimeoutMs: config.http.proxyIdleTimeout,
       maxIdle: config.http.proxyIdleConnections,
@@ -174,6 +180,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     [Sandboxes, domain.sandboxes],
     [Backends, domain.backends],
     [WarmUps, domain.warmUps],
+    [Admissions, domain.admissions],
     [Clock, clock],
     [Targets, targeting],
     [Listeners, { all: () => listeners } satisfies Listeners],
@@ -267,6 +274,7 @@ async function serve(
   return {
     listeners,
     log,
+    routes: surfaces.routes(),
     greeting: greeting.lines(),
     resolve<T>(token: Token<T>): T {
       if (!services.has(token)) throw new Error(`no enabled plugin provides '${tokenName(token)}'`);

@@ -5,7 +5,9 @@ export { inject, injectable, type Class } from "./kernel/scope.js";
 export { Clock, systemClock } from "./kernel/clock.js";
 export {
   definePlugin,
+  type Answered,
   type Guard,
+  type Observer,
   type Plugin,
   type PluginContext,
   type PluginDefinition,
@@ -23,7 +25,13 @@ export {
   type SurfaceRequest,
   type Target,
 } from "./http/surface-request.js";
+export { permit, requireScope } from "./http/permit.js";
+export { SCOPES, type Principal, type Scope } from "./http/principal.js";
+export { sandboxesOf, tenantOf } from "./http/tenant-of.js";
+export type { ServedRoute } from "./http/surface.js";
+export { Admissions, type AdmissionCheck } from "./sandbox/admissions.js";
 export { Sandboxes, type CreateSandbox } from "./sandbox/sandboxes.js";
+export { DEFAULT_TENANT } from "./sandbox/tenant.js";
 export { WarmUps, type WarmUp } from "./sandbox/warm-ups.js";
 export type {
   EndReason,

@@ -75,6 +75,10 @@ export function createPluginContext(parts: PluginContextParts): PluginContext<un
       whileOpen("guard");
       surfaces.get(surface).addGuard(check);
     },
+    observe(surface, observer) {
+      whileOpen("observe");
+      surfaces.get(surface).addObserver(observer);
+    },
     health(name, check) {
       whileOpen("health");
       health.add(name, check);

@@ -5,6 +5,7 @@ import type Router from "@koa/router";
 import type { Registry } from "prom-client";
 import { z } from "zod";
 import type { Diagnosis } from "./doctor/finding.js";
+import type { Principal } from "./http/principal.js";
 import type { SurfaceRequest } from "./http/surface-request.js";
 import type { Class } from "./kernel/scope.js";
 import type { Token } from "./kernel/token.js";
@@ -17,8 +18,18 @@ export type UpgradeHandler = (
   upgrade: { readonly message: IncomingMessage; readonly socket: Duplex; readonly head: Buffer },
 ) => void | Promise<void>;
 
-/** Lets a request of a surface in by returning, keeps it out by throwing a SandboxError. */
-export type Guard = (request: SurfaceRequest) => void | Promise<void>;
+/** Lets a request of a surface in by returning, or by saying who it comes from; keeps it out by throwing a SandboxError. */
+export type Guard = (request: SurfaceRequest) => Principal | void | Promise<Principal | void>;
+
+/** How a request was answered. */
+export interface Answered {
+  readonly status: number;
+  /** The pattern of the route that answered, `none` when it was refused before any. Never the raw path. */
+  readonly route: string;
+}
+
+/** Learns how a request was answered, at once before the client does. Must not throw. */
+export type Observer = (request: SurfaceRequest, answered: Answered) => void;
 
 /** The services that a plugin asked for, under the names it gave them. */
 export type Resolved<R> = { readonly [K in keyof R]: R[K] extends Token<infer T> ? T : never };
@@ -49,6 +60,8 @@ export interface PluginContext<Config> {
   upgrade(surface: string, path: string, accept: UpgradeHandler): void;
   /** Runs before every request of a surface, after targeting and before any route. */
   guard(surface: string, check: Guard): void;
+  /** Is told how every request of a surface was answered, refused ones too. */
+  observe(surface: string, observer: Observer): void;
   /**
    * Part of `/readyz`: rejects with the reason while this plugin cannot serve. What it resolves with is told
    * there as well.

@@ -38,6 +38,10 @@ const httpConfig = z.strictObject({
     .min(1)
     .default(1_000)
     .describe("requests and WebSockets to the ports of one sandbox at a time; more are refused with 429"),
+  trustedProxies: z
+    .array(z.union([z.ipv4(), z.ipv6(), z.cidrv4(), z.cidrv6()]))
+    .default([])
+    .describe("addresses and CIDR ranges of proxies whose X-Forwarded-For is believed"),
   drainTimeout: duration()
     .prefault("10s")
     .describe("time that running requests get to end when the server stops"),

@@ -7,14 +7,19 @@ export class HttpError extends Error {
   readonly status: number;
   /** The whole body; `{code: status, message}` when absent. A string is sent as text/plain. */
   readonly body: string | Readonly<Record<string, unknown>>;
+  /** The header `Retry-After`; 1 for a 429 and a 503 that say nothing else, none for other answers. */
+  readonly retryAfterSeconds: number | undefined;
 
   constructor(
     status: number,
     message: string,
     body: string | Readonly<Record<string, unknown>> = { code: status, message },
+    { retryAfterSeconds }: { readonly retryAfterSeconds?: number | undefined } = {},
   ) {
     super(message);
     this.status = status;
     this.body = body;
+    // The SDKs try again only when they are told when, in digits.
+    this.retryAfterSeconds = retryAfterSeconds ?? (status === 429 || status === 503 ? 1 : undefined);
   }
 }

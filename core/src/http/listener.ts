@@ -6,6 +6,7 @@ import type { Duplex } from "node:stream";
 import { messageOf } from "../kernel/errors.js";
 import type { HttpMetrics } from "../observe/http-metrics.js";
 import type { Logger } from "../observe/logger.js";
+import type { ClientAddresses } from "./client-address.js";
 import { answerPreflight, allowAnyOrigin } from "./cors.js";
 import type { ExchangeLimit } from "./exchange-limit.js";
 import { HttpError } from "./http-error.js";
@@ -34,6 +35,7 @@ export interface ListenerSettings {
 export interface ListenerServices {
   readonly surfaces: Surfaces;
   readonly targeting: Targeting;
+  readonly clientAddresses: ClientAddresses;
   readonly connections: PortConnections;
   readonly exchanges: ExchangeLimit;
   readonly metrics: HttpMetrics;
@@ -204,9 +206,9 @@ export class HttpListener implements Listener {
         requireTrafficToken(target, message.headers);
       }
       this.#refuseRebinding(surface, target, message);
-      await surface.letIn(request);
+      const admitted = await surface.letIn(request);
       if (target !== undefined) await use.begin(target, request);
-      route = await surface.serve(request, message, response);
+      route = await surface.serve(admitted, message, response);
     } catch (error) {
       if (response.destroyed) return;
       writeHttpError(response, toHttpError(error, log));
@@ -245,12 +247,9 @@ export class HttpListener implements Listener {
         return;
       }
       this.#refuseRebinding(surface, target, message);
-      await surface.letIn(request);
+      const admitted = await surface.letIn(request);
       if (target !== undefined) await use.begin(target, request);
-      const found = surface.upgradeFor(url.pathname);
-      if (found === undefined)
-        throw new HttpError(404, `no WebSocket at ${url.pathname} on surface '${surface.name}'`);
-      await found.accept(request, { message, socket, head });
+      await surface.upgrade(admitted, { message, socket, head });
     } catch (error) {
       if (!socket.destroyed) refuseUpgrade(socket, toHttpError(error, log));
     }
@@ -326,6 +325,8 @@ export class HttpListener implements Listener {
       log: target === undefined ? log : log.child({ sandboxId: target.sandbox.record.id }),
       signal: gone.signal,
       target,
+      clientAddress: this.#services.clientAddresses.of(message.socket.remoteAddress, message.headers),
+      principal: undefined,
     };
   }
 }

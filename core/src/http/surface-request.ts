@@ -3,6 +3,7 @@ import { type ContextValues, type HandlerContext, createContextKey } from "@conn
 import { SandboxError } from "../kernel/errors.js";
 import type { Logger } from "../observe/logger.js";
 import type { LiveSandbox } from "../sandbox/live-sandbox.js";
+import type { Principal } from "./principal.js";
 
 /** Which sandbox, and which port of it, a request is for. */
 export interface Target {
@@ -23,6 +24,10 @@ export interface SurfaceRequest {
   /** Aborted when the client goes away, or the server gives up draining. */
   readonly signal: AbortSignal;
   readonly target: Target | undefined;
+  /** The client's, by the word of trusted proxies where there are any. */
+  readonly clientAddress: string;
+  /** Who asks, by the word of a guard; undefined where none says: what is addressed to a sandbox, and open surfaces. */
+  readonly principal: Principal | undefined;
 }
 
 const requestKey = createContextKey<SurfaceRequest | undefined>(undefined, {
@@ -41,12 +46,16 @@ export function requestIn(values: ContextValues): SurfaceRequest {
   return request;
 }
 
-/** A koa context (`ctx.state.request`) or a Connect handler context. */
-export type RequestCarrier = HandlerContext | { readonly state: { readonly request?: SurfaceRequest } };
+/** A koa context (`ctx.state.request`), a Connect handler context, or the request itself, as upgrades get it. */
+export type RequestCarrier =
+  | HandlerContext
+  | { readonly state: { readonly request?: SurfaceRequest } }
+  | SurfaceRequest;
 
-/** The request that a koa or an RPC handler serves. */
+/** The request that a koa, an RPC or an upgrade handler serves. */
 export function requestOf(carrier: RequestCarrier): SurfaceRequest {
   if ("values" in carrier) return requestIn(carrier.values);
+  if (!("state" in carrier)) return carrier;
   const { request } = carrier.state;
   if (request === undefined) throw new Error("this context did not come through a surface");
   return request;

@@ -11,8 +11,9 @@ import type { UniversalHandler } from "@connectrpc/connect/protocol";
 import Koa from "koa";
 import type { BootProblem } from "../kernel/errors.js";
 import type { Logger } from "../observe/logger.js";
-import type { Guard, UpgradeHandler } from "../plugin.js";
+import type { Answered, Guard, Observer, UpgradeHandler } from "../plugin.js";
 import { HttpError } from "./http-error.js";
+import { isPermit, permitByMethod, requireScope } from "./permit.js";
 import { bindRequest, requestIn, type SurfaceRequest } from "./surface-request.js";
 import { errorInterceptor, toHttpError, writeHttpError } from "./wire-errors.js";
 
@@ -43,6 +44,17 @@ interface Served {
 /** What a request was answered by: a route pattern, never the raw path, which is unbounded. */
 export type RoutePattern = string;
 
+/** Something that a surface serves. */
+export interface ServedRoute {
+  readonly surface: string;
+  readonly plugin: string;
+  readonly kind: "http" | "rpc" | "upgrade";
+  /** `GET` of an upgrade, `POST` of an RPC; HEAD comes along with every GET. */
+  readonly method: string;
+  /** With `:name` for what may be anything. */
+  readonly path: string;
+}
+
 /** A named set of routes, RPCs, upgrades and guards that plugins fill and listeners serve. */
 export class Surface {
   readonly name: string;
@@ -51,6 +63,7 @@ export class Surface {
   readonly #rpcRouters: Owned<ConnectRouter>[] = [];
   readonly #upgrades: Upgrade[] = [];
   readonly #guards: Guard[] = [];
+  readonly #observers: Observer[] = [];
   /** Koa makes its context from the message alone: this is how a request gets into `ctx.state`. */
   readonly #served = new WeakMap<IncomingMessage, Served>();
   #koa: ReturnType<Koa["callback"]> | undefined;
@@ -99,29 +112,46 @@ export class Surface {
     this.#guards.push(guard);
   }
 
+  addObserver(observer: Observer): void {
+    this.#observers.push(observer);
+  }
+
+  /** Everything that plugins put here. */
+  routes(): readonly ServedRoute[] {
+    const { name: surface } = this;
+    const http = this.#routers.flatMap(({ plugin, value }) =>
+      value.stack.flatMap((layer) =>
+        // A layer without methods is middleware.
+        layer.methods
+          .filter((method) => method !== "HEAD")
+          .map((method) => ({ surface, plugin, kind: "http", method, path: String(layer.path) }) as const),
+      ),
+    );
+    const rpc = this.#rpcRouters.flatMap(({ plugin, value }) =>
+      value.handlers.map(
+        ({ requestPath: path }) => ({ surface, plugin, kind: "rpc", method: "POST", path }) as const,
+      ),
+    );
+    const upgrade = this.#upgrades.map(
+      ({ plugin, path }) => ({ surface, plugin, kind: "upgrade", method: "GET", path }) as const,
+    );
+    return [...http, ...rpc, ...upgrade];
+  }
+
   /** Every pair of plugins that claim the same route, RPC path or upgrade path. */
   collisions(): readonly BootProblem[] {
     const owners = new Map<string, string>();
     const problems: BootProblem[] = [];
-    const claim = (plugin: string, kind: string, key: string): void => {
-      const normalized = key.replace(/:[A-Za-z_]\w*/g, ":");
-      const owner = owners.get(`${kind} ${normalized}`);
-      if (owner === undefined) owners.set(`${kind} ${normalized}`, plugin);
+    for (const { plugin, kind, method, path } of this.routes()) {
+      const verb = kind === "upgrade" ? "UPGRADE" : method;
+      const key = `${verb} ${path.replace(/:[A-Za-z_]\w*/g, ":")}`;
+      const owner = owners.get(key);
+      if (owner === undefined) owners.set(key, plugin);
       else
         problems.push({
-          message: `plugins '${owner}' and '${plugin}' both serve ${kind} ${key} on surface '${this.name}'`,
+          message: `plugins '${owner}' and '${plugin}' both serve ${verb} ${path} on surface '${this.name}'`,
         });
-    };
-    for (const { plugin, value } of this.#routers) {
-      for (const layer of value.stack) {
-        // A layer without methods is middleware; HEAD comes along with every GET.
-        for (const method of layer.methods) if (method !== "HEAD") claim(plugin, method, String(layer.path));
-      }
     }
-    for (const { plugin, value } of this.#rpcRouters) {
-      for (const handler of value.handlers) claim(plugin, "POST", handler.requestPath);
-    }
-    for (const { plugin, path } of this.#upgrades) claim(plugin, "UPGRADE", path);
     return problems;
   }
 
@@ -140,6 +170,7 @@ export class Surface {
       const served = this.#served.get(ctx.req);
       if (served === undefined) throw new Error("a request reached koa without a surface");
       ctx.state["request"] = served.request;
+      let refusal: HttpError | undefined;
       try {
         await next();
         // Koa's own 404 is a text; an empty 404 makes the E2B SDKs miss "not found".
@@ -147,15 +178,22 @@ export class Surface {
           throw new HttpError(404, `no route for ${ctx.method} ${ctx.path} on surface '${surface}'`);
         }
       } catch (error) {
-        ctx.respond = false;
-        writeHttpError(ctx.res, toHttpError(error, served.request.log));
-      } finally {
-        // Set by the router on the context of the route that matched.
-        const { _matchedRoute: pattern } = ctx as { _matchedRoute?: string | RegExp };
-        if (pattern !== undefined) served.pattern = pattern.toString();
+        refusal = toHttpError(error, served.request.log);
       }
+      // Set by the router on the context of the route that matched.
+      const { _matchedRoute: pattern } = ctx as { _matchedRoute?: string | RegExp };
+      if (pattern !== undefined) served.pattern = pattern.toString();
+      this.#tell(served.request, { status: refusal?.status ?? ctx.status, route: served.pattern });
+      if (refusal === undefined) return;
+      ctx.respond = false;
+      writeHttpError(ctx.res, refusal);
     });
-    for (const { value } of this.#routers) koa.use(value.routes());
+    for (const { value } of this.#routers) {
+      for (const { methods, stack } of value.stack) {
+        if (methods.length > 0 && !stack.some((part) => isPermit(part))) stack.unshift(permitByMethod);
+      }
+      koa.use(value.routes());
+    }
     koa.use((ctx) => {
       const allowed = this.#methodsAt(ctx.path);
       if (allowed.length === 0) return;
@@ -165,8 +203,18 @@ export class Surface {
     this.#koa = koa.callback();
   }
 
-  async letIn(request: SurfaceRequest): Promise<void> {
-    for (const guard of this.#guards) await guard(request);
+  /** Asks the guards. @returns the request with who it comes from, where one of them says so. */
+  async letIn(request: SurfaceRequest): Promise<SurfaceRequest> {
+    let asked = request;
+    try {
+      for (const guard of this.#guards) {
+        const principal = await guard(asked);
+        if (principal !== undefined) asked = { ...asked, principal };
+      }
+      return asked;
+    } catch (error) {
+      throw this.#refuse(asked, error, "none");
+    }
   }
 
   /** Serves a request that was let in; resolves with the pattern that served it; a stream may go on after that. */
@@ -188,12 +236,20 @@ export class Surface {
     return served.pattern;
   }
 
-  /** The upgrade handler for a path, if any. */
-  upgradeFor(
-    pathname: string,
-  ): { readonly accept: UpgradeHandler; readonly pattern: RoutePattern } | undefined {
+  /** Hands an upgrade that was let in to whoever takes its path. @throws HttpError when nobody does, or it is refused. */
+  async upgrade(request: SurfaceRequest, upgrade: Parameters<UpgradeHandler>[1]): Promise<void> {
+    const { pathname } = request.url;
     const found = this.#upgrades.find(({ path }) => matches(path, pathname));
-    return found && { accept: found.accept, pattern: found.path };
+    const route = found?.path ?? "none";
+    try {
+      if (found === undefined)
+        throw new HttpError(404, `no WebSocket at ${pathname} on surface '${this.name}'`);
+      requireScope(request, "attach");
+      await found.accept(request, upgrade);
+    } catch (error) {
+      throw this.#refuse(request, error, route);
+    }
+    this.#tell(request, { status: 101, route });
   }
 
   async #serveRpc(
@@ -205,13 +261,32 @@ export class Surface {
     // Connect gives it to setTimeout as it is, which takes anything longer than 2^31 ms for 1 ms.
     if (Number(message.headers["connect-timeout-ms"]) > LONGEST_TIMER_MS)
       delete message.headers["connect-timeout-ms"];
+    const route = rpc.requestPath;
     const values = bindRequest(createContextValues(), request);
-    const answer = await rpc(universalRequestFromNodeRequest(message, response, undefined, values));
-    if (answer.body === undefined && answer.status >= 400) {
-      for (const [name, value] of answer.header ?? []) response.setHeader(name, value);
-      throw new HttpError(answer.status, rpcRefusal(answer.status, message));
+    let answer;
+    try {
+      requireScope(request, "exec");
+      answer = await rpc(universalRequestFromNodeRequest(message, response, undefined, values));
+      if (answer.body === undefined && answer.status >= 400) {
+        for (const [name, value] of answer.header ?? []) response.setHeader(name, value);
+        throw new HttpError(answer.status, rpcRefusal(answer.status, message));
+      }
+    } catch (error) {
+      throw this.#refuse(request, error, route);
     }
+    this.#tell(request, { status: answer.status, route });
     await universalResponseToNodeResponse(answer, response);
+  }
+
+  /** Tells of a refusal. @returns what to throw. */
+  #refuse(request: SurfaceRequest, error: unknown, route: RoutePattern): HttpError {
+    const refusal = toHttpError(error, request.log);
+    this.#tell(request, { status: refusal.status, route });
+    return refusal;
+  }
+
+  #tell(request: SurfaceRequest, answered: Answered): void {
+    for (const observer of this.#observers) observer(request, answered);
   }
 
   #methodsAt(path: string): readonly string[] {
@@ -246,10 +321,11 @@ function matches(pattern: string, pathname: string): boolean {
 }
 
 /** Sockets of upgrades are raw: this is how one is refused. */
-export function refuseUpgrade(socket: Duplex, { status, body }: HttpError): void {
+export function refuseUpgrade(socket: Duplex, { status, body, retryAfterSeconds }: HttpError): void {
   const text = typeof body === "string" ? body : JSON.stringify(body);
+  const retryAfter = retryAfterSeconds === undefined ? "" : `retry-after: ${retryAfterSeconds}\r\n`;
   socket.end(
-    `HTTP/1.1 ${status} Refused\r\nconnection: close\r\ncontent-type: ${typeof body === "string" ? "text/plain" : "application/json"}\r\n` +
+    `HTTP/1.1 ${status} Refused\r\nconnection: close\r\n${retryAfter}content-type: ${typeof body === "string" ? "text/plain" : "application/json"}\r\n` +
       `content-length: ${Buffer.byteLength(text)}\r\n\r\n${text}`,
   );
 }

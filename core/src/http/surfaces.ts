@@ -1,5 +1,5 @@
 import type { BootProblem } from "../kernel/errors.js";
-import { Surface, type SurfaceOptions } from "./surface.js";
+import { type ServedRoute, Surface, type SurfaceOptions } from "./surface.js";
 import { CODE_PORT, ENVD_PORT } from "./targets.js";
 
 /** The surfaces of a server, by name. */
@@ -43,6 +43,11 @@ export class Surfaces {
     const name = this.#ports.get(port);
     const surface = name === undefined ? undefined : this.#surfaces.get(name);
     return surface?.isServed === true ? surface : undefined;
+  }
+
+  /** Everything that plugins serve. */
+  routes(): readonly ServedRoute[] {
+    return [...this.#surfaces.values()].flatMap((surface) => surface.routes());
   }
 
   collisions(): readonly BootProblem[] {

@@ -31,7 +31,8 @@ export function toHttpError(error: unknown, log: Logger): HttpError {
   if (error instanceof SandboxError) {
     const { status } = WIRE[error.code];
     if (status === 500) log.error({ err: error }, "request failed");
-    return new HttpError(status, error.message);
+    const { message, retryAfterSeconds } = error;
+    return new HttpError(status, message, undefined, { retryAfterSeconds });
   }
   // Koa and its libraries mark what the client did wrong with a status and `expose`.
   if (error instanceof Error && "expose" in error && error.expose === true && "status" in error) {
@@ -60,7 +61,11 @@ export function writeHttpError(response: ServerResponse, error: HttpError): void
   }
   const [type, text] = encode(error, response.req.headers);
   const bytes = Buffer.from(text);
-  response.writeHead(error.status, { "content-type": type, "content-length": bytes.length });
+  response.writeHead(error.status, {
+    "content-type": type,
+    "content-length": bytes.length,
+    ...(error.retryAfterSeconds === undefined ? {} : { "retry-after": String(error.retryAfterSeconds) }),
+  });
   response.end(response.req.method === "HEAD" ? undefined : bytes);
 }
 

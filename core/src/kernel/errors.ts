@@ -24,10 +24,17 @@ export type ErrorCode =
 export class SandboxError extends Error {
   override readonly name = "SandboxError";
   readonly code: ErrorCode;
+  /** For `resource_exhausted` and `unavailable`: when it is worth another try, in whole seconds. */
+  readonly retryAfterSeconds: number | undefined;
 
-  constructor(code: ErrorCode, message: string, options?: { readonly cause?: unknown }) {
+  constructor(
+    code: ErrorCode,
+    message: string,
+    options?: { readonly cause?: unknown; readonly retryAfterSeconds?: number },
+  ) {
     super(message, options);
     this.code = code;
+    this.retryAfterSeconds = options?.retryAfterSeconds;
   }
 }
 

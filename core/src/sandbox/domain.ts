@@ -1,6 +1,7 @@
 import type { Registry } from "prom-client";
 import type { Clock } from "../kernel/clock.js";
 import type { Logger } from "../observe/logger.js";
+import type { AdmissionCheck, Admissions } from "./admissions.js";
 import type { Backends } from "./backend.js";
 import { BackendRegistry } from "./backend-registry.js";
 import { chooseBackends } from "./choose-backends.js";
@@ -31,6 +32,7 @@ export interface SandboxDomainOptions {
 export interface SandboxDomain {
   readonly sandboxes: Sandboxes;
   readonly backends: Backends;
+  readonly admissions: Admissions;
   readonly ledger: Ledger;
   readonly warmUps: WarmUps;
   /**
@@ -49,6 +51,7 @@ export interface SandboxDomain {
 export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomain {
   const { config: settings, dataDir, clock, log } = options;
   const backends = new BackendRegistry();
+  const admissions: AdmissionCheck[] = [];
   let chosen: Ledger | undefined;
   // Not before the start: the plugin that brings another ledger is set up after this.
   const ledgerInUse = (): Ledger =>
@@ -66,6 +69,7 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
   const registry = new SandboxRegistry({
     settings,
     backends,
+    admissions,
     get ledger() {
       return ledgerInUse();
     },
@@ -80,6 +84,7 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     warmUps,
     sandboxes: registry,
     backends,
+    admissions: { add: (check) => void admissions.push(check) },
     get ledger() {
       return ledgerInUse();
     },

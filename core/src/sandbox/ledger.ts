@@ -12,6 +12,8 @@ export interface LedgerEntry {
 /** What is remembered of a sandbox that is gone. */
 export interface EndedSandbox {
   readonly id: SandboxId;
+  /** The tenant that it belonged to: to others it never was. */
+  readonly owner: string;
   readonly backend: string;
   readonly template: string;
   readonly reason: EndReason;

@@ -12,6 +12,8 @@ export type EndReason = "killed" | "timed out" | "backend lost" | "shutdown";
 /** What the ledger keeps of a sandbox. Times are milliseconds since the Unix epoch. */
 export interface SandboxRecord {
   readonly id: SandboxId;
+  /** The tenant that it belongs to. */
+  readonly owner: string;
   readonly backend: string;
   readonly template: string;
   readonly state: SandboxState;

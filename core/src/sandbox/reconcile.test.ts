@@ -78,6 +78,7 @@ function recordOf(
     accessToken: "token",
     trafficAccessToken: undefined,
     maskRequestHost: undefined,
+    owner: "default",
     limits: {},
     allowInternetAccess: true,
   };

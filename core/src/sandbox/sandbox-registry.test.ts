@@ -44,6 +44,7 @@ test("a sandbox is made, found, used and killed, and then nothing of it is left"
     accessToken: record.accessToken,
     trafficAccessToken: undefined,
     maskRequestHost: undefined,
+    owner: "default",
     limits: { memoryMiB: 64 },
     allowInternetAccess: true,
   });

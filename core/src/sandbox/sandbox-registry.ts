@@ -8,6 +8,7 @@ import type { Ledger } from "./ledger.js";
 import type { EndReason, LiveSandbox, SandboxRecord, SandboxState } from "./live-sandbox.js";
 import { Pauses } from "./pauses.js";
 import { Reaper } from "./reaper.js";
+import type { AdmissionCheck } from "./admissions.js";
 import type { SandboxMetrics } from "./sandbox-metrics.js";
 import { newAccessToken, newSandboxId } from "./sandbox-secrets.js";
 import type { CreateSandbox, Sandboxes } from "./sandboxes.js";
@@ -15,12 +16,17 @@ import type { SandboxesConfig } from "./sandboxes-config.js";
 import { Semaphore } from "./semaphore.js";
 import type { Teardown } from "./teardown.js";
 import { findTemplate, type Template } from "./template-reference.js";
+import { DEFAULT_TENANT } from "./tenant.js";
+import { TenantSandboxes } from "./tenant-sandboxes.js";
+import { unknownSandbox } from "./unknown-sandbox.js";
 import type { AddedWarmUps } from "./warm-ups.js";
 import type { WarmPools } from "./warm-pools.js";
 
 export interface SandboxRegistryOptions {
   readonly settings: SandboxesConfig;
   readonly backends: BackendRegistry;
+  /** Asked before every creation. */
+  readonly admissions: Iterable<AdmissionCheck>;
   readonly ledger: Ledger;
   readonly teardown: Teardown;
   readonly metrics: SandboxMetrics;
@@ -65,6 +71,10 @@ export class SandboxRegistry implements Sandboxes {
     return this.#options.settings.defaultTimeout;
   }
 
+  of(tenant: string): Sandboxes {
+    return new TenantSandboxes(this, tenant, (id) => this.#held.get(id)?.record.owner);
+  }
+
   /** How many are in a state. */
   count(state: SandboxState): number {
     let count = 0;
@@ -82,19 +92,18 @@ export class SandboxRegistry implements Sandboxes {
     }
     const backend = this.#backendOf(request, template);
     if (request.id !== undefined) this.#checkId(request.id);
-    this.#refuseTooMany();
+    const record = this.#recordOf(request, template, { id: request.id ?? newSandboxId(), backend });
+    this.#admit(record);
     const warm = this.#takeWarm(request, template, backend);
     if (warm !== undefined) {
-      const { id } = warm.record;
-      warm.warm({ ...this.#recordOf(request, template, { id, backend }), state: "running" }, warm.runtime);
+      warm.warm({ ...record, id: warm.record.id, state: "running" }, warm.runtime);
       const handedOut = await this.#handOut(warm, request.timeoutMs, signal);
       if (handedOut !== undefined) return handedOut;
-      this.#refuseTooMany();
+      this.#admit(record);
     }
-    const id = request.id ?? newSandboxId();
-    const held = new HeldSandbox(this.#recordOf(request, template, { id, backend }));
+    const held = new HeldSandbox(record);
     // Taken at once, before the first await: that is what keeps parallel creations below the maximum.
-    this.#held.set(id, held);
+    this.#held.set(record.id, held);
     const provide = (): Promise<Sandbox> => this.#provisionInTurn(held, backend);
     return this.#whileWanted(held, signal, this.#make(held, provide, request.timeoutMs));
   }
@@ -231,6 +240,7 @@ export class SandboxRegistry implements Sandboxes {
   ): SandboxRecord {
     return {
       id,
+      owner: request.owner ?? DEFAULT_TENANT,
       backend: backend.name,
       template: template.name,
       state: "creating",
@@ -249,11 +259,19 @@ export class SandboxRegistry implements Sandboxes {
     };
   }
 
-  #refuseTooMany(): void {
+  /** @throws SandboxError resource_exhausted at the server's maximum, or what the first check that refuses throws. */
+  #admit(wanted: SandboxRecord): void {
     const { maximum } = this.#options.settings;
-    if (this.#held.size < maximum) return;
-    const text = `you have reached the maximum number of concurrent E2B sandboxes (${maximum}). If you need more, please visit 'https://e2b.dev/docs/billing'`;
-    throw new SandboxError("resource_exhausted", text);
+    if (this.#held.size >= maximum) {
+      const text = `you have reached the maximum number of concurrent E2B sandboxes (${maximum}). If you need more, please visit 'https://e2b.dev/docs/billing'`;
+      throw new SandboxError("resource_exhausted", text);
+    }
+    const existing: SandboxRecord[] = [];
+    for (const held of this.#held.values()) {
+      // What the server alone still has to clear away is not its owner's to wait for.
+      if (held.record.owner === wanted.owner && !held.isLingering) existing.push(held.record);
+    }
+    for (const check of this.#options.admissions) check(wanted, existing);
   }
 
   #addPools(): void {
@@ -506,11 +524,11 @@ export class SandboxRegistry implements Sandboxes {
   /** Forgets a sandbox of which nothing is left. Never rejects. */
   async #bury(held: HeldSandbox): Promise<void> {
     const { ledger, log, clock, metrics } = this.#options;
-    const { id, backend, template, startedAtMs } = held.record;
+    const { id, owner, backend, template, startedAtMs } = held.record;
     const reason = held.endReason ?? "killed";
     try {
       if (held.hasServed) {
-        await ledger.end({ id, backend, template, reason, startedAtMs, endedAtMs: clock.now() });
+        await ledger.end({ id, owner, backend, template, reason, startedAtMs, endedAtMs: clock.now() });
       } else {
         await ledger.remove(id);
       }
@@ -546,12 +564,6 @@ export class SandboxRegistry implements Sandboxes {
     if (held.record.onTimeout === "pause") await this.#pauses.pause(held, "timeout");
     else await this.#end(held, "timed out");
   }
-}
-
-function unknownSandbox(id: SandboxId): SandboxError {
-  // The Ruby client looks for the last two words, everybody else for the rest.
-  const text = `Sandbox "${id}" doesn't exist or you don't have access to it; sandbox not found`;
-  return new SandboxError("not_found", text);
 }
 
 function checkNumber(timeoutMs: number): void {

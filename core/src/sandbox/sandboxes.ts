@@ -4,6 +4,8 @@ import type { EndReason, LiveSandbox, OnTimeout } from "./live-sandbox.js";
 
 /** What is needed to make a sandbox. */
 export interface CreateSandbox {
+  /** The tenant that it is made for; `default` when absent. */
+  readonly owner?: string | undefined;
   /** A configured template; the message of a refusal is E2B's. */
   readonly template: string;
   /** Life in milliseconds; undefined = until killed. */
@@ -33,7 +35,12 @@ export interface Sandboxes {
   /** Life of a sandbox whose creator names no time-out, in milliseconds: for whoever serves creators. */
   readonly defaultTimeoutMs: number;
   /**
-   * @throws SandboxError not_found (template), resource_exhausted (`sandboxes.maximum` reached),
+   * The sandboxes of one tenant alone: made for it, found for it, and others' answered as if they had never been.
+   * What serves a request uses those of its asker: `sandboxesOf`.
+   */
+  of(tenant: string): Sandboxes;
+  /**
+   * @throws SandboxError not_found (template), resource_exhausted (`sandboxes.maximum` or a quota reached),
    * invalid_argument (time-out, id), failed_precondition (its backend cannot pause, and is to), already_exists (a fixed id), unavailable (too many are being made,
    * or the server is stopping), canceled (`signal`), deadline_exceeded, or what the backend threw; then
    * nothing is left of it.

@@ -23,6 +23,7 @@ async function openedLedger(context: TestContext, dataDir: string, endedKept = 1
 
 const record: SandboxRecord = {
   id: "i1",
+  owner: "acme",
   backend: "memory",
   template: "base",
   state: "creating",
@@ -60,6 +61,7 @@ test("what was written last is what the next process reads, after each step of a
       (ledger) =>
         ledger.end({
           id: "i1",
+          owner: "acme",
           backend: "memory",
           template: "base",
           reason: "timed out",
@@ -83,13 +85,14 @@ test("what was written last is what the next process reads, after each step of a
   const last = await openedLedger(context, dataDir);
   const ended = await last.findEnded("i1");
   assert.equal(ended?.reason, "timed out");
+  assert.equal(ended?.owner, "acme");
   assert.equal(ended?.endedAtMs, 3000);
 });
 
 test("only so many ended sandboxes are remembered, the newest", async (context) => {
   const ledger = await openedLedger(context, dataDirOf(context), 3);
   for (let index = 0; index < 20; index += 1) {
-    const base = { backend: "memory", template: "base", startedAtMs: 0, endedAtMs: index };
+    const base = { owner: "acme", backend: "memory", template: "base", startedAtMs: 0, endedAtMs: index };
     await ledger.end({ ...base, id: `i${index}`, reason: "killed" });
   }
   const known = await Promise.all(Array.from({ length: 20 }, (_, index) => ledger.findEnded(`i${index}`)));
@@ -97,6 +100,20 @@ test("only so many ended sandboxes are remembered, the newest", async (context) 
     known.filter((ended) => ended !== undefined).map(({ id }) => id),
     ["i17", "i18", "i19"],
   );
+});
+
+test("what was written before there were tenants is the default tenant's", async (context) => {
+  const dataDir = dataDirOf(context);
+  await (await openedLedger(context, dataDir)).close();
+  const { owner: _owner, ...old } = record;
+  const database = new DatabaseSync(join(dataDir, "ledger.sqlite"));
+  database.exec("ALTER TABLE ended_sandbox DROP COLUMN owner; PRAGMA user_version = 3");
+  database.prepare("INSERT INTO sandbox (id, record) VALUES (?, ?)").run("i1", JSON.stringify(old));
+  database.exec("INSERT INTO ended_sandbox VALUES (1, 'i0', 'memory', 'base', 'killed', 1, 2)");
+  database.close();
+  const ledger = await openedLedger(context, dataDir);
+  assert.equal((await ledger.entries())[0]?.record.owner, "default");
+  assert.equal((await ledger.findEnded("i0"))?.owner, "default");
 });
 
 test("the ledger is this user's alone", async (context) => {

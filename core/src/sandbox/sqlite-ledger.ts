@@ -6,6 +6,7 @@ import { BootError, messageOf } from "../kernel/errors.js";
 import type { SandboxId } from "./backend.js";
 import type { EndedSandbox, Ledger, LedgerEntry } from "./ledger.js";
 import type { EndReason, SandboxRecord } from "./live-sandbox.js";
+import { DEFAULT_TENANT } from "./tenant.js";
 
 export interface SqliteLedgerOptions {
   /** Made when missing, for this user alone. The ledger is its file `ledger.sqlite`. */
@@ -35,6 +36,8 @@ const MIGRATIONS: readonly string[] = [
   "",
   // Records may ask for a pause at their end. A version that does not know it would kill the sandbox.
   "",
+  // Records belong to tenants. A version that does not know of them would hand every sandbox to everybody.
+  "ALTER TABLE ended_sandbox ADD COLUMN owner TEXT NOT NULL DEFAULT 'default'",
 ];
 
 const FILE_NAME = "ledger.sqlite";
@@ -45,6 +48,8 @@ const text = z.record(z.string(), z.string());
 
 const sandboxRecord = z.object({
   id: z.string(),
+  // Absent in what was written before tenants.
+  owner: z.string().default(DEFAULT_TENANT),
   backend: z.string(),
   template: z.string(),
   state: z.enum(["creating", "running", "paused", "killing"]),
@@ -69,6 +74,7 @@ const sandboxRecord = z.object({
 
 const endedSandbox = z.object({
   id: z.string(),
+  owner: z.string(),
   backend: z.string(),
   template: z.string(),
   reason: endReason,
@@ -118,12 +124,12 @@ export class SqliteLedger implements Ledger {
   }
 
   async end(ended: EndedSandbox): Promise<void> {
-    const { id, backend, template, reason, startedAtMs, endedAtMs } = ended;
+    const { id, owner, backend, template, reason, startedAtMs, endedAtMs } = ended;
     const { database, statements } = this.#open;
     database.exec("BEGIN IMMEDIATE");
     try {
       statements.remove.run(id);
-      statements.end.run(id, backend, template, reason, startedAtMs, endedAtMs);
+      statements.end.run(id, owner, backend, template, reason, startedAtMs, endedAtMs);
       statements.forget.run(this.#options.endedKept);
       database.exec("COMMIT");
     } catch (error) {
@@ -188,14 +194,14 @@ function prepare(database: DatabaseSync) {
     ),
     remove: database.prepare("DELETE FROM sandbox WHERE id = ?"),
     end: database.prepare(
-      `INSERT INTO ended_sandbox (id, backend, template, reason, started_at_ms, ended_at_ms)
-       VALUES (?, ?, ?, ?, ?, ?)`,
+      `INSERT INTO ended_sandbox (id, owner, backend, template, reason, started_at_ms, ended_at_ms)
+       VALUES (?, ?, ?, ?, ?, ?, ?)`,
     ),
     forget: database.prepare(
       "DELETE FROM ended_sandbox WHERE sequence <= (SELECT max(sequence) FROM ended_sandbox) - ?",
     ),
     findEnded: database.prepare(
-      `SELECT id, backend, template, reason, started_at_ms AS startedAtMs, ended_at_ms AS endedAtMs
+      `SELECT id, owner, backend, template, reason, started_at_ms AS startedAtMs, ended_at_ms AS endedAtMs
        FROM ended_sandbox WHERE id = ? ORDER BY sequence DESC LIMIT 1`,
     ),
   } satisfies Record<string, StatementSync>;

@@ -116,6 +116,7 @@ test("a sandbox of the pool is nobody's until it is handed out, with all that it
   assert.match(record.accessToken ?? "", /^[\w-]{43}$/);
   assert.deepEqual(record, {
     id: record.id,
+    owner: "default",
     backend: "memory",
     template: "base",
     state: "running",

@@ -2,6 +2,7 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { boot, type Server } from "../boot.js";
+import type { ServedRoute } from "../http/surface.js";
 import { configFromValues } from "../config/read.js";
 import type { Clock } from "../kernel/clock.js";
 import type { CleanupFailure } from "../kernel/cleanup.js";
@@ -29,6 +30,8 @@ export interface TestServer extends AsyncDisposable {
   /** Base URLs by listener: `api`, `envd`, `code`, `ops` unless `server.listeners` says otherwise. */
   readonly urls: Readonly<Record<string, string>>;
   readonly sandboxes: Sandboxes;
+  /** Everything that plugins serve. */
+  readonly routes: readonly ServedRoute[];
   resolve<T>(token: Token<T>): T;
   /** Stops the server and removes its data. @throws Error when some clean-up went wrong. */
   stop(): Promise<void>;
@@ -79,6 +82,7 @@ export async function startTestServer(options: TestServerOptions = {}): Promise<
     url: urls["api"] ?? Object.values(urls)[0] ?? "",
     urls,
     sandboxes: server.resolve(Sandboxes),
+    routes: server.routes,
     resolve: (token) => server.resolve(token),
     stop,
     [Symbol.asyncDispose]: stop,

@@ -1,4 +1,12 @@
-import { type PluginContext, readJsonBody, requestOf, SandboxError, type Sandboxes } from "@coppice/core";
+import {
+  permit,
+  type PluginContext,
+  readJsonBody,
+  requestOf,
+  SandboxError,
+  type Sandboxes,
+  sandboxesOf,
+} from "@coppice/core";
 import type { Commands } from "@coppice/plugin-commands";
 import { z } from "zod";
 import { execute } from "./execute.js";
@@ -31,8 +39,8 @@ export function serveExec(
   const schema = execBody(config);
   let running = 0;
 
-  router.post("/sandboxes/:id/exec", async (context) => {
-    const sandbox = findSandbox(sandboxes, context.params["id"]);
+  router.post("/sandboxes/:id/exec", permit("exec"), async (context) => {
+    const sandbox = findSandbox(sandboxesOf(context, sandboxes), context.params["id"]);
     const body = await readJsonBody(context.req, schema, { limitBytes: config.maxBody });
     if (running >= config.maxExecutions) {
       throw new SandboxError("resource_exhausted", `the server already serves ${running} executions`);

@@ -6,6 +6,7 @@ import {
   type LiveSandbox,
   SandboxError,
   type Sandboxes,
+  sandboxesOf,
   type SurfaceRequest,
 } from "@coppice/core";
 import type { TerminalSize } from "@coppice/core/backend";
@@ -58,7 +59,7 @@ export class ShellSockets {
     const { message, socket, head } = upgrade;
     const query = request.url.searchParams;
     this.#refuseForeignPage(message);
-    const sandbox = findSandbox(sandboxes, request.url.pathname.split("/")[2]);
+    const sandbox = findSandbox(sandboxesOf(request, sandboxes), request.url.pathname.split("/")[2]);
     const dialect = dialectIn(query, config.dialect);
     const terminal = dialect === "pty" ? sizeIn(query) : undefined;
     this.#take(socket, sandbox);

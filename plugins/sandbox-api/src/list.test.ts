@@ -20,6 +20,7 @@ function sandbox(record: Partial<SandboxRecord> & Pick<SandboxRecord, "id">): Li
     accessToken: undefined,
     trafficAccessToken: undefined,
     maskRequestHost: undefined,
+    owner: "default",
     limits: {},
     allowInternetAccess: true,
     ...record,

@@ -5,8 +5,10 @@ import {
   Listeners,
   type LiveSandbox,
   readJsonBody,
+  type RequestCarrier,
   requestOf,
   Sandboxes,
+  sandboxesOf,
 } from "@coppice/core";
 import { ApiKeys, apiKeyGuard } from "./api-keys.js";
 import { Capacities } from "./capacity.js";
@@ -36,6 +38,7 @@ export const plugin = definePlugin({
     const bodyOptions = { limitBytes: maxBody };
     const optionalBody = { ...bodyOptions, empty: {} };
     const createSchema = createBody({ variableLimitBytes: maxVariable });
+    const own = (carrier: RequestCarrier): Sandboxes => sandboxesOf(carrier, sandboxes);
 
     // Without a key there is no guard, and without a guard the server stays on loopback.
     if (apiKeys.length > 0) context.guard("api", apiKeyGuard(new ApiKeys(apiKeys)));
@@ -51,7 +54,7 @@ export const plugin = definePlugin({
     router.post("/sandboxes", async (ctx) => {
       const body = await readJsonBody(ctx.req, createSchema, bodyOptions);
       const wanted = toCreateSandbox(body, { timeoutMs: legacyDefaultTimeout });
-      const sandbox = await createSandbox(sandboxes, wanted, { request: requestOf(ctx), response: ctx.res });
+      const sandbox = await createSandbox(own(ctx), wanted, { request: requestOf(ctx), response: ctx.res });
       ctx.status = 201;
       ctx.body = sandboxBody(sandbox, domain);
     });
@@ -59,7 +62,7 @@ export const plugin = definePlugin({
     router.post("/v2/sandboxes", async (ctx) => {
       const body = await readJsonBody(ctx.req, createSchema, bodyOptions);
       const wanted = toCreateSandbox(body, { timeoutMs: sandboxes.defaultTimeoutMs, secure: true });
-      const sandbox = await createSandbox(sandboxes, wanted, { request: requestOf(ctx), response: ctx.res });
+      const sandbox = await createSandbox(own(ctx), wanted, { request: requestOf(ctx), response: ctx.res });
       ctx.status = 201;
       ctx.body = sandboxBody(sandbox, domain);
     });
@@ -67,7 +70,7 @@ export const plugin = definePlugin({
     router.post("/sandboxes/:id/connect", async (ctx) => {
       const id = parseSandboxId(ctx.params["id"]);
       const body = await readJsonBody(ctx.req, connectBody, optionalBody);
-      const { sandbox, wasPaused } = await connectSandbox(sandboxes, id, { body });
+      const { sandbox, wasPaused } = await connectSandbox(own(ctx), id, { body });
       ctx.status = wasPaused ? 201 : 200;
       ctx.body = sandboxBody(sandbox, domain);
     });
@@ -76,64 +79,64 @@ export const plugin = definePlugin({
       const id = parseSandboxId(ctx.params["id"]);
       const body = await readJsonBody(ctx.req, connectBody, optionalBody);
       const { defaultTimeoutMs } = sandboxes;
-      const { sandbox, wasPaused } = await connectSandbox(sandboxes, id, { body, defaultTimeoutMs });
+      const { sandbox, wasPaused } = await connectSandbox(own(ctx), id, { body, defaultTimeoutMs });
       ctx.status = wasPaused ? 201 : 200;
       ctx.body = sandboxBody(sandbox, domain);
     });
 
     router.post("/sandboxes/:id/pause", async (ctx) => {
       const id = parseSandboxId(ctx.params["id"]);
-      sandboxes.get(id);
+      own(ctx).get(id);
       await readJsonBody(ctx.req, pauseBody, optionalBody);
-      await sandboxes.pause(id);
+      await own(ctx).pause(id);
       ctx.status = 204;
     });
 
     router.post("/sandboxes/:id/resume", async (ctx) => {
       const id = parseSandboxId(ctx.params["id"]);
       const body = await readJsonBody(ctx.req, resumeBody, optionalBody);
-      const sandbox = await resumeSandbox(sandboxes, id, { body, defaultTimeoutMs: legacyDefaultTimeout });
+      const sandbox = await resumeSandbox(own(ctx), id, { body, defaultTimeoutMs: legacyDefaultTimeout });
       ctx.status = 201;
       ctx.body = sandboxBody(sandbox, domain);
     });
 
     router.get("/sandboxes", async (ctx) => {
-      const page = listSandboxes(sandboxes.list(), parseLegacyListQuery(requestOf(ctx).url.searchParams));
+      const page = listSandboxes(own(ctx).list(), parseLegacyListQuery(requestOf(ctx).url.searchParams));
       ctx.body = await listBody(page.sandboxes, capacities);
     });
 
     router.get("/v2/sandboxes", async (ctx) => {
-      const page = listSandboxes(sandboxes.list(), parseListQuery(requestOf(ctx).url.searchParams));
+      const page = listSandboxes(own(ctx).list(), parseListQuery(requestOf(ctx).url.searchParams));
       if (page.nextToken !== undefined) ctx.set("X-Next-Token", page.nextToken);
       if (page.totalRunning !== undefined) ctx.set("X-Total-Running", String(page.totalRunning));
       ctx.body = await listBody(page.sandboxes, capacities);
     });
 
     router.get("/sandboxes/:id", async (ctx) => {
-      const sandbox = sandboxes.get(parseSandboxId(ctx.params["id"]));
+      const sandbox = own(ctx).get(parseSandboxId(ctx.params["id"]));
       ctx.body = sandboxDetailBody(sandbox, await capacities.of(sandbox), domain);
     });
 
     router.delete("/sandboxes/:id", async (ctx) => {
-      await sandboxes.kill(parseSandboxId(ctx.params["id"]));
+      await own(ctx).kill(parseSandboxId(ctx.params["id"]));
       ctx.status = 204;
     });
 
     router.post("/sandboxes/:id/timeout", async (ctx) => {
       const id = parseSandboxId(ctx.params["id"]);
-      await setSandboxTimeout(sandboxes, id, await readJsonBody(ctx.req, setTimeoutBody, bodyOptions));
+      await setSandboxTimeout(own(ctx), id, await readJsonBody(ctx.req, setTimeoutBody, bodyOptions));
       ctx.status = 204;
     });
 
     router.post("/sandboxes/:id/refreshes", async (ctx) => {
       const id = parseSandboxId(ctx.params["id"]);
       const body = await readJsonBody(ctx.req, refreshBody, optionalBody);
-      await refreshSandbox(sandboxes, id, { body, leastMs: legacyDefaultTimeout });
+      await refreshSandbox(own(ctx), id, { body, leastMs: legacyDefaultTimeout });
       ctx.status = 204;
     });
 
     router.get("/sandboxes/:id/metrics", async (ctx) => {
-      const sandbox = sandboxes.get(parseSandboxId(ctx.params["id"]));
+      const sandbox = own(ctx).get(parseSandboxId(ctx.params["id"]));
       const window = parseMetricsWindow(requestOf(ctx).url.searchParams);
       ctx.body = await sampleMetrics(sandbox, window, clock.now());
     });

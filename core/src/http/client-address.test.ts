@@ -1,0 +1,30 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { ClientAddresses } from "./client-address.js";
+
+test("the word of a proxy is believed when the operator trusts it, and no further than that", () => {
+  const nobody = new ClientAddresses([]);
+  const trusting = new ClientAddresses(["10.0.0.0/8", "fd00::/64", "192.0.2.1"]);
+  const cases: readonly [ClientAddresses, peer: string | undefined, forwarded: string | undefined, string][] =
+    [
+      [nobody, "198.51.100.7", undefined, "198.51.100.7"],
+      [nobody, "10.0.0.1", "203.0.113.9", "10.0.0.1"],
+      [nobody, "::ffff:198.51.100.7", undefined, "198.51.100.7"],
+      [nobody, undefined, "203.0.113.9", ""],
+      [trusting, "198.51.100.7", "203.0.113.9", "198.51.100.7"],
+      [trusting, "10.0.0.1", undefined, "10.0.0.1"],
+      [trusting, "10.0.0.1", "203.0.113.9", "203.0.113.9"],
+      [trusting, "::ffff:10.0.0.1", "2001:db8::1", "2001:db8::1"],
+      [trusting, "fd00::5", " 203.0.113.9 ", "203.0.113.9"],
+      // What a client claims stands left of what the first trusted proxy saw.
+      [trusting, "10.0.0.1", "1.2.3.4, 203.0.113.9, 192.0.2.1", "203.0.113.9"],
+      [trusting, "10.0.0.1", "203.0.113.9, 10.9.9.9", "203.0.113.9"],
+      [trusting, "10.0.0.1", "203.0.113.9, unknown", "10.0.0.1"],
+      [trusting, "10.0.0.1", "10.2.0.1, 10.3.0.1", "10.2.0.1"],
+      [trusting, "10.0.0.1", ", ,", "10.0.0.1"],
+    ];
+  for (const [addresses, peer, forwarded, expected] of cases) {
+    const headers = forwarded === undefined ? {} : { "x-forwarded-for": forwarded };
+    assert.equal(addresses.of(peer, headers), expected, `${peer} says ${forwarded}`);
+  }
+});

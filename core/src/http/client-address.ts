@@ -1,0 +1,44 @@
+import type { IncomingHttpHeaders } from "node:http";
+import { BlockList, isIP } from "node:net";
+
+/** Finds out which address a request comes from when proxies that the operator trusts stand in front. */
+export class ClientAddresses {
+  readonly #trusted = new BlockList();
+
+  /** @param trustedProxies addresses and CIDR ranges; nobody else's `X-Forwarded-For` is believed. */
+  constructor(trustedProxies: readonly string[]) {
+    for (const range of trustedProxies) {
+      const [address = "", prefix] = range.split("/");
+      const family = familyOf(address);
+      this.#trusted.addSubnet(address, Number(prefix ?? (family === "ipv6" ? 128 : 32)), family);
+    }
+  }
+
+  /**
+   * The peer's address, or behind trusted proxies the last one in `X-Forwarded-For` that none of them has: what
+   * stands left of it was written by the client.
+   */
+  of(peer: string | undefined, headers: IncomingHttpHeaders): string {
+    let address = plain(peer ?? "");
+    const forwarded = String(headers["x-forwarded-for"] ?? "").split(",");
+    while (this.#isTrusted(address)) {
+      const before = plain(forwarded.pop()?.trim() ?? "");
+      if (isIP(before) === 0) break;
+      address = before;
+    }
+    return address;
+  }
+
+  #isTrusted(address: string): boolean {
+    return isIP(address) !== 0 && this.#trusted.check(address, familyOf(address));
+  }
+}
+
+/** A listener on `::` has IPv4 clients as `::ffff:a.b.c.d`. */
+function plain(address: string): string {
+  return address.replace(/^::ffff:(?=\d+\.\d+\.\d+\.\d+$)/i, "");
+}
+
+function familyOf(address: string): "ipv4" | "ipv6" {
+  return isIP(address) === 6 ? "ipv6" : "ipv4";
+}

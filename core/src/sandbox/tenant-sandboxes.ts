@@ -1,0 +1,81 @@
+import type { SandboxId } from "./backend.js";
+import type { EndReason, LiveSandbox } from "./live-sandbox.js";
+import type { CreateSandbox, Sandboxes } from "./sandboxes.js";
+import { unknownSandbox } from "./unknown-sandbox.js";
+
+/** The sandboxes of one tenant: whatever is asked of another's is answered as for one that never was. */
+export class TenantSandboxes implements Sandboxes {
+  readonly #all: Sandboxes;
+  readonly #tenant: string;
+  readonly #ownerOf: (id: SandboxId) => string | undefined;
+
+  /** @param ownerOf answers for every sandbox of which something is left. */
+  constructor(all: Sandboxes, tenant: string, ownerOf: (id: SandboxId) => string | undefined) {
+    this.#all = all;
+    this.#tenant = tenant;
+    this.#ownerOf = ownerOf;
+  }
+
+  get defaultTimeoutMs(): number {
+    return this.#all.defaultTimeoutMs;
+  }
+
+  of(tenant: string): Sandboxes {
+    return this.#all.of(tenant);
+  }
+
+  create(request: CreateSandbox, signal?: AbortSignal): Promise<LiveSandbox> {
+    return this.#all.create({ ...request, owner: this.#tenant }, signal);
+  }
+
+  find(id: SandboxId): LiveSandbox | undefined {
+    return this.#owns(id) ? this.#all.find(id) : undefined;
+  }
+
+  get(id: SandboxId): LiveSandbox {
+    this.#check(id);
+    return this.#all.get(id);
+  }
+
+  list(): readonly LiveSandbox[] {
+    return this.#all.list().filter(({ record }) => record.owner === this.#tenant);
+  }
+
+  async kill(id: SandboxId, reason?: EndReason): Promise<void> {
+    this.#check(id);
+    await this.#all.kill(id, reason);
+  }
+
+  async setTimeout(id: SandboxId, timeoutMs: number): Promise<void> {
+    this.#check(id);
+    await this.#all.setTimeout(id, timeoutMs);
+  }
+
+  async extend(id: SandboxId, timeoutMs: number): Promise<void> {
+    this.#check(id);
+    await this.#all.extend(id, timeoutMs);
+  }
+
+  async pause(id: SandboxId): Promise<void> {
+    this.#check(id);
+    await this.#all.pause(id);
+  }
+
+  async resume(id: SandboxId, timeoutMs: number): Promise<boolean> {
+    this.#check(id);
+    return this.#all.resume(id, timeoutMs);
+  }
+
+  async use(sandbox: LiveSandbox): Promise<() => void> {
+    this.#check(sandbox.record.id);
+    return this.#all.use(sandbox);
+  }
+
+  #owns(id: SandboxId): boolean {
+    return this.#ownerOf(id) === this.#tenant;
+  }
+
+  #check(id: SandboxId): void {
+    if (!this.#owns(id)) throw unknownSandbox(id);
+  }
+}
