@@ -79,11 +79,12 @@ export class ProcessTable implements Commands {
       const user = await findUser(runtime, request.user);
       const id = newCommandId(calledAtMs);
       const expiresAtMs = request.timeoutMs === undefined ? undefined : calledAtMs + request.timeoutMs;
-      const process = await runtime.spawn({
+      const cwd = resolveSandboxPath(request.cwd ?? "", user);
+      const spawning = runtime.spawn({
         path: request.path,
         args: request.args ?? [],
         env: processEnvironment(sandbox, user, request.environment),
-        cwd: resolveSandboxPath(request.cwd ?? "", user),
+        cwd,
         user: user.name,
         terminal: request.terminal,
         input: request.input,
@@ -92,6 +93,9 @@ export class ProcessTable implements Commands {
           startedAtMs: calledAtMs,
           ...(expiresAtMs !== undefined && { expiresAtMs }),
         }),
+      });
+      const process = await spawning.catch((error: unknown) => {
+        throw notStarted(error, request, cwd);
       });
       return this.#enter(sandbox, row, {
         id,
@@ -225,6 +229,9 @@ export class ProcessTable implements Commands {
   }
 }
 
+const LONGEST_SHOWN = 200;
+const MOST_SHOWN_WORDS = 20;
+
 async function findUser(runtime: Sandbox, name: string | undefined): Promise<User> {
   try {
     return await runtime.user(name === "" ? undefined : name);
@@ -250,31 +257,54 @@ function checkStrings(request: StartCommand, config: CommandsConfig): void {
   if (path === "") throw new SandboxError("invalid_argument", "error starting process: no command was given");
   for (const name of Object.keys(environment)) {
     if (name === "" || name.includes("=")) {
-      throw invalidStart(path, `'${name}' cannot be the name of a variable`);
+      throw invalidStart(request, `'${name}' cannot be the name of a variable`);
     }
   }
   const variables = Object.entries(environment).map(([name, value]) => `${name}=${value}`);
   let totalBytes = 0;
   for (const text of [path, ...args, ...variables]) {
-    if (text.includes("\0")) throw invalidStart(path, "arguments and variables cannot contain a NUL byte");
+    if (text.includes("\0")) throw invalidStart(request, "arguments and variables cannot contain a NUL byte");
     const lengthBytes = Buffer.byteLength(text) + 1;
     if (lengthBytes > config.maxArgumentSize) {
-      throw invalidStart(path, `an argument or variable is larger than ${config.maxArgumentSize - 1} bytes`);
+      throw invalidStart(
+        request,
+        `an argument or variable is larger than ${config.maxArgumentSize - 1} bytes`,
+      );
     }
     totalBytes += lengthBytes;
   }
   if (totalBytes > config.maxArgumentsSize) {
     throw invalidStart(
-      path,
+      request,
       `arguments and variables are larger than ${config.maxArgumentsSize} bytes together`,
     );
   }
 }
 
-function invalidStart(path: string, reason: string): SandboxError {
-  const shown = path.length > 200 ? `${path.slice(0, 200)}…` : path;
+/** What a backend could not start, in envd's words. A directory or a user that is not there has words of its own. */
+function notStarted(error: unknown, request: StartCommand, cwd: string): unknown {
+  if (!(error instanceof SandboxError)) return error;
+  const { code, message } = error;
+  const isCommandsFault =
+    code === "failed_precondition" || (code === "invalid_argument" && !message.startsWith("cwd '"));
+  if (!isCommandsFault) return error;
+  if (request.terminal === undefined) return invalidStart(request, message, error);
+  const { columns, rows } = request.terminal;
   return new SandboxError(
     "invalid_argument",
-    `error starting process '${shown.replaceAll("\0", "\\0")}': ${reason}`,
+    `error starting pty with command '${shownCommand(request)}' in dir '${cwd}' with '${columns}' cols and '${rows}' rows: ${message}`,
+    { cause: error },
   );
+}
+
+function invalidStart(request: StartCommand, reason: string, cause?: unknown): SandboxError {
+  const text = `error starting process '${shownCommand(request)}': ${reason}`;
+  return new SandboxError("invalid_argument", text, { cause });
+}
+
+function shownCommand({ path, args = [] }: StartCommand): string {
+  // What is too long, or too many, is what some of these errors are about.
+  const words = [path, ...args.slice(0, MOST_SHOWN_WORDS)].map((word) => word.slice(0, LONGEST_SHOWN));
+  const line = words.join(" ").replaceAll("\0", "\\0");
+  return line.length > LONGEST_SHOWN ? `${line.slice(0, LONGEST_SHOWN)}…` : line;
 }

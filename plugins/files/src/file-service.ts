@@ -130,7 +130,11 @@ export class UserFiles {
   /** Opens a regular file to be read. */
   async open(path: string): Promise<OpenFile> {
     const absolute = this.resolve(path);
+    const failed = (error: SandboxError): SandboxError =>
+      new SandboxError("internal", `error opening file '${absolute}': ${error.message}`, { cause: error });
     return explained(this.#files.read(absolute), {
+      internal: failed,
+      permission_denied: failed,
       not_found: () => new SandboxError("not_found", `path '${absolute}' does not exist`),
       invalid_argument: async () => {
         const info = await this.#statIfPresent(absolute);

@@ -225,6 +225,7 @@ class SandboxWatches {
       request,
       buffer,
       maxEntries: this.#options.maxWatchedEntries,
+      clock: this.#options.clock,
       look: (path) => files.stat(path),
     });
     await hostWatch.start();
@@ -271,6 +272,7 @@ interface HostWatchOptions {
   readonly request: WatchRequest;
   readonly buffer: EventBuffer;
   readonly maxEntries: number;
+  readonly clock: Clock;
   readonly look: (path: string) => Promise<FileInfo>;
 }
 
@@ -283,11 +285,20 @@ interface Hold {
   isStirred: boolean;
 }
 
+/** chokidar holds changes of one file together for 50 ms, and drops one of permissions alone. */
+const SETTLE_MS = 100;
+/** Names that the file service took away and that the host's news of may still be on its way. */
+const MOST_DEPARTED = 1_000;
+
 /** A watch on the host's side of a sandbox's directory. */
 class HostWatch {
   readonly #options: HostWatchOptions;
   readonly #entries = new ObservedEntries();
   readonly #held = new Set<Hold>();
+  /** In the order in which they went. */
+  readonly #departed = new Set<string>();
+  /** What ends the wait for one more look, by name. */
+  readonly #settling = new Map<string, () => void>();
   #watcher: FSWatcher | undefined;
   #isReady = false;
 
@@ -335,6 +346,8 @@ class HostWatch {
   }
 
   async close(): Promise<void> {
+    for (const cancel of this.#settling.values()) cancel();
+    this.#settling.clear();
     await this.#watcher?.close();
   }
 
@@ -353,9 +366,11 @@ class HostWatch {
     for (const hold of holds) this.#held.add(hold);
     return (info) => {
       for (const hold of holds) this.#held.delete(hold);
+      if (info !== undefined && to !== undefined) this.#departed.delete(to);
       if (info === undefined) {
         for (const { name, isStirred } of holds) if (isStirred) void this.#lookAgain(name);
       } else if (change.source !== undefined) {
+        if (from !== undefined) this.#depart(from);
         if (holds.length > 0) this.#report(this.#entries.moved(from, to, stateOf(info)));
       } else if (to !== undefined && info.kind === "directory") {
         this.#report(this.#entries.see(to, stateOf(info), false));
@@ -367,7 +382,9 @@ class HostWatch {
 
   removed(path: string): void {
     const name = this.#nameOf(path);
-    if (name !== undefined) void this.#lookAgain(name);
+    if (name === undefined) return;
+    this.#depart(name);
+    void this.#lookAgain(name);
   }
 
   /** Takes in one event of the host. Answers why the watch has to end, if it has. */
@@ -378,14 +395,15 @@ class HostWatch {
       if (event === "unlinkDir") this.#report([{ name: ".", type: "remove" }]);
       return undefined;
     }
-    const holds = [...this.#held].filter((hold) => isHeld(name, hold));
-    for (const hold of holds) hold.isStirred = true;
-    if (holds.length > 0) return undefined;
+    if (this.#isHeld(name)) return undefined;
     if (event === "unlink" || event === "unlinkDir") this.#report(this.#entries.miss(name));
+    else if (this.#hasDeparted(name)) void this.#lookAgain(name);
     else if (stats !== undefined) {
       const state = stateOf({ sizeBytes: stats.size, modifiedAtMs: stats.mtimeMs, rawMode: stats.mode });
-      if (this.#isReady) this.#report(this.#entries.see(name, state, stats.isFile()));
-      else this.#entries.learn(name, state);
+      if (this.#isReady) {
+        this.#report(this.#entries.see(name, state, stats.isFile()));
+        this.#settle(name);
+      } else this.#entries.learn(name, state);
     }
     return this.#entries.size > maxEntries
       ? new SandboxError(
@@ -395,14 +413,47 @@ class HostWatch {
       : undefined;
   }
 
-  /** After a change that failed: what the host saw meanwhile may have been somebody else's. */
+  /** One more look when chokidar has told what it holds together. */
+  #settle(name: string): void {
+    this.#settling.get(name)?.();
+    const look = (): void => {
+      this.#settling.delete(name);
+      void this.#lookAgain(name);
+    };
+    this.#settling.set(name, this.#options.clock.after(SETTLE_MS, look));
+  }
+
+  /** News of it that is still on its way is of what was there before. */
+  #depart(name: string): void {
+    this.#departed.add(name);
+    for (const oldest of this.#departed) {
+      if (this.#departed.size <= MOST_DEPARTED) break;
+      this.#departed.delete(oldest);
+    }
+  }
+
+  #hasDeparted(name: string): boolean {
+    for (let at = name; at !== "."; at = posix.dirname(at)) if (this.#departed.has(at)) return true;
+    return false;
+  }
+
+  /** What the host told may be old by now, or may have been somebody else's: what counts is what is there. */
   async #lookAgain(name: string): Promise<void> {
     try {
       const info = await this.#options.look(posix.join(this.#options.request.path, name));
+      if (this.#isHeld(name)) return;
+      this.#departed.delete(name);
       this.#report(this.#entries.see(name, stateOf(info), info.kind === "file"));
     } catch {
       this.#report(this.#entries.miss(name));
     }
+  }
+
+  /** Whether the file service is at it; then it will be looked at when that is done. */
+  #isHeld(name: string): boolean {
+    const holds = [...this.#held].filter((hold) => isHeld(name, hold));
+    for (const hold of holds) hold.isStirred = true;
+    return holds.length > 0;
   }
 
   #report(events: readonly WatchEvent[]): void {

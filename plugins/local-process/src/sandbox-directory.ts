@@ -1,4 +1,4 @@
-import { mkdir } from "node:fs/promises";
+import { chmod, mkdir } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { makeOwnedDirectory } from "./owned-directory.js";
 import type { Owner } from "./owner.js";
@@ -15,7 +15,9 @@ export interface SandboxDirectory {
   readonly stage: string;
 }
 
-const INITIAL_DIRECTORIES = ["home/user", "root", "tmp"];
+/** Everybody may write in it, and remove what is their own. */
+const SHARED_DIRECTORY = "tmp";
+const INITIAL_DIRECTORIES = ["home/user", "root", SHARED_DIRECTORY];
 
 export interface NewSandboxDirectory {
   /** Directory on the host in which it is made. */
@@ -37,6 +39,8 @@ export async function makeSandboxDirectory(
     makeDirectory(directory.root);
     for (const name of INITIAL_DIRECTORIES)
       await mkdir(join(directory.root, name), { recursive: true, mode: 0o755 });
+    // Not by mkdir, which the umask restricts.
+    await chmod(join(directory.root, SHARED_DIRECTORY), 0o1777);
     signal.throwIfAborted();
     return directory;
   } catch (error) {
