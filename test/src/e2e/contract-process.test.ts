@@ -528,7 +528,8 @@ onEachBackend(
         body: packFrame(JSON.stringify(messages[1])),
       });
       const [only] = unpackFrames(headless.body);
-      assert.equal((only?.message as { error?: { code?: string } }).error?.code, "invalid_argument");
+      const { error } = (only?.message ?? {}) as { readonly error?: { readonly code: string } };
+      assert.equal(error?.code, "invalid_argument");
     });
 
     it("D.1 both codecs, the same stream in binary protobuf", async () => {
