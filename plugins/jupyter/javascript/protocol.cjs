@@ -11,6 +11,8 @@ const { sourceReader } = load("source");
 const DELIMITER = "<IDS|MSG>";
 const LARGEST_PIECE = 256 * 1024;
 const INTERRUPT_WAIT_MS = 1000;
+// A request that is cancelled before it arrives is remembered until this many others were.
+const REMEMBERED = 1000;
 
 const { key, language, prefix, ring: ringMemory } = workerData;
 const session = randomUUID();
@@ -24,6 +26,7 @@ process.removeAllListeners("warning");
 let executionCount = 0;
 let cell;
 const waiting = [];
+const cancelled = new Set();
 /** What the other thread said, in its order. */
 const events = [];
 let isPumping = false;
@@ -140,7 +143,7 @@ async function cellEnded({ data, error, exit }) {
   peer.send(frames("execute_reply", reply, parent, identities));
   lastParent = parent;
   cell = undefined;
-  if (error !== undefined && stopOnError) await abortWaiting();
+  if (error !== undefined && stopOnError) await abort(waiting.splice(0));
   await publish("status", { execution_state: "idle" }, parent);
   if (exit) {
     await flushed(peer.socket);
@@ -156,8 +159,8 @@ function flushed(socket) {
   return new Promise((resolve) => socket.write("", resolve));
 }
 
-async function abortWaiting() {
-  for (const { parent, peer, identities } of waiting.splice(0)) {
+async function abort(requests) {
+  for (const { parent, peer, identities } of requests) {
     await publish("status", { execution_state: "busy" }, parent);
     peer.send(
       frames("execute_reply", { status: "aborted", execution_count: executionCount }, parent, identities),
@@ -251,9 +254,26 @@ async function interrupt() {
   parentPort.postMessage({ type: "interrupt", cell: running });
 }
 
-/** An interrupt that names a session leaves alone what runs for another one. */
-function isMeant({ session: meant }) {
-  return meant === undefined || cell?.parent.session === meant;
+/**
+ * Interrupts the request of that id, or those of that session, when it runs, and keeps it from running when
+ * it does not. True when it runs.
+ */
+async function cancel({ msg_id: id, session: ofSession }) {
+  const isMeant = ({ parent }) => parent.msg_id === id || parent.session === ofSession;
+  const [dropped, kept] = [waiting.filter(isMeant), waiting.filter((request) => !isMeant(request))];
+  waiting.splice(0, waiting.length, ...kept);
+  const isRunning = cell !== undefined && isMeant(cell);
+  if (isRunning) await interrupt();
+  // Of a session more may be on their way.
+  if (id === undefined || (!isRunning && dropped.length === 0)) remember(id ?? ofSession);
+  await abort(dropped);
+  return isRunning;
+}
+
+function remember(idOrSession) {
+  cancelled.add(idOrSession);
+  if (cancelled.size > REMEMBERED) cancelled.delete(cancelled.values().next().value);
+}
 }
 
 // --- requests ---
@@ -290,7 +310,13 @@ const ANSWERS = {
   history_request: () => ({ history_reply: { status: "ok", history: [] } }),
   comm_info_request: () => ({ comm_info_reply: { status: "ok", comms: {} } }),
   shutdown_request: ({ restart }) => ({ shutdown_reply: { status: "ok", restart: restart === true } }),
-  interrupt_request: (content) => ({ interrupt_reply: { status: "ok", interrupted: isMeant(content) } }),
+  interrupt_request: async () => {
+    await interrupt();
+    return { interrupt_reply: { status: "ok" } };
+  },
+  cancel_request: async (content) => ({
+    cancel_reply: { status: "ok", is_running: await cancel(content) },
+  }),
 };
 
 async function answer(message, peer) {
@@ -305,16 +331,20 @@ async function answer(message, peer) {
   if (request === undefined) return;
   const { header: parent, content, metadata } = request;
   if (parent.msg_type === "execute_request") {
-    waiting.push({ parent, content, metadata, peer, identities });
+    const execution = { parent, content, metadata, peer, identities };
+    if (cancelled.has(parent.msg_id) || cancelled.has(parent.session)) {
+      await abort([execution]);
+      return;
+    }
+    waiting.push(execution);
     next();
     return;
   }
   const known = Object.hasOwn(ANSWERS, parent.msg_type) ? ANSWERS[parent.msg_type] : undefined;
   if (known === undefined) return;
   await publish("status", { execution_state: "busy" }, parent);
-  const replies = known(content);
-  if (parent.msg_type === "interrupt_request" && isMeant(content)) await interrupt();
-  for (const [type, reply] of Object.entries(replies)) peer.send(frames(type, reply, parent, identities));
+  for (const [type, reply] of Object.entries(await known(content)))
+    peer.send(frames(type, reply, parent, identities));
   await publish("status", { execution_state: "idle" }, parent);
   if (parent.msg_type === "shutdown_request") {
     debuggerSession.disconnect();

@@ -17,7 +17,7 @@ import time
 
 from ipykernel.kernelbase import Kernel
 
-from coppice_interrupts import SessionInterrupts
+from coppice_cancelling import Cancellable
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # How long after an interrupt the shell has to say how the cell ended before it is asked again.
@@ -158,7 +158,7 @@ def _leaving(name):
     )
 
 
-class BashKernel(SessionInterrupts, Kernel):
+class BashKernel(Cancellable, Kernel):
     implementation = "coppice-bash"
     implementation_version = "1.0"
     language_info = {"name": "bash", "mimetype": "text/x-sh", "file_extension": ".sh", "codemirror_mode": "shell"}

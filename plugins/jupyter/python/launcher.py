@@ -32,7 +32,7 @@ from IPython import version_info as ipython_version  # noqa: E402
 from IPython.core.profiledir import ProfileDir  # noqa: E402
 from traitlets import default, observe  # noqa: E402
 
-from coppice_interrupts import SessionInterrupts  # noqa: E402
+from coppice_cancelling import Cancellable  # noqa: E402
 from coppice_results import add_formatters  # noqa: E402
 
 if sys.modules.get("debugpy", 0) is None:
@@ -149,7 +149,7 @@ class Profile(ProfileDir):
         pass
 
 
-class Kernel(SessionInterrupts, IPythonKernel):
+class Kernel(Cancellable, IPythonKernel):
     shell_class = Shell
 
     async def do_execute(self, *args, **kwargs):

@@ -338,6 +338,47 @@ describe("hostile clients", () => {
     assert.ok([1006, 1000].includes(await socket.closed));
   });
 
+  test("an execution that is given up while it waits behind a client's code never runs, and leaves that alone", async () => {
+    const open = await own.create();
+    for (const [language, code, waiting, check] of [
+      ["python", "import time; time.sleep(1.5); print('whole')", "print('never')", "print('next')"],
+      [
+        "javascript",
+        "await new Promise((done) => setTimeout(done, 1500)); console.log('whole')",
+        "console.log('never')",
+        "console.log('next')",
+      ],
+      ["bash", "sleep 1.5; echo whole", "echo never", "echo next"],
+    ] as const) {
+      const made = await open.fetch("/contexts", { method: "POST", body: JSON.stringify({ language }) });
+      const { id } = (await made.json()) as { id: string };
+      using socket = await JupyterSocket.open(
+        `${root(open.live.record.id).replace(/^http/, "ws")}/api/kernels/${id}/channels`,
+      );
+      const running = socket.execute(code);
+      await socket.find(
+        "the client's code",
+        ({ header, parent_header }) =>
+          header.msg_type === "execute_input" && parent_header.msg_id === running,
+      );
+      const client = new AbortController();
+      const given = open.fetch("/execute", {
+        method: "POST",
+        body: JSON.stringify({ code: waiting, context_id: id }),
+        signal: client.signal,
+      });
+      await given;
+      client.abort();
+      const next = await open.run(check, { context_id: id });
+      assert.equal(next.text("stdout"), "next\n", language);
+      assert.equal((await socket.end(running)).content["status"], "ok", language);
+      assert.equal(socket.textOf(running), "whole\n", language);
+      const printed = socket.received.map(({ content }) => content["text"]).join("");
+      assert.ok(!printed.includes("never"), `${language}: ${printed}`);
+    }
+    await own.server.sandboxes.kill(open.live.record.id);
+  });
+
   test("the same ids in two kernels stay apart", async () => {
     await using first = await startKernel();
     await using second = await startKernel();

@@ -4,6 +4,7 @@ import type { ClientFrame } from "./client-frame.js";
 import { ClientSession } from "./client-session.js";
 import { CloseCode, type ClientSocket } from "./client-socket.js";
 import type { CodeContext } from "./code-context.js";
+import { executionStateOf } from "./execution-state.js";
 import type { JupyterServerSettings } from "./jupyter-server-config.js";
 import type { ContextObserver } from "./kernel-observer.js";
 import type { Kernel } from "./kernel.js";
@@ -246,8 +247,8 @@ export class KernelClients implements ContextObserver {
       return undefined;
     }
     const owner = this.#ownerOf(parentId);
-    if (message.type === "status" && parentId !== undefined) {
-      const state = stateIn(message);
+    if (parentId !== undefined) {
+      const state = executionStateOf(message);
       if (state === "busy" && this.#busy.size < MOST_BUSY) this.#busy.add(parentId);
       else if (state === "idle") {
         this.#busy.delete(parentId);
@@ -367,10 +368,4 @@ export class KernelClients implements ContextObserver {
       session.isAskedForInput = false;
     }
   }
-}
-
-const EXECUTION_STATE = /^\s*\{\s*"execution_state"\s*:\s*"(busy|idle)"\s*\}\s*$/;
-
-function stateIn({ content }: KernelMessage): string | undefined {
-  return content.length < 256 ? EXECUTION_STATE.exec(content.toString("latin1"))?.[1] : undefined;
 }

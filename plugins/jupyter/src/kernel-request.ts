@@ -1,3 +1,4 @@
+import { executionStateOf } from "./execution-state.js";
 import { Handoff } from "./handoff.js";
 import type { KernelMessage } from "./wire.js";
 
@@ -16,11 +17,9 @@ export class KernelRequest {
   /** What iopub says about it. Pulled: while nobody takes a message, the kernel waits. */
   readonly messages = new Handoff<KernelMessage>();
   readonly done: Promise<RequestEnd>;
-  /** Settles when the kernel has begun with it, from when on an interrupt reaches it. */
-  readonly begun: Promise<void>;
   #resolveDone: (end: RequestEnd) => void;
-  #resolveBegun: () => void;
   #reply: KernelMessage | undefined;
+  #hasBegun = false;
   #isIdle = false;
   #isInterrupted = false;
   #isDone = false;
@@ -28,11 +27,15 @@ export class KernelRequest {
   constructor(id: string) {
     this.id = id;
     ({ promise: this.done, resolve: this.#resolveDone } = Promise.withResolvers<RequestEnd>());
-    ({ promise: this.begun, resolve: this.#resolveBegun } = Promise.withResolvers<void>());
   }
 
   get isDone(): boolean {
     return this.#isDone;
+  }
+
+  /** True once the kernel has said that its code runs. */
+  get hasBegun(): boolean {
+    return this.#hasBegun;
   }
 
   get isIdle(): boolean {
@@ -42,13 +45,13 @@ export class KernelRequest {
   /** Takes an iopub message of this request; a promise while the reader is busy. */
   publish(message: KernelMessage): Promise<void> | undefined {
     if (message.type === "status") {
-      if (isIdle(message)) {
+      if (executionStateOf(message) === "idle") {
         this.#isIdle = true;
         this.#settle();
       }
       return undefined;
     }
-    if (message.type === "execute_input") this.#resolveBegun();
+    if (message.type === "execute_input") this.#hasBegun = true;
     return this.messages.put(message);
   }
 
@@ -67,7 +70,6 @@ export class KernelRequest {
     if (this.#isDone) return;
     this.#isDone = true;
     this.#resolveDone(end);
-    this.#resolveBegun();
     this.messages.end();
   }
 
@@ -79,10 +81,4 @@ export class KernelRequest {
   #settle(): void {
     if (this.#isIdle && (this.#reply !== undefined || this.#isInterrupted)) this.finish();
   }
-}
-
-const IDLE = /^\s*\{\s*"execution_state"\s*:\s*"idle"\s*\}\s*$/;
-
-function isIdle({ content }: KernelMessage): boolean {
-  return content.length < 256 && IDLE.test(content.toString("latin1"));
 }

@@ -3,6 +3,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { SandboxError, type Logger, type Process, type Sandbox, type User } from "@coppice/core";
 import { Channels, type ChannelName } from "./channels.js";
 import { errorIn, eventOf, syntheticError, type ErrorEvent, type ExecutionEvent } from "./execution-event.js";
+import { executionStateOf } from "./execution-state.js";
 import type { KernelConnection } from "./kernel-notes.js";
 import { startKernelProcess, takeOverKernelProcess, type KernelProcess } from "./kernel-process.js";
 import type { KernelObserver } from "./kernel-observer.js";
@@ -59,6 +60,8 @@ const MISSING_HALF_MS = 5000;
 const LAST_MESSAGES_MS = 50;
 const SHUTDOWN_GRACE_MS = 1000;
 const REPEAT_INTERRUPT_MS = 1000;
+/** A kernel may say busy about whatever it likes. */
+const MOST_OTHERS = 1000;
 /** An `aborted` request never ran, so it may be sent again. */
 const ABORTED_RETRIES = 3;
 
@@ -78,6 +81,8 @@ export class Kernel {
   readonly #log: Logger;
   readonly #observer: KernelObserver | undefined;
   readonly #requests = new Map<string, KernelRequest>();
+  /** Executions of other clients that the kernel is busy with. */
+  readonly #others = new Set<string>();
   readonly #ready = Promise.withResolvers<void>();
   #hasReplied = false;
   #hasPublished = false;
@@ -204,7 +209,8 @@ export class Kernel {
   /**
    * Runs code and tells what happens, as it is pulled: a slow reader slows the code. One error at most,
    * and nothing after it. When the signal is aborted or the reader leaves early, the code is interrupted
-   * and the generator ends only after the kernel is free again, or dead.
+   * and the generator ends only after the kernel is free again, or dead; code that waits behind another
+   * client's is never run.
    */
   async *execute(
     execution: KernelExecution,
@@ -244,7 +250,7 @@ export class Kernel {
         signal.removeEventListener("abort", leave);
         if (!request.isDone) {
           request.messages.abandon();
-          await this.#interrupt(request);
+          await this.#cancel(request);
         }
         this.#requests.delete(request.id);
       }
@@ -334,19 +340,24 @@ export class Kernel {
     }
   }
 
-  async #interrupt(request: KernelRequest): Promise<void> {
-    const untilMs = performance.now() + this.#settings.interruptGraceMs;
+  // By its id: while another client's code runs, an interrupt of whatever runs would end that.
+  async #cancel(request: KernelRequest): Promise<void> {
+    let untilMs = performance.now() + this.#settings.interruptGraceMs;
     const leftMs = (): number => Math.max(0, untilMs - performance.now());
-    // Before the cell has begun the kernel ignores SIGINT.
-    await this.#within(Math.min(REPEAT_INTERRUPT_MS, leftMs()), request.begun);
     while (!request.isDone && leftMs() > 0) {
-      const asked = this.#request("control", "interrupt_request", { content: {} });
+      const asked = this.#request("control", "cancel_request", { content: { msg_id: request.id } });
       // Not before the kernel says that the signal was sent: it must not meet the next cell.
-      const isSent = await this.#within(leftMs(), asked.done);
+      while (!(await this.#within(leftMs(), asked.done))) {
+        // Deaf because of somebody else's code: whether that is to end is not for this request to say.
+        if (request.hasBegun || this.#others.size === 0) break;
+        untilMs = performance.now() + this.#settings.interruptGraceMs;
+      }
       this.#requests.delete(asked.id);
-      if (!isSent) break;
-      request.interrupted();
-      await this.#within(Math.min(REPEAT_INTERRUPT_MS, leftMs()), request.done);
+      if (!asked.isDone) break;
+      if (wasRunning(await asked.done)) {
+        request.interrupted();
+        await this.#within(Math.min(REPEAT_INTERRUPT_MS, leftMs()), request.done);
+      } else request.finish();
     }
     if (request.isDone) return;
     this.#log.warn("kernel ignored its interrupt and is killed");
@@ -363,13 +374,11 @@ export class Kernel {
     try {
       for (let waitMs = FIRST_NUDGE_MS; leftMs() > 0; waitMs = Math.min(2 * waitMs, REPEAT_INTERRUPT_MS)) {
         if (await this.#within(Math.min(waitMs, leftMs()), probe.done)) return;
-        const asked = this.#request("control", "interrupt_request", { content: { session } });
+        const asked = this.#request("control", "cancel_request", { content: { session } });
         await this.#within(leftMs(), asked.done);
         this.#requests.delete(asked.id);
         if (!asked.isDone) break;
-        // Our kernels say so when they run something else, or nothing.
-        const end = await asked.done;
-        if (end.how === "finished" && replyContent(end.reply)["interrupted"] === false) return;
+        if (!wasRunning(await asked.done)) return;
       }
     } finally {
       this.#requests.delete(probe.id);
@@ -434,12 +443,21 @@ export class Kernel {
       if (message.parentSession !== this.#session || message.parentType === "execute_request") {
         await this.#pausing(this.#observer?.received("iopub", message));
       }
+      this.#noteOthers(message);
       const request = message.parentId === undefined ? undefined : this.#requests.get(message.parentId);
       if (request === undefined) continue;
       const taken = request.publish(message);
       if (request.isIdle && !request.isDone) void this.#finishSoon(request);
       await this.#pausing(taken);
     }
+  }
+
+  #noteOthers(message: KernelMessage): void {
+    const { parentId, parentType, parentSession } = message;
+    if (parentId === undefined || parentType !== "execute_request" || parentSession === this.#session) return;
+    const state = executionStateOf(message);
+    if (state === "idle") this.#others.delete(parentId);
+    else if (state === "busy" && this.#others.size < MOST_OTHERS) this.#others.add(parentId);
   }
 
   async #pausing(taken: Promise<void> | undefined): Promise<void> {
@@ -529,6 +547,11 @@ function errorOf(end: RequestEnd): ErrorEvent | undefined {
     default:
       return undefined;
   }
+}
+
+/** From the answer to a `cancel_request`: what it meant was running, and is interrupted now. */
+function wasRunning(end: RequestEnd): boolean {
+  return end.how === "finished" && replyContent(end.reply)["is_running"] === true;
 }
 
 function replyContent(reply: KernelMessage | undefined): Readonly<Record<string, unknown>> {

@@ -32,7 +32,7 @@ import coppice_launcher
 coppice_launcher.run(start)
 `;
 
-const MODULES = ["launcher", "interrupts", "results", "charts", "bash"];
+const MODULES = ["launcher", "cancelling", "results", "charts", "bash"];
 
 let modules: Promise<Readonly<Record<string, string>>> | undefined;
 
