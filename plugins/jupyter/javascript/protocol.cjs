@@ -259,7 +259,7 @@ async function interrupt() {
  * it does not. True when it runs.
  */
 async function cancel({ msg_id: id, session: ofSession }) {
-  const isMeant = ({ parent }) => parent.msg_id === id || parent.session === ofSession;
+  const isMeant = ({ parent }) => (id === undefined ? parent.session === ofSession : parent.msg_id === id);
   const [dropped, kept] = [waiting.filter(isMeant), waiting.filter((request) => !isMeant(request))];
   waiting.splice(0, waiting.length, ...kept);
   const isRunning = cell !== undefined && isMeant(cell);
@@ -273,7 +273,6 @@ async function cancel({ msg_id: id, session: ofSession }) {
 function remember(idOrSession) {
   cancelled.add(idOrSession);
   if (cancelled.size > REMEMBERED) cancelled.delete(cancelled.values().next().value);
-}
 }
 
 // --- requests ---
