@@ -73,10 +73,10 @@ export function channelsUpgrade({
     });
   };
 
-  return (request, { message, socket, head }) => {
+  return async (request, { message, socket, head }) => {
     const { target, url } = request;
     if (target === undefined) throw new SandboxError("not_found", "the request names no sandbox");
-    const kernels = sandboxes.of(target.sandbox);
+    const kernels = await sandboxes.of(target.sandbox);
     const context = kernelNamed(kernels, KERNEL_PATH.exec(url.pathname)?.[1]);
     const clients = kernels.clientsOf(context);
     const sessionId = url.searchParams.get("session_id") || undefined;

@@ -34,23 +34,63 @@ export interface CreateContext {
   readonly cwd?: string | undefined;
 }
 
+interface Entry {
+  readonly contexts: SandboxContexts;
+  /** Settles when what another server left here has been taken over. */
+  readonly adopted: Promise<void>;
+}
+
 /** The contexts of every sandbox, dropped with it. */
 export class CodeContexts {
   readonly #options: CodeContextsOptions;
-  readonly #sandboxes = new Map<LiveSandbox, SandboxContexts>();
+  readonly #sandboxes = new Map<LiveSandbox, Entry>();
+  /** Outlived another server; what it knew of them has not been looked at. */
+  readonly #leftOver = new Set<LiveSandbox>();
 
   constructor(options: CodeContextsOptions) {
     this.#options = options;
   }
 
-  /** @throws SandboxError unavailable when the sandbox has ended. */
-  of(sandbox: LiveSandbox): SandboxContexts {
-    const known = this.#sandboxes.get(sandbox);
-    if (known !== undefined) return known;
-    if (sandbox.ended.aborted)
-      throw new SandboxError("unavailable", `sandbox ${sandbox.record.id} has ended`);
+  /** @throws SandboxError unavailable when the sandbox has ended or is paused. */
+  async of(sandbox: LiveSandbox): Promise<SandboxContexts> {
+    const { contexts, adopted } = this.#sandboxes.get(sandbox) ?? this.#enter(sandbox);
+    await adopted;
+    return contexts;
+  }
+
+  /**
+   * Takes over the contexts of sandboxes that outlived another server, those of paused ones when they are asked for,
+   * and forgets what it knew of the rest. What fails is logged: such a sandbox has no contexts.
+   */
+  async adopt(sandboxes: readonly LiveSandbox[]): Promise<void> {
+    await this.#options.notes.keepOnly(sandboxes);
+    for (const sandbox of sandboxes) {
+      this.#leftOver.add(sandbox);
+      sandbox.ended.addEventListener("abort", () => this.#leftOver.delete(sandbox), { once: true });
+    }
+    const running = sandboxes.filter(({ record }) => record.state === "running");
+    await Promise.all(running.map((sandbox) => this.of(sandbox)));
+  }
+
+  /** Ends every kernel, or leaves it to a later server where that can take it over. */
+  async leave(): Promise<void> {
+    const all = [...this.#sandboxes.values()];
+    this.#sandboxes.clear();
+    await Promise.all(all.map(({ contexts }) => contexts.leave()));
+  }
+
+  #enter(sandbox: LiveSandbox): Entry {
+    const { id } = sandbox.record;
+    if (sandbox.ended.aborted) throw new SandboxError("unavailable", `sandbox ${id} has ended`);
     const contexts = new SandboxContexts(sandbox, this.#options);
-    this.#sandboxes.set(sandbox, contexts);
+    const adopted = this.#leftOver.delete(sandbox) ? contexts.adopt() : Promise.resolve();
+    const entry = {
+      contexts,
+      adopted: adopted.catch((error: unknown) => {
+        this.#options.log.error({ err: error, sandbox: id }, "kernels could not be taken over");
+      }),
+    };
+    this.#sandboxes.set(sandbox, entry);
     sandbox.ended.addEventListener(
       "abort",
       () => {
@@ -59,31 +99,7 @@ export class CodeContexts {
       },
       { once: true },
     );
-    return contexts;
-  }
-
-  /**
-   * Takes over the contexts of sandboxes that outlived another server, and forgets what it knew of the rest. What
-   * fails is logged: such a sandbox has no contexts.
-   */
-  async adopt(sandboxes: readonly LiveSandbox[]): Promise<void> {
-    const { notes, log } = this.#options;
-    await notes.keepOnly(sandboxes);
-    const adopting = sandboxes.map(async (sandbox) => {
-      try {
-        await this.of(sandbox).adopt();
-      } catch (error) {
-        log.error({ err: error, sandbox: sandbox.record.id }, "kernels could not be taken over");
-      }
-    });
-    await Promise.all(adopting);
-  }
-
-  /** Ends every kernel, or leaves it to a later server where that can take it over. */
-  async leave(): Promise<void> {
-    const all = [...this.#sandboxes.values()];
-    this.#sandboxes.clear();
-    await Promise.all(all.map((contexts) => contexts.leave()));
+    return entry;
   }
 }
 

@@ -36,7 +36,7 @@ export function codeRoutes(
 
   router.post("/execute", async (ctx) => {
     const { signal } = requestOf(ctx);
-    const sandbox = contexts.of(targetOf(ctx));
+    const sandbox = await contexts.of(targetOf(ctx));
     const body = await readCodeBody(ctx.req, ExecuteBody, maxCodeBytes);
     if (body.context_id && body.language) {
       throw new HttpError(
@@ -59,7 +59,7 @@ export function codeRoutes(
   });
 
   router.post("/contexts", async (ctx) => {
-    const sandbox = contexts.of(targetOf(ctx));
+    const sandbox = await contexts.of(targetOf(ctx));
     const { language, cwd } = await readCodeBody(ctx.req, ContextBody, maxCodeBytes);
     const context = await creating(() =>
       sandbox.create({ language: language ?? undefined, cwd: cwd ?? undefined }),
@@ -68,11 +68,12 @@ export function codeRoutes(
   });
 
   router.get("/contexts", async (ctx) => {
-    ctx.body = (await contexts.of(targetOf(ctx)).list(ALWAYS_LISTED)).map(view);
+    ctx.body = (await (await contexts.of(targetOf(ctx))).list(ALWAYS_LISTED)).map(view);
   });
 
   router.post("/contexts/:id/restart", async (ctx) => {
-    const context = found(() => contexts.of(targetOf(ctx)).get(ctx.params["id"] ?? ""));
+    const sandbox = await contexts.of(targetOf(ctx));
+    const context = found(() => sandbox.get(ctx.params["id"] ?? ""));
     try {
       await context.restart();
     } catch (error) {
@@ -83,7 +84,7 @@ export function codeRoutes(
   });
 
   router.delete("/contexts/:id", async (ctx) => {
-    const sandbox = contexts.of(targetOf(ctx));
+    const sandbox = await contexts.of(targetOf(ctx));
     const { id } = found(() => sandbox.get(ctx.params["id"] ?? ""));
     await sandbox.remove(id);
     sendNull(ctx);

@@ -43,7 +43,7 @@ export function jupyterRoutes(
   router: Router,
   { sandboxes, languages, maxBodyBytes }: JupyterRoutesOptions,
 ): void {
-  const kernelsOf = (ctx: RequestCarrier): SandboxKernels => sandboxes.of(targetOf(ctx));
+  const kernelsOf = (ctx: RequestCarrier): Promise<SandboxKernels> => sandboxes.of(targetOf(ctx));
   const bodyOptions = { limitBytes: maxBodyBytes, empty: {} };
 
   for (const prefix of ["", SANDBOX_PREFIX]) {
@@ -54,7 +54,7 @@ export function jupyterRoutes(
     });
 
     router.get(at("/status"), async (ctx) => {
-      const kernels = kernelsOf(ctx);
+      const kernels = await kernelsOf(ctx);
       const models = (await kernels.list()).map((context) => kernelModel(kernels, context));
       ctx.body = {
         started: new Date(kernels.startedAtMs).toISOString(),
@@ -76,12 +76,12 @@ export function jupyterRoutes(
     });
 
     router.get(at("/kernels"), async (ctx) => {
-      const kernels = kernelsOf(ctx);
+      const kernels = await kernelsOf(ctx);
       ctx.body = (await kernels.list()).map((context) => kernelModel(kernels, context));
     });
 
     router.post(at("/kernels"), async (ctx) => {
-      const kernels = kernelsOf(ctx);
+      const kernels = await kernelsOf(ctx);
       const { name, path } = await readJsonBody(ctx.req, StartKernelBody, bodyOptions);
       const context = await starting(() => kernels.start(name ?? undefined, path ?? undefined));
       ctx.status = 201;
@@ -89,37 +89,37 @@ export function jupyterRoutes(
       ctx.body = kernelModel(kernels, context);
     });
 
-    router.get(at("/kernels/:id"), (ctx) => {
-      const kernels = kernelsOf(ctx);
+    router.get(at("/kernels/:id"), async (ctx) => {
+      const kernels = await kernelsOf(ctx);
       ctx.body = kernelModel(kernels, kernelNamed(kernels, ctx.params["id"]));
     });
 
     router.delete(at("/kernels/:id"), async (ctx) => {
-      const kernels = kernelsOf(ctx);
+      const kernels = await kernelsOf(ctx);
       await kernels.remove(kernelNamed(kernels, ctx.params["id"]).id);
       ctx.status = 204;
     });
 
     router.post(at("/kernels/:id/interrupt"), async (ctx) => {
-      const kernels = kernelsOf(ctx);
+      const kernels = await kernelsOf(ctx);
       await kernels.clientsOf(kernelNamed(kernels, ctx.params["id"])).interrupt();
       ctx.status = 204;
     });
 
     router.post(at("/kernels/:id/restart"), async (ctx) => {
-      const kernels = kernelsOf(ctx);
+      const kernels = await kernelsOf(ctx);
       const context = kernelNamed(kernels, ctx.params["id"]);
       await starting(() => kernels.clientsOf(context).restart());
       ctx.body = kernelModel(kernels, context);
     });
 
-    router.get(at("/sessions"), (ctx) => {
-      const kernels = kernelsOf(ctx);
+    router.get(at("/sessions"), async (ctx) => {
+      const kernels = await kernelsOf(ctx);
       ctx.body = kernels.sessions().map((session) => sessionModel(kernels, session));
     });
 
     router.post(at("/sessions"), async (ctx) => {
-      const kernels = kernelsOf(ctx);
+      const kernels = await kernelsOf(ctx);
       const body = await readJsonBody(ctx.req, StartSessionBody, bodyOptions);
       const path = body.path ?? body.notebook?.path;
       if (path === undefined)
@@ -138,13 +138,13 @@ export function jupyterRoutes(
       ctx.body = sessionModel(kernels, session);
     });
 
-    router.get(at("/sessions/:id"), (ctx) => {
-      const kernels = kernelsOf(ctx);
+    router.get(at("/sessions/:id"), async (ctx) => {
+      const kernels = await kernelsOf(ctx);
       ctx.body = sessionModel(kernels, kernels.session(ctx.params["id"] ?? ""));
     });
 
     router.patch(at("/sessions/:id"), async (ctx) => {
-      const kernels = kernelsOf(ctx);
+      const kernels = await kernelsOf(ctx);
       const body = await readJsonBody(ctx.req, StartSessionBody, bodyOptions);
       const session = await starting(() =>
         kernels.change(ctx.params["id"] ?? "", {
@@ -159,7 +159,7 @@ export function jupyterRoutes(
     });
 
     router.delete(at("/sessions/:id"), async (ctx) => {
-      await kernelsOf(ctx).close(ctx.params["id"] ?? "");
+      await (await kernelsOf(ctx)).close(ctx.params["id"] ?? "");
       ctx.status = 204;
     });
   }

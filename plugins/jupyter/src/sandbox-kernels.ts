@@ -43,8 +43,10 @@ export class JupyterSandboxes {
   }
 
   /** @throws SandboxError unavailable when the sandbox has ended. */
-  of(sandbox: LiveSandbox): SandboxKernels {
-    const contexts = this.#options.contexts.of(sandbox);
+  async of(sandbox: LiveSandbox): Promise<SandboxKernels> {
+    const contexts = await this.#options.contexts.of(sandbox);
+    if (sandbox.ended.aborted)
+      throw new SandboxError("unavailable", `sandbox ${sandbox.record.id} has ended`);
     let kernels = this.#sandboxes.get(sandbox);
     if (kernels === undefined) {
       kernels = new SandboxKernels(sandbox, contexts, this.#options);

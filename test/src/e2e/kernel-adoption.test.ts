@@ -229,6 +229,12 @@ describe(
       assert.equal((await sandbox.runCode("print(x)")).logs.stdout.join(""), "42\n");
     });
 
+    it("of a paused sandbox are taken over when it is resumed", async () => {
+      await sandbox.pause();
+      await restart();
+      assert.equal((await sandbox.runCode("print(x)")).logs.stdout.join(""), "42\n");
+    });
+
     it("that cannot be taken over are ended and replaced, in the same context", async () => {
       const python = contextNamed("python");
       const bash = contextNamed("bash");
