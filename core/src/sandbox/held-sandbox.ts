@@ -2,6 +2,7 @@ import { setMaxListeners } from "node:events";
 import { SandboxError } from "../kernel/errors.js";
 import type { Sandbox, Stats } from "./backend.js";
 import type { EndReason, LiveSandbox, SandboxRecord } from "./live-sandbox.js";
+import type { AdoptedProcess } from "./process.js";
 
 /** A pause or a resumption that is under way. */
 export interface Change {
@@ -76,6 +77,11 @@ export class HeldSandbox implements LiveSandbox {
   get isReachable(): boolean {
     const { state, autoResume } = this.#record;
     return state === "running" || (state === "paused" && (autoResume || this.change?.kind === "resuming"));
+  }
+
+  async adopted(): Promise<readonly AdoptedProcess[]> {
+    if (this.isEnding) throw this.#notRunning();
+    return (await this.handle.adoption?.processes()) ?? [];
   }
 
   async stats(): Promise<Stats> {

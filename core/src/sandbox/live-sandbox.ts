@@ -1,4 +1,5 @@
 import type { Limits, Sandbox, SandboxId, Stats } from "./backend.js";
+import type { AdoptedProcess } from "./process.js";
 
 /** Where a sandbox is in its life. Only `running` serves requests. */
 export type SandboxState = "creating" | "running" | "paused" | "killing";
@@ -47,6 +48,8 @@ export interface LiveSandbox {
   readonly isReachable: boolean;
   /** What it uses, also while it is paused. @throws SandboxError unavailable before it ran and after its end. */
   stats(): Promise<Stats>;
+  /** What already ran in it when this server took it over, as its backend's `adoption` tells, also while it is paused. */
+  adopted(): Promise<readonly AdoptedProcess[]>;
   /**
    * Aborted with an EndReason as soon as the sandbox no longer serves, before anything of it is torn
    * down. Requests that serve it have their sockets destroyed, plugins drop what they keep about it.

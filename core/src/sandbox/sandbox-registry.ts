@@ -47,6 +47,7 @@ export class SandboxRegistry implements Sandboxes {
   readonly #turns: Semaphore;
   readonly #reaper: Reaper;
   readonly #pauses: Pauses;
+  readonly #listeners: ((sandbox: LiveSandbox) => void)[] = [];
   #isClosed = false;
 
   constructor(options: SandboxRegistryOptions) {
@@ -115,6 +116,10 @@ export class SandboxRegistry implements Sandboxes {
 
   get(id: SandboxId): LiveSandbox {
     return this.#get(id);
+  }
+
+  onCreated(listener: (sandbox: LiveSandbox) => void): void {
+    this.#listeners.push(listener);
   }
 
   list(): readonly LiveSandbox[] {
@@ -414,6 +419,7 @@ export class SandboxRegistry implements Sandboxes {
       this.#reaper.set(record.id, endsAtMs);
       metrics.created(startedAtMs - askedAtMs);
       log.info({ sandbox: record.id, template: record.template, backend: record.backend }, "sandbox created");
+      for (const listener of this.#listeners) listener(held);
       return held;
     } catch (error) {
       // Whatever the backend says about an abort, its reason is the better answer.

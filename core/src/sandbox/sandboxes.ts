@@ -50,6 +50,8 @@ export interface Sandboxes {
   find(id: SandboxId): LiveSandbox | undefined;
   /** @throws SandboxError not_found with the E2B text and the phrase that the Ruby client looks for. */
   get(id: SandboxId): LiveSandbox;
+  /** Tells of each sandbox that is made from now on, as soon as it runs and before its creator hears of it. */
+  onCreated(listener: (sandbox: LiveSandbox) => void): void;
   /** Those that `find` finds, newest first. */
   list(): readonly LiveSandbox[];
   /**

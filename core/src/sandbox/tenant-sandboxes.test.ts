@@ -26,6 +26,8 @@ test("a tenant's view holds its own sandboxes; another's are answered like those
   await using server = await startTestServer({ plugins: [[memoryBackend()]] });
   const acme = server.sandboxes.of("acme");
   const other = acme.of("other");
+  const told: SandboxId[] = [];
+  acme.onCreated(({ record }) => told.push(record.id));
   const own = (await acme.create(REQUEST)).record;
   // Whatever a request says, a view makes sandboxes of its tenant alone.
   const foreign = (await other.create({ ...REQUEST, owner: "acme" })).record;
@@ -35,6 +37,7 @@ test("a tenant's view holds its own sandboxes; another's are answered like those
     acme.list().map(({ record }) => record.id),
     [own.id],
   );
+  assert.deepEqual(told, [own.id]);
   assert.equal(acme.get(own.id).record.id, own.id);
   assert.equal(acme.find(foreign.id), undefined);
   const refusalOf = async (way: string, id: SandboxId): Promise<string> => {

@@ -37,6 +37,12 @@ export class TenantSandboxes implements Sandboxes {
     return this.#all.get(id);
   }
 
+  onCreated(listener: (sandbox: LiveSandbox) => void): void {
+    this.#all.onCreated((sandbox) => {
+      if (sandbox.record.owner === this.#tenant) listener(sandbox);
+    });
+  }
+
   list(): readonly LiveSandbox[] {
     return this.#all.list().filter(({ record }) => record.owner === this.#tenant);
   }

@@ -104,6 +104,7 @@ function scene(settings: Record<string, unknown> = {}) {
     runtime,
     isReachable: true,
     stats: () => runtime.stats(),
+    adopted: async () => [],
     ended: end.signal,
   };
   const table = new ProcessTable({

@@ -112,8 +112,7 @@ export class ProcessTable implements Commands {
 
   /** Takes over the commands of a sandbox that outlived another server: what runs, and what ended meanwhile. */
   async adopt(sandbox: LiveSandbox): Promise<void> {
-    const processes = (await sandbox.runtime.adoption?.processes()) ?? [];
-    for (const process of processes) {
+    for (const process of await sandbox.adopted()) {
       const label = readCommandLabel(process.label);
       if (label === undefined) continue;
       const { id, startedAtMs, expiresAtMs, ...request } = label;

@@ -72,6 +72,17 @@ export class CodeContexts {
     await Promise.all(running.map((sandbox) => this.of(sandbox)));
   }
 
+  /** Starts the kernel that code without a context runs in. Never rejects: the first code will tell what is wrong. */
+  async warm(sandbox: LiveSandbox): Promise<void> {
+    try {
+      const context = await (await this.of(sandbox)).defaultFor(undefined);
+      await context.ready();
+    } catch (error) {
+      const fields = { err: error, sandbox: sandbox.record.id };
+      if (!sandbox.ended.aborted) this.#options.log.warn(fields, "the kernel of a new sandbox did not start");
+    }
+  }
+
   /** Ends every kernel, or leaves it to a later server where that can take it over. */
   async leave(): Promise<void> {
     const all = [...this.#sandboxes.values()];
@@ -263,7 +274,7 @@ export class SandboxContexts {
 
   async #kernelProcesses(): Promise<Map<string, AdoptedProcess>> {
     const processes = new Map<string, AdoptedProcess>();
-    for (const process of (await this.#sandbox.runtime.adoption?.processes()) ?? []) {
+    for (const process of await this.#sandbox.adopted()) {
       const id = readKernelLabel(process.label);
       if (id !== undefined) processes.set(id, process);
     }

@@ -45,8 +45,8 @@ function isThere(pid: number): boolean {
 
 const post = (path: string, body: string): Promise<Response> => sandbox.fetch(path, { method: "POST", body });
 
-async function metric(name: string): Promise<number> {
-  const page = await (await fetch(`${own.server.urls["ops"]}/metrics`)).text();
+async function metric(name: string, { server }: CodeServer = own): Promise<number> {
+  const page = await (await fetch(`${server.urls["ops"]}/metrics`)).text();
   const line = page.split("\n").find((candidate) => candidate.startsWith(`coppice_jupyter_${name} `));
   return Number(line?.split(" ").at(-1) ?? Number.NaN);
 }
@@ -491,6 +491,39 @@ describe("kernels and their sandbox", () => {
       assert.ok(waits < 50, "the gauge goes down");
       await delay(50);
     }
+  });
+
+  test("an eager kernel runs before anybody asks for it, a lazy one does not", async () => {
+    await using mixed = await startCodeServer({ templates: { "code-interpreter-v1": { kernel: "eager" } } });
+    const kernels = (): Promise<number> => metric("kernels", mixed);
+    await mixed.create();
+    const eager = await mixed.create({ GIVEN: "1" }, "code-interpreter-v1");
+    for (let waits = 0; (await kernels()) === 0; waits++) {
+      assert.ok(waits < 300, "a kernel comes up by itself");
+      await delay(50);
+    }
+    assert.equal((await eager.run("import os; os.environ['GIVEN']")).results[0]?.["text"], "1");
+    assert.equal(await kernels(), 1, "one kernel, that of the eager template");
+  });
+
+  test("starts, failed ones, and what took the place of another are counted", async () => {
+    await using counted = await startCodeServer();
+    const fresh = await counted.create();
+    await fresh.run("import os; os._exit(1)");
+    const { id } = (await (await fresh.fetch("/contexts", { method: "POST", body: "{}" })).json()) as {
+      readonly id: string;
+    };
+    await fresh.fetch(`/contexts/${id}/restart`, { method: "POST" });
+    await fresh.run("1");
+    assert.equal(await metric('restarts_total{cause="asked"}', counted), 1);
+    assert.equal(await metric('restarts_total{cause="died"}', counted), 1);
+    assert.equal(await metric("kernel_start_seconds_count", counted), 4);
+    assert.equal(await metric("execution_seconds_count", counted), 2);
+    assert.equal(await metric("kernels", counted), 2);
+    assert.equal(await metric("kernel_start_failures_total", counted), 0);
+    await using broken = await startCodeServer({ python: "/bin/false" });
+    await (await broken.create()).run("1");
+    assert.equal(await metric("kernel_start_failures_total", broken), 1);
   });
 
   test("every execution is counted once, by how it ended", async () => {

@@ -15,6 +15,8 @@ import { openSocketDirectory } from "./socket-directory.js";
 
 const SOCKET_NAME_LENGTH = "/coppice-zmq-XXXXXX/0123456789ab-control".length;
 
+const kernelStart = z.enum(["eager", "lazy"]);
+
 const config = z.strictObject({
   python: z
     .string()
@@ -33,6 +35,13 @@ const config = z.strictObject({
     .describe(
       "Host directory for the sockets to kernels, with a short path; the system's temporary one when absent",
     ),
+  kernel: kernelStart
+    .default("lazy")
+    .describe("When a sandbox's Python kernel starts: `eager` when it is made, `lazy` with the first code"),
+  templates: z
+    .record(z.string(), z.strictObject({ kernel: kernelStart.optional().describe("Instead of `kernel`") }))
+    .default({})
+    .describe("What is different for sandboxes of a template, by its name"),
   startTimeout: duration().prefault("30s").describe("How long a kernel may take to start"),
   keepalive: duration()
     .prefault("5s")
@@ -69,6 +78,8 @@ export const plugin = definePlugin({
       maxContexts,
       maxDataCells,
       server,
+      kernel,
+      templates,
       ...limits
     } = plugin.config;
 
@@ -103,6 +114,10 @@ export const plugin = definePlugin({
     });
     plugin.onStop(() => contexts.leave());
     plugin.onStart(() => contexts.adopt(sandboxes.list()));
+    sandboxes.onCreated((sandbox) => {
+      const wanted = templates[sandbox.record.template]?.kernel ?? kernel;
+      if (wanted === "eager") void contexts.warm(sandbox);
+    });
 
     codeRoutes(plugin.http("code"), {
       contexts,

@@ -32,6 +32,7 @@ function sandbox(record: Partial<SandboxRecord> & Pick<SandboxRecord, "id">): Li
     get runtime(): never {
       throw new Error("a list does not touch the backend");
     },
+    adopted: async () => [],
     stats: () => Promise.reject(new Error("a list does not touch the backend")),
   };
 }

@@ -22,7 +22,7 @@ export interface Execution {
 /** A server whose sandboxes run real kernels on this machine. */
 export interface CodeServer extends AsyncDisposable {
   readonly server: TestServer;
-  create(environment?: Readonly<Record<string, string>>): Promise<CodeSandbox>;
+  create(environment?: Readonly<Record<string, string>>, template?: string): Promise<CodeSandbox>;
 }
 
 export interface CodeSandbox {
@@ -44,9 +44,9 @@ export async function startCodeServer(settings: object = {}): Promise<CodeServer
   });
   return {
     server,
-    async create(environment = {}) {
+    async create(environment = {}, template = "base") {
       const live = await server.sandboxes.create({
-        template: "base",
+        template,
         timeoutMs: 600_000,
         secure: false,
         environment,
