@@ -229,12 +229,18 @@ int relay_source(struct source *source, uint32_t id, uint32_t *credit) {
   size_t length = *credit - FRAME_COST;
   if (length > CHUNK_BYTES) length = CHUNK_BYTES;
   struct writer frame = begin_frame(source->frame, id);
-  ssize_t count = read(source->fd, frame.bytes + frame.length, length);
-  if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 0;
-  if (count <= 0) return -1;
-  frame.length += (size_t)count;
+  size_t filled = 0;
+  // A terminal gives a page at a time, and a frame costs the server the same whatever is in it.
+  while (filled < length) {
+    ssize_t count = read(source->fd, frame.bytes + frame.length, length - filled);
+    if (count <= 0 && filled > 0) break;
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 0;
+    if (count <= 0) return -1;
+    frame.length += (size_t)count;
+    filled += (size_t)count;
+  }
   finish_frame(&frame);
-  *credit -= (uint32_t)count + FRAME_COST;
+  *credit -= (uint32_t)filled + FRAME_COST;
   return 1;
 }
 

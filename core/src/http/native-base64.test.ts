@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import "./native-base64.js";
-import { base64Encode } from "@bufbuild/protobuf/wire";
+import { base64Decode, base64Encode } from "@bufbuild/protobuf/wire";
 
 test("protobuf's base64 is what Buffer makes of the same bytes, in every variant and length", () => {
   for (let length = 0; length < 70; length += 1) {
@@ -11,5 +11,19 @@ test("protobuf's base64 is what Buffer makes of the same bytes, in every variant
     assert.equal(base64Encode(bytes), buffer.toString("base64"));
     assert.equal(base64Encode(bytes, "std_raw"), buffer.toString("base64").replace(/=+$/, ""));
     assert.equal(base64Encode(bytes, "url"), buffer.toString("base64url"));
+  }
+});
+
+test("protobuf decodes what is plain base64, what is not quite, and refuses what is none", () => {
+  for (let length = 0; length < 70; length += 1) {
+    const bytes = Buffer.from(Array.from({ length }, (_, index) => (index * 151 + length) % 256));
+    const text = bytes.toString("base64");
+    const lines = text.replace(/.{8}/g, "$&\n");
+    for (const variant of [text, text.replace(/=+$/, ""), bytes.toString("base64url"), lines]) {
+      assert.deepEqual(Buffer.from(base64Decode(variant)), bytes, variant);
+    }
+  }
+  for (const none of ["QUJD!UJD", "QQ=!", "Q", "\u0141QQQ", "QUJDQUJ\u0144"]) {
+    assert.throws(() => base64Decode(none), /invalid base64/, none);
   }
 });
