@@ -1,4 +1,4 @@
-import type { CreateSandbox } from "@coppice/core";
+import { type CreateSandbox, SandboxError } from "@coppice/core";
 import { z } from "zod";
 import { lifecycleFields, requestedLifecycle } from "./lifecycle.js";
 import { requestedTimeoutMs, timeoutFields } from "./requested-timeout.js";
@@ -45,17 +45,27 @@ export interface CreateDefaults {
   readonly secure?: boolean;
 }
 
-/** A create body in the words of the domain. */
+/**
+ * A create body in the words of the domain.
+ * @throws SandboxError invalid_argument for a sandbox that keeps traffic out and lets commands in.
+ */
 export function toCreateSandbox(body: CreateBody, defaults: CreateDefaults): CreateSandbox {
+  const secure = defaults.secure ?? body.secure ?? false;
+  const allowPublicTraffic = body.network?.allowPublicTraffic ?? true;
+  if (!allowPublicTraffic && !secure) {
+    const text =
+      "You cannot create a sandbox without public access unless you enable secure envd access via 'secure' flag.";
+    throw new SandboxError("invalid_argument", text);
+  }
   return {
     template: body.templateID,
     timeoutMs: requestedTimeoutMs(body) ?? defaults.timeoutMs,
     ...requestedLifecycle(body),
     metadata: body.metadata ?? {},
     environment: body.envVars ?? {},
-    secure: defaults.secure ?? body.secure ?? false,
+    secure,
     allowInternetAccess: body.allow_internet_access ?? true,
-    allowPublicTraffic: body.network?.allowPublicTraffic ?? true,
+    allowPublicTraffic,
     maskRequestHost: body.network?.maskRequestHost ?? undefined,
   };
 }
