@@ -30,6 +30,7 @@ export { SCOPES, type Principal, type Scope } from "./http/principal.js";
 export { sandboxesOf, tenantOf } from "./http/tenant-of.js";
 export type { ServedRoute } from "./http/surface.js";
 export { Admissions, type AdmissionCheck } from "./sandbox/admissions.js";
+export type { NetworkPolicy } from "./sandbox/egress-rules.js";
 export { Sandboxes, type CreateSandbox } from "./sandbox/sandboxes.js";
 export { DEFAULT_TENANT } from "./sandbox/tenant.js";
 export { WarmUps, type WarmUp } from "./sandbox/warm-ups.js";

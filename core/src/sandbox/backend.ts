@@ -1,5 +1,6 @@
 import type { Duplex } from "node:stream";
 import { createToken } from "../kernel/token.js";
+import type { EgressRules } from "./egress-rules.js";
 import type { Files } from "./files.js";
 import type { AdoptedProcess, Command, Process } from "./process.js";
 
@@ -21,8 +22,13 @@ export interface SandboxSpec {
   /** Name of a template that the server's configuration lists. */
   readonly template: string;
   readonly limits: Limits;
-  /** False: no route out of the sandbox. */
+  /** False: no route out of the sandbox, except to what `egress` allows. */
   readonly allowInternetAccess: boolean;
+  /**
+   * What it may reach outside, `allowInternetAccess: false` included; absent = no rules. A backend that cannot
+   * keep to rules ignores them and makes sandboxes without `networking`, which the server then does not use.
+   */
+  readonly egress?: EgressRules | undefined;
 }
 
 /** A user account inside a sandbox. */
@@ -91,6 +97,12 @@ export interface Sandbox {
    */
   readonly adoption?: { processes(): Promise<readonly AdoptedProcess[]> };
   readonly resizing?: { resize(limits: Limits): Promise<void> };
+  /**
+   * Keeps to rules about what is reached outside. `restrict` replaces those that hold, at once and for open
+   * connections too, and may be repeated.
+   * @throws SandboxError invalid_argument for a destination of a kind that the backend does not know.
+   */
+  readonly networking?: { restrict(rules: EgressRules): Promise<void> };
 }
 
 /** The backends of a server: a backend plugin adds itself here. */

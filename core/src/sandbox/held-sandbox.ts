@@ -3,6 +3,7 @@ import { SandboxError } from "../kernel/errors.js";
 import type { Sandbox, Stats } from "./backend.js";
 import type { EndReason, LiveSandbox, SandboxRecord } from "./live-sandbox.js";
 import type { AdoptedProcess } from "./process.js";
+import { Semaphore } from "./semaphore.js";
 
 /** A pause or a resumption that is under way. */
 export interface Change {
@@ -19,6 +20,8 @@ export class HeldSandbox implements LiveSandbox {
   readonly making = new AbortController();
   /** Settles when a sandbox that was given up while being made is undone. */
   readonly undone = Promise.withResolvers<void>();
+  /** Lets one change of its network policy in at a time. */
+  readonly networkTurns = new Semaphore(1);
   /** Settles when nothing of it is left, rejects when that did not work out for now. */
   ending: Promise<void> | undefined;
   /** Set when what is left of it is the server's own affair: nobody waits for it any more. */
@@ -103,7 +106,7 @@ export class HeldSandbox implements LiveSandbox {
     this.lastUsedAtMs = record.startedAtMs;
   }
 
-  /** Between `running` and `paused`, or a later end. Nothing leads out of `killing`. */
+  /** Between `running` and `paused`, a later end, other network rules. Nothing leads out of `killing`. */
   update(change: Partial<SandboxRecord>): void {
     if (!this.isEnding) this.#record = { ...this.#record, ...change };
   }

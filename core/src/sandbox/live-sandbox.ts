@@ -1,5 +1,6 @@
 import type { Limits, Sandbox, SandboxId, Stats } from "./backend.js";
 import type { AdoptedProcess } from "./process.js";
+import type { EgressRules } from "./egress-rules.js";
 
 /** Where a sandbox is in its life. Only `running` serves requests. */
 export type SandboxState = "creating" | "running" | "paused" | "killing";
@@ -37,6 +38,8 @@ export interface SandboxRecord {
   readonly maskRequestHost: string | undefined;
   readonly limits: Limits;
   readonly allowInternetAccess: boolean;
+  /** What it may reach outside; undefined = no rules. */
+  readonly egress: EgressRules | undefined;
 }
 
 /** A sandbox that the server holds: its record, its backend handle, and word of its end. */

@@ -10,6 +10,7 @@ import { createLogger } from "../observe/logger.js";
 import { fakeClock, type FakeClock } from "../testing/fake-clock.js";
 import { MemoryBackend, type MemoryBackendOptions } from "../testing/memory-backend.js";
 import { createSandboxDomain, type SandboxDomain } from "./domain.js";
+import { ALL_TRAFFIC } from "./egress-rules.js";
 import type { SandboxRecord, SandboxState } from "./live-sandbox.js";
 import { sandboxesConfig } from "./sandboxes-config.js";
 import { SqliteLedger } from "./sqlite-ledger.js";
@@ -81,6 +82,7 @@ function recordOf(
     owner: "default",
     limits: {},
     allowInternetAccess: true,
+    egress: undefined,
   };
 }
 
@@ -309,4 +311,44 @@ test("a sandbox that cannot be paused again is said to run", async (context) => 
   await next.start();
   const { state, endsAtMs } = next.sandboxes.get(record.id).record;
   assert.deepEqual({ state, endsAtMs }, { state: "running", endsAtMs: clock.now() + MINUTE_MS });
+});
+
+test("a sandbox that outlived its server is kept to the rules of the ledger, or ended", async (context) => {
+  const { dataDir, clock, server } = createWorld(context);
+  const backend = new MemoryBackend({
+    onRestrict(id) {
+      if (id === "failing") throw new Error("no rules today");
+    },
+  });
+  const helpless = new MemoryBackend({ name: "helpless", networking: false });
+  const egress = { allowOut: ["8.8.8.8"], denyOut: [] };
+  const ledger = new SqliteLedger({ dataDir, endedKept: 100 });
+  await ledger.open();
+  for (const [id, by] of [
+    ["changed", backend],
+    ["failing", backend],
+    ["open", helpless],
+    ["escaped", helpless],
+  ] as const) {
+    const record = { ...recordOf(clock, id, "running", MINUTE_MS), backend: by.name };
+    // What the backend was told last is not what the ledger says.
+    await by.provision({ ...record, egress: undefined }, new AbortController().signal);
+    await ledger.write(id === "open" ? record : { ...record, allowInternetAccess: false, egress });
+  }
+  await ledger.close();
+  const domain = server([backend, helpless], { defaultBackend: "memory" });
+  await domain.start();
+  assert.deepEqual(
+    domain.sandboxes
+      .list()
+      .map(({ record }) => record.id)
+      .toSorted(),
+    ["changed", "open"],
+  );
+  const kept = { allowOut: ["8.8.8.8"], denyOut: [ALL_TRAFFIC] };
+  assert.deepEqual(backend.sandboxes.get("changed")?.egress, kept);
+  assert.deepEqual([...backend.sandboxes.keys(), ...helpless.sandboxes.keys()], ["changed", "open"]);
+  for (const id of ["failing", "escaped"]) {
+    assert.equal((await domain.ledger.findEnded(id))?.reason, "backend lost");
+  }
 });

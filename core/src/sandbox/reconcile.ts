@@ -2,8 +2,9 @@ import type { Clock } from "../kernel/clock.js";
 import { BootError, messageOf } from "../kernel/errors.js";
 import type { Logger } from "../observe/logger.js";
 import type { Backends, Sandbox, SandboxBackend, SandboxId } from "./backend.js";
+import { egressRulesOf } from "./egress-rules.js";
 import type { Ledger, LedgerEntry } from "./ledger.js";
-import type { EndReason } from "./live-sandbox.js";
+import type { EndReason, SandboxRecord } from "./live-sandbox.js";
 import type { SandboxRegistry } from "./sandbox-registry.js";
 import type { Teardown } from "./teardown.js";
 
@@ -83,9 +84,27 @@ async function settleFound(entry: LedgerEntry, runtime: Sandbox, options: Reconc
     await registry.finish(record, runtime, endReason);
   } else if (isOver) {
     await registry.finish(record, runtime, "timed out");
+  } else if (!(await isConfined(record, runtime, log))) {
+    await registry.finish(record, runtime, "backend lost");
   } else {
     await registry.adopt(record, runtime);
     log.info({ sandbox: record.id }, "sandbox adopted");
+  }
+}
+
+/** Has a sandbox keep to the rules of the ledger, which may have been written just before the last server ended. */
+async function isConfined(record: SandboxRecord, runtime: Sandbox, log: Logger): Promise<boolean> {
+  if (runtime.networking === undefined && record.egress === undefined) return true;
+  try {
+    if (runtime.networking === undefined) throw new Error("its backend cannot restrict it any more");
+    await runtime.networking.restrict(egressRulesOf(record));
+    return true;
+  } catch (error) {
+    log.error(
+      { sandbox: record.id, err: error },
+      "a sandbox cannot be kept to its network rules and is ended",
+    );
+    return false;
   }
 }
 

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { SandboxError } from "../kernel/errors.js";
+import { ALL_TRAFFIC } from "./egress-rules.js";
 import type { CreateSandbox } from "./sandboxes.js";
 import {
   assertNothingLeft,
@@ -47,6 +48,7 @@ test("a sandbox is made, found, used and killed, and then nothing of it is left"
     owner: "default",
     limits: { memoryMiB: 64 },
     allowInternetAccess: true,
+    egress: undefined,
   });
   assert.deepEqual(
     (await ledger.entries()).map((entry) => entry.record),
@@ -424,4 +426,112 @@ test("a stopping server makes no more sandboxes, gives up those in the making an
   assert.equal(running.ended.reason, "shutdown");
   assert.equal(backend.alive.sandboxes, 0);
   assert.equal(clock.pending, 0);
+});
+
+test("network rules are kept in the ledger before they hold, one change after the other", async (context) => {
+  const restricted: string[] = [];
+  const first = Promise.withResolvers<void>();
+  const domain = await startDomain(context, {
+    async onRestrict(id, { allowOut, denyOut }) {
+      const entry = (await domain.ledger.entries()).find(({ record }) => record.id === id);
+      assert.deepEqual(entry?.record.egress?.denyOut ?? [], denyOut.slice(-1));
+      restricted.push(`${allowOut.join()} not ${denyOut.join()}`);
+      if (restricted.length === 1) await first.promise;
+    },
+  });
+  const { sandboxes, backend } = domain;
+  const egress = { allowOut: ["8.8.8.8"], denyOut: ["1.1.1.1"] };
+  const { record } = await sandboxes.create({ ...base, allowInternetAccess: false, egress });
+  assert.deepEqual(record.egress, egress);
+  assert.deepEqual(backend.sandboxes.get(record.id)?.egress, {
+    allowOut: ["8.8.8.8"],
+    denyOut: [ALL_TRAFFIC, "1.1.1.1"],
+  });
+  const changes = [
+    { allowInternetAccess: true, egress: { allowOut: [], denyOut: ["2.2.2.2"] } },
+    { allowInternetAccess: false, egress: { allowOut: [], denyOut: ["3.3.3.3"] } },
+    { allowInternetAccess: true, egress: undefined },
+  ].map((policy) => sandboxes.setNetworkPolicy(record.id, policy));
+  first.resolve();
+  await Promise.all(changes);
+  assert.deepEqual(restricted, [" not 2.2.2.2", " not 0.0.0.0/0,3.3.3.3", " not "]);
+  const now = sandboxes.get(record.id).record;
+  assert.deepEqual([now.allowInternetAccess, now.egress], [true, undefined]);
+  assert.deepEqual(backend.sandboxes.get(record.id)?.egress, { allowOut: [], denyOut: [] });
+});
+
+test("rules that the backend refuses, or that make no sense, leave those that held", async (context) => {
+  const refusal = new SandboxError("invalid_argument", "no domains here");
+  const domain = await startDomain(context, {
+    onRestrict(_id, { allowOut }) {
+      if (allowOut.includes("example.com")) throw refusal;
+    },
+  });
+  const { sandboxes, ledger } = domain;
+  const egress = { allowOut: [], denyOut: ["1.1.1.1"] };
+  const { record } = await sandboxes.create({ ...base, egress });
+  const domains = { allowOut: ["example.com"], denyOut: [ALL_TRAFFIC] };
+  await assert.rejects(
+    sandboxes.setNetworkPolicy(record.id, { allowInternetAccess: true, egress: domains }),
+    refusal,
+  );
+  const senseless = { allowInternetAccess: true, egress: { allowOut: [], denyOut: ["example.com"] } };
+  await assert.rejects(
+    sandboxes.setNetworkPolicy(record.id, senseless),
+    fails("invalid_argument", /denyOut/),
+  );
+  await assert.rejects(
+    sandboxes.create({ ...base, egress: senseless.egress }),
+    fails("invalid_argument", /denyOut/),
+  );
+  assert.deepEqual(sandboxes.get(record.id).record.egress, egress);
+  assert.deepEqual(
+    (await ledger.entries()).map((entry) => entry.record.egress),
+    [egress],
+  );
+  await sandboxes.kill(record.id);
+  const none = { allowInternetAccess: true, egress: undefined };
+  await assert.rejects(sandboxes.setNetworkPolicy(record.id, none), fails("not_found", /sandbox not found/));
+  await assertNothingLeft(domain);
+});
+
+test("a sandbox that ends while its rules change stays ended", async (context) => {
+  const entered = Promise.withResolvers<void>();
+  const leave = Promise.withResolvers<void>();
+  const domain = await startDomain(context, {
+    async onRestrict() {
+      entered.resolve();
+      await leave.promise;
+      throw new Error("it has no interface any more");
+    },
+  });
+  const { sandboxes } = domain;
+  const { record } = await sandboxes.create(base);
+  const policy = { allowInternetAccess: false, egress: undefined };
+  const changed = assert.rejects(
+    sandboxes.setNetworkPolicy(record.id, policy),
+    fails("not_found", /not found/),
+  );
+  const waiting = assert.rejects(
+    sandboxes.setNetworkPolicy(record.id, policy),
+    fails("not_found", /not found/),
+  );
+  await entered.promise;
+  await sandboxes.kill(record.id);
+  leave.resolve();
+  await changed;
+  await waiting;
+  await assertNothingLeft(domain);
+});
+
+test("a backend that cannot keep to rules is not given any", async (context) => {
+  const domain = await startDomain(context, { networking: false });
+  const { sandboxes } = domain;
+  const egress = { allowOut: [], denyOut: ["1.1.1.1"] };
+  const refused = fails("invalid_argument", /backend 'memory' cannot restrict what its sandboxes reach/);
+  await assert.rejects(sandboxes.create({ ...base, egress }), refused);
+  await assertNothingLeft(domain);
+  const { record } = await sandboxes.create(base);
+  const policy = { allowInternetAccess: true, egress };
+  await assert.rejects(sandboxes.setNetworkPolicy(record.id, policy), refused);
 });

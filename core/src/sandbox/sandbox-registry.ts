@@ -3,6 +3,7 @@ import { SandboxError } from "../kernel/errors.js";
 import type { Logger } from "../observe/logger.js";
 import type { Limits, Sandbox, SandboxBackend, SandboxId } from "./backend.js";
 import type { BackendRegistry } from "./backend-registry.js";
+import { checkNetworkPolicy, egressRulesOf, type NetworkPolicy } from "./egress-rules.js";
 import { HeldSandbox } from "./held-sandbox.js";
 import type { Ledger } from "./ledger.js";
 import type { EndReason, LiveSandbox, SandboxRecord, SandboxState } from "./live-sandbox.js";
@@ -91,6 +92,7 @@ export class SandboxRegistry implements Sandboxes {
     if (request.autoResume === true && request.onTimeout !== "pause") {
       throw new SandboxError("invalid_argument", "autoResume only applies when onTimeout is pause.");
     }
+    checkNetworkPolicy(networkPolicyOf(request));
     const backend = this.#backendOf(request, template);
     if (request.id !== undefined) this.#checkId(request.id);
     const record = this.#recordOf(request, template, { id: request.id ?? newSandboxId(), backend });
@@ -167,6 +169,17 @@ export class SandboxRegistry implements Sandboxes {
     const held = this.#held.get(sandbox.record.id);
     if (held === undefined || held !== sandbox) throw unknownSandbox(sandbox.record.id);
     return this.#pauses.use(held);
+  }
+
+  async setNetworkPolicy(id: SandboxId, policy: NetworkPolicy): Promise<void> {
+    checkNetworkPolicy(policy);
+    const held = this.#get(id);
+    const release = await held.networkTurns.acquire();
+    try {
+      await this.#applyNetworkPolicy(held, policy);
+    } finally {
+      release();
+    }
   }
 
   /** Takes over a sandbox that outlived the last server, as its record says: running or paused. */
@@ -260,7 +273,7 @@ export class SandboxRegistry implements Sandboxes {
       trafficAccessToken: request.allowPublicTraffic === false ? newAccessToken() : undefined,
       maskRequestHost: request.maskRequestHost,
       limits: { ...template.settings.limits, ...given(request.limits ?? {}) },
-      allowInternetAccess: request.allowInternetAccess ?? true,
+      ...networkPolicyOf(request),
     };
   }
 
@@ -300,6 +313,7 @@ export class SandboxRegistry implements Sandboxes {
     const isPooled =
       request.id === undefined &&
       request.allowInternetAccess !== false &&
+      request.egress === undefined &&
       backend === this.#backendOf({ ...request, backend: undefined }, template) &&
       limits.every(([name, value]) => template.settings.limits[name as keyof Limits] === value);
     if (!isPooled) return undefined;
@@ -408,6 +422,7 @@ export class SandboxRegistry implements Sandboxes {
         const text = `backend '${held.record.backend}' does not support pausing`;
         throw new SandboxError("failed_precondition", text);
       }
+      if (held.record.egress !== undefined) requireNetworking(runtime, held.record.backend);
       const startedAtMs = clock.now();
       const endsAtMs = timeoutMs === undefined ? undefined : startedAtMs + timeoutMs;
       const record: SandboxRecord = { ...held.record, state: "running", startedAtMs, endsAtMs };
@@ -451,13 +466,15 @@ export class SandboxRegistry implements Sandboxes {
 
   async #provision(held: HeldSandbox, backend: SandboxBackend): Promise<Sandbox> {
     const { clock, settings } = this.#options;
-    const { id, template, limits, allowInternetAccess } = held.record;
+    const { id, template, limits, allowInternetAccess, egress } = held.record;
+    const rules = egress && egressRulesOf(held.record);
     const takeBack = clock.after(settings.createTimeout, () => {
       const text = `backend '${backend.name}' did not make the sandbox within ${settings.createTimeout} ms`;
       held.making.abort(new SandboxError("deadline_exceeded", text));
     });
     try {
-      return await backend.provision({ id, template, limits, allowInternetAccess }, held.making.signal);
+      const spec = { id, template, limits, allowInternetAccess, egress: rules };
+      return await backend.provision(spec, held.making.signal);
     } finally {
       takeBack();
     }
@@ -547,6 +564,26 @@ export class SandboxRegistry implements Sandboxes {
     log.info({ sandbox: id, reason }, "sandbox ended");
   }
 
+  async #applyNetworkPolicy(held: HeldSandbox, policy: NetworkPolicy): Promise<void> {
+    const { ledger } = this.#options;
+    const { id, state, backend } = this.#get(held.record.id).record;
+    if (state !== "running") throw new SandboxError("aborted", `sandbox "${id}" is not running`);
+    const networking = requireNetworking(held.runtime, backend);
+    const { allowInternetAccess, egress } = held.record;
+    held.update(policy);
+    try {
+      // Before the backend acts: a server that ends in between finds here what it was to do.
+      await ledger.write(held.record);
+      await networking.restrict(egressRulesOf(policy));
+    } catch (error) {
+      // Its end has been written, or will be, and must not be undone.
+      if (held.isEnding) throw unknownSandbox(id);
+      held.update({ allowInternetAccess, egress });
+      await ledger.write(held.record);
+      throw error;
+    }
+  }
+
   async #moveEnd(held: HeldSandbox, endsAtMs: number): Promise<void> {
     if (held.record.state === "creating") {
       throw new SandboxError("unavailable", `sandbox "${held.record.id}" is not running`);
@@ -570,6 +607,17 @@ export class SandboxRegistry implements Sandboxes {
     if (held.record.onTimeout === "pause") await this.#pauses.pause(held, "timeout");
     else await this.#end(held, "timed out");
   }
+}
+
+/** What lets a sandbox keep to network rules. @throws SandboxError invalid_argument when nothing does. */
+function requireNetworking({ networking }: Sandbox, backend: string): NonNullable<Sandbox["networking"]> {
+  if (networking !== undefined) return networking;
+  const text = `network rules are not supported: backend '${backend}' cannot restrict what its sandboxes reach`;
+  throw new SandboxError("invalid_argument", text);
+}
+
+function networkPolicyOf({ allowInternetAccess = true, egress }: CreateSandbox): NetworkPolicy {
+  return { allowInternetAccess, egress };
 }
 
 function checkNumber(timeoutMs: number): void {

@@ -1,5 +1,6 @@
 import { createToken } from "../kernel/token.js";
 import type { Limits, SandboxId } from "./backend.js";
+import type { EgressRules, NetworkPolicy } from "./egress-rules.js";
 import type { EndReason, LiveSandbox, OnTimeout } from "./live-sandbox.js";
 
 /** What is needed to make a sandbox. */
@@ -24,6 +25,8 @@ export interface CreateSandbox {
   readonly maskRequestHost?: string | undefined;
   readonly limits?: Limits | undefined;
   readonly allowInternetAccess?: boolean | undefined;
+  /** What it may reach outside; no rules when absent. */
+  readonly egress?: EgressRules | undefined;
   /** A name of the default's stead; the server's default backend when absent. */
   readonly backend?: string | undefined;
   /** A fixed id (the debug sandbox); a random one when absent. */
@@ -41,8 +44,9 @@ export interface Sandboxes {
   of(tenant: string): Sandboxes;
   /**
    * @throws SandboxError not_found (template), resource_exhausted (`sandboxes.maximum` or a quota reached),
-   * invalid_argument (time-out, id), failed_precondition (its backend cannot pause, and is to), already_exists (a fixed id), unavailable (too many are being made,
-   * or the server is stopping), canceled (`signal`), deadline_exceeded, or what the backend threw; then
+   * invalid_argument (time-out, id, network rules that make no sense or that the backend cannot keep),
+   * failed_precondition (its backend cannot pause, and is to), already_exists (a fixed id), unavailable (too many
+   * are being made, or the server is stopping), canceled (`signal`), deadline_exceeded, or what the backend threw; then
    * nothing is left of it.
    */
   create(request: CreateSandbox, signal?: AbortSignal): Promise<LiveSandbox>;
@@ -91,6 +95,13 @@ export interface Sandboxes {
    * @throws SandboxError aborted when it is paused and stays so, or is being killed; what `resume` throws.
    */
   use(sandbox: LiveSandbox): Promise<() => void>;
+  /**
+   * Replaces what a running sandbox may reach outside, open connections included. Concurrent calls take effect
+   * in their order.
+   * @throws SandboxError not_found, aborted when it is not running, invalid_argument when the rules make no
+   * sense or the backend cannot keep them; then what held before holds still.
+   */
+  setNetworkPolicy(id: SandboxId, policy: NetworkPolicy): Promise<void>;
 }
 
 export const Sandboxes = createToken<Sandboxes>("sandboxes");

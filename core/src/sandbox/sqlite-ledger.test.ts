@@ -39,6 +39,7 @@ const record: SandboxRecord = {
   maskRequestHost: "localhost:${PORT}",
   limits: { memoryMiB: 64 },
   allowInternetAccess: false,
+  egress: { allowOut: ["203.0.113.2", "*.example.com"], denyOut: ["0.0.0.0/0"] },
 };
 
 test("what was written last is what the next process reads, after each step of a life", async (context) => {
@@ -50,6 +51,7 @@ test("what was written last is what the next process reads, after each step of a
     accessToken: undefined,
     trafficAccessToken: undefined,
     maskRequestHost: undefined,
+    egress: undefined,
   };
   const killing: SandboxRecord = { ...record, state: "killing" };
   const steps: readonly [(ledger: SqliteLedger) => Promise<void>, readonly unknown[]][] = [

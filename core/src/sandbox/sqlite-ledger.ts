@@ -38,6 +38,8 @@ const MIGRATIONS: readonly string[] = [
   "",
   // Records belong to tenants. A version that does not know of them would hand every sandbox to everybody.
   "ALTER TABLE ended_sandbox ADD COLUMN owner TEXT NOT NULL DEFAULT 'default'",
+  // Records may hold network rules. A version that does not know them would not keep to them.
+  "",
 ];
 
 const FILE_NAME = "ledger.sqlite";
@@ -70,6 +72,7 @@ const sandboxRecord = z.object({
     processes: z.number().optional(),
   }),
   allowInternetAccess: z.boolean(),
+  egress: z.object({ allowOut: z.array(z.string()), denyOut: z.array(z.string()) }).optional(),
 });
 
 const endedSandbox = z.object({
@@ -181,8 +184,8 @@ export function reasonLedgerUnusable(dataDir: string): string | undefined {
 
 function parseRecord(json: unknown): SandboxRecord {
   const record = sandboxRecord.parse(JSON.parse(String(json)));
-  const { endsAtMs, timeoutMs, accessToken, trafficAccessToken, maskRequestHost } = record;
-  return { ...record, endsAtMs, timeoutMs, accessToken, trafficAccessToken, maskRequestHost };
+  const { endsAtMs, timeoutMs, accessToken, trafficAccessToken, maskRequestHost, egress } = record;
+  return { ...record, endsAtMs, timeoutMs, accessToken, trafficAccessToken, maskRequestHost, egress };
 }
 
 function prepare(database: DatabaseSync) {

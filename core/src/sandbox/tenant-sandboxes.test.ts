@@ -19,6 +19,8 @@ const WAYS: Readonly<Record<string, (sandboxes: Sandboxes, id: SandboxId) => unk
   extend: (sandboxes, id) => sandboxes.extend(id, 1e6),
   pause: (sandboxes, id) => sandboxes.pause(id),
   resume: (sandboxes, id) => sandboxes.resume(id, 1000),
+  setNetworkPolicy: (sandboxes, id) =>
+    sandboxes.setNetworkPolicy(id, { allowInternetAccess: true, egress: undefined }),
   extendTooFar: (sandboxes, id) => sandboxes.extend(id, 1e12),
 };
 

@@ -1,4 +1,5 @@
 import type { SandboxId } from "./backend.js";
+import type { NetworkPolicy } from "./egress-rules.js";
 import type { EndReason, LiveSandbox } from "./live-sandbox.js";
 import type { CreateSandbox, Sandboxes } from "./sandboxes.js";
 import { unknownSandbox } from "./unknown-sandbox.js";
@@ -75,6 +76,11 @@ export class TenantSandboxes implements Sandboxes {
   async use(sandbox: LiveSandbox): Promise<() => void> {
     this.#check(sandbox.record.id);
     return this.#all.use(sandbox);
+  }
+
+  async setNetworkPolicy(id: SandboxId, policy: NetworkPolicy): Promise<void> {
+    this.#check(id);
+    await this.#all.setNetworkPolicy(id, policy);
   }
 
   #owns(id: SandboxId): boolean {

@@ -132,6 +132,7 @@ test("a sandbox of the pool is nobody's until it is handed out, with all that it
     maskRequestHost: undefined,
     limits: { memoryMiB: 64 },
     allowInternetAccess: true,
+    egress: undefined,
   });
   assert.equal(sandboxes.get(record.id), sandbox);
   await domain.settle();

@@ -10,6 +10,7 @@ import {
   type Stats,
   type User,
 } from "../sandbox/backend.js";
+import type { EgressRules } from "../sandbox/egress-rules.js";
 import type { Command, Process } from "../sandbox/process.js";
 import { MemoryFiles } from "./memory-files.js";
 import { MemoryProcess, type Program } from "./memory-process.js";
@@ -25,6 +26,8 @@ export interface MemoryBackendOptions {
   /** `memory` when absent. */
   readonly name?: string | undefined;
   readonly isolated?: boolean | undefined;
+  /** False: its sandboxes have no `networking`. */
+  readonly networking?: boolean | undefined;
   /** Programs by name; a path means its last component. */
   readonly programs?: Readonly<Record<string, Program>> | undefined;
   /** What listens in every sandbox. */
@@ -43,6 +46,8 @@ export interface MemoryBackendOptions {
     | undefined;
   /** Called before anything is destroyed. `attempt` counts from 1. */
   readonly onDestroy?: ((id: SandboxId, attempt: number) => void | Promise<void>) | undefined;
+  /** Called before rules replace those that hold. */
+  readonly onRestrict?: ((id: SandboxId, rules: EgressRules) => void | Promise<void>) | undefined;
   /** Chooses what outlived the last server; everything that is alive when absent. */
   readonly onRecover?:
     | ((alive: readonly MemorySandbox[]) => readonly Sandbox[] | Promise<readonly Sandbox[]>)
@@ -132,11 +137,13 @@ export class MemorySandbox implements Sandbox {
   readonly spec: SandboxSpec;
   readonly files: MemoryFiles;
   readonly pausing?: { pause(): Promise<void>; resume(): Promise<void> };
+  readonly networking?: { restrict(rules: EgressRules): Promise<void> };
   readonly #options: MemoryBackendOptions;
   readonly #gone: () => void;
   readonly #processes = new Map<number, MemoryProcess>();
   readonly #ports: Map<number, PortHandler>;
   readonly #connections = new Set<Duplex>();
+  #egress: EgressRules | undefined;
   #lastPid = 1;
   #destroyAttempts = 0;
   #isGone = false;
@@ -148,6 +155,8 @@ export class MemorySandbox implements Sandbox {
     this.files = new MemoryFiles(USERS, () => Date.now());
     this.#options = options;
     this.#gone = gone;
+    this.#egress = spec.egress;
+    if (options.networking !== false) this.networking = { restrict: (rules) => this.#restrict(rules) };
     this.#ports = new Map(
       Object.entries(options.ports ?? {}).map(([port, handler]) => [Number(port), handler]),
     );
@@ -172,6 +181,11 @@ export class MemorySandbox implements Sandbox {
   /** Processes that run, by pid. */
   get processes(): ReadonlyMap<number, Process> {
     return this.#processes;
+  }
+
+  /** The network rules that it was last given. */
+  get egress(): EgressRules | undefined {
+    return this.#egress;
   }
 
   /** Dialled streams that are open. */
@@ -261,6 +275,12 @@ export class MemorySandbox implements Sandbox {
     for (const process of this.#processes.values()) void process.kill("SIGKILL");
     for (const connection of this.#connections) connection.destroy();
     this.#gone();
+  }
+
+  async #restrict(rules: EgressRules): Promise<void> {
+    this.#requireAlive();
+    await this.#options.onRestrict?.(this.id, rules);
+    this.#egress = rules;
   }
 
   #requireAlive(): void {

@@ -1,20 +1,36 @@
 import { test } from "node:test";
 import { testConformance } from "@coppice/core/testing";
+import { openInternet, reasonWithoutEgress } from "./testing/open-internet.js";
 import { openTestBackend, reasonToSkip } from "./testing/test-backend.js";
+
+const facts = {
+  abilities: ["terminals", "watching", "metadata", "accounts"],
+  limits: ["memoryMiB", "processes", "cpuCount", "diskMiB"],
+} as const;
 
 const reason = reasonToSkip();
 
 if (reason !== undefined) {
   void test("linux-namespaces keeps the promises of a backend", { skip: reason }, () => undefined);
+} else if (reasonWithoutEgress() !== undefined) {
+  testConformance("linux-namespaces without egress", async () => {
+    const opened = await openTestBackend();
+    return { ...opened, ...facts, facets: ["pausing", "resizing"], stateDirectory: opened.directory };
+  });
 } else {
   testConformance("linux-namespaces", async () => {
-    const opened = await openTestBackend();
+    const internet = await openInternet();
+    const opened = await openTestBackend({ egress: "nat", egressRange: internet.egressRange });
     return {
       ...opened,
-      facets: ["pausing", "resizing"],
-      abilities: ["terminals", "watching", "metadata", "accounts"],
-      limits: ["memoryMiB", "processes", "cpuCount", "diskMiB"],
+      ...facts,
+      facets: ["pausing", "resizing", "networking"],
       stateDirectory: opened.directory,
+      outside: internet,
+      async [Symbol.asyncDispose]() {
+        await opened[Symbol.asyncDispose]();
+        await internet[Symbol.asyncDispose]();
+      },
     };
   });
 }

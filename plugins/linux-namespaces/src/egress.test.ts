@@ -1,114 +1,173 @@
 import assert from "node:assert/strict";
-import { execFileSync, spawn } from "node:child_process";
 import { once } from "node:events";
+import { rm } from "node:fs/promises";
 import { createServer } from "node:net";
+import { join } from "node:path";
 import { describe, test } from "node:test";
-import type { Sandbox } from "@coppice/core/backend";
-import { openTestBackend, reasonToSkip } from "./testing/test-backend.js";
+import { ALL_TRAFFIC, type Sandbox } from "@coppice/core/backend";
+import { type Internet, openInternet, reasonWithoutEgress } from "./testing/open-internet.js";
+import { openTestBackend, type TestBackend } from "./testing/test-backend.js";
 import { makeSandbox, runScript } from "./testing/test-sandbox.js";
 
-const PORT = 8_099;
-const SERVER = `
-import socket
-server = socket.socket()
-server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-server.bind(("0.0.0.0", ${PORT}))
-server.listen()
-print("up", flush=True)
-while True:
-    connection, _ = server.accept()
-    connection.sendall(b"reached")
-    connection.close()
-`;
 const CLIENT = `
-import socket
+import socket, sys
 connection = socket.socket()
 connection.settimeout(1)
 try:
-    connection.connect(("ADDRESS", ${PORT}))
-    print(connection.recv(99).decode())
+    connection.connect((sys.argv[1], int(sys.argv[2])))
+    connection.sendall(b"x")
+    print("reached" if connection.recv(1) == b"x" else "closed")
 except OSError as error:
     print(type(error).__name__)
 `;
+const SERVER = `
+import socket, sys
+server = socket.socket()
+server.bind(("0.0.0.0", int(sys.argv[1])))
+server.listen()
+while True:
+    connection, _ = server.accept()
+    connection.sendall(connection.recv(1))
+    connection.close()
+`;
+/** Says in what ways version 6 leads out, for root of a sandbox that tries to make one. */
+const VERSION_6 = `
+import os, socket, subprocess
+for line in open("/proc/net/ipv6_route"):
+    fields = line.split()
+    if fields[9] == "eth0" and not fields[0].startswith(("fe80", "ff00")):
+        print("route", line)
+for command in ("ip -6 address add 2001:db8::2/64 dev eth0", "ip -6 route add default dev eth0"):
+    if subprocess.run(command.split(), stderr=subprocess.DEVNULL).returncode == 0:
+        print("may", command)
+connection = socket.socket(socket.AF_INET6)
+connection.settimeout(1)
+try:
+    connection.connect(("2001:db8::1", 80))
+    print("reached")
+except OSError:
+    pass
+`;
+const closed = { allowOut: [], denyOut: [ALL_TRAFFIC] };
 
-function run(program: string, ...words: string[]): string {
-  return execFileSync(program, words, { encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] });
+async function open(internet: Internet, settings: object = {}): Promise<TestBackend> {
+  return openTestBackend({ egress: "nat", egressRange: internet.egressRange, ...settings });
 }
 
-function skipReason(): string | undefined {
-  for (const [program, ...words] of [
-    ["ip", "-Version"],
-    ["nft", "--version"],
-    ["/usr/bin/python3", "--version"],
-  ]) {
-    try {
-      run(program ?? "", ...words);
-    } catch {
-      return `egress by nat needs ${program}`;
-    }
-  }
-  return reasonToSkip();
-}
-
-/** A network namespace that plays the internet, with a public and a private address. */
-async function openInternet(): Promise<AsyncDisposable> {
-  const name = `coppice-test-${process.pid}`;
-  const link = `cpt${process.pid}`;
-  run("ip", "netns", "add", name);
-  run("ip", "link", "add", link, "type", "veth", "peer", "name", "out", "netns", name);
-  run("ip", "address", "add", "203.0.113.1/24", "dev", link);
-  run("ip", "link", "set", link, "up");
-  run("ip", "-n", name, "address", "add", "203.0.113.2/24", "dev", "out");
-  run("ip", "-n", name, "link", "set", "out", "up");
-  run("ip", "-n", name, "link", "set", "lo", "up");
-  run("ip", "-n", name, "address", "add", "10.9.9.9/32", "dev", "lo");
-  run("ip", "route", "add", "10.9.9.9", "via", "203.0.113.2");
-  const server = spawn("ip", ["netns", "exec", name, "/usr/bin/python3", "-c", SERVER], {
-    stdio: ["ignore", "pipe", "inherit"],
-  });
-  await once(server.stdout, "data");
-  return {
-    async [Symbol.asyncDispose]() {
-      const ended = once(server, "exit");
-      server.kill("SIGKILL");
-      await ended;
-      run("ip", "link", "delete", link);
-      run("ip", "netns", "delete", name);
-    },
-  };
-}
-
-async function reach(sandbox: Sandbox, address: string): Promise<string> {
-  const { output } = await runScript(sandbox, `/usr/bin/python3 -c '${CLIENT.replace("ADDRESS", address)}'`);
+async function reach(sandbox: Sandbox, address: string, port: number): Promise<string> {
+  const { output } = await runScript(sandbox, `/usr/bin/python3 -c '${CLIENT}' ${address} ${port}`);
   return output.trim();
 }
 
-void describe("the network of a sandbox with egress by nat", { skip: skipReason() ?? false }, () => {
+void describe("the network of a sandbox with egress by nat", { skip: reasonWithoutEgress() ?? false }, () => {
   void test("leads out, but to no private address, no other sandbox and not to the host", async () => {
-    const linksBefore = run("ip", "-brief", "link");
-    {
-      await using _internet = await openInternet();
-      await using host = createServer((socket) => socket.end("reached")).listen(PORT, "0.0.0.0");
-      await once(host, "listening");
-      await using opened = await openTestBackend({ egress: "nat" });
-      const [open, other, closed] = await Promise.all([
-        makeSandbox(opened.backend, { allowInternetAccess: true }),
-        makeSandbox(opened.backend, { allowInternetAccess: true }),
-        makeSandbox(opened.backend, { allowInternetAccess: false }),
-      ]);
-      await other.spawn({ path: "/usr/bin/python3", args: ["-c", SERVER], env: {} });
-      const { output } = await runScript(
-        other,
-        "cat /proc/net/fib_trie | grep -o '10\\.213\\.[0-9.]*' | sort -u",
-      );
-      assert.equal(await reach(open, "203.0.113.2"), "reached");
-      assert.notEqual(await reach(closed, "203.0.113.2"), "reached");
-      const addresses = ["10.9.9.9", "203.0.113.1", ...output.trim().split("\n")];
-      assert.ok(addresses.length > 4, output);
-      for (const address of addresses) assert.notEqual(await reach(open, address), "reached", address);
-      await Promise.all([open.destroy(), other.destroy(), closed.destroy()]);
-    }
-    assert.equal(run("ip", "-brief", "link"), linksBefore);
-    assert.doesNotMatch(run("nft", "list", "tables"), /coppice_/);
+    await using internet = await openInternet();
+    const { port } = internet;
+    const [outside] = internet.addresses;
+    await using host = createServer((socket) => socket.end("x")).listen(port, "0.0.0.0");
+    await once(host, "listening");
+    await using opened = await open(internet);
+    const [free, other, shut, allowed] = await Promise.all([
+      makeSandbox(opened.backend, { allowInternetAccess: true }),
+      makeSandbox(opened.backend, { allowInternetAccess: true }),
+      makeSandbox(opened.backend, { allowInternetAccess: false }),
+      makeSandbox(opened.backend, {
+        allowInternetAccess: true,
+        // What is blocked for all is not opened by what a client allows.
+        egress: { allowOut: ["10.0.0.0/8", internet.hostAddress, "0.0.0.0/0"], denyOut: [] },
+      }),
+    ]);
+    await other.spawn({ path: "/usr/bin/python3", args: ["-c", SERVER, String(port)], env: {} });
+    const { output } = await runScript(
+      other,
+      "grep -o '|-- 10[.][0-9.]*' /proc/net/fib_trie | cut -c 5- | sort -u",
+    );
+    const neighbours = output.trim().split("\n");
+    assert.ok(neighbours.length > 2, output);
+    assert.equal(await reach(other, outside, port), "reached");
+    assert.equal(await reach(allowed, outside, port), "reached");
+    assert.notEqual(await reach(shut, outside, port), "reached");
+    const attempts = [internet.privateAddress, internet.hostAddress, ...neighbours].flatMap((address) =>
+      [allowed, free].map(async (sandbox) => {
+        assert.notEqual(await reach(sandbox, address, port), "reached", address);
+      }),
+    );
+    await Promise.all(attempts);
+    await Promise.all([free, other, shut, allowed].map((sandbox) => sandbox.destroy()));
+    assert.deepEqual(await opened.leaks(), []);
+  });
+
+  void test("does not lead out by version 6, whatever root in it does", async () => {
+    await using internet = await openInternet();
+    await using opened = await open(internet);
+    const sandbox = await makeSandbox(opened.backend, { allowInternetAccess: true });
+    const { exit, output } = await runScript(sandbox, `/usr/bin/python3 -c '${VERSION_6}'`, "root");
+    assert.deepEqual({ exit, output }, { exit: { code: 0 }, output: "" });
+    await sandbox.destroy();
+  });
+
+  void test("keeps to its rules while no server runs, when the next one starts, and after it took over", async () => {
+    await using internet = await openInternet();
+    const { port } = internet;
+    const [allowed, denied] = internet.addresses;
+    await using opened = await open(internet);
+    const made = await makeSandbox(opened.backend, {
+      allowInternetAccess: true,
+      egress: { allowOut: [], denyOut: [denied] },
+    });
+    assert.equal(await reach(made, allowed, port), "reached");
+    const attempts = `
+import socket, time
+while True:
+    try:
+        socket.create_connection(("${denied}", ${port}), 0.2).close()
+        open("/home/user/reached", "a").write("x")
+    except OSError:
+        open("/home/user/tried", "a").write("x")
+    time.sleep(0.002)
+`;
+    const program = { path: "/usr/bin/python3", args: ["-c", attempts], env: {}, input: "none" } as const;
+    await made.spawn(program);
+    await opened.backend.close();
+    const [again] = await opened.backend.recover();
+    assert.ok(again);
+    const { output } = await runScript(again, "cat ~/tried | wc -c; ls ~");
+    assert.ok(Number.parseInt(output, 10) > 0, "it did not try");
+    assert.doesNotMatch(output, /reached/);
+    assert.equal(await reach(again, allowed, port), "reached");
+    assert.notEqual(await reach(again, denied, port), "reached");
+    await again.networking?.restrict(closed);
+    assert.notEqual(await reach(again, allowed, port), "reached");
+    await again.destroy();
+    assert.deepEqual(await opened.leaks(), []);
+  });
+
+  void test("is cleared away with its rules when its server ended before the sandbox was whole", async () => {
+    await using internet = await openInternet();
+    await using opened = await open(internet);
+    const doomed = await makeSandbox(opened.backend, { allowInternetAccess: true, egress: closed });
+    const late = await makeSandbox(opened.backend, { allowInternetAccess: false });
+    await late.networking?.restrict({ allowOut: internet.addresses, denyOut: [ALL_TRAFFIC] });
+    assert.notDeepEqual(await opened.leaks(), []);
+    await opened.backend.close();
+    for (const { id } of [doomed, late]) await rm(join(opened.directory, "sandboxes", id, "agent.sock"));
+    assert.deepEqual(await opened.backend.recover(), []);
+    assert.deepEqual(await opened.leaks(), []);
+  });
+
+  void test("takes no rule that it could not keep", async () => {
+    await using internet = await openInternet();
+    await using opened = await open(internet);
+    const egress = { allowOut: ["example.com"], denyOut: [ALL_TRAFFIC] };
+    const refused = { code: "invalid_argument", message: /does not support domain names \('example\.com'\)/ };
+    await assert.rejects(makeSandbox(opened.backend, { egress }), refused);
+    const sandbox = await makeSandbox(opened.backend);
+    await assert.rejects(async () => sandbox.networking?.restrict(egress), refused);
+    await sandbox.destroy();
+    assert.deepEqual(await opened.leaks(), []);
+    await using without = await openTestBackend();
+    const unconnected = await makeSandbox(without.backend);
+    assert.equal(unconnected.networking, undefined);
+    await unconnected.destroy();
   });
 });

@@ -1,5 +1,6 @@
 import { readFile, writeFile } from "node:fs/promises";
 import { SandboxError } from "@coppice/core";
+import { ALL_TRAFFIC, type EgressRules, isAddressRange } from "@coppice/core/backend";
 import type { Init, Launcher } from "./launcher.js";
 
 export interface EgressSettings {
@@ -10,18 +11,22 @@ export interface EgressSettings {
 }
 
 const FORWARDING = "/proc/sys/net/ipv4/ip_forward";
+const TABLE_PREFIX = "coppice_";
 /** Networks of four addresses, two of them usable, in a /16. */
 const NETWORKS = 16_384;
 
 /**
  * Lets sandboxes out to the internet: a pair of interfaces each, one table of rules for all of them. The
- * rules name interfaces by their prefix, so a sandbox comes and goes without a change to them.
+ * rules name interfaces by their prefix, so a sandbox without rules of its own comes and goes without a change
+ * to them. One with rules has two chains and two sets, found by the name of its interface.
  */
 export class Egress {
   readonly #launcher: Launcher;
   readonly #settings: EgressSettings;
   readonly #digest: string;
   readonly #used = new Set<number>();
+  /** Those of the used ones that may have rules of their own. */
+  readonly #restricted = new Set<number>();
   #hasTurnedOnForwarding = false;
 
   /** @param digest of the installation; names its interfaces and its table. */
@@ -31,7 +36,9 @@ export class Egress {
     this.#digest = digest;
   }
 
-  /** Puts the rules in place of those of an earlier server. @throws Error that says what is missing. */
+  /**
+   * Puts the rules for all in place of those of an earlier server. Those of its sandboxes stay, so that there is
+   * no moment without them. @throws Error that says what is missing. */
   async open(): Promise<void> {
     await this.#run(["ip", "-Version"]);
     await this.#run(["nft", "-f", "-"], this.#rules());
@@ -44,7 +51,10 @@ export class Egress {
   async close(isInUse: boolean): Promise<void> {
     if (isInUse) return;
     await this.#launcher.run(["nft", "delete", "table", "inet", this.#table]);
-    if (this.#hasTurnedOnForwarding) await writeFile(FORWARDING, "0");
+    if (!this.#hasTurnedOnForwarding) return;
+    // Another installation on this host may have come to count on it.
+    const { output } = await this.#run(["nft", "list", "tables", "inet"]);
+    if (!output.includes(TABLE_PREFIX)) await writeFile(FORWARDING, "0");
   }
 
   /** A network of its own for a sandbox. @throws SandboxError resource_exhausted */
@@ -58,8 +68,26 @@ export class Egress {
   }
 
   /** Says that a sandbox of an earlier server has it. */
-  retake(network: number): void {
+  retake(network: number, isRestricted: boolean): void {
     this.#used.add(network);
+    if (isRestricted) this.#restricted.add(network);
+  }
+
+  /** Gives it back, after `disconnect`. */
+  release(network: number): void {
+    this.#used.delete(network);
+  }
+
+  /**
+   * Replaces the rules of one network, before it is connected or while it is used. What they forbid is refused
+   * from then on in both directions, whether a connection was there before or not.
+   */
+  async restrict(network: number, rules: EgressRules): Promise<void> {
+    const isWithoutRules = rules.allowOut.length + rules.denyOut.length === 0;
+    if (isWithoutRules && !this.#restricted.has(network)) return;
+    this.#restricted.add(network);
+    await this.#run(["nft", "-f", "-"], this.#rulesOf(network, rules));
+    if (isWithoutRules) await this.#unrestrict(network);
   }
 
   /** Connects a sandbox. */
@@ -82,11 +110,11 @@ route add default via ${host}
     );
   }
 
-  /** Removes the interfaces of a sandbox, which need not be there. */
+  /** Removes the interfaces and the rules of a sandbox, which need not be there. */
   async disconnect(network: number): Promise<void> {
     // The kernel removes them too, some time after the last process has ended.
     await this.#launcher.run(["ip", "link", "delete", this.#interface(network)]);
-    this.#used.delete(network);
+    if (this.#restricted.has(network)) await this.#unrestrict(network);
   }
 
   /** Removes the interfaces of sandboxes that are gone. */
@@ -104,7 +132,7 @@ route add default via ${host}
   }
 
   get #table(): string {
-    return `coppice_${this.#digest}`;
+    return TABLE_PREFIX + this.#digest;
   }
 
   #interface(network: number): string {
@@ -122,11 +150,35 @@ route add default via ${host}
   #rules(): string {
     const { blocked, range } = this.#settings;
     const ours = `"${this.#prefix}*"`;
-    const table = `table inet ${this.#table}`;
-    // Made before it is deleted, so that it does not matter whether there is one.
-    return `${table}
-delete ${table}
-${table} {
+    const table = `inet ${this.#table}`;
+    // All of it is one transaction. What is flushed is made before, so that it does not matter whether it was there.
+    return `table ${table} {
+  set blocked {
+    type ipv4_addr
+    flags interval
+    auto-merge
+  }
+  map outgoing {
+    type ifname : verdict
+  }
+  map incoming {
+    type ifname : verdict
+  }
+  chain input {
+    type filter hook input priority -10; policy accept;
+  }
+  chain forward {
+    type filter hook forward priority -10; policy accept;
+  }
+  chain postrouting {
+    type nat hook postrouting priority 100; policy accept;
+  }
+}
+flush set ${table} blocked
+flush chain ${table} input
+flush chain ${table} forward
+flush chain ${table} postrouting
+table ${table} {
   set blocked {
     type ipv4_addr
     flags interval
@@ -134,22 +186,86 @@ ${table} {
     elements = { ${[...blocked, range].join(", ")} }
   }
   chain input {
-    type filter hook input priority -10; policy accept;
     iifname ${ours} drop
   }
   chain forward {
-    type filter hook forward priority -10; policy accept;
     iifname ${ours} meta nfproto ipv6 drop
     iifname ${ours} ip daddr @blocked drop
+    iifname ${ours} iifname vmap @outgoing
+    oifname ${ours} oifname vmap @incoming
     oifname ${ours} ct state established,related accept
     oifname ${ours} drop
   }
   chain postrouting {
-    type nat hook postrouting priority 100; policy accept;
     ip saddr ${range} oifname != ${ours} masquerade
   }
 }
 `;
+  }
+
+  /** Looks at each packet, not at connections: so a change holds for those that are open. */
+  #rulesOf(network: number, { allowOut, denyOut }: EgressRules): string {
+    const { allow, deny, incoming, outgoing } = namesOf(network);
+    const link = this.#interface(network);
+    const table = `inet ${this.#table}`;
+    return `${this.#emptyRulesOf(network)}
+flush set ${table} ${allow}
+flush set ${table} ${deny}
+flush chain ${table} ${outgoing}
+flush chain ${table} ${incoming}
+table ${table} {
+  ${setOf(allow, allowOut)}
+  ${setOf(deny, denyOut)}
+  chain ${outgoing} {
+    ip daddr @${allow} return
+    ip daddr @${deny} meta l4proto tcp reject with tcp reset
+    ip daddr @${deny} reject with icmpx admin-prohibited
+  }
+  chain ${incoming} {
+    ip saddr @${allow} return
+    ip saddr @${deny} drop
+  }
+  map outgoing {
+    type ifname : verdict
+    elements = { "${link}" : jump ${outgoing} }
+  }
+  map incoming {
+    type ifname : verdict
+    elements = { "${link}" : jump ${incoming} }
+  }
+}
+`;
+  }
+
+  #emptyRulesOf(network: number): string {
+    const { allow, deny, incoming, outgoing } = namesOf(network);
+    return `table inet ${this.#table} {
+  ${setOf(allow, [])}
+  ${setOf(deny, [])}
+  chain ${outgoing} {
+  }
+  chain ${incoming} {
+  }
+}`;
+  }
+
+  /** Removes the rules of a network, whatever there is of them. */
+  async #unrestrict(network: number): Promise<void> {
+    const { allow, deny, incoming, outgoing } = namesOf(network);
+    const link = this.#interface(network);
+    const table = `inet ${this.#table}`;
+    await this.#run(
+      ["nft", "-f", "-"],
+      `${this.#rulesOf(network, { allowOut: [], denyOut: [] })}
+delete element ${table} outgoing { "${link}" }
+delete element ${table} incoming { "${link}" }
+delete chain ${table} ${outgoing}
+delete chain ${table} ${incoming}
+delete set ${table} ${allow}
+delete set ${table} ${deny}
+`,
+    );
+    this.#restricted.delete(network);
   }
 
   async #run(argv: readonly string[], input?: string): Promise<{ readonly output: string }> {
@@ -159,4 +275,44 @@ ${table} {
     if (code === 127) throw new Error(`egress needs the program ${program}, which this host does not have`);
     throw new Error(`${argv.slice(0, 2).join(" ")} failed: ${output.trim()}`);
   }
+}
+
+/**
+ * Whether rules leave no destination open, so that a sandbox needs no way out.
+ */
+export function areClosed({ allowOut, denyOut }: EgressRules): boolean {
+  return allowOut.length === 0 && denyOut.includes(ALL_TRAFFIC);
+}
+
+/**
+ * Refuses rules that cannot be kept here: names of domains, which are known only to who looks them up.
+ * @throws SandboxError invalid_argument
+ */
+export function checkEgressRules({ allowOut }: EgressRules): void {
+  const domain = allowOut.find((destination) => !isAddressRange(destination));
+  if (domain === undefined) return;
+  const text = `network.allowOut: this server does not support domain names ('${domain}'): name addresses or ranges`;
+  throw new SandboxError("invalid_argument", text);
+}
+
+function namesOf(network: number) {
+  const number = network.toString(36);
+  return {
+    allow: `allow_${number}`,
+    deny: `deny_${number}`,
+    outgoing: `outgoing_${number}`,
+    incoming: `incoming_${number}`,
+  };
+}
+
+/** A set of the destinations of version 4; those of version 6 are reached by no sandbox. */
+function setOf(name: string, destinations: readonly string[]): string {
+  const addresses = destinations.filter((destination) => !destination.includes(":"));
+  const elements = addresses.length === 0 ? "" : `elements = { ${addresses.join(", ")} }`;
+  return `set ${name} {
+    type ipv4_addr
+    flags interval
+    auto-merge
+    ${elements}
+  }`;
 }

@@ -1,4 +1,3 @@
-import { createHash } from "node:crypto";
 import { access, constants, mkdir, readdir } from "node:fs/promises";
 import { isAbsolute, join, resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -8,8 +7,9 @@ import type { Sandbox, SandboxBackend, SandboxSpec } from "@coppice/core/backend
 import { connectAgent } from "./connect-agent.js";
 import { ControlGroup, ControlGroups } from "./control-groups.js";
 import type { FoundOnHost } from "./diagnose-host.js";
-import { Egress } from "./egress.js";
+import { areClosed, checkEgressRules, Egress } from "./egress.js";
 import { type EnforcedLimit, enforcedLimits } from "./enforced-limits.js";
+import { installationDigest } from "./installation-digest.js";
 import { type SandboxPaths, launchInstructions, sandboxPaths } from "./launch-instructions.js";
 import { Launcher } from "./launcher.js";
 import { launcherBinary } from "./launcher-binary.js";
@@ -90,12 +90,14 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     const template = await opened.templates.get(spec.template);
     const paths = sandboxPaths(join(this.#directory, "sandboxes", spec.id));
     const limits = this.#limitsOf(spec);
+    if (spec.egress !== undefined) checkEgressRules(spec.egress);
     await mkdir(paths.directory, { mode: 0o700 });
     let network: number | undefined;
     let project: number | undefined;
     let group: ControlGroup | undefined;
     try {
-      network = spec.allowInternetAccess ? opened.egress?.take() : undefined;
+      const hasWayOut = spec.egress === undefined ? spec.allowInternetAccess : !areClosed(spec.egress);
+      network = hasWayOut ? opened.egress?.take() : undefined;
       project = opened.quotas?.take();
       group = await opened.groups.create(spec.id, limits);
       const facts: SandboxFacts = {
@@ -108,8 +110,10 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         memoryLayersMiB: opened.keepsLayersInMemory ? limits.diskMiB : undefined,
         project,
         network,
+        isRestricted: spec.egress !== undefined,
       };
       await writeFacts(paths, facts);
+      if (network !== undefined && spec.egress) await opened.egress?.restrict(network, spec.egress);
       signal.throwIfAborted();
       const init = await opened.launcher.launch(
         paths.directory,
@@ -198,7 +202,8 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       project:
         facts.project === undefined ? undefined : { number: facts.project, limitMiB: facts.limits.diskMiB },
       users: opened.users,
-      nameservers: facts.network === undefined ? [] : this.#settings.nameservers,
+      // It may get its network later.
+      nameservers: opened.egress === undefined ? [] : this.#settings.nameservers,
     });
   }
 
@@ -229,9 +234,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       quotas: opened.quotas,
       diskScanEntries: this.#settings.diskScanEntries,
       log: this.#log,
-      disconnect: async () => {
-        if (facts.network !== undefined) await opened.egress?.disconnect(facts.network);
-      },
+      egress: opened.egress,
       onDestroyed: () => this.#alive.delete(facts.id),
     });
     this.#alive.set(facts.id, made);
@@ -243,11 +246,11 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     const facts = await readFacts(paths);
     const init = await readInit(paths);
     const group = new ControlGroup(facts?.groups ?? {});
+    if (facts?.network !== undefined) opened.egress?.retake(facts.network, facts.isRestricted === true);
     if (facts !== undefined && init !== undefined && (await isAlive(init))) {
       try {
         // A server may have ended in the middle of a pause; the agent answers only when it can run.
         if (group.canFreeze) await group.thaw();
-        if (facts.network !== undefined) opened.egress?.retake(facts.network);
         if (facts.project !== undefined) opened.quotas?.retake(facts.project);
         return await this.#connect(opened, { paths, facts, group }, AbortSignal.timeout(ADOPTION_TIMEOUT_MS));
       } catch (error) {
@@ -267,6 +270,8 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     if (network !== undefined) await opened.egress?.disconnect(network);
     await opened.launcher.remove(paths.directory);
     if (project !== undefined) await opened.quotas?.release(project);
+    // Not before its record is gone: no two of those that are there name the same one.
+    if (network !== undefined) opened.egress?.release(network);
   }
 
   async #lowersInUse(): Promise<Set<string>> {
@@ -319,7 +324,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     const launcher = new Launcher(await launcherBinary(join(this.#directory, "programs")), users);
     try {
       await lock(launcher, this.#directory);
-      const digest = digestOf(this.#directory);
+      const digest = installationDigest(this.#directory);
       const groups = await ControlGroups.find(`coppice-${digest}`);
       const egress = await this.#openEgress(launcher, digest);
       const templates = new Templates({
@@ -418,8 +423,4 @@ async function lock(launcher: Launcher, directory: string): Promise<void> {
       await sleep(LOCK_PAUSE_MS);
     }
   }
-}
-
-function digestOf(text: string): string {
-  return createHash("sha256").update(text).digest("hex").slice(0, 8);
 }

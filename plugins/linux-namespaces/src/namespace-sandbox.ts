@@ -3,9 +3,20 @@ import { statfs } from "node:fs/promises";
 import { availableParallelism, totalmem } from "node:os";
 import type { AgentConnection } from "@coppice/agent";
 import { SandboxError, type Logger } from "@coppice/core";
-import type { Command, Files, Limits, Process, Sandbox, SandboxId, Stats, User } from "@coppice/core/backend";
+import type {
+  Command,
+  EgressRules,
+  Files,
+  Limits,
+  Process,
+  Sandbox,
+  SandboxId,
+  Stats,
+  User,
+} from "@coppice/core/backend";
 import type { ControlGroup, GroupUsage } from "./control-groups.js";
 import { DiskQuota, filesWithQuota } from "./disk-quota.js";
+import { areClosed, checkEgressRules, type Egress } from "./egress.js";
 import type { SandboxPaths } from "./launch-instructions.js";
 import type { Launcher } from "./launcher.js";
 import type { ProjectQuotas } from "./project-quotas.js";
@@ -21,8 +32,8 @@ export interface NamespaceSandboxOptions {
   readonly quotas: ProjectQuotas | undefined;
   readonly diskScanEntries: number;
   readonly log: Logger;
-  /** Takes away what of the host's network is the sandbox's. */
-  readonly disconnect: () => Promise<void>;
+  /** What connects it to the host's network; undefined where nothing does. */
+  readonly egress: Egress | undefined;
   readonly onDestroyed: () => void;
 }
 
@@ -35,10 +46,13 @@ export class NamespaceSandbox implements Sandbox {
   readonly files: Files;
   readonly pausing?: { pause(): Promise<void>; resume(): Promise<void> };
   readonly resizing?: { resize(limits: Limits): Promise<void> };
+  readonly networking?: { restrict(rules: EgressRules): Promise<void> };
   readonly adoption = { processes: async () => this.#agent.processes() };
   readonly #options: NamespaceSandboxOptions;
   readonly #quota: DiskQuota;
-  #limits: FullLimits;
+  #facts: SandboxFacts;
+  /** Ends with the last of the changes to the facts, which are made one after the other. Never rejects. */
+  #changes: Promise<unknown> = Promise.resolve();
   #isDestroyed = false;
   #destroying: Promise<void> | undefined;
   #lastUsage: { readonly atMs: number; readonly cpuMicros: number };
@@ -56,10 +70,14 @@ export class NamespaceSandbox implements Sandbox {
     const isHeldByFileSystem = facts.memoryLayersMiB !== undefined || facts.project !== undefined;
     this.files = isHeldByFileSystem ? agent.files : filesWithQuota(agent.files, this.#quota);
     this.#options = options;
-    this.#limits = facts.limits;
+    this.#facts = facts;
     this.#lastUsage = { atMs: performance.now(), cpuMicros: 0 };
     if (group.canFreeze) this.pausing = { pause: () => this.#pause(), resume: () => this.#resume() };
-    if (group.canLimit) this.resizing = { resize: (limits) => this.#resize(limits) };
+    if (group.canLimit) this.resizing = { resize: (limits) => this.#inTurn(() => this.#resize(limits)) };
+    const { egress } = options;
+    if (egress !== undefined) {
+      this.networking = { restrict: (rules) => this.#inTurn(() => this.#restrict(egress, rules)) };
+    }
   }
 
   async spawn(command: Command): Promise<Process> {
@@ -111,14 +129,20 @@ export class NamespaceSandbox implements Sandbox {
   }
 
   async #destroy(): Promise<void> {
-    const { agent, facts, group, launcher, paths, quotas, disconnect, onDestroyed } = this.#options;
+    const { agent, egress, group, launcher, paths, quotas, onDestroyed } = this.#options;
     this.#isDestroyed = true;
     const init = await readInit(paths);
     if (init !== undefined) await launcher.end(init, group.thawFile);
     // Its end is what the operations that are under way are told of.
     await agent.closed;
-    await Promise.all([group.remove(), disconnect(), launcher.remove(paths.directory)]);
-    if (facts.project !== undefined) await quotas?.release(facts.project);
+    await this.#changes;
+    const { network, project } = this.#facts;
+    const disconnected = network === undefined ? undefined : egress?.disconnect(network);
+    await Promise.all([group.remove(), disconnected]);
+    await launcher.remove(paths.directory);
+    // Not before its record is gone: no two of those that are there name the same one.
+    if (network !== undefined) egress?.release(network);
+    if (project !== undefined) await quotas?.release(project);
     onDestroyed();
   }
 
@@ -135,22 +159,67 @@ export class NamespaceSandbox implements Sandbox {
   /** @throws SandboxError failed_precondition when it uses more already, or keeps its files in memory. */
   async #resize(limits: Limits): Promise<void> {
     void this.#agent;
-    const { facts, group, paths, quotas } = this.#options;
+    const { facts, group, quotas } = this.#options;
     const wanted: FullLimits = {
       cpuCount: limits.cpuCount ?? this.#limits.cpuCount,
       memoryMiB: limits.memoryMiB ?? this.#limits.memoryMiB,
       diskMiB: limits.diskMiB ?? this.#limits.diskMiB,
       processes: limits.processes ?? this.#limits.processes,
     };
-    if (facts.memoryLayersMiB !== undefined && wanted.diskMiB !== this.#limits.diskMiB) {
+    if (this.#facts.memoryLayersMiB !== undefined && wanted.diskMiB !== this.#limits.diskMiB) {
       throw new SandboxError("failed_precondition", "a disk in memory cannot be resized");
     }
     await group.limit(wanted);
     if (facts.project !== undefined) await quotas?.limit(facts.project, wanted.diskMiB);
     this.#quota.limitBytes = wanted.diskMiB * MEBIBYTE;
-    this.#limits = wanted;
-    // For a server that takes it over.
-    await writeFacts(paths, { ...facts, limits: wanted });
+    await this.#record({ limits: wanted });
+  }
+
+  /** @throws SandboxError invalid_argument */
+  async #restrict(egress: Egress, rules: EgressRules): Promise<void> {
+    void this.#agent;
+    checkEgressRules(rules);
+    const { network } = this.#facts;
+    if (network !== undefined) {
+      await this.#record({ isRestricted: true });
+      await egress.restrict(network, rules);
+    } else if (!areClosed(rules)) {
+      await this.#connect(egress, rules);
+    }
+  }
+
+  /** Gives a sandbox that was made without one a network. */
+  async #connect(egress: Egress, rules: EgressRules): Promise<void> {
+    const init = await readInit(this.#options.paths);
+    if (init === undefined) throw new SandboxError("unavailable", "the sandbox has ended");
+    const network = egress.take();
+    try {
+      // Before anything is made: a server that ends in between leaves word of what to remove.
+      await this.#record({ network, isRestricted: true });
+      await egress.restrict(network, rules);
+      await egress.connect(init, network);
+    } catch (error) {
+      await egress.disconnect(network);
+      await this.#record({ network: undefined });
+      egress.release(network);
+      throw error;
+    }
+  }
+
+  async #inTurn<T>(change: () => Promise<T>): Promise<T> {
+    const changed = this.#changes.then(change);
+    this.#changes = changed.catch(() => undefined);
+    return changed;
+  }
+
+  /** Writes down, for a server that takes it over, what is different about it. */
+  async #record(changes: Partial<SandboxFacts>): Promise<void> {
+    this.#facts = { ...this.#facts, ...changes };
+    await writeFacts(this.#options.paths, this.#facts);
+  }
+
+  get #limits(): FullLimits {
+    return this.#facts.limits;
   }
 
   async #disk(): Promise<Pick<Stats, "diskUsedBytes" | "diskTotalBytes">> {

@@ -22,6 +22,8 @@ export interface SandboxFacts {
   readonly project?: number | undefined;
   /** Number of its network; undefined without egress. */
   readonly network?: number | undefined;
+  /** Whether that network has, or once had, rules of its own. */
+  readonly isRestricted?: boolean | undefined;
 }
 
 export async function writeFacts(paths: SandboxPaths, facts: SandboxFacts): Promise<void> {

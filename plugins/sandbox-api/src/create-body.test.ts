@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { suite, test } from "node:test";
 import { createBody, toCreateSandbox } from "./create-body.js";
 
-const schema = createBody({ variableLimitBytes: 64 });
+const schema = createBody({ variableLimitBytes: 64, networkRuleLimit: 3 });
 const V2 = { timeoutMs: 300_000, secure: true };
 
 suite("the body of a create request", () => {
@@ -28,6 +28,7 @@ suite("the body of a create request", () => {
       environment: {},
       secure: true,
       allowInternetAccess: true,
+      egress: undefined,
       allowPublicTraffic: true,
       maskRequestHost: undefined,
     };
@@ -78,6 +79,7 @@ suite("the body of a create request", () => {
       { lifecycle: { onTimeout: "kill", autoResume: false } },
       { network: { allowPublicTraffic: true, allowOut: [], rules: {} } },
       { network: { allowPublicTraffic: false, maskRequestHost: "localhost:${PORT}" } },
+      { network: { allowOut: ["1.1.1.1"], denyOut: ["0.0.0.0/0"], httpsPorts: [], egressProxy: null } },
       { network: {}, mcp: null, volumeMounts: [], iam: { tokens: {} } },
       { allow_internet_access: false },
     ];
@@ -89,9 +91,13 @@ suite("the body of a create request", () => {
   test("is refused when ignoring a part of it would betray its sender", () => {
     const refused: [object, string][] = [
       [{ lifecycle: { onTimeout: "pause", autoResume: 1 } }, "Invalid input"],
-      [{ network: { denyOut: ["0.0.0.0/0"] } }, "network rule"],
-      [{ network: { allowOut: ["example.com"] } }, "network rule"],
-      [{ network: { egressProxy: { address: "proxy:1" } } }, "network rule"],
+      [{ network: { denyOut: ["1.1.1.1", "2.2.2.2", "3.3.3.3", "4.4.4.4"] } }, "expected array to have <=3"],
+      [{ network: { allowOut: "1.1.1.1" } }, "expected array"],
+      [{ network: { allowOut: [7] } }, "expected string"],
+      [{ network: { egressProxy: { address: "proxy:1" } } }, "network.egressProxy"],
+      [{ network: { httpsPorts: [3000] } }, "network.httpsPorts"],
+      [{ network: { rules: { "a.example": [{ transform: { headers: { A: "b" } } }] } } }, "network.rules"],
+      [{ network: { somethingNew: true } }, "a network rule"],
       [{ network: { maskRequestHost: "a\r\nb: c" } }, "expected a host"],
       [{ network: { maskRequestHost: "" } }, "expected a host"],
       [{ mcp: { github: { token: "x" } } }, "MCP"],

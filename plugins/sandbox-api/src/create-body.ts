@@ -1,15 +1,17 @@
 import { type CreateSandbox, SandboxError } from "@coppice/core";
 import { z } from "zod";
 import { lifecycleFields, requestedLifecycle } from "./lifecycle.js";
+import { type NetworkBodyOptions, networkRuleFields, toEgressRules } from "./network-policy.js";
+import { nothing } from "./nothing.js";
 import { requestedTimeoutMs, timeoutFields } from "./requested-timeout.js";
 
-export interface CreateBodyOptions {
+export interface CreateBodyOptions extends NetworkBodyOptions {
   /** Bytes of one variable, `name=value`. */
   readonly variableLimitBytes: number;
 }
 
 /** The body of both create routes. What this server cannot keep is refused, what it does not know is ignored. */
-export function createBody({ variableLimitBytes }: CreateBodyOptions) {
+export function createBody({ variableLimitBytes, ...networkOptions }: CreateBodyOptions) {
   return z.object({
     ...timeoutFields,
     ...lifecycleFields,
@@ -19,7 +21,11 @@ export function createBody({ variableLimitBytes }: CreateBodyOptions) {
     secure: z.boolean().nullish(),
     allow_internet_access: z.boolean().nullish(),
     network: z
-      .object({ allowPublicTraffic: z.boolean().nullish(), maskRequestHost: requestHost().nullish() })
+      .object({
+        allowPublicTraffic: z.boolean().nullish(),
+        maskRequestHost: requestHost().nullish(),
+        ...networkRuleFields(networkOptions),
+      })
       .catchall(nothing("a network rule"))
       .nullish(),
     iam: nothing("identity tokens"),
@@ -66,6 +72,7 @@ export function toCreateSandbox(body: CreateBody, defaults: CreateDefaults): Cre
     secure,
     allowInternetAccess: body.allow_internet_access ?? true,
     allowPublicTraffic,
+    egress: toEgressRules(body.network ?? {}),
     maskRequestHost: body.network?.maskRequestHost ?? undefined,
   };
 }
@@ -96,21 +103,4 @@ function requestHost() {
 
 function templateSets() {
   return nothing("a limit of its own (the template sets it)");
-}
-
-/**
- * A field that may only ask for what happens anyway. To ignore more than that would leave a sandbox
- * less confined, or shorter lived, than its creator believes.
- */
-function nothing(what: string) {
-  return z.unknown().optional().refine(asksForNothing, unsupported(what));
-}
-
-function unsupported(what: string): string {
-  return `this server does not support ${what}`;
-}
-
-function asksForNothing(value: unknown): boolean {
-  if (value === undefined || value === null || value === false) return true;
-  return typeof value === "object" && Object.values(value).every(asksForNothing);
 }

@@ -23,6 +23,7 @@ function sandbox(record: Partial<SandboxRecord> & Pick<SandboxRecord, "id">): Li
     owner: "default",
     limits: {},
     allowInternetAccess: true,
+    egress: undefined,
     ...record,
   };
   return {

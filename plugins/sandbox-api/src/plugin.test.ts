@@ -142,6 +142,32 @@ suite("the E2B control plane", () => {
     await server.sandboxes.kill(sandboxID);
   });
 
+  test("tells the network rules of a sandbox, and replaces all of them at once", async () => {
+    const network = { allowOut: ["8.8.8.8", "2001:db8::/32"], denyOut: ["0.0.0.0/0"] };
+    const { sandboxID } = await create({ network: { ...network, maskRequestHost: "localhost" } });
+    const update = `PUT /sandboxes/${sandboxID}/network`;
+    const told = async () => {
+      const { json } = await call<{ network: object; allowInternetAccess: boolean }>(
+        server,
+        `GET /sandboxes/${sandboxID}`,
+      );
+      return [json.allowInternetAccess, json.network, memory.backend.sandboxes.get(sandboxID)?.egress];
+    };
+    const fixed = { allowPublicTraffic: true, maskRequestHost: "localhost" };
+    assert.deepEqual(await told(), [true, { ...fixed, ...network }, network]);
+    for (const [body, allowed, rules, held] of [
+      [{ denyOut: ["1.1.1.1"] }, true, { allowOut: [], denyOut: ["1.1.1.1"] }, undefined],
+      [{ allow_internet_access: false }, false, undefined, { allowOut: [], denyOut: ["0.0.0.0/0"] }],
+      [{}, true, undefined, { allowOut: [], denyOut: [] }],
+    ] as const) {
+      const answer = await call(server, update, { body });
+      assert.deepEqual([answer.status, answer.text], [204, ""]);
+      assert.deepEqual(await told(), [allowed, { ...fixed, ...rules }, held ?? rules]);
+    }
+    await server.sandboxes.kill(sandboxID);
+    assert.equal((await call(server, update, { body: {} })).status, 404);
+  });
+
   test("connects to a running sandbox and only ever gives it more time", async () => {
     const { sandboxID, envdAccessToken } = await create({ timeout: 600 });
     const lifeMs = () => (server.sandboxes.get(sandboxID).record.endsAtMs ?? 0) - clock.now();
@@ -296,16 +322,40 @@ suite("the E2B control plane", () => {
         [route, { templateID: "base", envVars: { "A=B": "x" } }, 400, /^validation error: envVars/],
         [route, { templateID: "base", autoPause: true }, 400, /does not support pausing/],
         [route, { templateID: "base", autoResume: true }, 400, /^autoResume only applies/],
-        [
-          route,
-          { templateID: "base", network: { denyOut: ["0.0.0.0/0"] } },
-          400,
-          /does not support a network rule/,
-        ],
         [route, { templateID: "base", network: "none" }, 400, /^validation error: network/],
       );
     }
+    for (const [network, message] of [
+      [{ denyOut: ["example.com"] }, /^network.denyOut: 'example.com' is no IP address and no CIDR range$/],
+      [{ allowOut: ["1.2.3"] }, /^network.allowOut: '1.2.3' is no IP address/],
+      [{ allowOut: ["example.com"] }, /^network.allowOut: the domain 'example.com' needs '0.0.0.0\/0'/],
+      [{ allowOut: "1.1.1.1" }, /^validation error: (network.)?allowOut/],
+      [{ denyOut: Array.from({ length: 501 }, () => "1") }, /^validation error: (network.)?denyOut: .*<=500/],
+      [{ httpsPorts: [3000] }, /does not support network.httpsPorts$/],
+      [{ egressProxy: { address: "a:1" } }, /does not support network.egressProxy$/],
+      [{ rules: { "a.b": [{ transform: { headers: { A: "b" } } }] } }, /does not support network.rules/],
+    ] as const) {
+      bad.push(
+        ["POST /sandboxes", { templateID: "base", network }, 400, message],
+        ["POST /v2/sandboxes", { templateID: "base", network }, 400, message],
+        [`PUT /sandboxes/${sandboxID}/network`, network, 400, message],
+      );
+    }
     bad.push(
+      [`PUT /sandboxes/${sandboxID}/network`, "", 400, /^Error when parsing request: /],
+      [`PUT /sandboxes/${sandboxID}/network`, [], 400, /^validation error: /],
+      [
+        `PUT /sandboxes/${sandboxID}/network`,
+        { allow_internet_access: 1 },
+        400,
+        /^validation error: allow_int/,
+      ],
+      [
+        `PUT /sandboxes/${sandboxID}/network`,
+        { allowPublicTraffic: true },
+        400,
+        /set when a sandbox is created$/,
+      ],
       [`POST /sandboxes/${sandboxID}/timeout`, "", 400, /^Error when parsing request: /],
       [`POST /sandboxes/${sandboxID}/timeout`, {}, 400, /^validation error: timeout/],
       [`POST /sandboxes/${sandboxID}/timeout`, { timeout: null }, 400, /^validation error: timeout/],
@@ -338,6 +388,7 @@ suite("the E2B control plane", () => {
         [`GET /sandboxes/${id}/metrics`, undefined, status, message],
         [`POST /sandboxes/${id}/timeout`, { timeout: 1 }, status, message],
         [`POST /sandboxes/${id}/refreshes`, { duration: 1 }, status, message],
+        [`PUT /sandboxes/${id}/network`, {}, status, message],
         [`POST /sandboxes/${id}/connect`, { timeout: 1 }, status, message],
         [`POST /v2/sandboxes/${id}/connect`, {}, status, message],
       );

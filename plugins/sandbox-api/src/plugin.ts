@@ -18,6 +18,7 @@ import { createSandbox } from "./create.js";
 import { listSandboxes, parseLegacyListQuery, parseListQuery } from "./list.js";
 import { parseMetricsWindow, sampleMetrics } from "./metrics.js";
 import { pauseBody } from "./pause.js";
+import { networkBody, toNetworkPolicy } from "./network-policy.js";
 import { refreshBody, refreshSandbox } from "./refresh.js";
 import { resumeBody, resumeSandbox } from "./resume.js";
 import { SandboxApiConfig } from "./sandbox-api-config.js";
@@ -32,13 +33,14 @@ export const plugin = definePlugin({
   config: SandboxApiConfig,
   requires: { sandboxes: Sandboxes, clock: Clock, listeners: Listeners, greeting: Greeting },
   setup(context, { sandboxes, clock, listeners, greeting }) {
-    const { apiKeys, domain, legacyDefaultTimeout, maxBody, maxVariable } = context.config;
+    const { apiKeys, domain, legacyDefaultTimeout, maxBody, maxNetworkRules, maxVariable } = context.config;
     const router = context.http("api");
     const capacities = new Capacities();
     const bodyOptions = { limitBytes: maxBody };
     const optionalBody = { ...bodyOptions, empty: {} };
-    const createSchema = createBody({ variableLimitBytes: maxVariable });
     const own = (carrier: RequestCarrier): Sandboxes => sandboxesOf(carrier, sandboxes);
+    const createSchema = createBody({ variableLimitBytes: maxVariable, networkRuleLimit: maxNetworkRules });
+    const networkSchema = networkBody({ networkRuleLimit: maxNetworkRules });
 
     // Without a key there is no guard, and without a guard the server stays on loopback.
     if (apiKeys.length > 0) context.guard("api", apiKeyGuard(new ApiKeys(apiKeys)));
@@ -132,6 +134,13 @@ export const plugin = definePlugin({
       const id = parseSandboxId(ctx.params["id"]);
       const body = await readJsonBody(ctx.req, refreshBody, optionalBody);
       await refreshSandbox(own(ctx), id, { body, leastMs: legacyDefaultTimeout });
+      ctx.status = 204;
+    });
+
+    router.put("/sandboxes/:id/network", async (ctx) => {
+      const id = parseSandboxId(ctx.params["id"]);
+      const body = await readJsonBody(ctx.req, networkSchema, bodyOptions);
+      await own(ctx).setNetworkPolicy(id, toNetworkPolicy(body));
       ctx.status = 204;
     });
 

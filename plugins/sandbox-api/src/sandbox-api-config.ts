@@ -30,6 +30,12 @@ export const SandboxApiConfig = z.strictObject({
   maxVariable: size()
     .prefault("128KiB")
     .describe("Longest variable in envVars, name included; Linux itself takes no more than 128KiB."),
+  maxNetworkRules: z
+    .int()
+    .min(1)
+    .max(1000)
+    .default(500)
+    .describe("Most entries of allowOut, and of denyOut, in the network rules of a sandbox."),
 });
 
 export type SandboxApiConfig = z.infer<typeof SandboxApiConfig>;

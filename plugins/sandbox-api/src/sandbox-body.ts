@@ -45,8 +45,15 @@ export function listedSandboxBody({ record }: LiveSandbox, capacity: Capacity) {
 
 /** The answer to a question about one sandbox. */
 export function sandboxDetailBody(sandbox: LiveSandbox, capacity: Capacity, domain: string | undefined) {
-  const { accessToken, allowInternetAccess, autoResume, onTimeout, trafficAccessToken, maskRequestHost } =
-    sandbox.record;
+  const {
+    accessToken,
+    allowInternetAccess,
+    autoResume,
+    egress,
+    onTimeout,
+    trafficAccessToken,
+    maskRequestHost,
+  } = sandbox.record;
   return {
     ...listedSandboxBody(sandbox, capacity),
     ...(accessToken === undefined ? {} : { envdAccessToken: accessToken }),
@@ -54,6 +61,7 @@ export function sandboxDetailBody(sandbox: LiveSandbox, capacity: Capacity, doma
     allowInternetAccess,
     network: {
       allowPublicTraffic: trafficAccessToken === undefined,
+      ...egress,
       ...(maskRequestHost === undefined ? {} : { maskRequestHost }),
     },
     lifecycle: { autoResume, onTimeout },

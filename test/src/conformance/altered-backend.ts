@@ -37,6 +37,7 @@ function alterSandbox(real: Sandbox, alterations: Alterations): Sandbox {
     ...(real.pausing && { pausing: real.pausing }),
     ...(real.snapshots && { snapshots: real.snapshots }),
     ...(real.resizing && { resizing: real.resizing }),
+    ...(real.networking && { networking: real.networking }),
     ...alterations.sandbox?.(real),
   };
   return {

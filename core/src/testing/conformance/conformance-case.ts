@@ -12,7 +12,7 @@ export type ConformanceGroup =
   | "isolation";
 
 /** Optional parts of a Sandbox. */
-export type Facet = "pausing" | "snapshots" | "resizing";
+export type Facet = "pausing" | "snapshots" | "resizing" | "networking";
 
 /**
  * What sandboxes of one backend can do and those of another cannot, without a part of its own:
@@ -31,7 +31,9 @@ export type Need =
   /** A limit that is enforced on this host. */
   | { readonly limit: keyof Limits }
   /** The subject says where the files of sandboxes are kept. */
-  | "stateDirectory";
+  | "stateDirectory"
+  /** The subject names a server outside. */
+  | "outside";
 
 /** One promise of every backend: plain data, so that node:test and the command line run the same. */
 export interface ConformanceCase {
@@ -57,6 +59,11 @@ export interface ConformanceSubject extends AsyncDisposable {
   readonly limits?: readonly (keyof Limits)[];
   /** Absolute path of the directory on this host below which the files of sandboxes are kept. */
   readonly stateDirectory?: string;
+  /**
+   * A TCP server outside of this host, or of what counts for it, that sends back what it gets. Sandboxes with
+   * internet access reach it at both addresses.
+   */
+  readonly outside?: { readonly addresses: readonly [string, string]; readonly port: number };
   /**
    * What of any sandbox is still there, in words: datasets, directories, addresses. Asked after each
    * case, when no sandbox is alive. The kit itself looks for processes, mounts and descriptors.

@@ -6,6 +6,7 @@ import { fileCases } from "./file-cases.js";
 import { isolationCases } from "./isolation-cases.js";
 import { metadataCases } from "./metadata-cases.js";
 import { networkCases } from "./network-cases.js";
+import { networkingCases } from "./networking-cases.js";
 import { processCases } from "./process-cases.js";
 import { provisionCases } from "./provision-cases.js";
 import { terminalCases } from "./terminal-cases.js";
@@ -22,6 +23,7 @@ export const conformanceCases: readonly ConformanceCase[] = [
   ...watchCases,
   ...networkCases,
   ...facetCases,
+  ...networkingCases,
   ...isolationCases,
   ...containmentCases,
 ];

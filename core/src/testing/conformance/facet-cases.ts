@@ -10,6 +10,7 @@ const METHODS: Readonly<Record<Facet, readonly string[]>> = {
   pausing: ["pause", "resume"],
   snapshots: ["take", "remove"],
   resizing: ["resize"],
+  networking: ["restrict"],
 };
 const FACETS = Object.keys(METHODS) as readonly Facet[];
 

@@ -19,6 +19,8 @@ export async function reasonUnmet(need: Need, context: ConformanceContext): Prom
       return context.subject.stateDirectory === undefined
         ? "where on this host its files are kept is not said"
         : undefined;
+    case "outside":
+      return context.subject.outside === undefined ? "no server outside is named" : undefined;
     case "terminals":
     case "watching":
     case "metadata":

@@ -1,10 +1,11 @@
-import { spawnSync } from "node:child_process";
+import { execFileSync, spawnSync } from "node:child_process";
 import { mkdtemp, readFile, readdir, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Logger } from "@coppice/core";
 import { agentBinary } from "@coppice/agent";
 import type { z } from "zod";
+import { installationDigest } from "../installation-digest.js";
 import { LinuxNamespacesBackend } from "../linux-namespaces-backend.js";
 import { linuxNamespacesConfig } from "../linux-namespaces-config.js";
 
@@ -57,7 +58,27 @@ async function leaksOf(directory: string): Promise<string[]> {
     ...names.map((name) => `directory ${name}`),
     ...mounts.filter((line) => line.includes(directory)).map((line) => `mount ${line}`),
     ...(await groupsOf(names)),
+    ...networksOf(directory),
   ];
+}
+
+/** Interfaces and rules, of which there can be none where the programs for them are missing. */
+function networksOf(directory: string): string[] {
+  const digest = installationDigest(directory);
+  const list = (program: string, ...words: readonly string[]): string => {
+    try {
+      return execFileSync(program, words, { encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] });
+    } catch {
+      return "";
+    }
+  };
+  const links = list("ip", "-oneline", "link", "show").matchAll(
+    new RegExp(`\\bcp${digest.slice(0, 6)}\\w+`, "g"),
+  );
+  const rules = list("nft", "list", "table", "inet", `coppice_${digest}`).matchAll(
+    /(?:set|chain) \w+_\w+ |"cp\w+" : jump \w+/g,
+  );
+  return [...[...links].map(([link]) => `interface ${link}`), ...[...rules].map(([rule]) => `rule ${rule}`)];
 }
 
 async function groupsOf(names: readonly string[]): Promise<string[]> {

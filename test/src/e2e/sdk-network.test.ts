@@ -1,0 +1,94 @@
+import assert from "node:assert/strict";
+import { existsSync } from "node:fs";
+import { after, before, describe, it } from "node:test";
+import { ALL_TRAFFIC, Sandbox, SandboxError, type SandboxNetworkUpdate, SandboxNotFoundError } from "e2b";
+import type { TestServer } from "@coppice/core/testing";
+import { missingForNamespaces } from "../harness/on-each-backend.js";
+import { pointSdkAt } from "../harness/point-sdk-at.js";
+import { startFullServer } from "../harness/start-full-server.js";
+
+// Of the range for documentation: nobody answers, so that what refuses is the rule.
+const [ONE, OTHER] = ["203.0.113.251", "203.0.113.252"] as const;
+
+function missingForEgress(): string | false {
+  const missing = ["ip", "nft"].find(
+    (name) => !existsSync(`/usr/sbin/${name}`) && !existsSync(`/sbin/${name}`),
+  );
+  return missing === undefined ? missingForNamespaces() : `it needs ${missing}`;
+}
+
+async function refuses(sandbox: Sandbox, address: string): Promise<boolean> {
+  const { stdout } = await sandbox.commands.run(`timeout 1 bash -c '</dev/tcp/${address}/80' 2>&1 || true`);
+  return stdout.includes("Connection refused");
+}
+
+describe("network rules through the e2b SDK", { skip: missingForEgress(), timeout: 60_000 }, () => {
+  let server: TestServer;
+
+  before(async () => {
+    // Not the range of a server that another run of this test has.
+    const egressRange = `10.${150 + (process.pid % 100)}.0.0/16`;
+    server = await startFullServer({
+      backend: "linux-namespaces",
+      settings: { "linux-namespaces": { egress: "nat", egressRange } },
+    });
+    pointSdkAt(server.url);
+  });
+  after(() => server.stop());
+
+  it("hold from the start, are told, and are replaced as a whole", async () => {
+    const sandbox = await Sandbox.create({
+      network: { allowOut: [ONE], denyOut: ({ allTraffic }) => [allTraffic] },
+    });
+    const told = async () => {
+      const { allowInternetAccess, network } = await sandbox.getInfo();
+      return { allowInternetAccess, allowOut: network?.allowOut, denyOut: network?.denyOut };
+    };
+    assert.deepEqual(await told(), { allowInternetAccess: true, allowOut: [ONE], denyOut: [ALL_TRAFFIC] });
+    assert.deepEqual([await refuses(sandbox, ONE), await refuses(sandbox, OTHER)], [false, true]);
+    await sandbox.updateNetwork({ denyOut: [ONE] });
+    assert.deepEqual(await told(), { allowInternetAccess: true, allowOut: [], denyOut: [ONE] });
+    assert.deepEqual([await refuses(sandbox, ONE), await refuses(sandbox, OTHER)], [true, false]);
+    await Sandbox.updateNetwork(sandbox.sandboxId, { allowInternetAccess: false, allowOut: [OTHER] });
+    assert.deepEqual([await refuses(sandbox, ONE), await refuses(sandbox, OTHER)], [true, false]);
+    await sandbox.updateNetwork({});
+    assert.deepEqual(await told(), { allowInternetAccess: true, allowOut: undefined, denyOut: undefined });
+    assert.deepEqual([await refuses(sandbox, ONE), await refuses(sandbox, OTHER)], [false, false]);
+    await sandbox.kill();
+    await assert.rejects(sandbox.updateNetwork({}), SandboxNotFoundError);
+  });
+
+  it("that the server cannot keep are refused, at creation and later, and change nothing", async () => {
+    const sandbox = await Sandbox.create({ network: { denyOut: [ONE] } });
+    const wrong: readonly [SandboxNetworkUpdate, RegExp][] = [
+      [{ allowOut: ["example.com"] }, /400: .*'example.com' needs/],
+      [{ denyOut: ["example.com"] }, /400: .*no IP address/],
+      [{ egressProxy: { address: "proxy.example.com:1080" } }, /400: .*egressProxy/],
+      [{ rules: { "a.example": [{ transform: { headers: { A: "b" } } }] } }, /400: .*rules/],
+    ];
+    for (const [network, message] of wrong) {
+      const refused = (error: unknown): boolean =>
+        error instanceof SandboxError && message.test(error.message);
+      await assert.rejects(Sandbox.create({ network }), refused);
+      await assert.rejects(sandbox.updateNetwork(network), refused);
+    }
+    await assert.rejects(Sandbox.create({ network: { httpsPorts: [3000] } }), /400: .*httpsPorts/);
+    assert.deepEqual((await sandbox.getInfo()).network?.denyOut, [ONE]);
+    assert.deepEqual([await refuses(sandbox, ONE), await refuses(sandbox, OTHER)], [true, false]);
+    await sandbox.kill();
+    assert.deepEqual(await Sandbox.list().nextItems(), []);
+  });
+});
+
+describe("network rules on a backend that cannot keep them", { timeout: 60_000 }, () => {
+  it("are refused, and leave no sandbox", async () => {
+    await using server = await startFullServer({ backend: "local-process" });
+    pointSdkAt(server.url);
+    const refused = /400: .*backend 'local-process' cannot restrict what its sandboxes reach/;
+    await assert.rejects(Sandbox.create({ network: { denyOut: [ONE] } }), refused);
+    assert.deepEqual(await Sandbox.list().nextItems(), []);
+    const sandbox = await Sandbox.create();
+    await assert.rejects(sandbox.updateNetwork({ denyOut: [ONE] }), refused);
+    await sandbox.kill();
+  });
+});
