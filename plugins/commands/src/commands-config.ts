@@ -29,7 +29,9 @@ const OutputLogConfig = z.strictObject({
   defaultPage: size()
     .prefault("256KiB")
     .describe("Output in one answer of GET /commands/<pid>/logs without a limit."),
-  maxPage: size().prefault("4MiB").describe("Largest limit that a client may ask for."),
+  maxPage: size()
+    .prefault("4MiB")
+    .describe("Largest limit that a client may ask for; most text in one answer of a sandbox's logs."),
 });
 
 export type OutputLogConfig = z.infer<typeof OutputLogConfig>;
@@ -61,7 +63,7 @@ export const CommandsConfig = z.strictObject({
     .describe("Life of a command of POST /commands without timeout_ms."),
   maxLineSize: size()
     .prefault("64KiB")
-    .describe("Longest line that POST /commands waits to see the end of; a longer one is sent in pieces."),
+    .describe("Longest line of POST /commands and of a sandbox's logs; a longer one comes in pieces."),
   log: OutputLogConfig.prefault({}).describe("What is kept of the output of commands."),
 });
 

@@ -10,6 +10,7 @@ import { LogMetrics } from "./output-log/log-metrics.js";
 import { OutputLogs } from "./output-log/output-logs.js";
 import { serveProcessRpc } from "./process-rpc.js";
 import { ProcessTable } from "./process-table.js";
+import { serveSandboxLogs } from "./sandbox-logs-routes.js";
 
 /** Runs commands in sandboxes: one table of them, served as `process.Process` and as NDJSON. */
 export const plugin = definePlugin({
@@ -47,5 +48,11 @@ export const plugin = definePlugin({
     serveProcessRpc(plugin.rpc("envd"), { commands, clock, keepaliveMs: config.keepaliveInterval });
     serveNdjson(plugin.http("envd"), { commands, config });
     serveLogs(plugin.http("envd"), { commands, config: config.log });
+    serveSandboxLogs(plugin.http("api"), {
+      commands,
+      sandboxes,
+      longestLine: config.maxLineSize,
+      largestAnswer: config.log.maxPage,
+    });
   },
 });

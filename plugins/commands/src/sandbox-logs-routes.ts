@@ -1,0 +1,152 @@
+import { type PluginContext, SandboxError, type Sandboxes, requestOf } from "@coppice/core";
+import { z } from "zod";
+import type { Commands, SandboxLogs } from "./commands.js";
+import { type LogLine, logLines } from "./log-lines.js";
+
+export interface SandboxLogsRoutesOptions {
+  readonly commands: Commands;
+  readonly sandboxes: Pick<Sandboxes, "get">;
+  /** UTF-16 units of the longest message. */
+  readonly longestLine: number;
+  /** About how much text one answer may have, in UTF-16 units. */
+  readonly largestAnswer: number;
+}
+
+const LEVELS = ["debug", "info", "warn", "error"] as const;
+const MOST_ENTRIES = 1000;
+const LONGEST_SEARCH = 256;
+
+const milliseconds = z
+  .string()
+  .regex(/^\d{1,15}$/, "expected unix milliseconds")
+  .transform(Number);
+const limit = z
+  .string()
+  .regex(/^\d{1,9}$/, "expected a number of entries")
+  .transform(Number)
+  .refine((count) => count <= MOST_ENTRIES, { error: `expected at most ${MOST_ENTRIES}` })
+  .default(MOST_ENTRIES);
+
+const LegacyQuery = z.object({ start: milliseconds.default(0), limit });
+
+const Query = z.object({
+  /** The first moment of a forward page, the last one of a backward page. */
+  cursor: milliseconds.optional(),
+  limit,
+  direction: z.enum(["forward", "backward"]).default("forward"),
+  /** The least that is wanted. */
+  level: z.enum(LEVELS).default("debug"),
+  search: z.string().max(LONGEST_SEARCH).default(""),
+});
+
+/** Serves what a sandbox's commands wrote as E2B's log entries, also after its end. */
+export function serveSandboxLogs(
+  router: ReturnType<PluginContext<unknown>["http"]>,
+  { commands, sandboxes, longestLine, largestAnswer }: SandboxLogsRoutesOptions,
+): void {
+  const linesOf = async (parameter: string | undefined, sinceMs: number) => {
+    const id = parseSandboxId(parameter);
+    const logs = commands.log(id);
+    if (!(await hasAny(logs))) sandboxes.get(id);
+    return logLines(logs, { sinceMs, longestLine });
+  };
+
+  router.get("/sandboxes/:id/logs", async (context) => {
+    const query = parse(LegacyQuery, context.query);
+    const lines = await linesOf(context.params["id"], query.start);
+    const { signal } = requestOf(context);
+    const found = await firstOf(lines, { most: query.limit, largestAnswer, signal, isWanted: () => true });
+    context.body = {
+      logs: found.map(({ atMs, text }) => ({ timestamp: timestampOf(atMs), line: text })),
+      logEntries: found.map(entryOf),
+    };
+  });
+
+  router.get("/v2/sandboxes/:id/logs", async (context) => {
+    const { cursor, direction, level, search, limit: most } = parse(Query, context.query);
+    const least = LEVELS.indexOf(level);
+    const lastMs = direction === "backward" ? (cursor ?? Infinity) : Infinity;
+    const isWanted = (line: LogLine): boolean =>
+      line.atMs <= lastMs && LEVELS.indexOf(levelOf(line)) >= least && line.text.includes(search);
+    const lines = await linesOf(context.params["id"], direction === "forward" ? (cursor ?? 0) : 0);
+    const { signal } = requestOf(context);
+    const take = direction === "forward" ? firstOf : lastOf;
+    context.body = { logs: (await take(lines, { most, largestAnswer, signal, isWanted })).map(entryOf) };
+  });
+}
+
+interface TakeOptions {
+  readonly most: number;
+  readonly largestAnswer: number;
+  readonly signal: AbortSignal;
+  readonly isWanted: (line: LogLine) => boolean;
+}
+
+/** The first lines that are wanted. */
+async function firstOf(lines: AsyncIterable<LogLine>, options: TakeOptions): Promise<readonly LogLine[]> {
+  const { most, largestAnswer, signal, isWanted } = options;
+  const taken: LogLine[] = [];
+  let units = 0;
+  if (most === 0) return taken;
+  for await (const line of lines) {
+    if (signal.aborted) break;
+    if (!isWanted(line)) continue;
+    taken.push(line);
+    units += line.text.length;
+    if (taken.length >= most || units >= largestAnswer) break;
+  }
+  return taken;
+}
+
+/** The last lines that are wanted, the newest first. */
+async function lastOf(lines: AsyncIterable<LogLine>, options: TakeOptions): Promise<readonly LogLine[]> {
+  const { most, largestAnswer, signal, isWanted } = options;
+  const taken: LogLine[] = [];
+  let units = 0;
+  for await (const line of lines) {
+    if (signal.aborted) break;
+    if (!isWanted(line)) continue;
+    taken.push(line);
+    units += line.text.length;
+    while (taken.length > most || (units > largestAnswer && taken.length > 1)) {
+      units -= taken.shift()?.text.length ?? 0;
+    }
+  }
+  return taken.reverse();
+}
+
+function entryOf({ atMs, text, stream, command }: LogLine) {
+  return {
+    timestamp: timestampOf(atMs),
+    level: levelOf({ stream }),
+    message: text,
+    fields: { stream, pid: String(command.pid), commandID: command.id, cmd: command.path },
+  };
+}
+
+function levelOf({ stream }: Pick<LogLine, "stream">): (typeof LEVELS)[number] {
+  return stream === "stderr" ? "error" : "info";
+}
+
+function timestampOf(atMs: number): string {
+  return new Date(atMs).toISOString();
+}
+
+async function hasAny(logs: SandboxLogs): Promise<boolean> {
+  for await (const _ of logs.list()) return true;
+  return false;
+}
+
+/** What follows a dash is an old client's own. @throws SandboxError invalid_argument */
+function parseSandboxId(parameter: string | undefined): string {
+  const [id = ""] = (parameter ?? "").split("-");
+  if (!/^[a-z0-9]+$/.test(id)) throw new SandboxError("invalid_argument", "Invalid sandbox ID");
+  return id;
+}
+
+function parse<T extends z.ZodType>(schema: T, query: unknown): z.infer<T> {
+  const parsed = schema.safeParse(query);
+  if (parsed.success) return parsed.data;
+  const [issue] = parsed.error.issues;
+  throw new SandboxError("invalid_argument", `validation error: ${issue?.path.join(".")}: ${issue?.message}`);
+}
