@@ -46,9 +46,19 @@ export class ProcessClient {
   }
 
   /** Starts a program; leaving the loop hangs up. @throws Error with what the stream ended with, if that was an error. */
-  async *start(program: StartedProgram, codec: Codec): AsyncGenerator<ProcessEvent> {
-    const outgoing = this.#request("Start", `application/connect+${codec}`);
-    outgoing.end(frame(codec === "json" ? startJson(program) : startProto(program)));
+  start(program: StartedProgram, codec: Codec): AsyncGenerator<ProcessEvent> {
+    return this.#stream("Start", codec, codec === "json" ? startJson(program) : startProto(program));
+  }
+
+  /** Follows a program that runs; as `start`. */
+  connect(pid: number, codec: Codec): AsyncGenerator<ProcessEvent> {
+    const proto = field(1, number(1, pid));
+    return this.#stream("Connect", codec, codec === "json" ? JSON.stringify({ process: { pid } }) : proto);
+  }
+
+  async *#stream(method: string, codec: Codec, message: string | Buffer): AsyncGenerator<ProcessEvent> {
+    const outgoing = this.#request(method, `application/connect+${codec}`);
+    outgoing.end(frame(message));
     const [answer] = (await once(outgoing, "response")) as [IncomingMessage];
     try {
       for await (const payload of messages(answer)) yield* eventsOf(payload, codec);
