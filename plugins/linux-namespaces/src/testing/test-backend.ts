@@ -26,6 +26,19 @@ export interface TestBackend extends AsyncDisposable {
   leaks(): Promise<readonly string[]>;
 }
 
+/** The limits that nothing inside can pass on this host. */
+export async function heldLimits(backend: LinuxNamespacesBackend): Promise<ReadonlySet<string>> {
+  await backend.check();
+  const found = await backend.found();
+  return new Set(found?.limits.filter(({ reach }) => reach === "whole").map(({ name }) => name));
+}
+
+/** Whether its sandboxes have a root and users of their own. */
+export async function hasAccounts(backend: LinuxNamespacesBackend): Promise<boolean> {
+  await backend.check();
+  return (await backend.found())?.users?.hasAccounts ?? true;
+}
+
 const silent = { info: () => undefined, warn: () => undefined } as unknown as Logger;
 
 export async function openTestBackend(

@@ -1,0 +1,24 @@
+// The conformance suite for a user without privileges, run by one: `ordinary-user.test.ts`.
+import { testConformance } from "@coppice/core/testing";
+import { hasAccounts, heldLimits, openTestBackend } from "./test-backend.js";
+
+testConformance("linux-namespaces without root", async () => {
+  const opened = await openTestBackend();
+  const held = await heldLimits(opened.backend);
+  const limits = (["memoryMiB", "processes", "cpuCount"] as const).filter((name) => held.has(name));
+  return {
+    ...opened,
+    facets: [
+      ...(held.has("pausing") ? (["pausing"] as const) : []),
+      ...(held.has("memoryMiB") && held.has("cpuCount") ? (["resizing"] as const) : []),
+    ],
+    abilities: [
+      "terminals",
+      "watching",
+      "metadata",
+      ...((await hasAccounts(opened.backend)) ? (["accounts"] as const) : []),
+    ],
+    limits: [...limits, "diskMiB"],
+    stateDirectory: opened.directory,
+  };
+});

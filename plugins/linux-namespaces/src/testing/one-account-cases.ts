@@ -1,0 +1,30 @@
+// Tests for a user whom no ids were given beside its own, run by one: `ordinary-user.test.ts`.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { hasAccounts, openTestBackend } from "./test-backend.js";
+import { makeSandbox, runScript } from "./test-sandbox.js";
+
+void test("its user is uid 1000 and owns everything, and root is another name of it", async () => {
+  await using opened = await openTestBackend();
+  assert.equal(await hasAccounts(opened.backend), false);
+  const sandbox = await makeSandbox(opened.backend);
+  const script = "id -un; id -u; touch ~/mine; stat -c %u ~/mine /etc/passwd; hostname";
+  assert.equal((await runScript(sandbox, script)).output, `user\n1000\n1000\n1000\n${sandbox.id}\n`);
+  const asRoot = await runScript(sandbox, "id -u; touch /root/mine && echo made", "root");
+  assert.equal(asRoot.output, "1000\nmade\n");
+  await sandbox.destroy();
+  assert.deepEqual(await opened.leaks(), []);
+});
+
+void test("nobody inside gains privileges", async () => {
+  await using opened = await openTestBackend();
+  const sandbox = await makeSandbox(opened.backend);
+  const { output } = await runScript(sandbox, "grep -E 'NoNewPrivs|CapEff' /proc/self/status; sudo -n id -u");
+  assert.match(output, /^CapEff:\t0+\nNoNewPrivs:\t1\n/);
+  assert.doesNotMatch(output, /^0$/m);
+  for (const attempt of ["mount -t tmpfs none /mnt", "unshare -U true", "kill -9 1; false"]) {
+    assert.notDeepEqual((await runScript(sandbox, attempt)).exit, { code: 0 }, attempt);
+  }
+  assert.deepEqual((await runScript(sandbox, "true")).exit, { code: 0 });
+  await sandbox.destroy();
+});

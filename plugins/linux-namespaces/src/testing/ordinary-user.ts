@@ -1,0 +1,136 @@
+import { execFileSync, spawn, spawnSync } from "node:child_process";
+import { once } from "node:events";
+import { chown, mkdir, mkdtemp, readFile, readdir, rm, rmdir, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import type { TestContext } from "node:test";
+import { fileURLToPath } from "node:url";
+import type { TestResult } from "./results-reporter.js";
+
+const REPORTER = new URL("results-reporter.js", import.meta.url).href;
+const COMPILED = fileURLToPath(new URL("..", import.meta.url));
+/** What a user has to be able to write in a group that is handed over. */
+const DELEGATED_FILES = ["cgroup.procs", "tasks", "cgroup.threads", "cgroup.subtree_control"];
+/** What the backend looks for; the empty name is that of version 2. */
+const CONTROLLERS = ["", "memory", "cpu", "cpuacct", "cpu,cpuacct", "pids", "freezer"];
+/** Joins the groups and becomes the user, without a right of root's. */
+const BECOME = 'for each in $1; do echo $$ > "$each/cgroup.procs"; done; shift; exec setpriv "$@"';
+
+/** An account of this host without privileges. */
+export interface OrdinaryUser {
+  readonly uid: number;
+  /** Directories of control groups that were handed to it. */
+  readonly groups: readonly string[];
+}
+
+/** Why tests cannot be run by somebody else; undefined when they can. */
+export function reasonNoOrdinaryUser(): string | undefined {
+  if (process.platform !== "linux") return "linux-namespaces needs Linux";
+  if (process.getuid?.() !== 0) return "only root can run tests as another user";
+  const nobody = 65_533;
+  const asNobody = (...words: string[]): boolean =>
+    spawnSync("setpriv", [`--reuid=${nobody}`, `--regid=${nobody}`, "--clear-groups", ...words]).status === 0;
+  if (!asNobody("true")) return "the program setpriv is missing";
+  if (!asNobody("unshare", "--user", "--map-root-user", "true")) {
+    return "this host lets no ordinary user make user namespaces";
+  }
+  if (!asNobody("test", "-r", COMPILED) || !asNobody(process.execPath, "--version")) {
+    return "other users cannot read this checkout or its Node";
+  }
+  return undefined;
+}
+
+/** Why no user with ids for its sandboxes can be made; undefined when one can. */
+export function reasonNoSubordinateIds(): string | undefined {
+  for (const [program, ...words] of [["useradd", "--help"], ["newuidmap"], ["newgidmap"]] as const) {
+    if (spawnSync(program, words).error !== undefined)
+      return `the program ${program} is missing (apt: uidmap)`;
+  }
+  return undefined;
+}
+
+/** Makes an account with ranges of ids, and control groups that it may use. All of it goes with it. */
+export async function makeOrdinaryUser(): Promise<OrdinaryUser & AsyncDisposable> {
+  const name = `coppice-test-${process.pid}`;
+  execFileSync("useradd", ["--no-create-home", "--home-dir", "/nonexistent", name]);
+  const [, , uid = ""] = (await accountLine(name)).split(":");
+  const groups = await makeGroups(name, Number(uid));
+  return {
+    uid: Number(uid),
+    groups,
+    async [Symbol.asyncDispose]() {
+      for (const group of groups) await removeGroups(group);
+      execFileSync("userdel", [name], { stdio: "ignore" });
+    },
+  };
+}
+
+/** Runs compiled test files as a user; each of their tests becomes one of the context. */
+export async function testAs(
+  context: TestContext,
+  user: OrdinaryUser,
+  files: readonly string[],
+): Promise<void> {
+  const { NODE_TEST_CONTEXT: _, ...environment } = process.env;
+  const home = await mkdtemp(join(tmpdir(), "coppice-home-"));
+  await chown(home, user.uid, user.uid);
+  const identity = [`--reuid=${user.uid}`, `--regid=${user.uid}`, "--clear-groups", "--inh-caps=-all", "--"];
+  const runner = [
+    process.execPath,
+    "--disable-warning=ExperimentalWarning",
+    "--test",
+    `--test-reporter=${REPORTER}`,
+  ];
+  const paths = files.map((file) => join(COMPILED, file));
+  const words = ["-ec", BECOME, "sh", user.groups.join(" "), ...identity, ...runner, ...paths];
+  const child = spawn("/bin/sh", words, {
+    cwd: "/",
+    env: { ...environment, HOME: home },
+    stdio: ["ignore", "pipe", "inherit"],
+  });
+  const ended = once(child, "exit");
+  context.after(() => rm(home, { recursive: true }));
+  for await (const line of createInterface({ input: child.stdout })) {
+    const { name, failure, skipped } = JSON.parse(line) as TestResult;
+    await context.test(name, { skip: skipped ?? false }, () => {
+      if (failure !== undefined) throw new Error(failure);
+    });
+  }
+  const [code] = (await ended) as [number | null];
+  if (code !== 0) throw new Error(`the tests of ${files.join(", ")} ended with ${code}`);
+}
+
+async function accountLine(name: string): Promise<string> {
+  const lines = (await readFile("/etc/passwd", "utf8")).split("\n");
+  return lines.find((line) => line.startsWith(`${name}:`)) ?? "";
+}
+
+/** One below this process's own, of each hierarchy. */
+async function makeGroups(name: string, uid: number): Promise<string[]> {
+  const mounts = (await readFile("/proc/self/mountinfo", "utf8")).split("\n");
+  const own = (await readFile("/proc/self/cgroup", "utf8")).trim().split("\n");
+  const made: string[] = [];
+  for (const line of own) {
+    const [, controllers = "", path = ""] = line.split(":");
+    const kind = controllers === "" ? / - cgroup2 / : new RegExp(` - cgroup .*[ ,]${controllers}(,|$)`);
+    const mount = mounts.find((each) => kind.test(each))?.split(" ")[4];
+    if (mount === undefined || !CONTROLLERS.includes(controllers)) continue;
+    const group = join(mount, path, name);
+    await mkdir(group);
+    made.push(group);
+    await chown(group, uid, uid);
+    for (const file of await readdir(group)) {
+      if (DELEGATED_FILES.includes(file)) await chown(join(group, file), uid, uid);
+    }
+  }
+  return made;
+}
+
+async function removeGroups(group: string): Promise<void> {
+  for (const entry of await readdir(group, { withFileTypes: true })) {
+    if (entry.isDirectory()) await removeGroups(join(group, entry.name));
+  }
+  await writeFile(join(group, "cgroup.kill"), "1", { flag: "r+" }).catch(() => undefined);
+  await rmdir(group);
+}
