@@ -151,6 +151,15 @@ class Profile(ProfileDir):
 
 class Kernel(Cancellable, IPythonKernel):
     shell_class = Shell
+    control_msg_types = [*IPythonKernel.control_msg_types, "coppice_environment_request"]
+
+    async def coppice_environment_request(self, stream, ident, parent):
+        """Changes the environment for good: a kernel may be older than what its sandbox's creator asked for."""
+        content = parent["content"]
+        for name in content["unset"]:
+            os.environ.pop(name, None)
+        os.environ.update(content["set"])
+        self.session.send(stream, "coppice_environment_reply", {"status": "ok"}, parent, ident=ident)
 
     async def do_execute(self, *args, **kwargs):
         variables = (self.get_parent("shell").get("metadata") or {}).get("env_vars") or {}

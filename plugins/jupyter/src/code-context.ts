@@ -7,6 +7,8 @@ import type { KernelProgram } from "./kernel-program.js";
 import { Kernel, type KernelExecution, type KernelSettings, type KernelSurroundings } from "./kernel.js";
 import type { ContextObserver } from "./kernel-observer.js";
 import { limitOutput } from "./output-limit.js";
+import { canGoOnWith } from "./start-variables.js";
+import type { Zygote } from "./zygote.js";
 
 export interface CodeContextOptions {
   readonly id: string;
@@ -18,6 +20,8 @@ export interface CodeContextOptions {
   /** Complete environment of its kernels, asked for at each start. */
   readonly environment: () => Readonly<Record<string, string>>;
   readonly program: KernelProgram;
+  /** What its kernels are forked from, where that can be. */
+  readonly zygote: Zygote | undefined;
   readonly settings: KernelSettings;
   /** Of one execution. */
   readonly maxOutputBytes: number;
@@ -26,6 +30,9 @@ export interface CodeContextOptions {
   /** Called when a kernel is there, which is used once this has resolved, and when it is gone. */
   readonly kernelChanged: () => Promise<void>;
 }
+
+// A fork takes a tenth of a second; a zygote that is stopped takes for ever.
+const FORK_TIMEOUT_MS = 5000;
 
 /**
  * A place where code runs and leaves its state for the next code. It keeps its id, directory and
@@ -42,6 +49,8 @@ export class CodeContext {
   #kernel: Promise<Kernel> | undefined;
   #observer: ContextObserver | undefined;
   #connection: KernelConnection | undefined;
+  /** What the kernel that is there was started with. */
+  #environment: Readonly<Record<string, string>> = {};
   /** Why the next kernel takes the place of another. */
   #restartCause: RestartCause | undefined;
 
@@ -146,6 +155,31 @@ export class CodeContext {
   }
 
   /**
+   * Gives the kernel that is there, and has not run anything, the environment of now. One that cannot be given it is
+   * ended: the next use starts another.
+   * @throws SandboxError failed_precondition when the kernel does not answer.
+   */
+  async renewEnvironment(): Promise<void> {
+    const kernel = await this.#kernel;
+    if (kernel === undefined) return;
+    const before = this.#environment;
+    const after = this.#options.environment();
+    this.#environment = after;
+    if (canGoOnWith(before, after)) {
+      const unset = Object.keys(before).filter((name) => !(name in after));
+      await kernel.changeEnvironment({ set: after, unset });
+    } else {
+      this.#restartCause = undefined;
+      await kernel.kill();
+    }
+  }
+
+  /** Lets the kernel do once what the first cell would otherwise be the first to do. Leaves nothing behind. */
+  async rehearse(): Promise<void> {
+    await (await this.#usableKernel()).rehearse();
+  }
+
+  /**
    * Replaces the kernel; what runs is ended. Directory and environment are as at the start.
    * @throws SandboxError as `ready` does; the context stays, its next use tries again.
    */
@@ -208,21 +242,51 @@ export class CodeContext {
   }
 
   async #start(): Promise<Kernel> {
-    const { user, environment, program, metrics } = this.#options;
+    const { environment, metrics, zygote } = this.#options;
     this.#removed.signal.throwIfAborted();
     this.#observer?.starting();
     const startedMs = performance.now();
+    const env = environment();
+    const forked = await this.#fork(env);
     let kernel: Kernel;
     try {
-      const command = { user, env: environment(), cwd: this.cwd, program };
-      kernel = await Kernel.start({ ...this.#surroundings, ...command });
+      kernel = forked ?? (await this.#startCold(env));
     } catch (error) {
       metrics.startFailed();
       throw error;
     }
-    metrics.kernelStarted((performance.now() - startedMs) / 1000);
+    metrics.kernelStarted(forked ? "forked" : "cold", (performance.now() - startedMs) / 1000);
+    // For the next one; not before, because it would take the processor from this one.
+    void zygote?.start();
+    this.#environment = env;
     if (this.#restartCause !== undefined) metrics.restarted(this.#restartCause);
     return this.#entered(kernel);
+  }
+
+  /** Undefined when it has to be started cold. @throws when that would not help either. */
+  async #fork(env: Readonly<Record<string, string>>): Promise<Kernel | undefined> {
+    const { user, program, zygote, settings, metrics, log } = this.#options;
+    const forked = zygote?.forked(program, env);
+    if (forked === undefined) return undefined;
+    const surroundings = {
+      ...this.#surroundings,
+      settings: { ...settings, startTimeoutMs: Math.min(settings.startTimeoutMs, FORK_TIMEOUT_MS) },
+    };
+    try {
+      return await Kernel.start({ ...surroundings, user, env, cwd: this.cwd, program: forked });
+    } catch (error) {
+      if (!(error instanceof SandboxError) || error.code !== "failed_precondition") throw error;
+      this.#removed.signal.throwIfAborted();
+      log.warn({ err: error }, "kernel could not be forked and is started");
+      metrics.zygoteFailed();
+      zygote?.distrust();
+      return undefined;
+    }
+  }
+
+  #startCold(env: Readonly<Record<string, string>>): Promise<Kernel> {
+    const { user, program } = this.#options;
+    return Kernel.start({ ...this.#surroundings, user, env, cwd: this.cwd, program });
   }
 
   async #adopt(process: Process, connection: KernelConnection): Promise<Kernel> {

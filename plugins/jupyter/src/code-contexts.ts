@@ -15,10 +15,13 @@ import { readKernelLabel } from "./kernel-label.js";
 import type { KernelMetrics } from "./kernel-metrics.js";
 import type { KernelNotes, SandboxNotes } from "./kernel-notes.js";
 import type { KernelSettings } from "./kernel.js";
+import { Zygote, type ZygoteSettings } from "./zygote.js";
 
 export interface CodeContextsOptions {
   readonly languages: Languages;
   readonly settings: KernelSettings;
+  /** Undefined: every kernel is started by itself. */
+  readonly zygotes: ZygoteSettings | undefined;
   readonly maxContexts: number;
   readonly maxOutputBytes: number;
   readonly metrics: KernelMetrics;
@@ -123,6 +126,7 @@ export class SandboxContexts {
   readonly #defaultIds = new Set<string>();
   /** Undefined where nothing outlives the server. */
   readonly #notes: SandboxNotes | undefined;
+  #zygote: Zygote | undefined;
   #creating = 0;
 
   constructor(sandbox: LiveSandbox, options: CodeContextsOptions) {
@@ -165,6 +169,23 @@ export class SandboxContexts {
       // Begun when the server was killed, so that nobody was told of it; or of a language that is no more.
       await process.kill("SIGKILL", "group").catch(() => undefined);
     }
+  }
+
+  /** Starts what the first user would wait for: the default kernel of a language, and what more are forked from. */
+  async warm(language: string): Promise<void> {
+    await (await this.#zygoteOf())?.start();
+    const context = await this.defaultFor(language);
+    await context.ready();
+    await context.rehearse();
+  }
+
+  /**
+   * Gives kernels that nobody has used the environment that the sandbox has got since they were started.
+   * @throws SandboxError failed_precondition when one does not answer.
+   */
+  async renewEnvironment(): Promise<void> {
+    const renewals = [...this.#contexts.values()].map((context) => context.renewEnvironment());
+    await Promise.all([this.#zygote?.renewEnvironment(), ...renewals]);
   }
 
   /** Every context, the default ones of these languages included, whose kernels may not have been needed yet. */
@@ -243,7 +264,8 @@ export class SandboxContexts {
 
   /** Ends every kernel at once: the sandbox is no more. */
   async end(): Promise<void> {
-    await Promise.all([this.#notes?.remove(), ...this.#forget().map((context) => context.kill())]);
+    const kills = [this.#zygote, ...this.#forget()].map((one) => one?.kill());
+    await Promise.all([this.#notes?.remove(), ...kills]);
   }
 
   /** Leaves every kernel to a later server, or ends it where none can take it over. */
@@ -251,6 +273,7 @@ export class SandboxContexts {
     if (this.#notes === undefined) return this.end();
     // First, or it would be noted that the kernels are gone.
     await this.#notes.close();
+    this.#zygote?.leave();
     await Promise.all(this.#forget().map((context) => context.leave()));
   }
 
@@ -275,10 +298,27 @@ export class SandboxContexts {
   async #kernelProcesses(): Promise<Map<string, AdoptedProcess>> {
     const processes = new Map<string, AdoptedProcess>();
     for (const process of await this.#sandbox.adopted()) {
-      const id = readKernelLabel(process.label);
-      if (id !== undefined) processes.set(id, process);
+      const label = readKernelLabel(process.label);
+      if (label === undefined) continue;
+      if ("kernel" in label) processes.set(label.kernel, process);
+      else (await this.#zygoteOf())?.adopt(process, label.zygote);
     }
     return processes;
+  }
+
+  async #zygoteOf(): Promise<Zygote | undefined> {
+    const { zygotes, metrics, log } = this.#options;
+    const sandbox = this.#sandbox;
+    if (zygotes === undefined) return undefined;
+    const user = await sandbox.runtime.user();
+    return (this.#zygote ??= new Zygote({
+      sandbox: sandbox.runtime,
+      user,
+      environment: () => processEnvironment(sandbox, user),
+      settings: zygotes,
+      metrics,
+      log: log.child({ sandbox: sandbox.record.id }),
+    }));
   }
 
   async #make(language: string, cwd: string | undefined): Promise<CodeContext> {
@@ -303,6 +343,7 @@ export class SandboxContexts {
       user,
       environment: () => processEnvironment(sandbox, user),
       program,
+      zygote: await this.#zygoteOf(),
       ...this.#options,
       log: this.#options.log.child({ sandbox: sandbox.record.id }),
       kernelChanged: () => this.#note(),

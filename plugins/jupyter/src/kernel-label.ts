@@ -1,18 +1,33 @@
+import { z } from "zod";
+
+/** Where a zygote listens inside its sandbox, and what whoever asks it has to know. */
+export type ZygoteAddress = z.infer<typeof zygote>;
+
+/** What a process of ours is, for the server that finds it running. */
+export type KernelLabel = { readonly kernel: string } | { readonly zygote: ZygoteAddress };
+
 const PREFIX = "jupyter:";
 
-/** Names a kernel's process for the server that finds it running. What it takes to speak to it stays on the host. */
+const zygote = z.object({ name: z.string(), secret: z.string() });
+const label = z.union([z.object({ kernel: z.string() }), z.object({ zygote })]);
+
+/** Names a kernel's process. What it takes to speak to it stays on the host. */
 export function writeKernelLabel(id: string): string {
   return PREFIX + JSON.stringify({ kernel: id });
 }
 
-/** The id of the kernel that a label is of; undefined when it is none of ours. */
-export function readKernelLabel(label: string): string | undefined {
-  if (!label.startsWith(PREFIX)) return undefined;
+/** Names a zygote's process, with all that it takes to use it. */
+export function writeZygoteLabel(address: ZygoteAddress): string {
+  return PREFIX + JSON.stringify({ zygote: address });
+}
+
+/** What a label is of; undefined when it is none of ours. */
+export function readKernelLabel(text: string): KernelLabel | undefined {
+  if (!text.startsWith(PREFIX)) return undefined;
   try {
-    const { kernel } = JSON.parse(label.slice(PREFIX.length)) as { readonly kernel?: unknown };
-    return typeof kernel === "string" ? kernel : "";
+    return label.parse(JSON.parse(text.slice(PREFIX.length)));
   } catch {
     // Of another version: a kernel all the same, which nobody can know any more.
-    return "";
+    return { kernel: "" };
   }
 }

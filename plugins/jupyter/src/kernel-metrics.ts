@@ -11,10 +11,12 @@ export class KernelMetrics {
   readonly #kernels: Gauge;
   readonly #executions: Counter<"status">;
   readonly #seconds: Histogram;
-  readonly #startSeconds: Histogram;
+  readonly #startSeconds: Histogram<"how">;
   readonly #failedStarts: Counter;
   readonly #restarts: Counter<"cause">;
   readonly #adopted: Counter;
+  readonly #zygotes: Gauge;
+  readonly #failedZygotes: Counter;
 
   constructor(registry: Registry) {
     const registers = [registry];
@@ -37,7 +39,8 @@ export class KernelMetrics {
     });
     this.#startSeconds = new Histogram({
       name: "coppice_jupyter_kernel_start_seconds",
-      help: "Time from asking for a kernel until it is ready.",
+      help: "Time from asking for a kernel until it is ready, by whether it was started (cold) or forked from a zygote.",
+      labelNames: ["how"],
       buckets: [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30],
       registers,
     });
@@ -57,12 +60,35 @@ export class KernelMetrics {
       help: "Kernels of an earlier server that were taken over with their state.",
       registers,
     });
+    this.#zygotes = new Gauge({
+      name: "coppice_jupyter_zygotes",
+      help: "Processes that kernels are forked from.",
+      registers,
+    });
+    this.#failedZygotes = new Counter({
+      name: "coppice_jupyter_zygote_failures_total",
+      help: "Zygotes that did not come up or did not fork; kernels are started without.",
+      registers,
+    });
+  }
+
+  zygoteStarted(): void {
+    this.#zygotes.inc();
+  }
+
+  zygoteEnded(): void {
+    this.#zygotes.dec();
+  }
+
+  /** One did not come up, or did not fork: kernels are started cold instead. */
+  zygoteFailed(): void {
+    this.#failedZygotes.inc();
   }
 
   /** One is ready to run code. */
-  kernelStarted(seconds: number): void {
+  kernelStarted(how: "cold" | "forked", seconds: number): void {
     this.#kernels.inc();
-    this.#startSeconds.observe(seconds);
+    this.#startSeconds.observe({ how }, seconds);
   }
 
   startFailed(): void {

@@ -59,6 +59,7 @@ const MISSING_HALF_MS = 5000;
 /** After the process ended: how long iopub must be quiet before what it sent is all there is. */
 const LAST_MESSAGES_MS = 50;
 const SHUTDOWN_GRACE_MS = 1000;
+const ANSWER_MS = 5000;
 const REPEAT_INTERRUPT_MS = 1000;
 /** A kernel may say busy about whatever it likes. */
 const MOST_OTHERS = 1000;
@@ -272,6 +273,35 @@ export class Kernel {
     }
     if (!this.isUsable) return;
     await this.#channels.send(channel, signedFrames(message, this.#key)).catch(() => undefined);
+  }
+
+  /** Changes its environment for good. @throws SandboxError failed_precondition when it does not answer. */
+  async changeEnvironment(change: {
+    readonly set: Readonly<Record<string, string>>;
+    readonly unset: readonly string[];
+  }): Promise<void> {
+    const asked = this.#request("control", "coppice_environment_request", { content: change });
+    const isAnswered = await this.#within(ANSWER_MS, asked.done);
+    this.#requests.delete(asked.id);
+    if (isAnswered && (await asked.done).how === "finished") return;
+    throw new SandboxError("failed_precondition", "the kernel did not take its environment");
+  }
+
+  /** Runs an empty cell that nobody sees and that does not count. */
+  async rehearse(): Promise<void> {
+    const request = this.#request("shell", "execute_request", {
+      content: {
+        code: "pass",
+        silent: true,
+        store_history: false,
+        user_expressions: {},
+        allow_stdin: false,
+        stop_on_error: false,
+      },
+    });
+    request.messages.abandon();
+    await request.done;
+    this.#requests.delete(request.id);
   }
 
   /** Interrupts whatever runs; resolves when the kernel has said that it did, or time is up. */

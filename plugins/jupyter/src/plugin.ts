@@ -1,5 +1,5 @@
 import { tmpdir } from "node:os";
-import { Clock, definePlugin, duration, Sandboxes, size, Targets } from "@coppice/core";
+import { Clock, definePlugin, duration, Sandboxes, size, Targets, WarmUps } from "@coppice/core";
 import { z } from "zod";
 import { CodeContexts } from "./code-contexts.js";
 import { codeRoutes } from "./code-routes.js";
@@ -12,6 +12,7 @@ import { Languages } from "./languages.js";
 import { pythonProgram } from "./python-program.js";
 import { LONGEST_SOCKET_PATH } from "./relay.js";
 import { openSocketDirectory } from "./socket-directory.js";
+import { warmKernels } from "./warm-kernels.js";
 
 const SOCKET_NAME_LENGTH = "/coppice-zmq-XXXXXX/0123456789ab-control".length;
 
@@ -62,6 +63,22 @@ const config = z.strictObject({
     .min(1)
     .default(1_000_000)
     .describe("Cells of a DataFrame, or points of a chart, in the data of one result"),
+  zygote: z
+    .strictObject({
+      enabled: z.boolean().default(false).describe("Keep one in every sandbox that has run Python"),
+      imports: z
+        .array(z.string().regex(/^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$/, "expected the name of a module"))
+        .default(["numpy", "pandas", "matplotlib.pyplot"])
+        .describe("Modules that it imports for all kernels; one that a sandbox lacks is left out"),
+    })
+    .prefault({})
+    .describe("A process that has imported what Python kernels need, and that they are forked from"),
+  warmKernel: z
+    .boolean()
+    .default(true)
+    .describe(
+      "Sandboxes of warm pools (sandboxes.templates.<name>.pool) come with a Python kernel that runs",
+    ),
   server: JupyterServerConfig.prefault({}).describe("The Jupyter server that each sandbox seems to have"),
 });
 
@@ -69,14 +86,16 @@ const config = z.strictObject({
 export const plugin = definePlugin({
   name: "jupyter",
   config,
-  requires: { clock: Clock, sandboxes: Sandboxes, targets: Targets },
-  async setup(plugin, { clock, sandboxes, targets }) {
+  requires: { clock: Clock, sandboxes: Sandboxes, targets: Targets, warmUps: WarmUps },
+  async setup(plugin, { clock, sandboxes, targets, warmUps }) {
     const {
       python,
       node,
       runDirectory = tmpdir(),
       maxContexts,
       maxDataCells,
+      zygote,
+      warmKernel,
       server,
       kernel,
       templates,
@@ -106,6 +125,9 @@ export const plugin = definePlugin({
         interruptGraceMs: limits.interruptGrace,
         maxMessageBytes: limits.maxMessage,
       },
+      zygotes: zygote.enabled
+        ? { python, imports: zygote.imports, startTimeoutMs: limits.startTimeout }
+        : undefined,
       maxContexts,
       maxOutputBytes: limits.maxOutput,
       metrics: new KernelMetrics(plugin.metrics),
@@ -118,6 +140,8 @@ export const plugin = definePlugin({
       const wanted = templates[sandbox.record.template]?.kernel ?? kernel;
       if (wanted === "eager") void contexts.warm(sandbox);
     });
+
+    if (warmKernel) warmUps.add(warmKernels(contexts));
 
     codeRoutes(plugin.http("code"), {
       contexts,

@@ -1,0 +1,247 @@
+"""A process that has imported what kernels need, and becomes a new kernel by a fork whenever it is asked.
+
+One of these runs in a sandbox and serves that sandbox alone: what it forks shares its hash seed and the layout
+of its memory. It never runs code of a user, has one thread, and neither ZeroMQ nor an event loop exist before a
+fork. Whoever asks is a small process (`fork.py`), started like a kernel: it hands over its environment, folder
+and output, and ends as the kernel ends. When it is killed, so is the kernel; and without this process no kernel
+that came from it lives on.
+"""
+
+import atexit
+import ctypes
+import gc
+import hmac
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+
+# A font cache is built by a timer's thread, and so on: those end by themselves.
+THREADS_END = 10.0
+# A kernel needs no longer to hear what it is to be; whoever asks and says nothing must not stay.
+REQUEST_TIMEOUT = 5.0
+
+
+def run(start):
+    """Serves until it is killed. Returns in a forked process only, which is a kernel then, until that has ended.
+
+    `start["imports"]` are the modules to import, `start["name"]` is where it listens, `start["secret"]` what whoever
+    asks has to know. It says on its stdout what came of the imports, as one line of JSON.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    # Of a figure that is made by pyplot before the first cell, nobody would see anything otherwise.
+    os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    import coppice_launcher
+
+    failures = _import(start["imports"])
+    listener = _listen(start["name"])
+    threads = _threads_that_stay()
+    line = json.dumps({"failures": failures, "threads": threads}).encode() + b"\n"
+    os.write(1, line)
+    os.dup2(nothing, 1)
+    os.close(nothing)
+    if threads:
+        return
+    gc.collect()
+    # What is here is never freed: a collection in a kernel must not write to pages that all of them share.
+    gc.freeze()
+    request = _serve(listener, start["secret"])
+    coppice_launcher.run(request)
+
+
+def _import(names):
+    failures = {}
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            failures[name] = f"{type(error).__name__}: {error}"
+    if "matplotlib" in sys.modules and "matplotlib" not in failures:
+        try:
+            _draw()
+        except Exception as error:
+            failures["matplotlib"] = f"{type(error).__name__}: {error}"
+    return failures
+
+
+def _draw():
+    # Fonts are found and read once, not by every kernel. Not with pyplot: it would remember the figure.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    figure.add_subplot().plot([0, 1])
+    FigureCanvasAgg(figure).draw()
+
+
+def _threads_that_stay():
+    until = time.monotonic() + THREADS_END
+    while threading.active_count() > 1 and time.monotonic() < until:
+        time.sleep(0.05)
+    return [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+
+
+def address_of(name):
+    """Linux has names that vanish with their owner; elsewhere it is a file of the sandbox."""
+    return "\0" + name if sys.platform == "linux" else "/tmp/" + name
+
+
+def _listen(name):
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    address = address_of(name)
+    mask = os.umask(0o077)
+    listener.bind(address)
+    os.umask(mask)
+    if not address.startswith("\0"):
+        owner = os.getpid()
+        atexit.register(lambda: os.getpid() == owner and os.unlink(address))
+    listener.listen(64)
+    return listener
+
+
+def _serve(listener, secret):
+    """Returns in each forked process, with what it is to be."""
+    listener.setblocking(False)
+    wake, wakes = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    poll.register(wake, select.POLLIN)
+    clients = {}  # by the kernel's pid
+    zygote = os.getpid()
+    while True:
+        ready = {fd for fd, _ in poll.poll()}
+        for pid in [pid for pid, client in clients.items() if client.fileno() in ready]:
+            _kill(pid)
+            client = clients.pop(pid)
+            poll.unregister(client)
+            client.close()
+        if wake in ready:
+            os.read(wake, 4096)
+            for pid, how in _ended():
+                client = clients.pop(pid, None)
+                if client is not None:
+                    poll.unregister(client)
+                    _tell(client, how)
+        if listener.fileno() not in ready:
+            continue
+        client = _accept(listener)
+        if client is None:
+            continue
+        try:
+            pid = os.fork()
+        except OSError:
+            client.close()  # The sandbox has as many processes as it may: whoever asked gives up.
+            continue
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for other in (listener, *clients.values()):
+                other.close()
+            os.close(wake)
+            os.close(wakes)
+            return _become(client, zygote, secret)
+        clients[pid] = client
+        # No event but its end: what it says is for the kernel to read.
+        poll.register(client, 0)
+
+
+def _kill(pid):
+    for kill in (os.killpg, os.kill):
+        try:
+            kill(pid, signal.SIGKILL)
+        except OSError:
+            pass  # It has no group yet, or has ended.
+
+
+def _accept(listener):
+    try:
+        client, _ = listener.accept()
+        client.setblocking(True)
+        return client
+    except OSError:
+        return None
+
+
+def _ended():
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, os.waitstatus_to_exitcode(status)
+
+
+def _tell(client, how):
+    try:
+        client.sendall(str(how).encode())
+    except OSError:
+        pass
+    client.close()
+
+
+def _become(client, zygote, secret):
+    """The forked process turns into what the client says; does not return when that is nothing good."""
+    try:
+        os.setsid()
+        _end_with_parent(zygote)
+        client.settimeout(REQUEST_TIMEOUT)
+        message, fds = _receive(client)
+        request = json.loads(message)
+        if not hmac.compare_digest(request.pop("secret").encode(), secret.encode()):
+            os._exit(1)
+        for number, fd in enumerate(fds):
+            os.dup2(fd, number)
+            os.close(fd)
+        client.close()
+        os.environ.clear()
+        os.environ.update(request.pop("environment"))
+        os.chdir(request.pop("folder"))
+        _reseed()
+        return request
+    except BaseException as error:
+        os.write(2, f"forking a kernel: {type(error).__name__}: {error}\n".encode())
+        os._exit(1)
+
+
+def _receive(client):
+    """A length, as many bytes, and three descriptors with the first of them."""
+    data, fds, _, _ = socket.recv_fds(client, 65536, 3)
+    length, _, rest = data.partition(b"\n")
+    while len(rest) < int(length):
+        more = client.recv(65536)
+        if not more:
+            raise EOFError("the request ended early")
+        rest += more
+    return rest, fds
+
+
+def _reseed():
+    # Python reseeds `random` itself.
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()
+
+
+def _end_with_parent(parent):
+    libc = ctypes.CDLL(None, use_errno=True)
+    if sys.platform == "linux":
+        PR_SET_PDEATHSIG = 1
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    elif sys.platform.startswith("freebsd"):
+        P_PID, PROC_PDEATHSIG_CTL = 0, 11
+        number = ctypes.c_int(signal.SIGKILL)
+        libc.procctl(P_PID, ctypes.c_int64(0), PROC_PDEATHSIG_CTL, ctypes.byref(number))
+    if os.getppid() != parent:
+        os._exit(1)

@@ -1,0 +1,13 @@
+// What the interpreter, the linker and libraries look at once, when they start or are imported.
+const READ_AT_START =
+  /^(PYTHON|LD_|LC_|LANG|TZ$|MALLOC_|MPL|OMP_|OPENBLAS_|GOTO_|MKL_|BLIS_|NUMEXPR_|NUMBA_)/;
+
+/** True when a Python that was started with one environment can go on with the other as if started with it. */
+export function canGoOnWith(
+  before: Readonly<Record<string, string>>,
+  after: Readonly<Record<string, string>>,
+): boolean {
+  return [...Object.keys(before), ...Object.keys(after)].every(
+    (name) => !READ_AT_START.test(name) || before[name] === after[name],
+  );
+}
