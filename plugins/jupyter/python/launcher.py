@@ -24,6 +24,7 @@ import time
 # The debugger is a third of the import time and nobody can attach one.
 sys.modules.setdefault("debugpy", None)
 
+import ipykernel.debugger  # noqa: E402, F401  (version 7 would import it when the kernel is made)
 from ipykernel.iostream import OutStream  # noqa: E402
 from ipykernel.ipkernel import IPythonKernel  # noqa: E402
 from ipykernel.kernelapp import IPKernelApp  # noqa: E402
@@ -202,6 +203,9 @@ class KernelApp(IPKernelApp):
 
     def init_config_files(self):
         pass
+
+    def parse_command_line(self, argv=None):
+        pass  # There is none, and to make a parser of everything that could be in it takes as long as the shell.
 
     @default("ipython_dir")
     def _ipython_dir_default(self):

@@ -21,6 +21,17 @@ import sys
 import threading
 import time
 
+# What a kernel imports when it is made, or with its first cell.
+KERNEL = (
+    "pdb",
+    "faulthandler",
+    "tornado.platform.asyncio",
+    "IPython.core.completerlib",
+    "IPython.core.debugger",
+    "IPython.core.logger",
+    "IPython.core.oinspect",
+    "IPython.extensions.storemagic",
+)
 # A font cache is built by a timer's thread, and so on: those end by themselves.
 THREADS_END = 10.0
 # A kernel needs no longer to hear what it is to be; whoever asks and says nothing must not stay.
@@ -39,6 +50,7 @@ def run(start):
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     import coppice_launcher
 
+    _import(KERNEL)  # Versions differ: one that is not there is not needed.
     failures = _import(start["imports"])
     listener = _listen(start["name"])
     threads = _threads_that_stay()

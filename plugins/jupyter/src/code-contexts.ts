@@ -171,12 +171,10 @@ export class SandboxContexts {
     }
   }
 
-  /** Starts what the first user would wait for: the default kernel of a language, and what more are forked from. */
-  async warm(language: string): Promise<void> {
+  /** Starts what kernels are forked from, and then, if it is wanted, the kernel that code without a context runs in. */
+  async prepare({ withKernel }: { readonly withKernel: boolean }): Promise<void> {
     await (await this.#zygoteOf())?.start();
-    const context = await this.defaultFor(language);
-    await context.ready();
-    await context.rehearse();
+    if (withKernel) await (await this.defaultFor(undefined)).rehearse();
   }
 
   /**

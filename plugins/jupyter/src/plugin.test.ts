@@ -517,7 +517,7 @@ describe("kernels and their sandbox", () => {
     await fresh.run("1");
     assert.equal(await metric('restarts_total{cause="asked"}', counted), 1);
     assert.equal(await metric('restarts_total{cause="died"}', counted), 1);
-    assert.equal(await metric("kernel_start_seconds_count", counted), 4);
+    assert.equal(await metric('kernel_start_seconds_count{how="cold"}', counted), 4);
     assert.equal(await metric("execution_seconds_count", counted), 2);
     assert.equal(await metric("kernels", counted), 2);
     assert.equal(await metric("kernel_start_failures_total", counted), 0);

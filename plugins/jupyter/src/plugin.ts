@@ -1,5 +1,14 @@
 import { tmpdir } from "node:os";
-import { Clock, definePlugin, duration, Sandboxes, size, Targets, WarmUps } from "@coppice/core";
+import {
+  Clock,
+  definePlugin,
+  duration,
+  Sandboxes,
+  size,
+  Targets,
+  WarmUps,
+  type LiveSandbox,
+} from "@coppice/core";
 import { z } from "zod";
 import { CodeContexts } from "./code-contexts.js";
 import { codeRoutes } from "./code-routes.js";
@@ -73,12 +82,6 @@ const config = z.strictObject({
     })
     .prefault({})
     .describe("A process that has imported what Python kernels need, and that they are forked from"),
-  warmKernel: z
-    .boolean()
-    .default(true)
-    .describe(
-      "Sandboxes of warm pools (sandboxes.templates.<name>.pool) come with a Python kernel that runs",
-    ),
   server: JupyterServerConfig.prefault({}).describe("The Jupyter server that each sandbox seems to have"),
 });
 
@@ -95,7 +98,6 @@ export const plugin = definePlugin({
       maxContexts,
       maxDataCells,
       zygote,
-      warmKernel,
       server,
       kernel,
       templates,
@@ -136,12 +138,12 @@ export const plugin = definePlugin({
     });
     plugin.onStop(() => contexts.leave());
     plugin.onStart(() => contexts.adopt(sandboxes.list()));
+    const isEager = ({ record }: LiveSandbox): boolean =>
+      (templates[record.template]?.kernel ?? kernel) === "eager";
     sandboxes.onCreated((sandbox) => {
-      const wanted = templates[sandbox.record.template]?.kernel ?? kernel;
-      if (wanted === "eager") void contexts.warm(sandbox);
+      if (isEager(sandbox)) void contexts.warm(sandbox);
     });
-
-    if (warmKernel) warmUps.add(warmKernels(contexts));
+    warmUps.add(warmKernels(contexts, isEager));
 
     codeRoutes(plugin.http("code"), {
       contexts,

@@ -1,9 +1,11 @@
-import type { WarmUp } from "@coppice/core";
+import type { LiveSandbox, WarmUp } from "@coppice/core";
 import type { CodeContexts } from "./code-contexts.js";
-import { DEFAULT_LANGUAGE } from "./languages.js";
 
-/** Gives sandboxes of a warm pool a kernel that runs and is connected, so that their first cell waits for nothing. */
-export function warmKernels(contexts: CodeContexts): WarmUp {
+/**
+ * Starts in sandboxes of a warm pool what their first cell would wait for.
+ * @param isEager true where a kernel is to run, and not only what kernels are forked from.
+ */
+export function warmKernels(contexts: CodeContexts, isEager: (sandbox: LiveSandbox) => boolean): WarmUp {
   return {
     async prepare(sandbox, signal) {
       const { promise: givenUp, reject } = Promise.withResolvers<never>();
@@ -11,12 +13,15 @@ export function warmKernels(contexts: CodeContexts): WarmUp {
       signal.addEventListener("abort", giveUp, { once: true });
       try {
         signal.throwIfAborted();
+        const own = await contexts.of(sandbox);
         // What goes on when it is given up ends with the sandbox.
-        await Promise.race([givenUp, contexts.of(sandbox).warm(DEFAULT_LANGUAGE)]);
+        await Promise.race([givenUp, own.prepare({ withKernel: isEager(sandbox) })]);
       } finally {
         signal.removeEventListener("abort", giveUp);
       }
     },
-    handOut: (sandbox) => contexts.of(sandbox).renewEnvironment(),
+    async handOut(sandbox) {
+      await (await contexts.of(sandbox)).renewEnvironment();
+    },
   };
 }

@@ -35,24 +35,29 @@ export interface CodeSandbox {
 /** The interpreter with ipykernel that tests run kernels with. */
 export const PYTHON = process.env["COPPICE_PYTHON"] ?? "python3";
 
-export async function startCodeServer(settings: object = {}): Promise<CodeServer> {
-  const server = await startTestServer({
+/** @param server laid over the server's configuration. */
+export async function startCodeServer(
+  settings: object = {},
+  server: Readonly<Record<string, unknown>> = {},
+): Promise<CodeServer> {
+  const started = await startTestServer({
+    server,
     plugins: [
       [localProcess, {}],
       [plugin, { python: PYTHON, node: process.execPath, ...settings }],
     ],
   });
   return {
-    server,
+    server: started,
     async create(environment = {}, template = "base") {
-      const live = await server.sandboxes.create({
+      const live = await started.sandboxes.create({
         template,
         timeoutMs: 600_000,
         secure: false,
         environment,
       });
       const send = (path: string, init: RequestInit = {}): Promise<Response> =>
-        fetch(`${server.url}${path}`, {
+        fetch(`${started.url}${path}`, {
           signal: AbortSignal.timeout(15_000),
           ...init,
           headers: {
@@ -68,7 +73,7 @@ export async function startCodeServer(settings: object = {}): Promise<CodeServer
           readExecution(await send("/execute", { method: "POST", body: JSON.stringify({ code, ...more }) })),
       };
     },
-    [Symbol.asyncDispose]: () => server.stop(),
+    [Symbol.asyncDispose]: () => started.stop(),
   };
 }
 
