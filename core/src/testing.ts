@@ -14,6 +14,7 @@ export {
 } from "./testing/memory-backend.js";
 export { MemoryFiles } from "./testing/memory-files.js";
 export type { Program, ScriptedProcess } from "./testing/memory-process.js";
+export { SeededRandom } from "./testing/seeded-random.js";
 export { runConformance, type ConformOptions } from "./testing/conform.js";
 export {
   CaseSkipped,

@@ -14,6 +14,7 @@ import type { Logger } from "../observe/logger.js";
 import type { Answered, Guard, Observer, UpgradeHandler } from "../plugin.js";
 import { HttpError } from "./http-error.js";
 import { isPermit, permitByMethod, requireScope } from "./permit.js";
+import { blameSender, mayBeUnparsable } from "./unparsable-message.js";
 import { bindRequest, requestIn, type SurfaceRequest } from "./surface-request.js";
 import { errorInterceptor, toHttpError, writeHttpError } from "./wire-errors.js";
 
@@ -267,6 +268,7 @@ export class Surface {
     try {
       requireScope(request, "exec");
       answer = await rpc(universalRequestFromNodeRequest(message, response, undefined, values));
+      if (mayBeUnparsable(message.headers)) answer = await blameSender(answer);
       if (answer.body === undefined && answer.status >= 400) {
         for (const [name, value] of answer.header ?? []) response.setHeader(name, value);
         throw new HttpError(answer.status, rpcRefusal(answer.status, message));

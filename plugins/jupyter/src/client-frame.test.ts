@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { SeededRandom } from "@coppice/core/testing";
 import {
   decodeFrame,
   encodeFrame,
@@ -9,7 +10,6 @@ import {
   type Framing,
   type ServerFrame,
 } from "./client-frame.js";
-import { seeded } from "./testing/seeded.js";
 
 const FRAMINGS: readonly Framing[] = ["v1", "json"];
 
@@ -114,20 +114,20 @@ test("what is no message is refused", () => {
 });
 
 test("mutilated frames are refused, or are whole messages", () => {
-  const random = seeded(11);
+  const random = new SeededRandom(11);
   for (let round = 0; round < 20_000; round++) {
-    const framing = FRAMINGS[random(2)] ?? "v1";
+    const framing = FRAMINGS[random.below(2)] ?? "v1";
     const { data, isBinary } = encodeFrame(
-      frameOf(random(2) === 0 ? [] : [Buffer.from("buffer"), Buffer.from("x")]),
+      frameOf(random.below(2) === 0 ? [] : [Buffer.from("buffer"), Buffer.from("x")]),
       framing,
     );
     let mutilated = Buffer.from(data);
-    for (let change = random(3); change >= 0; change--) {
-      const at = random(mutilated.length);
-      if (random(4) === 0) mutilated = mutilated.subarray(0, at + 1);
-      else if (random(3) === 0)
-        mutilated = Buffer.concat([mutilated.subarray(0, at), mutilated.subarray(at + 1 + random(9))]);
-      else mutilated[at] = random(256);
+    for (let change = random.below(3); change >= 0; change--) {
+      const at = random.below(mutilated.length);
+      if (random.below(4) === 0) mutilated = mutilated.subarray(0, at + 1);
+      else if (random.below(3) === 0)
+        mutilated = Buffer.concat([mutilated.subarray(0, at), mutilated.subarray(at + 1 + random.below(9))]);
+      else mutilated[at] = random.below(256);
       if (mutilated.length === 0) break;
     }
     const read = decode(mutilated, framing, isBinary);

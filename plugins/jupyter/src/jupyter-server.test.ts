@@ -3,10 +3,10 @@ import { randomUUID } from "node:crypto";
 import { after, before, describe, test } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import type { LiveSandbox } from "@coppice/core";
+import { SeededRandom } from "@coppice/core/testing";
 import { encodeFrame, V1_PROTOCOL } from "./client-frame.js";
 import { startCodeServer, type CodeServer } from "./testing/code-server.js";
 import { JupyterSocket } from "./testing/jupyter-socket.js";
-import { seeded } from "./testing/seeded.js";
 
 const QUEUE_BYTES = 256 * 1024;
 const REPLAY_BYTES = 100 * 1024;
@@ -226,20 +226,20 @@ describe("hostile clients", () => {
   test("mutilated messages end their connection at most; a bystander and the kernel notice nothing", async () => {
     await using kernel = await startKernel();
     using bystander = await connect(kernel.id, "bystander");
-    const random = seeded(23);
+    const random = new SeededRandom(23);
     let refused = 0;
     for (let round = 0; round < 60; round++) {
-      const isV1 = random(2) === 0;
+      const isV1 = random.below(2) === 0;
       const hostile = await connect(kernel.id, undefined, isV1 ? [V1_PROTOCOL] : []);
       for (let count = 0; count < 10; count++) {
         const header = {
           msg_id: randomUUID(),
-          msg_type: ["kernel_info_request", "input_reply", "x", "shutdown"][random(4)],
+          msg_type: ["kernel_info_request", "input_reply", "x", "shutdown"][random.below(4)],
           session: "h",
         };
         const { data, isBinary } = encodeFrame(
           {
-            channel: (["shell", "control", "stdin", "iopub"] as const)[random(4)] ?? "shell",
+            channel: (["shell", "control", "stdin", "iopub"] as const)[random.below(4)] ?? "shell",
             id: header.msg_id,
             type: String(header.msg_type),
             session: "h",
@@ -247,12 +247,13 @@ describe("hostile clients", () => {
             parentHeader: Buffer.from("{}"),
             metadata: Buffer.from("{}"),
             content: Buffer.from('{"x": [1, {"y": "é"}]}'),
-            buffers: random(2) === 0 ? [] : [Buffer.alloc(random(50), random(256))],
+            buffers: random.below(2) === 0 ? [] : [Buffer.alloc(random.below(50), random.below(256))],
           },
           isV1 ? "v1" : "json",
         );
-        for (let change = random(4); change > 0; change--) data[random(data.length)] = random(256);
-        hostile.socket.send(data, { binary: random(10) === 0 ? !isBinary : isBinary });
+        for (let change = random.below(4); change > 0; change--)
+          data[random.below(data.length)] = random.below(256);
+        hostile.socket.send(data, { binary: random.below(10) === 0 ? !isBinary : isBinary });
       }
       hostile.socket.send("{}");
       const code = await hostile.closed;

@@ -3,6 +3,7 @@ import { EventEmitter } from "node:events";
 import { test } from "node:test";
 import { setImmediate as turn } from "node:timers/promises";
 import { systemClock, type Logger } from "@coppice/core";
+import { SeededRandom } from "@coppice/core/testing";
 import type { WebSocket } from "ws";
 import type { ChannelName } from "./channels.js";
 import { ClientSocket } from "./client-socket.js";
@@ -10,7 +11,6 @@ import { decodeFrame, type ClientFrame } from "./client-frame.js";
 import { JupyterServerConfig } from "./jupyter-server-config.js";
 import { KernelClients } from "./kernel-clients.js";
 import type { Kernel } from "./kernel.js";
-import { seeded } from "./testing/seeded.js";
 import type { KernelMessage } from "./wire.js";
 
 const log = { debug: () => undefined, warn: () => undefined } as unknown as Logger;
@@ -105,7 +105,7 @@ function message(
 
 test("whatever a kernel sends, clients get whole messages, and answers to their own requests alone", async () => {
   const { clients, connect } = arrange();
-  const random = seeded(5);
+  const random = new SeededRandom(5);
   const all = ["a", "b", "c"].map((name) => ({ name, ...connect(name) }));
   for (let index = 0; index < 30; index++) {
     const one = all[index % 3];
@@ -135,16 +135,18 @@ test("whatever a kernel sends, clients get whole messages, and answers to their 
   ];
   const channels = ["shell", "control", "stdin", "iopub"] as const;
   for (let round = 0; round < 20_000; round++) {
-    const owner = all[random(3)];
-    const parent = [undefined, "nobody's", `${owner?.name}-${random(40)}`, "__proto__"][random(4)];
+    const owner = all[random.below(3)];
+    const parent = [undefined, "nobody's", `${owner?.name}-${random.below(40)}`, "__proto__"][
+      random.below(4)
+    ];
     const part = (): Buffer =>
-      random(20) === 0
-        ? Buffer.from([0x7b, random(256), 0x7d])
-        : Buffer.from(junk[random(junk.length)] ?? "");
-    const parts = random(3) === 0 ? { content: part(), metadata: part() } : { content: part() };
+      random.below(20) === 0
+        ? Buffer.from([0x7b, random.below(256), 0x7d])
+        : Buffer.from(junk[random.below(junk.length)] ?? "");
+    const parts = random.below(3) === 0 ? { content: part(), metadata: part() } : { content: part() };
     await clients.received(
-      channels[random(4)] ?? "iopub",
-      message(types[random(types.length)] ?? "", parent, parts),
+      channels[random.below(4)] ?? "iopub",
+      message(types[random.below(types.length)] ?? "", parent, parts),
     );
   }
   for (const { name, seen } of all) {

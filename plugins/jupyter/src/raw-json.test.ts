@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { SeededRandom } from "@coppice/core/testing";
 import { asciiBytes, asciiJson } from "./ascii-json.js";
 import { membersOf } from "./raw-json.js";
-import { seeded } from "./testing/seeded.js";
 
 const text = (json: string): Record<string, string> =>
   Object.fromEntries([...membersOf(Buffer.from(json))].map(([name, { bytes }]) => [name, bytes.toString()]));
@@ -48,15 +48,15 @@ test("what is no JSON object is refused, so that nothing of it can forge a line"
 });
 
 test("random JSON: the same members as JSON.parse finds, the same values after ASCII", () => {
-  const random = seeded(20_260_101);
+  const random = new SeededRandom(20_260_101);
   for (let round = 0; round < 3000; round++) {
     const value = Object.fromEntries(
-      Array.from({ length: random(4) }, (_, index) => [
+      Array.from({ length: random.below(4) }, (_, index) => [
         `${index}${randomText(random)}`,
         randomValue(random, 3),
       ]),
     );
-    const json = JSON.stringify(value, null, random(3));
+    const json = JSON.stringify(value, null, random.below(3));
     const members = membersOf(Buffer.from(json));
     const again = Object.fromEntries(
       [...members].map(([name, raw]) => {
@@ -70,10 +70,10 @@ test("random JSON: the same members as JSON.parse finds, the same values after A
 });
 
 test("mutilated JSON is either refused or what JSON.parse makes of it", () => {
-  const random = seeded(7);
+  const random = new SeededRandom(7);
   for (let round = 0; round < 5000; round++) {
     const json = Buffer.from(JSON.stringify({ a: randomValue(random, 3), b: randomText(random) }));
-    json[random(json.length)] = random(128);
+    json[random.below(json.length)] = random.below(128);
     let expected: unknown;
     try {
       expected = JSON.parse(json.toString());
@@ -103,28 +103,28 @@ test("asciiJson escapes what a line reader might take for a line end", () => {
   assert.equal(asciiJson("a\u0085\u2028é😀\n"), '"a\\u0085\\u2028\\u00e9\\ud83d\\ude00\\n"');
 });
 
-function randomText(random: (below: number) => number): string {
+function randomText(random: SeededRandom): string {
   const alphabet = ["a", '"', "\\", "\n", "\u0000", "é", "\u2028", "😀", "\u007f", "/", "'", "{", "]", ","];
-  return Array.from({ length: random(8) }, () => alphabet[random(alphabet.length)]).join("");
+  return Array.from({ length: random.below(8) }, () => alphabet[random.below(alphabet.length)]).join("");
 }
 
-function randomValue(random: (below: number) => number, depth: number): unknown {
-  switch (random(depth > 0 ? 7 : 5)) {
+function randomValue(random: SeededRandom, depth: number): unknown {
+  switch (random.below(depth > 0 ? 7 : 5)) {
     case 0:
       return null;
     case 1:
-      return random(2) === 1;
+      return random.below(2) === 1;
     case 2:
-      return (random(2000) - 1000) / 10 ** random(5);
+      return (random.below(2000) - 1000) / 10 ** random.below(5);
     case 3:
       return randomText(random);
     case 4:
-      return random(1_000_000) * 1e300;
+      return random.below(1_000_000) * 1e300;
     case 5:
-      return Array.from({ length: random(4) }, () => randomValue(random, depth - 1));
+      return Array.from({ length: random.below(4) }, () => randomValue(random, depth - 1));
     default:
       return Object.fromEntries(
-        Array.from({ length: random(4) }, (_, index) => [
+        Array.from({ length: random.below(4) }, (_, index) => [
           `${index}${randomText(random)}`,
           randomValue(random, depth - 1),
         ]),

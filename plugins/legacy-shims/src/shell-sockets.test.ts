@@ -7,6 +7,7 @@ import { type LiveSandbox, type Plugin, SandboxError } from "@coppice/core";
 import {
   type MemoryBackendOptions,
   memoryBackend,
+  SeededRandom,
   startTestServer,
   type TestServer,
 } from "@coppice/core/testing";
@@ -15,7 +16,6 @@ import localProcess from "@coppice/plugin-local-process";
 import sandboxApi from "@coppice/plugin-sandbox-api";
 import { parseClientFrame } from "./client-frame.js";
 import legacyShims from "./index.js";
-import { Random } from "./testing/random.js";
 import { openWebSocket, type WebSocketClient } from "./testing/web-socket-client.js";
 
 const API_KEY = `e2b_${"0a".repeat(20)}`;
@@ -251,7 +251,7 @@ suite("Frames of every kind", { timeout: 120_000 }, () => {
     "é",
   ] as const;
 
-  function randomFrame(random: Random): Buffer {
+  function randomFrame(random: SeededRandom): Buffer {
     if (random.below(3) === 0) return random.bytes(random.below(64));
     const valid = random.of([
       { type: "input", data: "?" },
@@ -266,7 +266,7 @@ suite("Frames of every kind", { timeout: 120_000 }, () => {
   }
 
   test(`are read or refused by the parser (seed ${SEED})`, () => {
-    const random = new Random(SEED);
+    const random = new SeededRandom(SEED);
     for (let round = 0; round < 5000; round += 1) {
       const frame = randomFrame(random);
       try {
@@ -281,7 +281,7 @@ suite("Frames of every kind", { timeout: 120_000 }, () => {
   for (const dialect of ["json", "pty"] as const) {
     test(`leave the server as it was, as messages and as raw bytes (${dialect}, seed ${SEED})`, async () => {
       await using served = await serve();
-      const random = new Random(SEED);
+      const random = new SeededRandom(SEED);
       for (let round = 0; round < 60; round += 1) {
         await using client = await served.open(`?dialect=${dialect}`);
         for (let count = random.below(20); count > 0 && client.socket.readyState === 1; count -= 1) {

@@ -580,6 +580,33 @@ onEachBackend(
       assert.deepEqual([list.status, list.headers["content-type"]], [200, "application/proto"]);
     });
 
+    it("D.1 a message that is none is the client's fault, in both codecs", async () => {
+      for (const [codec, bytes] of [
+        ["json", Buffer.from("{]}")],
+        ["proto", Buffer.of(0x0a, 0xff)],
+      ] as const) {
+        const unary = await envd.send("POST", "/process.Process/SendSignal", {
+          headers: { "content-type": `application/${codec}` },
+          body: bytes,
+        });
+        const refusal = unary.json() as { readonly code: string };
+        assert.deepEqual([unary.status, refusal.code], [400, "invalid_argument"], codec);
+        for (const method of ["Start", "StreamInput"]) {
+          const stream = await envd.send("POST", `/process.Process/${method}`, {
+            headers: { "content-type": `application/connect+${codec}` },
+            body: Buffer.concat([packFrame("", { lengthBytes: bytes.length }), bytes]),
+          });
+          const [only, ...more] = unpackFrames(stream.body);
+          const { error } = (only?.message ?? {}) as { readonly error?: { readonly code: string } };
+          assert.deepEqual(
+            [only?.flags, error?.code, more],
+            [2, "invalid_argument", []],
+            `${method} ${codec}`,
+          );
+        }
+      }
+    });
+
     it("D.1 gzip request bodies, unary and streaming", async () => {
       const list = await envd.send("POST", "/process.Process/List", {
         headers: { "content-type": "application/json", "content-encoding": "gzip" },

@@ -1,8 +1,10 @@
 /** Numbers that look random and are the same in every run with the same seed (mulberry32). */
-export class Random {
+export class SeededRandom {
+  readonly seed: number;
   #state: number;
 
   constructor(seed: number) {
+    this.seed = seed;
     this.#state = seed;
   }
 
