@@ -8,6 +8,7 @@ import {
   ServerProcess,
 } from "../harness/server-process.js";
 import type { BackendName } from "../harness/start-full-server.js";
+import { WatchedProcess } from "./watched-process.js";
 
 /** A sandbox, and the headers that address a port of it. */
 export interface BenchedSandbox {
@@ -20,20 +21,29 @@ const ENVD_PORT = 49983;
 /** `coppice start` as a process of its own, and a client that keeps its connections. */
 export class BenchedServer implements AsyncDisposable {
   readonly url: string;
+  readonly process: WatchedProcess;
   readonly #installation: Installation;
-  readonly #process: ServerProcess;
+  readonly #server: ServerProcess;
   readonly #agent = new Agent({ keepAlive: true });
 
   private constructor(installation: Installation, process: ServerProcess) {
     this.#installation = installation;
-    this.#process = process;
+    this.#server = process;
     this.url = process.url;
+    this.process = new WatchedProcess(process.pid);
   }
 
-  static async start(backend: BackendName): Promise<BenchedServer> {
+  /** @param settings of plugins, in place of the usual ones. */
+  static async start(
+    backend: BackendName,
+    settings: Readonly<Record<string, unknown>> = {},
+  ): Promise<BenchedServer> {
     const installation = await makeInstallation({
       config: { sandboxes: { maximum: 1000, defaultBackend: backend } },
-      ...(backend === "linux-namespaces" && { plugins: namespacePlugins }),
+      plugins: (directory) => ({
+        ...(backend === "linux-namespaces" && namespacePlugins(directory)),
+        ...settings,
+      }),
     });
     try {
       return new BenchedServer(installation, await ServerProcess.start(installation.configFile));
@@ -102,7 +112,7 @@ export class BenchedServer implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#agent.destroy();
-    await this.#process.stop();
+    await this.#server.stop();
     await this.#installation.remove();
   }
 }

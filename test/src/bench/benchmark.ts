@@ -1,4 +1,6 @@
+import type { BackendName } from "../harness/start-full-server.js";
 import type { BenchedServer } from "./benched-server.js";
+import type { WatchedProcess } from "./watched-process.js";
 
 /** What one run may say about itself. */
 export interface Run {
@@ -15,6 +17,8 @@ export interface Contender {
   readonly atOnce?: number;
   /** Payload of one run, for a throughput in MiB/s. */
   readonly bytes?: number;
+  /** Whose processor time and memory are told; its runs go on one at a time. */
+  readonly watched?: WatchedProcess;
   readonly once: () => Promise<Run | void>;
 }
 
@@ -31,4 +35,10 @@ export interface PreparedBenchmark {
   close(): Promise<void>;
 }
 
-export type Benchmark = (server: BenchedServer) => Promise<PreparedBenchmark>;
+export interface BenchmarkOptions {
+  readonly backend: BackendName;
+  /** Size of a large file. */
+  readonly largeBytes: number;
+}
+
+export type Benchmark = (server: BenchedServer, options: BenchmarkOptions) => Promise<PreparedBenchmark>;

@@ -1,85 +1,102 @@
 import { randomBytes } from "node:crypto";
-import { writeFile } from "node:fs/promises";
-import { connect } from "node:net";
+import { once } from "node:events";
+import { Agent, request as httpRequest, type IncomingMessage } from "node:http";
 import { join } from "node:path";
-import type { Benchmark, Contender } from "./benchmark.js";
-import { type ProgramOnPort, startProgramOnPort } from "./program-on-port.js";
+import { Readable } from "node:stream";
+import { pipeline } from "node:stream/promises";
+import type { Benchmark, Comparison, Contender } from "./benchmark.js";
+import { loopbackCat } from "./loopback-cat.js";
 
-const LARGE_BYTES = 32 * 2 ** 20;
 const SMALL_BYTES = 1024;
+const BLOCK = randomBytes(2 ** 20);
 
-/** Files up and down, large and small. */
-export const files: Benchmark = async (server) => {
+/** Files up and down, large and small, without ever having all of one in memory. */
+export const files: Benchmark = async (server, { largeBytes }) => {
   const sandbox = await server.createSandbox();
   const headers = sandbox.headers(49983);
-  const write = async (path: string, body: Uint8Array): Promise<void> => {
-    const upload = {
-      ...headers,
+  const { hostname, port } = new URL(server.url);
+  const agent = new Agent({ keepAlive: true });
+  const ask = (method: string, path: string, more: Readonly<Record<string, string>> = {}) =>
+    httpRequest({
+      hostname,
+      port,
+      agent,
+      method,
+      path: `/files?path=${path}`,
+      headers: { ...headers, ...more },
+    });
+  const write = async (path: string, bytes: number): Promise<void> => {
+    const outgoing = ask("POST", path, {
       "content-type": "application/octet-stream",
-      "content-length": String(body.length),
-    };
-    await server.request({ method: "POST", path: `/files?path=${path}`, headers: upload, body }, 200);
+      "content-length": String(bytes),
+    });
+    const answered = once(outgoing, "response") as Promise<[IncomingMessage]>;
+    await pipeline(Readable.from(blocks(bytes), { objectMode: false }), outgoing);
+    const [answer] = await answered;
+    await drained(answer);
+    if (answer.statusCode !== 200) throw new Error(`the upload was answered ${answer.statusCode}`);
   };
   const read = async (path: string, bytes: number): Promise<void> => {
-    const { body } = await server.request({ path: `/files?path=${path}`, headers }, 200);
-    if (body.length !== bytes) throw new Error(`read ${body.length} of ${bytes} bytes`);
+    const outgoing = ask("GET", path).end();
+    const [answer] = (await once(outgoing, "response")) as [IncomingMessage];
+    expectBytes(await drained(answer), bytes);
   };
 
-  const program = await startProgramOnPort(new URL("plain-file-server.js", import.meta.url), [
-    server.scratch,
-  ]);
-  const comparisons = [];
-  for (const bytes of [LARGE_BYTES, SMALL_BYTES]) {
+  const floorPath = (bytes: number): string => join(server.scratch, `floor-${bytes}`);
+  const floorWrite = (bytes: number): Promise<void> =>
+    loopbackCat(floorPath(bytes), "into the file", (socket) =>
+      pipeline(Readable.from(blocks(bytes), { objectMode: false }), socket),
+    );
+  const floorRead = (bytes: number): Promise<void> =>
+    loopbackCat(floorPath(bytes), "from the file", async (socket) =>
+      expectBytes(await drained(socket), bytes),
+    );
+
+  const comparisons: Comparison[] = [];
+  for (const bytes of [largeBytes, SMALL_BYTES]) {
     const name = `${bytes}.bin`;
-    const body = randomBytes(bytes);
-    await write(name, body);
-    await writeFile(join(server.scratch, name), body);
-    const throughput = bytes === LARGE_BYTES ? { bytes } : {};
-    const contender = (label: string, once: Contender["once"]): Contender => ({ label, once, ...throughput });
-    const size = bytes === LARGE_BYTES ? `${bytes / 2 ** 20} MiB` : `${bytes / 1024} KiB`;
+    await write(name, bytes);
+    await floorWrite(bytes);
+    const contender = (label: string, once: Contender["once"]): Contender => ({
+      label,
+      once,
+      ...(bytes > SMALL_BYTES && { bytes }),
+    });
+    const size = bytes > SMALL_BYTES ? `${bytes / 2 ** 20} MiB` : `${bytes / 1024} KiB`;
+    const watched = server.process;
     comparisons.push(
       {
         title: `files: read ${size}`,
-        floor: contender("a file into a loopback socket", () => plainRead(program, name, bytes)),
-        contenders: [contender("GET /files", () => read(name, bytes))],
+        floor: contender("cat of a file into a loopback socket", () => floorRead(bytes)),
+        contenders: [{ ...contender("GET /files", () => read(name, bytes)), watched }],
       },
       {
         title: `files: write ${size}`,
-        floor: contender("a loopback socket into a file", () => plainWrite(program, `floor-${name}`, body)),
-        contenders: [contender("POST /files", () => write(`written-${name}`, body))],
+        floor: contender("cat of a loopback socket into a file", () => floorWrite(bytes)),
+        contenders: [{ ...contender("POST /files", () => write(`written-${name}`, bytes)), watched }],
       },
     );
   }
   return {
     comparisons,
     async close() {
-      await program.end();
+      agent.destroy();
       await server.killSandbox(sandbox);
     },
   };
 };
 
-async function plainRead(program: ProgramOnPort, name: string, bytes: number): Promise<void> {
-  const received = await plainExchange(program, `r${name}\n`, undefined);
-  const receivedBytes = received.reduce((sum, chunk) => sum + chunk.length, 0);
-  if (receivedBytes !== bytes) throw new Error(`read ${receivedBytes} of ${bytes} bytes`);
+function* blocks(bytes: number): Generator<Buffer> {
+  for (let left = bytes; left > 0; left -= BLOCK.length) yield BLOCK.subarray(0, left);
 }
 
-async function plainWrite(program: ProgramOnPort, name: string, body: Uint8Array): Promise<void> {
-  const received = await plainExchange(program, `w${name}\n`, body);
-  if (Buffer.concat(received).toString() !== "ok") throw new Error("the plain server did not take the file");
+/** Reads to the end: how many bytes there were. */
+async function drained(stream: AsyncIterable<Buffer>): Promise<number> {
+  let bytes = 0;
+  for await (const chunk of stream) bytes += chunk.length;
+  return bytes;
 }
 
-async function plainExchange(
-  { port }: ProgramOnPort,
-  head: string,
-  body: Uint8Array | undefined,
-): Promise<readonly Buffer[]> {
-  const socket = connect({ port, host: "127.0.0.1", noDelay: true });
-  socket.write(head);
-  if (body === undefined) socket.end();
-  else socket.end(body);
-  const received: Buffer[] = [];
-  for await (const chunk of socket as AsyncIterable<Buffer>) received.push(chunk);
-  return received;
+function expectBytes(actual: number, expected: number): void {
+  if (actual !== expected) throw new Error(`read ${actual} of ${expected} bytes`);
 }

@@ -1,8 +1,16 @@
 import type { Comparison, Contender } from "./benchmark.js";
 
+/** What one run took. */
+export interface Sample {
+  readonly tookMs: number;
+  /** Of the contender's watched process; NaN where there is none. */
+  readonly cpuMs: number;
+  readonly peakMiB: number;
+}
+
 export interface Measurement {
   readonly contender: Contender;
-  readonly samplesMs: readonly number[];
+  readonly samples: readonly Sample[];
 }
 
 /** Turns are this short, so that what else this machine does meets all alike. */
@@ -13,29 +21,44 @@ export async function measure(comparison: Comparison, secondsEach: number): Prom
   const all = [comparison.floor, ...comparison.contenders];
   // The first run pays for connections, caches and compilation.
   for (const contender of all) await sample(contender);
-  const samples = all.map(() => [] as number[]);
+  const samples = all.map(() => [] as Sample[]);
+  const tookMs = all.map(() => 0);
   const turns = Math.max(1, Math.round((secondsEach * 1000) / TURN_MS));
   for (let turn = 0; turn < turns; turn += 1) {
-    for (const [index, contender] of all.entries()) samples[index]?.push(...(await takeTurn(contender)));
+    for (const [index, contender] of all.entries()) {
+      // A run that is longer than a turn has had its next turns, too.
+      if (turn > 0 && (tookMs[index] ?? 0) >= secondsEach * 1000) continue;
+      const startMs = performance.now();
+      samples[index]?.push(...(await takeTurn(contender)));
+      tookMs[index] = (tookMs[index] ?? 0) + performance.now() - startMs;
+    }
   }
-  return all.map((contender, index) => ({ contender, samplesMs: samples[index] ?? [] }));
+  return all.map((contender, index) => ({ contender, samples: samples[index] ?? [] }));
 }
 
-async function takeTurn(contender: Contender): Promise<readonly number[]> {
+async function takeTurn(contender: Contender): Promise<readonly Sample[]> {
   const endMs = performance.now() + TURN_MS;
-  const samplesMs: number[] = [];
+  const samples: Sample[] = [];
   const work = async (): Promise<void> => {
-    do samplesMs.push(await sample(contender));
+    do samples.push(await sample(contender));
     while (performance.now() < endMs);
   };
   await Promise.all(Array.from({ length: contender.atOnce ?? 1 }, work));
-  return samplesMs;
+  return samples;
 }
 
-async function sample(contender: Contender): Promise<number> {
+async function sample(contender: Contender): Promise<Sample> {
+  const { watched } = contender;
+  watched?.forgetPeak();
+  const cpuMs = watched?.cpuMs() ?? Number.NaN;
   const startMs = performance.now();
   const run = (await contender.once()) ?? {};
   const tookMs = run.tookMs ?? performance.now() - startMs;
+  const sampled = {
+    tookMs,
+    cpuMs: (watched?.cpuMs() ?? Number.NaN) - cpuMs,
+    peakMiB: watched?.peakMiB() ?? Number.NaN,
+  };
   await run.undo?.();
-  return tookMs;
+  return sampled;
 }

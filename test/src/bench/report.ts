@@ -2,14 +2,25 @@ import type { Measurement } from "./measure.js";
 import { summarize } from "./statistics.js";
 
 const MIB = 2 ** 20;
-const HEADINGS = ["", "runs", "p50 ms", "p95 ms", "p99 ms", "per s", "MiB/s", "p50 / floor"];
+const HEADINGS = [
+  "",
+  "runs",
+  "p50 ms",
+  "p95 ms",
+  "p99 ms",
+  "per s",
+  "MiB/s",
+  "CPU ms",
+  "peak MiB",
+  "p50 / floor",
+];
 
 /** A table: the floor first, then each contender with its distance from it. */
 export function report(title: string, measurements: readonly Measurement[]): string {
   const [floor] = measurements;
-  const floorP50 = floor && summarize(floor.samplesMs).p50;
-  const rows = measurements.map(({ contender, samplesMs }, index) => {
-    const { count, p50, p95, p99, mean } = summarize(samplesMs);
+  const floorP50 = floor && summarize(floor.samples.map(({ tookMs }) => tookMs)).p50;
+  const rows = measurements.map(({ contender, samples }, index) => {
+    const { count, p50, p95, p99, mean } = summarize(samples.map(({ tookMs }) => tookMs));
     const atOnce = contender.atOnce ?? 1;
     const perSecond = (atOnce * 1000) / mean;
     return [
@@ -18,6 +29,8 @@ export function report(title: string, measurements: readonly Measurement[]): str
       ...[p50, p95, p99].map(milliseconds),
       perSecond.toFixed(perSecond < 100 ? 1 : 0),
       contender.bytes === undefined ? "" : ((contender.bytes * perSecond) / MIB).toFixed(0),
+      whole(summarize(samples.map(({ cpuMs }) => cpuMs)).mean),
+      whole(Math.max(...samples.map(({ peakMiB }) => peakMiB))),
       floorP50 === undefined ? "" : `${(p50 / floorP50).toFixed(2)}x`,
     ];
   });
@@ -32,6 +45,11 @@ export function report(title: string, measurements: readonly Measurement[]): str
       .trimEnd(),
   );
   return [title, ...lines].join("\n");
+}
+
+/** Nothing for what was not measured. */
+function whole(value: number): string {
+  return Number.isNaN(value) ? "" : value.toFixed(0);
 }
 
 function milliseconds(value: number): string {

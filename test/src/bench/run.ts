@@ -1,6 +1,6 @@
 import { parseArgs } from "node:util";
 import { BenchedServer } from "./benched-server.js";
-import type { Benchmark } from "./benchmark.js";
+import type { Benchmark, BenchmarkOptions } from "./benchmark.js";
 import { create } from "./create.js";
 import { exec } from "./exec.js";
 import { files } from "./files.js";
@@ -22,12 +22,14 @@ const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
 
 const BACKENDS: readonly BackendName[] = ["local-process", "linux-namespaces"];
 const DEFAULT_SECONDS = 3;
+const DEFAULT_MIB = 1024;
 /** sysexits.h: EX_USAGE. */
 const EXIT_USAGE = 64;
 const USAGE =
-  `usage: npm run bench -- ${[...BENCHMARKS.keys()].join("|")} [--seconds N] [--backend B]\n` +
+  `usage: npm run bench -- ${[...BENCHMARKS.keys()].join("|")} [--seconds N] [--backend B] [--mib N]\n` +
   `  N seconds for each line of the report, ${DEFAULT_SECONDS} when absent\n` +
-  `  B ${BACKENDS.join(" or ")}, the first when absent`;
+  `  B ${BACKENDS.join(" or ")}, the first when absent\n` +
+  `  --mib: size of the large file of files, ${DEFAULT_MIB} when absent`;
 
 process.exitCode = await main(process.argv.slice(2));
 
@@ -50,15 +52,19 @@ function parse(args: readonly string[]) {
       options: {
         seconds: { type: "string", default: String(DEFAULT_SECONDS) },
         backend: { type: "string", default: BACKENDS[0] ?? "" },
+        mib: { type: "string", default: String(DEFAULT_MIB) },
       },
     });
     const seconds = Number(values.seconds);
     const benchmarks = positionals.map((name) => BENCHMARKS.get(name));
     const backend = BACKENDS.find((name) => name === values.backend);
-    const isSane = seconds > 0 && benchmarks.length > 0;
+    const largeBytes = Number(values.mib) * 2 ** 20;
+    const isSane = seconds > 0 && Number.isInteger(largeBytes) && largeBytes > 0 && benchmarks.length > 0;
     if (!isSane || backend === undefined) return undefined;
     const known = benchmarks.filter((benchmark) => benchmark !== undefined);
-    return known.length === benchmarks.length ? { benchmarks: known, seconds, backend } : undefined;
+    return known.length === benchmarks.length
+      ? { benchmarks: known, seconds, backend, largeBytes }
+      : undefined;
   } catch {
     return undefined;
   }
@@ -67,10 +73,10 @@ function parse(args: readonly string[]) {
 /** Each benchmark gets a server of its own, so that none measures what another left behind. */
 async function run(
   benchmark: Benchmark,
-  { seconds, backend }: { readonly seconds: number; readonly backend: BackendName },
+  { seconds, ...options }: BenchmarkOptions & { readonly seconds: number },
 ): Promise<void> {
-  await using server = await BenchedServer.start(backend);
-  const prepared = await benchmark(server);
+  await using server = await BenchedServer.start(options.backend);
+  const prepared = await benchmark(server, options);
   try {
     for (const comparison of prepared.comparisons) {
       console.log(`${report(comparison.title, await measure(comparison, seconds))}\n`);

@@ -1,15 +1,61 @@
+import { startHostAgent } from "@coppice/agent";
 import { packFrame } from "../harness/connect-frames.js";
-import type { Benchmark } from "./benchmark.js";
+import { BenchedServer } from "./benched-server.js";
+import type { Benchmark, Contender } from "./benchmark.js";
 import { spawnToEnd } from "./spawn-to-end.js";
 
 const BYTES = 32 * 2 ** 20;
 const PROGRAM = "head";
 const ARGS = ["-c", String(BYTES), "/dev/zero"];
+const CODECS = ["json", "proto"] as const;
 
-/** What a command writes, from its pipe to a client; with the output log as it is by default. */
-export const stdout: Benchmark = async (server) => {
+type Codec = (typeof CODECS)[number];
+
+/** What a command writes, from its pipe to a client; and what keeping it in the output log costs. */
+export const stdout: Benchmark = async (server, { backend }) => {
+  const agent = await startHostAgent();
+  const unlogged = await BenchedServer.start(backend, { commands: { log: { enabled: false } } });
+  const start = await starter(server);
+  const startUnlogged = await starter(unlogged);
+  const contender = (label: string, once: Contender["once"]): Contender => ({ label, bytes: BYTES, once });
+  const throughAgent = async (): Promise<void> => {
+    const started = await agent.spawn({ path: PROGRAM, args: ARGS, env: {}, cwd: "/", input: "none" });
+    for await (const _ of started.output);
+    await started.exit;
+  };
+  const size = `${BYTES / 2 ** 20} MiB of a command's output`;
+  const name = { json: "JSON", proto: "protobuf" };
+  return {
+    comparisons: [
+      {
+        title: `stdout: ${size}`,
+        floor: contender("the pipe of a child process", () => spawnToEnd(PROGRAM, ARGS)),
+        contenders: [
+          contender("the pipe of the agent", throughAgent),
+          ...CODECS.map((codec) => ({
+            ...contender(`process.Process/Start as ${name[codec]}`, () => start(codec)),
+            watched: server.process,
+          })),
+        ],
+      },
+      ...CODECS.map((codec) => ({
+        title: `stdout: ${size} as ${name[codec]}, with the output log and without`,
+        floor: { ...contender("without", () => startUnlogged(codec)), watched: unlogged.process },
+        contenders: [{ ...contender("with", () => start(codec)), watched: server.process }],
+      })),
+    ],
+    async close() {
+      await agent.close();
+      await unlogged[Symbol.asyncDispose]();
+    },
+  };
+};
+
+/** Runs the command in a sandbox of that server. */
+async function starter(server: BenchedServer): Promise<(codec: Codec) => Promise<void>> {
   const sandbox = await server.createSandbox();
-  const start = async (codec: "json" | "proto", message: string): Promise<void> => {
+  const json = JSON.stringify({ process: { cmd: PROGRAM, args: ARGS }, stdin: false });
+  return async (codec) => {
     const { body } = await server.request(
       {
         method: "POST",
@@ -19,32 +65,14 @@ export const stdout: Benchmark = async (server) => {
           "content-type": `application/connect+${codec}`,
           "connect-protocol-version": "1",
         },
-        body: packFrame(message),
+        body: packFrame(codec === "json" ? json : protobuf()),
       },
       200,
     );
     const leastBytes = codec === "json" ? (BYTES / 3) * 4 : BYTES;
     if (body.length < leastBytes) throw new Error(`${body.length} bytes of an answer with ${BYTES} in it`);
   };
-  const json = JSON.stringify({ process: { cmd: PROGRAM, args: ARGS }, stdin: false });
-  return {
-    comparisons: [
-      {
-        title: `stdout: ${BYTES / 2 ** 20} MiB of a command's output`,
-        floor: { label: "the pipe of a child process", bytes: BYTES, once: () => spawnToEnd(PROGRAM, ARGS) },
-        contenders: [
-          { label: "process.Process/Start as JSON", bytes: BYTES, once: () => start("json", json) },
-          {
-            label: "process.Process/Start as protobuf",
-            bytes: BYTES,
-            once: () => start("proto", protobuf()),
-          },
-        ],
-      },
-    ],
-    close: () => server.killSandbox(sandbox),
-  };
-};
+}
 
 /** The StartRequest as protobuf: process (1) with cmd (1) and args (2), and stdin (4) false. All of it is ASCII. */
 function protobuf(): string {
