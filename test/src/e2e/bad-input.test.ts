@@ -247,6 +247,7 @@ describe("bad input", { timeout: 60_000 }, () => {
         ["GET", "/metrics"],
         ["POST", "/timeout", '{"timeout":1}'],
         ["POST", "/refreshes", "{}"],
+        ["PUT", "/network", "{}"],
         ["POST", "/connect", '{"timeout":1}'],
       ];
       for (const [method, suffix, body] of routes) {
@@ -294,6 +295,7 @@ describe("bad input", { timeout: 60_000 }, () => {
         ["DELETE", "/sandboxes/ID"],
         ["POST", "/sandboxes/ID/timeout"],
         ["POST", "/sandboxes/ID/refreshes"],
+        ["PUT", "/sandboxes/ID/network"],
         ["POST", "/sandboxes/ID/connect"],
         ["POST", "/v2/sandboxes/ID/connect"],
         ["GET", "/no/such/route"],

@@ -3,12 +3,17 @@ import { existsSync } from "node:fs";
 import { after, before, describe, it } from "node:test";
 import { ALL_TRAFFIC, Sandbox, SandboxError, type SandboxNetworkUpdate, SandboxNotFoundError } from "e2b";
 import type { TestServer } from "@coppice/core/testing";
+import { eventually } from "../harness/eventually.js";
 import { missingForNamespaces } from "../harness/on-each-backend.js";
 import { pointSdkAt } from "../harness/point-sdk-at.js";
+import { makeInstallation, namespacePlugins, ServerProcess } from "../harness/server-process.js";
 import { startFullServer } from "../harness/start-full-server.js";
 
 // Of the range for documentation: nobody answers, so that what refuses is the rule.
 const [ONE, OTHER] = ["203.0.113.251", "203.0.113.252"] as const;
+
+// Not that of a server that another run of this test has.
+const egressRange = `10.${150 + (process.pid % 100)}.0.0/16`;
 
 function missingForEgress(): string | false {
   const missing = ["ip", "nft"].find(
@@ -26,8 +31,6 @@ describe("network rules through the e2b SDK", { skip: missingForEgress(), timeou
   let server: TestServer;
 
   before(async () => {
-    // Not the range of a server that another run of this test has.
-    const egressRange = `10.${150 + (process.pid % 100)}.0.0/16`;
     server = await startFullServer({
       backend: "linux-namespaces",
       settings: { "linux-namespaces": { egress: "nat", egressRange } },
@@ -77,6 +80,45 @@ describe("network rules through the e2b SDK", { skip: missingForEgress(), timeou
     assert.deepEqual([await refuses(sandbox, ONE), await refuses(sandbox, OTHER)], [true, false]);
     await sandbox.kill();
     assert.deepEqual(await Sandbox.list().nextItems(), []);
+  });
+});
+
+describe("network rules of a server that is killed", { skip: missingForEgress(), timeout: 60_000 }, () => {
+  it("are in force while no server runs, and are the sandbox's with the next one", async () => {
+    const installation = await makeInstallation({
+      config: { sandboxes: { defaultBackend: "linux-namespaces" } },
+      plugins: (directory) => {
+        const { "linux-namespaces": settings, ...others } = namespacePlugins(directory);
+        return { ...others, "linux-namespaces": { ...(settings as object), egress: "nat", egressRange } };
+      },
+    });
+    try {
+      await using first = await ServerProcess.start(installation.configFile);
+      pointSdkAt(first.url);
+      const sandbox = await Sandbox.create({ network: { denyOut: [OTHER] } });
+      await sandbox.updateNetwork({ denyOut: [ONE] });
+      // Says each time whether the rule refuses it.
+      const attempts = `while :; do timeout 1 bash -c '</dev/tcp/${ONE}/80' 2>&1 | grep -o refused || echo open; sleep 0.01; done`;
+      await sandbox.files.write("attempts", "");
+      await sandbox.commands.run(`(${attempts}) >> attempts`, { background: true });
+      await eventually("a first attempt", async () => (await sandbox.files.read("attempts")) !== "");
+      first.signal("SIGKILL");
+      await first.ended;
+
+      await using second = await ServerProcess.start(installation.configFile);
+      pointSdkAt(second.url);
+      const again = await Sandbox.connect(sandbox.sandboxId);
+      const before = (await again.files.read("attempts")).length;
+      await eventually("further attempts", async () => (await again.files.read("attempts")).length > before);
+      assert.doesNotMatch(await again.files.read("attempts"), /open/);
+      assert.deepEqual((await again.getInfo()).network?.denyOut, [ONE]);
+      assert.deepEqual([await refuses(again, ONE), await refuses(again, OTHER)], [true, false]);
+      await again.updateNetwork({ denyOut: [OTHER] });
+      assert.deepEqual([await refuses(again, ONE), await refuses(again, OTHER)], [false, true]);
+      await again.kill();
+    } finally {
+      await installation.remove();
+    }
   });
 });
 
