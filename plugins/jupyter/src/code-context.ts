@@ -3,7 +3,7 @@ import { syntheticError, type ExecutionEvent } from "./execution-event.js";
 import { FifoLock } from "./fifo-lock.js";
 import type { KernelMetrics, RestartCause } from "./kernel-metrics.js";
 import type { KernelConnection } from "./kernel-notes.js";
-import type { KernelProgram } from "./kernel-program.js";
+import { isInstalled, type InstalledKernel, type KernelProgram } from "./kernel-program.js";
 import { Kernel, type KernelExecution, type KernelSettings, type KernelSurroundings } from "./kernel.js";
 import type { ContextObserver } from "./kernel-observer.js";
 import { limitOutput } from "./output-limit.js";
@@ -19,7 +19,7 @@ export interface CodeContextOptions {
   readonly user: User;
   /** Complete environment of its kernels, asked for at each start. */
   readonly environment: () => Readonly<Record<string, string>>;
-  readonly program: KernelProgram;
+  readonly program: KernelProgram | InstalledKernel;
   /** What its kernels are forked from, where that can be. */
   readonly zygote: Zygote | undefined;
   readonly settings: KernelSettings;
@@ -120,6 +120,11 @@ export class CodeContext {
     execution: KernelExecution,
     signal: AbortSignal,
   ): AsyncGenerator<ExecutionEvent, void, undefined> {
+    if (isInstalled(this.#options.program) && Object.keys(execution.variables).length > 0) {
+      const message = `a kernel for ${this.language} takes no variables with its code; give them to the sandbox`;
+      yield syntheticError("NotSupported", message);
+      return;
+    }
     let turn: Disposable;
     try {
       turn = await this.#turns.acquire(signal);
@@ -266,7 +271,7 @@ export class CodeContext {
   /** Undefined when it has to be started cold. @throws when that would not help either. */
   async #fork(env: Readonly<Record<string, string>>): Promise<Kernel | undefined> {
     const { user, program, zygote, settings, metrics, log } = this.#options;
-    const forked = zygote?.forked(program, env);
+    const forked = isInstalled(program) ? undefined : zygote?.forked(program, env);
     if (forked === undefined) return undefined;
     const surroundings = {
       ...this.#surroundings,
@@ -312,9 +317,10 @@ export class CodeContext {
   }
 
   get #surroundings(): KernelSurroundings {
-    const { sandbox, settings, log } = this.#options;
+    const { sandbox, program, settings, log } = this.#options;
     return {
       sandbox,
+      program,
       settings,
       log,
       // Whoever watches by then: one may come after the kernel.

@@ -330,7 +330,7 @@ export class SandboxContexts {
     cwd,
   }: Pick<CodeContext, "id" | "language" | "cwd">): Promise<CodeContext> {
     const sandbox = this.#sandbox;
-    const program = await this.#options.languages.programFor(language);
+    const program = await this.#options.languages.programFor(language, sandbox.runtime);
     const user = await sandbox.runtime.user();
     sandbox.ended.throwIfAborted();
     return new CodeContext({

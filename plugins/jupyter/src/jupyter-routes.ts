@@ -9,7 +9,7 @@ import {
 import { z } from "zod";
 import type { CodeContext } from "./code-context.js";
 import { SANDBOX_PREFIX } from "./jupyter-access.js";
-import { kernelSpecNamed, kernelSpecOf, specNameOf } from "./kernel-specs.js";
+import { installedSpecOf, kernelSpecOf, specNameOf, type KernelSpecModel } from "./kernel-specs.js";
 import { UnknownLanguageError, type Languages } from "./languages.js";
 import type { JupyterSandboxes, NotebookSession, SandboxKernels } from "./sandbox-kernels.js";
 
@@ -17,7 +17,7 @@ type Router = ReturnType<PluginContext<unknown>["http"]>;
 
 export interface JupyterRoutesOptions {
   readonly sandboxes: JupyterSandboxes;
-  readonly languages: Pick<Languages, "available">;
+  readonly languages: Pick<Languages, "own" | "installed">;
   readonly maxBodyBytes: number;
 }
 
@@ -44,6 +44,10 @@ export function jupyterRoutes(
   { sandboxes, languages, maxBodyBytes }: JupyterRoutesOptions,
 ): void {
   const kernelsOf = (ctx: RequestCarrier): Promise<SandboxKernels> => sandboxes.of(targetOf(ctx));
+  const specsOf = async (ctx: RequestCarrier): Promise<readonly KernelSpecModel[]> => [
+    ...languages.own.map(kernelSpecOf),
+    ...(await languages.installed(targetOf(ctx).runtime)).map(installedSpecOf),
+  ];
   const bodyOptions = { limitBytes: maxBodyBytes, empty: {} };
 
   for (const prefix of ["", SANDBOX_PREFIX]) {
@@ -64,15 +68,18 @@ export function jupyterRoutes(
       };
     });
 
-    router.get(at("/kernelspecs"), (ctx) => {
-      const specs = languages.available.map(
-        (language) => [specNameOf(language), kernelSpecOf(language)] as const,
-      );
-      ctx.body = { default: specs[0]?.[0], kernelspecs: Object.fromEntries(specs) };
+    router.get(at("/kernelspecs"), async (ctx) => {
+      const specs = await specsOf(ctx);
+      const kernelspecs = Object.fromEntries(specs.map((spec) => [spec.name, spec]));
+      ctx.body = { default: specs[0]?.name, kernelspecs };
     });
 
-    router.get(at("/kernelspecs/:name"), (ctx) => {
-      ctx.body = kernelSpecNamed(ctx.params["name"] ?? "", languages.available);
+    router.get(at("/kernelspecs/:name"), async (ctx) => {
+      const name = ctx.params["name"] ?? "";
+      const spec = (await specsOf(ctx)).find((known) => known.name === name);
+      if (spec === undefined)
+        throw new SandboxError("not_found", `Kernel spec ${name.slice(0, 100)} not found`);
+      ctx.body = spec;
     });
 
     router.get(at("/kernels"), async (ctx) => {

@@ -10,3 +10,20 @@ export interface KernelProgram {
   /** The program by which a zygote becomes the same kernel; absent for one that cannot be forked. */
   readonly forkedFrom?: (zygote: ZygoteAddress) => KernelProgram;
 }
+
+/** A kernel that the sandbox has: it reads where to listen from a file, and knows Jupyter's protocol alone. */
+export interface InstalledKernel {
+  /** Name of its directory, by which Jupyter's clients ask for it. */
+  readonly name: string;
+  readonly displayName: string;
+  readonly language: string;
+  /** Program and arguments; one of them has `{connection_file}` in it. */
+  readonly argv: readonly string[];
+  readonly env: Readonly<Record<string, string>>;
+  readonly interruptMode: "signal" | "message";
+}
+
+/** Whether a program is a kernel that the sandbox has. */
+export function isInstalled(program: KernelProgram | InstalledKernel): program is InstalledKernel {
+  return "argv" in program;
+}

@@ -1,16 +1,36 @@
-import { SandboxError } from "@coppice/core";
+import type { InstalledKernel } from "./kernel-program.js";
 
 /** How the languages of `/execute` are called in Jupyter. */
 const SPEC_NAMES: ReadonlyMap<string, string> = new Map([["python", "python3"]]);
 
-/** The name of the kernel for a language. */
+/** The name of the kernel for a language; an installed one goes by its own. */
 export function specNameOf(language: string): string {
   return SPEC_NAMES.get(language) ?? language;
 }
 
-/** Jupyter's description of the kernel for a language. */
-export function kernelSpecOf(language: string): object {
-  const name = specNameOf(language);
+/** Jupyter's description of a kernel of ours, by its language. */
+export function kernelSpecOf(language: string): KernelSpecModel {
+  const displayName = language === "python" ? "Python 3 (ipykernel)" : language;
+  return specModel({ name: specNameOf(language), displayName, language });
+}
+
+/** Jupyter's description of a kernel that the sandbox has. */
+export function installedSpecOf(kernel: InstalledKernel): KernelSpecModel {
+  return specModel(kernel);
+}
+
+/** As Jupyter's clients get it. */
+export interface KernelSpecModel {
+  readonly name: string;
+  readonly resources: object;
+  readonly spec: object;
+}
+
+function specModel({
+  name,
+  displayName,
+  language,
+}: Pick<InstalledKernel, "name" | "displayName" | "language">): KernelSpecModel {
   return {
     name,
     resources: {},
@@ -18,18 +38,10 @@ export function kernelSpecOf(language: string): object {
       // Never run from here: the server starts kernels itself.
       argv: ["coppice", "kernel", name, "{connection_file}"],
       env: {},
-      display_name: language === "python" ? "Python 3 (ipykernel)" : language,
+      display_name: displayName,
       language,
       interrupt_mode: "message",
       metadata: { debugger: false },
     },
   };
-}
-
-/** @throws SandboxError not_found for a kernel that is not here. */
-export function kernelSpecNamed(name: string, languages: readonly string[]): object {
-  const language = languages.find((known) => specNameOf(known) === name);
-  if (language === undefined)
-    throw new SandboxError("not_found", `Kernel spec ${name.slice(0, 100)} not found`);
-  return kernelSpecOf(language);
 }

@@ -7,7 +7,8 @@ import { executionStateOf } from "./execution-state.js";
 import type { KernelConnection } from "./kernel-notes.js";
 import { startKernelProcess, takeOverKernelProcess, type KernelProcess } from "./kernel-process.js";
 import type { KernelObserver } from "./kernel-observer.js";
-import type { KernelProgram } from "./kernel-program.js";
+import { startInstalledKernel } from "./installed-kernel-process.js";
+import { isInstalled, type InstalledKernel, type KernelProgram } from "./kernel-program.js";
 import { KernelRequest, type RequestEnd } from "./kernel-request.js";
 import { Relay } from "./relay.js";
 import { decodeMessage, encodeMessage, signedFrames, type KernelMessage, type MessageParts } from "./wire.js";
@@ -25,6 +26,7 @@ export interface KernelSettings {
 /** What a kernel needs around it, whether it is started or taken over. */
 export interface KernelSurroundings {
   readonly sandbox: Sandbox;
+  readonly program: KernelProgram | InstalledKernel;
   readonly settings: KernelSettings;
   readonly log: Logger;
   readonly observer?: KernelObserver | undefined;
@@ -37,7 +39,6 @@ export interface KernelStart extends KernelSurroundings {
   readonly env: Readonly<Record<string, string>>;
   /** Absolute path inside the sandbox. */
   readonly cwd: string;
-  readonly program: KernelProgram;
 }
 
 export interface KernelAdoption extends KernelSurroundings {
@@ -73,6 +74,8 @@ export class Kernel {
   /** For the server that takes it over. */
   readonly connection: KernelConnection;
   readonly #process: Process;
+  /** Undefined for a kernel of ours. */
+  readonly #interruptMode: InstalledKernel["interruptMode"] | undefined;
   readonly #lastWords: () => string;
   readonly #relay: Relay;
   readonly #channels: Channels;
@@ -101,7 +104,11 @@ export class Kernel {
     return Kernel.#withinStartTime(start, async (signal) => {
       const id = randomUUID();
       const key = randomBytes(32).toString("hex");
-      const started = await startKernelProcess({ ...start, id, key, signal });
+      const { program } = start;
+      const command = { ...start, id, key, signal };
+      const started = isInstalled(program)
+        ? await startInstalledKernel({ ...command, program })
+        : await startKernelProcess({ ...command, program });
       const { ports } = started;
       return Kernel.#connect({ ...start, signal }, started, { id, key, session: randomUUID(), ports });
     });
@@ -173,13 +180,14 @@ export class Kernel {
   }
 
   private constructor(
-    { settings, log, observer }: KernelSurroundings,
+    { program, settings, log, observer }: KernelSurroundings,
     { process, lastWords }: KernelProcess,
     { relay, connection }: { readonly relay: Relay; readonly connection: KernelConnection },
   ) {
     this.connection = connection;
     const { key, session } = connection;
     this.#process = process;
+    this.#interruptMode = isInstalled(program) ? program.interruptMode : undefined;
     this.#lastWords = lastWords;
     this.#relay = relay;
     this.#key = key;
@@ -306,7 +314,7 @@ export class Kernel {
 
   /** Interrupts whatever runs; resolves when the kernel has said that it did, or time is up. */
   async interrupt(): Promise<void> {
-    const asked = this.#request("control", "interrupt_request", { content: {} });
+    const asked = this.#requestInterrupt("interrupt_request", {});
     await this.#within(this.#settings.interruptGraceMs, asked.done);
     this.#requests.delete(asked.id);
   }
@@ -360,7 +368,7 @@ export class Kernel {
     try {
       signal.throwIfAborted();
       for (let waitMs = FIRST_NUDGE_MS; !(this.#hasReplied && this.#hasPublished); waitMs *= 2) {
-        nudges.push(this.#request("control", "kernel_info_request", { content: {} }));
+        nudges.push(this.#requestInfo());
         const waited = this.#within(Math.min(waitMs, LONGEST_NUDGE_MS), this.#ready.promise);
         await Promise.race([waited, died, stop.promise]);
       }
@@ -375,7 +383,7 @@ export class Kernel {
     let untilMs = performance.now() + this.#settings.interruptGraceMs;
     const leftMs = (): number => Math.max(0, untilMs - performance.now());
     while (!request.isDone && leftMs() > 0) {
-      const asked = this.#request("control", "cancel_request", { content: { msg_id: request.id } });
+      const asked = this.#requestInterrupt("cancel_request", { msg_id: request.id });
       // Not before the kernel says that the signal was sent: it must not meet the next cell.
       while (!(await this.#within(leftMs(), asked.done))) {
         // Deaf because of somebody else's code: whether that is to end is not for this request to say.
@@ -384,7 +392,7 @@ export class Kernel {
       }
       this.#requests.delete(asked.id);
       if (!asked.isDone) break;
-      if (wasRunning(await asked.done)) {
+      if (this.#wasRunning(await asked.done)) {
         request.interrupted();
         await this.#within(Math.min(REPEAT_INTERRUPT_MS, leftMs()), request.done);
       } else request.finish();
@@ -404,17 +412,45 @@ export class Kernel {
     try {
       for (let waitMs = FIRST_NUDGE_MS; leftMs() > 0; waitMs = Math.min(2 * waitMs, REPEAT_INTERRUPT_MS)) {
         if (await this.#within(Math.min(waitMs, leftMs()), probe.done)) return;
-        const asked = this.#request("control", "cancel_request", { content: { session } });
+        const asked = this.#requestInterrupt("cancel_request", { session });
         await this.#within(leftMs(), asked.done);
         this.#requests.delete(asked.id);
         if (!asked.isDone) break;
-        if (!wasRunning(await asked.done)) return;
+        if (!this.#wasRunning(await asked.done)) return;
       }
     } finally {
       this.#requests.delete(probe.id);
     }
     await this.kill();
     throw new SandboxError("failed_precondition", "the kernel goes on with what nobody waits for any more");
+  }
+
+  /** Whether what was to be cancelled had begun; a kernel that is not ours cannot tell that it had not. */
+  #wasRunning(end: RequestEnd): boolean {
+    if (this.#interruptMode !== undefined) return true;
+    return end.how === "finished" && replyContent(end.reply)["is_running"] === true;
+  }
+
+  /** Asks for a sign of life. Only ours answer on control, which they do while code runs. */
+  #requestInfo(): KernelRequest {
+    const channel = this.#interruptMode === undefined ? "control" : "shell";
+    const request = this.#request(channel, "kernel_info_request", { content: {} });
+    request.messages.abandon();
+    return request;
+  }
+
+  /** Asks for the end of what runs. Kernels that are not ours cannot be told of what in particular. */
+  #requestInterrupt(
+    type: "interrupt_request" | "cancel_request",
+    content: Readonly<Record<string, string>>,
+  ): KernelRequest {
+    if (this.#interruptMode === undefined) return this.#request("control", type, { content });
+    if (this.#interruptMode === "message")
+      return this.#request("control", "interrupt_request", { content: {} });
+    const request = new KernelRequest(randomUUID());
+    const sent = this.#process.kill("SIGINT", "group").catch(() => undefined);
+    void sent.then(() => request.finish());
+    return request;
   }
 
   #request(
@@ -580,10 +616,6 @@ function errorOf(end: RequestEnd): ErrorEvent | undefined {
 }
 
 /** From the answer to a `cancel_request`: what it meant was running, and is interrupted now. */
-function wasRunning(end: RequestEnd): boolean {
-  return end.how === "finished" && replyContent(end.reply)["is_running"] === true;
-}
-
 function replyContent(reply: KernelMessage | undefined): Readonly<Record<string, unknown>> {
   try {
     const content: unknown = JSON.parse(reply?.content.toString("utf8") ?? "{}");

@@ -1,5 +1,6 @@
-import { SandboxError } from "@coppice/core";
-import type { KernelProgram } from "./kernel-program.js";
+import { SandboxError, type Logger, type Sandbox } from "@coppice/core";
+import { installedKernels } from "./installed-kernels.js";
+import type { InstalledKernel, KernelProgram } from "./kernel-program.js";
 
 /** The language of code that names none. */
 export const DEFAULT_LANGUAGE = "python";
@@ -20,22 +21,35 @@ export function languageNamed(asked: string | undefined): string {
 /** What can run code. */
 export class Languages {
   readonly #own: ReadonlyMap<string, KernelProgram>;
+  readonly #log: Logger;
 
   /** @param own the kernels that come with the server, by the name of their language. */
-  constructor(own: ReadonlyMap<string, KernelProgram>) {
+  constructor(own: ReadonlyMap<string, KernelProgram>, log: Logger) {
     this.#own = own;
+    this.#log = log;
   }
 
-  /** The names of those that are here. */
-  get available(): readonly string[] {
+  /** The names of those that every sandbox has. */
+  get own(): readonly string[] {
     return [...this.#own.keys()];
   }
 
-  /** @throws UnknownLanguageError for one that is not here. */
-  async programFor(language: string): Promise<KernelProgram> {
-    const program = this.#own.get(language);
-    if (program === undefined) throw new UnknownLanguageError(language, [...this.#own.keys()]);
-    return program;
+  /** The kernels that are installed in a sandbox, without those that ours stand for. */
+  async installed(sandbox: Sandbox): Promise<readonly InstalledKernel[]> {
+    const installed = await installedKernels(sandbox, this.#log);
+    return installed.filter(({ name }) => !this.#own.has(languageNamed(name)));
+  }
+
+  /** By the name of a language, or of an installed kernel. @throws UnknownLanguageError for one that is not here. */
+  async programFor(language: string, sandbox: Sandbox): Promise<KernelProgram | InstalledKernel> {
+    const own = this.#own.get(language);
+    if (own !== undefined) return own;
+    const installed = await this.installed(sandbox);
+    const program =
+      installed.find(({ name }) => name.toLowerCase() === language) ??
+      installed.find((kernel) => kernel.language.toLowerCase() === language);
+    if (program !== undefined) return program;
+    throw new UnknownLanguageError(language, [...this.own, ...installed.map(({ name }) => name)]);
   }
 }
 

@@ -118,6 +118,7 @@ export const plugin = definePlugin({
         ["typescript", javascriptProgram({ node, language: "typescript" })],
         ["bash", pythonProgram({ python, maxDataCells, language: "bash" })],
       ]),
+      plugin.log,
     );
     const contexts = new CodeContexts({
       languages,

@@ -1,0 +1,143 @@
+import assert from "node:assert/strict";
+import { after, before, describe, test } from "node:test";
+import { PYTHON, startCodeServer, type CodeSandbox, type CodeServer } from "./testing/code-server.js";
+
+const LAUNCH = [PYTHON, "-m", "ipykernel_launcher", "-f", "{connection_file}"];
+
+describe("kernels that are installed in the sandbox", { timeout: 120_000 }, () => {
+  let own: CodeServer;
+  let sandbox: CodeSandbox;
+
+  before(async () => {
+    own = await startCodeServer({ startTimeout: "15s", interruptGrace: "5s" });
+    sandbox = await own.create({ GIVEN: "to the sandbox" });
+    await install("foreign", {
+      argv: LAUNCH,
+      language: "Klingon",
+      display_name: "Foreign",
+      env: { OF_SPEC: "1" },
+    });
+    await install("by-message", { argv: LAUNCH, language: "spoken", interrupt_mode: "message" });
+    await install("broken", { argv: ["/does/not/exist", "{connection_file}"], language: "broken" });
+    await install("nonsense", { argv: [] });
+    // Ours stands for it.
+    await install("python3", { argv: ["false"], language: "python" });
+    await install("bash", { argv: ["false"], language: "bash" });
+  });
+  after(() => own[Symbol.asyncDispose]());
+
+  async function install(name: string, spec: object): Promise<void> {
+    const path = `/home/user/.local/share/jupyter/kernels/${name}/kernel.json`;
+    await sandbox.live.runtime.files.write(
+      path,
+      (async function* () {
+        yield Buffer.from(JSON.stringify(spec));
+      })(),
+    );
+  }
+
+  test("run code by the name of their language or their own, whatever its case, and keep its state", async () => {
+    const first = await sandbox.run("import os\nx = 41\n(os.environ['OF_SPEC'], os.environ['GIVEN'])", {
+      language: " KLINGON ",
+    });
+    assert.equal(first.results[0]?.["text"], "('1', 'to the sandbox')");
+    const second = await sandbox.run("print('out')\nx + 1", { language: "klingon" });
+    assert.equal(second.text("stdout"), "out\n");
+    assert.equal(second.results[0]?.["text"], "42");
+    assert.equal((await sandbox.run("1/0", { language: "klingon" })).error?.["name"], "ZeroDivisionError");
+    const response = await sandbox.fetch("/contexts", {
+      method: "POST",
+      body: JSON.stringify({ language: "Foreign", cwd: "/home" }),
+    });
+    const context = (await response.json()) as { readonly id: string; readonly language: string };
+    assert.equal(context.language, "foreign");
+    const there = await sandbox.run("import os; ('x' in globals(), os.getcwd()[-5:])", {
+      context_id: context.id,
+    });
+    assert.equal(there.results[0]?.["text"], "(False, '/home')");
+    await sandbox.fetch(`/contexts/${context.id}/restart`, { method: "POST" });
+    const again = await sandbox.run("import os; os.getcwd()[-5:]", { context_id: context.id });
+    assert.equal(again.results[0]?.["text"], "/home");
+    assert.equal((await sandbox.fetch(`/contexts/${context.id}`, { method: "DELETE" })).status, 200);
+  });
+
+  for (const [language, mode] of [
+    ["foreign", "signals"],
+    ["by-message", "messages"],
+  ] as const) {
+    test(`are interrupted by ${mode} when their client leaves, and serve the next one with their state`, async () => {
+      await sandbox.run("kept = 7", { language });
+      const client = new AbortController();
+      const response = await sandbox.fetch("/execute", {
+        method: "POST",
+        body: JSON.stringify({ code: "print('begun', flush=True)\nwhile True: pass", language }),
+        signal: client.signal,
+      });
+      assert.ok(response.body);
+      let text = "";
+      await assert.rejects(async () => {
+        for await (const piece of response.body ?? []) {
+          text += Buffer.from(piece).toString();
+          if (text.includes("begun")) client.abort();
+        }
+      });
+      const { results } = await sandbox.run("kept", { language });
+      assert.equal(results[0]?.["text"], "7");
+    });
+  }
+
+  test("are listed for Jupyter's clients, and started by them", async () => {
+    const jupyter = `${own.server.url}/sandboxes/${sandbox.live.record.id}/jupyter/api`;
+    const { kernelspecs } = (await (await fetch(`${jupyter}/kernelspecs`)).json()) as {
+      readonly kernelspecs: Readonly<Record<string, { readonly spec: { readonly display_name: string } }>>;
+    };
+    assert.deepEqual(Object.keys(kernelspecs), [
+      "python3",
+      "javascript",
+      "typescript",
+      "bash",
+      "broken",
+      "by-message",
+      "foreign",
+    ]);
+    assert.equal(kernelspecs["foreign"]?.spec.display_name, "Foreign");
+    assert.equal((await fetch(`${jupyter}/kernelspecs/foreign`)).status, 200);
+    assert.equal((await fetch(`${jupyter}/kernelspecs/nonsense`)).status, 404);
+    const started = await fetch(`${jupyter}/kernels`, { method: "POST", body: '{"name": "foreign"}' });
+    assert.equal(started.status, 201);
+    assert.equal(((await started.json()) as { readonly name: string }).name, "foreign");
+  });
+
+  test("take no variables with their code, and say so", async () => {
+    const { error } = await sandbox.run("1", { language: "foreign", env_vars: { A: "b" } });
+    assert.equal(error?.["name"], "NotSupported");
+    assert.match(String(error?.["value"]), /foreign/);
+  });
+
+  test("that cannot be used are a clear error", async () => {
+    const broken = await sandbox.run("1", { language: "broken" });
+    assert.equal(broken.status, 500);
+    assert.match(broken.body, /^Failed to create context: the kernel ended while it started/);
+    for (const language of ["nonsense", "r", "java", "../kernels/foreign"]) {
+      const { status, body } = await sandbox.run("1", { language });
+      assert.equal(status, 500, language);
+      const { message, short_message: short } = JSON.parse(
+        body.replace(/^Failed to create context: /, ""),
+      ) as Record<string, string>;
+      assert.equal(short, `${language} not found`);
+      assert.match(
+        message ?? "",
+        /is not available\. Available languages: python, javascript, typescript, bash, .*foreign/,
+      );
+    }
+    await using hasty = await startCodeServer({ startTimeout: "1s" });
+    const other = await hasty.create();
+    sandbox = other;
+    await install("endless", { argv: ["sleep", "1000"], language: "endless" });
+    const { status, body } = await other.run("1", { language: "endless" });
+    assert.deepEqual(
+      [status, body],
+      [500, "Failed to create context: the kernel was not ready within 1000 ms"],
+    );
+  });
+});

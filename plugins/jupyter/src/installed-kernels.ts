@@ -1,0 +1,67 @@
+import { posix } from "node:path";
+import { messageOf, type Logger, type Sandbox } from "@coppice/core";
+import { z } from "zod";
+import type { InstalledKernel } from "./kernel-program.js";
+
+/** The fields of a `kernel.json` that matter here. */
+const KernelSpec = z.object({
+  argv: z.array(z.string()).min(1),
+  display_name: z.string().max(200).optional(),
+  language: z.string().min(1).max(100),
+  env: z.record(z.string(), z.string()).default({}),
+  interrupt_mode: z.enum(["signal", "message"]).default("signal"),
+});
+
+const SYSTEM_DIRECTORIES = ["/usr/local/share/jupyter/kernels", "/usr/share/jupyter/kernels"];
+const NAME = /^[A-Za-z0-9._-]{1,100}$/;
+const MOST_SPECS = 100;
+const LARGEST_SPEC_BYTES = 64 * 1024;
+
+/**
+ * The kernels that are installed in a sandbox, by `kernelspec`: the user's go before the system's. What cannot be read
+ * is left out.
+ */
+export async function installedKernels(sandbox: Sandbox, log: Logger): Promise<readonly InstalledKernel[]> {
+  const { home } = await sandbox.user();
+  const found = new Map<string, InstalledKernel>();
+  for (const directory of [posix.join(home, ".local/share/jupyter/kernels"), ...SYSTEM_DIRECTORIES]) {
+    for (const name of await namesIn(sandbox, directory)) {
+      if (found.has(name) || found.size >= MOST_SPECS) continue;
+      try {
+        found.set(name, await readSpec(sandbox, posix.join(directory, name), name));
+      } catch (error) {
+        log.debug({ kernel: name, reason: messageOf(error) }, "an installed kernel cannot be used");
+      }
+    }
+  }
+  return [...found.values()];
+}
+
+async function namesIn({ files }: Sandbox, directory: string): Promise<readonly string[]> {
+  const names: string[] = [];
+  try {
+    for await (const { name } of files.list(directory, 1)) {
+      if (NAME.test(name)) names.push(name);
+      if (names.length >= MOST_SPECS) break;
+    }
+  } catch {
+    // Not there, or not a directory: nothing is installed here.
+  }
+  return names;
+}
+
+async function readSpec({ files }: Sandbox, directory: string, name: string): Promise<InstalledKernel> {
+  await using file = await files.read(posix.join(directory, "kernel.json"));
+  if (file.info.sizeBytes > LARGEST_SPEC_BYTES) throw new Error("its kernel.json is too large");
+  const pieces: Uint8Array[] = [];
+  for await (const piece of file.content({ length: LARGEST_SPEC_BYTES })) pieces.push(piece);
+  const spec = KernelSpec.parse(JSON.parse(Buffer.concat(pieces).toString("utf8")));
+  return {
+    name,
+    displayName: spec.display_name ?? name,
+    language: spec.language,
+    argv: spec.argv.map((word) => word.replaceAll("{resource_dir}", directory)),
+    env: spec.env,
+    interruptMode: spec.interrupt_mode,
+  };
+}
