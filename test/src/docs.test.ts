@@ -57,6 +57,41 @@ describe("the documentation", () => {
     assert.deepEqual(missing, []);
   });
 
+  it("has a test for every feature that it says works", async () => {
+    const bare: string[] = [];
+    for (const [row = ""] of (await text("docs/compatibility.md")).matchAll(/^\|.*\|$/gm)) {
+      const cells = row
+        .split("|")
+        .slice(1, -1)
+        .map((cell) => cell.trim());
+      const isHead = cells.includes("shown by") || cells.every((cell) => /^-+$/.test(cell));
+      // What is not there has nothing to show.
+      if (isHead || /^(row$|no\b)/.test(cells.at(cells.length - 2) ?? "")) continue;
+      if (!/`[\w./-]+\.ts`/.test(cells.at(-1) ?? "")) bare.push(row);
+    }
+    assert.deepEqual(bare, []);
+  });
+
+  it("names a test for every row of the contract, by its title, and every test of a row", async () => {
+    const page = await text("docs/compatibility.md");
+    const [, section = ""] = page.split("## The contract, row by row");
+    const listed = new Set<string>();
+    const missing: string[] = [];
+    const rows = [...section.matchAll(/^\| ((?:0\.1|[A-D]).*?) +\| `([\w./-]+)`(?:: (.*?))? +\|$/gm)];
+    assert.ok(rows.length > 100, `${rows.length} rows`);
+    for (const [, row = "", file = "", title = row] of rows) {
+      listed.add(row);
+      if (!(await text(file)).includes(`"${title}"`)) missing.push(`${file}: ${title}`);
+    }
+    const folder = "test/src/e2e";
+    for (const name of await readdir(join(ROOT, folder))) {
+      if (!name.startsWith("contract-")) continue;
+      const titles = (await text(join(folder, name))).matchAll(/"((?:0\.1-\d+|[A-D]\.\d+) [^"]+)"/g);
+      for (const [, title = ""] of titles) if (!listed.has(title)) missing.push(`the page: ${title}`);
+    }
+    assert.deepEqual(missing, []);
+  });
+
   it("names every metric, and none that is not there", async () => {
     const code = await sources();
     const page = await text("docs/operating.md");

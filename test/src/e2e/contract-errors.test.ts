@@ -33,6 +33,7 @@ const PYTHON_SDK = process.env["COPPICE_PYTHON_SDK_NEWEST"];
 type ErrorClass = new (...given: never[]) => Error;
 
 interface CodeRow {
+  readonly row: string;
   readonly code: ErrorCode;
   readonly status: number;
   /** What the JS SDK raises for a unary RPC, and for the first event of a stream. */
@@ -43,8 +44,15 @@ interface CodeRow {
 }
 
 const CODES: readonly CodeRow[] = [
-  { code: "canceled", status: 499, js: [TimeoutError, TimeoutError], python: "TimeoutException" },
   {
+    row: "D.1 canceled",
+    code: "canceled",
+    status: 499,
+    js: [TimeoutError, TimeoutError],
+    python: "TimeoutException",
+  },
+  {
+    row: "D.1 unknown",
     code: "unknown",
     status: 500,
     js: [SdkSandboxError, SdkSandboxError],
@@ -52,19 +60,28 @@ const CODES: readonly CodeRow[] = [
     number: 2,
   },
   {
+    row: "D.1 invalid_argument",
     code: "invalid_argument",
     status: 400,
     js: [InvalidArgumentError, InvalidArgumentError],
     python: "InvalidArgumentException",
   },
-  { code: "deadline_exceeded", status: 504, js: [TimeoutError, TimeoutError], python: "TimeoutException" },
   {
+    row: "D.1 deadline_exceeded",
+    code: "deadline_exceeded",
+    status: 504,
+    js: [TimeoutError, TimeoutError],
+    python: "TimeoutException",
+  },
+  {
+    row: "D.1 not_found",
     code: "not_found",
     status: 404,
     js: [FileNotFoundError, FileNotFoundError],
     python: "FileNotFoundException",
   },
   {
+    row: "D.1 already_exists",
     code: "already_exists",
     status: 409,
     js: [SdkSandboxError, SdkSandboxError],
@@ -72,6 +89,7 @@ const CODES: readonly CodeRow[] = [
     number: 6,
   },
   {
+    row: "D.1 permission_denied",
     code: "permission_denied",
     status: 403,
     js: [SdkSandboxError, SdkSandboxError],
@@ -79,12 +97,14 @@ const CODES: readonly CodeRow[] = [
     number: 7,
   },
   {
+    row: "D.1 resource_exhausted",
     code: "resource_exhausted",
     status: 429,
     js: [RateLimitError, RateLimitError],
     python: "RateLimitException",
   },
   {
+    row: "D.1 failed_precondition",
     code: "failed_precondition",
     status: 400,
     js: [SdkSandboxError, SdkSandboxError],
@@ -92,6 +112,7 @@ const CODES: readonly CodeRow[] = [
     number: 9,
   },
   {
+    row: "D.1 out_of_range",
     code: "out_of_range",
     status: 400,
     js: [SdkSandboxError, SdkSandboxError],
@@ -99,6 +120,7 @@ const CODES: readonly CodeRow[] = [
     number: 11,
   },
   {
+    row: "D.1 aborted",
     code: "aborted",
     status: 409,
     js: [SdkSandboxError, SdkSandboxError],
@@ -106,6 +128,7 @@ const CODES: readonly CodeRow[] = [
     number: 10,
   },
   {
+    row: "D.1 unimplemented",
     code: "unimplemented",
     status: 501,
     js: [SdkSandboxError, SdkSandboxError],
@@ -113,6 +136,7 @@ const CODES: readonly CodeRow[] = [
     number: 12,
   },
   {
+    row: "D.1 internal",
     code: "internal",
     status: 500,
     js: [SdkSandboxError, SdkSandboxError],
@@ -120,14 +144,22 @@ const CODES: readonly CodeRow[] = [
     number: 13,
   },
   {
+    row: "D.1 data_loss",
     code: "data_loss",
     status: 500,
     js: [SdkSandboxError, SdkSandboxError],
     python: "SandboxException",
     number: 15,
   },
-  { code: "unavailable", status: 503, js: [TimeoutError, SandboxNotFoundError], python: "TimeoutException" },
   {
+    row: "D.1 unavailable",
+    code: "unavailable",
+    status: 503,
+    js: [TimeoutError, SandboxNotFoundError],
+    python: "TimeoutException",
+  },
+  {
+    row: "D.1 unauthenticated",
     code: "unauthenticated",
     status: 401,
     js: [AuthenticationError, AuthenticationError],
@@ -179,12 +211,13 @@ describe("errors by their contract", { timeout: 60_000 }, () => {
     });
 
     for (const {
+      row,
       code,
       status,
       js: [unary, stream],
       number,
     } of CODES) {
-      it(`D.1 ${code}`, async () => {
+      it(row, async () => {
         const wire = await envd.call("filesystem.Filesystem/Stat", { path: `/fail/${code}` });
         const message =
           code === "not_found"
