@@ -157,6 +157,10 @@ function rootOverlay({ paths, template, hostname, nameservers, users }: LaunchOp
     ...instruction("file", join(upper, "etc/hostname"), "644", `${hostname}\n`),
     ...instruction("file", join(upper, "etc/hosts"), "644", hostsFile(hostname)),
     ...instruction("file", join(upper, "etc/resolv.conf"), "644", resolverFile(nameservers)),
+    // By this file programs know E2B's sandboxes.
+    ...directory(join(upper, "run")),
+    ...directory(join(upper, "run/e2b")),
+    ...instruction("file", join(upper, "run/e2b/.E2B_SANDBOX"), "644", "true"),
     ...overlayOf(paths.mountPoint, template.lowers, layer, users),
   ];
 }

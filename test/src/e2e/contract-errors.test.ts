@@ -364,6 +364,35 @@ describe("errors by their contract", { timeout: 60_000 }, () => {
     }
   });
 
+  describe("A.2, a sandbox that is paused", () => {
+    let paused: Sandbox;
+    before(async () => {
+      paused = await Sandbox.create();
+      const { runtime } = server.sandboxes.get(paused.sandboxId);
+      // This backend cannot; what is said about it is not the backend's affair.
+      Object.assign(runtime, { pausing: { pause: async () => undefined, resume: async () => undefined } });
+    });
+    after(() => paused.kill());
+
+    it("A.2 pause twice", async () => {
+      const path = `/sandboxes/${paused.sandboxId}/pause`;
+      assert.equal((await api("POST", path, {})).status, 204);
+      const again = await api("POST", path, {});
+      const message = `Error pausing sandbox - sandbox '${paused.sandboxId}' is already paused`;
+      assert.deepEqual([again.status, again.json()], [409, { code: 409, message }]);
+      assert.equal(await paused.pause(), false);
+      assert.equal(await paused.isRunning(), false);
+    });
+
+    it("A.2 resume running", async () => {
+      const path = `/sandboxes/${paused.sandboxId}/resume`;
+      assert.equal((await api("POST", path, {})).status, 201);
+      const again = await api("POST", path, {});
+      const message = `Sandbox ${paused.sandboxId} is already running`;
+      assert.deepEqual([again.status, again.json()], [409, { code: 409, message }]);
+    });
+  });
+
   for (const [row, method, path, body, status, message, key] of [
     ["A.2 no auth header", "GET", "/sandboxes", undefined, 401, "authorization header is missing", ""],
     ["A.2 key without e2b_ prefix", "GET", "/sandboxes", undefined, 401, "Invalid API key format", "abc"],
