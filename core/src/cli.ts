@@ -18,7 +18,9 @@ const VERBS: Readonly<Record<string, { readonly usage: string; readonly load: ()
 
 const USAGE = `usage:\n${Object.values(VERBS)
   .map(({ usage }) => `  coppice ${usage}`)
-  .join("\n")}\n`;
+  .join("\n")}
+  coppice <verb of a plugin> <action> <config.yaml> [options]
+`;
 
 /** sysexits.h: EX_USAGE, EX_CONFIG. */
 const EXIT_USAGE = 64;
@@ -38,11 +40,14 @@ export async function main(argv: readonly string[]): Promise<number> {
     process.stdout.write(USAGE);
     return 0;
   }
-  if (verb === undefined) {
+  const rest = argv.slice(argv.indexOf(name ?? "") + 1);
+  const isOfPlugin = verb === undefined && name !== undefined && rest.length > 1;
+  if (verb === undefined && !isOfPlugin) {
     process.stderr.write(name === undefined ? USAGE : `coppice: there is no '${name}'\n${USAGE}`);
     return EXIT_USAGE;
   }
   try {
+    if (verb === undefined) return await (await import("./cli/plugin-verb.js")).pluginVerb(name ?? "", rest);
     return await (
       await verb.load()
     )(args);

@@ -12,6 +12,9 @@ export {
   type PluginContext,
   type PluginDefinition,
   type Resolved,
+  type VerbAction,
+  type VerbContext,
+  type Verbs,
   type UpgradeHandler,
 } from "./plugin.js";
 export type { Diagnosis, Examination, Finding } from "./doctor/finding.js";
@@ -19,6 +22,7 @@ export type { HealthCheck, HealthDetails } from "./observe/health.js";
 export { Greeting } from "./observe/greeting.js";
 export type { Logger } from "./observe/logger.js";
 export {
+  noteSandbox,
   requestOf,
   targetOf,
   type RequestCarrier,

@@ -7,10 +7,12 @@ import { z } from "zod";
 import type { Diagnosis } from "./doctor/finding.js";
 import type { Principal } from "./http/principal.js";
 import type { SurfaceRequest } from "./http/surface-request.js";
+import type { Clock } from "./kernel/clock.js";
 import type { Class } from "./kernel/scope.js";
 import type { Token } from "./kernel/token.js";
 import type { HealthCheck } from "./observe/health.js";
 import type { Logger } from "./observe/logger.js";
+import type { SandboxId } from "./sandbox/backend.js";
 
 /** Takes over the socket of a WebSocket (or other) upgrade. The surface has already let the request in. */
 export type UpgradeHandler = (
@@ -26,6 +28,8 @@ export interface Answered {
   readonly status: number;
   /** The pattern of the route that answered, `none` when it was refused before any. Never the raw path. */
   readonly route: string;
+  /** The sandbox that it was about, where the route said so (`noteSandbox`). */
+  readonly sandboxId: SandboxId | undefined;
 }
 
 /** Learns how a request was answered, at once before the client does. Must not throw. */
@@ -77,6 +81,32 @@ export interface PluginContext<Config> {
   onStop(run: () => unknown): void;
 }
 
+/** What an action of the command line is given: no server runs in its process, one may in another. */
+export interface VerbContext<Config> {
+  readonly config: Config;
+  /** What follows the configuration file. */
+  readonly args: readonly string[];
+  readonly clock: Clock;
+  /** As of the plugin's context; a server may be using it at this moment. */
+  readonly dataDir: () => string;
+  /** A line for whoever called. */
+  readonly print: (line: string) => void;
+}
+
+/** One thing that `coppice <verb> <action> <config.yaml> [options]` does. */
+export interface VerbAction<Config> {
+  /** The options, as the usage shows them. */
+  readonly usage: string;
+  /**
+   * @returns the exit code.
+   * @throws SandboxError with what to tell: invalid_argument for bad options, which exits with 64.
+   */
+  run(context: VerbContext<Config>): number | Promise<number>;
+}
+
+/** Actions by their names, by verb. */
+export type Verbs<Config> = Readonly<Record<string, Readonly<Record<string, VerbAction<Config>>>>>;
+
 // `any`: a record of tokens of unlike services has no narrower common type that keeps inference.
 // oxlint-disable-next-line typescript/no-explicit-any
 type TokenRecord = Record<string, Token<any>>;
@@ -87,6 +117,7 @@ export interface Plugin {
   readonly config: z.ZodType;
   readonly requires: TokenRecord;
   readonly provides: readonly symbol[];
+  readonly verbs: Verbs<unknown>;
   setup(plugin: PluginContext<unknown>, services: Record<string, unknown>): void | Promise<void>;
 }
 
@@ -102,6 +133,8 @@ export interface PluginDefinition<C extends z.ZodType, R extends TokenRecord> {
   readonly requires?: R;
   /** Tokens that are bound when `setup` returns. */
   readonly provides?: readonly symbol[];
+  /** What it adds to the command line: `coppice <verb> <action> <config.yaml>`. */
+  readonly verbs?: Verbs<z.infer<C>>;
   setup(plugin: PluginContext<z.infer<C>>, services: Resolved<R>): void | Promise<void>;
 }
 
@@ -126,6 +159,7 @@ export function definePlugin<C extends z.ZodType = typeof NO_CONFIG, const R ext
     config: definition.config ?? NO_CONFIG,
     requires: definition.requires ?? {},
     provides: definition.provides ?? [],
+    verbs: (definition.verbs ?? {}) as Verbs<unknown>,
     setup: (context: PluginContext<unknown>, services: Record<string, unknown>) =>
       definition.setup(context as PluginContext<z.infer<C>>, services as Resolved<R>),
   };

@@ -14,7 +14,7 @@ export function openDoors(listeners: readonly Listener[], surfaces: Surfaces): r
     return open.map((name) => ({
       message:
         `listener '${listener.name}' is on ${listener.host}, which others can reach, and surface '${name}' has no authentication: ` +
-        `bind it to 127.0.0.1, configure authentication (plugins sandbox-api and envd-compat), or say listeners.${listener.name}.insecure: true`,
+        `bind it to 127.0.0.1, configure authentication (plugins access and envd-compat), or say listeners.${listener.name}.insecure: true`,
     }));
   });
 }

@@ -9,7 +9,7 @@ import { memoryBackend } from "../testing/memory-backend.js";
 import { startTestServer } from "../testing/start-test-server.js";
 import { permit } from "./permit.js";
 import type { Scope } from "./principal.js";
-import { requestOf } from "./surface-request.js";
+import { noteSandbox, requestOf } from "./surface-request.js";
 import { sandboxesOf, tenantOf } from "./tenant-of.js";
 
 /** A plugin with a route of each kind, let in by `x-scopes`, and what it saw answered. */
@@ -31,6 +31,7 @@ function observed() {
         ctx.body = { tenant: tenantOf(ctx), own: sandboxesOf(ctx, sandboxes).list().length };
       });
       api.post("/plain/:name", (ctx) => {
+        noteSandbox(ctx, "made");
         ctx.status = 201;
       });
       api.post("/exec", permit("exec"), (ctx) => {
@@ -71,8 +72,13 @@ test("a route asks for its scope, or for that of its method; admin stands for al
       const expected = isAllowed ? success : 403;
       const told = `${route} with '${scopes}'`;
       assert.equal(await statusOf(server.url, { method, path, scopes }), expected, told);
+      const isMaking = /^POST .plain/i.test(route);
       const who = scopes === "" ? undefined : "tester";
-      assert.deepEqual(answers.at(-1), { status: expected, route: pattern, who }, told);
+      assert.deepEqual(
+        answers.at(-1),
+        { status: expected, route: pattern, sandboxId: isMaking && isAllowed ? "made" : undefined, who },
+        told,
+      );
     }
   }
   answers.length = 0;

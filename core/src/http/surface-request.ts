@@ -2,6 +2,7 @@ import type { IncomingMessage } from "node:http";
 import { type ContextValues, type HandlerContext, createContextKey } from "@connectrpc/connect";
 import { SandboxError } from "../kernel/errors.js";
 import type { Logger } from "../observe/logger.js";
+import type { SandboxId } from "../sandbox/backend.js";
 import type { LiveSandbox } from "../sandbox/live-sandbox.js";
 import type { Principal } from "./principal.js";
 
@@ -59,6 +60,19 @@ export function requestOf(carrier: RequestCarrier): SurfaceRequest {
   const { request } = carrier.state;
   if (request === undefined) throw new Error("this context did not come through a surface");
   return request;
+}
+
+/** What is said of requests while they are served. */
+const concerned = new WeakMap<SurfaceRequest, SandboxId>();
+
+/** Says which sandbox a request is about when its path does not: one that it makes. Observers are told. */
+export function noteSandbox(carrier: RequestCarrier, id: SandboxId): void {
+  concerned.set(requestOf(carrier), id);
+}
+
+/** The sandbox that was noted. */
+export function notedSandbox(request: SurfaceRequest): SandboxId | undefined {
+  return concerned.get(request);
 }
 
 /** The sandbox that a request is for. @throws SandboxError invalid_argument when it names none. */

@@ -14,8 +14,8 @@ import type { Logger } from "../observe/logger.js";
 import type { Answered, Guard, Observer, UpgradeHandler } from "../plugin.js";
 import { HttpError } from "./http-error.js";
 import { isPermit, permitByMethod, requireScope } from "./permit.js";
+import { bindRequest, notedSandbox, requestIn, type SurfaceRequest } from "./surface-request.js";
 import { blameSender, mayBeUnparsable } from "./unparsable-message.js";
-import { bindRequest, requestIn, type SurfaceRequest } from "./surface-request.js";
 import { errorInterceptor, toHttpError, writeHttpError } from "./wire-errors.js";
 
 export interface SurfaceOptions {
@@ -287,8 +287,10 @@ export class Surface {
     return refusal;
   }
 
-  #tell(request: SurfaceRequest, answered: Answered): void {
-    for (const observer of this.#observers) observer(request, answered);
+  #tell(request: SurfaceRequest, answered: Omit<Answered, "sandboxId">): void {
+    if (this.#observers.length === 0) return;
+    const sandboxId = notedSandbox(request);
+    for (const observer of this.#observers) observer(request, { ...answered, sandboxId });
   }
 
   #methodsAt(path: string): readonly string[] {

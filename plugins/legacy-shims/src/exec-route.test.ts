@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import type { LiveSandbox } from "@coppice/core";
 import { startTestServer, type TestServer } from "@coppice/core/testing";
+import access from "@coppice/plugin-access";
 import commands from "@coppice/plugin-commands";
 import localProcess from "@coppice/plugin-local-process";
 import sandboxApi from "@coppice/plugin-sandbox-api";
@@ -15,7 +16,8 @@ before(async () => {
     plugins: [
       [localProcess, {}],
       [commands, {}],
-      [sandboxApi, { apiKeys: [API_KEY] }],
+      [access, { apiKeys: [API_KEY] }],
+      [sandboxApi, {}],
       [legacyShims, { maxOutput: "1KiB", maximumTimeout: "10s", maxBody: "4KiB", maxExecutions: 2 }],
     ],
   });

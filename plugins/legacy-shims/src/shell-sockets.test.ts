@@ -13,6 +13,7 @@ import {
 } from "@coppice/core/testing";
 import commands, { Commands } from "@coppice/plugin-commands";
 import localProcess from "@coppice/plugin-local-process";
+import access from "@coppice/plugin-access";
 import sandboxApi from "@coppice/plugin-sandbox-api";
 import { parseClientFrame } from "./client-frame.js";
 import legacyShims from "./index.js";
@@ -47,7 +48,8 @@ async function serve(backend: Plugin = memoryBackend({ programs: { sh: terminal 
     plugins: [
       [backend, {}],
       [commands, {}],
-      [sandboxApi, { apiKeys: [API_KEY] }],
+      [access, { apiKeys: [API_KEY] }],
+      [sandboxApi, {}],
       [legacyShims, SETTINGS],
     ],
   });

@@ -11,7 +11,6 @@ import {
 } from "@coppice/core/testing";
 import { plugin as sandboxApi } from "./plugin.js";
 
-const KEY = `e2b_${"0123456789abcdef".repeat(2)}01234567`;
 const START = Date.UTC(2026, 0, 1);
 
 interface Call {
@@ -28,12 +27,12 @@ interface Answer {
   readonly envdAccessToken?: string;
 }
 
-/** One request with the right key, unless `headers` say otherwise; the answer's JSON, if it is any. */
+/** One request; the answer's JSON, if it is any. */
 async function call<Body = Answer>(server: TestServer, route: string, { headers, body }: Call = {}) {
   const [method = "", path = ""] = route.split(" ");
   const response = await fetch(server.url + path, {
     method,
-    headers: { "X-API-KEY": KEY, ...headers },
+    headers: { ...headers },
     ...(body !== undefined && { body: typeof body === "string" ? body : JSON.stringify(body) }),
   });
   const text = await response.text();
@@ -60,7 +59,7 @@ suite("the E2B control plane", () => {
       clock,
       plugins: [
         [memory, {}],
-        [sandboxApi, { apiKeys: [KEY], domain: "sandboxes.example:8443", maxBody: "4KiB" }],
+        [sandboxApi, { domain: "sandboxes.example:8443", maxBody: "4KiB" }],
       ],
       server: {
         sandboxes: { templates: { "base": { limits: { cpuCount: 2 } }, "code-interpreter-v1": {} } },
@@ -256,23 +255,8 @@ suite("the E2B control plane", () => {
     await server.sandboxes.kill(sandboxID);
   });
 
-  test("lets nobody in without a known key, except to its health", async () => {
-    const refusals: [Record<string, string>, string][] = [
-      [{ "X-API-KEY": "" }, "authorization header is missing"],
-      [{ "X-API-KEY": "local" }, "Invalid API key format"],
-      [{ "X-API-KEY": "e2b_XYZ" }, "Invalid API key format"],
-      [{ "X-API-KEY": KEY.slice(0, -1) }, "Cannot get the team for the given API key"],
-      [{ "X-API-KEY": `${KEY}0` }, "Cannot get the team for the given API key"],
-      [{ "X-API-KEY": "", "Authorization": `Bearer ${KEY}` }, "authorization header is missing"],
-    ];
-    for (const [headers, message] of refusals) {
-      for (const route of ["GET /sandboxes", "POST /v2/sandboxes", "DELETE /sandboxes/x", "GET /nowhere"]) {
-        const { status, json } = await call(server, route, { headers });
-        assert.equal(status, 401, `${route} ${JSON.stringify(headers)}`);
-        assert.deepEqual(json, { code: 401, message });
-      }
-    }
-    const health = await call(server, "GET /health", { headers: { "X-API-KEY": "" } });
+  test("says that it is well", async () => {
+    const health = await call(server, "GET /health");
     assert.deepEqual([health.status, health.text], [200, "Health check successful"]);
     assert.match(health.headers.get("content-type") ?? "", /^text\/plain/);
   });
@@ -412,9 +396,7 @@ suite("the E2B control plane", () => {
     socket.on("data", (chunk: Buffer) => {
       answer += chunk.toString();
     });
-    socket.write(
-      `POST /v2/sandboxes HTTP/1.1\r\nhost: x\r\nx-api-key: ${KEY}\r\ntransfer-encoding: chunked\r\n\r\n`,
-    );
+    socket.write("POST /v2/sandboxes HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n");
     for (let sent = 0; sent < 8; sent += 1) socket.write(`400\r\n${"x".repeat(1024)}\r\n`);
     await once(socket, "close");
     assert.match(answer, /^HTTP\/1.1 413 /);
@@ -478,7 +460,7 @@ suite("a client that goes away while its sandbox is made", () => {
   });
 });
 
-suite("a server without API keys", () => {
+suite("a server that asks nobody for a key", () => {
   test("serves everybody on loopback", async () => {
     await using server = await startTestServer({
       plugins: [
@@ -491,7 +473,7 @@ suite("a server without API keys", () => {
     assert.equal(((await made.json()) as { domain: unknown }).domain, null);
   });
 
-  test("does not start where others can reach it, nor with a key that can be guessed", async () => {
+  test("does not start where others can reach it", async () => {
     await assert.rejects(
       startTestServer({
         plugins: [
@@ -501,15 +483,6 @@ suite("a server without API keys", () => {
         server: { listeners: { api: { host: "0.0.0.0", port: 0 } } },
       }),
       /api/,
-    );
-    await assert.rejects(
-      startTestServer({
-        plugins: [
-          [memoryBackend(), {}],
-          [sandboxApi, { apiKeys: ["local"] }],
-        ],
-      }),
-      /at least 24 characters/,
     );
   });
 });

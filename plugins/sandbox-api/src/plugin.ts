@@ -4,13 +4,13 @@ import {
   Greeting,
   Listeners,
   type LiveSandbox,
+  noteSandbox,
   readJsonBody,
   type RequestCarrier,
   requestOf,
   Sandboxes,
   sandboxesOf,
 } from "@coppice/core";
-import { ApiKeys, apiKeyGuard } from "./api-keys.js";
 import { Capacities } from "./capacity.js";
 import { connectBody, connectSandbox } from "./connect.js";
 import { createBody, toCreateSandbox } from "./create-body.js";
@@ -33,7 +33,7 @@ export const plugin = definePlugin({
   config: SandboxApiConfig,
   requires: { sandboxes: Sandboxes, clock: Clock, listeners: Listeners, greeting: Greeting },
   setup(context, { sandboxes, clock, listeners, greeting }) {
-    const { apiKeys, domain, legacyDefaultTimeout, maxBody, maxNetworkRules, maxVariable } = context.config;
+    const { domain, legacyDefaultTimeout, maxBody, maxNetworkRules, maxVariable } = context.config;
     const router = context.http("api");
     const capacities = new Capacities();
     const bodyOptions = { limitBytes: maxBody };
@@ -42,11 +42,9 @@ export const plugin = definePlugin({
     const createSchema = createBody({ variableLimitBytes: maxVariable, networkRuleLimit: maxNetworkRules });
     const networkSchema = networkBody({ networkRuleLimit: maxNetworkRules });
 
-    // Without a key there is no guard, and without a guard the server stays on loopback.
-    if (apiKeys.length > 0) context.guard("api", apiKeyGuard(new ApiKeys(apiKeys)));
     greeting.add(() => {
       const listener = listeners.all().find(({ name }) => name === "api");
-      return listener === undefined ? [] : sdkEnvironment(listener, apiKeys[0]);
+      return listener === undefined ? [] : sdkEnvironment(listener);
     });
 
     router.get("/health", (ctx) => {
@@ -57,6 +55,7 @@ export const plugin = definePlugin({
       const body = await readJsonBody(ctx.req, createSchema, bodyOptions);
       const wanted = toCreateSandbox(body, { timeoutMs: legacyDefaultTimeout });
       const sandbox = await createSandbox(own(ctx), wanted, { request: requestOf(ctx), response: ctx.res });
+      noteSandbox(ctx, sandbox.record.id);
       ctx.status = 201;
       ctx.body = sandboxBody(sandbox, domain);
     });
@@ -65,6 +64,7 @@ export const plugin = definePlugin({
       const body = await readJsonBody(ctx.req, createSchema, bodyOptions);
       const wanted = toCreateSandbox(body, { timeoutMs: sandboxes.defaultTimeoutMs, secure: true });
       const sandbox = await createSandbox(own(ctx), wanted, { request: requestOf(ctx), response: ctx.res });
+      noteSandbox(ctx, sandbox.record.id);
       ctx.status = 201;
       ctx.body = sandboxBody(sandbox, domain);
     });

@@ -1,21 +1,8 @@
 import { duration, size } from "@coppice/core";
 import { z } from "zod";
 
-const SHORTEST_KEY = 24;
-
-const apiKey = z
-  .string()
-  .min(SHORTEST_KEY, `an API key that can be guessed is none: use at least ${SHORTEST_KEY} characters`)
-  .regex(/^[\x21-\x7e]+$/, "an API key travels in a header: printable ASCII without spaces");
-
 /** Settings of the sandbox-api plugin, each with its default. */
 export const SandboxApiConfig = z.strictObject({
-  apiKeys: z
-    .array(apiKey)
-    .default([])
-    .describe(
-      "Keys that let a client in (X-API-Key), best `e2b_` and 40 hex digits, as the Python SDK wants; none = open.",
-    ),
   domain: z
     .string()
     .regex(/^[A-Za-z0-9.-]+(:\d+)?$/, "expected a host name, with a port where it is not 443")

@@ -168,7 +168,7 @@ describe("bad input", { timeout: 60_000 }, () => {
   before(async () => {
     server = await startFullServer({
       server: { http: { messageLimit: LIMIT, drainTimeout: "200ms", headersTimeout: "2s" } },
-      settings: { "sandbox-api": { apiKeys: [API_KEY], maxBody: LIMIT } },
+      settings: { "sandbox-api": { maxBody: LIMIT } },
     });
     pointSdkAt(server.url);
     sandbox = await Sandbox.create();

@@ -47,7 +47,8 @@ export async function makeInstallation(options: InstallationOptions = {}): Promi
     http: { drainTimeout: "500ms" },
     ...options.config,
     plugins: {
-      "sandbox-api": { apiKeys: [API_KEY] },
+      "access": { apiKeys: [API_KEY] },
+      "sandbox-api": {},
       "envd-compat": {},
       "commands": {},
       "files": {},

@@ -3,6 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Plugin } from "@coppice/core";
 import { startTestServer, type TestServer } from "@coppice/core/testing";
+import access from "@coppice/plugin-access";
 import commands from "@coppice/plugin-commands";
 import envdCompat from "@coppice/plugin-envd-compat";
 import files from "@coppice/plugin-files";
@@ -48,7 +49,8 @@ export async function startFullServer({
     full = await startTestServer({
       server,
       plugins: [
-        [sandboxApi, settingsOf("sandbox-api", { apiKeys: [API_KEY] })],
+        [access, settingsOf("access", { apiKeys: [API_KEY] })],
+        [sandboxApi, settingsOf("sandbox-api")],
         [envdCompat, settingsOf("envd-compat")],
         [commands, settingsOf("commands")],
         [files, settingsOf("files")],

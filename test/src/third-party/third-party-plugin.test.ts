@@ -66,7 +66,7 @@ describe("a plugin of somebody else, outside of the tree", { timeout: 60_000 }, 
       const { code, stderr } = error as { readonly code: unknown; readonly stderr: string };
       assert.equal(code, 78);
       assert.match(stderr, /unknown key 'greting'/);
-      assert.match(stderr, /coppice\.yaml:12:5/);
+      assert.match(stderr, /coppice\.yaml:13:5/);
       return true;
     });
   });
@@ -88,8 +88,9 @@ async function writeConfig(home: string, key: string, setting: string): Promise<
 dataDir: ${join(home, "data")}
 log: { level: warn }
 plugins:
-  sandbox-api:
+  access:
     apiKeys: ["${API_KEY}"]
+  sandbox-api: {}
   envd-compat: {}
   commands: {}
   "${key}":

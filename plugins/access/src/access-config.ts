@@ -1,0 +1,119 @@
+import { duration } from "@coppice/core";
+import { z } from "zod";
+
+const SHORTEST_KEY = 24;
+
+const apiKey = z
+  .string()
+  .min(SHORTEST_KEY, `an API key that can be guessed is none: use at least ${SHORTEST_KEY} characters`)
+  .regex(/^[\x21-\x7e]+$/, "an API key travels in a header: printable ASCII without spaces");
+
+/** Keys that somebody else could put in their place would let anybody in. */
+const jwksUrl = z.url({ protocol: /^https?$/ }).refine((text) => {
+  const { protocol, hostname } = new URL(text);
+  return protocol === "https:" || ["localhost", "127.0.0.1", "[::1]"].includes(hostname);
+}, "off this machine, keys are fetched by https");
+
+const jwt = z.strictObject({
+  jwksUrl: jwksUrl.describe("Where the identity provider publishes its keys."),
+  issuer: z.string().optional().describe("What `iss` has to be; not checked when absent."),
+  audience: z
+    .union([z.string(), z.array(z.string()).min(1)])
+    .optional()
+    .describe("What `aud` has to be or hold, one of several; not checked when absent."),
+  tenantClaim: z
+    .string()
+    .default("org_id")
+    .describe("Claim that names the tenant; a token without it is a tenant of its own, `sub:<sub>`."),
+  clockTolerance: duration().prefault("30s").describe("How far the provider's clock may be off."),
+  cacheFor: duration().prefault("10m").describe("How long fetched keys are believed."),
+  refetchAfter: duration()
+    .prefault("30s")
+    .describe("Least time between two fetches for keys that are not known yet."),
+  fetchTimeout: duration().prefault("5s").describe("How long the provider may take to answer."),
+});
+
+export type JwtSettings = z.infer<typeof jwt>;
+
+const quota = z.strictObject({
+  sandboxes: z.int().nonnegative().optional().describe("Sandboxes at one time, paused ones too."),
+  cpuCount: z
+    .number()
+    .nonnegative()
+    .optional()
+    .describe("CPUs of all of them, by the limits of their templates."),
+  memoryMiB: z
+    .int()
+    .nonnegative()
+    .optional()
+    .describe("Memory of all of them, by the limits of their templates."),
+  creations: z
+    .strictObject({
+      sandboxes: z.int().positive().max(10_000).describe("How many"),
+      per: duration().prefault("1m").describe("in how much time."),
+    })
+    .optional()
+    .describe("How fast sandboxes may be made."),
+});
+
+export type TenantQuota = z.infer<typeof quota>;
+
+const quotas = z.strictObject({
+  everybody: quota.prefault({}).describe("Each tenant that is not named; what is absent has no limit."),
+  tenants: z
+    .record(z.string().min(1), quota)
+    .default({})
+    .describe(
+      "By tenant, in the place of `everybody`: `acme`, or `sub:<sub>` of a JWT without an organization.",
+    ),
+});
+
+export type QuotaSettings = z.infer<typeof quotas>;
+
+function rate(requests: number) {
+  return z
+    .strictObject({
+      requests: z.int().positive().default(requests).describe("How many"),
+      per: duration().prefault("10s").describe("in how much time."),
+    })
+    .prefault({});
+}
+
+export type RateSettings = z.infer<ReturnType<typeof rate>>;
+
+/** Settings of the access plugin, each with its default. */
+export const AccessConfig = z.strictObject({
+  apiKeys: z
+    .array(apiKey)
+    .default([])
+    .describe(
+      "Keys of the tenant `default` that may do everything, best `e2b_` and 40 hex digits, as the Python SDK wants; others are made by `coppice keys create`.",
+    ),
+  jwt: jwt
+    .optional()
+    .describe("An identity provider whose RS256 tokens are let in as `Authorization: Bearer`."),
+  quotas: quotas.prefault({}).describe("What tenants may have."),
+  rateLimits: z
+    .strictObject({
+      perAddress: rate(5000).describe(
+        "Requests of one client address to the control plane, with a key or without.",
+      ),
+      perKey: rate(2000).describe("Requests with one key, or of one JWT's subject, to the control plane."),
+    })
+    .prefault({})
+    .describe("More is answered 429 with Retry-After."),
+  audit: z
+    .strictObject({
+      maxEntries: z.int().positive().default(100_000).describe("Entries that are kept, the newest."),
+      maxStrangers: z
+        .int()
+        .positive()
+        .default(10_000)
+        .describe("Entries about requests that were not let in, which anybody can cause; counted apart."),
+      maxAge: duration().prefault("90d").describe("How long an entry is kept."),
+    })
+    .prefault({})
+    .describe("Who did what on the control plane, in dataDir."),
+});
+
+export type AccessConfig = z.infer<typeof AccessConfig>;

@@ -1,0 +1,28 @@
+import { type Guard, SandboxError } from "@coppice/core";
+import { authenticate, type Credentials } from "./authenticate.js";
+import { clientOf, type RateLimit } from "./rate-limit.js";
+
+export interface AccessGuardOptions extends Credentials {
+  readonly perAddress: RateLimit;
+  readonly perKey: RateLimit;
+  /** Told why somebody was kept out. */
+  readonly onRefused: (code: string) => void;
+}
+
+/** Lets in who has a key or a token, no faster than the limits, and everybody to `/health`. */
+export function accessGuard(options: AccessGuardOptions): Guard {
+  return async (request) => {
+    const { method, url, clientAddress } = request;
+    try {
+      // Before anything that costs more than counting.
+      await options.perAddress.take(clientOf(clientAddress));
+      if (url.pathname === "/health" && (method === "GET" || method === "HEAD")) return undefined;
+      const principal = await authenticate(request, options);
+      await options.perKey.take(`${principal.tenant} ${principal.name}`);
+      return principal;
+    } catch (error) {
+      if (error instanceof SandboxError) options.onRefused(error.code);
+      throw error;
+    }
+  };
+}

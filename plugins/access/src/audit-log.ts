@@ -1,0 +1,174 @@
+import { join } from "node:path";
+import type { DatabaseSync, SQLInputValue, SQLOutputValue } from "node:sqlite";
+import { openDatabase } from "./database.js";
+
+/** What came of a request. */
+export type Outcome = "allowed" | "denied" | "error";
+
+/** One entry: who asked for what, when, and what came of it. Nothing in it is a secret. */
+export interface AuditEvent {
+  readonly id: number;
+  readonly atMs: number;
+  readonly requestId: string;
+  readonly address: string;
+  readonly method: string;
+  /** Without the query, cut when it is long. */
+  readonly path: string;
+  /** The pattern of the route; `none` when it was refused before any. */
+  readonly route: string;
+  readonly status: number;
+  readonly outcome: Outcome;
+  /** Undefined for whoever was not let in. */
+  readonly tenant: string | undefined;
+  readonly principal: string | undefined;
+  readonly scopes: readonly string[];
+  readonly sandbox: string | undefined;
+}
+
+/** Which entries somebody wants to see. */
+export interface AuditQuery {
+  readonly tenant?: string | undefined;
+  readonly outcome?: Outcome | undefined;
+  readonly pathPrefix?: string | undefined;
+  readonly limit: number;
+  readonly offset: number;
+  readonly oldestFirst: boolean;
+}
+
+export interface AuditLogOptions {
+  readonly dataDir: string;
+  readonly maxEntries: number;
+  /** Entries without a tenant, which anybody can cause, push out none but their like. */
+  readonly maxStrangers: number;
+  readonly maxAgeMs: number;
+}
+
+const MIGRATIONS: readonly string[] = [
+  `CREATE TABLE event (
+     id INTEGER PRIMARY KEY AUTOINCREMENT,
+     at_ms REAL NOT NULL,
+     request_id TEXT NOT NULL,
+     address TEXT NOT NULL,
+     method TEXT NOT NULL,
+     path TEXT NOT NULL,
+     route TEXT NOT NULL,
+     status INTEGER NOT NULL,
+     outcome TEXT NOT NULL,
+     tenant TEXT,
+     principal TEXT,
+     scopes TEXT NOT NULL,
+     sandbox TEXT
+   ) STRICT;
+   CREATE INDEX event_by_tenant ON event (tenant, id);
+   CREATE INDEX event_by_time ON event (at_ms);`,
+];
+
+/** Deleting row by row would double the work of writing. */
+const TRIMMED_EVERY = 64;
+
+/** The audit of an installation, in an SQLite file. What was written survives the end of this process. */
+export class AuditLog {
+  readonly #options: AuditLogOptions;
+  readonly #database: DatabaseSync;
+  readonly #statements: ReturnType<typeof prepare>;
+  #untrimmed = TRIMMED_EVERY;
+
+  /** @throws Error that names the file when it cannot be used. */
+  constructor(options: AuditLogOptions) {
+    this.#options = options;
+    this.#database = openDatabase({
+      path: join(options.dataDir, "audit.sqlite"),
+      migrations: MIGRATIONS,
+    });
+    this.#statements = prepare(this.#database);
+  }
+
+  /** @throws Error when it cannot be written. */
+  write(event: Omit<AuditEvent, "id">): void {
+    this.#statements.insert.run(
+      event.atMs,
+      event.requestId,
+      event.address,
+      event.method,
+      event.path,
+      event.route,
+      event.status,
+      event.outcome,
+      event.tenant ?? null,
+      event.principal ?? null,
+      event.scopes.join(" "),
+      event.sandbox ?? null,
+    );
+    this.#untrimmed += 1;
+    if (this.#untrimmed >= TRIMMED_EVERY) this.#trim(event.atMs);
+  }
+
+  list(query: AuditQuery): readonly AuditEvent[] {
+    const conditions: string[] = [];
+    const values: SQLInputValue[] = [];
+    const where = (condition: string, value: SQLInputValue | undefined): void => {
+      if (value === undefined) return;
+      conditions.push(condition);
+      values.push(value);
+    };
+    where("tenant = ?", query.tenant);
+    where("outcome = ?", query.outcome);
+    where("instr(path, ?) = 1", query.pathPrefix);
+    const filter = conditions.length === 0 ? "" : `WHERE ${conditions.join(" AND ")}`;
+    const order = query.oldestFirst ? "ASC" : "DESC";
+    return this.#database
+      .prepare(`SELECT * FROM event ${filter} ORDER BY id ${order} LIMIT ? OFFSET ?`)
+      .all(...values, query.limit, query.offset)
+      .map(parse);
+  }
+
+  close(): void {
+    this.#database.close();
+  }
+
+  #trim(nowMs: number): void {
+    const { maxEntries, maxStrangers, maxAgeMs } = this.#options;
+    this.#untrimmed = 0;
+    this.#statements.forgetOld.run(nowMs - maxAgeMs);
+    this.#statements.forgetKnown.run(maxEntries);
+    this.#statements.forgetStrangers.run(maxStrangers);
+  }
+}
+
+function prepare(database: DatabaseSync) {
+  return {
+    insert: database.prepare(
+      `INSERT INTO event (at_ms, request_id, address, method, path, route, status, outcome, tenant, principal, scopes, sandbox)
+       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+    ),
+    forgetOld: database.prepare("DELETE FROM event WHERE at_ms < ?"),
+    forgetKnown: database.prepare(
+      `DELETE FROM event WHERE tenant IS NOT NULL AND id <=
+         (SELECT id FROM event WHERE tenant IS NOT NULL ORDER BY id DESC LIMIT 1 OFFSET ?)`,
+    ),
+    forgetStrangers: database.prepare(
+      `DELETE FROM event WHERE tenant IS NULL AND id <=
+         (SELECT id FROM event WHERE tenant IS NULL ORDER BY id DESC LIMIT 1 OFFSET ?)`,
+    ),
+  };
+}
+
+function parse(row: Record<string, SQLOutputValue>): AuditEvent {
+  const text = (name: string) => String(row[name]);
+  const optional = (name: string) => (row[name] === null ? undefined : text(name));
+  return {
+    id: Number(row["id"]),
+    atMs: Number(row["at_ms"]),
+    requestId: text("request_id"),
+    address: text("address"),
+    method: text("method"),
+    path: text("path"),
+    route: text("route"),
+    status: Number(row["status"]),
+    outcome: text("outcome") as Outcome,
+    tenant: optional("tenant"),
+    principal: optional("principal"),
+    scopes: text("scopes").split(" ").filter(Boolean),
+    sandbox: optional("sandbox"),
+  };
+}

@@ -1,0 +1,54 @@
+import type { Answered, Clock, Observer, SurfaceRequest } from "@coppice/core";
+import type { AuditLog, Outcome } from "./audit-log.js";
+
+export interface AuditObserverOptions {
+  readonly log: () => Pick<AuditLog, "write">;
+  readonly clock: Clock;
+  /** Told why an entry could not be written. */
+  readonly onLost: (error: unknown) => void;
+}
+
+const LONGEST_PATH = 512;
+const READING = new Set(["GET", "HEAD", "OPTIONS"]);
+const REFUSALS = new Set([401, 403, 429]);
+
+/** Writes an entry for every write, and for every read that did not work out, before its client is answered. */
+export function auditObserver({ log, clock, onLost }: AuditObserverOptions): Observer {
+  return (request, answered) => {
+    const { id, method, url, principal, clientAddress } = request;
+    const outcome = outcomeOf(answered);
+    // A WebSocket is a GET, and may do anything.
+    if (outcome === "allowed" && READING.has(method) && answered.status !== 101) return;
+    try {
+      log().write({
+        atMs: clock.now(),
+        requestId: id,
+        address: clientAddress,
+        method,
+        path: url.pathname.slice(0, LONGEST_PATH),
+        route: answered.route,
+        status: answered.status,
+        outcome,
+        tenant: principal?.tenant,
+        principal: principal?.name,
+        scopes: [...(principal?.scopes ?? [])],
+        sandbox: sandboxOf(request, answered),
+      });
+    } catch (error) {
+      onLost(error);
+    }
+  };
+}
+
+function outcomeOf({ status }: Answered): Outcome {
+  if (status < 400) return "allowed";
+  return REFUSALS.has(status) ? "denied" : "error";
+}
+
+/** What the route says that it was about, or the sandbox that its path names. */
+function sandboxOf({ url }: SurfaceRequest, { route, sandboxId }: Answered): string | undefined {
+  if (sandboxId !== undefined) return sandboxId;
+  const at = route.split("/").indexOf("sandboxes") + 1;
+  if (at === 0 || !(route.split("/")[at] ?? "").startsWith(":")) return undefined;
+  return url.pathname.split("/")[at]?.slice(0, LONGEST_PATH);
+}

@@ -1,0 +1,56 @@
+import { permit, type PluginContext, requestOf, SandboxError, tenantOf } from "@coppice/core";
+import { z } from "zod";
+import type { AuditEvent, AuditLog } from "./audit-log.js";
+
+const LARGEST_PAGE = 500;
+const wholeNumber = z
+  .string()
+  .regex(/^\d{1,9}$/, "expected a number")
+  .transform(Number);
+
+const query = z.object({
+  limit: wholeNumber.pipe(z.number().min(1).max(LARGEST_PAGE)).default(100),
+  offset: wholeNumber.default(0),
+  orderAsc: z.stringbool().default(false),
+  tenantID: z.string().optional(),
+  tenant: z.string().optional(),
+  outcome: z.enum(["allowed", "denied", "error"]).optional(),
+  pathPrefix: z.string().max(512).optional(),
+});
+
+/** Serves GET /audit/events: to admins of a tenant, what happened in its name. */
+export function serveAudit(router: ReturnType<PluginContext<unknown>["http"]>, log: () => AuditLog): void {
+  router.get("/audit/events", permit("admin"), (ctx) => {
+    const { data, error } = query.safeParse(Object.fromEntries(requestOf(ctx).url.searchParams));
+    if (data === undefined) {
+      const [issue] = error.issues;
+      const text = `validation error: ${issue?.path.join(".") ?? ""}: ${issue?.message ?? "invalid query"}`;
+      throw new SandboxError("invalid_argument", text);
+    }
+    const tenant = tenantOf(ctx);
+    const asked = data.tenantID ?? data.tenant ?? tenant;
+    const { limit, offset, orderAsc: oldestFirst, outcome, pathPrefix } = data;
+    const events =
+      asked === tenant ? log().list({ tenant, outcome, pathPrefix, limit, offset, oldestFirst }) : [];
+    ctx.body = { events: events.map(auditEventBody), count: events.length };
+  });
+}
+
+/** An entry as clients and the command line see it. */
+export function auditEventBody(event: AuditEvent) {
+  return {
+    eventID: String(event.id),
+    timestamp: new Date(event.atMs).toISOString(),
+    method: event.method,
+    path: event.path,
+    route: event.route,
+    status: event.status,
+    outcome: event.outcome,
+    tenantID: event.tenant ?? null,
+    principalName: event.principal ?? null,
+    scopes: event.scopes,
+    sandboxID: event.sandbox ?? null,
+    address: event.address,
+    requestID: event.requestId,
+  };
+}

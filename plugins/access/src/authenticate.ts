@@ -1,0 +1,37 @@
+import { type Principal, SandboxError, type SurfaceRequest } from "@coppice/core";
+import { API_KEY_FORM } from "./api-key.js";
+import type { ApiKeys } from "./api-keys.js";
+import type { JsonWebTokens } from "./json-web-tokens.js";
+
+export interface Credentials {
+  readonly apiKeys: ApiKeys;
+  /** Undefined when no provider is configured. */
+  readonly tokens: JsonWebTokens | undefined;
+}
+
+const BEARER = /^bearer +(\S+)$/i;
+const JWT_FORM = /^[\w-]+\.[\w-]+\.[\w-]*$/;
+
+/**
+ * Who a request comes from: by `X-API-Key`, else by `Authorization: Bearer` with a key or a JWT.
+ * @throws SandboxError unauthenticated with E2B's texts.
+ */
+export async function authenticate(
+  { headers }: Pick<SurfaceRequest, "headers">,
+  { apiKeys, tokens }: Credentials,
+): Promise<Principal> {
+  const key = headers["x-api-key"];
+  const bearer = BEARER.exec(headers.authorization ?? "")?.[1];
+  const given = typeof key === "string" && key !== "" ? key : bearer;
+  if (given === undefined) throw refusal("authorization header is missing");
+  if (given === bearer && tokens !== undefined && JWT_FORM.test(given)) return tokens.find(given);
+  const principal = apiKeys.find(given);
+  if (principal !== undefined) return principal;
+  throw refusal(
+    API_KEY_FORM.test(given) ? "Cannot get the team for the given API key" : "Invalid API key format",
+  );
+}
+
+function refusal(message: string): SandboxError {
+  return new SandboxError("unauthenticated", message);
+}

@@ -1,0 +1,34 @@
+import { closeSync, openSync } from "node:fs";
+import { DatabaseSync } from "node:sqlite";
+
+export interface DatabaseOptions {
+  readonly path: string;
+  /** Each brings a file of that version to the next one; `user_version` counts them. */
+  readonly migrations: readonly string[];
+}
+
+// The command line and a server have the same file open; each holds it for one statement.
+const BUSY_TIMEOUT_MS = 5000;
+
+/**
+ * Opens an SQLite file that other processes of the same user may have open too; makes it when missing, for this
+ * user alone. What was written survives the end of this process.
+ * @throws Error that names the file.
+ */
+export function openDatabase({ path, migrations }: DatabaseOptions): DatabaseSync {
+  let database: DatabaseSync | undefined;
+  try {
+    closeSync(openSync(path, "a", 0o600));
+    database = new DatabaseSync(path, { timeout: BUSY_TIMEOUT_MS });
+    database.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; BEGIN IMMEDIATE");
+    const version = Number(database.prepare("PRAGMA user_version").get()?.["user_version"]);
+    if (version > migrations.length) throw new Error(`it was written by a newer version (schema ${version})`);
+    for (const step of migrations.slice(version)) database.exec(step);
+    database.exec(`PRAGMA user_version = ${migrations.length}; COMMIT`);
+    return database;
+  } catch (error) {
+    database?.close();
+    const reason = error instanceof Error ? error.message : String(error);
+    throw new Error(`cannot use ${path}: ${reason}`, { cause: error });
+  }
+}

@@ -1,0 +1,21 @@
+import { type Scope, SCOPES } from "@coppice/core";
+
+/** How much a key may do; each holds those before it. */
+export const KEY_SCOPES = ["read", "exec", "admin"] as const;
+
+export type KeyScope = (typeof KEY_SCOPES)[number];
+
+const GRANTED: Readonly<Record<KeyScope, readonly Scope[]>> = {
+  read: ["read"],
+  exec: ["read", "write", "exec", "attach"],
+  admin: SCOPES,
+};
+
+/** What a route may ask of a key with these scopes. */
+export function scopesOfKey(scopes: readonly KeyScope[]): ReadonlySet<Scope> {
+  return new Set(scopes.flatMap((scope) => GRANTED[scope]));
+}
+
+export function isKeyScope(text: string): text is KeyScope {
+  return (KEY_SCOPES as readonly string[]).includes(text);
+}

@@ -1,0 +1,40 @@
+import { parseArgs } from "node:util";
+import type { VerbAction } from "@coppice/core";
+import { KeyStore, type StoredKey } from "./key-store.js";
+
+/** Prints the keys that were made, without what would let anybody in. */
+export const keysList: VerbAction<unknown> = {
+  usage: "[--tenant acme] [--json]",
+  run({ args, clock, dataDir, print }) {
+    const { values } = parseArgs({
+      args: [...args],
+      options: { tenant: { type: "string" }, json: { type: "boolean", default: false } },
+    });
+    const store = new KeyStore(dataDir());
+    try {
+      const keys = store
+        .list()
+        .filter(({ tenant }) => values.tenant === undefined || tenant === values.tenant)
+        .map((key) => keyRow(key, clock.now()));
+      if (values.json) print(JSON.stringify(keys));
+      else for (const key of keys) print(Object.values(key).join("\t"));
+      return 0;
+    } finally {
+      store.close();
+    }
+  },
+};
+
+function keyRow(key: StoredKey, nowMs: number) {
+  const isExpired = key.expiresAtMs !== undefined && key.expiresAtMs <= nowMs;
+  return {
+    id: key.id,
+    tenant: key.tenant,
+    name: key.name,
+    key: `${key.hint}…`,
+    scopes: key.scopes.join(","),
+    state: key.revokedAtMs !== undefined ? "revoked" : isExpired ? "expired" : "in use",
+    createdAt: new Date(key.createdAtMs).toISOString(),
+    expiresAt: key.expiresAtMs === undefined ? "never" : new Date(key.expiresAtMs).toISOString(),
+  };
+}

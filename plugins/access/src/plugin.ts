@@ -1,0 +1,76 @@
+import { Admissions, Clock, definePlugin, Greeting, Listeners } from "@coppice/core";
+import { AccessConfig } from "./access-config.js";
+import { accessGuard } from "./access-guard.js";
+import { accessMetrics } from "./access-metrics.js";
+import { ApiKeys } from "./api-keys.js";
+import { auditList } from "./audit-list.js";
+import { AuditLog } from "./audit-log.js";
+import { auditObserver } from "./audit-observer.js";
+import { serveAudit } from "./audit-route.js";
+import { JsonWebTokens } from "./json-web-tokens.js";
+import { keyGreeting } from "./key-greeting.js";
+import { KeyStore } from "./key-store.js";
+import { keysCreate } from "./keys-create.js";
+import { keysList } from "./keys-list.js";
+import { keysRevoke } from "./keys-revoke.js";
+import { openedAtStart } from "./opened-at-start.js";
+import { Quotas } from "./quotas.js";
+import { RateLimit } from "./rate-limit.js";
+import { serveWhoami } from "./whoami-route.js";
+
+/** Who may come in to the control plane, and how much of the server a tenant may have. */
+export const plugin = definePlugin({
+  name: "access",
+  config: AccessConfig,
+  requires: { admissions: Admissions, clock: Clock, listeners: Listeners, greeting: Greeting },
+  verbs: {
+    keys: { create: keysCreate, list: keysList, revoke: keysRevoke },
+    audit: { list: auditList },
+  },
+  setup(context, { admissions, clock, listeners, greeting }) {
+    const { apiKeys: configured, jwt, quotas, rateLimits, audit } = context.config;
+    const { log } = context;
+    const store = openedAtStart(() => new KeyStore(context.dataDir()));
+    const auditLog = openedAtStart(
+      () =>
+        new AuditLog({
+          dataDir: context.dataDir(),
+          maxEntries: audit.maxEntries,
+          maxStrangers: audit.maxStrangers,
+          maxAgeMs: audit.maxAge,
+        }),
+    );
+    for (const file of [store, auditLog]) {
+      context.onStart(() => file.open());
+      context.onStop(() => file.close());
+    }
+
+    const metrics = accessMetrics(context.metrics);
+    context.guard(
+      "api",
+      accessGuard({
+        apiKeys: new ApiKeys({ configured, store: store.get, clock }),
+        tokens: jwt && new JsonWebTokens({ settings: jwt, clock, log }),
+        perAddress: new RateLimit(rateLimits.perAddress),
+        perKey: new RateLimit(rateLimits.perKey),
+        onRefused: metrics.refused,
+      }),
+    );
+    admissions.add(new Quotas({ settings: quotas, clock }).check);
+
+    let lost = 0;
+    const onLost = (error: unknown): void => {
+      lost += 1;
+      metrics.auditLost();
+      log.error({ err: error }, "an entry of the audit is lost");
+    };
+    context.observe("api", auditObserver({ log: auditLog.get, clock, onLost }));
+    // Serving goes on without an audit, but not without a word.
+    context.health("audit", async () => (lost === 0 ? undefined : { lost: `${lost} entries` }));
+
+    const router = context.http("api");
+    serveWhoami(router);
+    serveAudit(router, auditLog.get);
+    greeting.add(() => keyGreeting(listeners.all(), configured[0]));
+  },
+});

@@ -1,0 +1,108 @@
+import assert from "node:assert/strict";
+import { suite, test } from "node:test";
+import { type Answer, startAccessServer } from "./testing/access-server.js";
+
+const TEMPLATES = {
+  base: { limits: { cpuCount: 2, memoryMiB: 512 } },
+  large: { limits: { cpuCount: 4, memoryMiB: 4096 } },
+  limitless: {},
+};
+
+async function serverWith(quotas: object) {
+  const running = await startAccessServer({
+    settings: { quotas },
+    server: { sandboxes: { templates: TEMPLATES } },
+  });
+  return {
+    ...running,
+    create: (key: string, templateID = "base"): Promise<Answer> =>
+      running.call("POST /v2/sandboxes", { "x-api-key": key }, { templateID }),
+  };
+}
+
+function assertRefused({ status, headers, json }: Answer, message: RegExp, retryAfter = "1"): void {
+  assert.equal(status, 429, JSON.stringify(json));
+  assert.equal(json.code, 429);
+  assert.match(json.message, message);
+  assert.equal(headers.get("retry-after"), retryAfter);
+}
+
+suite("quotas", () => {
+  test("hold under a hundred creations at once, each of which is made or refused with a Retry-After", async () => {
+    await using server = await serverWith({
+      everybody: { sandboxes: 7 },
+      tenants: { other: { sandboxes: 3 } },
+    });
+    const keys = [server.newKey(), server.newKey({ tenant: "other" })];
+    const answers = await Promise.all(
+      Array.from({ length: 100 }, (_, index) => server.create(keys[index % 2] ?? "")),
+    );
+    const made = answers.filter(({ status }) => status === 201);
+    for (const answer of answers) {
+      if (answer.status === 201) continue;
+      assertRefused(
+        answer,
+        /^you have reached the maximum number of concurrent E2B sandboxes \([37]\)\. If you/,
+      );
+    }
+    assert.equal(made.length, 10);
+    assert.equal(server.backend.alive.sandboxes, 10);
+    const [first] = server.sandboxes.of("other").list();
+    await server.call(`DELETE /sandboxes/${first?.record.id}`, { "x-api-key": keys[1] ?? "" });
+    assert.equal((await server.create(keys[1] ?? "")).status, 201, "there is room again");
+    assertRefused(await server.create(keys[1] ?? ""), /\(3\)/);
+  });
+
+  test("count CPUs and memory by what templates give", async () => {
+    await using server = await serverWith({
+      tenants: { acme: { cpuCount: 6 }, other: { memoryMiB: 4608 }, none: { sandboxes: 0 } },
+    });
+    const [acme, other, none, free] = ["acme", "other", "none", "free"].map((tenant) =>
+      server.newKey({ tenant }),
+    );
+    assert.ok(acme && other && none && free);
+    assert.equal((await server.create(acme, "large")).status, 201);
+    assertRefused(
+      await server.create(acme, "large"),
+      /^you have reached the maximum of CPUs \(6\): 4 are in use$/,
+    );
+    assert.equal((await server.create(acme)).status, 201);
+    assertRefused(await server.create(acme), /CPUs \(6\): 6 are/);
+    assert.equal((await server.create(other, "large")).status, 201);
+    assert.equal((await server.create(other)).status, 201);
+    assertRefused(await server.create(other), /^you have reached the maximum of MiB of memory \(4608\)/);
+    assertRefused(await server.create(none), /\(0\)/);
+    const limitless = await server.create(acme, "limitless");
+    assert.equal(limitless.status, 400);
+    assert.match(limitless.json.message, /template 'limitless' has no limit of CPUs/);
+    assert.equal((await server.create(free, "limitless")).status, 201);
+  });
+
+  test("hold the rate of creations, and say when the next one may come", async () => {
+    await using server = await serverWith({ everybody: { creations: { sandboxes: 2, per: "1m" } } });
+    const [key, other] = [server.newKey(), server.newKey({ tenant: "other" })];
+    assert.equal((await server.create(key)).status, 201);
+    await server.clock.advance(20_500);
+    assert.equal((await server.create(key)).status, 201);
+    assertRefused(
+      await server.create(key),
+      /^you have reached the maximum rate of new sandboxes \(2 in 60 s\)$/,
+      "40",
+    );
+    assert.equal((await server.create(other)).status, 201);
+    await server.clock.advance(39_499);
+    assertRefused(await server.create(key), /rate/);
+    await server.clock.advance(1);
+    assert.equal((await server.create(key)).status, 201);
+    assertRefused(await server.create(key), /rate/, "21");
+  });
+
+  test("are everybody's for a tenant that has the name of something else", async () => {
+    await using server = await serverWith({ everybody: { sandboxes: 1 } });
+    for (const tenant of ["constructor", "toString", "hasOwnProperty"]) {
+      const key = server.newKey({ tenant });
+      assert.equal((await server.create(key)).status, 201);
+      assertRefused(await server.create(key), /\(1\)/);
+    }
+  });
+});

@@ -1,0 +1,72 @@
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { Plugin } from "@coppice/core";
+import { fakeClock, memoryBackend, startTestServer } from "@coppice/core/testing";
+import sandboxApi from "@coppice/plugin-sandbox-api";
+import { KeyStore, type NewKey } from "../key-store.js";
+import { plugin as access } from "../plugin.js";
+
+export const START = Date.UTC(2026, 0, 1);
+
+/** An answer, read whole. */
+export interface Answer {
+  readonly status: number;
+  readonly headers: Headers;
+  // Each test knows what it asked for.
+  // oxlint-disable-next-line typescript/no-explicit-any
+  readonly json: any;
+}
+
+export interface AccessServerOptions {
+  readonly settings?: object;
+  readonly server?: Readonly<Record<string, unknown>>;
+  readonly plugins?: readonly Plugin[];
+}
+
+/** A server with the plugin, the control plane and a backend in memory, and the keys of its command line. */
+export async function startAccessServer({
+  settings = {},
+  server = {},
+  plugins = [],
+}: AccessServerOptions = {}) {
+  const dataDir = await mkdtemp(join(tmpdir(), "coppice-access-"));
+  const clock = fakeClock(START);
+  const memory = memoryBackend();
+  const running = await startTestServer({
+    clock,
+    dataDir,
+    server,
+    plugins: [[memory], [sandboxApi], [access, settings], ...plugins.map((plugin) => [plugin] as const)],
+  });
+  // Another process has it open at the same time.
+  const keys = new KeyStore(join(dataDir, "access"));
+  return {
+    ...running,
+    clock,
+    dataDir,
+    backend: memory.backend,
+    keys,
+    /** A new key: of the tenant `acme`, with scope `exec`, unless said otherwise. */
+    newKey(wanted: Partial<NewKey> = {}): string {
+      const usual: NewKey = { tenant: "acme", scopes: ["exec"], expiresAtMs: undefined, name: undefined };
+      return keys.create({ ...usual, ...wanted }, clock.now()).key;
+    },
+    async call(route: string, headers: Record<string, string> = {}, body?: unknown): Promise<Answer> {
+      const [method = "", path = ""] = route.split(" ");
+      const response = await fetch(running.url + path, {
+        method,
+        headers,
+        ...(body !== undefined && { body: JSON.stringify(body) }),
+      });
+      const text = await response.text();
+      const isJson = response.headers.get("content-type")?.includes("json") ?? false;
+      return { status: response.status, headers: response.headers, json: isJson ? JSON.parse(text) : text };
+    },
+    async [Symbol.asyncDispose]() {
+      keys.close();
+      await running.stop();
+      await rm(dataDir, { recursive: true, force: true });
+    },
+  };
+}
