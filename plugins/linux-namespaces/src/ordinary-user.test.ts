@@ -5,10 +5,11 @@ import { describe, test } from "node:test";
 import { launcherBinary } from "./launcher-binary.js";
 import {
   makeOrdinaryUser,
+  placeOf,
   reasonNoOrdinaryUser,
   reasonNoSubordinateIds,
-  testAs,
 } from "./testing/ordinary-user.js";
+import { testApart } from "./testing/test-apart.js";
 
 /** In no database, and with no ids of its own. */
 const STRANGER = { uid: 61_183, groups: [] };
@@ -28,16 +29,16 @@ void describe(
         "namespace-sandbox.test.js",
         "recovery.test.js",
       ];
-      await testAs(context, user, files);
+      await testApart(context, placeOf(user), files);
     });
 
     void test("by a user with ids alone it holds sandboxes by resource limits", withIds, async (context) => {
       await using user = await makeOrdinaryUser();
-      await testAs(context, { ...user, groups: [] }, ["testing/without-groups-cases.js"]);
+      await testApart(context, placeOf({ ...user, groups: [] }), ["testing/without-groups-cases.js"]);
     });
 
     void test("by a user with nothing its sandboxes have one account", async (context) => {
-      await testAs(context, STRANGER, ["testing/one-account-cases.js"]);
+      await testApart(context, placeOf(STRANGER), ["testing/one-account-cases.js"]);
     });
   },
 );

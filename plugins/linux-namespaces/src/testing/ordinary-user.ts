@@ -1,15 +1,8 @@
-import { execFileSync, spawn, spawnSync } from "node:child_process";
-import { once } from "node:events";
-import { chown, mkdir, mkdtemp, readFile, readdir, rm, rmdir, writeFile } from "node:fs/promises";
-import { tmpdir } from "node:os";
+import { execFileSync, spawnSync } from "node:child_process";
+import { chown, mkdir, readFile, readdir, rmdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { createInterface } from "node:readline";
-import type { TestContext } from "node:test";
-import { fileURLToPath } from "node:url";
-import type { TestResult } from "./results-reporter.js";
+import { COMPILED, type Place } from "./test-apart.js";
 
-const REPORTER = new URL("results-reporter.js", import.meta.url).href;
-const COMPILED = fileURLToPath(new URL("..", import.meta.url));
 /** What a user has to be able to write in a group that is handed over. */
 const DELEGATED_FILES = ["cgroup.procs", "tasks", "cgroup.threads", "cgroup.subtree_control"];
 /** What the backend looks for; the empty name is that of version 2. */
@@ -66,39 +59,10 @@ export async function makeOrdinaryUser(): Promise<OrdinaryUser & AsyncDisposable
   };
 }
 
-/** Runs compiled test files as a user; each of their tests becomes one of the context. */
-export async function testAs(
-  context: TestContext,
-  user: OrdinaryUser,
-  files: readonly string[],
-): Promise<void> {
-  const { NODE_TEST_CONTEXT: _, ...environment } = process.env;
-  const home = await mkdtemp(join(tmpdir(), "coppice-home-"));
-  await chown(home, user.uid, user.uid);
-  const identity = [`--reuid=${user.uid}`, `--regid=${user.uid}`, "--clear-groups", "--inh-caps=-all", "--"];
-  const runner = [
-    process.execPath,
-    "--disable-warning=ExperimentalWarning",
-    "--test",
-    `--test-reporter=${REPORTER}`,
-  ];
-  const paths = files.map((file) => join(COMPILED, file));
-  const words = ["-ec", BECOME, "sh", user.groups.join(" "), ...identity, ...runner, ...paths];
-  const child = spawn("/bin/sh", words, {
-    cwd: "/",
-    env: { ...environment, HOME: home },
-    stdio: ["ignore", "pipe", "inherit"],
-  });
-  const ended = once(child, "exit");
-  context.after(() => rm(home, { recursive: true }));
-  for await (const line of createInterface({ input: child.stdout })) {
-    const { name, failure, skipped } = JSON.parse(line) as TestResult;
-    await context.test(name, { skip: skipped ?? false }, () => {
-      if (failure !== undefined) throw new Error(failure);
-    });
-  }
-  const [code] = (await ended) as [number | null];
-  if (code !== 0) throw new Error(`the tests of ${files.join(", ")} ended with ${code}`);
+/** Where a user's own processes are. */
+export function placeOf({ uid, groups }: OrdinaryUser): Place {
+  const identity = [`--reuid=${uid}`, `--regid=${uid}`, "--clear-groups", "--inh-caps=-all", "--"];
+  return { uid, enter: ["/bin/sh", "-ec", BECOME, "sh", groups.join(" "), ...identity] };
 }
 
 async function accountLine(name: string): Promise<string> {

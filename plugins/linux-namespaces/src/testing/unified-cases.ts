@@ -1,0 +1,68 @@
+// Tests for a host that has control groups of version 2 alone: `control-groups.test.ts` shows it as one.
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { existsSync } from "node:fs";
+import { mkdir, readFile, readdir, writeFile } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import { test } from "node:test";
+import { openTestBackend } from "./test-backend.js";
+import { makeSandbox, runScript } from "./test-sandbox.js";
+
+const TOP = "/sys/fs/cgroup";
+
+async function groupOf(id: string): Promise<string> {
+  const entries = await readdir(TOP, { recursive: true });
+  const found = entries.find((entry) => entry.endsWith(`/${id}`));
+  assert.ok(found, `there is no group of ${id}`);
+  return join(TOP, found);
+}
+
+async function linesOf(path: string): Promise<string[]> {
+  return (await readFile(path, "utf8")).split("\n").filter(Boolean);
+}
+
+void test("a sandbox starts in a group of its own, which it sees as the top, and leaves none", async () => {
+  await using opened = await openTestBackend();
+  await opened.backend.check();
+  const pausing = (await opened.backend.found())?.limits.find(({ name }) => name === "pausing");
+  assert.equal(pausing?.how, "control groups of version 2");
+  const sandbox = await makeSandbox(opened.backend);
+  const group = await groupOf(sandbox.id);
+  const started = await sandbox.spawn({ path: "/bin/sleep", args: ["300"], env: {} });
+  assert.equal((await linesOf(join(group, "cgroup.procs"))).length, 2);
+  assert.match((await runScript(sandbox, "cat /proc/self/cgroup")).output, /^0::\/$/m);
+  assert.ok((await sandbox.stats()).memoryTotalBytes > 0);
+  await started.kill("SIGKILL");
+  await sandbox.destroy();
+  assert.equal(existsSync(group), false);
+});
+
+void test("it is frozen and goes on, and is destroyed while it is frozen", async () => {
+  await using opened = await openTestBackend();
+  const sandbox = await makeSandbox(opened.backend);
+  const events = join(await groupOf(sandbox.id), "cgroup.events");
+  await sandbox.pausing?.pause();
+  assert.ok((await linesOf(events)).includes("frozen 1"));
+  await sandbox.pausing?.resume();
+  assert.ok((await linesOf(events)).includes("frozen 0"));
+  assert.deepEqual((await runScript(sandbox, "true")).exit, { code: 0 });
+  await sandbox.pausing?.pause();
+  await sandbox.destroy();
+  assert.equal(existsSync(dirname(events)), false);
+});
+
+void test("what an earlier server left in a group is killed, also where it is frozen", async () => {
+  await using opened = await openTestBackend();
+  const sandbox = await makeSandbox(opened.backend);
+  const left = join(dirname(await groupOf(sandbox.id)), "left");
+  await sandbox.destroy();
+  await mkdir(left);
+  const lonely = spawn("sleep", ["300"], { stdio: "ignore" });
+  const ended = once(lonely, "exit");
+  await writeFile(join(left, "cgroup.procs"), String(lonely.pid));
+  await writeFile(join(left, "cgroup.freeze"), "1");
+  await opened.backend.recover();
+  assert.deepEqual(await ended, [null, "SIGKILL"]);
+  assert.equal(existsSync(left), false);
+});
