@@ -3,12 +3,12 @@
 //
 // With clang: libFuzzer. On Debian as root it is installed when it is missing. Without it, with whatever
 // compiler there is: frames from a generator with a seed, which finds less.
-import { existsSync } from "node:fs";
 import { mkdir, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { canFuzz, ensureTestPackages } from "./toolchain/debian-packages.mjs";
 import { ROOT, TOOLCHAIN } from "./toolchain/project.mjs";
-import { mustRunStep, outputOf, runStep } from "./toolchain/step.mjs";
+import { mustRunStep } from "./toolchain/step.mjs";
 
 const SOURCES = ["fuzz-frames.c", "frames.c"].map((name) => join(ROOT, "agent", "native", name));
 const FLAGS = [
@@ -20,17 +20,6 @@ const FLAGS = [
   "-fno-sanitize-recover=all",
 ];
 const ROUNDS_PER_SECOND = 100_000;
-
-async function hasClang() {
-  if (outputOf("clang", ["--version"]) !== undefined) return true;
-  if (!existsSync("/usr/bin/apt-get") || process.getuid?.() !== 0) return false;
-  console.log("Installing clang …");
-  const env = { ...process.env, DEBIAN_FRONTEND: "noninteractive" };
-  await runStep("apt-get", ["update", "-qq"], { env });
-  const flags = ["install", "-y", "-qq", "--no-install-recommends", "clang", "libclang-rt-dev"];
-  await runStep("apt-get", flags, { env, stdio: ["ignore", "ignore", "inherit"] });
-  return outputOf("clang", ["--version"]) !== undefined;
-}
 
 async function fuzzWithClang(program, seconds) {
   const corpus = join(TOOLCHAIN, "agent", "corpus");
@@ -61,7 +50,8 @@ async function fuzzWithAnyCompiler(program, seconds) {
 const seconds = Number(process.argv[2] ?? 30);
 const folder = await mkdtemp(join(tmpdir(), "coppice-fuzz-"));
 try {
-  const fuzz = (await hasClang()) ? fuzzWithClang : fuzzWithAnyCompiler;
+  await ensureTestPackages();
+  const fuzz = canFuzz() ? fuzzWithClang : fuzzWithAnyCompiler;
   await fuzz(join(folder, "fuzz-frames"), seconds);
 } catch (error) {
   console.error(`coppice: ${error.message}`);

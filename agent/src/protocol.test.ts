@@ -4,7 +4,7 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { duplexPair, type Duplex } from "node:stream";
-import { describe, it } from "node:test";
+import { describe, it, type TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { SandboxError } from "@coppice/core";
@@ -263,24 +263,43 @@ describe("a hostile agent", () => {
   });
 });
 
+const FUZZ_SECONDS = 15;
+
 describe("the parser of the agent", () => {
   const native = fileURLToPath(new URL("../native", import.meta.url));
   const run = promisify(execFile);
 
-  it("touches nothing but the frame it reads, whatever is in it", async (test) => {
+  const flags = ["-std=c11", "-D_GNU_SOURCE", "-g", "-O1", "-fno-sanitize-recover=all"];
+  const sources = [`${native}/fuzz-frames.c`, `${native}/frames.c`];
+
+  /** @returns the program, or undefined where the compiler cannot. */
+  async function build(test: TestContext, compiler: string, options: readonly string[]) {
     const folder = await mkdtemp(join(tmpdir(), "coppice-fuzz-"));
     test.after(() => rm(folder, { recursive: true, force: true }));
     const program = join(folder, "fuzz-frames");
-    const flags = ["-std=c11", "-D_GNU_SOURCE", "-g", "-O1", "-DCOPPICE_FUZZ_MAIN"];
-    const sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
-    const sources = [`${native}/fuzz-frames.c`, `${native}/frames.c`];
-    const built = await run("cc", [...flags, ...sanitizers, ...sources, "-o", program]).catch(
-      (error: Error) => error,
+    const built = run(compiler, [...flags, ...options, ...sources, "-o", program]);
+    return built.then(
+      () => program,
+      () => undefined,
     );
-    if (built instanceof Error) {
-      test.skip("there is no compiler with sanitizers");
-      return;
-    }
-    for (const seed of ["1", "2", "3"]) await run(program, [seed, "100000"]);
+  }
+
+  it("touches nothing but the frame it reads, whatever is in it", async (test) => {
+    const program = await build(test, "cc", ["-DCOPPICE_FUZZ_MAIN", "-fsanitize=address,undefined"]);
+    if (program === undefined) return test.skip("there is no compiler with sanitizers");
+    await run(program, ["1", "100000"]);
+  });
+
+  it("withstands a fuzzer that sees which way each frame takes through it", async (test) => {
+    const program = await build(test, "clang", ["-fsanitize=fuzzer,address,undefined"]);
+    if (program === undefined)
+      return test.skip("there is no clang with libFuzzer (apt: clang, libclang-rt-dev)");
+    const limits = [`-max_total_time=${FUZZ_SECONDS}`, "-max_len=8192", "-timeout=5", "-print_final_stats=1"];
+    const { stderr } = await run(program, [...limits, `-artifact_prefix=${program}-`]).catch(
+      (error: Error & { readonly stderr: string }) => assert.fail(error.stderr),
+    );
+    const [, executed = ""] = /number_of_executed_units: (\d+)/.exec(stderr) ?? [];
+    test.diagnostic(`${executed} inputs in ${FUZZ_SECONDS} s`);
+    assert.ok(Number(executed) > 1_000, stderr);
   });
 });

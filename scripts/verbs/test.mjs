@@ -3,6 +3,7 @@ import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { build, cleanBuild } from "../toolchain/build.mjs";
+import { ensureTestPackages } from "../toolchain/debian-packages.mjs";
 import { lint } from "../toolchain/lint.mjs";
 import { prepare } from "../toolchain/prepare.mjs";
 import { pythonSdks } from "../toolchain/python-sdks.mjs";
@@ -76,6 +77,7 @@ async function runTests(toolchain, globs) {
 /** Builds from nothing, lints, and runs the tests: all, or those of the workspaces or files that are named. */
 export async function run(paths) {
   const toolchain = await prepare();
+  await ensureTestPackages();
   Object.assign(toolchain.environment, await pythonSdks());
   await cleanBuild();
   await build(toolchain);

@@ -1,6 +1,8 @@
 import { execFileSync, spawnSync } from "node:child_process";
-import { chown, mkdir, readFile, readdir, rmdir, writeFile } from "node:fs/promises";
+import { chown, mkdir, mkdtemp, readFile, readdir, rm, rmdir, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { launcherBinary } from "../launcher-binary.js";
 import { COMPILED, type Place } from "./test-apart.js";
 
 /** What a user has to be able to write in a group that is handed over. */
@@ -41,6 +43,13 @@ export function reasonNoSubordinateIds(): string | undefined {
       return `the program ${program} is missing (apt: uidmap)`;
   }
   return undefined;
+}
+
+/** Compiles the launcher where the package can be written: others would do it for each of their directories. */
+export async function compileForAll(): Promise<void> {
+  const directory = await mkdtemp(join(tmpdir(), "coppice-launcher-"));
+  await launcherBinary(directory);
+  await rm(directory, { recursive: true });
 }
 
 /** Makes an account with ranges of ids, and control groups that it may use. All of it goes with it. */

@@ -1,0 +1,39 @@
+// Tests for a directory on a file system with project quotas: `project-quotas.test.ts` mounts one.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { heldLimits, openTestBackend } from "./test-backend.js";
+import { makeSandbox, runScript } from "./test-sandbox.js";
+
+const MEBIBYTE = 2 ** 20;
+
+void test("a program meets the end of its sandbox's disk, and others do not", async () => {
+  await using opened = await openTestBackend();
+  assert.ok((await heldLimits(opened.backend)).has("diskMiB"));
+  const sandbox = await makeSandbox(opened.backend, { limits: { diskMiB: 16 } });
+  const other = await makeSandbox(opened.backend, { limits: { diskMiB: 64 } });
+  const fill = "dd if=/dev/zero of=big bs=1M count=32";
+  for (const user of ["user", "root"]) {
+    const { exit, output } = await runScript(sandbox, fill, user);
+    assert.notDeepEqual(exit, { code: 0 }, user);
+    assert.match(output, /Disk quota exceeded/);
+  }
+  assert.deepEqual((await runScript(other, fill)).exit, { code: 0 });
+  const { diskTotalBytes, diskUsedBytes } = await sandbox.stats();
+  assert.equal(diskTotalBytes, 16 * MEBIBYTE);
+  assert.ok(diskUsedBytes > 15 * MEBIBYTE && diskUsedBytes <= diskTotalBytes, String(diskUsedBytes));
+  await Promise.all([sandbox.destroy(), other.destroy()]);
+});
+
+void test("more can be given to a sandbox that runs, and what it removes is free again", async () => {
+  await using opened = await openTestBackend();
+  const sandbox = await makeSandbox(opened.backend, { limits: { diskMiB: 16 } });
+  const fill = "dd if=/dev/zero of=big bs=1M count=24";
+  assert.notDeepEqual((await runScript(sandbox, fill)).exit, { code: 0 });
+  assert.deepEqual((await runScript(sandbox, "rm big && dd if=/dev/zero of=big bs=1M count=8")).exit, {
+    code: 0,
+  });
+  await sandbox.resizing?.resize({ diskMiB: 48 });
+  assert.deepEqual((await runScript(sandbox, fill)).exit, { code: 0 });
+  await sandbox.destroy();
+  assert.deepEqual(await opened.leaks(), []);
+});

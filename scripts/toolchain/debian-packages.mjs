@@ -1,0 +1,32 @@
+import { existsSync } from "node:fs";
+import { outputOf, runStep } from "./step.mjs";
+
+/** Whether there is a clang with libFuzzer and the sanitizers. */
+export function canFuzz() {
+  const program =
+    "int LLVMFuzzerTestOneInput(const char *data, unsigned long size) { return data && size ? 0 : 0; }";
+  const parameters = ["-fsanitize=fuzzer,address,undefined", "-x", "c", "-", "-o", "/dev/null"];
+  return outputOf("clang", parameters, { input: program, stdio: ["pipe", "ignore", "ignore"] }) !== undefined;
+}
+
+function canMapIds() {
+  return existsSync("/usr/bin/newuidmap") && existsSync("/usr/bin/newgidmap");
+}
+
+/** What the tests use where it is there, and say so where it is not. */
+const WANTED = [
+  { packages: ["clang", "libclang-rt-dev"], isThere: canFuzz },
+  { packages: ["uidmap"], isThere: canMapIds },
+];
+
+/** Installs on Debian, for root, what is missing of that. Whether it worked is for the tests to find out. */
+export async function ensureTestPackages() {
+  if (process.platform !== "linux") return;
+  const missing = WANTED.filter(({ isThere }) => !isThere()).flatMap(({ packages }) => packages);
+  if (missing.length === 0 || !existsSync("/usr/bin/apt-get") || process.getuid?.() !== 0) return;
+  console.log(`Installing ${missing.join(", ")} …`);
+  const env = { ...process.env, DEBIAN_FRONTEND: "noninteractive" };
+  await runStep("apt-get", ["update", "-qq"], { env });
+  const flags = ["install", "-y", "-qq", "--no-install-recommends"];
+  await runStep("apt-get", [...flags, ...missing], { env, stdio: ["ignore", "ignore", "inherit"] });
+}
