@@ -9,11 +9,14 @@ import {
   writeDataFields,
   writeHead,
 } from "./segment-codec.js";
+import type { SpareBuffers } from "./spare-buffers.js";
 import type { SegmentIndex } from "./segment-index.js";
 
 // Adjacent pieces are one record up to this size: what a reader has to hold at a time.
 const RECORD_DATA_BYTES = 256 * 1024;
 const FIRST_BUFFER_BYTES = 16 * 1024;
+// What a flood fills at once: growing there step by step would copy everything as often.
+const LARGE_BUFFER_BYTES = 1280 * 1024;
 
 /** A data record that may still grow. */
 interface OpenRecord {
@@ -32,14 +35,15 @@ type Noted = Parameters<SegmentIndex["add"]>[0];
  */
 export class LogBatch {
   readonly #notes: { readonly record: Noted; readonly from: number; readonly to: number }[] = [];
-  #buffer: Buffer;
+  readonly #spares: SpareBuffers;
+  #buffer: Buffer = Buffer.allocUnsafeSlow(FIRST_BUFFER_BYTES);
   #filled = 0;
   #open: OpenRecord | undefined;
   #dataBytes = 0;
 
-  /** @param spare a buffer that a batch before this one gave back. */
-  constructor(spare: Buffer | undefined) {
-    this.#buffer = spare ?? Buffer.allocUnsafeSlow(FIRST_BUFFER_BYTES);
+  /** @param spares where a large buffer is taken from, once a small one does not do. */
+  constructor(spares: SpareBuffers) {
+    this.#spares = spares;
   }
 
   /** Size of its records. */
@@ -52,9 +56,11 @@ export class LogBatch {
     return this.#dataBytes;
   }
 
-  /** Memory for another batch, once this one is not needed any more. */
-  get buffer(): Buffer {
-    return this.#buffer;
+  /** Gives its memory back; nothing of it may be used any more. */
+  release(): void {
+    this.#spares.give(this.#buffer);
+    this.#buffer = Buffer.alloc(0);
+    this.#filled = 0;
   }
 
   addRecord(record: StartRecord | EndRecord): void {
@@ -135,8 +141,13 @@ export class LogBatch {
   #makeRoom(bytes: number): void {
     const needed = this.#filled + bytes;
     if (needed <= this.#buffer.length) return;
-    const larger = Buffer.allocUnsafeSlow(Math.max(needed, 2 * this.#buffer.length));
+    const spare = this.#spares.take();
+    const larger =
+      spare !== undefined && spare.length >= needed
+        ? spare
+        : Buffer.allocUnsafeSlow(needed <= LARGE_BUFFER_BYTES ? LARGE_BUFFER_BYTES : 2 * needed);
     this.#buffer.copy(larger, 0, 0, this.#filled);
+    this.#spares.give(this.#buffer);
     this.#buffer = larger;
   }
 }

@@ -6,6 +6,7 @@ import type { LogMetrics } from "./log-metrics.js";
 import type { SandboxLog, Segment } from "./sandbox-log.js";
 import { SEGMENT_MAGIC } from "./segment-codec.js";
 import { encodeFooter } from "./segment-file.js";
+import type { SpareBuffers } from "./spare-buffers.js";
 import { SegmentIndex } from "./segment-index.js";
 
 export interface LogWriterSettings {
@@ -27,6 +28,8 @@ export interface LogWriterOptions {
   readonly settings: LogWriterSettings;
   readonly clock: Clock;
   readonly metrics: LogMetrics;
+  /** Shared with the writers of other sandboxes. */
+  readonly spares: SpareBuffers;
   /** Told why nothing is written; undefined takes it back, after a write, or where nothing is left to write. */
   readonly onFailure: (reason: string | undefined) => void;
   /** Called after a segment was finished, with its size. */
@@ -89,8 +92,6 @@ const EAGER_BYTES = 256 * 1024;
 const COMMANDS_PER_SEGMENT = 1000;
 const LONGEST_PATH = 1024;
 const IDLE_MS = 10_000;
-const MOST_SPARES = 2;
-const LARGEST_SPARE_BYTES = 2 * BATCH_BYTES;
 
 /**
  * Writes the log of one sandbox: gathers what its commands say for a moment, then appends it in one
@@ -106,7 +107,6 @@ export class LogWriter {
   #inFlight: Pending | undefined;
   /** Ended commands that wait for a disk that works: few, and all that tells them from lost ones. */
   #unwrittenEnds: Recorded[] = [];
-  readonly #spares: Buffer[] = [];
   #recorded = 0;
   #settled = 0;
   #active: ActiveSegment | undefined;
@@ -228,7 +228,7 @@ export class LogWriter {
     if (isSegmentFull) this.#endActive();
     const target = this.#active ?? this.#beginSegment();
     if (last !== undefined && last.target === target && last.batch.bytes < BATCH_BYTES) return last;
-    const pending = { batch: new LogBatch(this.#spares.pop()), target, ended: [], sequence: 0 };
+    const pending = { batch: new LogBatch(this.#options.spares), target, ended: [], sequence: 0 };
     this.#pending.push(pending);
     return pending;
   }
@@ -361,7 +361,6 @@ export class LogWriter {
   /** Nothing was written for a while: a log that waits costs no open file and no memory. */
   async #rest(): Promise<void> {
     if (this.#draining !== undefined) return;
-    this.#spares.length = 0;
     const file = this.#active?.file;
     if (this.#active !== undefined) this.#active.file = undefined;
     await file?.close().catch(() => {});
@@ -424,8 +423,7 @@ export class LogWriter {
 
   #settle({ batch, sequence }: Pending): void {
     this.#settled = Math.max(this.#settled, sequence);
-    const { buffer } = batch;
-    if (this.#spares.length < MOST_SPARES && buffer.length <= LARGEST_SPARE_BYTES) this.#spares.push(buffer);
+    batch.release();
   }
 
   #addUnwrittenEnds(): void {

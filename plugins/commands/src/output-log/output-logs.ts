@@ -11,6 +11,7 @@ import { LogReader } from "./log-reader.js";
 import { type Excess, type RetentionLimits, excessInTotal, excessOfSandbox } from "./log-retention.js";
 import { type CommandHeading, LogWriter } from "./log-writer.js";
 import { SandboxLog } from "./sandbox-log.js";
+import { SpareBuffers } from "./spare-buffers.js";
 
 export interface OutputLogsOptions {
   readonly config: OutputLogConfig;
@@ -20,12 +21,13 @@ export interface OutputLogsOptions {
   readonly metrics: LogMetrics;
 }
 
-// How finely the oldest output of a sandbox is removed: in pieces of this part of what it may keep.
-const SEGMENTS_PER_LIMIT = 16;
+// How finely the oldest output of a sandbox is removed: in pieces of this part of what it may keep. More of
+// them cost a flood more of the kernel's time than writing it does.
+const SEGMENTS_PER_LIMIT = 8;
 const SMALLEST_SEGMENT_BYTES = 64 * 1024;
 const LARGEST_SEGMENT_BYTES = 16 * 1024 * 1024;
 // Many short commands make small segments, so their number is bounded as well as their size.
-const MOST_SEGMENTS = 4 * SEGMENTS_PER_LIMIT;
+const MOST_SEGMENTS = 8 * SEGMENTS_PER_LIMIT;
 const CACHED_COMMANDS = 20_000;
 const LOOKS_AT_ONCE = 16;
 
@@ -33,6 +35,7 @@ const LOOKS_AT_ONCE = 16;
 export class OutputLogs {
   readonly #options: OutputLogsOptions;
   readonly #limits: RetentionLimits;
+  readonly #spares = new SpareBuffers();
   readonly #indices = new IndexCache(CACHED_COMMANDS);
   readonly #logs = new Map<string, SandboxLog>();
   readonly #writers = new Map<string, LogWriter>();
@@ -170,6 +173,7 @@ export class OutputLogs {
       files,
       clock,
       metrics,
+      spares: this.#spares,
       settings: {
         segmentBytes: segmentBytes(config.maxPerSandbox),
         bufferBytes: config.buffer,
