@@ -20,8 +20,10 @@ import { Zygote, type ZygoteSettings } from "./zygote.js";
 export interface CodeContextsOptions {
   readonly languages: Languages;
   readonly settings: KernelSettings;
-  /** Undefined: every kernel is started by itself. */
-  readonly zygotes: ZygoteSettings | undefined;
+  readonly zygotes: ZygoteSettings & {
+    /** False: every kernel of that sandbox is started by itself. */
+    readonly isWanted: (sandbox: LiveSandbox) => boolean;
+  };
   readonly maxContexts: number;
   readonly maxOutputBytes: number;
   readonly metrics: KernelMetrics;
@@ -307,7 +309,7 @@ export class SandboxContexts {
   async #zygoteOf(): Promise<Zygote | undefined> {
     const { zygotes, metrics, log } = this.#options;
     const sandbox = this.#sandbox;
-    if (zygotes === undefined) return undefined;
+    if (!zygotes.isWanted(sandbox)) return undefined;
     const user = await sandbox.runtime.user();
     return (this.#zygote ??= new Zygote({
       sandbox: sandbox.runtime,

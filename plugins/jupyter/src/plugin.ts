@@ -49,7 +49,13 @@ const config = z.strictObject({
     .default("lazy")
     .describe("When a sandbox's Python kernel starts: `eager` when it is made, `lazy` with the first code"),
   templates: z
-    .record(z.string(), z.strictObject({ kernel: kernelStart.optional().describe("Instead of `kernel`") }))
+    .record(
+      z.string(),
+      z.strictObject({
+        kernel: kernelStart.optional().describe("Instead of `kernel`"),
+        zygote: z.boolean().optional().describe("Instead of `zygote.enabled`"),
+      }),
+    )
     .default({})
     .describe("What is different for sandboxes of a template, by its name"),
   startTimeout: duration().prefault("30s").describe("How long a kernel may take to start"),
@@ -128,9 +134,12 @@ export const plugin = definePlugin({
         interruptGraceMs: limits.interruptGrace,
         maxMessageBytes: limits.maxMessage,
       },
-      zygotes: zygote.enabled
-        ? { python, imports: zygote.imports, startTimeoutMs: limits.startTimeout }
-        : undefined,
+      zygotes: {
+        python,
+        imports: zygote.imports,
+        startTimeoutMs: limits.startTimeout,
+        isWanted: ({ record }) => templates[record.template]?.zygote ?? zygote.enabled,
+      },
       maxContexts,
       maxOutputBytes: limits.maxOutput,
       metrics: new KernelMetrics(plugin.metrics),

@@ -7,6 +7,7 @@ import {
   namespacePlugins,
   ServerProcess,
 } from "../harness/server-process.js";
+import { PYTHON } from "../harness/python.js";
 import type { BackendName } from "../harness/start-full-server.js";
 import { WatchedProcess } from "./watched-process.js";
 
@@ -39,11 +40,19 @@ export class BenchedServer implements AsyncDisposable {
     settings: Readonly<Record<string, unknown>> = {},
   ): Promise<BenchedServer> {
     const installation = await makeInstallation({
-      config: { sandboxes: { maximum: 1000, defaultBackend: backend } },
-      plugins: (directory) => ({
-        ...(backend === "linux-namespaces" && namespacePlugins(directory)),
-        ...settings,
-      }),
+      config: {
+        // Nobody who asks for none of these pays for them: a pool without a `min` starts with its first miss.
+        sandboxes: {
+          maximum: 1000,
+          defaultBackend: backend,
+          templates: { base: {}, zygote: {}, warm: { pool: { max: 1 } } },
+        },
+      },
+      plugins: (directory) => {
+        const own = backend === "linux-namespaces" ? namespacePlugins(directory) : {};
+        const templates = { zygote: { zygote: true }, warm: { kernel: "eager" } };
+        return { ...own, jupyter: { python: PYTHON, ...settingsIn(own, "jupyter"), templates }, ...settings };
+      },
     });
     try {
       return new BenchedServer(installation, await ServerProcess.start(installation.configFile));
@@ -65,13 +74,13 @@ export class BenchedServer implements AsyncDisposable {
     throw new Error(`${options.method ?? "GET"} ${options.path}: ${answer.status} ${answer.text}`);
   }
 
-  async createSandbox(): Promise<BenchedSandbox> {
+  async createSandbox(template = "base"): Promise<BenchedSandbox> {
     const created = await this.request(
       {
         method: "POST",
         path: "/v2/sandboxes",
         headers: { "x-api-key": API_KEY, "content-type": "application/json" },
-        body: '{"templateID":"base","timeout":3600}',
+        body: JSON.stringify({ templateID: template, timeout: 3600 }),
       },
       201,
     );
@@ -96,6 +105,13 @@ export class BenchedServer implements AsyncDisposable {
     );
   }
 
+  /** One sample of the server's metrics; 0 where there is none. */
+  async metric(sample: string): Promise<number> {
+    const { text } = await exchange(this.#server.urls["ops"] ?? "", { path: "/metrics" });
+    const line = text.split("\n").find((candidate) => candidate.startsWith(`${sample} `));
+    return Number(line?.slice(sample.length) ?? 0);
+  }
+
   /** Runs a program to its end. @throws Error unless it ends with 0. */
   async run(sandbox: BenchedSandbox, cmd: string, args: readonly string[] = []): Promise<void> {
     const { text } = await this.request(
@@ -115,4 +131,9 @@ export class BenchedServer implements AsyncDisposable {
     await this.#server.stop();
     await this.#installation.remove();
   }
+}
+
+function settingsIn(plugins: Readonly<Record<string, unknown>>, name: string): object {
+  const settings = plugins[name];
+  return typeof settings === "object" && settings !== null ? settings : {};
 }

@@ -29,14 +29,25 @@ export interface Comparison {
   readonly contenders: readonly Contender[];
 }
 
+/** What is no duration, and was measured while the benchmark was prepared. */
+export interface Reading {
+  readonly title: string;
+  readonly unit: "MiB";
+  /** What the rest is compared with comes first. */
+  readonly rows: readonly { readonly label: string; readonly samples: readonly number[] }[];
+}
+
 /** Everything that was opened for a benchmark is closed by `close`. */
 export interface PreparedBenchmark {
   readonly comparisons: readonly Comparison[];
+  readonly readings?: readonly Reading[];
   close(): Promise<void>;
 }
 
 export interface BenchmarkOptions {
   readonly backend: BackendName;
+  /** What a line of the report may take, for what is done before. */
+  readonly seconds: number;
   /** Size of a large file. */
   readonly largeBytes: number;
 }

@@ -3,6 +3,7 @@
 A run is over when the kernel has replied and said that it is idle, as for any client.
 """
 
+import subprocess
 import sys
 import time
 
@@ -10,7 +11,7 @@ import zmq
 from jupyter_client.manager import KernelManager
 
 manager = KernelManager()
-manager.start_kernel(stdout=2)
+manager.start_kernel(stdout=2, stderr=subprocess.DEVNULL)
 client = manager.blocking_client()
 client.start_channels()
 client.wait_for_ready(timeout=60)

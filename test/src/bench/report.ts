@@ -1,3 +1,4 @@
+import type { Reading } from "./benchmark.js";
 import type { Measurement } from "./measure.js";
 import { summarize } from "./statistics.js";
 
@@ -34,8 +35,25 @@ export function report(title: string, measurements: readonly Measurement[]): str
       floorP50 === undefined ? "" : `${(p50 / floorP50).toFixed(2)}x`,
     ];
   });
-  const table = [HEADINGS, ...rows];
-  const widths = HEADINGS.map((_, column) => Math.max(...table.map((row) => row[column]?.length ?? 0)));
+  return layOut(title, [HEADINGS, ...rows]);
+}
+
+/** The same for what is no duration: the first row is what the others are compared with. */
+export function reportReading({ title, unit, rows }: Reading): string {
+  const floor = rows[0] && summarize(rows[0].samples).p50;
+  const table = rows.map(({ label, samples }, index) => {
+    const { count, p50, p95, p99 } = summarize(samples);
+    const numbers = [p50, p95, p99].map((value) => value.toFixed(1));
+    const ratio = floor === undefined ? "" : `${(p50 / floor).toFixed(2)}x`;
+    return [`${index === 0 ? "floor: " : ""}${label}`, String(count), ...numbers, ratio];
+  });
+  return layOut(title, [["", "runs", `p50 ${unit}`, `p95 ${unit}`, `p99 ${unit}`, "p50 / floor"], ...table]);
+}
+
+function layOut(title: string, table: readonly (readonly string[])[]): string {
+  const widths = (table[0] ?? []).map((_, column) =>
+    Math.max(...table.map((row) => row[column]?.length ?? 0)),
+  );
   const lines = table.map((row) =>
     row
       .map((cell, column) =>

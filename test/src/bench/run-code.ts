@@ -1,31 +1,77 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdir } from "node:fs/promises";
+import { mkdir, mkdtemp } from "node:fs/promises";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
+import { setTimeout as delay } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { PYTHON } from "../harness/python.js";
+import type { BenchedSandbox } from "./benched-server.js";
 import type { Benchmark, Run } from "./benchmark.js";
 
 const CODE_PORT = 49999;
+const WARM_MS = 60_000;
 const FLOOR = fileURLToPath(new URL("../../src/bench/kernel-floor.py", import.meta.url));
 
-/** One cell, from the request to the last line of its answer, in a kernel that runs already. */
+/**
+ * One cell, from the request to the last line of its answer: in a kernel that runs, and as the first one, with all
+ * that can be done to have its kernel sooner.
+ */
 export const runCode: Benchmark = async (server) => {
-  const sandbox = await server.createSandbox();
-  const execute = async (code: string): Promise<void> => {
-    const { text } = await server.request(
-      {
-        method: "POST",
-        path: "/execute",
-        headers: { ...sandbox.headers(CODE_PORT), "content-type": "application/json" },
-        body: JSON.stringify({ code }),
-      },
-      200,
-    );
+  const post = async (sandbox: BenchedSandbox, path: string, body: object): Promise<string> => {
+    const headers = { ...sandbox.headers(CODE_PORT), "content-type": "application/json" };
+    return (await server.request({ method: "POST", path, headers, body: JSON.stringify(body) }, 200)).text;
+  };
+  const execute = async (sandbox: BenchedSandbox, body: object): Promise<void> => {
+    const text = await post(sandbox, "/execute", body);
     if (!text.includes('"end_of_execution"') || text.includes('"error"')) throw new Error(text);
   };
+  const timed = async (run: () => Promise<unknown>): Promise<number> => {
+    const startMs = performance.now();
+    await run();
+    return performance.now() - startMs;
+  };
+  const sandbox = await server.createSandbox();
+  const withZygote = await server.createSandbox("zygote");
+  await execute(withZygote, { code: "1+1" });
+  await until(async () => (await server.metric("coppice_jupyter_zygotes")) === 1);
   const kernel = await startBareKernel(join(server.scratch, "bare-kernel"));
+
+  const startPlain = async (): Promise<Run> => {
+    const home = await mkdtemp(join(server.scratch, "plain-kernel-"));
+    const startMs = performance.now();
+    const plain = await startBareKernel(home);
+    await plain.ask("1+1");
+    return { tookMs: performance.now() - startMs, undo: () => plain.end() };
+  };
+  const firstCell = async (): Promise<Run> => {
+    const fresh = await server.createSandbox();
+    const tookMs = await timed(() => execute(fresh, { code: "1+1" }));
+    return { tookMs, undo: () => server.killSandbox(fresh) };
+  };
+  const forkedCell = async (): Promise<Run> => {
+    const startMs = performance.now();
+    const { id } = JSON.parse(await post(withZygote, "/contexts", {})) as { readonly id: string };
+    await execute(withZygote, { code: "1+1", context_id: id });
+    const tookMs = performance.now() - startMs;
+    const headers = withZygote.headers(CODE_PORT);
+    const undo = (): Promise<unknown> =>
+      server.request({ method: "DELETE", path: `/contexts/${id}`, headers }, 200);
+    return { tookMs, undo: () => undo().then(() => undefined) };
+  };
+  const warmCell = async (isCreationTimed: boolean): Promise<Run> => {
+    await until(async () => (await server.metric('coppice_sandboxes_warm{template="warm"}')) === 1);
+    let warm: BenchedSandbox | undefined;
+    const createMs = await timed(async () => (warm = await server.createSandbox("warm")));
+    if (warm === undefined) throw new Error("no sandbox");
+    const taken = warm;
+    const cellMs = await timed(() => execute(taken, { code: "1+1" }));
+    const tookMs = isCreationTimed ? createMs + cellMs : cellMs;
+    return { tookMs, undo: () => server.killSandbox(taken) };
+  };
+  // The pool begins with the first who finds it empty.
+  await server.killSandbox(await server.createSandbox("warm"));
+
   return {
     comparisons: [
       {
@@ -35,17 +81,41 @@ export const runCode: Benchmark = async (server) => {
           once: () => kernel.ask("1+1"),
         },
         contenders: [
-          { label: "POST /execute 1+1", once: () => execute("1+1") },
-          { label: "POST /execute print('x')", once: () => execute("print('x')") },
+          { label: "POST /execute 1+1", once: () => execute(sandbox, { code: "1+1" }) },
+          {
+            label: "POST /execute 1+1 with env_vars",
+            once: () => execute(sandbox, { code: "1+1", env_vars: { GIVEN: "1" } }),
+          },
+          { label: "POST /execute print('x')", once: () => execute(sandbox, { code: "print('x')" }) },
+        ],
+      },
+      {
+        title: "run-code: a first cell",
+        floor: {
+          label: "a plain ipykernel and its client, from their start to the end of 1+1",
+          once: startPlain,
+        },
+        contenders: [
+          { label: "POST /execute in a new sandbox", once: firstCell },
+          { label: "POST /contexts, POST /execute, forked from the sandbox's zygote", once: forkedCell },
+          { label: "POST /execute in a sandbox of a warm pool", once: () => warmCell(false) },
+          { label: "POST /v2/sandboxes, POST /execute, with a warm pool", once: () => warmCell(true) },
         ],
       },
     ],
     async close() {
       await kernel.end();
+      await server.killSandbox(withZygote);
       await server.killSandbox(sandbox);
     },
   };
 };
+
+async function until(isTrue: () => Promise<boolean>): Promise<void> {
+  for (const endMs = performance.now() + WARM_MS; !(await isTrue()); await delay(5)) {
+    if (performance.now() > endMs) throw new Error("what was to be warm is not");
+  }
+}
 
 interface BareKernel {
   /** Runs a cell; the client beside the kernel holds the clock. */
@@ -55,7 +125,7 @@ interface BareKernel {
 
 /** A plain ipykernel with the plainest client there is: one process of Python that reads cells and prints milliseconds. */
 async function startBareKernel(home: string): Promise<BareKernel> {
-  await mkdir(home);
+  await mkdir(home, { recursive: true });
   const child = spawn(PYTHON, [FLOOR], {
     env: { ...process.env, HOME: home, IPYTHONDIR: home, JUPYTER_RUNTIME_DIR: home },
     stdio: ["pipe", "pipe", "inherit"],

@@ -4,9 +4,10 @@ import type { Benchmark, BenchmarkOptions } from "./benchmark.js";
 import { create } from "./create.js";
 import { exec } from "./exec.js";
 import { files } from "./files.js";
+import { kernelMemory } from "./kernel-memory.js";
 import { measure } from "./measure.js";
 import { proxy } from "./proxy.js";
-import { report } from "./report.js";
+import { report, reportReading } from "./report.js";
 import { runCode } from "./run-code.js";
 import { stdout } from "./stdout.js";
 import type { BackendName } from "../harness/start-full-server.js";
@@ -15,6 +16,7 @@ const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
   ["create", create],
   ["exec", exec],
   ["run-code", runCode],
+  ["kernel-memory", kernelMemory],
   ["files", files],
   ["proxy", proxy],
   ["stdout", stdout],
@@ -71,15 +73,13 @@ function parse(args: readonly string[]) {
 }
 
 /** Each benchmark gets a server of its own, so that none measures what another left behind. */
-async function run(
-  benchmark: Benchmark,
-  { seconds, ...options }: BenchmarkOptions & { readonly seconds: number },
-): Promise<void> {
+async function run(benchmark: Benchmark, options: BenchmarkOptions): Promise<void> {
   await using server = await BenchedServer.start(options.backend);
   const prepared = await benchmark(server, options);
   try {
+    for (const reading of prepared.readings ?? []) console.log(`${reportReading(reading)}\n`);
     for (const comparison of prepared.comparisons) {
-      console.log(`${report(comparison.title, await measure(comparison, seconds))}\n`);
+      console.log(`${report(comparison.title, await measure(comparison, options.seconds))}\n`);
     }
   } finally {
     await prepared.close();

@@ -1,0 +1,87 @@
+import { readdir, readFile } from "node:fs/promises";
+import { setTimeout as delay } from "node:timers/promises";
+import type { BenchedSandbox, BenchedServer } from "./benched-server.js";
+import type { Benchmark } from "./benchmark.js";
+
+const CODE_PORT = 49999;
+const KERNELS = 16;
+const KERNELS_PER_SECOND = 6;
+const WARM_MS = 60_000;
+const LOADED = [
+  "import gc, numpy, pandas, matplotlib.pyplot as plt",
+  "frame = pandas.DataFrame({'a': numpy.arange(1000), 'b': numpy.random.rand(1000)})",
+  "gc.collect()",
+  "None",
+].join("\n");
+
+/** What kernels take of the machine's memory that have numpy, pandas and matplotlib loaded. Linux only. */
+export const kernelMemory: Benchmark = async (server, { seconds }) => {
+  const kernels = Math.max(2, Math.min(KERNELS, Math.round(seconds * KERNELS_PER_SECOND)));
+  return {
+    comparisons: [],
+    readings: [
+      {
+        title: `kernel-memory: a share (PSS) of all processes of a sandbox for each of its ${kernels} kernels`,
+        unit: "MiB",
+        rows: [
+          { label: "each started", samples: [await shareOfEach(server, "base", kernels)] },
+          { label: "forked from a zygote", samples: [await shareOfEach(server, "zygote", kernels)] },
+        ],
+      },
+    ],
+    close: async () => undefined,
+  };
+};
+
+async function shareOfEach(server: BenchedServer, template: string, kernels: number): Promise<number> {
+  const sandbox = await server.createSandbox(template);
+  try {
+    if (template === "zygote") await warmZygote(server, sandbox);
+    for (let started = 0; started < kernels; started += 1) {
+      const { id } = JSON.parse(await post(server, sandbox, "/contexts", {})) as { readonly id: string };
+      const text = await post(server, sandbox, "/execute", { code: LOADED, context_id: id });
+      if (text.includes('"error"')) throw new Error(text);
+    }
+    return (await shareOf(sandbox.id)) / kernels;
+  } finally {
+    await server.killSandbox(sandbox);
+  }
+}
+
+/** The first kernel of a sandbox is started, and brings the zygote; it is not among those that are measured. */
+async function warmZygote(server: BenchedServer, sandbox: BenchedSandbox): Promise<void> {
+  const { id } = JSON.parse(await post(server, sandbox, "/contexts", {})) as { readonly id: string };
+  const endMs = performance.now() + WARM_MS;
+  while ((await server.metric("coppice_jupyter_zygotes")) !== 1) {
+    if (performance.now() > endMs) throw new Error("there is no zygote");
+    await delay(20);
+  }
+  await server.request(
+    { method: "DELETE", path: `/contexts/${id}`, headers: sandbox.headers(CODE_PORT) },
+    200,
+  );
+}
+
+async function post(
+  server: BenchedServer,
+  sandbox: BenchedSandbox,
+  path: string,
+  body: object,
+): Promise<string> {
+  const headers = { ...sandbox.headers(CODE_PORT), "content-type": "application/json" };
+  return (await server.request({ method: "POST", path, headers, body: JSON.stringify(body) }, 200)).text;
+}
+
+/** In MiB, of everything that was started in a sandbox. */
+async function shareOf(id: string): Promise<number> {
+  let kibibytes = 0;
+  for (const pid of await readdir("/proc")) {
+    if (!/^\d+$/.test(pid)) continue;
+    const environment = await readFile(`/proc/${pid}/environ`, "utf8").catch(() => "");
+    if (!environment.split("\0").includes(`E2B_SANDBOX_ID=${id}`)) continue;
+    const rollup = await readFile(`/proc/${pid}/smaps_rollup`, "utf8").catch(() => "");
+    kibibytes += Number(/^Pss: +(\d+) kB$/m.exec(rollup)?.[1] ?? 0);
+  }
+  if (kibibytes === 0) throw new Error("no process of the sandbox was found");
+  return kibibytes / 1024;
+}
