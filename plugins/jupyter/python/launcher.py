@@ -42,9 +42,9 @@ if sys.modules.get("debugpy", 0) is None:
 import zmq  # noqa: E402
 
 # Characters of output per message.
-PIECE = 256 * 1024
+PIECE = 512 * 1024
 # Messages that wait in the kernel for a slow reader before user code waits with them.
-WAITING_MESSAGES = 64
+WAITING_MESSAGES = 32
 # How long the end of a cell waits for output of its child processes that is already in the pipe.
 CAPTURE_WAIT = 1.0
 
@@ -241,16 +241,12 @@ class KernelApp(IPKernelApp):
             "hb": self.hb_port,
         }
 
-    def init_iopub(self, context):
-        super().init_iopub(context)
-        thread = self.iopub_thread
-
-        def wait_for_slow_readers():
-            thread.socket.setsockopt(zmq.XPUB_NODROP, 1)
-            thread.socket.setsockopt(zmq.SNDHWM, WAITING_MESSAGES)
-
-        # Nobody knows the port yet, and the limits count for later connections only.
-        thread.schedule(wait_for_slow_readers)
+    def _bind_socket(self, socket, port):
+        if socket is self.iopub_socket:
+            # Connections have the limits that the socket had when it was bound.
+            socket.setsockopt(zmq.XPUB_NODROP, 1)
+            socket.setsockopt(zmq.SNDHWM, WAITING_MESSAGES)
+        return super()._bind_socket(socket, port)
 
 
 def run(start):

@@ -13,6 +13,25 @@ function escapeUnit(unit: string): string {
   return `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`;
 }
 
+/** Bytes that are made ASCII in one go: a few milliseconds when none of them was. */
+const PIECE_BYTES = 256 * 1024;
+
+/** As `asciiBytes`, piece by piece, each made when it is asked for. */
+export function* asciiPieces(json: RawJson): Generator<Buffer> {
+  const { bytes, isPlain } = json;
+  for (let start = 0; start < bytes.length;) {
+    let end = Math.min(start + PIECE_BYTES, bytes.length);
+    // Not within a character. What is no UTF-8 may have any number of such bytes.
+    for (let back = 0; back < 3 && end < bytes.length && isContinuation(bytes[end]); back++) end--;
+    yield asciiBytes({ bytes: bytes.subarray(start, end), isPlain });
+    start = end;
+  }
+}
+
+function isContinuation(byte: number | undefined): boolean {
+  return byte !== undefined && (byte & 0xc0) === 0x80;
+}
+
 const HEX = Buffer.from("0123456789abcdef", "latin1");
 
 /** A piece of JSON as printable ASCII on one line, its value unchanged. Bytes that are no UTF-8 become U+FFFD. */

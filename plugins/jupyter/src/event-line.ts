@@ -1,4 +1,4 @@
-import { asciiBytes, asciiJson } from "./ascii-json.js";
+import { asciiJson, asciiPieces } from "./ascii-json.js";
 import type { ExecutionEvent } from "./execution-event.js";
 import type { RawJson } from "./raw-json.js";
 
@@ -23,59 +23,85 @@ export const KEEPALIVE_LINE = Buffer.from('{"type": "keepalive"}\n');
 /** Always the last line. */
 export const END_LINE = Buffer.from('{"type": "end_of_execution"}\n');
 
-/** An event as one line of NDJSON, printable ASCII and a newline, spaced as E2B's server spaces it. */
-export function lineOf(event: ExecutionEvent): Buffer {
+/**
+ * An event as one line of NDJSON, printable ASCII and a newline, spaced as E2B's server spaces it. In pieces
+ * that are made when they are asked for: a short line is one, and what is long is neither copied nor made at once.
+ */
+export function* lineOf(event: ExecutionEvent): Generator<Buffer> {
+  let short: Buffer[] = [];
+  for (const piece of piecesOf(event)) {
+    if (piece.length <= SHORT_BYTES) short.push(piece);
+    else {
+      yield Buffer.concat(short);
+      short = [];
+      yield piece;
+    }
+  }
+  yield Buffer.concat(short);
+}
+
+const SHORT_BYTES = 4096;
+
+function* piecesOf(event: ExecutionEvent): Generator<Buffer> {
   switch (event.type) {
     case "number_of_executions":
-      return Buffer.from(`{"type": "number_of_executions", "execution_count": ${event.executionCount}}\n`);
+      yield Buffer.from(`{"type": "number_of_executions", "execution_count": ${event.executionCount}}\n`);
+      return;
     case "stdout":
     case "stderr":
-      return Buffer.concat([
-        Buffer.from(`{"type": "${event.type}", "text": `),
-        asciiBytes(event.text),
-        Buffer.from(`, "timestamp": "${event.timestamp}"}\n`),
-      ]);
+      yield Buffer.from(`{"type": "${event.type}", "text": `);
+      yield* asciiPieces(event.text);
+      yield Buffer.from(`, "timestamp": "${event.timestamp}"}\n`);
+      return;
     case "result":
-      return resultLine(event.data, event.isMainResult);
+      yield* resultPieces(event.data, event.isMainResult);
+      return;
     case "error":
-      return Buffer.from(
+      yield Buffer.from(
         `{"type": "error", "name": ${asciiJson(event.name)}, "value": ${asciiJson(event.value)}, ` +
           `"traceback": ${asciiJson(event.traceback)}}\n`,
       );
   }
 }
 
-function resultLine(data: ReadonlyMap<string, RawJson>, isMainResult: boolean): Buffer {
-  const parts: Buffer[] = [Buffer.from('{"type": "result"')];
+function* resultPieces(data: ReadonlyMap<string, RawJson>, isMainResult: boolean): Generator<Buffer> {
+  yield Buffer.from('{"type": "result"');
   for (const [mime, field] of FIELDS) {
     const value = data.get(mime);
     if (value === undefined || value.bytes.equals(NULL)) continue;
-    const bytes = asciiBytes(value);
-    parts.push(Buffer.from(`, "${field}": `), field === "text" ? withoutQuotes(bytes) : bytes);
+    yield Buffer.from(`, "${field}": `);
+    if (field === "text") yield* withoutQuotes(value);
+    else yield* asciiPieces(value);
   }
   const extra = [...data].filter(([mime]) => !FIELDS.has(mime));
-  parts.push(Buffer.from(', "extra": {'));
+  yield Buffer.from(', "extra": {');
   for (const [index, [mime, value]] of extra.entries()) {
-    parts.push(Buffer.from(`${index === 0 ? "" : ", "}${asciiJson(mime)}: `), asciiBytes(value));
+    yield Buffer.from(`${index === 0 ? "" : ", "}${asciiJson(mime)}: `);
+    yield* asciiPieces(value);
   }
-  parts.push(Buffer.from(`}, "is_main_result": ${isMainResult}}\n`));
-  return Buffer.concat(parts);
+  yield Buffer.from(`}, "is_main_result": ${isMainResult}}\n`);
 }
 
 const NULL = Buffer.from("null");
+const QUOTE = Buffer.from('"');
 const QUOTES = [Buffer.from("'"), Buffer.from('\\"')];
 
 /** A JSON string without the one pair of quotes of its own that a `repr` put around it. */
-function withoutQuotes(json: Buffer): Buffer {
-  if (json[0] !== 0x22) return json;
-  const inner = json.subarray(1, -1);
-  const quote = QUOTES.find(
-    (candidate) =>
-      inner.length >= 2 * candidate.length &&
-      inner.subarray(0, candidate.length).equals(candidate) &&
-      inner.subarray(-candidate.length).equals(candidate),
-  );
-  return quote === undefined
-    ? json
-    : Buffer.concat([json.subarray(0, 1), inner.subarray(quote.length, -quote.length), json.subarray(-1)]);
+function* withoutQuotes(json: RawJson): Generator<Buffer> {
+  const inner = json.bytes.subarray(1, -1);
+  const quote =
+    json.bytes[0] === 0x22 &&
+    QUOTES.find(
+      (candidate) =>
+        inner.length >= 2 * candidate.length &&
+        inner.subarray(0, candidate.length).equals(candidate) &&
+        inner.subarray(-candidate.length).equals(candidate),
+    );
+  if (!quote) {
+    yield* asciiPieces(json);
+    return;
+  }
+  yield QUOTE;
+  yield* asciiPieces({ bytes: inner.subarray(quote.length, -quote.length), isPlain: json.isPlain });
+  yield QUOTE;
 }

@@ -1,5 +1,5 @@
 import { asciiJson } from "./ascii-json.js";
-import { membersOf, type RawJson } from "./raw-json.js";
+import { membersOf, membersOfLong, type RawJson } from "./raw-json.js";
 import type { KernelMessage } from "./wire.js";
 
 /** One thing that happened while code ran. */
@@ -23,8 +23,12 @@ export type ExecutionEvent =
 
 export type ErrorEvent = Extract<ExecutionEvent, { type: "error" }>;
 
-/** What an iopub message says to the one whose code runs; undefined for what does not concern them. */
-export function eventOf(message: KernelMessage): ExecutionEvent | undefined {
+/**
+ * What an iopub message says to the one whose code runs; undefined for what does not concern them. A long
+ * message does not hold the event loop meanwhile.
+ * @throws SyntaxError for a content that is no JSON object.
+ */
+export async function eventOf(message: KernelMessage): Promise<ExecutionEvent | undefined> {
   switch (message.type) {
     case "execute_input": {
       const count = Number(membersOf(message.content).get("execution_count")?.bytes.toString("latin1"));
@@ -33,7 +37,7 @@ export function eventOf(message: KernelMessage): ExecutionEvent | undefined {
         : undefined;
     }
     case "stream": {
-      const members = membersOf(message.content);
+      const members = await membersOfLong(message.content);
       const text = members.get("text");
       const name = members.get("name")?.bytes.toString("latin1");
       if (text?.bytes[0] !== QUOTE || (name !== '"stdout"' && name !== '"stderr"')) return undefined;
@@ -41,9 +45,10 @@ export function eventOf(message: KernelMessage): ExecutionEvent | undefined {
     }
     case "execute_result":
     case "display_data": {
-      const data = membersOf(message.content).get("data");
+      const data = (await membersOfLong(message.content)).get("data");
       if (data?.bytes[0] !== OPEN_OBJECT) return undefined;
-      return { type: "result", data: membersOf(data.bytes), isMainResult: message.type === "execute_result" };
+      const values = await membersOfLong(data.bytes);
+      return { type: "result", data: values, isMainResult: message.type === "execute_result" };
     }
     case "error":
       return errorIn(message.content);
@@ -54,6 +59,14 @@ export function eventOf(message: KernelMessage): ExecutionEvent | undefined {
 
 /** The error that an `error` message or a failed `execute_reply` describes. */
 export function errorIn(content: Buffer): ErrorEvent {
+  if (content.length > LARGEST_ERROR_BYTES) {
+    return {
+      type: "error",
+      name: "Error",
+      value: `[an error of ${content.length} bytes is left out]`,
+      traceback: "",
+    };
+  }
   const fields: unknown = JSON.parse(content.toString("utf8"));
   const { ename, evalue, traceback } = (
     typeof fields === "object" && fields !== null ? fields : {}
@@ -82,6 +95,8 @@ export function noteEvent(text: string): ExecutionEvent {
   };
 }
 
+/** What is larger would hold the event loop: it is parsed and written anew. */
+const LARGEST_ERROR_BYTES = 1024 * 1024;
 const QUOTE = 0x22;
 const OPEN_OBJECT = 0x7b;
 const ISO_DATE = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)$/;

@@ -1,6 +1,7 @@
 import { once } from "node:events";
 import type { ServerResponse } from "node:http";
 import type { Clock } from "@coppice/core";
+import { Breather } from "./breather.js";
 import { END_LINE, KEEPALIVE_LINE, lineOf } from "./event-line.js";
 import type { ExecutionEvent } from "./execution-event.js";
 
@@ -24,13 +25,14 @@ export async function streamExecution(
   response.writeHead(200);
   response.flushHeaders();
   let lastWriteMs = clock.now();
+  let isWithinLine = false;
   let cancelTimer = (): void => undefined;
   // One timer that looks back: most executions write far more often than it fires.
   const armKeepalive = (delayMs: number): void => {
     cancelTimer = clock.after(delayMs, () => {
       const silentMs = clock.now() - lastWriteMs;
       // A client that does not read keeps what is written already: more would only pile up.
-      if (silentMs >= keepaliveMs && !response.writableNeedDrain) {
+      if (silentMs >= keepaliveMs && !response.writableNeedDrain && !isWithinLine) {
         response.write(KEEPALIVE_LINE);
         lastWriteMs = clock.now();
         armKeepalive(keepaliveMs);
@@ -38,11 +40,17 @@ export async function streamExecution(
     });
   };
   armKeepalive(keepaliveMs);
+  const breather = new Breather();
   try {
     for await (const event of events) {
       if (signal.aborted) return;
       lastWriteMs = clock.now();
-      if (!response.write(lineOf(event))) await once(response, "drain", { signal });
+      isWithinLine = true;
+      for (const piece of lineOf(event)) {
+        if (!response.write(piece)) await once(response, "drain", { signal });
+        await breather.breathe();
+      }
+      isWithinLine = false;
     }
     if (!signal.aborted) response.end(END_LINE);
   } catch (error) {

@@ -1,6 +1,7 @@
 import { randomBytes, randomUUID } from "node:crypto";
 import { setTimeout as delay } from "node:timers/promises";
 import { SandboxError, type Logger, type Process, type Sandbox, type User } from "@coppice/core";
+import { Breather } from "./breather.js";
 import { Channels, type ChannelName } from "./channels.js";
 import { errorIn, eventOf, syntheticError, type ErrorEvent, type ExecutionEvent } from "./execution-event.js";
 import { executionStateOf } from "./execution-state.js";
@@ -61,6 +62,7 @@ const MISSING_HALF_MS = 5000;
 const LAST_MESSAGES_MS = 50;
 const SHUTDOWN_GRACE_MS = 1000;
 const ANSWER_MS = 5000;
+const FIRST_REPEAT_MS = 250;
 const REPEAT_INTERRUPT_MS = 1000;
 /** A kernel may say busy about whatever it likes. */
 const MOST_OTHERS = 1000;
@@ -243,7 +245,7 @@ export class Kernel {
       try {
         let error: ErrorEvent | undefined;
         for await (const message of request.messages) {
-          const event = this.#eventOf(message);
+          const event = await this.#eventOf(message);
           if (event === undefined) continue;
           if (event.type === "error") error ??= event;
           else yield event;
@@ -380,9 +382,20 @@ export class Kernel {
 
   // By its id: while another client's code runs, an interrupt of whatever runs would end that.
   async #cancel(request: KernelRequest): Promise<void> {
+    // A kernel that is not ours can only interrupt whatever runs, so until this runs it is not asked.
+    while (
+      this.#interruptMode !== undefined &&
+      this.#others.size > 0 &&
+      !request.hasBegun &&
+      !request.isDone
+    ) {
+      await this.#within(FIRST_REPEAT_MS, request.done);
+    }
     let untilMs = performance.now() + this.#settings.interruptGraceMs;
     const leftMs = (): number => Math.max(0, untilMs - performance.now());
-    while (!request.isDone && leftMs() > 0) {
+    // Code and what runs it may swallow an interrupt, some moments long.
+    let waitMs = FIRST_REPEAT_MS;
+    for (; !request.isDone && leftMs() > 0; waitMs = Math.min(2 * waitMs, REPEAT_INTERRUPT_MS)) {
       const asked = this.#requestInterrupt("cancel_request", { msg_id: request.id });
       // Not before the kernel says that the signal was sent: it must not meet the next cell.
       while (!(await this.#within(leftMs(), asked.done))) {
@@ -394,7 +407,7 @@ export class Kernel {
       if (!asked.isDone) break;
       if (this.#wasRunning(await asked.done)) {
         request.interrupted();
-        await this.#within(Math.min(REPEAT_INTERRUPT_MS, leftMs()), request.done);
+        await this.#within(Math.min(waitMs, leftMs()), request.done);
       } else request.finish();
     }
     if (request.isDone) return;
@@ -477,7 +490,7 @@ export class Kernel {
 
   async #readReplies(channel: Exclude<ChannelName, "iopub">): Promise<void> {
     for await (const frames of this.#channels.receive(channel)) {
-      const message = this.#decode(frames);
+      const message = await this.#decode(frames);
       if (message === undefined) continue;
       if (message.type === "kernel_info_reply") {
         this.#hasReplied = true;
@@ -499,11 +512,14 @@ export class Kernel {
   }
 
   async #readIopub(): Promise<void> {
+    // What has arrived already is read without a turn of the event loop in between.
+    const breather = new Breather();
     for await (const frames of this.#channels.receive("iopub")) {
+      await breather.breathe();
       this.#lastIopubMs = performance.now();
       this.#hasPublished = true;
       this.#progress();
-      const message = this.#decode(frames);
+      const message = await this.#decode(frames);
       if (message === undefined) continue;
       // What the server asks on control, to see whether the kernel answers, is nobody else's business.
       if (message.parentSession !== this.#session || message.parentType === "execute_request") {
@@ -538,18 +554,18 @@ export class Kernel {
     if (this.#hasReplied && this.#hasPublished) this.#ready.resolve();
   }
 
-  #decode(frames: readonly Buffer[]): KernelMessage | undefined {
+  async #decode(frames: readonly Buffer[]): Promise<KernelMessage | undefined> {
     try {
-      return decodeMessage(frames, this.#key);
+      return await decodeMessage(frames, this.#key);
     } catch (error) {
       this.#log.debug({ err: error }, "kernel sent what is no message");
       return undefined;
     }
   }
 
-  #eventOf(message: KernelMessage): ExecutionEvent | undefined {
+  async #eventOf(message: KernelMessage): Promise<ExecutionEvent | undefined> {
     try {
-      return eventOf(message);
+      return await eventOf(message);
     } catch (error) {
       this.#log.debug({ err: error }, "kernel sent a message with a broken content");
       return undefined;
@@ -615,8 +631,9 @@ function errorOf(end: RequestEnd): ErrorEvent | undefined {
   }
 }
 
-/** From the answer to a `cancel_request`: what it meant was running, and is interrupted now. */
 function replyContent(reply: KernelMessage | undefined): Readonly<Record<string, unknown>> {
+  // Only an error is ever as long, and iopub tells that too.
+  if (reply?.isChecked === true) return {};
   try {
     const content: unknown = JSON.parse(reply?.content.toString("utf8") ?? "{}");
     return typeof content === "object" && content !== null ? (content as Record<string, unknown>) : {};

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { SeededRandom } from "@coppice/core/testing";
 import { asciiBytes, asciiJson } from "./ascii-json.js";
-import { membersOf } from "./raw-json.js";
+import { membersOf, membersOfLong } from "./raw-json.js";
 
 const text = (json: string): Record<string, string> =>
   Object.fromEntries([...membersOf(Buffer.from(json))].map(([name, { bytes }]) => [name, bytes.toString()]));
@@ -89,6 +89,35 @@ test("mutilated JSON is either refused or what JSON.parse makes of it", () => {
       expected,
     );
   }
+});
+
+test("long strings, at any place in memory: whatever does not stand for itself is seen, also from slice to slice", async () => {
+  const random = new SeededRandom(11);
+  const odd = ['"', "\\", "\n", "\u007f", "é", "\u001f", "\\u00e9", '\\"'];
+  for (let round = 0; round < 300; round++) {
+    const size = round < 290 ? random.below(600) : 1_500_000 + random.below(9);
+    const at = random.below(size + 1);
+    const inserted = round % 3 === 0 ? "" : (odd[random.below(odd.length)] ?? "");
+    const text = `{"a": "${"x".repeat(at)}${inserted}${"y".repeat(size - at)}", "b": 1.0}`;
+    const shift = random.below(5);
+    const json = Buffer.concat([Buffer.alloc(shift), Buffer.from(text)]).subarray(shift);
+    let expected: { a: string } | undefined;
+    try {
+      expected = JSON.parse(text) as { a: string };
+    } catch {
+      assert.throws(() => membersOf(json), SyntaxError, `round ${round}`);
+      await assert.rejects(membersOfLong(json), SyntaxError, `round ${round}`);
+      continue;
+    }
+    for (const members of [membersOf(json), await membersOfLong(json)]) {
+      const value = members.get("a");
+      assert.ok(value && JSON.parse(value.bytes.toString()) === expected.a, `round ${round}`);
+      assert.equal(value.isPlain, /^[\x20-\x7e]*$/.test(value.bytes.toString()), `round ${round}`);
+      assert.equal(members.get("b")?.bytes.toString(), "1.0");
+    }
+  }
+  for (const run of [" ".repeat(100_000), "1".repeat(100_000)])
+    assert.throws(() => membersOf(Buffer.from(`{"a": ${run}1}`)), SyntaxError);
 });
 
 test("bytes that are no UTF-8 become a replacement character", () => {

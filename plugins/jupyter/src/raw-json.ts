@@ -1,3 +1,5 @@
+import { setImmediate as nextTurn } from "node:timers/promises";
+
 /** A piece of JSON text exactly as it was written: `1.0` is not `1` here, and no digit of a big number is lost. */
 export interface RawJson {
   /** UTF-8, checked to be one whole JSON value. */
@@ -7,6 +9,12 @@ export interface RawJson {
 }
 
 const DEEPEST = 512;
+/** White space and digits in a row: nobody writes more. */
+const LONGEST_RUN = 64 * 1024;
+/** Bytes that are read in one go: about a millisecond. */
+const SLICE_BYTES = 512 * 1024;
+/** From here on it pays to look at four bytes at once. */
+const WORTH_WORDS = 256;
 const ESCAPED: ReadonlySet<number> = new Set(Buffer.from('"\\/bfnrt'));
 
 const enum Byte {
@@ -34,6 +42,25 @@ const enum Byte {
  * @throws SyntaxError when the text is not one valid JSON object.
  */
 export function membersOf(json: Buffer): ReadonlyMap<string, RawJson> {
+  const scan = scanMembers(json);
+  for (;;) {
+    const { done, value } = scan.next();
+    if (done === true) return value;
+  }
+}
+
+/** As `membersOf`, with turns of the event loop in between when the text is a long one. Rejects where that throws. */
+export async function membersOfLong(json: Buffer): Promise<ReadonlyMap<string, RawJson>> {
+  const scan = scanMembers(json);
+  for (;;) {
+    const { done, value } = scan.next();
+    if (done === true) return value;
+    await nextTurn();
+  }
+}
+
+/** Pauses after each slice. */
+function* scanMembers(json: Buffer): Generator<void, ReadonlyMap<string, RawJson>> {
   const scanner = new Scanner(json);
   const members = new Map<string, RawJson>();
   scanner.skipSpace();
@@ -42,11 +69,12 @@ export function membersOf(json: Buffer): ReadonlyMap<string, RawJson> {
   if (scanner.peek() === Byte.CloseObject) scanner.at++;
   else {
     for (;;) {
-      const name = scanner.string();
+      if (scanner.peek() !== Byte.Quote) throw scanner.error();
+      const name = yield* scanner.value();
       scanner.skipSpace();
       scanner.expect(Byte.Colon);
       scanner.skipSpace();
-      const value = scanner.value();
+      const value = yield* scanner.value();
       members.set(JSON.parse(name.bytes.toString("utf8")) as string, value);
       scanner.skipSpace();
       if (scanner.peek() === Byte.CloseObject) {
@@ -62,13 +90,32 @@ export function membersOf(json: Buffer): ReadonlyMap<string, RawJson> {
   return members;
 }
 
+/** What is to come next in a value that has not ended. */
+const enum Step {
+  Value,
+  Name,
+  RestOfText,
+  RestOfName,
+  After,
+}
+
 class Scanner {
   readonly #json: Buffer;
+  /** The same bytes by four, without the few before the first whole four. */
+  readonly #words: Int32Array;
+  readonly #firstWordAt: number;
   at = 0;
   #isPlain = true;
+  #step = Step.Value;
+  // An explicit stack: the depth is the kernel's choice.
+  readonly #open: number[] = [];
 
   constructor(json: Buffer) {
     this.#json = json;
+    this.#firstWordAt = -json.byteOffset & 3;
+    const words = json.length < WORTH_WORDS ? 0 : (json.length - this.#firstWordAt) >> 2;
+    this.#words =
+      words === 0 ? NO_WORDS : new Int32Array(json.buffer, json.byteOffset + this.#firstWordAt, words);
   }
 
   peek(): number | undefined {
@@ -85,88 +132,113 @@ class Scanner {
   }
 
   skipSpace(): void {
-    for (;;) {
+    for (const end = this.at + LONGEST_RUN; ; this.at++) {
       const byte = this.#json[this.at];
       if (byte === 0x0a || byte === 0x0d || byte === 0x09) this.#isPlain = false;
       else if (byte !== 0x20) return;
-      this.at++;
+      if (this.at === end) throw this.error();
     }
   }
 
-  string(): RawJson {
-    return this.#piece(() => this.#skipString());
-  }
-
-  value(): RawJson {
-    return this.#piece(() => this.#skipValue());
-  }
-
-  #piece(skip: () => void): RawJson {
+  *value(): Generator<void, RawJson> {
     const start = this.at;
     this.#isPlain = true;
-    skip();
+    this.#step = Step.Value;
+    while (!this.#advance(this.at + SLICE_BYTES)) yield;
     return { bytes: this.#json.subarray(start, this.at), isPlain: this.#isPlain };
   }
 
-  // An explicit stack: the depth is the kernel's choice.
-  #skipValue(): void {
-    const open: number[] = [];
+  /** Goes on with a value: to its end, which is true, or about as far as told. */
+  #advance(until: number): boolean {
     for (;;) {
-      const byte = this.#json[this.at];
-      if (byte === Byte.OpenObject || byte === Byte.OpenList) {
-        this.at++;
+      if (this.#step === Step.After) {
+        if (!this.#goOnAfter()) return true;
+      } else if (this.at >= until) return false;
+      else if (this.#step === Step.Value) this.#enterValue();
+      else if (this.#step === Step.Name) {
+        this.expect(Byte.Quote);
+        this.#step = Step.RestOfName;
+      } else if (!this.#skipText(until)) return false;
+      else if (this.#step === Step.RestOfText) this.#step = Step.After;
+      else {
         this.skipSpace();
-        const close = byte === Byte.OpenObject ? Byte.CloseObject : Byte.CloseList;
-        if (this.#json[this.at] !== close) {
-          if (open.length === DEEPEST) throw this.error();
-          open.push(close);
-          if (close === Byte.CloseObject) this.#skipName();
-          continue;
-        }
-        this.at++;
-      } else this.#skipScalar(byte);
-
-      for (;;) {
-        const close = open.at(-1);
-        if (close === undefined) return;
+        this.expect(Byte.Colon);
         this.skipSpace();
-        if (this.#json[this.at] === close) {
-          this.at++;
-          open.pop();
-          continue;
-        }
-        this.expect(Byte.Comma);
-        this.skipSpace();
-        if (close === Byte.CloseObject) this.#skipName();
-        break;
+        this.#step = Step.Value;
       }
     }
   }
 
-  #skipName(): void {
-    this.#skipString();
+  /** False when nothing is open any more. */
+  #goOnAfter(): boolean {
+    const close = this.#open.at(-1);
+    if (close === undefined) return false;
     this.skipSpace();
-    this.expect(Byte.Colon);
-    this.skipSpace();
+    if (this.#json[this.at] === close) {
+      this.at++;
+      this.#open.pop();
+    } else {
+      this.expect(Byte.Comma);
+      this.skipSpace();
+      this.#step = close === Byte.CloseObject ? Step.Name : Step.Value;
+    }
+    return true;
   }
 
-  #skipScalar(byte: number | undefined): void {
-    if (byte === Byte.Quote) this.#skipString();
-    else if (byte === Byte.Minus || isDigit(byte)) this.#skipNumber();
-    else {
-      const word = ["true", "false", "null"].find((known) =>
-        this.#json.subarray(this.at, this.at + known.length).equals(Buffer.from(known)),
-      );
-      if (word === undefined) throw this.error();
-      this.at += word.length;
+  #enterValue(): void {
+    const byte = this.#json[this.at];
+    if (byte === Byte.OpenObject || byte === Byte.OpenList) {
+      this.at++;
+      this.skipSpace();
+      const close = byte === Byte.OpenObject ? Byte.CloseObject : Byte.CloseList;
+      if (this.#json[this.at] === close) {
+        this.at++;
+        this.#step = Step.After;
+        return;
+      }
+      if (this.#open.length === DEEPEST) throw this.error();
+      this.#open.push(close);
+      this.#step = close === Byte.CloseObject ? Step.Name : Step.Value;
+    } else if (byte === Byte.Quote) {
+      this.at++;
+      this.#step = Step.RestOfText;
+    } else {
+      this.#skipNumberOrWord(byte);
+      this.#step = Step.After;
     }
   }
 
-  #skipString(): void {
-    this.expect(Byte.Quote);
+  #skipNumberOrWord(byte: number | undefined): void {
+    if (byte === Byte.Minus || isDigit(byte)) {
+      this.#skipNumber();
+      return;
+    }
+    const word = ["true", "false", "null"].find((known) =>
+      this.#json.subarray(this.at, this.at + known.length).equals(Buffer.from(known)),
+    );
+    if (word === undefined) throw this.error();
+    this.at += word.length;
+  }
+
+  /** The rest of a string: past its end, which is true, or about as far as told. */
+  #skipText(until: number): boolean {
     const json = this.#json;
+    const firstWordAt = this.#firstWordAt;
+    const words = this.#words;
     let { at } = this;
     for (;;) {
+      if (((at - firstWordAt) & 3) === 0) {
+        let index = (at - firstWordAt) >> 2;
+        while (index < words.length && isPlainWord(words[index] as number)) {
+          index++;
+          if ((index & 0xffff) === 0) break;
+        }
+        at = Math.max(at, firstWordAt + 4 * index);
+        if (at >= until) {
+          this.at = at;
+          return false;
+        }
+      }
       const byte = json[at];
       if (byte === Byte.Quote) break;
       if (byte === undefined || byte < 0x20) {
@@ -181,6 +253,7 @@ class Scanner {
       at++;
     }
     this.at = at + 1;
+    return true;
   }
 
   #skipEscape(at: number): number {
@@ -211,10 +284,28 @@ class Scanner {
 
   #skipDigits(): void {
     if (!isDigit(this.#json[this.at])) throw this.error();
-    while (isDigit(this.#json[this.at])) this.at++;
+    for (const end = this.at + LONGEST_RUN; isDigit(this.#json[this.at]); this.at++) {
+      if (this.at === end) throw this.error();
+    }
   }
 }
 
 function isDigit(byte: number | undefined): boolean {
   return byte !== undefined && byte >= Byte.Zero && byte <= Byte.Nine;
+}
+
+const NO_WORDS = new Int32Array(0);
+
+/** Four bytes of a string of which each stands for itself and is printable ASCII: no quote, no backslash. */
+function isPlainWord(word: number): boolean {
+  const quotes = word ^ 0x22222222;
+  const backslashes = word ^ 0x5c5c5c5c;
+  // The high bit of a byte is set where it is 0, below 0x20, from 0x80 on, or 0x7f.
+  const other =
+    ((quotes - 0x01010101) & ~quotes) |
+    ((backslashes - 0x01010101) & ~backslashes) |
+    ((word - 0x20202020) & ~word) |
+    word |
+    (word + 0x01010101);
+  return (other & 0x80808080) === 0;
 }

@@ -38,7 +38,8 @@ export class SharedFrame {
 export function sharedFrameOf(channel: ChannelName, message: KernelMessage): SharedFrame | undefined {
   const { id, type, session = "", header, parentHeader, metadata, content, buffers } = message;
   // The kernel is a stranger: what it sends must not break the text around it.
-  if (![header, parentHeader, metadata, content].every(isJsonObject)) return undefined;
+  const unchecked = [header, parentHeader, metadata, ...(message.isChecked === true ? [] : [content])];
+  if (!unchecked.every(isJsonObject)) return undefined;
   return new SharedFrame({ channel, id, type, session, header, parentHeader, metadata, content, buffers });
 }
 

@@ -1,4 +1,7 @@
+import { isUtf8 } from "node:buffer";
 import { createHmac, timingSafeEqual } from "node:crypto";
+import { setImmediate as nextTurn } from "node:timers/promises";
+import { membersOfLong } from "./raw-json.js";
 
 /** What a client sends to a kernel. */
 export interface ClientMessage {
@@ -33,6 +36,8 @@ export interface KernelMessage extends MessageParts {
   readonly parentType: string | undefined;
   /** Session of the client that made that request. */
   readonly parentSession: string | undefined;
+  /** The content is known to be a JSON object: that of a long message, which is read piece by piece when it comes. */
+  readonly isChecked?: boolean;
 }
 
 /** Why frames are no message of the kernel. */
@@ -43,6 +48,9 @@ export class WireError extends Error {
 const DELIMITER = Buffer.from("<IDS|MSG>");
 // Headers are a few hundred bytes; what is larger is not worth a parser.
 const LARGEST_HEADER_BYTES = 64 * 1024;
+const LARGEST_METADATA_BYTES = 1024 * 1024;
+/** Signed and checked with turns of the event loop in between. */
+const LONG_BYTES = 1024 * 1024;
 
 /** The frames of a message as Jupyter's protocol 5.3 has them, without routing identities. */
 export function encodeMessage(message: ClientMessage, key: string): readonly Buffer[] {
@@ -68,15 +76,19 @@ export function signedFrames(parts: MessageParts, key: string): readonly Buffer[
 }
 
 /**
- * Reads the frames of one message.
- * @throws WireError for missing frames, a wrong signature or unusable headers.
+ * Reads the frames of one message; a long one does not hold the event loop meanwhile.
+ * @throws WireError for missing frames, a wrong signature, unusable headers, oversized metadata, and for a
+ * long content that is no JSON object.
  */
-export function decodeMessage(frames: readonly Buffer[], key: string): KernelMessage {
+export async function decodeMessage(frames: readonly Buffer[], key: string): Promise<KernelMessage> {
   const start = frames.findIndex((frame) => frame.equals(DELIMITER));
   if (start < 0) throw new WireError("no delimiter");
   const [signature, header, parentHeader, metadata, content, ...buffers] = frames.slice(start + 1);
   if (!signature || !header || !parentHeader || !metadata || !content) throw new WireError("missing frames");
-  const expected = Buffer.from(signatureOf([header, parentHeader, metadata, content], key));
+  const isLong = content.length >= LONG_BYTES;
+  if (metadata.length > LARGEST_METADATA_BYTES) throw new WireError("oversized metadata");
+  const signed = [header, parentHeader, metadata, content];
+  const expected = Buffer.from(isLong ? await longSignatureOf(signed, key) : signatureOf(signed, key));
   if (signature.length !== expected.length || !timingSafeEqual(signature, expected)) {
     throw new WireError("wrong signature");
   }
@@ -85,6 +97,7 @@ export function decodeMessage(frames: readonly Buffer[], key: string): KernelMes
   const id = textIn(fields, "msg_id");
   const type = textIn(fields, "msg_type");
   if (id === undefined || type === undefined) throw new WireError("a header without msg_id or msg_type");
+  if (isLong) await checkLong(content);
   return {
     id,
     type,
@@ -98,6 +111,7 @@ export function decodeMessage(frames: readonly Buffer[], key: string): KernelMes
     metadata,
     content,
     buffers,
+    isChecked: isLong,
   };
 }
 
@@ -105,6 +119,26 @@ function signatureOf(parts: readonly Buffer[], key: string): string {
   const hmac = createHmac("sha256", key);
   for (const part of parts) hmac.update(part);
   return hmac.digest("hex");
+}
+
+async function longSignatureOf(parts: readonly Buffer[], key: string): Promise<string> {
+  const hmac = createHmac("sha256", key);
+  for (const part of parts) {
+    for (let start = 0; start < part.length; start += LONG_BYTES) {
+      hmac.update(part.subarray(start, start + LONG_BYTES));
+      await nextTurn();
+    }
+  }
+  return hmac.digest("hex");
+}
+
+async function checkLong(content: Buffer): Promise<void> {
+  try {
+    await membersOfLong(content);
+  } catch (error) {
+    throw new WireError("a content that is no JSON object", { cause: error });
+  }
+  if (!isUtf8(content)) throw new WireError("a content that is no UTF-8");
 }
 
 function headerFields(header: Buffer): object {
