@@ -188,10 +188,11 @@ export class SandboxContexts {
     await Promise.all([this.#zygote?.renewEnvironment(), ...renewals]);
   }
 
-  /** Every context, the default ones of these languages included, whose kernels may not have been needed yet. */
+  /** Every context, the default ones of these languages first, whose kernels may not have been needed yet. */
   async list(languages: readonly string[] = [DEFAULT_LANGUAGE]): Promise<readonly CodeContext[]> {
-    for (const language of languages) await this.defaultFor(language);
-    return [...this.#contexts.values()];
+    const first: CodeContext[] = [];
+    for (const language of languages) first.push(await this.defaultFor(language));
+    return [...new Set([...first, ...this.#contexts.values()])];
   }
 
   /** @throws SandboxError not_found with E2B's text. */

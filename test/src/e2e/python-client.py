@@ -1,5 +1,6 @@
 """A user of the Python SDK of any version: is told E2B_DOMAIN and E2B_API_KEY, prints what it found as JSON."""
 
+import base64
 import inspect
 import json
 import socket
@@ -84,6 +85,50 @@ def files(sandbox):
     return {**found, "gone": not sandbox.files.exists("dir")}
 
 
+def rig(sandbox):
+    """The seven checks of the original's rig, in its order."""
+    run = sandbox.run_code
+    stored = run("x = 42")
+    array = run("import numpy as np; np.array([1,2,3])")
+    frame = run(
+        "import pandas as pd; from IPython.display import display; display(pd.DataFrame({'a':[1,2], 'b':[3,4]}))"
+    )
+    plot = run(
+        "import io, matplotlib.pyplot as plt\nfrom IPython.display import display, Image\nplt.plot([1, 4, 9])\n"
+        "buffer = io.BytesIO(); plt.savefig(buffer, format='png'); plt.close()\ndisplay(Image(buffer.getvalue()))"
+    )
+    error = run("undefined_variable").error
+    return {
+        "hello": run("print('hello')").logs.stdout,
+        "set": [stored.logs.stdout, len(stored.results)],
+        "read": run("print(x)").logs.stdout,
+        "array": [[result.text, result.is_main_result] for result in array.results],
+        "frame": "<table" in frame.results[0].html,
+        "png": base64.b64decode(plot.results[0].png)[:8].hex(),
+        "error": [error.name, error.value, "NameError" in str(error.traceback)],
+    }
+
+
+def contexts(sandbox):
+    """Contexts by what this SDK knows of them: the older one creates them only."""
+    context = sandbox.create_code_context(cwd="/tmp")
+    sandbox.run_code("y = 1", context=context)
+    found = {
+        "cwd": sandbox.run_code("import os; os.getcwd()[-4:]", context=context).text,
+        "apart": sandbox.run_code("'y' in globals()").text,
+        "crash": sandbox.run_code("os._exit(1)", context=context).error.name,
+        "after": sandbox.run_code("'y' in globals()", context=context).text,
+    }
+    if hasattr(sandbox, "restart_code_context"):
+        sandbox.restart_code_context(context)
+        listed = [known.language for known in sandbox.list_code_contexts()]
+        sandbox.remove_code_context(context)
+        ids = [known.id for known in sandbox.list_code_contexts()]
+        if listed != ["python", "javascript", "bash", "python"] or context.id in ids:
+            found["listed"] = listed
+    return found
+
+
 def code(sandbox):
     printed = []
     sandbox.run_code("value = 6")
@@ -95,6 +140,12 @@ def code(sandbox):
         "printed": printed,
         "error": [broken.error.name, broken.error.value],
         "traceback": "ZeroDivisionError" in str(broken.error.traceback),
+        "envs": sandbox.run_code("import os; os.environ['A']", envs={"A": "it's \"so\""}).text,
+        "bash": sandbox.run_code("echo $((6 * 7))", language="bash").logs.stdout,
+        "timeout": error_of(lambda: sandbox.run_code("while True: pass", timeout=1), TimeoutException),
+        "next": sandbox.run_code("value").text,
+        "rig": rig(sandbox),
+        "contexts": contexts(sandbox),
     }
 
 
