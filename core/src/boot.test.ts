@@ -185,6 +185,9 @@ test("a plugin that provides the ledger takes the place of the SQLite file", asy
         remove: async () => undefined,
         end: async ({ reason }) => void written.push(reason),
         findEnded: async () => undefined,
+        snapshots: async () => [],
+        writeSnapshot: async () => undefined,
+        removeSnapshot: async () => undefined,
         close: async () => void written.push("closed"),
       });
     },

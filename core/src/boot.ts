@@ -34,6 +34,7 @@ import { createSandboxDomain, type SandboxDomain } from "./sandbox/domain.js";
 import { Ledger } from "./sandbox/ledger.js";
 import { Sandboxes } from "./sandbox/sandboxes.js";
 import { WarmUps } from "./sandbox/warm-ups.js";
+import { Snapshots } from "./sandbox/snapshots.js";
 
 export interface BootOptions {
   readonly config: ConfigSource;
@@ -178,6 +179,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
   greeting.add(() => describeBackends(domain.backends.all()));
   const services = new Map<symbol, unknown>([
     [Sandboxes, domain.sandboxes],
+    [Snapshots, domain.snapshots],
     [Backends, domain.backends],
     [WarmUps, domain.warmUps],
     [Admissions, domain.admissions],

@@ -12,6 +12,7 @@ import { isPlugin, type Plugin } from "./plugin.js";
 import { Admissions } from "./sandbox/admissions.js";
 import { Backends } from "./sandbox/backend.js";
 import { Sandboxes } from "./sandbox/sandboxes.js";
+import { Snapshots } from "./sandbox/snapshots.js";
 
 /** A plugin that the configuration switches on, with its checked settings. */
 export interface EnabledPlugin {
@@ -31,6 +32,7 @@ export interface Configuration {
 /** What every plugin may require although no plugin provides it. */
 const BUILT_IN: ReadonlySet<symbol> = new Set<symbol>([
   Sandboxes,
+  Snapshots,
   Backends,
   Admissions,
   Clock,

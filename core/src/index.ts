@@ -47,6 +47,7 @@ export type {
 } from "./sandbox/live-sandbox.js";
 export * from "./backend.js";
 export { basicUser } from "./http/basic-user.js";
+export { toHttpError } from "./http/wire-errors.js";
 export { HttpError } from "./http/http-error.js";
 export { readBody, readJsonBody, type JsonBodyOptions } from "./http/json-body.js";
 export {
@@ -58,6 +59,13 @@ export {
   type TargetResolver,
 } from "./http/targets.js";
 export { Ledger, type EndedSandbox, type LedgerEntry } from "./sandbox/ledger.js";
+export {
+  Snapshots,
+  type TenantSnapshots,
+  type Forked,
+  type SnapshotRecord,
+  type SnapshotState,
+} from "./sandbox/snapshots.js";
 export { processEnvironment, sandboxEnvironment } from "./sandbox/environment.js";
 export { resolveSandboxPath } from "./sandbox/sandbox-path.js";
 export { duration, size } from "./config/units.js";

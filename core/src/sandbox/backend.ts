@@ -6,6 +6,7 @@ import type { AdoptedProcess, Command, Process } from "./process.js";
 
 /** `[a-z0-9]+`, chosen by the server. */
 export type SandboxId = string;
+/** `[a-z0-9]+`, chosen by the server. */
 export type SnapshotId = string;
 
 /** What a sandbox may use. Absent = the backend's default; a backend enforces what it can and says so in its docs. */
@@ -29,6 +30,8 @@ export interface SandboxSpec {
    * keep to rules ignores them and makes sandboxes without `networking`, which the server then does not use.
    */
   readonly egress?: EgressRules | undefined;
+  /** Begin with the files of this snapshot, which was taken of a sandbox of that template. */
+  readonly snapshot?: SnapshotId | undefined;
 }
 
 /** A user account inside a sandbox. */
@@ -67,6 +70,13 @@ export interface SandboxBackend {
    * already destroyed, whole.
    */
   recover(): Promise<readonly Sandbox[]>;
+  /** Of a backend whose sandboxes have the facet `snapshots`: what it keeps, which outlives them. */
+  readonly snapshots?: {
+    /** Every snapshot there is, whether its making was finished or not. */
+    list(): Promise<readonly SnapshotId[]>;
+    /** Gives one up, whatever there is of it. Sandboxes that were made from it live on. Safe to repeat. */
+    remove(id: SnapshotId): Promise<void>;
+  };
 }
 
 /** One sandbox, as its backend sees it. */
@@ -90,7 +100,11 @@ export interface Sandbox {
   destroy(): Promise<void>;
   // Facets: absent = this backend cannot. Callers test for presence; nothing throws "not implemented".
   readonly pausing?: { pause(): Promise<void>; resume(): Promise<void> };
-  readonly snapshots?: { take(name: string): Promise<SnapshotId>; remove(id: SnapshotId): Promise<void> };
+  /**
+   * Keeps the files as they are at one moment under an id that the server chose, all or nothing. The sandbox
+   * stands still meanwhile and goes on, or stays paused, afterwards.
+   */
+  readonly snapshots?: { take(id: SnapshotId): Promise<void> };
   /**
    * Of a backend whose sandboxes outlive the server: what already ran when this server took the sandbox over,
    * those that ended meanwhile included. Each goes on where it was; whoever knows its label takes it.

@@ -12,6 +12,8 @@ import { SandboxRegistry } from "./sandbox-registry.js";
 import type { Sandboxes } from "./sandboxes.js";
 import type { SandboxesConfig } from "./sandboxes-config.js";
 import { SqliteLedger } from "./sqlite-ledger.js";
+import { SnapshotRegistry } from "./snapshot-registry.js";
+import type { Snapshots } from "./snapshots.js";
 import { Teardown } from "./teardown.js";
 import { AddedWarmUps, type WarmUps } from "./warm-ups.js";
 import { WarmPools } from "./warm-pools.js";
@@ -31,6 +33,7 @@ export interface SandboxDomainOptions {
 /** Everything that makes, keeps and ends sandboxes, wired together. */
 export interface SandboxDomain {
   readonly sandboxes: Sandboxes;
+  readonly snapshots: Snapshots;
   readonly backends: Backends;
   readonly admissions: Admissions;
   readonly ledger: Ledger;
@@ -73,6 +76,7 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     get ledger() {
       return ledgerInUse();
     },
+    snapshots: { of: (tenant) => snapshots.of(tenant) },
     teardown,
     metrics,
     warmUps,
@@ -80,9 +84,22 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     clock,
     log,
   });
+  const snapshots = new SnapshotRegistry({
+    settings,
+    held: (id) => registry.held(id),
+    sandboxes: registry,
+    backends,
+    get ledger() {
+      return ledgerInUse();
+    },
+    metrics,
+    clock,
+    log,
+  });
   return {
     warmUps,
     sandboxes: registry,
+    snapshots,
     backends,
     admissions: { add: (check) => void admissions.push(check) },
     get ledger() {
@@ -93,12 +110,16 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
       const ledger = ledgerInUse();
       await ledger.open();
       await reconcile({ backends, ledger, registry, teardown, clock, log });
+      // After the sandboxes: what they stand on is then known to be in use.
+      await snapshots.reconcile();
       registry.start();
+      snapshots.start();
     },
     fillPools() {
       pools.start();
     },
     async stop() {
+      snapshots.close();
       await registry.close(settings.onShutdown);
       teardown.stop();
       await chosen?.close();

@@ -5,9 +5,9 @@ import type { EndReason, LiveSandbox, SandboxRecord } from "./live-sandbox.js";
 import type { AdoptedProcess } from "./process.js";
 import { Semaphore } from "./semaphore.js";
 
-/** A pause or a resumption that is under way. */
+/** What is being done to a sandbox. */
 export interface Change {
-  readonly kind: "pausing" | "resuming";
+  readonly kind: "pausing" | "resuming" | "snapshotting";
   readonly done: Promise<void>;
 }
 

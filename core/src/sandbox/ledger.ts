@@ -1,6 +1,7 @@
 import { createToken } from "../kernel/token.js";
-import type { SandboxId } from "./backend.js";
+import type { SandboxId, SnapshotId } from "./backend.js";
 import type { EndReason, SandboxRecord } from "./live-sandbox.js";
+import type { SnapshotRecord } from "./snapshots.js";
 
 /** A sandbox as the ledger holds it: what it is meant to be, whatever the backend got done so far. */
 export interface LedgerEntry {
@@ -44,6 +45,12 @@ export interface Ledger {
   end(ended: EndedSandbox): Promise<void>;
   /** What is remembered of a sandbox that is gone. */
   findEnded(id: SandboxId): Promise<EndedSandbox | undefined>;
+  /** Every snapshot that is not known to be gone. */
+  snapshots(): Promise<readonly SnapshotRecord[]>;
+  /** Adds a snapshot or replaces what is known of it. */
+  writeSnapshot(record: SnapshotRecord): Promise<void>;
+  /** Removes one. Unknown ids are fine. */
+  removeSnapshot(id: SnapshotId): Promise<void>;
   /** Safe to repeat, and without `open`. */
   close(): Promise<void>;
 }

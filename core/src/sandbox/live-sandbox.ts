@@ -1,4 +1,4 @@
-import type { Limits, Sandbox, SandboxId, Stats } from "./backend.js";
+import type { Limits, Sandbox, SandboxId, SnapshotId, Stats } from "./backend.js";
 import type { AdoptedProcess } from "./process.js";
 import type { EgressRules } from "./egress-rules.js";
 
@@ -18,6 +18,8 @@ export interface SandboxRecord {
   readonly owner: string;
   readonly backend: string;
   readonly template: string;
+  /** Whose files it began with; undefined = its template's. */
+  readonly snapshot: SnapshotId | undefined;
   readonly state: SandboxState;
   readonly startedAtMs: number;
   /** When it ends or pauses by itself, of a paused one when it is removed; undefined = never (the debug sandbox). */

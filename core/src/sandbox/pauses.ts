@@ -32,6 +32,7 @@ export class Pauses {
     const { id, backend } = held.record;
     while (held.change !== undefined) {
       if (held.change.kind === "pausing") throw conflict(`Sandbox "${id}" is being paused`);
+      if (held.change.kind === "snapshotting") throw conflict(`Sandbox "${id}" is being snapshotted`);
       await held.change.done.catch(() => {});
     }
     const { state } = held.record;
@@ -45,11 +46,15 @@ export class Pauses {
 
   /** As `Sandboxes.resume`. */
   async resume(held: HeldSandbox, timeoutMs: number | undefined, trigger: ResumeTrigger): Promise<boolean> {
-    // A pause that fails is its own caller's affair.
-    if (held.change?.kind === "pausing") await held.change.done.catch(() => {});
-    if (held.change?.kind === "resuming") {
-      await held.change.done;
-      return true;
+    while (held.change !== undefined) {
+      const { kind, done } = held.change;
+      if (kind === "resuming") {
+        await done;
+        return true;
+      }
+      if (held.record.state === "running") return false;
+      // What fails is the affair of its own caller.
+      await done.catch(() => {});
     }
     const { id, state } = held.record;
     if (state === "running") return false;

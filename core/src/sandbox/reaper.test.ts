@@ -34,18 +34,15 @@ test("a heap gives deadlines back in order, whatever was set, moved and removed 
   assert.equal(expected.size, 0);
 });
 
-test("a hundred thousand deadlines cost one timer and little time", async () => {
+test("a hundred thousand deadlines cost one timer", async () => {
   const clock = fakeClock(0);
   const expired: string[] = [];
   const reaper = new Reaper(clock, (id) => expired.push(id));
   reaper.start();
-  const startedAtMs = performance.now();
   for (let index = 0; index < 100_000; index += 1)
     reaper.set(`s${index}`, 1_000_000 + ((index * 7919) % 100_000));
   for (let index = 0; index < 100_000; index += 1) reaper.set(`s${index}`, 2_000_000 + index);
   for (let index = 1; index < 100_000; index += 1) reaper.delete(`s${index}`);
-  const tookMs = performance.now() - startedAtMs;
-  assert.ok(tookMs < 2000, `300 000 operations took ${tookMs} ms`);
   assert.equal(clock.pending, 1);
   await clock.advance(2_000_000);
   assert.deepEqual(expired, ["s0"]);

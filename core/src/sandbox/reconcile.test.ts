@@ -68,6 +68,7 @@ function recordOf(
     id,
     backend: "memory",
     template: "base",
+    snapshot: undefined,
     state,
     startedAtMs: clock.now() - MINUTE_MS,
     endsAtMs: leftMs === undefined ? undefined : clock.now() + leftMs,

@@ -10,6 +10,7 @@ export interface SandboxMetrics {
   paused(trigger: PauseTrigger): void;
   pauseFailed(): void;
   resumed(trigger: ResumeTrigger): void;
+  snapshotTaken(tookMs: number): void;
 }
 
 /** What paused a sandbox. */
@@ -87,6 +88,12 @@ export function sandboxMetrics(
     help: "Attempts to destroy a sandbox that failed",
     registers,
   });
+  const snapshotSeconds = new Histogram({
+    name: "coppice_sandboxes_snapshot_seconds",
+    help: "Time that taking a snapshot took, in which its sandbox stood still",
+    buckets: [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60],
+    registers,
+  });
   return {
     created(tookMs) {
       created.inc();
@@ -97,6 +104,7 @@ export function sandboxMetrics(
     destroyFailed: () => destroyFailures.inc(),
     paused: (trigger) => pauses.inc({ trigger }),
     pauseFailed: () => pauseFailures.inc(),
+    snapshotTaken: (tookMs) => snapshotSeconds.observe(tookMs / 1000),
     resumed: (trigger) => resumptions.inc({ trigger }),
   };
 }

@@ -34,6 +34,7 @@ test("a sandbox is made, found, used and killed, and then nothing of it is left"
     id: record.id,
     backend: "memory",
     template: "base",
+    snapshot: undefined,
     state: "running",
     startedAtMs: clock.now(),
     endsAtMs: clock.now() + 5 * MINUTE_MS,

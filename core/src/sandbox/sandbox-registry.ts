@@ -12,6 +12,7 @@ import { Reaper } from "./reaper.js";
 import type { AdmissionCheck } from "./admissions.js";
 import type { SandboxMetrics } from "./sandbox-metrics.js";
 import { newAccessToken, newSandboxId } from "./sandbox-secrets.js";
+import type { SnapshotRecord, Snapshots } from "./snapshots.js";
 import type { CreateSandbox, Sandboxes } from "./sandboxes.js";
 import type { SandboxesConfig } from "./sandboxes-config.js";
 import { Semaphore } from "./semaphore.js";
@@ -29,6 +30,7 @@ export interface SandboxRegistryOptions {
   /** Asked before every creation. */
   readonly admissions: Iterable<AdmissionCheck>;
   readonly ledger: Ledger;
+  readonly snapshots: Snapshots;
   readonly teardown: Teardown;
   readonly metrics: SandboxMetrics;
   readonly warmUps: AddedWarmUps;
@@ -87,17 +89,22 @@ export class SandboxRegistry implements Sandboxes {
   async create(request: CreateSandbox, signal?: AbortSignal): Promise<LiveSandbox> {
     if (this.#isClosed) throw new SandboxError("unavailable", "the server is stopping");
     const { settings } = this.#options;
-    const template = findTemplate(settings.templates, request.template);
+    const snapshot = this.#options.snapshots.of(request.owner ?? DEFAULT_TENANT).find(request.template);
+    const template = findTemplate(settings.templates, snapshot?.template ?? request.template);
     if (request.timeoutMs !== undefined) this.#checkNewTimeout(request.timeoutMs);
     if (request.autoResume === true && request.onTimeout !== "pause") {
       throw new SandboxError("invalid_argument", "autoResume only applies when onTimeout is pause.");
     }
     checkNetworkPolicy(networkPolicyOf(request));
-    const backend = this.#backendOf(request, template);
+    const backend = this.#backendOf(request, template, snapshot);
     if (request.id !== undefined) this.#checkId(request.id);
-    const record = this.#recordOf(request, template, { id: request.id ?? newSandboxId(), backend });
+    const record = this.#recordOf(request, template, {
+      id: request.id ?? newSandboxId(),
+      backend,
+      snapshot,
+    });
     this.#admit(record);
-    const warm = this.#takeWarm(request, template, backend);
+    const warm = snapshot === undefined ? this.#takeWarm(request, template, backend) : undefined;
     if (warm !== undefined) {
       warm.warm({ ...record, id: warm.record.id, state: "running" }, warm.runtime);
       const handedOut = await this.#handOut(warm, request.timeoutMs, signal);
@@ -122,6 +129,11 @@ export class SandboxRegistry implements Sandboxes {
 
   onCreated(listener: (sandbox: LiveSandbox) => void): void {
     this.#listeners.push(listener);
+  }
+
+  /** As `get`, for the parts of the domain that change sandboxes. */
+  held(id: SandboxId): HeldSandbox {
+    return this.#get(id);
   }
 
   list(): readonly LiveSandbox[] {
@@ -245,22 +257,35 @@ export class SandboxRegistry implements Sandboxes {
     return held;
   }
 
-  #backendOf(request: CreateSandbox, template: Template): SandboxBackend {
+  #backendOf(
+    request: CreateSandbox,
+    template: Template,
+    snapshot: SnapshotRecord | undefined,
+  ): SandboxBackend {
     const { backends } = this.#options;
-    const name = request.backend ?? template.settings.backend;
+    const name = snapshot?.backend ?? request.backend ?? template.settings.backend;
     return name === undefined ? backends.default() : backends.get(name);
   }
 
   #recordOf(
     request: CreateSandbox,
     template: Template,
-    { id, backend }: { readonly id: SandboxId; readonly backend: SandboxBackend },
+    {
+      id,
+      backend,
+      snapshot,
+    }: {
+      readonly id: SandboxId;
+      readonly backend: SandboxBackend;
+      readonly snapshot?: SnapshotRecord | undefined;
+    },
   ): SandboxRecord {
     return {
       id,
       owner: request.owner ?? DEFAULT_TENANT,
       backend: backend.name,
       template: template.name,
+      snapshot: snapshot?.id,
       state: "creating",
       startedAtMs: this.#options.clock.now(),
       endsAtMs: undefined,
@@ -272,7 +297,7 @@ export class SandboxRegistry implements Sandboxes {
       accessToken: request.secure ? newAccessToken() : undefined,
       trafficAccessToken: request.allowPublicTraffic === false ? newAccessToken() : undefined,
       maskRequestHost: request.maskRequestHost,
-      limits: { ...template.settings.limits, ...given(request.limits ?? {}) },
+      limits: { ...template.settings.limits, ...snapshot?.limits, ...given(request.limits ?? {}) },
       ...networkPolicyOf(request),
     };
   }
@@ -314,7 +339,7 @@ export class SandboxRegistry implements Sandboxes {
       request.id === undefined &&
       request.allowInternetAccess !== false &&
       request.egress === undefined &&
-      backend === this.#backendOf({ ...request, backend: undefined }, template) &&
+      backend === this.#backendOf({ ...request, backend: undefined }, template, undefined) &&
       limits.every(([name, value]) => template.settings.limits[name as keyof Limits] === value);
     if (!isPooled) return undefined;
     const warm = this.#options.pools.take(template.name);
@@ -326,7 +351,7 @@ export class SandboxRegistry implements Sandboxes {
   async #makeWarm(template: Template, signal: AbortSignal): Promise<HeldSandbox> {
     const { ledger, warmUps, clock, settings, log } = this.#options;
     const request = { template: template.name, timeoutMs: undefined, secure: false };
-    const backend = this.#backendOf(request, template);
+    const backend = this.#backendOf(request, template, undefined);
     // As `creating` in the ledger: whatever becomes of this server, the next one destroys it.
     const held = new HeldSandbox(this.#recordOf(request, template, { id: newSandboxId(), backend }));
     const giveUp = (): void => held.making.abort(new SandboxError("aborted", "the server is stopping"));
@@ -466,14 +491,14 @@ export class SandboxRegistry implements Sandboxes {
 
   async #provision(held: HeldSandbox, backend: SandboxBackend): Promise<Sandbox> {
     const { clock, settings } = this.#options;
-    const { id, template, limits, allowInternetAccess, egress } = held.record;
+    const { id, template, snapshot, limits, allowInternetAccess, egress } = held.record;
     const rules = egress && egressRulesOf(held.record);
     const takeBack = clock.after(settings.createTimeout, () => {
       const text = `backend '${backend.name}' did not make the sandbox within ${settings.createTimeout} ms`;
       held.making.abort(new SandboxError("deadline_exceeded", text));
     });
     try {
-      const spec = { id, template, limits, allowInternetAccess, egress: rules };
+      const spec = { id, template, snapshot, limits, allowInternetAccess, egress: rules };
       return await backend.provision(spec, held.making.signal);
     } finally {
       takeBack();

@@ -1,17 +1,26 @@
 import { randomBytes, randomInt } from "node:crypto";
-import type { SandboxId } from "./backend.js";
+import type { SandboxId, SnapshotId } from "./backend.js";
 
 const ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789";
 const ID_LENGTH = 20;
 
 /** A sandbox id as E2B's look: `i` and 20 characters of `[a-z0-9]`, not to be guessed. */
 export function newSandboxId(): SandboxId {
-  let id = "i";
-  for (let length = 0; length < ID_LENGTH; length += 1) id += ID_ALPHABET[randomInt(ID_ALPHABET.length)];
-  return id;
+  return newId("i");
+}
+
+/** `s` and 20 characters of `[a-z0-9]`, not to be guessed. */
+export function newSnapshotId(): SnapshotId {
+  return newId("s");
 }
 
 /** An access token: 43 URL-safe characters that carry 256 random bits. */
 export function newAccessToken(): string {
   return randomBytes(32).toString("base64url");
+}
+
+function newId(prefix: string): string {
+  let id = prefix;
+  for (let length = 0; length < ID_LENGTH; length += 1) id += ID_ALPHABET[randomInt(ID_ALPHABET.length)];
+  return id;
 }

@@ -56,6 +56,10 @@ export const sandboxesConfig = z
         "Least life of a sandbox that a request has resumed; its creator's time-out when that is longer",
       ),
     pausedKept: duration().prefault("30d").describe("Time after which a paused sandbox is removed"),
+    maximumSnapshots: z.int().nonnegative().default(100).describe("Snapshots that may exist at one time"),
+    snapshotsKept: duration()
+      .optional()
+      .describe("Time after which a snapshot is removed; when absent they stay until a client removes them"),
     maximum: z.int().positive().default(100).describe("Sandboxes that may exist at one time"),
     onShutdown: z
       .enum(["destroy", "keep"])

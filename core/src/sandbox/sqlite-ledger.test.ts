@@ -26,6 +26,7 @@ const record: SandboxRecord = {
   owner: "acme",
   backend: "memory",
   template: "base",
+  snapshot: "s1",
   state: "creating",
   startedAtMs: 1000.5,
   endsAtMs: 2000,
@@ -46,6 +47,7 @@ test("what was written last is what the next process reads, after each step of a
   const dataDir = dataDirOf(context);
   const endless: SandboxRecord = {
     ...record,
+    snapshot: undefined,
     endsAtMs: undefined,
     timeoutMs: undefined,
     accessToken: undefined,
@@ -109,7 +111,7 @@ test("what was written before there were tenants is the default tenant's", async
   await (await openedLedger(context, dataDir)).close();
   const { owner: _owner, ...old } = record;
   const database = new DatabaseSync(join(dataDir, "ledger.sqlite"));
-  database.exec("ALTER TABLE ended_sandbox DROP COLUMN owner; PRAGMA user_version = 3");
+  database.exec("ALTER TABLE ended_sandbox DROP COLUMN owner; DROP TABLE snapshot; PRAGMA user_version = 3");
   database.prepare("INSERT INTO sandbox (id, record) VALUES (?, ?)").run("i1", JSON.stringify(old));
   database.exec("INSERT INTO ended_sandbox VALUES (1, 'i0', 'memory', 'base', 'killed', 1, 2)");
   database.close();

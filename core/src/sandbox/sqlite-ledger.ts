@@ -3,9 +3,10 @@ import { join } from "node:path";
 import { DatabaseSync, type StatementSync } from "node:sqlite";
 import { z } from "zod";
 import { BootError, messageOf } from "../kernel/errors.js";
-import type { SandboxId } from "./backend.js";
+import type { SandboxId, SnapshotId } from "./backend.js";
 import type { EndedSandbox, Ledger, LedgerEntry } from "./ledger.js";
 import type { EndReason, SandboxRecord } from "./live-sandbox.js";
+import type { SnapshotRecord } from "./snapshots.js";
 import { DEFAULT_TENANT } from "./tenant.js";
 
 export interface SqliteLedgerOptions {
@@ -40,6 +41,10 @@ const MIGRATIONS: readonly string[] = [
   "ALTER TABLE ended_sandbox ADD COLUMN owner TEXT NOT NULL DEFAULT 'default'",
   // Records may hold network rules. A version that does not know them would not keep to them.
   "",
+  `CREATE TABLE snapshot (
+     id TEXT PRIMARY KEY,
+     record TEXT NOT NULL
+   ) STRICT;`,
 ];
 
 const FILE_NAME = "ledger.sqlite";
@@ -48,12 +53,20 @@ const SQLITE_BUSY = 5;
 const endReason = z.enum(["killed", "timed out", "backend lost", "shutdown"]);
 const text = z.record(z.string(), z.string());
 
+const limits = z.object({
+  cpuCount: z.number().optional(),
+  memoryMiB: z.number().optional(),
+  diskMiB: z.number().optional(),
+  processes: z.number().optional(),
+});
+
 const sandboxRecord = z.object({
   id: z.string(),
   // Absent in what was written before tenants.
   owner: z.string().default(DEFAULT_TENANT),
   backend: z.string(),
   template: z.string(),
+  snapshot: z.string().optional(),
   state: z.enum(["creating", "running", "paused", "killing"]),
   startedAtMs: z.number(),
   endsAtMs: z.number().optional(),
@@ -65,14 +78,21 @@ const sandboxRecord = z.object({
   accessToken: z.string().optional(),
   trafficAccessToken: z.string().optional(),
   maskRequestHost: z.string().optional(),
-  limits: z.object({
-    cpuCount: z.number().optional(),
-    memoryMiB: z.number().optional(),
-    diskMiB: z.number().optional(),
-    processes: z.number().optional(),
-  }),
+  limits,
   allowInternetAccess: z.boolean(),
   egress: z.object({ allowOut: z.array(z.string()), denyOut: z.array(z.string()) }).optional(),
+});
+
+const snapshotRecord = z.object({
+  id: z.string(),
+  owner: z.string(),
+  state: z.enum(["taking", "ready", "removing"]),
+  name: z.string().optional(),
+  backend: z.string(),
+  template: z.string(),
+  sandboxId: z.string(),
+  takenAtMs: z.number(),
+  limits,
 });
 
 const endedSandbox = z.object({
@@ -146,6 +166,25 @@ export class SqliteLedger implements Ledger {
     return row === undefined ? undefined : endedSandbox.parse(row);
   }
 
+  async snapshots(): Promise<readonly SnapshotRecord[]> {
+    try {
+      return this.#open.statements.snapshots.all().map((row) => {
+        const record = snapshotRecord.parse(JSON.parse(String(row["record"])));
+        return { ...record, name: record.name };
+      });
+    } catch (error) {
+      throw new BootError([{ message: refusal(this.#path, error) }], { cause: error });
+    }
+  }
+
+  async writeSnapshot(record: SnapshotRecord): Promise<void> {
+    this.#open.statements.writeSnapshot.run(record.id, JSON.stringify(record));
+  }
+
+  async removeSnapshot(id: SnapshotId): Promise<void> {
+    this.#open.statements.removeSnapshot.run(id);
+  }
+
   async close(): Promise<void> {
     this.#opened?.database.close();
     this.#opened = undefined;
@@ -184,8 +223,17 @@ export function reasonLedgerUnusable(dataDir: string): string | undefined {
 
 function parseRecord(json: unknown): SandboxRecord {
   const record = sandboxRecord.parse(JSON.parse(String(json)));
-  const { endsAtMs, timeoutMs, accessToken, trafficAccessToken, maskRequestHost, egress } = record;
-  return { ...record, endsAtMs, timeoutMs, accessToken, trafficAccessToken, maskRequestHost, egress };
+  const { snapshot, endsAtMs, timeoutMs, accessToken, trafficAccessToken, maskRequestHost, egress } = record;
+  return {
+    ...record,
+    snapshot,
+    endsAtMs,
+    timeoutMs,
+    accessToken,
+    trafficAccessToken,
+    maskRequestHost,
+    egress,
+  };
 }
 
 function prepare(database: DatabaseSync) {
@@ -196,6 +244,12 @@ function prepare(database: DatabaseSync) {
        ON CONFLICT (id) DO UPDATE SET record = excluded.record, end_reason = excluded.end_reason`,
     ),
     remove: database.prepare("DELETE FROM sandbox WHERE id = ?"),
+    snapshots: database.prepare("SELECT record FROM snapshot"),
+    writeSnapshot: database.prepare(
+      `INSERT INTO snapshot (id, record) VALUES (?, ?)
+       ON CONFLICT (id) DO UPDATE SET record = excluded.record`,
+    ),
+    removeSnapshot: database.prepare("DELETE FROM snapshot WHERE id = ?"),
     end: database.prepare(
       `INSERT INTO ended_sandbox (id, owner, backend, template, reason, started_at_ms, ended_at_ms)
        VALUES (?, ?, ?, ?, ?, ?, ?)`,

@@ -52,6 +52,13 @@ export function findTemplate(templates: SandboxesConfig["templates"], reference:
   throw new SandboxError("not_found", `template '${name}' not found`);
 }
 
+/** Whether a name or an alias of a configured template. */
+export function hasTemplate(templates: SandboxesConfig["templates"], name: string): boolean {
+  return Object.entries(templates).some(
+    ([templateName, { aliases }]) => templateName === name || aliases.includes(name),
+  );
+}
+
 function invalid(reason: string): SandboxError {
   return new SandboxError("invalid_argument", `Invalid template reference: ${reason}`);
 }

@@ -119,6 +119,7 @@ test("a sandbox of the pool is nobody's until it is handed out, with all that it
     owner: "default",
     backend: "memory",
     template: "base",
+    snapshot: undefined,
     state: "running",
     startedAtMs: clock.now(),
     endsAtMs: clock.now() + 5 * MINUTE_MS,

@@ -7,6 +7,7 @@ import {
   type SandboxBackend,
   type SandboxId,
   type SandboxSpec,
+  type SnapshotId,
   type Stats,
   type User,
 } from "../sandbox/backend.js";
@@ -44,6 +45,15 @@ export interface MemoryBackendOptions {
         readonly onResume?: ((id: SandboxId) => void | Promise<void>) | undefined;
       }
     | undefined;
+  /** Gives sandboxes the facet `snapshots`. */
+  readonly snapshots?:
+    | {
+        /** Called before anything is kept. */
+        readonly onTake?: ((id: SnapshotId) => void | Promise<void>) | undefined;
+        /** Called before anything is removed. */
+        readonly onRemove?: ((id: SnapshotId) => void | Promise<void>) | undefined;
+      }
+    | undefined;
   /** Called before anything is destroyed. `attempt` counts from 1. */
   readonly onDestroy?: ((id: SandboxId, attempt: number) => void | Promise<void>) | undefined;
   /** Called before rules replace those that hold. */
@@ -74,13 +84,24 @@ const USERS: readonly [User, ...User[]] = [
 export class MemoryBackend implements SandboxBackend {
   readonly name: string;
   readonly isolated: boolean;
+  readonly snapshots?: NonNullable<SandboxBackend["snapshots"]>;
   readonly #options: MemoryBackendOptions;
   readonly #sandboxes = new Map<SandboxId, MemorySandbox>();
+  readonly #kept = new Map<SnapshotId, MemoryFiles>();
 
   constructor(options: MemoryBackendOptions = {}) {
     this.#options = options;
     this.name = options.name ?? "memory";
     this.isolated = options.isolated ?? true;
+    const { snapshots } = options;
+    if (snapshots === undefined) return;
+    this.snapshots = {
+      list: async () => [...this.#kept.keys()],
+      remove: async (id) => {
+        await snapshots.onRemove?.(id);
+        this.#kept.delete(id);
+      },
+    };
   }
 
   /** The sandboxes that exist, half-made ones included. */
@@ -112,7 +133,10 @@ export class MemoryBackend implements SandboxBackend {
           if (this.#sandboxes.has(spec.id)) {
             throw new SandboxError("already_exists", `sandbox ${spec.id} exists`);
           }
-          sandbox = new MemorySandbox(spec, this.#options, () => this.#sandboxes.delete(spec.id));
+          sandbox = new MemorySandbox(spec, this.#options, {
+            kept: this.#kept,
+            gone: () => this.#sandboxes.delete(spec.id),
+          });
           this.#sandboxes.set(spec.id, sandbox);
         }
       }
@@ -138,6 +162,7 @@ export class MemorySandbox implements Sandbox {
   readonly files: MemoryFiles;
   readonly pausing?: { pause(): Promise<void>; resume(): Promise<void> };
   readonly networking?: { restrict(rules: EgressRules): Promise<void> };
+  readonly snapshots?: { take(id: SnapshotId): Promise<void> };
   readonly #options: MemoryBackendOptions;
   readonly #gone: () => void;
   readonly #processes = new Map<number, MemoryProcess>();
@@ -149,14 +174,36 @@ export class MemorySandbox implements Sandbox {
   #isGone = false;
   #isPaused = false;
 
-  constructor(spec: SandboxSpec, options: MemoryBackendOptions, gone: () => void) {
+  /** @param home the snapshots of its backend, and what to call when it is gone. */
+  constructor(
+    spec: SandboxSpec,
+    options: MemoryBackendOptions,
+    home: { readonly kept: Map<SnapshotId, MemoryFiles>; readonly gone: () => void },
+  ) {
     this.id = spec.id;
     this.spec = spec;
     this.files = new MemoryFiles(USERS, () => Date.now());
     this.#options = options;
-    this.#gone = gone;
+    this.#gone = home.gone;
     this.#egress = spec.egress;
     if (options.networking !== false) this.networking = { restrict: (rules) => this.#restrict(rules) };
+    if (spec.snapshot !== undefined) {
+      const kept = home.kept.get(spec.snapshot);
+      if (kept === undefined) throw new SandboxError("not_found", `snapshot '${spec.snapshot}' not found`);
+      this.files.copyFrom(kept);
+    }
+    const { snapshots } = options;
+    if (snapshots !== undefined) {
+      this.snapshots = {
+        take: async (id) => {
+          await snapshots.onTake?.(id);
+          this.#requireAlive();
+          const kept = new MemoryFiles(USERS, () => Date.now());
+          kept.copyFrom(this.files);
+          home.kept.set(id, kept);
+        },
+      };
+    }
     this.#ports = new Map(
       Object.entries(options.ports ?? {}).map(([port, handler]) => [Number(port), handler]),
     );

@@ -44,7 +44,7 @@ const CHUNK_BYTES = 65_536;
 
 /** A file system of JavaScript objects, with links, owners and modes. */
 export class MemoryFiles implements Files {
-  readonly #root: DirectoryNode;
+  #root: DirectoryNode;
   readonly #users: readonly User[];
   readonly #defaultUser: User;
   readonly #now: () => number;
@@ -63,6 +63,11 @@ export class MemoryFiles implements Files {
   /** Files that are open for reading. */
   get open(): number {
     return this.#open;
+  }
+
+  /** Holds from now on what another one holds now. */
+  copyFrom(other: MemoryFiles): void {
+    this.#root = structuredClone(other.#root);
   }
 
   /** Makes a symbolic link, as a program inside would. */

@@ -15,7 +15,12 @@ if (reason !== undefined) {
 } else if (reasonWithoutEgress() !== undefined) {
   testConformance("linux-namespaces without egress", async () => {
     const opened = await openTestBackend();
-    return { ...opened, ...facts, facets: ["pausing", "resizing"], stateDirectory: opened.directory };
+    return {
+      ...opened,
+      ...facts,
+      facets: ["pausing", "resizing", "snapshots"],
+      stateDirectory: opened.directory,
+    };
   });
 } else {
   testConformance("linux-namespaces", async () => {
@@ -24,7 +29,7 @@ if (reason !== undefined) {
     return {
       ...opened,
       ...facts,
-      facets: ["pausing", "resizing", "networking"],
+      facets: ["pausing", "resizing", "networking", "snapshots"],
       stateDirectory: opened.directory,
       outside: internet,
       async [Symbol.asyncDispose]() {

@@ -14,6 +14,12 @@ export interface SandboxPaths {
   readonly layers: string;
 }
 
+/** Names of what lies below `SandboxPaths.layers`: one for the root, and one for each overlay of the template. */
+export const ROOT_LAYER = "root";
+export function overlayLayer(index: number): string {
+  return `overlay${index}`;
+}
+
 export function sandboxPaths(directory: string): SandboxPaths {
   return {
     directory,
@@ -108,7 +114,7 @@ export function launchInstructions(options: LaunchOptions): string[] {
   const { paths, template, memoryLayersMiB, project, resourceLimits, users } = options;
   const layers = template.overlays.map((overlay, index) => ({
     ...overlay,
-    layer: join(paths.layers, `overlay${index}`),
+    layer: join(paths.layers, overlayLayer(index)),
   }));
   return [
     ...instruction("program", options.agent),
@@ -149,7 +155,7 @@ export function launchInstructions(options: LaunchOptions): string[] {
 }
 
 function rootOverlay({ paths, template, hostname, nameservers, users }: LaunchOptions): string[] {
-  const layer = join(paths.layers, "root");
+  const layer = join(paths.layers, ROOT_LAYER);
   const { upper } = layerPaths(layer);
   return [
     ...layerDirectories(layer),

@@ -3,14 +3,20 @@ import { isAbsolute, join, resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { AgentConnection, agentBinary } from "@coppice/agent";
 import { SandboxError, messageOf, type Logger } from "@coppice/core";
-import type { Sandbox, SandboxBackend, SandboxSpec } from "@coppice/core/backend";
+import type { Sandbox, SandboxBackend, SandboxSpec, SnapshotId } from "@coppice/core/backend";
 import { connectAgent } from "./connect-agent.js";
 import { ControlGroup, ControlGroups } from "./control-groups.js";
 import type { FoundOnHost } from "./diagnose-host.js";
 import { areClosed, checkEgressRules, Egress } from "./egress.js";
 import { type EnforcedLimit, enforcedLimits } from "./enforced-limits.js";
 import { installationDigest } from "./installation-digest.js";
-import { type SandboxPaths, launchInstructions, sandboxPaths } from "./launch-instructions.js";
+import {
+  ROOT_LAYER,
+  type SandboxPaths,
+  launchInstructions,
+  overlayLayer,
+  sandboxPaths,
+} from "./launch-instructions.js";
 import { Launcher } from "./launcher.js";
 import { launcherBinary } from "./launcher-binary.js";
 import { NamespaceSandbox } from "./namespace-sandbox.js";
@@ -25,6 +31,7 @@ import {
   readInit,
   writeFacts,
 } from "./sandbox-record.js";
+import { type SnapshotChain, SnapshotStore } from "./snapshot-store.js";
 import { Templates } from "./templates.js";
 import { type UserNamespace, findUserNamespace } from "./user-namespace.js";
 
@@ -33,6 +40,7 @@ interface Opened {
   readonly launcher: Launcher;
   readonly groups: ControlGroups;
   readonly templates: Templates;
+  readonly snapshots: SnapshotStore;
   readonly agent: string;
   /** Undefined where no sandbox gets out. */
   readonly egress: Egress | undefined;
@@ -62,6 +70,10 @@ const ADOPTION_TIMEOUT_MS = 5_000;
 export class LinuxNamespacesBackend implements SandboxBackend {
   readonly name = "linux-namespaces";
   readonly isolated = true;
+  readonly snapshots = {
+    list: async () => (await this.#open()).snapshots.list(),
+    remove: async (id: SnapshotId) => (await this.#open()).snapshots.remove(id),
+  };
   readonly #settings: LinuxNamespacesSettings;
   readonly #log: Logger;
   readonly #directory: string;
@@ -87,7 +99,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   async provision(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
     signal.throwIfAborted();
     const opened = await this.#open();
-    const template = await opened.templates.get(spec.template);
+    const { chain, template } = await this.#filesOf(opened, spec);
     const paths = sandboxPaths(join(this.#directory, "sandboxes", spec.id));
     const limits = this.#limitsOf(spec);
     if (spec.egress !== undefined) checkEgressRules(spec.egress);
@@ -104,6 +116,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         id: spec.id,
         template: spec.template,
         lowers: [...template.lowers, ...template.overlays.flatMap(({ lowers }) => lowers)],
+        snapshots: chain,
         user: opened.templates.userOf(spec.template),
         limits,
         groups: group.record,
@@ -142,6 +155,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     await opened.groups.removeOthers(new Set(this.#alive.keys()));
     await opened.egress?.removeOthers();
     await opened.templates.removeUnused(await this.#lowersInUse());
+    await opened.snapshots.collect();
     return adopted.filter((sandbox) => sandbox !== undefined);
   }
 
@@ -176,6 +190,31 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       memoryMiB: limits.memoryMiB ?? defaults.memoryMiB,
       diskMiB: limits.diskMiB ?? defaults.diskMiB,
       processes: limits.processes ?? defaults.processes,
+    };
+  }
+
+  /** What the root of a sandbox consists of, with the snapshot that it begins with laid over its template. */
+  async #filesOf(
+    opened: Opened,
+    { template: name, snapshot }: SandboxSpec,
+  ): Promise<{ readonly chain: SnapshotChain; readonly template: PreparedTemplate }> {
+    const template = await opened.templates.get(name);
+    if (snapshot === undefined) return { chain: [], template };
+    const chain = await opened.snapshots.chainOf(snapshot, name);
+    const lowersOf = (layer: string, own: readonly string[]) => [
+      ...opened.snapshots.lowers(chain, layer),
+      ...own,
+    ];
+    return {
+      chain,
+      template: {
+        ...template,
+        lowers: lowersOf(ROOT_LAYER, template.lowers),
+        overlays: template.overlays.map((overlay, index) => ({
+          ...overlay,
+          lowers: lowersOf(overlayLayer(index), overlay.lowers),
+        })),
+      },
     };
   }
 
@@ -232,10 +271,14 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       agent,
       launcher: opened.launcher,
       quotas: opened.quotas,
+      snapshots: opened.users === undefined ? opened.snapshots : undefined,
       diskScanEntries: this.#settings.diskScanEntries,
       log: this.#log,
       egress: opened.egress,
-      onDestroyed: () => this.#alive.delete(facts.id),
+      onDestroyed: async () => {
+        this.#alive.delete(facts.id);
+        if ((facts.snapshots ?? []).length > 0) await opened.snapshots.collect();
+      },
     });
     this.#alive.set(facts.id, made);
     return made;
@@ -281,6 +324,15 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       for (const lower of facts?.lowers ?? []) paths.add(lower);
     }
     return paths;
+  }
+
+  async #chainsInUse(): Promise<SnapshotChain[]> {
+    const parent = join(this.#directory, "sandboxes");
+    const chains = (await readdir(parent)).map(async (id) => {
+      const facts = await readFacts(sandboxPaths(join(parent, id)));
+      return facts?.snapshots ?? [];
+    });
+    return Promise.all(chains);
   }
 
   async #problems(): Promise<string[]> {
@@ -334,6 +386,12 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         users,
       });
       await templates.prepare();
+      const snapshots = new SnapshotStore({
+        directory: join(this.#directory, "snapshots"),
+        launcher,
+        chainsInUse: () => this.#chainsInUse(),
+      });
+      await snapshots.open();
       const keepsLayersInMemory = await this.#mustKeepLayersInMemory(launcher, users);
       const quotas = keepsLayersInMemory ? undefined : await ProjectQuotas.find(launcher, this.#directory);
       const limits = enforcedLimits({
@@ -355,7 +413,18 @@ export class LinuxNamespacesBackend implements SandboxBackend {
           "sandboxes are not limited by what this host does not let the server use",
         );
       }
-      return { launcher, groups, templates, agent, egress, keepsLayersInMemory, quotas, users, limits };
+      return {
+        launcher,
+        groups,
+        templates,
+        snapshots,
+        agent,
+        egress,
+        keepsLayersInMemory,
+        quotas,
+        users,
+        limits,
+      };
     } catch (error) {
       await launcher.close();
       throw error;

@@ -11,6 +11,7 @@ import type {
   Process,
   Sandbox,
   SandboxId,
+  SnapshotId,
   Stats,
   User,
 } from "@coppice/core/backend";
@@ -20,6 +21,7 @@ import { areClosed, checkEgressRules, type Egress } from "./egress.js";
 import type { SandboxPaths } from "./launch-instructions.js";
 import type { Launcher } from "./launcher.js";
 import type { ProjectQuotas } from "./project-quotas.js";
+import type { SnapshotStore } from "./snapshot-store.js";
 import { type FullLimits, type SandboxFacts, readInit, writeFacts } from "./sandbox-record.js";
 
 export interface NamespaceSandboxOptions {
@@ -27,6 +29,8 @@ export interface NamespaceSandboxOptions {
   readonly paths: SandboxPaths;
   readonly group: ControlGroup;
   readonly launcher: Launcher;
+  /** Undefined where the server may not read what its sandboxes own. */
+  readonly snapshots: SnapshotStore | undefined;
   readonly agent: AgentConnection;
   /** Undefined where the file system does not count what a sandbox uses. */
   readonly quotas: ProjectQuotas | undefined;
@@ -34,7 +38,7 @@ export interface NamespaceSandboxOptions {
   readonly log: Logger;
   /** What connects it to the host's network; undefined where nothing does. */
   readonly egress: Egress | undefined;
-  readonly onDestroyed: () => void;
+  readonly onDestroyed: () => Promise<void>;
 }
 
 const MEBIBYTE = 2 ** 20;
@@ -47,6 +51,7 @@ export class NamespaceSandbox implements Sandbox {
   readonly pausing?: { pause(): Promise<void>; resume(): Promise<void> };
   readonly resizing?: { resize(limits: Limits): Promise<void> };
   readonly networking?: { restrict(rules: EgressRules): Promise<void> };
+  readonly snapshots?: { take(id: SnapshotId): Promise<void> };
   readonly adoption = { processes: async () => this.#agent.processes() };
   readonly #options: NamespaceSandboxOptions;
   readonly #quota: DiskQuota;
@@ -54,6 +59,7 @@ export class NamespaceSandbox implements Sandbox {
   /** Ends with the last of the changes to the facts, which are made one after the other. Never rejects. */
   #changes: Promise<unknown> = Promise.resolve();
   #isDestroyed = false;
+  #isPaused = false;
   #destroying: Promise<void> | undefined;
   #lastUsage: { readonly atMs: number; readonly cpuMicros: number };
   #reportedKills = 0;
@@ -73,8 +79,12 @@ export class NamespaceSandbox implements Sandbox {
     this.#facts = facts;
     this.#lastUsage = { atMs: performance.now(), cpuMicros: 0 };
     if (group.canFreeze) this.pausing = { pause: () => this.#pause(), resume: () => this.#resume() };
+    // Without a freezer the files would not be of one moment; in memory they are out of reach from here.
+    const { egress, snapshots } = options;
+    if (snapshots !== undefined && group.canFreeze && facts.memoryLayersMiB === undefined) {
+      this.snapshots = { take: (id) => this.#takeSnapshot(snapshots, id) };
+    }
     if (group.canLimit) this.resizing = { resize: (limits) => this.#inTurn(() => this.#resize(limits)) };
-    const { egress } = options;
     if (egress !== undefined) {
       this.networking = { restrict: (rules) => this.#inTurn(() => this.#restrict(egress, rules)) };
     }
@@ -143,17 +153,31 @@ export class NamespaceSandbox implements Sandbox {
     // Not before its record is gone: no two of those that are there name the same one.
     if (network !== undefined) egress?.release(network);
     if (project !== undefined) await quotas?.release(project);
-    onDestroyed();
+    await onDestroyed();
   }
 
   async #pause(): Promise<void> {
     void this.#agent;
     await this.#options.group.freeze();
+    this.#isPaused = true;
   }
 
   async #resume(): Promise<void> {
     void this.#agent;
     await this.#options.group.thaw();
+    this.#isPaused = false;
+  }
+
+  async #takeSnapshot(snapshots: SnapshotStore, id: SnapshotId): Promise<void> {
+    void this.#agent;
+    const { group, paths } = this.#options;
+    const { template, snapshots: chain = [] } = this.#facts;
+    if (!this.#isPaused) await group.freeze();
+    try {
+      await snapshots.keep(id, { layers: paths.layers, template, chain });
+    } finally {
+      if (!this.#isPaused && !this.#isDestroyed) await group.thaw();
+    }
   }
 
   /** @throws SandboxError failed_precondition when it uses more already, or keeps its files in memory. */

@@ -3,6 +3,7 @@ import type { Limits, SandboxId } from "@coppice/core/backend";
 import type { GroupRecord } from "./control-groups.js";
 import type { SandboxPaths } from "./launch-instructions.js";
 import type { Init } from "./launcher.js";
+import type { SnapshotChain } from "./snapshot-store.js";
 
 /** Limits without gaps. */
 export type FullLimits = { readonly [K in keyof Limits]-?: number };
@@ -13,6 +14,8 @@ export interface SandboxFacts {
   readonly template: string;
   /** Host paths of what its root consists of. */
   readonly lowers: readonly string[];
+  /** Snapshots that its layers lie upon. */
+  readonly snapshots?: SnapshotChain | undefined;
   readonly user: string;
   readonly limits: FullLimits;
   readonly groups: GroupRecord;

@@ -9,6 +9,7 @@ function sandbox(record: Partial<SandboxRecord> & Pick<SandboxRecord, "id">): Li
   const whole: SandboxRecord = {
     backend: "memory",
     template: "base",
+    snapshot: undefined,
     state: "running",
     startedAtMs: START,
     endsAtMs: undefined,

@@ -77,7 +77,7 @@ export function listSandboxes(all: readonly LiveSandbox[], query: ListQuery): Li
       ({ record }) =>
         states.has(record.state) &&
         record.startedAtMs >= startedAfterMs &&
-        (template === undefined || record.template === template) &&
+        (template === undefined || record.template === template || record.snapshot === template) &&
         matchesMetadata(record.metadata, metadata),
     )
     .sort((a, b) => direction * comparePositions(a.record, b.record));
@@ -112,7 +112,8 @@ function parseOrder(value: string | null): ListOrder {
   return value;
 }
 
-function parseLimit(value: string | null): number {
+/** The entries of one page, 1 to 100. @throws SandboxError invalid_argument */
+export function parseLimit(value: string | null): number {
   if (value === null) return LARGEST_PAGE;
   const limit = /^\d{1,9}$/.test(value) ? Number(value) : 0;
   if (limit < 1 || limit > LARGEST_PAGE) throw invalid("limit", `expected 1 to ${LARGEST_PAGE}`);

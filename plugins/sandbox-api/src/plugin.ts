@@ -9,21 +9,29 @@ import {
   type RequestCarrier,
   requestOf,
   Sandboxes,
+  Snapshots,
+  tenantOf,
+  type TenantSnapshots,
   sandboxesOf,
 } from "@coppice/core";
 import { Capacities } from "./capacity.js";
 import { connectBody, connectSandbox } from "./connect.js";
 import { createBody, toCreateSandbox } from "./create-body.js";
 import { createSandbox } from "./create.js";
+import { forkBody, forkedBody, forkSandbox } from "./fork.js";
+import { listSnapshots } from "./list-snapshots.js";
 import { listSandboxes, parseLegacyListQuery, parseListQuery } from "./list.js";
 import { parseMetricsWindow, sampleMetrics } from "./metrics.js";
 import { pauseBody } from "./pause.js";
 import { networkBody, toNetworkPolicy } from "./network-policy.js";
+import { removeSnapshot } from "./remove-snapshot.js";
 import { refreshBody, refreshSandbox } from "./refresh.js";
 import { resumeBody, resumeSandbox } from "./resume.js";
 import { SandboxApiConfig } from "./sandbox-api-config.js";
 import { listedSandboxBody, sandboxBody, sandboxDetailBody } from "./sandbox-body.js";
 import { parseSandboxId } from "./sandbox-id.js";
+import { snapshotBody } from "./snapshot-body.js";
+import { takeSnapshotBody } from "./take-snapshot.js";
 import { sdkEnvironment } from "./sdk-environment.js";
 import { setSandboxTimeout, setTimeoutBody } from "./set-timeout.js";
 
@@ -31,9 +39,15 @@ import { setSandboxTimeout, setTimeoutBody } from "./set-timeout.js";
 export const plugin = definePlugin({
   name: "sandbox-api",
   config: SandboxApiConfig,
-  requires: { sandboxes: Sandboxes, clock: Clock, listeners: Listeners, greeting: Greeting },
-  setup(context, { sandboxes, clock, listeners, greeting }) {
-    const { domain, legacyDefaultTimeout, maxBody, maxNetworkRules, maxVariable } = context.config;
+  requires: {
+    sandboxes: Sandboxes,
+    snapshots: Snapshots,
+    clock: Clock,
+    listeners: Listeners,
+    greeting: Greeting,
+  },
+  setup(context, { sandboxes, snapshots, clock, listeners, greeting }) {
+    const { domain, legacyDefaultTimeout, maxBody, maxForks, maxNetworkRules, maxVariable } = context.config;
     const router = context.http("api");
     const capacities = new Capacities();
     const bodyOptions = { limitBytes: maxBody };
@@ -41,6 +55,7 @@ export const plugin = definePlugin({
     const own = (carrier: RequestCarrier): Sandboxes => sandboxesOf(carrier, sandboxes);
     const createSchema = createBody({ variableLimitBytes: maxVariable, networkRuleLimit: maxNetworkRules });
     const networkSchema = networkBody({ networkRuleLimit: maxNetworkRules });
+    const ownSnapshots = (carrier: RequestCarrier): TenantSnapshots => snapshots.of(tenantOf(carrier));
 
     greeting.add(() => {
       const listener = listeners.all().find(({ name }) => name === "api");
@@ -100,6 +115,39 @@ export const plugin = definePlugin({
       const sandbox = await resumeSandbox(own(ctx), id, { body, defaultTimeoutMs: legacyDefaultTimeout });
       ctx.status = 201;
       ctx.body = sandboxBody(sandbox, domain);
+    });
+
+    router.post("/sandboxes/:id/snapshots", async (ctx) => {
+      const id = parseSandboxId(ctx.params["id"]);
+      own(ctx).get(id);
+      const { name } = await readJsonBody(ctx.req, takeSnapshotBody, optionalBody);
+      ctx.body = snapshotBody(await ownSnapshots(ctx).take(id, name ?? undefined));
+      ctx.status = 201;
+    });
+
+    router.get("/snapshots", (ctx) => {
+      const page = listSnapshots(ownSnapshots(ctx), requestOf(ctx).url.searchParams);
+      if (page.nextToken !== undefined) ctx.set("X-Next-Token", page.nextToken);
+      ctx.body = page.snapshots.map(snapshotBody);
+    });
+
+    // A snapshot is a template to the SDKs.
+    router.delete("/templates/:id", async (ctx) => {
+      await removeSnapshot(ownSnapshots(ctx), ctx.params["id"] ?? "");
+      ctx.status = 204;
+    });
+
+    router.post("/sandboxes/:id/fork", async (ctx) => {
+      const id = parseSandboxId(ctx.params["id"]);
+      own(ctx).get(id);
+      const body = await readJsonBody(ctx.req, forkBody, optionalBody);
+      const forked = await forkSandbox(ownSnapshots(ctx), id, {
+        body,
+        defaultTimeoutMs: legacyDefaultTimeout,
+        most: maxForks,
+      });
+      ctx.body = forked.map((one) => forkedBody(one, { domain, log: requestOf(ctx).log }));
+      ctx.status = 201;
     });
 
     router.get("/sandboxes", async (ctx) => {

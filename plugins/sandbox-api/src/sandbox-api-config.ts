@@ -13,6 +13,7 @@ export const SandboxApiConfig = z.strictObject({
     .describe(
       "Life of a sandbox from POST /sandboxes that names no time-out, and the least that /refreshes gives.",
     ),
+  maxForks: z.int().positive().default(16).describe("Most sandboxes that one fork may make."),
   maxBody: size().prefault("1MiB").describe("Largest request body."),
   maxVariable: size()
     .prefault("128KiB")

@@ -13,7 +13,7 @@ const NEVER = "9999-12-31T23:59:59.999Z";
 /** The answer to create and connect. */
 export function sandboxBody({ record }: LiveSandbox, domain: string | undefined) {
   return {
-    templateID: record.template,
+    templateID: record.snapshot ?? record.template,
     alias: record.template,
     sandboxID: record.id,
     clientID: CLIENT_ID,
@@ -28,7 +28,7 @@ export function sandboxBody({ record }: LiveSandbox, domain: string | undefined)
 /** One entry of a list. */
 export function listedSandboxBody({ record }: LiveSandbox, capacity: Capacity) {
   return {
-    templateID: record.template,
+    templateID: record.snapshot ?? record.template,
     alias: record.template,
     sandboxID: record.id,
     clientID: CLIENT_ID,

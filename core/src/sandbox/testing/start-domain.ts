@@ -9,11 +9,12 @@ import { SandboxError } from "../../kernel/errors.js";
 import { createLogger } from "../../observe/logger.js";
 import { fakeClock, type FakeClock } from "../../testing/fake-clock.js";
 import { MemoryBackend, type MemoryBackendOptions } from "../../testing/memory-backend.js";
-import type { Sandbox, SandboxId, SandboxSpec } from "../backend.js";
+import type { Sandbox, SandboxId, SandboxSpec, SnapshotId } from "../backend.js";
 import { createSandboxDomain, type SandboxDomain } from "../domain.js";
 import type { EndedSandbox, Ledger, LedgerEntry } from "../ledger.js";
 import type { EndReason, SandboxRecord } from "../live-sandbox.js";
 import type { CreateSandbox } from "../sandboxes.js";
+import type { SnapshotRecord } from "../snapshots.js";
 import { sandboxesConfig } from "../sandboxes-config.js";
 
 export const MINUTE_MS = 60_000;
@@ -29,6 +30,7 @@ class DeafBackend extends MemoryBackend {
 /** A ledger without a disk, whose writes can fail. */
 export class FragileLedger implements Ledger {
   readonly #entries = new Map<SandboxId, LedgerEntry>();
+  readonly #snapshots = new Map<SnapshotId, SnapshotRecord>();
   readonly #ended = new Map<SandboxId, EndedSandbox>();
   /** Fails the write that this returns true for. */
   isFailing: (record: SandboxRecord) => boolean = () => false;
@@ -52,6 +54,18 @@ export class FragileLedger implements Ledger {
   async end(ended: EndedSandbox): Promise<void> {
     this.#entries.delete(ended.id);
     this.#ended.set(ended.id, ended);
+  }
+
+  async snapshots(): Promise<readonly SnapshotRecord[]> {
+    return [...this.#snapshots.values()];
+  }
+
+  async writeSnapshot(record: SnapshotRecord): Promise<void> {
+    this.#snapshots.set(record.id, record);
+  }
+
+  async removeSnapshot(id: SnapshotId): Promise<void> {
+    this.#snapshots.delete(id);
   }
 
   async findEnded(id: SandboxId): Promise<EndedSandbox | undefined> {

@@ -9,6 +9,7 @@ import { networkCases } from "./network-cases.js";
 import { networkingCases } from "./networking-cases.js";
 import { processCases } from "./process-cases.js";
 import { provisionCases } from "./provision-cases.js";
+import { snapshotCases } from "./snapshot-cases.js";
 import { terminalCases } from "./terminal-cases.js";
 import { watchCases } from "./watch-cases.js";
 
@@ -24,6 +25,7 @@ export const conformanceCases: readonly ConformanceCase[] = [
   ...networkCases,
   ...facetCases,
   ...networkingCases,
+  ...snapshotCases,
   ...isolationCases,
   ...containmentCases,
 ];

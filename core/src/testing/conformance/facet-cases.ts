@@ -2,13 +2,13 @@ import assert from "node:assert/strict";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Sandbox } from "../../sandbox/backend.js";
 import type { ConformanceCase, Facet } from "./conformance-case.js";
-import type { ConformanceContext } from "./conformance-context.js";
 import { findAbilities } from "./needs.js";
 import { OutputReader } from "./output-reader.js";
+import { startTicking } from "./ticking.js";
 
 const METHODS: Readonly<Record<Facet, readonly string[]>> = {
   pausing: ["pause", "resume"],
-  snapshots: ["take", "remove"],
+  snapshots: ["take"],
   resizing: ["resize"],
   networking: ["restrict"],
 };
@@ -167,28 +167,6 @@ export const facetCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "a snapshot is taken of a sandbox that goes on, under an id of its own, and removed",
-    group: "facets",
-    needs: ["snapshots"],
-    async run(context) {
-      const { sandbox } = context;
-      const { snapshots } = sandbox;
-      assert.ok(snapshots);
-      const ticking = await startTicking(context, sandbox);
-      await context.write(context.home("file"), "before");
-      const ids = [await snapshots.take("first"), await snapshots.take("second")];
-      assert.ok(ids.every((id) => typeof id === "string" && id !== ""));
-      assert.equal(new Set(ids).size, 2, "two snapshots have one id");
-      await context.write(context.home("file"), "after");
-      await ticking.until(ticking.ticks + 2);
-      assert.ok(ticking.isGapless, "the sandbox did not go on");
-      for (const id of ids) await snapshots.remove(id);
-      await context.refuses(snapshots.remove("no-such-snapshot"), ["not_found", "invalid_argument"]);
-      assert.equal((await context.read(context.home("file"))).toString(), "after");
-      await ticking.kill();
-    },
-  },
-  {
     name: "a resized sandbox has its new limits at once, and can be resized back",
     group: "facets",
     needs: ["resizing"],
@@ -217,33 +195,4 @@ function pausingOf(sandbox: Sandbox): NonNullable<Sandbox["pausing"]> {
   const { pausing } = sandbox;
   assert.ok(pausing, "the sandbox has no pausing");
   return pausing;
-}
-
-interface Ticking {
-  readonly ticks: number;
-  /** Whether it counted on from where it was, always. */
-  readonly isGapless: boolean;
-  until(ticks: number): Promise<void>;
-  kill(): Promise<void>;
-}
-
-/** A process that counts aloud. */
-async function startTicking(context: ConformanceContext, sandbox: Sandbox): Promise<Ticking> {
-  const script = "i=0; while :; do i=$((i + 1)); echo $i; sleep 0.02; done";
-  const started = await context.start(script, { in: sandbox });
-  const reader = new OutputReader(started);
-  const lines = (): string[] => reader.text.split("\n").slice(0, -1);
-  return {
-    get ticks() {
-      return lines().length;
-    },
-    get isGapless() {
-      return lines().every((line, index) => line === String(index + 1));
-    },
-    until: (ticks) => context.until("it ticks", () => lines().length >= ticks),
-    async kill() {
-      await started.kill("SIGKILL");
-      await reader.ended;
-    },
-  };
 }

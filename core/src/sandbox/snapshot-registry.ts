@@ -1,0 +1,258 @@
+import type { Clock } from "../kernel/clock.js";
+import { SandboxError } from "../kernel/errors.js";
+import type { Logger } from "../observe/logger.js";
+import type { Backends, SandboxId, SnapshotId } from "./backend.js";
+import type { HeldSandbox } from "./held-sandbox.js";
+import type { Ledger } from "./ledger.js";
+import { Reaper } from "./reaper.js";
+import type { SandboxMetrics } from "./sandbox-metrics.js";
+import { newSnapshotId } from "./sandbox-secrets.js";
+import type { SandboxesConfig } from "./sandboxes-config.js";
+import type { Sandboxes } from "./sandboxes.js";
+import { createdLike } from "./created-like.js";
+import type { Forked, SnapshotRecord, Snapshots, TenantSnapshots } from "./snapshots.js";
+import { hasTemplate, parseTemplateReference } from "./template-reference.js";
+import { unknownSandbox } from "./unknown-sandbox.js";
+
+export interface SnapshotRegistryOptions {
+  readonly settings: Pick<SandboxesConfig, "templates" | "maximumSnapshots" | "snapshotsKept">;
+  /** @throws SandboxError not_found */
+  readonly held: (id: SandboxId) => HeldSandbox;
+  readonly sandboxes: Pick<Sandboxes, "create">;
+  readonly backends: Backends;
+  readonly ledger: Ledger;
+  readonly metrics: SandboxMetrics;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+/** The snapshots of this server, written to the ledger before a backend acts. */
+export class SnapshotRegistry implements Snapshots {
+  readonly #options: SnapshotRegistryOptions;
+  readonly #records = new Map<SnapshotId, SnapshotRecord>();
+  readonly #reaper: Reaper;
+
+  constructor(options: SnapshotRegistryOptions) {
+    this.#options = options;
+    this.#reaper = new Reaper(options.clock, (id) => {
+      const record = this.#records.get(id);
+      // A failure is logged, and the next start tries again.
+      if (record !== undefined) this.#discard(record).catch(() => {});
+    });
+  }
+
+  of(tenant: string): TenantSnapshots {
+    const held = (id: SandboxId): HeldSandbox => {
+      const found = this.#options.held(id);
+      if (found.record.owner !== tenant) throw unknownSandbox(id);
+      return found;
+    };
+    return {
+      take: async (id, name) => this.#takeAs(held(id), name),
+      fork: async (id, wanted) => this.#fork(held(id), wanted),
+      list: () => this.#list(tenant),
+      find: (reference) => this.#find(tenant, reference),
+      remove: (id) => this.#remove(tenant, id),
+    };
+  }
+
+  /**
+   * Brings the ledger and the backends to agree after a start: what is half taken or half removed goes, as does
+   * what only one of them knows. Snapshots of a backend that is not enabled any more stay as they are.
+   */
+  async reconcile(): Promise<void> {
+    const { backends, ledger, log } = this.#options;
+    const records = await ledger.snapshots();
+    await Promise.all(
+      backends.all().map(async (backend) => {
+        const kept = new Set(await backend.snapshots?.list());
+        for (const record of records.filter((one) => one.backend === backend.name)) {
+          const isThere = kept.delete(record.id);
+          if (record.state === "ready" && isThere) this.#hold(record);
+          else {
+            if (record.state === "ready") log.warn({ snapshot: record.id }, "a snapshot is lost");
+            if (isThere) kept.add(record.id);
+            await ledger.removeSnapshot(record.id);
+          }
+        }
+        for (const id of kept) {
+          log.warn({ snapshot: id, backend: backend.name }, "removing what is left of a snapshot");
+          await backend.snapshots?.remove(id);
+        }
+      }),
+    );
+  }
+
+  /** Starts to remove snapshots whose time has come. */
+  start(): void {
+    this.#reaper.start();
+  }
+
+  close(): void {
+    this.#reaper.stop();
+  }
+
+  async #takeAs(held: HeldSandbox, name: string | undefined): Promise<SnapshotRecord> {
+    const reference = name === undefined ? undefined : this.#checkName(name);
+    return this.#take(held, reference);
+  }
+
+  #find(tenant: string, reference: string): SnapshotRecord | undefined {
+    const { name, tag } = parseTemplateReference(reference);
+    const full = `${name}:${tag}`;
+    return this.#list(tenant).find((record) => `${record.id}:default` === full || record.name === full);
+  }
+
+  #list(tenant: string): readonly SnapshotRecord[] {
+    return [...this.#records.values()]
+      .filter(({ owner, state }) => owner === tenant && state === "ready")
+      .toSorted((a, b) => b.takenAtMs - a.takenAtMs || (a.id < b.id ? -1 : 1));
+  }
+
+  async #remove(tenant: string, id: SnapshotId): Promise<void> {
+    const record = this.#records.get(id);
+    if (record?.state !== "ready" || record.owner !== tenant)
+      throw new SandboxError("not_found", `snapshot '${id}' not found`);
+    await this.#discard(record);
+  }
+
+  async #fork(
+    held: HeldSandbox,
+    { count, timeoutMs }: { readonly count: number; readonly timeoutMs: number },
+  ): Promise<readonly Forked[]> {
+    const { sandboxes } = this.#options;
+    const snapshot = await this.#take(held, undefined);
+    try {
+      const made = await Promise.allSettled(
+        Array.from({ length: count }, () =>
+          sandboxes.create({ ...createdLike(held.record), template: snapshot.id, timeoutMs }),
+        ),
+      );
+      return made.map((one) =>
+        one.status === "fulfilled" ? { sandbox: one.value } : { error: one.reason as unknown },
+      );
+    } finally {
+      // The forks stand on what it kept, which the backend frees with the last of them.
+      await this.#discard(snapshot).catch(() => {});
+    }
+  }
+
+  #checkName(text: string): string {
+    const { name, tag } = parseTemplateReference(text);
+    if (hasTemplate(this.#options.settings.templates, name)) {
+      throw new SandboxError("already_exists", `'${name}' is the name of a template`);
+    }
+    return `${name}:${tag}`;
+  }
+
+  async #take(held: HeldSandbox, name: string | undefined): Promise<SnapshotRecord> {
+    const { settings, metrics, clock, log } = this.#options;
+    const { id, owner, backend, template, limits } = held.record;
+    // No await when it is idle: of two calls at the same time the second one must see the first.
+    while (isChanging(held)) await held.change?.done.catch(() => {});
+    const { snapshots } = held.handle;
+    if (snapshots === undefined) {
+      throw new SandboxError("failed_precondition", `backend '${backend}' does not support snapshots`);
+    }
+    if (this.#records.size >= settings.maximumSnapshots) {
+      const text = `you have reached the maximum number of snapshots (${settings.maximumSnapshots})`;
+      throw new SandboxError("resource_exhausted", text);
+    }
+    const record: SnapshotRecord = {
+      id: newSnapshotId(),
+      owner,
+      state: "taking",
+      name,
+      backend,
+      template,
+      sandboxId: id,
+      takenAtMs: clock.now(),
+      limits,
+    };
+    this.#records.set(record.id, record);
+    const done = this.#make(record, () => snapshots.take(record.id)).finally(() => {
+      held.change = undefined;
+    });
+    held.change = { kind: "snapshotting", done: done.then(() => {}) };
+    // It is awaited below; those who wait for the change look at what came of it.
+    held.change.done.catch(() => {});
+    try {
+      const made = await done;
+      metrics.snapshotTaken(clock.now() - record.takenAtMs);
+      log.info({ sandbox: id, snapshot: record.id, name }, "snapshot taken");
+      return made;
+    } catch (error) {
+      if (held.isEnding) throw conflict(`Sandbox "${id}" is being killed`);
+      log.error({ sandbox: id, err: error }, "taking a snapshot failed");
+      throw new SandboxError("unavailable", `no snapshot could be taken of sandbox "${id}"`, {
+        cause: error,
+      });
+    }
+  }
+
+  async #make(record: SnapshotRecord, take: () => Promise<void>): Promise<SnapshotRecord> {
+    const { ledger } = this.#options;
+    try {
+      await ledger.writeSnapshot(record);
+      await take();
+      if (record.name !== undefined) await this.#freeName(record.owner, record.name);
+      const ready: SnapshotRecord = { ...record, state: "ready" };
+      await ledger.writeSnapshot(ready);
+      this.#hold(ready);
+      return ready;
+    } catch (error) {
+      // All or nothing is the backend's promise, but not that of the ledger.
+      await this.#discard(record).catch(() => {});
+      throw error;
+    }
+  }
+
+  /** The newest snapshot of a name has it; older ones are found by their ids. */
+  async #freeName(owner: string, name: string): Promise<void> {
+    for (const other of this.#records.values()) {
+      if (other.owner !== owner || other.name !== name || other.state !== "ready") continue;
+      const nameless: SnapshotRecord = { ...other, name: undefined };
+      this.#records.set(other.id, nameless);
+      await this.#options.ledger.writeSnapshot(nameless);
+    }
+  }
+
+  #hold(record: SnapshotRecord): void {
+    const { snapshotsKept } = this.#options.settings;
+    this.#records.set(record.id, record);
+    if (snapshotsKept !== undefined) this.#reaper.set(record.id, record.takenAtMs + snapshotsKept);
+  }
+
+  async #discard(record: SnapshotRecord): Promise<void> {
+    const { backends, ledger, log } = this.#options;
+    const { id, backend } = record;
+    this.#records.set(id, { ...record, state: "removing" });
+    this.#reaper.delete(id);
+    try {
+      await ledger.writeSnapshot({ ...record, state: "removing" });
+      await backends.get(backend).snapshots?.remove(id);
+      await ledger.removeSnapshot(id);
+    } catch (error) {
+      log.error({ snapshot: id, err: error }, "removing a snapshot failed; the next start tries again");
+      throw new SandboxError("unavailable", `snapshot '${id}' could not be removed yet`, { cause: error });
+    } finally {
+      this.#records.delete(id);
+    }
+  }
+}
+
+/**
+ * Whether to wait for a resumption, and to look again.
+ * @throws SandboxError aborted for every other change, and for a sandbox that is not there to be copied.
+ */
+function isChanging({ change, record: { id, state } }: HeldSandbox): boolean {
+  if (change?.kind === "pausing") throw conflict(`Sandbox "${id}" is being paused`);
+  if (change?.kind === "snapshotting") throw conflict(`Sandbox "${id}" is being snapshotted`);
+  if (change !== undefined) return true;
+  if (state === "running" || state === "paused") return false;
+  throw conflict(`Sandbox '${id}' cannot be snapshotted while in '${state}' state`);
+}
+
+function conflict(message: string): SandboxError {
+  return new SandboxError("aborted", message);
+}

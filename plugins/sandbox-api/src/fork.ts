@@ -1,0 +1,37 @@
+import { type Forked, type Logger, SandboxError, type TenantSnapshots, toHttpError } from "@coppice/core";
+import { z } from "zod";
+import { requestedTimeoutMs, timeoutFields } from "./requested-timeout.js";
+import { sandboxBody } from "./sandbox-body.js";
+
+/** The body of `POST /sandboxes/:id/fork`. */
+export const forkBody = z.object({ ...timeoutFields, count: z.int32().nullish() });
+
+/**
+ * Makes sandboxes that begin with the files of another one, which goes on.
+ * @throws SandboxError what `TenantSnapshots.fork` throws; invalid_argument for a count that is not 1 to `most`.
+ */
+export async function forkSandbox(
+  snapshots: TenantSnapshots,
+  id: string,
+  options: {
+    readonly body: z.infer<typeof forkBody>;
+    readonly defaultTimeoutMs: number;
+    readonly most: number;
+  },
+): Promise<readonly Forked[]> {
+  const { body, defaultTimeoutMs, most } = options;
+  const count = body.count ?? 1;
+  if (count < 1) throw new SandboxError("invalid_argument", "Count must be at least 1");
+  if (count > most) throw new SandboxError("invalid_argument", `Count cannot be greater than ${most}`);
+  return snapshots.fork(id, { count, timeoutMs: requestedTimeoutMs(body) ?? defaultTimeoutMs });
+}
+
+/** One entry of the answer to a fork. */
+export function forkedBody(
+  forked: Forked,
+  { domain, log }: { readonly domain: string | undefined; readonly log: Logger },
+) {
+  if ("sandbox" in forked) return { sandbox: sandboxBody(forked.sandbox, domain) };
+  const { status, message } = toHttpError(forked.error, log);
+  return { error: { code: status, message } };
+}

@@ -1,0 +1,11 @@
+import type { SnapshotRecord } from "@coppice/core";
+
+/** The answer about one snapshot. Its id is a template reference: sandboxes are created from it. */
+export function snapshotBody({ id, name }: SnapshotRecord) {
+  return {
+    snapshotID: name ?? `${id}:default`,
+    names: name === undefined ? [] : [name],
+    // What E2B's clients ask for with `memory: false`: files are kept, processes are not.
+    memory: false,
+  };
+}
