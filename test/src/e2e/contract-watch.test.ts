@@ -207,7 +207,7 @@ onEachBackend(
 
       const exits: unknown[] = [];
       await sandbox().files.watchDir("quiet", () => undefined, {
-        timeoutMs: 500,
+        timeoutMs: 1_000,
         onExit: (error) => void exits.push(error),
       });
       await eventually("onExit", () => exits.length === 1);
