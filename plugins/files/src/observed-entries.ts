@@ -57,6 +57,12 @@ export class ObservedEntries {
     return this.#states.delete(name) ? events(name, "remove") : [];
   }
 
+  /** The entry is gone, and whatever was known below it: the deepest first, as it was removed. */
+  missTree(name: string): readonly WatchEvent[] {
+    const gone = [...this.#states.keys()].filter((known) => known === name || known.startsWith(`${name}/`));
+    return gone.toSorted((a, b) => (a < b ? 1 : -1)).flatMap((each) => this.miss(each));
+  }
+
   /** The file service wrote it: what envd's create, chown and write come to, in this order. */
   written(name: string, state: EntryState): readonly WatchEvent[] {
     const isNew = !this.#states.has(name);

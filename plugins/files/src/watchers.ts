@@ -384,7 +384,8 @@ class HostWatch {
     const name = this.#nameOf(path);
     if (name === undefined) return;
     this.#depart(name);
-    void this.#lookAgain(name);
+    // Nobody may tell of what was below it and had not been seen yet.
+    void this.#lookAgain(name, { isTree: true });
   }
 
   /** Takes in one event of the host. Answers why the watch has to end, if it has. */
@@ -438,14 +439,14 @@ class HostWatch {
   }
 
   /** What the host told may be old by now, or may have been somebody else's: what counts is what is there. */
-  async #lookAgain(name: string): Promise<void> {
+  async #lookAgain(name: string, { isTree = false } = {}): Promise<void> {
     try {
       const info = await this.#options.look(posix.join(this.#options.request.path, name));
       if (this.#isHeld(name)) return;
       this.#departed.delete(name);
       this.#report(this.#entries.see(name, stateOf(info), info.kind === "file"));
     } catch {
-      this.#report(this.#entries.miss(name));
+      this.#report(isTree ? this.#entries.missTree(name) : this.#entries.miss(name));
     }
   }
 

@@ -21,7 +21,7 @@ import { openWebSocket, type WebSocketClient } from "./testing/web-socket-client
 
 const API_KEY = `e2b_${"0a".repeat(20)}`;
 const KEY = { "x-api-key": API_KEY };
-const SETTINGS = { maxMessage: "1KiB", maxSocketsPerSandbox: 3, maxSockets: 4, pingInterval: "200ms" };
+const SETTINGS = { maxMessage: "1KiB", maxSocketsPerSandbox: 3, maxSockets: 4 };
 
 /** A terminal that echoes what it is sent, and says its size when it is sent a question mark. */
 const terminal: NonNullable<MemoryBackendOptions["programs"]>[string] = async (process) => {
@@ -43,14 +43,17 @@ interface Served extends AsyncDisposable {
   shells(): number;
 }
 
-async function serve(backend: Plugin = memoryBackend({ programs: { sh: terminal } })): Promise<Served> {
+async function serve(
+  backend: Plugin = memoryBackend({ programs: { sh: terminal } }),
+  settings: object = {},
+): Promise<Served> {
   const server = await startTestServer({
     plugins: [
       [backend, {}],
       [commands, {}],
       [access, { apiKeys: [API_KEY] }],
       [sandboxApi, {}],
-      [legacyShims, SETTINGS],
+      [legacyShims, { ...SETTINGS, ...settings }],
     ],
   });
   const sandbox = await server.sandboxes.create({ template: "base", timeoutMs: undefined, secure: true });
@@ -97,10 +100,11 @@ suite("A shell in a terminal", { timeout: 60_000 }, () => {
   });
 
   test("has 80 columns and 24 rows unless it is told, and lives through many pings", async () => {
-    await using client = await served.open();
+    await using pinging = await serve(undefined, { pingInterval: "300ms" });
+    await using client = await pinging.open();
     client.socket.send('{"type":"input","data":"?"}');
     await client.until(/user xterm-256color\r\n80x24/);
-    await pause(700);
+    await pause(1000);
     client.socket.send('{"type":"input","data":"still here"}');
     await client.until(/still here/);
   });
@@ -139,10 +143,11 @@ suite("A shell in a terminal", { timeout: 60_000 }, () => {
     client.socket.send('{"type":"resize","cols":120,"rows":40}');
     client.socket.send('{"type":"input","data":"stty size\\n"}');
     await client.until(/40 120\r\n/);
-    // The interrupt is for what runs, and would be lost on a shell that is still reading the line.
-    client.socket.send(`{"type":"input","data":"echo rea''dy; sleep 100\\n"}`);
+    client.socket.send(`{"type":"input","data":"PS1='pro''mpt> '; echo rea''dy; sleep 100\\n"}`);
     await client.until(/ready\r\n/);
-    client.socket.send(Buffer.from([3]));
+    // It is for what runs: a shell that has not come to that yet forgets it.
+    const interrupting = setInterval(() => client.socket.send(Buffer.from([3])), 200);
+    await client.until(/prompt> /).finally(() => clearInterval(interrupting));
     client.socket.send('{"type":"input","data":"exit 5\\n"}');
     assert.deepEqual(await client.closed, { code: 1000, reason: "exit status 5" });
   });
