@@ -41,6 +41,8 @@ export interface Reading {
 export interface PreparedBenchmark {
   readonly comparisons: readonly Comparison[];
   readonly readings?: readonly Reading[];
+  /** What was measured once and has nothing to be compared with, as text. */
+  readonly notes?: readonly string[];
   close(): Promise<void>;
 }
 
@@ -48,6 +50,8 @@ export interface BenchmarkOptions {
   readonly backend: BackendName;
   /** What a line of the report may take, for what is done before. */
   readonly seconds: number;
+  /** How many there are of those that do nothing. */
+  readonly sandboxes: number;
   /** Size of a large file. */
   readonly largeBytes: number;
 }

@@ -32,6 +32,14 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
     });
   }
 
+  it("of idle sandboxes tells what each of them costs", async () => {
+    const { stdout } = await run(process.execPath, [PROGRAM, "idle", "--sandboxes", "3"]);
+    const [title = "", ...rows] = stdout.trim().split("\n");
+    assert.equal(title, "idle: memory of 3 sandboxes that do nothing");
+    assert.equal(rows.length, 4);
+    for (const row of rows) assert.match(row, /^ {2}\w.*: -?\d+ KiB each, -?\d+\.\d MiB$/);
+  });
+
   it("explain themselves to who asks for none of them", async () => {
     for (const args of [
       [],
@@ -39,13 +47,14 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
       ["exec", "--seconds", "x"],
       ["exec", "--loud"],
       ["files", "--mib", "0"],
+      ["idle", "--sandboxes", "none"],
     ]) {
       await assert.rejects(run(process.execPath, [PROGRAM, ...args]), (error) => {
         const { code, stderr } = error as { readonly code: unknown; readonly stderr: string };
         assert.equal(code, 64);
         assert.match(
           stderr,
-          /^usage: npm run bench -- create\|exec\|run-code\|kernel-memory\|files\|proxy\|stdout/,
+          /^usage: npm run bench -- create\|exec\|run-code\|kernel-memory\|files\|proxy\|stdout\|idle/,
         );
         return true;
       });

@@ -4,6 +4,7 @@ import type { Benchmark, BenchmarkOptions } from "./benchmark.js";
 import { create } from "./create.js";
 import { exec } from "./exec.js";
 import { files } from "./files.js";
+import { idle } from "./idle.js";
 import { kernelMemory } from "./kernel-memory.js";
 import { measure } from "./measure.js";
 import { proxy } from "./proxy.js";
@@ -20,18 +21,21 @@ const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
   ["files", files],
   ["proxy", proxy],
   ["stdout", stdout],
+  ["idle", idle],
 ]);
 
 const BACKENDS: readonly BackendName[] = ["local-process", "linux-namespaces"];
 const DEFAULT_SECONDS = 3;
 const DEFAULT_MIB = 1024;
+const DEFAULT_SANDBOXES = 200;
 /** sysexits.h: EX_USAGE. */
 const EXIT_USAGE = 64;
 const USAGE =
-  `usage: npm run bench -- ${[...BENCHMARKS.keys()].join("|")} [--seconds N] [--backend B] [--mib N]\n` +
+  `usage: npm run bench -- ${[...BENCHMARKS.keys()].join("|")} [--seconds N] [--backend B] [--mib N] [--sandboxes N]\n` +
   `  N seconds for each line of the report, ${DEFAULT_SECONDS} when absent\n` +
   `  B ${BACKENDS.join(" or ")}, the first when absent\n` +
-  `  --mib: size of the large file of files, ${DEFAULT_MIB} when absent`;
+  `  --mib: size of the large file of files, ${DEFAULT_MIB} when absent\n` +
+  `  --sandboxes: how many idle makes, ${DEFAULT_SANDBOXES} when absent`;
 
 process.exitCode = await main(process.argv.slice(2));
 
@@ -55,17 +59,20 @@ function parse(args: readonly string[]) {
         seconds: { type: "string", default: String(DEFAULT_SECONDS) },
         backend: { type: "string", default: BACKENDS[0] ?? "" },
         mib: { type: "string", default: String(DEFAULT_MIB) },
+        sandboxes: { type: "string", default: String(DEFAULT_SANDBOXES) },
       },
     });
     const seconds = Number(values.seconds);
     const benchmarks = positionals.map((name) => BENCHMARKS.get(name));
     const backend = BACKENDS.find((name) => name === values.backend);
     const largeBytes = Number(values.mib) * 2 ** 20;
-    const isSane = seconds > 0 && Number.isInteger(largeBytes) && largeBytes > 0 && benchmarks.length > 0;
+    const sandboxes = Number(values.sandboxes);
+    const areSane = [largeBytes, sandboxes].every((number) => Number.isInteger(number) && number > 0);
+    const isSane = seconds > 0 && areSane && benchmarks.length > 0;
     if (!isSane || backend === undefined) return undefined;
     const known = benchmarks.filter((benchmark) => benchmark !== undefined);
     return known.length === benchmarks.length
-      ? { benchmarks: known, seconds, backend, largeBytes }
+      ? { benchmarks: known, seconds, backend, largeBytes, sandboxes }
       : undefined;
   } catch {
     return undefined;
@@ -78,6 +85,7 @@ async function run(benchmark: Benchmark, options: BenchmarkOptions): Promise<voi
   const prepared = await benchmark(server, options);
   try {
     for (const reading of prepared.readings ?? []) console.log(`${reportReading(reading)}\n`);
+    for (const note of prepared.notes ?? []) console.log(`${note}\n`);
     for (const comparison of prepared.comparisons) {
       console.log(`${report(comparison.title, await measure(comparison, options.seconds))}\n`);
     }

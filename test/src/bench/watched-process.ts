@@ -21,6 +21,13 @@ export class WatchedProcess {
     return (Number(fields[11]) + Number(fields[12])) * MS_PER_TICK;
   }
 
+  /** The memory that it has now. */
+  residentBytes(): number {
+    if (process.platform !== "linux") return Number.NaN;
+    const [, kib] = /VmRSS:\s+(\d+)/.exec(readFileSync(`${this.#folder}/status`, "latin1")) ?? [];
+    return Number(kib) * 1024;
+  }
+
   /** From now on `peakMiB` is of what comes. */
   forgetPeak(): void {
     if (process.platform === "linux") writeFileSync(`${this.#folder}/clear_refs`, RESET_PEAK);
