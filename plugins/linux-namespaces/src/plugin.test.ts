@@ -29,6 +29,20 @@ void describe("a server with linux-namespaces", { skip: reasonToSkip() ?? false,
     assert.deepEqual(await readdir(join(directory, "sandboxes")), []);
   });
 
+  void test("tells by /readyz what enforces which limit", async () => {
+    await using server = await startTestServer({ plugins: [[linuxNamespaces, { directory }]] });
+    const answer = await fetch(`${server.urls["ops"]}/readyz`);
+    const { ready, details } = (await answer.json()) as {
+      readonly ready: boolean;
+      readonly details: Readonly<Record<string, Readonly<Record<string, string>>>>;
+    };
+    assert.equal(ready, true);
+    const limits = details["linux-namespaces"] ?? {};
+    const names = ["cpuCount", "diskMiB", "memoryMiB", "openFiles", "pausing", "processes"];
+    assert.deepEqual(Object.keys(limits).toSorted(), names);
+    assert.equal(limits["openFiles"], "a resource limit of each process");
+  });
+
   void test("refuses a template that it does not have, or whose Python it does not find", async () => {
     const settings = { directory, python: "/no/such/python" };
     await using server = await startTestServer({ plugins: [[linuxNamespaces, settings]] });
