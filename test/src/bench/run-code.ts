@@ -1,17 +1,12 @@
-import { spawn } from "node:child_process";
-import { once } from "node:events";
-import { mkdir, mkdtemp } from "node:fs/promises";
+import { mkdtemp } from "node:fs/promises";
 import { join } from "node:path";
-import { createInterface } from "node:readline";
 import { setTimeout as delay } from "node:timers/promises";
-import { fileURLToPath } from "node:url";
-import { PYTHON } from "../harness/python.js";
 import type { BenchedSandbox } from "./benched-server.js";
+import { startBareKernel } from "./bare-kernel.js";
 import type { Benchmark, Run } from "./benchmark.js";
 
 const CODE_PORT = 49999;
 const WARM_MS = 60_000;
-const FLOOR = fileURLToPath(new URL("../../src/bench/kernel-floor.py", import.meta.url));
 
 /**
  * One cell, from the request to the last line of its answer: in a kernel that runs, and as the first one, with all
@@ -115,37 +110,4 @@ async function until(isTrue: () => Promise<boolean>): Promise<void> {
   for (const endMs = performance.now() + WARM_MS; !(await isTrue()); await delay(5)) {
     if (performance.now() > endMs) throw new Error("what was to be warm is not");
   }
-}
-
-interface BareKernel {
-  /** Runs a cell; the client beside the kernel holds the clock. */
-  ask(code: string): Promise<Run>;
-  end(): Promise<void>;
-}
-
-/** A plain ipykernel with the plainest client there is: one process of Python that reads cells and prints milliseconds. */
-async function startBareKernel(home: string): Promise<BareKernel> {
-  await mkdir(home, { recursive: true });
-  const child = spawn(PYTHON, [FLOOR], {
-    env: { ...process.env, HOME: home, IPYTHONDIR: home, JUPYTER_RUNTIME_DIR: home },
-    stdio: ["pipe", "pipe", "inherit"],
-  });
-  const ended = once(child, "exit");
-  const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
-  const nextLine = async (): Promise<string> => {
-    const { value, done } = await lines.next();
-    if (done === true) throw new Error("the client of the bare kernel ended");
-    return value;
-  };
-  await nextLine();
-  return {
-    async ask(code) {
-      child.stdin.write(`${code}\n`);
-      return { tookMs: Number(await nextLine()) };
-    },
-    async end() {
-      child.stdin.end();
-      await ended;
-    },
-  };
 }

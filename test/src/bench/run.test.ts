@@ -9,7 +9,16 @@ const PROGRAM = fileURLToPath(new URL("run.js", import.meta.url));
 const ROW = /^(.+?) {2,}(\d+)((?: +[\d.]+){3,7}) +([\d.]+)x$/;
 
 describe("the benchmarks", { timeout: 240_000 }, () => {
-  for (const name of ["create", "exec", "run-code", "kernel-memory", "files", "proxy", "stdout"]) {
+  for (const name of [
+    "create",
+    "exec",
+    "run-code",
+    "code-output",
+    "kernel-memory",
+    "files",
+    "proxy",
+    "stdout",
+  ]) {
     it(`of ${name} print a floor of the same run, and how far from it each contender is`, async () => {
       const { stdout } = await run(process.execPath, [PROGRAM, name, "--seconds", "0.25", "--mib", "16"]);
       const tables = stdout.trim().split("\n\n");
@@ -54,7 +63,7 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
         assert.equal(code, 64);
         assert.match(
           stderr,
-          /^usage: npm run bench -- create\|exec\|run-code\|kernel-memory\|files\|proxy\|stdout\|idle/,
+          /^usage: npm run bench -- create\|exec\|run-code\|code-output\|kernel-memory\|files\|proxy\|stdout\|idle/,
         );
         return true;
       });

@@ -1,6 +1,7 @@
 import { parseArgs } from "node:util";
 import { BenchedServer } from "./benched-server.js";
 import type { Benchmark, BenchmarkOptions } from "./benchmark.js";
+import { codeOutput } from "./code-output.js";
 import { create } from "./create.js";
 import { exec } from "./exec.js";
 import { files } from "./files.js";
@@ -17,6 +18,7 @@ const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
   ["create", create],
   ["exec", exec],
   ["run-code", runCode],
+  ["code-output", codeOutput],
   ["kernel-memory", kernelMemory],
   ["files", files],
   ["proxy", proxy],
