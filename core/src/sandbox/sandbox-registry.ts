@@ -76,7 +76,10 @@ export class SandboxRegistry implements Sandboxes {
   }
 
   of(tenant: string): Sandboxes {
-    return new TenantSandboxes(this, tenant, (id) => this.#held.get(id)?.record.owner);
+    return new TenantSandboxes(this, tenant, {
+      ownerOf: (id) => this.#held.get(id)?.record.owner,
+      formerOwnerOf: async (id) => (await this.#options.ledger.findEnded(id))?.owner,
+    });
   }
 
   /** How many are in a state. */
@@ -134,6 +137,10 @@ export class SandboxRegistry implements Sandboxes {
   /** As `get`, for the parts of the domain that change sandboxes. */
   held(id: SandboxId): HeldSandbox {
     return this.#get(id);
+  }
+
+  async remembers(id: SandboxId): Promise<boolean> {
+    return this.#held.has(id) || (await this.#options.ledger.findEnded(id)) !== undefined;
   }
 
   list(): readonly LiveSandbox[] {

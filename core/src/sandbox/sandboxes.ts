@@ -56,6 +56,8 @@ export interface Sandboxes {
   get(id: SandboxId): LiveSandbox;
   /** Tells of each sandbox that is made from now on, as soon as it runs and before its creator hears of it. */
   onCreated(listener: (sandbox: LiveSandbox) => void): void;
+  /** True for one of which something is left, and for one that has ended and is remembered (`sandboxes.endedKept`). */
+  remembers(id: SandboxId): Promise<boolean>;
   /** Those that `find` finds, newest first. */
   list(): readonly LiveSandbox[];
   /**

@@ -42,6 +42,8 @@ test("a tenant's view holds its own sandboxes; another's are answered like those
   assert.deepEqual(told, [own.id]);
   assert.equal(acme.get(own.id).record.id, own.id);
   assert.equal(acme.find(foreign.id), undefined);
+  assert.equal(await acme.remembers(own.id), true);
+  assert.equal(await acme.remembers(foreign.id), false);
   const refusalOf = async (way: string, id: SandboxId): Promise<string> => {
     try {
       await WAYS[way]?.(acme, id);
@@ -62,6 +64,10 @@ test("a tenant's view holds its own sandboxes; another's are answered like those
   const ending = other.kill(foreign.id);
   assert.equal(await refusalOf("kill", foreign.id), await refusalOf("kill", "imadeup"), "while it is ended");
   await ending;
+  assert.equal(await acme.remembers(foreign.id), false);
+  assert.equal(await other.remembers(foreign.id), true, "it has ended");
+  assert.equal(await server.sandboxes.remembers(foreign.id), true);
+  assert.equal(await server.sandboxes.remembers("imadeup"), false);
   await acme.kill(own.id);
   assert.deepEqual(acme.list(), []);
 });

@@ -4,17 +4,24 @@ import type { EndReason, LiveSandbox } from "./live-sandbox.js";
 import type { CreateSandbox, Sandboxes } from "./sandboxes.js";
 import { unknownSandbox } from "./unknown-sandbox.js";
 
+/** Whose sandboxes are. */
+export interface Owners {
+  /** Answers for every sandbox of which something is left. */
+  ownerOf(id: SandboxId): string | undefined;
+  /** Answers for those that have ended and are remembered. */
+  formerOwnerOf(id: SandboxId): Promise<string | undefined>;
+}
+
 /** The sandboxes of one tenant: whatever is asked of another's is answered as for one that never was. */
 export class TenantSandboxes implements Sandboxes {
   readonly #all: Sandboxes;
   readonly #tenant: string;
-  readonly #ownerOf: (id: SandboxId) => string | undefined;
+  readonly #owners: Owners;
 
-  /** @param ownerOf answers for every sandbox of which something is left. */
-  constructor(all: Sandboxes, tenant: string, ownerOf: (id: SandboxId) => string | undefined) {
+  constructor(all: Sandboxes, tenant: string, owners: Owners) {
     this.#all = all;
     this.#tenant = tenant;
-    this.#ownerOf = ownerOf;
+    this.#owners = owners;
   }
 
   get defaultTimeoutMs(): number {
@@ -42,6 +49,10 @@ export class TenantSandboxes implements Sandboxes {
     this.#all.onCreated((sandbox) => {
       if (sandbox.record.owner === this.#tenant) listener(sandbox);
     });
+  }
+
+  async remembers(id: SandboxId): Promise<boolean> {
+    return this.#owns(id) || (await this.#owners.formerOwnerOf(id)) === this.#tenant;
   }
 
   list(): readonly LiveSandbox[] {
@@ -84,7 +95,7 @@ export class TenantSandboxes implements Sandboxes {
   }
 
   #owns(id: SandboxId): boolean {
-    return this.#ownerOf(id) === this.#tenant;
+    return this.#owners.ownerOf(id) === this.#tenant;
   }
 
   #check(id: SandboxId): void {

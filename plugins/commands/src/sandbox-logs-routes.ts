@@ -1,16 +1,25 @@
-import { type PluginContext, SandboxError, type Sandboxes, requestOf } from "@coppice/core";
+import {
+  type PluginContext,
+  type RequestCarrier,
+  requestOf,
+  SandboxError,
+  type Sandboxes,
+  sandboxesOf,
+} from "@coppice/core";
 import { z } from "zod";
 import type { Commands, SandboxLogs } from "./commands.js";
 import { type LogLine, logLines } from "./log-lines.js";
 
 export interface SandboxLogsRoutesOptions {
   readonly commands: Commands;
-  readonly sandboxes: Pick<Sandboxes, "get">;
+  readonly sandboxes: Sandboxes;
   /** UTF-16 units of the longest message. */
   readonly longestLine: number;
   /** About how much text one answer may have, in UTF-16 units. */
   readonly largestAnswer: number;
 }
+
+type LogsContext = RequestCarrier & { readonly params: Readonly<Record<string, string>> };
 
 const LEVELS = ["debug", "info", "warn", "error"] as const;
 const MOST_ENTRIES = 1000;
@@ -44,16 +53,17 @@ export function serveSandboxLogs(
   router: ReturnType<PluginContext<unknown>["http"]>,
   { commands, sandboxes, longestLine, largestAnswer }: SandboxLogsRoutesOptions,
 ): void {
-  const linesOf = async (parameter: string | undefined, sinceMs: number) => {
-    const id = parseSandboxId(parameter);
+  const linesOf = async (context: LogsContext, sinceMs: number) => {
+    const id = parseSandboxId(context.params["id"]);
+    const own = sandboxesOf(context, sandboxes);
     const logs = commands.log(id);
-    if (!(await hasAny(logs))) sandboxes.get(id);
+    if (!((await own.remembers(id)) && (await hasAny(logs)))) own.get(id);
     return logLines(logs, { sinceMs, longestLine });
   };
 
   router.get("/sandboxes/:id/logs", async (context) => {
     const query = parse(LegacyQuery, context.query);
-    const lines = await linesOf(context.params["id"], query.start);
+    const lines = await linesOf(context, query.start);
     const { signal } = requestOf(context);
     const found = await firstOf(lines, { most: query.limit, largestAnswer, signal, isWanted: () => true });
     context.body = {
@@ -68,7 +78,7 @@ export function serveSandboxLogs(
     const lastMs = direction === "backward" ? (cursor ?? Infinity) : Infinity;
     const isWanted = (line: LogLine): boolean =>
       line.atMs <= lastMs && LEVELS.indexOf(levelOf(line)) >= least && line.text.includes(search);
-    const lines = await linesOf(context.params["id"], direction === "forward" ? (cursor ?? 0) : 0);
+    const lines = await linesOf(context, direction === "forward" ? (cursor ?? 0) : 0);
     const { signal } = requestOf(context);
     const take = direction === "forward" ? firstOf : lastOf;
     context.body = { logs: (await take(lines, { most, largestAnswer, signal, isWanted })).map(entryOf) };

@@ -8,6 +8,7 @@ import commands from "@coppice/plugin-commands";
 import envdCompat from "@coppice/plugin-envd-compat";
 import files from "@coppice/plugin-files";
 import jupyter from "@coppice/plugin-jupyter";
+import legacyShims from "@coppice/plugin-legacy-shims";
 import linuxNamespaces from "@coppice/plugin-linux-namespaces";
 import localProcess from "@coppice/plugin-local-process";
 import sandboxApi from "@coppice/plugin-sandbox-api";
@@ -55,6 +56,7 @@ export async function startFullServer({
         [commands, settingsOf("commands")],
         [files, settingsOf("files")],
         [jupyter, settingsOf("jupyter", { python })],
+        [legacyShims, settingsOf("legacy-shims")],
         [backend, settingsOf(backendName, { ...backendSettings })],
       ],
     });
