@@ -102,7 +102,9 @@ const MORE: readonly (readonly [route: string, Sample])[] = [
     {
       names: async (owner) => {
         const { id } = (await snapshot(owner)) ?? {};
-        return id && { id: [decodeURIComponent(id[0]), decodeURIComponent(id[1])] };
+        // Refusals call it by its name, without the tag.
+        const nameOf = (text: string): string => decodeURIComponent(text).split(":")[0] ?? "";
+        return id && { id: [nameOf(id[0]), nameOf(id[1])] };
       },
       body: '{"templateID":":id"}',
     },
