@@ -1,5 +1,6 @@
-import { type LiveSandbox, SandboxError } from "@coppice/core";
-import { metricBody } from "./sandbox-body.js";
+import { SandboxError } from "@coppice/core";
+import type { Sample } from "./metrics-history.js";
+import { parseSandboxId } from "./sandbox-id.js";
 
 /** Unix seconds; undefined = open on that side. */
 export interface MetricsWindow {
@@ -7,10 +8,9 @@ export interface MetricsWindow {
   readonly end: number | undefined;
 }
 
-// Samples are promised every 5 s: a window that ended no longer ago than that may have the present one.
-const SAMPLE_SECONDS = 5;
+const MOST_IDS = 100;
 
-/** @throws SandboxError invalid_argument */
+/** The query of `GET /sandboxes/:id/metrics`. @throws SandboxError invalid_argument */
 export function parseMetricsWindow(query: URLSearchParams): MetricsWindow {
   const start = parseSeconds("start", query.get("start"));
   const end = parseSeconds("end", query.get("end"));
@@ -20,11 +20,29 @@ export function parseMetricsWindow(query: URLSearchParams): MetricsWindow {
   return { start, end };
 }
 
-/** What the sandbox uses now, as a list of one sample; an empty one when the window does not reach to the present. */
-export async function sampleMetrics(sandbox: LiveSandbox, { start, end }: MetricsWindow, nowMs: number) {
-  const now = Math.floor(nowMs / 1000);
-  if ((start !== undefined && start > now) || (end !== undefined && end < now - SAMPLE_SECONDS)) return [];
-  return [metricBody(await sandbox.stats(), nowMs)];
+/** Those of a window, both ends included, by their whole seconds. */
+export function samplesWithin(samples: readonly Sample[], { start, end }: MetricsWindow): readonly Sample[] {
+  const isWithin = ({ atMs }: Sample): boolean => {
+    const at = Math.floor(atMs / 1000);
+    return (start === undefined || at >= start) && (end === undefined || at <= end);
+  };
+  return samples.filter(isWithin);
+}
+
+/** The ids of `GET /sandboxes/metrics`, of either form of a list. @throws SandboxError invalid_argument */
+export function parseSandboxIds(query: URLSearchParams): ReadonlySet<string> {
+  const ids = query
+    .getAll("sandbox_ids")
+    .flatMap((value) => value.split(","))
+    .map((value) => value.trim())
+    .filter((value) => value !== "");
+  if (ids.length === 0 || ids.length > MOST_IDS) {
+    throw new SandboxError(
+      "invalid_argument",
+      `validation error: sandbox_ids: expected 1 to ${MOST_IDS} ids`,
+    );
+  }
+  return new Set(ids.map(parseSandboxId));
 }
 
 function parseSeconds(name: string, value: string | null): number | undefined {

@@ -21,14 +21,15 @@ import { createSandbox } from "./create.js";
 import { forkBody, forkedBody, forkSandbox } from "./fork.js";
 import { listSnapshots } from "./list-snapshots.js";
 import { listSandboxes, parseLegacyListQuery, parseListQuery } from "./list.js";
-import { parseMetricsWindow, sampleMetrics } from "./metrics.js";
+import { MetricsHistory } from "./metrics-history.js";
+import { parseMetricsWindow, parseSandboxIds, samplesWithin } from "./metrics.js";
 import { pauseBody } from "./pause.js";
 import { networkBody, toNetworkPolicy } from "./network-policy.js";
 import { removeSnapshot } from "./remove-snapshot.js";
 import { refreshBody, refreshSandbox } from "./refresh.js";
 import { resumeBody, resumeSandbox } from "./resume.js";
 import { SandboxApiConfig } from "./sandbox-api-config.js";
-import { listedSandboxBody, sandboxBody, sandboxDetailBody } from "./sandbox-body.js";
+import { listedSandboxBody, metricBody, sandboxBody, sandboxDetailBody } from "./sandbox-body.js";
 import { parseSandboxId } from "./sandbox-id.js";
 import { snapshotBody } from "./snapshot-body.js";
 import { takeSnapshotBody } from "./take-snapshot.js";
@@ -48,6 +49,7 @@ export const plugin = definePlugin({
   },
   setup(context, { sandboxes, snapshots, clock, listeners, greeting }) {
     const { domain, legacyDefaultTimeout, maxBody, maxForks, maxNetworkRules, maxVariable } = context.config;
+    const { metricsInterval, metricsKept } = context.config;
     const router = context.http("api");
     const capacities = new Capacities();
     const bodyOptions = { limitBytes: maxBody };
@@ -56,6 +58,16 @@ export const plugin = definePlugin({
     const createSchema = createBody({ variableLimitBytes: maxVariable, networkRuleLimit: maxNetworkRules });
     const networkSchema = networkBody({ networkRuleLimit: maxNetworkRules });
     const ownSnapshots = (carrier: RequestCarrier): TenantSnapshots => snapshots.of(tenantOf(carrier));
+
+    const history = new MetricsHistory({
+      sandboxes,
+      clock,
+      log: context.log,
+      intervalMs: metricsInterval,
+      kept: Math.max(Math.ceil(metricsKept / metricsInterval), 1),
+    });
+    context.onStart(() => history.start());
+    context.onStop(() => history.stop());
 
     greeting.add(() => {
       const listener = listeners.all().find(({ name }) => name === "api");
@@ -162,6 +174,19 @@ export const plugin = definePlugin({
       ctx.body = await listBody(page.sandboxes, capacities);
     });
 
+    // Before the route of one sandbox, which would take the word for an id.
+    router.get("/sandboxes/metrics", async (ctx) => {
+      const ids = parseSandboxIds(requestOf(ctx).url.searchParams);
+      const found = [...ids].flatMap((id) => own(ctx).find(id) ?? []);
+      const told = await Promise.all(
+        found.map(async (sandbox) => {
+          const latest = (await history.of(sandbox)).at(-1);
+          return latest === undefined ? [] : [[sandbox.record.id, metricBody(latest)] as const];
+        }),
+      );
+      ctx.body = { sandboxes: Object.fromEntries(told.flat()) };
+    });
+
     router.get("/sandboxes/:id", async (ctx) => {
       const sandbox = own(ctx).get(parseSandboxId(ctx.params["id"]));
       ctx.body = sandboxDetailBody(sandbox, await capacities.of(sandbox), domain);
@@ -195,7 +220,7 @@ export const plugin = definePlugin({
     router.get("/sandboxes/:id/metrics", async (ctx) => {
       const sandbox = own(ctx).get(parseSandboxId(ctx.params["id"]));
       const window = parseMetricsWindow(requestOf(ctx).url.searchParams);
-      ctx.body = await sampleMetrics(sandbox, window, clock.now());
+      ctx.body = samplesWithin(await history.of(sandbox), window).map(metricBody);
     });
   },
 });

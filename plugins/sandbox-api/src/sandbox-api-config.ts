@@ -13,6 +13,11 @@ export const SandboxApiConfig = z.strictObject({
     .describe(
       "Life of a sandbox from POST /sandboxes that names no time-out, and the least that /refreshes gives.",
     ),
+  metricsInterval: duration()
+    .refine((ms) => ms >= 100, "expected 100ms or more")
+    .prefault("5s")
+    .describe("Time between two samples of what each sandbox uses."),
+  metricsKept: duration().prefault("1h").describe("Time for which samples of a running sandbox are kept."),
   maxForks: z.int().positive().default(16).describe("Most sandboxes that one fork may make."),
   maxBody: size().prefault("1MiB").describe("Largest request body."),
   maxVariable: size()

@@ -1,5 +1,6 @@
-import type { LiveSandbox, SandboxRecord, Stats } from "@coppice/core";
+import type { LiveSandbox, SandboxRecord } from "@coppice/core";
 import type { Capacity } from "./capacity.js";
+import type { Sample } from "./metrics-history.js";
 
 /** What the SDKs derive features from: 0.6.4 and above turns every one on. */
 export const ENVD_VERSION = "0.6.13";
@@ -69,10 +70,10 @@ export function sandboxDetailBody(sandbox: LiveSandbox, capacity: Capacity, doma
 }
 
 /** One sample of what a sandbox uses. */
-export function metricBody(stats: Stats, nowMs: number) {
+export function metricBody({ stats, atMs }: Sample) {
   return {
-    timestamp: new Date(nowMs).toISOString(),
-    timestampUnix: Math.floor(nowMs / 1000),
+    timestamp: new Date(atMs).toISOString(),
+    timestampUnix: Math.floor(atMs / 1000),
     cpuCount: stats.cpuCount,
     // E2B's 100 is all CPUs together.
     cpuUsedPct: Math.round((stats.cpuUsedPercent / Math.max(stats.cpuCount, 1)) * 100) / 100,

@@ -84,6 +84,7 @@ const SAMPLES: Readonly<Record<string, Sample>> = {
   "POST /sandboxes/:id/refreshes": { names: sandbox, body: '{"duration":600}' },
   "PUT /sandboxes/:id/network": { names: sandbox, body: "{}" },
   "GET /sandboxes/:id/metrics": { names: sandbox },
+  "GET /sandboxes/metrics": { names: sandbox, path: "/sandboxes/metrics?sandbox_ids=:id" },
   "GET /sandboxes/:id/logs": { names: sandbox },
   "GET /v2/sandboxes/:id/logs": { names: sandbox },
   "POST /sandboxes/:id/snapshots": { names: sandbox, body: "{}" },

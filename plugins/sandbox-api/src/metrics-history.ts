@@ -1,0 +1,107 @@
+import {
+  type Clock,
+  type LiveSandbox,
+  type Logger,
+  messageOf,
+  type Sandboxes,
+  type Stats,
+} from "@coppice/core";
+
+/** What a sandbox used at one moment. */
+export interface Sample {
+  /** Milliseconds since the Unix epoch. */
+  readonly atMs: number;
+  readonly stats: Stats;
+}
+
+export interface MetricsHistoryOptions {
+  readonly sandboxes: Pick<Sandboxes, "list">;
+  readonly clock: Clock;
+  readonly log: Logger;
+  /** From the beginning of one round of samples to that of the next. */
+  readonly intervalMs: number;
+  /** Samples of each sandbox, the newest. */
+  readonly kept: number;
+}
+
+// Backends read files and measure disks for it: a few at a time leave the server to its requests.
+const CONCURRENCY = 4;
+
+/**
+ * What running sandboxes used, a sample of each in every interval, as long as they exist. One timer serves all;
+ * nothing is kept across a restart.
+ */
+export class MetricsHistory {
+  readonly #options: MetricsHistoryOptions;
+  readonly #samples = new WeakMap<LiveSandbox, Sample[]>();
+  /** Those that a backend is being asked about: who does not answer is not asked again. */
+  readonly #asked = new WeakMap<LiveSandbox, Promise<void>>();
+  #isSampling = false;
+  #takeBack: (() => void) | undefined;
+
+  constructor(options: MetricsHistoryOptions) {
+    this.#options = options;
+  }
+
+  start(): void {
+    const { clock, intervalMs } = this.#options;
+    this.#takeBack = clock.after(intervalMs, () => {
+      this.start();
+      // A round that takes longer than the interval is not overtaken by the next one.
+      if (!this.#isSampling) void this.#sampleAll();
+    });
+  }
+
+  stop(): void {
+    this.#takeBack?.();
+  }
+
+  /** What is known of a sandbox, oldest first. One of which nothing is known yet is asked. Never rejects. */
+  async of(sandbox: LiveSandbox): Promise<readonly Sample[]> {
+    const known = this.#samples.get(sandbox);
+    if (known !== undefined) return known;
+    await this.#sample(sandbox);
+    return this.#samples.get(sandbox) ?? [];
+  }
+
+  async #sampleAll(): Promise<void> {
+    this.#isSampling = true;
+    const waiting = this.#options.sandboxes
+      .list()
+      .filter((sandbox) => sandbox.record.state === "running" && !this.#asked.has(sandbox))
+      .values();
+    const next = async (): Promise<void> => {
+      for (const sandbox of waiting) await this.#sample(sandbox);
+    };
+    await Promise.all(Array.from({ length: CONCURRENCY }, next));
+    this.#isSampling = false;
+  }
+
+  /** Waits for a sample, no longer than an interval. */
+  async #sample(sandbox: LiveSandbox): Promise<void> {
+    const { clock, intervalMs } = this.#options;
+    let asking = this.#asked.get(sandbox);
+    if (asking === undefined) {
+      asking = this.#ask(sandbox).finally(() => this.#asked.delete(sandbox));
+      this.#asked.set(sandbox, asking);
+    }
+    const late = Promise.withResolvers<void>();
+    const takeBack = clock.after(intervalMs, late.resolve);
+    await Promise.race([asking, late.promise]);
+    takeBack();
+  }
+
+  async #ask(sandbox: LiveSandbox): Promise<void> {
+    const { clock, kept, log } = this.#options;
+    try {
+      const stats = await sandbox.stats();
+      const samples = this.#samples.get(sandbox) ?? [];
+      samples.push({ atMs: clock.now(), stats });
+      if (samples.length > kept) samples.shift();
+      this.#samples.set(sandbox, samples);
+    } catch (error) {
+      // Most often one that has just ended.
+      log.debug({ sandbox: sandbox.record.id, reason: messageOf(error) }, "a sandbox could not be sampled");
+    }
+  }
+}
