@@ -129,6 +129,8 @@ enum { ROLE_CHANGES = -3 };
 void watch_request(uint32_t id, const struct request *request);
 void watch_prepare(void);
 void watch_ready(void);
+// Tells what requests have just changed right behind their answers: both leave together.
+void watch_follow(void);
 void watch_credit(struct object *object, uint32_t bytes);
 void watch_free(struct object *object);
 

@@ -576,6 +576,7 @@ static void turn(const sigset_t *while_waiting) {
   process_reap();
   if (count > 0) dispatch();
   handle_frames();
+  watch_follow();
 }
 
 static _Noreturn void fail(const char *message) {

@@ -362,6 +362,10 @@ void watch_ready(void) {
   has_fresh = false;
 }
 
+void watch_follow(void) {
+  if (changes >= 0 && room() >= 2 * REPLY_BYTES) watch_ready();
+}
+
 void watch_prepare(void) {
   if (changes < 0 || room() < 2 * REPLY_BYTES) return;
   if (has_fresh || moving != 0) watch_ready();

@@ -93,7 +93,11 @@ onEachBackend(
         ["CREATE made", "CREATE made/deep"],
       );
       await call("Move", { source: "verbs/made", destination: "verbs/moved" });
-      assert.deepEqual((await take(id)).map(told), ["RENAME made", "CREATE moved"]);
+      const moved = (await take(id)).map(told);
+      assert.deepEqual(
+        moved.filter((event) => !event.startsWith("CHMOD")),
+        ["RENAME made", "CREATE moved"],
+      );
       await call("Remove", { path: "verbs/moved" });
       const removed: string[] = [];
       await eventually("both removals", async () => {
