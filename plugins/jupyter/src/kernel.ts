@@ -61,6 +61,8 @@ const MISSING_HALF_MS = 5000;
 /** After the process ended: how long iopub must be quiet before what it sent is all there is. */
 const LAST_MESSAGES_MS = 50;
 const SHUTDOWN_GRACE_MS = 1000;
+/** How long after its connection a kernel's process may end for that to be the reason. */
+const LOST_GRACE_MS = 500;
 const ANSWER_MS = 5000;
 const FIRST_REPEAT_MS = 250;
 const REPEAT_INTERRUPT_MS = 1000;
@@ -158,12 +160,15 @@ export class Kernel {
   ): Promise<Kernel> {
     const { sandbox, settings, signal } = surroundings;
     const killProcess = (): Promise<void> => started.process.kill("SIGKILL", "group").catch(() => undefined);
-    let kernel: Kernel;
+    let kernel: Kernel | undefined;
     try {
       const relay = await Relay.open({
         directory: settings.socketDirectory,
         ports: started.ports,
         dial: (port, dialSignal) => sandbox.dial(port, dialSignal),
+        onLost: (channel) => {
+          if (kernel !== undefined) void kernel.#connectionLost(channel);
+        },
       });
       kernel = new Kernel(surroundings, started, { relay, connection });
     } catch (error) {
@@ -540,6 +545,15 @@ export class Kernel {
     const state = executionStateOf(message);
     if (state === "idle") this.#others.delete(parentId);
     else if (state === "busy" && this.#others.size < MOST_OTHERS) this.#others.add(parentId);
+  }
+
+  // A message over the limit breaks the connection. What was published until another one stands is lost, ends
+  // of executions too, so that nothing this kernel says can be relied on any more.
+  async #connectionLost(channel: ChannelName): Promise<void> {
+    if (channel !== "iopub" || !this.#hasPublished || this.#isLeaving) return;
+    if (await this.#within(LOST_GRACE_MS, this.gone)) return;
+    this.#log.warn("connection to a kernel was lost, and it is killed");
+    await this.kill();
   }
 
   async #pausing(taken: Promise<void> | undefined): Promise<void> {

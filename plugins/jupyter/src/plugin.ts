@@ -72,7 +72,9 @@ const config = z.strictObject({
     .describe("Output and results of one execution; the rest is dropped with a note on stderr"),
   maxMessage: size()
     .prefault("128MiB")
-    .describe("Largest single message of a kernel; a larger one breaks the connection"),
+    .describe(
+      "Largest single message of a kernel; a larger one ends the kernel, with an error for what runs",
+    ),
   maxDataCells: z
     .int()
     .min(1)

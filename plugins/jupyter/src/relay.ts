@@ -10,6 +10,8 @@ export interface RelayOptions {
   readonly ports: Readonly<Record<ChannelName, number>>;
   /** Opens a stream to a port inside the sandbox. */
   readonly dial: (port: number, signal: AbortSignal) => Promise<Duplex>;
+  /** Told when a connection to a port has ended before the relay was disposed of. */
+  readonly onLost: (channel: ChannelName) => void;
 }
 
 /** Longest path of a UNIX socket on every system we run on; FreeBSD has the shortest. */
@@ -41,7 +43,7 @@ export class Relay implements AsyncDisposable {
   }
 
   /** Opens the doors. Nothing is dialled before somebody knocks. */
-  static async open({ directory, ports, dial }: RelayOptions): Promise<Relay> {
+  static async open({ directory, ports, dial, onLost }: RelayOptions): Promise<Relay> {
     const ended = new AbortController();
     const connections = new Set<Duplex>();
     const name = randomBytes(6).toString("hex");
@@ -49,7 +51,10 @@ export class Relay implements AsyncDisposable {
     const listen = (channel: ChannelName): Promise<Server> => {
       const server = createServer({ pauseOnConnect: true }, (client) => {
         connections.add(client);
-        client.once("close", () => connections.delete(client));
+        client.once("close", () => {
+          connections.delete(client);
+          if (!ended.signal.aborted) onLost(channel);
+        });
         // What breaks one end is told by its close.
         client.on("error", () => undefined);
         dial(ports[channel], ended.signal).then(
