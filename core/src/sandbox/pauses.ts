@@ -104,11 +104,17 @@ export class Pauses {
     }
   }
 
-  /** Makes a sandbox that a server took over be what its record says. One that cannot be paused again runs. */
+  /**
+   * Makes a sandbox that a server took over be what its record says, whatever its last server got done. One that
+   * cannot be paused again runs.
+   */
   async restore(held: HeldSandbox): Promise<void> {
     const { clock, ledger, log } = this.#options;
     const { id, state, timeoutMs } = held.record;
-    if (state !== "paused") return;
+    if (state !== "paused") {
+      await held.handle.pausing?.resume();
+      return;
+    }
     try {
       if (held.handle.pausing === undefined) throw new Error("its backend cannot pause");
       await held.handle.pausing.pause();

@@ -1,0 +1,107 @@
+import { Registry } from "prom-client";
+import type { z } from "zod";
+import type { Clock } from "../../kernel/clock.js";
+import { createLogger } from "../../observe/logger.js";
+import { fakeClock, type FakeClock } from "../../testing/fake-clock.js";
+import { MemoryBackend } from "../../testing/memory-backend.js";
+import { createSandboxDomain, type SandboxDomain } from "../domain.js";
+import { sandboxesConfig } from "../sandboxes-config.js";
+import { FragileLedger } from "./start-domain.js";
+
+/** What outlives servers: what the ledger holds, what the backend has, and time. */
+export class World {
+  readonly clock: FakeClock = fakeClock();
+  readonly ledger = new FragileLedger();
+  readonly backend = new MemoryBackend({ pausing: {}, snapshots: {} });
+
+  /** A server on this world that is to be started. The one before has to have crashed or stopped. */
+  prepare(settings: z.input<typeof sandboxesConfig> = {}): CrashingServer {
+    return new CrashingServer(this, settings);
+  }
+
+  async start(settings?: z.input<typeof sandboxesConfig>): Promise<CrashingServer> {
+    const server = this.prepare(settings);
+    await server.domain.start();
+    return server;
+  }
+}
+
+/** A server that can be stopped dead before and after whatever it asks of its ledger and its backend. */
+export class CrashingServer {
+  readonly domain: SandboxDomain;
+  readonly metrics = new Registry();
+  /** Resolves when it has crashed. */
+  readonly crashed: Promise<void>;
+  readonly #die: () => void;
+  #isDead = false;
+  #stepsLeft = Infinity;
+
+  constructor(world: World, settings: z.input<typeof sandboxesConfig>) {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.crashed = promise;
+    this.#die = resolve;
+    const step = (): Promise<void> => this.#step();
+    const clock: Clock = {
+      now: () => world.clock.now(),
+      after: (delayMs, callback) => world.clock.after(delayMs, () => this.#isDead || callback()),
+    };
+    this.domain = createSandboxDomain({
+      config: sandboxesConfig.parse(settings),
+      dataDir: "unused",
+      clock,
+      log: createLogger("silent"),
+      metrics: this.metrics,
+      ledger: () => interrupted(world.ledger, step),
+    });
+    this.domain.backends.add(interrupted(world.backend, step));
+  }
+
+  /** Lets it crash at the nth step from now. */
+  crashAt(step: number): void {
+    this.#stepsLeft = step;
+  }
+
+  /** Lets it crash now. */
+  crash(): void {
+    this.#isDead = true;
+    this.#die();
+  }
+
+  /** Resolves with what `work` did, or with `crashed`. */
+  async attempt(work: Promise<unknown>): Promise<"done" | "failed" | "crashed"> {
+    const ended = work.then(
+      () => "done" as const,
+      () => "failed" as const,
+    );
+    return Promise.race([this.crashed.then(() => "crashed" as const), ended]);
+  }
+
+  #step(): Promise<void> {
+    this.#stepsLeft -= 1;
+    if (this.#stepsLeft === 0) this.crash();
+    // What a dead server waits for never comes.
+    return this.#isDead ? new Promise(() => {}) : Promise.resolve();
+  }
+}
+
+/** The same object, with a step before and after every call of a method of it, or of an object that it has. */
+function interrupted<T extends object>(target: T, step: () => Promise<void>): T {
+  const wrap = (value: unknown): unknown => {
+    if (Array.isArray(value)) return value.map(wrap);
+    if (typeof value !== "object" || value === null || value instanceof Map) return value;
+    return "destroy" in value ? interrupted(value, step) : value;
+  };
+  return new Proxy(target, {
+    get(_target, name) {
+      const value: unknown = Reflect.get(target, name, target);
+      if (typeof value === "object" && value !== null) return interrupted(value, step);
+      if (typeof value !== "function") return value;
+      return async (...parameters: unknown[]) => {
+        await step();
+        const result: unknown = await Reflect.apply(value, target, parameters);
+        await step();
+        return wrap(result);
+      };
+    },
+  });
+}
