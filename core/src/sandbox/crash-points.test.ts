@@ -80,6 +80,7 @@ const scenarios: readonly Scenario[] = [
       assert.equal(stateOf(next, id), "running");
       const forks = next.domain.sandboxes.list().filter(({ record }) => record.id !== id);
       assert.ok(forks.length <= 2);
+      assert.deepEqual(snapshotsOf(next).list(), [], "the snapshot of a fork outlived it");
     },
   },
   {

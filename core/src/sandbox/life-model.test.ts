@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { SeededRandom } from "../testing/seeded-random.js";
 import type { LiveSandbox, OnTimeout } from "./live-sandbox.js";
 import type { SnapshotRecord } from "./snapshots.js";
 import { DEFAULT_TENANT } from "./tenant.js";
@@ -19,21 +20,10 @@ interface Expected {
   content: string;
 }
 
-/** The same numbers for the same seed (mulberry32). */
-function randomFrom(seed: number): (below: number) => number {
-  let state = seed;
-  return (below) => {
-    state = (state + 0x6d2b79f5) | 0;
-    let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
-    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
-    return ((mixed ^ (mixed >>> 14)) >>> 0) % below;
-  };
-}
-
 /** A server on a world, a model of what it has to be like, and random things to do to both. */
 class Model {
   readonly #world = new World();
-  readonly #random: (below: number) => number;
+  readonly #random: SeededRandom;
   readonly #sandboxes = new Map<string, Expected>();
   readonly #snapshots = new Map<string, string>();
   #server!: CrashingServer;
@@ -41,7 +31,7 @@ class Model {
   readonly counts = { steps: 0, crashes: 0, refusals: 0 };
 
   constructor(seed: number) {
-    this.#random = randomFrom(seed);
+    this.#random = new SeededRandom(seed);
   }
 
   async open(): Promise<void> {
@@ -69,13 +59,15 @@ class Model {
       () => this.#crashNow(),
       () => this.#lose(),
     ];
-    if (this.#random(12) === 0) this.#server.crashAt(1 + this.#random(8));
+    if (this.#random.below(12) === 0) this.#server.crashAt(1 + this.#random.below(8));
     await this.#pick(actions)?.();
     this.counts.steps += 1;
     await this.check();
   }
 
   async check(): Promise<void> {
+    // To look is no step in which it might crash.
+    this.#server.crashAt(Infinity);
     const { sandboxes, snapshots } = this.#server.domain;
     for (const [id, expected] of this.#sandboxes) {
       const state = sandboxes.find(id)?.record.state ?? "gone";
@@ -110,7 +102,7 @@ class Model {
   }
 
   #pick<T>(from: readonly T[]): T | undefined {
-    return from[this.#random(from.length)];
+    return from[this.#random.below(from.length)];
   }
 
   #any(...states: readonly ("running" | "paused")[]): string | undefined {
@@ -149,16 +141,10 @@ class Model {
     }
     const kept = this.#snapshotsOf().list();
     const ids = new Set(kept.map(({ id }) => id));
-    for (const { id } of kept)
-      if (!this.#snapshots.has(id)) this.#snapshots.set(id, await this.#contentOfSnapshot(id));
+    for (const { id, sandboxId } of kept) {
+      if (!this.#snapshots.has(id)) this.#snapshots.set(id, this.#sandboxes.get(sandboxId)?.content ?? "");
+    }
     for (const id of this.#snapshots.keys()) if (!ids.has(id)) this.#snapshots.delete(id);
-  }
-
-  async #contentOfSnapshot(id: string): Promise<string> {
-    const made = await this.#server.domain.sandboxes.create({ ...base, template: id });
-    const content = await contentOf(made);
-    await this.#server.domain.sandboxes.kill(made.record.id);
-    return content;
   }
 
   #expect(id: string, onTimeout: OnTimeout, content: string): void {
@@ -171,7 +157,7 @@ class Model {
   }
 
   async #create(): Promise<void> {
-    const onTimeout: OnTimeout = this.#random(2) === 0 ? "kill" : "pause";
+    const onTimeout: OnTimeout = this.#random.below(2) === 0 ? "kill" : "pause";
     const request = { ...base, timeoutMs: LIFE_MS, onTimeout };
     await this.#do(
       () => this.#server.domain.sandboxes.create(request),
@@ -231,7 +217,7 @@ class Model {
   async #wait(): Promise<void> {
     const server = this.#server;
     server.crashAt(Infinity);
-    await this.#world.clock.advance(this.#random(3) * MINUTE_MS);
+    await this.#world.clock.advance(this.#random.below(3) * MINUTE_MS);
     const now = this.#world.clock.now();
     for (const [id, expected] of this.#sandboxes) {
       if (!expected.states.has("running")) continue;
@@ -247,7 +233,7 @@ class Model {
     if (id === undefined) return;
     const { content } = this.#sandboxes.get(id) as Expected;
     await this.#do(
-      () => this.#snapshotsOf().take(id, this.#random(2) === 0 ? undefined : "name"),
+      () => this.#snapshotsOf().take(id, this.#random.below(2) === 0 ? undefined : "name"),
       (record: SnapshotRecord) => this.#snapshots.set(record.id, content),
     );
   }
@@ -275,7 +261,7 @@ class Model {
     if (id === undefined) return;
     const { content, onTimeout } = this.#sandboxes.get(id) as Expected;
     await this.#do(
-      () => this.#snapshotsOf().fork(id, { count: 1 + this.#random(2), timeoutMs: LIFE_MS }),
+      () => this.#snapshotsOf().fork(id, { count: 1 + this.#random.below(2), timeoutMs: LIFE_MS }),
       (forked) => {
         for (const one of forked)
           if ("sandbox" in one) this.#expect(one.sandbox.record.id, onTimeout, content);
@@ -296,7 +282,7 @@ class Model {
       () => this.#snapshotsOf().take(id),
       () => sandboxes.kill(id),
     ];
-    const chosen = calls.filter(() => this.#random(3) > 0);
+    const chosen = calls.filter(() => this.#random.below(3) > 0);
     await Promise.allSettled(chosen.map((call) => call()));
     const isKilled = chosen.includes(calls[4] as () => Promise<void>);
     this.#set(id, ...(isKilled ? (["gone"] as const) : (["running", "paused"] as const)));
@@ -314,7 +300,7 @@ class Model {
   /** A backend that loses a sandbox while no server looks. */
   async #lose(): Promise<void> {
     const id = this.#any("running", "paused");
-    if (id === undefined || this.#random(4) > 0) return;
+    if (id === undefined || this.#random.below(4) > 0) return;
     this.#server.crash();
     this.#world.backend.sandboxes.get(id)?.vanish();
     this.#set(id, "gone");

@@ -167,6 +167,7 @@ test("after a crash snapshots are whole or gone, whichever step it came in", asy
     state,
     owner: DEFAULT_TENANT,
     name: undefined,
+    isTemporary: id === "fork",
     backend: "memory",
     template: "base",
     sandboxId: "gone",
@@ -178,11 +179,12 @@ test("after a crash snapshots are whole or gone, whichever step it came in", asy
     { id: "gone", template: "base", limits: {}, allowInternetAccess: true },
     controller.signal,
   );
-  for (const id of ["taking", "ready", "removing", "unknown"]) await source.snapshots?.take(id);
+  for (const id of ["taking", "ready", "removing", "fork", "unknown"]) await source.snapshots?.take(id);
   await ledger.writeSnapshot(record("taking", "taking"));
   await ledger.writeSnapshot(record("begun", "taking"));
   await ledger.writeSnapshot(record("ready", "ready"));
   await ledger.writeSnapshot(record("lost", "ready"));
+  await ledger.writeSnapshot(record("fork", "ready"));
   await ledger.writeSnapshot(record("removing", "removing"));
   await ledger.writeSnapshot({ ...record("elsewhere", "ready"), backend: "not enabled" });
   const domain = createSandboxDomain({

@@ -68,9 +68,10 @@ export class SnapshotRegistry implements Snapshots {
         const kept = new Set(await backend.snapshots?.list());
         for (const record of records.filter((one) => one.backend === backend.name)) {
           const isThere = kept.delete(record.id);
-          if (record.state === "ready" && isThere) this.#hold(record);
+          const isWanted = record.state === "ready" && !record.isTemporary;
+          if (isWanted && isThere) this.#hold(record);
           else {
-            if (record.state === "ready") log.warn({ snapshot: record.id }, "a snapshot is lost");
+            if (isWanted) log.warn({ snapshot: record.id }, "a snapshot is lost");
             if (isThere) kept.add(record.id);
             await ledger.removeSnapshot(record.id);
           }
@@ -94,16 +95,20 @@ export class SnapshotRegistry implements Snapshots {
 
   async #takeAs(held: HeldSandbox, name: string | undefined): Promise<SnapshotRecord> {
     const reference = name === undefined ? undefined : this.#checkName(name);
-    return this.#take(held, reference);
+    return this.#take(held, { name: reference, isTemporary: false });
   }
 
   #find(tenant: string, reference: string): SnapshotRecord | undefined {
     const { name, tag } = parseTemplateReference(reference);
     const full = `${name}:${tag}`;
-    return this.#list(tenant).find((record) => `${record.id}:default` === full || record.name === full);
+    return this.#ready(tenant).find((record) => `${record.id}:default` === full || record.name === full);
   }
 
   #list(tenant: string): readonly SnapshotRecord[] {
+    return this.#ready(tenant).filter(({ isTemporary }) => !isTemporary);
+  }
+
+  #ready(tenant: string): readonly SnapshotRecord[] {
     return [...this.#records.values()]
       .filter(({ owner, state }) => owner === tenant && state === "ready")
       .toSorted((a, b) => b.takenAtMs - a.takenAtMs || (a.id < b.id ? -1 : 1));
@@ -121,7 +126,7 @@ export class SnapshotRegistry implements Snapshots {
     { count, timeoutMs }: { readonly count: number; readonly timeoutMs: number },
   ): Promise<readonly Forked[]> {
     const { sandboxes } = this.#options;
-    const snapshot = await this.#take(held, undefined);
+    const snapshot = await this.#take(held, { name: undefined, isTemporary: true });
     try {
       const made = await Promise.allSettled(
         Array.from({ length: count }, () =>
@@ -145,7 +150,10 @@ export class SnapshotRegistry implements Snapshots {
     return `${name}:${tag}`;
   }
 
-  async #take(held: HeldSandbox, name: string | undefined): Promise<SnapshotRecord> {
+  async #take(
+    held: HeldSandbox,
+    { name, isTemporary }: Pick<SnapshotRecord, "name" | "isTemporary">,
+  ): Promise<SnapshotRecord> {
     const { settings, metrics, clock, log } = this.#options;
     const { id, owner, backend, template, limits } = held.record;
     // No await when it is idle: of two calls at the same time the second one must see the first.
@@ -163,6 +171,7 @@ export class SnapshotRegistry implements Snapshots {
       owner,
       state: "taking",
       name,
+      isTemporary,
       backend,
       template,
       sandboxId: id,

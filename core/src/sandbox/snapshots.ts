@@ -13,6 +13,8 @@ export interface SnapshotRecord {
   readonly state: SnapshotState;
   /** The name under which clients find it, too; the newest snapshot of a name has it. */
   readonly name: string | undefined;
+  /** True for one that a fork stands on until it is done: nobody is shown it, and no server takes it over. */
+  readonly isTemporary: boolean;
   readonly backend: string;
   readonly template: string;
   /** The sandbox it was taken of, which may be gone. */

@@ -88,6 +88,7 @@ const snapshotRecord = z.object({
   owner: z.string(),
   state: z.enum(["taking", "ready", "removing"]),
   name: z.string().optional(),
+  isTemporary: z.boolean().default(false),
   backend: z.string(),
   template: z.string(),
   sandboxId: z.string(),
