@@ -35,6 +35,7 @@ export { sandboxesOf, tenantOf } from "./http/tenant-of.js";
 export type { ServedRoute } from "./http/surface.js";
 export { Admissions, type AdmissionCheck } from "./sandbox/admissions.js";
 export type { NetworkPolicy } from "./sandbox/egress-rules.js";
+export type { LimitsChange } from "./sandbox/requested-limits.js";
 export { Sandboxes, type CreateSandbox } from "./sandbox/sandboxes.js";
 export { DEFAULT_TENANT } from "./sandbox/tenant.js";
 export { WarmUps, type WarmUp } from "./sandbox/warm-ups.js";

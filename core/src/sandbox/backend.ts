@@ -110,6 +110,10 @@ export interface Sandbox {
    * those that ended meanwhile included. Each goes on where it was; whoever knows its label takes it.
    */
   readonly adoption?: { processes(): Promise<readonly AdoptedProcess[]> };
+  /**
+   * Changes all its limits at once, while it goes on; absent = the backend's default. All or nothing.
+   * @throws SandboxError failed_precondition when it uses more than that, or cannot change that one.
+   */
   readonly resizing?: { resize(limits: Limits): Promise<void> };
   /**
    * Keeps to rules about what is reached outside. `restrict` replaces those that hold, at once and for open

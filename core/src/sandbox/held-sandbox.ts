@@ -20,8 +20,8 @@ export class HeldSandbox implements LiveSandbox {
   readonly making = new AbortController();
   /** Settles when a sandbox that was given up while being made is undone. */
   readonly undone = Promise.withResolvers<void>();
-  /** Lets one change of its network policy in at a time. */
-  readonly networkTurns = new Semaphore(1);
+  /** Lets one change of its network policy or its limits in at a time. */
+  readonly turns = new Semaphore(1);
   /** Settles when nothing of it is left, rejects when that did not work out for now. */
   ending: Promise<void> | undefined;
   /** Set when what is left of it is the server's own affair: nobody waits for it any more. */

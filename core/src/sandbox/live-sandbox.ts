@@ -39,6 +39,8 @@ export interface SandboxRecord {
   /** The Host that programs on its ports get to see, `${PORT}` standing for the port; undefined = the client's. */
   readonly maskRequestHost: string | undefined;
   readonly limits: Limits;
+  /** True while its backend is being told these limits. */
+  readonly isResizing?: boolean | undefined;
   readonly allowInternetAccess: boolean;
   /** What it may reach outside; undefined = no rules. */
   readonly egress: EgressRules | undefined;

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { SandboxError } from "../kernel/errors.js";
+import type { Program } from "../testing/memory-process.js";
 import { ALL_TRAFFIC } from "./egress-rules.js";
 import type { CreateSandbox } from "./sandboxes.js";
 import {
@@ -13,13 +14,11 @@ import {
 } from "./testing/start-domain.js";
 
 test("a sandbox is made, found, used and killed, and then nothing of it is left", async (context) => {
-  const domain = await startDomain(context, {
-    programs: {
-      cat: async ({ stdin, stdout }) => {
-        for await (const data of stdin) await stdout(data);
-      },
-    },
-  });
+  const cat: Program = async ({ stdin, stdout }) => {
+    for await (const data of stdin) await stdout(data);
+  };
+  const settings = { maximumLimits: { memoryMiB: 64 } };
+  const domain = await startDomain(context, { programs: { cat } }, settings);
   const { sandboxes, ledger, clock } = domain;
   const sandbox = await sandboxes.create({
     ...base,

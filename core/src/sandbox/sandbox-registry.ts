@@ -9,6 +9,8 @@ import type { Ledger } from "./ledger.js";
 import type { EndReason, LiveSandbox, SandboxRecord, SandboxState } from "./live-sandbox.js";
 import { Pauses } from "./pauses.js";
 import { Reaper } from "./reaper.js";
+import { checkRequestedLimits, type LimitsChange } from "./requested-limits.js";
+import { Resizes } from "./resizes.js";
 import type { AdmissionCheck } from "./admissions.js";
 import type { SandboxMetrics } from "./sandbox-metrics.js";
 import { newAccessToken, newSandboxId } from "./sandbox-secrets.js";
@@ -50,6 +52,7 @@ export class SandboxRegistry implements Sandboxes {
   readonly #turns: Semaphore;
   readonly #reaper: Reaper;
   readonly #pauses: Pauses;
+  readonly #resizes: Resizes;
   readonly #listeners: ((sandbox: LiveSandbox) => void)[] = [];
   #isClosed = false;
 
@@ -64,6 +67,14 @@ export class SandboxRegistry implements Sandboxes {
       metrics,
       clock,
       log,
+      get ledger() {
+        return options.ledger;
+      },
+    });
+    this.#resizes = new Resizes({
+      settings,
+      log,
+      admit: (wanted) => this.#askAdmissions(wanted),
       get ledger() {
         return options.ledger;
       },
@@ -99,6 +110,11 @@ export class SandboxRegistry implements Sandboxes {
       throw new SandboxError("invalid_argument", "autoResume only applies when onTimeout is pause.");
     }
     checkNetworkPolicy(networkPolicyOf(request));
+    checkRequestedLimits(request.limits ?? {}, {
+      settings,
+      template: template.name,
+      templateLimits: template.settings.limits,
+    });
     const backend = this.#backendOf(request, template, snapshot);
     if (request.id !== undefined) this.#checkId(request.id);
     const record = this.#recordOf(request, template, {
@@ -193,7 +209,7 @@ export class SandboxRegistry implements Sandboxes {
   async setNetworkPolicy(id: SandboxId, policy: NetworkPolicy): Promise<void> {
     checkNetworkPolicy(policy);
     const held = this.#get(id);
-    const release = await held.networkTurns.acquire();
+    const release = await held.turns.acquire();
     try {
       await this.#applyNetworkPolicy(held, policy);
     } finally {
@@ -201,9 +217,13 @@ export class SandboxRegistry implements Sandboxes {
     }
   }
 
+  async setLimits(id: SandboxId, change: LimitsChange): Promise<void> {
+    await this.#resizes.resize(this.#get(id), change);
+  }
+
   /** Takes over a sandbox that outlived the last server, as its record says: running or paused. */
   async adopt(record: SandboxRecord, runtime: Sandbox): Promise<void> {
-    const held = new HeldSandbox(record, runtime);
+    const held = new HeldSandbox(await this.#resizes.restore(record, runtime), runtime);
     await this.#pauses.restore(held);
     this.#held.set(record.id, held);
     this.#reaper.set(record.id, held.record.endsAtMs);
@@ -316,10 +336,14 @@ export class SandboxRegistry implements Sandboxes {
       const text = `you have reached the maximum number of concurrent E2B sandboxes (${maximum}). If you need more, please visit 'https://e2b.dev/docs/billing'`;
       throw new SandboxError("resource_exhausted", text);
     }
+    this.#askAdmissions(wanted);
+  }
+
+  #askAdmissions(wanted: SandboxRecord): void {
     const existing: SandboxRecord[] = [];
-    for (const held of this.#held.values()) {
+    for (const { record, isLingering } of this.#held.values()) {
       // What the server alone still has to clear away is not its owner's to wait for.
-      if (held.record.owner === wanted.owner && !held.isLingering) existing.push(held.record);
+      if (record.owner === wanted.owner && record.id !== wanted.id && !isLingering) existing.push(record);
     }
     for (const check of this.#options.admissions) check(wanted, existing);
   }

@@ -60,6 +60,12 @@ export const sandboxesConfig = z
     snapshotsKept: duration()
       .optional()
       .describe("Time after which a snapshot is removed; when absent they stay until a client removes them"),
+    maximumLimits: limits
+      .omit({ processes: true })
+      .prefault({})
+      .describe(
+        "Most that clients may choose for a sandbox; what is absent is what its template has, if anything",
+      ),
     maximum: z.int().positive().default(100).describe("Sandboxes that may exist at one time"),
     onShutdown: z
       .enum(["destroy", "keep"])

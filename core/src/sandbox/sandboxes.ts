@@ -2,6 +2,7 @@ import { createToken } from "../kernel/token.js";
 import type { Limits, SandboxId } from "./backend.js";
 import type { EgressRules, NetworkPolicy } from "./egress-rules.js";
 import type { EndReason, LiveSandbox, OnTimeout } from "./live-sandbox.js";
+import type { LimitsChange } from "./requested-limits.js";
 
 /** What is needed to make a sandbox. */
 export interface CreateSandbox {
@@ -44,7 +45,8 @@ export interface Sandboxes {
   of(tenant: string): Sandboxes;
   /**
    * @throws SandboxError not_found (template), resource_exhausted (`sandboxes.maximum` or a quota reached),
-   * invalid_argument (time-out, id, network rules that make no sense or that the backend cannot keep),
+   * invalid_argument (time-out, id, limits beyond what a creator may choose, network rules that make no sense or
+   * that the backend cannot keep),
    * failed_precondition (its backend cannot pause, and is to), already_exists (a fixed id), unavailable (too many
    * are being made, or the server is stopping), canceled (`signal`), deadline_exceeded, or what the backend threw; then
    * nothing is left of it.
@@ -104,6 +106,13 @@ export interface Sandboxes {
    * sense or the backend cannot keep them; then what held before holds still.
    */
   setNetworkPolicy(id: SandboxId, policy: NetworkPolicy): Promise<void>;
+  /**
+   * Changes what a running sandbox may use. Concurrent calls take effect in their order.
+   * @throws SandboxError not_found, aborted when it is not running, invalid_argument for more than may be asked
+   * for, resource_exhausted for more than its owner may have, failed_precondition (its backend cannot resize it, or
+   * it uses more already); then what held before holds still.
+   */
+  setLimits(id: SandboxId, change: LimitsChange): Promise<void>;
 }
 
 export const Sandboxes = createToken<Sandboxes>("sandboxes");

@@ -31,7 +31,7 @@ async function textIn(sandbox: LiveSandbox): Promise<string> {
 }
 
 test("a sandbox begins with the files of a snapshot, found by its id or its name, and outlives it", async (context) => {
-  const domain = await startDomain(context, { snapshots });
+  const domain = await startDomain(context, { snapshots }, { maximumLimits: { memoryMiB: 64 } });
   const source = await domain.sandboxes.create({ ...base, limits: { memoryMiB: 64 } });
   await put(source, "one");
   const one = await own(domain).take(source.record.id, "Saved");

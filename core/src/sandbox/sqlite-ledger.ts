@@ -79,6 +79,7 @@ const sandboxRecord = z.object({
   trafficAccessToken: z.string().optional(),
   maskRequestHost: z.string().optional(),
   limits,
+  isResizing: z.boolean().optional(),
   allowInternetAccess: z.boolean(),
   egress: z.object({ allowOut: z.array(z.string()), denyOut: z.array(z.string()) }).optional(),
 });

@@ -1,6 +1,7 @@
 import type { SandboxId } from "./backend.js";
 import type { NetworkPolicy } from "./egress-rules.js";
 import type { EndReason, LiveSandbox } from "./live-sandbox.js";
+import type { LimitsChange } from "./requested-limits.js";
 import type { CreateSandbox, Sandboxes } from "./sandboxes.js";
 import { unknownSandbox } from "./unknown-sandbox.js";
 
@@ -92,6 +93,11 @@ export class TenantSandboxes implements Sandboxes {
   async setNetworkPolicy(id: SandboxId, policy: NetworkPolicy): Promise<void> {
     this.#check(id);
     await this.#all.setNetworkPolicy(id, policy);
+  }
+
+  async setLimits(id: SandboxId, change: LimitsChange): Promise<void> {
+    this.#check(id);
+    await this.#all.setLimits(id, change);
   }
 
   #owns(id: SandboxId): boolean {

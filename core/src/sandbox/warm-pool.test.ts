@@ -43,6 +43,7 @@ async function startDomain(context: TestContext, setting: Setting): Promise<Fixt
   const backend = setting.backend ?? new MemoryBackend({});
   const domain = createSandboxDomain({
     config: sandboxesConfig.parse({
+      maximumLimits: { memoryMiB: 128 },
       templates: { base: { pool: setting.pool, limits: { memoryMiB: 64 } }, other: {} },
       ...setting.more,
     }),

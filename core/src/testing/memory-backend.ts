@@ -3,6 +3,7 @@ import { SandboxError } from "../kernel/errors.js";
 import { definePlugin, type Plugin } from "../plugin.js";
 import {
   Backends,
+  type Limits,
   type Sandbox,
   type SandboxBackend,
   type SandboxId,
@@ -53,6 +54,10 @@ export interface MemoryBackendOptions {
         /** Called before anything is removed. */
         readonly onRemove?: ((id: SnapshotId) => void | Promise<void>) | undefined;
       }
+    | undefined;
+  /** Gives sandboxes the facet `resizing`. Its call comes before the limits change. */
+  readonly resizing?:
+    | { readonly onResize?: ((id: SandboxId, limits: Limits) => void | Promise<void>) | undefined }
     | undefined;
   /** Called before anything is destroyed. `attempt` counts from 1. */
   readonly onDestroy?: ((id: SandboxId, attempt: number) => void | Promise<void>) | undefined;
@@ -162,6 +167,7 @@ export class MemorySandbox implements Sandbox {
   readonly files: MemoryFiles;
   readonly pausing?: { pause(): Promise<void>; resume(): Promise<void> };
   readonly networking?: { restrict(rules: EgressRules): Promise<void> };
+  readonly resizing?: { resize(limits: Limits): Promise<void> };
   readonly snapshots?: { take(id: SnapshotId): Promise<void> };
   readonly #options: MemoryBackendOptions;
   readonly #gone: () => void;
@@ -169,6 +175,7 @@ export class MemorySandbox implements Sandbox {
   readonly #ports: Map<number, PortHandler>;
   readonly #connections = new Set<Duplex>();
   #egress: EgressRules | undefined;
+  #limits: Limits;
   #lastPid = 1;
   #destroyAttempts = 0;
   #isGone = false;
@@ -186,13 +193,23 @@ export class MemorySandbox implements Sandbox {
     this.#options = options;
     this.#gone = home.gone;
     this.#egress = spec.egress;
+    this.#limits = spec.limits;
     if (options.networking !== false) this.networking = { restrict: (rules) => this.#restrict(rules) };
     if (spec.snapshot !== undefined) {
       const kept = home.kept.get(spec.snapshot);
       if (kept === undefined) throw new SandboxError("not_found", `snapshot '${spec.snapshot}' not found`);
       this.files.copyFrom(kept);
     }
-    const { snapshots } = options;
+    const { resizing, snapshots } = options;
+    if (resizing !== undefined) {
+      this.resizing = {
+        resize: async (limits) => {
+          this.#requireAlive();
+          await resizing.onResize?.(this.id, limits);
+          this.#limits = limits;
+        },
+      };
+    }
     if (snapshots !== undefined) {
       this.snapshots = {
         take: async (id) => {
@@ -300,13 +317,13 @@ export class MemorySandbox implements Sandbox {
   async stats(): Promise<Stats> {
     this.#requireAlive();
     return {
-      cpuCount: this.spec.limits.cpuCount ?? 1,
+      cpuCount: this.#limits.cpuCount ?? 1,
       cpuUsedPercent: 0,
       memoryUsedBytes: MEBIBYTE,
-      memoryTotalBytes: (this.spec.limits.memoryMiB ?? 512) * MEBIBYTE,
+      memoryTotalBytes: (this.#limits.memoryMiB ?? 512) * MEBIBYTE,
       memoryCacheBytes: 0,
       diskUsedBytes: MEBIBYTE,
-      diskTotalBytes: (this.spec.limits.diskMiB ?? 1024) * MEBIBYTE,
+      diskTotalBytes: (this.#limits.diskMiB ?? 1024) * MEBIBYTE,
     };
   }
 

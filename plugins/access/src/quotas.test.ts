@@ -11,7 +11,7 @@ const TEMPLATES = {
 async function serverWith(quotas: object) {
   const running = await startAccessServer({
     settings: { quotas },
-    server: { sandboxes: { templates: TEMPLATES } },
+    server: { sandboxes: { maximumLimits: { cpuCount: 8 }, templates: TEMPLATES } },
   });
   return {
     ...running,
@@ -76,6 +76,24 @@ suite("quotas", () => {
     assert.equal(limitless.status, 400);
     assert.match(limitless.json.message, /template 'limitless' has no limit of CPUs/);
     assert.equal((await server.create(free, "limitless")).status, 201);
+  });
+
+  test("hold when a sandbox is to have more, which is no creation", async () => {
+    await using server = await serverWith({
+      everybody: { cpuCount: 6, sandboxes: 2, creations: { sandboxes: 2 } },
+    });
+    const key = server.newKey();
+    const resize = (id: string, limits: object): Promise<Answer> =>
+      server.call(`PATCH /sandboxes/${id}/limits`, { "x-api-key": key }, limits);
+    const [one, two] = [await server.create(key), await server.create(key)];
+    const [first, second] = [one.json.sandboxID, two.json.sandboxID];
+    const answers = await Promise.all([first, second].map((id) => resize(id, { cpuCount: 4 })));
+    const [refused, ...others] = answers.filter(({ status }) => status !== 200);
+    assert.ok(refused && others.length === 0, "both would be 8 CPUs");
+    assertRefused(refused, /^you have reached the maximum of CPUs \(6\): 4 are in use$/);
+    const grown = answers[0]?.status === 200 ? first : second;
+    assert.equal((await resize(grown, { cpuCount: 1 })).status, 200);
+    assert.equal((await resize(grown === first ? second : first, { cpuCount: 5 })).status, 200);
   });
 
   test("hold the rate of creations, and say when the next one may come", async () => {

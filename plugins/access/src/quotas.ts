@@ -21,7 +21,7 @@ export class Quotas {
     this.#options = options;
   }
 
-  /** To be asked before every creation; the registry lets nothing come between the answer and the creation. */
+  /** To be asked before every creation and growth; the registry lets nothing come between the answer and that. */
   readonly check: AdmissionCheck = (wanted, existing) => {
     const quota = this.#quotaOf(wanted.owner);
     if (quota.sandboxes !== undefined && existing.length >= quota.sandboxes) {
@@ -42,7 +42,8 @@ export class Quotas {
         throw exhausted(`you have reached the maximum of ${WORDS[what]} (${most}): ${used} are in use`);
       }
     }
-    if (quota.creations !== undefined) this.#take(wanted.owner, quota.creations);
+    if (quota.creations !== undefined && wanted.state === "creating")
+      this.#take(wanted.owner, quota.creations);
   };
 
   #quotaOf(tenant: string): TenantQuota {

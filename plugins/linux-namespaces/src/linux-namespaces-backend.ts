@@ -3,7 +3,7 @@ import { isAbsolute, join, resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { AgentConnection, agentBinary } from "@coppice/agent";
 import { SandboxError, messageOf, type Logger } from "@coppice/core";
-import type { Sandbox, SandboxBackend, SandboxSpec, SnapshotId } from "@coppice/core/backend";
+import type { Limits, Sandbox, SandboxBackend, SandboxSpec, SnapshotId } from "@coppice/core/backend";
 import { connectAgent } from "./connect-agent.js";
 import { ControlGroup, ControlGroups } from "./control-groups.js";
 import type { FoundOnHost } from "./diagnose-host.js";
@@ -101,7 +101,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     const opened = await this.#open();
     const { chain, template } = await this.#filesOf(opened, spec);
     const paths = sandboxPaths(join(this.#directory, "sandboxes", spec.id));
-    const limits = this.#limitsOf(spec);
+    const limits = this.#limitsOf(spec.limits);
     if (spec.egress !== undefined) checkEgressRules(spec.egress);
     await mkdir(paths.directory, { mode: 0o700 });
     let network: number | undefined;
@@ -183,7 +183,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     return this.#alive.size;
   }
 
-  #limitsOf({ limits }: SandboxSpec): FullLimits {
+  #limitsOf(limits: Limits): FullLimits {
     const defaults = this.#settings.limits;
     return {
       cpuCount: limits.cpuCount ?? defaults.cpuCount,
@@ -272,6 +272,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       launcher: opened.launcher,
       quotas: opened.quotas,
       snapshots: opened.users === undefined ? opened.snapshots : undefined,
+      limitsOf: (limits) => this.#limitsOf(limits),
       diskScanEntries: this.#settings.diskScanEntries,
       log: this.#log,
       egress: opened.egress,

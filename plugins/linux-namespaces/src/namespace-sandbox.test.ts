@@ -53,6 +53,43 @@ void describe(
       assert.deepEqual(await opened.leaks(), []);
     });
 
+    void test("it is given less only where it uses less, and keeps what it has otherwise", async (context) => {
+      await using opened = await openTestBackend();
+      const held = await heldLimits(opened.backend);
+      if (!held.has("memoryMiB")) return context.skip("no control group holds memory");
+      const sandbox = await makeSandbox(opened.backend, {
+        limits: { diskMiB: 64, memoryMiB: 512, cpuCount: 1 },
+      });
+      const { resizing } = sandbox;
+      assert.ok(resizing);
+      await writeMebibytes(sandbox, "/home/user/kept", 20);
+      const holder = await sandbox.spawn({
+        path: "/usr/bin/perl",
+        args: ["-e", '$x = "a" x (64 << 20); $| = 1; print "held\\n"; sleep 60'],
+        env: {},
+      });
+      for await (const { data } of holder.output) if (Buffer.from(data).includes("held")) break;
+      for (const [limits, message] of [
+        [{ diskMiB: 64, memoryMiB: 32 }, /uses more memory than that/],
+        [{ diskMiB: 10, memoryMiB: 512 }, /uses more disk than that/],
+      ] as const) {
+        await assert.rejects(resizing.resize({ cpuCount: 2, ...limits }), {
+          code: "failed_precondition",
+          message,
+        });
+        const { cpuCount, memoryTotalBytes, diskTotalBytes } = await sandbox.stats();
+        assert.deepEqual(
+          [cpuCount, memoryTotalBytes, diskTotalBytes],
+          [1, 512 * MEBIBYTE, 64 * MEBIBYTE],
+          String(message),
+        );
+      }
+      await resizing.resize({ cpuCount: 2, memoryMiB: 256, diskMiB: 32 });
+      assert.equal((await sandbox.stats()).diskTotalBytes, 32 * MEBIBYTE);
+      await holder.kill("SIGKILL");
+      await sandbox.destroy();
+    });
+
     void test("its CPU is a share, and its usage is told by that", async (context) => {
       await using opened = await openTestBackend();
       if (!(await heldLimits(opened.backend)).has("cpuCount"))

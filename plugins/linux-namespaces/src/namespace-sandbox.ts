@@ -34,6 +34,8 @@ export interface NamespaceSandboxOptions {
   readonly agent: AgentConnection;
   /** Undefined where the file system does not count what a sandbox uses. */
   readonly quotas: ProjectQuotas | undefined;
+  /** What the backend makes of limits. */
+  readonly limitsOf: (limits: Limits) => FullLimits;
   readonly diskScanEntries: number;
   readonly log: Logger;
   /** What connects it to the host's network; undefined where nothing does. */
@@ -183,20 +185,39 @@ export class NamespaceSandbox implements Sandbox {
   /** @throws SandboxError failed_precondition when it uses more already, or keeps its files in memory. */
   async #resize(limits: Limits): Promise<void> {
     void this.#agent;
-    const { facts, group, quotas } = this.#options;
-    const wanted: FullLimits = {
-      cpuCount: limits.cpuCount ?? this.#limits.cpuCount,
-      memoryMiB: limits.memoryMiB ?? this.#limits.memoryMiB,
-      diskMiB: limits.diskMiB ?? this.#limits.diskMiB,
-      processes: limits.processes ?? this.#limits.processes,
-    };
-    if (this.#facts.memoryLayersMiB !== undefined && wanted.diskMiB !== this.#limits.diskMiB) {
+    const { facts, group, limitsOf, quotas } = this.#options;
+    const before = this.#limits;
+    const wanted = limitsOf(limits);
+    if (facts.memoryLayersMiB !== undefined && wanted.diskMiB !== before.diskMiB) {
       throw new SandboxError("failed_precondition", "a disk in memory cannot be resized");
     }
-    await group.limit(wanted);
-    if (facts.project !== undefined) await quotas?.limit(facts.project, wanted.diskMiB);
+    await this.#requireRoomIn(wanted);
+    try {
+      await group.limit(wanted);
+      if (facts.project !== undefined) await quotas?.limit(facts.project, wanted.diskMiB);
+    } catch (error) {
+      await group.limit(before).catch((failure: unknown) => {
+        this.#options.log.error(
+          { sandbox: this.id, err: failure },
+          "a sandbox is left with limits half changed",
+        );
+      });
+      throw error;
+    }
     this.#quota.limitBytes = wanted.diskMiB * MEBIBYTE;
     await this.#record({ limits: wanted });
+  }
+
+  /** The kernel would make room for less memory by killing processes, for less disk not at all. */
+  async #requireRoomIn({ memoryMiB, diskMiB }: FullLimits): Promise<void> {
+    const { memoryBytes = 0, memoryCacheBytes = 0 } = await this.#options.group.usage();
+    if (memoryBytes - memoryCacheBytes > memoryMiB * MEBIBYTE) {
+      throw new SandboxError("failed_precondition", "the sandbox uses more memory than that");
+    }
+    const { diskUsedBytes } = await this.#disk();
+    if (diskMiB < this.#limits.diskMiB && diskUsedBytes > diskMiB * MEBIBYTE) {
+      throw new SandboxError("failed_precondition", "the sandbox uses more disk than that");
+    }
   }
 
   /** @throws SandboxError invalid_argument */

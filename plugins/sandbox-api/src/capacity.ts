@@ -1,4 +1,4 @@
-import type { LiveSandbox } from "@coppice/core";
+import type { Limits, LiveSandbox } from "@coppice/core";
 
 /** What a sandbox has at most. */
 export interface Capacity {
@@ -12,7 +12,8 @@ const UNKNOWN: Capacity = { cpuCount: 0, memoryMiB: 0, diskMiB: 0 };
 
 /** Tells what sandboxes have: their limits, and where they have none, what their backend measures once. */
 export class Capacities {
-  readonly #measured = new WeakMap<LiveSandbox, Promise<Capacity>>();
+  /** By the limits that held when it was measured: others may bring others. */
+  readonly #measured = new WeakMap<Limits, Promise<Capacity>>();
 
   /** Never rejects: what cannot be measured (a sandbox that is just ending) counts as 0. */
   async of(sandbox: LiveSandbox): Promise<Capacity> {
@@ -29,11 +30,12 @@ export class Capacities {
   }
 
   #measure(sandbox: LiveSandbox): Promise<Capacity> {
-    const known = this.#measured.get(sandbox);
+    const { limits } = sandbox.record;
+    const known = this.#measured.get(limits);
     if (known !== undefined) return known;
     const measuring = measure(sandbox);
-    this.#measured.set(sandbox, measuring);
-    measuring.catch(() => this.#measured.delete(sandbox));
+    this.#measured.set(limits, measuring);
+    measuring.catch(() => this.#measured.delete(limits));
     return measuring;
   }
 }

@@ -31,6 +31,7 @@ suite("the body of a create request", () => {
       egress: undefined,
       allowPublicTraffic: true,
       maskRequestHost: undefined,
+      limits: {},
     };
     assert.deepEqual(fromJavaScript, expected);
     assert.deepEqual(fromPython, expected);
@@ -103,7 +104,11 @@ suite("the body of a create request", () => {
       [{ mcp: { github: { token: "x" } } }, "MCP"],
       [{ iam: { tokens: { a: { audience: "b" } } } }, "identity tokens"],
       [{ volumeMounts: [{ name: "v", path: "/v" }] }, "volumes"],
-      [{ memoryMB: 512 }, "limit of its own"],
+      [{ memoryMB: 64 }, "at least 128"],
+      [{ memory_mb: 512.5 }, "expected int"],
+      [{ cpuCount: "2" }, "expected number"],
+      [{ cpu_count: -1 }, ">=0"],
+      [{ diskSizeMB: 2 ** 31 }, "<=2147483647"],
     ];
     for (const [fields, reason] of refused) {
       const { error } = schema.safeParse({ templateID: "base", ...fields });

@@ -1,8 +1,9 @@
-import { type CreateSandbox, SandboxError } from "@coppice/core";
+import { type CreateSandbox, type Limits, type LimitsChange, SandboxError } from "@coppice/core";
 import { z } from "zod";
 import { lifecycleFields, requestedLifecycle } from "./lifecycle.js";
 import { type NetworkBodyOptions, networkRuleFields, toEgressRules } from "./network-policy.js";
 import { nothing } from "./nothing.js";
+import { limitFields, requestedLimits } from "./requested-limits.js";
 import { requestedTimeoutMs, timeoutFields } from "./requested-timeout.js";
 
 export interface CreateBodyOptions extends NetworkBodyOptions {
@@ -15,6 +16,7 @@ export function createBody({ variableLimitBytes, ...networkOptions }: CreateBody
   return z.object({
     ...timeoutFields,
     ...lifecycleFields,
+    ...limitFields,
     templateID: z.string(),
     metadata: z.record(z.string(), z.string()).nullish(),
     envVars: environment(variableLimitBytes).nullish(),
@@ -33,12 +35,6 @@ export function createBody({ variableLimitBytes, ...networkOptions }: CreateBody
     volumeMounts: nothing("volumes"),
     readinessProbe: nothing("a readiness probe"),
     readiness_probe: nothing("a readiness probe"),
-    cpuCount: templateSets(),
-    cpu_count: templateSets(),
-    memoryMB: templateSets(),
-    memory_mb: templateSets(),
-    diskSizeMB: templateSets(),
-    disk_size_mb: templateSets(),
   });
 }
 
@@ -74,6 +70,7 @@ export function toCreateSandbox(body: CreateBody, defaults: CreateDefaults): Cre
     allowPublicTraffic,
     egress: toEgressRules(body.network ?? {}),
     maskRequestHost: body.network?.maskRequestHost ?? undefined,
+    limits: chosenLimits(requestedLimits(body)),
   };
 }
 
@@ -101,6 +98,7 @@ function requestHost() {
     .regex(/^([A-Za-z0-9._-]|\$\{PORT\})+(:(\d{1,5}|\$\{PORT\}))?$/, "expected a host, or host:${PORT}");
 }
 
-function templateSets() {
-  return nothing("a limit of its own (the template sets it)");
+/** Without those that say that the template's will do. */
+function chosenLimits(requested: LimitsChange): Limits {
+  return Object.fromEntries(Object.entries(requested).filter(([, limit]) => (limit ?? 0) !== 0));
 }

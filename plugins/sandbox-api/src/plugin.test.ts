@@ -49,7 +49,7 @@ async function until(condition: () => boolean, what: string): Promise<void> {
 }
 
 suite("the E2B control plane", () => {
-  const memory = memoryBackend();
+  const memory = memoryBackend({ resizing: {} });
   let clock: FakeClock;
   let server: TestServer;
 
@@ -62,7 +62,10 @@ suite("the E2B control plane", () => {
         [sandboxApi, { domain: "sandboxes.example:8443", maxBody: "4KiB" }],
       ],
       server: {
-        sandboxes: { templates: { "base": { limits: { cpuCount: 2 } }, "code-interpreter-v1": {} } },
+        sandboxes: {
+          maximumLimits: { cpuCount: 8, memoryMiB: 1024, diskMiB: 4096 },
+          templates: { "base": { limits: { cpuCount: 2 } }, "code-interpreter-v1": {} },
+        },
       },
     });
   });
@@ -165,6 +168,35 @@ suite("the E2B control plane", () => {
     }
     await server.sandboxes.kill(sandboxID);
     assert.equal((await call(server, update, { body: {} })).status, 404);
+  });
+
+  test("gives a sandbox the limits that its creator chose, and changes them while it runs", async () => {
+    const { sandboxID } = await create({ cpuCount: 4, memory_mb: 256, diskSizeMB: 0 });
+    const patch = (body: object) => call<object>(server, `PATCH /sandboxes/${sandboxID}/limits`, { body });
+    const told = async () => {
+      const { json } = await call<Record<string, unknown>>(server, `GET /sandboxes/${sandboxID}`);
+      return [json["cpuCount"], json["memoryMB"], json["diskSizeMB"]];
+    };
+    assert.deepEqual(await told(), [4, 256, 1024]);
+    const changed = await patch({ cpuCount: 1.5, memoryMB: 384, writable_layer_mb: 512 });
+    assert.equal(changed.status, 200);
+    assert.deepEqual(changed.json, { sandboxID, cpuCount: 1.5, memoryMB: 384, diskSizeMB: 512 });
+    assert.deepEqual((await patch({ cpu_count: 0, diskSizeMB: 0 })).json, {
+      sandboxID,
+      cpuCount: 2,
+      memoryMB: 384,
+      diskSizeMB: 1024,
+    });
+    assert.deepEqual(await told(), [2, 384, 1024]);
+    const refused = await call(server, `PATCH /sandboxes/${sandboxID}/limits`, { body: { cpuCount: 150 } });
+    assert.equal(refused.status, 400);
+    // Not percent of one, as the original took it for.
+    assert.match(
+      refused.json.message,
+      /^150 CPUs are more than a sandbox of template 'base' may have \(8\)$/,
+    );
+    await server.sandboxes.kill(sandboxID);
+    assert.equal((await patch({ cpuCount: 1 })).status, 404);
   });
 
   test("connects to a running sandbox and only ever gives it more time", async () => {
@@ -307,6 +339,8 @@ suite("the E2B control plane", () => {
         [route, { templateID: "base", autoPause: true }, 400, /does not support pausing/],
         [route, { templateID: "base", autoResume: true }, 400, /^autoResume only applies/],
         [route, { templateID: "base", network: "none" }, 400, /^validation error: network/],
+        [route, { templateID: "base", memoryMB: 1 }, 400, /^validation error: memoryMB: .*at least 128$/],
+        [route, { templateID: "base", cpuCount: 9 }, 400, /^9 CPUs are more than/],
       );
     }
     for (const [network, message] of [
@@ -340,6 +374,9 @@ suite("the E2B control plane", () => {
         400,
         /set when a sandbox is created$/,
       ],
+      [`PATCH /sandboxes/${sandboxID}/limits`, "", 400, /^Error when parsing request: /],
+      [`PATCH /sandboxes/${sandboxID}/limits`, {}, 400, /^validation error: expected cpuCount/],
+      [`PATCH /sandboxes/${sandboxID}/limits`, { cpuCount: "2" }, 400, /^validation error: cpuCount/],
       [`POST /sandboxes/${sandboxID}/timeout`, "", 400, /^Error when parsing request: /],
       [`POST /sandboxes/${sandboxID}/timeout`, {}, 400, /^validation error: timeout/],
       [`POST /sandboxes/${sandboxID}/timeout`, { timeout: null }, 400, /^validation error: timeout/],
@@ -373,6 +410,7 @@ suite("the E2B control plane", () => {
         [`POST /sandboxes/${id}/timeout`, { timeout: 1 }, status, message],
         [`POST /sandboxes/${id}/refreshes`, { duration: 1 }, status, message],
         [`PUT /sandboxes/${id}/network`, {}, status, message],
+        [`PATCH /sandboxes/${id}/limits`, { cpuCount: 1 }, status, message],
         [`POST /sandboxes/${id}/connect`, { timeout: 1 }, status, message],
         [`POST /v2/sandboxes/${id}/connect`, {}, status, message],
       );

@@ -29,11 +29,12 @@ import { removeSnapshot } from "./remove-snapshot.js";
 import { refreshBody, refreshSandbox } from "./refresh.js";
 import { resumeBody, resumeSandbox } from "./resume.js";
 import { SandboxApiConfig } from "./sandbox-api-config.js";
-import { listedSandboxBody, metricBody, sandboxBody, sandboxDetailBody } from "./sandbox-body.js";
+import { limitsBody, listedSandboxBody, metricBody, sandboxBody, sandboxDetailBody } from "./sandbox-body.js";
 import { parseSandboxId } from "./sandbox-id.js";
 import { snapshotBody } from "./snapshot-body.js";
 import { takeSnapshotBody } from "./take-snapshot.js";
 import { sdkEnvironment } from "./sdk-environment.js";
+import { setLimitsBody, setSandboxLimits } from "./set-limits.js";
 import { setSandboxTimeout, setTimeoutBody } from "./set-timeout.js";
 
 /** The E2B control plane over `Sandboxes`, for the generations of SDKs before and after `/v2`. */
@@ -208,6 +209,12 @@ export const plugin = definePlugin({
       const body = await readJsonBody(ctx.req, refreshBody, optionalBody);
       await refreshSandbox(own(ctx), id, { body, leastMs: legacyDefaultTimeout });
       ctx.status = 204;
+    });
+
+    router.patch("/sandboxes/:id/limits", async (ctx) => {
+      const id = parseSandboxId(ctx.params["id"]);
+      await setSandboxLimits(own(ctx), id, await readJsonBody(ctx.req, setLimitsBody, bodyOptions));
+      ctx.body = limitsBody(id, await capacities.of(own(ctx).get(id)));
     });
 
     router.put("/sandboxes/:id/network", async (ctx) => {

@@ -69,6 +69,11 @@ export function sandboxDetailBody(sandbox: LiveSandbox, capacity: Capacity, doma
   };
 }
 
+/** The answer to a change of limits. */
+export function limitsBody(sandboxID: string, { cpuCount, memoryMiB, diskMiB }: Capacity) {
+  return { sandboxID, cpuCount, memoryMB: Math.round(memoryMiB), diskSizeMB: Math.round(diskMiB) };
+}
+
 /** One sample of what a sandbox uses. */
 export function metricBody({ stats, atMs }: Sample) {
   return {

@@ -83,6 +83,7 @@ const SAMPLES: Readonly<Record<string, Sample>> = {
   "POST /sandboxes/:id/timeout": { names: sandbox, body: '{"timeout":0}' },
   "POST /sandboxes/:id/refreshes": { names: sandbox, body: '{"duration":600}' },
   "PUT /sandboxes/:id/network": { names: sandbox, body: "{}" },
+  "PATCH /sandboxes/:id/limits": { names: sandbox, body: '{"cpuCount":0}' },
   "GET /sandboxes/:id/metrics": { names: sandbox },
   "GET /sandboxes/metrics": { names: sandbox, path: "/sandboxes/metrics?sandbox_ids=:id" },
   "GET /sandboxes/:id/logs": { names: sandbox },

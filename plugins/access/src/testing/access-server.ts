@@ -32,7 +32,7 @@ export async function startAccessServer({
 }: AccessServerOptions = {}) {
   const dataDir = await mkdtemp(join(tmpdir(), "coppice-access-"));
   const clock = fakeClock(START);
-  const memory = memoryBackend();
+  const memory = memoryBackend({ resizing: {} });
   const running = await startTestServer({
     clock,
     dataDir,

@@ -1,0 +1,41 @@
+import type { LimitsChange } from "@coppice/core";
+import { z } from "zod";
+
+/** As E2B's least. With less not even the first program of a sandbox would start. */
+const LEAST_MEMORY_MIB = 128;
+const LEAST_DISK_MIB = 64;
+const LEAST_CPU_COUNT = 0.1;
+
+const cpuCount = amount(z.number(), LEAST_CPU_COUNT);
+const memoryMB = amount(z.int(), LEAST_MEMORY_MIB);
+const diskSizeMB = amount(z.int(), LEAST_DISK_MIB);
+
+/** The limits in a create body and in that of `PATCH /sandboxes/:id/limits`, under all their names. 0 = the template's. */
+export const limitFields = {
+  cpuCount,
+  cpu_count: cpuCount,
+  memoryMB,
+  memory_mb: memoryMB,
+  diskSizeMB,
+  disk_size_mb: diskSizeMB,
+  writable_layer_mb: diskSizeMB,
+};
+
+const schema = z.object(limitFields);
+
+/** The limits that a body asks for, in the words of the domain. CPUs are counted, as in E2B: 1.5 is one and a half. */
+export function requestedLimits(body: z.infer<typeof schema>): LimitsChange {
+  return {
+    cpuCount: body.cpuCount ?? body.cpu_count ?? undefined,
+    memoryMiB: body.memoryMB ?? body.memory_mb ?? undefined,
+    diskMiB: body.diskSizeMB ?? body.disk_size_mb ?? body.writable_layer_mb ?? undefined,
+  };
+}
+
+function amount(number: z.ZodNumber, least: number) {
+  return number
+    .min(0)
+    .max(2 ** 31 - 1)
+    .refine((value) => value === 0 || value >= least, `expected 0 or at least ${least}`)
+    .nullish();
+}
