@@ -6,7 +6,7 @@ export function canFuzz() {
   const program =
     "int LLVMFuzzerTestOneInput(const char *data, unsigned long size) { return data && size ? 0 : 0; }";
   const parameters = ["-fsanitize=fuzzer,address,undefined", "-x", "c", "-", "-o", "/dev/null"];
-  return outputOf("clang", parameters, { input: program, stdio: ["pipe", "ignore", "ignore"] }) !== undefined;
+  return outputOf("clang", parameters, { input: program, stdio: ["pipe", "pipe", "ignore"] }) !== undefined;
 }
 
 function canMapIds() {
