@@ -1,4 +1,3 @@
-import { parseArgs } from "node:util";
 import { BootError } from "./kernel/errors.js";
 
 /** A verb of the command line: one file each in `cli/`. Resolves with the exit code. */
@@ -12,6 +11,10 @@ const VERBS: Readonly<Record<string, { readonly usage: string; readonly load: ()
   conform: {
     usage: "conform <module> [settings as JSON]",
     load: async () => (await import("./cli/conform.js")).conform,
+  },
+  sandbox: {
+    usage: "sandbox create|list|exec|logs|kill [--url …] [--key …] …",
+    load: async () => (await import("./cli/sandbox.js")).sandbox,
   },
   tls: { usage: "tls init <domain> [folder]", load: async () => (await import("./cli/tls.js")).tls },
 };
@@ -28,26 +31,20 @@ const EXIT_CONFIG = 78;
 
 /** Runs the command line. @returns the exit code. */
 export async function main(argv: readonly string[]): Promise<number> {
-  const { positionals, values } = parseArgs({
-    args: [...argv],
-    allowPositionals: true,
-    options: { help: { type: "boolean", short: "h" } },
-    strict: false,
-  });
-  const [name, ...args] = positionals;
-  const verb = name === undefined ? undefined : VERBS[name];
-  if (values["help"] === true) {
+  const [name, ...args] = argv;
+  const verb = name !== undefined && Object.hasOwn(VERBS, name) ? VERBS[name] : undefined;
+  const isHelp = [name, args[0]].some((word) => word === "--help" || word === "-h");
+  if (isHelp && name !== "sandbox") {
     process.stdout.write(USAGE);
     return 0;
   }
-  const rest = argv.slice(argv.indexOf(name ?? "") + 1);
-  const isOfPlugin = verb === undefined && name !== undefined && rest.length > 1;
+  const isOfPlugin = verb === undefined && name !== undefined && args.length > 1;
   if (verb === undefined && !isOfPlugin) {
     process.stderr.write(name === undefined ? USAGE : `coppice: there is no '${name}'\n${USAGE}`);
     return EXIT_USAGE;
   }
   try {
-    if (verb === undefined) return await (await import("./cli/plugin-verb.js")).pluginVerb(name ?? "", rest);
+    if (verb === undefined) return await (await import("./cli/plugin-verb.js")).pluginVerb(name ?? "", args);
     return await (
       await verb.load()
     )(args);

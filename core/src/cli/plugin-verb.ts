@@ -4,6 +4,7 @@ import { readConfig } from "../config/read.js";
 import { configure } from "../configure.js";
 import { systemClock } from "../kernel/clock.js";
 import { BootError, SandboxError } from "../kernel/errors.js";
+import { isBadUsage } from "./bad-usage.js";
 
 /** sysexits.h: EX_USAGE. */
 const EXIT_USAGE = 64;
@@ -46,10 +47,4 @@ export async function pluginVerb(verb: string, [name = "", file = "", ...args]: 
     process.stderr.write(`coppice: ${error.message}\n`);
     return 1;
   }
-}
-
-function isBadUsage(error: unknown): error is Error {
-  if (error instanceof SandboxError) return error.code === "invalid_argument";
-  // What node:util's parseArgs throws.
-  return error instanceof TypeError && "code" in error && String(error.code).startsWith("ERR_PARSE_ARGS_");
 }

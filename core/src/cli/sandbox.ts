@@ -1,0 +1,89 @@
+import { parseArgs } from "node:util";
+import { z } from "zod";
+import { messageOf } from "../kernel/errors.js";
+import { ApiFailure, SandboxClient } from "./sandbox/sandbox-client.js";
+import { create } from "./sandbox/create.js";
+import { exec } from "./sandbox/exec.js";
+import { kill } from "./sandbox/kill.js";
+import { list } from "./sandbox/list.js";
+import { logs } from "./sandbox/logs.js";
+import { isBadUsage } from "./bad-usage.js";
+
+/** Something that the command line does with sandboxes of a server, one file each. */
+export interface SandboxAction {
+  /** What follows its name. */
+  readonly usage: string;
+  /** The exit code when the server cannot be reached or refuses. */
+  readonly failed: number;
+  /** The exit code when there is no such sandbox. */
+  readonly notFound: number;
+  /** @returns the exit code. @throws ApiFailure, or what `parseArgs` throws. */
+  run(client: SandboxClient, args: readonly string[]): Promise<number>;
+}
+
+const ACTIONS: Readonly<Record<string, SandboxAction>> = { create, list, exec, logs, kill };
+
+const USAGE = `usage:\n${Object.entries(ACTIONS)
+  .map(([name, { usage }]) => `  coppice sandbox ${name} ${usage}\n`)
+  .join("")}before or after the name:
+  --url http://127.0.0.1:3000   the server; else COPPICE_URL, E2B_API_URL
+  --key <API key or JWT>        else COPPICE_TOKEN, E2B_API_KEY, which no other user of this machine sees
+`;
+
+/** sysexits.h: EX_USAGE. */
+const EXIT_USAGE = 64;
+/** 128 and SIGPIPE. */
+const EXIT_BROKEN_PIPE = 141;
+
+/** Makes and uses sandboxes of a server that runs somewhere, over HTTP. @returns the exit code. */
+export async function sandbox(args: readonly string[]): Promise<number> {
+  const { values, rest } = takeConnection(args);
+  const [name = "", ...own] = rest;
+  const action = Object.hasOwn(ACTIONS, name) ? ACTIONS[name] : undefined;
+  if (action === undefined) {
+    const isHelp = name === "--help" || name === "-h";
+    if (isHelp) process.stdout.write(USAGE);
+    else process.stderr.write(`coppice: 'sandbox' has no '${name}'\n${USAGE}`);
+    return isHelp ? 0 : EXIT_USAGE;
+  }
+  // As a program ends whose reader has gone, `| head` for one.
+  process.stdout.on("error", () => process.exit(EXIT_BROKEN_PIPE));
+  try {
+    return await action.run(new SandboxClient(values, process.env), own);
+  } catch (error) {
+    if (isBadUsage(error)) {
+      process.stderr.write(`coppice: ${error.message}\nusage:\n  coppice sandbox ${name} ${action.usage}\n`);
+      return EXIT_USAGE;
+    }
+    if (error instanceof z.ZodError || error instanceof SyntaxError) {
+      process.stderr.write("coppice: the answer is none of a sandbox server: is the URL right?\n");
+      return action.failed;
+    }
+    if (!(error instanceof ApiFailure)) throw error;
+    process.stderr.write(`coppice: ${messageOf(error)}\n`);
+    return error.status === 404 ? action.notFound : action.failed;
+  }
+}
+
+/** Takes `--url` and `--key` out of what stands before a `--`. */
+function takeConnection(args: readonly string[]) {
+  const values: { url?: string; key?: string } = {};
+  const rest: string[] = [];
+  const { tokens } = parseArgs({
+    args: [...args],
+    options: { url: { type: "string" }, key: { type: "string" } },
+    allowPositionals: true,
+    strict: false,
+    tokens: true,
+  });
+  const taken = new Set<number>();
+  for (const token of tokens) {
+    if (token.kind !== "option" || (token.name !== "url" && token.name !== "key")) continue;
+    if (token.value === undefined) continue;
+    values[token.name] = token.value;
+    taken.add(token.index);
+    if (!token.inlineValue) taken.add(token.index + 1);
+  }
+  for (const [index, argument] of args.entries()) if (!taken.has(index)) rest.push(argument);
+  return { values, rest };
+}

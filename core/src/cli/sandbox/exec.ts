@@ -1,0 +1,125 @@
+import { once } from "node:events";
+import { parseArgs } from "node:util";
+import { z } from "zod";
+import { messageOf, SandboxError } from "../../kernel/errors.js";
+import type { SandboxAction } from "../sandbox.js";
+import { connectMessages, connectRequest } from "./connect-stream.js";
+import { namedValues } from "./named-values.js";
+import { ApiFailure, type ApiRequest } from "./sandbox-client.js";
+
+/** As of `docker exec` and `timeout`: a command rarely ends with it. */
+const EXIT_NOT_RUN = 125;
+const EXIT_INTERRUPTED = 130;
+
+/** A stream that says nothing for minutes is taken for dead by what lies in between. */
+const KEEPALIVE_SECONDS = "30";
+
+const bytes = z.base64().optional();
+const processEvent = z.object({
+  event: z.object({
+    start: z.object({ pid: z.number() }).optional(),
+    data: z.object({ stdout: bytes, stderr: bytes }).optional(),
+    end: z
+      .object({ exitCode: z.number().default(0), exited: z.boolean().default(false), status: z.string() })
+      .optional(),
+  }),
+});
+
+/** The names of signals that envd reports, from number 1 on. */
+const SIGNALS =
+  "hangup|interrupt|quit|illegal instruction|trace/breakpoint trap|aborted|bus error|floating point exception|killed|user defined signal 1|segmentation fault|user defined signal 2|broken pipe|alarm clock|terminated".split(
+    "|",
+  );
+
+/** Runs a program in a sandbox, passes its output on as it comes, and ends as it did. */
+export const exec: SandboxAction = {
+  usage: "<id> [--cwd /dir] [--user name] [--env NAME=value]… [--json] -- <program> [argument]…",
+  failed: EXIT_NOT_RUN,
+  notFound: EXIT_NOT_RUN,
+  async run(client, args) {
+    const { values, positionals } = parseArgs({
+      args: [...args],
+      allowPositionals: true,
+      options: {
+        cwd: { type: "string" },
+        user: { type: "string" },
+        env: { type: "string", multiple: true, default: [] },
+        json: { type: "boolean", default: false },
+      },
+    });
+    const [id, cmd, ...more] = positionals;
+    if (id === undefined || cmd === undefined)
+      throw new SandboxError("invalid_argument", "name a sandbox and a program");
+    const envs = namedValues("--env", values.env);
+    const command = { cmd, args: more, envs, ...(values.cwd === undefined ? {} : { cwd: values.cwd }) };
+    const envd = await client.envd(id);
+    const stream = await envd({
+      method: "POST",
+      path: "/process.Process/Start",
+      body: connectRequest({ process: command, stdin: false }),
+      headers: {
+        "content-type": "application/connect+json",
+        "connect-protocol-version": "1",
+        "keepalive-ping-interval": KEEPALIVE_SECONDS,
+        ...(values.user === undefined
+          ? {}
+          : { authorization: `Basic ${Buffer.from(`${values.user}:`).toString("base64")}` }),
+      },
+    });
+    return follow(stream, { envd, asJson: values.json });
+  },
+};
+
+interface FollowOptions {
+  readonly envd: (request: ApiRequest) => Promise<Response>;
+  readonly asJson: boolean;
+}
+
+/** @returns the exit code of the command; 128 and the number of the signal that ended it. */
+async function follow({ body }: Response, { envd, asJson }: FollowOptions): Promise<number> {
+  if (body === null) throw new ApiFailure("the answer is empty");
+  let pid: number | undefined;
+  let isInterrupted = false;
+  const onInterrupt = (): void => {
+    if (isInterrupted || pid === undefined) process.exit(EXIT_INTERRUPTED);
+    isInterrupted = true;
+    envd({
+      method: "POST",
+      path: "/process.Process/SendSignal",
+      body: { process: { pid }, signal: "SIGNAL_SIGTERM" },
+    }).catch((error: unknown) => process.stderr.write(`coppice: ${messageOf(error)}\n`));
+  };
+  process.on("SIGINT", onInterrupt);
+  process.on("SIGTERM", onInterrupt);
+  try {
+    for await (const message of connectMessages(body)) {
+      const { start, data, end } = processEvent.parse(message).event;
+      if (start !== undefined) ({ pid } = start);
+      if (asJson) await write(process.stdout, `${JSON.stringify(message)}\n`);
+      else if (data?.stdout !== undefined) await write(process.stdout, Buffer.from(data.stdout, "base64"));
+      else if (data?.stderr !== undefined) await write(process.stderr, Buffer.from(data.stderr, "base64"));
+      if (end !== undefined) return end.exited ? end.exitCode : 128 + signalNumber(end.status);
+    }
+    throw new ApiFailure("the stream ended before the command");
+  } catch (error) {
+    // What reading the body throws when the connection breaks.
+    if (error instanceof TypeError)
+      throw new ApiFailure(`the connection broke: ${messageOf(error)}`, { cause: error });
+    throw error;
+  } finally {
+    process.off("SIGINT", onInterrupt);
+    process.off("SIGTERM", onInterrupt);
+  }
+}
+
+/** Waits for a slow reader, which slows the command down. */
+async function write(stream: NodeJS.WriteStream, data: string | Uint8Array): Promise<void> {
+  if (!stream.write(data)) await once(stream, "drain");
+}
+
+/** Of `signal: killed (core dumped)`; 0 for one that has no name. */
+function signalNumber(status: string): number {
+  const name = status.replace(/^signal: /, "").replace(/ \(core dumped\)$/, "");
+  const numbered = /^signal (\d+)$/.exec(name);
+  return numbered === null ? SIGNALS.indexOf(name) + 1 : Number(numbered[1]);
+}

@@ -1,0 +1,45 @@
+import { parseArgs } from "node:util";
+import { z } from "zod";
+import type { SandboxAction } from "../sandbox.js";
+
+const page = z.array(
+  z.looseObject({
+    sandboxID: z.string(),
+    alias: z.string().optional(),
+    templateID: z.string(),
+    state: z.string(),
+    startedAt: z.string(),
+    endAt: z.string(),
+  }),
+);
+
+/** Prints the sandboxes that the key may see, the newest first: id, template, state, started, end. */
+export const list: SandboxAction = {
+  usage: "[--state running|paused] [--json]",
+  failed: 1,
+  notFound: 1,
+  async run(client, args) {
+    const { values } = parseArgs({
+      args: [...args],
+      options: { state: { type: "string" }, json: { type: "boolean", default: false } },
+    });
+    const sandboxes: z.infer<typeof page> = [];
+    let nextToken: string | undefined;
+    do {
+      const query = new URLSearchParams({
+        ...(values.state === undefined ? {} : { state: values.state }),
+        ...(nextToken === undefined ? {} : { nextToken }),
+      });
+      const answer = await client.request({ path: `/v2/sandboxes?${query.toString()}` });
+      sandboxes.push(...page.parse(await answer.json()));
+      nextToken = answer.headers.get("x-next-token") ?? undefined;
+    } while (nextToken !== undefined && nextToken !== "");
+    if (values.json) process.stdout.write(`${JSON.stringify(sandboxes)}\n`);
+    else for (const row of sandboxes) process.stdout.write(`${columns(row).join("\t")}\n`);
+    return 0;
+  },
+};
+
+function columns({ sandboxID, alias, templateID, state, startedAt, endAt }: z.infer<typeof page>[number]) {
+  return [sandboxID, alias ?? templateID, state, startedAt, endAt];
+}

@@ -1,0 +1,79 @@
+import { setTimeout as pause } from "node:timers/promises";
+import { parseArgs } from "node:util";
+import { z } from "zod";
+import { SandboxError } from "../../kernel/errors.js";
+import type { SandboxAction } from "../sandbox.js";
+import type { SandboxClient } from "./sandbox-client.js";
+
+const FULL_PAGE = 1000;
+const POLL_MS = 1000;
+
+const entry = z.looseObject({
+  timestamp: z.string(),
+  message: z.string(),
+  fields: z.looseObject({ stream: z.string().optional() }).optional(),
+});
+const page = z.object({ logs: z.array(entry) });
+type Entry = z.infer<typeof entry>;
+
+/** Prints what the commands of a sandbox wrote, also after its end: stderr to stderr, the rest to stdout. */
+export const logs: SandboxAction = {
+  usage: "<id> [--follow] [--json]",
+  failed: 1,
+  notFound: 2,
+  async run(client, args) {
+    const { positionals, values } = parseArgs({
+      args: [...args],
+      allowPositionals: true,
+      options: { follow: { type: "boolean", default: false }, json: { type: "boolean", default: false } },
+    });
+    const [id, ...more] = positionals;
+    if (id === undefined || more.length > 0) throw new SandboxError("invalid_argument", "name one sandbox");
+    for (const reader = new LogReader(client, id); ;) {
+      const entries = await reader.next();
+      for (const one of entries) print(one, values.json);
+      if (entries.length > 0) continue;
+      if (!values.follow) return 0;
+      await pause(POLL_MS);
+    }
+  },
+};
+
+function print(one: Entry, asJson: boolean): void {
+  const isError = !asJson && one.fields?.stream === "stderr";
+  (isError ? process.stderr : process.stdout).write(`${asJson ? JSON.stringify(one) : one.message}\n`);
+}
+
+/** Pages begin with a moment, not with an entry: those of the same moment that were read already are left out. */
+class LogReader {
+  readonly #client: SandboxClient;
+  readonly #path: string;
+  #sinceMs = 0;
+  #readAtThatMoment = 0;
+
+  constructor(client: SandboxClient, sandboxId: string) {
+    this.#client = client;
+    this.#path = `/v2/sandboxes/${encodeURIComponent(sandboxId)}/logs`;
+  }
+
+  /** What was not read yet; nothing when that is all there is now. */
+  async next(): Promise<readonly Entry[]> {
+    const answer = await this.#client.request({ path: `${this.#path}?cursor=${this.#sinceMs}` });
+    const { logs: found } = page.parse(await answer.json());
+    const fresh = found.slice(this.#readAtThatMoment);
+    const lastMs = Date.parse(found.at(-1)?.timestamp ?? "");
+    if (fresh.length > 0) {
+      this.#sinceMs = lastMs;
+      this.#readAtThatMoment = found.filter(({ timestamp }) => Date.parse(timestamp) === lastMs).length;
+    } else if (found.length >= FULL_PAGE) {
+      // The API cannot ask for what is left of a moment that fills a page.
+      process.stderr.write(
+        `coppice: lines of ${found[0]?.timestamp} after the first ${FULL_PAGE} are left out\n`,
+      );
+      this.#sinceMs += 1;
+      this.#readAtThatMoment = 0;
+      return this.next();
+    }
+    return fresh;
+  }
+}

@@ -1,0 +1,91 @@
+import { z } from "zod";
+import { messageOf } from "../../kernel/errors.js";
+
+/** A server refused, or could not be reached. */
+export class ApiFailure extends Error {
+  override readonly name = "ApiFailure";
+  /** Undefined when there was no answer. */
+  readonly status: number | undefined;
+
+  constructor(message: string, options: { readonly status?: number; readonly cause?: unknown } = {}) {
+    super(message, { cause: options.cause });
+    this.status = options.status;
+  }
+}
+
+export interface ApiRequest {
+  readonly method?: "GET" | "POST" | "DELETE";
+  /** Path and query. */
+  readonly path: string;
+  readonly body?: unknown;
+  readonly headers?: Readonly<Record<string, string>>;
+}
+
+const DEFAULT_URL = "http://127.0.0.1:3000";
+const ENVD_PORT = "49983";
+
+const refusal = z.object({ message: z.string() });
+const reachable = z.object({ envdAccessToken: z.string().optional() });
+
+/** A server as its clients see it: E2B's control plane, and sandboxes behind the headers that name them. */
+export class SandboxClient {
+  readonly #apiUrl: string;
+  readonly #sandboxUrl: string;
+  readonly #key: string | undefined;
+
+  /** What was said on the command line goes before the environment. */
+  constructor(
+    said: { readonly url?: string; readonly key?: string },
+    environment: Readonly<NodeJS.ProcessEnv>,
+  ) {
+    const { COPPICE_URL, E2B_API_URL, E2B_SANDBOX_URL, COPPICE_TOKEN, E2B_API_KEY } = environment;
+    const own = said.url ?? COPPICE_URL;
+    this.#apiUrl = own ?? E2B_API_URL ?? DEFAULT_URL;
+    this.#sandboxUrl = own ?? E2B_SANDBOX_URL ?? this.#apiUrl;
+    this.#key = said.key ?? COPPICE_TOKEN ?? E2B_API_KEY;
+  }
+
+  /** Asks the control plane. @throws ApiFailure unless the answer is a success. */
+  request(request: ApiRequest): Promise<Response> {
+    const authorization = this.#key === undefined ? {} : { authorization: `Bearer ${this.#key}` };
+    return send(this.#apiUrl, { ...request, headers: { ...authorization, ...request.headers } });
+  }
+
+  /** @returns how to ask the envd of a sandbox. @throws ApiFailure, also when there is no such sandbox. */
+  async envd(sandboxId: string): Promise<(request: ApiRequest) => Promise<Response>> {
+    const answer = await this.request({ path: `/sandboxes/${encodeURIComponent(sandboxId)}` });
+    const { envdAccessToken } = reachable.parse(await answer.json());
+    const headers = {
+      "e2b-sandbox-id": sandboxId,
+      "e2b-sandbox-port": ENVD_PORT,
+      ...(envdAccessToken === undefined ? {} : { "x-access-token": envdAccessToken }),
+    };
+    return (request) => send(this.#sandboxUrl, { ...request, headers: { ...headers, ...request.headers } });
+  }
+}
+
+async function send(base: string, { method, path, body, headers }: ApiRequest): Promise<Response> {
+  let response: Response;
+  try {
+    response = await fetch(new URL(path, base), {
+      method: method ?? "GET",
+      headers: { ...(body === undefined ? {} : { "content-type": "application/json" }), ...headers },
+      body: body instanceof Uint8Array || body === undefined ? (body ?? null) : JSON.stringify(body),
+    });
+  } catch (error) {
+    const { cause } = error as { readonly cause?: unknown };
+    throw new ApiFailure(`cannot reach ${base}: ${messageOf(cause ?? error)}`, { cause: error });
+  }
+  if (response.ok) return response;
+  const text = await response.text();
+  throw new ApiFailure(`${response.status}: ${wordsOf(text)}`, { status: response.status });
+}
+
+/** The message of an error answer; the whole text of one that is none of ours. */
+function wordsOf(text: string): string {
+  try {
+    return refusal.parse(JSON.parse(text)).message;
+  } catch {
+    return text.trim().slice(0, 500);
+  }
+}

@@ -1,0 +1,146 @@
+import assert from "node:assert/strict";
+import { createHash } from "node:crypto";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
+import { after, before, describe, it } from "node:test";
+import type { TestServer } from "@coppice/core/testing";
+import { API_KEY } from "../harness/api-key.js";
+import { startCoppice } from "../harness/coppice-command.js";
+import { eventually } from "../harness/eventually.js";
+import { startFullServer } from "../harness/start-full-server.js";
+
+describe("coppice sandbox", { timeout: 60_000 }, () => {
+  let server: TestServer;
+  let id: string;
+
+  before(async () => {
+    server = await startFullServer({ server: { sandboxes: { maximum: 110 } } });
+    id = (await text("create", "--ttl", "10m", "--env", "GREETING=hello", "--metadata", "team=a=b")).trim();
+  });
+  after(() => server.stop());
+
+  const start = (...args: readonly string[]) =>
+    startCoppice(["sandbox", ...args], { E2B_API_URL: server.url, E2B_API_KEY: API_KEY });
+  const run = (...args: readonly string[]) => start(...args).end;
+  const text = async (...args: readonly string[]): Promise<string> => {
+    const { code, stdout, stderr } = await run(...args);
+    assert.deepEqual({ code, stderr }, { code: 0, stderr: "" });
+    return stdout.toString();
+  };
+
+  it("makes a sandbox and prints its id, or all that the server says of it", async () => {
+    assert.match(id, /^i[a-z0-9]{15,30}$/);
+    const record = server.sandboxes.get(id).record;
+    assert.equal(record.timeoutMs, 600_000);
+    assert.deepEqual(record.metadata, { team: "a=b" });
+    const made = JSON.parse(await text("create", "--template", "base", "--json")) as {
+      readonly sandboxID: string;
+    };
+    assert.equal(server.sandboxes.get(made.sandboxID).record.template, "base");
+    await text("kill", made.sandboxID);
+  });
+
+  it("lists every page of sandboxes in columns, or as JSON", async () => {
+    const record = server.sandboxes.get(id).record;
+    const startedAt = new Date(record.startedAtMs).toISOString();
+    const endAt = new Date(record.endsAtMs ?? 0).toISOString();
+    assert.equal(await text("list"), `${[id, "base", "running", startedAt, endAt].join("\t")}\n`);
+    const wanted = { template: "base", timeoutMs: 600_000, secure: true };
+    const more = await Promise.all(Array.from({ length: 100 }, () => server.sandboxes.create(wanted)));
+    const listed = JSON.parse(await text("list", "--json", "--state", "running")) as readonly unknown[];
+    assert.equal(listed.length, 101);
+    await Promise.all(more.map((sandbox) => server.sandboxes.kill(sandbox.record.id)));
+    assert.equal(await text("list", "--state", "paused"), "");
+  });
+
+  it("passes on a command's output byte by byte and ends as it did", async () => {
+    const script = "printf 'out '; printf $GREETING; printf 'to stderr' >&2; exit 43";
+    const { code, stdout, stderr } = await run("exec", id, "--", "sh", "-c", script);
+    assert.deepEqual(
+      { code, stdout: stdout.toString(), stderr },
+      { code: 43, stdout: "out hello", stderr: "to stderr" },
+    );
+    const random = await run("exec", id, "--", "sh", "-c", "head -c 3000000 /dev/urandom | tee noise");
+    const sum = await text("exec", id, "--", "sha256sum", "noise");
+    assert.equal(sum.split(" ")[0], createHash("sha256").update(random.stdout).digest("hex"));
+    assert.equal((await run("exec", id, "--", "sh", "-c", "kill -9 $$")).code, 137);
+    assert.equal(
+      await text("exec", id, "--cwd", "/tmp", "--env", "A=1", "--", "sh", "-c", "echo ${PWD##*/} $A"),
+      "tmp 1\n",
+    );
+    const events = (await text("exec", id, "--json", "--", "echo", "--help")).trim().split("\n");
+    assert.deepEqual(
+      events.map((line) => Object.keys((JSON.parse(line) as { readonly event: object }).event)),
+      [["start"], ["data"], ["end"]],
+    );
+  });
+
+  it("prints output while the command runs; the first interrupt ends the command", async () => {
+    const { child, printed, end } = start("exec", id, "--", "sh", "-c", "echo ready; exec sleep 1000");
+    await eventually("the first line", () => printed() === "ready\n");
+    child.kill("SIGINT");
+    assert.equal((await end).code, 143);
+  });
+
+  it("ends quietly when its reader has gone", async () => {
+    const { child, printed, end } = start("exec", id, "--", "yes");
+    await eventually("some output", () => printed() !== "");
+    child.stdout?.destroy();
+    const { code, stderr } = await end;
+    assert.deepEqual({ code, stderr }, { code: 141, stderr: "" });
+  });
+
+  it("prints the log of a sandbox, page by page, follows it, and has it after the end", async () => {
+    const logged = (await text("create")).trim();
+    const lines = 2_500;
+    await run("exec", logged, "--", "sh", "-c", `seq ${lines}; echo problem >&2`);
+    const { code, stdout, stderr } = await run("logs", logged);
+    assert.equal(code, 0);
+    const asked = stdout.toString().trimEnd().split("\n");
+    // What the API cannot give, it says.
+    if (!stderr.includes("are left out")) assert.equal(asked.length, lines);
+    assert.match(stderr, /problem\n$/);
+    const follower = start("logs", logged, "--follow", "--json");
+    await run("exec", logged, "--", "echo", "later");
+    await eventually("the later line", () => follower.printed().includes('"message":"later"'), 10_000);
+    follower.child.kill();
+    await follower.end;
+    await text("kill", logged);
+    assert.equal((await run("logs", logged)).code, 0);
+  });
+
+  it("has an exit code for each way to fail, and says what went wrong", async () => {
+    const port = await unusedPort();
+    const failures: readonly (readonly [readonly string[], number, RegExp])[] = [
+      [["kill", "nosuchsandbox"], 2, /^coppice: 404: /],
+      [["logs", "nosuchsandbox"], 2, /^coppice: 404: /],
+      [["exec", "nosuchsandbox", "--", "true"], 125, /^coppice: 404: /],
+      [["exec", id, "--", "no-such-program"], 127, /^no-such-program: command not found/],
+      [["create", "--template", "nonesuch"], 1, /^coppice: 404: template 'nonesuch' not found/],
+      [["list", "--key", "e2b_ffff"], 1, /^coppice: 401: /],
+      [["list", "--url", `http://127.0.0.1:${port}`], 1, /^coppice: cannot reach http.*ECONNREFUSED/],
+      [["list", "--url", "no url"], 1, /^coppice: cannot reach no url: Invalid URL/],
+      [["create", "--ttl", "soon"], 64, /^coppice: --ttl is a length of time, as 5m\nusage:/],
+      [["create", "--env", "X"], 64, /--env is name=value/],
+      [["exec", id], 64, /name a sandbox and a program/],
+      [["exec", id, "--loud", "--", "true"], 64, /--loud/],
+      [["kill"], 64, /name a sandbox/],
+      [["dance"], 64, /'sandbox' has no 'dance'/],
+      [[], 64, /'sandbox' has no ''/],
+    ];
+    const ends = await Promise.all(failures.map(([args]) => run(...args)));
+    for (const [index, [args, code, message]] of failures.entries()) {
+      assert.equal(ends[index]?.code, code, `${args.join(" ")}: ${ends[index]?.stderr}`);
+      assert.match(ends[index]?.stderr ?? "", message, args.join(" "));
+    }
+    assert.match(await text("--help"), /coppice sandbox exec <id>/);
+  });
+});
+
+async function unusedPort(): Promise<number> {
+  const listener = createServer().listen(0, "127.0.0.1");
+  await new Promise((resolve) => listener.once("listening", resolve));
+  const { port } = listener.address() as AddressInfo;
+  await new Promise((resolve) => listener.close(resolve));
+  return port;
+}

@@ -1,0 +1,40 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { COPPICE } from "./server-process.js";
+
+/** What a command of the `coppice` command line printed, and its exit code. */
+export interface CommandEnd {
+  readonly code: number | null;
+  readonly stdout: Buffer;
+  readonly stderr: string;
+}
+
+/** `coppice …` as a process of its own. */
+export interface RunningCommand {
+  readonly child: ChildProcess;
+  /** What it has printed until now. */
+  readonly printed: () => string;
+  readonly end: Promise<CommandEnd>;
+}
+
+/** Starts `coppice` with these arguments and, over this process's own, this environment. */
+export function startCoppice(
+  args: readonly string[],
+  environment: Readonly<Record<string, string>> = {},
+): RunningCommand {
+  const child = spawn(process.execPath, [COPPICE, ...args], {
+    env: { ...process.env, ...environment },
+    stdio: ["ignore", "pipe", "pipe"],
+  });
+  const chunks = { stdout: [] as Buffer[], stderr: [] as Buffer[] };
+  for (const name of ["stdout", "stderr"] as const) {
+    child[name]?.on("data", (chunk: Buffer) => chunks[name].push(chunk));
+  }
+  const printed = (): string => Buffer.concat(chunks.stdout).toString();
+  const end = once(child, "close").then(([code]): CommandEnd => ({
+    code: code as number | null,
+    stdout: Buffer.concat(chunks.stdout),
+    stderr: Buffer.concat(chunks.stderr).toString(),
+  }));
+  return { child, printed, end };
+}
