@@ -166,6 +166,7 @@ class Kernel(Cancellable, IPythonKernel):
         variables = (self.get_parent("shell").get("metadata") or {}).get("env_vars") or {}
         before = {name: os.environ.get(name) for name in variables}
         os.environ.update(variables)
+        kernel = os.getpid()
         try:
             return await super().do_execute(*args, **kwargs)
         except Exception as error:
@@ -181,6 +182,8 @@ class Kernel(Cancellable, IPythonKernel):
                 "user_expressions": {},
             }
         finally:
+            if os.getpid() != kernel:
+                _end_copy()
             for name, value in before.items():
                 if value is None:
                     os.environ.pop(name, None)
@@ -190,6 +193,15 @@ class Kernel(Cancellable, IPythonKernel):
             for stream in (sys.stdout, sys.stderr):
                 if isinstance(stream, OutputStream):
                     stream.settle(deadline)
+
+
+def _end_copy():
+    """A process that a cell forked ends with the cell: two kernels on one set of sockets would answer twice."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(0)
 
 
 class KernelApp(IPKernelApp):

@@ -142,6 +142,15 @@ describe("output", () => {
     assert.equal((await sandbox.run("'alive'")).results[0]?.["text"], "alive");
   });
 
+  test("a process that a cell forks ends with the cell, and what it printed is there", async () => {
+    const ran = await sandbox.run(
+      "import os\nx = 'mine'\npid = os.fork()\nif pid == 0:\n    x = 'of the copy'\n    print('copy')\n" +
+        "else:\n    print('status', os.waitpid(pid, 0)[1])",
+    );
+    assert.deepEqual(ran.text("stdout").trim().split("\n").toSorted(), ["copy", "status 0"]);
+    assert.equal((await sandbox.run("x")).results[0]?.["text"], "mine");
+  });
+
   test("a lone surrogate costs one character and nothing around it", async () => {
     assert.equal(
       (await sandbox.run("print('a\\ud83db', '\\ud83d\\ude00')")).text("stdout"),
