@@ -9,6 +9,7 @@ import { type Configuration, configure } from "./configure.js";
 import { ClientAddresses } from "./http/client-address.js";
 import { HttpListener, type ListenerServices } from "./http/listener.js";
 import { openDoors } from "./http/open-doors.js";
+import { explainEnd } from "./http/explain-end.js";
 import { ExchangeLimit } from "./http/exchange-limit.js";
 import { PortConnections } from "./http/port-connections.js";
 import type { ServedRoute } from "./http/surface.js";
@@ -160,7 +161,11 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     metrics: coreMetrics,
     ledger: () => services.get(Ledger) as Ledger | undefined,
   });
-  const surfaces = new Surfaces({ log, messageLimitBytes: config.http.messageLimit });
+  const surfaces = new Surfaces({
+    log,
+    messageLimitBytes: config.http.messageLimit,
+    explain: (error, request) => explainEnd(error, request, domain.sandboxes),
+  });
   const targeting = new Targeting(config.domain, domain.sandboxes, surfaces);
   const listeners = createListeners(config, {
     surfaces,

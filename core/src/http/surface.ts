@@ -22,6 +22,8 @@ export interface SurfaceOptions {
   readonly log: Logger;
   /** Bytes of one RPC message. */
   readonly messageLimitBytes: number;
+  /** What to answer in the place of an error that a route threw. Never rejects. */
+  readonly explain: (error: unknown, request: SurfaceRequest) => Promise<unknown>;
 }
 
 const LONGEST_TIMER_MS = 2 ** 31 - 1;
@@ -179,7 +181,7 @@ export class Surface {
           throw new HttpError(404, `no route for ${ctx.method} ${ctx.path} on surface '${surface}'`);
         }
       } catch (error) {
-        refusal = toHttpError(error, served.request.log);
+        refusal = toHttpError(await this.#options.explain(error, served.request), served.request.log);
       }
       // Set by the router on the context of the route that matched.
       const { _matchedRoute: pattern } = ctx as { _matchedRoute?: string | RegExp };
@@ -248,7 +250,7 @@ export class Surface {
       requireScope(request, "attach");
       await found.accept(request, upgrade);
     } catch (error) {
-      throw this.#refuse(request, error, route);
+      throw this.#refuse(request, await this.#options.explain(error, request), route);
     }
     this.#tell(request, { status: 101, route });
   }

@@ -1,4 +1,6 @@
 import type { IncomingMessage } from "node:http";
+import { describeEnd } from "../sandbox/describe-end.js";
+import { isDigestOf } from "../sandbox/sandbox-secrets.js";
 import type { Sandboxes } from "../sandbox/sandboxes.js";
 import { EdgeRefusal } from "./edge-refusal.js";
 import { HttpError } from "./http-error.js";
@@ -10,13 +12,13 @@ import type { Listener, TargetResolver, Targets } from "./targets.js";
 /** Finds the sandbox that a request is for. */
 export class Targeting implements Targets {
   readonly #domain: string;
-  readonly #sandboxes: Pick<Sandboxes, "find" | "use">;
+  readonly #sandboxes: Pick<Sandboxes, "find" | "use" | "endOf">;
   readonly #surfaces: Pick<Surfaces, "claimPort">;
   readonly #resolvers: TargetResolver[] = [];
 
   constructor(
     domain: string,
-    sandboxes: Pick<Sandboxes, "find" | "use">,
+    sandboxes: Pick<Sandboxes, "find" | "use" | "endOf">,
     surfaces: Pick<Surfaces, "claimPort">,
   ) {
     this.#surfaces = surfaces;
@@ -34,13 +36,15 @@ export class Targeting implements Targets {
 
   /**
    * @throws HttpError 400 for an address that makes no sense, 502 for a sandbox that does not serve.
-   * That one answer stands for unknown, ended and foreign alike.
+   * That one answer stands for unknown, ended and foreign alike, unless the request has the token of one that
+   * has ended: then it says how.
    */
   async find(message: IncomingMessage, url: URL, listener: Listener): Promise<Target | undefined> {
     const address = addressOf(message.headers, this.#domain);
     if (address !== undefined) {
       const sandbox = this.#sandboxes.find(address.sandboxId);
-      if (sandbox === undefined || !sandbox.isReachable) throw notFound(address.sandboxId);
+      if (sandbox === undefined) throw await this.#lost(address.sandboxId, message);
+      if (!sandbox.isReachable) throw notFound(address.sandboxId);
       return { sandbox, port: address.port };
     }
     for (const resolve of this.#resolvers) {
@@ -64,8 +68,17 @@ export class Targeting implements Targets {
     if (sandbox.record.state !== "running") throw notFound(sandbox.record.id);
     return () => {};
   }
+
+  async #lost(sandboxId: string, { headers }: IncomingMessage): Promise<HttpError> {
+    const token = headers["x-access-token"];
+    if (typeof token !== "string") return notFound(sandboxId);
+    const ended = await this.#sandboxes.endOf(sandboxId).catch(() => undefined);
+    const isOwner = ended?.accessTokenDigest !== undefined && isDigestOf(ended.accessTokenDigest, token);
+    return notFound(sandboxId, isOwner ? describeEnd(ended) : undefined);
+  }
 }
 
-function notFound(sandboxId: string): HttpError {
-  return new EdgeRefusal(502, { sandboxId, message: "The sandbox was not found" });
+function notFound(sandboxId: string, why?: string): HttpError {
+  const message = "The sandbox was not found";
+  return new EdgeRefusal(502, { sandboxId, message: why === undefined ? message : `${message}: ${why}` });
 }

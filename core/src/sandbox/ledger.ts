@@ -20,6 +20,8 @@ export interface EndedSandbox {
   readonly reason: EndReason;
   readonly startedAtMs: number;
   readonly endedAtMs: number;
+  /** SHA-256 of its access token, in hexadecimal digits: who has the token may know. Undefined where it had none. */
+  readonly accessTokenDigest?: string | undefined;
 }
 
 /**

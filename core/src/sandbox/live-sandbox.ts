@@ -9,7 +9,7 @@ export type SandboxState = "creating" | "running" | "paused" | "killing";
 export type OnTimeout = "kill" | "pause";
 
 /** Why a sandbox is gone. */
-export type EndReason = "killed" | "timed out" | "backend lost" | "shutdown";
+export type EndReason = "killed" | "timed out" | "out of memory" | "backend lost" | "shutdown";
 
 /** What the ledger keeps of a sandbox. Times are milliseconds since the Unix epoch. */
 export interface SandboxRecord {

@@ -1,6 +1,7 @@
 import type { Clock } from "../kernel/clock.js";
 import { SandboxError } from "../kernel/errors.js";
 import type { Logger } from "../observe/logger.js";
+import { beingKilled } from "./being-killed.js";
 import type { HeldSandbox } from "./held-sandbox.js";
 import type { Ledger } from "./ledger.js";
 import type { Reaper } from "./reaper.js";
@@ -157,7 +158,7 @@ export class Pauses {
       await pausing?.pause();
     } catch (error) {
       metrics.pauseFailed();
-      if (held.isEnding) throw beingKilled(held);
+      if (held.isEnding) throw beingKilled(held.record.id);
       await pausing?.resume().catch((failure: unknown) => {
         log.error({ sandbox: id, err: failure }, "a sandbox that could not be paused could not be resumed");
       });
@@ -168,7 +169,7 @@ export class Pauses {
       }
       throw new SandboxError("unavailable", `sandbox "${id}" could not be paused`, { cause: error });
     }
-    if (held.isEnding) throw beingKilled(held);
+    if (held.isEnding) throw beingKilled(held.record.id);
     metrics.paused(trigger);
     log.info({ sandbox: id, trigger }, "sandbox paused");
   }
@@ -181,11 +182,11 @@ export class Pauses {
       await ledger.write({ ...paused, state: "running", endsAtMs });
       await held.handle.pausing?.resume();
     } catch (error) {
-      if (held.isEnding) throw beingKilled(held);
+      if (held.isEnding) throw beingKilled(held.record.id);
       await ledger.write(paused);
       throw new SandboxError("unavailable", `sandbox "${paused.id}" could not be resumed`, { cause: error });
     }
-    if (held.isEnding) throw beingKilled(held);
+    if (held.isEnding) throw beingKilled(held.record.id);
     held.update({ state: "running", endsAtMs });
     held.lastUsedAtMs = clock.now();
     reaper.set(paused.id, endsAtMs);
@@ -196,8 +197,4 @@ export class Pauses {
 
 function conflict(message: string): SandboxError {
   return new SandboxError("aborted", message);
-}
-
-function beingKilled({ record }: HeldSandbox): SandboxError {
-  return conflict(`Sandbox "${record.id}" is being killed`);
 }

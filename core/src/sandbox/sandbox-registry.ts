@@ -3,9 +3,10 @@ import { SandboxError } from "../kernel/errors.js";
 import type { Logger } from "../observe/logger.js";
 import type { Limits, Sandbox, SandboxBackend, SandboxId } from "./backend.js";
 import type { BackendRegistry } from "./backend-registry.js";
+import { beingKilled } from "./being-killed.js";
 import { checkNetworkPolicy, egressRulesOf, type NetworkPolicy } from "./egress-rules.js";
 import { HeldSandbox } from "./held-sandbox.js";
-import type { Ledger } from "./ledger.js";
+import type { EndedSandbox, Ledger } from "./ledger.js";
 import type { EndReason, LiveSandbox, SandboxRecord, SandboxState } from "./live-sandbox.js";
 import { Pauses } from "./pauses.js";
 import { Reaper } from "./reaper.js";
@@ -13,7 +14,7 @@ import { checkRequestedLimits, type LimitsChange } from "./requested-limits.js";
 import { Resizes } from "./resizes.js";
 import type { AdmissionCheck } from "./admissions.js";
 import type { SandboxMetrics } from "./sandbox-metrics.js";
-import { newAccessToken, newSandboxId } from "./sandbox-secrets.js";
+import { digestOf, newAccessToken, newSandboxId } from "./sandbox-secrets.js";
 import type { SnapshotRecord, Snapshots } from "./snapshots.js";
 import type { CreateSandbox, Sandboxes } from "./sandboxes.js";
 import type { SandboxesConfig } from "./sandboxes-config.js";
@@ -87,10 +88,7 @@ export class SandboxRegistry implements Sandboxes {
   }
 
   of(tenant: string): Sandboxes {
-    return new TenantSandboxes(this, tenant, {
-      ownerOf: (id) => this.#held.get(id)?.record.owner,
-      formerOwnerOf: async (id) => (await this.#options.ledger.findEnded(id))?.owner,
-    });
+    return new TenantSandboxes(this, tenant, (id) => this.#held.get(id)?.record.owner);
   }
 
   /** How many are in a state. */
@@ -156,7 +154,13 @@ export class SandboxRegistry implements Sandboxes {
   }
 
   async remembers(id: SandboxId): Promise<boolean> {
-    return this.#held.has(id) || (await this.#options.ledger.findEnded(id)) !== undefined;
+    return this.#held.has(id) || (await this.endOf(id)) !== undefined;
+  }
+
+  async endOf(id: SandboxId): Promise<EndedSandbox | undefined> {
+    const held = this.#held.get(id);
+    if (held === undefined) return this.#options.ledger.findEnded(id);
+    return held.isEnding && held.hasServed ? this.#endedAs(held) : undefined;
   }
 
   list(): readonly LiveSandbox[] {
@@ -191,11 +195,11 @@ export class SandboxRegistry implements Sandboxes {
   }
 
   async pause(id: SandboxId): Promise<void> {
-    await this.#pauses.pause(this.#get(id), "request");
+    await this.#pauses.pause(this.#getUnlessKilled(id), "request");
   }
 
   async resume(id: SandboxId, timeoutMs: number): Promise<boolean> {
-    const held = this.#get(id);
+    const held = this.#getUnlessKilled(id);
     this.#checkNewTimeout(timeoutMs);
     return this.#pauses.resume(held, timeoutMs, "request");
   }
@@ -273,6 +277,13 @@ export class SandboxRegistry implements Sandboxes {
     const held = this.#held.get(id);
     if (held === undefined || held.isEnding) throw unknownSandbox(id);
     return held;
+  }
+
+  /** For who may be told that it is there still. @throws SandboxError aborted while it is being killed. */
+  #getUnlessKilled(id: SandboxId): HeldSandbox {
+    const held = this.#held.get(id);
+    if (held?.isEnding === true && !held.isLingering) throw beingKilled(id);
+    return this.#get(id);
   }
 
   /** @throws SandboxError not_found for a paused one, too: that is what E2B's clients expect of it. */
@@ -602,22 +613,33 @@ export class SandboxRegistry implements Sandboxes {
 
   /** Forgets a sandbox of which nothing is left. Never rejects. */
   async #bury(held: HeldSandbox): Promise<void> {
-    const { ledger, log, clock, metrics } = this.#options;
-    const { id, owner, backend, template, startedAtMs } = held.record;
-    const reason = held.endReason ?? "killed";
+    const { ledger, log, metrics } = this.#options;
+    const { id } = held.record;
+    const ended = this.#endedAs(held);
     try {
-      if (held.hasServed) {
-        await ledger.end({ id, owner, backend, template, reason, startedAtMs, endedAtMs: clock.now() });
-      } else {
-        await ledger.remove(id);
-      }
+      await (held.hasServed ? ledger.end(ended) : ledger.remove(id));
     } catch (error) {
       log.error({ sandbox: id, err: error }, "writing the end of a sandbox failed");
     }
     this.#held.delete(id);
     if (!held.hasServed) return;
-    metrics.ended(reason);
-    log.info({ sandbox: id, reason }, "sandbox ended");
+    metrics.ended(ended.reason);
+    log.info({ sandbox: id, reason: ended.reason }, "sandbox ended");
+  }
+
+  /** What is to be remembered of a sandbox that ends now. */
+  #endedAs({ record, endReason }: HeldSandbox): EndedSandbox {
+    const { id, owner, backend, template, startedAtMs, accessToken } = record;
+    return {
+      id,
+      owner,
+      backend,
+      template,
+      reason: endReason ?? "killed",
+      startedAtMs,
+      endedAtMs: this.#options.clock.now(),
+      accessTokenDigest: accessToken === undefined ? undefined : digestOf(accessToken),
+    };
   }
 
   async #applyNetworkPolicy(held: HeldSandbox, policy: NetworkPolicy): Promise<void> {

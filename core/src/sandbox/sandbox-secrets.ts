@@ -1,4 +1,4 @@
-import { randomBytes, randomInt } from "node:crypto";
+import { hash, randomBytes, randomInt, timingSafeEqual } from "node:crypto";
 import type { SandboxId, SnapshotId } from "./backend.js";
 
 const ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789";
@@ -17,6 +17,17 @@ export function newSnapshotId(): SnapshotId {
 /** An access token: 43 URL-safe characters that carry 256 random bits. */
 export function newAccessToken(): string {
   return randomBytes(32).toString("base64url");
+}
+
+/** What is kept of a token that is not needed any more: SHA-256 in hexadecimal digits. */
+export function digestOf(token: string): string {
+  return hash("sha256", token, "hex");
+}
+
+/** Whether a digest is that of a token, in a time that tells nothing about either. */
+export function isDigestOf(digest: string, token: string): boolean {
+  const [known, given] = [Buffer.from(digest, "hex"), Buffer.from(digestOf(token), "hex")];
+  return known.length === given.length && timingSafeEqual(known, given);
 }
 
 function newId(prefix: string): string {

@@ -1,6 +1,7 @@
 import { createToken } from "../kernel/token.js";
 import type { Limits, SandboxId } from "./backend.js";
 import type { EgressRules, NetworkPolicy } from "./egress-rules.js";
+import type { EndedSandbox } from "./ledger.js";
 import type { EndReason, LiveSandbox, OnTimeout } from "./live-sandbox.js";
 import type { LimitsChange } from "./requested-limits.js";
 
@@ -60,6 +61,8 @@ export interface Sandboxes {
   onCreated(listener: (sandbox: LiveSandbox) => void): void;
   /** True for one of which something is left, and for one that has ended and is remembered (`sandboxes.endedKept`). */
   remembers(id: SandboxId): Promise<boolean>;
+  /** How a sandbox ended, or is ending; undefined for one that has not, is not remembered or never was. */
+  endOf(id: SandboxId): Promise<EndedSandbox | undefined>;
   /** Those that `find` finds, newest first. */
   list(): readonly LiveSandbox[];
   /**

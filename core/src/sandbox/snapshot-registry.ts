@@ -1,6 +1,7 @@
 import type { Clock } from "../kernel/clock.js";
 import { SandboxError } from "../kernel/errors.js";
 import type { Logger } from "../observe/logger.js";
+import { beingKilled } from "./being-killed.js";
 import type { Backends, SandboxId, SnapshotId } from "./backend.js";
 import type { HeldSandbox } from "./held-sandbox.js";
 import type { Ledger } from "./ledger.js";
@@ -191,7 +192,7 @@ export class SnapshotRegistry implements Snapshots {
       log.info({ sandbox: id, snapshot: record.id, name }, "snapshot taken");
       return made;
     } catch (error) {
-      if (held.isEnding) throw conflict(`Sandbox "${id}" is being killed`);
+      if (held.isEnding) throw beingKilled(id);
       log.error({ sandbox: id, err: error }, "taking a snapshot failed");
       throw new SandboxError("unavailable", `no snapshot could be taken of sandbox "${id}"`, {
         cause: error,

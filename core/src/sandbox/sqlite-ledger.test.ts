@@ -111,7 +111,9 @@ test("what was written before there were tenants is the default tenant's", async
   await (await openedLedger(context, dataDir)).close();
   const { owner: _owner, ...old } = record;
   const database = new DatabaseSync(join(dataDir, "ledger.sqlite"));
-  database.exec("ALTER TABLE ended_sandbox DROP COLUMN owner; DROP TABLE snapshot; PRAGMA user_version = 3");
+  database.exec(
+    "ALTER TABLE ended_sandbox DROP COLUMN owner; ALTER TABLE ended_sandbox DROP COLUMN access_token_digest; DROP TABLE snapshot; PRAGMA user_version = 3",
+  );
   database.prepare("INSERT INTO sandbox (id, record) VALUES (?, ?)").run("i1", JSON.stringify(old));
   database.exec("INSERT INTO ended_sandbox VALUES (1, 'i0', 'memory', 'base', 'killed', 1, 2)");
   database.close();

@@ -45,12 +45,13 @@ const MIGRATIONS: readonly string[] = [
      id TEXT PRIMARY KEY,
      record TEXT NOT NULL
    ) STRICT;`,
+  "ALTER TABLE ended_sandbox ADD COLUMN access_token_digest TEXT",
 ];
 
 const FILE_NAME = "ledger.sqlite";
 const SQLITE_BUSY = 5;
 
-const endReason = z.enum(["killed", "timed out", "backend lost", "shutdown"]);
+const endReason = z.enum(["killed", "timed out", "out of memory", "backend lost", "shutdown"]);
 const text = z.record(z.string(), z.string());
 
 const limits = z.object({
@@ -105,6 +106,10 @@ const endedSandbox = z.object({
   reason: endReason,
   startedAtMs: z.number(),
   endedAtMs: z.number(),
+  accessTokenDigest: z
+    .string()
+    .nullable()
+    .transform((digest) => digest ?? undefined),
 });
 
 /**
@@ -154,7 +159,8 @@ export class SqliteLedger implements Ledger {
     database.exec("BEGIN IMMEDIATE");
     try {
       statements.remove.run(id);
-      statements.end.run(id, owner, backend, template, reason, startedAtMs, endedAtMs);
+      const digest = ended.accessTokenDigest ?? null;
+      statements.end.run(id, owner, backend, template, reason, startedAtMs, endedAtMs, digest);
       statements.forget.run(this.#options.endedKept);
       database.exec("COMMIT");
     } catch (error) {
@@ -253,14 +259,15 @@ function prepare(database: DatabaseSync) {
     ),
     removeSnapshot: database.prepare("DELETE FROM snapshot WHERE id = ?"),
     end: database.prepare(
-      `INSERT INTO ended_sandbox (id, owner, backend, template, reason, started_at_ms, ended_at_ms)
-       VALUES (?, ?, ?, ?, ?, ?, ?)`,
+      `INSERT INTO ended_sandbox (id, owner, backend, template, reason, started_at_ms, ended_at_ms, access_token_digest)
+       VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
     ),
     forget: database.prepare(
       "DELETE FROM ended_sandbox WHERE sequence <= (SELECT max(sequence) FROM ended_sandbox) - ?",
     ),
     findEnded: database.prepare(
-      `SELECT id, owner, backend, template, reason, started_at_ms AS startedAtMs, ended_at_ms AS endedAtMs
+      `SELECT id, owner, backend, template, reason, started_at_ms AS startedAtMs, ended_at_ms AS endedAtMs,
+              access_token_digest AS accessTokenDigest
        FROM ended_sandbox WHERE id = ? ORDER BY sequence DESC LIMIT 1`,
     ),
   } satisfies Record<string, StatementSync>;

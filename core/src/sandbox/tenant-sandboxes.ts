@@ -1,28 +1,22 @@
 import type { SandboxId } from "./backend.js";
 import type { NetworkPolicy } from "./egress-rules.js";
+import type { EndedSandbox } from "./ledger.js";
 import type { EndReason, LiveSandbox } from "./live-sandbox.js";
 import type { LimitsChange } from "./requested-limits.js";
 import type { CreateSandbox, Sandboxes } from "./sandboxes.js";
 import { unknownSandbox } from "./unknown-sandbox.js";
 
-/** Whose sandboxes are. */
-export interface Owners {
-  /** Answers for every sandbox of which something is left. */
-  ownerOf(id: SandboxId): string | undefined;
-  /** Answers for those that have ended and are remembered. */
-  formerOwnerOf(id: SandboxId): Promise<string | undefined>;
-}
-
 /** The sandboxes of one tenant: whatever is asked of another's is answered as for one that never was. */
 export class TenantSandboxes implements Sandboxes {
   readonly #all: Sandboxes;
   readonly #tenant: string;
-  readonly #owners: Owners;
+  readonly #ownerOf: (id: SandboxId) => string | undefined;
 
-  constructor(all: Sandboxes, tenant: string, owners: Owners) {
+  /** @param ownerOf answers for every sandbox of which something is left. */
+  constructor(all: Sandboxes, tenant: string, ownerOf: (id: SandboxId) => string | undefined) {
     this.#all = all;
     this.#tenant = tenant;
-    this.#owners = owners;
+    this.#ownerOf = ownerOf;
   }
 
   get defaultTimeoutMs(): number {
@@ -53,7 +47,12 @@ export class TenantSandboxes implements Sandboxes {
   }
 
   async remembers(id: SandboxId): Promise<boolean> {
-    return this.#owns(id) || (await this.#owners.formerOwnerOf(id)) === this.#tenant;
+    return this.#owns(id) || (await this.endOf(id)) !== undefined;
+  }
+
+  async endOf(id: SandboxId): Promise<EndedSandbox | undefined> {
+    const ended = await this.#all.endOf(id);
+    return ended?.owner === this.#tenant ? ended : undefined;
   }
 
   list(): readonly LiveSandbox[] {
@@ -101,7 +100,7 @@ export class TenantSandboxes implements Sandboxes {
   }
 
   #owns(id: SandboxId): boolean {
-    return this.#owners.ownerOf(id) === this.#tenant;
+    return this.#ownerOf(id) === this.#tenant;
   }
 
   #check(id: SandboxId): void {

@@ -28,11 +28,10 @@ export async function connectSandbox(
     defaultTimeoutMs,
   }: { readonly body: z.infer<typeof connectBody>; readonly defaultTimeoutMs?: number },
 ): Promise<Connected> {
-  const sandbox = sandboxes.get(id);
   const timeoutMs = requestedTimeoutMs(body) ?? defaultTimeoutMs;
   if (timeoutMs === undefined)
     throw new SandboxError("invalid_argument", "validation error: timeout: it is required");
-  const wasPaused = sandbox.record.state === "paused" && (await sandboxes.resume(id, timeoutMs));
+  const wasPaused = await sandboxes.resume(id, timeoutMs);
   if (!wasPaused) await sandboxes.extend(id, timeoutMs);
-  return { sandbox, wasPaused };
+  return { sandbox: sandboxes.get(id), wasPaused };
 }

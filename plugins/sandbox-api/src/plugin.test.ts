@@ -441,6 +441,39 @@ suite("the E2B control plane", () => {
   });
 });
 
+suite("a sandbox that is being killed", () => {
+  test("A.5 is answered 409 to who connects, resumes or pauses, and is no more to everybody else", async () => {
+    const destroying = Promise.withResolvers<void>();
+    const memory = memoryBackend({ pausing: {}, onDestroy: () => destroying.promise });
+    await using server = await startTestServer({
+      plugins: [
+        [memory, {}],
+        [sandboxApi, {}],
+      ],
+    });
+    const made = await call(server, "POST /v2/sandboxes", { body: { templateID: "base" } });
+    const { sandboxID } = made.json;
+    const killed = call(server, `DELETE /sandboxes/${sandboxID}`);
+    await until(() => server.sandboxes.list().length === 0, "it is being killed");
+    for (const verb of [
+      "sandboxes/ID/connect",
+      "v2/sandboxes/ID/connect",
+      "sandboxes/ID/resume",
+      "sandboxes/ID/pause",
+    ]) {
+      const answer = await call(server, `POST /${verb.replace("ID", sandboxID)}`, { body: { timeout: 60 } });
+      const message = `Sandbox "${sandboxID}" is being killed`;
+      assert.deepEqual([answer.status, answer.json], [409, { code: 409, message }], verb);
+    }
+    assert.equal((await call(server, `GET /sandboxes/${sandboxID}`)).status, 404);
+    assert.deepEqual((await call(server, "GET /v2/sandboxes")).json, []);
+    destroying.resolve();
+    assert.equal((await killed).status, 204);
+    const gone = await call(server, `POST /v2/sandboxes/${sandboxID}/connect`, { body: {} });
+    assert.equal(gone.status, 404);
+  });
+});
+
 suite("a client that goes away while its sandbox is made", () => {
   test("leaves nothing behind", async () => {
     const started = Promise.withResolvers<void>();

@@ -116,7 +116,6 @@ export const plugin = definePlugin({
 
     router.post("/sandboxes/:id/pause", async (ctx) => {
       const id = parseSandboxId(ctx.params["id"]);
-      own(ctx).get(id);
       await readJsonBody(ctx.req, pauseBody, optionalBody);
       await own(ctx).pause(id);
       ctx.status = 204;

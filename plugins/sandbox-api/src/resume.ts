@@ -18,8 +18,7 @@ export async function resumeSandbox(
     defaultTimeoutMs,
   }: { readonly body: z.infer<typeof resumeBody>; readonly defaultTimeoutMs: number },
 ): Promise<LiveSandbox> {
-  const sandbox = sandboxes.get(id);
   const wasPaused = await sandboxes.resume(id, requestedTimeoutMs(body) ?? defaultTimeoutMs);
   if (!wasPaused) throw new SandboxError("aborted", `Sandbox ${id} is already running`);
-  return sandbox;
+  return sandboxes.get(id);
 }
