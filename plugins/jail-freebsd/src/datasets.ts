@@ -1,0 +1,170 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import { SandboxError } from "@coppice/core";
+import { type Host, HostCommandError } from "./host.js";
+
+/** Where a dataset is in its life. `retained`: its sandbox is gone, and others still need its blocks. */
+export type DatasetState = "creating" | "running" | "destroying" | "retained";
+
+/** A dataset that this installation made. */
+export interface OwnedDataset {
+  readonly name: string;
+  readonly state: DatasetState;
+  /** Other properties of ours, without their prefix. */
+  readonly properties: ReadonlyMap<string, string>;
+}
+
+export interface CloneOptions {
+  /** `<dataset>@<snapshot>` */
+  readonly origin: string;
+  readonly mountPoint: string;
+  readonly refquotaMiB: number;
+  /** Kept with it, as `coppice:<name>`. */
+  readonly properties: Readonly<Record<string, string>>;
+}
+
+const PREFIX = "coppice:";
+const BUSY_ATTEMPTS = 50;
+const LONGEST_BUSY_PAUSE_MS = 200;
+/** How the releases say that somebody has not let go yet. */
+const BUSY = /dataset is busy|umount failed|cannot unmount|Device busy/i;
+const MISSING = /dataset does not exist|could not find any snapshots/;
+const NEEDED = /has dependent clones|has children|has snapshots/;
+
+/**
+ * The ZFS datasets of one installation, all of them children of one. Whose a dataset is stands in a property of
+ * it: what has another owner, or none, is never changed. Only what zfs(8) has had since 2011 is used.
+ */
+export class Datasets {
+  readonly parent: string;
+  readonly #host: Host;
+  readonly #owner: string;
+
+  /** @param owner what tells this installation's datasets from those of others in the same pool. */
+  constructor(host: Host, { parent, owner }: { readonly parent: string; readonly owner: string }) {
+    this.#host = host;
+    this.parent = parent;
+    this.#owner = owner;
+  }
+
+  /** @throws SandboxError not_found when there is no such snapshot, already_exists */
+  async clone(name: string, { origin, mountPoint, refquotaMiB, properties }: CloneOptions): Promise<void> {
+    const own = { ...properties, owner: this.#owner, state: "creating" };
+    const options = [
+      `refquota=${refquotaMiB}M`,
+      `mountpoint=${mountPoint}`,
+      ...Object.entries(own).map(([property, value]) => `${PREFIX}${property}=${value}`),
+    ];
+    try {
+      await this.#host.run("zfs", [
+        "clone",
+        ...options.flatMap((option) => ["-o", option]),
+        origin,
+        this.#path(name),
+      ]);
+    } catch (error) {
+      if (!(error instanceof HostCommandError)) throw error;
+      if (MISSING.test(error.stderr)) {
+        throw new SandboxError("not_found", `there is no snapshot ${origin}`, { cause: error });
+      }
+      if (/already exists/.test(error.stderr)) {
+        throw new SandboxError("already_exists", `dataset ${name} already exists`, { cause: error });
+      }
+      throw error;
+    }
+  }
+
+  /** Whether there is a snapshot of that name, which need not be this installation's. */
+  async hasSnapshot(snapshot: string): Promise<boolean> {
+    const { code, stderr } = await this.#host.try("zfs", ["get", "-H", "-o", "value", "type", snapshot]);
+    if (code !== 0 && !MISSING.test(stderr)) throw new Error(`zfs get: ${stderr.trim()}`);
+    return code === 0;
+  }
+
+  async set(name: string, property: string, value: string): Promise<void> {
+    await this.#host.run("zfs", ["set", `${PREFIX}${property}=${value}`, this.#path(name)]);
+  }
+
+  async limit(name: string, refquotaMiB: number): Promise<void> {
+    await this.#host.run("zfs", ["set", `refquota=${refquotaMiB}M`, this.#path(name)]);
+  }
+
+  /** Bytes that a dataset refers to, what it shares with its origin included. */
+  async usedBytes(name: string): Promise<number> {
+    const answer = await this.#host.run("zfs", ["get", "-Hp", "-o", "value", "referenced", this.#path(name)]);
+    return Number(answer.trim());
+  }
+
+  /** All that this installation made, by one command. */
+  async owned(): Promise<readonly OwnedDataset[]> {
+    const names = ["owner", "state", "template", "limits"].map((name) => `${PREFIX}${name}`);
+    const words = ["get", "-Hp", "-r", "-o", "name,property,value,source", names.join(","), this.parent];
+    const found = new Map<string, Map<string, string>>();
+    for (const line of (await this.#host.run("zfs", words)).split("\n")) {
+      const [path = "", property = "", value = "", source] = line.split("\t");
+      // What is inherited says nothing of who made it.
+      if (source !== "local" || path.includes("@") || !path.startsWith(`${this.parent}/`)) continue;
+      const name = path.slice(this.parent.length + 1);
+      if (!found.has(name)) found.set(name, new Map());
+      found.get(name)?.set(property.slice(PREFIX.length), value);
+    }
+    return [...found].flatMap(([name, properties]) => {
+      if (properties.get("owner") !== this.#owner) return [];
+      return [{ name, state: (properties.get("state") ?? "destroying") as DatasetState, properties }];
+    });
+  }
+
+  /**
+   * Gives up a dataset, mounted or not. One that others were cloned from stays, out of sight, until `collect`.
+   * A missing one is fine. @throws SandboxError permission_denied for one that has another owner.
+   */
+  async destroy(name: string): Promise<void> {
+    const path = this.#path(name);
+    if (!(await this.#isOwn(path))) return;
+    await this.set(name, "state", "destroying");
+    // Without what it is mounted as: that would be in the way of the next of that name.
+    await this.#untilFree(["unmount", "-f", path]);
+    if (await this.#untilFree(["destroy", path])) return;
+    await this.#host.run("zfs", ["set", "mountpoint=none", path]);
+    await this.set(name, "state", "retained");
+  }
+
+  /** Destroys the retained datasets that nobody needs any more. */
+  async collect(): Promise<void> {
+    const retained = (await this.owned()).filter(({ state }) => state === "retained");
+    // One may hold the other: again, as long as that makes a difference.
+    for (let rest = retained; rest.length > 0;) {
+      const left: OwnedDataset[] = [];
+      for (const each of rest) {
+        if (!(await this.#untilFree(["destroy", this.#path(each.name)]))) left.push(each);
+      }
+      if (left.length === rest.length) return;
+      rest = left;
+    }
+  }
+
+  async #isOwn(path: string): Promise<boolean> {
+    const words = ["get", "-H", "-o", "value,source", `${PREFIX}owner`, path];
+    const { code, stdout, stderr } = await this.#host.try("zfs", words);
+    if (code !== 0 && MISSING.test(stderr)) return false;
+    if (code !== 0) throw new Error(`zfs get: ${stderr.trim()}`);
+    if (stdout.trim() === `${this.#owner}\tlocal`) return true;
+    throw new SandboxError("permission_denied", `dataset ${path} belongs to somebody else`);
+  }
+
+  /** Runs a command of zfs again while somebody keeps the dataset busy. @returns false when others need it. */
+  async #untilFree(words: readonly string[]): Promise<boolean> {
+    for (let attempt = 1; ; attempt++) {
+      const result = await this.#host.try("zfs", words);
+      const { code, stderr } = result;
+      if (code === 0 || MISSING.test(stderr) || /not currently mounted|not mounted/.test(stderr)) return true;
+      if (NEEDED.test(stderr)) return false;
+      if (!BUSY.test(stderr) || attempt === BUSY_ATTEMPTS) throw new HostCommandError("zfs", words, result);
+      await sleep(Math.min(5 * attempt, LONGEST_BUSY_PAUSE_MS));
+    }
+  }
+
+  #path(name: string): string {
+    if (!/^e2b-[a-z0-9]+$/.test(name)) throw new Error(`'${name}' is no dataset of a sandbox`);
+    return `${this.parent}/${name}`;
+  }
+}

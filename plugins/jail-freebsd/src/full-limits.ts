@@ -1,0 +1,14 @@
+import type { Limits } from "@coppice/core/backend";
+
+/** Limits without gaps. */
+export type FullLimits = { readonly [K in keyof Limits]-?: number };
+
+/** What is asked for, and the defaults for the rest. */
+export function fullLimits(asked: Limits, defaults: FullLimits): FullLimits {
+  return {
+    cpuCount: asked.cpuCount ?? defaults.cpuCount,
+    memoryMiB: asked.memoryMiB ?? defaults.memoryMiB,
+    diskMiB: asked.diskMiB ?? defaults.diskMiB,
+    processes: asked.processes ?? defaults.processes,
+  };
+}

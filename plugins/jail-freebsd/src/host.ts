@@ -1,0 +1,193 @@
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { connect, type Socket } from "node:net";
+import { setTimeout as sleep } from "node:timers/promises";
+import { AgentConnection, type AgentProcess } from "@coppice/agent";
+import { SandboxError, messageOf, type Logger } from "@coppice/core";
+import type { JailSettings } from "./jail-freebsd-config.js";
+
+/** A program of the host that the backend may run. */
+export type HostProgram = keyof JailSettings["programs"];
+
+/** How a program of the host ended. */
+export interface HostResult {
+  readonly code: number;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+/** A program of the host ended with another code than 0. Its message is what the program wrote on stderr. */
+export class HostCommandError extends Error {
+  override readonly name = "HostCommandError";
+  readonly stderr: string;
+
+  constructor(program: HostProgram, args: readonly string[], { code, stderr }: HostResult) {
+    super(`${program} ${args[0] ?? ""} ended with ${code}: ${stderr.trim()}`);
+    this.stderr = stderr;
+  }
+}
+
+export interface HostOptions {
+  /** Full paths: nothing is looked up, for other systems have other programs of these names. */
+  readonly programs: JailSettings["programs"];
+  /** The agent's program, which starts all others. */
+  readonly agent: string;
+  /** Where it listens. */
+  readonly socket: string;
+  readonly timeoutMs: number;
+  readonly log: Pick<Logger, "debug" | "warn">;
+}
+
+const OUTPUT_LIMIT_BYTES = 8 * 2 ** 20;
+const CONNECT_TIMEOUT_MS = 5_000;
+const CONNECT_PAUSE_MS = 2;
+const ENVIRONMENT = { PATH: "/sbin:/bin:/usr/sbin:/usr/bin", LC_ALL: "C" };
+
+/**
+ * The host, by its programs. They are started by an agent, a small process of its own: the server never forks
+ * for a request. The agent outlives the server, and with it what it started in jails; a later server finds it
+ * by its socket.
+ */
+export class Host {
+  readonly #options: HostOptions;
+  #connection: Promise<AgentConnection> | undefined;
+  #isClosed = false;
+
+  constructor(options: HostOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * Runs a program to its end.
+   * @param args handed over as they are; no shell sees them.
+   * @throws SandboxError deadline_exceeded when it takes too long: it was killed.
+   */
+  async try(program: HostProgram, args: readonly string[]): Promise<HostResult> {
+    const startedAtMs = performance.now();
+    const connection = await this.#connect();
+    const started = await connection.spawn({
+      path: this.#options.programs[program],
+      args,
+      env: ENVIRONMENT,
+      cwd: "/",
+      input: "none",
+    });
+    let isLate = false;
+    const timer = setTimeout(() => {
+      isLate = true;
+      started.kill("SIGKILL", "group").catch(() => undefined);
+    }, this.#options.timeoutMs);
+    const output = { stdout: [] as Uint8Array[], stderr: [] as Uint8Array[] };
+    let left = OUTPUT_LIMIT_BYTES;
+    for await (const { stream, data } of started.output) {
+      left -= data.byteLength;
+      if (left >= 0) output[stream === "stderr" ? "stderr" : "stdout"].push(data);
+    }
+    const { code } = await started.exit;
+    clearTimeout(timer);
+    const durationMs = Math.round(performance.now() - startedAtMs);
+    this.#options.log.debug({ program, args, code, durationMs }, "a program of the host has run");
+    if (isLate) throw new SandboxError("deadline_exceeded", `${program} took more than ${durationMs} ms`);
+    if (connection.isOver) {
+      throw new SandboxError("unavailable", `the agent of the host went while ${program} ran`);
+    }
+    const [stdout, stderr] = [output.stdout, output.stderr].map((each) => Buffer.concat(each).toString());
+    return { code: code ?? -1, stdout: stdout ?? "", stderr: stderr ?? "" };
+  }
+
+  /** Runs a program that has to succeed. @returns its stdout. @throws HostCommandError */
+  async run(program: HostProgram, args: readonly string[]): Promise<string> {
+    const result = await this.try(program, args);
+    if (result.code !== 0) throw new HostCommandError(program, args, result);
+    return result.stdout;
+  }
+
+  /** Runs the agent with a listening socket, by way of a program that takes it into a jail. */
+  async serve(socket: string, program: HostProgram, args: readonly string[]): Promise<AgentProcess> {
+    const connection = await this.#connect();
+    return connection.spawn({
+      path: this.#options.agent,
+      args: ["bind", socket, this.#options.programs[program], ...args],
+      env: ENVIRONMENT,
+      cwd: "/",
+      input: "none",
+      label: socket,
+    });
+  }
+
+  /** What `serve` started, for this server or an earlier one. */
+  async served(): Promise<readonly AgentProcess[]> {
+    return (await this.#connect()).processes();
+  }
+
+  /** Leaves the agent to a later server, or ends it when nothing is left for one. */
+  async close({ isEmpty }: { readonly isEmpty: boolean }): Promise<void> {
+    this.#isClosed = true;
+    const connection = await this.#connection?.catch(() => undefined);
+    if (connection === undefined) return;
+    if (isEmpty && !connection.isOver) {
+      // The parent of what an agent starts is the agent.
+      const request = { path: "/bin/sh", args: ["-c", "kill $PPID"], env: ENVIRONMENT, cwd: "/" };
+      const ending = await connection.spawn({ ...request, input: "none" }).catch(() => undefined);
+      await ending?.exit;
+      await Promise.race([connection.closed, sleep(CONNECT_TIMEOUT_MS, undefined, { ref: false })]);
+    }
+    await connection.close();
+  }
+
+  async #connect(): Promise<AgentConnection> {
+    if (this.#isClosed) throw new SandboxError("unavailable", "the server is stopping");
+    const known = await this.#connection?.catch(() => undefined);
+    if (known !== undefined && !known.isOver) return known;
+    if (known !== undefined) this.#connection = undefined;
+    this.#connection ??= this.#start().catch((error: unknown) => {
+      this.#connection = undefined;
+      throw error;
+    });
+    return this.#connection;
+  }
+
+  async #start(): Promise<AgentConnection> {
+    const { agent, socket } = this.#options;
+    const found = await connectTo(socket).catch(() => undefined);
+    if (found !== undefined) return AgentConnection.open(found);
+    const child = spawn(agent, ["bind", socket, agent, "listen", "3"], {
+      stdio: ["ignore", "ignore", "inherit"],
+      detached: true,
+      cwd: "/",
+      env: ENVIRONMENT,
+    });
+    try {
+      await once(child, "spawn");
+    } catch (error) {
+      const message = `cannot start the agent of the host: ${messageOf(error)}`;
+      throw new SandboxError("unavailable", message, { cause: error });
+    }
+    child.on("error", () => undefined);
+    child.unref();
+    return AgentConnection.open(await connectSoon(socket, AbortSignal.timeout(CONNECT_TIMEOUT_MS)));
+  }
+}
+
+/** Connects to a socket that is about to be made. */
+export async function connectSoon(path: string, signal: AbortSignal): Promise<Socket> {
+  for (;;) {
+    signal.throwIfAborted();
+    try {
+      return await connectTo(path);
+    } catch {
+      await sleep(CONNECT_PAUSE_MS, undefined, { signal });
+    }
+  }
+}
+
+async function connectTo(path: string): Promise<Socket> {
+  const socket = connect(path);
+  try {
+    await once(socket, "connect");
+    return socket;
+  } catch (error) {
+    socket.destroy();
+    throw error;
+  }
+}

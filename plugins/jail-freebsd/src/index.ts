@@ -1,0 +1,3 @@
+export { plugin as default } from "./plugin.js";
+export { JailBackend } from "./jail-backend.js";
+export { type JailSettings, jailFreebsdConfig } from "./jail-freebsd-config.js";

@@ -1,0 +1,58 @@
+import assert from "node:assert/strict";
+import { describe, it } from "node:test";
+import { jailConf } from "./jail-conf.js";
+
+const plain = {
+  name: "e2b-abc",
+  hostname: "abc",
+  root: "/var/db/coppice/jails/roots/e2b-abc",
+  devfsRuleset: 200,
+  procfs: false,
+  mounts: [{ source: "/usr", target: "/usr", readOnly: true }],
+  known: new Set<string>(),
+};
+
+describe("the jail.conf of a sandbox", () => {
+  it("takes everything from a hostile tenant that a jail can do without", () => {
+    const text = jailConf(plain);
+    for (const line of [
+      'path = "/var/db/coppice/jails/roots/e2b-abc";',
+      "vnet;",
+      "persist;",
+      "exec.clean;",
+      'stop.timeout = "0";',
+      'mount += "/usr /var/db/coppice/jails/roots/e2b-abc/usr nullfs ro 0 0";',
+      'devfs_ruleset = "200";',
+      'enforce_statfs = "2";',
+      'children.max = "0";',
+      'securelevel = "3";',
+      "allow.noraw_sockets;",
+      "allow.nomount;",
+      "allow.nochflags;",
+    ]) {
+      assert.ok(text.includes(`  ${line}\n`), `no ${line} in\n${text}`);
+    }
+    assert.ok(!text.includes("procfs"));
+    assert.ok(!text.includes("allow.norouting"));
+    assert.ok(jailConf({ ...plain, procfs: true }).includes("  mount.procfs;\n"));
+    assert.ok(jailConf({ ...plain, known: new Set(["allow.routing"]) }).includes("  allow.norouting;\n"));
+  });
+
+  it("refuses whatever could end a value, in every place", () => {
+    const hostile = ['"', "'", "\\", "\n", "\0", "$x", "${x}", ";", "}", "#", " ", "\t", "`id`", "é", ""];
+    for (const each of hostile) {
+      const value = each === "" ? "" : `/a${each}b`;
+      const mount = plain.mounts[0];
+      assert.ok(mount);
+      for (const changed of [
+        { name: value },
+        { hostname: value },
+        { root: value },
+        { mounts: [{ ...mount, source: value }] },
+        ...(each === "" ? [] : [{ mounts: [{ ...mount, target: value }] }]),
+      ]) {
+        assert.throws(() => jailConf({ ...plain, ...changed }), /cannot be part of a jail\.conf/);
+      }
+    }
+  });
+});

@@ -1,0 +1,86 @@
+import type { SandboxId } from "@coppice/core/backend";
+
+export interface JailConfOptions {
+  readonly name: string;
+  readonly hostname: SandboxId;
+  /** Where the clone is mounted. */
+  readonly root: string;
+  readonly devfsRuleset: number;
+  readonly procfs: boolean;
+  readonly mounts: readonly NullfsMount[];
+  /** Parameters that this kernel knows, of those that not every one does. */
+  readonly known: ReadonlySet<string>;
+}
+
+/** A directory of the host inside a jail. */
+export interface NullfsMount {
+  readonly source: string;
+  /** Absolute path inside. */
+  readonly target: string;
+  readonly readOnly: boolean;
+}
+
+/** A boolean parameter that is not known to every release: the one that the kernel lists, and what to say. */
+const NEWER: readonly (readonly [listed: string, parameter: string])[] = [
+  ["allow.extattr", "allow.noextattr"],
+  ["allow.adjtime", "allow.noadjtime"],
+  ["allow.settime", "allow.nosettime"],
+  ["allow.routing", "allow.norouting"],
+  ["allow.setaudit", "allow.nosetaudit"],
+  ["allow.unprivileged_parent_tampering", "allow.nounprivileged_parent_tampering"],
+];
+
+/** The parameters of the kernel that a configuration wants to be asked about. */
+export const NEWER_PARAMETERS: readonly string[] = NEWER.map(([listed]) => listed);
+
+/**
+ * A jail.conf(5) for one jail of a tenant who is taken for hostile. It serves for making the jail and for
+ * removing it: without it jail(8) would leave what is mounted.
+ * @throws Error for a value with anything in it that is not plain.
+ */
+export function jailConf(options: JailConfOptions): string {
+  const { name, hostname, root, devfsRuleset, procfs, mounts, known } = options;
+  const lines = [
+    assign("path", root),
+    assign("host.hostname", hostname),
+    "persist;",
+    // Its own stack with nothing but lo0: the host's addresses and its loopback are not there.
+    "vnet;",
+    "exec.clean;",
+    assign("exec.timeout", "20"),
+    // Who ignores SIGTERM would hold up a removal for ten seconds.
+    assign("stop.timeout", "0"),
+    ...mounts.map(
+      ({ source, target, readOnly }) =>
+        `mount += "${plain(source)} ${plain(root + target)} nullfs ${readOnly ? "ro" : "rw"} 0 0";`,
+    ),
+    "mount.devfs;",
+    assign("devfs_ruleset", String(devfsRuleset)),
+    ...(procfs ? ["mount.procfs;"] : []),
+    assign("enforce_statfs", "2"),
+    assign("children.max", "0"),
+    assign("securelevel", "3"),
+    ...["sysvmsg", "sysvsem", "sysvshm"].map((each) => assign(each, "new")),
+    "allow.noset_hostname;",
+    "allow.noraw_sockets;",
+    "allow.nomount;",
+    "allow.nochflags;",
+    "allow.nomlock;",
+    "allow.noread_msgbuf;",
+    "allow.nosocket_af;",
+    "allow.noquotas;",
+    "allow.nounprivileged_proc_debug;",
+    ...NEWER.filter(([listed]) => known.has(listed)).map(([, parameter]) => `${parameter};`),
+  ];
+  return `${plain(name)} {\n${lines.map((line) => `  ${line}\n`).join("")}}\n`;
+}
+
+function assign(name: string, value: string): string {
+  return `${name} = "${plain(value)}";`;
+}
+
+/** Quoting is not relied on: what would need it is refused. */
+function plain(text: string): string {
+  if (!/^[A-Za-z0-9._@:/+-]+$/.test(text)) throw new Error(`'${text}' cannot be part of a jail.conf`);
+  return text;
+}

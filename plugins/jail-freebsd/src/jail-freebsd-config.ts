@@ -1,0 +1,83 @@
+import { duration } from "@coppice/core";
+import { z } from "zod";
+
+// What is put into jail.conf(5) and zfs(8) by name: nothing in it that a quote could be closed with.
+const plainPath = z
+  .string()
+  .regex(/^(\/[A-Za-z0-9._@:+-]+)+$/, "expected an absolute path of plain characters");
+const datasetName = z
+  .string()
+  .regex(
+    /^[A-Za-z0-9][A-Za-z0-9._:-]*(\/[A-Za-z0-9][A-Za-z0-9._:-]*)*$/,
+    "expected the name of a ZFS dataset",
+  );
+
+const program = (path: string, what: string) => plainPath.default(path).describe(what);
+
+const mountSettings = z.strictObject({
+  source: plainPath.describe("Directory on the host"),
+  target: plainPath.describe("Directory inside, which the template has"),
+  readOnly: z.boolean().default(true).describe("Whether sandboxes may change what is in it"),
+});
+
+const templateSettings = z.strictObject({
+  snapshot: z
+    .string()
+    .regex(/^[A-Za-z0-9._:/-]+@[A-Za-z0-9._:-]+$/, "expected dataset@snapshot")
+    .optional()
+    .describe(
+      "Snapshot to clone, <parent>/<name>-template@base when absent; base is <parent>/_template@base",
+    ),
+  user: z.string().min(1).default("user").describe("Default account of its sandboxes"),
+  mounts: z.array(mountSettings).default([]).describe("Directories of the host that are mounted by nullfs"),
+});
+
+export const jailFreebsdConfig = z.strictObject({
+  dataset: datasetName
+    .default("zroot/jails")
+    .describe("Parent of templates and sandboxes; nothing above it or beside it is ever touched"),
+  directory: plainPath
+    .default("/var/db/coppice/jails")
+    .describe(
+      "Where jail.conf files and sockets are kept, outlasting restarts; one server at a time uses it",
+    ),
+  templates: z
+    .record(z.string().regex(/^[A-Za-z0-9._-]+$/), templateSettings)
+    .default({})
+    .describe("What is different about templates, by name; those not named need only their snapshot"),
+  agent: plainPath
+    .optional()
+    .describe("The agent's program for this host; what was built, or COPPICE_AGENT, when absent"),
+  agentInside: plainPath
+    .default("/.coppice")
+    .describe("Empty directory of every template on which the agent's program is mounted, read-only"),
+  devfsRuleset: z.int().min(1).default(200).describe("Ruleset of devfs.rules for /dev of sandboxes"),
+  procfs: z.boolean().default(false).describe("Give sandboxes a /proc"),
+  limits: z
+    .strictObject({
+      cpuCount: z.number().positive().default(2).describe("CPUs"),
+      memoryMiB: z.int().min(16).default(1024).describe("Memory in MiB"),
+      diskMiB: z.int().min(16).default(10_240).describe("Disk in MiB"),
+      processes: z.int().min(16).default(512).describe("Processes at one time"),
+    })
+    .prefault({})
+    .describe("What a sandbox gets where neither its creator nor its template says"),
+  hostCommandTimeout: duration()
+    .prefault("30s")
+    .describe("How long a command of the host may take before it is killed and counts as failed"),
+  programs: z
+    .strictObject({
+      zfs: program("/sbin/zfs", "zfs(8)"),
+      jail: program("/usr/sbin/jail", "jail(8)"),
+      jexec: program("/usr/sbin/jexec", "jexec(8)"),
+      jls: program("/usr/sbin/jls", "jls(8)"),
+      ifconfig: program("/sbin/ifconfig", "ifconfig(8)"),
+      mount: program("/sbin/mount", "mount(8)"),
+      umount: program("/sbin/umount", "umount(8)"),
+    })
+    .prefault({})
+    .describe("Full paths of the programs of the host; nothing is ever looked up"),
+});
+
+/** The parsed settings of the plugin. */
+export type JailSettings = z.infer<typeof jailFreebsdConfig>;

@@ -1,0 +1,87 @@
+import type { Duplex } from "node:stream";
+import type { AgentConnection } from "@coppice/agent";
+import { SandboxError } from "@coppice/core";
+import type { Command, Files, Process, Sandbox, SandboxId, Stats, User } from "@coppice/core/backend";
+import type { Datasets } from "./datasets.js";
+import type { FullLimits } from "./full-limits.js";
+
+export interface JailSandboxOptions {
+  readonly id: SandboxId;
+  /** Of its dataset and jail. */
+  readonly name: string;
+  readonly limits: FullLimits;
+  /** In the jail. */
+  readonly agent: AgentConnection;
+  readonly datasets: Datasets;
+  /** Ends all of it and frees everything. */
+  readonly onDestroy: () => Promise<void>;
+}
+
+const MEBIBYTE = 2 ** 20;
+
+/** A jail, with an agent in it to which this server is connected. */
+export class JailSandbox implements Sandbox {
+  readonly id: SandboxId;
+  readonly files: Files;
+  readonly adoption = { processes: async () => this.#agent.processes() };
+  readonly #options: JailSandboxOptions;
+  #isDestroyed = false;
+  #destroying: Promise<void> | undefined;
+
+  constructor(options: JailSandboxOptions) {
+    this.id = options.id;
+    this.files = options.agent.files;
+    this.#options = options;
+  }
+
+  async spawn(command: Command): Promise<Process> {
+    return this.#agent.spawn(command);
+  }
+
+  async user(name?: string): Promise<User> {
+    return this.#agent.user(name);
+  }
+
+  async dial(port: number, signal: AbortSignal): Promise<Duplex> {
+    return this.#agent.dial(port, signal);
+  }
+
+  async stats(): Promise<Stats> {
+    void this.#agent;
+    const { datasets, limits, name } = this.#options;
+    const diskTotalBytes = limits.diskMiB * MEBIBYTE;
+    return {
+      cpuCount: limits.cpuCount,
+      cpuUsedPercent: 0,
+      memoryUsedBytes: 0,
+      memoryTotalBytes: limits.memoryMiB * MEBIBYTE,
+      memoryCacheBytes: 0,
+      diskUsedBytes: Math.min(await datasets.usedBytes(name), diskTotalBytes),
+      diskTotalBytes,
+    };
+  }
+
+  async destroy(): Promise<void> {
+    this.#destroying ??= this.#destroy().catch((error: unknown) => {
+      // What failed may work the next time.
+      this.#destroying = undefined;
+      throw error;
+    });
+    return this.#destroying;
+  }
+
+  /** Leaves the sandbox as it is, for a server that comes later. */
+  async leave(): Promise<void> {
+    await this.#options.agent.close();
+  }
+
+  async #destroy(): Promise<void> {
+    this.#isDestroyed = true;
+    await this.#options.onDestroy();
+  }
+
+  get #agent(): AgentConnection {
+    if (this.#isDestroyed) throw new SandboxError("unavailable", "the sandbox has ended");
+    return this.#options.agent;
+  }
+}

@@ -1,0 +1,54 @@
+import { readFile, rename, rm, writeFile } from "node:fs/promises";
+import { type Host, HostCommandError } from "./host.js";
+import { type JailConfOptions, jailConf } from "./jail-conf.js";
+import type { SandboxPaths } from "./sandbox-paths.js";
+
+const NOT_FOUND = /not found/;
+
+/** The jails of this host, each made and removed by a jail.conf(5) of its own. */
+export class Jails {
+  readonly #host: Host;
+
+  constructor(host: Host) {
+    this.#host = host;
+  }
+
+  /** Makes a jail in which nothing runs yet. @throws HostCommandError; then there is none. */
+  async create({ conf, name }: SandboxPaths, options: JailConfOptions): Promise<void> {
+    await writeFile(`${conf}.new`, jailConf(options), { mode: 0o600 });
+    await rename(`${conf}.new`, conf);
+    await this.#host.run("jail", ["-q", "-f", conf, "-c", name]);
+    // Nothing inside may touch interfaces, the first address included.
+    await this.#host.run("ifconfig", ["-j", name, "lo0", "inet", "127.0.0.1/8", "up"]);
+  }
+
+  /** Ends all processes of a jail, and unmounts what lies on its root. A missing one is fine. */
+  async remove({ conf, name, root }: SandboxPaths): Promise<void> {
+    const hasConf = await readFile(conf).then(
+      () => true,
+      () => false,
+    );
+    const words = hasConf ? ["-q", "-f", conf, "-r", name] : ["-q", "-R", name];
+    const removed = await this.#host.try("jail", words);
+    if (removed.code !== 0 && !NOT_FOUND.test(removed.stderr)) {
+      throw new HostCommandError("jail", words, removed);
+    }
+    await this.#unmountBelow(root);
+    await rm(conf, { force: true });
+    await rm(`${conf}.new`, { force: true });
+  }
+
+  /** Names of all jails, dying ones included. */
+  async names(): Promise<ReadonlySet<string>> {
+    const lines = await this.#host.run("jls", ["-d", "name"]);
+    return new Set(lines.split("\n").filter((line) => line !== ""));
+  }
+
+  /** What a jail that died, or was never finished, has left mounted. The clone itself stays. */
+  async #unmountBelow(root: string): Promise<void> {
+    const table = await this.#host.run("mount", ["-p"]);
+    const points = table.split("\n").map((line) => line.split(/\s+/)[1] ?? "");
+    const below = points.filter((point) => point.startsWith(`${root}/`)).toReversed();
+    for (const point of below) await this.#host.run("umount", ["-f", point]);
+  }
+}

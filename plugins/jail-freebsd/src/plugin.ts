@@ -1,0 +1,15 @@
+import { Backends, definePlugin } from "@coppice/core";
+import { JailBackend } from "./jail-backend.js";
+import { jailFreebsdConfig } from "./jail-freebsd-config.js";
+
+/** A backend for FreeBSD hosts: each sandbox is a jail on a clone of a template's ZFS snapshot. */
+export const plugin = definePlugin({
+  name: "jail-freebsd",
+  config: jailFreebsdConfig,
+  requires: { backends: Backends },
+  setup(plugin, { backends }) {
+    const backend = new JailBackend(plugin.config, plugin.log);
+    plugin.onStop(() => backend.close());
+    backends.add(backend);
+  },
+});

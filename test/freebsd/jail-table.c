@@ -1,0 +1,127 @@
+#define _GNU_SOURCE
+#include "jail-table.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <linux/capability.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+int deny_system_calls(void);
+
+enum { MOST_JAILS = 1024 };
+
+static char table[TEXT_BYTES];
+
+void open_table(const char *program) {
+  char path[TEXT_BYTES];
+  snprintf(path, sizeof path, "%s", program);
+  snprintf(table, sizeof table, "%s/../state", dirname(path));
+}
+
+const char *in_table(const char *name) {
+  static char path[2 * TEXT_BYTES];
+  snprintf(path, sizeof path, "%s/%s", table, name);
+  return path;
+}
+
+static bool read_jail(const char *file, struct jail *jail) {
+  char path[2 * TEXT_BYTES];
+  snprintf(path, sizeof path, "%s/jails/%s", table, file);
+  FILE *stream = fopen(path, "re");
+  if (stream == NULL) return false;
+  int init;
+  bool is_whole = fscanf(stream, "%d %d %255s %255s %1023[^\n]", &jail->jid, &init, jail->name, jail->hostname, jail->path) == 5;
+  jail->init = init;
+  fclose(stream);
+  return is_whole;
+}
+
+static int by_number(const void *one, const void *other) {
+  return ((const struct jail *)one)->jid - ((const struct jail *)other)->jid;
+}
+
+void each_jail(void (*visit)(const struct jail *jail)) {
+  static struct jail jails[MOST_JAILS];
+  unsigned count = 0;
+  char path[2 * TEXT_BYTES];
+  snprintf(path, sizeof path, "%s/jails", table);
+  DIR *directory = opendir(path);
+  if (directory == NULL) return;
+  for (struct dirent *entry; (entry = readdir(directory)) != NULL && count < MOST_JAILS;) {
+    if (entry->d_name[0] != '.' && read_jail(entry->d_name, &jails[count])) count++;
+  }
+  closedir(directory);
+  qsort(jails, count, sizeof *jails, by_number);
+  for (unsigned index = 0; index < count; index++) visit(&jails[index]);
+}
+
+static const char *wanted;
+static struct jail found;
+
+static void compare(const struct jail *jail) {
+  char number[16];
+  snprintf(number, sizeof number, "%d", jail->jid);
+  if (strcmp(jail->name, wanted) == 0 || strcmp(number, wanted) == 0) found = *jail;
+}
+
+bool find_jail(const char *which, struct jail *jail) {
+  // A name that is all digits is a number.
+  if (strspn(which, "0123456789") != strlen(which)) return strchr(which, '/') == NULL && read_jail(which, jail);
+  wanted = which;
+  found.jid = 0;
+  each_jail(compare);
+  *jail = found;
+  return found.jid != 0;
+}
+
+bool write_jail(const struct jail *jail) {
+  char path[2 * TEXT_BYTES], whole[2 * TEXT_BYTES];
+  snprintf(path, sizeof path, "%s/jails/.%s", table, jail->name);
+  snprintf(whole, sizeof whole, "%s/jails/%s", table, jail->name);
+  FILE *stream = fopen(path, "we");
+  if (stream == NULL) return false;
+  fprintf(stream, "%d %d %s %s %s\n", jail->jid, (int)jail->init, jail->name, jail->hostname, jail->path);
+  return fclose(stream) == 0 && rename(path, whole) == 0;
+}
+
+void forget_jail(const struct jail *jail) {
+  char path[2 * TEXT_BYTES];
+  snprintf(path, sizeof path, "%s/jails/%s", table, jail->name);
+  unlink(path);
+}
+
+int next_jid(void) {
+  int fd = open(in_table("jid"), O_RDWR | O_CREAT | O_CLOEXEC, 0600), jid = 0;
+  char text[16] = "";
+  if (fd < 0 || flock(fd, LOCK_EX) < 0) return -1;
+  if (pread(fd, text, sizeof text - 1, 0) >= 0) jid = atoi(text) + 1;
+  int length = snprintf(text, sizeof text, "%d\n", jid);
+  bool is_written = pwrite(fd, text, (size_t)length, 0) == length;
+  close(fd);
+  return is_written ? jid : -1;
+}
+
+/** What root of a jail may do: own files, change users, serve low ports; nothing that reaches the kernel. */
+static const uint64_t CAPABILITIES = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 18 | 1 << 29;
+
+int confine(void) {
+  for (int number = 0; number < 64; number++) {
+    if (CAPABILITIES >> number & 1) continue;
+    if (prctl(PR_CAPBSET_DROP, number, 0, 0, 0) < 0 && errno != EINVAL) return -1;
+  }
+  // Before the capability is gone that it takes.
+  if (deny_system_calls() < 0) return -1;
+  struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+  uint32_t low = (uint32_t)CAPABILITIES;
+  struct __user_cap_data_struct data[2] = {{low, low, 0}, {0, 0, 0}};
+  return (int)syscall(SYS_capset, &header, data);
+}

@@ -1,0 +1,32 @@
+// The jails of a stand-in host: one file each in `state/`, beside the directory of the programs.
+#ifndef STAND_IN_JAIL_TABLE_H
+#define STAND_IN_JAIL_TABLE_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+enum { TEXT_BYTES = 1024 };
+
+struct jail {
+  int jid;
+  /** First process of its namespaces, which keeps a jail that has no other. */
+  pid_t init;
+  char name[256], path[TEXT_BYTES], hostname[256];
+};
+
+/** Finds the table by the full path that the program was called by. */
+void open_table(const char *program);
+/** A path in the directory of the table. */
+const char *in_table(const char *name);
+/** By name or number. */
+bool find_jail(const char *which, struct jail *jail);
+bool write_jail(const struct jail *jail);
+void forget_jail(const struct jail *jail);
+int next_jid(void);
+/** Calls back for each jail, in the order of their numbers. */
+void each_jail(void (*visit)(const struct jail *jail));
+
+/** Gives up what a process in a jail must not have: capabilities, system calls, privileges by descriptors. */
+int confine(void);
+
+#endif

@@ -1,0 +1,173 @@
+// Stands in for jexec(8) where there is no FreeBSD: its options, environment and failures, as its manual and
+// source of FreeBSD 14 have them.
+//
+//   jexec [-l] [-d DIRECTORY] [-u USER | -U USER] JAIL [COMMAND …]
+//
+// FreeBSD's jexec becomes the command. Linux lets nobody move into another namespace of processes: this one
+// has a child there, of the same number, and passes on what it is sent and how the child ended.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/sched.h>
+#include <pwd.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "jail-table.h"
+
+extern char **environ;
+
+static pid_t child;
+
+static _Noreturn void fail(const char *what, const char *why) {
+  fprintf(stderr, "jexec: %s: %s\n", what, why);
+  exit(1);
+}
+
+static void pass_on(int number) {
+  if (child > 0) kill(child, number);
+}
+
+static void enter(const struct jail *jail) {
+  static const char *const names[] = {"mnt", "uts", "ipc", "net", "pid"};
+  int descriptors[5];
+  char path[64];
+  for (unsigned index = 0; index < 5; index++) {
+    snprintf(path, sizeof path, "/proc/%d/ns/%s", (int)jail->init, names[index]);
+    descriptors[index] = open(path, O_RDONLY | O_CLOEXEC);
+  }
+  for (unsigned index = 0; index < 5; index++) {
+    if (descriptors[index] < 0 || setns(descriptors[index], 0) < 0) fail("jail_attach", strerror(errno));
+  }
+}
+
+static pid_t fork_as(pid_t wanted) {
+  // Of the namespace that was entered alone; elsewhere the kernel chooses.
+  struct clone_args arguments = {.exit_signal = SIGCHLD, .set_tid = (uint64_t)(uintptr_t)&wanted, .set_tid_size = 1};
+  pid_t pid = (pid_t)syscall(SYS_clone3, &arguments, sizeof arguments);
+  return pid < 0 && errno == EEXIST ? fork() : pid;
+}
+
+static void become(const struct passwd *user) {
+  if (initgroups(user->pw_name, user->pw_gid) < 0 || setgid(user->pw_gid) < 0 || setuid(user->pw_uid) < 0) {
+    fail("setusercontext", strerror(errno));
+  }
+}
+
+/** The environment of a login class `default`, after -l has dropped all but TERM. */
+static void clear_environment(const struct passwd *user, bool has_user) {
+  const char *terminal = getenv("TERM");
+  char *kept = terminal ? strdup(terminal) : NULL;
+  clearenv();
+  if (kept != NULL) setenv("TERM", kept, 1);
+  setenv("PATH", "/bin:/usr/bin", 1);
+  if (has_user) {
+    setenv("PATH", "/sbin:/bin:/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin", 1);
+    setenv("BLOCKSIZE", "K", 1);
+  }
+  setenv("HOME", user->pw_dir, 1);
+  setenv("SHELL", user->pw_shell, 1);
+  setenv("USER", user->pw_name, 1);
+}
+
+int main(int count, char **words) {
+  const char *directory = NULL, *host_user = NULL, *jail_user = NULL;
+  bool is_login = false;
+  struct jail jail;
+  open_table(words[0]);
+  for (int option; (option = getopt(count, words, "+d:lnu:U:")) != -1;) {
+    if (option == 'd') directory = optarg;
+    else if (option == 'l') is_login = true;
+    else if (option == 'u') host_user = optarg;
+    else if (option == 'U') jail_user = optarg;
+    else return 1;
+  }
+  if (optind >= count || (host_user != NULL && jail_user != NULL)) {
+    fprintf(stderr, "usage: jexec [-l] [-d working-directory] [-u username | -U username] jail [command ...]\n");
+    return 1;
+  }
+  if (!find_jail(words[optind], &jail)) {
+    bool is_number = strspn(words[optind], "0123456789") == strlen(words[optind]);
+    fprintf(stderr, is_number ? "jexec: jail %s not found\n" : "jexec: jail \"%s\" not found\n", words[optind]);
+    return 1;
+  }
+  struct passwd *user = NULL;
+  if (host_user != NULL && (user = getpwnam(host_user)) == NULL) fail(host_user, "no such user");
+  const char *const groups = in_table("groups");
+  char group_files[TEXT_BYTES * 2];
+  snprintf(group_files, sizeof group_files, "%s/%s", groups, jail.name);
+  FILE *limits = fopen(group_files, "re");
+  char file[TEXT_BYTES];
+  while (limits != NULL && fgets(file, sizeof file, limits) != NULL) {
+    file[strcspn(file, "\n")] = 0;
+    int fd = open(file, O_WRONLY | O_CLOEXEC);
+    if (fd < 0 || write(fd, "0", 1) != 1) fail("rctl", strerror(errno));
+    close(fd);
+  }
+  if (limits != NULL) fclose(limits);
+  bool has_terminal = isatty(0);
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) < 0) fail("pipe", strerror(errno));
+  pid_t own = getpid();
+  enter(&jail);
+  child = fork_as(own);
+  if (child < 0) fail("fork", strerror(errno));
+  if (child > 0) {
+    int status;
+    close(ends[0]);
+    for (int number = 1; number < NSIG; number++) {
+      if (number != SIGCHLD && number != SIGKILL && number != SIGSTOP && number != SIGTTOU && number != SIGTTIN && number != SIGTSTP) signal(number, pass_on);
+    }
+    signal(SIGTTOU, SIG_IGN);
+    signal(SIGTTIN, SIG_IGN);
+    // Only now can the child be told of what comes.
+    (void)!write(ends[1], "", 1);
+    syscall(SYS_close_range, 0u, 2u, 0u);
+    syscall(SYS_close_range, 3u, ~0u, 0u);
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+    if (WIFEXITED(status)) _exit(WEXITSTATUS(status));
+    struct rlimit none = {0, 0};
+    setrlimit(RLIMIT_CORE, &none);
+    signal(WTERMSIG(status), SIG_DFL);
+    kill(getpid(), WTERMSIG(status));
+    pause();
+  }
+  char go;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (read(ends[0], &go, 1) != 1) _exit(1);
+  close(ends[0]);
+  close(ends[1]);
+  if (has_terminal) {
+    setsid();
+    ioctl(0, TIOCSCTTY, 1);
+  }
+  if (chdir("/") < 0) fail("chdir", strerror(errno));
+  if (jail_user != NULL && (user = getpwnam(jail_user)) == NULL) fail(jail_user, "no such user");
+  bool has_user = user != NULL;
+  if (user == NULL && (user = getpwuid(getuid())) == NULL) fail("getpwuid", "no such user");
+  if (is_login) clear_environment(user, has_user);
+  const char *home = is_login && has_user ? user->pw_dir : NULL;
+  if (confine() < 0) fail("jail_attach", strerror(errno));
+  if (has_user) become(user);
+  const char *where = directory ? directory : home;
+  if (where != NULL && chdir(where) < 0) {
+    fprintf(stderr, "jexec: chdir: %s: %s\n", where, strerror(errno));
+    return 1;
+  }
+  char *shell[] = {user->pw_shell, NULL};
+  char **command = optind + 1 < count ? words + optind + 1 : shell;
+  execvp(command[0], command);
+  fprintf(stderr, "jexec: execvp: %s: %s\n", command[0], strerror(errno));
+  return 1;
+}

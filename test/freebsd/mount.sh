@@ -1,0 +1,8 @@
+#!/bin/sh
+# Stands in for mount(8) of FreeBSD where there is none: `mount -p` prints what is mounted as fstab(5) has it.
+[ "$*" = -p ] || { echo "usage: mount -p" >&2; exit 1; }
+while read -r _ _ _ _ point options rest; do
+  rest=${rest#* - }
+  type=${rest%% *}
+  echo "${type} ${point} ${type} ${options%%,*} 0 0"
+done < /proc/self/mountinfo

@@ -1,0 +1,29 @@
+import { test } from "node:test";
+import type { Logger } from "@coppice/core";
+import { testConformance } from "@coppice/core/testing";
+import { JailBackend } from "@coppice/plugin-jail-freebsd";
+import { openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
+
+const silent = { debug: () => undefined, info: () => undefined, warn: () => undefined } as unknown as Logger;
+const reason = reasonWithoutFreebsdHost();
+
+if (reason !== undefined) {
+  void test("jail-freebsd keeps the promises of a backend", { skip: reason }, () => undefined);
+} else {
+  testConformance("jail-freebsd over zfs-fuse and stand-ins for jails", async () => {
+    const host = await openFreebsdHost();
+    const backend = new JailBackend(host.settings, silent);
+    return {
+      backend,
+      facets: [],
+      abilities: ["terminals", "watching", "accounts"],
+      limits: ["diskMiB"],
+      stateDirectory: host.settings.directory,
+      leaks: () => host.leaks(),
+      async [Symbol.asyncDispose]() {
+        await backend.close();
+        await host[Symbol.asyncDispose]();
+      },
+    };
+  });
+}

@@ -1,0 +1,108 @@
+import assert from "node:assert/strict";
+import { randomBytes } from "node:crypto";
+import { join } from "node:path";
+import { after, before, describe, it } from "node:test";
+import type { Logger } from "@coppice/core";
+import type { Sandbox, SandboxBackend } from "@coppice/core/backend";
+import { JailBackend } from "@coppice/plugin-jail-freebsd";
+import { type FreebsdHost, openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
+
+const silent = { debug: () => undefined, info: () => undefined, warn: () => undefined } as unknown as Logger;
+const skip = reasonWithoutFreebsdHost() ?? false;
+
+async function make(backend: SandboxBackend): Promise<Sandbox> {
+  const id = `test${randomBytes(8).toString("hex")}`;
+  const spec = { id, template: "base", limits: {}, allowInternetAccess: false };
+  return backend.provision(spec, new AbortController().signal);
+}
+
+async function outputOf(sandbox: Sandbox, script: string): Promise<string> {
+  const env = { PATH: "/usr/bin:/bin" };
+  const started = await sandbox.spawn({ path: "/bin/sh", args: ["-c", script], env, input: "none" });
+  const pieces: Uint8Array[] = [];
+  for await (const { data } of started.output) pieces.push(data);
+  return Buffer.concat(pieces).toString();
+}
+
+void describe("jail-freebsd, after its server ended", { skip }, () => {
+  let host: FreebsdHost;
+  const zfs = (...words: readonly string[]) => host.run(host.settings.programs.zfs, ...words);
+
+  before(async () => {
+    host = await openFreebsdHost();
+  });
+  after(() => host[Symbol.asyncDispose]());
+
+  it("takes over sandboxes with what runs in them", async () => {
+    const first = new JailBackend(host.settings, silent);
+    const sandbox = await make(first);
+    await outputOf(sandbox, "echo kept > file");
+    const env = { PATH: "/usr/bin:/bin" };
+    const args = ["-c", "read line; echo got $line; exit 7"];
+    const running = await sandbox.spawn({ path: "/bin/sh", args, env, label: "mine" });
+    await first.close();
+
+    const second = new JailBackend(host.settings, silent);
+    const [found, ...others] = await second.recover();
+    assert.ok(found);
+    assert.deepEqual([found.id, others.length], [sandbox.id, 0]);
+    assert.equal(await outputOf(found, "cat file"), "kept\n");
+    const processes = await found.adoption?.processes();
+    const adopted = processes?.find(({ pid }) => pid === running.pid);
+    assert.equal(adopted?.label, "mine");
+    await adopted?.write(Buffer.from("this\n"));
+    assert.deepEqual(await adopted?.exit, { code: 7 });
+    await found.destroy();
+    assert.deepEqual(await host.leaks(), []);
+    await second.close();
+  });
+
+  it("removes what was not finished, and nothing that it did not make", async () => {
+    const backend = new JailBackend(host.settings, silent);
+    await backend.check();
+    const owner = "coppice:owner=somebody-else";
+    const foreign = [
+      "coppice/jails/e2b-foreign1",
+      "coppice/jails/e2b-foreign2",
+      "coppice/jails/volumes",
+      "coppice/e2b-outside",
+    ];
+    await zfs(
+      "clone",
+      "-o",
+      owner,
+      "-o",
+      "coppice:state=creating",
+      "coppice/jails/_template@base",
+      foreign[0] ?? "",
+    );
+    for (const name of foreign.slice(1)) await zfs("create", name);
+    await zfs("snapshot", "coppice/jails/e2b-foreign2@theirs");
+    const before = await zfs("list", "-H", "-o", "name", "-t", "filesystem,snapshot", "-r", "coppice");
+
+    const whole = await make(backend);
+    const unfinished = await make(backend);
+    const [name, jail] = [`coppice/jails/e2b-${unfinished.id}`, `e2b-${unfinished.id}`];
+    await zfs("set", "coppice:state=creating", name);
+    const dead = await make(backend);
+    await backend.close();
+    const conf = join(host.settings.directory, "conf", `e2b-${dead.id}.conf`);
+    await host.run(host.settings.programs.jail, "-q", "-R", `e2b-${dead.id}`);
+    await host.run("/bin/rm", conf);
+
+    const next = new JailBackend(host.settings, silent);
+    const recovered = await next.recover();
+    assert.deepEqual(
+      recovered.map(({ id }) => id),
+      [whole.id],
+    );
+    assert.doesNotMatch(await host.run(host.settings.programs.jls, "name"), new RegExp(jail));
+    for (const sandbox of recovered) await sandbox.destroy();
+    const after = await zfs("list", "-H", "-o", "name", "-t", "filesystem,snapshot", "-r", "coppice");
+    assert.equal(after, before);
+    const theirs = { id: "foreign1", template: "base", limits: {}, allowInternetAccess: false };
+    await assert.rejects(next.provision(theirs, new AbortController().signal), { code: "already_exists" });
+    assert.equal(await zfs("list", "-H", "-o", "name", "-t", "filesystem,snapshot", "-r", "coppice"), before);
+    await next.close();
+  });
+});

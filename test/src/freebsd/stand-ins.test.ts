@@ -1,0 +1,150 @@
+import assert from "node:assert/strict";
+import { writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { after, before, describe, it } from "node:test";
+import { type FreebsdHost, openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
+
+const skip = reasonWithoutFreebsdHost() ?? false;
+
+void describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
+  let host: FreebsdHost;
+  let root: string;
+  let conf: string;
+
+  const { jail, jexec, jls, mount } = {
+    jail: (...words: readonly string[]) => host.run(host.settings.programs.jail, ...words),
+    jexec: (...words: readonly string[]) => host.run(host.settings.programs.jexec, ...words),
+    jls: (...words: readonly string[]) => host.run(host.settings.programs.jls, ...words),
+    mount: () => host.run(host.settings.programs.mount, "-p"),
+  };
+
+  before(async () => {
+    host = await openFreebsdHost();
+    const { zfs } = host.settings.programs;
+    await host.run(zfs, "clone", "coppice/jails/_template@base", "coppice/jails/one");
+    root = join(host.directory, "jails/one");
+    conf = join(host.directory, "one.conf");
+    const mounts = `mount += "/usr ${root}/usr nullfs ro 0 0"; mount.devfs; mount.procfs;`;
+    const both = `vnet; persist; exec.clean; ${mounts}`;
+    await writeFile(
+      conf,
+      `# two\none { path = "${root}"; host.hostname = 'first'; stop.timeout = 0; ${both} }
+       patient { path = ${root}; stop.timeout = 1; ${both} }
+       odd { path = ${root}; persist; allow.flying; }
+       lost { path = ${root}/none; persist; }
+       dotted.name { path = ${root}; persist; }
+       link { path = ${root}; persist; mount += "/usr ${root}/bin nullfs ro 0 0"; }`,
+    );
+  });
+  after(() => host[Symbol.asyncDispose]());
+
+  it("make a jail that persists without a process, say so as jail(8) does, and remove it with its mounts", async () => {
+    assert.equal(await jail("-f", conf, "-c", "one"), "one: created\n");
+    await assert.rejects(jail("-f", conf, "-c", "one"), /jail: "one" already exists/);
+    assert.match(await jls("name", "path"), new RegExp(`^one ${root}\n$`));
+    assert.deepEqual(JSON.parse(await jls("-d", "-n", "--libxo", "json", "name", "path", "dying")), {
+      "__version": "2",
+      "jail-information": { jail: [{ name: "one", path: root, dying: false }] },
+    });
+    assert.match(await jls("-j", "one", "jid"), /^\d+\n$/);
+    assert.match(await mount(), new RegExp(`^\\S+ ${root}/usr \\S+ ro 0 0$`, "m"));
+    assert.equal(await jail("-f", conf, "-r", "one"), "one: removed\n");
+    assert.doesNotMatch(await mount(), new RegExp(`${root}/`));
+    await assert.rejects(jail("-f", conf, "-r", "one"), /ended with 1: jail: "one" not found/);
+    await assert.rejects(jls("-j", "one", "jid"), /jls: jail "one" not found/);
+  });
+
+  it("print the number alone with -i, and leave mounts behind without the file, as jail(8) does", async () => {
+    const jid = (await jail("-i", "-f", conf, "-c", "one")).trim();
+    assert.match(jid, /^\d+$/);
+    assert.equal((await jexec(jid, "/bin/hostname")).trim(), "first");
+    await jail("-q", "-R", jid);
+    assert.match(await mount(), new RegExp(`${root}/usr`));
+    for (const name of ["dev", "usr"]) await host.run(host.settings.programs.umount, "-f", join(root, name));
+    assert.doesNotMatch(await mount(), new RegExp(`${root}/`));
+  });
+
+  it("refuse what jail(8) refuses", async () => {
+    const refused = {
+      "odd": "unknown parameter: allow.flying",
+      "lost": `jail: lost: path ${root}/none: No such file or directory`,
+      "dotted.name": "may not contain a period",
+      "link": "is a symbolic link",
+      "absent": 'jail: "absent" not found',
+    };
+    for (const [name, message] of Object.entries(refused)) {
+      await assert.rejects(jail("-f", conf, "-c", name), (error: Error) => error.message.includes(message));
+    }
+    assert.equal(await jls("name"), "");
+  });
+
+  it("give those who ignore SIGTERM the stop timeout, then SIGKILL", async () => {
+    await jail("-q", "-f", conf, "-c", "patient");
+    const deaf = jexec(
+      "-l",
+      "patient",
+      "/bin/sh",
+      "-c",
+      "trap '' TERM; echo up > /tmp/up; sleep 300; sleep 300",
+    );
+    const ended = assert.rejects(deaf);
+    const meek = jexec(
+      "-l",
+      "patient",
+      "/bin/sh",
+      "-c",
+      "trap 'echo told; exit 0' TERM; while :; do sleep 0.05; done",
+    );
+    await jexec("patient", "/bin/sh", "-c", "until [ -e /tmp/up ]; do sleep 0.02; done; sleep 0.3");
+    await jail("-q", "-f", conf, "-r", "patient");
+    assert.equal(await meek, "told\n");
+    await ended;
+  });
+
+  it("run a command in a jail under the number that the caller sees, with the environment of a login class", async () => {
+    await jail("-q", "-f", conf, "-c", "one");
+    const environment = await jexec("-l", "-U", "user", "one", "/usr/bin/env");
+    assert.deepEqual(environment.trim().split("\n").toSorted(), [
+      "BLOCKSIZE=K",
+      "HOME=/home/user",
+      "PATH=/sbin:/bin:/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin",
+      "SHELL=/bin/bash",
+      "USER=user",
+    ]);
+    assert.equal(await jexec("-l", "-U", "user", "one", "/bin/sh", "-c", "pwd; id -u"), "/home/user\n1000\n");
+    assert.equal(await jexec("-l", "-d", "/tmp", "-U", "root", "one", "/bin/pwd"), "/tmp\n");
+    const program = host.settings.programs.jexec;
+    const same = await host.run(
+      "/bin/sh",
+      "-c",
+      `sh -c 'echo $$; exec ${program} one /bin/sh -c "echo \\$\\$"'`,
+    );
+    const [outside, inside] = same.trim().split("\n");
+    assert.equal(inside, outside);
+    await assert.rejects(jexec("one", "/bin/sh", "-c", "exit 43"), /ended with 43/);
+    await assert.rejects(
+      jexec("one", "/bin/nothing"),
+      /ended with 1: jexec: execvp: \/bin\/nothing: No such file/,
+    );
+    await assert.rejects(jexec("-U", "nobody-there", "one", "true"), /jexec: nobody-there: no such user/);
+    await assert.rejects(jexec("two", "true"), /ended with 1: jexec: jail "two" not found/);
+    await assert.rejects(jexec("4200", "true"), /ended with 1: jexec: jail 4200 not found/);
+    await jail("-q", "-f", conf, "-r", "one");
+  });
+
+  it("leave nothing of a jail running, whoever left the group and the parent", async () => {
+    await jail("-q", "-f", conf, "-c", "one");
+    const marker = "sleep 4242";
+    await jexec(
+      "one",
+      "/bin/sh",
+      "-c",
+      `setsid ${marker} < /dev/null > /dev/null 2>&1 & (${marker} > /dev/null 2>&1 &) `,
+    );
+    const count = () =>
+      host.run("/bin/sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep 424[2]' || true");
+    assert.notEqual((await count()).trim(), "0");
+    await jail("-q", "-f", conf, "-r", "one");
+    assert.equal((await count()).trim(), "0");
+  });
+});

@@ -1,0 +1,166 @@
+import { createHash } from "node:crypto";
+import { execFile, spawnSync } from "node:child_process";
+import { existsSync } from "node:fs";
+import { chmod, mkdir, mkdtemp, readFile, readdir, rename, rm, symlink, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+import { type AgentConnection, agentBinary, startHostAgent } from "@coppice/agent";
+import { jailFreebsdConfig, type JailSettings } from "@coppice/plugin-jail-freebsd";
+
+const run = promisify(execFile);
+
+const ROOT = fileURLToPath(new URL("../../..", import.meta.url));
+const SOURCES = join(ROOT, "test", "freebsd");
+const SYSTEM_CALLS = join(ROOT, "plugins", "linux-namespaces", "native");
+const CACHE = join(ROOT, ".toolchain", "freebsd");
+const PROGRAMS = ["jail", "jexec", "jls"];
+const SCRIPTS = ["ifconfig", "mount", "umount"];
+const FLAGS = ["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror"];
+const POOL = "coppice";
+const ENVIRONMENT = { PATH: "/usr/sbin:/usr/bin:/sbin:/bin" };
+
+/** Why no FreeBSD host can be stood in for here; undefined when one can. */
+export function reasonWithoutFreebsdHost(): string | undefined {
+  const missing = whatIsMissing();
+  if (missing === undefined || process.env["CI"] !== "true") return missing;
+  throw new Error(`in CI the suites of jail-freebsd have to run: ${missing}`);
+}
+
+function whatIsMissing(): string | undefined {
+  if (process.platform !== "linux") return "the stand-ins for FreeBSD need Linux";
+  if (process.getuid?.() !== 0) return "the stand-ins for FreeBSD need root";
+  if (!existsSync("/dev/fuse")) return "zfs-fuse needs /dev/fuse";
+  if (agentBinary() === undefined) return "the agent has not been built: there is no C compiler";
+  if (spawnSync("sh", ["-c", "command -v zfs-fuse"], { env: ENVIRONMENT }).status === 0) return undefined;
+  return "the program zfs-fuse is missing (apt: zfs-fuse)";
+}
+
+/** Something that a FreeBSD host would be for the backend: real ZFS, and stand-ins for its jails. */
+export interface FreebsdHost extends AsyncDisposable {
+  readonly directory: string;
+  /** Settings with which the backend finds it. */
+  readonly settings: JailSettings;
+  /** Runs a program in it. @returns stdout. @throws Error with stderr unless it ends well. */
+  run(path: string, ...args: readonly string[]): Promise<string>;
+  /** What of sandboxes is there, in words. */
+  leaks(): Promise<readonly string[]>;
+}
+
+/**
+ * Makes a host in namespaces of its own, with a daemon and a pool of its own: any number of them at a time, and
+ * all that runs in one ends with it.
+ */
+export async function openFreebsdHost(): Promise<FreebsdHost> {
+  const agent = agentBinary() ?? "";
+  const directory = await mkdtemp(join(tmpdir(), "cf-"));
+  const bin = join(directory, "bin");
+  await linkPrograms(await compilePrograms(), bin);
+  const world = await makeScript(
+    join(directory, "world.sh"),
+    `echo $$ > ${directory}/pid
+exec /usr/bin/unshare --mount --pid --fork --kill-child --mount-proc --propagation private -- ${agent} "$@"`,
+  );
+  const enter = await makeScript(
+    join(directory, "agent.sh"),
+    `[ -e /var/run/zfs/inside ] && exec ${agent} "$@"
+pid=/proc/$(cat ${directory}/pid)/ns
+exec /usr/bin/nsenter --mount=$pid/mnt --pid=$pid/pid_for_children -- ${agent} "$@"`,
+  );
+  const host = await startHostAgent({ binary: world });
+  const runInside = (path: string, ...args: readonly string[]) => runIn(host, path, args);
+  try {
+    await runInside(join(SOURCES, "set-up-host.sh"), directory, POOL);
+    await runInside(join(SOURCES, "make-template.sh"), `${POOL}/jails/_template`);
+  } catch (error) {
+    await host.close();
+    await rm(directory, { recursive: true });
+    throw error;
+  }
+  const mounts = [{ source: "/usr", target: "/usr" }];
+  const settings = jailFreebsdConfig.parse({
+    dataset: `${POOL}/jails`,
+    directory: join(directory, "d"),
+    agent: enter,
+    procfs: true,
+    templates: { base: { mounts } },
+    programs: {
+      zfs: "/usr/sbin/zfs",
+      ...Object.fromEntries([...PROGRAMS, ...SCRIPTS].map((name) => [name, join(bin, name)])),
+    },
+  });
+  return {
+    directory,
+    settings,
+    run: runInside,
+    leaks: async () => {
+      const datasets = await runInside("/usr/sbin/zfs", "list", "-H", "-o", "name", "-r", POOL);
+      const jails = await runInside(join(bin, "jls"), "name");
+      const mounted = await runInside(join(bin, "mount"), "-p");
+      const files = await readdir(join(directory, "d"), { recursive: true });
+      return [
+        ...lines(datasets)
+          .filter((name) => name.includes("/e2b-"))
+          .map((name) => `dataset ${name}`),
+        ...lines(jails).map((name) => `jail ${name}`),
+        ...lines(mounted)
+          .filter((line) => line.includes("/e2b-"))
+          .map((line) => `mount ${line}`),
+        ...files.filter((name) => /e2b-|sockets\//.test(name)).map((name) => `file ${name}`),
+      ];
+    },
+    async [Symbol.asyncDispose]() {
+      await host.close();
+      await rm(directory, { recursive: true });
+    },
+  };
+}
+
+function lines(output: string): string[] {
+  return output.split("\n").filter((line) => line !== "");
+}
+
+async function runIn(host: AgentConnection, path: string, args: readonly string[]): Promise<string> {
+  const started = await host.spawn({ path, args, env: ENVIRONMENT, cwd: "/", input: "none" });
+  const output = { stdout: "", stderr: "" };
+  for await (const { stream, data } of started.output) {
+    output[stream === "stderr" ? "stderr" : "stdout"] += Buffer.from(data).toString();
+  }
+  const { code } = await started.exit;
+  if (code !== 0) throw new Error(`${path} ${args.join(" ")} ended with ${code}: ${output.stderr}`);
+  return output.stdout;
+}
+
+async function makeScript(path: string, script: string): Promise<string> {
+  await writeFile(path, `#!/bin/sh\n${script}\n`);
+  await chmod(path, 0o755);
+  return path;
+}
+
+async function linkPrograms(compiled: string, bin: string): Promise<void> {
+  await mkdir(bin);
+  for (const name of PROGRAMS) await symlink(join(compiled, name), join(bin, name));
+  for (const name of SCRIPTS) await symlink(join(SOURCES, `${name}.sh`), join(bin, name));
+}
+
+/** @returns the directory of the programs, compiled unless that was done before. */
+async function compilePrograms(): Promise<string> {
+  const digest = createHash("sha256");
+  for (const name of (await readdir(SOURCES)).toSorted()) digest.update(await readFile(join(SOURCES, name)));
+  const directory = join(CACHE, digest.digest("hex").slice(0, 16));
+  if (existsSync(directory)) return directory;
+  await mkdir(dirname(directory), { recursive: true });
+  const making = await mkdtemp(`${directory}-`);
+  for (const name of PROGRAMS) {
+    const sources = [join(SOURCES, `${name}.c`), join(SOURCES, "jail-table.c")];
+    const shared = join(SYSTEM_CALLS, "system-calls.c");
+    await run("cc", [...FLAGS, "-o", join(making, name), ...sources, shared]);
+  }
+  await rename(making, directory).catch(async (error: NodeJS.ErrnoException) => {
+    // Somebody else was faster.
+    await rm(making, { recursive: true });
+    if (error.code !== "ENOTEMPTY") throw error;
+  });
+  return directory;
+}
