@@ -20,6 +20,7 @@ import os
 import select
 import sys
 import time
+from json.encoder import encode_basestring
 
 # The debugger is a third of the import time and nobody can attach one.
 sys.modules.setdefault("debugpy", None)
@@ -40,6 +41,7 @@ if sys.modules.get("debugpy", 0) is None:
     del sys.modules["debugpy"]
 
 import zmq  # noqa: E402
+from jupyter_client.session import json_packer  # noqa: E402
 
 # Characters of output per message.
 PIECE = 512 * 1024
@@ -47,6 +49,31 @@ PIECE = 512 * 1024
 WAITING_MESSAGES = 32
 # How long the end of a cell waits for output of its child processes that is already in the pipe.
 CAPTURE_WAIT = 1.0
+# Characters from which on text is packed here.
+LONG_TEXT = 4096
+CONTROLS = bytes(range(32))
+ESCAPES = [(b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n"), (b"\r", b"\\r"), (b"\t", b"\\t"), (b"\x1b", b"\\u001b")]
+
+
+def pack(value):
+    """JSON as Session packs it. Its encoder looks at each character, which for a cell that prints a lot is most of
+    the work; here that is left to searches for the few bytes that JSON wants escaped."""
+    if not isinstance(value, dict) or value.keys() != {"name", "text"}:
+        return json_packer(value)
+    name, text = value["name"], value["text"]
+    if name not in ("stdout", "stderr") or not isinstance(text, str) or len(text) < LONG_TEXT:
+        return json_packer(value)
+    return b'{"name": "%s", "text": %s}' % (name.encode(), _pack_text(text))
+
+
+def _pack_text(text):
+    if text.isascii():
+        data = text.encode()
+        for byte, escape in ESCAPES:
+            data = data.replace(byte, escape)
+        if len(data.translate(None, CONTROLS)) == len(data):
+            return b'"%s"' % data
+    return encode_basestring(text).encode()
 
 
 class OutputStream(OutStream):
@@ -295,6 +322,7 @@ def run(start):
     app.config.InteractiveShell.colors = "nocolor" if ipython_version[0] >= 9 else "NoColor"
     app.config.PlainTextFormatter.max_seq_length = 0
     app.config.HistoryManager.enabled = False
+    app.config.Session.packer = "coppice_launcher.pack"
     app.config.Session.key = start["key"].encode()
     app.initialize([])
     if start["language"] == "python":

@@ -158,6 +158,21 @@ describe("output", () => {
     );
   });
 
+  test("much text arrives as it was written, whatever is in it", async () => {
+    const kinds = [
+      "a line\n",
+      '"quoted" and C:\\new\\u0041 and \\" both\t|\r\n',
+      "\u001b[31mred\u001b[0m",
+      "\0\u0007\u001f\u007f",
+      "dépôt 漢字 😀 \u2028",
+    ];
+    for (const kind of kinds) {
+      const text = kind.repeat(900);
+      const ran = await sandbox.run(`print(${JSON.stringify(kind)} * 900, end="")`);
+      assert.ok(ran.text("stdout") === text, `${JSON.stringify(kind)} became ${ran.body.slice(0, 300)}`);
+    }
+  });
+
   test("thousands of displayed values all arrive at a reader that starts late", async () => {
     const code =
       "from IPython.display import display\nfor i in range(3000): display({'text/plain': str(i)}, raw=True)";
