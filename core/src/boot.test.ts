@@ -188,6 +188,9 @@ test("a plugin that provides the ledger takes the place of the SQLite file", asy
         snapshots: async () => [],
         writeSnapshot: async () => undefined,
         removeSnapshot: async () => undefined,
+        confirm: async () => undefined,
+        outbox: async () => [],
+        clearOutbox: async () => undefined,
         close: async () => void written.push("closed"),
       });
     },

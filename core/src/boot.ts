@@ -33,6 +33,7 @@ import { Admissions } from "./sandbox/admissions.js";
 import { Backends, type SandboxBackend } from "./sandbox/backend.js";
 import { createSandboxDomain, type SandboxDomain } from "./sandbox/domain.js";
 import { Ledger } from "./sandbox/ledger.js";
+import { SandboxEvents } from "./sandbox/sandbox-events.js";
 import { Sandboxes } from "./sandbox/sandboxes.js";
 import { WarmUps } from "./sandbox/warm-ups.js";
 import { Snapshots } from "./sandbox/snapshots.js";
@@ -185,6 +186,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
   const services = new Map<symbol, unknown>([
     [Sandboxes, domain.sandboxes],
     [Snapshots, domain.snapshots],
+    [SandboxEvents, domain.events],
     [Backends, domain.backends],
     [WarmUps, domain.warmUps],
     [Admissions, domain.admissions],
@@ -278,6 +280,7 @@ async function serve(
   cleanup.push("core", () => drain(listeners, clock, config.http.drainTimeout));
   for (const listener of listeners) await listener.open();
   domain.fillPools();
+  domain.tellEvents();
   return {
     listeners,
     log,

@@ -12,6 +12,7 @@ import { isPlugin, type Plugin } from "./plugin.js";
 import { Admissions } from "./sandbox/admissions.js";
 import { Backends } from "./sandbox/backend.js";
 import { Sandboxes } from "./sandbox/sandboxes.js";
+import { SandboxEvents } from "./sandbox/sandbox-events.js";
 import { Snapshots } from "./sandbox/snapshots.js";
 
 /** A plugin that the configuration switches on, with its checked settings. */
@@ -33,6 +34,7 @@ export interface Configuration {
 const BUILT_IN: ReadonlySet<symbol> = new Set<symbol>([
   Sandboxes,
   Snapshots,
+  SandboxEvents,
   Backends,
   Admissions,
   Clock,

@@ -37,6 +37,8 @@ export { Admissions, type AdmissionCheck } from "./sandbox/admissions.js";
 export type { NetworkPolicy } from "./sandbox/egress-rules.js";
 export type { LimitsChange } from "./sandbox/requested-limits.js";
 export { Sandboxes, type CreateSandbox } from "./sandbox/sandboxes.js";
+export type { SandboxEvent, SandboxEventDetail, SandboxEventType } from "./sandbox/sandbox-event.js";
+export { SandboxEvents, type EventRecorder } from "./sandbox/sandbox-events.js";
 export { DEFAULT_TENANT } from "./sandbox/tenant.js";
 export { WarmUps, type WarmUp } from "./sandbox/warm-ups.js";
 export type {
@@ -59,7 +61,7 @@ export {
   type Listener,
   type TargetResolver,
 } from "./http/targets.js";
-export { Ledger, type EndedSandbox, type LedgerEntry } from "./sandbox/ledger.js";
+export { Ledger, type EndedSandbox, type LedgerEntry, type LedgerNote } from "./sandbox/ledger.js";
 export {
   Snapshots,
   type TenantSnapshots,

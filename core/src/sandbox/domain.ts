@@ -5,10 +5,12 @@ import type { AdmissionCheck, Admissions } from "./admissions.js";
 import type { Backends } from "./backend.js";
 import { BackendRegistry } from "./backend-registry.js";
 import { chooseBackends } from "./choose-backends.js";
+import { EventRelay } from "./event-relay.js";
 import type { Ledger } from "./ledger.js";
 import { reconcile } from "./reconcile.js";
 import { sandboxMetrics } from "./sandbox-metrics.js";
 import { SandboxRegistry } from "./sandbox-registry.js";
+import type { SandboxEvents } from "./sandbox-events.js";
 import type { Sandboxes } from "./sandboxes.js";
 import type { SandboxesConfig } from "./sandboxes-config.js";
 import { SqliteLedger } from "./sqlite-ledger.js";
@@ -38,6 +40,7 @@ export interface SandboxDomain {
   readonly admissions: Admissions;
   readonly ledger: Ledger;
   readonly warmUps: WarmUps;
+  readonly events: SandboxEvents;
   /**
    * Opens the ledger, checks every backend that was added, takes over or clears away what the last
    * server left, and starts to watch deadlines.
@@ -46,6 +49,8 @@ export interface SandboxDomain {
   start(): Promise<void>;
   /** Starts to fill the warm pools. Returns at once. */
   fillPools(): void;
+  /** Starts to hand events over to those who were added for them. Returns at once. */
+  tellEvents(): void;
   /** Ends or keeps the sandboxes as configured and closes the ledger. Safe after a failed start. */
   stop(): Promise<void>;
 }
@@ -68,6 +73,13 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     onFailure: () => metrics.destroyFailed(),
   });
   const warmUps = new AddedWarmUps();
+  const events = new EventRelay({
+    get ledger() {
+      return ledgerInUse();
+    },
+    clock,
+    log,
+  });
   const pools = new WarmPools(options.metrics);
   const registry = new SandboxRegistry({
     settings,
@@ -79,6 +91,7 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     snapshots: { of: (tenant) => snapshots.of(tenant) },
     teardown,
     metrics,
+    events,
     warmUps,
     pools,
     clock,
@@ -93,11 +106,13 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
       return ledgerInUse();
     },
     metrics,
+    events,
     clock,
     log,
   });
   return {
     warmUps,
+    events,
     sandboxes: registry,
     snapshots,
     backends,
@@ -118,10 +133,14 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     fillPools() {
       pools.start();
     },
+    tellEvents() {
+      events.start();
+    },
     async stop() {
       snapshots.close();
       await registry.close(settings.onShutdown);
       teardown.stop();
+      await events.stop();
       await chosen?.close();
     },
   };

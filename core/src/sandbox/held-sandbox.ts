@@ -117,7 +117,8 @@ export class HeldSandbox implements LiveSandbox {
    * @returns what is to be destroyed; undefined while it is being made: whoever makes it undoes that.
    */
   end(reason: EndReason): Sandbox | undefined {
-    if (this.isEnding) return this.#runtime;
+    // Not by its state: the last server may have written that it is being killed, and why.
+    if (this.#endReason !== undefined) return this.#runtime;
     this.#record = { ...this.#record, state: "killing" };
     this.#endReason = reason;
     this.#ended.abort(reason);

@@ -1,6 +1,7 @@
 import { createToken } from "../kernel/token.js";
 import type { SandboxId, SnapshotId } from "./backend.js";
 import type { EndReason, SandboxRecord } from "./live-sandbox.js";
+import type { SandboxEvent } from "./sandbox-event.js";
 import type { SnapshotRecord } from "./snapshots.js";
 
 /** A sandbox as the ledger holds it: what it is meant to be, whatever the backend got done so far. */
@@ -8,6 +9,20 @@ export interface LedgerEntry {
   readonly record: SandboxRecord;
   /** Why it is being killed; undefined too for one that is removed without a trace. */
   readonly endReason: EndReason | undefined;
+  /** What will have happened to it once its backend has done what is written, oldest first. */
+  readonly awaited: readonly SandboxEvent[];
+}
+
+/** What is written together with a sandbox: all of it or nothing. */
+export interface LedgerNote {
+  /** Why it is being killed. */
+  readonly endReason?: EndReason | undefined;
+  /** Has happened with this write: goes to the outbox. */
+  readonly happened?: SandboxEvent | undefined;
+  /** Happens when the backend has done what is written: kept until it is confirmed, withdrawn, or the sandbox goes. */
+  readonly awaited?: SandboxEvent | undefined;
+  /** The id of an awaited event that has not happened. */
+  readonly withdrawn?: string | undefined;
 }
 
 /** What is remembered of a sandbox that is gone. */
@@ -40,19 +55,25 @@ export interface Ledger {
   /** Every sandbox that is not known to be gone. @throws BootError when that cannot be read. */
   entries(): Promise<readonly LedgerEntry[]>;
   /** Adds a sandbox or replaces what is known of it. */
-  write(record: SandboxRecord, endReason?: EndReason): Promise<void>;
+  write(record: SandboxRecord, note?: LedgerNote): Promise<void>;
   /** Removes one that never served anybody. Unknown ids are fine. */
   remove(id: SandboxId): Promise<void>;
   /** Replaces a sandbox by the memory of it. The oldest memories go when there are too many. */
-  end(ended: EndedSandbox): Promise<void>;
+  end(ended: EndedSandbox, happened?: SandboxEvent): Promise<void>;
   /** What is remembered of a sandbox that is gone. */
   findEnded(id: SandboxId): Promise<EndedSandbox | undefined>;
   /** Every snapshot that is not known to be gone. */
   snapshots(): Promise<readonly SnapshotRecord[]>;
   /** Adds a snapshot or replaces what is known of it. */
-  writeSnapshot(record: SnapshotRecord): Promise<void>;
+  writeSnapshot(record: SnapshotRecord, happened?: SandboxEvent): Promise<void>;
   /** Removes one. Unknown ids are fine. */
   removeSnapshot(id: SnapshotId): Promise<void>;
+  /** Moves an awaited event to the outbox, as it is given here. One that is not awaited any more is left alone. */
+  confirm(event: SandboxEvent): Promise<void>;
+  /** Events that have not been taken away yet, in the order in which they happened. */
+  outbox(limit: number): Promise<readonly SandboxEvent[]>;
+  /** Takes events away. Unknown ids are fine. */
+  clearOutbox(ids: readonly string[]): Promise<void>;
   /** Safe to repeat, and without `open`. */
   close(): Promise<void>;
 }

@@ -61,6 +61,8 @@ class Model {
     ];
     if (this.#random.below(12) === 0) this.#server.crashAt(1 + this.#random.below(8));
     await this.#pick(actions)?.();
+    // It tells of what happened after that, and may crash at it.
+    if (this.#server.isDead) await this.#restart();
     this.counts.steps += 1;
     await this.check();
   }

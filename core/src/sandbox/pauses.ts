@@ -2,9 +2,11 @@ import type { Clock } from "../kernel/clock.js";
 import { SandboxError } from "../kernel/errors.js";
 import type { Logger } from "../observe/logger.js";
 import { beingKilled } from "./being-killed.js";
+import type { EventRelay } from "./event-relay.js";
 import type { HeldSandbox } from "./held-sandbox.js";
 import type { Ledger } from "./ledger.js";
 import type { Reaper } from "./reaper.js";
+import type { SandboxEvent } from "./sandbox-event.js";
 import type { PauseTrigger, ResumeTrigger, SandboxMetrics } from "./sandbox-metrics.js";
 import type { SandboxesConfig } from "./sandboxes-config.js";
 
@@ -13,6 +15,7 @@ export interface PausesOptions {
   readonly ledger: Ledger;
   readonly reaper: Reaper;
   readonly metrics: SandboxMetrics;
+  readonly events: EventRelay;
   readonly clock: Clock;
   readonly log: Logger;
 }
@@ -108,23 +111,26 @@ export class Pauses {
   /**
    * Makes a sandbox that a server took over be what its record says, whatever its last server got done. One that
    * cannot be paused again runs.
+   * @param awaited what was to happen to it.
    */
-  async restore(held: HeldSandbox): Promise<void> {
-    const { clock, ledger, log } = this.#options;
+  async restore(held: HeldSandbox, awaited: readonly SandboxEvent[]): Promise<void> {
+    const { clock, ledger, events, log } = this.#options;
     const { id, state, timeoutMs } = held.record;
-    if (state !== "paused") {
-      await held.handle.pausing?.resume();
-      return;
-    }
+    const pause = awaited.find(({ type }) => type === "paused");
     try {
-      if (held.handle.pausing === undefined) throw new Error("its backend cannot pause");
-      await held.handle.pausing.pause();
+      if (state !== "paused") await held.handle.pausing?.resume();
+      else if (held.handle.pausing === undefined) throw new Error("its backend cannot pause");
+      else await held.handle.pausing.pause();
     } catch (error) {
+      if (state !== "paused") throw error;
       log.error({ sandbox: id, err: error }, "a paused sandbox could not be paused again and runs");
       const endsAtMs = timeoutMs === undefined ? undefined : clock.now() + timeoutMs;
       held.update({ state: "running", endsAtMs });
-      await ledger.write(held.record);
+      const happened = pause === undefined ? events.of("resumed", held.record) : undefined;
+      await ledger.write(held.record, { happened, withdrawn: pause?.id });
     }
+    // One that was withdrawn is not awaited any more.
+    for (const event of awaited) await events.confirm(event);
   }
 
   async #wake(held: HeldSandbox): Promise<void> {
@@ -147,14 +153,15 @@ export class Pauses {
   }
 
   async #freeze(held: HeldSandbox, trigger: PauseTrigger): Promise<void> {
-    const { settings, ledger, reaper, metrics, clock, log } = this.#options;
+    const { settings, ledger, reaper, metrics, events, clock, log } = this.#options;
     const { id, endsAtMs } = held.record;
     const { pausing } = held.runtime;
+    const event = events.of("paused", held.record, { reason: trigger });
     // From here on nothing new reaches it, and what a crash leaves half frozen is paused by the next server.
     held.update({ state: "paused", endsAtMs: clock.now() + settings.pausedKept });
     reaper.set(id, held.record.endsAtMs);
     try {
-      await ledger.write(held.record);
+      await ledger.write(held.record, { awaited: event });
       await pausing?.pause();
     } catch (error) {
       metrics.pauseFailed();
@@ -165,31 +172,34 @@ export class Pauses {
       held.update({ state: "running", endsAtMs });
       if (!held.isEnding) {
         reaper.set(id, endsAtMs);
-        await ledger.write(held.record);
+        await ledger.write(held.record, { withdrawn: event?.id });
       }
       throw new SandboxError("unavailable", `sandbox "${id}" could not be paused`, { cause: error });
     }
     if (held.isEnding) throw beingKilled(held.record.id);
+    await events.confirm(event);
     metrics.paused(trigger);
     log.info({ sandbox: id, trigger }, "sandbox paused");
   }
 
   async #thaw(held: HeldSandbox, timeoutMs: number | undefined, trigger: ResumeTrigger): Promise<void> {
-    const { ledger, reaper, metrics, clock, log } = this.#options;
+    const { ledger, reaper, metrics, events, clock, log } = this.#options;
     const paused = held.record;
+    const event = events.of("resumed", paused, { reason: trigger });
     const endsAtMs = timeoutMs === undefined ? undefined : clock.now() + timeoutMs;
     try {
-      await ledger.write({ ...paused, state: "running", endsAtMs });
+      await ledger.write({ ...paused, state: "running", endsAtMs }, { awaited: event });
       await held.handle.pausing?.resume();
     } catch (error) {
       if (held.isEnding) throw beingKilled(held.record.id);
-      await ledger.write(paused);
+      await ledger.write(paused, { withdrawn: event?.id });
       throw new SandboxError("unavailable", `sandbox "${paused.id}" could not be resumed`, { cause: error });
     }
     if (held.isEnding) throw beingKilled(held.record.id);
     held.update({ state: "running", endsAtMs });
     held.lastUsedAtMs = clock.now();
     reaper.set(paused.id, endsAtMs);
+    await events.confirm(event);
     metrics.resumed(trigger);
     log.info({ sandbox: paused.id, trigger }, "sandbox resumed");
   }

@@ -104,7 +104,7 @@ test("every pair of what the ledger says and what the backend has comes to its r
     for (const where of ["found", "lost"]) {
       const leftMs = name === "endless" ? undefined : name === "over" ? 0 : MINUTE_MS;
       const record = recordOf(clock, name + where, state, leftMs);
-      await ledger.write(record, reason);
+      await ledger.write(record, { endReason: reason });
       if (where === "found") await backend.provision({ ...record }, new AbortController().signal);
     }
   }

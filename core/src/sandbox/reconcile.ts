@@ -87,7 +87,7 @@ async function settleFound(entry: LedgerEntry, runtime: Sandbox, options: Reconc
   } else if (!(await isConfined(record, runtime, log))) {
     await registry.finish(record, runtime, "backend lost");
   } else {
-    await registry.adopt(record, runtime);
+    await registry.adopt(entry, runtime);
     log.info({ sandbox: record.id }, "sandbox adopted");
   }
 }

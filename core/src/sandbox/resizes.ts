@@ -1,16 +1,19 @@
 import { SandboxError } from "../kernel/errors.js";
 import type { Logger } from "../observe/logger.js";
 import type { Limits, Sandbox } from "./backend.js";
+import type { EventRelay } from "./event-relay.js";
 import type { HeldSandbox } from "./held-sandbox.js";
 import type { Ledger } from "./ledger.js";
 import type { SandboxRecord } from "./live-sandbox.js";
 import { changedLimits, checkRequestedLimits, type LimitsChange } from "./requested-limits.js";
+import type { SandboxEvent } from "./sandbox-event.js";
 import type { SandboxesConfig } from "./sandboxes-config.js";
 import { unknownSandbox } from "./unknown-sandbox.js";
 
 export interface ResizesOptions {
   readonly settings: Pick<SandboxesConfig, "templates" | "maximumLimits">;
   readonly ledger: Ledger;
+  readonly events: EventRelay;
   readonly log: Logger;
   /** Asked when a sandbox is to have more. @throws SandboxError */
   readonly admit: (wanted: SandboxRecord) => void;
@@ -37,7 +40,7 @@ export class Resizes {
   /** Makes a sandbox that a server took over have the limits of its record, if the last server was about to. */
   async restore(record: SandboxRecord, { resizing }: Sandbox): Promise<SandboxRecord> {
     if (record.isResizing !== true) return record;
-    const { ledger, log } = this.#options;
+    const { ledger, events, log } = this.#options;
     try {
       await resizing?.resize(record.limits);
     } catch (error) {
@@ -48,12 +51,12 @@ export class Resizes {
       return record;
     }
     const restored: SandboxRecord = { ...record, isResizing: undefined };
-    await ledger.write(restored);
+    await ledger.write(restored, { happened: events.of("updated", restored, { limits: restored.limits }) });
     return restored;
   }
 
   async #resize(held: HeldSandbox, change: LimitsChange): Promise<void> {
-    const { settings, ledger, admit } = this.#options;
+    const { settings, ledger, events, admit } = this.#options;
     const { record } = held;
     const { id, state, backend, limits: before } = record;
     if (held.isEnding) throw unknownSandbox(id);
@@ -69,17 +72,20 @@ export class Resizes {
     if (isMore(limits, before)) admit({ ...record, limits });
     // No await since it was admitted: whatever is asked for next is weighed against what this one has now.
     held.update({ limits, isResizing: true });
+    let happened: SandboxEvent | undefined;
     try {
       // Before the backend acts: a server that ends in between leaves word of what it was to do.
       await ledger.write(held.record);
       await resizing.resize(limits);
       held.update({ isResizing: undefined });
+      happened = events.of("updated", held.record, { limits });
     } catch (error) {
       held.update({ limits: before, isResizing: undefined });
       throw error;
     } finally {
       // The end of a sandbox has been written, or will be, and must not be undone.
-      if (!held.isEnding) await ledger.write(held.record);
+      if (!held.isEnding) await ledger.write(held.record, { happened });
+      events.wake();
     }
     if (held.isEnding) throw unknownSandbox(id);
   }

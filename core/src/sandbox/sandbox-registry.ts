@@ -5,8 +5,9 @@ import type { Limits, Sandbox, SandboxBackend, SandboxId } from "./backend.js";
 import type { BackendRegistry } from "./backend-registry.js";
 import { beingKilled } from "./being-killed.js";
 import { checkNetworkPolicy, egressRulesOf, type NetworkPolicy } from "./egress-rules.js";
+import type { EventRelay } from "./event-relay.js";
 import { HeldSandbox } from "./held-sandbox.js";
-import type { EndedSandbox, Ledger } from "./ledger.js";
+import type { EndedSandbox, Ledger, LedgerEntry } from "./ledger.js";
 import type { EndReason, LiveSandbox, SandboxRecord, SandboxState } from "./live-sandbox.js";
 import { Pauses } from "./pauses.js";
 import { Reaper } from "./reaper.js";
@@ -36,6 +37,7 @@ export interface SandboxRegistryOptions {
   readonly snapshots: Snapshots;
   readonly teardown: Teardown;
   readonly metrics: SandboxMetrics;
+  readonly events: EventRelay;
   readonly warmUps: AddedWarmUps;
   readonly pools: WarmPools;
   readonly clock: Clock;
@@ -61,11 +63,12 @@ export class SandboxRegistry implements Sandboxes {
     this.#options = options;
     this.#turns = new Semaphore(options.settings.createConcurrency, options.settings.createQueue);
     this.#reaper = new Reaper(options.clock, (id) => this.#expire(id));
-    const { settings, metrics, clock, log } = options;
+    const { settings, metrics, events, clock, log } = options;
     this.#pauses = new Pauses({
       settings,
       reaper: this.#reaper,
       metrics,
+      events,
       clock,
       log,
       get ledger() {
@@ -74,6 +77,7 @@ export class SandboxRegistry implements Sandboxes {
     });
     this.#resizes = new Resizes({
       settings,
+      events,
       log,
       admit: (wanted) => this.#askAdmissions(wanted),
       get ledger() {
@@ -226,9 +230,9 @@ export class SandboxRegistry implements Sandboxes {
   }
 
   /** Takes over a sandbox that outlived the last server, as its record says: running or paused. */
-  async adopt(record: SandboxRecord, runtime: Sandbox): Promise<void> {
+  async adopt({ record, awaited }: LedgerEntry, runtime: Sandbox): Promise<void> {
     const held = new HeldSandbox(await this.#resizes.restore(record, runtime), runtime);
-    await this.#pauses.restore(held);
+    await this.#pauses.restore(held, awaited);
     this.#held.set(record.id, held);
     this.#reaper.set(record.id, held.record.endsAtMs);
   }
@@ -479,7 +483,7 @@ export class SandboxRegistry implements Sandboxes {
     provide: () => Promise<Sandbox>,
     timeoutMs: number | undefined,
   ): Promise<LiveSandbox> {
-    const { ledger, clock, metrics, log } = this.#options;
+    const { ledger, clock, metrics, events, log } = this.#options;
     const { signal } = held.making;
     const askedAtMs = held.record.startedAtMs;
     let runtime: Sandbox | undefined;
@@ -494,14 +498,18 @@ export class SandboxRegistry implements Sandboxes {
       const endsAtMs = timeoutMs === undefined ? undefined : startedAtMs + timeoutMs;
       const record: SandboxRecord = { ...held.record, state: "running", startedAtMs, endsAtMs };
       signal.throwIfAborted();
-      await ledger.write(record);
+      const event = events.of("created", record);
+      await ledger.write(record, { awaited: event });
       // Given up during the last write: nobody learns of this sandbox, so it must not stay.
       signal.throwIfAborted();
       held.run(record, runtime);
+      // At once: what happens to it from now on has to come after.
+      const told = events.confirm(event);
       this.#reaper.set(record.id, endsAtMs);
       metrics.created(startedAtMs - askedAtMs);
       log.info({ sandbox: record.id, template: record.template, backend: record.backend }, "sandbox created");
       for (const listener of this.#listeners) listener(held);
+      await told;
       return held;
     } catch (error) {
       // Whatever the backend says about an abort, its reason is the better answer.
@@ -595,7 +603,7 @@ export class SandboxRegistry implements Sandboxes {
     const { ledger, teardown, log } = this.#options;
     const { record, endReason } = held;
     try {
-      await ledger.write(record, held.hasServed ? endReason : undefined);
+      await ledger.write(record, { endReason: held.hasServed ? endReason : undefined });
     } catch (error) {
       // Freeing what it uses matters more than a truthful ledger; the next start finds it gone.
       log.error({ sandbox: record.id, err: error }, "writing the end of a sandbox failed");
@@ -613,11 +621,16 @@ export class SandboxRegistry implements Sandboxes {
 
   /** Forgets a sandbox of which nothing is left. Never rejects. */
   async #bury(held: HeldSandbox): Promise<void> {
-    const { ledger, log, metrics } = this.#options;
+    const { ledger, log, metrics, events } = this.#options;
     const { id } = held.record;
     const ended = this.#endedAs(held);
     try {
-      await (held.hasServed ? ledger.end(ended) : ledger.remove(id));
+      if (held.hasServed) {
+        await ledger.end(ended, events.of("killed", held.record, { reason: ended.reason }));
+        events.wake();
+      } else {
+        await ledger.remove(id);
+      }
     } catch (error) {
       log.error({ sandbox: id, err: error }, "writing the end of a sandbox failed");
     }
@@ -643,23 +656,27 @@ export class SandboxRegistry implements Sandboxes {
   }
 
   async #applyNetworkPolicy(held: HeldSandbox, policy: NetworkPolicy): Promise<void> {
-    const { ledger } = this.#options;
+    const { ledger, events } = this.#options;
     const { id, state, backend } = this.#get(held.record.id).record;
     if (state !== "running") throw new SandboxError("aborted", `sandbox "${id}" is not running`);
     const networking = requireNetworking(held.runtime, backend);
     const { allowInternetAccess, egress } = held.record;
+    const { allowOut, denyOut } = policy.egress ?? { allowOut: [], denyOut: [] };
+    const network = { allowInternetAccess: policy.allowInternetAccess, allowOut, denyOut };
+    const event = events.of("updated", held.record, { network });
     held.update(policy);
     try {
       // Before the backend acts: a server that ends in between finds here what it was to do.
-      await ledger.write(held.record);
+      await ledger.write(held.record, { awaited: event });
       await networking.restrict(egressRulesOf(policy));
     } catch (error) {
       // Its end has been written, or will be, and must not be undone.
       if (held.isEnding) throw unknownSandbox(id);
       held.update({ allowInternetAccess, egress });
-      await ledger.write(held.record);
+      await ledger.write(held.record, { withdrawn: event?.id });
       throw error;
     }
+    await events.confirm(event);
   }
 
   async #moveEnd(held: HeldSandbox, endsAtMs: number): Promise<void> {
@@ -669,7 +686,9 @@ export class SandboxRegistry implements Sandboxes {
     // In memory first and at once: of two calls at the same time each must see what the other did.
     held.update({ endsAtMs });
     this.#reaper.set(held.record.id, endsAtMs);
-    await this.#options.ledger.write(held.record);
+    const { ledger, events } = this.#options;
+    await ledger.write(held.record, { happened: events.of("updated", held.record, { endsAtMs }) });
+    events.wake();
   }
 
   #expire(id: SandboxId): void {

@@ -3,6 +3,7 @@ import { SandboxError } from "../kernel/errors.js";
 import type { Logger } from "../observe/logger.js";
 import { beingKilled } from "./being-killed.js";
 import type { Backends, SandboxId, SnapshotId } from "./backend.js";
+import type { EventRelay } from "./event-relay.js";
 import type { HeldSandbox } from "./held-sandbox.js";
 import type { Ledger } from "./ledger.js";
 import { Reaper } from "./reaper.js";
@@ -23,6 +24,7 @@ export interface SnapshotRegistryOptions {
   readonly backends: Backends;
   readonly ledger: Ledger;
   readonly metrics: SandboxMetrics;
+  readonly events: EventRelay;
   readonly clock: Clock;
   readonly log: Logger;
 }
@@ -180,7 +182,7 @@ export class SnapshotRegistry implements Snapshots {
       limits,
     };
     this.#records.set(record.id, record);
-    const done = this.#make(record, () => snapshots.take(record.id)).finally(() => {
+    const done = this.#make(record, held, () => snapshots.take(record.id)).finally(() => {
       held.change = undefined;
     });
     held.change = { kind: "snapshotting", done: done.then(() => {}) };
@@ -200,14 +202,19 @@ export class SnapshotRegistry implements Snapshots {
     }
   }
 
-  async #make(record: SnapshotRecord, take: () => Promise<void>): Promise<SnapshotRecord> {
-    const { ledger } = this.#options;
+  async #make(record: SnapshotRecord, held: HeldSandbox, take: () => Promise<void>): Promise<SnapshotRecord> {
+    const { ledger, events } = this.#options;
     try {
       await ledger.writeSnapshot(record);
       await take();
       if (record.name !== undefined) await this.#freeName(record.owner, record.name);
       const ready: SnapshotRecord = { ...record, state: "ready" };
-      await ledger.writeSnapshot(ready);
+      const detail = { snapshot: ready.id, name: ready.name };
+      await ledger.writeSnapshot(
+        ready,
+        ready.isTemporary ? undefined : events.of("snapshotted", held.record, detail),
+      );
+      events.wake();
       this.#hold(ready);
       return ready;
     } catch (error) {

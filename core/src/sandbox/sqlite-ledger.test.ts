@@ -6,6 +6,8 @@ import { DatabaseSync } from "node:sqlite";
 import { test, type TestContext } from "node:test";
 import { BootError } from "../kernel/errors.js";
 import type { SandboxRecord } from "./live-sandbox.js";
+import type { SandboxEvent } from "./sandbox-event.js";
+import type { SnapshotRecord } from "./snapshots.js";
 import { SqliteLedger } from "./sqlite-ledger.js";
 
 function dataDirOf(context: TestContext): string {
@@ -58,9 +60,12 @@ test("what was written last is what the next process reads, after each step of a
   const killing: SandboxRecord = { ...record, state: "killing" };
   const steps: readonly [(ledger: SqliteLedger) => Promise<void>, readonly unknown[]][] = [
     [async () => {}, []],
-    [(ledger) => ledger.write(record), [{ record, endReason: undefined }]],
-    [(ledger) => ledger.write(endless), [{ record: endless, endReason: undefined }]],
-    [(ledger) => ledger.write(killing, "timed out"), [{ record: killing, endReason: "timed out" }]],
+    [(ledger) => ledger.write(record), [{ record, endReason: undefined, awaited: [] }]],
+    [(ledger) => ledger.write(endless), [{ record: endless, endReason: undefined, awaited: [] }]],
+    [
+      (ledger) => ledger.write(killing, { endReason: "timed out" }),
+      [{ record: killing, endReason: "timed out", awaited: [] }],
+    ],
     [
       (ledger) =>
         ledger.end({
@@ -74,7 +79,7 @@ test("what was written last is what the next process reads, after each step of a
         }),
       [],
     ],
-    [(ledger) => ledger.write(record), [{ record, endReason: undefined }]],
+    [(ledger) => ledger.write(record), [{ record, endReason: undefined, awaited: [] }]],
     [(ledger) => ledger.remove("i1"), []],
     [(ledger) => ledger.remove("i1"), []],
   ];
@@ -112,7 +117,7 @@ test("what was written before there were tenants is the default tenant's", async
   const { owner: _owner, ...old } = record;
   const database = new DatabaseSync(join(dataDir, "ledger.sqlite"));
   database.exec(
-    "ALTER TABLE ended_sandbox DROP COLUMN owner; ALTER TABLE ended_sandbox DROP COLUMN access_token_digest; DROP TABLE snapshot; PRAGMA user_version = 3",
+    "ALTER TABLE ended_sandbox DROP COLUMN owner; ALTER TABLE ended_sandbox DROP COLUMN access_token_digest; DROP TABLE snapshot; DROP TABLE awaited_event; DROP TABLE outbox; PRAGMA user_version = 3",
   );
   database.prepare("INSERT INTO sandbox (id, record) VALUES (?, ?)").run("i1", JSON.stringify(old));
   database.exec("INSERT INTO ended_sandbox VALUES (1, 'i0', 'memory', 'base', 'killed', 1, 2)");
@@ -120,6 +125,51 @@ test("what was written before there were tenants is the default tenant's", async
   const ledger = await openedLedger(context, dataDir);
   assert.equal((await ledger.entries())[0]?.record.owner, "default");
   assert.equal((await ledger.findEnded("i0"))?.owner, "default");
+});
+
+test("an event is in the outbox with the write that tells of it, or when the backend has done what was written", async (context) => {
+  const dataDir = dataDirOf(context);
+  const event = (id: string, type: SandboxEvent["type"]): SandboxEvent => {
+    const { id: sandboxId, owner, template, metadata } = record;
+    const detail = {
+      reason: "request",
+      network: { allowInternetAccess: true, allowOut: ["a"], denyOut: [] },
+    };
+    return { id, type, atMs: 1, sandboxId, owner, template, snapshot: undefined, metadata, detail };
+  };
+  const ids = async (ledger: SqliteLedger): Promise<readonly string[]> =>
+    (await ledger.outbox(100)).map(({ id }) => id);
+  const first = await openedLedger(context, dataDir);
+  await first.write(record, { happened: event("created", "created") });
+  await first.write(record, { awaited: event("pause", "paused") });
+  await first.write(record, { awaited: event("resume", "resumed") });
+  await first.write(record, { awaited: event("rules", "updated") });
+  await first.write(record, { withdrawn: "resume" });
+  await first.close();
+  const second = await openedLedger(context, dataDir);
+  assert.deepEqual((await second.entries())[0]?.awaited, [
+    event("pause", "paused"),
+    event("rules", "updated"),
+  ]);
+  await second.confirm({ ...event("pause", "paused"), atMs: 2 });
+  await second.confirm(event("resume", "resumed"));
+  await assert.rejects(second.write(record, { happened: event("created", "created") }), /UNIQUE/);
+  assert.deepEqual(await second.outbox(100), [
+    event("created", "created"),
+    { ...event("pause", "paused"), atMs: 2 },
+  ]);
+  const ended = { ...record, reason: "killed", endedAtMs: 3000 } as const;
+  await second.end(ended, event("end", "killed"));
+  await second.confirm(event("rules", "updated"));
+  await second.writeSnapshot({ id: "s2" } as SnapshotRecord, event("copy", "snapshotted"));
+  assert.deepEqual(await ids(second), ["created", "pause", "end", "copy"]);
+  await second.clearOutbox(["created", "pause", "never was"]);
+  assert.deepEqual(
+    (await second.outbox(1)).map(({ id }) => id),
+    ["end"],
+  );
+  await second.close();
+  assert.deepEqual(await ids(await openedLedger(context, dataDir)), ["end", "copy"]);
 });
 
 test("the ledger is this user's alone", async (context) => {

@@ -4,8 +4,9 @@ import { DatabaseSync, type StatementSync } from "node:sqlite";
 import { z } from "zod";
 import { BootError, messageOf } from "../kernel/errors.js";
 import type { SandboxId, SnapshotId } from "./backend.js";
-import type { EndedSandbox, Ledger, LedgerEntry } from "./ledger.js";
-import type { EndReason, SandboxRecord } from "./live-sandbox.js";
+import type { EndedSandbox, Ledger, LedgerEntry, LedgerNote } from "./ledger.js";
+import type { SandboxRecord } from "./live-sandbox.js";
+import type { SandboxEvent } from "./sandbox-event.js";
 import type { SnapshotRecord } from "./snapshots.js";
 import { DEFAULT_TENANT } from "./tenant.js";
 
@@ -46,6 +47,19 @@ const MIGRATIONS: readonly string[] = [
      record TEXT NOT NULL
    ) STRICT;`,
   "ALTER TABLE ended_sandbox ADD COLUMN access_token_digest TEXT",
+  // A version that does not know of events would leave awaited ones behind, and tell of them later.
+  `CREATE TABLE awaited_event (
+     sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+     id TEXT NOT NULL UNIQUE,
+     sandbox TEXT NOT NULL,
+     event TEXT NOT NULL
+   ) STRICT;
+   CREATE INDEX awaited_event_by_sandbox ON awaited_event (sandbox, sequence);
+   CREATE TABLE outbox (
+     sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+     id TEXT NOT NULL UNIQUE,
+     event TEXT NOT NULL
+   ) STRICT;`,
 ];
 
 const FILE_NAME = "ledger.sqlite";
@@ -98,6 +112,31 @@ const snapshotRecord = z.object({
   limits,
 });
 
+const sandboxEvent = z.object({
+  id: z.string(),
+  type: z.enum(["created", "updated", "paused", "resumed", "snapshotted", "killed"]),
+  atMs: z.number(),
+  sandboxId: z.string(),
+  owner: z.string(),
+  template: z.string(),
+  snapshot: z.string().optional(),
+  metadata: text,
+  detail: z.object({
+    reason: z.string().optional(),
+    endsAtMs: z.number().optional(),
+    network: z
+      .object({
+        allowInternetAccess: z.boolean(),
+        allowOut: z.array(z.string()),
+        denyOut: z.array(z.string()),
+      })
+      .optional(),
+    limits: limits.optional(),
+    snapshot: z.string().optional(),
+    name: z.string().optional(),
+  }),
+});
+
 const endedSandbox = z.object({
   id: z.string(),
   owner: z.string(),
@@ -136,37 +175,52 @@ export class SqliteLedger implements Ledger {
 
   async entries(): Promise<readonly LedgerEntry[]> {
     try {
-      return this.#open.statements.entries.all().map((row) => ({
-        record: parseRecord(row["record"]),
-        endReason: endReason.nullable().parse(row["end_reason"]) ?? undefined,
-      }));
+      const { entries, awaited } = this.#open.statements;
+      return entries.all().map((row) => {
+        const record = parseRecord(row["record"]);
+        return {
+          record,
+          endReason: endReason.nullable().parse(row["end_reason"]) ?? undefined,
+          awaited: awaited.all(record.id).map(({ event }) => parseEvent(event)),
+        };
+      });
     } catch (error) {
       throw new BootError([{ message: refusal(this.#path, error) }], { cause: error });
     }
   }
 
-  async write(record: SandboxRecord, endReason?: EndReason): Promise<void> {
-    this.#open.statements.write.run(record.id, JSON.stringify(record), endReason ?? null);
+  async write(record: SandboxRecord, note: LedgerNote = {}): Promise<void> {
+    const { endReason, happened, awaited, withdrawn } = note;
+    const { statements } = this.#open;
+    const write = (): void => {
+      statements.write.run(record.id, JSON.stringify(record), endReason ?? null);
+      if (happened !== undefined) statements.happened.run(happened.id, JSON.stringify(happened));
+      if (awaited !== undefined) statements.await.run(awaited.id, record.id, JSON.stringify(awaited));
+      if (withdrawn !== undefined) statements.withdraw.run(withdrawn);
+    };
+    if ((happened ?? awaited ?? withdrawn) === undefined) write();
+    else this.#atOnce(write);
   }
 
   async remove(id: SandboxId): Promise<void> {
-    this.#open.statements.remove.run(id);
+    const { statements } = this.#open;
+    this.#atOnce(() => {
+      statements.remove.run(id);
+      statements.withdrawAll.run(id);
+    });
   }
 
-  async end(ended: EndedSandbox): Promise<void> {
+  async end(ended: EndedSandbox, happened?: SandboxEvent): Promise<void> {
     const { id, owner, backend, template, reason, startedAtMs, endedAtMs } = ended;
-    const { database, statements } = this.#open;
-    database.exec("BEGIN IMMEDIATE");
-    try {
+    const { statements } = this.#open;
+    this.#atOnce(() => {
       statements.remove.run(id);
+      statements.withdrawAll.run(id);
       const digest = ended.accessTokenDigest ?? null;
       statements.end.run(id, owner, backend, template, reason, startedAtMs, endedAtMs, digest);
       statements.forget.run(this.#options.endedKept);
-      database.exec("COMMIT");
-    } catch (error) {
-      if (database.isTransaction) database.exec("ROLLBACK");
-      throw error;
-    }
+      if (happened !== undefined) statements.happened.run(happened.id, JSON.stringify(happened));
+    });
   }
 
   async findEnded(id: SandboxId): Promise<EndedSandbox | undefined> {
@@ -185,17 +239,53 @@ export class SqliteLedger implements Ledger {
     }
   }
 
-  async writeSnapshot(record: SnapshotRecord): Promise<void> {
-    this.#open.statements.writeSnapshot.run(record.id, JSON.stringify(record));
+  async writeSnapshot(record: SnapshotRecord, happened?: SandboxEvent): Promise<void> {
+    const { statements } = this.#open;
+    this.#atOnce(() => {
+      statements.writeSnapshot.run(record.id, JSON.stringify(record));
+      if (happened !== undefined) statements.happened.run(happened.id, JSON.stringify(happened));
+    });
   }
 
   async removeSnapshot(id: SnapshotId): Promise<void> {
     this.#open.statements.removeSnapshot.run(id);
   }
 
+  async confirm(event: SandboxEvent): Promise<void> {
+    const { statements } = this.#open;
+    this.#atOnce(() => {
+      const { changes } = statements.withdraw.run(event.id);
+      if (changes > 0) statements.happened.run(event.id, JSON.stringify(event));
+    });
+  }
+
+  async outbox(limit: number): Promise<readonly SandboxEvent[]> {
+    return this.#open.statements.outbox.all(limit).map(({ event }) => parseEvent(event));
+  }
+
+  async clearOutbox(ids: readonly string[]): Promise<void> {
+    const { statements } = this.#open;
+    this.#atOnce(() => {
+      for (const id of ids) statements.clear.run(id);
+    });
+  }
+
   async close(): Promise<void> {
     this.#opened?.database.close();
     this.#opened = undefined;
+  }
+
+  /** Everything that `run` writes, or nothing. */
+  #atOnce(run: () => void): void {
+    const { database } = this.#open;
+    database.exec("BEGIN IMMEDIATE");
+    try {
+      run();
+      database.exec("COMMIT");
+    } catch (error) {
+      if (database.isTransaction) database.exec("ROLLBACK");
+      throw error;
+    }
   }
 
   get #path(): string {
@@ -244,6 +334,11 @@ function parseRecord(json: unknown): SandboxRecord {
   };
 }
 
+function parseEvent(json: unknown): SandboxEvent {
+  const event = sandboxEvent.parse(JSON.parse(String(json)));
+  return { ...event, snapshot: event.snapshot };
+}
+
 function prepare(database: DatabaseSync) {
   return {
     entries: database.prepare("SELECT record, end_reason FROM sandbox"),
@@ -252,6 +347,13 @@ function prepare(database: DatabaseSync) {
        ON CONFLICT (id) DO UPDATE SET record = excluded.record, end_reason = excluded.end_reason`,
     ),
     remove: database.prepare("DELETE FROM sandbox WHERE id = ?"),
+    awaited: database.prepare("SELECT event FROM awaited_event WHERE sandbox = ? ORDER BY sequence"),
+    await: database.prepare("INSERT INTO awaited_event (id, sandbox, event) VALUES (?, ?, ?)"),
+    withdraw: database.prepare("DELETE FROM awaited_event WHERE id = ?"),
+    withdrawAll: database.prepare("DELETE FROM awaited_event WHERE sandbox = ?"),
+    happened: database.prepare("INSERT INTO outbox (id, event) VALUES (?, ?)"),
+    outbox: database.prepare("SELECT event FROM outbox ORDER BY sequence LIMIT ?"),
+    clear: database.prepare("DELETE FROM outbox WHERE id = ?"),
     snapshots: database.prepare("SELECT record FROM snapshot"),
     writeSnapshot: database.prepare(
       `INSERT INTO snapshot (id, record) VALUES (?, ?)

@@ -2,8 +2,35 @@ import assert from "node:assert/strict";
 import { DEFAULT_TENANT } from "../tenant.js";
 import type { CrashingServer, World } from "./crashing-server.js";
 
-/** What a server says, what its ledger holds, what its backend has and what its metrics count are one and the same. */
-export async function assertAgreement(world: World, { domain, metrics }: CrashingServer): Promise<void> {
+/** What a server told of is what happened, once each and in its order. */
+async function assertTold(world: World, { domain }: CrashingServer): Promise<void> {
+  await domain.events.caughtUp();
+  assert.deepEqual(await world.ledger.outbox(1), [], "the outbox");
+  const states = new Map<string, "running" | "paused" | "gone">();
+  const snapshots: string[] = [];
+  for (const { type, sandboxId, detail } of world.told.values()) {
+    const before = states.get(sandboxId);
+    const what = `${sandboxId} was ${type} when it was ${before ?? "never told of"}`;
+    if (type === "snapshotted") snapshots.push(detail.snapshot ?? "");
+    else assert.notEqual(before, "gone", what);
+    assert.equal(before === undefined, type === "created", what);
+    if (type === "paused") assert.equal(before, "running", what);
+    if (type === "resumed") assert.equal(before, "paused", what);
+    if (type === "created" || type === "resumed") states.set(sandboxId, "running");
+    if (type === "paused") states.set(sandboxId, "paused");
+    if (type === "killed") states.set(sandboxId, "gone");
+  }
+  const alive = [...states].filter(([, state]) => state !== "gone");
+  const expected = domain.sandboxes.list().map(({ record }) => [record.id, record.state] as const);
+  assert.deepEqual(new Map(alive), new Map(expected), "what was told of");
+  const ready = domain.snapshots.of(DEFAULT_TENANT).list();
+  for (const { id } of ready) assert.ok(snapshots.includes(id), `nothing was told of snapshot ${id}`);
+  assert.equal(new Set(snapshots).size, snapshots.length, "snapshots that were told of twice");
+}
+
+/** What a server says, what its ledger holds, what its backend has and what its metrics count are one and the same, and what it told of. */
+export async function assertAgreement(world: World, server: CrashingServer): Promise<void> {
+  const { domain, metrics } = server;
   const records = domain.sandboxes.list().map(({ record }) => record);
   const byId = (one: { readonly id: string }, other: { readonly id: string }) => (one.id < other.id ? -1 : 1);
   const entries = await world.ledger.entries();
@@ -24,4 +51,5 @@ export async function assertAgreement(world: World, { domain, metrics }: Crashin
     const count = records.filter((record) => record.state === state).length;
     assert.equal(values[0]?.value, count, `the metric of ${state} sandboxes`);
   }
+  await assertTold(world, server);
 }

@@ -5,6 +5,7 @@ import { createLogger } from "../../observe/logger.js";
 import { fakeClock, type FakeClock } from "../../testing/fake-clock.js";
 import { MemoryBackend } from "../../testing/memory-backend.js";
 import { createSandboxDomain, type SandboxDomain } from "../domain.js";
+import type { SandboxEvent } from "../sandbox-event.js";
 import { sandboxesConfig } from "../sandboxes-config.js";
 import { FragileLedger } from "./start-domain.js";
 
@@ -13,6 +14,8 @@ export class World {
   readonly clock: FakeClock = fakeClock();
   readonly ledger = new FragileLedger();
   readonly backend = new MemoryBackend({ pausing: {}, snapshots: {} });
+  /** What servers told of, by its id, in that order. */
+  readonly told = new Map<string, SandboxEvent>();
 
   /** A server on this world that is to be started. The one before has to have crashed or stopped. */
   prepare(settings: z.input<typeof sandboxesConfig> = {}): CrashingServer {
@@ -22,6 +25,7 @@ export class World {
   async start(settings?: z.input<typeof sandboxesConfig>): Promise<CrashingServer> {
     const server = this.prepare(settings);
     await server.domain.start();
+    server.domain.tellEvents();
     return server;
   }
 }
@@ -53,7 +57,16 @@ export class CrashingServer {
       metrics: this.metrics,
       ledger: () => interrupted(world.ledger, step),
     });
+    this.domain.events.add(async (events) => {
+      await step();
+      for (const event of events) world.told.set(event.id, event);
+      await step();
+    });
     this.domain.backends.add(interrupted(world.backend, step));
+  }
+
+  get isDead(): boolean {
+    return this.#isDead;
   }
 
   /** Lets it crash at the nth step from now. */

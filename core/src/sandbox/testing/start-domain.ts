@@ -11,8 +11,9 @@ import { fakeClock, type FakeClock } from "../../testing/fake-clock.js";
 import { MemoryBackend, type MemoryBackendOptions } from "../../testing/memory-backend.js";
 import type { Sandbox, SandboxId, SandboxSpec, SnapshotId } from "../backend.js";
 import { createSandboxDomain, type SandboxDomain } from "../domain.js";
-import type { EndedSandbox, Ledger, LedgerEntry } from "../ledger.js";
-import type { EndReason, SandboxRecord } from "../live-sandbox.js";
+import type { EndedSandbox, Ledger, LedgerEntry, LedgerNote } from "../ledger.js";
+import type { SandboxRecord } from "../live-sandbox.js";
+import type { SandboxEvent } from "../sandbox-event.js";
 import type { CreateSandbox } from "../sandboxes.js";
 import type { SnapshotRecord } from "../snapshots.js";
 import { sandboxesConfig } from "../sandboxes-config.js";
@@ -29,9 +30,11 @@ class DeafBackend extends MemoryBackend {
 
 /** A ledger without a disk, whose writes can fail. */
 export class FragileLedger implements Ledger {
-  readonly #entries = new Map<SandboxId, LedgerEntry>();
+  readonly #entries = new Map<SandboxId, Omit<LedgerEntry, "awaited">>();
   readonly #snapshots = new Map<SnapshotId, SnapshotRecord>();
   readonly #ended = new Map<SandboxId, EndedSandbox>();
+  readonly #awaited = new Map<string, SandboxEvent>();
+  readonly #outbox = new Map<string, SandboxEvent>();
   /** Fails the write that this returns true for. */
   isFailing: (record: SandboxRecord) => boolean = () => false;
 
@@ -39,37 +42,69 @@ export class FragileLedger implements Ledger {
   async close(): Promise<void> {}
 
   async entries(): Promise<readonly LedgerEntry[]> {
-    return [...this.#entries.values()];
+    return [...this.#entries.values()].map((entry) => ({
+      ...entry,
+      awaited: [...this.#awaited.values()].filter(({ sandboxId }) => sandboxId === entry.record.id),
+    }));
   }
 
-  async write(record: SandboxRecord, endReason?: EndReason): Promise<void> {
+  async write(record: SandboxRecord, note: LedgerNote = {}): Promise<void> {
     if (this.isFailing(record)) throw new Error("disk full");
+    const { endReason, happened, awaited, withdrawn = "" } = note;
     this.#entries.set(record.id, { record, endReason });
+    this.#awaited.delete(withdrawn);
+    if (awaited !== undefined) this.#awaited.set(awaited.id, awaited);
+    this.#tell(happened);
   }
 
   async remove(id: SandboxId): Promise<void> {
     this.#entries.delete(id);
+    this.#withdrawAll(id);
   }
 
-  async end(ended: EndedSandbox): Promise<void> {
+  async end(ended: EndedSandbox, happened?: SandboxEvent): Promise<void> {
     this.#entries.delete(ended.id);
+    this.#withdrawAll(ended.id);
     this.#ended.set(ended.id, ended);
+    this.#tell(happened);
   }
 
   async snapshots(): Promise<readonly SnapshotRecord[]> {
     return [...this.#snapshots.values()];
   }
 
-  async writeSnapshot(record: SnapshotRecord): Promise<void> {
+  async writeSnapshot(record: SnapshotRecord, happened?: SandboxEvent): Promise<void> {
     this.#snapshots.set(record.id, record);
+    this.#tell(happened);
   }
 
   async removeSnapshot(id: SnapshotId): Promise<void> {
     this.#snapshots.delete(id);
   }
 
+  async confirm(event: SandboxEvent): Promise<void> {
+    if (this.#awaited.delete(event.id)) this.#tell(event);
+  }
+
+  async outbox(limit: number): Promise<readonly SandboxEvent[]> {
+    return [...this.#outbox.values()].slice(0, limit);
+  }
+
+  async clearOutbox(ids: readonly string[]): Promise<void> {
+    for (const id of ids) this.#outbox.delete(id);
+  }
+
   async findEnded(id: SandboxId): Promise<EndedSandbox | undefined> {
     return this.#ended.get(id);
+  }
+
+  #tell(event: SandboxEvent | undefined): void {
+    if (event !== undefined) this.#outbox.set(event.id, event);
+  }
+
+  #withdrawAll(id: SandboxId): void {
+    for (const { id: event, sandboxId } of this.#awaited.values())
+      if (sandboxId === id) this.#awaited.delete(event);
   }
 }
 
