@@ -83,7 +83,7 @@ test("all that a host lacks is told at once", async () => {
     );
     assert.match(lines[3] ?? "", /^FAIL {2}listener ops: .*EADDRNOTAVAIL.* -> set listeners\.ops\.host/);
     assert.deepEqual(lines.slice(4), [
-      "FAIL  configuration: listener 'ops' is on 192.0.2.1, which others can reach, and surface 'ops' has no authentication: bind it to 127.0.0.1, configure authentication (plugins sandbox-api and envd-compat), or say listeners.ops.insecure: true",
+      "FAIL  configuration: listener 'ops' is on 192.0.2.1, which others can reach, and surface 'ops' has no authentication: bind it to 127.0.0.1, configure authentication (plugins access and envd-compat), or say listeners.ops.insecure: true",
       "FAIL  backend jails: there is no ZFS pool; there is no address left",
       "warn  python: it is old -> install a newer one",
       "FAIL  python: it has no ipykernel",

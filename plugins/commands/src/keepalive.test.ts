@@ -2,19 +2,23 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { systemClock } from "@coppice/core";
+import { fakeClock } from "@coppice/core/testing";
 import { withKeepalives } from "./keepalive.js";
 
 test("keepalives fill silence only, and neither delay nor reorder what comes", async () => {
+  const clock = fakeClock();
   async function* source() {
     yield "a";
-    await sleep(70);
+    await new Promise<void>((resolve) => clock.after(70, resolve));
     yield "b";
     yield "c";
   }
   const seen: (string | undefined)[] = [];
-  // The clock's timers do not keep a process alive, the source's do.
-  for await (const value of withKeepalives(source(), { intervalMs: 30, clock: systemClock }))
-    seen.push(value);
+  const reading = (async () => {
+    for await (const value of withKeepalives(source(), { intervalMs: 30, clock })) seen.push(value);
+  })();
+  await clock.advance(70);
+  await reading;
   assert.deepEqual(seen, ["a", undefined, undefined, "b", "c"]);
 });
 
