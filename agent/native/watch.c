@@ -97,7 +97,8 @@ static void finish(void) {
 }
 
 static void tell(struct watcher *watcher, uint8_t kind, const char *path, const char *name) {
-  if (watcher->is_broken) return;
+  // One that was released has no id any more: the server takes no more frames for it.
+  if (watcher->is_broken || watcher->object.is_dead) return;
   if (frame_owner != watcher || frame.length > FRAME_BYTES) finish();
   if (frame_owner == NULL) {
     // Somebody who does not keep up loses the watch, not the others theirs.

@@ -49,6 +49,22 @@ describe("a watch", { skip: withoutBinary }, () => {
     return { seen, ended };
   }
 
+  it("can be left in the middle of changes, and nothing more is heard of it", async () => {
+    const script = 'cd "$1" && while :; do : > a; rm a; done';
+    const args = ["-c", script, "sh", root];
+    const busy = await agent.spawn({ path: "sh", args, env: { PATH: process.env["PATH"] ?? "" }, cwd: "/" });
+    for (let round = 0; round < 200; round++) {
+      const leaving = new AbortController();
+      const source = await agent.files.watch(root, { recursive: false, signal: leaving.signal });
+      const seen = (async () => {
+        for await (const _ of source) leaving.abort();
+      })();
+      await seen;
+    }
+    assert.equal((await agent.files.stat(root)).kind, "directory");
+    await busy.kill("SIGKILL", "group");
+  });
+
   it("tells what happens in a directory, in order, and nothing of what is below", async () => {
     await mkdir(join(root, "sub"));
     const { seen, ended } = await watch(false);
