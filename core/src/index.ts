@@ -31,6 +31,7 @@ export {
 } from "./http/surface-request.js";
 export { permit, requireScope } from "./http/permit.js";
 export { SCOPES, type Principal, type Scope } from "./http/principal.js";
+export { type MessageStream, messageStreamOf } from "./http/message-stream.js";
 export { sandboxesOf, tenantOf } from "./http/tenant-of.js";
 export type { ServedRoute } from "./http/surface.js";
 export { Admissions, type AdmissionCheck } from "./sandbox/admissions.js";

@@ -13,6 +13,7 @@ import type { BootProblem } from "../kernel/errors.js";
 import type { Logger } from "../observe/logger.js";
 import type { Answered, Guard, Observer, UpgradeHandler } from "../plugin.js";
 import { HttpError } from "./http-error.js";
+import { bindResponse } from "./message-stream.js";
 import { isPermit, permitByMethod, requireScope } from "./permit.js";
 import { bindRequest, notedSandbox, requestIn, type SurfaceRequest } from "./surface-request.js";
 import { blameSender, mayBeUnparsable } from "./unparsable-message.js";
@@ -265,7 +266,7 @@ export class Surface {
     if (Number(message.headers["connect-timeout-ms"]) > LONGEST_TIMER_MS)
       delete message.headers["connect-timeout-ms"];
     const route = rpc.requestPath;
-    const values = bindRequest(createContextValues(), request);
+    const values = bindResponse(bindRequest(createContextValues(), request), response);
     let answer;
     try {
       requireScope(request, "exec");

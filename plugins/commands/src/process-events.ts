@@ -1,10 +1,10 @@
 import type { MessageInitShape } from "@bufbuild/protobuf";
-import { type Clock, SandboxError } from "@coppice/core";
-import type { Output } from "@coppice/core/backend";
+import { type Clock, type MessageStream, SandboxError } from "@coppice/core";
 import type { StartedCommand } from "./commands.js";
 import { describeExit } from "./exit-report.js";
 import type { ProcessEventSchema } from "./generated/process/process_pb.js";
 import { withKeepalives } from "./keepalive.js";
+import { outputEnvelopes } from "./output-envelopes.js";
 
 export interface FollowOptions {
   /** The client's presence: the stream stops silently when it aborts. */
@@ -13,32 +13,30 @@ export interface FollowOptions {
   readonly deadline: AbortSignal | undefined;
   readonly keepaliveMs: number;
   readonly clock: Clock;
+  /** Where output goes, around the events. */
+  readonly messages: MessageStream;
   /** Begin with this byte of the output instead of the next one. */
   readonly from?: number | undefined;
 }
 
 type ProcessEvent = { event: MessageInitShape<typeof ProcessEventSchema> };
 
-// What envd reads from a pipe or a terminal at a time; clients may have sized buffers after it.
-const PIPE_CHUNK_BYTES = 32 * 1024;
-const TERMINAL_CHUNK_BYTES = 16 * 1024;
-
 /**
- * A command as the events of a process stream: start, data and keepalives, end.
+ * A command as the events of a process stream: start, keepalives, end; its output goes out between them.
  * @throws SandboxError deadline_exceeded, or unavailable when the sandbox ended first.
  */
 export async function* processEvents(
   command: StartedCommand,
   options: FollowOptions,
 ): AsyncGenerator<ProcessEvent> {
-  const { signal, deadline, keepaliveMs, clock, from } = options;
+  const { signal, deadline, keepaliveMs, clock, messages, from } = options;
   // Before anything is awaited: a subscription made later would miss output.
   const until = deadline === undefined ? signal : AbortSignal.any([signal, deadline]);
   const output = command.subscribe(until, from);
   yield { event: { event: { case: "start", value: { pid: command.pid } } } };
   for await (const piece of withKeepalives(output, { intervalMs: keepaliveMs, clock })) {
     if (piece === undefined) yield { event: { event: { case: "keepalive", value: {} } } };
-    else yield* dataEvents(piece);
+    else await messages.send(outputEnvelopes(piece, messages.codec));
   }
   if (deadline?.aborted) throw new SandboxError("deadline_exceeded", "context deadline exceeded");
   if (command.end === undefined) return;
@@ -47,13 +45,4 @@ export async function* processEvents(
   const { error, ...report } = describeExit(exit);
   const end = error === undefined ? report : { ...report, error };
   yield { event: { event: { case: "end", value: end } } };
-}
-
-function* dataEvents({ stream, data }: Output): Generator<ProcessEvent> {
-  const chunkBytes = stream === "terminal" ? TERMINAL_CHUNK_BYTES : PIPE_CHUNK_BYTES;
-  const name = stream === "terminal" ? "pty" : stream;
-  for (let offset = 0; offset < data.length; offset += chunkBytes) {
-    const value = data.subarray(offset, offset + chunkBytes);
-    yield { event: { event: { case: "data", value: { output: { case: name, value } } } } };
-  }
 }

@@ -1,5 +1,5 @@
 import { Code, ConnectError, type ConnectRouter, type HandlerContext } from "@connectrpc/connect";
-import { type Clock, SandboxError, basicUser, requestOf, targetOf } from "@coppice/core";
+import { type Clock, SandboxError, basicUser, messageStreamOf, requestOf, targetOf } from "@coppice/core";
 import type { CommandSelector, Commands, CommandSet, StartedCommand } from "./commands.js";
 import {
   type PTY,
@@ -40,6 +40,7 @@ export function serveProcessRpc(rpc: Pick<ConnectRouter, "service">, options: Pr
       deadline,
       keepaliveMs: readKeepaliveMs(context) ?? options.keepaliveMs,
       clock,
+      messages: messageStreamOf(context),
       from,
     });
 
