@@ -6,6 +6,7 @@ import { join } from "node:path";
 import { describe, test } from "node:test";
 import { ALL_TRAFFIC, type Sandbox } from "@coppice/core/backend";
 import { type Internet, openInternet, reasonWithoutEgress } from "./testing/open-internet.js";
+import { testApart } from "./testing/test-apart.js";
 import { openTestBackend, type TestBackend } from "./testing/test-backend.js";
 import { makeSandbox, runScript } from "./testing/test-sandbox.js";
 
@@ -153,6 +154,11 @@ while True:
     for (const { id } of [doomed, late]) await rm(join(opened.directory, "sandboxes", id, "agent.sock"));
     assert.deepEqual(await opened.backend.recover(), []);
     assert.deepEqual(await opened.leaks(), []);
+  });
+
+  void test("turns forwarding on and off", async (context) => {
+    const place = { enter: ["unshare", "--net"], uid: 0 } as const;
+    await testApart(context, place, ["testing/forwarding-cases.js"]);
   });
 
   void test("takes no rule that it could not keep", async () => {

@@ -12,6 +12,11 @@ export interface EgressSettings {
 
 const FORWARDING = "/proc/sys/net/ipv4/ip_forward";
 const TABLE_PREFIX = "coppice_";
+/**
+ * An empty table: there while forwarding is on because a server, of whatever installation, turned it on. Like
+ * the setting it outlives that server, and no boot.
+ */
+const FORWARDING_MARK = `${TABLE_PREFIX}forwarding`;
 /** Networks of four addresses, two of them usable, in a /16. */
 const NETWORKS = 16_384;
 
@@ -27,7 +32,6 @@ export class Egress {
   readonly #used = new Set<number>();
   /** Those of the used ones that may have rules of their own. */
   readonly #restricted = new Set<number>();
-  #hasTurnedOnForwarding = false;
 
   /** @param digest of the installation; names its interfaces and its table. */
   constructor(launcher: Launcher, settings: EgressSettings, digest: string) {
@@ -43,18 +47,23 @@ export class Egress {
     await this.#run(["ip", "-Version"]);
     await this.#run(["nft", "-f", "-"], this.#rules());
     if ((await readFile(FORWARDING, "utf8")).trim() === "1") return;
-    this.#hasTurnedOnForwarding = true;
+    await this.#run(["nft", "add", "table", "inet", FORWARDING_MARK]);
     await writeFile(FORWARDING, "1");
   }
 
-  /** Takes the rules away, unless sandboxes that live on are held by them. */
+  /**
+   * Takes the rules away, unless sandboxes that live on are held by them. The last installation to do so turns
+   * forwarding off again, if one of them, and not the host, turned it on.
+   */
   async close(isInUse: boolean): Promise<void> {
     if (isInUse) return;
     await this.#launcher.run(["nft", "delete", "table", "inet", this.#table]);
-    if (!this.#hasTurnedOnForwarding) return;
-    // Another installation on this host may have come to count on it.
-    const { output } = await this.#run(["nft", "list", "tables", "inet"]);
-    if (!output.includes(TABLE_PREFIX)) await writeFile(FORWARDING, "0");
+    const before = await this.#tables();
+    if (!before.includes(FORWARDING_MARK) || before.length > 1) return;
+    await writeFile(FORWARDING, "0");
+    // Another installation makes its table before it looks whether forwarding is on.
+    if ((await this.#tables()).length > 1) await writeFile(FORWARDING, "1");
+    else await this.#launcher.run(["nft", "delete", "table", "inet", FORWARDING_MARK]);
   }
 
   /** A network of its own for a sandbox. @throws SandboxError resource_exhausted */
@@ -125,6 +134,12 @@ route add default via ${host}
       if (!name.startsWith(this.#prefix) || known.has(name)) continue;
       await this.#launcher.run(["ip", "link", "delete", name]);
     }
+  }
+
+  /** Those of all installations on this host. */
+  async #tables(): Promise<string[]> {
+    const { output } = await this.#run(["nft", "list", "tables", "inet"]);
+    return output.split(/\s+/).filter((word) => word.startsWith(TABLE_PREFIX));
   }
 
   get #prefix(): string {

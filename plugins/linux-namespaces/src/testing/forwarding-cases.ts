@@ -1,0 +1,56 @@
+// Tests for a host that nobody else sets up the network of, run in a namespace of its own by `egress.test.ts`.
+import assert from "node:assert/strict";
+import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { Egress } from "../egress.js";
+import { launcherBinary } from "../launcher-binary.js";
+import { Launcher } from "../launcher.js";
+
+const FORWARDING = "/proc/sys/net/ipv4/ip_forward";
+const IN_USE = true;
+let directory: string;
+let launcher: Launcher;
+
+before(async () => {
+  directory = await mkdtemp(join(tmpdir(), "coppice-forwarding-"));
+  launcher = new Launcher(await launcherBinary(directory));
+});
+after(async () => {
+  await launcher.close();
+  await rm(directory, { recursive: true });
+});
+
+async function open(digest: string): Promise<Egress> {
+  const egress = new Egress(launcher, { range: "10.213.0.0/16", blocked: ["10.0.0.0/8"] }, digest);
+  await egress.open();
+  return egress;
+}
+
+async function host(): Promise<{ readonly forwards: string; readonly tables: string }> {
+  const { output } = await launcher.run(["nft", "list", "tables"]);
+  return { forwards: (await readFile(FORWARDING, "utf8")).trim(), tables: output };
+}
+
+void test("forwarding that a server turned on and did not live to turn off ends with the last that uses it", async () => {
+  await writeFile(FORWARDING, "0");
+  await open("00000001");
+  assert.equal((await host()).forwards, "1");
+  // The server above is gone without a word.
+  const again = await open("00000001");
+  const other = await open("00000002");
+  await again.close(!IN_USE);
+  assert.equal((await host()).forwards, "1");
+  await other.close(IN_USE);
+  assert.equal((await host()).forwards, "1");
+  await other.close(!IN_USE);
+  assert.deepEqual(await host(), { forwards: "0", tables: "" });
+});
+
+void test("forwarding that the host had before stays", async () => {
+  await writeFile(FORWARDING, "1");
+  const egress = await open("00000001");
+  await egress.close(!IN_USE);
+  assert.deepEqual(await host(), { forwards: "1", tables: "" });
+});
