@@ -3,7 +3,7 @@
 import { MissingPrerequisite } from "./toolchain/missing-prerequisite.mjs";
 import { FailedStep } from "./toolchain/step.mjs";
 
-const VERBS = ["setup", "start", "demo", "test", "build", "lint", "format", "bench", "generate"];
+const VERBS = ["setup", "start", "demo", "test", "build", "lint", "format", "bench", "soak", "generate"];
 
 const [verb, ...parameters] = process.argv.slice(2);
 if (!VERBS.includes(verb)) {

@@ -257,7 +257,8 @@ export class CodeContext {
     try {
       kernel = forked ?? (await this.#startCold(env));
     } catch (error) {
-      metrics.startFailed();
+      // Of a sandbox that is gone no kernel was to come up.
+      if (!this.#removed.signal.aborted) metrics.startFailed();
       throw error;
     }
     metrics.kernelStarted(forked ? "forked" : "cold", (performance.now() - startedMs) / 1000);

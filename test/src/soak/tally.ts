@@ -1,0 +1,53 @@
+const COUNTABLE = [
+  "sandboxes",
+  "snapshots",
+  "commands",
+  "executions",
+  "pauses",
+  "resumptions",
+  "files",
+  "disconnects",
+] as const;
+
+/** What clients count. */
+export type Countable = (typeof COUNTABLE)[number];
+
+/** What the clients of a soak saw. */
+export class Tally {
+  readonly #sure = new Map<Countable, number>();
+  readonly #perhaps = new Map<Countable, number>();
+  readonly #faults = new Map<string, number>();
+
+  /** The server has done it. */
+  sure(what: Countable, times = 1): void {
+    this.#sure.set(what, this.least(what) + times);
+  }
+
+  /** The server may have done it: whoever asked had gone before the answer, or the sandbox ended meanwhile. */
+  perhaps(what: Countable, times = 1): void {
+    this.#perhaps.set(what, (this.#perhaps.get(what) ?? 0) + times);
+  }
+
+  /** Something was not as it has to be. */
+  fault(what: string): void {
+    this.#faults.set(what, (this.#faults.get(what) ?? 0) + 1);
+  }
+
+  least(what: Countable): number {
+    return this.#sure.get(what) ?? 0;
+  }
+
+  most(what: Countable): number {
+    return this.least(what) + (this.#perhaps.get(what) ?? 0);
+  }
+
+  /** What was done for sure. */
+  get done(): Readonly<Record<Countable, number>> {
+    return Object.fromEntries(COUNTABLE.map((what) => [what, this.least(what)])) as Record<Countable, number>;
+  }
+
+  /** In words, each once with how often it was. */
+  get faults(): readonly string[] {
+    return [...this.#faults].map(([what, times]) => (times === 1 ? what : `${times} times: ${what}`));
+  }
+}
