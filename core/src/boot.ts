@@ -37,6 +37,7 @@ import { SandboxEvents } from "./sandbox/sandbox-events.js";
 import { Sandboxes } from "./sandbox/sandboxes.js";
 import { WarmUps } from "./sandbox/warm-ups.js";
 import { Snapshots } from "./sandbox/snapshots.js";
+import { Templates } from "./sandbox/templates.js";
 
 export interface BootOptions {
   readonly config: ConfigSource;
@@ -187,6 +188,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     [Sandboxes, domain.sandboxes],
     [Snapshots, domain.snapshots],
     [SandboxEvents, domain.events],
+    [Templates, domain.templates],
     [Backends, domain.backends],
     [WarmUps, domain.warmUps],
     [Admissions, domain.admissions],

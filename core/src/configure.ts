@@ -14,6 +14,7 @@ import { Backends } from "./sandbox/backend.js";
 import { Sandboxes } from "./sandbox/sandboxes.js";
 import { SandboxEvents } from "./sandbox/sandbox-events.js";
 import { Snapshots } from "./sandbox/snapshots.js";
+import { Templates } from "./sandbox/templates.js";
 
 /** A plugin that the configuration switches on, with its checked settings. */
 export interface EnabledPlugin {
@@ -35,6 +36,7 @@ const BUILT_IN: ReadonlySet<symbol> = new Set<symbol>([
   Sandboxes,
   Snapshots,
   SandboxEvents,
+  Templates,
   Backends,
   Admissions,
   Clock,

@@ -36,6 +36,7 @@ export { sandboxesOf, tenantOf } from "./http/tenant-of.js";
 export type { ServedRoute } from "./http/surface.js";
 export { Admissions, type AdmissionCheck } from "./sandbox/admissions.js";
 export type { NetworkPolicy } from "./sandbox/egress-rules.js";
+export { Templates, type TemplateFacts } from "./sandbox/templates.js";
 export type { LimitsChange } from "./sandbox/requested-limits.js";
 export { Sandboxes, type CreateSandbox } from "./sandbox/sandboxes.js";
 export type { SandboxEvent, SandboxEventDetail, SandboxEventType } from "./sandbox/sandbox-event.js";

@@ -4,6 +4,7 @@ import type { Logger } from "../observe/logger.js";
 import type { AdmissionCheck, Admissions } from "./admissions.js";
 import type { Backends } from "./backend.js";
 import { BackendRegistry } from "./backend-registry.js";
+import { configuredTemplates } from "./configured-templates.js";
 import { chooseBackends } from "./choose-backends.js";
 import { EventRelay } from "./event-relay.js";
 import type { Ledger } from "./ledger.js";
@@ -16,6 +17,7 @@ import type { SandboxesConfig } from "./sandboxes-config.js";
 import { SqliteLedger } from "./sqlite-ledger.js";
 import { SnapshotRegistry } from "./snapshot-registry.js";
 import type { Snapshots } from "./snapshots.js";
+import type { Templates } from "./templates.js";
 import { Teardown } from "./teardown.js";
 import { AddedWarmUps, type WarmUps } from "./warm-ups.js";
 import { WarmPools } from "./warm-pools.js";
@@ -36,6 +38,7 @@ export interface SandboxDomainOptions {
 export interface SandboxDomain {
   readonly sandboxes: Sandboxes;
   readonly snapshots: Snapshots;
+  readonly templates: Templates;
   readonly backends: Backends;
   readonly admissions: Admissions;
   readonly ledger: Ledger;
@@ -111,6 +114,7 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     log,
   });
   return {
+    templates: configuredTemplates(settings.templates),
     warmUps,
     events,
     sandboxes: registry,

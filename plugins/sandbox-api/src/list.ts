@@ -16,6 +16,7 @@ export interface ListQuery {
   readonly metadata: MetadataFilter;
   /** Milliseconds since the Unix epoch, inclusive. */
   readonly startedAfterMs: number | undefined;
+  /** Name of a template or id of a snapshot. */
   readonly template: string | undefined;
   readonly order: ListOrder;
   readonly limit: number;

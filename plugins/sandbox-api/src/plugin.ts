@@ -10,6 +10,7 @@ import {
   requestOf,
   Sandboxes,
   Snapshots,
+  Templates,
   tenantOf,
   type TenantSnapshots,
   sandboxesOf,
@@ -25,7 +26,6 @@ import { MetricsHistory } from "./metrics-history.js";
 import { parseMetricsWindow, parseSandboxIds, samplesWithin } from "./metrics.js";
 import { pauseBody } from "./pause.js";
 import { networkBody, toNetworkPolicy } from "./network-policy.js";
-import { removeSnapshot } from "./remove-snapshot.js";
 import { refreshBody, refreshSandbox } from "./refresh.js";
 import { resumeBody, resumeSandbox } from "./resume.js";
 import { SandboxApiConfig } from "./sandbox-api-config.js";
@@ -33,6 +33,8 @@ import { limitsBody, listedSandboxBody, metricBody, sandboxBody, sandboxDetailBo
 import { parseSandboxId } from "./sandbox-id.js";
 import { snapshotBody } from "./snapshot-body.js";
 import { takeSnapshotBody } from "./take-snapshot.js";
+import { templateIdOf } from "./template-id-of.js";
+import { serveTemplates } from "./template-routes.js";
 import { sdkEnvironment } from "./sdk-environment.js";
 import { setLimitsBody, setSandboxLimits } from "./set-limits.js";
 import { setSandboxTimeout, setTimeoutBody } from "./set-timeout.js";
@@ -44,11 +46,12 @@ export const plugin = definePlugin({
   requires: {
     sandboxes: Sandboxes,
     snapshots: Snapshots,
+    templates: Templates,
     clock: Clock,
     listeners: Listeners,
     greeting: Greeting,
   },
-  setup(context, { sandboxes, snapshots, clock, listeners, greeting }) {
+  setup(context, { sandboxes, snapshots, templates, clock, listeners, greeting }) {
     const { domain, legacyDefaultTimeout, maxBody, maxForks, maxNetworkRules, maxVariable } = context.config;
     const { metricsInterval, metricsKept } = context.config;
     const router = context.http("api");
@@ -143,11 +146,7 @@ export const plugin = definePlugin({
       ctx.body = page.snapshots.map(snapshotBody);
     });
 
-    // A snapshot is a template to the SDKs.
-    router.delete("/templates/:id", async (ctx) => {
-      await removeSnapshot(ownSnapshots(ctx), ctx.params["id"] ?? "");
-      ctx.status = 204;
-    });
+    serveTemplates(router, { templates, clock, sandboxes: own, snapshots: ownSnapshots });
 
     router.post("/sandboxes/:id/fork", async (ctx) => {
       const id = parseSandboxId(ctx.params["id"]);
@@ -168,7 +167,10 @@ export const plugin = definePlugin({
     });
 
     router.get("/v2/sandboxes", async (ctx) => {
-      const page = listSandboxes(own(ctx).list(), parseListQuery(requestOf(ctx).url.searchParams));
+      const query = parseListQuery(requestOf(ctx).url.searchParams);
+      const template =
+        query.template && templateIdOf(query.template, { templates, snapshots: ownSnapshots(ctx) });
+      const page = listSandboxes(own(ctx).list(), { ...query, template });
       if (page.nextToken !== undefined) ctx.set("X-Next-Token", page.nextToken);
       if (page.totalRunning !== undefined) ctx.set("X-Total-Running", String(page.totalRunning));
       ctx.body = await listBody(page.sandboxes, capacities);

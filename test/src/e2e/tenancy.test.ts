@@ -62,6 +62,11 @@ const snapshot = async (owner: Client): Promise<Names | undefined> => {
   return { id: [encodeURIComponent(snapshotID), encodeURIComponent(madeUp)] };
 };
 
+const snapshotAlias = async (owner: Client): Promise<Names | undefined> => {
+  const { id: alias } = (await snapshot(owner)) ?? {};
+  return alias && { alias };
+};
+
 /**
  * Every route that asks for a key, and how to ask it about something of another's. A route that is missing here
  * fails the test: say what its parameters name, with something of the owner's to name.
@@ -92,6 +97,18 @@ const SAMPLES: Readonly<Record<string, Sample>> = {
   "POST /sandboxes/:id/fork": { names: sandbox, body: '{"count":1}' },
   "GET /snapshots": {},
   "DELETE /templates/:id": { names: snapshot },
+  "GET /templates": {},
+  "GET /v2/templates": {},
+  "GET /templates/:id": { path: "/templates/base" },
+  "GET /templates/aliases/:alias": { names: snapshotAlias },
+  "GET /templates/:id/tags": { names: snapshot },
+  "POST /templates": { body: "{}" },
+  "POST /v2/templates": { body: "{}" },
+  "POST /v3/templates": { body: "{}" },
+  "PATCH /templates/:id": { path: "/templates/base", body: '{"public":false}' },
+  "PATCH /v2/templates/:id": { path: "/v2/templates/base", body: '{"public":false}' },
+  "POST /templates/tags": { body: "{}" },
+  "DELETE /templates/tags": { body: "{}" },
   "POST /sandboxes/:id/exec": { names: sandbox, body: '{"cmd":"true"}' },
   "UPGRADE /sandboxes/:id/ws": { names: sandbox },
 };
@@ -176,7 +193,11 @@ describe("what belongs to another tenant", () => {
   }
 
   /** One request to a route, all that an answer tells in one text. */
-  async function told(route: ServedRoute, who: Client, parts: { path: string; body: string | undefined }) {
+  async function answerOf(
+    route: ServedRoute,
+    who: Client,
+    parts: { path: string; body: string | undefined },
+  ) {
     if (route.kind === "upgrade") {
       const head = `GET ${parts.path} HTTP/1.1\r\nhost: localhost\r\nx-api-key: ${who.key}\r\n`;
       const upgrade =
@@ -212,7 +233,7 @@ describe("what belongs to another tenant", () => {
     for (const [route, { names: make, body, path = route.path }] of asked) {
       if (make === undefined) {
         const mine = await owner.createSandbox();
-        const answer = await told(route, stranger, { path, body });
+        const answer = await answerOf(route, stranger, { path, body });
         assert.ok(!answer.includes(mine.id), `${keyOf(route)} tells of another's sandbox`);
         assert.ok(!path.includes(":"), `${keyOf(route)} has parameters: its sample has to name them`);
         continue;
@@ -221,13 +242,17 @@ describe("what belongs to another tenant", () => {
       if (names === undefined) continue;
       const before = server.sandboxes.list().map(({ record }) => record);
       const ids = Object.values(names);
+      // A refusal may name it without its tag.
+      const told = ids
+        .flat()
+        .flatMap((name) => [decodeURIComponent(name), decodeURIComponent(name).split(":", 1)[0] ?? ""]);
       const anonymous = (text: string): string =>
-        ids.flat().reduce((all, name) => all.replaceAll(decodeURIComponent(name), "<id>"), text);
+        told.reduce((all, name) => all.replaceAll(name, "<id>"), text);
       for (const sent of new Set([body, undefined, "{", '{"timeout":-1}', '{"timeout":1e9}'])) {
         const answers: readonly string[] = await Promise.all(
           ([0, 1] as const).map(async (which) =>
             anonymous(
-              await told(route, stranger, {
+              await answerOf(route, stranger, {
                 path: fill(path, names, which),
                 body: sent && fill(sent, names, which),
               }),
@@ -243,10 +268,10 @@ describe("what belongs to another tenant", () => {
         `${keyOf(route)} has changed what is another's`,
       );
       const refused = anonymous(
-        await told(route, stranger, { path: fill(path, names, 1), body: body && fill(body, names, 1) }),
+        await answerOf(route, stranger, { path: fill(path, names, 1), body: body && fill(body, names, 1) }),
       );
       const served = anonymous(
-        await told(route, owner, { path: fill(path, names, 0), body: body && fill(body, names, 0) }),
+        await answerOf(route, owner, { path: fill(path, names, 0), body: body && fill(body, names, 0) }),
       );
       assert.notEqual(
         withoutRequestId(served),
