@@ -17,7 +17,13 @@ import {
   namespacePlugins,
   ServerProcess,
 } from "../harness/server-process.js";
-import { type Misbehaviour, output, standInForAgent, started } from "../harness/stand-in-agent.js";
+import {
+  type Misbehaviour,
+  output,
+  standInForAgent,
+  type StandInAgent,
+  started,
+} from "../harness/stand-in-agent.js";
 
 const MEBIBYTE = 2 ** 20;
 /** What a server may grow by: its own garbage of ordinary requests, not what a guest makes. */
@@ -85,7 +91,7 @@ async function open(): Promise<{ readonly installation: Installation; readonly s
   return { installation, server };
 }
 
-describe("a hostile guest", { skip: missingForNamespaces(), timeout: 60_000 }, () => {
+describe("a hostile guest", { skip: missingForNamespaces(), timeout: 120_000 }, () => {
   let installation: Installation;
   let server: ServerProcess;
   let other: Sandbox;
@@ -162,7 +168,7 @@ describe("a hostile guest", { skip: missingForNamespaces(), timeout: 60_000 }, (
   });
 });
 
-describe("an agent that is not what it was", { skip: missingForNamespaces(), timeout: 60_000 }, () => {
+describe("an agent that is not what it was", { skip: missingForNamespaces(), timeout: 120_000 }, () => {
   const ways: Readonly<Record<string, { readonly misbehave: Misbehaviour; readonly isCut: boolean }>> = {
     "sends more than it was granted": {
       misbehave: ({ id, socket, type }) => {
@@ -186,40 +192,60 @@ describe("an agent that is not what it was", { skip: missingForNamespaces(), tim
       isCut: false,
     },
   };
-  for (const [name, { isCut, misbehave }] of Object.entries(ways)) {
+  let installation: Installation;
+  let server: ServerProcess;
+  let bystander: Sandbox;
+  const guests = new Map<string, { readonly sandbox: Sandbox; readonly agent: StandInAgent }>();
+
+  before(async () => {
+    const { installation: made, server: first } = await open();
+    installation = made;
+    const names = Object.keys(ways);
+    const [other, ...sandboxes] = await Promise.all([...names, "other"].map(() => Sandbox.create()));
+    first.signal("SIGKILL");
+    await first.ended;
+    const agents = await Promise.all(
+      Object.values(ways).map(async ({ misbehave }, index) => {
+        const id = sandboxes[index]?.sandboxId ?? "";
+        return standInForAgent(join(made.directory, "namespaces", "sandboxes", id, "agent.sock"), misbehave);
+      }),
+    );
+    server = await ServerProcess.start(made.configFile);
+    const connection = { apiUrl: server.url, sandboxUrl: server.url, apiKey: API_KEY };
+    const connect = ({ sandboxId }: Sandbox): Promise<Sandbox> => Sandbox.connect(sandboxId, connection);
+    assert.ok(other);
+    bystander = await connect(other);
+    for (const [index, agent] of agents.entries()) {
+      const sandbox = sandboxes[index];
+      assert.ok(sandbox);
+      guests.set(names[index] ?? "", { sandbox: await connect(sandbox), agent });
+    }
+  });
+  after(async () => {
+    // First: a connection to a real agent ends with its sandbox, and that is what a server that stops waits for.
+    for (const { agent } of guests.values()) await agent[Symbol.asyncDispose]();
+    await server.stop();
+    await installation.remove();
+  });
+
+  for (const [name, { isCut }] of Object.entries(ways)) {
     it(`and ${name}, costs its sandbox, and neither memory nor another's time`, async () => {
-      const { installation, server: first } = await open();
-      try {
-        const [guest, other] = await Promise.all([Sandbox.create(), Sandbox.create()]);
-        first.signal("SIGKILL");
-        await first.ended;
-        const path = join(installation.directory, "namespaces", "sandboxes", guest.sandboxId, "agent.sock");
-        await using agent = await standInForAgent(path, misbehave);
-        await using server = await ServerProcess.start(installation.configFile);
-        const connection = { apiUrl: server.url, sandboxUrl: server.url, apiKey: API_KEY };
-        const [again, bystander] = await Promise.all(
-          [guest, other].map(({ sandboxId }) => Sandbox.connect(sandboxId, connection)),
-        );
-        assert.ok(again && bystander);
-        await undisturbed(server, bystander, async () => {
-          if (isCut) {
-            await assert.rejects(again.commands.run("true"));
-            await agent.cut;
-            return;
-          }
-          const options = { requestTimeoutMs: 2_000 };
-          const content = "x".repeat(16 * MEBIBYTE);
-          const asking = [1, 2, 3, 4].map((name) => again.files.write(`file${name}`, content, options));
-          for (const { status } of await Promise.allSettled(asking)) assert.equal(status, "rejected");
-        });
-        // Of a flood nothing is taken but what was on the way when the server left.
-        assert.ok(agent.bytesSent() < 8 * MEBIBYTE, `it could send ${agent.bytesSent()} bytes`);
-        await agent[Symbol.asyncDispose]();
-        assert.ok(await again.kill());
-        await bystander.kill();
-      } finally {
-        await installation.remove();
-      }
+      const guest = guests.get(name);
+      assert.ok(guest);
+      const { agent, sandbox } = guest;
+      await undisturbed(server, bystander, async () => {
+        if (isCut) {
+          await assert.rejects(sandbox.commands.run("true"));
+          await agent.cut;
+          return;
+        }
+        const options = { requestTimeoutMs: 2_000 };
+        const content = "x".repeat(16 * MEBIBYTE);
+        const asking = [1, 2, 3, 4].map((number) => sandbox.files.write(`file${number}`, content, options));
+        for (const { status } of await Promise.allSettled(asking)) assert.equal(status, "rejected");
+      });
+      // Of a flood nothing is taken but what was on the way when the server left.
+      assert.ok(agent.bytesSent() < 8 * MEBIBYTE, `it could send ${agent.bytesSent()} bytes`);
     });
   }
 });
