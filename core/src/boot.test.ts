@@ -191,6 +191,9 @@ test("a plugin that provides the ledger takes the place of the SQLite file", asy
         confirm: async () => undefined,
         outbox: async () => [],
         clearOutbox: async () => undefined,
+        volumes: async () => [],
+        writeVolume: async () => undefined,
+        removeVolume: async () => undefined,
         close: async () => void written.push("closed"),
       });
     },

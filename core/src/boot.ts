@@ -38,6 +38,7 @@ import { Sandboxes } from "./sandbox/sandboxes.js";
 import { WarmUps } from "./sandbox/warm-ups.js";
 import { Snapshots } from "./sandbox/snapshots.js";
 import { Templates } from "./sandbox/templates.js";
+import { Volumes } from "./sandbox/volumes.js";
 
 export interface BootOptions {
   readonly config: ConfigSource;
@@ -189,6 +190,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     [Snapshots, domain.snapshots],
     [SandboxEvents, domain.events],
     [Templates, domain.templates],
+    [Volumes, domain.volumes],
     [Backends, domain.backends],
     [WarmUps, domain.warmUps],
     [Admissions, domain.admissions],

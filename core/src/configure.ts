@@ -15,6 +15,7 @@ import { Sandboxes } from "./sandbox/sandboxes.js";
 import { SandboxEvents } from "./sandbox/sandbox-events.js";
 import { Snapshots } from "./sandbox/snapshots.js";
 import { Templates } from "./sandbox/templates.js";
+import { Volumes } from "./sandbox/volumes.js";
 
 /** A plugin that the configuration switches on, with its checked settings. */
 export interface EnabledPlugin {
@@ -37,6 +38,7 @@ const BUILT_IN: ReadonlySet<symbol> = new Set<symbol>([
   Snapshots,
   SandboxEvents,
   Templates,
+  Volumes,
   Backends,
   Admissions,
   Clock,

@@ -71,6 +71,14 @@ export {
   type SnapshotRecord,
   type SnapshotState,
 } from "./sandbox/snapshots.js";
+export {
+  Volumes,
+  type CreateVolume,
+  type TenantVolumes,
+  type VolumeRecord,
+  type VolumeState,
+} from "./sandbox/volumes.js";
+export type { RecordedMount, RequestedMount } from "./sandbox/volume-mounts.js";
 export { processEnvironment, sandboxEnvironment } from "./sandbox/environment.js";
 export { resolveSandboxPath } from "./sandbox/sandbox-path.js";
 export { duration, size } from "./config/units.js";

@@ -8,6 +8,8 @@ import type { AdoptedProcess, Command, Process } from "./process.js";
 export type SandboxId = string;
 /** `[a-z0-9]+`, chosen by the server. */
 export type SnapshotId = string;
+/** `[a-z0-9]+`, chosen by the server. */
+export type VolumeId = string;
 
 /** What a sandbox may use. Absent = the backend's default; a backend enforces what it can and says so in its docs. */
 export interface Limits {
@@ -15,6 +17,21 @@ export interface Limits {
   readonly memoryMiB?: number | undefined;
   readonly diskMiB?: number | undefined;
   readonly processes?: number | undefined;
+}
+
+/** A volume and where a sandbox has it. */
+export interface Mount {
+  readonly volume: VolumeId;
+  /** Absolute, without `.`, `..` and empty names; not below that of another mount. Made where it is missing. */
+  readonly path: string;
+  readonly readOnly: boolean;
+}
+
+/** A directory to be kept for sandboxes, whose default user owns it. */
+export interface VolumeSpec {
+  readonly id: VolumeId;
+  /** What is in it takes up no more, where the backend can enforce that. */
+  readonly sizeMiB: number;
 }
 
 /** What is to be provisioned. */
@@ -32,6 +49,8 @@ export interface SandboxSpec {
   readonly egress?: EgressRules | undefined;
   /** Begin with the files of this snapshot, which was taken of a sandbox of that template. */
   readonly snapshot?: SnapshotId | undefined;
+  /** Volumes of this backend that it has from its first process on; only of one that has `volumes`. */
+  readonly mounts?: readonly Mount[] | undefined;
 }
 
 /** A user account inside a sandbox. */
@@ -76,6 +95,20 @@ export interface SandboxBackend {
     list(): Promise<readonly SnapshotId[]>;
     /** Gives one up, whatever there is of it. Sandboxes that were made from it live on. Safe to repeat. */
     remove(id: SnapshotId): Promise<void>;
+  };
+  /**
+   * Keeps directories that sandboxes share, as long as each of them says, and that outlive them. `provision`
+   * refuses a mount that it cannot make: not_found, or invalid_argument for a path where none can be.
+   */
+  readonly volumes?: {
+    /** All or nothing. @throws SandboxError already_exists, resource_exhausted */
+    make(spec: VolumeSpec): Promise<void>;
+    /** Every volume there is, whether its making was finished or not. */
+    list(): Promise<readonly VolumeId[]>;
+    /** Removes one that no sandbox has any more, with what is in it. Safe to repeat. */
+    remove(id: VolumeId): Promise<void>;
+    /** Bytes that it takes up. @throws SandboxError not_found */
+    usage(id: VolumeId): Promise<number>;
   };
 }
 

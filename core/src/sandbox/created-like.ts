@@ -17,6 +17,7 @@ export function createdLike(record: SandboxRecord): Omit<CreateSandbox, "id"> {
     limits: record.limits,
     allowInternetAccess: record.allowInternetAccess,
     egress: record.egress,
+    mounts: record.mounts,
     backend: record.backend,
   };
 }

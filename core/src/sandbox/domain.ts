@@ -19,6 +19,8 @@ import { SnapshotRegistry } from "./snapshot-registry.js";
 import type { Snapshots } from "./snapshots.js";
 import type { Templates } from "./templates.js";
 import { Teardown } from "./teardown.js";
+import { VolumeRegistry } from "./volume-registry.js";
+import type { Volumes } from "./volumes.js";
 import { AddedWarmUps, type WarmUps } from "./warm-ups.js";
 import { WarmPools } from "./warm-pools.js";
 
@@ -39,6 +41,7 @@ export interface SandboxDomain {
   readonly sandboxes: Sandboxes;
   readonly snapshots: Snapshots;
   readonly templates: Templates;
+  readonly volumes: Volumes;
   readonly backends: Backends;
   readonly admissions: Admissions;
   readonly ledger: Ledger;
@@ -92,6 +95,7 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
       return ledgerInUse();
     },
     snapshots: { of: (tenant) => snapshots.of(tenant) },
+    volumes: { of: (tenant) => volumes.of(tenant), released: (ids) => volumes.released(ids) },
     teardown,
     metrics,
     events,
@@ -113,12 +117,23 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     clock,
     log,
   });
+  const volumes = new VolumeRegistry({
+    settings,
+    backends,
+    isMounted: (id) => registry.isMounted(id),
+    get ledger() {
+      return ledgerInUse();
+    },
+    clock,
+    log,
+  });
   return {
     templates: configuredTemplates(settings.templates),
     warmUps,
     events,
     sandboxes: registry,
     snapshots,
+    volumes,
     backends,
     admissions: { add: (check) => void admissions.push(check) },
     get ledger() {
@@ -131,6 +146,7 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
       await reconcile({ backends, ledger, registry, teardown, clock, log });
       // After the sandboxes: what they stand on is then known to be in use.
       await snapshots.reconcile();
+      await volumes.reconcile();
       registry.start();
       snapshots.start();
     },

@@ -1,8 +1,9 @@
 import { createToken } from "../kernel/token.js";
-import type { SandboxId, SnapshotId } from "./backend.js";
+import type { SandboxId, SnapshotId, VolumeId } from "./backend.js";
 import type { EndReason, SandboxRecord } from "./live-sandbox.js";
 import type { SandboxEvent } from "./sandbox-event.js";
 import type { SnapshotRecord } from "./snapshots.js";
+import type { VolumeRecord } from "./volumes.js";
 
 /** A sandbox as the ledger holds it: what it is meant to be, whatever the backend got done so far. */
 export interface LedgerEntry {
@@ -74,6 +75,12 @@ export interface Ledger {
   outbox(limit: number): Promise<readonly SandboxEvent[]>;
   /** Takes events away. Unknown ids are fine. */
   clearOutbox(ids: readonly string[]): Promise<void>;
+  /** Every volume that is not known to be gone. */
+  volumes(): Promise<readonly VolumeRecord[]>;
+  /** Adds a volume or replaces what is known of it. */
+  writeVolume(record: VolumeRecord): Promise<void>;
+  /** Removes one. Unknown ids are fine. */
+  removeVolume(id: VolumeId): Promise<void>;
   /** Safe to repeat, and without `open`. */
   close(): Promise<void>;
 }

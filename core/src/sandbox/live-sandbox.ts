@@ -1,6 +1,7 @@
 import type { Limits, Sandbox, SandboxId, SnapshotId, Stats } from "./backend.js";
 import type { AdoptedProcess } from "./process.js";
 import type { EgressRules } from "./egress-rules.js";
+import type { RecordedMount } from "./volume-mounts.js";
 
 /** Where a sandbox is in its life. Only `running` serves requests. */
 export type SandboxState = "creating" | "running" | "paused" | "killing";
@@ -44,6 +45,8 @@ export interface SandboxRecord {
   readonly allowInternetAccess: boolean;
   /** What it may reach outside; undefined = no rules. */
   readonly egress: EgressRules | undefined;
+  /** The volumes that it has. */
+  readonly mounts: readonly RecordedMount[];
 }
 
 /** A sandbox that the server holds: its record, its backend handle, and word of its end. */

@@ -84,6 +84,7 @@ function recordOf(
     limits: {},
     allowInternetAccess: true,
     egress: undefined,
+    mounts: [],
   };
 }
 

@@ -49,6 +49,7 @@ test("a sandbox is made, found, used and killed, and then nothing of it is left"
     limits: { memoryMiB: 64 },
     allowInternetAccess: true,
     egress: undefined,
+    mounts: [],
   });
   assert.deepEqual(
     (await ledger.entries()).map((entry) => entry.record),

@@ -1,7 +1,7 @@
 import type { Clock } from "../kernel/clock.js";
 import { SandboxError } from "../kernel/errors.js";
 import type { Logger } from "../observe/logger.js";
-import type { Limits, Sandbox, SandboxBackend, SandboxId } from "./backend.js";
+import type { Limits, Sandbox, SandboxBackend, SandboxId, VolumeId } from "./backend.js";
 import type { BackendRegistry } from "./backend-registry.js";
 import { beingKilled } from "./being-killed.js";
 import { checkNetworkPolicy, egressRulesOf, type NetworkPolicy } from "./egress-rules.js";
@@ -25,6 +25,8 @@ import { findTemplate, type Template } from "./template-reference.js";
 import { DEFAULT_TENANT } from "./tenant.js";
 import { TenantSandboxes } from "./tenant-sandboxes.js";
 import { unknownSandbox } from "./unknown-sandbox.js";
+import { resolveMounts } from "./volume-mounts.js";
+import type { VolumeRegistry } from "./volume-registry.js";
 import type { AddedWarmUps } from "./warm-ups.js";
 import type { WarmPools } from "./warm-pools.js";
 
@@ -35,6 +37,7 @@ export interface SandboxRegistryOptions {
   readonly admissions: Iterable<AdmissionCheck>;
   readonly ledger: Ledger;
   readonly snapshots: Snapshots;
+  readonly volumes: Pick<VolumeRegistry, "of" | "released">;
   readonly teardown: Teardown;
   readonly metrics: SandboxMetrics;
   readonly events: EventRelay;
@@ -100,6 +103,14 @@ export class SandboxRegistry implements Sandboxes {
     let count = 0;
     for (const { record } of this.#held.values()) if (record.state === state) count += 1;
     return count;
+  }
+
+  /** Whether any has a volume of which something is left. */
+  isMounted(id: VolumeId): boolean {
+    for (const { record } of this.#held.values()) {
+      if (record.mounts.some(({ volume }) => volume === id)) return true;
+    }
+    return false;
   }
 
   async create(request: CreateSandbox, signal?: AbortSignal): Promise<LiveSandbox> {
@@ -322,9 +333,10 @@ export class SandboxRegistry implements Sandboxes {
       readonly snapshot?: SnapshotRecord | undefined;
     },
   ): SandboxRecord {
+    const owner = request.owner ?? DEFAULT_TENANT;
     return {
       id,
-      owner: request.owner ?? DEFAULT_TENANT,
+      owner,
       backend: backend.name,
       template: template.name,
       snapshot: snapshot?.id,
@@ -341,6 +353,7 @@ export class SandboxRegistry implements Sandboxes {
       maskRequestHost: request.maskRequestHost,
       limits: { ...template.settings.limits, ...snapshot?.limits, ...given(request.limits ?? {}) },
       ...networkPolicyOf(request),
+      mounts: resolveMounts(request.mounts ?? [], this.#options.volumes.of(owner), backend.name),
     };
   }
 
@@ -385,6 +398,7 @@ export class SandboxRegistry implements Sandboxes {
       request.id === undefined &&
       request.allowInternetAccess !== false &&
       request.egress === undefined &&
+      (request.mounts ?? []).length === 0 &&
       backend === this.#backendOf({ ...request, backend: undefined }, template, undefined) &&
       limits.every(([name, value]) => template.settings.limits[name as keyof Limits] === value);
     if (!isPooled) return undefined;
@@ -541,14 +555,22 @@ export class SandboxRegistry implements Sandboxes {
 
   async #provision(held: HeldSandbox, backend: SandboxBackend): Promise<Sandbox> {
     const { clock, settings } = this.#options;
-    const { id, template, snapshot, limits, allowInternetAccess, egress } = held.record;
+    const { id, template, snapshot, limits, allowInternetAccess, egress, mounts } = held.record;
     const rules = egress && egressRulesOf(held.record);
     const takeBack = clock.after(settings.createTimeout, () => {
       const text = `backend '${backend.name}' did not make the sandbox within ${settings.createTimeout} ms`;
       held.making.abort(new SandboxError("deadline_exceeded", text));
     });
     try {
-      const spec = { id, template, snapshot, limits, allowInternetAccess, egress: rules };
+      const spec = {
+        id,
+        template,
+        snapshot,
+        limits,
+        allowInternetAccess,
+        egress: rules,
+        mounts: mounts.map(({ volume, path, readOnly }) => ({ volume, path, readOnly })),
+      };
       return await backend.provision(spec, held.making.signal);
     } finally {
       takeBack();
@@ -621,8 +643,8 @@ export class SandboxRegistry implements Sandboxes {
 
   /** Forgets a sandbox of which nothing is left. Never rejects. */
   async #bury(held: HeldSandbox): Promise<void> {
-    const { ledger, log, metrics, events } = this.#options;
-    const { id } = held.record;
+    const { ledger, volumes, log, metrics, events } = this.#options;
+    const { id, mounts } = held.record;
     const ended = this.#endedAs(held);
     try {
       if (held.hasServed) {
@@ -635,6 +657,7 @@ export class SandboxRegistry implements Sandboxes {
       log.error({ sandbox: id, err: error }, "writing the end of a sandbox failed");
     }
     this.#held.delete(id);
+    await volumes.released(mounts.map(({ volume }) => volume));
     if (!held.hasServed) return;
     metrics.ended(ended.reason);
     log.info({ sandbox: id, reason: ended.reason }, "sandbox ended");

@@ -1,5 +1,5 @@
 import { hash, randomBytes, randomInt, timingSafeEqual } from "node:crypto";
-import type { SandboxId, SnapshotId } from "./backend.js";
+import type { SandboxId, SnapshotId, VolumeId } from "./backend.js";
 
 const ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789";
 const ID_LENGTH = 20;
@@ -12,6 +12,11 @@ export function newSandboxId(): SandboxId {
 /** `s` and 20 characters of `[a-z0-9]`, not to be guessed. */
 export function newSnapshotId(): SnapshotId {
   return newId("s");
+}
+
+/** `v` and 20 characters of `[a-z0-9]`, not to be guessed. */
+export function newVolumeId(): VolumeId {
+  return newId("v");
 }
 
 /** An access token: 43 URL-safe characters that carry 256 random bits. */

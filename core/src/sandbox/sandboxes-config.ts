@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { duration } from "../config/units.js";
+import { duration, size } from "../config/units.js";
 
 const TEMPLATE_NAME = /^[a-z0-9-_]+(\/[a-z0-9-_]+)?$/;
 
@@ -66,6 +66,9 @@ export const sandboxesConfig = z
       .describe(
         "Most that clients may choose for a sandbox; what is absent is what its template has, if anything",
       ),
+    maximumVolumes: z.int().nonnegative().default(100).describe("Volumes that may exist at one time"),
+    volumeSize: size().prefault("10GiB").describe("Disk of a volume whose creator names no size"),
+    maximumVolumeSize: size().prefault("100GiB").describe("Most disk that a client may ask for in a volume"),
     maximum: z.int().positive().default(100).describe("Sandboxes that may exist at one time"),
     onShutdown: z
       .enum(["destroy", "keep"])
@@ -92,6 +95,10 @@ export const sandboxesConfig = z
     if (settings.defaultTimeout > settings.maximumTimeout) {
       const message = "is longer than maximumTimeout";
       context.addIssue({ code: "custom", path: ["defaultTimeout"], message });
+    }
+    if (settings.volumeSize > settings.maximumVolumeSize) {
+      const message = "is more than maximumVolumeSize";
+      context.addIssue({ code: "custom", path: ["volumeSize"], message });
     }
     const names = new Set(Object.keys(settings.templates));
     for (const [template, { aliases }] of Object.entries(settings.templates)) {

@@ -4,6 +4,7 @@ import type { EgressRules, NetworkPolicy } from "./egress-rules.js";
 import type { EndedSandbox } from "./ledger.js";
 import type { EndReason, LiveSandbox, OnTimeout } from "./live-sandbox.js";
 import type { LimitsChange } from "./requested-limits.js";
+import type { RequestedMount } from "./volume-mounts.js";
 
 /** What is needed to make a sandbox. */
 export interface CreateSandbox {
@@ -29,6 +30,8 @@ export interface CreateSandbox {
   readonly allowInternetAccess?: boolean | undefined;
   /** What it may reach outside; no rules when absent. */
   readonly egress?: EgressRules | undefined;
+  /** Volumes of the owner's that it is to have; none when absent. */
+  readonly mounts?: readonly RequestedMount[] | undefined;
   /** A name of the default's stead; the server's default backend when absent. */
   readonly backend?: string | undefined;
   /** A fixed id (the debug sandbox); a random one when absent. */
@@ -47,7 +50,7 @@ export interface Sandboxes {
   /**
    * @throws SandboxError not_found (template), resource_exhausted (`sandboxes.maximum` or a quota reached),
    * invalid_argument (time-out, id, limits beyond what a creator may choose, network rules that make no sense or
-   * that the backend cannot keep),
+   * that the backend cannot keep, volumes that there are not or that cannot be where they are wanted),
    * failed_precondition (its backend cannot pause, and is to), already_exists (a fixed id), unavailable (too many
    * are being made, or the server is stopping), canceled (`signal`), deadline_exceeded, or what the backend threw; then
    * nothing is left of it.

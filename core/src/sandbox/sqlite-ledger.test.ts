@@ -43,6 +43,7 @@ const record: SandboxRecord = {
   limits: { memoryMiB: 64 },
   allowInternetAccess: false,
   egress: { allowOut: ["203.0.113.2", "*.example.com"], denyOut: ["0.0.0.0/0"] },
+  mounts: [{ volume: "v1", name: "data", path: "/data", readOnly: true }],
 };
 
 test("what was written last is what the next process reads, after each step of a life", async (context) => {
@@ -56,6 +57,7 @@ test("what was written last is what the next process reads, after each step of a
     trafficAccessToken: undefined,
     maskRequestHost: undefined,
     egress: undefined,
+    mounts: [],
   };
   const killing: SandboxRecord = { ...record, state: "killing" };
   const steps: readonly [(ledger: SqliteLedger) => Promise<void>, readonly unknown[]][] = [
@@ -117,7 +119,7 @@ test("what was written before there were tenants is the default tenant's", async
   const { owner: _owner, ...old } = record;
   const database = new DatabaseSync(join(dataDir, "ledger.sqlite"));
   database.exec(
-    "ALTER TABLE ended_sandbox DROP COLUMN owner; ALTER TABLE ended_sandbox DROP COLUMN access_token_digest; DROP TABLE snapshot; DROP TABLE awaited_event; DROP TABLE outbox; PRAGMA user_version = 3",
+    "ALTER TABLE ended_sandbox DROP COLUMN owner; ALTER TABLE ended_sandbox DROP COLUMN access_token_digest; DROP TABLE snapshot; DROP TABLE awaited_event; DROP TABLE outbox; DROP TABLE volume; PRAGMA user_version = 3",
   );
   database.prepare("INSERT INTO sandbox (id, record) VALUES (?, ?)").run("i1", JSON.stringify(old));
   database.exec("INSERT INTO ended_sandbox VALUES (1, 'i0', 'memory', 'base', 'killed', 1, 2)");

@@ -3,12 +3,13 @@ import { join } from "node:path";
 import { DatabaseSync, type StatementSync } from "node:sqlite";
 import { z } from "zod";
 import { BootError, messageOf } from "../kernel/errors.js";
-import type { SandboxId, SnapshotId } from "./backend.js";
+import type { SandboxId, SnapshotId, VolumeId } from "./backend.js";
 import type { EndedSandbox, Ledger, LedgerEntry, LedgerNote } from "./ledger.js";
 import type { SandboxRecord } from "./live-sandbox.js";
 import type { SandboxEvent } from "./sandbox-event.js";
 import type { SnapshotRecord } from "./snapshots.js";
 import { DEFAULT_TENANT } from "./tenant.js";
+import type { VolumeRecord } from "./volumes.js";
 
 export interface SqliteLedgerOptions {
   /** Made when missing, for this user alone. The ledger is its file `ledger.sqlite`. */
@@ -60,6 +61,11 @@ const MIGRATIONS: readonly string[] = [
      id TEXT NOT NULL UNIQUE,
      event TEXT NOT NULL
    ) STRICT;`,
+  // Sandboxes may have volumes. A version that does not know them would forget that they do.
+  `CREATE TABLE volume (
+     id TEXT PRIMARY KEY,
+     record TEXT NOT NULL
+   ) STRICT;`,
 ];
 
 const FILE_NAME = "ledger.sqlite";
@@ -97,6 +103,9 @@ const sandboxRecord = z.object({
   isResizing: z.boolean().optional(),
   allowInternetAccess: z.boolean(),
   egress: z.object({ allowOut: z.array(z.string()), denyOut: z.array(z.string()) }).optional(),
+  mounts: z
+    .array(z.object({ volume: z.string(), name: z.string(), path: z.string(), readOnly: z.boolean() }))
+    .default([]),
 });
 
 const snapshotRecord = z.object({
@@ -135,6 +144,17 @@ const sandboxEvent = z.object({
     snapshot: z.string().optional(),
     name: z.string().optional(),
   }),
+});
+
+const volumeRecord = z.object({
+  id: z.string(),
+  owner: z.string(),
+  state: z.enum(["making", "ready", "removing"]),
+  name: z.string(),
+  backend: z.string(),
+  sizeMiB: z.number(),
+  token: z.string(),
+  createdAtMs: z.number(),
 });
 
 const endedSandbox = z.object({
@@ -270,6 +290,23 @@ export class SqliteLedger implements Ledger {
     });
   }
 
+  async volumes(): Promise<readonly VolumeRecord[]> {
+    try {
+      const rows = this.#open.statements.volumes.all();
+      return rows.map((row) => volumeRecord.parse(JSON.parse(String(row["record"]))));
+    } catch (error) {
+      throw new BootError([{ message: refusal(this.#path, error) }], { cause: error });
+    }
+  }
+
+  async writeVolume(record: VolumeRecord): Promise<void> {
+    this.#open.statements.writeVolume.run(record.id, JSON.stringify(record));
+  }
+
+  async removeVolume(id: VolumeId): Promise<void> {
+    this.#open.statements.removeVolume.run(id);
+  }
+
   async close(): Promise<void> {
     this.#opened?.database.close();
     this.#opened = undefined;
@@ -360,6 +397,12 @@ function prepare(database: DatabaseSync) {
        ON CONFLICT (id) DO UPDATE SET record = excluded.record`,
     ),
     removeSnapshot: database.prepare("DELETE FROM snapshot WHERE id = ?"),
+    volumes: database.prepare("SELECT record FROM volume"),
+    writeVolume: database.prepare(
+      `INSERT INTO volume (id, record) VALUES (?, ?)
+       ON CONFLICT (id) DO UPDATE SET record = excluded.record`,
+    ),
+    removeVolume: database.prepare("DELETE FROM volume WHERE id = ?"),
     end: database.prepare(
       `INSERT INTO ended_sandbox (id, owner, backend, template, reason, started_at_ms, ended_at_ms, access_token_digest)
        VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,

@@ -135,6 +135,7 @@ test("a sandbox of the pool is nobody's until it is handed out, with all that it
     limits: { memoryMiB: 64 },
     allowInternetAccess: true,
     egress: undefined,
+    mounts: [],
   });
   assert.equal(sandboxes.get(record.id), sandbox);
   await domain.settle();

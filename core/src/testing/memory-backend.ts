@@ -11,6 +11,7 @@ import {
   type SnapshotId,
   type Stats,
   type User,
+  type VolumeId,
 } from "../sandbox/backend.js";
 import type { EgressRules } from "../sandbox/egress-rules.js";
 import type { Command, Process } from "../sandbox/process.js";
@@ -59,6 +60,15 @@ export interface MemoryBackendOptions {
   readonly resizing?:
     | { readonly onResize?: ((id: SandboxId, limits: Limits) => void | Promise<void>) | undefined }
     | undefined;
+  /** Gives the backend the facet `volumes`. */
+  readonly volumes?:
+    | {
+        /** Called before anything is made. */
+        readonly onMake?: ((id: VolumeId) => void | Promise<void>) | undefined;
+        /** Called before anything is removed. */
+        readonly onRemove?: ((id: VolumeId) => void | Promise<void>) | undefined;
+      }
+    | undefined;
   /** Called before anything is destroyed. `attempt` counts from 1. */
   readonly onDestroy?: ((id: SandboxId, attempt: number) => void | Promise<void>) | undefined;
   /** Called before rules replace those that hold. */
@@ -90,21 +100,45 @@ export class MemoryBackend implements SandboxBackend {
   readonly name: string;
   readonly isolated: boolean;
   readonly snapshots?: NonNullable<SandboxBackend["snapshots"]>;
+  readonly volumes?: NonNullable<SandboxBackend["volumes"]>;
   readonly #options: MemoryBackendOptions;
   readonly #sandboxes = new Map<SandboxId, MemorySandbox>();
   readonly #kept = new Map<SnapshotId, MemoryFiles>();
+  readonly #volumes = new Map<VolumeId, MemoryFiles>();
 
   constructor(options: MemoryBackendOptions = {}) {
     this.#options = options;
     this.name = options.name ?? "memory";
     this.isolated = options.isolated ?? true;
-    const { snapshots } = options;
-    if (snapshots === undefined) return;
-    this.snapshots = {
-      list: async () => [...this.#kept.keys()],
+    const { snapshots, volumes } = options;
+    if (snapshots !== undefined) {
+      this.snapshots = {
+        list: async () => [...this.#kept.keys()],
+        remove: async (id) => {
+          await snapshots.onRemove?.(id);
+          this.#kept.delete(id);
+        },
+      };
+    }
+    if (volumes === undefined) return;
+    this.volumes = {
+      make: async ({ id }) => {
+        await volumes.onMake?.(id);
+        if (this.#volumes.has(id)) throw new SandboxError("already_exists", `volume ${id} exists`);
+        this.#volumes.set(
+          id,
+          MemoryFiles.empty(USERS, () => Date.now()),
+        );
+      },
+      list: async () => [...this.#volumes.keys()],
       remove: async (id) => {
-        await snapshots.onRemove?.(id);
-        this.#kept.delete(id);
+        await volumes.onRemove?.(id);
+        this.#volumes.delete(id);
+      },
+      usage: async (id) => {
+        const found = this.#volumes.get(id);
+        if (found === undefined) throw new SandboxError("not_found", `volume '${id}' not found`);
+        return found.usedBytes;
       },
     };
   }
@@ -140,6 +174,7 @@ export class MemoryBackend implements SandboxBackend {
           }
           sandbox = new MemorySandbox(spec, this.#options, {
             kept: this.#kept,
+            volumes: this.#volumes,
             gone: () => this.#sandboxes.delete(spec.id),
           });
           this.#sandboxes.set(spec.id, sandbox);
@@ -181,11 +216,15 @@ export class MemorySandbox implements Sandbox {
   #isGone = false;
   #isPaused = false;
 
-  /** @param home the snapshots of its backend, and what to call when it is gone. */
+  /** @param home the snapshots and volumes of its backend, and what to call when it is gone. */
   constructor(
     spec: SandboxSpec,
     options: MemoryBackendOptions,
-    home: { readonly kept: Map<SnapshotId, MemoryFiles>; readonly gone: () => void },
+    home: {
+      readonly kept: Map<SnapshotId, MemoryFiles>;
+      readonly volumes: ReadonlyMap<VolumeId, MemoryFiles>;
+      readonly gone: () => void;
+    },
   ) {
     this.id = spec.id;
     this.spec = spec;
@@ -199,6 +238,11 @@ export class MemorySandbox implements Sandbox {
       const kept = home.kept.get(spec.snapshot);
       if (kept === undefined) throw new SandboxError("not_found", `snapshot '${spec.snapshot}' not found`);
       this.files.copyFrom(kept);
+    }
+    for (const { volume, path, readOnly } of spec.mounts ?? []) {
+      const found = home.volumes.get(volume);
+      if (found === undefined) throw new SandboxError("not_found", `volume '${volume}' not found`);
+      this.files.mount(path, found, readOnly);
     }
     const { resizing, snapshots } = options;
     if (resizing !== undefined) {

@@ -48,6 +48,8 @@ export class MemoryFiles implements Files {
   readonly #users: readonly User[];
   readonly #defaultUser: User;
   readonly #now: () => number;
+  /** Directories of others that lie over its own, by their paths. */
+  readonly #mounts = new Map<string, { readonly isReadOnly: boolean }>();
   #open = 0;
 
   /** @param users the first one is the default user. Their homes are made. */
@@ -56,6 +58,17 @@ export class MemoryFiles implements Files {
     this.#defaultUser = users[0];
     this.#now = now;
     this.#root = this.#newDirectory({ uid: 0, gid: 0 });
+    this.#makeSystem(users);
+  }
+
+  /** A directory with nothing in it, which the default user owns. */
+  static empty(users: readonly [User, ...User[]], now: () => number): MemoryFiles {
+    const made = new MemoryFiles(users, now);
+    made.#root = made.#newDirectory(users[0]);
+    return made;
+  }
+
+  #makeSystem(users: readonly User[]): void {
     for (const directory of ["/tmp", "/etc", "/root"]) this.#makeDirectories(directory, { uid: 0, gid: 0 });
     for (const user of users) this.#makeDirectories(user.home, user);
   }
@@ -65,9 +78,26 @@ export class MemoryFiles implements Files {
     return this.#open;
   }
 
-  /** Holds from now on what another one holds now. */
+  /** Holds from now on what another one holds now, without what is mounted there. */
   copyFrom(other: MemoryFiles): void {
     this.#root = structuredClone(other.#root);
+    for (const path of other.#mounts.keys()) {
+      const { node } = this.#locate(path, false);
+      if (node?.type === "directory") node.children.clear();
+    }
+  }
+
+  /** Has at a path what another one has at its `/`, now and later, as that has it too. */
+  mount(path: string, other: MemoryFiles, isReadOnly: boolean): void {
+    this.#makeDirectories(path, { uid: 0, gid: 0 });
+    const place = this.#locate(path, false);
+    place.directory.children.set(place.name, other.#root);
+    this.#mounts.set(path, { isReadOnly });
+  }
+
+  /** Bytes of all files. */
+  get usedBytes(): number {
+    return sizeOf(this.#root);
   }
 
   /** Makes a symbolic link, as a program inside would. */
@@ -109,6 +139,7 @@ export class MemoryFiles implements Files {
     const user = this.#account(options.user);
     const parts: Uint8Array[] = [];
     for await (const part of data) parts.push(Uint8Array.from(part));
+    this.#requireWritable(path);
     this.#makeDirectories(posix.dirname(path), user);
     const place = this.#locate(path, true);
     if (place.node?.type === "directory") throw isDirectory(path);
@@ -128,6 +159,7 @@ export class MemoryFiles implements Files {
     if (node?.type === "directory")
       throw new SandboxError("already_exists", `directory already exists: ${path}`);
     if (node !== undefined) throw notDirectory(path);
+    this.#requireWritable(path);
     this.#makeDirectories(path, this.#account(options.user));
     return this.stat(path);
   }
@@ -139,6 +171,7 @@ export class MemoryFiles implements Files {
   ): Promise<FileInfo> {
     const from = this.#locate(source, false);
     const node = existing(from, source);
+    for (const changed of [source, destination]) this.#requireWritable(changed);
     this.#makeDirectories(posix.dirname(destination), this.#account(options.user));
     const to = this.#locate(destination, false);
     if (to.path === from.path) return this.#info(destination, node);
@@ -159,6 +192,7 @@ export class MemoryFiles implements Files {
 
   async remove(path: string): Promise<void> {
     const place = this.#locateLoosely(path, false);
+    this.#requireWritable(path);
     if (place?.node === this.#root) throw new SandboxError("invalid_argument", "cannot remove /");
     place?.directory.children.delete(place.name);
   }
@@ -194,6 +228,14 @@ export class MemoryFiles implements Files {
       symlinkTarget: node.type === "link" ? (shown === undefined ? path : target?.path) : undefined,
       metadata: node.metadata,
     };
+  }
+
+  #requireWritable(path: string): void {
+    for (const [mounted, { isReadOnly }] of this.#mounts) {
+      if (isReadOnly && `${path}/`.startsWith(`${mounted}/`)) {
+        throw new SandboxError("permission_denied", `${path}: read-only file system`);
+      }
+    }
   }
 
   #account(name: string | undefined): User {
@@ -282,6 +324,12 @@ function kindOf(node: AnyNode | undefined): FileKind {
 function existing(place: Place, path: string): AnyNode {
   if (place.node === undefined) throw missing(path);
   return place.node;
+}
+
+function sizeOf(node: AnyNode): number {
+  if (node.type === "file") return node.data.length;
+  if (node.type === "link") return 0;
+  return [...node.children.values()].reduce((total, child) => total + sizeOf(child), 0);
 }
 
 function missing(path: string): SandboxError {

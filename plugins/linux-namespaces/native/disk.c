@@ -109,6 +109,8 @@ _Noreturn void answer_about_disk(const char **words, unsigned count, int say) {
   } else if (strcmp(question, "usage") == 0) {
     result = quota_of(directory, Q_GETQUOTA, project, &used);
     if (result == 0) dprintf(say, "%" PRIu64, (uint64_t)used.dqb_curspace);
+  } else if (strcmp(question, "hold") == 0 && count == 4) {
+    result = limit_project(directory, words[2], words[3]);
   } else if (strcmp(question, "limit") == 0 && count == 4) {
     result = set_limit(directory, project, words[3]);
   } else {

@@ -13,7 +13,8 @@ int limit_project(const char *directory, const char *project, const char *mebiby
  *   enforced DIRECTORY                  1 where limits of projects hold, else 0
  *   measure DIRECTORY ENTRIES           bytes that a tree takes up, where so many entries are looked at at most
  *   usage DIRECTORY PROJECT             bytes that a project takes up
- *   limit DIRECTORY PROJECT MEBIBYTES
+ *   hold DIRECTORY PROJECT MEBIBYTES    `limit_project`
+ *   limit DIRECTORY PROJECT MEBIBYTES   changes what a project may use
  */
 _Noreturn void answer_about_disk(const char **words, unsigned count, int say);
 

@@ -126,6 +126,38 @@ static int bind_at(const char *target, const char *source, const char *letters) 
   return result;
 }
 
+/**
+ * Lays a directory of the host over one of the root, which is made where it is missing. No link is followed on the
+ * way, whoever put it there: a name that is one, or no directory, is an error.
+ */
+static int mount_volume(const char *target, const char *source, const char *letters) {
+  static char path[4096];
+  if (target[0] != '/' || strlen(target) >= sizeof path || root < 0) {
+    errno = EINVAL;
+    return -1;
+  }
+  strcpy(path, target + 1);
+  int at = fcntl(root, F_DUPFD_CLOEXEC, 0);
+  char *rest = path;
+  for (char *name; at >= 0 && (name = strsep(&rest, "/")) != NULL;) {
+    struct open_how how = {
+        .flags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC,
+        .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS,
+    };
+    int next = mkdirat(at, name, 0755) < 0 && errno != EEXIST ? -1 : (int)syscall(SYS_openat2, at, name, &how, sizeof how);
+    int error = errno;
+    close(at);
+    errno = error;
+    at = next;
+  }
+  if (at < 0) return -1;
+  int result = bind_descriptor(source, at, letters);
+  int error = errno;
+  close(at);
+  errno = error;
+  return result;
+}
+
 /** What is not there needs no hiding: kernels differ in what they show. */
 static int read_only(const char *path) {
   int fd = open_target(path);
@@ -269,7 +301,7 @@ static const struct instruction instructions[] = {
     {"device", 3},       {"overlay", 5},           {"tmpfs", 3},         {"proc", 1},      {"devpts", 2},
     {"bind", 3},         {"root", 1},              {"read-only", 1},     {"hide", 1},      {"enter", 0},
     {"hostname", 1},     {"loopback", 0},          {"project-quota", 3}, {"program", 1},   {"resource-limit", 2},
-    {"capabilities", 1}, {"no-new-privileges", 0}, {"system-calls", 0},
+    {"capabilities", 1}, {"no-new-privileges", 0}, {"system-calls", 0},  {"volume", 3},
 };
 
 static int follow(const char *name, const char **arguments) {
@@ -283,6 +315,7 @@ static int follow(const char *name, const char **arguments) {
   if (IS("proc")) return mount_at(first, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
   if (IS("devpts")) return mount_at(first, "devpts", MS_NOSUID | MS_NOEXEC, second);
   if (IS("bind")) return bind_at(first, second, third);
+  if (IS("volume")) return mount_volume(first, second, third);
   if (IS("root")) return set_root(first);
   if (IS("device")) return make_device(first, second, third);
   if (IS("file")) return make_file(first, second, third);

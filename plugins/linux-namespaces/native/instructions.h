@@ -16,6 +16,7 @@
  *   overlay TARGET LOWER UPPER WORK DATA, tmpfs TARGET FLAGS DATA, proc TARGET, devpts TARGET DATA
  *   project-quota PATH PROJECT MEBIBYTES
  *   bind TARGET SOURCE FLAGS      with everything mounted below
+ *   volume TARGET SOURCE FLAGS    as bind, over a directory of the root that is made where it is missing; no links
  *   root PATH                     from here on paths are inside of it, links included
  *   read-only PATH, hide PATH     where it exists
  *   enter                         makes the root `/` and leaves the old one

@@ -18,7 +18,7 @@ if (reason !== undefined) {
     return {
       ...opened,
       ...facts,
-      facets: ["pausing", "resizing", "snapshots"],
+      facets: ["pausing", "resizing", "snapshots", "volumes"],
       stateDirectory: opened.directory,
     };
   });
@@ -29,7 +29,7 @@ if (reason !== undefined) {
     return {
       ...opened,
       ...facts,
-      facets: ["pausing", "resizing", "networking", "snapshots"],
+      facets: ["pausing", "resizing", "networking", "snapshots", "volumes"],
       stateDirectory: opened.directory,
       outside: internet,
       async [Symbol.asyncDispose]() {

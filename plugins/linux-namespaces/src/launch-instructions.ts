@@ -51,6 +51,16 @@ export interface LaunchOptions {
   /** Undefined where the server is root. */
   readonly users: UserNamespace | undefined;
   readonly nameservers: readonly string[];
+  readonly volumes: readonly MountedVolume[];
+}
+
+/** A volume as a sandbox gets it. */
+export interface MountedVolume {
+  /** Host path of what is in it. */
+  readonly source: string;
+  /** Path inside. */
+  readonly target: string;
+  readonly readOnly: boolean;
 }
 
 // Enough for root inside to own files, change users and serve low ports; nothing that reaches the kernel.
@@ -138,6 +148,10 @@ export function launchInstructions(options: LaunchOptions): string[] {
     ...instruction("proc", "/proc"),
     ...READ_ONLY_PROC.flatMap((name) => ["read-only", `/proc/${name}`]),
     ...HIDDEN_PROC.flatMap((name) => ["hide", `/proc/${name}`]),
+    // Last, and before anything of the sandbox runs: what lies under them can be nothing but files.
+    ...options.volumes.flatMap(({ target, source, readOnly }) =>
+      instruction("volume", target, source, readOnly ? "rsd" : "sd"),
+    ),
     "enter",
     ...instruction("hostname", options.hostname),
     "loopback",

@@ -3,7 +3,15 @@ import { isAbsolute, join, resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { AgentConnection, agentBinary } from "@coppice/agent";
 import { SandboxError, messageOf, type Logger } from "@coppice/core";
-import type { Limits, Sandbox, SandboxBackend, SandboxSpec, SnapshotId } from "@coppice/core/backend";
+import type {
+  Limits,
+  Sandbox,
+  SandboxBackend,
+  SandboxSpec,
+  SnapshotId,
+  VolumeId,
+  VolumeSpec,
+} from "@coppice/core/backend";
 import { connectAgent } from "./connect-agent.js";
 import { ControlGroup, ControlGroups } from "./control-groups.js";
 import type { FoundOnHost } from "./diagnose-host.js";
@@ -11,6 +19,7 @@ import { areClosed, checkEgressRules, Egress } from "./egress.js";
 import { type EnforcedLimit, enforcedLimits } from "./enforced-limits.js";
 import { installationDigest } from "./installation-digest.js";
 import {
+  type MountedVolume,
   ROOT_LAYER,
   type SandboxPaths,
   launchInstructions,
@@ -32,8 +41,10 @@ import {
   writeFacts,
 } from "./sandbox-record.js";
 import { type SnapshotChain, SnapshotStore } from "./snapshot-store.js";
+import { templateOwners } from "./template-owners.js";
 import { Templates } from "./templates.js";
 import { type UserNamespace, findUserNamespace } from "./user-namespace.js";
+import { VolumeStore } from "./volume-store.js";
 
 /** What there is once the backend was opened. */
 interface Opened {
@@ -41,6 +52,7 @@ interface Opened {
   readonly groups: ControlGroups;
   readonly templates: Templates;
   readonly snapshots: SnapshotStore;
+  readonly volumes: VolumeStore;
   readonly agent: string;
   /** Undefined where no sandbox gets out. */
   readonly egress: Egress | undefined;
@@ -74,6 +86,12 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     list: async () => (await this.#open()).snapshots.list(),
     remove: async (id: SnapshotId) => (await this.#open()).snapshots.remove(id),
   };
+  readonly volumes = {
+    make: async (spec: VolumeSpec) => (await this.#open()).volumes.make(spec),
+    list: async () => (await this.#open()).volumes.list(),
+    remove: async (id: VolumeId) => (await this.#open()).volumes.remove(id),
+    usage: async (id: VolumeId) => (await this.#open()).volumes.usage(id),
+  };
   readonly #settings: LinuxNamespacesSettings;
   readonly #log: Logger;
   readonly #directory: string;
@@ -103,6 +121,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     const paths = sandboxPaths(join(this.#directory, "sandboxes", spec.id));
     const limits = this.#limitsOf(spec.limits);
     if (spec.egress !== undefined) checkEgressRules(spec.egress);
+    const volumes = await Promise.all((spec.mounts ?? []).map((mount) => opened.volumes.mounted(mount)));
     await mkdir(paths.directory, { mode: 0o700 });
     let network: number | undefined;
     let project: number | undefined;
@@ -128,11 +147,12 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       await writeFacts(paths, facts);
       if (network !== undefined && spec.egress) await opened.egress?.restrict(network, spec.egress);
       signal.throwIfAborted();
-      const init = await opened.launcher.launch(
-        paths.directory,
-        group.unifiedPath,
-        this.#instructions(opened, { paths, template, facts, group }),
-      );
+      const instructions = this.#instructions(opened, { paths, template, facts, group, volumes });
+      const init = await opened.launcher
+        .launch(paths.directory, group.unifiedPath, instructions)
+        .catch((error: unknown) => {
+          throw mountRefusal(error) ?? error;
+        });
       if (network !== undefined) await opened.egress?.connect(init, network);
       const sandbox = await this.#connect(opened, { paths, facts, group }, signal);
       signal.throwIfAborted();
@@ -225,12 +245,14 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       readonly template: PreparedTemplate;
       readonly facts: SandboxFacts;
       readonly group: ControlGroup;
+      readonly volumes: readonly MountedVolume[];
     },
   ): string[] {
-    const { facts, group, paths, template } = sandbox;
+    const { facts, group, paths, template, volumes } = sandbox;
     return launchInstructions({
       paths,
       template,
+      volumes,
       hostname: facts.id,
       joinFiles: group.joinFiles,
       agent: opened.agent,
@@ -395,6 +417,14 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       await snapshots.open();
       const keepsLayersInMemory = await this.#mustKeepLayersInMemory(launcher, users);
       const quotas = keepsLayersInMemory ? undefined : await ProjectQuotas.find(launcher, this.#directory);
+      const volumes = new VolumeStore({
+        directory: join(this.#directory, "volumes"),
+        launcher,
+        quotas,
+        owners: templateOwners(launcher, users),
+        scanEntries: this.#settings.diskScanEntries,
+      });
+      await volumes.open();
       const limits = enforcedLimits({
         controllers: groups.found,
         countsProcesses: users !== undefined,
@@ -419,6 +449,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         groups,
         templates,
         snapshots,
+        volumes,
         agent,
         egress,
         keepsLayersInMemory,
@@ -478,6 +509,15 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       await launcher.remove(trial.directory);
     }
   }
+}
+
+/** What a launch that failed has to say of a volume that could not be mounted; undefined for other failures. */
+function mountRefusal(error: unknown): SandboxError | undefined {
+  const [, path, reason] = /^volume (\/.*): (.*)$/s.exec(messageOf(error)) ?? [];
+  if (path === undefined) return undefined;
+  // A link on the way is told as what is no directory, or as one link too many.
+  const text = `no volume can be mounted at '${path}': ${reason}`;
+  return new SandboxError("invalid_argument", text, { cause: error });
 }
 
 /** Waits a little for the launcher of a server that has just ended. */

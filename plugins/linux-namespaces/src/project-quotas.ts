@@ -26,7 +26,7 @@ export class ProjectQuotas {
     return isEnforced ? new ProjectQuotas(launcher, directory) : undefined;
   }
 
-  /** The number of a project for a sandbox. @throws SandboxError resource_exhausted */
+  /** The number of a project for a sandbox or a volume. @throws SandboxError resource_exhausted */
   take(): number {
     // Not the one that was given back last: its files may still be on their way out.
     for (let tried = 0; tried < PROJECTS; tried++) {
@@ -39,7 +39,7 @@ export class ProjectQuotas {
     throw new SandboxError("resource_exhausted", "all projects of the file system are in use");
   }
 
-  /** Says that a sandbox of an earlier server has it. */
+  /** Says that what an earlier server made has it. */
   retake(project: number): void {
     this.#used.add(project);
   }
@@ -47,6 +47,11 @@ export class ProjectQuotas {
   /** Bytes that its files take up. */
   async usage(project: number): Promise<number> {
     return Number(await this.#launcher.disk("usage", this.#directory, project));
+  }
+
+  /** Makes an empty directory, and whatever will be made in it, part of a project. */
+  async hold(directory: string, project: number, limitMiB: number): Promise<void> {
+    await this.#launcher.disk("hold", directory, project, limitMiB);
   }
 
   /** Changes the limit of one that is in use. */

@@ -90,6 +90,28 @@ void describe("after a server was killed", { skip: reasonToSkip() ?? false, conc
     await again.destroy();
   });
 
+  void test("volumes are there for the next one, with the sandboxes that have them, and what is half made can be removed", async () => {
+    await using opened = await openTestBackend();
+    const { volumes } = opened.backend;
+    await volumes.make({ id: "shared", sizeMiB: 16 });
+    const mounts = [{ volume: "shared", path: "/data", readOnly: false }];
+    const sandbox = await makeSandbox(opened.backend, { mounts });
+    await runScript(sandbox, "echo kept > /data/file");
+    await opened.backend.close();
+    const [again] = await opened.backend.recover();
+    assert.ok(again);
+    assert.equal((await runScript(again, "cat /data/file; echo more >> /data/file")).output, "kept\n");
+    const other = await makeSandbox(opened.backend, { mounts });
+    assert.equal((await runScript(other, "cat /data/file")).output, "kept\nmore\n");
+    await Promise.all([again.destroy(), other.destroy()]);
+    for (const id of ["empty", "begun"]) await mkdir(join(opened.directory, "volumes", id));
+    await mkdir(join(opened.directory, "volumes", "begun", "data.making"));
+    await writeFile(join(opened.directory, "volumes", "begun", "volume.json.new"), '{"sizeMiB":');
+    assert.deepEqual((await volumes.list()).toSorted(), ["begun", "empty", "shared"]);
+    for (const id of await volumes.list()) await volumes.remove(id);
+    assert.deepEqual(await opened.leaks(), []);
+  });
+
   void test("a provision that was aborted at any moment leaves nothing, also not in the memory of the server", async () => {
     await using opened = await openTestBackend();
     await opened.backend.check();

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { suite, test } from "node:test";
 import { createBody, toCreateSandbox } from "./create-body.js";
 
-const schema = createBody({ variableLimitBytes: 64, networkRuleLimit: 3 });
+const schema = createBody({ variableLimitBytes: 64, networkRuleLimit: 3, volumeMountLimit: 2 });
 const V2 = { timeoutMs: 300_000, secure: true };
 
 suite("the body of a create request", () => {
@@ -32,6 +32,7 @@ suite("the body of a create request", () => {
       allowPublicTraffic: true,
       maskRequestHost: undefined,
       limits: {},
+      mounts: [],
     };
     assert.deepEqual(fromJavaScript, expected);
     assert.deepEqual(fromPython, expected);
@@ -73,6 +74,17 @@ suite("the body of a create request", () => {
     assert.throws(() => lifecycleOf({ autoPause: true, autoPauseMemory: false }), /without memory/);
   });
 
+  test("names volumes, which can be written unless it says otherwise", () => {
+    const volumeMounts = [
+      { name: "v", path: "/v" },
+      { name: "w", path: "/w", readOnly: true },
+    ];
+    assert.deepEqual(toCreateSandbox(schema.parse({ templateID: "base", volumeMounts }), V2).mounts, [
+      { volume: "v", path: "/v", readOnly: false },
+      { volume: "w", path: "/w", readOnly: true },
+    ]);
+  });
+
   test("is taken when it asks for nothing that this server lacks", () => {
     const harmless = [
       { somethingNew: { of: ["a", "later", "SDK"] } },
@@ -103,7 +115,8 @@ suite("the body of a create request", () => {
       [{ network: { maskRequestHost: "" } }, "expected a host"],
       [{ mcp: { github: { token: "x" } } }, "MCP"],
       [{ iam: { tokens: { a: { audience: "b" } } } }, "identity tokens"],
-      [{ volumeMounts: [{ name: "v", path: "/v" }] }, "volumes"],
+      [{ volumeMounts: [{ name: "v" }] }, "expected string"],
+      [{ volumeMounts: Array(3).fill({ name: "v", path: "/v" }) }, "expected array to have <=2"],
       [{ memoryMB: 64 }, "at least 128"],
       [{ memory_mb: 512.5 }, "expected int"],
       [{ cpuCount: "2" }, "expected number"],

@@ -5,14 +5,16 @@ import { type NetworkBodyOptions, networkRuleFields, toEgressRules } from "./net
 import { nothing } from "./nothing.js";
 import { limitFields, requestedLimits } from "./requested-limits.js";
 import { requestedTimeoutMs, timeoutFields } from "./requested-timeout.js";
+import { volumeMountBody } from "./volume-body.js";
 
 export interface CreateBodyOptions extends NetworkBodyOptions {
   /** Bytes of one variable, `name=value`. */
   readonly variableLimitBytes: number;
+  readonly volumeMountLimit: number;
 }
 
 /** The body of both create routes. What this server cannot keep is refused, what it does not know is ignored. */
-export function createBody({ variableLimitBytes, ...networkOptions }: CreateBodyOptions) {
+export function createBody({ variableLimitBytes, volumeMountLimit, ...networkOptions }: CreateBodyOptions) {
   return z.object({
     ...timeoutFields,
     ...lifecycleFields,
@@ -32,7 +34,7 @@ export function createBody({ variableLimitBytes, ...networkOptions }: CreateBody
       .nullish(),
     iam: nothing("identity tokens"),
     mcp: nothing("an MCP gateway"),
-    volumeMounts: nothing("volumes"),
+    volumeMounts: z.array(volumeMountBody).max(volumeMountLimit).nullish(),
     readinessProbe: nothing("a readiness probe"),
     readiness_probe: nothing("a readiness probe"),
   });
@@ -71,6 +73,11 @@ export function toCreateSandbox(body: CreateBody, defaults: CreateDefaults): Cre
     egress: toEgressRules(body.network ?? {}),
     maskRequestHost: body.network?.maskRequestHost ?? undefined,
     limits: chosenLimits(requestedLimits(body)),
+    mounts: (body.volumeMounts ?? []).map(({ name, path, readOnly }) => ({
+      volume: name,
+      path,
+      readOnly: readOnly ?? false,
+    })),
   };
 }
 

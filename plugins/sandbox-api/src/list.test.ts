@@ -25,6 +25,7 @@ function sandbox(record: Partial<SandboxRecord> & Pick<SandboxRecord, "id">): Li
     limits: {},
     allowInternetAccess: true,
     egress: undefined,
+    mounts: [],
     ...record,
   };
   return {

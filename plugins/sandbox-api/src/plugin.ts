@@ -14,6 +14,7 @@ import {
   tenantOf,
   type TenantSnapshots,
   sandboxesOf,
+  Volumes,
 } from "@coppice/core";
 import { Capacities } from "./capacity.js";
 import { connectBody, connectSandbox } from "./connect.js";
@@ -38,6 +39,7 @@ import { serveTemplates } from "./template-routes.js";
 import { sdkEnvironment } from "./sdk-environment.js";
 import { setLimitsBody, setSandboxLimits } from "./set-limits.js";
 import { setSandboxTimeout, setTimeoutBody } from "./set-timeout.js";
+import { serveVolumes } from "./volume-routes.js";
 
 /** The E2B control plane over `Sandboxes`, for the generations of SDKs before and after `/v2`. */
 export const plugin = definePlugin({
@@ -47,11 +49,12 @@ export const plugin = definePlugin({
     sandboxes: Sandboxes,
     snapshots: Snapshots,
     templates: Templates,
+    volumes: Volumes,
     clock: Clock,
     listeners: Listeners,
     greeting: Greeting,
   },
-  setup(context, { sandboxes, snapshots, templates, clock, listeners, greeting }) {
+  setup(context, { sandboxes, snapshots, templates, volumes, clock, listeners, greeting }) {
     const { domain, legacyDefaultTimeout, maxBody, maxForks, maxNetworkRules, maxVariable } = context.config;
     const { metricsInterval, metricsKept } = context.config;
     const router = context.http("api");
@@ -59,7 +62,11 @@ export const plugin = definePlugin({
     const bodyOptions = { limitBytes: maxBody };
     const optionalBody = { ...bodyOptions, empty: {} };
     const own = (carrier: RequestCarrier): Sandboxes => sandboxesOf(carrier, sandboxes);
-    const createSchema = createBody({ variableLimitBytes: maxVariable, networkRuleLimit: maxNetworkRules });
+    const createSchema = createBody({
+      variableLimitBytes: maxVariable,
+      networkRuleLimit: maxNetworkRules,
+      volumeMountLimit: context.config.maxVolumeMounts,
+    });
     const networkSchema = networkBody({ networkRuleLimit: maxNetworkRules });
     const ownSnapshots = (carrier: RequestCarrier): TenantSnapshots => snapshots.of(tenantOf(carrier));
 
@@ -160,6 +167,8 @@ export const plugin = definePlugin({
       ctx.body = forked.map((one) => forkedBody(one, { domain, log: requestOf(ctx).log }));
       ctx.status = 201;
     });
+
+    serveVolumes(router, volumes, context.config);
 
     router.get("/sandboxes", async (ctx) => {
       const page = listSandboxes(own(ctx).list(), parseLegacyListQuery(requestOf(ctx).url.searchParams));

@@ -29,6 +29,7 @@ export const SandboxApiConfig = z.strictObject({
     .max(1000)
     .default(500)
     .describe("Most entries of allowOut, and of denyOut, in the network rules of a sandbox."),
+  maxVolumeMounts: z.int().nonnegative().default(16).describe("Most volumes that one sandbox may have."),
 });
 
 export type SandboxApiConfig = z.infer<typeof SandboxApiConfig>;

@@ -1,6 +1,7 @@
 import type { LiveSandbox, SandboxRecord } from "@coppice/core";
 import type { Capacity } from "./capacity.js";
 import type { Sample } from "./metrics-history.js";
+import { mountBody } from "./volume-body.js";
 
 /** What the SDKs derive features from: 0.6.4 and above turns every one on. */
 export const ENVD_VERSION = "0.6.13";
@@ -41,6 +42,7 @@ export function listedSandboxBody({ record }: LiveSandbox, capacity: Capacity) {
     state: publicState(record),
     envdVersion: ENVD_VERSION,
     metadata: record.metadata,
+    volumeMounts: record.mounts.map(mountBody),
   };
 }
 

@@ -18,6 +18,7 @@ export function alter(real: SandboxBackend, alterations: Alterations): SandboxBa
     isolated: alterations.isolated ?? real.isolated,
     check: () => real.check(),
     recover: () => real.recover(),
+    ...(real.volumes && { volumes: real.volumes }),
     async provision(spec, signal) {
       return alterSandbox(await real.provision(specification(spec), signal), alterations);
     },

@@ -67,6 +67,18 @@ const snapshotAlias = async (owner: Client): Promise<Names | undefined> => {
   return alias && { alias };
 };
 
+const volume = async (owner: Client): Promise<Names | undefined> => {
+  const made = await owner.ask(
+    "POST",
+    "/volumes",
+    JSON.stringify({ name: `v${Math.random()}`.replace(".", "_") }),
+  );
+  if (made.status === 400) return undefined;
+  assert.equal(made.status, 201, made.text);
+  const { volumeID } = made.json() as { readonly volumeID: string };
+  return { id: [volumeID, `v${"0".repeat(volumeID.length - 1)}`] };
+};
+
 /**
  * Every route that asks for a key, and how to ask it about something of another's. A route that is missing here
  * fails the test: say what its parameters name, with something of the owner's to name.
@@ -109,6 +121,10 @@ const SAMPLES: Readonly<Record<string, Sample>> = {
   "PATCH /v2/templates/:id": { path: "/v2/templates/base", body: '{"public":false}' },
   "POST /templates/tags": { body: "{}" },
   "DELETE /templates/tags": { body: "{}" },
+  "GET /volumes": {},
+  "POST /volumes": { body: '{"name":"of-acme"}' },
+  "GET /volumes/:id": { names: volume },
+  "DELETE /volumes/:id": { names: volume },
   "POST /sandboxes/:id/exec": { names: sandbox, body: '{"cmd":"true"}' },
   "UPGRADE /sandboxes/:id/ws": { names: sandbox },
 };
@@ -127,6 +143,10 @@ const MORE: readonly (readonly [route: string, Sample])[] = [
       },
       body: '{"templateID":":id"}',
     },
+  ],
+  [
+    "POST /v2/sandboxes",
+    { names: volume, body: '{"templateID":"base","volumeMounts":[{"name":":id","path":"/data"}]}' },
   ],
 ];
 

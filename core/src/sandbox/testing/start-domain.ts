@@ -9,7 +9,7 @@ import { SandboxError } from "../../kernel/errors.js";
 import { createLogger } from "../../observe/logger.js";
 import { fakeClock, type FakeClock } from "../../testing/fake-clock.js";
 import { MemoryBackend, type MemoryBackendOptions } from "../../testing/memory-backend.js";
-import type { Sandbox, SandboxId, SandboxSpec, SnapshotId } from "../backend.js";
+import type { Sandbox, SandboxId, SandboxSpec, SnapshotId, VolumeId } from "../backend.js";
 import { createSandboxDomain, type SandboxDomain } from "../domain.js";
 import type { EndedSandbox, Ledger, LedgerEntry, LedgerNote } from "../ledger.js";
 import type { SandboxRecord } from "../live-sandbox.js";
@@ -17,6 +17,7 @@ import type { SandboxEvent } from "../sandbox-event.js";
 import type { CreateSandbox } from "../sandboxes.js";
 import type { SnapshotRecord } from "../snapshots.js";
 import { sandboxesConfig } from "../sandboxes-config.js";
+import type { VolumeRecord } from "../volumes.js";
 
 export const MINUTE_MS = 60_000;
 export const base: CreateSandbox = { template: "base", timeoutMs: 5 * MINUTE_MS, secure: true };
@@ -32,6 +33,7 @@ class DeafBackend extends MemoryBackend {
 export class FragileLedger implements Ledger {
   readonly #entries = new Map<SandboxId, Omit<LedgerEntry, "awaited">>();
   readonly #snapshots = new Map<SnapshotId, SnapshotRecord>();
+  readonly #volumes = new Map<VolumeId, VolumeRecord>();
   readonly #ended = new Map<SandboxId, EndedSandbox>();
   readonly #awaited = new Map<string, SandboxEvent>();
   readonly #outbox = new Map<string, SandboxEvent>();
@@ -92,6 +94,18 @@ export class FragileLedger implements Ledger {
 
   async clearOutbox(ids: readonly string[]): Promise<void> {
     for (const id of ids) this.#outbox.delete(id);
+  }
+
+  async volumes(): Promise<readonly VolumeRecord[]> {
+    return [...this.#volumes.values()];
+  }
+
+  async writeVolume(record: VolumeRecord): Promise<void> {
+    this.#volumes.set(record.id, record);
+  }
+
+  async removeVolume(id: VolumeId): Promise<void> {
+    this.#volumes.delete(id);
   }
 
   async findEnded(id: SandboxId): Promise<EndedSandbox | undefined> {

@@ -11,8 +11,8 @@ export type ConformanceGroup =
   | "facets"
   | "isolation";
 
-/** Optional parts of a Sandbox. */
-export type Facet = "pausing" | "snapshots" | "resizing" | "networking";
+/** Optional parts of a Sandbox, and `volumes` of its backend. */
+export type Facet = "pausing" | "snapshots" | "resizing" | "networking" | "volumes";
 
 /**
  * What sandboxes of one backend can do and those of another cannot, without a part of its own:

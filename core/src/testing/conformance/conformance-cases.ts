@@ -11,6 +11,7 @@ import { processCases } from "./process-cases.js";
 import { provisionCases } from "./provision-cases.js";
 import { snapshotCases } from "./snapshot-cases.js";
 import { terminalCases } from "./terminal-cases.js";
+import { volumeCases } from "./volume-cases.js";
 import { watchCases } from "./watch-cases.js";
 
 /** Every promise that a backend makes, in the order in which they are best understood. */
@@ -26,6 +27,7 @@ export const conformanceCases: readonly ConformanceCase[] = [
   ...facetCases,
   ...networkingCases,
   ...snapshotCases,
+  ...volumeCases,
   ...isolationCases,
   ...containmentCases,
 ];

@@ -6,7 +6,7 @@ import { join } from "node:path";
 import type { Duplex } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
 import { type ErrorCode, SandboxError } from "../../kernel/errors.js";
-import type { Sandbox, SandboxBackend, SandboxSpec, User } from "../../sandbox/backend.js";
+import type { Sandbox, SandboxBackend, SandboxSpec, User, VolumeId } from "../../sandbox/backend.js";
 import type { FileInfo } from "../../sandbox/files.js";
 import type { Command, Exit, Process } from "../../sandbox/process.js";
 import type { ConformanceSubject } from "./conformance-case.js";
@@ -52,6 +52,7 @@ export class ConformanceContext {
   /** Ids of all sandboxes that this run asked for. */
   readonly ids: string[] = [];
   readonly #sandboxes: Sandbox[] = [];
+  readonly #volumes: VolumeId[] = [];
   readonly #canaries: string[] = [];
   readonly #streams: Duplex[] = [];
   #own: { readonly sandbox: Sandbox; readonly user: User } | undefined;
@@ -67,10 +68,11 @@ export class ConformanceContext {
     this.#own = { sandbox, user: await sandbox.user() };
   }
 
-  /** Destroys every sandbox and every connection of the case. */
+  /** Destroys every sandbox, volume and connection of the case. */
   async close(): Promise<void> {
     for (const stream of this.#streams) stream.destroy();
     const endings = await Promise.allSettled(this.#sandboxes.map((sandbox) => sandbox.destroy()));
+    for (const id of this.#volumes) await this.backend.volumes?.remove(id);
     for (const directory of this.#canaries) await rm(directory, { recursive: true, force: true });
     const failures = endings.flatMap((ending) => (ending.status === "rejected" ? [ending.reason] : []));
     if (failures.length > 0) throw new AggregateError(failures, "a sandbox could not be destroyed");
@@ -102,6 +104,15 @@ export class ConformanceContext {
     const sandbox = await this.backend.provision(spec, signal);
     this.#sandboxes.push(sandbox);
     return sandbox;
+  }
+
+  /** Makes a volume, which goes with the case, after its sandboxes. */
+  async volume(sizeMiB = 64): Promise<VolumeId> {
+    assert.ok(this.backend.volumes, "the backend keeps no volumes");
+    const id = `conform${randomBytes(8).toString("hex")}`;
+    this.#volumes.push(id);
+    await this.backend.volumes.make({ id, sizeMiB });
+    return id;
   }
 
   /** Connects to a port of a sandbox, until the case ends. */

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Sandbox } from "../../sandbox/backend.js";
 import type { ConformanceCase, Facet } from "./conformance-case.js";
-import { findAbilities } from "./needs.js";
+import { facetOf, findAbilities } from "./needs.js";
 import { OutputReader } from "./output-reader.js";
 import { startTicking } from "./ticking.js";
 
@@ -11,6 +11,7 @@ const METHODS: Readonly<Record<Facet, readonly string[]>> = {
   snapshots: ["take"],
   resizing: ["resize"],
   networking: ["restrict"],
+  volumes: ["make", "list", "remove", "usage"],
 };
 const FACETS = Object.keys(METHODS) as readonly Facet[];
 
@@ -19,9 +20,9 @@ export const facetCases: readonly ConformanceCase[] = [
   {
     name: "a facet is there with all its methods, or absent",
     group: "facets",
-    async run({ sandbox }) {
+    async run(context) {
       for (const facet of FACETS) {
-        const present: object | undefined = sandbox[facet];
+        const present = facetOf(facet, context);
         if (present === undefined) continue;
         for (const method of METHODS[facet]) {
           assert.equal(typeof Reflect.get(present, method), "function", `${facet}.${method} is missing`);
@@ -32,9 +33,10 @@ export const facetCases: readonly ConformanceCase[] = [
   {
     name: "its facets are those that it is said to have",
     group: "facets",
-    async run({ sandbox, subject }) {
+    async run(context) {
+      const { subject } = context;
       if (subject.facets === undefined) return;
-      const present = FACETS.filter((facet) => sandbox[facet] !== undefined);
+      const present = FACETS.filter((facet) => facetOf(facet, context) !== undefined);
       assert.deepEqual(present.toSorted(), subject.facets.toSorted());
     },
   },

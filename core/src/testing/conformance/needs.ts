@@ -68,8 +68,13 @@ const ABILITIES: Readonly<Record<Ability, (context: ConformanceContext) => Promi
   },
 };
 
-function reasonWithoutFacet(facet: Facet, { sandbox }: ConformanceContext): string | undefined {
-  return sandbox[facet] === undefined ? `its sandboxes have no ${facet}` : undefined;
+function reasonWithoutFacet(facet: Facet, context: ConformanceContext): string | undefined {
+  return facetOf(facet, context) === undefined ? `its sandboxes have no ${facet}` : undefined;
+}
+
+/** The part of the case's sandbox, or of its backend, if it has it. */
+export function facetOf(facet: Facet, { backend, sandbox }: ConformanceContext): object | undefined {
+  return facet === "volumes" ? backend.volumes : sandbox[facet];
 }
 
 async function reasonWithoutProgram(

@@ -9,6 +9,7 @@ testConformance("linux-namespaces without root", async () => {
   return {
     ...opened,
     facets: [
+      "volumes",
       ...(held.has("pausing") ? (["pausing"] as const) : []),
       ...(held.has("memoryMiB") && held.has("cpuCount") ? (["resizing"] as const) : []),
     ],

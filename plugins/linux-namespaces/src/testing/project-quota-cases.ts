@@ -24,6 +24,34 @@ void test("a program meets the end of its sandbox's disk, and others do not", as
   await Promise.all([sandbox.destroy(), other.destroy()]);
 });
 
+void test("a program meets the end of a volume, whose data counts to no sandbox", async () => {
+  await using opened = await openTestBackend();
+  const { volumes } = opened.backend;
+  for (const id of ["small", "large"]) await volumes.make({ id, sizeMiB: id === "small" ? 16 : 64 });
+  const mounts = ["small", "large"].map((volume) => ({ volume, path: `/${volume}`, readOnly: false }));
+  const sandbox = await makeSandbox(opened.backend, { limits: { diskMiB: 16 }, mounts });
+  const fill = (path: string) => `dd if=/dev/zero of=${path}/big bs=1M count=32`;
+  for (const user of ["user", "root"]) {
+    const { exit, output } = await runScript(sandbox, fill("/small"), user);
+    assert.notDeepEqual(exit, { code: 0 }, user);
+    assert.match(output, /Disk quota exceeded/);
+  }
+  assert.deepEqual((await runScript(sandbox, fill("/large"))).exit, { code: 0 });
+  assert.ok((await sandbox.stats()).diskUsedBytes < MEBIBYTE);
+  // The next server goes on with what the last one counted.
+  await opened.backend.close();
+  const [adopted] = await opened.backend.recover();
+  assert.ok((await volumes.usage("large")) >= 32 * MEBIBYTE);
+  const used = await volumes.usage("small");
+  assert.ok(used > 15 * MEBIBYTE && used <= 16 * MEBIBYTE, String(used));
+  assert.notDeepEqual((await runScript(adopted ?? sandbox, `rm /small/big; ${fill("/small")}`)).exit, {
+    code: 0,
+  });
+  await adopted?.destroy();
+  for (const id of ["small", "large"]) await volumes.remove(id);
+  assert.deepEqual(await opened.leaks(), []);
+});
+
 void test("more can be given to a sandbox that runs, and what it removes is free again", async () => {
   await using opened = await openTestBackend();
   const sandbox = await makeSandbox(opened.backend, { limits: { diskMiB: 16 } });

@@ -66,9 +66,11 @@ export async function openTestBackend(
 
 async function leaksOf(directory: string): Promise<string[]> {
   const names = await readdir(join(directory, "sandboxes"));
+  const volumes = await readdir(join(directory, "volumes"));
   const mounts = (await readFile("/proc/self/mountinfo", "utf8")).split("\n");
   return [
     ...names.map((name) => `directory ${name}`),
+    ...volumes.map((name) => `volume ${name}`),
     ...mounts.filter((line) => line.includes(directory)).map((line) => `mount ${line}`),
     ...(await groupsOf(names)),
     ...networksOf(directory),

@@ -1,0 +1,192 @@
+import type { Clock } from "../kernel/clock.js";
+import { SandboxError } from "../kernel/errors.js";
+import type { Logger } from "../observe/logger.js";
+import type { VolumeId } from "./backend.js";
+import type { BackendRegistry } from "./backend-registry.js";
+import type { Ledger } from "./ledger.js";
+import { newAccessToken, newVolumeId } from "./sandbox-secrets.js";
+import type { SandboxesConfig } from "./sandboxes-config.js";
+import type { CreateVolume, TenantVolumes, VolumeRecord, Volumes } from "./volumes.js";
+
+export interface VolumeRegistryOptions {
+  readonly settings: Pick<SandboxesConfig, "maximumVolumes" | "volumeSize" | "maximumVolumeSize">;
+  readonly backends: BackendRegistry;
+  /** Whether any sandbox has it of which something is left. */
+  readonly isMounted: (id: VolumeId) => boolean;
+  readonly ledger: Ledger;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+const NAME = /^[A-Za-z0-9_-]{1,128}$/;
+const MEBIBYTE = 2 ** 20;
+
+/** The volumes of this server, written to the ledger before a backend acts. */
+export class VolumeRegistry implements Volumes {
+  readonly #options: VolumeRegistryOptions;
+  readonly #records = new Map<VolumeId, VolumeRecord>();
+  readonly #discarding = new Set<VolumeId>();
+
+  constructor(options: VolumeRegistryOptions) {
+    this.#options = options;
+  }
+
+  of(tenant: string): TenantVolumes {
+    const get = (id: VolumeId): VolumeRecord => this.#get(tenant, id);
+    return {
+      create: (wanted) => this.#create(tenant, wanted),
+      find: (reference) => this.#find(tenant, reference),
+      get,
+      list: () => this.#list(tenant),
+      usage: async (id) => this.#usage(get(id)),
+      remove: async (id) => this.#remove(get(id)),
+    };
+  }
+
+  /**
+   * Brings the ledger and the backends to agree after a start, when it is known which sandboxes are left: what is
+   * half made goes, as does what was removed and no sandbox has. What the ledger does not know stays, out of reach:
+   * nothing was ever made without it, so it is the ledger that is not whole. Volumes of a backend that is not
+   * enabled any more stay as they are.
+   */
+  async reconcile(): Promise<void> {
+    const { backends, ledger, isMounted, log } = this.#options;
+    const records = await ledger.volumes();
+    await Promise.all(
+      backends.all().map(async (backend) => {
+        const kept = new Set(await backend.volumes?.list());
+        for (const record of records.filter((one) => one.backend === backend.name)) {
+          const isThere = kept.delete(record.id);
+          const isWanted = record.state === "ready" || (record.state === "removing" && isMounted(record.id));
+          if (isThere && isWanted) this.#records.set(record.id, record);
+          else {
+            if (record.state === "ready") log.error({ volume: record.id }, "a volume is lost");
+            if (isThere) await backend.volumes?.remove(record.id);
+            await ledger.removeVolume(record.id);
+          }
+        }
+        for (const id of kept) {
+          log.warn(
+            { volume: id, backend: backend.name },
+            "a volume that the ledger does not know is left alone",
+          );
+        }
+      }),
+    );
+  }
+
+  /** Says that nothing is left of a sandbox that had these: what was only kept for it goes. Never rejects. */
+  async released(ids: readonly VolumeId[]): Promise<void> {
+    for (const id of new Set(ids)) {
+      const record = this.#records.get(id);
+      if (record?.state !== "removing" || this.#options.isMounted(id) || this.#discarding.has(id)) continue;
+      // A failure is logged, and the next start tries again.
+      await this.#discard(record).catch(() => {});
+    }
+  }
+
+  #find(tenant: string, reference: string): VolumeRecord | undefined {
+    const record = this.#records.get(reference);
+    if (record?.owner === tenant && record.state === "ready") return record;
+    return this.#list(tenant).find(({ name }) => name === reference);
+  }
+
+  #get(tenant: string, id: VolumeId): VolumeRecord {
+    const record = this.#records.get(id);
+    if (record?.owner === tenant && record.state === "ready") return record;
+    throw new SandboxError("not_found", `volume '${id}' not found`);
+  }
+
+  #list(tenant: string): readonly VolumeRecord[] {
+    return [...this.#records.values()]
+      .filter(({ owner, state }) => owner === tenant && state === "ready")
+      .toSorted((a, b) => (a.name < b.name ? -1 : 1));
+  }
+
+  async #usage({ id, backend }: VolumeRecord): Promise<number> {
+    return (await this.#options.backends.get(backend).volumes?.usage(id)) ?? 0;
+  }
+
+  async #create(owner: string, { name, sizeMiB }: CreateVolume): Promise<VolumeRecord> {
+    const { backends, settings, clock, ledger, log } = this.#options;
+    if (!NAME.test(name)) throw new SandboxError("invalid_argument", "Invalid volume name");
+    const most = Math.floor(settings.maximumVolumeSize / MEBIBYTE);
+    const size = sizeMiB ?? Math.floor(settings.volumeSize / MEBIBYTE);
+    if (!Number.isInteger(size) || size < 1 || size > most) {
+      throw new SandboxError("invalid_argument", `the size of a volume is 1 to ${most} MiB`);
+    }
+    const backend = backends.default();
+    if (backend.volumes === undefined) {
+      throw new SandboxError("failed_precondition", `backend '${backend.name}' does not support volumes`);
+    }
+    const all = [...this.#records.values()];
+    if (all.some((one) => one.owner === owner && one.name === name && one.state !== "removing")) {
+      throw new SandboxError("already_exists", `Volume with name '${name}' already exists`);
+    }
+    if (all.length >= settings.maximumVolumes) {
+      const text = `you have reached the maximum number of volumes (${settings.maximumVolumes})`;
+      throw new SandboxError("resource_exhausted", text);
+    }
+    const record: VolumeRecord = {
+      id: newVolumeId(),
+      owner,
+      state: "making",
+      name,
+      backend: backend.name,
+      sizeMiB: size,
+      token: newAccessToken(),
+      createdAtMs: clock.now(),
+    };
+    // Taken at once, before the first await: of two calls with one name the second must see the first.
+    this.#records.set(record.id, record);
+    try {
+      await ledger.writeVolume(record);
+      await backend.volumes.make({ id: record.id, sizeMiB: size });
+      const ready: VolumeRecord = { ...record, state: "ready" };
+      await ledger.writeVolume(ready);
+      this.#records.set(record.id, ready);
+      log.info({ volume: record.id, backend: backend.name, sizeMiB: size }, "volume created");
+      return ready;
+    } catch (error) {
+      log.error({ volume: record.id, err: error }, "making a volume failed");
+      // All or nothing is the backend's promise, but not that of the ledger.
+      await this.#discard(record).catch(() => {});
+      throw new SandboxError("unavailable", `no volume '${name}' could be made`, { cause: error });
+    }
+  }
+
+  async #remove(record: VolumeRecord): Promise<void> {
+    const { ledger, isMounted, log } = this.#options;
+    if (!isMounted(record.id)) return this.#discard(record);
+    const removing: VolumeRecord = { ...record, state: "removing" };
+    this.#records.set(record.id, removing);
+    try {
+      await ledger.writeVolume(removing);
+    } catch (error) {
+      this.#records.set(record.id, record);
+      throw error;
+    }
+    log.info({ volume: record.id }, "volume removed; its data stays until no sandbox has it");
+    // Its last sandbox may have ended meanwhile.
+    await this.released([record.id]);
+  }
+
+  async #discard(record: VolumeRecord): Promise<void> {
+    const { backends, ledger, log } = this.#options;
+    const { id, backend } = record;
+    this.#records.set(id, { ...record, state: "removing" });
+    this.#discarding.add(id);
+    try {
+      await ledger.writeVolume({ ...record, state: "removing" });
+      await backends.get(backend).volumes?.remove(id);
+      await ledger.removeVolume(id);
+      log.info({ volume: id }, "volume removed");
+    } catch (error) {
+      log.error({ volume: id, err: error }, "removing a volume failed; the next start tries again");
+      throw new SandboxError("unavailable", `volume '${id}' could not be removed yet`, { cause: error });
+    } finally {
+      this.#discarding.delete(id);
+      this.#records.delete(id);
+    }
+  }
+}

@@ -1,0 +1,45 @@
+import {
+  permit,
+  type PluginContext,
+  readJsonBody,
+  type RequestCarrier,
+  tenantOf,
+  type TenantVolumes,
+  type Volumes,
+} from "@coppice/core";
+import type { SandboxApiConfig } from "./sandbox-api-config.js";
+import { createVolumeBody, volumeAndTokenBody, volumeBody } from "./volume-body.js";
+
+/** Serves the volumes of the E2B control plane. */
+export function serveVolumes(
+  router: ReturnType<PluginContext<unknown>["http"]>,
+  volumes: Volumes,
+  { domain, maxBody }: Pick<SandboxApiConfig, "domain" | "maxBody">,
+): void {
+  const own = (carrier: RequestCarrier): TenantVolumes => volumes.of(tenantOf(carrier));
+
+  router.post("/volumes", async (ctx) => {
+    const { name, sizeMB } = await readJsonBody(ctx.req, createVolumeBody, { limitBytes: maxBody });
+    const made = await own(ctx).create({ name, sizeMiB: sizeMB ?? undefined });
+    ctx.status = 201;
+    ctx.body = volumeAndTokenBody(made, domain);
+  });
+
+  router.get("/volumes", (ctx) => {
+    ctx.body = own(ctx).list().map(volumeBody);
+  });
+
+  // What it hands out lets its bearer write, too.
+  router.get("/volumes/:id", permit("write"), async (ctx) => {
+    const volume = own(ctx).get(ctx.params["id"] ?? "");
+    ctx.body = {
+      ...volumeAndTokenBody(volume, domain),
+      usedBytes: await own(ctx).usage(volume.id),
+    };
+  });
+
+  router.delete("/volumes/:id", async (ctx) => {
+    await own(ctx).remove(ctx.params["id"] ?? "");
+    ctx.status = 204;
+  });
+}
