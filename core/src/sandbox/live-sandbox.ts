@@ -12,6 +12,14 @@ export type OnTimeout = "kill" | "pause";
 /** Why a sandbox is gone. */
 export type EndReason = "killed" | "timed out" | "out of memory" | "backend lost" | "shutdown";
 
+/** What makes a creation the same one when it is asked for again. */
+export interface Idempotency {
+  /** Its creator's, among those of its tenant. */
+  readonly key: string;
+  /** The same for the same request. */
+  readonly fingerprint: string;
+}
+
 /** What the ledger keeps of a sandbox. Times are milliseconds since the Unix epoch. */
 export interface SandboxRecord {
   readonly id: SandboxId;
@@ -42,6 +50,7 @@ export interface SandboxRecord {
   readonly limits: Limits;
   /** True while its backend is being told these limits. */
   readonly isResizing?: boolean | undefined;
+  readonly idempotency?: Idempotency | undefined;
   readonly allowInternetAccess: boolean;
   /** What it may reach outside; undefined = no rules. */
   readonly egress: EgressRules | undefined;

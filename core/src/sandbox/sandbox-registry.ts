@@ -351,6 +351,7 @@ export class SandboxRegistry implements Sandboxes {
       accessToken: request.secure ? newAccessToken() : undefined,
       trafficAccessToken: request.allowPublicTraffic === false ? newAccessToken() : undefined,
       maskRequestHost: request.maskRequestHost,
+      ...(request.idempotency && { idempotency: request.idempotency }),
       limits: { ...template.settings.limits, ...snapshot?.limits, ...given(request.limits ?? {}) },
       ...networkPolicyOf(request),
       mounts: resolveMounts(request.mounts ?? [], this.#options.volumes.of(owner), backend.name),

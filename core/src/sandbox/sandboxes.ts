@@ -2,7 +2,7 @@ import { createToken } from "../kernel/token.js";
 import type { Limits, SandboxId } from "./backend.js";
 import type { EgressRules, NetworkPolicy } from "./egress-rules.js";
 import type { EndedSandbox } from "./ledger.js";
-import type { EndReason, LiveSandbox, OnTimeout } from "./live-sandbox.js";
+import type { EndReason, Idempotency, LiveSandbox, OnTimeout } from "./live-sandbox.js";
 import type { LimitsChange } from "./requested-limits.js";
 import type { RequestedMount } from "./volume-mounts.js";
 
@@ -27,6 +27,8 @@ export interface CreateSandbox {
   /** The Host that programs on its ports get to see, `${PORT}` standing for the port. */
   readonly maskRequestHost?: string | undefined;
   readonly limits?: Limits | undefined;
+  /** Kept in its record, for who finds it again by that. */
+  readonly idempotency?: Idempotency | undefined;
   readonly allowInternetAccess?: boolean | undefined;
   /** What it may reach outside; no rules when absent. */
   readonly egress?: EgressRules | undefined;

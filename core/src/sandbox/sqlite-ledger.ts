@@ -101,6 +101,7 @@ const sandboxRecord = z.object({
   maskRequestHost: z.string().optional(),
   limits,
   isResizing: z.boolean().optional(),
+  idempotency: z.object({ key: z.string(), fingerprint: z.string() }).optional(),
   allowInternetAccess: z.boolean(),
   egress: z.object({ allowOut: z.array(z.string()), denyOut: z.array(z.string()) }).optional(),
   mounts: z

@@ -1,5 +1,7 @@
+import type { IncomingMessage, ServerResponse } from "node:http";
 import {
   Clock,
+  type CreateSandbox,
   definePlugin,
   Greeting,
   Listeners,
@@ -21,6 +23,7 @@ import { connectBody, connectSandbox } from "./connect.js";
 import { createBody, toCreateSandbox } from "./create-body.js";
 import { createSandbox } from "./create.js";
 import { forkBody, forkedBody, forkSandbox } from "./fork.js";
+import { IdempotentCreations, parseIdempotencyKey } from "./idempotent-creations.js";
 import { listSnapshots } from "./list-snapshots.js";
 import { listSandboxes, parseLegacyListQuery, parseListQuery } from "./list.js";
 import { MetricsHistory } from "./metrics-history.js";
@@ -41,6 +44,12 @@ import { setLimitsBody, setSandboxLimits } from "./set-limits.js";
 import { setSandboxTimeout, setTimeoutBody } from "./set-timeout.js";
 import { serveVolumes } from "./volume-routes.js";
 
+/** What a creation needs of koa's context. */
+type CreationContext = Extract<RequestCarrier, { readonly state: unknown }> & {
+  readonly req: IncomingMessage;
+  readonly res: ServerResponse;
+};
+
 /** The E2B control plane over `Sandboxes`, for the generations of SDKs before and after `/v2`. */
 export const plugin = definePlugin({
   name: "sandbox-api",
@@ -56,7 +65,7 @@ export const plugin = definePlugin({
   },
   setup(context, { sandboxes, snapshots, templates, volumes, clock, listeners, greeting }) {
     const { domain, legacyDefaultTimeout, maxBody, maxForks, maxNetworkRules, maxVariable } = context.config;
-    const { metricsInterval, metricsKept } = context.config;
+    const { idempotencyKept, maxIdempotencyKeys, metricsInterval, metricsKept } = context.config;
     const router = context.http("api");
     const capacities = new Capacities();
     const bodyOptions = { limitBytes: maxBody };
@@ -80,6 +89,17 @@ export const plugin = definePlugin({
     context.onStart(() => history.start());
     context.onStop(() => history.stop());
 
+    const creations = new IdempotentCreations({ clock, keptMs: idempotencyKept, most: maxIdempotencyKeys });
+    const createFor = async (ctx: CreationContext, wanted: CreateSandbox): Promise<LiveSandbox> => {
+      const key = parseIdempotencyKey(ctx.req.headers["idempotency-key"]);
+      const sandbox =
+        key === undefined
+          ? await createSandbox(own(ctx), wanted, { request: requestOf(ctx), response: ctx.res })
+          : await creations.create(own(ctx), { tenant: tenantOf(ctx), key, wanted });
+      noteSandbox(ctx, sandbox.record.id);
+      return sandbox;
+    };
+
     greeting.add(() => {
       const listener = listeners.all().find(({ name }) => name === "api");
       return listener === undefined ? [] : sdkEnvironment(listener);
@@ -92,8 +112,7 @@ export const plugin = definePlugin({
     router.post("/sandboxes", async (ctx) => {
       const body = await readJsonBody(ctx.req, createSchema, bodyOptions);
       const wanted = toCreateSandbox(body, { timeoutMs: legacyDefaultTimeout });
-      const sandbox = await createSandbox(own(ctx), wanted, { request: requestOf(ctx), response: ctx.res });
-      noteSandbox(ctx, sandbox.record.id);
+      const sandbox = await createFor(ctx, wanted);
       ctx.status = 201;
       ctx.body = sandboxBody(sandbox, domain);
     });
@@ -101,8 +120,7 @@ export const plugin = definePlugin({
     router.post("/v2/sandboxes", async (ctx) => {
       const body = await readJsonBody(ctx.req, createSchema, bodyOptions);
       const wanted = toCreateSandbox(body, { timeoutMs: sandboxes.defaultTimeoutMs, secure: true });
-      const sandbox = await createSandbox(own(ctx), wanted, { request: requestOf(ctx), response: ctx.res });
-      noteSandbox(ctx, sandbox.record.id);
+      const sandbox = await createFor(ctx, wanted);
       ctx.status = 201;
       ctx.body = sandboxBody(sandbox, domain);
     });

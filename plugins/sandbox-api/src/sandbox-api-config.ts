@@ -18,6 +18,14 @@ export const SandboxApiConfig = z.strictObject({
     .prefault("5s")
     .describe("Time between two samples of what each sandbox uses."),
   metricsKept: duration().prefault("1h").describe("Time for which samples of a running sandbox are kept."),
+  idempotencyKept: duration()
+    .prefault("24h")
+    .describe("Time for which a creation with an Idempotency-Key is answered with the same sandbox."),
+  maxIdempotencyKeys: z
+    .int()
+    .min(1)
+    .default(10_000)
+    .describe("Idempotency-Keys that are remembered, the newest; running sandboxes have theirs besides."),
   maxForks: z.int().positive().default(16).describe("Most sandboxes that one fork may make."),
   maxBody: size().prefault("1MiB").describe("Largest request body."),
   maxVariable: size()

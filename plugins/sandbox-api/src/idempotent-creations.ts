@@ -1,0 +1,120 @@
+import { createHash } from "node:crypto";
+import {
+  type Clock,
+  type CreateSandbox,
+  type LiveSandbox,
+  type Sandboxes,
+  SandboxError,
+} from "@coppice/core";
+
+export interface IdempotentCreationsOptions {
+  readonly clock: Clock;
+  /** How long a key stands for the sandbox that was made with it. */
+  readonly keptMs: number;
+  /** Keys that are remembered; the oldest go first. */
+  readonly most: number;
+}
+
+/** A client's wish for a sandbox that it may repeat. */
+export interface KeyedCreation {
+  readonly tenant: string;
+  readonly key: string;
+  readonly wanted: CreateSandbox;
+}
+
+interface Creation {
+  readonly fingerprint: string;
+  readonly made: Promise<LiveSandbox>;
+  readonly expiresAtMs: number;
+}
+
+const KEY = /^[\x21-\x7e]{1,255}$/;
+
+/** The value of the header `Idempotency-Key`. @throws SandboxError invalid_argument for one that is none. */
+export function parseIdempotencyKey(value: string | readonly string[] | undefined): string | undefined {
+  if (value === undefined) return undefined;
+  if (typeof value === "string" && KEY.test(value)) return value;
+  throw new SandboxError("invalid_argument", "Idempotency-Key: expected 1 to 255 printable characters");
+}
+
+/** Makes one sandbox for all requests of a tenant with the same key, those at the same time included. */
+export class IdempotentCreations {
+  readonly #options: IdempotentCreationsOptions;
+  readonly #creations = new Map<string, Creation>();
+
+  constructor(options: IdempotentCreationsOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * The sandbox of a key. One that is being made goes on when its client leaves: the client will ask again.
+   * @param own the sandboxes of the tenant.
+   * @throws SandboxError already_exists when the key was used for something else, or its sandbox has ended; what
+   * `Sandboxes.create` throws, after which the key is free again.
+   */
+  async create(own: Sandboxes, { tenant, key, wanted }: KeyedCreation): Promise<LiveSandbox> {
+    const name = JSON.stringify([tenant, key]);
+    const fingerprint = fingerprintOf(wanted);
+    const known = this.#find(name) ?? this.#outlived(own, key);
+    if (known !== undefined) {
+      if (known.fingerprint !== fingerprint) {
+        throw new SandboxError("already_exists", "this Idempotency-Key was used for another request");
+      }
+      const { record } = await known.made;
+      const sandbox = own.find(record.id);
+      if (sandbox !== undefined) return sandbox;
+      throw new SandboxError(
+        "already_exists",
+        "the sandbox that was made with this Idempotency-Key has ended",
+      );
+    }
+    const made = own.create({ ...wanted, idempotency: { key, fingerprint } });
+    this.#remember(name, {
+      fingerprint,
+      made,
+      expiresAtMs: this.#options.clock.now() + this.#options.keptMs,
+    });
+    try {
+      return await made;
+    } catch (error) {
+      this.#creations.delete(name);
+      throw error;
+    }
+  }
+
+  #find(name: string): Creation | undefined {
+    const creation = this.#creations.get(name);
+    return creation !== undefined && creation.expiresAtMs > this.#options.clock.now() ? creation : undefined;
+  }
+
+  /** One that an earlier server made. */
+  #outlived(own: Sandboxes, key: string): Creation | undefined {
+    const { clock, keptMs } = this.#options;
+    for (const sandbox of own.list()) {
+      const { idempotency, startedAtMs } = sandbox.record;
+      if (idempotency?.key !== key || startedAtMs + keptMs <= clock.now()) continue;
+      const { fingerprint } = idempotency;
+      return { fingerprint, made: Promise.resolve(sandbox), expiresAtMs: startedAtMs + keptMs };
+    }
+    return undefined;
+  }
+
+  #remember(name: string, creation: Creation): void {
+    // To the end: those that came first are the first to go.
+    this.#creations.delete(name);
+    this.#creations.set(name, creation);
+    for (const [oldest, { expiresAtMs }] of this.#creations) {
+      if (this.#creations.size <= this.#options.most && expiresAtMs > this.#options.clock.now()) return;
+      this.#creations.delete(oldest);
+    }
+  }
+}
+
+/** The same for the same wish, in whatever order its parts are. A digest: nothing of its variables can be read. */
+function fingerprintOf(wanted: CreateSandbox): string {
+  const sorted = (_key: string, value: unknown): unknown =>
+    value !== null && typeof value === "object" && !Array.isArray(value)
+      ? Object.fromEntries(Object.entries(value).toSorted(([a], [b]) => (a < b ? -1 : 1)))
+      : value;
+  return createHash("sha256").update(JSON.stringify(wanted, sorted)).digest("hex");
+}
