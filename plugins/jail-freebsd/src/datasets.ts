@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { SandboxError } from "@coppice/core";
+import type { SnapshotId } from "@coppice/core/backend";
 import { type Host, HostCommandError } from "./host.js";
 
 /** Where a dataset is in its life. `retained`: its sandbox is gone, and others still need its blocks. */
@@ -120,12 +121,43 @@ export class Datasets {
   async destroy(name: string): Promise<void> {
     const path = this.#path(name);
     if (!(await this.#isOwn(path))) return;
-    await this.set(name, "state", "destroying");
     // Without what it is mounted as: that would be in the way of the next of that name.
     await this.#untilFree(["unmount", "-f", path]);
     if (await this.#untilFree(["destroy", path])) return;
     await this.#host.run("zfs", ["set", "mountpoint=none", path]);
     await this.set(name, "state", "retained");
+  }
+
+  /** Keeps what a dataset holds at one moment. @throws SandboxError unavailable when it is being destroyed. */
+  async snapshot(name: string, id: SnapshotId): Promise<void> {
+    const path = `${this.#path(name)}@${checkedSnapshotId(id)}`;
+    const words = ["snapshot", "-o", `${PREFIX}snapshot=kept`, path];
+    const result = await this.#host.try("zfs", words);
+    if (MISSING.test(result.stderr)) throw new SandboxError("unavailable", "the sandbox has ended");
+    if (result.code !== 0) throw new HostCommandError("zfs", words, result);
+  }
+
+  /** Full names of the snapshots that `snapshot` took and nobody removed, by their ids. */
+  async snapshots(): Promise<ReadonlyMap<SnapshotId, string>> {
+    const words = ["get", "-Hp", "-r", "-o", "name,value,source", `${PREFIX}snapshot`, this.parent];
+    const owned = new Set((await this.owned()).map(({ name }) => `${this.parent}/${name}`));
+    const found = new Map<SnapshotId, string>();
+    for (const line of (await this.#host.run("zfs", words)).split("\n")) {
+      const [full = "", value, source] = line.split("\t");
+      const [path = "", id] = full.split("@");
+      if (id !== undefined && value === "kept" && source === "local" && owned.has(path)) found.set(id, full);
+    }
+    return found;
+  }
+
+  /** Gives a snapshot up; datasets that were cloned from it stay. A missing one is fine. */
+  async removeSnapshot(id: SnapshotId): Promise<void> {
+    const full = (await this.snapshots()).get(id);
+    if (full === undefined) return;
+    // What is needed until its last clone is gone must not be cloned again.
+    await this.#host.run("zfs", ["set", `${PREFIX}snapshot=removed`, full]);
+    await this.#untilFree(["destroy", "-d", full]);
+    await this.collect();
   }
 
   /** Destroys the retained datasets that nobody needs any more. */
@@ -167,4 +199,9 @@ export class Datasets {
     if (!/^e2b-[a-z0-9]+$/.test(name)) throw new Error(`'${name}' is no dataset of a sandbox`);
     return `${this.parent}/${name}`;
   }
+}
+
+function checkedSnapshotId(id: SnapshotId): SnapshotId {
+  if (!/^[a-z0-9]+$/.test(id)) throw new Error(`'${id}' is no id of a snapshot`);
+  return id;
 }

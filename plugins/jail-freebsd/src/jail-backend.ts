@@ -3,7 +3,7 @@ import { copyFile, mkdir, readdir, rename, rm, rmdir } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { AgentConnection, agentBinary } from "@coppice/agent";
 import { SandboxError, messageOf, type Logger } from "@coppice/core";
-import type { Sandbox, SandboxBackend, SandboxSpec } from "@coppice/core/backend";
+import type { Sandbox, SandboxBackend, SandboxSpec, SnapshotId } from "@coppice/core/backend";
 import { type OwnedDataset, Datasets } from "./datasets.js";
 import { type FullLimits, fullLimits } from "./full-limits.js";
 import { Host, connectSoon } from "./host.js";
@@ -33,6 +33,10 @@ const LONGEST_ID = 64;
 export class JailBackend implements SandboxBackend {
   readonly name = "jail-freebsd";
   readonly isolated = true;
+  readonly snapshots = {
+    list: async () => [...(await (await this.#open()).datasets.snapshots()).keys()],
+    remove: async (id: SnapshotId) => (await this.#open()).datasets.removeSnapshot(id),
+  };
   readonly #settings: JailSettings;
   readonly #log: Logger;
   readonly #alive = new Map<string, JailSandbox>();
@@ -69,7 +73,7 @@ export class JailBackend implements SandboxBackend {
     const limits = fullLimits(spec.limits, this.#settings.limits);
     const template = templates.get(spec.template);
     await datasets.clone(paths.name, {
-      origin: template.snapshot,
+      origin: await originOf(opened, spec),
       mountPoint: paths.root,
       refquotaMiB: limits.diskMiB,
       properties: { id: spec.id, template: spec.template, limits: limitsText(limits) },
@@ -150,6 +154,7 @@ export class JailBackend implements SandboxBackend {
       limits,
       agent,
       datasets: opened.datasets,
+      jails: opened.jails,
       onDestroy: async () => {
         await this.#clear(opened, paths, agent);
         this.#alive.delete(id);
@@ -171,6 +176,8 @@ export class JailBackend implements SandboxBackend {
     const template = properties.get("template") ?? "";
     if (state === "running" && running.has(name)) {
       try {
+        // A server may have ended while it was paused; the agent answers only when it can run.
+        await opened.jails.resume(name);
         const limits = limitsOf(properties.get("limits"), this.#settings.limits);
         const { user } = opened.templates.get(template);
         return await this.#connect(
@@ -204,6 +211,7 @@ export class JailBackend implements SandboxBackend {
     // Its end is what the operations that are under way are told of.
     await agent?.closed;
     await datasets.destroy(paths.name);
+    await datasets.collect();
     await rmdir(paths.root).catch(ifMissing);
     await rm(paths.socket, { force: true });
   }
@@ -257,6 +265,17 @@ export class JailBackend implements SandboxBackend {
 
 function ifMissing(error: NodeJS.ErrnoException): void {
   if (error.code !== "ENOENT") throw error;
+}
+
+/** The snapshot that a sandbox begins with. @throws SandboxError not_found */
+async function originOf(
+  { datasets, templates }: Opened,
+  { snapshot, template }: SandboxSpec,
+): Promise<string> {
+  if (snapshot === undefined) return templates.get(template).snapshot;
+  const origin = (await datasets.snapshots()).get(snapshot);
+  if (origin === undefined) throw new SandboxError("not_found", `there is no snapshot '${snapshot}'`);
+  return origin;
 }
 
 function idOf(name: string): string {

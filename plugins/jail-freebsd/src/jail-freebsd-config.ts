@@ -72,6 +72,8 @@ export const jailFreebsdConfig = z.strictObject({
       jexec: program("/usr/sbin/jexec", "jexec(8)"),
       jls: program("/usr/sbin/jls", "jls(8)"),
       ifconfig: program("/sbin/ifconfig", "ifconfig(8)"),
+      pkill: program("/bin/pkill", "pkill(1)"),
+      ps: program("/bin/ps", "ps(1)"),
       mount: program("/sbin/mount", "mount(8)"),
       umount: program("/sbin/umount", "umount(8)"),
     })

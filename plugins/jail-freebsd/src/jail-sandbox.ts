@@ -1,9 +1,19 @@
 import type { Duplex } from "node:stream";
 import type { AgentConnection } from "@coppice/agent";
 import { SandboxError } from "@coppice/core";
-import type { Command, Files, Process, Sandbox, SandboxId, Stats, User } from "@coppice/core/backend";
+import type {
+  Command,
+  Files,
+  Process,
+  Sandbox,
+  SandboxId,
+  SnapshotId,
+  Stats,
+  User,
+} from "@coppice/core/backend";
 import type { Datasets } from "./datasets.js";
 import type { FullLimits } from "./full-limits.js";
+import type { Jails } from "./jails.js";
 
 export interface JailSandboxOptions {
   readonly id: SandboxId;
@@ -13,6 +23,7 @@ export interface JailSandboxOptions {
   /** In the jail. */
   readonly agent: AgentConnection;
   readonly datasets: Datasets;
+  readonly jails: Jails;
   /** Ends all of it and frees everything. */
   readonly onDestroy: () => Promise<void>;
 }
@@ -23,6 +34,8 @@ const MEBIBYTE = 2 ** 20;
 export class JailSandbox implements Sandbox {
   readonly id: SandboxId;
   readonly files: Files;
+  readonly pausing = { pause: () => this.#pause(), resume: () => this.#resume() };
+  readonly snapshots = { take: (id: SnapshotId) => this.#takeSnapshot(id) };
   readonly adoption = { processes: async () => this.#agent.processes() };
   readonly #options: JailSandboxOptions;
   #isDestroyed = false;
@@ -73,6 +86,22 @@ export class JailSandbox implements Sandbox {
   /** Leaves the sandbox as it is, for a server that comes later. */
   async leave(): Promise<void> {
     await this.#options.agent.close();
+  }
+
+  async #pause(): Promise<void> {
+    void this.#agent;
+    await this.#options.jails.pause(this.#options.name);
+  }
+
+  async #resume(): Promise<void> {
+    void this.#agent;
+    await this.#options.jails.resume(this.#options.name);
+  }
+
+  /** ZFS takes all of it at one moment: nothing has to stand still for that. */
+  async #takeSnapshot(id: SnapshotId): Promise<void> {
+    void this.#agent;
+    await this.#options.datasets.snapshot(this.#options.name, id);
   }
 
   async #destroy(): Promise<void> {

@@ -1,8 +1,12 @@
 import { readFile, rename, rm, writeFile } from "node:fs/promises";
+import { setTimeout as sleep } from "node:timers/promises";
+import { SandboxError } from "@coppice/core";
 import { type Host, HostCommandError } from "./host.js";
 import { type JailConfOptions, jailConf } from "./jail-conf.js";
 import type { SandboxPaths } from "./sandbox-paths.js";
 
+const PAUSE_ROUNDS = 100;
+const PAUSE_MS = 10;
 const NOT_FOUND = /not found/;
 
 /** The jails of this host, each made and removed by a jail.conf(5) of its own. */
@@ -38,10 +42,35 @@ export class Jails {
     await rm(`${conf}.new`, { force: true });
   }
 
+  /** Stops every process of a jail: again, while one that was not stopped may have made another. */
+  async pause(name: string): Promise<void> {
+    for (let round = 0; round < PAUSE_ROUNDS; round++) {
+      await this.#signal("STOP", name);
+      const states = await this.#host.run("ps", ["-J", name, "-o", "state="]);
+      const isMoving = states.split("\n").some((state) => /^\s*[^TZ\s]/.test(state));
+      if (!isMoving) return;
+      await sleep(PAUSE_MS);
+    }
+    await this.resume(name);
+    throw new SandboxError("unavailable", "the processes of the sandbox could not be stopped");
+  }
+
+  /** Lets what was stopped go on. */
+  async resume(name: string): Promise<void> {
+    await this.#signal("CONT", name);
+  }
+
   /** Names of all jails, dying ones included. */
   async names(): Promise<ReadonlySet<string>> {
     const lines = await this.#host.run("jls", ["-d", "name"]);
     return new Set(lines.split("\n").filter((line) => line !== ""));
+  }
+
+  async #signal(signal: string, name: string): Promise<void> {
+    const words = [`-${signal}`, "-j", name];
+    const result = await this.#host.try("pkill", words);
+    // 1: there was no process to signal.
+    if (result.code > 1 || result.code < 0) throw new HostCommandError("pkill", words, result);
   }
 
   /** What a jail that died, or was never finished, has left mounted. The clone itself stays. */

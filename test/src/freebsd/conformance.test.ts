@@ -15,7 +15,7 @@ if (reason !== undefined) {
     const backend = new JailBackend(host.settings, silent);
     return {
       backend,
-      facets: [],
+      facets: ["pausing", "snapshots"],
       abilities: ["terminals", "watching", "accounts"],
       limits: ["diskMiB"],
       stateDirectory: host.settings.directory,

@@ -8,6 +8,7 @@ import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { type AgentConnection, agentBinary, startHostAgent } from "@coppice/agent";
 import { jailFreebsdConfig, type JailSettings } from "@coppice/plugin-jail-freebsd";
+import { PYTHON } from "./python.js";
 
 const run = promisify(execFile);
 
@@ -16,7 +17,7 @@ const SOURCES = join(ROOT, "test", "freebsd");
 const SYSTEM_CALLS = join(ROOT, "plugins", "linux-namespaces", "native");
 const CACHE = join(ROOT, ".toolchain", "freebsd");
 const PROGRAMS = ["jail", "jexec", "jls"];
-const SCRIPTS = ["ifconfig", "mount", "umount"];
+const SCRIPTS = ["ifconfig", "mount", "pkill", "ps", "umount"];
 const FLAGS = ["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror"];
 const POOL = "coppice";
 const ENVIRONMENT = { PATH: "/usr/sbin:/usr/bin:/sbin:/bin" };
@@ -78,13 +79,14 @@ exec /usr/bin/nsenter --mount=$pid/mnt --pid=$pid/pid_for_children -- ${agent} "
     await rm(directory, { recursive: true });
     throw error;
   }
-  const mounts = [{ source: "/usr", target: "/usr" }];
+  const mounts = [{ source: "/usr", target: "/usr" }, ...pythonMounts()];
+  const template = { snapshot: `${POOL}/jails/_template@base`, mounts };
   const settings = jailFreebsdConfig.parse({
     dataset: `${POOL}/jails`,
     directory: join(directory, "d"),
     agent: enter,
     procfs: true,
-    templates: { base: { mounts } },
+    templates: { "base": template, "code-interpreter-v1": template },
     programs: {
       zfs: "/usr/sbin/zfs",
       ...Object.fromEntries([...PROGRAMS, ...SCRIPTS].map((name) => [name, join(bin, name)])),
@@ -115,6 +117,19 @@ exec /usr/bin/nsenter --mount=$pid/mnt --pid=$pid/pid_for_children -- ${agent} "
       await rm(directory, { recursive: true });
     },
   };
+}
+
+/** What `python3` with ipykernel is inside: a venv of the host lies elsewhere there. */
+export function pythonInside(): string {
+  return isVenv() ? "/opt/python/bin/python3" : PYTHON;
+}
+
+function pythonMounts(): { readonly source: string; readonly target: string }[] {
+  return isVenv() ? [{ source: dirname(dirname(PYTHON)), target: "/opt/python" }] : [];
+}
+
+function isVenv(): boolean {
+  return existsSync(join(dirname(dirname(PYTHON)), "pyvenv.cfg"));
 }
 
 function lines(output: string): string[] {

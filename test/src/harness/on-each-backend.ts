@@ -1,6 +1,7 @@
 import { after, before, describe } from "node:test";
 import { Sandbox } from "@e2b/code-interpreter";
 import type { TestServer } from "@coppice/core/testing";
+import { reasonWithoutFreebsdHost } from "./freebsd-host.js";
 import { pointSdkAt } from "./point-sdk-at.js";
 import { type BackendName, type FullServerOptions, startFullServer } from "./start-full-server.js";
 
@@ -14,6 +15,11 @@ export interface BackendScene {
   readonly sandbox: () => Sandbox;
 }
 
+export interface EachBackendOptions extends Omit<FullServerOptions, "backend"> {
+  /** Also on `jail-freebsd`, whose host with ZFS takes a while to be made. False when absent. */
+  readonly onJails?: boolean;
+}
+
 /**
  * Declares a suite once for each backend, with a server of its own that the SDK is pointed at. A backend
  * that this host cannot run is skipped, with the reason.
@@ -21,7 +27,7 @@ export interface BackendScene {
 export function onEachBackend(
   title: string,
   suite: (scene: BackendScene) => void,
-  options: Omit<FullServerOptions, "backend"> = {},
+  { onJails = false, ...options }: EachBackendOptions = {},
 ): void {
   const onBackend = (backend: BackendName, skip: string | false): void => {
     describe(`${title}, on ${backend}`, { skip, timeout: SUITE_TIMEOUT_MS }, () => {
@@ -38,6 +44,7 @@ export function onEachBackend(
   };
   onBackend("local-process", false);
   onBackend("linux-namespaces", missingForNamespaces());
+  if (onJails) onBackend("jail-freebsd", reasonWithoutFreebsdHost() ?? false);
 }
 
 export function missingForNamespaces(): string | false {

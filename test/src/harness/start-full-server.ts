@@ -7,12 +7,14 @@ import access from "@coppice/plugin-access";
 import commands from "@coppice/plugin-commands";
 import envdCompat from "@coppice/plugin-envd-compat";
 import files from "@coppice/plugin-files";
+import jailFreebsd from "@coppice/plugin-jail-freebsd";
 import jupyter from "@coppice/plugin-jupyter";
 import legacyShims from "@coppice/plugin-legacy-shims";
 import linuxNamespaces from "@coppice/plugin-linux-namespaces";
 import localProcess from "@coppice/plugin-local-process";
 import sandboxApi from "@coppice/plugin-sandbox-api";
 import { API_KEY } from "./api-key.js";
+import { openFreebsdHost, pythonInside } from "./freebsd-host.js";
 import { PYTHON } from "./python.js";
 
 export interface FullServerOptions {
@@ -25,7 +27,7 @@ export interface FullServerOptions {
 }
 
 /** The backends of the project. */
-export type BackendName = "local-process" | "linux-namespaces";
+export type BackendName = "local-process" | "linux-namespaces" | "jail-freebsd";
 
 /** A server in this process as `npm start` would have it, with every plugin and one backend. */
 export async function startFullServer({
@@ -38,11 +40,16 @@ export async function startFullServer({
     ...settings[name],
   });
   const directory = await mkdtemp(join(tmpdir(), "coppice-full-"));
-  const remove = () => rm(directory, { recursive: true, force: true });
+  const freebsd = backendName === "jail-freebsd" ? await openFreebsdHost() : undefined;
+  const remove = async () => {
+    await freebsd?.[Symbol.asyncDispose]();
+    await rm(directory, { recursive: true, force: true });
+  };
   const backends: Readonly<Record<BackendName, readonly [plugin: Plugin, settings: object, python: string]>> =
     {
       "local-process": [localProcess, {}, PYTHON],
       "linux-namespaces": [linuxNamespaces, { directory, python: PYTHON }, "python3"],
+      "jail-freebsd": [jailFreebsd, { ...freebsd?.settings }, pythonInside()],
     };
   const [backend, backendSettings, python] = backends[backendName];
   let full: TestServer;

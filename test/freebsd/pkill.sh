@@ -1,0 +1,13 @@
+#!/bin/sh
+# Stands in for pkill(1) of FreeBSD where there is none: `pkill -SIGNAL -j JAIL` signals every process of a jail,
+# and ends with 1 when there was none.
+state=$(dirname "$0")/../state
+[ "$2" = -j ] && [ $# = 3 ] || { echo "usage: pkill -signal -j jail" >&2; exit 2; }
+[ -f "$state/jails/$3" ] || exit 1
+read -r _ init _ < "$state/jails/$3"
+found=1
+# The first process of the namespace is what FreeBSD's jails do not have.
+for pid in $(find /proc/[0-9]*/ns/pid -lname "$(readlink "/proc/$init/ns/pid" | sed "s/[][]/\\\\&/g")" 2> /dev/null | cut -d / -f 3); do
+  [ "$pid" = "$init" ] || { kill "$1" "$pid" 2> /dev/null && found=0; }
+done
+exit $found
