@@ -1,13 +1,14 @@
 #!/bin/sh
-# Makes a template that stands in for one with FreeBSD's base: `make-template.sh DATASET`. Its /usr is to be the
-# host's, mounted by nullfs; the accounts are what the conformance suite and E2B's clients ask for.
+# Makes a template that stands in for one with FreeBSD's base: `make-template.sh DATASET PYTHON-VERSION PYTHON-BASE`.
+# Its /usr is to be the host's, mounted by nullfs, and so are the packages of its Python; the accounts are what
+# the conformance suite and E2B's clients ask for.
 set -e
-dataset=$1
+dataset=$1 version=$2 base=$3
 zfs create "$dataset"
 root=$(zfs get -H -o value mountpoint "$dataset")
 cd "$root"
 umask 022
-mkdir -p .coppice dev proc sys usr etc/sudoers.d etc/pam.d etc/ssl etc/skel home/user mnt opt/python root run/e2b run/lock srv \
+mkdir -p .coppice dev proc sys usr etc/sudoers.d etc/pam.d etc/ssl etc/skel home/user mnt opt/python/bin "opt/python/lib/python$version/site-packages" opt/python-base root run/e2b run/lock srv \
   var/cache var/lib var/log var/tmp tmp
 chmod 700 root
 chmod 555 proc sys
@@ -62,4 +63,6 @@ else
 fi
 export PATH
 END
+ln -s "$base/bin/python$version" opt/python/bin/python3
+printf 'home = %s/bin\ninclude-system-site-packages = true\nversion = %s\n' "$base" "$version" > opt/python/pyvenv.cfg
 zfs snapshot "$dataset@base"

@@ -41,7 +41,9 @@ function whatIsMissing(): string | undefined {
 /** Something that a FreeBSD host would be for the backend: real ZFS, and stand-ins for its jails. */
 export interface FreebsdHost extends AsyncDisposable {
   readonly directory: string;
-  /** Settings with which the backend finds it. */
+  /** What a server's configuration says of the backend, so that it finds all that. */
+  readonly configuration: Readonly<Record<string, unknown>>;
+  /** The same, parsed. */
   readonly settings: JailSettings;
   /** Runs a program in it. @returns stdout. @throws Error with stderr unless it ends well. */
   run(path: string, ...args: readonly string[]): Promise<string>;
@@ -69,19 +71,21 @@ exec /usr/bin/unshare --mount --pid --fork --kill-child --mount-proc --propagati
 pid=/proc/$(cat ${directory}/pid)/ns
 exec /usr/bin/nsenter --mount=$pid/mnt --pid=$pid/pid_for_children -- ${agent} "$@"`,
   );
+  const python = await describePython();
   const host = await startHostAgent({ binary: world });
   const runInside = (path: string, ...args: readonly string[]) => runIn(host, path, args);
   try {
     await runInside(join(SOURCES, "set-up-host.sh"), directory, POOL);
-    await runInside(join(SOURCES, "make-template.sh"), `${POOL}/jails/_template`);
+    const { version, base } = python;
+    await runInside(join(SOURCES, "make-template.sh"), `${POOL}/jails/_template`, version, base);
   } catch (error) {
     await host.close();
     await rm(directory, { recursive: true });
     throw error;
   }
-  const mounts = [{ source: "/usr", target: "/usr" }, ...pythonMounts()];
+  const mounts = [{ source: "/usr", target: "/usr" }, ...python.mounts];
   const template = { snapshot: `${POOL}/jails/_template@base`, mounts };
-  const settings = jailFreebsdConfig.parse({
+  const configuration = {
     dataset: `${POOL}/jails`,
     directory: join(directory, "d"),
     agent: enter,
@@ -91,9 +95,11 @@ exec /usr/bin/nsenter --mount=$pid/mnt --pid=$pid/pid_for_children -- ${agent} "
       zfs: "/usr/sbin/zfs",
       ...Object.fromEntries([...PROGRAMS, ...SCRIPTS].map((name) => [name, join(bin, name)])),
     },
-  });
+  };
+  const settings = jailFreebsdConfig.parse(configuration);
   return {
     directory,
+    configuration,
     settings,
     run: runInside,
     leaks: async () => {
@@ -119,17 +125,38 @@ exec /usr/bin/nsenter --mount=$pid/mnt --pid=$pid/pid_for_children -- ${agent} "
   };
 }
 
-/** What `python3` with ipykernel is inside: a venv of the host lies elsewhere there. */
-export function pythonInside(): string {
-  return isVenv() ? "/opt/python/bin/python3" : PYTHON;
+/** The interpreter with ipykernel inside: wherever the host keeps it, there it is at one place. */
+export const PYTHON_INSIDE = "/opt/python/bin/python3";
+
+/** What of the host an interpreter consists of, and where that is inside. */
+interface HostPython {
+  readonly version: string;
+  readonly packages: string;
+  /** Inside. */
+  readonly base: string;
+  readonly mounts: readonly { readonly source: string; readonly target: string }[];
 }
 
-function pythonMounts(): { readonly source: string; readonly target: string }[] {
-  return isVenv() ? [{ source: dirname(dirname(PYTHON)), target: "/opt/python" }] : [];
-}
+const PYTHON_QUESTION = `
+import json, os, sys, sysconfig
+paths = {"basePrefix": sys.base_prefix, "packages": sysconfig.get_path("purelib")}
+print(json.dumps({"version": "%d.%d" % sys.version_info[:2], **{name: os.path.realpath(path) for name, path in paths.items()}}))`;
 
-function isVenv(): boolean {
-  return existsSync(join(dirname(dirname(PYTHON)), "pyvenv.cfg"));
+async function describePython(): Promise<HostPython> {
+  const { stdout } = await run(PYTHON, ["-I", "-c", PYTHON_QUESTION]);
+  const { version, basePrefix, packages } = JSON.parse(stdout) as Record<string, string>;
+  if (version === undefined || basePrefix === undefined || packages === undefined) throw new Error(stdout);
+  const isInSystem = basePrefix === "/usr" || basePrefix.startsWith("/usr/");
+  const base = isInSystem ? basePrefix : "/opt/python-base";
+  return {
+    version,
+    packages,
+    base,
+    mounts: [
+      ...(isInSystem ? [] : [{ source: basePrefix, target: base }]),
+      { source: packages, target: `/opt/python/lib/python${version}/site-packages` },
+    ],
+  };
 }
 
 function lines(output: string): string[] {

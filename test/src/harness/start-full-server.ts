@@ -14,7 +14,7 @@ import linuxNamespaces from "@coppice/plugin-linux-namespaces";
 import localProcess from "@coppice/plugin-local-process";
 import sandboxApi from "@coppice/plugin-sandbox-api";
 import { API_KEY } from "./api-key.js";
-import { openFreebsdHost, pythonInside } from "./freebsd-host.js";
+import { PYTHON_INSIDE, openFreebsdHost } from "./freebsd-host.js";
 import { PYTHON } from "./python.js";
 
 export interface FullServerOptions {
@@ -49,7 +49,7 @@ export async function startFullServer({
     {
       "local-process": [localProcess, {}, PYTHON],
       "linux-namespaces": [linuxNamespaces, { directory, python: PYTHON }, "python3"],
-      "jail-freebsd": [jailFreebsd, { ...freebsd?.settings }, pythonInside()],
+      "jail-freebsd": [jailFreebsd, { ...freebsd?.configuration }, PYTHON_INSIDE],
     };
   const [backend, backendSettings, python] = backends[backendName];
   let full: TestServer;
