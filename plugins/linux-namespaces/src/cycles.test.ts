@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { readFile, readdir } from "node:fs/promises";
 import { describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
+import { openInternet, reasonWithoutEgress } from "./testing/open-internet.js";
 import { openTestBackend, reasonToSkip } from "./testing/test-backend.js";
 import { makeSandbox, runScript } from "./testing/test-sandbox.js";
 
@@ -38,14 +39,23 @@ async function processesOf(ids: readonly string[]): Promise<string[]> {
 }
 
 void describe("making and destroying sandboxes", { skip: reasonToSkip() ?? false }, () => {
-  void test(`leaves nothing after ${CYCLES} of them`, async () => {
-    await using opened = await openTestBackend();
-    const warm = await makeSandbox(opened.backend);
+  void test(`leaves nothing after ${CYCLES} of them`, async (context) => {
+    const missing = reasonWithoutEgress();
+    if (missing !== undefined) context.diagnostic(`without interfaces and network rules: ${missing}`);
+    await using internet = missing === undefined ? await openInternet() : undefined;
+    await using opened = await openTestBackend(
+      internet && { egress: "nat", egressRange: internet.egressRange },
+    );
+    const spec = internet && {
+      allowInternetAccess: true,
+      egress: { allowOut: [], denyOut: [internet.addresses[0]] },
+    };
+    const warm = await makeSandbox(opened.backend, spec);
     await warm.destroy();
     const before = await hostState();
     const ids: string[] = [];
     const cycle = async (): Promise<void> => {
-      const sandbox = await makeSandbox(opened.backend);
+      const sandbox = await makeSandbox(opened.backend, spec);
       ids.push(sandbox.id);
       const { exit } = await runScript(sandbox, "echo x > file; setsid sleep 300 > /dev/null 2>&1 & true");
       assert.deepEqual(exit, { code: 0 });
