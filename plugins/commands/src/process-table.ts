@@ -62,8 +62,9 @@ export class ProcessTable implements Commands {
   }
 
   async start(sandbox: LiveSandbox, request: StartCommand): Promise<StartedCommand> {
-    const { config, clock } = this.#options;
+    const { config, metrics, clock } = this.#options;
     const calledAtMs = clock.now();
+    const calledAt = performance.now();
     const { runtime } = sandbox;
     checkStrings(request, config);
     if (request.terminal !== undefined) checkTerminalSize(request.terminal);
@@ -97,6 +98,7 @@ export class ProcessTable implements Commands {
       const process = await spawning.catch((error: unknown) => {
         throw notStarted(error, request, cwd);
       });
+      metrics.startTook((performance.now() - calledAt) / 1000);
       return this.#enter(sandbox, row, {
         id,
         process,
