@@ -19,6 +19,7 @@ import {
   openHeld,
   openHeldSync,
 } from "./walk.js";
+import { WriteBehind } from "./write-behind.js";
 
 const CHUNK_BYTES = 131_072;
 const NEW_FILE_MODE = 0o644;
@@ -220,21 +221,24 @@ export class LocalFiles implements Files {
     let sizeBytes = 0;
     let file: string | undefined;
     let handle: FileHandle | undefined;
+    let writer: WriteBehind | undefined;
     try {
       for await (const chunk of data) {
         sizeBytes += chunk.byteLength;
-        if (handle === undefined && sizeBytes <= this.#writeInPlaceLimit) {
+        if (writer === undefined && sizeBytes <= this.#writeInPlaceLimit) {
           // A copy: the owner of the chunk may fill it again.
           chunks.push(Uint8Array.from(chunk));
           continue;
         }
-        if (handle === undefined) {
+        if (writer === undefined) {
           file = join(this.#stage, randomUUID());
           handle = await open(file, "wx", 0o600);
-          for (const held of chunks.splice(0)) await writeAll(handle, held);
+          writer = new WriteBehind(handle);
+          for (const held of chunks.splice(0)) await writer.write(held);
         }
-        await writeAll(handle, chunk);
+        await writer.write(chunk);
       }
+      await writer?.end();
       await handle?.close();
       return { chunks, file };
     } catch (error) {
@@ -298,16 +302,23 @@ function openFile(handle: FileHandle, info: FileInfo, path: string): OpenFile {
   return {
     info,
     async *content({ offset = 0, length = Number.POSITIVE_INFINITY }: ReadOptions = {}) {
-      let position = offset;
-      let left = length;
+      const end = offset + length;
+      const readAt = async (position: number): Promise<Buffer> => {
+        const buffer = Buffer.allocUnsafeSlow(Math.min(CHUNK_BYTES, Math.max(end - position, 0)));
+        if (buffer.byteLength === 0) return buffer;
+        const { bytesRead } = await handle.read(buffer, 0, buffer.byteLength, position);
+        return buffer.subarray(0, bytesRead);
+      };
+      let next: Promise<Buffer> | undefined;
       try {
-        while (left > 0) {
-          const buffer = Buffer.allocUnsafeSlow(Math.min(CHUNK_BYTES, left));
-          const { bytesRead } = await handle.read(buffer, 0, buffer.byteLength, position);
-          if (bytesRead === 0) return;
-          position += bytesRead;
-          left -= bytesRead;
-          yield buffer.subarray(0, bytesRead);
+        for (let position = offset; ;) {
+          const chunk = await (next ?? readAt(position));
+          if (chunk.byteLength === 0) return;
+          position += chunk.byteLength;
+          // While somebody looks at this one. A short one may be the end, or of a file of /proc.
+          next = chunk.byteLength === CHUNK_BYTES ? readAt(position) : undefined;
+          next?.catch(() => undefined);
+          yield chunk;
         }
       } catch (error) {
         throw fileError(error, "read", path);
@@ -315,12 +326,6 @@ function openFile(handle: FileHandle, info: FileInfo, path: string): OpenFile {
     },
     [Symbol.asyncDispose]: () => handle.close(),
   };
-}
-
-async function writeAll(handle: FileHandle, data: Uint8Array): Promise<void> {
-  for (let written = 0; written < data.byteLength;) {
-    written += (await handle.write(data, written)).bytesWritten;
-  }
 }
 
 function requireWritable(entry: Held, path: string): void {

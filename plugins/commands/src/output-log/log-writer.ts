@@ -88,7 +88,6 @@ interface Pending {
 }
 
 const BATCH_BYTES = 1024 * 1024;
-const EAGER_BYTES = 256 * 1024;
 const COMMANDS_PER_SEGMENT = 1000;
 const LONGEST_PATH = 1024;
 const IDLE_MS = 10_000;
@@ -211,7 +210,8 @@ export class LogWriter {
     this.#recorded += 1;
     pending.sequence = this.#recorded;
     pending.target.plannedBytes += pending.batch.bytes - before;
-    if (pending.batch.bytes >= EAGER_BYTES) this.#drainNow();
+    // Each write costs a change of threads, so a flood is written in few.
+    if (pending.batch.bytes >= BATCH_BYTES) this.#drainNow();
     else this.#drainSoon();
     return true;
   }
