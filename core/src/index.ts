@@ -82,5 +82,6 @@ export type { RecordedMount, RequestedMount } from "./sandbox/volume-mounts.js";
 export { processEnvironment, sandboxEnvironment } from "./sandbox/environment.js";
 export { resolveSandboxPath } from "./sandbox/sandbox-path.js";
 export { duration, size } from "./config/units.js";
+export { openDatabase, type DatabaseOptions } from "./sqlite/open-database.js";
 export { boot, type BootOptions, type Server } from "./boot.js";
 export { configFromValues, readConfig, type ConfigSource } from "./config/read.js";

@@ -1,6 +1,6 @@
 import { join } from "node:path";
 import type { DatabaseSync, SQLInputValue, SQLOutputValue } from "node:sqlite";
-import { openDatabase } from "./database.js";
+import { openDatabase } from "@coppice/core";
 
 /** What came of a request. */
 export type Outcome = "allowed" | "denied" | "error";

@@ -1,9 +1,8 @@
 import { randomBytes } from "node:crypto";
 import { join } from "node:path";
 import type { DatabaseSync, SQLOutputValue } from "node:sqlite";
-import { SandboxError } from "@coppice/core";
+import { openDatabase, SandboxError } from "@coppice/core";
 import { digestOf, newApiKey } from "./api-key.js";
-import { openDatabase } from "./database.js";
 import { isKeyScope, type KeyScope } from "./key-scopes.js";
 
 /** What is kept of a key. Times are milliseconds since the Unix epoch. */

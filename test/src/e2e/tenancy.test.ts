@@ -79,6 +79,24 @@ const volume = async (owner: Client): Promise<Names | undefined> => {
   return { id: [volumeID, `v${"0".repeat(volumeID.length - 1)}`] };
 };
 
+const webhook = async (owner: Client): Promise<Names> => {
+  const wish = { url: "https://hooks.example/x", events: ["sandbox.lifecycle.created"] };
+  const made = await owner.ask("POST", "/events/webhooks", JSON.stringify(wish));
+  assert.equal(made.status, 201, made.text);
+  const { id } = made.json() as { readonly id: string };
+  return { id: [id, id.replace(/^.{8}/, "00000000")] };
+};
+
+/** A webhook, and a delivery to it: waiting, so that it cannot be made again. */
+const delivery = async (owner: Client): Promise<Names> => {
+  const { id } = await webhook(owner);
+  await owner.createSandbox();
+  const list = await owner.ask("GET", `/events/webhooks/${id?.[0]}/deliveries`);
+  const [first] = list.json() as { readonly id: string }[];
+  assert.ok(id && first, list.text);
+  return { id, delivery: [first.id, first.id.replace(/^.{8}/, "00000000")] };
+};
+
 /**
  * Every route that asks for a key, and how to ask it about something of another's. A route that is missing here
  * fails the test: say what its parameters name, with something of the owner's to name.
@@ -125,6 +143,18 @@ const SAMPLES: Readonly<Record<string, Sample>> = {
   "POST /volumes": { body: '{"name":"of-acme"}' },
   "GET /volumes/:id": { names: volume },
   "DELETE /volumes/:id": { names: volume },
+  "GET /events/sandboxes": { path: "/events/sandboxes?limit=100" },
+  "GET /events/sandboxes/:id": { names: sandbox },
+  "GET /events/webhooks": {},
+  "POST /events/webhooks": {
+    body: '{"url":"https://hooks.example/x","events":["sandbox.lifecycle.killed"]}',
+  },
+  "GET /events/webhooks/deliveries": {},
+  "GET /events/webhooks/:id": { names: webhook },
+  "PATCH /events/webhooks/:id": { names: webhook, body: '{"name":"theirs"}' },
+  "DELETE /events/webhooks/:id": { names: webhook },
+  "GET /events/webhooks/:id/deliveries": { names: delivery },
+  "POST /events/webhooks/:id/deliveries/:delivery/repeat": { names: delivery },
   "POST /sandboxes/:id/exec": { names: sandbox, body: '{"cmd":"true"}' },
   "UPGRADE /sandboxes/:id/ws": { names: sandbox },
 };

@@ -51,6 +51,7 @@ export async function makeInstallation(options: InstallationOptions = {}): Promi
       "sandbox-api": {},
       "envd-compat": {},
       "commands": {},
+      "events": {},
       "files": {},
       "jupyter": { python: PYTHON },
       "local-process": {},

@@ -6,6 +6,7 @@ import { startTestServer, type TestServer } from "@coppice/core/testing";
 import access from "@coppice/plugin-access";
 import commands from "@coppice/plugin-commands";
 import envdCompat from "@coppice/plugin-envd-compat";
+import events from "@coppice/plugin-events";
 import files from "@coppice/plugin-files";
 import jailFreebsd from "@coppice/plugin-jail-freebsd";
 import jupyter from "@coppice/plugin-jupyter";
@@ -61,6 +62,7 @@ export async function startFullServer({
         [sandboxApi, settingsOf("sandbox-api")],
         [envdCompat, settingsOf("envd-compat")],
         [commands, settingsOf("commands")],
+        [events, settingsOf("events")],
         [files, settingsOf("files")],
         [jupyter, settingsOf("jupyter", { python })],
         [legacyShims, settingsOf("legacy-shims")],

@@ -1,0 +1,160 @@
+import type { Clock, Logger } from "@coppice/core";
+import type { DeliveryStore, DueDelivery } from "./delivery-store.js";
+import type { EventsConfig } from "./events-config.js";
+import type { EventsMetrics } from "./events-metrics.js";
+import { post } from "./post.js";
+import { signatureHeaders } from "./signature.js";
+import type { TargetGuard } from "./target-guard.js";
+
+export interface DelivererOptions {
+  readonly settings: EventsConfig["webhooks"];
+  /** Asked from the start on. */
+  readonly deliveries: () => DeliveryStore;
+  readonly guard: TargetGuard;
+  readonly metrics: EventsMetrics;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+/**
+ * Tells webhooks what they are to be told: each in the order of its events, one delivery at a time, and again until
+ * it is taken or was tried often enough. A delivery that was sent when the server ended is sent again by the next.
+ */
+export class Deliverer {
+  readonly #options: DelivererOptions;
+  readonly #ready = new Set<string>();
+  readonly #busy = new Map<string, Promise<void>>();
+  readonly #timers = new Map<string, () => void>();
+  readonly #stopped = new AbortController();
+
+  constructor(options: DelivererOptions) {
+    this.#options = options;
+  }
+
+  /** Goes on with what the last server left. */
+  start(): void {
+    for (const webhook of this.#options.deliveries().waiting()) this.wake(webhook);
+  }
+
+  /** Cuts what is under way, which counts as never tried. */
+  async stop(): Promise<void> {
+    this.#stopped.abort();
+    this.#ready.clear();
+    for (const disarm of this.#timers.values()) disarm();
+    this.#timers.clear();
+    await Promise.all(this.#busy.values());
+  }
+
+  /** To be called when something may be due for a webhook. */
+  wake(webhook: string): void {
+    if (this.#stopped.signal.aborted) return;
+    this.#ready.add(webhook);
+    this.#pump();
+  }
+
+  #pump(): void {
+    const { settings, deliveries, clock } = this.#options;
+    for (const webhook of this.#ready) {
+      if (this.#busy.size >= settings.concurrency) return;
+      this.#ready.delete(webhook);
+      // It is woken again when that is done.
+      if (this.#busy.has(webhook)) continue;
+      this.#timers.get(webhook)?.();
+      this.#timers.delete(webhook);
+      const due = deliveries().next(webhook);
+      if (due === undefined) continue;
+      if (due.nextAtMs > clock.now()) {
+        const disarm = clock.after(due.nextAtMs - clock.now(), () => {
+          this.#timers.delete(webhook);
+          this.wake(webhook);
+        });
+        this.#timers.set(webhook, disarm);
+        continue;
+      }
+      const done = this.#attempt(due).finally(() => {
+        this.#busy.delete(webhook);
+        this.wake(webhook);
+      });
+      this.#busy.set(webhook, done);
+    }
+  }
+
+  /** Never rejects. */
+  async #attempt(due: DueDelivery): Promise<void> {
+    const { settings, deliveries, metrics, clock, log } = this.#options;
+    const startedAtMs = clock.now();
+    let status: number | undefined;
+    let reason: string | undefined;
+    try {
+      status = await this.#send(due);
+      if (status < 200 || status >= 300) reason = `it was answered with ${status}`;
+    } catch (error) {
+      if (this.#stopped.signal.aborted) return;
+      reason = messageOf(error);
+    }
+    const nowMs = clock.now();
+    const attempts = due.attempts + 1;
+    const isLast = reason === undefined || attempts >= settings.attempts;
+    const waitMs = Math.min(settings.firstRetry * 2 ** (attempts - 1), settings.longestRetry);
+    try {
+      deliveries().attempted(due.id, due.webhook, {
+        state: reason === undefined ? "delivered" : isLast ? "failed" : "pending",
+        attempts,
+        nextAtMs: isLast ? undefined : nowMs + waitMs,
+        endedAtMs: isLast ? nowMs : undefined,
+        status,
+        error: reason,
+      });
+    } catch (error) {
+      // It stays due. Not at once, or a full disk would be a flood of deliveries.
+      log.error({ webhook: due.webhook, delivery: due.id, err: error }, "a delivery could not be noted");
+      await new Promise<void>((resolve) => {
+        const disarm = clock.after(settings.firstRetry, resolve);
+        this.#stopped.signal.addEventListener("abort", () => (disarm(), resolve()), { once: true });
+      });
+      return;
+    }
+    metrics.attempted(
+      reason === undefined ? "delivered" : isLast ? "failed" : "retried",
+      nowMs - startedAtMs,
+    );
+    if (isLast && reason !== undefined) {
+      log.warn({ webhook: due.webhook, delivery: due.id, attempts, reason }, "a delivery has failed");
+    }
+  }
+
+  async #send({ id, webhook, body, url, secret }: DueDelivery): Promise<number> {
+    const { settings, guard, clock } = this.#options;
+    const late = new AbortController();
+    const disarm = clock.after(settings.timeout, () => {
+      late.abort(new Error(`there was no answer within ${settings.timeout} ms`));
+    });
+    const timestampS = Math.floor(clock.now() / 1000);
+    try {
+      return await post({
+        url,
+        headers: {
+          "content-type": "application/json",
+          "user-agent": "coppice-webhooks",
+          "e2b-webhook-id": webhook,
+          "e2b-delivery-id": id,
+          ...signatureHeaders({ id, timestampS, body, secret }),
+        },
+        body,
+        guard,
+        signal: AbortSignal.any([late.signal, this.#stopped.signal]),
+      });
+    } catch (error) {
+      throw late.signal.aborted ? late.signal.reason : error;
+    } finally {
+      disarm();
+    }
+  }
+}
+
+/** What went wrong, without the addresses that Node puts into its texts. */
+function messageOf(error: unknown): string {
+  const code = (error as { readonly code?: unknown }).code;
+  if (typeof code === "string") return `the connection failed (${code})`;
+  return error instanceof Error ? error.message : "the connection failed";
+}

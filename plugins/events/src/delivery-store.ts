@@ -1,0 +1,198 @@
+import { randomUUID } from "node:crypto";
+import type { DatabaseSync, SQLInputValue, SQLOutputValue } from "node:sqlite";
+import type { EventBody } from "./event-body.js";
+
+/** What became of a delivery; `dropped` when too many were waiting already. */
+export type DeliveryState = "pending" | "delivered" | "failed" | "dropped";
+
+/** One event on its way to one webhook. Times are milliseconds since the Unix epoch. */
+export interface Delivery {
+  readonly id: string;
+  readonly webhook: string;
+  readonly event: string;
+  readonly type: string;
+  readonly sandbox: string;
+  readonly state: DeliveryState;
+  readonly attempts: number;
+  /** When it is tried next, of a pending one. */
+  readonly nextAtMs: number | undefined;
+  readonly createdAtMs: number;
+  readonly endedAtMs: number | undefined;
+  /** Of the last answer. */
+  readonly status: number | undefined;
+  /** Why the last attempt failed. */
+  readonly error: string | undefined;
+}
+
+/** The first that waits for a webhook, with what it takes to deliver it. */
+export interface DueDelivery {
+  readonly id: string;
+  readonly webhook: string;
+  readonly attempts: number;
+  readonly nextAtMs: number;
+  /** What is sent, byte for byte the same in every attempt. */
+  readonly body: string;
+  readonly url: string;
+  readonly secret: string;
+}
+
+/** How an attempt went. */
+export interface AttemptResult {
+  readonly state: DeliveryState;
+  readonly attempts: number;
+  readonly nextAtMs: number | undefined;
+  readonly endedAtMs: number | undefined;
+  readonly status: number | undefined;
+  readonly error: string | undefined;
+}
+
+/** Which deliveries somebody wants to see. */
+export interface DeliveryQuery {
+  readonly tenant: string;
+  readonly webhook?: string | undefined;
+  readonly limit: number;
+  readonly offset: number;
+  readonly oldestFirst: boolean;
+}
+
+export interface DeliveryStoreOptions {
+  readonly database: DatabaseSync;
+  readonly maxPending: number;
+  /** That are done, of each webhook. */
+  readonly maxDeliveries: number;
+}
+
+/** What webhooks were told, and are to be told. */
+export class DeliveryStore {
+  readonly #options: DeliveryStoreOptions;
+  readonly #statements: ReturnType<typeof prepare>;
+
+  constructor(options: DeliveryStoreOptions) {
+    this.#options = options;
+    this.#statements = prepare(options.database);
+  }
+
+  /** Puts an event behind those that wait for a webhook. @returns false when too many do. */
+  add(webhook: string, event: EventBody, nowMs: number): boolean {
+    const { maxPending } = this.#options;
+    const waiting = Number(this.#statements.waiting.get(webhook)?.["count"]);
+    const isDropped = waiting >= maxPending;
+    const ended = isDropped ? nowMs : null;
+    const state: DeliveryState = isDropped ? "dropped" : "pending";
+    const next = isDropped ? null : nowMs;
+    const { id, type, sandboxId } = event;
+    const body = JSON.stringify(event);
+    this.#statements.add.run(randomUUID(), webhook, id, type, sandboxId, body, state, next, nowMs, ended);
+    return !isDropped;
+  }
+
+  /** The delivery that is next for a webhook, due or not: the oldest that waits, if the webhook is enabled. */
+  next(webhook: string): DueDelivery | undefined {
+    const row = this.#statements.next.get(webhook);
+    if (row === undefined) return undefined;
+    return {
+      id: String(row["id"]),
+      webhook,
+      attempts: Number(row["attempts"]),
+      nextAtMs: Number(row["next_at_ms"]),
+      body: String(row["body"]),
+      url: String(row["url"]),
+      secret: String(row["secret"]),
+    };
+  }
+
+  /** Enabled webhooks that something waits for. */
+  waiting(): readonly string[] {
+    return this.#statements.webhooks.all().map(({ webhook }) => String(webhook));
+  }
+
+  /** How many deliveries wait, of all webhooks. */
+  count(): number {
+    return Number(this.#statements.count.get()?.["count"]);
+  }
+
+  /** Notes how an attempt went. One that was removed meanwhile stays so. */
+  attempted(id: string, webhook: string, result: AttemptResult): void {
+    const { state, attempts, nextAtMs, endedAtMs, status, error } = result;
+    const values = [nextAtMs, endedAtMs, status, error].map((value) => value ?? null);
+    this.#statements.attempted.run(state, attempts, ...values, id);
+    if (endedAtMs === undefined) return;
+    this.#statements.forget.run({ webhook, kept: this.#options.maxDeliveries });
+  }
+
+  /** Lets a delivery that is done be made again. @returns false when there is none that is done. */
+  repeat(webhook: string, id: string, nowMs: number): boolean {
+    return this.#statements.repeat.run(nowMs, webhook, id).changes > 0;
+  }
+
+  list(query: DeliveryQuery): readonly Delivery[] {
+    const { tenant, webhook, limit, offset, oldestFirst } = query;
+    const conditions = ["webhook.tenant = ?"];
+    const values: SQLInputValue[] = [tenant];
+    if (webhook !== undefined) {
+      conditions.push("delivery.webhook = ?");
+      values.push(webhook);
+    }
+    return this.#options.database
+      .prepare(
+        `SELECT delivery.* FROM delivery JOIN webhook ON webhook.id = delivery.webhook
+         WHERE ${conditions.join(" AND ")}
+         ORDER BY delivery.sequence ${oldestFirst ? "ASC" : "DESC"} LIMIT ? OFFSET ?`,
+      )
+      .all(...values, limit, offset)
+      .map(parse);
+  }
+}
+
+function prepare(database: DatabaseSync) {
+  return {
+    add: database.prepare(
+      `INSERT INTO delivery (id, webhook, event, type, sandbox, body, state, next_at_ms, created_at_ms, ended_at_ms)
+       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+    ),
+    waiting: database.prepare(
+      "SELECT count(*) AS count FROM delivery WHERE state = 'pending' AND webhook = ?",
+    ),
+    next: database.prepare(
+      `SELECT delivery.id, attempts, next_at_ms, body, url, secret
+       FROM delivery JOIN webhook ON webhook.id = delivery.webhook
+       WHERE state = 'pending' AND webhook = ? AND enabled = 1 ORDER BY sequence LIMIT 1`,
+    ),
+    webhooks: database.prepare(
+      `SELECT DISTINCT webhook FROM delivery JOIN webhook ON webhook.id = delivery.webhook
+       WHERE state = 'pending' AND enabled = 1`,
+    ),
+    count: database.prepare("SELECT count(*) AS count FROM delivery WHERE state = 'pending'"),
+    attempted: database.prepare(
+      `UPDATE delivery SET state = ?, attempts = ?, next_at_ms = ?, ended_at_ms = ?, status = ?, error = ?
+       WHERE id = ?`,
+    ),
+    forget: database.prepare(
+      `DELETE FROM delivery WHERE webhook = :webhook AND state <> 'pending' AND sequence <=
+         (SELECT sequence FROM delivery WHERE webhook = :webhook AND state <> 'pending'
+          ORDER BY sequence DESC LIMIT 1 OFFSET :kept)`,
+    ),
+    repeat: database.prepare(
+      `UPDATE delivery SET state = 'pending', attempts = 0, next_at_ms = ?, ended_at_ms = NULL
+       WHERE webhook = ? AND id = ? AND state <> 'pending'`,
+    ),
+  };
+}
+
+function parse(row: Record<string, SQLOutputValue>): Delivery {
+  const number = (name: string) => (row[name] === null ? undefined : Number(row[name]));
+  return {
+    id: String(row["id"]),
+    webhook: String(row["webhook"]),
+    event: String(row["event"]),
+    type: String(row["type"]),
+    sandbox: String(row["sandbox"]),
+    state: String(row["state"]) as DeliveryState,
+    attempts: Number(row["attempts"]),
+    nextAtMs: number("next_at_ms"),
+    createdAtMs: Number(row["created_at_ms"]),
+    endedAtMs: number("ended_at_ms"),
+    status: number("status"),
+    error: row["error"] === null ? undefined : String(row["error"]),
+  };
+}

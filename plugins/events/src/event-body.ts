@@ -1,0 +1,60 @@
+import type { SandboxEvent } from "@coppice/core";
+import { eventTypeName } from "./event-type.js";
+
+/** An event as E2B's clients and receivers see it. */
+export interface EventBody {
+  readonly version: "v1";
+  readonly id: string;
+  readonly type: string;
+  readonly eventData: Readonly<Record<string, unknown>> | null;
+  readonly sandboxBuildId: string;
+  readonly sandboxExecutionId: string;
+  readonly sandboxId: string;
+  readonly sandboxTeamId: string;
+  readonly sandboxTemplateId: string;
+  /** RFC 3339. */
+  readonly timestamp: string;
+}
+
+export function eventBody(event: SandboxEvent): EventBody {
+  const template = event.snapshot ?? event.template;
+  const data = eventData(event);
+  return {
+    version: "v1",
+    id: event.id,
+    type: eventTypeName(event.type),
+    eventData: Object.keys(data).length === 0 ? null : data,
+    // Templates have no builds here, and sandboxes one life each.
+    sandboxBuildId: template,
+    sandboxExecutionId: event.sandboxId,
+    sandboxId: event.sandboxId,
+    sandboxTeamId: event.owner,
+    sandboxTemplateId: template,
+    timestamp: new Date(event.atMs).toISOString(),
+  };
+}
+
+function eventData({ metadata, detail }: SandboxEvent): Record<string, unknown> {
+  const { reason, endsAtMs, network, limits, snapshot, name } = detail;
+  return {
+    ...(Object.keys(metadata).length > 0 && { sandbox_metadata: metadata }),
+    ...(reason !== undefined && { reason }),
+    ...(endsAtMs !== undefined && { set_timeout: new Date(endsAtMs).toISOString() }),
+    ...(network && {
+      set_network: {
+        allow_internet_access: network.allowInternetAccess,
+        allow_out: network.allowOut,
+        deny_out: network.denyOut,
+      },
+    }),
+    ...(limits && {
+      set_limits: {
+        cpu_count: limits.cpuCount ?? null,
+        memory_mb: limits.memoryMiB ?? null,
+        disk_size_mb: limits.diskMiB ?? null,
+      },
+    }),
+    ...(snapshot !== undefined && { snapshot_id: snapshot }),
+    ...(name !== undefined && { snapshot_name: name }),
+  };
+}

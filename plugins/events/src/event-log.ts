@@ -1,0 +1,92 @@
+import type { DatabaseSync, SQLInputValue } from "node:sqlite";
+import type { SandboxEvent } from "@coppice/core";
+import { type EventBody, eventBody } from "./event-body.js";
+
+/** Which events somebody wants to see. */
+export interface EventQuery {
+  readonly tenant: string;
+  readonly sandbox?: string | undefined;
+  /** Names of types; all when empty. */
+  readonly types: readonly string[];
+  readonly limit: number;
+  readonly offset: number;
+  readonly oldestFirst: boolean;
+}
+
+export interface EventLogOptions {
+  readonly database: DatabaseSync;
+  /** Of each tenant. */
+  readonly maxEvents: number;
+  readonly maxAgeMs: number;
+}
+
+/** Deleting row by row would double the work of writing. */
+const TRIMMED_EVERY = 64;
+
+/** What happened to sandboxes, within limits of number and age. */
+export class EventLog {
+  readonly #options: EventLogOptions;
+  readonly #statements: ReturnType<typeof prepare>;
+  readonly #grown = new Set<string>();
+  #untrimmed = TRIMMED_EVERY;
+
+  constructor(options: EventLogOptions) {
+    this.#options = options;
+    this.#statements = prepare(options.database);
+  }
+
+  /** @returns the event as it is told; undefined for one that was added before. */
+  add(event: SandboxEvent): EventBody | undefined {
+    const body = eventBody(event);
+    const { id, owner, sandboxId, atMs } = event;
+    const { changes } = this.#statements.add.run(id, owner, sandboxId, body.type, atMs, JSON.stringify(body));
+    this.#grown.add(owner);
+    return changes === 0 ? undefined : body;
+  }
+
+  /** Drops, now and then, what is too old or too much. */
+  trim(nowMs: number): void {
+    this.#untrimmed += 1;
+    if (this.#untrimmed < TRIMMED_EVERY) return;
+    this.#untrimmed = 0;
+    const { maxAgeMs, maxEvents } = this.#options;
+    this.#statements.forgetOld.run(nowMs - maxAgeMs);
+    for (const tenant of this.#grown) this.#statements.forget.run({ tenant, kept: maxEvents });
+    this.#grown.clear();
+  }
+
+  list(query: EventQuery): readonly EventBody[] {
+    const { tenant, sandbox, types, limit, offset, oldestFirst } = query;
+    const conditions = ["tenant = ?"];
+    const values: SQLInputValue[] = [tenant];
+    if (sandbox !== undefined) {
+      conditions.push("sandbox = ?");
+      values.push(sandbox);
+    }
+    if (types.length > 0) {
+      conditions.push(`type IN (${types.map(() => "?").join(", ")})`);
+      values.push(...types);
+    }
+    return this.#options.database
+      .prepare(
+        `SELECT body FROM event WHERE ${conditions.join(" AND ")}
+         ORDER BY sequence ${oldestFirst ? "ASC" : "DESC"} LIMIT ? OFFSET ?`,
+      )
+      .all(...values, limit, offset)
+      .map(({ body }) => JSON.parse(String(body)) as EventBody);
+  }
+}
+
+function prepare(database: DatabaseSync) {
+  return {
+    add: database.prepare(
+      `INSERT INTO event (id, tenant, sandbox, type, at_ms, body) VALUES (?, ?, ?, ?, ?, ?)
+       ON CONFLICT (id) DO NOTHING`,
+    ),
+    forgetOld: database.prepare("DELETE FROM event WHERE at_ms < ?"),
+    forget: database.prepare(
+      `DELETE FROM event WHERE tenant = :tenant AND sequence <=
+         (SELECT sequence FROM event WHERE tenant = :tenant ORDER BY sequence DESC LIMIT 1 OFFSET :kept)`,
+    ),
+  };
+}

@@ -1,0 +1,51 @@
+import {
+  type PluginContext,
+  type RequestCarrier,
+  requestOf,
+  SandboxError,
+  type SandboxEvents,
+  tenantOf,
+} from "@coppice/core";
+import type { EventsStore } from "./events-store.js";
+import { EVENT_TYPES } from "./event-type.js";
+import { parsePage } from "./parse-page.js";
+
+export interface EventRoutesOptions {
+  readonly store: () => EventsStore;
+  readonly events: SandboxEvents;
+}
+
+/** Serves GET /events/sandboxes and GET /events/sandboxes/:id: what happened to whoever asks. */
+export function serveEvents(
+  router: ReturnType<PluginContext<unknown>["http"]>,
+  { store, events }: EventRoutesOptions,
+): void {
+  const list = async (ctx: RequestCarrier, sandbox?: string) => {
+    const query = requestOf(ctx).url.searchParams;
+    const page = parsePage(query);
+    const types = parseTypes(query);
+    // Whoever has just been answered finds here what was done.
+    await events.caughtUp();
+    return store().events.list({ tenant: tenantOf(ctx), sandbox, types, ...page });
+  };
+
+  router.get("/events/sandboxes", async (ctx) => {
+    ctx.body = await list(ctx);
+  });
+
+  // One that is not there, or another's, has no events: also E2B answers with an empty list.
+  router.get("/events/sandboxes/:id", async (ctx) => {
+    const [id = ""] = (ctx.params["id"] ?? "").split("-");
+    ctx.body = await list(ctx, id);
+  });
+}
+
+function parseTypes(query: URLSearchParams): readonly string[] {
+  const types = query.getAll("types").flatMap((text) => text.split(",").filter(Boolean));
+  const unknown = types.find((type) => !EVENT_TYPES.includes(type));
+  if (unknown === undefined) return [...new Set(types)];
+  throw new SandboxError(
+    "invalid_argument",
+    `validation error: types: '${unknown.slice(0, 64)}' is none of ${EVENT_TYPES.join(", ")}`,
+  );
+}

@@ -1,0 +1,51 @@
+import { isIP } from "node:net";
+import { duration } from "@coppice/core";
+import { z } from "zod";
+
+const range = z.string().refine((text) => {
+  const [address = "", bits, ...more] = text.split("/");
+  const version = isIP(address);
+  if (version === 0 || more.length > 0) return false;
+  return bits === undefined || (/^\d{1,3}$/.test(bits) && Number(bits) <= (version === 4 ? 32 : 128));
+}, "expected an IP address or a range such as 10.0.0.0/8");
+
+/** Settings of the events plugin, each with its default. */
+export const EventsConfig = z.strictObject({
+  maxEvents: z.int().positive().default(100_000).describe("Events of each tenant that are kept, the newest."),
+  maxAge: duration().prefault("7d").describe("How long an event is kept."),
+  webhooks: z
+    .strictObject({
+      maxWebhooks: z.int().nonnegative().default(20).describe("Webhooks that a tenant may have."),
+      maxPending: z
+        .int()
+        .positive()
+        .default(1000)
+        .describe("Deliveries that may wait for one webhook; what happens beyond is listed as dropped."),
+      maxDeliveries: z
+        .int()
+        .positive()
+        .default(1000)
+        .describe("Deliveries of one webhook that are remembered when they are done, the newest."),
+      attempts: z
+        .int()
+        .positive()
+        .default(12)
+        .describe("How often a delivery is tried before it has failed."),
+      firstRetry: duration()
+        .prefault("5s")
+        .describe("Wait before the second attempt; each further one doubles it."),
+      longestRetry: duration().prefault("1h").describe("Longest wait between two attempts."),
+      timeout: duration().prefault("10s").describe("Time that a receiver has to answer."),
+      concurrency: z.int().positive().default(16).describe("Deliveries under way at the same time."),
+      privateTargets: z
+        .array(range)
+        .default([])
+        .describe(
+          "Addresses that are not public, and may be delivered to all the same: 127.0.0.1, 10.0.0.0/8.",
+        ),
+    })
+    .prefault({})
+    .describe("Who is told of events."),
+});
+
+export type EventsConfig = z.infer<typeof EventsConfig>;

@@ -1,0 +1,70 @@
+import { join } from "node:path";
+import type { DatabaseSync } from "node:sqlite";
+import { openDatabase, type SandboxEvent } from "@coppice/core";
+import { DeliveryStore } from "./delivery-store.js";
+import { EventLog } from "./event-log.js";
+import type { EventsConfig } from "./events-config.js";
+import { MIGRATIONS } from "./migrations.js";
+import { WebhookStore } from "./webhook-store.js";
+
+export interface EventsStoreOptions {
+  readonly dataDir: string;
+  readonly config: EventsConfig;
+}
+
+/** What came of recording events. */
+export interface Recorded {
+  /** The names of the types of those that were not known before. */
+  readonly types: readonly string[];
+  /** Webhooks that have something to be told. */
+  readonly webhooks: ReadonlySet<string>;
+  readonly dropped: number;
+}
+
+/** Events, webhooks and deliveries, in one SQLite file. What was written survives the end of this process. */
+export class EventsStore {
+  readonly #database: DatabaseSync;
+  readonly events: EventLog;
+  readonly webhooks: WebhookStore;
+  readonly deliveries: DeliveryStore;
+
+  /** @throws Error that names the file when it cannot be used. */
+  constructor({ dataDir, config }: EventsStoreOptions) {
+    const database = openDatabase({ path: join(dataDir, "events.sqlite"), migrations: MIGRATIONS });
+    const { maxPending, maxDeliveries } = config.webhooks;
+    this.#database = database;
+    this.events = new EventLog({ database, maxEvents: config.maxEvents, maxAgeMs: config.maxAge });
+    this.webhooks = new WebhookStore(database);
+    this.deliveries = new DeliveryStore({ database, maxPending, maxDeliveries });
+  }
+
+  /** Keeps events, and what webhooks are to be told of them: all or nothing. Those that are known are left out. */
+  record(events: readonly SandboxEvent[], nowMs: number): Recorded {
+    const types: string[] = [];
+    const woken = new Set<string>();
+    let dropped = 0;
+    this.#database.exec("BEGIN IMMEDIATE");
+    try {
+      for (const event of events) {
+        const body = this.events.add(event);
+        if (body === undefined) continue;
+        types.push(body.type);
+        for (const { id, isEnabled, types: wanted } of this.webhooks.list(event.owner)) {
+          if (!isEnabled || !wanted.includes(body.type)) continue;
+          if (this.deliveries.add(id, body, nowMs)) woken.add(id);
+          else dropped += 1;
+        }
+      }
+      this.events.trim(nowMs);
+      this.#database.exec("COMMIT");
+    } catch (error) {
+      if (this.#database.isTransaction) this.#database.exec("ROLLBACK");
+      throw error;
+    }
+    return { types, webhooks: woken, dropped };
+  }
+
+  close(): void {
+    this.#database.close();
+  }
+}

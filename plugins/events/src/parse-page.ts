@@ -1,0 +1,34 @@
+import { SandboxError } from "@coppice/core";
+import { z } from "zod";
+
+const LARGEST_PAGE = 100;
+
+const wholeNumber = z
+  .string()
+  .regex(/^\d{1,9}$/, "expected a number")
+  .transform(Number);
+
+const page = z.object({
+  limit: wholeNumber.pipe(z.number().min(1).max(LARGEST_PAGE)).default(10),
+  offset: wholeNumber.default(0),
+  orderAsc: z.enum(["true", "false"], "expected true or false").default("false"),
+});
+
+/** A part of a list. */
+export interface Page {
+  readonly limit: number;
+  readonly offset: number;
+  readonly oldestFirst: boolean;
+}
+
+/** The page that a query asks for: 10 entries, the newest, unless it says otherwise. @throws SandboxError invalid_argument */
+export function parsePage(query: URLSearchParams): Page {
+  const { data, error } = page.safeParse(Object.fromEntries(query));
+  if (data === undefined) {
+    const [issue] = error.issues;
+    const text = `validation error: ${issue?.path.join(".") ?? ""}: ${issue?.message ?? "invalid query"}`;
+    throw new SandboxError("invalid_argument", text);
+  }
+  const { limit, offset, orderAsc } = data;
+  return { limit, offset, oldestFirst: orderAsc === "true" };
+}

@@ -1,0 +1,62 @@
+import { Clock, definePlugin, SandboxEvents } from "@coppice/core";
+import { Deliverer } from "./deliverer.js";
+import { serveEvents } from "./event-routes.js";
+import { EventsConfig } from "./events-config.js";
+import { eventsMetrics } from "./events-metrics.js";
+import { EventsStore } from "./events-store.js";
+import { TargetGuard } from "./target-guard.js";
+import { serveWebhooks } from "./webhook-routes.js";
+import { Webhooks } from "./webhooks.js";
+
+/** What happened to sandboxes: kept for a while, listed, and told to webhooks. */
+export const plugin = definePlugin({
+  name: "events",
+  config: EventsConfig,
+  requires: { events: SandboxEvents, clock: Clock },
+  setup(context, { events, clock }) {
+    const { config, log } = context;
+    let opened: EventsStore | undefined;
+    const store = (): EventsStore => {
+      if (opened === undefined) throw new Error("the store of events is not open");
+      return opened;
+    };
+    context.onStart(() => {
+      opened = new EventsStore({ dataDir: context.dataDir(), config });
+    });
+    context.onStop(() => {
+      opened?.close();
+      opened = undefined;
+    });
+
+    const metrics = eventsMetrics(context.metrics, () => opened?.deliveries.count() ?? 0);
+    const guard = new TargetGuard(config.webhooks.privateTargets);
+    const deliverer = new Deliverer({
+      settings: config.webhooks,
+      deliveries: () => store().deliveries,
+      guard,
+      metrics,
+      clock,
+      log,
+    });
+    context.onStart(() => deliverer.start());
+    context.onStop(() => deliverer.stop());
+
+    events.add((happened) => {
+      const { types, webhooks, dropped } = store().record(happened, clock.now());
+      for (const type of types) metrics.recorded(type);
+      metrics.dropped(dropped);
+      for (const webhook of webhooks) deliverer.wake(webhook);
+    });
+
+    const webhooks = new Webhooks({
+      settings: config.webhooks,
+      store,
+      guard,
+      clock,
+      onDue: (webhook) => deliverer.wake(webhook),
+    });
+    const router = context.http("api");
+    serveEvents(router, { store, events });
+    serveWebhooks(router, { webhooks, store, events });
+  },
+});

@@ -1,0 +1,82 @@
+import { lookup as resolveName } from "node:dns";
+import { BlockList, isIP, type LookupFunction } from "node:net";
+
+/** Addresses that are not of the public internet: this host, its networks, and what stands for them in IPv6. */
+const NOT_PUBLIC: readonly string[] = [
+  "0.0.0.0/8",
+  "10.0.0.0/8",
+  "100.64.0.0/10",
+  "127.0.0.0/8",
+  "169.254.0.0/16",
+  "172.16.0.0/12",
+  "192.0.0.0/24",
+  "192.0.2.0/24",
+  "192.88.99.0/24",
+  "192.168.0.0/16",
+  "198.18.0.0/15",
+  "198.51.100.0/24",
+  "203.0.113.0/24",
+  "224.0.0.0/4",
+  "240.0.0.0/4",
+  "::/96",
+  "64:ff9b::/96",
+  "64:ff9b:1::/48",
+  "100::/64",
+  "2001::/23",
+  "2001:db8::/32",
+  "2002::/16",
+  "3fff::/20",
+  "fc00::/7",
+  "fe80::/10",
+  "fec0::/10",
+  "ff00::/8",
+];
+
+/** Keeps deliveries to the public internet, and to what the operator has named beside it. */
+export class TargetGuard {
+  readonly #notPublic = listOf(NOT_PUBLIC);
+  readonly #allowed: BlockList;
+
+  /** @param allowed addresses and ranges that are not public and may be reached. */
+  constructor(allowed: readonly string[]) {
+    this.#allowed = listOf(allowed);
+  }
+
+  /** Whether an address may be connected to. */
+  permits(address: string): boolean {
+    const family = isIP(address) === 6 ? "ipv6" : "ipv4";
+    return this.#allowed.check(address, family) || !this.#notPublic.check(address, family);
+  }
+
+  /** Whether the host of a URL may be connected to, as far as its text tells. */
+  permitsHost(hostname: string): boolean {
+    const address = hostname.replace(/^\[(.*)\]$/, "$1");
+    return isIP(address) === 0 || this.permits(address);
+  }
+
+  /**
+   * Looks a name up for a connection: what it gives is what is connected to, so that a name cannot mean one
+   * address when it is checked and another one later. Fails when any address of the name is not permitted.
+   */
+  readonly lookup: LookupFunction = (hostname, options, callback) => {
+    resolveName(hostname, { ...options, all: true }, (error, addresses) => {
+      const [first] = addresses ?? [];
+      // One answer for both: whoever registers a webhook is not told which names a private network has.
+      if (error !== null || first === undefined || !addresses.every(({ address }) => this.permits(address))) {
+        callback(new Error("the host has no public address"), "", 0);
+      } else if (options.all === true) callback(null, addresses);
+      else callback(null, first.address, first.family);
+    });
+  };
+}
+
+function listOf(ranges: readonly string[]): BlockList {
+  const list = new BlockList();
+  for (const range of ranges) {
+    const [address = "", bits] = range.split("/");
+    const family = isIP(address) === 6 ? "ipv6" : "ipv4";
+    if (bits === undefined) list.addAddress(address, family);
+    else list.addSubnet(address, Number(bits), family);
+  }
+  return list;
+}

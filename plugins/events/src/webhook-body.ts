@@ -1,0 +1,49 @@
+import { z } from "zod";
+import { EVENT_TYPES } from "./event-type.js";
+
+const LONGEST_NAME = 256;
+const LONGEST_URL = 2048;
+const LONGEST_SECRET = 512;
+
+const name = z.string().max(LONGEST_NAME);
+
+const url = z
+  .string()
+  .max(LONGEST_URL)
+  .refine((text) => {
+    if (!URL.canParse(text)) return false;
+    const { protocol, username, password } = new URL(text);
+    return /^https?:$/.test(protocol) && username === "" && password === "";
+  }, "expected an http or https URL without a user and a password");
+
+const events = z
+  .array(z.enum(EVENT_TYPES, `expected some of ${EVENT_TYPES.join(", ")}`))
+  .min(1)
+  .transform((types) => [...new Set(types)]);
+
+const signatureSecret = z
+  .string()
+  .min(1)
+  .max(LONGEST_SECRET)
+  .refine(
+    (text) => !text.startsWith("whsec_") || /^whsec_[A-Za-z0-9+/]{16,}={0,2}$/.test(text),
+    "expected base64 after whsec_",
+  );
+
+/** The body of POST /events/webhooks. */
+export const newWebhookBody = z.object({
+  name: name.default(""),
+  url,
+  events,
+  enabled: z.boolean().default(true),
+  signatureSecret: signatureSecret.optional(),
+});
+
+/** The body of PATCH /events/webhooks/:id. */
+export const webhookChangeBody = z.object({
+  name: name.optional(),
+  url: url.optional(),
+  events: events.optional(),
+  enabled: z.boolean().optional(),
+  signatureSecret: signatureSecret.optional(),
+});

@@ -1,0 +1,115 @@
+import {
+  permit,
+  type PluginContext,
+  readJsonBody,
+  type RequestCarrier,
+  requestOf,
+  type SandboxEvents,
+  tenantOf,
+} from "@coppice/core";
+import type { Delivery } from "./delivery-store.js";
+import type { EventsStore } from "./events-store.js";
+import { parsePage } from "./parse-page.js";
+import type { Webhook } from "./webhook.js";
+import { newWebhookBody, webhookChangeBody } from "./webhook-body.js";
+import type { Webhooks } from "./webhooks.js";
+
+export interface WebhookRoutesOptions {
+  readonly webhooks: Webhooks;
+  readonly store: () => EventsStore;
+  readonly events: SandboxEvents;
+}
+
+/** Serves /events/webhooks: to admins of a tenant, who is told of its events, and what came of that. */
+export function serveWebhooks(
+  router: ReturnType<PluginContext<unknown>["http"]>,
+  { webhooks, store, events }: WebhookRoutesOptions,
+): void {
+  const admin = permit("admin");
+
+  const deliveries = async (ctx: RequestCarrier, webhook?: string) => {
+    const page = parsePage(requestOf(ctx).url.searchParams);
+    await events.caughtUp();
+    return store()
+      .deliveries.list({ tenant: tenantOf(ctx), webhook, ...page })
+      .map(deliveryBody);
+  };
+
+  router.get("/events/webhooks", admin, (ctx) => {
+    ctx.body = webhooks.list(tenantOf(ctx)).map(webhookBody);
+  });
+
+  router.post("/events/webhooks", admin, async (ctx) => {
+    const {
+      signatureSecret: secret,
+      enabled,
+      events: types,
+      ...rest
+    } = await readJsonBody(ctx.req, newWebhookBody);
+    const webhook = webhooks.register(tenantOf(ctx), { ...rest, types, isEnabled: enabled, secret });
+    ctx.status = 201;
+    // The one time that a secret is shown, and only if nobody else could know it.
+    const generated = secret === undefined ? { signatureSecret: webhook.secret } : {};
+    ctx.body = { ...webhookBody(webhook), ...generated };
+  });
+
+  // Before the route of one webhook, which would take the word for an id.
+  router.get("/events/webhooks/deliveries", admin, async (ctx) => {
+    ctx.body = await deliveries(ctx);
+  });
+
+  router.get("/events/webhooks/:id", admin, (ctx) => {
+    ctx.body = webhookBody(webhooks.get(tenantOf(ctx), ctx.params["id"] ?? ""));
+  });
+
+  router.patch("/events/webhooks/:id", admin, async (ctx) => {
+    const tenant = tenantOf(ctx);
+    const { id } = webhooks.get(tenant, ctx.params["id"] ?? "");
+    const {
+      signatureSecret: secret,
+      enabled,
+      events: types,
+      ...rest
+    } = await readJsonBody(ctx.req, webhookChangeBody);
+    ctx.body = webhookBody(webhooks.update(tenant, id, { ...rest, types, isEnabled: enabled, secret }));
+  });
+
+  router.delete("/events/webhooks/:id", admin, (ctx) => {
+    ctx.body = webhookBody(webhooks.remove(tenantOf(ctx), ctx.params["id"] ?? ""));
+  });
+
+  router.get("/events/webhooks/:id/deliveries", admin, async (ctx) => {
+    const { id } = webhooks.get(tenantOf(ctx), ctx.params["id"] ?? "");
+    ctx.body = await deliveries(ctx, id);
+  });
+
+  router.post("/events/webhooks/:id/deliveries/:delivery/repeat", admin, (ctx) => {
+    webhooks.repeat(tenantOf(ctx), ctx.params["id"] ?? "", ctx.params["delivery"] ?? "");
+    ctx.status = 202;
+    ctx.body = {};
+  });
+}
+
+/** A webhook as clients see it: everything but its secret. */
+function webhookBody({ id, tenant, name, createdAtMs, isEnabled, url, types }: Webhook) {
+  const createdAt = new Date(createdAtMs).toISOString();
+  return { id, teamId: tenant, name, createdAt, enabled: isEnabled, url, events: types };
+}
+
+function deliveryBody(delivery: Delivery) {
+  const time = (atMs: number | undefined) => (atMs === undefined ? null : new Date(atMs).toISOString());
+  return {
+    id: delivery.id,
+    webhookId: delivery.webhook,
+    eventId: delivery.event,
+    eventType: delivery.type,
+    sandboxId: delivery.sandbox,
+    status: delivery.state,
+    attempts: delivery.attempts,
+    createdAt: time(delivery.createdAtMs),
+    nextAttemptAt: time(delivery.nextAtMs),
+    finishedAt: time(delivery.endedAtMs),
+    responseStatus: delivery.status ?? null,
+    error: delivery.error ?? null,
+  };
+}

@@ -1,0 +1,109 @@
+import { randomBytes, randomUUID } from "node:crypto";
+import { type Clock, SandboxError } from "@coppice/core";
+import type { EventsConfig } from "./events-config.js";
+import type { EventsStore } from "./events-store.js";
+import type { TargetGuard } from "./target-guard.js";
+import type { Webhook } from "./webhook.js";
+
+/** What somebody asks for who registers a webhook. */
+export type WebhookWish = Pick<Webhook, "name" | "url" | "types" | "isEnabled"> & {
+  /** A random one when absent. */
+  readonly secret: string | undefined;
+};
+
+/** What is to be different about a webhook. */
+export type WebhookChange = { readonly [K in keyof WebhookWish]?: WebhookWish[K] | undefined };
+
+export interface WebhooksOptions {
+  readonly settings: EventsConfig["webhooks"];
+  /** Asked from the start on. */
+  readonly store: () => EventsStore;
+  readonly guard: TargetGuard;
+  readonly clock: Clock;
+  /** Told when something may be due for a webhook. */
+  readonly onDue: (webhook: string) => void;
+}
+
+/** Who is told of the events of which tenant. Another tenant's webhook is answered as one that never was. */
+export class Webhooks {
+  readonly #options: WebhooksOptions;
+
+  constructor(options: WebhooksOptions) {
+    this.#options = options;
+  }
+
+  /** @throws SandboxError invalid_argument (URL), resource_exhausted (`maxWebhooks`). */
+  register(tenant: string, { secret, ...wish }: WebhookWish): Webhook {
+    const { settings, store, clock } = this.#options;
+    this.#checkUrl(wish.url);
+    const { webhooks } = store();
+    if (webhooks.list(tenant).length >= settings.maxWebhooks) {
+      const text = `you have reached the maximum number of webhooks (${settings.maxWebhooks})`;
+      throw new SandboxError("resource_exhausted", text);
+    }
+    const webhook: Webhook = {
+      ...wish,
+      id: randomUUID(),
+      tenant,
+      secret: secret ?? `whsec_${randomBytes(32).toString("base64")}`,
+      createdAtMs: clock.now(),
+    };
+    webhooks.add(webhook);
+    return webhook;
+  }
+
+  /** Oldest first. */
+  list(tenant: string): readonly Webhook[] {
+    return this.#options.store().webhooks.list(tenant);
+  }
+
+  /** @throws SandboxError not_found */
+  get(tenant: string, id: string): Webhook {
+    const webhook = this.#options.store().webhooks.find(tenant, id);
+    if (webhook === undefined) throw unknownWebhook(id);
+    return webhook;
+  }
+
+  /** What waits for it goes to its new URL. @throws SandboxError not_found, invalid_argument (URL). */
+  update(tenant: string, id: string, change: WebhookChange): Webhook {
+    const before = this.get(tenant, id);
+    if (change.url !== undefined) this.#checkUrl(change.url);
+    const webhook: Webhook = {
+      ...before,
+      name: change.name ?? before.name,
+      url: change.url ?? before.url,
+      types: change.types ?? before.types,
+      isEnabled: change.isEnabled ?? before.isEnabled,
+      secret: change.secret ?? before.secret,
+    };
+    this.#options.store().webhooks.update(webhook);
+    this.#options.onDue(id);
+    return webhook;
+  }
+
+  /** With it goes what waits for it. @throws SandboxError not_found */
+  remove(tenant: string, id: string): Webhook {
+    const webhook = this.get(tenant, id);
+    this.#options.store().webhooks.remove(tenant, id);
+    return webhook;
+  }
+
+  /** Makes a delivery again that is done, whatever came of it. @throws SandboxError not_found */
+  repeat(tenant: string, id: string, delivery: string): void {
+    const { store, clock, onDue } = this.#options;
+    this.get(tenant, id);
+    if (!store().deliveries.repeat(id, delivery, clock.now())) {
+      throw new SandboxError("not_found", `webhook '${id}' has no delivery '${delivery}' that is done`);
+    }
+    onDue(id);
+  }
+
+  #checkUrl(url: string): void {
+    if (this.#options.guard.permitsHost(new URL(url).hostname)) return;
+    throw new SandboxError("invalid_argument", "validation error: url: its host is no public address");
+  }
+}
+
+function unknownWebhook(id: string): SandboxError {
+  return new SandboxError("not_found", `webhook '${id}' not found`);
+}
