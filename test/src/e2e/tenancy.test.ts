@@ -105,7 +105,8 @@ const SAMPLES: Readonly<Record<string, Sample>> = {
   "GET /health": {},
   "GET /auth/whoami": {},
   "GET /audit/events": { path: "/audit/events?tenantID=acme" },
-  "POST /sandboxes": { body: '{"templateID":"base"}' },
+  // A life that is longer than the test: nothing is to change by itself.
+  "POST /sandboxes": { body: '{"templateID":"base","timeout":300}' },
   "POST /v2/sandboxes": { body: '{"templateID":"base"}' },
   "GET /sandboxes": { path: "/sandboxes?metadata=of%3Dacme" },
   "GET /v2/sandboxes": { path: "/v2/sandboxes?state=running,paused" },
@@ -124,7 +125,7 @@ const SAMPLES: Readonly<Record<string, Sample>> = {
   "GET /sandboxes/:id/logs": { names: sandbox },
   "GET /v2/sandboxes/:id/logs": { names: sandbox },
   "POST /sandboxes/:id/snapshots": { names: sandbox, body: "{}" },
-  "POST /sandboxes/:id/fork": { names: sandbox, body: '{"count":1}' },
+  "POST /sandboxes/:id/fork": { names: sandbox, body: '{"count":1,"timeout":300}' },
   "GET /snapshots": {},
   "DELETE /templates/:id": { names: snapshot },
   "GET /templates": {},

@@ -28,3 +28,18 @@ void test("nobody inside gains privileges", async () => {
   assert.deepEqual((await runScript(sandbox, "true")).exit, { code: 0 });
   await sandbox.destroy();
 });
+
+void test("a volume is that user's, too, and can be read-only", async () => {
+  await using opened = await openTestBackend();
+  const { volumes } = opened.backend;
+  await volumes.make({ id: "shared", sizeMiB: 16 });
+  const mount = { volume: "shared", path: "/data" };
+  const writer = await makeSandbox(opened.backend, { mounts: [{ ...mount, readOnly: false }] });
+  const reader = await makeSandbox(opened.backend, { mounts: [{ ...mount, readOnly: true }] });
+  assert.equal((await runScript(writer, "echo text > /data/file; stat -c %u /data")).output, "1000\n");
+  const { output } = await runScript(reader, "cat /data/file; touch /data/new 2> /dev/null || echo refused");
+  assert.equal(output, "text\nrefused\n");
+  await Promise.all([writer.destroy(), reader.destroy()]);
+  await volumes.remove("shared");
+  assert.deepEqual(await opened.leaks(), []);
+});
