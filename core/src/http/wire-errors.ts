@@ -25,6 +25,11 @@ const WIRE: Readonly<Record<ErrorCode, { readonly status: number; readonly conne
   unauthenticated: { status: 401, connect: Code.Unauthenticated },
 };
 
+/** What a write to a client fails with that has gone away in the middle of it. */
+function isCutOff(error: unknown): boolean {
+  return error instanceof Error && "code" in error && error.code === "ECANCELED";
+}
+
 /** The HTTP answer to whatever was thrown. What nobody meant to throw is logged once and shown as nothing but `internal error`. */
 export function toHttpError(error: unknown, log: Logger): HttpError {
   if (error instanceof HttpError) return error;
@@ -38,6 +43,7 @@ export function toHttpError(error: unknown, log: Logger): HttpError {
   if (error instanceof Error && "expose" in error && error.expose === true && "status" in error) {
     return new HttpError(Number(error.status), error.message);
   }
+  if (isCutOff(error)) return new HttpError(WIRE.canceled.status, "the client is gone");
   log.error({ err: error }, "request failed");
   return new HttpError(500, "internal error");
 }
@@ -49,6 +55,8 @@ export function toConnectError(error: unknown, log: Logger): ConnectError {
     if (WIRE[error.code].status === 500) log.error({ err: error }, "rpc failed");
     return new ConnectError(error.message, WIRE[error.code].connect, undefined, undefined, error);
   }
+  if (isCutOff(error))
+    return new ConnectError("the client is gone", Code.Canceled, undefined, undefined, error);
   log.error({ err: error }, "rpc failed");
   return new ConnectError("internal error", Code.Internal, undefined, undefined, error);
 }
