@@ -86,18 +86,12 @@ onEachBackend(
     it("D.5 CreateWatcher, MakeDir, Move and Remove are told at once, too", async () => {
       const id = await watch("verbs", { recursive: true });
       await call("MakeDir", { path: "verbs/made/deep" });
-      const made = (await take(id)).map(told);
-      // Where it is the kernel that tells, the new owner of a directory is news, too.
-      assert.deepEqual(
-        made.filter((event) => !event.startsWith("CHMOD")),
-        ["CREATE made", "CREATE made/deep"],
-      );
+      // Where the agent makes it, its owner comes after the creation, which is news of its own.
+      const owned = backend === "linux-namespaces" ? ["CHMOD made"] : [];
+      assert.deepEqual((await take(id)).map(told), ["CREATE made", "CREATE made/deep", ...owned]);
       await call("Move", { source: "verbs/made", destination: "verbs/moved" });
-      const moved = (await take(id)).map(told);
-      assert.deepEqual(
-        moved.filter((event) => !event.startsWith("CHMOD")),
-        ["RENAME made", "CREATE moved"],
-      );
+      // Late news of the directory would show here.
+      assert.deepEqual((await take(id)).map(told), ["RENAME made", "CREATE moved"]);
       await call("Remove", { path: "verbs/moved" });
       const removed: string[] = [];
       await eventually("both removals", async () => {
