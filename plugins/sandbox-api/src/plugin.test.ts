@@ -127,6 +127,7 @@ suite("the E2B control plane", () => {
       state: "running",
       envdVersion: "0.6.13",
       metadata: { user: "abc" },
+      volumeMounts: [],
     };
     const detail = {
       ...expected,
