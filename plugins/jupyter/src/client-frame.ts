@@ -1,5 +1,5 @@
 import { isUtf8 } from "node:buffer";
-import type { ChannelName } from "./channels.js";
+import type { ChannelName } from "./kernel-channels.js";
 import { membersOf } from "./raw-json.js";
 import type { MessageParts } from "./wire.js";
 

@@ -5,7 +5,7 @@ import { setImmediate as turn } from "node:timers/promises";
 import { systemClock, type Logger } from "@coppice/core";
 import { SeededRandom } from "@coppice/core/testing";
 import type { WebSocket } from "ws";
-import type { ChannelName } from "./channels.js";
+import type { ChannelName } from "./kernel-channels.js";
 import { ClientSocket } from "./client-socket.js";
 import { decodeFrame, type ClientFrame } from "./client-frame.js";
 import { JupyterServerConfig } from "./jupyter-server-config.js";

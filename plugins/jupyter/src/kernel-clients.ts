@@ -1,5 +1,5 @@
 import { messageOf, type Clock, type Logger } from "@coppice/core";
-import type { ChannelName } from "./channels.js";
+import type { ChannelName } from "./kernel-channels.js";
 import type { ClientFrame } from "./client-frame.js";
 import { ClientSession } from "./client-session.js";
 import { CloseCode, type ClientSocket } from "./client-socket.js";

@@ -1,4 +1,4 @@
-import type { ChannelName } from "./channels.js";
+import type { ChannelName } from "./kernel-channels.js";
 import type { Kernel } from "./kernel.js";
 import type { KernelMessage } from "./wire.js";
 

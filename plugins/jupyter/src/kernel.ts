@@ -2,16 +2,15 @@ import { randomBytes, randomUUID } from "node:crypto";
 import { setTimeout as delay } from "node:timers/promises";
 import { SandboxError, type Logger, type Process, type Sandbox, type User } from "@coppice/core";
 import { Breather } from "./breather.js";
-import { Channels, type ChannelName } from "./channels.js";
 import { errorIn, eventOf, syntheticError, type ErrorEvent, type ExecutionEvent } from "./execution-event.js";
 import { executionStateOf } from "./execution-state.js";
+import type { ChannelName, KernelChannels, OpenKernelChannels } from "./kernel-channels.js";
 import type { KernelConnection } from "./kernel-notes.js";
 import { startKernelProcess, takeOverKernelProcess, type KernelProcess } from "./kernel-process.js";
 import type { KernelObserver } from "./kernel-observer.js";
 import { startInstalledKernel } from "./installed-kernel-process.js";
 import { isInstalled, type InstalledKernel, type KernelProgram } from "./kernel-program.js";
 import { KernelRequest, type RequestEnd } from "./kernel-request.js";
-import { Relay } from "./relay.js";
 import { decodeMessage, encodeMessage, signedFrames, type KernelMessage, type MessageParts } from "./wire.js";
 
 export interface KernelSettings {
@@ -20,8 +19,7 @@ export interface KernelSettings {
   readonly interruptGraceMs: number;
   /** A larger message breaks the connection to the kernel. */
   readonly maxMessageBytes: number;
-  /** Private directory for sockets. */
-  readonly socketDirectory: string;
+  readonly openChannels: OpenKernelChannels;
 }
 
 /** What a kernel needs around it, whether it is started or taken over. */
@@ -81,8 +79,7 @@ export class Kernel {
   /** Undefined for a kernel of ours. */
   readonly #interruptMode: InstalledKernel["interruptMode"] | undefined;
   readonly #lastWords: () => string;
-  readonly #relay: Relay;
-  readonly #channels: Channels;
+  readonly #channels: KernelChannels;
   readonly #key: string;
   readonly #session: string;
   readonly #settings: KernelSettings;
@@ -162,15 +159,16 @@ export class Kernel {
     const killProcess = (): Promise<void> => started.process.kill("SIGKILL", "group").catch(() => undefined);
     let kernel: Kernel | undefined;
     try {
-      const relay = await Relay.open({
-        directory: settings.socketDirectory,
+      const channels = await settings.openChannels({
         ports: started.ports,
         dial: (port, dialSignal) => sandbox.dial(port, dialSignal),
+        identity: connection.session,
+        maxMessageBytes: settings.maxMessageBytes,
         onLost: (channel) => {
           if (kernel !== undefined) void kernel.#connectionLost(channel);
         },
       });
-      kernel = new Kernel(surroundings, started, { relay, connection });
+      kernel = new Kernel(surroundings, started, { channels, connection });
     } catch (error) {
       await killProcess();
       throw error;
@@ -189,24 +187,19 @@ export class Kernel {
   private constructor(
     { program, settings, log, observer }: KernelSurroundings,
     { process, lastWords }: KernelProcess,
-    { relay, connection }: { readonly relay: Relay; readonly connection: KernelConnection },
+    { channels, connection }: { readonly channels: KernelChannels; readonly connection: KernelConnection },
   ) {
     this.connection = connection;
     const { key, session } = connection;
     this.#process = process;
     this.#interruptMode = isInstalled(program) ? program.interruptMode : undefined;
     this.#lastWords = lastWords;
-    this.#relay = relay;
     this.#key = key;
     this.#session = session;
     this.#settings = settings;
     this.#log = log;
     this.#observer = observer;
-    this.#channels = new Channels({
-      endpoints: relay.endpoints,
-      identity: session,
-      maxMessageBytes: settings.maxMessageBytes,
-    });
+    this.#channels = channels;
     const readings = (["shell", "control", "stdin"] as const).map((channel) => this.#readReplies(channel));
     for (const reading of [...readings, this.#readIopub()]) {
       reading.catch((error: unknown) => {
@@ -351,8 +344,7 @@ export class Kernel {
   async leave(): Promise<void> {
     this.#isLeaving = true;
     for (const request of this.#requests.values()) request.end({ how: "closed" });
-    this.#channels.close();
-    await this.#relay[Symbol.asyncDispose]();
+    await this.#channels.close();
   }
 
   // Ready = one reply, and one message on iopub: only then is its subscription in force. Kernels before
@@ -606,10 +598,10 @@ export class Kernel {
       if (quietMs >= LAST_MESSAGES_MS) break;
       await delay(LAST_MESSAGES_MS - quietMs);
     }
-    this.#channels.close();
+    const closed = this.#channels.close();
     for (const request of this.#requests.values()) request.end({ how: "died" });
     this.#requests.clear();
-    await this.#relay[Symbol.asyncDispose]();
+    await closed;
   }
 
   /** True when the promise settled within that time. */

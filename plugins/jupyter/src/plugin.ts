@@ -1,4 +1,3 @@
-import { tmpdir } from "node:os";
 import {
   Clock,
   definePlugin,
@@ -19,11 +18,8 @@ import { KernelMetrics } from "./kernel-metrics.js";
 import { KernelNotes } from "./kernel-notes.js";
 import { Languages } from "./languages.js";
 import { pythonProgram } from "./python-program.js";
-import { LONGEST_SOCKET_PATH } from "./relay.js";
-import { openSocketDirectory } from "./socket-directory.js";
+import { openTransport } from "./transport.js";
 import { warmKernels } from "./warm-kernels.js";
-
-const SOCKET_NAME_LENGTH = "/coppice-zmq-XXXXXX/0123456789ab-control".length;
 
 const kernelStart = z.enum(["eager", "lazy"]);
 
@@ -38,12 +34,16 @@ const config = z.strictObject({
     .min(1)
     .default("node")
     .describe("Node.js for JavaScript and TypeScript, inside the sandbox: a path or a name in PATH"),
+  transport: z
+    .enum(["zmtp", "zeromq"])
+    .default("zmtp")
+    .describe("What speaks to kernels: `zmtp` of this plugin, or the native `zeromq` library"),
   runDirectory: z
     .string()
     .min(1)
     .optional()
     .describe(
-      "Host directory for the sockets to kernels, with a short path; the system's temporary one when absent",
+      "Host directory for the sockets of `zeromq`, with a short path; the system's temporary one when absent",
     ),
   kernel: kernelStart
     .default("lazy")
@@ -102,7 +102,8 @@ export const plugin = definePlugin({
     const {
       python,
       node,
-      runDirectory = tmpdir(),
+      transport,
+      runDirectory,
       maxContexts,
       maxDataCells,
       zygote,
@@ -112,12 +113,8 @@ export const plugin = definePlugin({
       ...limits
     } = plugin.config;
 
-    // The name of the directory and that of a socket in it come on top.
-    if (runDirectory.length + SOCKET_NAME_LENGTH > LONGEST_SOCKET_PATH) {
-      throw new Error(`jupyter.runDirectory: '${runDirectory}' is too long a path for a UNIX socket`);
-    }
-    const sockets = await openSocketDirectory(runDirectory);
-    plugin.onStop(() => sockets[Symbol.asyncDispose]());
+    const { openChannels, close } = await openTransport(transport, runDirectory);
+    plugin.onStop(close);
 
     const languages = new Languages(
       new Map([
@@ -131,7 +128,7 @@ export const plugin = definePlugin({
     const contexts = new CodeContexts({
       languages,
       settings: {
-        socketDirectory: sockets.path,
+        openChannels,
         startTimeoutMs: limits.startTimeout,
         interruptGraceMs: limits.interruptGrace,
         maxMessageBytes: limits.maxMessage,

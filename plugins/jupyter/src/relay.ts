@@ -2,7 +2,7 @@ import { randomBytes } from "node:crypto";
 import { createServer, Socket, type Server } from "node:net";
 import { join } from "node:path";
 import { pipeline, type Duplex } from "node:stream";
-import type { ChannelName } from "./channels.js";
+import type { ChannelName } from "./kernel-channels.js";
 
 export interface RelayOptions {
   /** A directory that only the server may enter, with a short path. */

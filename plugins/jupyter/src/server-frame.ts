@@ -1,5 +1,5 @@
 import { randomUUID } from "node:crypto";
-import type { ChannelName } from "./channels.js";
+import type { ChannelName } from "./kernel-channels.js";
 import {
   encodeFrame,
   isJsonObject,

@@ -89,7 +89,7 @@ describe("a kernel that is forked", () => {
     assert.equal((figure.results[0]?.["chart"] as { readonly type?: string } | undefined)?.type, "line");
     const child = await run(
       context,
-      "import subprocess\nprint(subprocess.run(['echo', 'child']).returncode)",
+      "import subprocess, sys\n_ = sys.stdout.write(str(subprocess.run(['echo', 'child']).returncode) + '\\n')",
     );
     assert.deepEqual(child.text("stdout").split("\n").toSorted(), ["", "0", "child"]);
     const once = await run(context, "print(__import__('os').environ['ONCE'])", {

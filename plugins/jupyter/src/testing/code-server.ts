@@ -35,6 +35,9 @@ export interface CodeSandbox {
 /** The interpreter with ipykernel that tests run kernels with. */
 export const PYTHON = process.env["COPPICE_PYTHON"] ?? "python3";
 
+// The other one meets the same tests when it is asked for.
+const TRANSPORT = process.env["COPPICE_TRANSPORT"];
+
 /** @param server laid over the server's configuration. */
 export async function startCodeServer(
   settings: object = {},
@@ -44,7 +47,15 @@ export async function startCodeServer(
     server,
     plugins: [
       [localProcess, {}],
-      [plugin, { python: PYTHON, node: process.execPath, ...settings }],
+      [
+        plugin,
+        {
+          python: PYTHON,
+          node: process.execPath,
+          ...(TRANSPORT !== undefined && { transport: TRANSPORT }),
+          ...settings,
+        },
+      ],
     ],
   });
   return {

@@ -1,16 +1,6 @@
 import { Context, Dealer, Subscriber } from "zeromq";
-
-/** The sockets of a kernel that the server uses. */
-export type ChannelName = "shell" | "control" | "stdin" | "iopub";
-
-export interface ChannelsOptions {
-  /** A ZeroMQ address for each channel. */
-  readonly endpoints: Readonly<Record<ChannelName, string>>;
-  /** How the kernel addresses its answers: the id of the session. */
-  readonly identity: string;
-  /** A larger frame breaks the connection. */
-  readonly maxMessageBytes: number;
-}
+import type { ChannelName, KernelChannels, KernelChannelsOptions } from "./kernel-channels.js";
+import { Relay } from "./relay.js";
 
 // Messages that wait in this process for their reader. The kernel's side never drops (XPUB_NODROP in
 // the launcher), so a full queue here makes the kernel wait; no limit would let a chatty kernel with a
@@ -25,14 +15,28 @@ function context(): Context {
   return shared;
 }
 
-/** A connected set of sockets to one kernel. This is the only place that knows ZeroMQ. */
-export class Channels implements Disposable {
+/** The channels of ZeroMQ's own library, through a relay. This is the only place that knows it. */
+export class ZeromqChannels implements KernelChannels {
+  readonly #relay: Relay;
   readonly #dealers: Readonly<Record<Exclude<ChannelName, "iopub">, Dealer>>;
   readonly #iopub: Subscriber;
   /** ZeroMQ refuses a second send while one waits. */
   readonly #sending = { shell: Promise.resolve(), control: Promise.resolve(), stdin: Promise.resolve() };
 
-  constructor({ endpoints, identity, maxMessageBytes }: ChannelsOptions) {
+  /** @param directory only the server may enter it, and its path is short. */
+  static async open(directory: string, options: KernelChannelsOptions): Promise<ZeromqChannels> {
+    const relay = await Relay.open({ ...options, directory });
+    try {
+      return new ZeromqChannels(relay, options);
+    } catch (error) {
+      await relay[Symbol.asyncDispose]();
+      throw error;
+    }
+  }
+
+  private constructor(relay: Relay, { identity, maxMessageBytes }: KernelChannelsOptions) {
+    this.#relay = relay;
+    const { endpoints } = relay;
     const common = {
       context: context(),
       linger: 0,
@@ -54,7 +58,6 @@ export class Channels implements Disposable {
     this.#dealers.stdin.connect(endpoints.stdin);
   }
 
-  /** Hands a message over, in order. Rejects when the channels were closed before it was taken. */
   send(channel: Exclude<ChannelName, "iopub">, frames: readonly Buffer[]): Promise<void> {
     const sent = this.#sending[channel].then(() => this.#dealers[channel].send([...frames]));
     // The next one has its turn whatever became of this one.
@@ -62,18 +65,14 @@ export class Channels implements Disposable {
     return sent;
   }
 
-  /** Messages as they are pulled; ends when the channels are closed. One reader per channel. */
   receive(channel: ChannelName): AsyncIterable<readonly Buffer[]> {
     return channel === "iopub" ? this.#iopub : this.#dealers[channel];
   }
 
-  close(): void {
+  async close(): Promise<void> {
     for (const socket of [...Object.values(this.#dealers), this.#iopub]) {
       if (!socket.closed) socket.close();
     }
-  }
-
-  [Symbol.dispose](): void {
-    this.close();
+    await this.#relay[Symbol.asyncDispose]();
   }
 }

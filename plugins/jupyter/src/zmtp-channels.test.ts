@@ -1,0 +1,151 @@
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import { type AddressInfo, connect, createServer, type Socket } from "node:net";
+import { describe, it } from "node:test";
+import type { ChannelName } from "./kernel-channels.js";
+import { ZmtpChannels } from "./zmtp-channels.js";
+import { zmtpGreeting, zmtpMessage, ZmtpReader } from "./zmtp.js";
+
+const READY = Buffer.from([4, 6, 5, ...Buffer.from("READY")]);
+
+/** The kernel's side of one channel, and channels that are connected to it. */
+async function startPeer() {
+  const connections: Socket[] = [];
+  const server = createServer((socket) => {
+    socket.on("error", () => undefined);
+    connections.push(socket);
+    server.emit("connected");
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as AddressInfo;
+  const lost: ChannelName[] = [];
+  const channels = new ZmtpChannels({
+    ports: { shell: port, control: 1, stdin: 1, iopub: port },
+    dial: async (to) => {
+      if (to === 1) throw new Error("nobody listens");
+      const socket = connect(to, "127.0.0.1");
+      await once(socket, "connect");
+      return socket;
+    },
+    identity: "me",
+    maxMessageBytes: 1_000_000,
+    onLost: (channel) => lost.push(channel),
+  });
+  return {
+    channels,
+    lost,
+    async connection(index: number): Promise<Socket> {
+      while (connections.length <= index) await once(server, "connected");
+      return connections[index] as Socket;
+    },
+    async [Symbol.asyncDispose]() {
+      await channels.close();
+      for (const socket of connections) socket.destroy();
+      server.close();
+      await once(server, "close");
+    },
+  };
+}
+
+/** Everything that arrives, from now on. */
+function listen(socket: Socket): { readonly said: string[]; until(what: string): Promise<void> } {
+  const reader = new ZmtpReader({ maxMessageBytes: 1_000_000 });
+  const said: string[] = [];
+  socket.on("data", (chunk) => {
+    for (const event of reader.read(chunk)) {
+      if (event.kind === "message") said.push(event.frames.join("|"));
+      else said.push(event.kind === "command" ? event.name : event.kind);
+    }
+    socket.emit("said");
+  });
+  return {
+    said,
+    async until(what) {
+      while (!said.includes(what)) await once(socket, "said");
+    },
+  };
+}
+
+describe("channels over ZMTP", () => {
+  it("send nothing but the handshake before the kernel has said that it is ready", async () => {
+    await using peer = await startPeer();
+    const received = peer.channels.receive("iopub")[Symbol.asyncIterator]();
+    const first = received.next();
+    const socket = await peer.connection(0);
+    const heard = listen(socket);
+    socket.write(zmtpGreeting());
+    await heard.until("READY");
+    assert.deepEqual(heard.said, ["greeting", "READY"]);
+    socket.write(READY);
+    await heard.until("\u0001");
+    socket.write(Buffer.concat(zmtpMessage([Buffer.from("one"), Buffer.from("two")])));
+    assert.deepEqual((await first).value?.map(String), ["one", "two"]);
+  });
+
+  it("connect again, and what was to be sent meanwhile is sent then", async () => {
+    await using peer = await startPeer();
+    const next = peer.channels.receive("shell")[Symbol.asyncIterator]().next();
+    const sent = peer.channels.send("shell", [Buffer.from("waits")]);
+    const broken = await peer.connection(0);
+    broken.end("HTTP/1.1 400 Bad Request\r\n".repeat(4));
+    const socket = await peer.connection(1);
+    assert.deepEqual(peer.lost, ["shell"]);
+    const heard = listen(socket);
+    socket.write(zmtpGreeting());
+    socket.write(READY);
+    await Promise.all([sent, heard.until("waits")]);
+    // A heartbeat is answered with what it carries.
+    socket.write(Buffer.from([4, 8, 4, ...Buffer.from("PING"), 0, 1, 7]));
+    await heard.until("PONG");
+    await peer.channels.close();
+    assert.equal((await next).done, true);
+  });
+
+  it("end at once when they are closed, and with them what waits to be sent", async () => {
+    await using peer = await startPeer();
+    const ends = (["shell", "control", "stdin", "iopub"] as const).map((name) =>
+      peer.channels.receive(name)[Symbol.asyncIterator]().next(),
+    );
+    const waiting = peer.channels.send("control", [Buffer.from("never")]);
+    const socket = await peer.connection(1);
+    socket.resume();
+    const gone = once(socket, "close");
+    await peer.channels.close();
+    await assert.rejects(waiting, /closed/);
+    await assert.rejects(peer.channels.send("shell", [Buffer.from("late")]), /closed/);
+    assert.ok((await Promise.all(ends)).every(({ done }) => done === true));
+    await gone;
+    assert.deepEqual(peer.lost, []);
+  });
+
+  it("do not read on while nobody takes what they have", async () => {
+    await using peer = await startPeer();
+    const received = peer.channels.receive("iopub")[Symbol.asyncIterator]();
+    const first = received.next();
+    const socket = await peer.connection(0);
+    socket.write(zmtpGreeting());
+    socket.write(READY);
+    const message = Buffer.concat(zmtpMessage([Buffer.alloc(500_000)]));
+    // Far more than the buffers of the system hold.
+    const sent = 150;
+    for (let index = 0; index < sent; index++) socket.write(message);
+    await first;
+    void peer.channels.receive("shell")[Symbol.asyncIterator]().next();
+    const other = await peer.connection(1);
+    const heard = listen(other);
+    other.write(zmtpGreeting());
+    await heard.until("READY");
+    other.write(READY);
+    // Time enough to read it all, for somebody who does.
+    for (let round = 1; round <= 200; round++) {
+      other.write(Buffer.from([4, 8, 4, ...Buffer.from("PING"), 0, 1, 7]));
+      while (heard.said.filter((what) => what === "PONG").length < round) await once(other, "said");
+    }
+    assert.ok(
+      socket.writableLength > 30_000_000,
+      `the kernel has ${socket.writableLength} bytes left to send`,
+    );
+    for (let taken = 1; taken < sent; taken++) assert.equal((await received.next()).done, false);
+  });
+});
