@@ -5,7 +5,7 @@ import type { KernelMetrics, RestartCause } from "./kernel-metrics.js";
 import type { KernelConnection } from "./kernel-notes.js";
 import { isInstalled, type InstalledKernel, type KernelProgram } from "./kernel-program.js";
 import { Kernel, type KernelExecution, type KernelSettings, type KernelSurroundings } from "./kernel.js";
-import type { ContextObserver } from "./kernel-observer.js";
+import type { ContextObserver, KernelObserver } from "./kernel-observer.js";
 import { limitOutput } from "./output-limit.js";
 import { canGoOnWith } from "./start-variables.js";
 import type { Zygote } from "./zygote.js";
@@ -317,6 +317,16 @@ export class CodeContext {
     return kernel;
   }
 
+  get #observation(): KernelObserver {
+    const current = (): ContextObserver | undefined => this.#observer;
+    return {
+      get isWatching() {
+        return current() !== undefined;
+      },
+      received: (channel, message) => current()?.received(channel, message),
+    };
+  }
+
   get #surroundings(): KernelSurroundings {
     const { sandbox, program, settings, log } = this.#options;
     return {
@@ -325,7 +335,7 @@ export class CodeContext {
       settings,
       log,
       // Whoever watches by then: one may come after the kernel.
-      observer: { received: (channel, message) => this.#observer?.received(channel, message) },
+      observer: this.#observation,
       signal: this.#removed.signal,
     };
   }

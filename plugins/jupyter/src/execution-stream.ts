@@ -46,10 +46,14 @@ export async function streamExecution(
       if (signal.aborted) return;
       lastWriteMs = clock.now();
       isWithinLine = true;
+      let isLong = false;
       for (const piece of lineOf(event)) {
+        isLong ||= piece.length >= response.writableHighWaterMark;
         if (!response.write(piece)) await once(response, "drain", { signal });
         await breather.breathe();
       }
+      // What it holds may be written over as soon as the next one is asked for.
+      if (isLong && response.writableLength > 0) await flushed(response, signal);
       isWithinLine = false;
     }
     if (!signal.aborted) response.end(END_LINE);
@@ -58,4 +62,15 @@ export async function streamExecution(
   } finally {
     cancelTimer();
   }
+}
+
+/** Rejects when the signal is aborted. */
+function flushed(response: ServerResponse, signal: AbortSignal): Promise<void> {
+  const { promise, resolve, reject } = Promise.withResolvers<void>();
+  const abort = (): void => reject(signal.reason);
+  signal.throwIfAborted();
+  signal.addEventListener("abort", abort, { once: true });
+  // Called when everything before it is written; of nothing, nothing is sent.
+  response.write("", () => resolve());
+  return promise.finally(() => signal.removeEventListener("abort", abort));
 }

@@ -1,16 +1,6 @@
 import assert from "node:assert/strict";
-import { after, before, test } from "node:test";
+import { after, before, describe, test } from "node:test";
 import { startCodeServer, type CodeSandbox, type CodeServer } from "./testing/code-server.js";
-
-let own: CodeServer;
-let sandbox: CodeSandbox;
-
-before(async () => {
-  own = await startCodeServer();
-  sandbox = await own.create();
-});
-
-after(() => own[Symbol.asyncDispose]());
 
 /** A cell that sends on its kernel's own sockets, with the right key, what no kernel would. */
 const HOSTILE = `
@@ -40,29 +30,43 @@ for round in range(400):
 print("done")
 `;
 
-test("whatever a kernel sends, its own execution ends as it should, and no other one sees any of it", async () => {
-  const made = await sandbox.fetch("/contexts", { method: "POST", body: "{}" });
-  const { id } = (await made.json()) as { id: string };
-  const bystander = sandbox.run(
-    "import time\nfor step in range(10):\n    print(step, flush=True)\n    time.sleep(0.1)",
-    { context_id: id },
-  );
-  const hostile = await sandbox.run(HOSTILE);
-  assert.equal(hostile.error, undefined);
-  assert.equal(hostile.text("stdout"), "done\n");
-  assert.equal((await bystander).text("stdout"), "0\n1\n2\n3\n4\n5\n6\n7\n8\n9\n");
-  for (const more of [{}, { context_id: id }]) {
-    const next = await sandbox.run("print('next')", more);
-    assert.deepEqual([next.error, next.text("stdout")], [undefined, "next\n"]);
-  }
-});
+for (const transport of ["zeromq", "zmtp"]) {
+  describe(`a hostile kernel over ${transport}`, () => {
+    let own: CodeServer;
+    let sandbox: CodeSandbox;
 
-test("a message larger than the limit ends its kernel, and the context goes on with another", async () => {
-  await using small = await startCodeServer({ maxMessage: "4MiB" });
-  const other = await small.create();
-  const ended = await other.run(
-    "from IPython.display import display\nkept = 1\ndisplay({'x/y': 'x' * 8_000_000}, raw=True)\nimport time; time.sleep(60)",
-  );
-  assert.equal(ended.error?.["name"], "UnexpectedEndOfExecution");
-  assert.equal((await other.run("print('kept' in globals())")).text("stdout"), "False\n");
-});
+    before(async () => {
+      own = await startCodeServer({ transport });
+      sandbox = await own.create();
+    });
+
+    after(() => own[Symbol.asyncDispose]());
+
+    test("whatever a kernel sends, its own execution ends as it should, and no other one sees any of it", async () => {
+      const made = await sandbox.fetch("/contexts", { method: "POST", body: "{}" });
+      const { id } = (await made.json()) as { id: string };
+      const bystander = sandbox.run(
+        "import time\nfor step in range(10):\n    print(step, flush=True)\n    time.sleep(0.1)",
+        { context_id: id },
+      );
+      const hostile = await sandbox.run(HOSTILE);
+      assert.equal(hostile.error, undefined);
+      assert.equal(hostile.text("stdout"), "done\n");
+      assert.equal((await bystander).text("stdout"), "0\n1\n2\n3\n4\n5\n6\n7\n8\n9\n");
+      for (const more of [{}, { context_id: id }]) {
+        const next = await sandbox.run("print('next')", more);
+        assert.deepEqual([next.error, next.text("stdout")], [undefined, "next\n"]);
+      }
+    });
+
+    test("a message larger than the limit ends its kernel, and the context goes on with another", async () => {
+      await using small = await startCodeServer({ transport, maxMessage: "4MiB" });
+      const other = await small.create();
+      const ended = await other.run(
+        "from IPython.display import display\nkept = 1\ndisplay({'x/y': 'x' * 8_000_000}, raw=True)\nimport time; time.sleep(60)",
+      );
+      assert.equal(ended.error?.["name"], "UnexpectedEndOfExecution");
+      assert.equal((await other.run("print('kept' in globals())")).text("stdout"), "False\n");
+    });
+  });
+}

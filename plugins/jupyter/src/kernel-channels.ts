@@ -9,6 +9,8 @@ export interface KernelChannels {
   send(channel: Exclude<ChannelName, "iopub">, frames: readonly Buffer[]): Promise<void>;
   /** Messages as they are pulled; ends when the channels are closed. One reader per channel. */
   receive(channel: ChannelName): AsyncIterable<readonly Buffer[]>;
+  /** Nobody reads these bytes of a message any more: they may become those of another one. */
+  recycle(frame: Buffer): void;
   /** Safe to repeat. */
   close(): Promise<void>;
 }

@@ -216,8 +216,8 @@ export class Kernel {
   }
 
   /**
-   * Runs code and tells what happens, as it is pulled: a slow reader slows the code. One error at most,
-   * and nothing after it. When the signal is aborted or the reader leaves early, the code is interrupted
+   * Runs code and tells what happens, as it is pulled: a slow reader slows the code. What an event holds is
+   * the reader's until it pulls the next one. One error at most, and nothing after it. When the signal is aborted or the reader leaves early, the code is interrupted
    * and the generator ends only after the kernel is free again, or dead; code that waits behind another
    * client's is never run.
    */
@@ -247,6 +247,7 @@ export class Kernel {
           if (event === undefined) continue;
           if (event.type === "error") error ??= event;
           else yield event;
+          if (this.#observer?.isWatching !== true) this.#channels.recycle(message.content);
         }
         if (signal.aborted) return;
         const end = await request.done;

@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { createHash } from "node:crypto";
 import { after, before, describe, test } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import { startCodeServer, type CodeSandbox, type CodeServer } from "./testing/code-server.js";
@@ -171,6 +172,29 @@ describe("output", () => {
       const ran = await sandbox.run(`print(${JSON.stringify(kind)} * 900, end="")`);
       assert.ok(ran.text("stdout") === text, `${JSON.stringify(kind)} became ${ran.body.slice(0, 300)}`);
     }
+  });
+
+  test("much output is that of its cell to the last byte, though its memory is used again and the reader pauses", async () => {
+    const code = "for i in range(40): print(str(i % 10) * 400_000)";
+    const response = await post("/execute", JSON.stringify({ code }));
+    const hash = createHash("sha256");
+    let rest = "";
+    let unpausedBytes = 0;
+    for await (const chunk of response.body ?? []) {
+      rest += Buffer.from(chunk as Uint8Array).toString("latin1");
+      const end = rest.lastIndexOf("\n") + 1;
+      for (const line of rest.slice(0, end).split("\n")) {
+        if (line.startsWith('{"type": "stdout"')) hash.update((JSON.parse(line) as { text: string }).text);
+      }
+      rest = rest.slice(end);
+      unpausedBytes += chunk.length;
+      if (unpausedBytes < 1_000_000) continue;
+      unpausedBytes = 0;
+      await delay(20);
+    }
+    const expected = createHash("sha256");
+    for (let index = 0; index < 40; index++) expected.update(`${String(index % 10).repeat(400_000)}\n`);
+    assert.equal(hash.digest("hex"), expected.digest("hex"));
   });
 
   test("thousands of displayed values all arrive at a reader that starts late", async () => {

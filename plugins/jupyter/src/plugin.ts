@@ -35,9 +35,9 @@ const config = z.strictObject({
     .default("node")
     .describe("Node.js for JavaScript and TypeScript, inside the sandbox: a path or a name in PATH"),
   transport: z
-    .enum(["zmtp", "zeromq"])
-    .default("zmtp")
-    .describe("What speaks to kernels: `zmtp` of this plugin, or the native `zeromq` library"),
+    .enum(["zeromq", "zmtp"])
+    .default("zeromq")
+    .describe("What speaks to kernels: the native `zeromq` library, or this plugin's own `zmtp`"),
   runDirectory: z
     .string()
     .min(1)
@@ -113,8 +113,8 @@ export const plugin = definePlugin({
       ...limits
     } = plugin.config;
 
-    const { openChannels, close } = await openTransport(transport, runDirectory);
-    plugin.onStop(close);
+    const kernelTransport = await openTransport(transport, runDirectory);
+    plugin.onStop(() => kernelTransport.close());
 
     const languages = new Languages(
       new Map([
@@ -128,7 +128,7 @@ export const plugin = definePlugin({
     const contexts = new CodeContexts({
       languages,
       settings: {
-        openChannels,
+        openChannels: kernelTransport.openChannels,
         startTimeoutMs: limits.startTimeout,
         interruptGraceMs: limits.interruptGrace,
         maxMessageBytes: limits.maxMessage,

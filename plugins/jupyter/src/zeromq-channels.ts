@@ -69,6 +69,9 @@ export class ZeromqChannels implements KernelChannels {
     return channel === "iopub" ? this.#iopub : this.#dealers[channel];
   }
 
+  // The library has memory of its own.
+  recycle(): void {}
+
   async close(): Promise<void> {
     for (const socket of [...Object.values(this.#dealers), this.#iopub]) {
       if (!socket.closed) socket.close();

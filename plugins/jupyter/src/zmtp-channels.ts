@@ -2,6 +2,7 @@ import { once } from "node:events";
 import { Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import { setTimeout as delay } from "node:timers/promises";
+import { BufferPool } from "./buffer-pool.js";
 import type { ChannelName, KernelChannels, KernelChannelsOptions } from "./kernel-channels.js";
 import { zmtpCommand, ZmtpError, zmtpGreeting, zmtpMessage, zmtpReady, ZmtpReader } from "./zmtp.js";
 
@@ -17,9 +18,11 @@ const SUBSCRIBE_TO_ALL = Buffer.from([1]);
 export class ZmtpChannels implements KernelChannels {
   readonly #closed = new AbortController();
   readonly #channels: Readonly<Record<ChannelName, ZmtpChannel>>;
+  readonly #pool = new BufferPool();
 
   constructor(options: KernelChannelsOptions) {
-    const open = (name: ChannelName): ZmtpChannel => new ZmtpChannel(name, options, this.#closed.signal);
+    const pooled = { ...options, allocate: (size: number) => this.#pool.take(size) };
+    const open = (name: ChannelName): ZmtpChannel => new ZmtpChannel(name, pooled, this.#closed.signal);
     this.#channels = {
       shell: open("shell"),
       control: open("control"),
@@ -37,19 +40,27 @@ export class ZmtpChannels implements KernelChannels {
     return this.#channels[channel].receive();
   }
 
+  recycle(frame: Buffer): void {
+    this.#pool.giveBack(frame);
+  }
+
   async close(): Promise<void> {
     this.#closed.abort(new ZmtpError("the channels are closed"));
   }
 }
 
+interface ZmtpChannelOptions extends KernelChannelsOptions {
+  readonly allocate: (size: number) => Buffer;
+}
+
 class ZmtpChannel {
   readonly #name: ChannelName;
-  readonly #options: KernelChannelsOptions;
+  readonly #options: ZmtpChannelOptions;
   readonly #closed: AbortSignal;
   #ready = unclaimed();
   #sending: Promise<void> = Promise.resolve();
 
-  constructor(name: ChannelName, options: KernelChannelsOptions, closed: AbortSignal) {
+  constructor(name: ChannelName, options: ZmtpChannelOptions, closed: AbortSignal) {
     this.#name = name;
     this.#options = options;
     this.#closed = closed;

@@ -4,9 +4,11 @@ export type ZmtpEvent =
   | { readonly kind: "command"; readonly name: string; readonly body: Buffer }
   | { readonly kind: "message"; readonly frames: readonly Buffer[] };
 
-export interface ZmtpLimits {
-  /** Of one message, all its frames. */
+export interface ZmtpReaderOptions {
+  /** All frames of one message. */
   readonly maxMessageBytes: number;
+  /** Memory for a frame; that of `Buffer` when absent. */
+  readonly allocate?: ((size: number) => Buffer) | undefined;
 }
 
 /** Why bytes are not what a ZMTP peer without security sends; the connection is of no use any more. */
@@ -88,9 +90,10 @@ function frameHeader(flags: number, size: number): Buffer {
   return header;
 }
 
-/** Reads what a peer sends, in whatever pieces it comes. What it hands out is its own memory. */
+/** Reads what a peer sends, in whatever pieces it comes. What it hands out are copies. */
 export class ZmtpReader {
-  readonly #limits: ZmtpLimits;
+  readonly #maxMessageBytes: number;
+  readonly #allocate: (size: number) => Buffer;
   readonly #header = Buffer.alloc(GREETING_BYTES);
   #headerBytes = 0;
   #hasGreeted = false;
@@ -101,8 +104,9 @@ export class ZmtpReader {
   #frames: Buffer[] = [];
   #messageBytes = 0;
 
-  constructor(limits: ZmtpLimits) {
-    this.#limits = limits;
+  constructor({ maxMessageBytes, allocate = (size) => Buffer.allocUnsafe(size) }: ZmtpReaderOptions) {
+    this.#maxMessageBytes = maxMessageBytes;
+    this.#allocate = allocate;
   }
 
   /**
@@ -173,7 +177,7 @@ export class ZmtpReader {
     if (flags > (MORE | LONG | COMMAND)) throw new ZmtpError(`flags ${flags}`);
     if ((flags & COMMAND) === 0) {
       this.#messageBytes += size;
-      if (this.#messageBytes > this.#limits.maxMessageBytes) throw new ZmtpError("an oversized message");
+      if (this.#messageBytes > this.#maxMessageBytes) throw new ZmtpError("an oversized message");
       if (this.#frames.length === MOST_FRAMES) throw new ZmtpError("too many frames");
     } else if (size > LARGEST_COMMAND_BYTES || (flags & MORE) !== 0 || this.#frames.length > 0) {
       throw new ZmtpError("an unusable command");
@@ -181,7 +185,7 @@ export class ZmtpReader {
     this.#flags = flags;
     this.#headerBytes = 0;
     // The system gives memory for what arrives, not for what was announced.
-    this.#frame = Buffer.allocUnsafe(size);
+    this.#frame = this.#allocate(size);
     this.#frameBytes = 0;
   }
 
