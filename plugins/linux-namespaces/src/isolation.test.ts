@@ -19,6 +19,16 @@ except OSError as error:
     print(error.strerror)
 `;
 
+const LEAVE_PROJECT = `
+import fcntl, struct
+with open("/tmp/counted", "w") as file:
+    try:
+        fcntl.ioctl(file, 0x401c5820, struct.pack("IIIII8x", 0, 0, 0, 7, 0))
+        print("left")
+    except OSError as error:
+        print(error.strerror)
+`;
+
 void describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, concurrency: 1 }, () => {
   let opened: TestBackend;
   let sandbox: Sandbox;
@@ -103,6 +113,11 @@ void describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, 
       const { exit, output } = await asRoot(attempt);
       assert.ok(exit.code !== 0 && exit.code !== 127, `${attempt}: ${JSON.stringify(exit)} ${output}`);
     }
+  });
+
+  void test("cannot take its files out of the project whose quota they count for, as root either", async () => {
+    const { output } = await asRoot(`python3 -c '${LEAVE_PROJECT}'`);
+    assert.equal(output, "Operation not permitted\n");
   });
 
   void test("cannot look into its agent, stop it or kill it", async () => {
