@@ -26,6 +26,7 @@ const MAKING = ".making";
  */
 export class SnapshotStore {
   readonly #options: SnapshotStoreOptions;
+  #collected: Promise<void> = Promise.resolve();
 
   constructor(options: SnapshotStoreOptions) {
     this.#options = options;
@@ -111,7 +112,14 @@ export class SnapshotStore {
   }
 
   /** Frees what was given up and nothing stands on any more. */
-  async collect(): Promise<void> {
+  collect(): Promise<void> {
+    // One after the other: two that remove the same tree trip over each other.
+    const collected = this.#collected.then(() => this.#collect());
+    this.#collected = collected.catch(() => undefined);
+    return collected;
+  }
+
+  async #collect(): Promise<void> {
     const { directory, launcher, chainsInUse } = this.#options;
     const chains = [...(await chainsInUse())];
     const removed: SnapshotId[] = [];

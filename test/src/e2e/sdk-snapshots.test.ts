@@ -52,6 +52,19 @@ describe(
       await Promise.all([one.kill(), two.kill()]);
     });
 
+    it("removes several at once, while sandboxes that began with them end", async () => {
+      const source = await Sandbox.create();
+      const taken: string[] = [];
+      for (let count = 0; count < 8; count += 1) taken.push((await source.createSnapshot()).snapshotId);
+      const copies = await Promise.all(taken.slice(0, 4).map((id) => Sandbox.create(id)));
+      const removed = await Promise.all([
+        ...taken.map((id) => Sandbox.deleteSnapshot(id)),
+        ...copies.map((copy) => copy.kill()),
+      ]);
+      assert.deepEqual(new Set(removed), new Set([true]));
+      await source.kill();
+    });
+
     it("forks a sandbox into others that each go their own way", async () => {
       const source = await Sandbox.create({ metadata: { kind: "source" }, envs: { GLOBAL: "for all" } });
       await source.files.write("state", "shared");

@@ -165,7 +165,7 @@ export class SoakedSandbox {
 
   /** A snapshot or a fork has the files of its source, and goes its own way. */
   async #branch(): Promise<void> {
-    const { sandbox, random, tally } = this.#options;
+    const { sandbox, random } = this.#options;
     const text = `${random.below(1e9)}`;
     await this.#attempt("files", "a file before a snapshot", () => sandbox.files.write("branch.txt", text));
     if (random.below(2) === 0) {
@@ -186,7 +186,9 @@ export class SoakedSandbox {
       const copy = await Sandbox.create(name, { timeoutMs: 600_000 });
       await endAfter(copy, async () => assertEqual(await copy.files.read("branch.txt"), text));
     });
-    if (!(await Sandbox.deleteSnapshot(name))) tally.fault("a snapshot was gone before it was deleted");
+    await this.#attempt("removals", "the removal of a snapshot", async () => {
+      assertEqual(await Sandbox.deleteSnapshot(name), true);
+    });
   }
 
   /** Does something that has to work, and counts it. */

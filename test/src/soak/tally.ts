@@ -1,6 +1,7 @@
 const COUNTABLE = [
   "sandboxes",
   "snapshots",
+  "removals",
   "commands",
   "executions",
   "pauses",
