@@ -194,6 +194,7 @@ test("a plugin that provides the ledger takes the place of the SQLite file", asy
         volumes: async () => [],
         writeVolume: async () => undefined,
         removeVolume: async () => undefined,
+        check: async () => undefined,
         close: async () => void written.push("closed"),
       });
     },
@@ -281,7 +282,7 @@ test("readiness names the check that fails and tells what others say, and /healt
   assert.equal(ready.status, 503);
   assert.deepEqual(await ready.json(), {
     ready: false,
-    checks: { disk: "disk is full", limits: "ok", quiet: "ok" },
+    checks: { ledger: "ok", disk: "disk is full", limits: "ok", quiet: "ok" },
     details: { limits: { memory: "enforced" } },
   });
   assert.equal((await fetch(`${server.urls["ops"]}/healthz`)).status, 200);

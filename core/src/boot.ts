@@ -183,6 +183,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     log,
   });
   const health = new Health();
+  health.add("ledger", () => domain.ledger.check());
   const greeting = new CollectedGreeting();
   greeting.add(() => describeBackends(domain.backends.all()));
   const services = new Map<symbol, unknown>([

@@ -45,7 +45,7 @@ export interface EndedSandbox {
  * that whatever a crash leaves half done can be finished or undone at the next start.
  *
  * Writes take effect in the order in which they were called, each whole or not at all; a write that
- * has resolved survives the end of this process.
+ * has resolved survives the end of this process. One that cannot be kept rejects: SandboxError unavailable.
  */
 export interface Ledger {
   /**
@@ -81,6 +81,8 @@ export interface Ledger {
   writeVolume(record: VolumeRecord): Promise<void>;
   /** Removes one. Unknown ids are fine. */
   removeVolume(id: VolumeId): Promise<void>;
+  /** Rejects with the reason why it cannot be written now. */
+  check(): Promise<void>;
   /** Safe to repeat, and without `open`. */
   close(): Promise<void>;
 }

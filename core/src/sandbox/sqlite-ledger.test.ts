@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { test, type TestContext } from "node:test";
-import { BootError } from "../kernel/errors.js";
+import { BootError, SandboxError } from "../kernel/errors.js";
 import type { SandboxRecord } from "./live-sandbox.js";
 import type { SandboxEvent } from "./sandbox-event.js";
 import type { SnapshotRecord } from "./snapshots.js";
@@ -155,7 +155,11 @@ test("an event is in the outbox with the write that tells of it, or when the bac
   ]);
   await second.confirm({ ...event("pause", "paused"), atMs: 2 });
   await second.confirm(event("resume", "resumed"));
-  await assert.rejects(second.write(record, { happened: event("created", "created") }), /UNIQUE/);
+  await assert.rejects(second.write(record, { happened: event("created", "created") }), (error: unknown) => {
+    return (
+      error instanceof SandboxError && error.code === "unavailable" && /UNIQUE/.test(String(error.cause))
+    );
+  });
   assert.deepEqual(await second.outbox(100), [
     event("created", "created"),
     { ...event("pause", "paused"), atMs: 2 },

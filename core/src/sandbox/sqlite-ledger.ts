@@ -1,9 +1,9 @@
-import { chmodSync, closeSync, existsSync, mkdirSync, openSync } from "node:fs";
+import { chmodSync, closeSync, existsSync, mkdirSync, openSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync, type StatementSync } from "node:sqlite";
 import { z } from "zod";
-import { BootError, messageOf } from "../kernel/errors.js";
 import type { SandboxId, SnapshotId, VolumeId } from "./backend.js";
+import { BootError, messageOf, SandboxError } from "../kernel/errors.js";
 import type { EndedSandbox, Ledger, LedgerEntry, LedgerNote } from "./ledger.js";
 import type { SandboxRecord } from "./live-sandbox.js";
 import type { SandboxEvent } from "./sandbox-event.js";
@@ -70,6 +70,8 @@ const MIGRATIONS: readonly string[] = [
 
 const FILE_NAME = "ledger.sqlite";
 const SQLITE_BUSY = 5;
+/** A full disk is rarely emptied sooner. */
+const RETRY_AFTER_SECONDS = 5;
 
 const endReason = z.enum(["killed", "timed out", "out of memory", "backend lost", "shutdown"]);
 const text = z.record(z.string(), z.string());
@@ -178,7 +180,14 @@ const endedSandbox = z.object({
  */
 export class SqliteLedger implements Ledger {
   readonly #options: SqliteLedgerOptions;
-  #opened: { readonly database: DatabaseSync; readonly statements: ReturnType<typeof prepare> } | undefined;
+  #opened:
+    | {
+        readonly database: DatabaseSync;
+        readonly statements: ReturnType<typeof prepare>;
+        /** Of the file: another one in its place is not the ledger. */
+        readonly inode: number;
+      }
+    | undefined;
 
   constructor(options: SqliteLedgerOptions) {
     this.#options = options;
@@ -191,7 +200,7 @@ export class SqliteLedger implements Ledger {
    */
   async open(): Promise<void> {
     const database = openDatabase(this.#options.dataDir, this.#path);
-    this.#opened = { database, statements: prepare(database) };
+    this.#opened = { database, statements: prepare(database), inode: statSync(this.#path).ino };
   }
 
   async entries(): Promise<readonly LedgerEntry[]> {
@@ -219,7 +228,7 @@ export class SqliteLedger implements Ledger {
       if (awaited !== undefined) statements.await.run(awaited.id, record.id, JSON.stringify(awaited));
       if (withdrawn !== undefined) statements.withdraw.run(withdrawn);
     };
-    if ((happened ?? awaited ?? withdrawn) === undefined) write();
+    if ((happened ?? awaited ?? withdrawn) === undefined) this.#written(write);
     else this.#atOnce(write);
   }
 
@@ -269,7 +278,8 @@ export class SqliteLedger implements Ledger {
   }
 
   async removeSnapshot(id: SnapshotId): Promise<void> {
-    this.#open.statements.removeSnapshot.run(id);
+    const { statements } = this.#open;
+    this.#written(() => statements.removeSnapshot.run(id));
   }
 
   async confirm(event: SandboxEvent): Promise<void> {
@@ -301,11 +311,20 @@ export class SqliteLedger implements Ledger {
   }
 
   async writeVolume(record: VolumeRecord): Promise<void> {
-    this.#open.statements.writeVolume.run(record.id, JSON.stringify(record));
+    const { statements } = this.#open;
+    this.#written(() => statements.writeVolume.run(record.id, JSON.stringify(record)));
   }
 
   async removeVolume(id: VolumeId): Promise<void> {
-    this.#open.statements.removeVolume.run(id);
+    const { statements } = this.#open;
+    this.#written(() => statements.removeVolume.run(id));
+  }
+
+  /** Writes the version that it has: a full or failing disk refuses that, too. */
+  async check(): Promise<void> {
+    const { database } = this.#open;
+    this.#checkPlace();
+    database.exec(`PRAGMA user_version = ${MIGRATIONS.length}`);
   }
 
   async close(): Promise<void> {
@@ -316,14 +335,35 @@ export class SqliteLedger implements Ledger {
   /** Everything that `run` writes, or nothing. */
   #atOnce(run: () => void): void {
     const { database } = this.#open;
-    database.exec("BEGIN IMMEDIATE");
+    this.#written(() => {
+      database.exec("BEGIN IMMEDIATE");
+      try {
+        run();
+        database.exec("COMMIT");
+      } catch (error) {
+        if (database.isTransaction) database.exec("ROLLBACK");
+        throw error;
+      }
+    });
+  }
+
+  /** @throws SandboxError unavailable when the file does not keep what `run` writes. */
+  #written(run: () => void): void {
     try {
+      this.#checkPlace();
       run();
-      database.exec("COMMIT");
     } catch (error) {
-      if (database.isTransaction) database.exec("ROLLBACK");
-      throw error;
+      const options = { cause: error, retryAfterSeconds: RETRY_AFTER_SECONDS };
+      throw new SandboxError("unavailable", "the server cannot write its ledger now", options);
     }
+  }
+
+  /** SQLite goes on writing into a file without a name, which nobody can ever open again. */
+  #checkPlace(): void {
+    const found = statSync(this.#path, { throwIfNoEntry: false })?.ino;
+    if (found === this.#open.inode) return;
+    const what = found === undefined ? "is gone" : "is another file than the one that was opened";
+    throw new Error(`the ledger ${this.#path} ${what}: restart the server`);
   }
 
   get #path(): string {

@@ -41,6 +41,7 @@ export class FragileLedger implements Ledger {
   isFailing: (record: SandboxRecord) => boolean = () => false;
 
   async open(): Promise<void> {}
+  async check(): Promise<void> {}
   async close(): Promise<void> {}
 
   async entries(): Promise<readonly LedgerEntry[]> {
