@@ -64,7 +64,7 @@ describe("a server whose SQLite files are not as they were", { timeout: 120_000 
       assert.equal((await create(first)).status, 201);
       await first.stop();
       const path = join(data, file);
-      assert.ok(existsSync(path), `${(await readdir(data, { recursive: true })).join(" ")}`);
+      assert.ok(existsSync(path), (await readdir(data, { recursive: true })).join(" "));
       for (const spoil of [() => truncate(path, 5000), () => writeFile(path, "no database ".repeat(1000))]) {
         await spoil();
         const { code, stderr } = await startCoppice(["start", installation.configFile]).end;
