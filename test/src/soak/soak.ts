@@ -62,8 +62,11 @@ export async function soak(options: SoakOptions): Promise<SoakReport> {
     const place = { pid: server.pid, directory: installation.directory };
     const first = await Sandbox.create();
     const digest = await findDigest(place);
+    // The first kernel of a server starts the threads that all of them share.
+    await first.runCode("1");
     await first.kill();
     tally.sure("sandboxes");
+    tally.sure("executions");
     const by = { ...place, digest, port: Number(new URL(server.url).port) };
     await eventually("a server at rest", () => isAtRest(server), SETTLE_MS);
     const before = await findHoldings(by);
