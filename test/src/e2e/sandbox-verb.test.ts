@@ -93,7 +93,9 @@ describe("coppice sandbox", { timeout: 60_000 }, () => {
   it("prints the log of a sandbox, page by page, follows it, and has it after the end", async () => {
     const logged = (await text("create")).trim();
     const lines = 2_500;
-    await run("exec", logged, "--", "sh", "-c", `seq ${lines}; echo problem >&2`);
+    // Over some milliseconds: of one the API gives no more than a page.
+    const script = `for part in 1 2 3 4 5; do seq ${lines / 5}; sleep 0.02; done; echo problem >&2`;
+    await run("exec", logged, "--", "sh", "-c", script);
     const { code, stdout, stderr } = await run("logs", logged);
     assert.equal(code, 0);
     const asked = stdout.toString().trimEnd().split("\n");
