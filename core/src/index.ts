@@ -54,6 +54,7 @@ export * from "./backend.js";
 export { basicUser } from "./http/basic-user.js";
 export { toHttpError } from "./http/wire-errors.js";
 export { HttpError } from "./http/http-error.js";
+export { parseInput } from "./http/parse-input.js";
 export { readBody, readJsonBody, type JsonBodyOptions } from "./http/json-body.js";
 export {
   CODE_PORT,
@@ -80,6 +81,7 @@ export {
 } from "./sandbox/volumes.js";
 export type { RecordedMount, RequestedMount } from "./sandbox/volume-mounts.js";
 export { processEnvironment, sandboxEnvironment } from "./sandbox/environment.js";
+export { parseSandboxId } from "./sandbox/parse-sandbox-id.js";
 export { resolveSandboxPath } from "./sandbox/sandbox-path.js";
 export { duration, size } from "./config/units.js";
 export { openDatabase, type DatabaseOptions } from "./sqlite/open-database.js";

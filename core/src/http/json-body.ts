@@ -2,6 +2,7 @@ import type { IncomingMessage } from "node:http";
 import type { z } from "zod";
 import { SandboxError } from "../kernel/errors.js";
 import { HttpError } from "./http-error.js";
+import { parseInput } from "./parse-input.js";
 
 export interface JsonBodyOptions {
   /** Bytes; a longer body is answered 413. */
@@ -49,9 +50,5 @@ export async function readJsonBody<S extends z.ZodType>(
       });
     }
   }
-  const parsed = schema.safeParse(value);
-  if (parsed.success) return parsed.data;
-  const [issue] = parsed.error.issues;
-  const where = issue?.path.length ? `${issue.path.join(".")}: ` : "";
-  throw new SandboxError("invalid_argument", `validation error: ${where}${issue?.message ?? "invalid body"}`);
+  return parseInput(schema, value);
 }

@@ -1,4 +1,4 @@
-import { permit, type PluginContext, requestOf, SandboxError, tenantOf } from "@coppice/core";
+import { parseInput, permit, type PluginContext, requestOf, tenantOf } from "@coppice/core";
 import { z } from "zod";
 import type { AuditEvent, AuditLog } from "./audit-log.js";
 
@@ -21,12 +21,7 @@ const query = z.object({
 /** Serves GET /audit/events: to admins of a tenant, what happened in its name. */
 export function serveAudit(router: ReturnType<PluginContext<unknown>["http"]>, log: () => AuditLog): void {
   router.get("/audit/events", permit("admin"), (ctx) => {
-    const { data, error } = query.safeParse(Object.fromEntries(requestOf(ctx).url.searchParams));
-    if (data === undefined) {
-      const [issue] = error.issues;
-      const text = `validation error: ${issue?.path.join(".") ?? ""}: ${issue?.message ?? "invalid query"}`;
-      throw new SandboxError("invalid_argument", text);
-    }
+    const data = parseInput(query, Object.fromEntries(requestOf(ctx).url.searchParams));
     const tenant = tenantOf(ctx);
     const asked = data.tenantID ?? data.tenant ?? tenant;
     const { limit, offset, orderAsc: oldestFirst, outcome, pathPrefix } = data;

@@ -1,8 +1,9 @@
 import {
+  parseInput,
+  parseSandboxId,
   type PluginContext,
   type RequestCarrier,
   requestOf,
-  SandboxError,
   type Sandboxes,
   sandboxesOf,
 } from "@coppice/core";
@@ -62,7 +63,7 @@ export function serveSandboxLogs(
   };
 
   router.get("/sandboxes/:id/logs", async (context) => {
-    const query = parse(LegacyQuery, context.query);
+    const query = parseInput(LegacyQuery, context.query);
     const lines = await linesOf(context, query.start);
     const { signal } = requestOf(context);
     const found = await firstOf(lines, { most: query.limit, largestAnswer, signal, isWanted: () => true });
@@ -73,7 +74,7 @@ export function serveSandboxLogs(
   });
 
   router.get("/v2/sandboxes/:id/logs", async (context) => {
-    const { cursor, direction, level, search, limit: most } = parse(Query, context.query);
+    const { cursor, direction, level, search, limit: most } = parseInput(Query, context.query);
     const least = LEVELS.indexOf(level);
     const lastMs = direction === "backward" ? (cursor ?? Infinity) : Infinity;
     const isWanted = (line: LogLine): boolean =>
@@ -145,18 +146,4 @@ function timestampOf(atMs: number): string {
 async function hasAny(logs: SandboxLogs): Promise<boolean> {
   for await (const _ of logs.list()) return true;
   return false;
-}
-
-/** What follows a dash is an old client's own. @throws SandboxError invalid_argument */
-function parseSandboxId(parameter: string | undefined): string {
-  const [id = ""] = (parameter ?? "").split("-");
-  if (!/^[a-z0-9]+$/.test(id)) throw new SandboxError("invalid_argument", "Invalid sandbox ID");
-  return id;
-}
-
-function parse<T extends z.ZodType>(schema: T, query: unknown): z.infer<T> {
-  const parsed = schema.safeParse(query);
-  if (parsed.success) return parsed.data;
-  const [issue] = parsed.error.issues;
-  throw new SandboxError("invalid_argument", `validation error: ${issue?.path.join(".")}: ${issue?.message}`);
 }

@@ -1,4 +1,4 @@
-import { SandboxError } from "@coppice/core";
+import { parseInput } from "@coppice/core";
 import { z } from "zod";
 
 const LARGEST_PAGE = 100;
@@ -23,12 +23,6 @@ export interface Page {
 
 /** The page that a query asks for: 10 entries, the newest, unless it says otherwise. @throws SandboxError invalid_argument */
 export function parsePage(query: URLSearchParams): Page {
-  const { data, error } = page.safeParse(Object.fromEntries(query));
-  if (data === undefined) {
-    const [issue] = error.issues;
-    const text = `validation error: ${issue?.path.join(".") ?? ""}: ${issue?.message ?? "invalid query"}`;
-    throw new SandboxError("invalid_argument", text);
-  }
-  const { limit, offset, orderAsc } = data;
+  const { limit, offset, orderAsc } = parseInput(page, Object.fromEntries(query));
   return { limit, offset, oldestFirst: orderAsc === "true" };
 }

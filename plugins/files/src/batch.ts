@@ -1,4 +1,4 @@
-import { HttpError, SandboxError, type Logger } from "@coppice/core";
+import { HttpError, parseInput, SandboxError, type Logger } from "@coppice/core";
 import { z } from "zod";
 import type { Upload } from "./file-service.js";
 import { toStorageError } from "./storage-error.js";
@@ -43,13 +43,7 @@ export async function writeBatch(
 }
 
 async function writeEntry(upload: Upload, entry: unknown): Promise<BatchResult> {
-  const parsed = batchEntry.safeParse(entry);
-  if (!parsed.success) {
-    const [issue] = parsed.error.issues;
-    const where = issue?.path.length ? `${issue.path.join(".")}: ` : "";
-    throw new SandboxError("invalid_argument", `validation error: ${where}${issue?.message ?? "invalid"}`);
-  }
-  const { path, content, content_b64: base64 } = parsed.data;
+  const { path, content, content_b64: base64 } = parseInput(batchEntry, entry);
   if ((content === undefined) === (base64 === undefined)) {
     throw new SandboxError("invalid_argument", "validation error: one of content and content_b64 is needed");
   }

@@ -1,6 +1,5 @@
-import { SandboxError } from "@coppice/core";
+import { SandboxError, parseSandboxId } from "@coppice/core";
 import type { Sample } from "./metrics-history.js";
-import { parseSandboxId } from "./sandbox-id.js";
 
 /** Unix seconds; undefined = open on that side. */
 export interface MetricsWindow {

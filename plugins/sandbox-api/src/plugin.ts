@@ -17,6 +17,7 @@ import {
   type TenantSnapshots,
   sandboxesOf,
   Volumes,
+  parseSandboxId,
 } from "@coppice/core";
 import { Capacities } from "./capacity.js";
 import { connectBody, connectSandbox } from "./connect.js";
@@ -34,7 +35,6 @@ import { refreshBody, refreshSandbox } from "./refresh.js";
 import { resumeBody, resumeSandbox } from "./resume.js";
 import { SandboxApiConfig } from "./sandbox-api-config.js";
 import { limitsBody, listedSandboxBody, metricBody, sandboxBody, sandboxDetailBody } from "./sandbox-body.js";
-import { parseSandboxId } from "./sandbox-id.js";
 import { snapshotBody } from "./snapshot-body.js";
 import { takeSnapshotBody } from "./take-snapshot.js";
 import { templateIdOf } from "./template-id-of.js";
