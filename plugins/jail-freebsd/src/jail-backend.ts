@@ -3,9 +3,15 @@ import { copyFile, mkdir, readdir, rename, rm, rmdir } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { AgentConnection, agentBinary } from "@coppice/agent";
 import { SandboxError, messageOf, type Logger } from "@coppice/core";
-import type { Sandbox, SandboxBackend, SandboxSpec, SnapshotId } from "@coppice/core/backend";
+import {
+  type FullLimits,
+  fullLimits,
+  type Sandbox,
+  type SandboxBackend,
+  type SandboxSpec,
+  type SnapshotId,
+} from "@coppice/core/backend";
 import { type OwnedDataset, Datasets } from "./datasets.js";
-import { type FullLimits, fullLimits } from "./full-limits.js";
 import { Host, connectSoon } from "./host.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
 import { JailSandbox } from "./jail-sandbox.js";

@@ -4,6 +4,7 @@ import { SandboxError } from "@coppice/core";
 import type {
   Command,
   Files,
+  FullLimits,
   Process,
   Sandbox,
   SandboxId,
@@ -12,7 +13,6 @@ import type {
   User,
 } from "@coppice/core/backend";
 import type { Datasets } from "./datasets.js";
-import type { FullLimits } from "./full-limits.js";
 import type { Jails } from "./jails.js";
 
 export interface JailSandboxOptions {

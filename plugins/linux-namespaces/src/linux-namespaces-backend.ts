@@ -3,14 +3,15 @@ import { isAbsolute, join, resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { AgentConnection, agentBinary } from "@coppice/agent";
 import { SandboxError, messageOf, type Logger } from "@coppice/core";
-import type {
-  Limits,
-  Sandbox,
-  SandboxBackend,
-  SandboxSpec,
-  SnapshotId,
-  VolumeId,
-  VolumeSpec,
+import {
+  type FullLimits,
+  fullLimits,
+  type Sandbox,
+  type SandboxBackend,
+  type SandboxSpec,
+  type SnapshotId,
+  type VolumeId,
+  type VolumeSpec,
 } from "@coppice/core/backend";
 import { connectAgent } from "./connect-agent.js";
 import { ControlGroup, ControlGroups } from "./control-groups.js";
@@ -32,14 +33,7 @@ import { NamespaceSandbox } from "./namespace-sandbox.js";
 import type { LinuxNamespacesSettings } from "./linux-namespaces-config.js";
 import type { PreparedTemplate } from "./prepared-template.js";
 import { ProjectQuotas } from "./project-quotas.js";
-import {
-  type FullLimits,
-  type SandboxFacts,
-  isAlive,
-  readFacts,
-  readInit,
-  writeFacts,
-} from "./sandbox-record.js";
+import { type SandboxFacts, isAlive, readFacts, readInit, writeFacts } from "./sandbox-record.js";
 import { type SnapshotChain, SnapshotStore } from "./snapshot-store.js";
 import { templateOwners } from "./template-owners.js";
 import { Templates } from "./templates.js";
@@ -119,7 +113,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     const opened = await this.#open();
     const { chain, template } = await this.#filesOf(opened, spec);
     const paths = sandboxPaths(join(this.#directory, "sandboxes", spec.id));
-    const limits = this.#limitsOf(spec.limits);
+    const limits = fullLimits(spec.limits, this.#settings.limits);
     if (spec.egress !== undefined) checkEgressRules(spec.egress);
     const volumes = await Promise.all((spec.mounts ?? []).map((mount) => opened.volumes.mounted(mount)));
     await mkdir(paths.directory, { mode: 0o700 });
@@ -203,16 +197,6 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     return this.#alive.size;
   }
 
-  #limitsOf(limits: Limits): FullLimits {
-    const defaults = this.#settings.limits;
-    return {
-      cpuCount: limits.cpuCount ?? defaults.cpuCount,
-      memoryMiB: limits.memoryMiB ?? defaults.memoryMiB,
-      diskMiB: limits.diskMiB ?? defaults.diskMiB,
-      processes: limits.processes ?? defaults.processes,
-    };
-  }
-
   /** What the root of a sandbox consists of, with the snapshot that it begins with laid over its template. */
   async #filesOf(
     opened: Opened,
@@ -294,7 +278,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       launcher: opened.launcher,
       quotas: opened.quotas,
       snapshots: opened.users === undefined ? opened.snapshots : undefined,
-      limitsOf: (limits) => this.#limitsOf(limits),
+      limitsOf: (limits) => fullLimits(limits, this.#settings.limits),
       diskScanEntries: this.#settings.diskScanEntries,
       log: this.#log,
       egress: opened.egress,

@@ -7,6 +7,7 @@ import type {
   Command,
   EgressRules,
   Files,
+  FullLimits,
   Limits,
   Process,
   Sandbox,
@@ -22,7 +23,7 @@ import type { SandboxPaths } from "./launch-instructions.js";
 import type { Launcher } from "./launcher.js";
 import type { ProjectQuotas } from "./project-quotas.js";
 import type { SnapshotStore } from "./snapshot-store.js";
-import { type FullLimits, type SandboxFacts, readInit, writeFacts } from "./sandbox-record.js";
+import { type SandboxFacts, readInit, writeFacts } from "./sandbox-record.js";
 
 export interface NamespaceSandboxOptions {
   readonly facts: SandboxFacts;

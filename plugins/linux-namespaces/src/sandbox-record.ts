@@ -1,12 +1,9 @@
 import { readFile, rename, writeFile } from "node:fs/promises";
-import type { Limits, SandboxId } from "@coppice/core/backend";
+import type { FullLimits, SandboxId } from "@coppice/core/backend";
 import type { GroupRecord } from "./control-groups.js";
 import type { SandboxPaths } from "./launch-instructions.js";
 import type { Init } from "./launcher.js";
 import type { SnapshotChain } from "./snapshot-store.js";
-
-/** Limits without gaps. */
-export type FullLimits = { readonly [K in keyof Limits]-?: number };
 
 /** What a server has to know to take over a sandbox of an earlier one. Written before anything is made. */
 export interface SandboxFacts {

@@ -1,4 +1,4 @@
-import type { Limits } from "@coppice/core/backend";
+import type { Limits } from "./backend.js";
 
 /** Limits without gaps. */
 export type FullLimits = { readonly [K in keyof Limits]-?: number };
