@@ -8,7 +8,7 @@ import { Semaphore } from "./semaphore.js";
 /** What is being done to a sandbox. */
 export interface Change {
   readonly kind: "pausing" | "resuming" | "snapshotting";
-  readonly done: Promise<void>;
+  readonly done: Promise<unknown>;
 }
 
 /**
@@ -109,6 +109,29 @@ export class HeldSandbox implements LiveSandbox {
   /** Between `running` and `paused`, a later end, other network rules. Nothing leads out of `killing`. */
   update(change: Partial<SandboxRecord>): void {
     if (!this.isEnding) this.#record = { ...this.#record, ...change };
+  }
+
+  /** Does what `change` says until it is done. Only while nothing else is being done to it. */
+  async during<T>(kind: Change["kind"], run: () => Promise<T>): Promise<T> {
+    const done = run().finally(() => {
+      this.change = undefined;
+    });
+    this.change = { kind, done };
+    return done;
+  }
+
+  /**
+   * Whether to wait for a resumption that is under way, and to look again: nobody has to be told of that.
+   * @throws SandboxError aborted for any other change.
+   */
+  isResuming(): boolean {
+    if (this.change === undefined) return false;
+    const { id } = this.#record;
+    if (this.change.kind === "pausing") throw new SandboxError("aborted", `Sandbox "${id}" is being paused`);
+    if (this.change.kind === "snapshotting") {
+      throw new SandboxError("aborted", `Sandbox "${id}" is being snapshotted`);
+    }
+    return true;
   }
 
   /**

@@ -34,18 +34,14 @@ export class Pauses {
   /** As `Sandboxes.pause`. */
   async pause(held: HeldSandbox, trigger: PauseTrigger): Promise<void> {
     const { id, backend } = held.record;
-    while (held.change !== undefined) {
-      if (held.change.kind === "pausing") throw conflict(`Sandbox "${id}" is being paused`);
-      if (held.change.kind === "snapshotting") throw conflict(`Sandbox "${id}" is being snapshotted`);
-      await held.change.done.catch(() => {});
-    }
+    while (held.isResuming()) await held.change?.done.catch(() => {});
     const { state } = held.record;
     if (state === "paused") throw conflict(`Error pausing sandbox - sandbox '${id}' is already paused`);
     if (state !== "running") throw conflict(`Sandbox '${id}' cannot be paused while in '${state}' state`);
     if (held.runtime.pausing === undefined) {
       throw new SandboxError("failed_precondition", `backend '${backend}' does not support pausing`);
     }
-    await this.#change(held, "pausing", () => this.#freeze(held, trigger));
+    await held.during("pausing", () => this.#freeze(held, trigger));
   }
 
   /** As `Sandboxes.resume`. */
@@ -63,7 +59,7 @@ export class Pauses {
     const { id, state } = held.record;
     if (state === "running") return false;
     if (state !== "paused") throw conflict(`Sandbox '${id}' cannot be resumed while in '${state}' state`);
-    await this.#change(held, "resuming", () => this.#thaw(held, timeoutMs, trigger));
+    await held.during("resuming", () => this.#thaw(held, timeoutMs, trigger));
     return true;
   }
 
@@ -142,14 +138,6 @@ export class Pauses {
     } else await held.change?.done;
     if (held.record.state === "running") return;
     throw conflict("The sandbox is still transitioning. Try again in a moment.");
-  }
-
-  async #change(held: HeldSandbox, kind: "pausing" | "resuming", run: () => Promise<void>): Promise<void> {
-    const done = run().finally(() => {
-      held.change = undefined;
-    });
-    held.change = { kind, done };
-    await done;
   }
 
   async #freeze(held: HeldSandbox, trigger: PauseTrigger): Promise<void> {

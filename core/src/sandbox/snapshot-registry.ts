@@ -160,7 +160,11 @@ export class SnapshotRegistry implements Snapshots {
     const { settings, metrics, clock, log } = this.#options;
     const { id, owner, backend, template, limits } = held.record;
     // No await when it is idle: of two calls at the same time the second one must see the first.
-    while (isChanging(held)) await held.change?.done.catch(() => {});
+    while (held.isResuming()) await held.change?.done.catch(() => {});
+    const { state } = held.record;
+    if (state !== "running" && state !== "paused") {
+      throw new SandboxError("aborted", `Sandbox '${id}' cannot be snapshotted while in '${state}' state`);
+    }
     const { snapshots } = held.handle;
     if (snapshots === undefined) {
       throw new SandboxError("failed_precondition", `backend '${backend}' does not support snapshots`);
@@ -182,14 +186,10 @@ export class SnapshotRegistry implements Snapshots {
       limits,
     };
     this.#records.set(record.id, record);
-    const done = this.#make(record, held, () => snapshots.take(record.id)).finally(() => {
-      held.change = undefined;
-    });
-    held.change = { kind: "snapshotting", done: done.then(() => {}) };
-    // It is awaited below; those who wait for the change look at what came of it.
-    held.change.done.catch(() => {});
     try {
-      const made = await done;
+      const made = await held.during("snapshotting", () =>
+        this.#make(record, held, () => snapshots.take(record.id)),
+      );
       metrics.snapshotTaken(clock.now() - record.takenAtMs);
       log.info({ sandbox: id, snapshot: record.id, name }, "snapshot taken");
       return made;
@@ -256,20 +256,4 @@ export class SnapshotRegistry implements Snapshots {
       this.#records.delete(id);
     }
   }
-}
-
-/**
- * Whether to wait for a resumption, and to look again.
- * @throws SandboxError aborted for every other change, and for a sandbox that is not there to be copied.
- */
-function isChanging({ change, record: { id, state } }: HeldSandbox): boolean {
-  if (change?.kind === "pausing") throw conflict(`Sandbox "${id}" is being paused`);
-  if (change?.kind === "snapshotting") throw conflict(`Sandbox "${id}" is being snapshotted`);
-  if (change !== undefined) return true;
-  if (state === "running" || state === "paused") return false;
-  throw conflict(`Sandbox '${id}' cannot be snapshotted while in '${state}' state`);
-}
-
-function conflict(message: string): SandboxError {
-  return new SandboxError("aborted", message);
 }

@@ -204,19 +204,16 @@ export class SqliteLedger implements Ledger {
   }
 
   async entries(): Promise<readonly LedgerEntry[]> {
-    try {
-      const { entries, awaited } = this.#open.statements;
-      return entries.all().map((row) => {
+    return this.#read(({ entries, awaited }) =>
+      entries.all().map((row) => {
         const record = parseRecord(row["record"]);
         return {
           record,
           endReason: endReason.nullable().parse(row["end_reason"]) ?? undefined,
           awaited: awaited.all(record.id).map(({ event }) => parseEvent(event)),
         };
-      });
-    } catch (error) {
-      throw new BootError([{ message: refusal(this.#path, error) }], { cause: error });
-    }
+      }),
+    );
   }
 
   async write(record: SandboxRecord, note: LedgerNote = {}): Promise<void> {
@@ -224,7 +221,7 @@ export class SqliteLedger implements Ledger {
     const { statements } = this.#open;
     const write = (): void => {
       statements.write.run(record.id, JSON.stringify(record), endReason ?? null);
-      if (happened !== undefined) statements.happened.run(happened.id, JSON.stringify(happened));
+      this.#tell(happened);
       if (awaited !== undefined) statements.await.run(awaited.id, record.id, JSON.stringify(awaited));
       if (withdrawn !== undefined) statements.withdraw.run(withdrawn);
     };
@@ -249,7 +246,7 @@ export class SqliteLedger implements Ledger {
       const digest = ended.accessTokenDigest ?? null;
       statements.end.run(id, owner, backend, template, reason, startedAtMs, endedAtMs, digest);
       statements.forget.run(this.#options.endedKept);
-      if (happened !== undefined) statements.happened.run(happened.id, JSON.stringify(happened));
+      this.#tell(happened);
     });
   }
 
@@ -259,21 +256,19 @@ export class SqliteLedger implements Ledger {
   }
 
   async snapshots(): Promise<readonly SnapshotRecord[]> {
-    try {
-      return this.#open.statements.snapshots.all().map((row) => {
+    return this.#read(({ snapshots }) =>
+      snapshots.all().map((row) => {
         const record = snapshotRecord.parse(JSON.parse(String(row["record"])));
         return { ...record, name: record.name };
-      });
-    } catch (error) {
-      throw new BootError([{ message: refusal(this.#path, error) }], { cause: error });
-    }
+      }),
+    );
   }
 
   async writeSnapshot(record: SnapshotRecord, happened?: SandboxEvent): Promise<void> {
     const { statements } = this.#open;
     this.#atOnce(() => {
       statements.writeSnapshot.run(record.id, JSON.stringify(record));
-      if (happened !== undefined) statements.happened.run(happened.id, JSON.stringify(happened));
+      this.#tell(happened);
     });
   }
 
@@ -286,7 +281,7 @@ export class SqliteLedger implements Ledger {
     const { statements } = this.#open;
     this.#atOnce(() => {
       const { changes } = statements.withdraw.run(event.id);
-      if (changes > 0) statements.happened.run(event.id, JSON.stringify(event));
+      if (changes > 0) this.#tell(event);
     });
   }
 
@@ -302,12 +297,9 @@ export class SqliteLedger implements Ledger {
   }
 
   async volumes(): Promise<readonly VolumeRecord[]> {
-    try {
-      const rows = this.#open.statements.volumes.all();
-      return rows.map((row) => volumeRecord.parse(JSON.parse(String(row["record"]))));
-    } catch (error) {
-      throw new BootError([{ message: refusal(this.#path, error) }], { cause: error });
-    }
+    return this.#read(({ volumes }) =>
+      volumes.all().map((row) => volumeRecord.parse(JSON.parse(String(row["record"])))),
+    );
   }
 
   async writeVolume(record: VolumeRecord): Promise<void> {
@@ -330,6 +322,19 @@ export class SqliteLedger implements Ledger {
   async close(): Promise<void> {
     this.#opened?.database.close();
     this.#opened = undefined;
+  }
+
+  /** @throws BootError that names the file when what it holds is not understood. */
+  #read<T>(run: (statements: ReturnType<typeof prepare>) => T): T {
+    try {
+      return run(this.#open.statements);
+    } catch (error) {
+      throw new BootError([{ message: refusal(this.#path, error) }], { cause: error });
+    }
+  }
+
+  #tell(happened: SandboxEvent | undefined): void {
+    if (happened !== undefined) this.#open.statements.happened.run(happened.id, JSON.stringify(happened));
   }
 
   /** Everything that `run` writes, or nothing. */
