@@ -4,4 +4,5 @@ export { ALL_TRAFFIC, type EgressRules, isAddressRange } from "./sandbox/egress-
 export * from "./sandbox/files.js";
 export { type FullLimits, fullLimits } from "./sandbox/full-limits.js";
 export * from "./sandbox/process.js";
+export { sharedUntilFailure } from "./kernel/shared-until-failure.js";
 export { SandboxError, type ErrorCode } from "./kernel/errors.js";

@@ -1,16 +1,17 @@
 import type { Duplex } from "node:stream";
 import type { AgentConnection } from "@coppice/agent";
 import { SandboxError } from "@coppice/core";
-import type {
-  Command,
-  Files,
-  FullLimits,
-  Process,
-  Sandbox,
-  SandboxId,
-  SnapshotId,
-  Stats,
-  User,
+import {
+  sharedUntilFailure,
+  type Command,
+  type Files,
+  type FullLimits,
+  type Process,
+  type Sandbox,
+  type SandboxId,
+  type SnapshotId,
+  type Stats,
+  type User,
 } from "@coppice/core/backend";
 import type { Datasets } from "./datasets.js";
 import type { Jails } from "./jails.js";
@@ -37,9 +38,9 @@ export class JailSandbox implements Sandbox {
   readonly pausing = { pause: () => this.#pause(), resume: () => this.#resume() };
   readonly snapshots = { take: (id: SnapshotId) => this.#takeSnapshot(id) };
   readonly adoption = { processes: async () => this.#agent.processes() };
+  readonly destroy = sharedUntilFailure(() => this.#destroy());
   readonly #options: JailSandboxOptions;
   #isDestroyed = false;
-  #destroying: Promise<void> | undefined;
 
   constructor(options: JailSandboxOptions) {
     this.id = options.id;
@@ -72,15 +73,6 @@ export class JailSandbox implements Sandbox {
       diskUsedBytes: Math.min(await datasets.usedBytes(name), diskTotalBytes),
       diskTotalBytes,
     };
-  }
-
-  async destroy(): Promise<void> {
-    this.#destroying ??= this.#destroy().catch((error: unknown) => {
-      // What failed may work the next time.
-      this.#destroying = undefined;
-      throw error;
-    });
-    return this.#destroying;
   }
 
   /** Leaves the sandbox as it is, for a server that comes later. */

@@ -3,18 +3,19 @@ import { statfs } from "node:fs/promises";
 import { availableParallelism, totalmem } from "node:os";
 import type { AgentConnection } from "@coppice/agent";
 import { SandboxError, type Logger } from "@coppice/core";
-import type {
-  Command,
-  EgressRules,
-  Files,
-  FullLimits,
-  Limits,
-  Process,
-  Sandbox,
-  SandboxId,
-  SnapshotId,
-  Stats,
-  User,
+import {
+  sharedUntilFailure,
+  type Command,
+  type EgressRules,
+  type Files,
+  type FullLimits,
+  type Limits,
+  type Process,
+  type Sandbox,
+  type SandboxId,
+  type SnapshotId,
+  type Stats,
+  type User,
 } from "@coppice/core/backend";
 import type { ControlGroup, GroupUsage } from "./control-groups.js";
 import { DiskQuota, filesWithQuota } from "./disk-quota.js";
@@ -56,6 +57,7 @@ export class NamespaceSandbox implements Sandbox {
   readonly networking?: { restrict(rules: EgressRules): Promise<void> };
   readonly snapshots?: { take(id: SnapshotId): Promise<void> };
   readonly adoption = { processes: async () => this.#agent.processes() };
+  readonly destroy = sharedUntilFailure(() => this.#destroy());
   readonly #options: NamespaceSandboxOptions;
   readonly #quota: DiskQuota;
   #facts: SandboxFacts;
@@ -63,7 +65,6 @@ export class NamespaceSandbox implements Sandbox {
   #changes: Promise<unknown> = Promise.resolve();
   #isDestroyed = false;
   #isPaused = false;
-  #destroying: Promise<void> | undefined;
   #lastUsage: { readonly atMs: number; readonly cpuMicros: number };
   #reportedKills = 0;
 
@@ -125,15 +126,6 @@ export class NamespaceSandbox implements Sandbox {
       memoryCacheBytes: usage.memoryCacheBytes ?? 0,
       ...disk,
     };
-  }
-
-  async destroy(): Promise<void> {
-    this.#destroying ??= this.#destroy().catch((error: unknown) => {
-      // What failed may work the next time.
-      this.#destroying = undefined;
-      throw error;
-    });
-    return this.#destroying;
   }
 
   /** Leaves the sandbox as it is, for a server that comes later. */

@@ -1,7 +1,15 @@
 import { join } from "node:path";
 import type { Duplex } from "node:stream";
 import { SandboxError } from "@coppice/core";
-import type { Command, Process, Sandbox, SandboxId, Stats, User } from "@coppice/core/backend";
+import {
+  sharedUntilFailure,
+  type Command,
+  type Process,
+  type Sandbox,
+  type SandboxId,
+  type Stats,
+  type User,
+} from "@coppice/core/backend";
 import { findAccount } from "./accounts.js";
 import { dialLoopback } from "./dial-loopback.js";
 import type { HostAgent } from "./host-agent.js";
@@ -34,6 +42,7 @@ export interface LocalSandboxOptions {
 export class LocalSandbox implements Sandbox {
   readonly id: SandboxId;
   readonly files: LocalFiles;
+  readonly destroy = sharedUntilFailure(() => this.#destroy());
   readonly #options: LocalSandboxOptions;
   readonly #tree: Tree;
   readonly #usage: UsageMeter;
@@ -41,7 +50,6 @@ export class LocalSandbox implements Sandbox {
   readonly #starting = new Set<Promise<LocalProcess>>();
   #hasStartedAny = false;
   #isDestroyed = false;
-  #destroying: Promise<void> | undefined;
 
   constructor(options: LocalSandboxOptions) {
     const { root, stage } = options.directory;
@@ -91,15 +99,6 @@ export class LocalSandbox implements Sandbox {
   async endProcesses(): Promise<void> {
     const { directory, killTimeoutMs } = this.#options;
     if (this.#hasStartedAny) await killProcesses(directory.root, killTimeoutMs);
-  }
-
-  async destroy(): Promise<void> {
-    this.#destroying ??= this.#destroy().catch((error: unknown) => {
-      // What failed may work the next time.
-      this.#destroying = undefined;
-      throw error;
-    });
-    return this.#destroying;
   }
 
   async #destroy(): Promise<void> {
