@@ -84,6 +84,7 @@ export { processEnvironment, sandboxEnvironment } from "./sandbox/environment.js
 export { parseSandboxId } from "./sandbox/parse-sandbox-id.js";
 export { resolveSandboxPath } from "./sandbox/sandbox-path.js";
 export { duration, size } from "./config/units.js";
+export { openedAtStart, type OpenedAtStart } from "./sqlite/opened-at-start.js";
 export { openDatabase, type DatabaseOptions } from "./sqlite/open-database.js";
 export { boot, type BootOptions, type Server } from "./boot.js";
 export { configFromValues, readConfig, type ConfigSource } from "./config/read.js";

@@ -1,14 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { createLogger } from "../observe/logger.js";
-import { MemoryBackend } from "../testing/memory-backend.js";
-import { createSandboxDomain } from "./domain.js";
 import type { LiveSandbox } from "./live-sandbox.js";
-import { sandboxesConfig } from "./sandboxes-config.js";
 import type { SnapshotRecord } from "./snapshots.js";
 import { DEFAULT_TENANT } from "./tenant.js";
-import { base, fails, type Fixture, FragileLedger, MINUTE_MS, startDomain } from "./testing/start-domain.js";
-import { Registry } from "prom-client";
+import { World } from "./testing/crashing-server.js";
+import { base, fails, type Fixture, MINUTE_MS, startDomain } from "./testing/start-domain.js";
 
 const snapshots = {};
 const HOUR_MS = 60 * MINUTE_MS;
@@ -159,9 +155,9 @@ test("snapshots go when their time has come, if they have one", async (context) 
   assert.deepEqual([own(domain).list(), await domain.backend.snapshots?.list()], [[], []]);
 });
 
-test("after a crash snapshots are whole or gone, whichever step it came in", async (context) => {
-  const ledger = new FragileLedger();
-  const backend = new MemoryBackend({ snapshots });
+test("after a crash snapshots are whole or gone, whichever step it came in", async () => {
+  const world = new World();
+  const { ledger, backend } = world;
   const record = (id: string, state: SnapshotRecord["state"]): SnapshotRecord => ({
     id,
     state,
@@ -187,17 +183,7 @@ test("after a crash snapshots are whole or gone, whichever step it came in", asy
   await ledger.writeSnapshot(record("fork", "ready"));
   await ledger.writeSnapshot(record("removing", "removing"));
   await ledger.writeSnapshot({ ...record("elsewhere", "ready"), backend: "not enabled" });
-  const domain = createSandboxDomain({
-    config: sandboxesConfig.parse({}),
-    dataDir: "unused",
-    clock: { now: () => 0, after: () => () => {} },
-    log: createLogger("silent"),
-    metrics: new Registry(),
-    ledger: () => ledger,
-  });
-  domain.backends.add(backend);
-  await domain.start();
-  context.after(() => domain.stop());
+  const { domain } = await world.start();
   const tenant = domain.snapshots.of(DEFAULT_TENANT);
   assert.deepEqual(
     tenant.list().map(({ id }) => id),
@@ -208,4 +194,5 @@ test("after a crash snapshots are whole or gone, whichever step it came in", asy
     (await ledger.snapshots()).map(({ id }) => id),
     ["ready", "elsewhere"],
   );
+  await domain.stop();
 });

@@ -4,6 +4,7 @@ import { DatabaseSync, type StatementSync } from "node:sqlite";
 import { z } from "zod";
 import type { SandboxId, SnapshotId, VolumeId } from "./backend.js";
 import { BootError, messageOf, SandboxError } from "../kernel/errors.js";
+import { knownVersion, migrate } from "../sqlite/migrate.js";
 import type { EndedSandbox, Ledger, LedgerEntry, LedgerNote } from "./ledger.js";
 import type { SandboxRecord } from "./live-sandbox.js";
 import type { SandboxEvent } from "./sandbox-event.js";
@@ -393,7 +394,7 @@ export function reasonLedgerUnusable(dataDir: string): string | undefined {
     database = new DatabaseSync(path);
     database.exec("PRAGMA locking_mode = EXCLUSIVE; BEGIN IMMEDIATE; ROLLBACK");
     checkPages(database);
-    checkVersion(database);
+    knownVersion(database, MIGRATIONS.length);
     return undefined;
   } catch (error) {
     return refusal(path, error);
@@ -475,7 +476,7 @@ function openDatabase(dataDir: string, path: string): DatabaseSync {
     database.exec("PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL");
     database.exec("PRAGMA foreign_keys = ON");
     checkPages(database);
-    migrate(database);
+    migrate(database, MIGRATIONS);
     return database;
   } catch (error) {
     database?.close();
@@ -498,28 +499,6 @@ function createPrivate(path: string): void {
 function checkPages(database: DatabaseSync): void {
   const [finding] = Object.values(database.prepare("PRAGMA quick_check(1)").get() ?? {});
   if (finding !== "ok") throw new Error(`it is damaged (${String(finding)})`);
-}
-
-function migrate(database: DatabaseSync): void {
-  database.exec("BEGIN IMMEDIATE");
-  try {
-    const version = checkVersion(database);
-    if (version < MIGRATIONS.length) {
-      for (const step of MIGRATIONS.slice(version)) database.exec(step);
-      database.exec(`PRAGMA user_version = ${MIGRATIONS.length}`);
-    }
-    database.exec("COMMIT");
-  } catch (error) {
-    if (database.isTransaction) database.exec("ROLLBACK");
-    throw error;
-  }
-}
-
-/** The version that it has. @throws Error when that is not known here. */
-function checkVersion(database: DatabaseSync): number {
-  const version = Number(database.prepare("PRAGMA user_version").get()?.["user_version"]);
-  if (version <= MIGRATIONS.length) return version;
-  throw new Error(`it was written by a newer version (schema ${version}, known are ${MIGRATIONS.length})`);
 }
 
 function refusal(path: string, error: unknown): string {

@@ -1,5 +1,6 @@
 import { closeSync, openSync } from "node:fs";
 import { DatabaseSync } from "node:sqlite";
+import { migrate } from "./migrate.js";
 
 export interface DatabaseOptions {
   readonly path: string;
@@ -20,11 +21,8 @@ export function openDatabase({ path, migrations }: DatabaseOptions): DatabaseSyn
   try {
     closeSync(openSync(path, "a", 0o600));
     database = new DatabaseSync(path, { timeout: BUSY_TIMEOUT_MS });
-    database.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; BEGIN IMMEDIATE");
-    const version = Number(database.prepare("PRAGMA user_version").get()?.["user_version"]);
-    if (version > migrations.length) throw new Error(`it was written by a newer version (schema ${version})`);
-    for (const step of migrations.slice(version)) database.exec(step);
-    database.exec(`PRAGMA user_version = ${migrations.length}; COMMIT`);
+    database.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL");
+    migrate(database, migrations);
     return database;
   } catch (error) {
     database?.close();

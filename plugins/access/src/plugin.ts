@@ -1,4 +1,4 @@
-import { Admissions, Clock, definePlugin, Greeting, Listeners } from "@coppice/core";
+import { Admissions, Clock, definePlugin, Greeting, Listeners, openedAtStart } from "@coppice/core";
 import { AccessConfig } from "./access-config.js";
 import { accessGuard } from "./access-guard.js";
 import { accessMetrics } from "./access-metrics.js";
@@ -13,7 +13,6 @@ import { KeyStore } from "./key-store.js";
 import { keysCreate } from "./keys-create.js";
 import { keysList } from "./keys-list.js";
 import { keysRevoke } from "./keys-revoke.js";
-import { openedAtStart } from "./opened-at-start.js";
 import { Quotas } from "./quotas.js";
 import { RateLimit } from "./rate-limit.js";
 import { serveWhoami } from "./whoami-route.js";

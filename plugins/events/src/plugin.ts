@@ -1,4 +1,4 @@
-import { Clock, definePlugin, SandboxEvents } from "@coppice/core";
+import { Clock, definePlugin, openedAtStart, SandboxEvents } from "@coppice/core";
 import { Deliverer } from "./deliverer.js";
 import { serveEvents } from "./event-routes.js";
 import { EventsConfig } from "./events-config.js";
@@ -15,20 +15,12 @@ export const plugin = definePlugin({
   requires: { events: SandboxEvents, clock: Clock },
   setup(context, { events, clock }) {
     const { config, log } = context;
-    let opened: EventsStore | undefined;
-    const store = (): EventsStore => {
-      if (opened === undefined) throw new Error("the store of events is not open");
-      return opened;
-    };
-    context.onStart(() => {
-      opened = new EventsStore({ dataDir: context.dataDir(), config });
-    });
-    context.onStop(() => {
-      opened?.close();
-      opened = undefined;
-    });
+    const file = openedAtStart(() => new EventsStore({ dataDir: context.dataDir(), config }));
+    const store = file.get;
+    context.onStart(() => file.open());
+    context.onStop(() => file.close());
 
-    const metrics = eventsMetrics(context.metrics, () => opened?.deliveries.count() ?? 0);
+    const metrics = eventsMetrics(context.metrics, () => file.find()?.deliveries.count() ?? 0);
     const guard = new TargetGuard(config.webhooks.privateTargets);
     const deliverer = new Deliverer({
       settings: config.webhooks,

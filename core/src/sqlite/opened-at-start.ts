@@ -4,8 +4,11 @@ export interface OpenedAtStart<T> {
   readonly close: () => void;
   /** @throws Error before the start and after the stop. */
   readonly get: () => T;
+  /** Undefined before the start and after the stop. */
+  readonly find: () => T | undefined;
 }
 
+/** Keeps a file for a plugin: `open` is for its `onStart`, `close` for its `onStop`. */
 export function openedAtStart<T extends { close(): void }>(open: () => T): OpenedAtStart<T> {
   let opened: T | undefined;
   return {
@@ -20,5 +23,6 @@ export function openedAtStart<T extends { close(): void }>(open: () => T): Opene
       if (opened === undefined) throw new Error("it is not open");
       return opened;
     },
+    find: () => opened,
   };
 }
