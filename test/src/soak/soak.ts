@@ -68,7 +68,7 @@ export async function soak(options: SoakOptions): Promise<SoakReport> {
     tally.sure("sandboxes");
     tally.sure("executions");
     const by = { ...place, digest, port: Number(new URL(server.url).port) };
-    await eventually("a server at rest", () => isAtRest(server), SETTLE_MS);
+    await eventually("a server at rest", () => comesToRest(server), SETTLE_MS);
     const before = await findHoldings(by);
     const resident = [residentMiB()];
 
@@ -82,10 +82,7 @@ export async function soak(options: SoakOptions): Promise<SoakReport> {
     clearTimeout(middle);
     resident.push(residentMiB());
 
-    // A client that went as its answer came has a sandbox that it does not know of.
-    const unknown = await Sandbox.list({ limit: 100 }).nextItems();
-    await Promise.all(unknown.map(({ sandboxId }) => Sandbox.kill(sandboxId)));
-
+    await settled(async () => ((await comesToRest(server)) ? [] : ["sandboxes"]));
     const left = await settled(async () => growth(before, await findHoldings(by)));
     resident.push(residentMiB());
     const opsUrl = server.urls["ops"] ?? "";
@@ -141,7 +138,13 @@ async function liveOnce({ random, tally, hasFacets }: LifeOptions): Promise<void
   } else if (!(await sandbox.kill())) tally.fault("a kill: there was no such sandbox");
 }
 
-async function isAtRest(server: ServerProcess): Promise<boolean> {
+/**
+ * Ends what runs. A client that went while its sandbox was made does not know of it, and it may be made only after
+ * the client is through with everything else: to be asked again until there is nothing.
+ */
+async function comesToRest(server: ServerProcess): Promise<boolean> {
+  const unknown = await Sandbox.list({ limit: 100 }).nextItems();
+  await Promise.all(unknown.map(({ sandboxId }) => Sandbox.kill(sandboxId)));
   const scrape = await Scrape.of(server.urls["ops"] ?? "");
   const active = ["coppice_sandboxes_running", "coppice_sandboxes_paused", "coppice_commands_active"];
   return active.every((name) => scrape.sum(name) === 0);
