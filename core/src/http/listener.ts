@@ -12,7 +12,7 @@ import type { ExchangeLimit } from "./exchange-limit.js";
 import { HttpError } from "./http-error.js";
 import type { PortConnections } from "./port-connections.js";
 import { proxyRequest, proxyUpgrade } from "./proxy.js";
-import { refuseUpgrade, type Surface } from "./surface.js";
+import { refuseUpgrade, type RoutePattern, type Surface } from "./surface.js";
 import type { Surfaces } from "./surfaces.js";
 import type { SurfaceRequest, Target } from "./surface-request.js";
 import type { Targeting } from "./targeting.js";
@@ -152,9 +152,11 @@ export class HttpListener implements Listener {
     const { id, log } = this.#identify(message);
     response.setHeader("x-request-id", id);
     let surfaceName = this.name;
-    let route = "none";
+    // Asked for at the end: a client may have its answer before the route is through.
+    let routeOf: (message: IncomingMessage) => RoutePattern = () => "none";
     const use = this.#use(response);
     response.once("close", () => {
+      const route = routeOf(message);
       use.end();
       const seconds = (performance.now() - startedAt) / 1000;
       this.#services.metrics.observe({
@@ -187,7 +189,7 @@ export class HttpListener implements Listener {
       });
       if (target !== undefined) cutWhenEnded(target, message.socket, response);
       if (surface === undefined) {
-        route = "proxy";
+        routeOf = () => "proxy";
         requireTrafficToken(target as Target, message.headers);
         // Gone while its sandbox was looked for: there is no end any more that would count it off.
         if (response.destroyed) return;
@@ -208,7 +210,8 @@ export class HttpListener implements Listener {
       this.#refuseRebinding(surface, target, message);
       const admitted = await surface.letIn(request);
       if (target !== undefined) await use.begin(target, request);
-      route = await surface.serve(admitted, message, response);
+      routeOf = () => surface.routeOf(message);
+      await surface.serve(admitted, message, response);
     } catch (error) {
       if (response.destroyed) return;
       writeHttpError(response, toHttpError(error, log));

@@ -1,5 +1,6 @@
 import type { ServerResponse } from "node:http";
 import { type ContextValues, type HandlerContext, createContextKey } from "@connectrpc/connect";
+import { writeChunk } from "./write-chunk.js";
 
 /** The answer of an RPC that streams, for messages that are encoded already. */
 export interface MessageStream {
@@ -33,16 +34,7 @@ export function messageStreamOf(context: HandlerContext): MessageStream {
     codec: isJson ? "json" : "proto",
     async send(envelopes) {
       if (!response.headersSent) throw new Error("a stream begins with a message that its handler yields");
-      if (response.destroyed || response.write(envelopes)) return;
-      await new Promise<void>((resolve) => {
-        const go = (): void => {
-          response.off("drain", go);
-          response.off("close", go);
-          resolve();
-        };
-        response.on("drain", go);
-        response.on("close", go);
-      });
+      await writeChunk(response, envelopes);
     },
   };
 }

@@ -2,11 +2,7 @@ import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Duplex } from "node:stream";
 import Router from "@koa/router";
 import { type ConnectRouter, createConnectRouter, createContextValues } from "@connectrpc/connect";
-import {
-  compressionGzip,
-  universalRequestFromNodeRequest,
-  universalResponseToNodeResponse,
-} from "@connectrpc/connect-node";
+import { compressionGzip, universalRequestFromNodeRequest } from "@connectrpc/connect-node";
 import type { UniversalHandler } from "@connectrpc/connect/protocol";
 import Koa from "koa";
 import type { BootProblem } from "../kernel/errors.js";
@@ -15,6 +11,7 @@ import type { Answered, Guard, Observer, UpgradeHandler } from "../plugin.js";
 import { HttpError } from "./http-error.js";
 import { bindResponse } from "./message-stream.js";
 import { isPermit, permitByMethod, requireScope } from "./permit.js";
+import { sendAnswer } from "./send-answer.js";
 import { bindRequest, notedSandbox, requestIn, type SurfaceRequest } from "./surface-request.js";
 import { blameSender, mayBeUnparsable } from "./unparsable-message.js";
 import { errorInterceptor, toHttpError, writeHttpError } from "./wire-errors.js";
@@ -42,7 +39,7 @@ interface Owned<T> {
 
 interface Served {
   readonly request: SurfaceRequest;
-  pattern: RoutePattern;
+  route: () => RoutePattern;
 }
 
 /** What a request was answered by: a route pattern, never the raw path, which is unbounded. */
@@ -174,6 +171,7 @@ export class Surface {
       const served = this.#served.get(ctx.req);
       if (served === undefined) throw new Error("a request reached koa without a surface");
       ctx.state["request"] = served.request;
+      served.route = () => matchedRoute(ctx);
       let refusal: HttpError | undefined;
       try {
         await next();
@@ -184,10 +182,7 @@ export class Surface {
       } catch (error) {
         refusal = toHttpError(await this.#options.explain(error, served.request), served.request.log);
       }
-      // Set by the router on the context of the route that matched.
-      const { _matchedRoute: pattern } = ctx as { _matchedRoute?: string | RegExp };
-      if (pattern !== undefined) served.pattern = pattern.toString();
-      this.#tell(served.request, { status: refusal?.status ?? ctx.status, route: served.pattern });
+      this.#tell(served.request, { status: refusal?.status ?? ctx.status, route: served.route() });
       if (refusal === undefined) return;
       ctx.respond = false;
       writeHttpError(ctx.res, refusal);
@@ -221,23 +216,22 @@ export class Surface {
     }
   }
 
-  /** Serves a request that was let in; resolves with the pattern that served it; a stream may go on after that. */
-  async serve(
-    request: SurfaceRequest,
-    message: IncomingMessage,
-    response: ServerResponse,
-  ): Promise<RoutePattern> {
+  /** Serves a request that was let in; a stream may go on after that. */
+  async serve(request: SurfaceRequest, message: IncomingMessage, response: ServerResponse): Promise<void> {
     const rpc = this.#rpcs.get(request.url.pathname);
+    this.#served.set(message, { request, route: () => rpc?.requestPath ?? "none" });
     if (rpc !== undefined) {
       await this.#serveRpc(rpc, request, message, response);
-      return rpc.requestPath;
+      return;
     }
-    const served: Served = { request, pattern: "none" };
-    this.#served.set(message, served);
     // A listener may have the name of a surface that nobody has put anything on.
     if (this.#koa === undefined) throw new HttpError(404, `surface '${this.name}' serves nothing`);
     await this.#koa(message, response);
-    return served.pattern;
+  }
+
+  /** What serves a request, from the moment that it is known. */
+  routeOf(message: IncomingMessage): RoutePattern {
+    return this.#served.get(message)?.route() ?? "none";
   }
 
   /** Hands an upgrade that was let in to whoever takes its path. @throws HttpError when nobody does, or it is refused. */
@@ -280,7 +274,7 @@ export class Surface {
       throw this.#refuse(request, error, route);
     }
     this.#tell(request, { status: answer.status, route });
-    await universalResponseToNodeResponse(answer, response);
+    await sendAnswer(answer, response);
   }
 
   /** Tells of a refusal. @returns what to throw. */
@@ -307,6 +301,12 @@ export class Surface {
       ),
     ];
   }
+}
+
+/** Set by the router on the context of the route that matched. */
+function matchedRoute(context: object): RoutePattern {
+  const { _matchedRoute: pattern } = context as { readonly _matchedRoute?: string | RegExp };
+  return pattern?.toString() ?? "none";
 }
 
 function rpcRefusal(status: number, message: IncomingMessage): string {
