@@ -37,6 +37,7 @@ export type { ServedRoute } from "./http/surface.js";
 export { Admissions, type AdmissionCheck } from "./sandbox/admissions.js";
 export type { NetworkPolicy } from "./sandbox/egress-rules.js";
 export { Templates, type TemplateFacts } from "./sandbox/templates.js";
+export type { HttpProbe, ReadinessProbe, ShellProbe, TcpProbe } from "./sandbox/readiness-probe.js";
 export type { LimitsChange } from "./sandbox/requested-limits.js";
 export { Sandboxes, type CreateSandbox } from "./sandbox/sandboxes.js";
 export type { SandboxEvent, SandboxEventDetail, SandboxEventType } from "./sandbox/sandbox-event.js";
@@ -69,6 +70,7 @@ export {
   Snapshots,
   type TenantSnapshots,
   type Forked,
+  type ForkWish,
   type SnapshotRecord,
   type SnapshotState,
 } from "./sandbox/snapshots.js";

@@ -112,6 +112,9 @@ export interface SandboxBackend {
   };
 }
 
+/** Why a sandbox ended by itself: the kernel took its first process for want of memory, or anything else. */
+export type Loss = "out of memory" | "backend lost";
+
 /** One sandbox, as its backend sees it. */
 export interface Sandbox {
   readonly id: SandboxId;
@@ -131,6 +134,12 @@ export interface Sandbox {
   stats(): Promise<Stats>;
   /** Ends every process and frees everything, from every half-built state. Safe to repeat. */
   destroy(): Promise<void>;
+  /**
+   * Resolves when it has ended by itself, as a whole: nothing that is asked of it works any more, and `destroy`
+   * still has to be called. Not for a process that ends, nor for what `destroy` does; never rejects. Absent = this
+   * backend cannot tell.
+   */
+  readonly lost?: Promise<Loss>;
   // Facets: absent = this backend cannot. Callers test for presence; nothing throws "not implemented".
   readonly pausing?: { pause(): Promise<void>; resume(): Promise<void> };
   /**

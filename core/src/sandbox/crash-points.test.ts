@@ -27,6 +27,15 @@ const scenarios: readonly Scenario[] = [
     },
   },
   {
+    what: "waiting for a sandbox to be ready",
+    run: ({ domain }) =>
+      domain.sandboxes.create({ ...base, readinessProbe: { type: "shell", command: ["ready"] } }),
+    check: ({ domain }, id) => {
+      const others = domain.sandboxes.list().filter(({ record }) => record.id !== id);
+      for (const { record } of others) assert.equal(record.state, "running", "half a sandbox was adopted");
+    },
+  },
+  {
     what: "killing a sandbox",
     run: ({ domain }, { record }) => domain.sandboxes.kill(record.id),
     check: (next, id) => assert.ok(["running", undefined].includes(stateOf(next, id))),

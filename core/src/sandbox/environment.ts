@@ -4,7 +4,7 @@ import type { LiveSandbox } from "./live-sandbox.js";
 const DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /** What every process of a sandbox finds set, beside the account's own variables. */
-export function sandboxEnvironment(sandbox: LiveSandbox): Record<string, string> {
+export function sandboxEnvironment(sandbox: Pick<LiveSandbox, "record">): Record<string, string> {
   const { id, template, environment } = sandbox.record;
   return { E2B_SANDBOX: "true", E2B_SANDBOX_ID: id, E2B_TEMPLATE_ID: template, ...environment };
 }
@@ -14,7 +14,7 @@ export function sandboxEnvironment(sandbox: LiveSandbox): Record<string, string>
  * where the later one wins.
  */
 export function processEnvironment(
-  sandbox: LiveSandbox,
+  sandbox: Pick<LiveSandbox, "record">,
   user: User,
   extra: Readonly<Record<string, string>> = {},
 ): Record<string, string> {

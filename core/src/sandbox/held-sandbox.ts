@@ -146,7 +146,10 @@ export class HeldSandbox implements LiveSandbox {
     this.#endReason = reason;
     this.#ended.abort(reason);
     const text = `sandbox "${this.#record.id}" was ended while it was being made`;
-    this.making.abort(new SandboxError("aborted", text));
+    const isLost = reason === "out of memory" || reason === "backend lost";
+    this.making.abort(
+      isLost ? new SandboxError("unavailable", `${text}: ${reason}`) : new SandboxError("aborted", text),
+    );
     return this.#runtime;
   }
 

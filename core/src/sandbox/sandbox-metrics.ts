@@ -1,5 +1,6 @@
 import { Counter, Gauge, Histogram, type Registry } from "prom-client";
 import type { EndReason } from "./live-sandbox.js";
+import type { ReadinessProbe } from "./readiness-probe.js";
 
 /** What the sandbox domain counts. */
 export interface SandboxMetrics {
@@ -11,6 +12,10 @@ export interface SandboxMetrics {
   pauseFailed(): void;
   resumed(trigger: ResumeTrigger): void;
   snapshotTaken(tookMs: number): void;
+  /** A readiness probe succeeded. */
+  ready(probe: ReadinessProbe["type"], tookMs: number): void;
+  /** A readiness probe did not succeed in time. */
+  notReady(probe: ReadinessProbe["type"]): void;
 }
 
 /** What paused a sandbox. */
@@ -94,7 +99,22 @@ export function sandboxMetrics(
     buckets: [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60],
     registers,
   });
+  const readySeconds = new Histogram({
+    name: "coppice_sandboxes_ready_seconds",
+    help: "Time from having a sandbox to the success of its readiness probe, by the type of that",
+    labelNames: ["probe"],
+    buckets: [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300],
+    registers,
+  });
+  const notReady = new Counter({
+    name: "coppice_sandboxes_not_ready_total",
+    help: "Sandboxes that were not ready in time and were removed, by the type of their readiness probe",
+    labelNames: ["probe"],
+    registers,
+  });
   return {
+    ready: (probe, tookMs) => readySeconds.observe({ probe }, tookMs / 1000),
+    notReady: (probe) => notReady.inc({ probe }),
     created(tookMs) {
       created.inc();
       createSeconds.observe(tookMs / 1000);

@@ -5,21 +5,24 @@ import type { Limits, Sandbox, SandboxBackend, SandboxId, VolumeId } from "./bac
 import type { BackendRegistry } from "./backend-registry.js";
 import { beingKilled } from "./being-killed.js";
 import { checkNetworkPolicy, egressRulesOf, type NetworkPolicy } from "./egress-rules.js";
+import { Ends } from "./ends.js";
 import type { EventRelay } from "./event-relay.js";
 import { HeldSandbox } from "./held-sandbox.js";
 import type { EndedSandbox, Ledger, LedgerEntry } from "./ledger.js";
 import type { EndReason, LiveSandbox, SandboxRecord, SandboxState } from "./live-sandbox.js";
+import { Makings } from "./makings.js";
 import { Pauses } from "./pauses.js";
+import { checkReadinessProbe } from "./readiness-probe.js";
 import { Reaper } from "./reaper.js";
 import { checkRequestedLimits, type LimitsChange } from "./requested-limits.js";
+import { requireNetworking } from "./require-networking.js";
 import { Resizes } from "./resizes.js";
 import type { AdmissionCheck } from "./admissions.js";
 import type { SandboxMetrics } from "./sandbox-metrics.js";
-import { digestOf, newAccessToken, newSandboxId } from "./sandbox-secrets.js";
+import { newAccessToken, newSandboxId } from "./sandbox-secrets.js";
 import type { SnapshotRecord, Snapshots } from "./snapshots.js";
 import type { CreateSandbox, Sandboxes } from "./sandboxes.js";
 import type { SandboxesConfig } from "./sandboxes-config.js";
-import { Semaphore } from "./semaphore.js";
 import type { Teardown } from "./teardown.js";
 import { findTemplate, type Template } from "./template-reference.js";
 import { DEFAULT_TENANT } from "./tenant.js";
@@ -55,18 +58,47 @@ const HOUR_MS = 3_600_000;
 export class SandboxRegistry implements Sandboxes {
   readonly #options: SandboxRegistryOptions;
   readonly #held = new Map<SandboxId, HeldSandbox>();
-  readonly #turns: Semaphore;
   readonly #reaper: Reaper;
+  readonly #ends: Ends;
+  readonly #makings: Makings;
   readonly #pauses: Pauses;
   readonly #resizes: Resizes;
   readonly #listeners: ((sandbox: LiveSandbox) => void)[] = [];
-  #isClosed = false;
 
   constructor(options: SandboxRegistryOptions) {
     this.#options = options;
-    this.#turns = new Semaphore(options.settings.createConcurrency, options.settings.createQueue);
     this.#reaper = new Reaper(options.clock, (id) => this.#expire(id));
-    const { settings, metrics, events, clock, log } = options;
+    const { settings, teardown, volumes, warmUps, pools, metrics, events, clock, log } = options;
+    this.#ends = new Ends({
+      teardown,
+      volumes,
+      reaper: this.#reaper,
+      metrics,
+      events,
+      clock,
+      log,
+      onGone: (id) => this.#held.delete(id),
+      get ledger() {
+        return options.ledger;
+      },
+    });
+    this.#makings = new Makings({
+      settings,
+      ends: this.#ends,
+      reaper: this.#reaper,
+      metrics,
+      events,
+      warmUps,
+      pools,
+      clock,
+      log,
+      onMade: (sandbox) => {
+        for (const listener of this.#listeners) listener(sandbox);
+      },
+      get ledger() {
+        return options.ledger;
+      },
+    });
     this.#pauses = new Pauses({
       settings,
       reaper: this.#reaper,
@@ -114,7 +146,7 @@ export class SandboxRegistry implements Sandboxes {
   }
 
   async create(request: CreateSandbox, signal?: AbortSignal): Promise<LiveSandbox> {
-    if (this.#isClosed) throw new SandboxError("unavailable", "the server is stopping");
+    if (this.#makings.isClosed) throw new SandboxError("unavailable", "the server is stopping");
     const { settings } = this.#options;
     const snapshot = this.#options.snapshots.of(request.owner ?? DEFAULT_TENANT).find(request.template);
     const template = findTemplate(settings.templates, snapshot?.template ?? request.template);
@@ -128,6 +160,7 @@ export class SandboxRegistry implements Sandboxes {
       template: template.name,
       templateLimits: template.settings.limits,
     });
+    if (request.readinessProbe !== undefined) checkReadinessProbe(request.readinessProbe, settings.readiness);
     const backend = this.#backendOf(request, template, snapshot);
     if (request.id !== undefined) this.#checkId(request.id);
     const record = this.#recordOf(request, template, {
@@ -139,15 +172,17 @@ export class SandboxRegistry implements Sandboxes {
     const warm = snapshot === undefined ? this.#takeWarm(request, template, backend) : undefined;
     if (warm !== undefined) {
       warm.warm({ ...record, id: warm.record.id, state: "running" }, warm.runtime);
-      const handedOut = await this.#handOut(warm, request.timeoutMs, signal);
+      // Its template's probe succeeded when it became warm.
+      const making = { timeoutMs: request.timeoutMs, probe: request.readinessProbe, signal };
+      const handedOut = await this.#makings.handOut(warm, making);
       if (handedOut !== undefined) return handedOut;
       this.#admit(record);
     }
     const held = new HeldSandbox(record);
     // Taken at once, before the first await: that is what keeps parallel creations below the maximum.
     this.#held.set(record.id, held);
-    const provide = (): Promise<Sandbox> => this.#provisionInTurn(held, backend);
-    return this.#whileWanted(held, signal, this.#make(held, provide, request.timeoutMs));
+    const probe = request.readinessProbe ?? template.settings.readinessProbe;
+    return this.#makings.make(held, backend, { timeoutMs: request.timeoutMs, probe, signal });
   }
 
   find(id: SandboxId): LiveSandbox | undefined {
@@ -175,7 +210,7 @@ export class SandboxRegistry implements Sandboxes {
   async endOf(id: SandboxId): Promise<EndedSandbox | undefined> {
     const held = this.#held.get(id);
     if (held === undefined) return this.#options.ledger.findEnded(id);
-    return held.isEnding && held.hasServed ? this.#endedAs(held) : undefined;
+    return held.isEnding && held.hasServed ? this.#ends.endedAs(held) : undefined;
   }
 
   list(): readonly LiveSandbox[] {
@@ -187,7 +222,7 @@ export class SandboxRegistry implements Sandboxes {
   async kill(id: SandboxId, reason: EndReason = "killed"): Promise<void> {
     const held = this.#held.get(id);
     if (held === undefined || held.isLingering) throw unknownSandbox(id);
-    await this.#end(held, reason);
+    await this.#ends.end(held, reason);
   }
 
   async setTimeout(id: SandboxId, timeoutMs: number): Promise<void> {
@@ -246,6 +281,7 @@ export class SandboxRegistry implements Sandboxes {
     await this.#pauses.restore(held, awaited);
     this.#held.set(record.id, held);
     this.#reaper.set(record.id, held.record.endsAtMs);
+    this.#ends.watch(held, runtime);
   }
 
   /**
@@ -257,7 +293,7 @@ export class SandboxRegistry implements Sandboxes {
     held.hasServed = reason !== undefined;
     held.end(reason ?? "killed");
     this.#held.set(record.id, held);
-    held.ending = this.#tearDown(held, runtime);
+    held.ending = this.#ends.tearDown(held, runtime);
     return held.ending;
   }
 
@@ -266,7 +302,7 @@ export class SandboxRegistry implements Sandboxes {
     const held = new HeldSandbox(record);
     held.hasServed = reason !== undefined;
     held.end(reason ?? "killed");
-    await this.#bury(held);
+    await this.#ends.bury(held);
   }
 
   /** Starts to end sandboxes whose time has come. */
@@ -279,13 +315,13 @@ export class SandboxRegistry implements Sandboxes {
    * Resolves when the backends have done, or failed for now, what they can.
    */
   async close(onShutdown: SandboxesConfig["onShutdown"]): Promise<void> {
-    this.#isClosed = true;
+    this.#makings.close();
     this.#reaper.stop();
     const emptied = this.#options.pools.close();
     const leaving = [...this.#held.values()].filter(
       (held) => onShutdown === "destroy" || held.record.state === "creating" || held.isEnding,
     );
-    await Promise.allSettled([emptied, ...leaving.map((held) => this.#end(held, "shutdown"))]);
+    await Promise.allSettled([emptied, ...leaving.map((held) => this.#ends.end(held, "shutdown"))]);
   }
 
   #get(id: SandboxId): HeldSandbox {
@@ -385,7 +421,7 @@ export class SandboxRegistry implements Sandboxes {
         settings: template.pool,
         make: (signal) => this.#makeWarm({ name, settings: template }, signal),
         // A failure is already logged and counted, and tried again.
-        discard: (held) => this.#end(held, "killed").catch(() => {}),
+        discard: (held) => this.#ends.end(held, "killed").catch(() => {}),
         clock,
         log: log.child({ template: name }),
       });
@@ -408,68 +444,11 @@ export class SandboxRegistry implements Sandboxes {
     return warm;
   }
 
-  /** Makes a sandbox for a pool; when that fails, or is given up, it undoes everything first. */
-  async #makeWarm(template: Template, signal: AbortSignal): Promise<HeldSandbox> {
-    const { ledger, warmUps, clock, settings, log } = this.#options;
+  #makeWarm(template: Template, signal: AbortSignal): Promise<HeldSandbox> {
     const request = { template: template.name, timeoutMs: undefined, secure: false };
     const backend = this.#backendOf(request, template, undefined);
-    // As `creating` in the ledger: whatever becomes of this server, the next one destroys it.
     const held = new HeldSandbox(this.#recordOf(request, template, { id: newSandboxId(), backend }));
-    const giveUp = (): void => held.making.abort(new SandboxError("aborted", "the server is stopping"));
-    signal.addEventListener("abort", giveUp, { once: true });
-    let takeBack: (() => void) | undefined;
-    let runtime: Sandbox | undefined;
-    try {
-      await ledger.write(held.record);
-      held.making.signal.throwIfAborted();
-      runtime = await this.#provision(held, backend);
-      held.making.signal.throwIfAborted();
-      held.warm({ ...held.record, state: "running" }, runtime);
-      takeBack = clock.after(settings.createTimeout, () => {
-        const text = `the sandbox was not warm within ${settings.createTimeout} ms`;
-        held.making.abort(new SandboxError("deadline_exceeded", text));
-      });
-      await warmUps.prepare(held, held.making.signal);
-      held.making.signal.throwIfAborted();
-      log.debug({ sandbox: held.record.id, template: template.name }, "sandbox is warm");
-      return held;
-    } catch (error) {
-      held.end("killed");
-      await (runtime === undefined ? this.#bury(held) : this.#tearDown(held, runtime));
-      throw error;
-    } finally {
-      takeBack?.();
-      signal.removeEventListener("abort", giveUp);
-    }
-  }
-
-  /** Gives a warm sandbox to its creator; undefined when it turns out not to work, and nothing of it is left then. */
-  async #handOut(
-    warm: HeldSandbox,
-    timeoutMs: number | undefined,
-    signal: AbortSignal | undefined,
-  ): Promise<LiveSandbox | undefined> {
-    const { pools, warmUps, metrics, log } = this.#options;
-    const { id, template } = warm.record;
-    const { runtime } = warm;
-    const provide = async (): Promise<Sandbox> => {
-      await warmUps.handOut(warm, warm.making.signal);
-      return runtime;
-    };
-    try {
-      const made = await this.#whileWanted(warm, signal, this.#make(warm, provide, timeoutMs));
-      pools.handedOut(template, "hit");
-      return made;
-    } catch (error) {
-      pools.handedOut(template, "broken");
-      const cannotPause = warm.record.onTimeout === "pause" && runtime.pausing === undefined;
-      if (signal?.aborted || this.#isClosed || cannotPause) {
-        metrics.createFailed();
-        throw error;
-      }
-      log.warn({ sandbox: id, template, err: error }, "a warm sandbox did not work; a new one is made");
-      return undefined;
-    }
+    return this.#makings.warm(held, backend, { probe: template.settings.readinessProbe, signal });
   }
 
   #checkId(id: SandboxId): void {
@@ -490,193 +469,6 @@ export class SandboxRegistry implements Sandboxes {
     if (timeoutMs <= maximumTimeout) return;
     const text = `Timeout cannot be greater than ${maximumTimeout / HOUR_MS} hours`;
     throw new SandboxError("invalid_argument", text);
-  }
-
-  /** Makes what is held as `creating`. When that fails, or is given up, it undoes everything first. */
-  async #make(
-    held: HeldSandbox,
-    provide: () => Promise<Sandbox>,
-    timeoutMs: number | undefined,
-  ): Promise<LiveSandbox> {
-    const { ledger, clock, metrics, events, log } = this.#options;
-    const { signal } = held.making;
-    const askedAtMs = held.record.startedAtMs;
-    let runtime: Sandbox | undefined;
-    try {
-      runtime = await provide();
-      if (held.record.onTimeout === "pause" && runtime.pausing === undefined) {
-        const text = `backend '${held.record.backend}' does not support pausing`;
-        throw new SandboxError("failed_precondition", text);
-      }
-      if (held.record.egress !== undefined) requireNetworking(runtime, held.record.backend);
-      const startedAtMs = clock.now();
-      const endsAtMs = timeoutMs === undefined ? undefined : startedAtMs + timeoutMs;
-      const record: SandboxRecord = { ...held.record, state: "running", startedAtMs, endsAtMs };
-      signal.throwIfAborted();
-      const event = events.of("created", record);
-      await ledger.write(record, { awaited: event });
-      // Given up during the last write: nobody learns of this sandbox, so it must not stay.
-      signal.throwIfAborted();
-      held.run(record, runtime);
-      // At once: what happens to it from now on has to come after.
-      const told = events.confirm(event);
-      this.#reaper.set(record.id, endsAtMs);
-      metrics.created(startedAtMs - askedAtMs);
-      log.info({ sandbox: record.id, template: record.template, backend: record.backend }, "sandbox created");
-      for (const listener of this.#listeners) listener(held);
-      await told;
-      return held;
-    } catch (error) {
-      // Whatever the backend says about an abort, its reason is the better answer.
-      const cause: unknown = signal.aborted ? signal.reason : error;
-      const warm = held.end("killed");
-      if (warm === undefined) {
-        metrics.createFailed();
-        const undone = runtime === undefined ? this.#bury(held) : this.#tearDown(held, runtime);
-        await undone.then(held.undone.resolve, held.undone.reject);
-      } else {
-        held.ending ??= this.#tearDown(held, warm);
-        await held.ending.catch(() => {});
-      }
-      throw cause;
-    }
-  }
-
-  async #provisionInTurn(held: HeldSandbox, backend: SandboxBackend): Promise<Sandbox> {
-    const { signal } = held.making;
-    const release = await this.#turns.acquire(signal);
-    try {
-      await this.#options.ledger.write(held.record);
-      signal.throwIfAborted();
-      return await this.#provision(held, backend);
-    } finally {
-      release();
-    }
-  }
-
-  async #provision(held: HeldSandbox, backend: SandboxBackend): Promise<Sandbox> {
-    const { clock, settings } = this.#options;
-    const { id, template, snapshot, limits, allowInternetAccess, egress, mounts } = held.record;
-    const rules = egress && egressRulesOf(held.record);
-    const takeBack = clock.after(settings.createTimeout, () => {
-      const text = `backend '${backend.name}' did not make the sandbox within ${settings.createTimeout} ms`;
-      held.making.abort(new SandboxError("deadline_exceeded", text));
-    });
-    try {
-      const spec = {
-        id,
-        template,
-        snapshot,
-        limits,
-        allowInternetAccess,
-        egress: rules,
-        mounts: mounts.map(({ volume, path, readOnly }) => ({ volume, path, readOnly })),
-      };
-      return await backend.provision(spec, held.making.signal);
-    } finally {
-      takeBack();
-    }
-  }
-
-  /**
-   * Waits for a sandbox as long as its creator does, then for it to be undone. A backend that does not
-   * react to being told so is left behind: what it makes later is torn down.
-   */
-  async #whileWanted(
-    held: HeldSandbox,
-    signal: AbortSignal | undefined,
-    made: Promise<LiveSandbox>,
-  ): Promise<LiveSandbox> {
-    const { clock, settings } = this.#options;
-    const abandoned = Promise.withResolvers<never>();
-    let takeBack: (() => void) | undefined;
-    const abandonLater = (): void => {
-      takeBack = clock.after(settings.destroyTimeout, () => {
-        held.isLingering = true;
-        const error = new SandboxError("unavailable", `sandbox "${held.record.id}" is still being undone`);
-        held.undone.reject(error);
-        abandoned.reject(error);
-      });
-    };
-    const giveUp = (): void => {
-      held.making.abort(new SandboxError("canceled", "the request for the sandbox was canceled"));
-    };
-    held.making.signal.addEventListener("abort", abandonLater);
-    signal?.addEventListener("abort", giveUp);
-    if (signal?.aborted) giveUp();
-    try {
-      return await Promise.race([made, abandoned.promise]);
-    } finally {
-      held.making.signal.removeEventListener("abort", abandonLater);
-      signal?.removeEventListener("abort", giveUp);
-      takeBack?.();
-    }
-  }
-
-  /** Ends a sandbox once; every caller gets the same promise. */
-  #end(held: HeldSandbox, reason: EndReason): Promise<void> {
-    if (held.ending !== undefined) return held.ending;
-    const runtime = held.end(reason);
-    this.#reaper.delete(held.record.id);
-    held.ending = runtime === undefined ? held.undone.promise : this.#tearDown(held, runtime);
-    return held.ending;
-  }
-
-  async #tearDown(held: HeldSandbox, runtime: Sandbox): Promise<void> {
-    const { ledger, teardown, log } = this.#options;
-    const { record, endReason } = held;
-    try {
-      await ledger.write(record, { endReason: held.hasServed ? endReason : undefined });
-    } catch (error) {
-      // Freeing what it uses matters more than a truthful ledger; the next start finds it gone.
-      log.error({ sandbox: record.id, err: error }, "writing the end of a sandbox failed");
-    }
-    const { soon, final } = teardown.destroy(runtime);
-    const buried = final.then((isGone) => (isGone ? this.#bury(held) : undefined));
-    try {
-      await soon;
-    } catch (error) {
-      held.isLingering = true;
-      throw error;
-    }
-    await buried;
-  }
-
-  /** Forgets a sandbox of which nothing is left. Never rejects. */
-  async #bury(held: HeldSandbox): Promise<void> {
-    const { ledger, volumes, log, metrics, events } = this.#options;
-    const { id, mounts } = held.record;
-    const ended = this.#endedAs(held);
-    try {
-      if (held.hasServed) {
-        await ledger.end(ended, events.of("killed", held.record, { reason: ended.reason }));
-        events.wake();
-      } else {
-        await ledger.remove(id);
-      }
-    } catch (error) {
-      log.error({ sandbox: id, err: error }, "writing the end of a sandbox failed");
-    }
-    this.#held.delete(id);
-    await volumes.released(mounts.map(({ volume }) => volume));
-    if (!held.hasServed) return;
-    metrics.ended(ended.reason);
-    log.info({ sandbox: id, reason: ended.reason }, "sandbox ended");
-  }
-
-  /** What is to be remembered of a sandbox that ends now. */
-  #endedAs({ record, endReason }: HeldSandbox): EndedSandbox {
-    const { id, owner, backend, template, startedAtMs, accessToken } = record;
-    return {
-      id,
-      owner,
-      backend,
-      template,
-      reason: endReason ?? "killed",
-      startedAtMs,
-      endedAtMs: this.#options.clock.now(),
-      accessTokenDigest: accessToken === undefined ? undefined : digestOf(accessToken),
-    };
   }
 
   async #applyNetworkPolicy(held: HeldSandbox, policy: NetworkPolicy): Promise<void> {
@@ -720,21 +512,14 @@ export class SandboxRegistry implements Sandboxes {
     if (held === undefined) return;
     // A failure is already logged and counted, and tried again.
     const isUp = held.record.state === "running" && held.record.onTimeout === "pause";
-    (isUp ? this.#pauses.expire(held) : this.#end(held, "timed out")).catch(() => {});
+    (isUp ? this.#pauses.expire(held) : this.#ends.end(held, "timed out")).catch(() => {});
   }
 
   /** What a time-out does to a running sandbox whose client does not want to wait for it. */
   async #timeOut(held: HeldSandbox): Promise<void> {
     if (held.record.onTimeout === "pause") await this.#pauses.pause(held, "timeout");
-    else await this.#end(held, "timed out");
+    else await this.#ends.end(held, "timed out");
   }
-}
-
-/** What lets a sandbox keep to network rules. @throws SandboxError invalid_argument when nothing does. */
-function requireNetworking({ networking }: Sandbox, backend: string): NonNullable<Sandbox["networking"]> {
-  if (networking !== undefined) return networking;
-  const text = `network rules are not supported: backend '${backend}' cannot restrict what its sandboxes reach`;
-  throw new SandboxError("invalid_argument", text);
 }
 
 function networkPolicyOf({ allowInternetAccess = true, egress }: CreateSandbox): NetworkPolicy {

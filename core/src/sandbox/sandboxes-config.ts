@@ -1,5 +1,7 @@
 import { z } from "zod";
 import { duration, size } from "../config/units.js";
+import { messageOf } from "../kernel/errors.js";
+import { checkReadinessProbe, type ReadinessProbe } from "./readiness-probe.js";
 
 const TEMPLATE_NAME = /^[a-z0-9-_]+(\/[a-z0-9-_]+)?$/;
 
@@ -32,11 +34,63 @@ const pool = z
     context.addIssue({ code: "custom", path: ["max"], message: "is less than min" });
   });
 
+const port = z.int().min(1).max(65_535).describe("Port inside the sandbox");
+
+const probeTimes = {
+  timeout: duration().optional().describe("Time in which it has to succeed; that of `readiness` when absent"),
+  interval: duration().optional().describe("Time between two attempts; that of `readiness` when absent"),
+};
+
+const readinessProbe = z
+  .discriminatedUnion("type", [
+    z.strictObject({ type: z.literal("tcp"), port, ...probeTimes }),
+    z.strictObject({
+      type: z.literal("http"),
+      port,
+      path: z
+        .string()
+        .regex(/^\/[\x21-\x7e]*$/, "expected a path of printable ASCII that begins with /")
+        .default("/")
+        .describe("What is asked for; an answer of 200 to 399 will do"),
+      ...probeTimes,
+    }),
+    z.strictObject({
+      type: z.literal("shell"),
+      command: z
+        .union([z.string().min(1), z.array(z.string()).min(1)])
+        .describe("A line for /bin/sh -lc, or a program and its arguments, that has to end with 0"),
+      ...probeTimes,
+    }),
+  ])
+  .transform(({ timeout, interval, ...probe }): ReadinessProbe => ({
+    ...probe,
+    timeoutMs: timeout,
+    intervalMs: interval,
+  }));
+
+const readiness = z
+  .strictObject({
+    timeout: duration().prefault("60s").describe("Time that a sandbox has to become ready"),
+    maximumTimeout: duration().prefault("5m").describe("Most time that a probe may give it"),
+    interval: duration().prefault("250ms").describe("Time between two attempts"),
+    leastInterval: duration()
+      .prefault("50ms")
+      .describe("Least time between two attempts that a probe may name"),
+    attemptTimeout: duration().prefault("5s").describe("Time that one attempt may take"),
+  })
+  .superRefine(({ timeout, maximumTimeout }, context) => {
+    if (timeout <= maximumTimeout) return;
+    context.addIssue({ code: "custom", path: ["timeout"], message: "is longer than maximumTimeout" });
+  });
+
 const template = z.strictObject({
   backend: z.string().optional().describe("Backend that makes it; the default backend when absent"),
   aliases: z.array(templateName).default([]).describe("Further names that clients may use for it"),
   limits: limits.prefault({}).describe("What a sandbox gets where its creator asks for nothing"),
   pool: pool.prefault({}).describe("Sandboxes that are ready before they are asked for, beside `maximum`"),
+  readinessProbe: readinessProbe
+    .optional()
+    .describe("What has to succeed before a sandbox is its creator's, who may name another one"),
 });
 
 /** The key `sandboxes` of the server's configuration. Lengths of time are parsed to milliseconds. */
@@ -78,6 +132,9 @@ export const sandboxesConfig = z
       .record(templateName, template)
       .prefault({ "base": {}, "code-interpreter-v1": {} })
       .describe("Templates that clients may create sandboxes from"),
+    readiness: readiness
+      .prefault({})
+      .describe("How long readiness probes may take, and how often they are tried"),
     createTimeout: duration().prefault("60s").describe("Time that a backend has to make one sandbox"),
     createConcurrency: z.int().positive().default(8).describe("Sandboxes that are made at the same time"),
     createQueue: z.int().nonnegative().default(256).describe("Creations that may wait for their turn"),
@@ -99,6 +156,14 @@ export const sandboxesConfig = z
     if (settings.volumeSize > settings.maximumVolumeSize) {
       const message = "is more than maximumVolumeSize";
       context.addIssue({ code: "custom", path: ["volumeSize"], message });
+    }
+    for (const [template, { readinessProbe: probe }] of Object.entries(settings.templates)) {
+      try {
+        if (probe !== undefined) checkReadinessProbe(probe, settings.readiness);
+      } catch (error) {
+        const path = ["templates", template, "readinessProbe"];
+        context.addIssue({ code: "custom", path, message: messageOf(error) });
+      }
     }
     const names = new Set(Object.keys(settings.templates));
     for (const [template, { aliases }] of Object.entries(settings.templates)) {

@@ -3,6 +3,7 @@ import type { Limits, SandboxId } from "./backend.js";
 import type { EgressRules, NetworkPolicy } from "./egress-rules.js";
 import type { EndedSandbox } from "./ledger.js";
 import type { EndReason, Idempotency, LiveSandbox, OnTimeout } from "./live-sandbox.js";
+import type { ReadinessProbe } from "./readiness-probe.js";
 import type { LimitsChange } from "./requested-limits.js";
 import type { RequestedMount } from "./volume-mounts.js";
 
@@ -34,6 +35,8 @@ export interface CreateSandbox {
   readonly egress?: EgressRules | undefined;
   /** Volumes of the owner's that it is to have; none when absent. */
   readonly mounts?: readonly RequestedMount[] | undefined;
+  /** What has to succeed before the creation does; the template's when absent. */
+  readonly readinessProbe?: ReadinessProbe | undefined;
   /** A name of the default's stead; the server's default backend when absent. */
   readonly backend?: string | undefined;
   /** A fixed id (the debug sandbox); a random one when absent. */
@@ -54,8 +57,8 @@ export interface Sandboxes {
    * invalid_argument (time-out, id, limits beyond what a creator may choose, network rules that make no sense or
    * that the backend cannot keep, volumes that there are not or that cannot be where they are wanted),
    * failed_precondition (its backend cannot pause, and is to), already_exists (a fixed id), unavailable (too many
-   * are being made, or the server is stopping), canceled (`signal`), deadline_exceeded, or what the backend threw; then
-   * nothing is left of it.
+   * are being made, it was not ready in time, or the server is stopping), canceled (`signal`), deadline_exceeded, or
+   * what the backend threw; then nothing is left of it.
    */
   create(request: CreateSandbox, signal?: AbortSignal): Promise<LiveSandbox>;
   /** The sandbox if it serves or is being made, undefined otherwise: also while it is being killed. */

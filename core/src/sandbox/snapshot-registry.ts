@@ -6,18 +6,19 @@ import type { Backends, SandboxId, SnapshotId } from "./backend.js";
 import type { EventRelay } from "./event-relay.js";
 import type { HeldSandbox } from "./held-sandbox.js";
 import type { Ledger } from "./ledger.js";
+import { checkReadinessProbe } from "./readiness-probe.js";
 import { Reaper } from "./reaper.js";
 import type { SandboxMetrics } from "./sandbox-metrics.js";
 import { newSnapshotId } from "./sandbox-secrets.js";
 import type { SandboxesConfig } from "./sandboxes-config.js";
 import type { Sandboxes } from "./sandboxes.js";
 import { createdLike } from "./created-like.js";
-import type { Forked, SnapshotRecord, Snapshots, TenantSnapshots } from "./snapshots.js";
+import type { Forked, ForkWish, SnapshotRecord, Snapshots, TenantSnapshots } from "./snapshots.js";
 import { hasTemplate, parseTemplateReference } from "./template-reference.js";
 import { unknownSandbox } from "./unknown-sandbox.js";
 
 export interface SnapshotRegistryOptions {
-  readonly settings: Pick<SandboxesConfig, "templates" | "maximumSnapshots" | "snapshotsKept">;
+  readonly settings: Pick<SandboxesConfig, "templates" | "maximumSnapshots" | "snapshotsKept" | "readiness">;
   /** @throws SandboxError not_found */
   readonly held: (id: SandboxId) => HeldSandbox;
   readonly sandboxes: Pick<Sandboxes, "create">;
@@ -52,7 +53,7 @@ export class SnapshotRegistry implements Snapshots {
     };
     return {
       take: async (id, name) => this.#takeAs(held(id), name),
-      fork: async (id, wanted) => this.#fork(held(id), wanted),
+      fork: async (id, wanted, signal) => this.#fork(held(id), wanted, signal),
       list: () => this.#list(tenant),
       find: (reference) => this.#find(tenant, reference),
       remove: (id) => this.#remove(tenant, id),
@@ -126,14 +127,16 @@ export class SnapshotRegistry implements Snapshots {
 
   async #fork(
     held: HeldSandbox,
-    { count, timeoutMs }: { readonly count: number; readonly timeoutMs: number },
+    { count, ...wanted }: ForkWish,
+    signal: AbortSignal | undefined,
   ): Promise<readonly Forked[]> {
-    const { sandboxes } = this.#options;
+    const { sandboxes, settings } = this.#options;
+    if (wanted.readinessProbe !== undefined) checkReadinessProbe(wanted.readinessProbe, settings.readiness);
     const snapshot = await this.#take(held, { name: undefined, isTemporary: true });
     try {
       const made = await Promise.allSettled(
         Array.from({ length: count }, () =>
-          sandboxes.create({ ...createdLike(held.record), template: snapshot.id, timeoutMs }),
+          sandboxes.create({ ...createdLike(held.record), ...wanted, template: snapshot.id }, signal),
         ),
       );
       return made.map((one) =>

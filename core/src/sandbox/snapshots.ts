@@ -1,6 +1,7 @@
 import { createToken } from "../kernel/token.js";
 import type { Limits, SandboxId, SnapshotId } from "./backend.js";
 import type { LiveSandbox } from "./live-sandbox.js";
+import type { ReadinessProbe } from "./readiness-probe.js";
 
 /** Where a snapshot is in its life. Only a `ready` one is found. */
 export type SnapshotState = "taking" | "ready" | "removing";
@@ -22,6 +23,13 @@ export interface SnapshotRecord {
   readonly takenAtMs: number;
   /** What its sandbox was allowed to use: sandboxes made from it get the same where they ask for nothing. */
   readonly limits: Limits;
+}
+
+/** What is asked of a fork. */
+export interface ForkWish {
+  readonly count: number;
+  readonly timeoutMs: number;
+  readonly readinessProbe?: ReadinessProbe | undefined;
 }
 
 /** One sandbox of a fork, or why it could not be made. */
@@ -55,13 +63,11 @@ export interface TenantSnapshots {
   remove(id: SnapshotId): Promise<void>;
   /**
    * Makes `count` sandboxes that begin with the files of a sandbox, and with what it was created with: metadata,
-   * environment, limits and the rest. Each has a life of `timeoutMs` and secrets of its own.
+   * environment, limits and the rest. Each has a life of `timeoutMs` and secrets of its own, and is ready as
+   * `readinessProbe` says, or its template's: what was asked of the other one may be true of its processes alone.
    * @throws SandboxError what `take` throws; a sandbox that cannot be made is an entry with its error.
    */
-  fork(
-    id: SandboxId,
-    wanted: { readonly count: number; readonly timeoutMs: number },
-  ): Promise<readonly Forked[]>;
+  fork(id: SandboxId, wanted: ForkWish, signal?: AbortSignal): Promise<readonly Forked[]>;
 }
 
 export const Snapshots = createToken<Snapshots>("snapshots");

@@ -294,3 +294,66 @@ test("a pool whose most is less than its least is refused", () => {
   const parsed = sandboxesConfig.safeParse({ templates: { base: { pool: { min: 2, max: 1 } } } });
   assert.match(parsed.error?.message ?? "", /less than min/);
 });
+
+test("a sandbox of the pool is ready before it is offered, and its creator's own probe is waited for", async (context) => {
+  let isUp = false;
+  const asked: string[] = [];
+  const program = (name: string) => async () => {
+    asked.push(name);
+    return isUp ? 0 : 1;
+  };
+  const backend = new MemoryBackend({ programs: { template: program("template"), own: program("own") } });
+  const probe = { type: "shell" as const, command: ["template"], timeout: "1h", interval: "1s" };
+  const domain = await startDomain(context, {
+    pool: { min: 1 },
+    backend,
+    more: {
+      readiness: { maximumTimeout: "1h" },
+      templates: { base: { pool: { min: 1 }, readinessProbe: probe }, other: {} },
+    },
+  });
+  const { sandboxes, clock } = domain;
+  // Longer than a warm-up may take: a probe has a time of its own.
+  for (let second = 0; second < 90; second += 1) {
+    await clock.advance(1000);
+    await domain.settle();
+  }
+  assert.equal(backend.alive.sandboxes, 1);
+  assert.equal(await domain.metric("warm"), 0);
+  isUp = true;
+  await clock.advance(1000);
+  await domain.settle();
+  assert.equal(await domain.metric("warm"), 1);
+
+  asked.length = 0;
+  await sandboxes.create(base);
+  await domain.settle();
+  assert.ok(!asked.includes("own"));
+  assert.equal(await domain.metric("warm_takes_total", { outcome: "hit" }), 1);
+  isUp = false;
+  const own = { ...base, readinessProbe: { type: "shell", command: ["own"], timeoutMs: 2000 } as const };
+  const refused = assert.rejects(sandboxes.create(own), /not ready within 2000 ms: .* exit code 1$/);
+  for (let second = 0; second < 3; second += 1) {
+    await domain.settle();
+    await clock.advance(1000);
+  }
+  await refused;
+  assert.equal(await domain.metric("create_failures_total"), 1, "a second one is not waited for");
+});
+
+test("a sandbox of the pool that ends by itself is not offered, and another one takes its place", async (context) => {
+  const domain = await startDomain(context, { pool: { min: 1 } });
+  const { sandboxes, backend, clock, ledger } = domain;
+  const [first] = [...backend.sandboxes.values()];
+  assert.ok(first);
+  first.lose("backend lost");
+  await domain.settle();
+  assert.equal(await domain.metric("warm"), 0);
+  assert.deepEqual(await ledger.entries(), []);
+  await clock.advance(1000);
+  await domain.settle();
+  assert.equal(await domain.metric("warm"), 1);
+  assert.equal(await domain.metric("warm_failures_total"), 1);
+  assert.equal(await domain.metric("ended_total"), 0, "nobody knew of it");
+  assert.notEqual((await sandboxes.create(base)).record.id, first.id);
+});

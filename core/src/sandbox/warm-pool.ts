@@ -89,13 +89,27 @@ export class WarmPool {
       const held = await make(this.#closed.signal);
       this.#failures = 0;
       if (this.#closed.signal.aborted) await discard(held);
-      else this.#ready.push(held);
+      else this.#keep(held);
     } catch (error) {
       if (this.#closed.signal.aborted) return;
       onFailure();
       log.warn({ err: error }, "a sandbox for the warm pool could not be made ready");
       this.#retryLater();
     }
+  }
+
+  #keep(held: HeldSandbox): void {
+    this.#ready.push(held);
+    held.ended.addEventListener("abort", () => this.#drop(held), { once: true });
+  }
+
+  /** One that has ended by itself while it waited. */
+  #drop(held: HeldSandbox): void {
+    const index = this.#ready.indexOf(held);
+    if (index === -1) return;
+    this.#ready.splice(index, 1);
+    this.#options.onFailure();
+    this.#retryLater();
   }
 
   #retryLater(): void {

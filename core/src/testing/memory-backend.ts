@@ -4,6 +4,7 @@ import { definePlugin, type Plugin } from "../plugin.js";
 import {
   Backends,
   type Limits,
+  type Loss,
   type Sandbox,
   type SandboxBackend,
   type SandboxId,
@@ -200,12 +201,14 @@ export class MemorySandbox implements Sandbox {
   readonly id: SandboxId;
   readonly spec: SandboxSpec;
   readonly files: MemoryFiles;
+  readonly lost: Promise<Loss>;
   readonly pausing?: { pause(): Promise<void>; resume(): Promise<void> };
   readonly networking?: { restrict(rules: EgressRules): Promise<void> };
   readonly resizing?: { resize(limits: Limits): Promise<void> };
   readonly snapshots?: { take(id: SnapshotId): Promise<void> };
   readonly #options: MemoryBackendOptions;
   readonly #gone: () => void;
+  readonly #lose: (loss: Loss) => void;
   readonly #processes = new Map<number, MemoryProcess>();
   readonly #ports: Map<number, PortHandler>;
   readonly #connections = new Set<Duplex>();
@@ -229,6 +232,9 @@ export class MemorySandbox implements Sandbox {
     this.id = spec.id;
     this.spec = spec;
     this.files = new MemoryFiles(USERS, () => Date.now());
+    const { promise, resolve } = Promise.withResolvers<Loss>();
+    this.lost = promise;
+    this.#lose = resolve;
     this.#options = options;
     this.#gone = home.gone;
     this.#egress = spec.egress;
@@ -375,6 +381,12 @@ export class MemorySandbox implements Sandbox {
     this.#destroyAttempts += 1;
     await this.#options.onDestroy?.(this.id, this.#destroyAttempts);
     this.vanish();
+  }
+
+  /** Ends by itself and says why. */
+  lose(loss: Loss): void {
+    this.vanish();
+    this.#lose(loss);
   }
 
   /** Is gone at once, without a word to the server: what a backend that lost it looks like. */

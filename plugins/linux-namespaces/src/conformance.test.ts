@@ -1,5 +1,6 @@
 import { test } from "node:test";
 import { testConformance } from "@coppice/core/testing";
+import { endInit } from "./testing/end-init.js";
 import { openInternet, reasonWithoutEgress } from "./testing/open-internet.js";
 import { openTestBackend, reasonToSkip } from "./testing/test-backend.js";
 
@@ -18,8 +19,9 @@ if (reason !== undefined) {
     return {
       ...opened,
       ...facts,
-      facets: ["pausing", "resizing", "snapshots", "volumes"],
+      facets: ["pausing", "resizing", "snapshots", "volumes", "lost"],
       stateDirectory: opened.directory,
+      lose: (sandbox) => endInit(opened.directory, sandbox),
     };
   });
 } else {
@@ -29,8 +31,9 @@ if (reason !== undefined) {
     return {
       ...opened,
       ...facts,
-      facets: ["pausing", "resizing", "networking", "snapshots", "volumes"],
+      facets: ["pausing", "resizing", "networking", "snapshots", "volumes", "lost"],
       stateDirectory: opened.directory,
+      lose: (sandbox) => endInit(opened.directory, sandbox),
       outside: internet,
       async [Symbol.asyncDispose]() {
         await opened[Symbol.asyncDispose]();

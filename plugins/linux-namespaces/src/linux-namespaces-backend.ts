@@ -270,6 +270,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     const { facts, group, paths } = sandbox;
     const stream = await connectAgent(paths.socket, signal);
     const agent = await AgentConnection.open(stream, { defaultUser: facts.user });
+    const { outOfMemoryKills: knownKills } = await group.usage();
     const made = new NamespaceSandbox({
       facts,
       paths,
@@ -280,6 +281,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       snapshots: opened.users === undefined ? opened.snapshots : undefined,
       limitsOf: (limits) => fullLimits(limits, this.#settings.limits),
       diskScanEntries: this.#settings.diskScanEntries,
+      knownKills,
       log: this.#log,
       egress: opened.egress,
       onDestroyed: async () => {

@@ -10,6 +10,7 @@ import {
   type Files,
   type FullLimits,
   type Limits,
+  type Loss,
   type Process,
   type Sandbox,
   type SandboxId,
@@ -39,6 +40,8 @@ export interface NamespaceSandboxOptions {
   /** What the backend makes of limits. */
   readonly limitsOf: (limits: Limits) => FullLimits;
   readonly diskScanEntries: number;
+  /** Processes of it that the kernel has ended for want of memory before this server had it. */
+  readonly knownKills: number;
   readonly log: Logger;
   /** What connects it to the host's network; undefined where nothing does. */
   readonly egress: Egress | undefined;
@@ -56,6 +59,7 @@ export class NamespaceSandbox implements Sandbox {
   readonly resizing?: { resize(limits: Limits): Promise<void> };
   readonly networking?: { restrict(rules: EgressRules): Promise<void> };
   readonly snapshots?: { take(id: SnapshotId): Promise<void> };
+  readonly lost: Promise<Loss>;
   readonly adoption = { processes: async () => this.#agent.processes() };
   readonly destroy = sharedUntilFailure(() => this.#destroy());
   readonly #options: NamespaceSandboxOptions;
@@ -64,9 +68,11 @@ export class NamespaceSandbox implements Sandbox {
   /** Ends with the last of the changes to the facts, which are made one after the other. Never rejects. */
   #changes: Promise<unknown> = Promise.resolve();
   #isDestroyed = false;
+  #isLeft = false;
   #isPaused = false;
   #lastUsage: { readonly atMs: number; readonly cpuMicros: number };
-  #reportedKills = 0;
+  /** Processes that the kernel ended for want of memory, as far as is known. */
+  #knownKills: number;
 
   constructor(options: NamespaceSandboxOptions) {
     const { facts, group } = options;
@@ -82,6 +88,12 @@ export class NamespaceSandbox implements Sandbox {
     this.#options = options;
     this.#facts = facts;
     this.#lastUsage = { atMs: performance.now(), cpuMicros: 0 };
+    this.#knownKills = options.knownKills;
+    const { promise, resolve } = Promise.withResolvers<Loss>();
+    this.lost = promise;
+    void agent.closed.then(async () => {
+      if (!this.#isDestroyed && !this.#isLeft) resolve(await this.#whyLost());
+    });
     if (group.canFreeze) this.pausing = { pause: () => this.#pause(), resume: () => this.#resume() };
     // Without a freezer the files would not be of one moment; in memory they are out of reach from here.
     const { egress, snapshots } = options;
@@ -115,6 +127,7 @@ export class NamespaceSandbox implements Sandbox {
     void this.#agent;
     const limits = this.#limits;
     const usage = await group.usage();
+    this.#knownKills = Math.max(this.#knownKills, usage.outOfMemoryKills);
     const hasMemoryLimit = group.record["memory"] !== undefined;
     const memoryTotalBytes = hasMemoryLimit ? Math.min(limits.memoryMiB * MEBIBYTE, totalmem()) : totalmem();
     const disk = await this.#disk();
@@ -130,6 +143,7 @@ export class NamespaceSandbox implements Sandbox {
 
   /** Leaves the sandbox as it is, for a server that comes later. */
   async leave(): Promise<void> {
+    this.#isLeft = true;
     await this.#options.agent.close();
   }
 
@@ -286,10 +300,19 @@ export class NamespaceSandbox implements Sandbox {
   async #reportMemoryKills(): Promise<void> {
     if (this.#isDestroyed) return;
     const { outOfMemoryKills } = await this.#options.group.usage();
-    if (outOfMemoryKills <= this.#reportedKills) return;
-    this.#reportedKills = outOfMemoryKills;
+    if (outOfMemoryKills <= this.#knownKills) return;
+    this.#knownKills = outOfMemoryKills;
     const fields = { sandbox: this.id, memoryMiB: this.#limits.memoryMiB, kills: outOfMemoryKills };
     this.#options.log.warn(fields, "a sandbox reached its memory limit and a process in it was killed");
+  }
+
+  /**
+   * The kernel says how many processes it ended, not which. One more than was known when the first process ended is
+   * taken for that one; nothing inside could have killed it.
+   */
+  async #whyLost(): Promise<Loss> {
+    const { outOfMemoryKills } = await this.#options.group.usage();
+    return outOfMemoryKills > this.#knownKills ? "out of memory" : "backend lost";
   }
 
   get #agent(): AgentConnection {

@@ -85,6 +85,33 @@ suite("the body of a create request", () => {
     ]);
   });
 
+  test("names what is waited for in any of the known ways", () => {
+    const probeOf = (fields: object) =>
+      toCreateSandbox(schema.parse({ templateID: "base", ...fields }), V2).readinessProbe;
+    const times = { timeoutMs: undefined, intervalMs: undefined };
+    assert.deepEqual(probeOf({ readinessProbe: { type: "tcp", port: 80, timeoutMs: 5, intervalMs: 250 } }), {
+      type: "tcp",
+      port: 80,
+      timeoutMs: 5,
+      intervalMs: 250,
+    });
+    const older = { type: "shell", command: ["a", ""], timeout_ms: 7, interval_ms: 8 };
+    assert.deepEqual(probeOf({ readiness_probe: older }), {
+      type: "shell",
+      command: ["a", ""],
+      timeoutMs: 7,
+      intervalMs: 8,
+    });
+    const http = { type: "http", port: 8080 } as const;
+    assert.deepEqual(probeOf({ readinessProbe: http }), { ...http, path: "/", ...times });
+    assert.deepEqual(probeOf({ readinessProbe: { ...http, path: "/a?b" } }), {
+      ...http,
+      path: "/a?b",
+      ...times,
+    });
+    assert.equal(probeOf({ readinessProbe: null }), undefined);
+  });
+
   test("is taken when it asks for nothing that this server lacks", () => {
     const harmless = [
       { somethingNew: { of: ["a", "later", "SDK"] } },
@@ -117,6 +144,15 @@ suite("the body of a create request", () => {
       [{ iam: { tokens: { a: { audience: "b" } } } }, "identity tokens"],
       [{ volumeMounts: [{ name: "v" }] }, "expected string"],
       [{ volumeMounts: Array(3).fill({ name: "v", path: "/v" }) }, "expected array to have <=2"],
+      [{ readinessProbe: { type: "udp", port: 1 } }, "Invalid"],
+      [{ readinessProbe: { type: "tcp" } }, "expected number"],
+      [{ readinessProbe: { type: "tcp", port: 65_536 } }, "<=65535"],
+      [{ readinessProbe: { type: "http", port: 80, path: "up" } }, "begins with /"],
+      [{ readinessProbe: { type: "http", port: 80, path: "/a\r\nHost: b" } }, "begins with /"],
+      [{ readinessProbe: { type: "shell" } }, "Invalid input"],
+      [{ readinessProbe: { type: "shell", command: [] } }, "expected array to have >=1"],
+      [{ readiness_probe: { type: "tcp", port: 80, timeout_ms: 0 } }, ">0"],
+      [{ readinessProbe: { type: "tcp", port: 80, intervalMs: 0.5 } }, "expected int"],
       [{ memoryMB: 64 }, "at least 128"],
       [{ memory_mb: 512.5 }, "expected int"],
       [{ cpuCount: "2" }, "expected number"],

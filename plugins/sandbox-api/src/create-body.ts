@@ -3,6 +3,7 @@ import { z } from "zod";
 import { lifecycleFields, requestedLifecycle } from "./lifecycle.js";
 import { type NetworkBodyOptions, networkRuleFields, toEgressRules } from "./network-policy.js";
 import { nothing } from "./nothing.js";
+import { readinessFields, requestedProbe } from "./readiness-probe.js";
 import { limitFields, requestedLimits } from "./requested-limits.js";
 import { requestedTimeoutMs, timeoutFields } from "./requested-timeout.js";
 import { volumeMountBody } from "./volume-body.js";
@@ -19,6 +20,7 @@ export function createBody({ variableLimitBytes, volumeMountLimit, ...networkOpt
     ...timeoutFields,
     ...lifecycleFields,
     ...limitFields,
+    ...readinessFields,
     templateID: z.string(),
     metadata: z.record(z.string(), z.string()).nullish(),
     envVars: environment(variableLimitBytes).nullish(),
@@ -35,8 +37,6 @@ export function createBody({ variableLimitBytes, volumeMountLimit, ...networkOpt
     iam: nothing("identity tokens"),
     mcp: nothing("an MCP gateway"),
     volumeMounts: z.array(volumeMountBody).max(volumeMountLimit).nullish(),
-    readinessProbe: nothing("a readiness probe"),
-    readiness_probe: nothing("a readiness probe"),
   });
 }
 
@@ -61,6 +61,7 @@ export function toCreateSandbox(body: CreateBody, defaults: CreateDefaults): Cre
       "You cannot create a sandbox without public access unless you enable secure envd access via 'secure' flag.";
     throw new SandboxError("invalid_argument", text);
   }
+  const readinessProbe = requestedProbe(body);
   return {
     template: body.templateID,
     timeoutMs: requestedTimeoutMs(body) ?? defaults.timeoutMs,
@@ -78,6 +79,7 @@ export function toCreateSandbox(body: CreateBody, defaults: CreateDefaults): Cre
       path,
       readOnly: readOnly ?? false,
     })),
+    ...(readinessProbe !== undefined && { readinessProbe }),
   };
 }
 

@@ -22,18 +22,30 @@ export interface Waiting {
 export async function createSandbox(
   sandboxes: Sandboxes,
   wanted: CreateSandbox,
-  { request, response }: Waiting,
+  waiting: Waiting,
 ): Promise<LiveSandbox> {
-  const sandbox = await sandboxes.create(wanted, request.signal);
+  const sandbox = await sandboxes.create(wanted, waiting.request.signal);
+  endUnlessClaimed(sandboxes, [sandbox], waiting);
+  return sandbox;
+}
+
+/** Ends sandboxes of which the client that waits for them never learns. @throws SandboxError canceled when it has gone. */
+export function endUnlessClaimed(
+  sandboxes: Sandboxes,
+  made: readonly LiveSandbox[],
+  { request, response }: Waiting,
+): void {
   const discard = (): void => {
-    sandboxes.kill(sandbox.record.id).catch((error: unknown) => {
-      // It may have ended by itself, or by another client, meanwhile.
-      if (error instanceof SandboxError && error.code === "not_found") return;
-      request.log.warn(
-        { sandboxId: sandbox.record.id, reason: messageOf(error) },
-        "an unclaimed sandbox could not be ended",
-      );
-    });
+    for (const { record } of made) {
+      sandboxes.kill(record.id).catch((error: unknown) => {
+        // It may have ended by itself, or by another client, meanwhile.
+        if (error instanceof SandboxError && error.code === "not_found") return;
+        request.log.warn(
+          { sandboxId: record.id, reason: messageOf(error) },
+          "an unclaimed sandbox could not be ended",
+        );
+      });
+    }
   };
   if (request.signal.aborted) {
     discard();
@@ -42,5 +54,4 @@ export async function createSandbox(
   response.once("close", () => {
     if (!response.writableFinished) discard();
   });
-  return sandbox;
 }

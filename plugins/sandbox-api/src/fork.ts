@@ -1,10 +1,11 @@
 import { type Forked, type Logger, SandboxError, type TenantSnapshots, toHttpError } from "@coppice/core";
 import { z } from "zod";
+import { readinessFields, requestedProbe } from "./readiness-probe.js";
 import { requestedTimeoutMs, timeoutFields } from "./requested-timeout.js";
 import { sandboxBody } from "./sandbox-body.js";
 
 /** The body of `POST /sandboxes/:id/fork`. */
-export const forkBody = z.object({ ...timeoutFields, count: z.int32().nullish() });
+export const forkBody = z.object({ ...timeoutFields, ...readinessFields, count: z.int32().nullish() });
 
 /**
  * Makes sandboxes that begin with the files of another one, which goes on.
@@ -17,13 +18,15 @@ export async function forkSandbox(
     readonly body: z.infer<typeof forkBody>;
     readonly defaultTimeoutMs: number;
     readonly most: number;
+    readonly signal: AbortSignal;
   },
 ): Promise<readonly Forked[]> {
-  const { body, defaultTimeoutMs, most } = options;
+  const { body, defaultTimeoutMs, most, signal } = options;
   const count = body.count ?? 1;
   if (count < 1) throw new SandboxError("invalid_argument", "Count must be at least 1");
   if (count > most) throw new SandboxError("invalid_argument", `Count cannot be greater than ${most}`);
-  return snapshots.fork(id, { count, timeoutMs: requestedTimeoutMs(body) ?? defaultTimeoutMs });
+  const timeoutMs = requestedTimeoutMs(body) ?? defaultTimeoutMs;
+  return snapshots.fork(id, { count, timeoutMs, readinessProbe: requestedProbe(body) }, signal);
 }
 
 /** One entry of the answer to a fork. */

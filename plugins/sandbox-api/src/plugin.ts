@@ -22,7 +22,7 @@ import {
 import { Capacities } from "./capacity.js";
 import { connectBody, connectSandbox } from "./connect.js";
 import { createBody, toCreateSandbox } from "./create-body.js";
-import { createSandbox } from "./create.js";
+import { createSandbox, endUnlessClaimed } from "./create.js";
 import { forkBody, forkedBody, forkSandbox } from "./fork.js";
 import { IdempotentCreations, parseIdempotencyKey } from "./idempotent-creations.js";
 import { listSnapshots } from "./list-snapshots.js";
@@ -181,7 +181,10 @@ export const plugin = definePlugin({
         body,
         defaultTimeoutMs: legacyDefaultTimeout,
         most: maxForks,
+        signal: requestOf(ctx).signal,
       });
+      const made = forked.flatMap((one) => ("sandbox" in one ? [one.sandbox] : []));
+      endUnlessClaimed(own(ctx), made, { request: requestOf(ctx), response: ctx.res });
       ctx.body = forked.map((one) => forkedBody(one, { domain, log: requestOf(ctx).log }));
       ctx.status = 201;
     });

@@ -13,7 +13,11 @@ import { FragileLedger } from "./start-domain.js";
 export class World {
   readonly clock: FakeClock = fakeClock();
   readonly ledger = new FragileLedger();
-  readonly backend = new MemoryBackend({ pausing: {}, snapshots: {} });
+  readonly backend = new MemoryBackend({
+    pausing: {},
+    snapshots: {},
+    programs: { ready: () => Promise.resolve(0) },
+  });
   /** What servers told of, by its id, in that order. */
   readonly told = new Map<string, SandboxEvent>();
 
@@ -107,6 +111,7 @@ function interrupted<T extends object>(target: T, step: () => Promise<void>): T 
   return new Proxy(target, {
     get(_target, name) {
       const value: unknown = Reflect.get(target, name, target);
+      if (value instanceof Promise) return value;
       if (typeof value === "object" && value !== null) return interrupted(value, step);
       if (typeof value !== "function") return value;
       return async (...parameters: unknown[]) => {

@@ -1,4 +1,4 @@
-import type { Limits, SandboxBackend, SandboxSpec } from "../../sandbox/backend.js";
+import type { Limits, Sandbox, SandboxBackend, SandboxSpec } from "../../sandbox/backend.js";
 import type { ConformanceContext } from "./conformance-context.js";
 
 /** What a case is about. */
@@ -12,7 +12,7 @@ export type ConformanceGroup =
   | "isolation";
 
 /** Optional parts of a Sandbox, and `volumes` of its backend. */
-export type Facet = "pausing" | "snapshots" | "resizing" | "networking" | "volumes";
+export type Facet = "pausing" | "snapshots" | "resizing" | "networking" | "volumes" | "lost";
 
 /**
  * What sandboxes of one backend can do and those of another cannot, without a part of its own:
@@ -64,6 +64,8 @@ export interface ConformanceSubject extends AsyncDisposable {
    * internet access reach it at both addresses.
    */
   readonly outside?: { readonly addresses: readonly [string, string]; readonly port: number };
+  /** Ends a sandbox as a whole behind its backend's back, as a fault of this host would. */
+  lose?(sandbox: Sandbox): Promise<void>;
   /**
    * What of any sandbox is still there, in words: datasets, directories, addresses. Asked after each
    * case, when no sandbox is alive. The kit itself looks for processes, mounts and descriptors.

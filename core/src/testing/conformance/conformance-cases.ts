@@ -4,6 +4,7 @@ import { containmentCases } from "./containment-cases.js";
 import { facetCases } from "./facet-cases.js";
 import { fileCases } from "./file-cases.js";
 import { isolationCases } from "./isolation-cases.js";
+import { lossCases } from "./loss-cases.js";
 import { metadataCases } from "./metadata-cases.js";
 import { networkCases } from "./network-cases.js";
 import { networkingCases } from "./networking-cases.js";
@@ -25,6 +26,7 @@ export const conformanceCases: readonly ConformanceCase[] = [
   ...watchCases,
   ...networkCases,
   ...facetCases,
+  ...lossCases,
   ...networkingCases,
   ...snapshotCases,
   ...volumeCases,

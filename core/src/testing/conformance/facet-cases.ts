@@ -12,6 +12,7 @@ const METHODS: Readonly<Record<Facet, readonly string[]>> = {
   resizing: ["resize"],
   networking: ["restrict"],
   volumes: ["make", "list", "remove", "usage"],
+  lost: ["then"],
 };
 const FACETS = Object.keys(METHODS) as readonly Facet[];
 

@@ -10,6 +10,7 @@ testConformance("linux-namespaces without root", async () => {
     ...opened,
     facets: [
       "volumes",
+      "lost",
       ...(held.has("pausing") ? (["pausing"] as const) : []),
       ...(held.has("memoryMiB") && held.has("cpuCount") ? (["resizing"] as const) : []),
     ],

@@ -1,0 +1,12 @@
+import assert from "node:assert/strict";
+import { join } from "node:path";
+import type { Sandbox } from "@coppice/core/backend";
+import { sandboxPaths } from "../launch-instructions.js";
+import { readInit } from "../sandbox-record.js";
+
+/** Ends the first process of a sandbox of a backend in that directory, and the kernel all others with it. */
+export async function endInit(directory: string, { id }: Pick<Sandbox, "id">): Promise<void> {
+  const init = await readInit(sandboxPaths(join(directory, "sandboxes", id)));
+  assert.ok(init, `sandbox ${id} has no first process`);
+  process.kill(init.pid, "SIGKILL");
+}

@@ -1,0 +1,55 @@
+import type { ReadinessProbe } from "@coppice/core";
+import { z } from "zod";
+
+const port = z.int().min(1).max(65_535);
+const milliseconds = () => z.int().positive().nullish();
+const word = z.string().max(65_536).refine(isFreeOfNul, "a command has no NUL in it");
+
+const times = {
+  timeoutMs: milliseconds(),
+  timeout_ms: milliseconds(),
+  intervalMs: milliseconds(),
+  interval_ms: milliseconds(),
+};
+
+const readinessProbe = z
+  .discriminatedUnion("type", [
+    z.object({ type: z.literal("tcp"), port, ...times }),
+    z.object({
+      type: z.literal("http"),
+      port,
+      path: z
+        .string()
+        .max(8192)
+        .regex(/^\/[\x21-\x7e]*$/, "expected a path of printable ASCII that begins with /")
+        .nullish(),
+      ...times,
+    }),
+    z.object({
+      type: z.literal("shell"),
+      command: z.union([word.min(1), z.array(word).min(1).max(1024)]),
+      ...times,
+    }),
+  ])
+  .transform((body): ReadinessProbe => {
+    const timeoutMs = body.timeoutMs ?? body.timeout_ms ?? undefined;
+    const intervalMs = body.intervalMs ?? body.interval_ms ?? undefined;
+    if (body.type === "tcp") return { type: "tcp", port: body.port, timeoutMs, intervalMs };
+    if (body.type === "shell") return { type: "shell", command: body.command, timeoutMs, intervalMs };
+    return { type: "http", port: body.port, path: body.path ?? "/", timeoutMs, intervalMs };
+  })
+  .nullish();
+
+/** What a create body, or that of a fork, waits for, under both its names. */
+export const readinessFields = { readinessProbe, readiness_probe: readinessProbe };
+
+const schema = z.object(readinessFields);
+
+/** The probe that a body asks for; undefined = the template's. */
+export function requestedProbe(body: z.infer<typeof schema>): ReadinessProbe | undefined {
+  return body.readinessProbe ?? body.readiness_probe ?? undefined;
+}
+
+function isFreeOfNul(text: string): boolean {
+  return !text.includes("\0");
+}
