@@ -3,6 +3,7 @@
 # Nothing of it is left when they end.
 set -e
 directory=$1 pool=$2
+ip link set lo up
 mkdir -p /var/run/zfs /var/lock/zfs
 mount -t tmpfs tmpfs /var/run/zfs
 mount -t tmpfs tmpfs /var/lock/zfs

@@ -97,7 +97,7 @@ export class Datasets {
 
   /** All that this installation made, by one command. */
   async owned(): Promise<readonly OwnedDataset[]> {
-    const names = ["owner", "state", "template", "limits"].map((name) => `${PREFIX}${name}`);
+    const names = ["owner", "state", "template", "limits", "address"].map((name) => `${PREFIX}${name}`);
     const words = ["get", "-Hp", "-r", "-o", "name,property,value,source", names.join(","), this.parent];
     const found = new Map<string, Map<string, string>>();
     for (const line of (await this.#host.run("zfs", words)).split("\n")) {

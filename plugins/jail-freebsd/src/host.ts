@@ -27,6 +27,12 @@ export class HostCommandError extends Error {
   }
 }
 
+/** What a program of the host is given beside its arguments. */
+export interface HostInput {
+  /** Its stdin; nothing when absent. */
+  readonly input?: string;
+}
+
 export interface HostOptions {
   /** Full paths: nothing is looked up, for other systems have other programs of these names. */
   readonly programs: JailSettings["programs"];
@@ -62,7 +68,7 @@ export class Host {
    * @param args handed over as they are; no shell sees them.
    * @throws SandboxError deadline_exceeded when it takes too long: it was killed.
    */
-  async try(program: HostProgram, args: readonly string[]): Promise<HostResult> {
+  async try(program: HostProgram, args: readonly string[], { input }: HostInput = {}): Promise<HostResult> {
     const startedAtMs = performance.now();
     const connection = await this.#connect();
     const started = await connection.spawn({
@@ -70,8 +76,10 @@ export class Host {
       args,
       env: ENVIRONMENT,
       cwd: "/",
-      input: "none",
+      ...(input === undefined && { input: "none" }),
     });
+    // One that ends before it has read all says why by its code.
+    const fed = input === undefined ? undefined : feed(started, input).catch(() => undefined);
     let isLate = false;
     const timer = setTimeout(() => {
       isLate = true;
@@ -84,6 +92,7 @@ export class Host {
       if (left >= 0) output[stream === "stderr" ? "stderr" : "stdout"].push(data);
     }
     const { code } = await started.exit;
+    await fed;
     clearTimeout(timer);
     const durationMs = Math.round(performance.now() - startedAtMs);
     this.#options.log.debug({ program, args, code, durationMs }, "a program of the host has run");
@@ -96,8 +105,8 @@ export class Host {
   }
 
   /** Runs a program that has to succeed. @returns its stdout. @throws HostCommandError */
-  async run(program: HostProgram, args: readonly string[]): Promise<string> {
-    const result = await this.try(program, args);
+  async run(program: HostProgram, args: readonly string[], input?: HostInput): Promise<string> {
+    const result = await this.try(program, args, input);
     if (result.code !== 0) throw new HostCommandError(program, args, result);
     return result.stdout;
   }
@@ -167,6 +176,11 @@ export class Host {
     child.unref();
     return AgentConnection.open(await connectSoon(socket, AbortSignal.timeout(CONNECT_TIMEOUT_MS)));
   }
+}
+
+async function feed(started: AgentProcess, input: string): Promise<void> {
+  await started.write(Buffer.from(input));
+  await started.closeInput();
 }
 
 /** Connects to a socket that is about to be made. */

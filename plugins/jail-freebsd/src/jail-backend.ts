@@ -4,6 +4,8 @@ import { dirname, join } from "node:path";
 import { AgentConnection, agentBinary } from "@coppice/agent";
 import { SandboxError, messageOf, type Logger } from "@coppice/core";
 import {
+  ALL_TRAFFIC,
+  type EgressRules,
   type FullLimits,
   fullLimits,
   type Sandbox,
@@ -16,8 +18,10 @@ import { Host, connectSoon } from "./host.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
 import { JailSandbox } from "./jail-sandbox.js";
 import { Jails } from "./jails.js";
+import { ADDRESS, retakeAddress, SandboxLink } from "./sandbox-link.js";
 import { type SandboxPaths, sandboxPaths } from "./sandbox-paths.js";
 import { Templates } from "./templates.js";
+import { VnetNetworks } from "./vnet-networks.js";
 
 /** What there is once the backend was opened. */
 interface Opened {
@@ -25,6 +29,8 @@ interface Opened {
   readonly datasets: Datasets;
   readonly jails: Jails;
   readonly templates: Templates;
+  /** Undefined where sandboxes have lo0 alone. */
+  readonly networks: VnetNetworks | undefined;
   /** Directory on the host with the agent's program alone, which is mounted in every jail. */
   readonly programs: string;
 }
@@ -56,13 +62,14 @@ export class JailBackend implements SandboxBackend {
   async check(): Promise<void> {
     const problems: string[] = [];
     try {
-      const { datasets, templates, host, jails } = await this.#open();
+      const { datasets, templates, host, jails, networks } = await this.#open();
       const { stderr, code } = await host.try("zfs", ["get", "-H", "-o", "value", "type", datasets.parent]);
       if (code !== 0) problems.push(`dataset ${datasets.parent}: ${stderr.trim()}`);
       const { snapshot } = templates.get("base");
       if (code === 0 && !(await datasets.hasSnapshot(snapshot)))
         problems.push(`there is no snapshot ${snapshot}`);
       await jails.names();
+      for (const { message, fix } of (await networks?.problems()) ?? []) problems.push(`${message} (${fix})`);
     } catch (error) {
       problems.push(messageOf(error));
     }
@@ -74,16 +81,27 @@ export class JailBackend implements SandboxBackend {
   async provision(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
     signal.throwIfAborted();
     const opened = await this.#open();
-    const { datasets, jails, templates } = opened;
+    const { datasets, jails, networks, templates } = opened;
     const paths = sandboxPaths(this.#settings.directory, spec.id);
     const limits = fullLimits(spec.limits, this.#settings.limits);
     const template = templates.get(spec.template);
-    await datasets.clone(paths.name, {
-      origin: await originOf(opened, spec),
-      mountPoint: paths.root,
-      refquotaMiB: limits.diskMiB,
-      properties: { id: spec.id, template: spec.template, limits: limitsText(limits) },
-    });
+    const origin = await originOf(opened, spec);
+    const rules = egressRulesOf(spec);
+    const link = networks && new SandboxLink({ name: paths.name, networks, datasets });
+    const leased = link?.reserve(rules);
+    await datasets
+      .clone(paths.name, {
+        origin,
+        mountPoint: paths.root,
+        refquotaMiB: limits.diskMiB,
+        properties: { id: spec.id, template: spec.template, limits: limitsText(limits), ...leased },
+      })
+      .catch((error: unknown) => {
+        // A command that was killed may have made the dataset, which has the address until it is found.
+        const isUnknown = error instanceof SandboxError && error.code === "deadline_exceeded";
+        if (!isUnknown) link?.release();
+        throw error;
+      });
     try {
       signal.throwIfAborted();
       const { agentInside, devfsRuleset, procfs } = this.#settings;
@@ -97,10 +115,12 @@ export class JailBackend implements SandboxBackend {
         known: new Set(),
       });
       signal.throwIfAborted();
+      await link?.connect(rules);
+      signal.throwIfAborted();
       await this.#startAgent(opened, paths);
       const sandbox = await this.#connect(
         opened,
-        { id: spec.id, paths, user: template.user, limits },
+        { id: spec.id, paths, user: template.user, limits, link },
         signal,
       );
       await datasets.set(paths.name, "state", "running");
@@ -108,7 +128,7 @@ export class JailBackend implements SandboxBackend {
       return sandbox;
     } catch (error) {
       this.#alive.delete(spec.id);
-      await this.#clear(opened, paths).catch((failure: unknown) => {
+      await this.#clear(opened, paths, { link }).catch((failure: unknown) => {
         // The next start tries again.
         this.#log.warn({ sandbox: spec.id, err: failure }, "a sandbox that failed was not cleared away");
       });
@@ -122,6 +142,7 @@ export class JailBackend implements SandboxBackend {
     const owned = (await opened.datasets.owned()).filter(({ name }) => !this.#alive.has(idOf(name)));
     const adopted = await Promise.all(owned.map((dataset) => this.#adopt(opened, dataset, running)));
     await this.#removeOthers(opened);
+    await opened.networks?.removeOthers();
     await opened.datasets.collect();
     return adopted.filter((sandbox) => sandbox !== undefined);
   }
@@ -148,10 +169,11 @@ export class JailBackend implements SandboxBackend {
       readonly paths: SandboxPaths;
       readonly user: string;
       readonly limits: FullLimits;
+      readonly link: SandboxLink | undefined;
     },
     signal: AbortSignal,
   ): Promise<JailSandbox> {
-    const { id, paths, user, limits } = sandbox;
+    const { id, paths, user, limits, link } = sandbox;
     const soon = AbortSignal.any([signal, AbortSignal.timeout(AGENT_TIMEOUT_MS)]);
     const agent = await AgentConnection.open(await connectSoon(paths.socket, soon), { defaultUser: user });
     const made = new JailSandbox({
@@ -161,8 +183,9 @@ export class JailBackend implements SandboxBackend {
       agent,
       datasets: opened.datasets,
       jails: opened.jails,
+      onRestrict: link && ((rules) => link.restrict(rules)),
       onDestroy: async () => {
-        await this.#clear(opened, paths, agent);
+        await this.#clear(opened, paths, { agent, link });
         this.#alive.delete(id);
       },
     });
@@ -180,6 +203,9 @@ export class JailBackend implements SandboxBackend {
     const id = idOf(name);
     const paths = sandboxPaths(this.#settings.directory, id);
     const template = properties.get("template") ?? "";
+    const { datasets, networks } = opened;
+    const found = properties.get(ADDRESS);
+    const link = networks && new SandboxLink({ name, networks, datasets, found });
     if (state === "running" && running.has(name)) {
       try {
         // A server may have ended while it was paused; the agent answers only when it can run.
@@ -188,38 +214,45 @@ export class JailBackend implements SandboxBackend {
         const { user } = opened.templates.get(template);
         return await this.#connect(
           opened,
-          { id, paths, user, limits },
+          { id, paths, user, limits, link },
           AbortSignal.timeout(AGENT_TIMEOUT_MS),
         );
       } catch (error) {
         this.#log.warn({ sandbox: id, err: error }, "a sandbox does not answer and is removed");
       }
     }
-    await this.#clear(opened, paths);
+    await this.#clear(opened, paths, { link });
     return undefined;
   }
 
-  /** What has a file or a socket here, and no dataset: a server ended between two steps. */
+  /** What has a file, a root or a socket here, and no dataset: a server ended between two steps. */
   async #removeOthers(opened: Opened): Promise<void> {
     const owned = new Set((await opened.datasets.owned()).map(({ name }) => idOf(name)));
     const { directory } = this.#settings;
-    const names = await readdir(join(directory, "conf"));
-    const sockets = await readdir(join(directory, "sockets"));
-    const ids = new Set([...names.map((name) => idOf(name.split(".")[0] ?? "")), ...sockets]);
+    const found = await Promise.all(
+      ["conf", "roots", "sockets"].map((name) => readdir(join(directory, name))),
+    );
+    const ids = new Set(found.flat().map((name) => idOf(name.split(".")[0] ?? "")));
     for (const id of ids) {
-      if (!owned.has(id) && !this.#alive.has(id)) await this.#clear(opened, sandboxPaths(directory, id));
+      if (!owned.has(id) && !this.#alive.has(id)) await this.#clear(opened, sandboxPaths(directory, id), {});
     }
   }
 
   /** Removes a sandbox, whatever there is of it: every step is content with nothing. */
-  async #clear({ datasets, jails }: Opened, paths: SandboxPaths, agent?: AgentConnection): Promise<void> {
+  async #clear(
+    { datasets, jails }: Opened,
+    paths: SandboxPaths,
+    { agent, link }: { readonly agent?: AgentConnection; readonly link?: SandboxLink | undefined },
+  ): Promise<void> {
     await jails.remove(paths);
     // Its end is what the operations that are under way are told of.
     await agent?.closed;
+    await link?.remove();
     await datasets.destroy(paths.name);
     await datasets.collect();
     await rmdir(paths.root).catch(ifMissing);
     await rm(paths.socket, { force: true });
+    link?.release();
   }
 
   #open(): Promise<Opened> {
@@ -256,8 +289,19 @@ export class JailBackend implements SandboxBackend {
       datasets,
       jails: new Jails(host),
       templates: new Templates(this.#settings.templates, datasets),
+      networks: await this.#openNetworks(host, datasets, owner),
       programs: await this.#keepAgent(agent),
     };
+  }
+
+  async #openNetworks(host: Host, datasets: Datasets, owner: string): Promise<VnetNetworks | undefined> {
+    const { network } = this.#settings;
+    if (network.kind === "none") return undefined;
+    const networks = new VnetNetworks(host, network, owner);
+    for (const { state, properties } of await datasets.owned()) {
+      if (state !== "retained") retakeAddress(networks, properties.get(ADDRESS) ?? "");
+    }
+    return networks;
   }
 
   /** Jails that run keep the file that they were started from: it is replaced, never written to. */
@@ -282,6 +326,11 @@ async function originOf(
   const origin = (await datasets.snapshots()).get(snapshot);
   if (origin === undefined) throw new SandboxError("not_found", `there is no snapshot '${snapshot}'`);
   return origin;
+}
+
+/** What a sandbox may reach when nobody has said more than whether it may. */
+function egressRulesOf({ allowInternetAccess, egress }: SandboxSpec): EgressRules {
+  return egress ?? { allowOut: [], denyOut: allowInternetAccess ? [] : [ALL_TRAFFIC] };
 }
 
 function idOf(name: string): string {

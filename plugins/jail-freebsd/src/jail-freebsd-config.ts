@@ -1,5 +1,6 @@
 import { duration } from "@coppice/core";
 import { z } from "zod";
+import { networkSettings } from "./network-config.js";
 
 // What is put into jail.conf(5) and zfs(8) by name: nothing in it that a quote could be closed with.
 const plainPath = z
@@ -62,6 +63,7 @@ export const jailFreebsdConfig = z.strictObject({
     })
     .prefault({})
     .describe("What a sandbox gets where neither its creator nor its template says"),
+  network: networkSettings.prefault({}).describe("How sandboxes are connected to what is outside"),
   hostCommandTimeout: duration()
     .prefault("30s")
     .describe("How long a command of the host may take before it is killed and counts as failed"),
@@ -76,6 +78,10 @@ export const jailFreebsdConfig = z.strictObject({
       ps: program("/bin/ps", "ps(1)"),
       mount: program("/sbin/mount", "mount(8)"),
       umount: program("/sbin/umount", "umount(8)"),
+      pfctl: program("/sbin/pfctl", "pfctl(8)"),
+      route: program("/sbin/route", "route(8)"),
+      arp: program("/usr/sbin/arp", "arp(8)"),
+      sysctl: program("/sbin/sysctl", "sysctl(8)"),
     })
     .prefault({})
     .describe("Full paths of the programs of the host; nothing is ever looked up"),

@@ -4,6 +4,7 @@ import { SandboxError } from "@coppice/core";
 import {
   sharedUntilFailure,
   type Command,
+  type EgressRules,
   type Files,
   type FullLimits,
   type Process,
@@ -25,6 +26,8 @@ export interface JailSandboxOptions {
   readonly agent: AgentConnection;
   readonly datasets: Datasets;
   readonly jails: Jails;
+  /** Replaces what it may reach outside; absent where sandboxes are not connected. */
+  readonly onRestrict: ((rules: EgressRules) => Promise<void>) | undefined;
   /** Ends all of it and frees everything. */
   readonly onDestroy: () => Promise<void>;
 }
@@ -37,15 +40,22 @@ export class JailSandbox implements Sandbox {
   readonly files: Files;
   readonly pausing = { pause: () => this.#pause(), resume: () => this.#resume() };
   readonly snapshots = { take: (id: SnapshotId) => this.#takeSnapshot(id) };
+  readonly networking?: { restrict(rules: EgressRules): Promise<void> };
   readonly adoption = { processes: async () => this.#agent.processes() };
   readonly destroy = sharedUntilFailure(() => this.#destroy());
   readonly #options: JailSandboxOptions;
   #isDestroyed = false;
+  /** Rules replace each other in the order in which they came. */
+  #restricted: Promise<void> = Promise.resolve();
 
   constructor(options: JailSandboxOptions) {
+    const { onRestrict } = options;
     this.id = options.id;
     this.files = options.agent.files;
     this.#options = options;
+    if (onRestrict !== undefined) {
+      this.networking = { restrict: (rules) => this.#restrict(() => onRestrict(rules)) };
+    }
   }
 
   async spawn(command: Command): Promise<Process> {
@@ -96,8 +106,19 @@ export class JailSandbox implements Sandbox {
     await this.#options.datasets.snapshot(this.#options.name, id);
   }
 
+  async #restrict(change: () => Promise<void>): Promise<void> {
+    const changed = this.#restricted.then(() => {
+      void this.#agent;
+      return change();
+    });
+    this.#restricted = changed.catch(() => undefined);
+    return changed;
+  }
+
   async #destroy(): Promise<void> {
     this.#isDestroyed = true;
+    // Its anchor would come back after it was removed.
+    await this.#restricted;
     await this.#options.onDestroy();
   }
 

@@ -2,7 +2,7 @@ import { test } from "node:test";
 import type { Logger } from "@coppice/core";
 import { testConformance } from "@coppice/core/testing";
 import { JailBackend } from "@coppice/plugin-jail-freebsd";
-import { openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
+import { openFreebsdHost, OUTSIDE, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
 
 const silent = { debug: () => undefined, info: () => undefined, warn: () => undefined } as unknown as Logger;
 const reason = reasonWithoutFreebsdHost();
@@ -11,11 +11,12 @@ if (reason !== undefined) {
   void test("jail-freebsd keeps the promises of a backend", { skip: reason }, () => undefined);
 } else {
   testConformance("jail-freebsd over zfs-fuse and stand-ins for jails", async () => {
-    const host = await openFreebsdHost();
+    const host = await openFreebsdHost({ isConnected: true });
     const backend = new JailBackend(host.settings, silent);
     return {
       backend,
-      facets: ["pausing", "snapshots"],
+      facets: ["pausing", "snapshots", "networking"],
+      outside: OUTSIDE,
       abilities: ["terminals", "watching", "accounts"],
       limits: ["diskMiB"],
       stateDirectory: host.settings.directory,

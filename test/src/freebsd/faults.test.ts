@@ -17,7 +17,7 @@ const CYCLES_EACH = 5;
 
 async function make(backend: SandboxBackend): Promise<Sandbox> {
   const id = `test${randomBytes(8).toString("hex")}`;
-  const spec = { id, template: "base", limits: {}, allowInternetAccess: false };
+  const spec = { id, template: "base", limits: {}, allowInternetAccess: true };
   return backend.provision(spec, new AbortController().signal);
 }
 
@@ -43,7 +43,7 @@ void describe("jail-freebsd, on a host that fails", { skip }, () => {
     );
 
   before(async () => {
-    host = await openFreebsdHost();
+    host = await openFreebsdHost({ isConnected: true });
     countdown = join(host.directory, "countdown");
     const bin = join(host.directory, "failing");
     await mkdir(bin);
@@ -77,7 +77,10 @@ exec ${path} "$@"`;
       const backend = new JailBackend(failing, silent);
       await failFrom(number);
       const outcome = await make(backend)
-        .then((sandbox) => sandbox.destroy())
+        .then(async (sandbox) => {
+          await sandbox.networking?.restrict({ allowOut: [], denyOut: ["203.0.113.2"] });
+          await sandbox.destroy();
+        })
         .then(
           () => "done",
           () => "failed",

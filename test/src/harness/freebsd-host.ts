@@ -17,9 +17,11 @@ const SOURCES = join(ROOT, "test", "freebsd");
 const SYSTEM_CALLS = join(ROOT, "plugins", "linux-namespaces", "native");
 const CACHE = join(ROOT, ".toolchain", "freebsd");
 const PROGRAMS = ["jail", "jexec", "jls"];
-const SCRIPTS = ["ifconfig", "mount", "pkill", "ps", "umount", "zfs"];
+const SCRIPTS = ["arp", "ifconfig", "mount", "pkill", "ps", "route", "sysctl", "umount", "zfs"];
 const FLAGS = ["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror"];
 const POOL = "coppice";
+/** What plays the internet for a host that is connected. */
+export const OUTSIDE = { addresses: ["203.0.113.2", "203.0.113.3"], port: 8_099 } as const;
 const ENVIRONMENT = { PATH: "/usr/sbin:/usr/bin:/sbin:/bin" };
 
 /** Why no FreeBSD host can be stood in for here; undefined when one can. @throws Error for such a reason in CI. */
@@ -51,11 +53,18 @@ export interface FreebsdHost extends AsyncDisposable {
   leaks(): Promise<readonly string[]>;
 }
 
+export interface FreebsdHostOptions {
+  /** Whether its sandboxes are connected to something that plays the internet, `OUTSIDE`. False when absent. */
+  readonly isConnected?: boolean;
+}
+
 /**
  * Makes a host in namespaces of its own, with a daemon and a pool of its own: any number of them at a time, and
  * all that runs in one ends with it.
  */
-export async function openFreebsdHost(): Promise<FreebsdHost> {
+export async function openFreebsdHost({
+  isConnected = false,
+}: FreebsdHostOptions = {}): Promise<FreebsdHost> {
   const agent = agentBinary() ?? "";
   const directory = await mkdtemp(join(tmpdir(), "cf-"));
   const bin = join(directory, "bin");
@@ -63,19 +72,20 @@ export async function openFreebsdHost(): Promise<FreebsdHost> {
   const world = await makeScript(
     join(directory, "world.sh"),
     `echo $$ > ${directory}/pid
-exec /usr/bin/unshare --mount --pid --fork --kill-child --mount-proc --propagation private -- ${agent} "$@"`,
+exec /usr/bin/unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private -- ${agent} "$@"`,
   );
   const enter = await makeScript(
     join(directory, "agent.sh"),
     `[ -e /var/run/zfs/inside ] && exec ${agent} "$@"
 pid=/proc/$(cat ${directory}/pid)/ns
-exec /usr/bin/nsenter --mount=$pid/mnt --pid=$pid/pid_for_children -- ${agent} "$@"`,
+exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_children -- ${agent} "$@"`,
   );
   const python = await describePython();
   const host = await startHostAgent({ binary: world });
   const runInside = (path: string, ...args: readonly string[]) => runIn(host, path, args);
   try {
     await runInside(join(SOURCES, "set-up-host.sh"), directory, POOL);
+    if (isConnected) await runInside(join(SOURCES, "set-up-network.sh"), String(OUTSIDE.port));
     const { version, base } = python;
     await runInside(join(SOURCES, "make-template.sh"), `${POOL}/jails/_template`, version, base);
   } catch (error) {
@@ -90,8 +100,9 @@ exec /usr/bin/nsenter --mount=$pid/mnt --pid=$pid/pid_for_children -- ${agent} "
     directory: join(directory, "d"),
     agent: enter,
     procfs: true,
+    network: { kind: isConnected ? "vnet" : "none" },
     templates: { "base": template, "code-interpreter-v1": template },
-    programs: Object.fromEntries([...PROGRAMS, ...SCRIPTS].map((name) => [name, join(bin, name)])),
+    programs: Object.fromEntries([...PROGRAMS, ...SCRIPTS, "pfctl"].map((name) => [name, join(bin, name)])),
   };
   const settings = jailFreebsdConfig.parse(configuration);
   return {
@@ -103,6 +114,10 @@ exec /usr/bin/nsenter --mount=$pid/mnt --pid=$pid/pid_for_children -- ${agent} "
       const datasets = await runInside(join(bin, "zfs"), "list", "-H", "-o", "name", "-r", POOL);
       const jails = await runInside(join(bin, "jls"), "name");
       const mounted = await runInside(join(bin, "mount"), "-p");
+      const links = await runInside("/usr/sbin/ip", "-oneline", "link", "show");
+      const routes = await runInside("/usr/sbin/ip", "-oneline", "route", "show");
+      const anchors = await runInside(join(bin, "pfctl"), "-a", "coppice", "-s", "Anchors");
+      const states = await runInside(join(bin, "pfctl"), "-s", "states");
       const files = await readdir(join(directory, "d"), { recursive: true });
       return [
         ...lines(datasets)
@@ -112,6 +127,9 @@ exec /usr/bin/nsenter --mount=$pid/mnt --pid=$pid/pid_for_children -- ${agent} "
         ...lines(mounted)
           .filter((line) => line.includes("/e2b-"))
           .map((line) => `mount ${line}`),
+        ...lines(`${links}${routes}`).filter((line) => line.includes("epair")),
+        ...lines(anchors).map((anchor) => `anchor ${anchor.trim()}`),
+        ...lines(states).map((state) => `state ${state}`),
         ...files.filter((name) => /e2b-|sockets\//.test(name)).map((name) => `file ${name}`),
       ];
     },
@@ -181,6 +199,7 @@ async function linkPrograms(compiled: string, bin: string): Promise<void> {
   await mkdir(bin);
   for (const name of PROGRAMS) await symlink(join(compiled, name), join(bin, name));
   for (const name of SCRIPTS) await symlink(join(SOURCES, `${name}.sh`), join(bin, name));
+  await symlink(join(SOURCES, "pfctl.py"), join(bin, "pfctl"));
 }
 
 /** @returns the directory of the programs, compiled unless that was done before. */

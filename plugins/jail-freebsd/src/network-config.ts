@@ -1,0 +1,60 @@
+import { z } from "zod";
+
+/** What ifconfig(8) and pf.conf(5) take as a name, with room for the number of an interface. */
+const interfaceName = z.string().regex(/^[a-z][a-z0-9_]{0,13}$/, "expected the name of an interface");
+
+/** How sandboxes are connected; part of the plugin's settings. */
+export const networkSettings = z.strictObject({
+  kind: z
+    .enum(["none", "vnet"])
+    .default("none")
+    .describe("none: lo0 alone; vnet: an epair(4) on a bridge, with a pf anchor for each sandbox"),
+  bridge: interfaceName
+    .default("coppicenet0")
+    .describe("The host's bridge for sandboxes, which has the first address of range"),
+  range: z
+    .string()
+    .regex(/^\d{1,3}(\.\d{1,3}){3}\/(1[89]|2[0-8])$/, "expected an IPv4 range of /18 to /28")
+    .pipe(z.cidrv4())
+    .default("10.78.0.0/20")
+    .describe("Addresses for sandboxes, from the tenth on; not used elsewhere on this host or its networks"),
+  firstEpair: z
+    .int()
+    .min(0)
+    .max(16_000)
+    .default(10_000)
+    .describe("Number of the first epair; all from it on, one for each address of range, are the server's"),
+  anchor: z
+    .string()
+    .regex(/^[A-Za-z0-9_-]{1,32}$/, "expected the name of a pf anchor")
+    .default("coppice")
+    .describe('Anchor of pf.conf, `anchor "<name>/*"`, below which each sandbox has its own'),
+  blocked: z
+    .array(z.cidrv4())
+    .default([
+      "0.0.0.0/8",
+      "10.0.0.0/8",
+      "100.64.0.0/10",
+      "127.0.0.0/8",
+      "169.254.0.0/16",
+      "172.16.0.0/12",
+      "192.0.0.0/24",
+      "192.168.0.0/16",
+      "198.18.0.0/15",
+      "224.0.0.0/4",
+      "240.0.0.0/4",
+    ])
+    .describe("Where no sandbox gets to, whatever its rules, beside the host itself"),
+  resolvers: z
+    .array(z.ipv4())
+    .default([])
+    .describe("Name servers that every sandbox may ask, those without internet access and in blocked too"),
+  connections: z
+    .int()
+    .min(16)
+    .default(10_000)
+    .describe("States that pf keeps for one rule of a sandbox at one time; more connections are refused"),
+});
+
+/** The parsed settings of the network. */
+export type NetworkSettings = z.infer<typeof networkSettings>;

@@ -1,0 +1,88 @@
+import { chmod, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { agentBinary } from "@coppice/agent";
+import { Host, type HostProgram } from "../host.js";
+import { jailFreebsdConfig, type JailSettings } from "../jail-freebsd-config.js";
+
+/** A program that was run: its arguments, and what it read from stdin. */
+export interface HostCall {
+  readonly program: string;
+  readonly args: readonly string[];
+  readonly input: string;
+}
+
+/** A host whose programs do nothing but write down how they were called. */
+export interface RecordingHost extends AsyncDisposable {
+  readonly host: Host;
+  /** Settings of a backend on it. */
+  readonly settings: JailSettings;
+  /** What ran since this was asked last. */
+  calls(): Promise<readonly HostCall[]>;
+  /** Lets a program write this and end with 0, whatever it is called with, until it is told otherwise. */
+  answer(program: HostProgram, stdout: string): Promise<void>;
+}
+
+/** Why there can be none here; undefined when there can. */
+export function reasonWithoutRecordingHost(): string | undefined {
+  return agentBinary() === undefined ? "the agent has not been built: there is no C compiler" : undefined;
+}
+
+/** Makes one out of shell scripts and the real agent. */
+export async function openRecordingHost(settings: object = {}): Promise<RecordingHost> {
+  const directory = await mkdtemp(join(tmpdir(), "cr-"));
+  const log = join(directory, "log");
+  const names = Object.keys(jailFreebsdConfig.parse({}).programs) as HostProgram[];
+  const programs = Object.fromEntries(names.map((name) => [name, join(directory, name)]));
+  await writeFile(log, "");
+  const answers = (name: string) => join(directory, `${name}.out`);
+  for (const name of names) {
+    // Fields end with NUL, which no argument can have; the call itself with an empty one.
+    const script = `#!/bin/sh
+{
+  printf '%s\\0' ${name} "$#" "$@"
+  ${name === "pfctl" ? "cat" : ":"}
+  printf '\\0\\n\\0'
+} >> ${log}
+cat ${answers(name)}
+`;
+    await writeFile(answers(name), "");
+    await writeFile(join(directory, name), script);
+    await chmod(join(directory, name), 0o755);
+  }
+  const parsed = jailFreebsdConfig.parse({ ...settings, directory: join(directory, "d"), programs });
+  const silent = { debug: () => undefined, warn: () => undefined };
+  const host = new Host({
+    programs: parsed.programs,
+    agent: agentBinary() ?? "",
+    socket: join(directory, "host.sock"),
+    timeoutMs: 30_000,
+    log: silent,
+  });
+  return {
+    host,
+    settings: parsed,
+    calls: async () => {
+      const text = await readFile(log, "utf8");
+      await writeFile(log, "");
+      return parse(text);
+    },
+    answer: (program, stdout) => writeFile(answers(program), stdout),
+    async [Symbol.asyncDispose]() {
+      await host.close({ isEmpty: true });
+      await rm(directory, { recursive: true });
+    },
+  };
+}
+
+function parse(text: string): readonly HostCall[] {
+  const fields = text.split("\0");
+  const calls: HostCall[] = [];
+  for (let at = 0; at + 1 < fields.length;) {
+    const [program = "", count = "0"] = fields.slice(at, at + 2);
+    const end = at + 2 + Number(count);
+    calls.push({ program, args: fields.slice(at + 2, end), input: fields[end] ?? "" });
+    at = end + 2;
+  }
+  return calls;
+}

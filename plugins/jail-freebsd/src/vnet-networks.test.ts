@@ -1,0 +1,151 @@
+import assert from "node:assert/strict";
+import { describe, it } from "node:test";
+import { ALL_TRAFFIC } from "@coppice/core/backend";
+import {
+  openRecordingHost,
+  reasonWithoutRecordingHost,
+  type RecordingHost,
+} from "./testing/recording-host.js";
+import { VnetNetworks } from "./vnet-networks.js";
+
+const settings = {
+  network: { kind: "vnet", blocked: ["10.0.0.0/8"], resolvers: ["192.0.2.53"], connections: 100 },
+};
+const NO_RULES = { allowOut: [], denyOut: [] };
+
+async function words(recording: RecordingHost): Promise<string[]> {
+  return (await recording.calls()).map(({ program, args }) => [program, ...args].join(" "));
+}
+
+void describe("the network of jails", { skip: reasonWithoutRecordingHost() ?? false }, () => {
+  void it("connects a jail with its rules first, and says on the bridge whose address that is", async () => {
+    await using recording = await openRecordingHost(settings);
+    const networks = new VnetNetworks(recording.host, recording.settings.network, "0123456789abcdef");
+    const lease = networks.take();
+    assert.equal(lease.address, "10.78.0.10");
+    await networks.connect("e2b-one", lease, NO_RULES);
+    assert.deepEqual(await words(recording), [
+      "pfctl -q -a coppice/epair10010a -f -",
+      "ifconfig epair10010 create",
+      "ifconfig epair10010b ether 02:c0:0a:4e:00:0a",
+      "ifconfig epair10010b vnet e2b-one",
+      "ifconfig -j e2b-one epair10010b inet 10.78.0.10/20 up",
+      "ifconfig epair10010a group coppice_012345_ description e2b-one up",
+      "ifconfig coppicenet0 addm epair10010a private epair10010a -learn epair10010a static epair10010a 02:c0:0a:4e:00:0a",
+      "arp -S 10.78.0.10 02:c0:0a:4e:00:0a",
+      "route -j e2b-one -n add default 10.78.0.1",
+    ]);
+    await networks.disconnect(lease);
+    assert.deepEqual(await words(recording), [
+      "pfctl -q -M -i coppicenet0 -k 10.78.0.10",
+      "pfctl -q -a coppice/epair10010a -F all",
+      "ifconfig epair10010a destroy",
+      "arp -d 10.78.0.10",
+    ]);
+  });
+
+  void it("loads the rules of a sandbox at once, in the order that decides, without its own address to be forged", async () => {
+    await using recording = await openRecordingHost(settings);
+    const networks = new VnetNetworks(recording.host, recording.settings.network, "0");
+    const lease = networks.take();
+    const rules = {
+      allowOut: ["198.51.100.0/24", "2001:db8::1"],
+      denyOut: [ALL_TRAFFIC, "203.0.113.9"],
+    };
+    await networks.restrict(lease, rules);
+    const [load] = await recording.calls();
+    assert.equal(
+      load?.input,
+      `table <resolvers> const { 192.0.2.53 }
+table <blocked> const { 10.0.0.0/8 }
+table <allowed> const { 198.51.100.0/24 }
+block drop in quick on epair10010a inet6 all
+block drop in quick on epair10010a inet from ! 10.78.0.10 to any
+pass in quick on epair10010a inet all no state
+pass in quick on coppicenet0 inet proto { tcp, udp } from 10.78.0.10 to <resolvers> port 53 keep state (if-bound, max 100)
+block return in quick on coppicenet0 inet from 10.78.0.10 to (self)
+block return in quick on coppicenet0 inet from 10.78.0.10 to <blocked>
+pass in quick on coppicenet0 inet from 10.78.0.10 to <allowed> keep state (if-bound, max 100)
+block return in quick on coppicenet0 inet from 10.78.0.10 to any
+pass in quick on coppicenet0 inet from 10.78.0.10 to any keep state (if-bound, max 100)
+block drop out quick on coppicenet0 inet from any to 10.78.0.10
+`,
+    );
+  });
+
+  void it("cuts the connections that new rules do not leave open, and those alone", async () => {
+    await using recording = await openRecordingHost(settings);
+    const networks = new VnetNetworks(recording.host, recording.settings.network, "0");
+    const lease = networks.take();
+    const state = (destination: string, source = "10.78.0.10:4000") =>
+      `coppicenet0 tcp ${destination} <- ${source}       ESTABLISHED:ESTABLISHED\n`;
+    const open = ["192.0.2.53:53", "198.51.100.7:443", "9.9.9.9:443"];
+    const closed = ["203.0.113.9:80", "203.0.113.9:81", "192.0.2.53:80", "10.1.2.3:22", "1.1.1.1"];
+    const others = state("203.0.113.9:80", "10.78.0.11:4000") + "coppicenet0 tcp garbage\n";
+    await recording.answer("pfctl", [...open, ...closed].map((each) => state(each)).join("") + others);
+    const denyOut = ["203.0.113.0/24", "192.0.2.0/24", "1.1.1.1", "198.51.100.0/24"];
+    await networks.restrict(lease, { allowOut: ["198.51.100.7"], denyOut });
+    assert.deepEqual((await words(recording)).slice(1), [
+      "pfctl -i coppicenet0 -s states",
+      ...["203.0.113.9", "192.0.2.53", "10.1.2.3", "1.1.1.1"].map(
+        (address) => `pfctl -q -M -i coppicenet0 -k 10.78.0.10 -k ${address}`,
+      ),
+    ]);
+    const many = Array.from({ length: 40 }, (_, number) => state(`203.0.113.${number}:80`));
+    await recording.answer("pfctl", many.join(""));
+    await networks.restrict(lease, { allowOut: [], denyOut });
+    assert.deepEqual((await words(recording)).slice(2), ["pfctl -q -M -i coppicenet0 -k 10.78.0.10"]);
+  });
+
+  void it("removes the epairs and anchors of its own that nobody has, and no others", async () => {
+    await using recording = await openRecordingHost(settings);
+    const networks = new VnetNetworks(recording.host, recording.settings.network, "0");
+    networks.retake("10.78.0.10");
+    await recording.answer("ifconfig", "epair10010a\nepair10011a\n");
+    await recording.answer("pfctl", "  coppice/epair10010a\n  coppice/epair10012a\n  ftp-proxy\n");
+    await networks.removeOthers();
+    assert.deepEqual(await words(recording), [
+      "ifconfig -g coppice_0_",
+      "ifconfig epair10011a destroy",
+      "pfctl -a coppice -s Anchors",
+      "pfctl -q -a coppice/epair10012a -F all",
+    ]);
+  });
+
+  void it("tells all that a host lacks, with what to do about it", async () => {
+    await using recording = await openRecordingHost(settings);
+    const networks = new VnetNetworks(recording.host, recording.settings.network, "0");
+    const problems = await networks.problems();
+    assert.deepEqual(
+      problems.map(({ message }) => message),
+      [
+        "there is no bridge coppicenet0 with the address 10.78.0.1/20",
+        "net.inet.ip.forwarding is not 1",
+        "net.link.bridge.pfil_member is not 1",
+        "net.link.bridge.pfil_local_phys is not 1",
+        "pf is not enabled",
+        'pf\'s rules have no anchor "coppice/*"',
+      ],
+    );
+    assert.ok(problems.every(({ fix }) => fix !== ""));
+    await recording.answer("ifconfig", "coppicenet0: flags=8843\n\tinet 10.78.0.1 netmask 0xfffff000\n");
+    await recording.answer("sysctl", "1\n");
+    await recording.answer("pfctl", 'Status: Enabled for 0 days\nanchor "coppice/*" all\n');
+    assert.deepEqual(await networks.problems(), []);
+  });
+
+  void it("gives every address of its range once, one that was given back last, and says when there is none", async () => {
+    await using recording = await openRecordingHost({ network: { kind: "vnet", range: "10.9.8.0/28" } });
+    const networks = new VnetNetworks(recording.host, recording.settings.network, "0");
+    assert.equal(networks.retake("10.9.8.11")?.number, 11);
+    for (const foreign of ["", "10.9.8.9", "10.9.8.15", "10.9.7.10", "x"]) {
+      assert.equal(networks.retake(foreign), undefined);
+    }
+    const leases = [networks.take(), networks.take(), networks.take(), networks.take()];
+    const numbers = leases.map(({ address }) => address);
+    assert.deepEqual(numbers, ["10.9.8.10", "10.9.8.12", "10.9.8.13", "10.9.8.14"]);
+    assert.throws(() => networks.take(), { code: "resource_exhausted" });
+    for (const lease of leases.slice(0, 2)) networks.release(lease);
+    assert.deepEqual([networks.take().address, networks.take().address], ["10.9.8.10", "10.9.8.12"]);
+  });
+});
