@@ -13,7 +13,7 @@ const silent = { debug: () => undefined, info: () => undefined, warn: () => unde
 const MARK = "zqx";
 /** What a shell, jail.conf(5), pf.conf(5) or zfs(8) would take for more than a letter. */
 const HOSTILE = [
-  ..."\0\n\r\t \"'`\\$&|;<>(){}[]*?!#~%^=,@/:",
+  ..."\0\n\r\t \"'`\\$&|;<>(){}[]*?!#~%^=,@/:".split(""),
   "$(id)",
   "${x}",
   "`id`",
