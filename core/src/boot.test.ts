@@ -191,6 +191,7 @@ test("a plugin that provides the ledger takes the place of the SQLite file", asy
         confirm: async () => undefined,
         outbox: async () => [],
         clearOutbox: async () => undefined,
+        trimOutbox: async () => 0,
         volumes: async () => [],
         writeVolume: async () => undefined,
         removeVolume: async () => undefined,

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { LiveSandbox } from "./live-sandbox.js";
+import { ALL_TRAFFIC, type NetworkPolicy } from "./egress-rules.js";
 import { DEFAULT_TENANT } from "./tenant.js";
 import { assertAgreement } from "./testing/assert-agreement.js";
 import { type CrashingServer, World } from "./testing/crashing-server.js";
@@ -15,6 +16,11 @@ interface Scenario {
 }
 
 const snapshotsOf = (server: CrashingServer) => server.domain.snapshots.of(DEFAULT_TENANT);
+const volumesOf = (server: CrashingServer) => server.domain.volumes.of(DEFAULT_TENANT);
+const closed: NetworkPolicy = {
+  allowInternetAccess: true,
+  egress: { allowOut: [], denyOut: [ALL_TRAFFIC] },
+};
 const stateOf = (server: CrashingServer, id: string) => server.domain.sandboxes.find(id)?.record.state;
 
 const scenarios: readonly Scenario[] = [
@@ -93,6 +99,41 @@ const scenarios: readonly Scenario[] = [
     },
   },
   {
+    what: "changing the network rules of a sandbox",
+    run: ({ domain }, { record }) => domain.sandboxes.setNetworkPolicy(record.id, closed),
+    check: (next, id) => {
+      assert.equal(stateOf(next, id), "running");
+      assert.ok([undefined, closed.egress].includes(next.domain.sandboxes.get(id).record.egress));
+    },
+  },
+  {
+    what: "making a volume",
+    run: (server) => volumesOf(server).create({ name: "data" }),
+    check: async (next) => {
+      // Its name is free, or it is there, whole.
+      if (volumesOf(next).find("data") === undefined) await volumesOf(next).create({ name: "data" });
+    },
+  },
+  {
+    what: "making a sandbox with a volume",
+    prepare: (server) => volumesOf(server).create({ name: "data" }),
+    run: ({ domain }) => domain.sandboxes.create({ ...base, mounts: [{ volume: "data", path: "/data" }] }),
+    check: (next) => assert.ok(volumesOf(next).find("data")),
+  },
+  {
+    what: "removing a volume that a sandbox has, and the sandbox",
+    prepare: async (server) => {
+      await volumesOf(server).create({ name: "data" });
+      await server.domain.sandboxes.create({ ...base, mounts: [{ volume: "data", path: "/data" }] });
+    },
+    run: async (server, { record }) => {
+      await volumesOf(server).remove(volumesOf(server).find("data")?.id ?? "");
+      const others = server.domain.sandboxes.list().filter((one) => one.record.id !== record.id);
+      for (const other of others) await server.domain.sandboxes.kill(other.record.id);
+    },
+    check: (next, id) => assert.equal(stateOf(next, id), "running"),
+  },
+  {
     what: "moving the end of a sandbox",
     run: ({ domain }, { record }) => domain.sandboxes.setTimeout(record.id, 2 * MINUTE_MS),
     check: (next, id) => assert.equal(stateOf(next, id), "running"),
@@ -119,6 +160,7 @@ for (const { what, prepare, run, check } of scenarios) {
       await assertAgreement(world, next);
       for (const { record } of next.domain.sandboxes.list()) await next.domain.sandboxes.kill(record.id);
       for (const { id: snapshot } of snapshotsOf(next).list()) await snapshotsOf(next).remove(snapshot);
+      for (const { id: volume } of volumesOf(next).list()) await volumesOf(next).remove(volume);
       await assertAgreement(world, next);
       assert.deepEqual([...world.backend.sandboxes.keys()], [], `left after a crash at step ${at}`);
       assert.deepEqual(await world.backend.snapshots?.list(), []);

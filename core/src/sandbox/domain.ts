@@ -80,6 +80,8 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
   });
   const warmUps = new AddedWarmUps();
   const events = new EventRelay({
+    most: settings.maximumOutbox,
+    metrics,
     get ledger() {
       return ledgerInUse();
     },

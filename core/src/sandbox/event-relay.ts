@@ -3,11 +3,15 @@ import type { Clock } from "../kernel/clock.js";
 import type { Logger } from "../observe/logger.js";
 import type { Ledger } from "./ledger.js";
 import type { SandboxRecord } from "./live-sandbox.js";
+import type { SandboxMetrics } from "./sandbox-metrics.js";
 import type { SandboxEvent, SandboxEventDetail, SandboxEventType } from "./sandbox-event.js";
 import type { EventRecorder, SandboxEvents } from "./sandbox-events.js";
 
 export interface EventRelayOptions {
   readonly ledger: Ledger;
+  /** Events that may wait for who cannot take them now. */
+  readonly most: number;
+  readonly metrics: Pick<SandboxMetrics, "eventsDropped">;
   readonly clock: Clock;
   readonly log: Logger;
 }
@@ -86,6 +90,19 @@ export class EventRelay implements SandboxEvents {
     this.#disarm = undefined;
   }
 
+  /** Drops the oldest of too many events. Never rejects: a ledger that cannot be written gets no more of them either. */
+  async #makeRoom(): Promise<void> {
+    const { ledger, most, metrics, log } = this.#options;
+    try {
+      const dropped = await ledger.trimOutbox(most);
+      if (dropped === 0) return;
+      metrics.eventsDropped(dropped);
+      log.error({ dropped, most }, "more events wait than may: the oldest are dropped and will not be told");
+    } catch (error) {
+      log.error({ err: error }, "events that nobody takes could not be dropped");
+    }
+  }
+
   async #pass(): Promise<void> {
     const { ledger, clock, log } = this.#options;
     this.#disarm?.();
@@ -102,6 +119,7 @@ export class EventRelay implements SandboxEvents {
     } catch (error) {
       this.#isWoken = false;
       log.error({ err: error }, "events could not be handed over; that is tried again");
+      await this.#makeRoom();
       this.#disarm = clock.after(RETRY_MS, () => this.wake());
     }
   }

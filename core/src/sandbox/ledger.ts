@@ -75,6 +75,8 @@ export interface Ledger {
   outbox(limit: number): Promise<readonly SandboxEvent[]>;
   /** Takes events away. Unknown ids are fine. */
   clearOutbox(ids: readonly string[]): Promise<void>;
+  /** Takes the oldest events away when there are more than `most`. @returns how many. */
+  trimOutbox(most: number): Promise<number>;
   /** Every volume that is not known to be gone. */
   volumes(): Promise<readonly VolumeRecord[]>;
   /** Adds a volume or replaces what is known of it. */

@@ -12,6 +12,8 @@ export interface SandboxMetrics {
   pauseFailed(): void;
   resumed(trigger: ResumeTrigger): void;
   snapshotTaken(tookMs: number): void;
+  /** Events that nobody took in time are gone. */
+  eventsDropped(count: number): void;
   /** A readiness probe succeeded. */
   ready(probe: ReadinessProbe["type"], tookMs: number): void;
   /** A readiness probe did not succeed in time. */
@@ -112,7 +114,13 @@ export function sandboxMetrics(
     labelNames: ["probe"],
     registers,
   });
+  const eventsDropped = new Counter({
+    name: "coppice_sandboxes_events_dropped_total",
+    help: "Events that were dropped because too many waited for who could not take them",
+    registers,
+  });
   return {
+    eventsDropped: (count) => eventsDropped.inc(count),
     ready: (probe, tookMs) => readySeconds.observe({ probe }, tookMs / 1000),
     notReady: (probe) => notReady.inc({ probe }),
     created(tookMs) {

@@ -146,6 +146,13 @@ export const sandboxesConfig = z
       .positive()
       .default(16)
       .describe("Sandboxes that are destroyed at the same time"),
+    maximumOutbox: z
+      .int()
+      .positive()
+      .default(100_000)
+      .describe(
+        "Events that wait in the ledger while nobody can take them; beyond that the oldest are dropped",
+      ),
     endedKept: z.int().nonnegative().default(1000).describe("Ended sandboxes that the ledger remembers"),
   })
   .superRefine((settings, context) => {

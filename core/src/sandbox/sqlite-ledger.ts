@@ -297,6 +297,11 @@ export class SqliteLedger implements Ledger {
     });
   }
 
+  async trimOutbox(most: number): Promise<number> {
+    const { statements } = this.#open;
+    return this.#written(() => Number(statements.trim.run(most).changes));
+  }
+
   async volumes(): Promise<readonly VolumeRecord[]> {
     return this.#read(({ volumes }) =>
       volumes.all().map((row) => volumeRecord.parse(JSON.parse(String(row["record"])))),
@@ -354,10 +359,10 @@ export class SqliteLedger implements Ledger {
   }
 
   /** @throws SandboxError unavailable when the file does not keep what `run` writes. */
-  #written(run: () => void): void {
+  #written<T>(run: () => T): T {
     try {
       this.#checkPlace();
-      run();
+      return run();
     } catch (error) {
       const options = { cause: error, retryAfterSeconds: RETRY_AFTER_SECONDS };
       throw new SandboxError("unavailable", "the server cannot write its ledger now", options);
@@ -438,6 +443,10 @@ function prepare(database: DatabaseSync) {
     happened: database.prepare("INSERT INTO outbox (id, event) VALUES (?, ?)"),
     outbox: database.prepare("SELECT event FROM outbox ORDER BY sequence LIMIT ?"),
     clear: database.prepare("DELETE FROM outbox WHERE id = ?"),
+    trim: database.prepare(
+      `DELETE FROM outbox
+       WHERE sequence <= (SELECT sequence FROM outbox ORDER BY sequence DESC LIMIT 1 OFFSET ?)`,
+    ),
     snapshots: database.prepare("SELECT record FROM snapshot"),
     writeSnapshot: database.prepare(
       `INSERT INTO snapshot (id, record) VALUES (?, ?)

@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { egressRulesOf } from "../egress-rules.js";
 import { DEFAULT_TENANT } from "../tenant.js";
 import type { CrashingServer, World } from "./crashing-server.js";
 
@@ -46,6 +47,19 @@ export async function assertAgreement(world: World, server: CrashingServer): Pro
   );
   const kept = (await world.backend.snapshots?.list()) ?? [];
   assert.deepEqual(kept.toSorted(), snapshots.map(({ id }) => id).toSorted(), "the backend's snapshots");
+  const volumes = domain.volumes.of(DEFAULT_TENANT).list();
+  const mounted = records.flatMap(({ mounts }) => mounts.map(({ volume }) => volume));
+  const wanted = [...new Set([...volumes.map(({ id }) => id), ...mounted])];
+  const recorded = (await world.ledger.volumes()).map(({ id }) => id);
+  assert.deepEqual(recorded.toSorted(), wanted.toSorted(), "its volumes");
+  const there = (await world.backend.volumes?.list()) ?? [];
+  assert.deepEqual(there.toSorted(), wanted.toSorted(), "the backend's volumes");
+  for (const record of records) {
+    const { egress, spec } = world.backend.sandboxes.get(record.id) ?? {};
+    const { allowInternetAccess = true } = spec ?? {};
+    const kept = egress ?? egressRulesOf({ allowInternetAccess, egress: undefined });
+    assert.deepEqual(kept, egressRulesOf(record), `the network rules of ${record.id}`);
+  }
   for (const state of ["running", "paused"] as const) {
     const values = (await metrics.getSingleMetric(`coppice_sandboxes_${state}`)?.get())?.values ?? [];
     const count = records.filter((record) => record.state === state).length;

@@ -14,10 +14,15 @@ export class World {
   readonly clock: FakeClock = fakeClock();
   readonly ledger = new FragileLedger();
   readonly backend = new MemoryBackend({
-    pausing: {},
-    snapshots: {},
+    onProvision: () => this.#mayFail(),
+    onRestrict: () => this.#mayFail(),
+    pausing: { onPause: () => this.#mayFail(), onResume: () => this.#mayFail() },
+    snapshots: { onTake: () => this.#mayFail() },
+    volumes: { onMake: () => this.#mayFail() },
     programs: { ready: () => Promise.resolve(0) },
   });
+  /** True: whatever the backend is asked to do fails, except to destroy. */
+  isFaulty = false;
   /** What servers told of, by its id, in that order. */
   readonly told = new Map<string, SandboxEvent>();
 
@@ -31,6 +36,10 @@ export class World {
     await server.domain.start();
     server.domain.tellEvents();
     return server;
+  }
+
+  #mayFail(): void {
+    if (this.isFaulty) throw new Error("a fault of the backend");
   }
 }
 

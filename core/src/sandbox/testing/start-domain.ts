@@ -97,6 +97,12 @@ export class FragileLedger implements Ledger {
     for (const id of ids) this.#outbox.delete(id);
   }
 
+  async trimOutbox(most: number): Promise<number> {
+    const surplus = [...this.#outbox.keys()].slice(0, Math.max(0, this.#outbox.size - most));
+    for (const id of surplus) this.#outbox.delete(id);
+    return surplus.length;
+  }
+
   async volumes(): Promise<readonly VolumeRecord[]> {
     return [...this.#volumes.values()];
   }
