@@ -119,6 +119,15 @@ export function sandboxMetrics(
     help: "Events that were dropped because too many waited for who could not take them",
     registers,
   });
+  // From the start: an alert on the first of its kind needs to have seen none.
+  for (const trigger of ["request", "timeout"] satisfies PauseTrigger[]) pauses.inc({ trigger }, 0);
+  for (const trigger of ["request", "traffic"] satisfies ResumeTrigger[]) resumptions.inc({ trigger }, 0);
+  const reasons: EndReason[] = ["killed", "timed out", "out of memory", "backend lost", "shutdown"];
+  for (const reason of reasons) ended.inc({ reason }, 0);
+  for (const probe of ["tcp", "http", "shell"]) {
+    readySeconds.zero({ probe });
+    notReady.inc({ probe }, 0);
+  }
   return {
     eventsDropped: (count) => eventsDropped.inc(count),
     ready: (probe, tookMs) => readySeconds.observe({ probe }, tookMs / 1000),

@@ -36,6 +36,8 @@ export class WarmPools {
   }
 
   add(template: string, options: Omit<WarmPoolOptions, "onFailure">): void {
+    for (const outcome of ["hit", "miss", "broken"]) this.#takes.inc({ template, outcome }, 0);
+    this.#failures.inc({ template }, 0);
     const onFailure = (): void => this.#failures.inc({ template });
     this.#pools.set(template, new WarmPool({ ...options, onFailure }));
   }

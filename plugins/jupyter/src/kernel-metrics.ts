@@ -70,6 +70,10 @@ export class KernelMetrics {
       help: "Zygotes that did not come up or did not fork; kernels are started without.",
       registers,
     });
+    // From the start: an alert on the first of its kind needs to have seen none.
+    for (const status of ["ok", "error", "interrupted", "died"] satisfies ExecutionStatus[])
+      this.#executions.inc({ status }, 0);
+    for (const cause of ["asked", "died", "lost"] satisfies RestartCause[]) this.#restarts.inc({ cause }, 0);
   }
 
   zygoteStarted(): void {

@@ -14,17 +14,24 @@ export class Scrape {
   static async of(opsUrl: string): Promise<Scrape> {
     const { text } = await exchange(opsUrl, { path: "/metrics" });
     return new Scrape(
-      [...text.matchAll(/^([a-z_]+)(?:\{(.*)\})? (\S+)$/gm)].map(([, name = "", labels = "", value]) => [
-        name,
-        labels,
-        Number(value),
-      ]),
+      [...text.matchAll(/^([a-z_][a-z_0-9]*)(?:\{(.*)\})? (\S+)$/gm)].map(
+        ([, name = "", labels = "", value]) => [name, labels, Number(value)],
+      ),
     );
   }
 
   /** The names of all samples: a histogram has its `_bucket`, `_sum` and `_count`. */
   get names(): ReadonlySet<string> {
     return new Set(this.#samples.map(([name]) => name));
+  }
+
+  /** The labels that samples of a name have. */
+  labelsOf(name: string): ReadonlySet<string> {
+    return new Set(
+      this.#samples
+        .filter(([sample]) => sample === name)
+        .flatMap(([, labels]) => [...labels.matchAll(/([a-z_]+)="/g)].map(([, label = ""]) => label)),
+    );
   }
 
   /** The sum of the samples of a name whose labels contain a text, such as `reason="killed"`. */
