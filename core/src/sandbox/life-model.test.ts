@@ -426,6 +426,8 @@ class Model {
     const id = this.#any("running", "paused");
     if (id === undefined || this.#random.below(4) > 0) return;
     this.#world.backend.sandboxes.get(id)?.lose("out of memory");
+    await new Promise(setImmediate);
+    assert.equal(this.#server.domain.sandboxes.find(id), undefined, `${id} is lost and still found`);
     await this.#do(
       // Whoever kills it waits for the end that it comes to by itself, or finds it gone.
       () => this.#server.domain.sandboxes.kill(id).catch(() => {}),

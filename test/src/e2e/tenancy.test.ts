@@ -22,7 +22,12 @@ const MADE_UP = "imadeup00000000000000";
 interface Client {
   readonly key: string;
   ask(method: string, path: string, body?: string): Promise<Answer>;
-  createSandbox(): Promise<{ readonly id: string; readonly token: string }>;
+  createSandbox(fields?: object): Promise<{
+    readonly id: string;
+    readonly token: string;
+    /** Of one that keeps public traffic out. */
+    readonly trafficToken: string | undefined;
+  }>;
 }
 
 /** What stands for a parameter of a path: something of the owner's, and something of that form that never was. */
@@ -232,13 +237,14 @@ describe("what belongs to another tenant", () => {
     return {
       key,
       ask,
-      async createSandbox() {
-        const wanted = { templateID: "base", metadata: { of: "acme" } };
+      async createSandbox(fields = {}) {
+        const wanted = { templateID: "base", metadata: { of: "acme" }, ...fields };
         const made = await ask("POST", "/v2/sandboxes", JSON.stringify(wanted));
         assert.equal(made.status, 201, made.text);
-        const { sandboxID: id, envdAccessToken: token } = made.json() as Record<string, string>;
+        const answer = made.json() as Record<string, string>;
+        const { sandboxID: id, envdAccessToken: token, trafficAccessToken: trafficToken } = answer;
         assert.ok(id && token);
-        return { id, token };
+        return { id, token, trafficToken };
       },
     };
   }
@@ -383,6 +389,24 @@ describe("what belongs to another tenant", () => {
       assert.deepEqual([withOwn.status, withOwn.text], [withMadeUp.status, withMadeUp.text], what);
       if (!OPEN.has(`${surface} ${method} ${pattern}`))
         assert.ok(withOwn.status >= 400, `${what} is served: ${withOwn.status}`);
+    }
+    const closed = { network: { allowPublicTraffic: false } };
+    const [theirPorts, ownPorts] = [await owner.createSandbox(closed), await stranger.createSandbox(closed)];
+    for (const port of ["8080", "49999", "8888"]) {
+      const through = (token: string | undefined) =>
+        exchange(server.url, {
+          path: "/contexts",
+          headers: {
+            "e2b-sandbox-id": theirPorts.id,
+            "e2b-sandbox-port": port,
+            "x-api-key": stranger.key,
+            "e2b-traffic-access-token": token ?? "",
+          },
+        });
+      const [withOwn, withMadeUp] = [await through(ownPorts.trafficToken), await through("0".repeat(43))];
+      assert.deepEqual([withOwn.status, withOwn.text], [withMadeUp.status, withMadeUp.text], `port ${port}`);
+      assert.equal(withOwn.status, 403, `port ${port}`);
+      assert.notEqual((await through(theirPorts.trafficToken)).status, 403, `port ${port}`);
     }
     const signed = `/files?path=a&signature=v1_${"A".repeat(43)}`;
     const addressed = (token: string) =>
