@@ -29,10 +29,10 @@ export interface Comparison {
   readonly contenders: readonly Contender[];
 }
 
-/** What is no duration, and was measured while the benchmark was prepared. */
+/** What was measured while the benchmark was prepared. */
 export interface Reading {
   readonly title: string;
-  readonly unit: "MiB";
+  readonly unit: "MiB" | "ms";
   /** What the rest is compared with comes first. */
   readonly rows: readonly { readonly label: string; readonly samples: readonly number[] }[];
 }
@@ -50,7 +50,7 @@ export interface BenchmarkOptions {
   readonly backend: BackendName;
   /** What a line of the report may take, for what is done before. */
   readonly seconds: number;
-  /** How many there are of those that do nothing. */
+  /** How many there are of those that do nothing, or are asked for at once. */
   readonly sandboxes: number;
   /** Size of a large file. */
   readonly largeBytes: number;

@@ -38,7 +38,7 @@ export function report(title: string, measurements: readonly Measurement[]): str
   return layOut(title, [HEADINGS, ...rows]);
 }
 
-/** The same for what is no duration: the first row is what the others are compared with. */
+/** The same for what was measured before: the first row is what the others are compared with. */
 export function reportReading({ title, unit, rows }: Reading): string {
   const floor = rows[0] && summarize(rows[0].samples).p50;
   const table = rows.map(({ label, samples }, index) => {

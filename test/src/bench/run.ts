@@ -1,6 +1,7 @@
 import { parseArgs } from "node:util";
 import { BenchedServer } from "./benched-server.js";
 import type { Benchmark, BenchmarkOptions } from "./benchmark.js";
+import { burst } from "./burst.js";
 import { codeOutput } from "./code-output.js";
 import { create } from "./create.js";
 import { exec } from "./exec.js";
@@ -16,6 +17,7 @@ import type { BackendName } from "../harness/start-full-server.js";
 
 const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
   ["create", create],
+  ["burst", burst],
   ["exec", exec],
   ["run-code", runCode],
   ["code-output", codeOutput],
@@ -37,7 +39,7 @@ const USAGE =
   `  N seconds for each line of the report, ${DEFAULT_SECONDS} when absent\n` +
   `  B ${BACKENDS.join(" or ")}, the first when absent\n` +
   `  --mib: size of the large file of files, ${DEFAULT_MIB} when absent\n` +
-  `  --sandboxes: how many idle makes, ${DEFAULT_SANDBOXES} when absent`;
+  `  --sandboxes: how many idle and burst make, ${DEFAULT_SANDBOXES} when absent`;
 
 process.exitCode = await main(process.argv.slice(2));
 
