@@ -9,15 +9,20 @@ export function canFuzz() {
   return outputOf("clang", parameters, { input: program, stdio: ["pipe", "pipe", "ignore"] }) !== undefined;
 }
 
-function canMapIds() {
-  return existsSync("/usr/bin/newuidmap") && existsSync("/usr/bin/newgidmap");
+function isInstalled(...paths) {
+  return paths.every((path) => existsSync(path));
 }
 
 /** What the tests use where it is there, and say so where it is not. */
 const WANTED = [
   { packages: ["clang", "libclang-rt-dev"], isThere: canFuzz },
-  { packages: ["uidmap"], isThere: canMapIds },
-  { packages: ["zfs-fuse"], isThere: () => existsSync("/usr/sbin/zfs-fuse") },
+  { packages: ["uidmap"], isThere: () => isInstalled("/usr/bin/newuidmap", "/usr/bin/newgidmap") },
+  { packages: ["iproute2", "nftables"], isThere: () => isInstalled("/usr/bin/ip", "/usr/sbin/nft") },
+  {
+    packages: ["passt", "slirp4netns"],
+    isThere: () => isInstalled("/usr/bin/pasta", "/usr/bin/slirp4netns"),
+  },
+  { packages: ["zfs-fuse"], isThere: () => isInstalled("/usr/sbin/zfs-fuse") },
 ];
 
 /** Installs on Debian, for root, what is missing of that. Whether it worked is for the tests to find out. */

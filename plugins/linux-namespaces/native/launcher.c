@@ -8,6 +8,7 @@
 //   end      pid, start time, thaw file       answers when every process of the sandbox is gone
 //   remove   path …                           removes trees, however deep
 //   run      input, program, argument …       answers with the exit code and what it wrote
+//   start    directory, program, argument …   starts a program that outlives this process; answers as `launch`
 //   disk     question, directory …            answers what `answer_about_disk` says
 //
 // All numbers are little-endian; texts hold no NUL. Ends with the server: at end of file.
@@ -27,6 +28,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -38,8 +40,9 @@
 #include "instructions.h"
 #include "user-namespace.h"
 
-enum { LOCK = 1, LAUNCH, END, REMOVE, RUN, DISK };
+enum { LOCK = 1, LAUNCH, END, REMOVE, RUN, DISK, START };
 enum { FRAME_LIMIT = 1 << 20, WORDS_LIMIT = 4096, JOBS_LIMIT = 512, TEXT_LIMIT = 16384, SERVER = 3 };
+enum { LOG_LIMIT = 65536 };
 
 struct job {
   uint32_t number;
@@ -200,6 +203,21 @@ static int listen_in(int directory) {
   return -1;
 }
 
+/** Writes down who a child is, so that it can be found again whatever happens to this process, and lets it go on. */
+static void let_go(struct job *job, int directory, const char *record, int go) {
+  char init[64];
+  bool is_known = read_start(job->pid, job->start);
+  snprintf(init, sizeof init, "%d %s\n", (int)job->pid, job->start);
+  if (is_known && write_file(directory, record, init)) (void)!write(go, "", 1);
+}
+
+/** In a child: waits until `let_go`. */
+static void wait_until_known(int go[2]) {
+  char byte;
+  close(go[1]);
+  if (read(go[0], &byte, 1) != 1) _exit(1);
+}
+
 static void launch(uint32_t number, const char **words, unsigned count) {
   struct job *job = add_job(number, LAUNCH);
   if (job == NULL) return;
@@ -210,19 +228,13 @@ static void launch(uint32_t number, const char **words, unsigned count) {
   bool has_users = is_in_user_namespace();
   pid_t pid = fork_for(job, has_users ? NAMESPACES | CLONE_NEWUSER : NAMESPACES, group, &say);
   if (pid == 0) {
-    char byte;
-    close(go[1]);
-    // Not before it is known: had the launcher died meanwhile, nobody could find this process again.
-    if (read(go[0], &byte, 1) != 1) _exit(1);
+    wait_until_known(go);
     follow_instructions(words + 2, count - 2, listener, say);
   }
   if (pid < 0) goto failed;
-  char init[64];
-  bool is_known = read_start(pid, job->start), is_mapped = true;
-  snprintf(init, sizeof init, "%d %s\n", (int)pid, job->start);
-  if (is_known && has_users) is_mapped = map_sandbox(pid);
+  bool is_mapped = !has_users || map_sandbox(pid);
   if (!is_mapped) job->length = (size_t)snprintf(job->text, TEXT_LIMIT, "map ids: %s", strerror(errno));
-  if (is_known && is_mapped && write_file(directory, "init", init)) (void)!write(go[1], "", 1);
+  if (is_mapped) let_go(job, directory, "init", go[1]);
   close(go[0]);
   close(go[1]);
   close(listener);
@@ -236,6 +248,43 @@ failed:
   if (directory >= 0) close(directory);
   if (group >= 0) close(group);
   drop_job(job);
+}
+
+// --- start
+
+/** Becomes a program that nobody waits for: what it has to say goes into a file that cannot grow on and on. */
+static _Noreturn void become(const char **argv, int log, int say) {
+  struct rlimit limit = {LOG_LIMIT, LOG_LIMIT};
+  int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  signal(SIGXFSZ, SIG_IGN);
+  if (null >= 0 && setsid() >= 0 && setrlimit(RLIMIT_FSIZE, &limit) == 0) {
+    dup2(null, 0);
+    dup2(log, 1);
+    dup2(log, 2);
+    execv(argv[0], (char **)(void *)argv);
+  }
+  dprintf(say, "%s: %s", argv[0], strerror(errno));
+  _exit(127);
+}
+
+static void start(uint32_t number, const char **words, unsigned count) {
+  struct job *job = add_job(number, START);
+  if (job == NULL) return;
+  int go[2] = {-1, -1}, say = -1, log = -1;
+  int directory = open(words[0], O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (directory >= 0) log = openat(directory, "log", O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
+  pid_t pid = log < 0 || pipe2(go, O_CLOEXEC) < 0 ? -1 : fork_for(job, 0, -1, &say);
+  if (pid == 0) {
+    wait_until_known(go);
+    words[count] = NULL;
+    become(words + 1, log, say);
+  }
+  if (pid > 0) let_go(job, directory, "program", go[1]);
+  else reply(number, 1, strerror(errno), NULL);
+  if (go[0] >= 0) close(go[0]), close(go[1]);
+  if (log >= 0) close(log);
+  if (directory >= 0) close(directory);
+  if (pid < 0) drop_job(job);
 }
 
 // --- end
@@ -418,6 +467,7 @@ static void handle(uint8_t *bytes, size_t length) {
   else if (operation == REMOVE) remove_trees(number, words, count);
   else if (operation == RUN && count >= 2) run(number, words, count);
   else if (operation == DISK && count >= 2) look_at_disk(number, words, count);
+  else if (operation == START && count >= 2) start(number, words, count);
   else stop("an unknown request");
 }
 
@@ -466,8 +516,9 @@ static bool settle(struct job *job) {
     return true;
   }
   if (job->is_open) return false;
-  if (job->operation == LAUNCH && job->length == 0 && !job->has_ended) {
-    // The pipe closes by itself where the agent takes over.
+  bool is_launched = job->operation == LAUNCH && !job->has_ended;
+  // The pipe closes by itself where a program takes over. How long one that was only started lives is its own affair.
+  if (job->length == 0 && (is_launched || job->operation == START)) {
     char pid[32];
     snprintf(pid, sizeof pid, "%d", (int)job->pid);
     reply(job->number, 0, pid, job->start, NULL);

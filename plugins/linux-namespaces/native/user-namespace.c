@@ -1,15 +1,18 @@
 // For a server that is not root. The launcher becomes root of a user namespace, in which it can own files of
 // every id of a sandbox, and remove them; each sandbox has a user namespace of its own inside that one, so
-// that its processes are counted apart from those of other sandboxes.
+// that its processes are counted apart from those of other sandboxes. The next launcher joins the namespace of the
+// last one while something still lives in it: only from there may it connect sandboxes, old and new, to a network.
 #define _GNU_SOURCE
 #include "user-namespace.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/nsfs.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -61,7 +64,7 @@ static pid_t prepare_mapper(char *program, char *map, int go[2]) {
   run_mapper(program, map);
 }
 
-const char *enter_user_namespace(char *const words[USER_NAMESPACE_WORDS]) {
+static const char *make_user_namespace(char *const words[USER_NAMESPACE_WORDS]) {
   char *user_mapper = words[0], *users = words[1], *group_mapper = words[2], *groups = words[3];
   bool has_mappers = user_mapper[0] != 0;
   int go[2][2];
@@ -91,6 +94,25 @@ const char *enter_user_namespace(char *const words[USER_NAMESPACE_WORDS]) {
     if (!write_to("/proc/self/uid_map", users)) return "map the user id";
     if (!write_to("/proc/self/gid_map", groups)) return "map the group";
   }
+  return NULL;
+}
+
+/** Joins the namespace in which that of a process was made. */
+static bool join_namespace_above(const char *pid) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%s/ns/user", pid);
+  int inner = open(path, O_RDONLY | O_CLOEXEC);
+  int outer = inner < 0 ? -1 : ioctl(inner, NS_GET_PARENT);
+  bool is_joined = outer >= 0 && setns(outer, CLONE_NEWUSER) == 0;
+  if (inner >= 0) close(inner);
+  if (outer >= 0) close(outer);
+  return is_joined;
+}
+
+const char *enter_user_namespace(char *const words[USER_NAMESPACE_WORDS]) {
+  bool is_joined = words[6][0] != 0 && join_namespace_above(words[6]);
+  const char *failed = is_joined ? NULL : make_user_namespace(words);
+  if (failed != NULL) return failed;
   sandbox_users = words[4];
   sandbox_groups = words[5];
   return NULL;

@@ -5,11 +5,12 @@
 #include <sys/types.h>
 
 /** How many words `enter_user_namespace` takes. */
-enum { USER_NAMESPACE_WORDS = 6 };
+enum { USER_NAMESPACE_WORDS = 7 };
 
 /**
  * Makes this process root of a user namespace. The words: a program that maps user ids or nothing, what it
- * maps; the same for groups; then which of the namespace's user ids and groups a sandbox has.
+ * maps; the same for groups; then which of the namespace's user ids and groups a sandbox has; and a process of a
+ * sandbox that an earlier launcher made, or nothing: where it can be, this one becomes root where that one was.
  * @return what failed, or NULL.
  */
 const char *enter_user_namespace(char *const words[USER_NAMESPACE_WORDS]);

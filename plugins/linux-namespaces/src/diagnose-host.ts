@@ -1,14 +1,18 @@
 import { access, constants, readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { type Examination, type Finding, messageOf } from "@coppice/core";
+import type { Egress } from "./egress.js";
 import type { EnforcedLimit } from "./enforced-limits.js";
 import type { LinuxNamespacesSettings } from "./linux-namespaces-config.js";
 import type { Templates } from "./templates.js";
+import { findUplinkProgram } from "./uplink-program.js";
 import type { UserNamespace } from "./user-namespace.js";
 
 /** What the backend found when it was opened. */
 export interface FoundOnHost {
   readonly limits: readonly EnforcedLimit[];
+  /** Undefined where no sandbox gets out. */
+  readonly egress: Pick<Egress, "description"> | undefined;
   readonly keepsLayersInMemory: boolean;
   readonly templates: Templates;
   /** Undefined where the server is root. */
@@ -37,7 +41,7 @@ export async function diagnoseHost(
     ...found.limits.map(describeLimit),
     describeUsers(found.users),
     describeLayers(settings, found),
-    describeEgress(settings),
+    describeEgress(found),
     ...(plugins.has("jupyter") ? [await describePython(found.templates)] : []),
   ];
 }
@@ -75,9 +79,11 @@ function describeLayers(
   };
 }
 
-function describeEgress({ egress }: LinuxNamespacesSettings): Finding {
-  if (egress === "none") return { severity: "ok", message: "no sandbox reaches the internet (egress: none)" };
-  return { severity: "ok", message: "sandboxes may reach the internet, by ip and nft" };
+function describeEgress({ egress }: FoundOnHost): Finding {
+  if (egress === undefined) {
+    return { severity: "ok", message: "no sandbox reaches the internet (egress: none)" };
+  }
+  return { severity: "ok", message: `sandboxes may reach the internet, by ${egress.description}` };
 }
 
 async function describePython(templates: Templates): Promise<Finding> {
@@ -89,7 +95,7 @@ async function describePython(templates: Templates): Promise<Finding> {
   }
 }
 
-async function likelyCauses({ egress }: LinuxNamespacesSettings): Promise<readonly Finding[]> {
+async function likelyCauses({ egress, egressProgram }: LinuxNamespacesSettings): Promise<readonly Finding[]> {
   if (process.platform !== "linux") return [];
   const findings: Finding[] = [];
   const filesystems = await readFile("/proc/filesystems", "utf8").catch(() => "");
@@ -97,14 +103,26 @@ async function likelyCauses({ egress }: LinuxNamespacesSettings): Promise<readon
     const message = "the kernel has not loaded overlayfs, which the root of every sandbox is made of";
     findings.push({ severity: "warn", message, fix: "modprobe overlay" });
   }
-  if (process.getuid?.() !== 0) findings.push(await describeUserNamespaces());
+  const isRoot = process.getuid?.() === 0;
+  if (!isRoot) findings.push(await describeUserNamespaces());
   if (egress === "none") return findings;
+  if (!isRoot) findings.push(...(await describeUplink(egressProgram)));
   for (const [program, packageName] of Object.entries(EGRESS_PROGRAMS)) {
     if (await isOnPath(program)) continue;
     const message = `egress: nat needs the program ${program}, which this host does not have`;
     findings.push({ severity: "warn", message, fix: `apt-get install ${packageName}` });
   }
   return findings;
+}
+
+async function describeUplink(configured: string | undefined): Promise<readonly Finding[]> {
+  try {
+    await findUplinkProgram(configured);
+    return [];
+  } catch (error) {
+    const fix = "apt-get install passt (or slirp4netns); /dev/net/tun is for everybody: mode 666";
+    return [{ severity: "warn", message: messageOf(error), fix }];
+  }
 }
 
 async function describeUserNamespaces(): Promise<Finding> {

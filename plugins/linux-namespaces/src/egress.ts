@@ -1,13 +1,26 @@
 import { readFile, writeFile } from "node:fs/promises";
-import { SandboxError } from "@coppice/core";
+import { networkInterfaces } from "node:os";
+import { setInterval } from "node:timers/promises";
+import { type Logger, SandboxError } from "@coppice/core";
 import { ALL_TRAFFIC, type EgressRules, isAddressRange } from "@coppice/core/backend";
-import type { Init, Launcher } from "./launcher.js";
+import type { HostRun, Init, Launcher } from "./launcher.js";
+import type { Uplink } from "./uplink.js";
 
 export interface EgressSettings {
   /** Private range that the addresses of sandboxes are from, an IPv4 /16: `10.213.0.0/16`. */
   readonly range: string;
   /** IPv4 ranges that sandboxes do not reach. */
   readonly blocked: readonly string[];
+}
+
+export interface EgressOptions {
+  readonly launcher: Launcher;
+  readonly settings: EgressSettings;
+  /** Of the installation; names its interfaces and its table. */
+  readonly digest: string;
+  /** By which sandboxes leave where the server is not root; undefined where they leave by the host's network. */
+  readonly uplink: Uplink | undefined;
+  readonly log: Logger;
 }
 
 const FORWARDING = "/proc/sys/net/ipv4/ip_forward";
@@ -17,8 +30,10 @@ const TABLE_PREFIX = "coppice_";
  * the setting it outlives that server, and no boot.
  */
 const FORWARDING_MARK = `${TABLE_PREFIX}forwarding`;
-/** Networks of four addresses, two of them usable, in a /16. */
-const NETWORKS = 16_384;
+/** Networks of four addresses, two of them usable, in a /16 whose last 256 are for an uplink. */
+const NETWORKS = 16_320;
+/** How often an uplink is looked after. */
+const LOOK_EVERY_MS = 1_000;
 
 /**
  * Lets sandboxes out to the internet: a pair of interfaces each, one table of rules for all of them. The
@@ -29,23 +44,40 @@ export class Egress {
   readonly #launcher: Launcher;
   readonly #settings: EgressSettings;
   readonly #digest: string;
+  readonly #uplink: Uplink | undefined;
+  readonly #log: Logger;
+  readonly #closing = new AbortController();
+  #looking: Promise<void> | undefined;
+  #hostAddresses: readonly string[] = [];
   readonly #used = new Set<number>();
   /** Those of the used ones that may have rules of their own. */
   readonly #restricted = new Set<number>();
 
-  /** @param digest of the installation; names its interfaces and its table. */
-  constructor(launcher: Launcher, settings: EgressSettings, digest: string) {
+  constructor({ launcher, settings, digest, uplink, log }: EgressOptions) {
     this.#launcher = launcher;
     this.#settings = settings;
     this.#digest = digest;
+    this.#uplink = uplink;
+    this.#log = log;
+  }
+
+  /** In a few words: by what sandboxes get out. */
+  get description(): string {
+    return this.#uplink?.description ?? "veth and nftables, on the network of this host";
   }
 
   /**
    * Puts the rules for all in place of those of an earlier server. Those of its sandboxes stay, so that there is
    * no moment without them. @throws Error that says what is missing. */
   async open(): Promise<void> {
+    await this.#uplink?.open();
     await this.#run(["ip", "-Version"]);
-    await this.#run(["nft", "-f", "-"], this.#rules());
+    await this.#applyRules();
+    if (this.#uplink !== undefined) {
+      await this.#run(["tee", FORWARDING], "1");
+      this.#looking = this.#lookAfter(this.#uplink);
+      return;
+    }
     if ((await readFile(FORWARDING, "utf8")).trim() === "1") return;
     await this.#run(["nft", "add", "table", "inet", FORWARDING_MARK]);
     await writeFile(FORWARDING, "1");
@@ -56,7 +88,13 @@ export class Egress {
    * forwarding off again, if one of them, and not the host, turned it on.
    */
   async close(isInUse: boolean): Promise<void> {
+    this.#closing.abort();
+    await this.#looking;
     if (isInUse) return;
+    if (this.#uplink !== undefined) {
+      await this.#uplink.remove();
+      return;
+    }
     await this.#launcher.run(["nft", "delete", "table", "inet", this.#table]);
     const before = await this.#tables();
     if (!before.includes(FORWARDING_MARK) || before.length > 1) return;
@@ -111,7 +149,7 @@ link set ${name} up
 `,
     );
     await this.#run(
-      ["nsenter", `--net=/proc/${init.pid}/ns/net`, "ip", "-batch", "-"],
+      [...insideOf(init), "ip", "-batch", "-"],
       `address add ${guest}/30 dev eth0
 link set eth0 up
 route add default via ${host}
@@ -119,10 +157,22 @@ route add default via ${host}
     );
   }
 
+  /**
+   * Connects a sandbox of an earlier server again, where that server's way out is gone. One that had rules reaches
+   * nothing until it is given them.
+   */
+  async reconnect(init: Init, network: number): Promise<void> {
+    if (this.#uplink?.isNew !== true) return;
+    if (this.#restricted.has(network)) await this.restrict(network, { allowOut: [], denyOut: [ALL_TRAFFIC] });
+    // The kernel takes its time to remove the other end of what is gone.
+    await this.#launcher.run([...insideOf(init), "ip", "link", "delete", "eth0"]);
+    await this.connect(init, network);
+  }
+
   /** Removes the interfaces and the rules of a sandbox, which need not be there. */
   async disconnect(network: number): Promise<void> {
     // The kernel removes them too, some time after the last process has ended.
-    await this.#launcher.run(["ip", "link", "delete", this.#interface(network)]);
+    await this.#tryTo(["ip", "link", "delete", this.#interface(network)]);
     if (this.#restricted.has(network)) await this.#unrestrict(network);
   }
 
@@ -132,7 +182,7 @@ route add default via ${host}
     const known = new Set([...this.#used].map((network) => this.#interface(network)));
     for (const [, name = ""] of output.matchAll(/^\d+: ([^@:\s]+)/gm)) {
       if (!name.startsWith(this.#prefix) || known.has(name)) continue;
-      await this.#launcher.run(["ip", "link", "delete", name]);
+      await this.#tryTo(["ip", "link", "delete", name]);
     }
   }
 
@@ -198,7 +248,7 @@ table ${table} {
     type ipv4_addr
     flags interval
     auto-merge
-    elements = { ${[...blocked, range].join(", ")} }
+    elements = { ${[...blocked, range, ...this.#hostAddresses].join(", ")} }
   }
   chain input {
     iifname ${ours} drop
@@ -283,12 +333,40 @@ delete set ${table} ${deny}
     this.#restricted.delete(network);
   }
 
+  /** Keeps the way out, and what it must not lead to, as the host changes. */
+  async #lookAfter(uplink: Uplink): Promise<void> {
+    const { signal } = this.#closing;
+    try {
+      for await (const _ of setInterval(LOOK_EVERY_MS, undefined, { signal, ref: false })) {
+        try {
+          await uplink.keep();
+          if (hostAddresses().join() !== this.#hostAddresses.join()) await this.#applyRules();
+        } catch (error) {
+          this.#log.error({ err: error }, "sandboxes do not get out as they should");
+        }
+      }
+    } catch (error) {
+      if (!signal.aborted) throw error;
+    }
+  }
+
+  async #applyRules(): Promise<void> {
+    // A program of the host reaches the host: there is no chain for what goes to it, as there is for interfaces.
+    if (this.#uplink !== undefined) this.#hostAddresses = hostAddresses();
+    await this.#run(["nft", "-f", "-"], this.#rules());
+  }
+
+  /** @throws Error that says what failed. */
   async #run(argv: readonly string[], input?: string): Promise<{ readonly output: string }> {
-    const { code, output } = await this.#launcher.run(argv, input);
+    const { code, output } = await this.#tryTo(argv, input);
     if (code === 0) return { output };
     const [program = ""] = argv;
     if (code === 127) throw new Error(`egress needs the program ${program}, which this host does not have`);
     throw new Error(`${argv.slice(0, 2).join(" ")} failed: ${output.trim()}`);
+  }
+
+  async #tryTo(argv: readonly string[], input?: string): Promise<HostRun> {
+    return this.#launcher.run(this.#uplink?.within(argv) ?? argv, input);
   }
 }
 
@@ -308,6 +386,16 @@ export function checkEgressRules({ allowOut }: EgressRules): void {
   if (domain === undefined) return;
   const text = `network.allowOut: this server does not support domain names ('${domain}'): name addresses or ranges`;
   throw new SandboxError("invalid_argument", text);
+}
+
+/** The words that run a program in the network of a sandbox. */
+function insideOf({ pid }: Init): readonly string[] {
+  return ["nsenter", `--net=/proc/${pid}/ns/net`, "--"];
+}
+
+function hostAddresses(): readonly string[] {
+  const all = Object.values(networkInterfaces()).flatMap((addresses) => addresses ?? []);
+  return all.filter(({ family }) => family === "IPv4").map(({ address }) => address);
 }
 
 function namesOf(network: number) {

@@ -4,7 +4,7 @@ import type { Socket } from "node:net";
 import { SandboxError } from "@coppice/core";
 import type { UserNamespace } from "./user-namespace.js";
 
-const OPERATIONS = { lock: 1, launch: 2, end: 3, remove: 4, run: 5, disk: 6 } as const;
+const OPERATIONS = { lock: 1, launch: 2, end: 3, remove: 4, run: 5, disk: 6, start: 7 } as const;
 type Operation = keyof typeof OPERATIONS;
 
 const HEADER_BYTES = 9;
@@ -35,7 +35,9 @@ interface Waiting {
  */
 export class Launcher {
   readonly #binary: string;
-  readonly #words: readonly string[];
+  readonly #users: UserNamespace | undefined;
+  /** By pid, first processes of sandboxes that may still run. */
+  readonly #living: Map<number, Init>;
   readonly #waiting = new Map<number, Waiting>();
   #running: { readonly child: ChildProcess; readonly socket: Socket } | undefined;
   #received: Buffer = Buffer.alloc(0);
@@ -43,10 +45,14 @@ export class Launcher {
   #locked: string | undefined;
   #isClosed = false;
 
-  /** @param users of a server that is not root. Where they cannot be had, every request fails and says why. */
-  constructor(binary: string, users?: UserNamespace) {
+  /**
+   * @param users of a server that is not root. Where they cannot be had, every request fails and says why.
+   * @param living first processes of sandboxes of earlier servers, for one that is not root.
+   */
+  constructor(binary: string, users?: UserNamespace, living: readonly Init[] = []) {
     this.#binary = binary;
-    this.#words = users?.words ?? [];
+    this.#users = users;
+    this.#living = new Map(living.map((init) => [init.pid, init]));
   }
 
   /** Holds a directory for this server until the launcher ends. @throws Error that says who has it. */
@@ -63,7 +69,9 @@ export class Launcher {
    */
   async launch(directory: string, unifiedGroup: string, instructions: readonly string[]): Promise<Init> {
     const [pid, start] = await this.#ask("launch", [directory, unifiedGroup, ...instructions]);
-    return { pid: Number(pid), start: start ?? "" };
+    const init = { pid: Number(pid), start: start ?? "" };
+    this.#living.set(init.pid, init);
+    return init;
   }
 
   /**
@@ -73,6 +81,7 @@ export class Launcher {
    */
   async end(init: Init, thawFile = ""): Promise<void> {
     await this.#ask("end", [String(init.pid), init.start, thawFile]);
+    if (this.#living.get(init.pid)?.start === init.start) this.#living.delete(init.pid);
   }
 
   /** Removes files and trees that nobody else can change. Missing ones are fine. */
@@ -84,6 +93,15 @@ export class Launcher {
   async run(argv: readonly string[], input = ""): Promise<HostRun> {
     const [code, output] = await this.#ask("run", [input, ...argv]);
     return { code: Number(code), output: output ?? "" };
+  }
+
+  /**
+   * Starts a program of the host, by its full path, that outlives this server.
+   * @param directory holds its files `program` (who it is) and `log` (what it wrote, its beginning) afterwards.
+   */
+  async start(directory: string, argv: readonly string[]): Promise<Init> {
+    const [pid, start] = await this.#ask("start", [directory, ...argv]);
+    return { pid: Number(pid), start: start ?? "" };
   }
 
   /** Asks what `native/disk.h` lists. @returns the answer as text. */
@@ -104,7 +122,9 @@ export class Launcher {
   }
 
   #start(): Socket {
-    const child = spawn(this.#binary, this.#words, {
+    const [neighbour = ""] = this.#living.keys();
+    const words = this.#users === undefined ? [] : [...this.#users.words, String(neighbour)];
+    const child = spawn(this.#binary, words, {
       stdio: ["ignore", "ignore", "inherit", "pipe"],
       env: {},
       // Out of reach of a terminal's Ctrl-C, which is for the server.

@@ -27,7 +27,7 @@ import {
   overlayLayer,
   sandboxPaths,
 } from "./launch-instructions.js";
-import { Launcher } from "./launcher.js";
+import { type Init, Launcher } from "./launcher.js";
 import { launcherBinary } from "./launcher-binary.js";
 import { NamespaceSandbox } from "./namespace-sandbox.js";
 import type { LinuxNamespacesSettings } from "./linux-namespaces-config.js";
@@ -37,6 +37,8 @@ import { type SandboxFacts, isAlive, readFacts, readInit, writeFacts } from "./s
 import { type SnapshotChain, SnapshotStore } from "./snapshot-store.js";
 import { templateOwners } from "./template-owners.js";
 import { Templates } from "./templates.js";
+import { Uplink } from "./uplink.js";
+import { findUplinkProgram } from "./uplink-program.js";
 import { type UserNamespace, findUserNamespace } from "./user-namespace.js";
 import { VolumeStore } from "./volume-store.js";
 
@@ -183,9 +185,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   async close(): Promise<void> {
     const opened = await this.#opening?.catch(() => undefined);
     await Promise.all([...this.#alive.values()].map((sandbox) => sandbox.leave()));
-    // Those of an earlier server that were never recovered count as well: nothing else holds them back.
-    const left = opened && (await readdir(join(this.#directory, "sandboxes")));
-    await opened?.egress?.close((left ?? []).length > 0);
+    await this.#closeEgress(opened?.egress);
     this.#alive.clear();
     await opened?.groups.close();
     await opened?.launcher.close();
@@ -304,6 +304,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         // A server may have ended in the middle of a pause; the agent answers only when it can run.
         if (group.canFreeze) await group.thaw();
         if (facts.project !== undefined) opened.quotas?.retake(facts.project);
+        if (facts.network !== undefined) await opened.egress?.reconnect(init, facts.network);
         return await this.#connect(opened, { paths, facts, group }, AbortSignal.timeout(ADOPTION_TIMEOUT_MS));
       } catch (error) {
         this.#log.warn({ sandbox: facts.id, err: error }, "a sandbox does not answer and is removed");
@@ -347,8 +348,10 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   async #problems(): Promise<string[]> {
     const problems: string[] = [];
     if (process.platform !== "linux") return ["it needs Linux"];
-    if (process.geteuid?.() !== 0 && this.#settings.egress !== "none") {
-      problems.push("only root can give sandboxes a way to the internet: set egress: none, or run as root");
+    if (this.#needsUplink) {
+      await findUplinkProgram(this.#settings.egressProgram).catch((error: unknown) =>
+        problems.push(messageOf(error)),
+      );
     }
     if (agentBinary() === undefined) {
       problems.push(
@@ -382,12 +385,14 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     if (agent === undefined || !isAbsolute(agent)) throw new Error("the agent has not been built");
     await mkdir(join(this.#directory, "sandboxes"), { recursive: true, mode: 0o700 });
     const users = await findUserNamespace();
-    const launcher = new Launcher(await launcherBinary(join(this.#directory, "programs")), users);
+    const binary = await launcherBinary(join(this.#directory, "programs"));
+    const launcher = new Launcher(binary, users, await this.#living());
+    let egress: Egress | undefined;
     try {
       await lock(launcher, this.#directory);
       const digest = installationDigest(this.#directory);
       const groups = await ControlGroups.find(`coppice-${digest}`);
-      const egress = await this.#openEgress(launcher, digest);
+      egress = await this.#openEgress(launcher, digest);
       const templates = new Templates({
         parent: join(this.#directory, "templates"),
         settings: this.#settings,
@@ -419,6 +424,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       });
       const fields = {
         limits: Object.fromEntries(limits.map(({ name, how }) => [name, how])),
+        egress: egress?.description ?? "none",
         hasAccounts: users?.hasAccounts ?? true,
         keepsLayersInMemory,
       };
@@ -444,17 +450,52 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         limits,
       };
     } catch (error) {
+      await this.#closeEgress(egress);
       await launcher.close();
       throw error;
     }
   }
 
+  /** First processes that earlier servers have left, that of their uplink before those of sandboxes. */
+  async #living(): Promise<readonly Init[]> {
+    const sandboxes = await readdir(join(this.#directory, "sandboxes"));
+    const directories = ["uplink", ...sandboxes.map((id) => join("sandboxes", id))];
+    const found: Init[] = [];
+    for (const directory of directories) {
+      const init = await readInit(sandboxPaths(join(this.#directory, directory)));
+      if (init !== undefined && (await isAlive(init))) found.push(init);
+    }
+    return found;
+  }
+
+  /** Unless there are sandboxes that it has to hold. */
+  async #closeEgress(egress: Egress | undefined): Promise<void> {
+    if (egress === undefined) return;
+    // Those of an earlier server that were never recovered count as well: nothing else holds them back.
+    const left = await readdir(join(this.#directory, "sandboxes"));
+    await egress.close(left.length > 0);
+  }
+
+  get #needsUplink(): boolean {
+    return process.geteuid?.() !== 0 && this.#settings.egress !== "none";
+  }
+
   async #openEgress(launcher: Launcher, digest: string): Promise<Egress | undefined> {
-    const { egress, egressBlocked, egressRange } = this.#settings;
+    const { egress, egressBlocked, egressProgram, egressRange: range } = this.#settings;
+    const directory = join(this.#directory, "uplink");
     if (egress === "none") return undefined;
-    const opened = new Egress(launcher, { range: egressRange, blocked: egressBlocked }, digest);
-    await opened.open();
-    return opened;
+    const uplink = this.#needsUplink
+      ? new Uplink({ launcher, program: await findUplinkProgram(egressProgram), directory, range })
+      : undefined;
+    const settings = { range, blocked: egressBlocked };
+    const opened = new Egress({ launcher, settings, digest, uplink, log: this.#log });
+    try {
+      await opened.open();
+      return opened;
+    } catch (error) {
+      await this.#closeEgress(opened);
+      throw error;
+    }
   }
 
   /** Tries an overlay on the file system of the directory, in namespaces that end with the try. */

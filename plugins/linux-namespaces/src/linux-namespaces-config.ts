@@ -53,6 +53,11 @@ export const linuxNamespacesConfig = z.strictObject({
     .enum(["none", "nat"])
     .default("none")
     .describe("What allowInternetAccess gives: nothing, or the internet by veth and nftables"),
+  egressProgram: z
+    .string()
+    .regex(/^\/(.*\/)?(pasta|slirp4netns)$/, "expected the full path of pasta or slirp4netns")
+    .optional()
+    .describe("Full path of pasta or slirp4netns, for egress without root; looked for unless set"),
   egressRange: z
     .string()
     .regex(/^10\.\d{1,3}\.0\.0\/16$/, "expected a range such as 10.213.0.0/16")

@@ -6,6 +6,8 @@ import {
   reasonNoOrdinaryUser,
   reasonNoSubordinateIds,
 } from "./testing/ordinary-user.js";
+import { openHostApart, reasonWithoutUplink } from "./testing/host-apart.js";
+import { reasonWithoutEgress } from "./testing/open-internet.js";
 import { testApart } from "./testing/test-apart.js";
 
 const skip = reasonNoOrdinaryUser() ?? reasonNoSubordinateIds() ?? false;
@@ -14,6 +16,14 @@ void describe("linux-namespaces, started by an ordinary user", { skip }, () => {
   void test("keeps the promises of a backend", async (context) => {
     await compileForAll();
     await using user = await makeOrdinaryUser();
-    await testApart(context, placeOf(user), ["testing/conformance-cases.js"]);
+    const cases = ["testing/conformance-cases.js"];
+    const missing = reasonWithoutEgress() ?? reasonWithoutUplink("pasta");
+    if (missing !== undefined) {
+      context.diagnostic(`without egress: ${missing}`);
+      await testApart(context, placeOf(user), cases);
+      return;
+    }
+    await using host = await openHostApart(placeOf(user));
+    await testApart(context, host.place, cases);
   });
 });

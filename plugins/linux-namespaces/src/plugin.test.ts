@@ -38,7 +38,7 @@ void describe("a server with linux-namespaces", { skip: reasonToSkip() ?? false,
     };
     assert.equal(ready, true);
     const limits = details["linux-namespaces"] ?? {};
-    const names = ["cpuCount", "diskMiB", "memoryMiB", "openFiles", "pausing", "processes"];
+    const names = ["cpuCount", "diskMiB", "egress", "memoryMiB", "openFiles", "pausing", "processes"];
     assert.deepEqual(Object.keys(limits).toSorted(), names);
     assert.equal(limits["openFiles"], "a resource limit of each process");
   });

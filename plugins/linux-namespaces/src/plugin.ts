@@ -14,7 +14,9 @@ export const plugin = definePlugin({
     backends.add(backend);
     plugin.health("linux-namespaces", async () => {
       const found = await backend.found();
-      return found && Object.fromEntries(found.limits.map(({ name, how }) => [name, how]));
+      if (found === undefined) return undefined;
+      const limits = found.limits.map(({ name, how }) => [name, how]);
+      return { ...Object.fromEntries(limits), egress: found.egress?.description ?? "none" };
     });
     plugin.diagnose("linux-namespaces", async (examination) =>
       diagnoseHost(plugin.config, await backend.found(), examination),

@@ -42,7 +42,12 @@ export async function readFacts(paths: SandboxPaths): Promise<SandboxFacts | und
 
 /** Its first process, as the launcher wrote it down; undefined when it never got that far. */
 export async function readInit(paths: SandboxPaths): Promise<Init | undefined> {
-  const text = await readFile(paths.init, "utf8").catch(() => "");
+  return readProcess(paths.init);
+}
+
+/** A process that the launcher wrote down in a file; undefined when it did not. */
+export async function readProcess(path: string): Promise<Init | undefined> {
+  const text = await readFile(path, "utf8").catch(() => "");
   const [, pid, start] = /^(\d+) (\d+)\n$/.exec(text) ?? [];
   return pid === undefined || start === undefined ? undefined : { pid: Number(pid), start };
 }

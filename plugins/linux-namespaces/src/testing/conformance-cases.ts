@@ -1,9 +1,12 @@
 // The conformance suite for a user without privileges, run by one: `ordinary-user.test.ts`.
 import { testConformance } from "@coppice/core/testing";
+import { openInternet, reasonWithoutEgress } from "./open-internet.js";
 import { hasAccounts, heldLimits, openTestBackend } from "./test-backend.js";
 
 testConformance("linux-namespaces without root", async () => {
-  const opened = await openTestBackend();
+  const hasInternet = reasonWithoutEgress() === undefined;
+  const internet = hasInternet ? await openInternet() : undefined;
+  const opened = await openTestBackend(internet && { egress: "nat", egressRange: internet.egressRange });
   const held = await heldLimits(opened.backend);
   const limits = (["memoryMiB", "processes", "cpuCount"] as const).filter((name) => held.has(name));
   return {
@@ -11,6 +14,7 @@ testConformance("linux-namespaces without root", async () => {
     facets: [
       "volumes",
       "lost",
+      ...(internet === undefined ? [] : (["networking"] as const)),
       ...(held.has("pausing") ? (["pausing"] as const) : []),
       ...(held.has("memoryMiB") && held.has("cpuCount") ? (["resizing"] as const) : []),
     ],
@@ -22,5 +26,6 @@ testConformance("linux-namespaces without root", async () => {
     ],
     limits: [...limits, "diskMiB"],
     stateDirectory: opened.directory,
+    ...(internet !== undefined && { outside: internet }),
   };
 });

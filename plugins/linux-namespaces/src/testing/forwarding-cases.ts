@@ -4,12 +4,14 @@ import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
+import type { Logger } from "@coppice/core";
 import { Egress } from "../egress.js";
 import { launcherBinary } from "../launcher-binary.js";
 import { Launcher } from "../launcher.js";
 
 const FORWARDING = "/proc/sys/net/ipv4/ip_forward";
 const IN_USE = true;
+const log = {} as Logger;
 let directory: string;
 let launcher: Launcher;
 
@@ -23,7 +25,8 @@ after(async () => {
 });
 
 async function open(digest: string): Promise<Egress> {
-  const egress = new Egress(launcher, { range: "10.213.0.0/16", blocked: ["10.0.0.0/8"] }, digest);
+  const settings = { range: "10.213.0.0/16", blocked: ["10.0.0.0/8"] };
+  const egress = new Egress({ launcher, settings, digest, uplink: undefined, log });
   await egress.open();
   return egress;
 }

@@ -2,7 +2,10 @@ import { execFileSync, spawn } from "node:child_process";
 import { once } from "node:events";
 import { reasonToSkip } from "./test-backend.js";
 
-/** Sends back what it gets, on every address and on the port of its argument. */
+/**
+ * Sends back what it gets, on every address and on the port of its first argument. As a name server it knows one
+ * address, that of its second argument.
+ */
 const SERVER = `
 import socket, sys, threading
 server = socket.socket()
@@ -15,6 +18,17 @@ def serve(connection):
     except OSError:
         pass
     connection.close()
+def name():
+    names = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    names.bind(("0.0.0.0", 53))
+    while True:
+        query, client = names.recvfrom(512)
+        question = query[12:query.index(0, 12) + 5]
+        isAddress = question[-4:-2] == bytes([0, 1])
+        head = query[:2] + bytes([0x81, 0x80, 0, 1, 0, int(isAddress), 0, 0, 0, 0])
+        record = bytes([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]) + socket.inet_aton(sys.argv[2])
+        names.sendto(head + question + (record if isAddress else b""), client)
+threading.Thread(target=name, daemon=True).start()
 print("up", flush=True)
 while True:
     connection, _ = server.accept()
@@ -22,10 +36,12 @@ while True:
 `;
 const PORT = 8_099;
 const NETWORKS = 32;
+/** Tells tests in a host of their own of their internet, which they cannot open themselves. */
+const VARIABLE = "COPPICE_TEST_INTERNET";
 
-/** A network namespace that plays the internet. A server in it sends back what it gets. */
-export interface Internet extends AsyncDisposable {
-  /** Public addresses of the server. */
+/** What tests have to know of an internet. */
+export interface InternetFacts {
+  /** Public addresses of the server. Asked for a name at the first, it answers with the second. */
   readonly addresses: readonly [string, string];
   /** A private address of the server. */
   readonly privateAddress: string;
@@ -36,8 +52,19 @@ export interface Internet extends AsyncDisposable {
   readonly egressRange: string;
 }
 
+/** A network namespace that plays the internet. A server in it sends back what it gets. */
+export interface Internet extends InternetFacts, AsyncDisposable {}
+
+/** What tells tests of the internet that was opened for them. */
+export function tellOf({ addresses, privateAddress, hostAddress, port, egressRange }: InternetFacts) {
+  return { [VARIABLE]: JSON.stringify({ addresses, privateAddress, hostAddress, port, egressRange }) };
+}
+
 /** Why sandboxes cannot be connected here; undefined when they can. */
 export function reasonWithoutEgress(): string | undefined {
+  const isOrdinaryUser = process.getuid?.() !== 0;
+  if (isOrdinaryUser && process.env[VARIABLE] === undefined)
+    return "only root can open an internet for tests";
   for (const [program = "", ...words] of [
     ["ip", "-Version"],
     ["nft", "--version"],
@@ -57,25 +84,37 @@ function runOnHost(program: string, ...words: readonly string[]): string {
   return execFileSync(program, words, { encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] });
 }
 
-/** Opens an internet of its own, also while other tests have theirs. */
-export async function openInternet(): Promise<Internet> {
+/**
+ * Opens an internet of its own, also while other tests have theirs; or takes that which was opened for these tests.
+ * @param host network namespace that has the way to it, all traffic's; that of this process unless named.
+ */
+export async function openInternet(host?: string): Promise<Internet> {
+  const told = process.env[VARIABLE];
+  if (told !== undefined) {
+    return { ...(JSON.parse(told) as InternetFacts), [Symbol.asyncDispose]: () => Promise.resolve() };
+  }
   const name = `coppice-test-${process.pid}`;
   const link = `cpt${process.pid}`;
+  const onHost = (...words: readonly string[]): void => {
+    runOnHost("ip", ...(host === undefined ? [] : ["-n", host]), ...words);
+  };
   runOnHost("ip", "netns", "add", name);
-  runOnHost("ip", "link", "add", link, "type", "veth", "peer", "name", "out", "netns", name);
-  runOnHost("ip", "link", "set", link, "up");
+  onHost("link", "add", link, "type", "veth", "peer", "name", "out", "netns", name);
+  onHost("link", "set", link, "up");
   runOnHost("ip", "-n", name, "link", "set", "out", "up");
   runOnHost("ip", "-n", name, "link", "set", "lo", "up");
-  const network = takeNetwork(link);
+  const network = takeNetwork((range) => onHost("route", "add", range, "dev", link));
   const address = (offset: number): string => `203.0.113.${network * 8 + offset}`;
   const privateAddress = `10.99.${network}.9`;
-  runOnHost("ip", "address", "add", `${address(1)}/29`, "dev", link, "noprefixroute");
+  onHost("address", "add", `${address(1)}/29`, "dev", link, "noprefixroute");
   for (const offset of [2, 3]) {
     runOnHost("ip", "-n", name, "address", "add", `${address(offset)}/29`, "dev", "out");
   }
   runOnHost("ip", "-n", name, "address", "add", `${privateAddress}/32`, "dev", "lo");
-  runOnHost("ip", "route", "add", privateAddress, "via", address(2));
-  const server = spawn("ip", ["netns", "exec", name, "/usr/bin/python3", "-c", SERVER, String(PORT)], {
+  onHost("route", "add", privateAddress, "via", address(2));
+  if (host !== undefined) onHost("route", "add", "default", "via", address(2));
+  const python = ["/usr/bin/python3", "-c", SERVER, String(PORT), address(3)];
+  const server = spawn("ip", ["netns", "exec", name, ...python], {
     stdio: ["ignore", "pipe", "inherit"],
   });
   await once(server.stdout, "data");
@@ -89,17 +128,17 @@ export async function openInternet(): Promise<Internet> {
       const ended = once(server, "exit");
       server.kill("SIGKILL");
       await ended;
-      runOnHost("ip", "link", "delete", link);
+      onHost("link", "delete", link);
       runOnHost("ip", "netns", "delete", name);
     },
   };
 }
 
 /** The number of a network that is free: the kernel takes each of these routes once. */
-function takeNetwork(link: string): number {
+function takeNetwork(addRoute: (range: string) => void): number {
   for (let network = 0; network < NETWORKS; network++) {
     try {
-      runOnHost("ip", "route", "add", `203.0.113.${network * 8}/29`, "dev", link);
+      addRoute(`203.0.113.${network * 8}/29`);
       return network;
     } catch {
       // Another test has it.

@@ -19,6 +19,8 @@ export interface Place {
   readonly enter: readonly [string, ...string[]];
   /** Who runs them. */
   readonly uid: number;
+  /** What is different in their environment. */
+  readonly env?: Readonly<Record<string, string>>;
 }
 
 /** Runs compiled test files in another place; each of their tests becomes one of the context. */
@@ -31,7 +33,7 @@ export async function testApart(context: TestContext, place: Place, files: reado
   const paths = files.map((file) => join(COMPILED, file));
   const child = spawn(program, [...words, ...runner, `--test-reporter=${REPORTER}`, ...paths], {
     cwd: "/",
-    env: { ...environment, HOME: home },
+    env: { ...environment, HOME: home, ...place.env },
     stdio: ["ignore", "pipe", "inherit"],
   });
   const ended = once(child, "exit");

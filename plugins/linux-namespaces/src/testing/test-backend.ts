@@ -8,6 +8,7 @@ import type { z } from "zod";
 import { installationDigest } from "../installation-digest.js";
 import { LinuxNamespacesBackend } from "../linux-namespaces-backend.js";
 import { linuxNamespacesConfig } from "../linux-namespaces-config.js";
+import { readProcess } from "../sandbox-record.js";
 
 /** Why no sandbox can be made here; undefined when one can. */
 export function reasonToSkip(): string | undefined {
@@ -39,6 +40,7 @@ export async function hasAccounts(backend: LinuxNamespacesBackend): Promise<bool
   return (await backend.found())?.users?.hasAccounts ?? true;
 }
 
+const EGRESS_PROGRAM = process.env["COPPICE_TEST_EGRESS_PROGRAM"];
 const silent = { info: () => undefined, warn: () => undefined } as unknown as Logger;
 
 export async function openTestBackend(
@@ -47,7 +49,7 @@ export async function openTestBackend(
   const directory = await mkdtemp(join(tmpdir(), "coppice-namespaces-"));
   const python = process.env["COPPICE_PYTHON"] ?? "python3";
   const backend = new LinuxNamespacesBackend(
-    linuxNamespacesConfig.parse({ directory, python, ...settings }),
+    linuxNamespacesConfig.parse({ directory, python, egressProgram: EGRESS_PROGRAM, ...settings }),
     silent,
   );
   return {
@@ -73,14 +75,17 @@ async function leaksOf(directory: string): Promise<string[]> {
     ...volumes.map((name) => `volume ${name}`),
     ...mounts.filter((line) => line.includes(directory)).map((line) => `mount ${line}`),
     ...(await groupsOf(names)),
-    ...networksOf(directory),
+    ...(await networksOf(directory)),
   ];
 }
 
 /** Interfaces and rules, of which there can be none where the programs for them are missing. */
-function networksOf(directory: string): string[] {
+async function networksOf(directory: string): Promise<string[]> {
   const digest = installationDigest(directory);
-  const list = (program: string, ...words: readonly string[]): string => {
+  const holder = await readProcess(join(directory, "uplink", "init"));
+  const enter = ["nsenter", "--user", "--preserve-credentials", "--net", `--target=${holder?.pid}`, "--"];
+  const list = (...argv: readonly string[]): string => {
+    const [program = "", ...words] = holder === undefined ? argv : [...enter, ...argv];
     try {
       return execFileSync(program, words, { encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] });
     } catch {

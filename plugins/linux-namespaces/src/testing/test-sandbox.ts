@@ -1,6 +1,18 @@
 import { randomBytes } from "node:crypto";
 import type { Exit, Sandbox, SandboxBackend, SandboxSpec } from "@coppice/core/backend";
 
+/** Sends a byte and waits for it to come back. */
+const CLIENT = `
+import socket, sys
+connection = socket.socket()
+connection.settimeout(1)
+try:
+    connection.connect((sys.argv[1], int(sys.argv[2])))
+    connection.sendall(b"x")
+    print("reached" if connection.recv(1) == b"x" else "closed")
+except OSError as error:
+    print(type(error).__name__)
+`;
 const PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /** What a script wrote on both its outputs, and how it ended. */
@@ -33,4 +45,10 @@ export async function runScript(sandbox: Sandbox, script: string, user?: string)
   const pieces: Uint8Array[] = [];
   for await (const { data } of started.output) pieces.push(data);
   return { exit: await started.exit, output: Buffer.concat(pieces).toString() };
+}
+
+/** Tries to reach a server that sends back what it gets. @returns `reached`, or what happened instead. */
+export async function reach(sandbox: Sandbox, address: string, port: number): Promise<string> {
+  const { output } = await runScript(sandbox, `/usr/bin/python3 -c '${CLIENT}' ${address} ${port}`);
+  return output.trim();
 }

@@ -1,0 +1,103 @@
+import { access, constants } from "node:fs/promises";
+import { basename } from "node:path";
+
+/** A program that carries what leaves a network namespace over sockets of its own, without privileges. */
+export interface UplinkProgram {
+  /** Full path on this host. */
+  readonly path: string;
+  /** Its arguments: connects a namespace by an interface, with an address and a way out. */
+  arguments(link: UplinkLink): readonly string[];
+}
+
+export interface UplinkLink {
+  /** A process in the network namespace; its user namespace owns it. */
+  readonly pid: number;
+  /** Name of the interface. */
+  readonly name: string;
+  /** First three numbers of the addresses on it, of which the namespace has 100 and the program 2: `10.213.255`. */
+  readonly prefix: string;
+}
+
+const DIRECTORIES = ["/usr/bin", "/usr/local/bin", "/bin", "/run/current-system/sw/bin"];
+const MTU = 1_500;
+const TUN = "/dev/net/tun";
+
+// Both are told to lead nowhere but out: no port of the host is passed in or mapped, and no address of theirs stands
+// for the host.
+const PASTA_OPTIONS = [
+  "--foreground",
+  "--ipv4-only",
+  "--config-net",
+  "--no-netns-quit",
+  "--no-map-gw",
+  "--tcp-ports=none",
+  "--udp-ports=none",
+  "--tcp-ns=none",
+  "--udp-ns=none",
+  "--dns=none",
+  "--no-dhcp",
+  "--no-dhcpv6",
+  "--no-ndp",
+  "--no-ra",
+  "--netmask=24",
+  `--mtu=${MTU}`,
+];
+const SLIRP_OPTIONS = [
+  "--configure",
+  "--disable-host-loopback",
+  "--disable-dns",
+  "--enable-sandbox",
+  "--enable-seccomp",
+  "--netns-type=path",
+  `--mtu=${MTU}`,
+];
+const PROGRAMS: Readonly<Record<string, UplinkProgram["arguments"]>> = {
+  pasta: ({ pid, name, prefix }) => [
+    ...PASTA_OPTIONS,
+    `--address=${prefix}.100`,
+    `--gateway=${prefix}.2`,
+    `--ns-ifname=${name}`,
+    `--userns=/proc/${pid}/ns/user`,
+    `--netns=/proc/${pid}/ns/net`,
+  ],
+  slirp4netns: ({ pid, name, prefix }) => [
+    ...SLIRP_OPTIONS,
+    `--cidr=${prefix}.0/24`,
+    `--userns-path=/proc/${pid}/ns/user`,
+    `/proc/${pid}/ns/net`,
+    name,
+  ],
+};
+
+/**
+ * The program to use: that which is configured, else the first that this host has.
+ * @param configured full path of one of them.
+ * @throws Error that says what is missing.
+ */
+export async function findUplinkProgram(configured: string | undefined): Promise<UplinkProgram> {
+  const usual = Object.keys(PROGRAMS).flatMap((name) => DIRECTORIES.map((each) => `${each}/${name}`));
+  const path = await firstThatRuns(configured === undefined ? usual : [configured]);
+  if (path === undefined) {
+    throw new Error(
+      `egress: nat without root needs ${configured ?? "the program pasta or slirp4netns"}, which this host does not have`,
+    );
+  }
+  const build = PROGRAMS[basename(path)];
+  if (build === undefined) throw new Error(`egressProgram: ${path} is neither pasta nor slirp4netns`);
+  const canMakeInterfaces = await canAccess(TUN, constants.R_OK | constants.W_OK);
+  if (!canMakeInterfaces)
+    throw new Error(`egress: nat without root needs ${TUN}, which this user cannot open`);
+  return { path, arguments: build };
+}
+
+async function firstThatRuns(paths: readonly string[]): Promise<string | undefined> {
+  for (const path of paths) if (await canAccess(path, constants.X_OK)) return path;
+  return undefined;
+}
+
+async function canAccess(path: string, mode: number): Promise<boolean> {
+  return access(path, mode).then(
+    () => true,
+    () => false,
+  );
+}
