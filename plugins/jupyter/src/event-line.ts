@@ -23,14 +23,18 @@ export const KEEPALIVE_LINE = Buffer.from('{"type": "keepalive"}\n');
 /** Always the last line. */
 export const END_LINE = Buffer.from('{"type": "end_of_execution"}\n');
 
+/** What is longer is not copied for the sake of fewer pieces. */
+export const LONGEST_COPY_BYTES = 4096;
+
 /**
  * An event as one line of NDJSON, printable ASCII and a newline, spaced as E2B's server spaces it. In pieces
  * that are made when they are asked for: a short line is one, and what is long is neither copied nor made at once.
+ * Those of more than `LONGEST_COPY_BYTES` may lie in the event's memory.
  */
 export function* lineOf(event: ExecutionEvent): Generator<Buffer> {
   let short: Buffer[] = [];
   for (const piece of piecesOf(event)) {
-    if (piece.length <= SHORT_BYTES) short.push(piece);
+    if (piece.length <= LONGEST_COPY_BYTES) short.push(piece);
     else {
       yield Buffer.concat(short);
       short = [];
@@ -39,8 +43,6 @@ export function* lineOf(event: ExecutionEvent): Generator<Buffer> {
   }
   yield Buffer.concat(short);
 }
-
-const SHORT_BYTES = 4096;
 
 function* piecesOf(event: ExecutionEvent): Generator<Buffer> {
   switch (event.type) {

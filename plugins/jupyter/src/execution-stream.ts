@@ -2,7 +2,7 @@ import { once } from "node:events";
 import type { ServerResponse } from "node:http";
 import type { Clock } from "@coppice/core";
 import { Breather } from "./breather.js";
-import { END_LINE, KEEPALIVE_LINE, lineOf } from "./event-line.js";
+import { END_LINE, KEEPALIVE_LINE, lineOf, LONGEST_COPY_BYTES } from "./event-line.js";
 import type { ExecutionEvent } from "./execution-event.js";
 
 export interface ExecutionStreamOptions {
@@ -46,14 +46,14 @@ export async function streamExecution(
       if (signal.aborted) return;
       lastWriteMs = clock.now();
       isWithinLine = true;
-      let isLong = false;
+      let isLent = false;
       for (const piece of lineOf(event)) {
-        isLong ||= piece.length >= response.writableHighWaterMark;
+        isLent ||= piece.length > LONGEST_COPY_BYTES;
         if (!response.write(piece)) await once(response, "drain", { signal });
         await breather.breathe();
       }
-      // What it holds may be written over as soon as the next one is asked for.
-      if (isLong && response.writableLength > 0) await flushed(response, signal);
+      // What the event holds is gone as soon as the next one is asked for.
+      if (isLent && response.writableLength > 0) await flushed(response, signal);
       isWithinLine = false;
     }
     if (!signal.aborted) response.end(END_LINE);

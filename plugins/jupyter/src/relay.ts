@@ -1,8 +1,9 @@
 import { randomBytes } from "node:crypto";
 import { createServer, Socket, type Server } from "node:net";
 import { join } from "node:path";
-import { pipeline, type Duplex } from "node:stream";
+import type { Duplex } from "node:stream";
 import type { ChannelName } from "./kernel-channels.js";
+import { release } from "./release.js";
 
 export interface RelayOptions {
   /** A directory that only the server may enter, with a short path. */
@@ -58,7 +59,7 @@ export class Relay implements AsyncDisposable {
         // What breaks one end is told by its close.
         client.on("error", () => undefined);
         dial(ports[channel], ended.signal).then(
-          (inside) => pump(client, inside),
+          (inside) => connect(client, inside),
           () => client.destroy(),
         );
       });
@@ -91,18 +92,34 @@ export class Relay implements AsyncDisposable {
   }
 }
 
-/** Pumps both ways until either end is gone, then ends the other. */
-function pump(client: Socket, inside: Duplex): void {
-  if (client.destroyed) {
-    inside.destroy();
-    return;
-  }
+/** Carries both ways until either end is gone, then ends the other. */
+function connect(client: Socket, inside: Duplex): void {
+  // What breaks one end is told by its close.
+  inside.on("error", () => undefined);
   // A request is small: held back for company it costs 40 ms.
   if (inside instanceof Socket) inside.setNoDelay(true);
-  const destroyBoth = (): void => {
-    client.destroy();
-    inside.destroy();
-  };
-  pipeline(client, inside, destroyBoth);
-  pipeline(inside, client, destroyBoth);
+  for (const [from, to] of [
+    [client, inside],
+    [inside, client],
+  ] as const) {
+    void carry(from, to)
+      .catch(() => undefined)
+      .then(() => {
+        client.destroy();
+        inside.destroy();
+      });
+  }
+}
+
+/** To the end of what is read. Rejects when either breaks. */
+async function carry(from: Duplex, to: Duplex): Promise<void> {
+  for await (const chunk of from as AsyncIterable<Buffer>) {
+    await settled((done) => to.write(chunk, done));
+    release(chunk);
+  }
+  await settled((done) => to.end(done));
+}
+
+function settled(run: (done: (error?: Error | null) => void) => void): Promise<void> {
+  return new Promise((resolve, reject) => run((error) => (error ? reject(error) : resolve())));
 }

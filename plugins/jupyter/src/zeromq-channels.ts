@@ -1,6 +1,7 @@
 import { Context, Dealer, Subscriber } from "zeromq";
 import type { ChannelName, KernelChannels, KernelChannelsOptions } from "./kernel-channels.js";
 import { Relay } from "./relay.js";
+import { release } from "./release.js";
 
 // Messages that wait in this process for their reader. The kernel's side never drops (XPUB_NODROP in
 // the launcher), so a full queue here makes the kernel wait; no limit would let a chatty kernel with a
@@ -69,8 +70,9 @@ export class ZeromqChannels implements KernelChannels {
     return channel === "iopub" ? this.#iopub : this.#dealers[channel];
   }
 
-  // The library has memory of its own.
-  recycle(): void {}
+  recycle(frame: Buffer): void {
+    release(frame);
+  }
 
   async close(): Promise<void> {
     for (const socket of [...Object.values(this.#dealers), this.#iopub]) {

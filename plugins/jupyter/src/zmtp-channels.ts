@@ -4,6 +4,7 @@ import type { Duplex } from "node:stream";
 import { setTimeout as delay } from "node:timers/promises";
 import { BufferPool } from "./buffer-pool.js";
 import type { ChannelName, KernelChannels, KernelChannelsOptions } from "./kernel-channels.js";
+import { release } from "./release.js";
 import { zmtpCommand, ZmtpError, zmtpGreeting, zmtpMessage, zmtpReady, ZmtpReader } from "./zmtp.js";
 
 const FIRST_REDIAL_MS = 5;
@@ -142,6 +143,7 @@ class ZmtpChannel {
           } else if (isReady) yield event.frames;
           else throw new ZmtpError("a message before the handshake was over");
         }
+        release(chunk);
       }
     } finally {
       clearTimeout(tooSlow);
