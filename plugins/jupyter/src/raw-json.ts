@@ -225,15 +225,13 @@ class Scanner {
     const json = this.#json;
     const firstWordAt = this.#firstWordAt;
     const words = this.#words;
+    const endWord = Math.min(words.length, (until - firstWordAt + 3) >> 2);
     let { at } = this;
     for (;;) {
       if (((at - firstWordAt) & 3) === 0) {
-        let index = (at - firstWordAt) >> 2;
-        while (index < words.length && isPlainWord(words[index] as number)) {
-          index++;
-          if ((index & 0xffff) === 0) break;
-        }
-        at = Math.max(at, firstWordAt + 4 * index);
+        const index = (at - firstWordAt) >> 2;
+        const next = this.#isPlain ? passPlain(words, index, endWord) : passText(words, index, endWord);
+        at = Math.max(at, firstWordAt + 4 * next);
         if (at >= until) {
           this.at = at;
           return false;
@@ -296,16 +294,39 @@ function isDigit(byte: number | undefined): boolean {
 
 const NO_WORDS = new Int32Array(0);
 
-/** Four bytes of a string of which each stands for itself and is printable ASCII: no quote, no backslash. */
-function isPlainWord(word: number): boolean {
-  const quotes = word ^ 0x22222222;
-  const backslashes = word ^ 0x5c5c5c5c;
-  // The high bit of a byte is set where it is 0, below 0x20, from 0x80 on, or 0x7f.
-  const other =
-    ((quotes - 0x01010101) & ~quotes) |
-    ((backslashes - 0x01010101) & ~backslashes) |
-    ((word - 0x20202020) & ~word) |
+/** The first of these words that has more in it than printable ASCII that stands for itself in a string. */
+function passPlain(words: Int32Array, start: number, end: number): number {
+  let index = start;
+  while (index < end && areText(plainMarks(words[index] as number))) index++;
+  return index;
+}
+
+/** The first that has a quote, a backslash or a control byte in it. */
+function passText(words: Int32Array, start: number, end: number): number {
+  let index = start;
+  while (index < end && areText(textMarks(words[index] as number))) index++;
+  return index;
+}
+
+// The high bit of a byte is set in the marks where the byte is a quote, a backslash or below 0x20. It may be set for the byte
+// above such a one too, which is looked at by itself then.
+function plainMarks(word: number): number {
+  // These have no high bit of their own, so nothing has to be masked but 0x7f and from 0x80 on, which count.
+  return (
+    ((word ^ 0x22222222) - 0x01010101) |
+    ((word ^ 0x5c5c5c5c) - 0x01010101) |
+    (word - 0x20202020) |
     word |
-    (word + 0x01010101);
-  return (other & 0x80808080) === 0;
+    (word + 0x01010101)
+  );
+}
+
+function textMarks(word: number): number {
+  return (
+    (((word ^ 0x22222222) - 0x01010101) | ((word ^ 0x5c5c5c5c) - 0x01010101) | (word - 0x20202020)) & ~word
+  );
+}
+
+function areText(marks: number): boolean {
+  return (marks & 0x80808080) === 0;
 }

@@ -2,7 +2,6 @@ import { once } from "node:events";
 import { Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import { setTimeout as delay } from "node:timers/promises";
-import { BufferPool } from "./buffer-pool.js";
 import type { ChannelName, KernelChannels, KernelChannelsOptions } from "./kernel-channels.js";
 import { release } from "./release.js";
 import { zmtpCommand, ZmtpError, zmtpGreeting, zmtpMessage, zmtpReady, ZmtpReader } from "./zmtp.js";
@@ -19,11 +18,9 @@ const SUBSCRIBE_TO_ALL = Buffer.from([1]);
 export class ZmtpChannels implements KernelChannels {
   readonly #closed = new AbortController();
   readonly #channels: Readonly<Record<ChannelName, ZmtpChannel>>;
-  readonly #pool = new BufferPool();
 
   constructor(options: KernelChannelsOptions) {
-    const pooled = { ...options, allocate: (size: number) => this.#pool.take(size) };
-    const open = (name: ChannelName): ZmtpChannel => new ZmtpChannel(name, pooled, this.#closed.signal);
+    const open = (name: ChannelName): ZmtpChannel => new ZmtpChannel(name, options, this.#closed.signal);
     this.#channels = {
       shell: open("shell"),
       control: open("control"),
@@ -42,7 +39,7 @@ export class ZmtpChannels implements KernelChannels {
   }
 
   recycle(frame: Buffer): void {
-    this.#pool.giveBack(frame);
+    release(frame);
   }
 
   async close(): Promise<void> {
@@ -50,18 +47,14 @@ export class ZmtpChannels implements KernelChannels {
   }
 }
 
-interface ZmtpChannelOptions extends KernelChannelsOptions {
-  readonly allocate: (size: number) => Buffer;
-}
-
 class ZmtpChannel {
   readonly #name: ChannelName;
-  readonly #options: ZmtpChannelOptions;
+  readonly #options: KernelChannelsOptions;
   readonly #closed: AbortSignal;
   #ready = unclaimed();
   #sending: Promise<void> = Promise.resolve();
 
-  constructor(name: ChannelName, options: ZmtpChannelOptions, closed: AbortSignal) {
+  constructor(name: ChannelName, options: KernelChannelsOptions, closed: AbortSignal) {
     this.#name = name;
     this.#options = options;
     this.#closed = closed;

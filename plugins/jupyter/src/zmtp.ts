@@ -7,8 +7,6 @@ export type ZmtpEvent =
 export interface ZmtpReaderOptions {
   /** All frames of one message. */
   readonly maxMessageBytes: number;
-  /** Memory for a frame; that of `Buffer` when absent. */
-  readonly allocate?: ((size: number) => Buffer) | undefined;
 }
 
 /** Why bytes are not what a ZMTP peer without security sends; the connection is of no use any more. */
@@ -93,7 +91,6 @@ function frameHeader(flags: number, size: number): Buffer {
 /** Reads what a peer sends, in whatever pieces it comes. What it hands out are copies. */
 export class ZmtpReader {
   readonly #maxMessageBytes: number;
-  readonly #allocate: (size: number) => Buffer;
   readonly #header = Buffer.alloc(GREETING_BYTES);
   #headerBytes = 0;
   #hasGreeted = false;
@@ -104,9 +101,8 @@ export class ZmtpReader {
   #frames: Buffer[] = [];
   #messageBytes = 0;
 
-  constructor({ maxMessageBytes, allocate = (size) => Buffer.allocUnsafe(size) }: ZmtpReaderOptions) {
+  constructor({ maxMessageBytes }: ZmtpReaderOptions) {
     this.#maxMessageBytes = maxMessageBytes;
-    this.#allocate = allocate;
   }
 
   /**
@@ -185,7 +181,7 @@ export class ZmtpReader {
     this.#flags = flags;
     this.#headerBytes = 0;
     // The system gives memory for what arrives, not for what was announced.
-    this.#frame = this.#allocate(size);
+    this.#frame = Buffer.allocUnsafe(size);
     this.#frameBytes = 0;
   }
 
