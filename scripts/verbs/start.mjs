@@ -4,6 +4,9 @@ import { runInForeground } from "../toolchain/foreground.mjs";
 import { prepare } from "../toolchain/prepare.mjs";
 import { ROOT } from "../toolchain/project.mjs";
 
+/** Young objects in 2 MiB at a time: less memory and shorter pauses, see docs/operating.md. */
+const NODE_OPTIONS = ["--max-semi-space-size=2"];
+
 /** Serves `config/development.yaml`, or the configuration that is named. */
 export async function run([config, ...more]) {
   const toolchain = await prepare();
@@ -12,7 +15,7 @@ export async function run([config, ...more]) {
   // npm moves to the root of the project; the path was meant from where npm was called.
   const from = process.env.INIT_CWD ?? process.cwd();
   const path = config === undefined ? join(ROOT, "config", "development.yaml") : resolve(from, config);
-  return runInForeground(toolchain.node, [program, "start", path, ...more], {
+  return runInForeground(toolchain.node, [...NODE_OPTIONS, program, "start", path, ...more], {
     cwd: ROOT,
     env: toolchain.environment,
   });

@@ -6,7 +6,7 @@ import { release } from "./release.js";
 // Messages that wait in this process for their reader. The kernel's side never drops (XPUB_NODROP in
 // the launcher), so a full queue here makes the kernel wait; no limit would let a chatty kernel with a
 // slow reader fill the server's memory.
-const WAITING_MESSAGES = 32;
+const WAITING_MESSAGES = 4;
 
 let shared: Context | undefined;
 

@@ -34,7 +34,7 @@ export class BenchedServer implements AsyncDisposable {
     this.process = new WatchedProcess(process.pid);
   }
 
-  /** @param settings of plugins, in place of the usual ones. */
+  /** @param settings of plugins, in place of the usual ones; those of `jupyter` are laid over them. */
   static async start(
     backend: BackendName,
     settings: Readonly<Record<string, unknown>> = {},
@@ -51,7 +51,13 @@ export class BenchedServer implements AsyncDisposable {
       plugins: (directory) => {
         const own = backend === "linux-namespaces" ? namespacePlugins(directory) : {};
         const templates = { zygote: { zygote: true }, warm: { kernel: "eager" } };
-        return { ...own, jupyter: { python: PYTHON, ...settingsIn(own, "jupyter"), templates }, ...settings };
+        const jupyter = {
+          python: PYTHON,
+          ...settingsIn(own, "jupyter"),
+          templates,
+          ...settingsIn(settings, "jupyter"),
+        };
+        return { ...own, ...settings, jupyter };
       },
     });
     try {

@@ -5,6 +5,7 @@ import { fileURLToPath } from "node:url";
 /** A small server of the benchmarks, in a process of its own. */
 export interface ProgramOnPort {
   readonly port: number;
+  readonly pid: number;
   end(): Promise<void>;
 }
 
@@ -19,6 +20,7 @@ export async function startProgramOnPort(module: URL, args: readonly string[] = 
   if (!Number.isInteger(port) || port === 0) throw new Error(`${module.pathname} did not start`);
   return {
     port,
+    pid: child.pid ?? 0,
     async end() {
       child.kill("SIGKILL");
       await ended;

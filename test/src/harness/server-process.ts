@@ -11,6 +11,8 @@ import { PYTHON } from "./python.js";
 export const COPPICE = fileURLToPath(new URL("../../../core/bin/coppice.mjs", import.meta.url));
 
 const START_TIMEOUT_MS = 30_000;
+/** As the project's own ways to start it have it. */
+const NODE_OPTIONS = ["--max-semi-space-size=2"];
 
 /** A folder with a configuration in it, the data of its server, and nothing else; removed by `remove`. */
 export interface Installation {
@@ -92,7 +94,7 @@ export class ServerProcess implements AsyncDisposable {
    * @throws Error with all that it printed when it ends, or says nothing, instead.
    */
   static async start(configFile: string, environment: NodeJS.ProcessEnv = {}): Promise<ServerProcess> {
-    const child = spawn(process.execPath, [COPPICE, "start", configFile], {
+    const child = spawn(process.execPath, [...NODE_OPTIONS, COPPICE, "start", configFile], {
       env: { ...process.env, ...environment },
       // By the channel the server learns when this process is gone, however that came, and stops.
       stdio: ["ignore", "pipe", "pipe", "ipc"],
