@@ -23,6 +23,7 @@ const WANTED = [
     isThere: () => isInstalled("/usr/bin/pasta", "/usr/bin/slirp4netns"),
   },
   { packages: ["zfs-fuse"], isThere: () => isInstalled("/usr/sbin/zfs-fuse") },
+  { packages: ["signify-openbsd"], isThere: () => isInstalled("/usr/bin/signify-openbsd") },
 ];
 
 /** Installs on Debian, for root, what is missing of that. Whether it worked is for the tests to find out. */

@@ -122,8 +122,8 @@ export class Datasets {
     const path = this.#path(name);
     if (!(await this.#isOwn(path))) return;
     // Without what it is mounted as: that would be in the way of the next of that name.
-    await this.#untilFree(["unmount", "-f", path]);
-    if (await this.#untilFree(["destroy", path])) return;
+    await zfsUntilFree(this.#host, ["unmount", "-f", path]);
+    if (await zfsUntilFree(this.#host, ["destroy", path])) return;
     await this.#host.run("zfs", ["set", "mountpoint=none", path]);
     await this.set(name, "state", "retained");
   }
@@ -156,7 +156,7 @@ export class Datasets {
     if (full === undefined) return;
     // What is needed until its last clone is gone must not be cloned again.
     await this.#host.run("zfs", ["set", `${PREFIX}snapshot=removed`, full]);
-    await this.#untilFree(["destroy", "-d", full]);
+    await zfsUntilFree(this.#host, ["destroy", "-d", full]);
     await this.collect();
   }
 
@@ -167,7 +167,7 @@ export class Datasets {
     for (let rest = retained; rest.length > 0;) {
       const left: OwnedDataset[] = [];
       for (const each of rest) {
-        if (!(await this.#untilFree(["destroy", this.#path(each.name)]))) left.push(each);
+        if (!(await zfsUntilFree(this.#host, ["destroy", this.#path(each.name)]))) left.push(each);
       }
       if (left.length === rest.length) return;
       rest = left;
@@ -183,21 +183,24 @@ export class Datasets {
     throw new SandboxError("permission_denied", `dataset ${path} belongs to somebody else`);
   }
 
-  /** Runs a command of zfs again while somebody keeps the dataset busy. @returns false when others need it. */
-  async #untilFree(words: readonly string[]): Promise<boolean> {
-    for (let attempt = 1; ; attempt++) {
-      const result = await this.#host.try("zfs", words);
-      const { code, stderr } = result;
-      if (code === 0 || MISSING.test(stderr) || /not currently mounted|not mounted/.test(stderr)) return true;
-      if (NEEDED.test(stderr)) return false;
-      if (!BUSY.test(stderr) || attempt === BUSY_ATTEMPTS) throw new HostCommandError("zfs", words, result);
-      await sleep(Math.min(5 * attempt, LONGEST_BUSY_PAUSE_MS));
-    }
-  }
-
   #path(name: string): string {
     if (!/^e2b-[a-z0-9]+$/.test(name)) throw new Error(`'${name}' is no dataset of a sandbox`);
     return `${this.parent}/${name}`;
+  }
+}
+
+/**
+ * Runs a command of zfs again while somebody keeps the dataset busy. What is missing is fine.
+ * @returns false when others need it. @throws HostCommandError
+ */
+export async function zfsUntilFree(host: Host, words: readonly string[]): Promise<boolean> {
+  for (let attempt = 1; ; attempt++) {
+    const result = await host.try("zfs", words);
+    const { code, stderr } = result;
+    if (code === 0 || MISSING.test(stderr) || /not currently mounted|not mounted/.test(stderr)) return true;
+    if (NEEDED.test(stderr)) return false;
+    if (!BUSY.test(stderr) || attempt === BUSY_ATTEMPTS) throw new HostCommandError("zfs", words, result);
+    await sleep(Math.min(5 * attempt, LONGEST_BUSY_PAUSE_MS));
   }
 }
 

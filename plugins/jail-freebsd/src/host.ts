@@ -28,9 +28,11 @@ export class HostCommandError extends Error {
 }
 
 /** What a program of the host is given beside its arguments. */
-export interface HostInput {
+export interface HostCall {
   /** Its stdin; nothing when absent. */
   readonly input?: string;
+  /** How long it may take, where that is not as long as others. */
+  readonly timeoutMs?: number;
 }
 
 export interface HostOptions {
@@ -66,9 +68,14 @@ export class Host {
   /**
    * Runs a program to its end.
    * @param args handed over as they are; no shell sees them.
-   * @throws SandboxError deadline_exceeded when it takes too long: it was killed.
+   * @throws SandboxError deadline_exceeded when it takes too long: it was killed; resource_exhausted when it
+   * writes more than can be kept.
    */
-  async try(program: HostProgram, args: readonly string[], { input }: HostInput = {}): Promise<HostResult> {
+  async try(
+    program: HostProgram,
+    args: readonly string[],
+    { input, timeoutMs = this.#options.timeoutMs }: HostCall = {},
+  ): Promise<HostResult> {
     const startedAtMs = performance.now();
     const connection = await this.#connect();
     const started = await connection.spawn({
@@ -84,7 +91,7 @@ export class Host {
     const timer = setTimeout(() => {
       isLate = true;
       started.kill("SIGKILL", "group").catch(() => undefined);
-    }, this.#options.timeoutMs);
+    }, timeoutMs);
     const output = { stdout: [] as Uint8Array[], stderr: [] as Uint8Array[] };
     let left = OUTPUT_LIMIT_BYTES;
     for await (const { stream, data } of started.output) {
@@ -97,6 +104,7 @@ export class Host {
     const durationMs = Math.round(performance.now() - startedAtMs);
     this.#options.log.debug({ program, args, code, durationMs }, "a program of the host has run");
     if (isLate) throw new SandboxError("deadline_exceeded", `${program} took more than ${durationMs} ms`);
+    if (left < 0) throw new SandboxError("resource_exhausted", `${program} has written too much`);
     if (connection.isOver) {
       throw new SandboxError("unavailable", `the agent of the host went while ${program} ran`);
     }
@@ -105,8 +113,8 @@ export class Host {
   }
 
   /** Runs a program that has to succeed. @returns its stdout. @throws HostCommandError */
-  async run(program: HostProgram, args: readonly string[], input?: HostInput): Promise<string> {
-    const result = await this.try(program, args, input);
+  async run(program: HostProgram, args: readonly string[], call?: HostCall): Promise<string> {
+    const result = await this.try(program, args, call);
     if (result.code !== 0) throw new HostCommandError(program, args, result);
     return result.stdout;
   }
@@ -124,7 +132,7 @@ export class Host {
     });
   }
 
-  /** What `serve` started, for this server or an earlier one. */
+  /** What still runs, for this server or an earlier one. */
   async served(): Promise<readonly AgentProcess[]> {
     return (await this.#connect()).processes();
   }

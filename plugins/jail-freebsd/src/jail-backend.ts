@@ -1,4 +1,3 @@
-import { createHash } from "node:crypto";
 import { copyFile, mkdir, readdir, rename, rm, rmdir } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { AgentConnection, agentBinary } from "@coppice/agent";
@@ -13,13 +12,16 @@ import {
   type SandboxSpec,
   type SnapshotId,
 } from "@coppice/core/backend";
+import { BuiltTemplates } from "./built-templates.js";
 import { type OwnedDataset, Datasets } from "./datasets.js";
 import { Host, connectSoon } from "./host.js";
+import { installationOf } from "./installation.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
 import { JailSandbox } from "./jail-sandbox.js";
 import { Jails } from "./jails.js";
 import { ADDRESS, retakeAddress, SandboxLink } from "./sandbox-link.js";
 import { type SandboxPaths, sandboxPaths } from "./sandbox-paths.js";
+import { TemplateSignatures } from "./template-signatures.js";
 import { Templates } from "./templates.js";
 import { VnetNetworks } from "./vnet-networks.js";
 
@@ -29,6 +31,8 @@ interface Opened {
   readonly datasets: Datasets;
   readonly jails: Jails;
   readonly templates: Templates;
+  /** Undefined where templates need not be signed. */
+  readonly signatures: TemplateSignatures | undefined;
   /** Undefined where sandboxes have lo0 alone. */
   readonly networks: VnetNetworks | undefined;
   /** Directory on the host with the agent's program alone, which is mounted in every jail. */
@@ -65,7 +69,7 @@ export class JailBackend implements SandboxBackend {
       const { datasets, templates, host, jails, networks } = await this.#open();
       const { stderr, code } = await host.try("zfs", ["get", "-H", "-o", "value", "type", datasets.parent]);
       if (code !== 0) problems.push(`dataset ${datasets.parent}: ${stderr.trim()}`);
-      const { snapshot } = templates.get("base");
+      const snapshot = await templates.snapshotOf("base");
       if (code === 0 && !(await datasets.hasSnapshot(snapshot)))
         problems.push(`there is no snapshot ${snapshot}`);
       await jails.names();
@@ -264,7 +268,7 @@ export class JailBackend implements SandboxBackend {
   }
 
   async #reallyOpen(): Promise<Opened> {
-    const { dataset, directory, hostCommandTimeout, programs } = this.#settings;
+    const { dataset, directory, hostCommandTimeout, programs, templateSignatures } = this.#settings;
     const agent = this.#settings.agent ?? agentBinary();
     if (agent === undefined)
       throw new Error("the agent has not been built: install a C compiler and run set-up");
@@ -282,13 +286,17 @@ export class JailBackend implements SandboxBackend {
       timeoutMs: hostCommandTimeout,
       log: this.#log,
     });
-    const owner = createHash("sha256").update(directory).digest("hex").slice(0, 16);
+    const owner = installationOf(directory);
     const datasets = new Datasets(host, { parent: dataset, owner });
     return {
       host,
       datasets,
       jails: new Jails(host),
-      templates: new Templates(this.#settings.templates, datasets),
+      templates: new Templates(this.#settings.templates, {
+        parent: dataset,
+        built: new BuiltTemplates(host, { parent: dataset, builder: owner }),
+      }),
+      signatures: templateSignatures && new TemplateSignatures(host, templateSignatures),
       networks: await this.#openNetworks(host, datasets, owner),
       programs: await this.#keepAgent(agent),
     };
@@ -317,12 +325,16 @@ function ifMissing(error: NodeJS.ErrnoException): void {
   if (error.code !== "ENOENT") throw error;
 }
 
-/** The snapshot that a sandbox begins with. @throws SandboxError not_found */
+/** The snapshot that a sandbox begins with. @throws SandboxError not_found, failed_precondition */
 async function originOf(
-  { datasets, templates }: Opened,
+  { datasets, signatures, templates }: Opened,
   { snapshot, template }: SandboxSpec,
 ): Promise<string> {
-  if (snapshot === undefined) return templates.get(template).snapshot;
+  if (snapshot === undefined) {
+    const origin = await templates.snapshotOf(template);
+    await signatures?.verify(template, origin);
+    return origin;
+  }
   const origin = (await datasets.snapshots()).get(snapshot);
   if (origin === undefined) throw new SandboxError("not_found", `there is no snapshot '${snapshot}'`);
   return origin;

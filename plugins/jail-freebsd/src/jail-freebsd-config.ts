@@ -67,6 +67,18 @@ export const jailFreebsdConfig = z.strictObject({
   hostCommandTimeout: duration()
     .prefault("30s")
     .describe("How long a command of the host may take before it is killed and counts as failed"),
+  templateCommandTimeout: duration()
+    .prefault("30m")
+    .describe("How long a program may take that builds a template"),
+  templateSignatures: z
+    .strictObject({
+      publicKey: plainPath.describe("signify(1)'s public key"),
+      directory: plainPath.describe(
+        "Signatures of the guids of snapshots: <dataset>@<snapshot>.sig or <template>.sig",
+      ),
+    })
+    .optional()
+    .describe("Has sandboxes begin with nothing but templates that were signed"),
   programs: z
     .strictObject({
       zfs: program("/sbin/zfs", "zfs(8)"),
@@ -82,6 +94,14 @@ export const jailFreebsdConfig = z.strictObject({
       route: program("/sbin/route", "route(8)"),
       arp: program("/usr/sbin/arp", "arp(8)"),
       sysctl: program("/sbin/sysctl", "sysctl(8)"),
+      tar: program("/usr/bin/tar", "tar(1)"),
+      pkg: program("/usr/sbin/pkg", "pkg(8)"),
+      pw: program("/usr/sbin/pw", "pw(8)"),
+      install: program("/usr/bin/install", "install(1)"),
+      chown: program("/usr/sbin/chown", "chown(8)"),
+      ln: program("/bin/ln", "ln(1)"),
+      realpath: program("/bin/realpath", "realpath(1)"),
+      signify: program("/usr/local/bin/signify", "signify(1)"),
     })
     .prefault({})
     .describe("Full paths of the programs of the host; nothing is ever looked up"),

@@ -1,12 +1,16 @@
 import { Backends, definePlugin } from "@coppice/core";
 import { JailBackend } from "./jail-backend.js";
 import { jailFreebsdConfig } from "./jail-freebsd-config.js";
+import { templateBuild } from "./template-build.js";
+import { templateGc } from "./template-gc.js";
+import { templateList } from "./template-list.js";
 
 /** A backend for FreeBSD hosts: each sandbox is a jail on a clone of a template's ZFS snapshot. */
 export const plugin = definePlugin({
   name: "jail-freebsd",
   config: jailFreebsdConfig,
   requires: { backends: Backends },
+  verbs: { template: { build: templateBuild, list: templateList, gc: templateGc } },
   setup(plugin, { backends }) {
     const backend = new JailBackend(plugin.config, plugin.log);
     plugin.onStop(() => backend.close());

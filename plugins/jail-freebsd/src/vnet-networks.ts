@@ -117,15 +117,16 @@ export class VnetNetworks {
     const { bridge } = this.#settings;
     await this.#load(lease, rules);
     const isOpen = destinationTest(this.#anchorOf(lease, rules));
-    const states = await this.#host.try("pfctl", ["-i", bridge, "-s", "states"]);
+    // A host with too many states to look through is no reason to leave one that must not be.
+    const states = await this.#host.run("pfctl", ["-i", bridge, "-s", "states"]).catch(() => undefined);
     const closed =
-      states.code === 0
-        ? new Set(
-            statesOf(states.stdout, lease.address)
+      states === undefined
+        ? undefined
+        : new Set(
+            statesOf(states, lease.address)
               .filter((destination) => !isOpen(destination))
               .map(({ address }) => address),
-          )
-        : undefined;
+          );
     if (closed === undefined || closed.size > MOST_KILLS) return this.#cut(lease);
     for (const destination of closed) await this.#cut(lease, destination);
   }

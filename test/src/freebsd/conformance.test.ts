@@ -15,6 +15,8 @@ if (reason !== undefined) {
     const backend = new JailBackend(host.settings, silent);
     return {
       backend,
+      // Connecting a sandbox takes nine programs: the cases that need it say so.
+      specification: { allowInternetAccess: false },
       facets: ["pausing", "snapshots", "networking"],
       outside: OUTSIDE,
       abilities: ["terminals", "watching", "accounts"],

@@ -17,9 +17,15 @@ const SOURCES = join(ROOT, "test", "freebsd");
 const SYSTEM_CALLS = join(ROOT, "plugins", "linux-namespaces", "native");
 const CACHE = join(ROOT, ".toolchain", "freebsd");
 const PROGRAMS = ["jail", "jexec", "jls"];
-const SCRIPTS = ["arp", "ifconfig", "mount", "pkill", "ps", "route", "sysctl", "umount", "zfs"];
+const SCRIPTS = ["arp", "ifconfig", "mount", "pkg", "pkill", "ps", "pw", "route", "sysctl", "umount", "zfs"];
 const FLAGS = ["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror"];
 const POOL = "coppice";
+/** What this host has and FreeBSD has elsewhere. */
+const HOST_PROGRAMS = {
+  chown: "/usr/bin/chown",
+  realpath: "/usr/bin/realpath",
+  signify: "/usr/bin/signify-openbsd",
+};
 /** What plays the internet for a host that is connected. */
 export const OUTSIDE = { addresses: ["203.0.113.2", "203.0.113.3"], port: 8_099 } as const;
 const ENVIRONMENT = { PATH: "/usr/sbin:/usr/bin:/sbin:/bin" };
@@ -102,7 +108,10 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
     procfs: true,
     network: { kind: isConnected ? "vnet" : "none" },
     templates: { "base": template, "code-interpreter-v1": template },
-    programs: Object.fromEntries([...PROGRAMS, ...SCRIPTS, "pfctl"].map((name) => [name, join(bin, name)])),
+    programs: {
+      ...Object.fromEntries([...PROGRAMS, ...SCRIPTS, "pfctl"].map((name) => [name, join(bin, name)])),
+      ...HOST_PROGRAMS,
+    },
   };
   const settings = jailFreebsdConfig.parse(configuration);
   return {
