@@ -18,6 +18,7 @@ import {
   Reply,
   Request,
   VERSION,
+  isOutput,
 } from "./frames.js";
 import type { Identity } from "./identity.js";
 import { type Answer, OneAnswer } from "./one-answer.js";
@@ -55,7 +56,7 @@ export class AgentConnection {
   readonly #stream: Duplex;
   readonly #options: AgentConnectionOptions;
   readonly #writer: FrameWriter;
-  readonly #reader = new FrameReader();
+  readonly #reader = new FrameReader(isOutput);
   readonly #channels = new Map<number, Channel>();
   /** Ids that were released, of which the agent may still speak. */
   readonly #released = new Set<number>();
@@ -267,14 +268,14 @@ export class AgentConnection {
     }
   }
 
-  #handle({ type, id, payload }: Frame): void {
+  #handle({ type, id, payload, restBytes }: Frame): void {
     if (!this.#isReady) {
       this.#greet(type, id, payload);
       return;
     }
     const channel = this.#channels.get(id);
     if (channel !== undefined) {
-      channel.receive(type, payload);
+      channel.receive(type, payload, restBytes);
     } else if (!this.#released.has(id)) {
       throw new ProtocolError(`frame ${type} for an unknown id`);
     } else if (type === Reply.Released) {
@@ -300,7 +301,7 @@ export class AgentConnection {
       // What has ended says so as soon as it has been named.
       const channel = this.#channels.get(id);
       if (channel === undefined) throw new ProtocolError(`frame ${type} in place of a greeting`);
-      channel.receive(type, payload);
+      channel.receive(type, payload, 0);
     }
   }
 

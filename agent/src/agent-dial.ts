@@ -34,7 +34,7 @@ export class AgentDial extends Duplex implements Channel {
     return this.#open.promise;
   }
 
-  receive(type: number, payload: Buffer): void {
+  receive(type: number, payload: Buffer, restBytes: number): void {
     if (type === Reply.Error && !this.#isOpen) {
       const failure = readFailure(payload);
       this.#end();
@@ -46,8 +46,7 @@ export class AgentDial extends Duplex implements Channel {
       throw new ProtocolError(`frame ${type} before a connection`);
     } else if (type === Reply.Output) {
       if (this.#hasOutputEnded) throw new ProtocolError("output after its end");
-      const cost = this.#queue.spend(payload.byteLength);
-      this.#queue.push(payload, cost);
+      this.#queue.pushPart(payload, { payloadBytes: payload.byteLength, restBytes });
     } else if (type === Reply.OutputEnd) {
       this.#hasOutputEnded = true;
       this.#queue.end();

@@ -112,12 +112,12 @@ export class AgentProcess implements Process, Channel {
     this.#forget();
   }
 
-  receive(type: number, payload: Buffer): void {
+  receive(type: number, payload: Buffer, restBytes: number): void {
     const reader = new PayloadReader(payload);
     switch (type) {
       case Reply.Output:
       case Reply.ErrorOutput:
-        this.#receiveOutput(type === Reply.ErrorOutput, payload);
+        this.#receiveOutput(type === Reply.ErrorOutput, payload, restBytes);
         return;
       case Reply.OutputEnd:
         if (this.#isOutputOver) throw new ProtocolError("output ended twice");
@@ -156,12 +156,10 @@ export class AgentProcess implements Process, Channel {
     if (reason.code !== "canceled") this.#end({ signal: "SIGKILL" });
   }
 
-  #receiveOutput(isError: boolean, data: Buffer): void {
+  #receiveOutput(isError: boolean, data: Buffer, restBytes: number): void {
     if (this.#isOutputOver) throw new ProtocolError("output after its end");
-    const cost = this.#queue.spend(data.byteLength);
-    if (this.#isDiscarded) return;
     const stream = this.hasTerminal ? "terminal" : isError ? "stderr" : "stdout";
-    this.#queue.push({ stream, data }, cost);
+    this.#queue.pushPart({ stream, data }, { payloadBytes: data.byteLength, restBytes });
   }
 
   #receiveExit(reader: PayloadReader): void {

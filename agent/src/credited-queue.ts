@@ -1,5 +1,11 @@
 import { FRAME_COST, ProtocolError } from "./frames.js";
 
+/** How much of a frame's payload has come, and how much will. */
+export interface PartSize {
+  readonly payloadBytes: number;
+  readonly restBytes: number;
+}
+
 /**
  * What the agent sent and nobody has taken yet. The agent may send as much as it was granted; taking
  * grants more, so a consumer that stops makes the agent stop.
@@ -11,7 +17,10 @@ export class CreditedQueue<T> {
   #next = 0;
   #grantedBytes: number;
   #takenBytes = 0;
+  /** Of a frame whose end has not come. */
+  #partialBytes = 0;
   #hasEnded = false;
+  #isCleared = false;
   #error: Error | undefined;
   #changed: PromiseWithResolvers<void> | undefined;
 
@@ -39,8 +48,25 @@ export class CreditedQueue<T> {
     return cost;
   }
 
+  /**
+   * Takes in a frame of output, or the next part of one. It is paid for when all of it is there.
+   * @param restBytes of its payload, which come with the next parts.
+   * @throws ProtocolError as `spend`.
+   */
+  pushPart(value: T, { payloadBytes, restBytes }: PartSize): void {
+    this.#partialBytes += payloadBytes;
+    if (restBytes > 0) {
+      if (this.#grantedBytes <= 0) throw new ProtocolError("the agent sends more than it was granted");
+      this.push(value, 0);
+      return;
+    }
+    this.push(value, this.spend(this.#partialBytes));
+    this.#partialBytes = 0;
+  }
+
   /** @param cost of its frame, from `spend`; 0 for all but one value of a frame. */
   push(value: T, cost: number): void {
+    if (this.#isCleared) return;
     this.#items.push({ value, cost });
     this.#wake();
   }
@@ -59,6 +85,7 @@ export class CreditedQueue<T> {
 
   /** Drops what is queued and all that comes. */
   clear(): void {
+    this.#isCleared = true;
     this.#items = [];
     this.#next = 0;
     this.end();

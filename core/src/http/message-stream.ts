@@ -7,10 +7,11 @@ export interface MessageStream {
   /** What the client reads: JSON, or binary protobuf. */
   readonly codec: "json" | "proto";
   /**
-   * Sends whole envelopes as they are, behind all that the handler has yielded. Only after the first message that
-   * it yields, which the headers come with. Resolves when there is room for more, or the client is gone.
+   * Sends whole envelopes as they are, cut in any way, behind all that the handler has yielded. Only after the first
+   * message that it yields, which the headers come with. Nothing is copied: the parts must stay as they are. Resolves
+   * when there is room for more, or the client is gone.
    */
-  send(envelopes: Uint8Array): Promise<void>;
+  send(envelopes: readonly Uint8Array[]): Promise<void>;
 }
 
 const responseKey = createContextKey<ServerResponse | undefined>(undefined, {

@@ -1,11 +1,11 @@
 import type { ServerResponse } from "node:http";
 
 /**
- * Writes to a response at the pace of its client: resolves when there is room for more, or the client is gone, which
+ * Writes to a response, without copying, what makes one chunk of its body at the pace of its client: resolves when there is room for more, or the client is gone, which
  * `destroyed` tells. Waits for the close too: a response whose socket is destroyed never says that it drained.
  */
-export async function writeChunk(response: ServerResponse, chunk: Uint8Array): Promise<void> {
-  if (response.destroyed || response.write(chunk)) return;
+export async function writeChunk(response: ServerResponse, parts: readonly Uint8Array[]): Promise<void> {
+  if (response.destroyed || writeTogether(response, parts)) return;
   await new Promise<void>((resolve) => {
     const go = (): void => {
       response.off("drain", go);
@@ -15,4 +15,16 @@ export async function writeChunk(response: ServerResponse, chunk: Uint8Array): P
     response.on("drain", go);
     response.on("close", go);
   });
+}
+
+/** @returns false when whoever writes is to wait for "drain". */
+function writeTogether(response: ServerResponse, parts: readonly Uint8Array[]): boolean {
+  const { socket } = response;
+  // For one system call: a response that is uncorked has uncorked its socket before it flushes.
+  socket?.cork();
+  response.cork();
+  for (const part of parts) response.write(part);
+  response.uncork();
+  socket?.uncork();
+  return !response.writableNeedDrain;
 }

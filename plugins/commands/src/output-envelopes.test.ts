@@ -25,12 +25,12 @@ suite("output on its way to a process stream", () => {
             create(schema, { event: { event: { case: "data", value: { output: { case: name, value } } } } }),
           );
           assert.deepEqual(
-            outputEnvelopes(piece, "proto"),
+            Buffer.concat(outputEnvelopes(piece, "proto")),
             enveloped(messages.map((message) => toBinary(schema, message))),
             `${size} bytes of ${stream}`,
           );
           assert.equal(
-            outputEnvelopes(piece, "json").toString("latin1"),
+            Buffer.concat(outputEnvelopes(piece, "json")).toString("latin1"),
             enveloped(messages.map((message) => Buffer.from(toJsonString(schema, message)))).toString(
               "latin1",
             ),

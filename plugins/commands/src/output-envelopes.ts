@@ -19,31 +19,18 @@ type Field = (typeof FIELDS)[Output["stream"]];
 
 /**
  * A piece of output as the data events of a process stream, which StartResponse and ConnectResponse have alike:
- * each in its envelope, of the size that envd gives them. As protobuf's own encoders write them, with one copy.
+ * each in its envelope, of the size that envd gives them. What protobuf's own encoders write, in parts; as protobuf
+ * some of them are views of the piece.
  */
-export function outputEnvelopes({ stream, data }: Output, codec: MessageStream["codec"]): Buffer {
+export function outputEnvelopes({ stream, data }: Output, codec: MessageStream["codec"]): Buffer[] {
   const field = FIELDS[stream];
-  const write = codec === "json" ? writeJson : writeProto;
-  const fullCount = Math.floor(data.length / field.chunkBytes);
-  const rest = data.length % field.chunkBytes;
-  const measure = codec === "json" ? jsonBytes : protoBytes;
-  const bytes = Buffer.allocUnsafe(
-    fullCount * (ENVELOPE_BYTES + measure(field, field.chunkBytes)) +
-      (rest > 0 ? ENVELOPE_BYTES + measure(field, rest) : 0),
-  );
-  let at = 0;
+  const put = codec === "json" ? putJson : putProto;
+  const parts: Buffer[] = [];
   for (let from = 0; from < data.length; from += field.chunkBytes) {
-    const chunk = data.subarray(from, from + field.chunkBytes);
-    bytes[at] = 0;
-    at = bytes.writeUInt32BE(measure(field, chunk.length), at + 1);
-    at = write(bytes, at, { field, chunk });
+    const length = Math.min(field.chunkBytes, data.length - from);
+    put(parts, field, Buffer.from(data.buffer, data.byteOffset + from, length));
   }
-  return bytes;
-}
-
-interface Event {
-  readonly field: Field;
-  readonly chunk: Uint8Array;
+  return parts;
 }
 
 const JSON_END = '"}}}';
@@ -52,34 +39,33 @@ function jsonStart({ name }: Field): string {
   return `{"event":{"data":{"${name}":"`;
 }
 
-function jsonBytes(field: Field, dataBytes: number): number {
-  return jsonStart(field).length + Math.ceil(dataBytes / 3) * 4 + JSON_END.length;
-}
-
-/** @returns where it ends. */
-function writeJson(bytes: Buffer, at: number, { field, chunk }: Event): number {
-  const base64 = Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength).toString("base64");
-  let end = at + bytes.write(jsonStart(field), at, "latin1");
-  end += bytes.write(base64, end, "latin1");
-  return end + bytes.write(JSON_END, end, "latin1");
+function putJson(parts: Buffer[], field: Field, chunk: Buffer): void {
+  const start = jsonStart(field);
+  const base64 = chunk.toString("base64");
+  const length = start.length + base64.length + JSON_END.length;
+  const envelope = Buffer.allocUnsafe(ENVELOPE_BYTES + length);
+  envelope[0] = 0;
+  let end = envelope.writeUInt32BE(length, 1);
+  for (const text of [start, base64, JSON_END]) end += envelope.write(text, end, "latin1");
+  parts.push(envelope);
 }
 
 /** `event` of the response, and `data` of the event; both length-delimited. */
 const EVENT_TAG = (1 << 3) | 2;
 const DATA_TAG = (2 << 3) | 2;
+// Three tags, and three lengths of no more than three bytes.
+const HEAD_BYTES = ENVELOPE_BYTES + 3 * 4;
 
-function protoBytes(_: Field, dataBytes: number): number {
-  return delimitedBytes(delimitedBytes(delimitedBytes(dataBytes)));
-}
-
-/** @returns where it ends. */
-function writeProto(bytes: Buffer, at: number, { field, chunk }: Event): number {
+function putProto(parts: Buffer[], field: Field, chunk: Buffer): void {
   const data = delimitedBytes(chunk.length);
-  let end = writeDelimiter(bytes, at, { tag: EVENT_TAG, length: delimitedBytes(data) });
-  end = writeDelimiter(bytes, end, { tag: DATA_TAG, length: data });
-  end = writeDelimiter(bytes, end, { tag: (field.number << 3) | 2, length: chunk.length });
-  bytes.set(chunk, end);
-  return end + chunk.length;
+  const event = delimitedBytes(data);
+  const head = Buffer.allocUnsafe(HEAD_BYTES);
+  head[0] = 0;
+  let end = head.writeUInt32BE(delimitedBytes(event), 1);
+  end = writeDelimiter(head, end, { tag: EVENT_TAG, length: event });
+  end = writeDelimiter(head, end, { tag: DATA_TAG, length: data });
+  end = writeDelimiter(head, end, { tag: (field.number << 3) | 2, length: chunk.length });
+  parts.push(head.subarray(0, end), chunk);
 }
 
 /** Of a field with so many bytes: its tag, its length and itself. */
