@@ -23,13 +23,17 @@ export class IndexCache {
       this.#indices.set(segment, kept);
       return kept;
     }
+    if (segment.isGone) return undefined;
+    segment.readers += 1;
     try {
-      const index = await readIndex(segment.path);
-      this.#keep(segment, index);
+      const index = await readIndex(segment);
+      if (!segment.isGone) this.#keep(segment, index);
       return index;
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
       throw error;
+    } finally {
+      segment.readers -= 1;
     }
   }
 

@@ -1,10 +1,15 @@
-import { mkdir, open, rmdir, unlink } from "node:fs/promises";
+import { type FileHandle, mkdir, open, rename, rmdir, unlink } from "node:fs/promises";
 import { dirname } from "node:path";
 
 /** A file that is written from its beginning to its end. */
 export interface LogFile {
-  /** @throws Error of the file system, also when not all of it could be written. */
-  append(bytes: Uint8Array): Promise<void>;
+  /**
+   * Writes on where the last write ended. The parts must stay as they are meanwhile.
+   * @throws Error of the file system, also when not all of it could be written.
+   */
+  append(parts: readonly Uint8Array[]): Promise<void>;
+  /** Cuts off what the file has behind what was written. @throws Error of the file system. */
+  cutOff(): Promise<void>;
   close(): Promise<void>;
 }
 
@@ -12,8 +17,13 @@ export interface LogFile {
 export interface LogFiles {
   /** Makes a file, and its directory, for this user alone. @throws Error of the file system. */
   create(path: string): Promise<LogFile>;
-  /** Opens it again to go on at its end. @throws Error of the file system. */
-  reopen(path: string): Promise<LogFile>;
+  /**
+   * Makes a file of one that nobody needs any more: it keeps its pages in memory and its place on the disk, and what
+   * was in it behind what is written. Where that is gone a new one is made. @throws Error of the file system.
+   */
+  replace(old: string, path: string): Promise<LogFile>;
+  /** Opens it again to go on at this byte. @throws Error of the file system. */
+  reopen(path: string, position: number): Promise<LogFile>;
   /** Removes a file. What is gone already is fine. @throws Error of the file system. */
   remove(path: string): Promise<void>;
   /** Removes a directory unless there is something in it. @throws Error of the file system. */
@@ -24,14 +34,23 @@ export interface LogFiles {
 export const diskFiles: LogFiles = {
   async create(path) {
     try {
-      return await openForAppend(path, "ax");
+      return await openForWriting(path, "wx");
     } catch (error) {
       unless("ENOENT")(error);
       await mkdir(dirname(path), { recursive: true, mode: 0o700 });
-      return openForAppend(path, "ax");
+      return openForWriting(path, "wx");
     }
   },
-  reopen: (path) => openForAppend(path, "a"),
+  async replace(old, path) {
+    try {
+      await rename(old, path);
+    } catch (error) {
+      unless("ENOENT")(error);
+      return this.create(path);
+    }
+    return openForWriting(path, "r+");
+  },
+  reopen: (path, position) => openForWriting(path, "r+", position),
   async remove(path) {
     await unlink(path).catch(unless("ENOENT"));
   },
@@ -40,14 +59,18 @@ export const diskFiles: LogFiles = {
   },
 };
 
-async function openForAppend(path: string, flags: "a" | "ax"): Promise<LogFile> {
-  const file = await open(path, flags, 0o600);
+async function openForWriting(path: string, flags: "r+" | "wx", from = 0): Promise<LogFile> {
+  const file: FileHandle = await open(path, flags, 0o600);
+  let position = from;
   return {
-    async append(bytes) {
-      const { bytesWritten } = await file.write(bytes);
+    async append(parts) {
+      const wanted = parts.reduce((sum, { length }) => sum + length, 0);
+      const { bytesWritten } = await file.writev(parts, position);
+      position += bytesWritten;
       // A regular file takes less than all only when the disk cannot take more.
-      if (bytesWritten < bytes.length) throw new Error("ENOSPC: no space left on device, write");
+      if (bytesWritten < wanted) throw new Error("ENOSPC: no space left on device, write");
     },
+    cutOff: () => file.truncate(position),
     close: () => file.close(),
   };
 }

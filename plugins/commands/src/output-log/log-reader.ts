@@ -138,14 +138,18 @@ export class LogReader implements SandboxLogs {
   }
 
   async *#pieces(segment: Segment, from: number, to: number | undefined): AsyncGenerator<DataRecord> {
+    if (segment.isGone) return;
+    segment.readers += 1;
     try {
-      for await (const { record } of readRecords(segment.path, { from, to })) {
+      for await (const { record } of readRecords(segment, { from, to })) {
         if (record.kind === "data") yield record;
         else if (record.kind === "index") return;
       }
     } catch (error) {
       // A limit removed it while its turn came.
       if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
+    } finally {
+      segment.readers -= 1;
     }
   }
 

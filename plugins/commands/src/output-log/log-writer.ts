@@ -32,6 +32,8 @@ export interface LogWriterOptions {
   readonly spares: SpareBuffers;
   /** Told why nothing is written; undefined takes it back, after a write, or where nothing is left to write. */
   readonly onFailure: (reason: string | undefined) => void;
+  /** Asked before a segment is begun: one that is no part of the log any more, to be written over. */
+  readonly takeOldest: () => Segment | undefined;
   /** Called after a segment was finished, with its size. */
   readonly onRotate: (bytes: number) => void;
 }
@@ -71,6 +73,8 @@ interface ActiveSegment {
   readonly index: SegmentIndex;
   /** Closed while nothing is written for long. */
   file: LogFile | undefined;
+  /** What its file had in it when it was begun: it was another segment's. */
+  oldBytes: number;
   /** By command: what stands for it in this segment. */
   readonly numbers: Map<Recorded, number>;
   /** What batches have for it, written or not. */
@@ -219,16 +223,21 @@ export class LogWriter {
   #filling(): Pending {
     const last = this.#pending.at(-1);
     const active = this.#active;
-    const { segmentBytes } = this.#options.settings;
+    const { settings, spares } = this.#options;
     const isSegmentFull =
       active !== undefined &&
-      (active.plannedBytes >= segmentBytes ||
+      (active.plannedBytes >= settings.segmentBytes ||
         // A segment of many short commands ends early, so that its index stays quick to read.
         active.numbers.size >= COMMANDS_PER_SEGMENT);
     if (isSegmentFull) this.#endActive();
     const target = this.#active ?? this.#beginSegment();
     if (last !== undefined && last.target === target && last.batch.bytes < BATCH_BYTES) return last;
-    const pending = { batch: new LogBatch(this.#options.spares), target, ended: [], sequence: 0 };
+    const pending = {
+      batch: new LogBatch({ seed: target.segment.number, spares }),
+      target,
+      ended: [],
+      sequence: 0,
+    };
     this.#pending.push(pending);
     return pending;
   }
@@ -238,7 +247,7 @@ export class LogWriter {
     const index = new SegmentIndex(SEGMENT_MAGIC.length);
     const segment = log.next(clock.now());
     segment.index = index;
-    this.#active = { segment, index, file: undefined, numbers: new Map(), plannedBytes: 0 };
+    this.#active = { segment, index, file: undefined, oldBytes: 0, numbers: new Map(), plannedBytes: 0 };
     return this.#active;
   }
 
@@ -316,18 +325,30 @@ export class LogWriter {
   async #write({ batch, target, ended }: Pending): Promise<void> {
     const { log, files, clock, metrics } = this.#options;
     const { segment, index } = target;
+    const records = batch.finish();
     if (segment.bytes === 0) {
-      target.file = await files.create(segment.path);
+      target.file = await this.#create(target);
       log.add(segment);
-      await target.file.append(SEGMENT_MAGIC);
+      await target.file.append([SEGMENT_MAGIC, ...records]);
+    } else {
+      target.file ??= await files.reopen(segment.path, segment.bytes);
+      await target.file.append(records);
     }
-    target.file ??= await files.reopen(segment.path);
-    await target.file.append(batch.finish());
     batch.enter(index);
     segment.bytes = index.endsAt;
     segment.writtenAtMs = clock.now();
     metrics.written(batch.dataBytes);
     for (const { id } of ended) this.#open.delete(id);
+  }
+
+  /** Where there is an old segment to spare, its file: making and freeing pages costs more than filling them. */
+  async #create(target: ActiveSegment): Promise<LogFile> {
+    const { files, takeOldest } = this.#options;
+    const { path } = target.segment;
+    const old = takeOldest();
+    if (old === undefined) return files.create(path);
+    target.oldBytes = old.bytes;
+    return files.replace(old.path, path);
   }
 
   /** Finishes the segments that nothing is pending for any more. */
@@ -346,10 +367,12 @@ export class LogWriter {
     const { files, onRotate } = this.#options;
     try {
       if (segment.bytes > 0) {
-        target.file ??= await files.reopen(segment.path);
-        const footer = encodeFooter(index);
-        await target.file.append(footer);
+        target.file ??= await files.reopen(segment.path, segment.bytes);
+        const footer = encodeFooter(index, segment.number);
+        await target.file.append([footer]);
         segment.bytes += footer.length;
+        // The footer is looked for at the end of the file.
+        if (target.oldBytes > segment.bytes) await target.file.cutOff();
       }
     } finally {
       segment.index = undefined;

@@ -284,8 +284,11 @@ class TroubledFiles implements LogFiles {
   create(path: string): Promise<LogFile> {
     return this.#wrap(diskFiles.create(path));
   }
-  reopen(path: string): Promise<LogFile> {
-    return this.#wrap(diskFiles.reopen(path));
+  replace(old: string, path: string): Promise<LogFile> {
+    return this.#wrap(diskFiles.replace(old, path));
+  }
+  reopen(path: string, position: number): Promise<LogFile> {
+    return this.#wrap(diskFiles.reopen(path, position));
   }
   remove(path: string): Promise<void> {
     return diskFiles.remove(path);
@@ -296,15 +299,16 @@ class TroubledFiles implements LogFiles {
   async #wrap(opening: Promise<LogFile>): Promise<LogFile> {
     const file = await opening;
     return {
-      append: async (bytes) => {
+      append: async (parts) => {
         if (this.trouble === "stuck") await new Promise<void>((resolve) => this.#unstick.push(resolve));
         if (this.trouble === "full") {
           // As a disk does: some of it still fits.
-          await file.append(bytes.subarray(0, 20));
+          await file.append([Buffer.concat(parts).subarray(0, 20)]);
           throw new Error("ENOSPC: no space left on device, write");
         }
-        await file.append(bytes);
+        await file.append(parts);
       },
+      cutOff: () => file.cutOff(),
       close: () => file.close(),
     };
   }
@@ -415,7 +419,8 @@ function countingFiles(): LogFiles & { open(): number } {
     const file = await opening;
     open += 1;
     return {
-      append: (bytes) => file.append(bytes),
+      append: (parts) => file.append(parts),
+      cutOff: () => file.cutOff(),
       close: async () => {
         open -= 1;
         await file.close();
@@ -425,7 +430,8 @@ function countingFiles(): LogFiles & { open(): number } {
   return {
     open: () => open,
     create: (path) => counted(diskFiles.create(path)),
-    reopen: (path) => counted(diskFiles.reopen(path)),
+    replace: (old, path) => counted(diskFiles.replace(old, path)),
+    reopen: (path, position) => counted(diskFiles.reopen(path, position)),
     remove: (path) => diskFiles.remove(path),
     removeDirectory: (path) => diskFiles.removeDirectory(path),
   };

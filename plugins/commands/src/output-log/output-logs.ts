@@ -10,7 +10,7 @@ import type { LogMetrics } from "./log-metrics.js";
 import { LogReader } from "./log-reader.js";
 import { type Excess, type RetentionLimits, excessInTotal, excessOfSandbox } from "./log-retention.js";
 import { type CommandHeading, LogWriter } from "./log-writer.js";
-import { SandboxLog } from "./sandbox-log.js";
+import { SandboxLog, type Segment } from "./sandbox-log.js";
 import { SpareBuffers } from "./spare-buffers.js";
 
 export interface OutputLogsOptions {
@@ -182,6 +182,7 @@ export class OutputLogs {
         retryMs: config.retryInterval,
       },
       onFailure: (reason) => this.#note(sandboxId, reason),
+      takeOldest: () => this.#takeOldest(written),
       onRotate: (bytes) => {
         this.#finishedBytes += bytes;
         void this.#trim(written);
@@ -189,6 +190,23 @@ export class OutputLogs {
     });
     this.#writers.set(sandboxId, created);
     return created;
+  }
+
+  /** What has to go as soon as another segment is full, unless somebody reads it: gone from now on. */
+  #takeOldest(log: SandboxLog): Segment | undefined {
+    const { maxPerSandbox } = this.#options.config;
+    const [oldest] = log.segments;
+    const isSpare = oldest !== undefined && oldest.index === undefined && oldest.readers === 0;
+    if (!isSpare || log.bytes + segmentBytes(maxPerSandbox) <= maxPerSandbox) return undefined;
+    this.#forget(log, oldest);
+    return oldest;
+  }
+
+  #forget(log: SandboxLog, segment: Segment): void {
+    if (!log.delete(segment)) return;
+    this.#indices.forget(segment);
+    this.#options.metrics.removed(segment.bytes);
+    this.#finishedBytes -= segment.bytes;
   }
 
   /** After a segment was finished: the only time at which a log gets over its size. */
@@ -203,16 +221,15 @@ export class OutputLogs {
   }
 
   async #removeAll(excess: readonly Excess[]): Promise<void> {
-    const { files, metrics, log: logger } = this.#options;
+    const { files, log: logger } = this.#options;
     for (const { log, segment } of excess) {
+      // What has become another segment meanwhile.
+      if (segment.isGone) continue;
       try {
         if (segment.index !== undefined) await this.#writers.get(log.sandboxId)?.finish(segment);
         await files.remove(segment.path);
-        log.delete(segment);
-        this.#indices.forget(segment);
+        this.#forget(log, segment);
         if (log.segments.length === 0) await files.removeDirectory(log.directory);
-        metrics.removed(segment.bytes);
-        this.#finishedBytes -= segment.bytes;
       } catch (error) {
         logger.warn({ err: error, sandbox: log.sandboxId }, "a file of the output log cannot be removed");
         return;

@@ -11,6 +11,10 @@ export interface Segment {
   writtenAtMs: number;
   /** Set while the segment is being written; afterwards it is in the file. */
   index: SegmentIndex | undefined;
+  /** How many are reading its file just now. */
+  readers: number;
+  /** No part of the log any more: what its file has in it may be something else. */
+  isGone: boolean;
 }
 
 const SEGMENT_NAME = /^(\d{10})\.log$/;
@@ -46,6 +50,8 @@ export class SandboxLog {
       bytes: 0,
       writtenAtMs: nowMs,
       index: undefined,
+      readers: 0,
+      isGone: false,
     };
   }
 
@@ -59,12 +65,17 @@ export class SandboxLog {
     if (digits === undefined) return;
     const number = Number(digits);
     this.#lastNumber = Math.max(this.#lastNumber, number);
-    this.#segments.push({ number, path: join(this.directory, name), bytes, writtenAtMs, index: undefined });
+    const path = join(this.directory, name);
+    const facts = { index: undefined, readers: 0, isGone: false };
+    this.#segments.push({ number, path, bytes, writtenAtMs, ...facts });
     this.#segments.sort((one, other) => one.number - other.number);
   }
 
-  delete(segment: Segment): void {
+  /** False when it was gone already. */
+  delete(segment: Segment): boolean {
     const at = this.#segments.indexOf(segment);
     if (at >= 0) this.#segments.splice(at, 1);
+    segment.isGone = true;
+    return at >= 0;
   }
 }

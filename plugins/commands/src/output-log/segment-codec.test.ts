@@ -1,8 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
-  DATA_FIELDS_BYTES,
-  RECORD_HEAD_BYTES,
+  DATA_START_BYTES,
   SEGMENT_MAGIC,
   type SegmentRecord,
   decodeRecord,
@@ -34,14 +33,14 @@ const ends: readonly SegmentRecord[] = [
   { kind: "end", number: 0, offset: 0, end: { exit: undefined, outcome: "killed", endedAtMs: 5 } },
 ];
 
+const SEED = 12;
+
 function encode(record: SegmentRecord): Buffer {
-  if (record.kind !== "data") return encodeRecord(record);
-  const fields = Buffer.alloc(DATA_FIELDS_BYTES);
-  writeDataFields(fields, record);
-  const body = Buffer.concat([fields, record.data]);
-  const head = Buffer.alloc(RECORD_HEAD_BYTES);
-  writeHead(head, "data", body);
-  return Buffer.concat([head, body]);
+  if (record.kind !== "data") return encodeRecord(record, SEED);
+  const bytes = Buffer.alloc(DATA_START_BYTES);
+  writeDataFields(bytes, record);
+  writeHead(bytes, { kind: "data", seed: SEED, data: record.data });
+  return Buffer.concat([bytes, record.data]);
 }
 
 /** Random numbers that are the same in every run. */
@@ -66,7 +65,7 @@ test("a record is read as it was written, wherever it stands", () => {
   }));
   for (const record of [start, ...ends, ...data]) {
     const bytes = Buffer.concat([Buffer.from("before"), encode(record), Buffer.from("after")]);
-    assert.deepEqual(decodeRecord(bytes, 6), record);
+    assert.deepEqual(decodeRecord(bytes, 6, SEED), record);
     assert.equal(recordBytes(bytes, 6), bytes.length - 11);
   }
 });
@@ -76,12 +75,27 @@ test("a record that misses a byte, or has a wrong one, is none", () => {
   const record: SegmentRecord = { kind: "data", number: 1, stream: "stdout", offset: 0, atMs: 0, data };
   for (const whole of [encode(record), encode(start)]) {
     for (let length = 0; length < whole.length; length += 1) {
-      assert.equal(decodeRecord(whole.subarray(0, length), 0), undefined, `cut after ${length} bytes`);
+      assert.equal(decodeRecord(whole.subarray(0, length), 0, SEED), undefined, `cut after ${length} bytes`);
       const zeroed = Buffer.concat([whole.subarray(0, length), Buffer.alloc(whole.length - length)]);
-      if (!zeroed.equals(whole)) assert.equal(decodeRecord(zeroed, 0), undefined, `zeros after ${length}`);
+      if (!zeroed.equals(whole))
+        assert.equal(decodeRecord(zeroed, 0, SEED), undefined, `zeros after ${length}`);
       const damaged = Buffer.from(whole);
       damaged.writeUInt8(damaged.readUInt8(length) ^ 0x10, length);
-      assert.equal(decodeRecord(damaged, 0), undefined, `byte ${length} is wrong`);
+      assert.equal(decodeRecord(damaged, 0, SEED), undefined, `byte ${length} is wrong`);
+    }
+  }
+});
+
+test("a record of another segment is none", () => {
+  const data = Buffer.alloc(100_000, "output");
+  for (const record of [
+    start,
+    ...ends,
+    { ...start, kind: "data", stream: "stdout", atMs: 0, data } as const,
+  ]) {
+    assert.equal(decodeRecord(encode(record), 0, SEED)?.kind, record.kind);
+    for (const other of [SEED - 1, SEED + 1, SEED + 2 ** 31]) {
+      assert.equal(decodeRecord(encode(record), 0, other), undefined);
     }
   }
 });
@@ -91,10 +105,14 @@ test("a large record that misses a block is none", () => {
   const whole = encode({ kind: "data", number: 1, stream: "stdout", offset: 0, atMs: 0, data });
   for (let at = 0; at < whole.length; at += 4096) {
     const lost = Buffer.from(whole).fill(0, at, Math.min(at + 4096, whole.length));
-    assert.equal(decodeRecord(lost, 0), undefined, `the block at ${at} is lost`);
-    assert.equal(decodeRecord(Buffer.from(whole).fill(0, at), 0), undefined, `everything from ${at} on`);
+    assert.equal(decodeRecord(lost, 0, SEED), undefined, `the block at ${at} is lost`);
+    assert.equal(
+      decodeRecord(Buffer.from(whole).fill(0, at), 0, SEED),
+      undefined,
+      `everything from ${at} on`,
+    );
   }
-  assert.equal(decodeRecord(whole, 0)?.kind, "data");
+  assert.equal(decodeRecord(whole, 0, SEED)?.kind, "data");
 });
 
 test("random bytes are no records and break nothing; damage ends the reading, never misleads it", () => {
@@ -104,7 +122,7 @@ test("random bytes are no records and break nothing; damage ends the reading, ne
   for (let round = 0; round < 2000; round += 1) {
     const bytes = noise(below(100));
     const at = below(bytes.length + 2);
-    assert.equal(decodeRecord(bytes, at), undefined);
+    assert.equal(decodeRecord(bytes, at, SEED), undefined);
     assert.equal(SegmentIndex.parse(bytes), undefined);
   }
   for (let round = 0; round < 300; round += 1) {
@@ -119,7 +137,7 @@ test("random bytes are no records and break nothing; damage ends the reading, ne
     bytes.writeUInt8(bytes.readUInt8(damagedAt) ^ (1 + below(255)), damagedAt);
     const read: SegmentRecord[] = [];
     for (let at = 0; ;) {
-      const record = decodeRecord(bytes, at);
+      const record = decodeRecord(bytes, at, SEED);
       if (record === undefined) break;
       read.push(record);
       at += recordBytes(bytes, at) ?? 0;

@@ -11,9 +11,10 @@ import type { CommandEnd } from "../commands.js";
  * all little-endian. A record is whole when its checksum says so: what a crash left of the last one
  * is not, whether it is cut, filled with zeros or with what the disk held before. Of a large body the
  * checksum has the beginning of every block and the end: crashes lose blocks, and reading every byte of
- * a flood of output again would slow it down.
+ * a flood of output again would slow it down. It begins with the number of the segment: the file of an
+ * old one may be written anew from its beginning, and what follows the new records is then none of them.
  */
-export const SEGMENT_MAGIC: Buffer = Buffer.from("coplog\0\u0001", "latin1");
+export const SEGMENT_MAGIC: Buffer = Buffer.from("coplog\0\u0002", "latin1");
 
 /** Says who a number is for the rest of its segment. */
 export interface StartRecord {
@@ -65,8 +66,10 @@ const BLOCK_BYTES = 4096;
 const SAMPLE_BYTES = 64;
 const KINDS = ["start", "data", "end", "index"] as const;
 const STREAMS: readonly Output["stream"][] = ["stdout", "stderr", "terminal"];
-/** What stands before the data in the body of a data record. */
-export const DATA_FIELDS_BYTES: number = 4 + 1 + 8 + 8;
+// What stands before the data in the body of a data record.
+const DATA_FIELDS_BYTES = 4 + 1 + 8 + 8;
+/** What stands before the data of a data record. */
+export const DATA_START_BYTES: number = RECORD_HEAD_BYTES + DATA_FIELDS_BYTES;
 
 const exit: z.ZodType<Exit> = z.union([
   z.object({ code: z.int() }),
@@ -96,40 +99,53 @@ const startJson = z.object({
 
 const endJson = z.object({ number: z.int().min(0), offset: z.int().min(0), end: CommandEndJson });
 
-/** What `writeHead` and `decodeRecord` know a body by. */
-function checksumOf(head: Buffer, body: Buffer): number {
-  if (body.length <= BLOCK_BYTES) return crc32(head, crc32(body));
+/** What `decodeRecord` knows a record by, after its length and kind and the first bytes of its body. */
+function checksumOf(seed: number, start: Buffer, rest: Buffer): number {
+  const checksum = crc32(start, seed);
+  if (rest.length <= BLOCK_BYTES) return crc32(rest, checksum);
   // Gathered first: a call for each sample would cost several times what the bytes do.
-  const samples = Buffer.allocUnsafe((Math.ceil(body.length / BLOCK_BYTES) + 1) * SAMPLE_BYTES);
+  const samples = Buffer.allocUnsafe((Math.ceil(rest.length / BLOCK_BYTES) + 1) * SAMPLE_BYTES);
   let length = 0;
-  for (let at = 0; at < body.length; at += BLOCK_BYTES) {
-    length += body.copy(samples, length, at, at + SAMPLE_BYTES);
+  for (let at = 0; at < rest.length; at += BLOCK_BYTES) {
+    length += rest.copy(samples, length, at, at + SAMPLE_BYTES);
   }
-  length += body.copy(samples, length, body.length - SAMPLE_BYTES);
-  return crc32(head, crc32(samples.subarray(0, length)));
+  length += rest.copy(samples, length, rest.length - SAMPLE_BYTES);
+  return crc32(samples.subarray(0, length), checksum);
 }
 
-/** A record without data as bytes. */
-export function encodeRecord({ kind, ...content }: StartRecord | EndRecord | IndexRecord): Buffer {
+/** A record without data as bytes. @param seed the number of its segment. */
+export function encodeRecord(
+  { kind, ...content }: StartRecord | EndRecord | IndexRecord,
+  seed: number,
+): Buffer {
   const body = "json" in content ? content.json : Buffer.from(JSON.stringify(content));
-  const head = Buffer.alloc(RECORD_HEAD_BYTES);
-  writeHead(head, kind, body);
-  return Buffer.concat([head, body]);
+  const record = Buffer.concat([Buffer.alloc(RECORD_HEAD_BYTES), body]);
+  writeHead(record, { kind, seed, data: body.subarray(DATA_FIELDS_BYTES) });
+  return record;
 }
 
-/** Writes the fixed part of a record, which stands before its body. */
-export function writeHead(head: Buffer, kind: SegmentRecord["kind"], body: Buffer): void {
-  head.writeUInt32LE(body.length, 0);
-  head.writeUInt8(KINDS.indexOf(kind), 4);
-  head.writeUInt32LE(checksumOf(head.subarray(0, 5), body), 5);
+export interface RecordHead {
+  readonly kind: SegmentRecord["kind"];
+  /** The number of its segment. */
+  readonly seed: number;
+  /** What follows the start. */
+  readonly data: Buffer;
 }
 
-/** Writes what stands before the data of a record. */
-export function writeDataFields(fields: Buffer, record: Omit<DataRecord, "kind" | "data">): void {
-  fields.writeUInt32LE(record.number, 0);
-  fields.writeUInt8(STREAMS.indexOf(record.stream), 4);
-  fields.writeDoubleLE(record.offset, 5);
-  fields.writeDoubleLE(record.atMs, 13);
+/** Writes the fixed part of a record. @param start that part, and as much of the body as fields of data take. */
+export function writeHead(start: Buffer, { kind, seed, data }: RecordHead): void {
+  const fields = start.subarray(RECORD_HEAD_BYTES, RECORD_HEAD_BYTES + DATA_FIELDS_BYTES);
+  start.writeUInt32LE(fields.length + data.length, 0);
+  start.writeUInt8(KINDS.indexOf(kind), 4);
+  start.writeUInt32LE(checksumOf(crc32(start.subarray(0, 5), seed), fields, data), 5);
+}
+
+/** Writes what stands before the data of a record, except for its head. */
+export function writeDataFields(start: Buffer, record: Omit<DataRecord, "kind" | "data">): void {
+  start.writeUInt32LE(record.number, RECORD_HEAD_BYTES);
+  start.writeUInt8(STREAMS.indexOf(record.stream), RECORD_HEAD_BYTES + 4);
+  start.writeDoubleLE(record.offset, RECORD_HEAD_BYTES + 5);
+  start.writeDoubleLE(record.atMs, RECORD_HEAD_BYTES + 13);
 }
 
 /** Bytes of the record that begins at `at`; undefined when not even its head is there. */
@@ -138,14 +154,16 @@ export function recordBytes(bytes: Buffer, at: number): number | undefined {
 }
 
 /**
- * The whole record that begins at `at`; undefined when there is none: torn, damaged, or of a kind that
- * nobody knows. Its data are a view of `bytes`.
+ * The whole record of segment `seed` that begins at `at`; undefined when there is none: torn, damaged, of
+ * another segment, or of a kind that nobody knows. Its data are a view of `bytes`.
  */
-export function decodeRecord(bytes: Buffer, at: number): SegmentRecord | undefined {
+export function decodeRecord(bytes: Buffer, at: number, seed: number): SegmentRecord | undefined {
   const length = recordBytes(bytes, at);
   if (length === undefined || bytes.length - at < length) return undefined;
   const body = bytes.subarray(at + RECORD_HEAD_BYTES, at + length);
-  if (checksumOf(bytes.subarray(at, at + 5), body) !== bytes.readUInt32LE(at + 5)) return undefined;
+  const headSum = crc32(bytes.subarray(at, at + 5), seed);
+  const [fields, data] = [body.subarray(0, DATA_FIELDS_BYTES), body.subarray(DATA_FIELDS_BYTES)];
+  if (checksumOf(headSum, fields, data) !== bytes.readUInt32LE(at + 5)) return undefined;
   const kind = KINDS[bytes.readUInt8(at + 4)];
   switch (kind) {
     case "data":

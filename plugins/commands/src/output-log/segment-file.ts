@@ -16,6 +16,12 @@ export interface PlacedRecord {
   readonly endsAt: number;
 }
 
+/** Where a segment is. */
+export interface SegmentPlace {
+  readonly path: string;
+  readonly number: number;
+}
+
 export interface RecordRange {
   /** Position of a record. */
   readonly from: number;
@@ -27,22 +33,25 @@ const READ_BYTES = 256 * 1024;
 const TRAILER_MAGIC = Buffer.from("copindex", "latin1");
 const TRAILER_BYTES = 8 + TRAILER_MAGIC.length;
 
-/** What finishes a segment: its index, and a trailer that tells where that is. */
-export function encodeFooter(index: SegmentIndex): Buffer {
+/** What finishes a segment of this number: its index, and a trailer that tells where that is. */
+export function encodeFooter(index: SegmentIndex, number: number): Buffer {
   const trailer = Buffer.alloc(TRAILER_BYTES);
   trailer.writeDoubleLE(index.endsAt, 0);
   TRAILER_MAGIC.copy(trailer, 8);
-  return Buffer.concat([encodeRecord({ kind: "index", json: index.toJson() }), trailer]);
+  return Buffer.concat([encodeRecord({ kind: "index", json: index.toJson() }, number), trailer]);
 }
 
 /**
  * The whole records of a file, until there is one that is not.
  * @throws Error of the file system.
  */
-export async function* readRecords(path: string, range: RecordRange): AsyncGenerator<PlacedRecord> {
+export async function* readRecords(
+  { path, number }: SegmentPlace,
+  range: RecordRange,
+): AsyncGenerator<PlacedRecord> {
   const file = await open(path, "r");
   try {
-    yield* recordsOf(file, range);
+    yield* new SegmentFile(file, number).records(range);
   } finally {
     await file.close();
   }
@@ -53,72 +62,85 @@ export async function* readRecords(path: string, range: RecordRange): AsyncGener
  * file that is no segment has nothing.
  * @throws Error of the file system.
  */
-export async function readIndex(path: string): Promise<SegmentIndex> {
+export async function readIndex({ path, number }: SegmentPlace): Promise<SegmentIndex> {
   const file = await open(path, "r");
   try {
-    return (await indexInFooter(file)) ?? (await indexOfRecords(file));
+    const segment = new SegmentFile(file, number);
+    return (await segment.indexInFooter()) ?? (await segment.indexOfRecords());
   } finally {
     await file.close();
   }
 }
 
-async function indexInFooter(file: FileHandle): Promise<SegmentIndex | undefined> {
-  const { size } = await file.stat();
-  const trailer = await readAt(file, size - TRAILER_BYTES, TRAILER_BYTES);
-  if (trailer === undefined || !trailer.subarray(8).equals(TRAILER_MAGIC)) return undefined;
-  const at = trailer.readDoubleLE(0);
-  if (!Number.isSafeInteger(at) || at < 0) return undefined;
-  const bytes = await readAt(file, at, size - TRAILER_BYTES - at);
-  const record = bytes && decodeRecord(bytes, 0);
-  const index = record?.kind === "index" ? SegmentIndex.parse(record.json) : undefined;
-  return index?.endsAt === at ? index : undefined;
-}
+/** An open file, and the number that its records are known by. */
+class SegmentFile {
+  readonly #file: FileHandle;
+  readonly #number: number;
 
-async function indexOfRecords(file: FileHandle): Promise<SegmentIndex> {
-  const index = new SegmentIndex(SEGMENT_MAGIC.length);
-  const magic = await readAt(file, 0, SEGMENT_MAGIC.length);
-  if (magic === undefined || !magic.equals(SEGMENT_MAGIC)) return index;
-  for await (const { record, position, endsAt } of recordsOf(file, { from: SEGMENT_MAGIC.length })) {
-    if (record.kind === "index") break;
-    index.add(record.kind === "data" ? { ...record, length: record.data.length } : record, position, endsAt);
+  constructor(file: FileHandle, number: number) {
+    this.#file = file;
+    this.#number = number;
   }
-  return index;
-}
 
-async function* recordsOf(file: FileHandle, { from, to }: RecordRange): AsyncGenerator<PlacedRecord> {
-  // One look at the size: what is appended meanwhile may not be whole yet.
-  const end = Math.min(to ?? Infinity, (await file.stat()).size);
-  for (let position = from; position < end;) {
-    const bytes = await readAt(file, position, Math.min(READ_BYTES, end - position));
-    if (bytes === undefined) return;
-    let at = 0;
-    for (;;) {
-      const length = recordBytes(bytes, at);
-      if (length === undefined || at + length > bytes.length) break;
-      const record = decodeRecord(bytes, at);
-      if (record === undefined) return;
-      yield { record, position: position + at, endsAt: position + at + length };
-      at += length;
-    }
-    if (at === 0) {
-      const placed = await readLarge(file, position, end);
-      if (placed === undefined) return;
-      yield placed;
-      at = placed.endsAt - position;
-    }
-    position += at;
+  async indexInFooter(): Promise<SegmentIndex | undefined> {
+    const { size } = await this.#file.stat();
+    const trailer = await readAt(this.#file, size - TRAILER_BYTES, TRAILER_BYTES);
+    if (trailer === undefined || !trailer.subarray(8).equals(TRAILER_MAGIC)) return undefined;
+    const at = trailer.readDoubleLE(0);
+    if (!Number.isSafeInteger(at) || at < 0) return undefined;
+    const bytes = await readAt(this.#file, at, size - TRAILER_BYTES - at);
+    const record = bytes && decodeRecord(bytes, 0, this.#number);
+    const index = record?.kind === "index" ? SegmentIndex.parse(record.json) : undefined;
+    return index?.endsAt === at ? index : undefined;
   }
-}
 
-/** A record that is larger than what is read at a time. */
-async function readLarge(file: FileHandle, position: number, end: number): Promise<PlacedRecord | undefined> {
-  const head = await readAt(file, position, RECORD_HEAD_BYTES);
-  const length = head && recordBytes(head, 0);
-  // A length that leads out of the file is that of a torn record, and may be any number.
-  if (length === undefined || position + length > end) return undefined;
-  const bytes = await readAt(file, position, length);
-  const record = bytes && decodeRecord(bytes, 0);
-  return record && { record, position, endsAt: position + length };
+  async indexOfRecords(): Promise<SegmentIndex> {
+    const index = new SegmentIndex(SEGMENT_MAGIC.length);
+    const magic = await readAt(this.#file, 0, SEGMENT_MAGIC.length);
+    if (magic === undefined || !magic.equals(SEGMENT_MAGIC)) return index;
+    for await (const { record, position, endsAt } of this.records({ from: SEGMENT_MAGIC.length })) {
+      if (record.kind === "index") break;
+      const entry = record.kind === "data" ? { ...record, length: record.data.length } : record;
+      index.add(entry, position, endsAt);
+    }
+    return index;
+  }
+
+  async *records({ from, to }: RecordRange): AsyncGenerator<PlacedRecord> {
+    // One look at the size: what is appended meanwhile may not be whole yet.
+    const end = Math.min(to ?? Infinity, (await this.#file.stat()).size);
+    for (let position = from; position < end;) {
+      const bytes = await readAt(this.#file, position, Math.min(READ_BYTES, end - position));
+      if (bytes === undefined) return;
+      let at = 0;
+      for (;;) {
+        const length = recordBytes(bytes, at);
+        if (length === undefined || at + length > bytes.length) break;
+        const record = decodeRecord(bytes, at, this.#number);
+        if (record === undefined) return;
+        yield { record, position: position + at, endsAt: position + at + length };
+        at += length;
+      }
+      if (at === 0) {
+        const placed = await this.#readLarge(position, end);
+        if (placed === undefined) return;
+        yield placed;
+        at = placed.endsAt - position;
+      }
+      position += at;
+    }
+  }
+
+  /** A record that is larger than what is read at a time. */
+  async #readLarge(position: number, end: number): Promise<PlacedRecord | undefined> {
+    const head = await readAt(this.#file, position, RECORD_HEAD_BYTES);
+    const length = head && recordBytes(head, 0);
+    // A length that leads out of the file is that of a torn record, and may be any number.
+    if (length === undefined || position + length > end) return undefined;
+    const bytes = await readAt(this.#file, position, length);
+    const record = bytes && decodeRecord(bytes, 0, this.#number);
+    return record && { record, position, endsAt: position + length };
+  }
 }
 
 /** Exactly these bytes; undefined where the file does not have them. */
