@@ -1,8 +1,8 @@
 import type { ServerResponse } from "node:http";
 
 /**
- * Writes to a response, without copying, what makes one chunk of its body at the pace of its client: resolves when there is room for more, or the client is gone, which
- * `destroyed` tells. Waits for the close too: a response whose socket is destroyed never says that it drained.
+ * Writes to a response at the pace of its client, the parts as they are: resolves when there is room for more, or the
+ * client is gone, which `destroyed` tells. Waits for the close too: a response whose socket is destroyed never says that it drained.
  */
 export async function writeChunk(response: ServerResponse, parts: readonly Uint8Array[]): Promise<void> {
   if (response.destroyed || writeTogether(response, parts)) return;
@@ -19,6 +19,8 @@ export async function writeChunk(response: ServerResponse, parts: readonly Uint8
 
 /** @returns false when whoever writes is to wait for "drain". */
 function writeTogether(response: ServerResponse, parts: readonly Uint8Array[]): boolean {
+  const [first] = parts;
+  if (first !== undefined && parts.length === 1) return response.write(first);
   const { socket } = response;
   // For one system call: a response that is uncorked has uncorked its socket before it flushes.
   socket?.cork();
