@@ -77,6 +77,7 @@ export {
 export {
   Volumes,
   type CreateVolume,
+  type OpenVolume,
   type TenantVolumes,
   type VolumeRecord,
   type VolumeState,

@@ -19,6 +19,7 @@ import { SnapshotRegistry } from "./snapshot-registry.js";
 import type { Snapshots } from "./snapshots.js";
 import type { Templates } from "./templates.js";
 import { Teardown } from "./teardown.js";
+import { VolumeContents } from "./volume-contents.js";
 import { VolumeRegistry } from "./volume-registry.js";
 import type { Volumes } from "./volumes.js";
 import { AddedWarmUps, type WarmUps } from "./warm-ups.js";
@@ -119,7 +120,9 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     clock,
     log,
   });
+  const contents = new VolumeContents({ settings, backends, teardown, clock, log });
   const volumes = new VolumeRegistry({
+    contents,
     settings,
     backends,
     isMounted: (id) => registry.isMounted(id),
@@ -160,6 +163,7 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     },
     async stop() {
       snapshots.close();
+      await contents.closeAll();
       await registry.close(settings.onShutdown);
       teardown.stop();
       await events.stop();

@@ -44,6 +44,13 @@ export interface WriteOptions {
   readonly metadata?: Readonly<Record<string, string>> | undefined;
 }
 
+/** What changes of a file; absent = stays. */
+export interface FileChange {
+  /** The low twelve bits. */
+  readonly mode?: number | undefined;
+  readonly owner?: { readonly uid: number; readonly gid: number } | undefined;
+}
+
 /** An open file: its info is of the very file that `content` reads. */
 export interface OpenFile extends AsyncDisposable {
   readonly info: FileInfo;
@@ -90,6 +97,8 @@ export interface Files {
   makeDir(path: string, options?: Pick<WriteOptions, "user">): Promise<FileInfo>;
   /** rename(2): replaces a file at the destination; makes the destination's missing parents. */
   move(source: string, destination: string, options?: Pick<WriteOptions, "user">): Promise<FileInfo>;
+  /** Changes mode or owner, of what a final link leads to. Absent where the backend cannot. */
+  change?(path: string, change: FileChange): Promise<FileInfo>;
   /** Removes a file or a whole tree, never following links. A missing path is fine. */
   remove(path: string): Promise<void>;
   /** Absent where the backend cannot watch by itself. */

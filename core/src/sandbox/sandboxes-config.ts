@@ -123,6 +123,15 @@ export const sandboxesConfig = z
     maximumVolumes: z.int().nonnegative().default(100).describe("Volumes that may exist at one time"),
     volumeSize: size().prefault("10GiB").describe("Disk of a volume whose creator names no size"),
     maximumVolumeSize: size().prefault("100GiB").describe("Most disk that a client may ask for in a volume"),
+    openVolumes: z
+      .strictObject({
+        maximum: z.int().positive().default(8).describe("Volumes that are open at one time"),
+        idle: duration().prefault("1m").describe("Time after which one that nobody uses is closed"),
+      })
+      .prefault({})
+      .describe(
+        "Volumes whose contents clients use without a sandbox: each takes one of the backend's, beside `maximum`",
+      ),
     maximum: z.int().positive().default(100).describe("Sandboxes that may exist at one time"),
     onShutdown: z
       .enum(["destroy", "keep"])

@@ -4,15 +4,17 @@ import type { Logger } from "../observe/logger.js";
 import type { VolumeId } from "./backend.js";
 import type { BackendRegistry } from "./backend-registry.js";
 import type { Ledger } from "./ledger.js";
-import { newAccessToken, newVolumeId } from "./sandbox-secrets.js";
+import { digestOf, isDigestOf, newAccessToken, newVolumeId } from "./sandbox-secrets.js";
 import type { SandboxesConfig } from "./sandboxes-config.js";
-import type { CreateVolume, TenantVolumes, VolumeRecord, Volumes } from "./volumes.js";
+import type { VolumeContents } from "./volume-contents.js";
+import type { CreateVolume, OpenVolume, TenantVolumes, VolumeRecord, Volumes } from "./volumes.js";
 
 export interface VolumeRegistryOptions {
   readonly settings: Pick<SandboxesConfig, "maximumVolumes" | "volumeSize" | "maximumVolumeSize">;
   readonly backends: BackendRegistry;
   /** Whether any sandbox has it of which something is left. */
   readonly isMounted: (id: VolumeId) => boolean;
+  readonly contents: Pick<VolumeContents, "open" | "close">;
   readonly ledger: Ledger;
   readonly clock: Clock;
   readonly log: Logger;
@@ -20,6 +22,8 @@ export interface VolumeRegistryOptions {
 
 const NAME = /^[A-Za-z0-9_-]{1,128}$/;
 const MEBIBYTE = 2 ** 20;
+// No token is as short.
+const NO_TOKEN = "none";
 
 /** The volumes of this server, written to the ledger before a backend acts. */
 export class VolumeRegistry implements Volumes {
@@ -41,6 +45,14 @@ export class VolumeRegistry implements Volumes {
       usage: async (id) => this.#usage(get(id)),
       remove: async (id) => this.#remove(get(id)),
     };
+  }
+
+  requireToken(id: VolumeId, token: string): void {
+    this.#withToken(id, token);
+  }
+
+  async open(id: VolumeId, token: string): Promise<OpenVolume> {
+    return this.#options.contents.open(this.#withToken(id, token));
   }
 
   /**
@@ -95,6 +107,14 @@ export class VolumeRegistry implements Volumes {
     const record = this.#records.get(id);
     if (record?.owner === tenant && record.state === "ready") return record;
     throw new SandboxError("not_found", `volume '${id}' not found`);
+  }
+
+  #withToken(id: VolumeId, token: string): VolumeRecord {
+    const record = this.#records.get(id);
+    // Compared with something in any case: a volume that there is not takes as long.
+    const isRight = isDigestOf(digestOf(record?.token ?? NO_TOKEN), token);
+    if (record?.state === "ready" && isRight) return record;
+    throw new SandboxError("unauthenticated", "there is no such volume, or this is not its token");
   }
 
   #list(tenant: string): readonly VolumeRecord[] {
@@ -156,7 +176,7 @@ export class VolumeRegistry implements Volumes {
   }
 
   async #remove(record: VolumeRecord): Promise<void> {
-    const { ledger, isMounted, log } = this.#options;
+    const { contents, ledger, isMounted, log } = this.#options;
     if (!isMounted(record.id)) return this.#discard(record);
     const removing: VolumeRecord = { ...record, state: "removing" };
     this.#records.set(record.id, removing);
@@ -166,18 +186,20 @@ export class VolumeRegistry implements Volumes {
       this.#records.set(record.id, record);
       throw error;
     }
+    await contents.close(record.id);
     log.info({ volume: record.id }, "volume removed; its data stays until no sandbox has it");
     // Its last sandbox may have ended meanwhile.
     await this.released([record.id]);
   }
 
   async #discard(record: VolumeRecord): Promise<void> {
-    const { backends, ledger, log } = this.#options;
+    const { backends, contents, ledger, log } = this.#options;
     const { id, backend } = record;
     this.#records.set(id, { ...record, state: "removing" });
     this.#discarding.add(id);
     try {
       await ledger.writeVolume({ ...record, state: "removing" });
+      await contents.close(id);
       await backends.get(backend).volumes?.remove(id);
       await ledger.removeVolume(id);
       log.info({ volume: id }, "volume removed");

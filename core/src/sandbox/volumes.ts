@@ -1,5 +1,6 @@
 import { createToken } from "../kernel/token.js";
 import type { VolumeId } from "./backend.js";
+import type { Files } from "./files.js";
 
 /** Where a volume is in its life. Only a `ready` one is found. */
 export type VolumeState = "making" | "ready" | "removing";
@@ -31,6 +32,19 @@ export interface CreateVolume {
 export interface Volumes {
   /** Those of one tenant: others' are answered as if they had never been. */
   of(tenant: string): TenantVolumes;
+  /** @throws SandboxError unauthenticated for a wrong token and for a volume that there is not, in the same words. */
+  requireToken(id: VolumeId, token: string): void;
+  /**
+   * Opens what is in a volume for whoever has its token.
+   * @throws SandboxError as `requireToken`; unavailable when too many are open, or what the backend threw.
+   */
+  open(id: VolumeId, token: string): Promise<OpenVolume>;
+}
+
+/** A volume in use. Disposing of it ends that. */
+export interface OpenVolume extends AsyncDisposable {
+  /** Its files: `/` is the volume itself. */
+  readonly files: Files;
 }
 
 /** What one tenant can do with volumes. */

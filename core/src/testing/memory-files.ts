@@ -1,7 +1,15 @@
 import { posix } from "node:path";
 import { SandboxError } from "../kernel/errors.js";
 import type { User } from "../sandbox/backend.js";
-import type { FileInfo, FileKind, Files, OpenFile, ReadOptions, WriteOptions } from "../sandbox/files.js";
+import type {
+  FileChange,
+  FileInfo,
+  FileKind,
+  Files,
+  OpenFile,
+  ReadOptions,
+  WriteOptions,
+} from "../sandbox/files.js";
 
 interface Node {
   readonly type: "file" | "directory" | "link";
@@ -188,6 +196,14 @@ export class MemoryFiles implements Files {
     from.directory.children.delete(from.name);
     to.directory.children.set(to.name, node);
     return this.#info(destination, node);
+  }
+
+  async change(path: string, { mode, owner }: FileChange): Promise<FileInfo> {
+    const node = existing(this.#locate(path, true), path);
+    this.#requireWritable(path);
+    if (mode !== undefined) node.mode = mode;
+    if (owner !== undefined) Object.assign(node, { uid: owner.uid, gid: owner.gid });
+    return this.#info(path, node);
   }
 
   async remove(path: string): Promise<void> {

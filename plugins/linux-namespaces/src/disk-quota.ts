@@ -76,6 +76,7 @@ export function filesWithQuota(files: Files, quota: DiskQuota): Files {
     makeDir: (path, options) => files.makeDir(path, options),
     move: (source, destination, options) => files.move(source, destination, options),
     remove: (path) => files.remove(path),
+    ...(files.change && { change: files.change.bind(files) }),
     ...(files.watch && { watch: files.watch.bind(files) }),
   };
 }

@@ -42,6 +42,7 @@ import { serveTemplates } from "./template-routes.js";
 import { sdkEnvironment } from "./sdk-environment.js";
 import { setLimitsBody, setSandboxLimits } from "./set-limits.js";
 import { setSandboxTimeout, setTimeoutBody } from "./set-timeout.js";
+import { serveVolumeContents, volumeGuard } from "./volume-content-routes.js";
 import { serveVolumes } from "./volume-routes.js";
 
 /** What a creation needs of koa's context. */
@@ -100,10 +101,7 @@ export const plugin = definePlugin({
       return sandbox;
     };
 
-    greeting.add(() => {
-      const listener = listeners.all().find(({ name }) => name === "api");
-      return listener === undefined ? [] : sdkEnvironment(listener);
-    });
+    greeting.add(() => sdkEnvironment(listeners.all()));
 
     router.get("/health", (ctx) => {
       ctx.body = "Health check successful";
@@ -190,6 +188,9 @@ export const plugin = definePlugin({
     });
 
     serveVolumes(router, volumes, context.config);
+    // Its clients present the volume's token where those of `api` have a key: a listener of its own.
+    context.guard("volumes", volumeGuard(volumes));
+    serveVolumeContents(context.http("volumes"), volumes, context.config);
 
     router.get("/sandboxes", async (ctx) => {
       const page = listSandboxes(own(ctx).list(), parseLegacyListQuery(requestOf(ctx).url.searchParams));

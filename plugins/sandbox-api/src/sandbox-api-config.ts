@@ -37,6 +37,11 @@ export const SandboxApiConfig = z.strictObject({
     .max(1000)
     .default(500)
     .describe("Most entries of allowOut, and of denyOut, in the network rules of a sandbox."),
+  maxVolumeEntries: z
+    .int()
+    .min(1)
+    .default(10_000)
+    .describe("Most entries of a volume that one list may have."),
   maxVolumeMounts: z.int().nonnegative().default(16).describe("Most volumes that one sandbox may have."),
 });
 

@@ -243,6 +243,7 @@ export class ConformanceContext {
     await writeFile(file, secret);
     const modifiedAtMs = 1_000 * randomInt(100_000_000, 900_000_000);
     await utimes(file, modifiedAtMs / 1_000, modifiedAtMs / 1_000);
+    const { mode, uid } = await stat(file);
     return {
       directory,
       file,
@@ -253,7 +254,9 @@ export class ConformanceContext {
         assert.deepEqual(names, ["secret.txt"], "the sandbox changed a directory of the host");
         const found = await readFile(file, "utf8");
         assert.equal(found, secret, "the sandbox changed a file of the host");
-        assert.equal((await stat(file)).mtimeMs, modifiedAtMs, "the sandbox wrote a file of the host");
+        const now = await stat(file);
+        assert.equal(now.mtimeMs, modifiedAtMs, "the sandbox wrote a file of the host");
+        assert.deepEqual([now.mode, now.uid], [mode, uid], "the sandbox changed whose a file of the host is");
       },
     };
   }

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
 import type { FileInfo } from "../../sandbox/files.js";
-import type { ConformanceCase } from "./conformance-case.js";
+import { CaseSkipped, type ConformanceCase } from "./conformance-case.js";
 import { type Canary, chunked, type ConformanceContext } from "./conformance-context.js";
 import { attackByLinkSwaps } from "./link-swap-attack.js";
 
@@ -11,6 +11,22 @@ const SWAP_MS = 1_500;
 
 /** Files, and how no path of a sandbox leads out of it. */
 export const fileCases: readonly ConformanceCase[] = [
+  {
+    name: "mode and owner of a file are changed one by one, and those of what a link leads to",
+    group: "files",
+    needs: ["accounts", { program: "ln" }],
+    async run(context) {
+      const { files } = context.sandbox;
+      if (files.change === undefined) throw new CaseSkipped("its backend changes neither modes nor owners");
+      const path = context.home("changed");
+      const { uid, gid } = await context.write(path, "x");
+      await context.succeed("ln -s changed link");
+      assertInfo(await files.change(path, { mode: 0o640 }), { mode: 0o640, uid, gid });
+      await files.change(context.home("link"), { owner: { uid: 77, gid: 78 } });
+      assertInfo(await files.stat(path), { mode: 0o640, uid: 77, gid: 78, sizeBytes: 1 });
+      await context.refuses(files.change(context.home("missing"), { mode: 0o600 }), "not_found");
+    },
+  },
   {
     name: "what is written is what processes and reads find, and the other way round",
     group: "files",
@@ -536,6 +552,7 @@ async function tryEverything(
     await files.move(path, context.home("taken")).catch(() => undefined);
     await context.write(context.home("mine"), "x");
     await files.move(context.home("mine"), path).catch(() => undefined);
+    await files.change?.(path, { mode: 0o777, owner: { uid: 7, gid: 7 } }).catch(() => undefined);
     await files.remove(path).catch(() => undefined);
     await canary.verify();
   }

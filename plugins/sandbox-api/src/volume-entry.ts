@@ -1,0 +1,20 @@
+import type { FileInfo } from "@coppice/core";
+
+/** One entry of a volume, as the SDK's `Volume` reads it. No backend tells other times than that of the last change. */
+export function volumeEntry(info: FileInfo) {
+  const { name, path, kind, sizeBytes, rawMode, uid, gid, modifiedAtMs, symlinkTarget } = info;
+  const changed = new Date(modifiedAtMs).toISOString();
+  return {
+    name,
+    type: symlinkTarget === undefined ? kind : "symlink",
+    path,
+    size: sizeBytes,
+    mode: rawMode & 0o7777,
+    uid,
+    gid,
+    atime: changed,
+    mtime: changed,
+    ctime: changed,
+    ...(symlinkTarget !== undefined && { target: symlinkTarget }),
+  };
+}

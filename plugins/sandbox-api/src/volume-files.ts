@@ -1,0 +1,99 @@
+import { posix } from "node:path";
+import { type FileInfo, type Files, type OpenFile, SandboxError } from "@coppice/core";
+import type { VolumeQuery } from "./volume-query.js";
+
+/** Everything below a directory of a volume. @throws SandboxError resource_exhausted when that is more than `most`. */
+export async function listVolume(
+  files: Files,
+  { path, depth }: Pick<VolumeQuery, "path" | "depth">,
+  most: number,
+): Promise<readonly FileInfo[]> {
+  const entries: FileInfo[] = [];
+  for await (const entry of files.list(path, Math.max(depth ?? 1, 1))) {
+    if (entries.length === most) {
+      throw new SandboxError(
+        "resource_exhausted",
+        `there are more than ${most} entries: ask for fewer levels`,
+      );
+    }
+    entries.push(entry);
+  }
+  return entries;
+}
+
+/** Changes owner and mode where they are named. */
+export async function changeInVolume(
+  files: Files,
+  { path, uid, gid, mode }: Pick<VolumeQuery, "path" | "uid" | "gid" | "mode">,
+): Promise<FileInfo> {
+  const info = await files.stat(path);
+  if (uid === undefined && gid === undefined && mode === undefined) return info;
+  if (files.change === undefined) {
+    throw new SandboxError(
+      "failed_precondition",
+      "the backend of this volume changes neither owners nor modes",
+    );
+  }
+  const owner =
+    uid === undefined && gid === undefined ? undefined : { uid: uid ?? info.uid, gid: gid ?? info.gid };
+  return files.change(path, { mode, owner });
+}
+
+/** Makes a directory; with `force` also those above it, and none where it is there already. */
+export async function makeVolumeDirectory(files: Files, query: VolumeQuery): Promise<FileInfo> {
+  const { path, force } = query;
+  if (force !== "true") {
+    const parent = await files.stat(posix.dirname(posix.resolve("/", path)));
+    if (parent.kind !== "directory")
+      throw new SandboxError("invalid_argument", `${parent.path} is no directory`);
+  }
+  await files.makeDir(path).catch((error: unknown) => {
+    const isThere = error instanceof SandboxError && error.code === "already_exists";
+    if (!isThere || force !== "true") throw error;
+  });
+  return changeInVolume(files, query);
+}
+
+/** Writes a file, over one that is there unless `force` is false. */
+export async function writeVolumeFile(
+  files: Files,
+  query: VolumeQuery,
+  data: AsyncIterable<Uint8Array>,
+): Promise<FileInfo> {
+  const { path, force, mode } = query;
+  if (force === "false" && (await exists(files, path))) {
+    throw new SandboxError("already_exists", `file already exists: ${path}`);
+  }
+  await files.write(path, data, { mode });
+  return changeInVolume(files, query);
+}
+
+/** Removes a file or a tree. @throws SandboxError not_found */
+export async function removeFromVolume(files: Files, path: string): Promise<void> {
+  if (posix.resolve("/", path) === "/") {
+    throw new SandboxError("invalid_argument", "the volume itself is removed with DELETE /volumes/{id}");
+  }
+  await files.stat(path);
+  await files.remove(path);
+}
+
+/** As many bytes as were promised, also when the file grows meanwhile. @throws SandboxError data_loss when it shrinks. */
+export async function* contentOf(file: OpenFile): AsyncGenerator<Uint8Array> {
+  let leftBytes = file.info.sizeBytes;
+  if (leftBytes === 0) return;
+  for await (const chunk of file.content({ length: leftBytes })) {
+    leftBytes -= chunk.length;
+    yield chunk;
+  }
+  if (leftBytes > 0) throw new SandboxError("data_loss", "the file shrank while it was read");
+}
+
+async function exists(files: Files, path: string): Promise<boolean> {
+  try {
+    await files.stat(path);
+    return true;
+  } catch (error) {
+    if (error instanceof SandboxError && error.code === "not_found") return false;
+    throw error;
+  }
+}

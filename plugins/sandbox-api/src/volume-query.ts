@@ -1,0 +1,40 @@
+import { parseInput, SandboxError } from "@coppice/core";
+import { z } from "zod";
+
+const LARGEST_ID = 2 ** 32 - 2;
+const LARGEST_MODE = 0o7777;
+
+const decimal = (most: number) =>
+  z
+    .string()
+    .regex(/^\d{1,10}$/, "expected a number")
+    .transform(Number)
+    .pipe(z.int().max(most))
+    .optional();
+
+const query = z.object({
+  path: z.string().min(1),
+  uid: decimal(LARGEST_ID),
+  gid: decimal(LARGEST_ID),
+  mode: decimal(LARGEST_MODE),
+  force: z.enum(["true", "false"]).optional(),
+  depth: decimal(1000),
+});
+
+const id = z.int().min(0).max(LARGEST_ID).optional();
+
+/** The body that changes the metadata of a file. */
+export const volumeMetadataBody = z.object({
+  uid: id,
+  gid: id,
+  mode: z.int().min(0).max(LARGEST_MODE).optional(),
+});
+
+export type VolumeQuery = z.infer<typeof query>;
+
+/** The query of a route of a volume's contents. @throws SandboxError invalid_argument */
+export function parseVolumeQuery(parameters: URLSearchParams): VolumeQuery {
+  const parsed = parseInput(query, Object.fromEntries(parameters));
+  if (!parsed.path.includes("\0")) return parsed;
+  throw new SandboxError("invalid_argument", "a path cannot contain a NUL byte");
+}
