@@ -6,7 +6,7 @@ import { build, cleanBuild } from "../toolchain/build.mjs";
 import { ensureTestPackages } from "../toolchain/debian-packages.mjs";
 import { lint } from "../toolchain/lint.mjs";
 import { prepare } from "../toolchain/prepare.mjs";
-import { pythonSdks } from "../toolchain/python-sdks.mjs";
+import { testVenvs } from "../toolchain/test-venvs.mjs";
 import { ROOT, workspaces } from "../toolchain/project.mjs";
 import { FailedStep, runStep } from "../toolchain/step.mjs";
 
@@ -78,7 +78,7 @@ async function runTests(toolchain, globs) {
 export async function run(paths) {
   const toolchain = await prepare();
   await ensureTestPackages();
-  Object.assign(toolchain.environment, await pythonSdks());
+  Object.assign(toolchain.environment, await testVenvs());
   await cleanBuild();
   await build(toolchain);
   // A finding of the linter does not hide what the tests have to say.

@@ -4,6 +4,32 @@ import { PYTHON, startCodeServer, type CodeSandbox, type CodeServer } from "./te
 
 const LAUNCH = [PYTHON, "-m", "ipykernel_launcher", "-f", "{connection_file}"];
 
+/** For a while after an error it aborts whatever it is asked, in tslab's word for it. */
+const ABORTING = `
+import time
+from ipykernel.kernelapp import IPKernelApp
+from ipykernel.kernelbase import Kernel
+
+class Aborting(Kernel):
+    implementation, implementation_version, banner = "aborting", "1", ""
+    language_info = {"name": "aborting", "mimetype": "text/plain", "file_extension": ".txt"}
+    until = 0.0
+
+    async def do_execute(self, code, *args, **kwargs):
+        if code == "fail":
+            self.until = time.monotonic() + 0.2
+            return {"status": "error", "execution_count": 1, "ename": "Failed", "evalue": "", "traceback": []}
+        if code == "never" or time.monotonic() < self.until:
+            return {"status": "abort"}
+        self.send_response(self.iopub_socket, "stream", {"name": "stdout", "text": code})
+        return {"status": "ok", "execution_count": 1, "payload": [], "user_expressions": {}}
+
+IPKernelApp.launch_instance(kernel_class=Aborting)
+`;
+
+/** Where set-up has put Calysto Scheme, a kernel of other people's. */
+const SCHEME = process.env["COPPICE_SCHEME_KERNEL"];
+
 describe("kernels that are installed in the sandbox", { timeout: 120_000 }, () => {
   let own: CodeServer;
   let sandbox: CodeSandbox;
@@ -107,6 +133,54 @@ describe("kernels that are installed in the sandbox", { timeout: 120_000 }, () =
     assert.equal(started.status, 201);
     assert.equal(((await started.json()) as { readonly name: string }).name, "foreign");
   });
+
+  test("that abort what comes after an error are asked again", async () => {
+    await install("aborting", {
+      argv: [PYTHON, "-c", ABORTING, "-f", "{connection_file}"],
+      language: "aborting",
+    });
+    const language = "aborting";
+    assert.equal((await sandbox.run("fail", { language })).error?.["name"], "Failed");
+    const next = await sandbox.run("next", { language });
+    assert.deepEqual([next.error, next.text("stdout")], [undefined, "next"]);
+    assert.equal((await sandbox.run("never", { language })).error?.["name"], "ExecutionAborted");
+  });
+
+  test(
+    "of another language run it, keep its state, tell its errors and are interrupted",
+    { skip: SCHEME === undefined && "the Scheme kernel is not installed (npm test installs it from PyPI)" },
+    async () => {
+      const env = { PYTHONPATH: SCHEME ?? "" };
+      await install("calysto_scheme", {
+        argv: [PYTHON, "-m", "calysto_scheme", "-f", "{connection_file}"],
+        language: "scheme",
+        env,
+      });
+      const run = (code: string) => sandbox.run(code, { language: "scheme" });
+      assert.equal((await run("(define x 41)")).error, undefined);
+      assert.equal((await run("(+ x 1)")).results[0]?.["text"], "42");
+      assert.equal((await run('(display "shown")')).text("stdout"), "shown");
+      const { error } = await run("(car 1)");
+      assert.deepEqual([error?.["name"], error?.["value"]], ["RunTimeError", "car called on non-pair 1"]);
+      const client = new AbortController();
+      const endless = await sandbox.fetch("/execute", {
+        method: "POST",
+        body: JSON.stringify({
+          code: '(begin (display "begun") (letrec ((loop (lambda () (loop)))) (loop)))',
+          language: "scheme",
+        }),
+        signal: client.signal,
+      });
+      await assert.rejects(async () => {
+        let text = "";
+        for await (const piece of endless.body ?? []) {
+          text += Buffer.from(piece).toString();
+          if (text.includes("begun")) client.abort();
+        }
+      });
+      assert.equal((await run("x")).results[0]?.["text"], "41");
+    },
+  );
 
   test("take no variables with their code, and say so", async () => {
     const { error } = await sandbox.run("1", { language: "foreign", env_vars: { A: "b" } });

@@ -66,8 +66,10 @@ const FIRST_REPEAT_MS = 250;
 const REPEAT_INTERRUPT_MS = 1000;
 /** A kernel may say busy about whatever it likes. */
 const MOST_OTHERS = 1000;
-/** An `aborted` request never ran, so it may be sent again. */
-const ABORTED_RETRIES = 3;
+/** An aborted request never ran, so it may be sent again; some kernels abort whatever comes for 200 ms after an error. */
+const ABORTED_WAITS_MS = [0, 100, 200, 400];
+/** The protocol's word, and tslab's. */
+const ABORTED: ReadonlySet<unknown> = new Set(["aborted", "abort"]);
 
 /** One kernel process and the connection to it, from ready to gone. */
 export class Kernel {
@@ -251,8 +253,12 @@ export class Kernel {
         }
         if (signal.aborted) return;
         const end = await request.done;
-        if (end.how === "finished" && statusOf(end.reply) === "aborted" && attempt < ABORTED_RETRIES)
+        const waitMs = ABORTED_WAITS_MS[attempt];
+        if (end.how === "finished" && ABORTED.has(statusOf(end.reply)) && waitMs !== undefined) {
+          await delay(waitMs, undefined, { signal }).catch(() => undefined);
+          if (signal.aborted) return;
           continue;
+        }
         error ??= errorOf(end);
         if (error !== undefined) yield error;
         return;
@@ -628,14 +634,9 @@ function errorOf(end: RequestEnd): ErrorEvent | undefined {
     );
   }
   if (end.reply === undefined) return syntheticError("UnexpectedEndOfExecution", "The kernel did not reply");
-  switch (statusOf(end.reply)) {
-    case "error":
-      return errorIn(end.reply.content);
-    case "aborted":
-      return syntheticError("ExecutionAborted", "Execution was aborted");
-    default:
-      return undefined;
-  }
+  const status = statusOf(end.reply);
+  if (status === "error") return errorIn(end.reply.content);
+  return ABORTED.has(status) ? syntheticError("ExecutionAborted", "Execution was aborted") : undefined;
 }
 
 function replyContent(reply: KernelMessage | undefined): Readonly<Record<string, unknown>> {

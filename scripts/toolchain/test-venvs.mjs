@@ -10,7 +10,9 @@ const SDKS = {
   older: ["e2b==1.0.3", "e2b-code-interpreter==1.0.1"],
 };
 const OLDEST_PYTHON = [3, 11];
-const FOLDER = join(TOOLCHAIN, "python-sdks");
+/** A Jupyter kernel that is none of ours. Without what it needs: it runs in the Python that has ipykernel. */
+const SCHEME_KERNEL = ["calysto-scheme==2.1.9", "metakernel==1.0.7", "yasi==2.1.2"];
+const FOLDER = join(TOOLCHAIN, "test-venvs");
 
 function suitablePython() {
   const probe = `import sys, venv, ensurepip; sys.exit(sys.version_info < (${OLDEST_PYTHON.join(", ")}))`;
@@ -19,8 +21,11 @@ function suitablePython() {
   );
 }
 
-/** The interpreter of a venv with these packages; undefined when they cannot be had. */
-async function venvWith(name, packages, base) {
+/**
+ * The interpreter of a venv with these packages; undefined when they cannot be had.
+ * @param venv `probe` is a program that shows that they can be used, `options` are further ones of pip.
+ */
+async function venvWith(base, { name, packages, probe, options = [] }) {
   const folder = join(FOLDER, name);
   const interpreter = join(folder, "bin", "python3");
   // Written last: a venv without it was interrupted, or is of other versions.
@@ -41,8 +46,8 @@ async function venvWith(name, packages, base) {
   ];
   const isMade =
     (await runStep(base, ["-m", "venv", folder])) === 0 &&
-    (await runStep(interpreter, [...pip, ...packages])) === 0 &&
-    outputOf(interpreter, ["-c", "import e2b, e2b_code_interpreter"]) !== undefined;
+    (await runStep(interpreter, [...pip, ...options, ...packages])) === 0 &&
+    outputOf(interpreter, ["-c", probe]) !== undefined;
   if (!isMade) {
     await rm(folder, { recursive: true, force: true });
     return undefined;
@@ -52,17 +57,28 @@ async function venvWith(name, packages, base) {
 }
 
 /**
- * Python environments with SDKs, for the tests alone. What cannot be had is left out, and the tests that
+ * Python environments for the tests alone: SDKs, and a kernel. What cannot be had is left out, and the tests that
  * need it say so when they are skipped.
- * @returns environment variables by which the tests find the interpreters.
+ * @returns environment variables by which the tests find them.
  */
-export async function pythonSdks() {
+export async function testVenvs() {
   const base = suitablePython();
   if (base === undefined) return {};
   const environment = {};
   for (const [name, packages] of Object.entries(SDKS)) {
-    const interpreter = await venvWith(name, packages, base);
+    const interpreter = await venvWith(base, { name, packages, probe: "import e2b, e2b_code_interpreter" });
     if (interpreter !== undefined) environment[`COPPICE_PYTHON_SDK_${name.toUpperCase()}`] = interpreter;
+  }
+  const probe = "from importlib.util import find_spec as f; assert f('calysto_scheme') and f('metakernel')";
+  const scheme = await venvWith(base, {
+    name: "scheme",
+    packages: SCHEME_KERNEL,
+    probe,
+    options: ["--no-deps"],
+  });
+  if (scheme !== undefined) {
+    const packages = outputOf(scheme, ["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]);
+    environment["COPPICE_SCHEME_KERNEL"] = packages?.trim();
   }
   return environment;
 }
