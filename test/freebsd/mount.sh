@@ -2,6 +2,7 @@
 # Stands in for mount(8) of FreeBSD where there is none: `mount -p` prints what is mounted as fstab(5) has it.
 [ "$*" = -p ] || { echo "usage: mount -p" >&2; exit 1; }
 while read -r _ _ _ _ point options rest; do
+  rest=" $rest"
   rest=${rest#* - }
   type=${rest%% *}
   echo "${type} ${point} ${type} ${options%%,*} 0 0"

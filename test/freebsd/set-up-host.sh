@@ -9,7 +9,24 @@ mount -t tmpfs tmpfs /var/run/zfs
 mount -t tmpfs tmpfs /var/lock/zfs
 # By this the programs of the host know that they are in it.
 : > /var/run/zfs/inside
-mkdir -m 700 "$directory/state" "$directory/state/jails"
+mkdir -m 700 "$directory/state"
+for name in jails rctl groups usage; do mkdir "$directory/state/$name"; done
+# Where the stand-in of rctl(8) makes groups that hold jails to their limits: `<controller> <directory>`.
+name=$(basename "$directory")
+unified=$(findmnt --noheadings --first-only --output TARGET --types cgroup2 || true)
+for controller in memory cpu cpuacct pids; do
+  mount=$(findmnt --noheadings --first-only --output TARGET --types cgroup --options "$controller" || true)
+  if [ -n "$mount" ]; then
+    own=$(sed -n "s/^[0-9]*:\\([^:]*,\\)*$controller\\(,[^:]*\\)*://p" /proc/self/cgroup)
+    parent=$mount${own%/}/$name
+  elif [ -n "$unified" ] && { echo "+$controller" > "$unified/cgroup.subtree_control"; } 2> /dev/null; then
+    parent=$unified/$name
+    mkdir -p "$parent" && echo "+$controller" > "$parent/cgroup.subtree_control"
+  else
+    continue
+  fi
+  mkdir -p "$parent" && echo "$controller $parent"
+done > "$directory/state/control-groups"
 truncate -s 2G "$directory/pool.img"
 setsid zfs-fuse --no-daemon --no-kstat-mount --max-arc-size 64 > "$directory/zfs.log" 2>&1 < /dev/null &
 for _ in $(seq 200); do

@@ -39,6 +39,8 @@ export class Datasets {
   readonly parent: string;
   readonly #host: Host;
   readonly #owner: string;
+  /** False while no dataset is known to be retained. */
+  #hasRetained = true;
 
   /** @param owner what tells this installation's datasets from those of others in the same pool. */
   constructor(host: Host, { parent, owner }: { readonly parent: string; readonly owner: string }) {
@@ -85,14 +87,30 @@ export class Datasets {
     await this.#host.run("zfs", ["set", `${PREFIX}${property}=${value}`, this.#path(name)]);
   }
 
+  /** @throws SandboxError failed_precondition when it holds more than that. */
   async limit(name: string, refquotaMiB: number): Promise<void> {
-    await this.#host.run("zfs", ["set", `refquota=${refquotaMiB}M`, this.#path(name)]);
+    const words = ["set", `refquota=${refquotaMiB}M`, this.#path(name)];
+    const result = await this.#host.try("zfs", words);
+    if (/less than current used/.test(result.stderr)) {
+      throw new SandboxError("failed_precondition", "the sandbox uses more disk than that");
+    }
+    if (result.code !== 0) throw new HostCommandError("zfs", words, result);
   }
 
-  /** Bytes that a dataset refers to, what it shares with its origin included. */
-  async usedBytes(name: string): Promise<number> {
-    const answer = await this.#host.run("zfs", ["get", "-Hp", "-o", "value", "referenced", this.#path(name)]);
-    return Number(answer.trim());
+  /**
+   * Bytes that datasets refer to, what they share with their origins included, all by one command; those that are
+   * not there are left out.
+   */
+  async usedBytes(names: readonly string[]): Promise<ReadonlyMap<string, number>> {
+    if (names.length === 0) return new Map();
+    const words = ["get", "-Hp", "-o", "name,value", "referenced", ...names.map((name) => this.#path(name))];
+    const { stdout } = await this.#host.try("zfs", words);
+    return new Map(
+      stdout.split("\n").flatMap((line) => {
+        const [path = "", value] = line.split("\t");
+        return value === undefined ? [] : [[path.slice(this.parent.length + 1), Number(value)] as const];
+      }),
+    );
   }
 
   /** All that this installation made, by one command. */
@@ -126,6 +144,7 @@ export class Datasets {
     if (await zfsUntilFree(this.#host, ["destroy", path])) return;
     await this.#host.run("zfs", ["set", "mountpoint=none", path]);
     await this.set(name, "state", "retained");
+    this.#hasRetained = true;
   }
 
   /** Keeps what a dataset holds at one moment. @throws SandboxError unavailable when it is being destroyed. */
@@ -162,6 +181,18 @@ export class Datasets {
 
   /** Destroys the retained datasets that nobody needs any more. */
   async collect(): Promise<void> {
+    if (!this.#hasRetained) return;
+    // One that is retained while this looks around says so again.
+    this.#hasRetained = false;
+    try {
+      await this.#collect();
+    } catch (error) {
+      this.#hasRetained = true;
+      throw error;
+    }
+  }
+
+  async #collect(): Promise<void> {
     const retained = (await this.owned()).filter(({ state }) => state === "retained");
     // One may hold the other: again, as long as that makes a difference.
     for (let rest = retained; rest.length > 0;) {
@@ -169,6 +200,7 @@ export class Datasets {
       for (const each of rest) {
         if (!(await zfsUntilFree(this.#host, ["destroy", this.#path(each.name)]))) left.push(each);
       }
+      if (left.length > 0) this.#hasRetained = true;
       if (left.length === rest.length) return;
       rest = left;
     }

@@ -7,6 +7,7 @@ import {
   type EgressRules,
   type FullLimits,
   fullLimits,
+  type Limits,
   type Sandbox,
   type SandboxBackend,
   type SandboxSpec,
@@ -14,15 +15,18 @@ import {
 } from "@coppice/core/backend";
 import { BuiltTemplates } from "./built-templates.js";
 import { type OwnedDataset, Datasets } from "./datasets.js";
+import { type EnforcedLimit, enforcedLimits } from "./enforced-limits.js";
 import { Host, connectSoon } from "./host.js";
 import { installationOf } from "./installation.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
 import { JailSandbox } from "./jail-sandbox.js";
 import { Jails } from "./jails.js";
+import { ResourceRules } from "./resource-rules.js";
 import { ADDRESS, retakeAddress, SandboxLink } from "./sandbox-link.js";
 import { type SandboxPaths, sandboxPaths } from "./sandbox-paths.js";
 import { TemplateSignatures } from "./template-signatures.js";
 import { Templates } from "./templates.js";
+import { UsageSampler } from "./usage-sampler.js";
 import { VnetNetworks } from "./vnet-networks.js";
 
 /** What there is once the backend was opened. */
@@ -35,10 +39,15 @@ interface Opened {
   readonly signatures: TemplateSignatures | undefined;
   /** Undefined where sandboxes have lo0 alone. */
   readonly networks: VnetNetworks | undefined;
+  /** Undefined where the kernel counts nothing. */
+  readonly rules: ResourceRules | undefined;
+  readonly usage: UsageSampler;
+  readonly limits: readonly EnforcedLimit[];
   /** Directory on the host with the agent's program alone, which is mounted in every jail. */
   readonly programs: string;
 }
 
+const MEBIBYTE = 2 ** 20;
 const AGENT = "coppice-agent";
 const AGENT_TIMEOUT_MS = 10_000;
 /** sun_path of FreeBSD without its NUL, the shortest there is. */
@@ -85,14 +94,14 @@ export class JailBackend implements SandboxBackend {
   async provision(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
     signal.throwIfAborted();
     const opened = await this.#open();
-    const { datasets, jails, networks, templates } = opened;
+    const { datasets, jails, networks, rules, templates } = opened;
     const paths = sandboxPaths(this.#settings.directory, spec.id);
     const limits = fullLimits(spec.limits, this.#settings.limits);
     const template = templates.get(spec.template);
     const origin = await originOf(opened, spec);
-    const rules = egressRulesOf(spec);
+    const egress = egressRulesOf(spec);
     const link = networks && new SandboxLink({ name: paths.name, networks, datasets });
-    const leased = link?.reserve(rules);
+    const leased = link?.reserve(egress);
     await datasets
       .clone(paths.name, {
         origin,
@@ -109,6 +118,9 @@ export class JailBackend implements SandboxBackend {
     try {
       signal.throwIfAborted();
       const { agentInside, devfsRuleset, procfs } = this.#settings;
+      // Before there is a jail: nothing ever runs in it without.
+      await rules?.set(paths.name, limits);
+      signal.throwIfAborted();
       await jails.create(paths, {
         name: paths.name,
         hostname: spec.id,
@@ -119,7 +131,7 @@ export class JailBackend implements SandboxBackend {
         known: new Set(),
       });
       signal.throwIfAborted();
-      await link?.connect(rules);
+      await link?.connect(egress);
       signal.throwIfAborted();
       await this.#startAgent(opened, paths);
       const sandbox = await this.#connect(
@@ -149,6 +161,12 @@ export class JailBackend implements SandboxBackend {
     await opened.networks?.removeOthers();
     await opened.datasets.collect();
     return adopted.filter((sandbox) => sandbox !== undefined);
+  }
+
+  /** By what sandboxes are held to their limits, once a check has succeeded. */
+  async enforcedLimits(): Promise<readonly EnforcedLimit[] | undefined> {
+    const opened = await this.#opening?.catch(() => undefined);
+    return opened?.limits;
   }
 
   /** Leaves sandboxes that are still alive to the next server. */
@@ -188,6 +206,8 @@ export class JailBackend implements SandboxBackend {
       datasets: opened.datasets,
       jails: opened.jails,
       onRestrict: link && ((rules) => link.restrict(rules)),
+      usage: opened.usage,
+      onResize: opened.rules && ((limits, before) => this.#resize(opened, { paths, limits, before })),
       onDestroy: async () => {
         await this.#clear(opened, paths, { agent, link });
         this.#alive.delete(id);
@@ -195,6 +215,35 @@ export class JailBackend implements SandboxBackend {
     });
     this.#alive.set(id, made);
     return made;
+  }
+
+  async #resize(
+    { datasets, rules, usage }: Opened,
+    sandbox: { readonly paths: SandboxPaths; readonly limits: Limits; readonly before: FullLimits },
+  ): Promise<FullLimits> {
+    const { before, paths } = sandbox;
+    const wanted = fullLimits(sandbox.limits, this.#settings.limits);
+    const { memoryBytes = 0 } = (await usage.of(paths.name)) ?? {};
+    if (memoryBytes > wanted.memoryMiB * MEBIBYTE) {
+      throw new SandboxError("failed_precondition", "the sandbox uses more memory than that");
+    }
+    try {
+      if (wanted.diskMiB !== before.diskMiB) await datasets.limit(paths.name, wanted.diskMiB);
+      await rules?.set(paths.name, wanted);
+      await datasets.set(paths.name, "limits", limitsText(wanted));
+    } catch (error) {
+      await datasets
+        .limit(paths.name, before.diskMiB)
+        .then(() => rules?.set(paths.name, before))
+        .catch((failure: unknown) => {
+          this.#log.error(
+            { sandbox: paths.name, err: failure },
+            "a sandbox is left with limits half changed",
+          );
+        });
+      throw error;
+    }
+    return wanted;
   }
 
   /** Takes over a sandbox of an earlier server, or clears away what is left of it. */
@@ -244,7 +293,7 @@ export class JailBackend implements SandboxBackend {
 
   /** Removes a sandbox, whatever there is of it: every step is content with nothing. */
   async #clear(
-    { datasets, jails }: Opened,
+    { datasets, jails, rules }: Opened,
     paths: SandboxPaths,
     { agent, link }: { readonly agent?: AgentConnection; readonly link?: SandboxLink | undefined },
   ): Promise<void> {
@@ -252,6 +301,7 @@ export class JailBackend implements SandboxBackend {
     // Its end is what the operations that are under way are told of.
     await agent?.closed;
     await link?.remove();
+    await rules?.remove(paths.name);
     await datasets.destroy(paths.name);
     await datasets.collect();
     await rmdir(paths.root).catch(ifMissing);
@@ -288,6 +338,11 @@ export class JailBackend implements SandboxBackend {
     });
     const owner = installationOf(directory);
     const datasets = new Datasets(host, { parent: dataset, owner });
+    const rules = new ResourceRules(host, this.#settings.limits);
+    const reason = await rules.reasonAgainst();
+    if (reason !== undefined)
+      this.#log.warn({ reason }, "sandboxes are held to no limits but those of their disks");
+    const held = reason === undefined ? rules : undefined;
     return {
       host,
       datasets,
@@ -298,6 +353,14 @@ export class JailBackend implements SandboxBackend {
       }),
       signatures: templateSignatures && new TemplateSignatures(host, templateSignatures),
       networks: await this.#openNetworks(host, datasets, owner),
+      rules: held,
+      usage: new UsageSampler({
+        datasets,
+        rules: held,
+        names: () => [...this.#alive.values()].map(({ name }) => name),
+        maximumAgeMs: this.#settings.usageMaximumAge,
+      }),
+      limits: enforcedLimits(reason),
       programs: await this.#keepAgent(agent),
     };
   }

@@ -60,10 +60,21 @@ export const jailFreebsdConfig = z.strictObject({
       memoryMiB: z.int().min(16).default(1024).describe("Memory in MiB"),
       diskMiB: z.int().min(16).default(10_240).describe("Disk in MiB"),
       processes: z.int().min(16).default(512).describe("Processes at one time"),
+      openFiles: z.int().min(256).default(65_536).describe("Open files of all its processes together"),
+      memoryReservation: z
+        .number()
+        .min(1)
+        .default(2)
+        .describe(
+          "How many times its memory it may have reserved before more is refused (swapuse of rctl(8))",
+        ),
     })
     .prefault({})
     .describe("What a sandbox gets where neither its creator nor its template says"),
   network: networkSettings.prefault({}).describe("How sandboxes are connected to what is outside"),
+  usageMaximumAge: duration()
+    .prefault("1s")
+    .describe("How old what is told of the use of a sandbox may be: of all of them it is found out at once"),
   hostCommandTimeout: duration()
     .prefault("30s")
     .describe("How long a command of the host may take before it is killed and counts as failed"),
@@ -88,6 +99,7 @@ export const jailFreebsdConfig = z.strictObject({
       ifconfig: program("/sbin/ifconfig", "ifconfig(8)"),
       pkill: program("/bin/pkill", "pkill(1)"),
       ps: program("/bin/ps", "ps(1)"),
+      rctl: program("/usr/bin/rctl", "rctl(8)"),
       mount: program("/sbin/mount", "mount(8)"),
       umount: program("/sbin/umount", "umount(8)"),
       pfctl: program("/sbin/pfctl", "pfctl(8)"),

@@ -1,3 +1,4 @@
+import { availableParallelism, totalmem } from "node:os";
 import type { Duplex } from "node:stream";
 import type { AgentConnection } from "@coppice/agent";
 import { SandboxError } from "@coppice/core";
@@ -7,6 +8,7 @@ import {
   type EgressRules,
   type Files,
   type FullLimits,
+  type Limits,
   type Process,
   type Sandbox,
   type SandboxId,
@@ -16,6 +18,7 @@ import {
 } from "@coppice/core/backend";
 import type { Datasets } from "./datasets.js";
 import type { Jails } from "./jails.js";
+import type { UsageSampler } from "./usage-sampler.js";
 
 export interface JailSandboxOptions {
   readonly id: SandboxId;
@@ -28,6 +31,12 @@ export interface JailSandboxOptions {
   readonly jails: Jails;
   /** Replaces what it may reach outside; absent where sandboxes are not connected. */
   readonly onRestrict: ((rules: EgressRules) => Promise<void>) | undefined;
+  readonly usage: UsageSampler;
+  /**
+   * Holds it to other limits, and keeps them for a later server. Absent where there is nothing to hold it by.
+   * @returns what they are with the defaults. @throws SandboxError failed_precondition
+   */
+  readonly onResize: ((limits: Limits, before: FullLimits) => Promise<FullLimits>) | undefined;
   /** Ends all of it and frees everything. */
   readonly onDestroy: () => Promise<void>;
 }
@@ -41,20 +50,26 @@ export class JailSandbox implements Sandbox {
   readonly pausing = { pause: () => this.#pause(), resume: () => this.#resume() };
   readonly snapshots = { take: (id: SnapshotId) => this.#takeSnapshot(id) };
   readonly networking?: { restrict(rules: EgressRules): Promise<void> };
+  readonly resizing?: { resize(limits: Limits): Promise<void> };
   readonly adoption = { processes: async () => this.#agent.processes() };
   readonly destroy = sharedUntilFailure(() => this.#destroy());
   readonly #options: JailSandboxOptions;
   #isDestroyed = false;
-  /** Rules replace each other in the order in which they came. */
-  #restricted: Promise<void> = Promise.resolve();
+  #limits: FullLimits;
+  /** Ends with the last of the changes to it, which are made one after the other. Never rejects. */
+  #changes: Promise<unknown> = Promise.resolve();
 
   constructor(options: JailSandboxOptions) {
-    const { onRestrict } = options;
+    const { onResize, onRestrict } = options;
+    this.#limits = options.limits;
+    if (onResize !== undefined) {
+      this.resizing = { resize: (limits) => this.#inTurn(() => this.#resize(limits, onResize)) };
+    }
     this.id = options.id;
     this.files = options.agent.files;
     this.#options = options;
     if (onRestrict !== undefined) {
-      this.networking = { restrict: (rules) => this.#restrict(() => onRestrict(rules)) };
+      this.networking = { restrict: (rules) => this.#inTurn(() => onRestrict(rules)) };
     }
   }
 
@@ -72,17 +87,26 @@ export class JailSandbox implements Sandbox {
 
   async stats(): Promise<Stats> {
     void this.#agent;
-    const { datasets, limits, name } = this.#options;
-    const diskTotalBytes = limits.diskMiB * MEBIBYTE;
+    const { usage, name } = this.#options;
+    const used = await usage.of(name);
+    if (used === undefined) throw new SandboxError("unavailable", "the sandbox has ended");
+    const { cpuCount, diskMiB, memoryMiB } = this.#limits;
+    const diskTotalBytes = diskMiB * MEBIBYTE;
+    const memoryTotalBytes = Math.min(memoryMiB * MEBIBYTE, totalmem());
     return {
-      cpuCount: limits.cpuCount,
-      cpuUsedPercent: 0,
-      memoryUsedBytes: 0,
-      memoryTotalBytes: limits.memoryMiB * MEBIBYTE,
+      cpuCount,
+      cpuUsedPercent: Math.min(used.cpuPercent, 100 * Math.min(cpuCount, availableParallelism())),
+      memoryUsedBytes: Math.min(used.memoryBytes, memoryTotalBytes),
+      memoryTotalBytes,
       memoryCacheBytes: 0,
-      diskUsedBytes: Math.min(await datasets.usedBytes(name), diskTotalBytes),
+      diskUsedBytes: Math.min(used.diskBytes, diskTotalBytes),
       diskTotalBytes,
     };
+  }
+
+  /** Of its dataset and jail. */
+  get name(): string {
+    return this.#options.name;
   }
 
   /** Leaves the sandbox as it is, for a server that comes later. */
@@ -106,19 +130,23 @@ export class JailSandbox implements Sandbox {
     await this.#options.datasets.snapshot(this.#options.name, id);
   }
 
-  async #restrict(change: () => Promise<void>): Promise<void> {
-    const changed = this.#restricted.then(() => {
+  async #resize(limits: Limits, onResize: NonNullable<JailSandboxOptions["onResize"]>): Promise<void> {
+    this.#limits = await onResize(limits, this.#limits);
+  }
+
+  async #inTurn(change: () => Promise<void>): Promise<void> {
+    const changed = this.#changes.then(() => {
       void this.#agent;
       return change();
     });
-    this.#restricted = changed.catch(() => undefined);
+    this.#changes = changed.catch(() => undefined);
     return changed;
   }
 
   async #destroy(): Promise<void> {
     this.#isDestroyed = true;
-    // Its anchor would come back after it was removed.
-    await this.#restricted;
+    // Its anchor and its rules would come back after they were removed.
+    await this.#changes;
     await this.#options.onDestroy();
   }
 

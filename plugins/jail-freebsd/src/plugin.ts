@@ -15,5 +15,17 @@ export const plugin = definePlugin({
     const backend = new JailBackend(plugin.config, plugin.log);
     plugin.onStop(() => backend.close());
     backends.add(backend);
+    plugin.health("jail-freebsd", async () => {
+      const limits = await backend.enforcedLimits();
+      return limits && Object.fromEntries(limits.map(({ name, how }) => [name, how]));
+    });
+    plugin.diagnose("jail-freebsd", async () => {
+      const limits = (await backend.enforcedLimits()) ?? [];
+      return limits.map(({ name, isEnforced, how }) => ({
+        severity: isEnforced ? "ok" : "warn",
+        message: `${name}: ${how}`,
+        ...(!isEnforced && { fix: "kern.racct.enable=1 in /boot/loader.conf, and a restart of the host" }),
+      }));
+    });
   },
 });

@@ -17,10 +17,10 @@ if (reason !== undefined) {
       backend,
       // Connecting a sandbox takes nine programs: the cases that need it say so.
       specification: { allowInternetAccess: false },
-      facets: ["pausing", "snapshots", "networking"],
+      facets: ["pausing", "resizing", "snapshots", "networking"],
       outside: OUTSIDE,
       abilities: ["terminals", "watching", "accounts"],
-      limits: ["diskMiB"],
+      limits: ["diskMiB", ...host.limits],
       stateDirectory: host.settings.directory,
       leaks: () => host.leaks(),
       async [Symbol.asyncDispose]() {

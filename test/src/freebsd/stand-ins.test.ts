@@ -147,4 +147,27 @@ void describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
     await jail("-q", "-f", conf, "-r", "one");
     assert.equal((await count()).trim(), "0");
   });
+
+  it("keep rules by the name of a jail that need not be there, and tell what each uses in the order asked", async () => {
+    const rctl = (...words: readonly string[]) => host.run(host.settings.programs.rctl, ...words);
+    assert.equal(await rctl("-a", "jail:one:memoryuse:deny=64M", "jail:one:maxproc:deny=20"), "");
+    await rctl("-a", "jail:one:maxproc:deny=30");
+    assert.equal(await rctl(), "jail:one:memoryuse:deny=67108864\njail:one:maxproc:deny=30\n");
+    await jail("-q", "-f", conf, "-c", "one");
+    if (host.limits.includes("processes")) {
+      const script = "for i in 1 2 3 4 5 6 7 8; do for j in 1 2 3 4 5 6 7 8; do sleep 3 & done; done";
+      await assert.rejects(jexec("one", "/bin/sh", "-c", script), /[Cc]annot fork/);
+    }
+    const told = await rctl("-u", "jail:none", "jail:one");
+    assert.deepEqual(told.match(/^cputime=\d+$/gm)?.length, 2);
+    assert.match(told.slice(told.lastIndexOf("cputime=")), /^memoryuse=\d+\n(.*\n)*pcpu=\d+\n/m);
+    await jail("-q", "-f", conf, "-r", "one");
+    assert.equal(await rctl("-r", "jail:one"), "");
+    assert.equal(await rctl(), "");
+    await assert.rejects(
+      rctl("-r", "jail:one"),
+      /ended with 1: rctl: failed to remove rule 'jail:one': No such process/,
+    );
+    await assert.rejects(rctl("-a", "jail:one:maxproc"), /ended with 1: rctl: malformed rule/);
+  });
 });

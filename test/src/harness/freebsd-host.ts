@@ -1,13 +1,26 @@
 import { createHash } from "node:crypto";
 import { execFile, spawnSync } from "node:child_process";
 import { existsSync } from "node:fs";
-import { chmod, mkdir, mkdtemp, readFile, readdir, rename, rm, symlink, writeFile } from "node:fs/promises";
+import {
+  chmod,
+  mkdir,
+  mkdtemp,
+  readFile,
+  readdir,
+  rename,
+  rm,
+  rmdir,
+  symlink,
+  writeFile,
+} from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
+import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
 import { type AgentConnection, agentBinary, startHostAgent } from "@coppice/agent";
 import { jailFreebsdConfig, type JailSettings } from "@coppice/plugin-jail-freebsd";
+import type { Limits } from "@coppice/core/backend";
 import { PYTHON } from "./python.js";
 
 const run = promisify(execFile);
@@ -17,7 +30,20 @@ const SOURCES = join(ROOT, "test", "freebsd");
 const SYSTEM_CALLS = join(ROOT, "plugins", "linux-namespaces", "native");
 const CACHE = join(ROOT, ".toolchain", "freebsd");
 const PROGRAMS = ["jail", "jexec", "jls"];
-const SCRIPTS = ["arp", "ifconfig", "mount", "pkg", "pkill", "ps", "pw", "route", "sysctl", "umount", "zfs"];
+const SCRIPTS = [
+  "arp",
+  "ifconfig",
+  "mount",
+  "pkg",
+  "pkill",
+  "ps",
+  "pw",
+  "rctl",
+  "route",
+  "sysctl",
+  "umount",
+  "zfs",
+];
 const FLAGS = ["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror"];
 const POOL = "coppice";
 /** What this host has and FreeBSD has elsewhere. */
@@ -53,6 +79,8 @@ export interface FreebsdHost extends AsyncDisposable {
   readonly configuration: Readonly<Record<string, unknown>>;
   /** The same, parsed. */
   readonly settings: JailSettings;
+  /** What the stand-in for rctl(8) can hold sandboxes to, with the control groups of this host. */
+  readonly limits: readonly (keyof Limits)[];
   /** Runs a program in it. @returns stdout. @throws Error with stderr unless it ends well. */
   run(path: string, ...args: readonly string[]): Promise<string>;
   /** What of sandboxes is there, in words. */
@@ -114,14 +142,20 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
     },
   };
   const settings = jailFreebsdConfig.parse(configuration);
+  const groups = (await readFile(join(directory, "state", "control-groups"), "utf8"))
+    .split("\n")
+    .filter((line) => line !== "")
+    .map((line) => line.split(" ") as [controller: string, path: string]);
   return {
     directory,
     configuration,
     settings,
+    limits: groups.flatMap(([controller]) => LIMIT_OF_CONTROLLER[controller] ?? []),
     run: runInside,
     leaks: async () => {
       const datasets = await runInside(join(bin, "zfs"), "list", "-H", "-o", "name", "-r", POOL);
       const jails = await runInside(join(bin, "jls"), "name");
+      const rules = await runInside(join(bin, "rctl"));
       const mounted = await runInside(join(bin, "mount"), "-p");
       const links = await runInside("/usr/sbin/ip", "-oneline", "link", "show");
       const routes = await runInside("/usr/sbin/ip", "-oneline", "route", "show");
@@ -133,6 +167,7 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
           .filter((name) => name.includes("/e2b-"))
           .map((name) => `dataset ${name}`),
         ...lines(jails).map((name) => `jail ${name}`),
+        ...lines(rules).map((rule) => `rule ${rule}`),
         ...lines(mounted)
           .filter((line) => line.includes("/e2b-"))
           .map((line) => `mount ${line}`),
@@ -144,6 +179,7 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
     },
     async [Symbol.asyncDispose]() {
       await host.close();
+      for (const path of new Set(groups.map(([, parent]) => parent))) await removeGroups(path);
       await rm(directory, { recursive: true });
     },
   };
@@ -181,6 +217,27 @@ async function describePython(): Promise<HostPython> {
       { source: packages, target: `/opt/python/lib/python${version}/site-packages` },
     ],
   };
+}
+
+const LIMIT_OF_CONTROLLER: Readonly<Record<string, keyof Limits>> = {
+  memory: "memoryMiB",
+  cpu: "cpuCount",
+  pids: "processes",
+};
+const REMOVE_ATTEMPTS = 100;
+const REMOVE_PAUSE_MS = 20;
+
+/** What was in them has been killed, and is not gone at that moment. */
+async function removeGroups(path: string): Promise<void> {
+  const groups = (await readdir(path, { withFileTypes: true })).filter((entry) => entry.isDirectory());
+  for (const directory of [...groups.map(({ name }) => join(path, name)), path]) {
+    for (let attempt = 1; ; attempt++) {
+      const error = await rmdir(directory).catch((failure: NodeJS.ErrnoException) => failure);
+      if (error === undefined) break;
+      if (error.code !== "EBUSY" || attempt === REMOVE_ATTEMPTS) throw error;
+      await sleep(REMOVE_PAUSE_MS);
+    }
+  }
 }
 
 function lines(output: string): string[] {

@@ -1,0 +1,22 @@
+/** By what sandboxes of this host are held to each of their limits. */
+export interface EnforcedLimit {
+  readonly name: "memoryMiB" | "cpuCount" | "processes" | "diskMiB" | "openFiles";
+  readonly isEnforced: boolean;
+  /** In a few words: `rctl(8), …`, `not enforced: …`. */
+  readonly how: string;
+}
+
+/** @param reason why the kernel counts nothing; undefined when it does. */
+export function enforcedLimits(reason: string | undefined): readonly EnforcedLimit[] {
+  const counted = (name: EnforcedLimit["name"], how: string): EnforcedLimit =>
+    reason === undefined
+      ? { name, isEnforced: true, how: `rctl(8), ${how}` }
+      : { name, isEnforced: false, how: `not enforced: ${reason}` };
+  return [
+    counted("memoryMiB", "more is paged out, and what is reserved beyond memoryReservation is refused"),
+    counted("cpuCount", "what exceeds it is slowed down"),
+    counted("processes", "all of a sandbox together"),
+    { name: "diskMiB", isEnforced: true, how: "refquota of its dataset" },
+    counted("openFiles", "all of a sandbox together"),
+  ];
+}
