@@ -1,6 +1,25 @@
 import { isIP } from "node:net";
 import { SandboxError } from "../kernel/errors.js";
 
+/**
+ * IPv4 ranges that are no part of the public internet: this host, its networks, what providers share and test with,
+ * multicast and reserved ones. Source: IANA's registry of special-purpose addresses, but for its documentation ranges,
+ * which nothing answers at.
+ */
+export const NOT_PUBLIC_IPV4: readonly string[] = [
+  "0.0.0.0/8",
+  "10.0.0.0/8",
+  "100.64.0.0/10",
+  "127.0.0.0/8",
+  "169.254.0.0/16",
+  "172.16.0.0/12",
+  "192.0.0.0/24",
+  "192.168.0.0/16",
+  "198.18.0.0/15",
+  "224.0.0.0/4",
+  "240.0.0.0/4",
+];
+
 /** A destination that stands for everything outside, IPv6 included. */
 export const ALL_TRAFFIC = "0.0.0.0/0";
 

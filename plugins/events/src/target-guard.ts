@@ -1,23 +1,14 @@
 import { lookup as resolveName } from "node:dns";
 import { BlockList, isIP, type LookupFunction } from "node:net";
+import { NOT_PUBLIC_IPV4 } from "@coppice/core/backend";
 
 /** Addresses that are not of the public internet: this host, its networks, and what stands for them in IPv6. */
 const NOT_PUBLIC: readonly string[] = [
-  "0.0.0.0/8",
-  "10.0.0.0/8",
-  "100.64.0.0/10",
-  "127.0.0.0/8",
-  "169.254.0.0/16",
-  "172.16.0.0/12",
-  "192.0.0.0/24",
+  ...NOT_PUBLIC_IPV4,
   "192.0.2.0/24",
   "192.88.99.0/24",
-  "192.168.0.0/16",
-  "198.18.0.0/15",
   "198.51.100.0/24",
   "203.0.113.0/24",
-  "224.0.0.0/4",
-  "240.0.0.0/4",
   "::/96",
   "64:ff9b::/96",
   "64:ff9b:1::/48",

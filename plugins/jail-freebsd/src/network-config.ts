@@ -1,3 +1,4 @@
+import { NOT_PUBLIC_IPV4 } from "@coppice/core/backend";
 import { z } from "zod";
 
 /** What ifconfig(8) and pf.conf(5) take as a name, with room for the number of an interface. */
@@ -31,19 +32,7 @@ export const networkSettings = z.strictObject({
     .describe('Anchor of pf.conf, `anchor "<name>/*"`, below which each sandbox has its own'),
   blocked: z
     .array(z.cidrv4())
-    .default([
-      "0.0.0.0/8",
-      "10.0.0.0/8",
-      "100.64.0.0/10",
-      "127.0.0.0/8",
-      "169.254.0.0/16",
-      "172.16.0.0/12",
-      "192.0.0.0/24",
-      "192.168.0.0/16",
-      "198.18.0.0/15",
-      "224.0.0.0/4",
-      "240.0.0.0/4",
-    ])
+    .default([...NOT_PUBLIC_IPV4])
     .describe("Where no sandbox gets to, whatever its rules, beside the host itself"),
   resolvers: z
     .array(z.ipv4())

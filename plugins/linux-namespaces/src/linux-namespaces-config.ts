@@ -1,3 +1,4 @@
+import { NOT_PUBLIC_IPV4 } from "@coppice/core/backend";
 import { z } from "zod";
 
 const templateSettings = z.discriminatedUnion("kind", [
@@ -65,19 +66,7 @@ export const linuxNamespacesConfig = z.strictObject({
     .describe("Addresses for sandboxes with egress; not used elsewhere on this host or its networks"),
   egressBlocked: z
     .array(z.cidrv4())
-    .default([
-      "0.0.0.0/8",
-      "10.0.0.0/8",
-      "100.64.0.0/10",
-      "127.0.0.0/8",
-      "169.254.0.0/16",
-      "172.16.0.0/12",
-      "192.0.0.0/24",
-      "192.168.0.0/16",
-      "198.18.0.0/15",
-      "224.0.0.0/4",
-      "240.0.0.0/4",
-    ])
+    .default([...NOT_PUBLIC_IPV4])
     .describe("Where sandboxes with egress do not get to, beside this host itself"),
   nameservers: z
     .array(z.ipv4())
