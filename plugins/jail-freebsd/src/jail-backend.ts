@@ -17,6 +17,7 @@ import { BuiltTemplates } from "./built-templates.js";
 import { type OwnedDataset, Datasets } from "./datasets.js";
 import { type EnforcedLimit, enforcedLimits } from "./enforced-limits.js";
 import { Host, connectSoon } from "./host.js";
+import { type HostProblem, hostProblems, missingPrograms } from "./host-problems.js";
 import { installationOf } from "./installation.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
 import { JailSandbox } from "./jail-sandbox.js";
@@ -73,22 +74,35 @@ export class JailBackend implements SandboxBackend {
   }
 
   async check(): Promise<void> {
-    const problems: string[] = [];
-    try {
-      const { datasets, templates, host, jails, networks } = await this.#open();
-      const { stderr, code } = await host.try("zfs", ["get", "-H", "-o", "value", "type", datasets.parent]);
-      if (code !== 0) problems.push(`dataset ${datasets.parent}: ${stderr.trim()}`);
-      const snapshot = await templates.snapshotOf("base");
-      if (code === 0 && !(await datasets.hasSnapshot(snapshot)))
-        problems.push(`there is no snapshot ${snapshot}`);
-      await jails.names();
-      for (const { message, fix } of (await networks?.problems()) ?? []) problems.push(`${message} (${fix})`);
-    } catch (error) {
-      problems.push(messageOf(error));
-    }
+    const problems = await this.problems();
     if (problems.length === 0) return;
-    const message = `jail-freebsd cannot use this host: ${problems.join("; ")}`;
-    throw new SandboxError("failed_precondition", message);
+    const text = problems.map(({ message }) => message).join("; ");
+    throw new SandboxError("failed_precondition", `jail-freebsd cannot use this host: ${text}`);
+  }
+
+  /** All that keeps this host from running it. */
+  async problems(): Promise<readonly HostProblem[]> {
+    const missing = await missingPrograms(this.#settings);
+    if (missing.length > 0) return missing;
+    try {
+      return await hostProblems({ settings: this.#settings, ...(await this.#open()) });
+    } catch (error) {
+      return [{ message: messageOf(error), fix: "see docs/freebsd.md" }];
+    }
+  }
+
+  /** What sysctl(8) says of a name; undefined for one that it does not know. */
+  async sysctl(name: string): Promise<string | undefined> {
+    const { code, stdout } = await (await this.#open()).host.try("sysctl", ["-n", name]);
+    return code === 0 ? stdout.trim() : undefined;
+  }
+
+  /** The snapshot that sandboxes of a template begin with. @throws SandboxError not_found */
+  async templateSnapshot(template: string): Promise<string> {
+    const { datasets, templates } = await this.#open();
+    const snapshot = await templates.snapshotOf(template);
+    if (await datasets.hasSnapshot(snapshot)) return snapshot;
+    throw new SandboxError("not_found", `there is no snapshot ${snapshot} for template ${template}`);
   }
 
   async provision(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {

@@ -102,6 +102,7 @@ export const jailFreebsdConfig = z.strictObject({
       rctl: program("/usr/bin/rctl", "rctl(8)"),
       mount: program("/sbin/mount", "mount(8)"),
       umount: program("/sbin/umount", "umount(8)"),
+      devfs: program("/sbin/devfs", "devfs(8)"),
       pfctl: program("/sbin/pfctl", "pfctl(8)"),
       route: program("/sbin/route", "route(8)"),
       arp: program("/usr/sbin/arp", "arp(8)"),

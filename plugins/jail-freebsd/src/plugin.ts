@@ -1,4 +1,5 @@
 import { Backends, definePlugin } from "@coppice/core";
+import { diagnoseHost } from "./diagnose-host.js";
 import { JailBackend } from "./jail-backend.js";
 import { jailFreebsdConfig } from "./jail-freebsd-config.js";
 import { templateBuild } from "./template-build.js";
@@ -19,13 +20,6 @@ export const plugin = definePlugin({
       const limits = await backend.enforcedLimits();
       return limits && Object.fromEntries(limits.map(({ name, how }) => [name, how]));
     });
-    plugin.diagnose("jail-freebsd", async () => {
-      const limits = (await backend.enforcedLimits()) ?? [];
-      return limits.map(({ name, isEnforced, how }) => ({
-        severity: isEnforced ? "ok" : "warn",
-        message: `${name}: ${how}`,
-        ...(!isEnforced && { fix: "kern.racct.enable=1 in /boot/loader.conf, and a restart of the host" }),
-      }));
-    });
+    plugin.diagnose("jail-freebsd", async (examination) => diagnoseHost(plugin.config, backend, examination));
   },
 });

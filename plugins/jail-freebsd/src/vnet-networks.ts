@@ -2,6 +2,7 @@ import type { EgressRules } from "@coppice/core/backend";
 import { type Host, HostCommandError, type HostProgram } from "./host.js";
 import { AddressPool, type Lease } from "./address-pool.js";
 import { type AnchorOptions, anchorRules, destinationTest } from "./anchor-rules.js";
+import type { HostProblem } from "./host-problems.js";
 import type { NetworkSettings } from "./network-config.js";
 import { statesOf } from "./pf-states.js";
 
@@ -14,12 +15,6 @@ const NEEDED_SYSCTLS = [
   "net.link.bridge.pfil_member",
   "net.link.bridge.pfil_local_phys",
 ];
-
-/** What keeps this host from connecting sandboxes, and how to mend it. */
-export interface NetworkProblem {
-  readonly message: string;
-  readonly fix: string;
-}
 
 /**
  * Connects jails that have a stack of their own: an epair(4) each, the host's end of it a private member of one
@@ -42,9 +37,9 @@ export class VnetNetworks {
   }
 
   /** All that the host lacks. */
-  async problems(): Promise<readonly NetworkProblem[]> {
+  async problems(): Promise<readonly HostProblem[]> {
     const { anchor, bridge } = this.#settings;
-    const problems: NetworkProblem[] = [];
+    const problems: HostProblem[] = [];
     const { stdout: shown } = await this.#host.try("ifconfig", [bridge]);
     const address = `${this.#pool.gateway}/${this.#pool.prefixLength}`;
     if (!shown.includes(`inet ${this.#pool.gateway} `)) {

@@ -32,6 +32,7 @@ const CACHE = join(ROOT, ".toolchain", "freebsd");
 const PROGRAMS = ["jail", "jexec", "jls"];
 const SCRIPTS = [
   "arp",
+  "devfs",
   "ifconfig",
   "mount",
   "pkg",

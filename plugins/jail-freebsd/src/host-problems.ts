@@ -1,0 +1,89 @@
+import { access, constants } from "node:fs/promises";
+import type { Datasets } from "./datasets.js";
+import type { Host } from "./host.js";
+import type { JailSettings } from "./jail-freebsd-config.js";
+import type { Jails } from "./jails.js";
+import type { Templates } from "./templates.js";
+import type { VnetNetworks } from "./vnet-networks.js";
+
+/** What keeps this host from running sandboxes, and how to mend it. */
+export interface HostProblem {
+  readonly message: string;
+  readonly fix: string;
+}
+
+export interface HostProblemsOptions {
+  readonly settings: JailSettings;
+  readonly host: Host;
+  readonly datasets: Datasets;
+  readonly jails: Jails;
+  readonly templates: Templates;
+  readonly networks: VnetNetworks | undefined;
+}
+
+const BASE = "base";
+
+/** All that this host lacks for those settings, whose programs are there. */
+export async function hostProblems(options: HostProblemsOptions): Promise<readonly HostProblem[]> {
+  const { datasets, host, jails, networks, settings, templates } = options;
+  const problems: HostProblem[] = [];
+  const dataset = await host.try("zfs", ["get", "-H", "-o", "value", "type", datasets.parent]);
+  if (dataset.code !== 0) {
+    const fix = `zfs create -p ${datasets.parent}, or set jail-freebsd.dataset`;
+    problems.push({ message: `dataset ${datasets.parent}: ${dataset.stderr.trim()}`, fix });
+  } else {
+    const snapshot = await templates.snapshotOf(BASE);
+    if (!(await datasets.hasSnapshot(snapshot))) {
+      const fix = "coppice template build, or by hand: docs/freebsd.md";
+      problems.push({ message: `there is no snapshot ${snapshot}`, fix });
+    }
+  }
+  await jails.names();
+  problems.push(...(await devfsProblems(host, settings)), ...((await networks?.problems()) ?? []));
+  return problems;
+}
+
+/** Programs that a sandbox takes and that are not there. Those that build or verify templates are missed by whoever wants that. */
+export async function missingPrograms({
+  network,
+  programs,
+  templateSignatures,
+}: JailSettings): Promise<readonly HostProblem[]> {
+  const needed = [
+    ...([
+      "zfs",
+      "jail",
+      "jexec",
+      "jls",
+      "ifconfig",
+      "pkill",
+      "ps",
+      "mount",
+      "umount",
+      "devfs",
+      "sysctl",
+      "rctl",
+    ] as const),
+    ...(network.kind === "none" ? [] : (["pfctl", "route", "arp"] as const)),
+    ...(templateSignatures === undefined ? [] : (["signify"] as const)),
+  ];
+  const problems: HostProblem[] = [];
+  for (const name of needed) {
+    const isThere = await access(programs[name], constants.X_OK).then(
+      () => true,
+      () => false,
+    );
+    if (isThere) continue;
+    const fix = `${name === "signify" ? "pkg install signify, or " : ""}set jail-freebsd.programs.${name}`;
+    problems.push({ message: `there is no program ${programs[name]}`, fix });
+  }
+  return problems;
+}
+
+/** Without rules, /dev of a sandbox would have all that the host's has. */
+async function devfsProblems(host: Host, { devfsRuleset }: JailSettings): Promise<readonly HostProblem[]> {
+  const { stdout } = await host.try("devfs", ["rule", "-s", String(devfsRuleset), "show"]);
+  if (/^\d+ hide$/m.test(stdout) || /^\d+ include \d+$/m.test(stdout)) return [];
+  const message = `devfs has no ruleset ${devfsRuleset} that hides what sandboxes must not see`;
+  return [{ message, fix: "take over config/freebsd/devfs.rules, then service devfs restart" }];
+}

@@ -1,0 +1,84 @@
+#!/bin/sh
+# Tries jail-freebsd on a host that runs FreeBSD 14 or 15:
+#
+#   scripts/freebsd-smoke.sh POOL [BASE.TXZ]
+#
+# It says all that the host lacks, then builds a template and runs the conformance suite that the tests run elsewhere,
+# without a network and with one. What it makes is below POOL/coppice-smoke and /var/db/coppice-smoke, which must not
+# be there, and are not afterwards.
+set -u
+cd "$(dirname "$0")/.." || exit 70
+pool=${1-} base=${2-/usr/freebsd-dist/base.txz}
+directory=/var/db/coppice-smoke
+missing=0
+
+lacks() {
+  missing=$((missing + 1))
+  echo "MISSING  $1 -> $2"
+}
+is_one() { [ "$(sysctl -n "$1" 2> /dev/null)" = 1 ]; }
+
+[ -n "$pool" ] || { echo "usage: scripts/freebsd-smoke.sh pool [base.txz]" >&2; exit 64; }
+[ "$(uname -s)" = FreeBSD ] || { echo "this is $(uname -s): the tests run elsewhere with stand-ins, npm test" >&2; exit 69; }
+case $(uname -r) in
+14.* | 15.*) ;;
+*) echo "untried: FreeBSD $(uname -r)" ;;
+esac
+[ "$(id -u)" = 0 ] || lacks "root" "run it as root"
+command -v node > /dev/null || lacks "Node" "pkg install node24 npm-node24"
+command -v cc > /dev/null || lacks "a C compiler" "install the base system with its toolchain"
+[ -e core/dist/cli.js ] || lacks "what npm run setup builds" "npm run setup"
+zpool list -H "$pool" > /dev/null 2>&1 || lacks "the ZFS pool $pool" "name one that zpool list shows"
+! zfs list -H "$pool/coppice-smoke" > /dev/null 2>&1 || lacks "room" "$pool/coppice-smoke is there: zfs destroy -r it"
+[ ! -e "$directory" ] || lacks "room" "$directory is there: remove it"
+[ -e "$base" ] || lacks "$base" "fetch base.txz of $(uname -r | cut -d - -f 1)-RELEASE, or name it as the second argument"
+is_one kern.racct.enable || lacks "kern.racct.enable=1" "config/freebsd/loader.conf, then reboot"
+devfs rule -s 200 show 2> /dev/null | grep -q include || lacks "devfs ruleset 200" "config/freebsd/devfs.rules, then service devfs restart"
+for name in net.inet.ip.forwarding net.link.bridge.pfil_member net.link.bridge.pfil_local_phys; do
+  is_one $name || lacks "$name=1" "config/freebsd/sysctl.conf, then service sysctl restart"
+done
+ifconfig coppicenet0 2> /dev/null | grep -q 'inet 10.78.0.1 ' || lacks "the bridge coppicenet0" "config/freebsd/rc.conf, then service netif cloneup"
+pfctl -s rules 2> /dev/null | grep -q 'anchor "coppice/\*"' || lacks 'the anchor "coppice/*" of pf' "config/freebsd/pf.conf, then service pf start"
+[ $missing = 0 ] || { echo "$missing missing"; exit 69; }
+
+coppice() { node core/bin/coppice.mjs "$@"; }
+clean_up() {
+  zfs destroy -r "$pool/coppice-smoke"
+  rm -rf "$directory"
+}
+trap clean_up EXIT
+trap 'exit 130' INT TERM
+mkdir -m 700 "$directory" && zfs create -o mountpoint=none "$pool/coppice-smoke" || exit 73
+
+settings() {
+  printf '{"dataset":"%s/coppice-smoke","directory":"%s/jails","procfs":true,"network":{"kind":"%s"}}' "$pool" "$directory" "$1"
+}
+cat > "$directory/coppice.yaml" << END
+listeners: { api: { host: 127.0.0.1, port: 0 } }
+dataDir: $directory/data
+plugins:
+  jail-freebsd: $(settings vnet)
+END
+cat > "$directory/base.yaml" << END
+name: base
+base: { sets: [$base] }
+packages: [python311, bash]
+links: [{ path: /usr/local/bin/python3, to: python3.11 }]
+END
+failed=0
+step() {
+  echo "== $*"
+  "$@" || { failed=$((failed + 1)); echo "FAILED: $*"; }
+}
+step coppice check config/freebsd.yaml
+step coppice check "$directory/coppice.yaml"
+step coppice template build "$directory/coppice.yaml" "$directory/base.yaml"
+step coppice doctor "$directory/coppice.yaml"
+step coppice conform jail-freebsd "$(settings none)"
+step coppice conform jail-freebsd "$(settings vnet)"
+step coppice template list "$directory/coppice.yaml"
+echo "== left over (nothing should be)"
+jls name | grep e2b-
+mount -p | grep "$directory/jails/roots/e2b-"
+pfctl -a coppice -s Anchors
+[ $failed = 0 ] && echo "all of it passed on $(uname -sr)" || { echo "$failed failed"; exit 1; }

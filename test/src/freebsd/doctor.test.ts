@@ -1,0 +1,125 @@
+import assert from "node:assert/strict";
+import { execFileSync, spawnSync } from "node:child_process";
+import { mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { describe, it } from "node:test";
+import { fileURLToPath } from "node:url";
+import { startCoppice } from "../harness/coppice-command.js";
+import { openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
+
+const ROOT = fileURLToPath(new URL("../../..", import.meta.url));
+const EXAMPLE = join(ROOT, "config", "freebsd.yaml");
+const listeners = { api: { host: "127.0.0.1", port: 0 } };
+const key = { COPPICE_API_KEY: "k".repeat(40) };
+
+async function linesOf(...args: readonly string[]): Promise<readonly string[]> {
+  const { stdout, stderr } = await startCoppice(args, key).end;
+  return `${stdout.toString()}${stderr}`.split("\n");
+}
+
+void describe("what comes with the project for FreeBSD", () => {
+  it("has a configuration that coppice check takes", async () => {
+    const { code, stderr } = await startCoppice(["check", EXAMPLE], key).end;
+    assert.equal(code, 0, stderr);
+  });
+
+  it(
+    "has scripts that sh(1) can read, and the smoke test refuses another system",
+    { skip: process.platform === "freebsd" && "this is FreeBSD" },
+    () => {
+      const smoke = join(ROOT, "scripts", "freebsd-smoke.sh");
+      for (const script of [smoke, join(ROOT, "config", "freebsd", "coppice.rc")]) {
+        execFileSync("/bin/sh", ["-n", script]);
+      }
+      assert.equal(spawnSync(smoke, [], { stdio: "ignore" }).status, 64);
+      const refused = spawnSync(smoke, ["zroot"], { encoding: "utf8" });
+      assert.equal(refused.status, 69);
+      assert.match(refused.stderr, /the tests run elsewhere with stand-ins/);
+    },
+  );
+
+  it("has a snippet for every file that the documentation has an operator take over", async () => {
+    const text = await readFile(join(ROOT, "docs", "freebsd.md"), "utf8");
+    for (const name of await readdir(join(ROOT, "config", "freebsd"))) {
+      assert.ok(text.includes(`config/freebsd/${name}`), `docs/freebsd.md does not name ${name}`);
+    }
+  });
+});
+
+void describe("coppice doctor, with jail-freebsd", () => {
+  it("names every program that is missing, and the setting that says where it is", async () => {
+    const directory = await mkdtemp(join(tmpdir(), "cd-"));
+    const config = join(directory, "config.yaml");
+    const programs = {
+      zfs: join(directory, "zfs"),
+      jail: join(directory, "jail"),
+      signify: join(directory, "signify"),
+    };
+    const signed = { templateSignatures: { publicKey: "/etc/key.pub", directory: "/etc/signatures" } };
+    const jails = { directory: join(directory, "d"), programs, network: { kind: "vnet" }, ...signed };
+    await writeFile(
+      config,
+      JSON.stringify({ listeners, dataDir: join(directory, "data"), plugins: { "jail-freebsd": jails } }),
+    );
+    try {
+      const lines = await linesOf("doctor", config);
+      for (const [name, path] of Object.entries(programs)) {
+        const start = `FAIL  jail-freebsd: there is no program ${path} -> `;
+        const line = lines.find((each) => each.startsWith(start));
+        assert.match(line ?? lines.join("\n"), new RegExp(`set jail-freebsd\\.programs\\.${name}$`));
+      }
+      assert.ok(
+        lines.some((line) =>
+          line.startsWith("FAIL  backend jail-freebsd: jail-freebsd cannot use this host"),
+        ),
+      );
+    } finally {
+      await rm(directory, { recursive: true });
+    }
+  });
+
+  it(
+    "says what a host can do that lacks nothing, and how to mend one that does",
+    { skip: reasonWithoutFreebsdHost() ?? false },
+    async () => {
+      await using host = await openFreebsdHost({ isConnected: true });
+      const write = async (settings: object) => {
+        const path = join(host.directory, "config.yaml");
+        const plugins = { "jail-freebsd": { ...host.configuration, ...settings } };
+        await writeFile(path, JSON.stringify({ listeners, dataDir: join(host.directory, "data"), plugins }));
+        return path;
+      };
+      const whole = await linesOf("doctor", await write({}));
+      assert.ok(whole.includes("ok    backend jail-freebsd: this host can run it"), whole.join("\n"));
+      assert.ok(
+        whole.includes(
+          "ok    jail-freebsd: sandboxes may reach the internet, from 10.78.0.0/20 by coppicenet0",
+        ),
+      );
+      assert.ok(whole.some((line) => line.startsWith("ok    jail-freebsd: memoryMiB: ")));
+      const lacking = await linesOf(
+        "doctor",
+        await write({
+          devfsRuleset: 7,
+          network: { kind: "vnet", range: "10.79.0.0/20", anchor: "other" },
+          templates: { base: { snapshot: "coppice/jails/none@base" } },
+        }),
+      );
+      for (const line of [
+        "FAIL  jail-freebsd: there is no snapshot coppice/jails/none@base -> coppice template build, or by hand: docs/freebsd.md",
+        "FAIL  jail-freebsd: devfs has no ruleset 7 that hides what sandboxes must not see -> take over config/freebsd/devfs.rules, then service devfs restart",
+        'FAIL  jail-freebsd: pf\'s rules have no anchor "other/*" -> take over config/freebsd/pf.conf, then service pf reload',
+      ]) {
+        assert.ok(lacking.includes(line), lacking.join("\n"));
+      }
+      assert.ok(
+        lacking.some((line) =>
+          line.startsWith(
+            "FAIL  jail-freebsd: there is no bridge coppicenet0 with the address 10.79.0.1/20 -> ifconfig bridge create",
+          ),
+        ),
+      );
+    },
+  );
+});
