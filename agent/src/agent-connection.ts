@@ -244,7 +244,8 @@ export class AgentConnection {
       release: () => {
         if (this.#end !== undefined || !this.#channels.delete(id)) return;
         this.#released.add(id);
-        this.#writer.send(Request.Release, id);
+        // It would wake the agent, on a processor that whoever waits for the end of this could use.
+        this.#writer.sendLater(Request.Release, id);
       },
     };
   }

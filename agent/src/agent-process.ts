@@ -132,7 +132,7 @@ export class AgentProcess implements Process, Channel {
         break;
       case Reply.InputClosed:
         this.#hasInput = false;
-        this.#input.fail(noInput());
+        this.#input.fail(noInput);
         break;
       case Reply.Signalled: {
         const answer = this.#signals.shift();
@@ -150,7 +150,7 @@ export class AgentProcess implements Process, Channel {
   lost(reason: SandboxError): void {
     this.#lost = reason;
     this.#queue.end();
-    this.#input.fail(reason);
+    this.#input.fail(() => reason);
     for (const answer of this.#signals.splice(0)) answer.reject(reason);
     // An agent that went takes its processes along; one that was left has them still.
     if (reason.code !== "canceled") this.#end({ signal: "SIGKILL" });
@@ -178,7 +178,7 @@ export class AgentProcess implements Process, Channel {
     if (this.#hasEnded) return;
     this.#hasEnded = true;
     this.#hasInput = false;
-    this.#input.fail(noInput());
+    this.#input.fail(noInput);
     this.#resolveExit(exit);
   }
 

@@ -9,6 +9,7 @@ export class FrameWriter {
   readonly #stream: Duplex;
   #parts: Uint8Array[] = [];
   #isScheduled = false;
+  #isScheduledLater = false;
 
   constructor(stream: Duplex) {
     this.#stream = stream;
@@ -16,11 +17,26 @@ export class FrameWriter {
 
   /** The payload is not copied at once: it must stay as it is until the other side has it. */
   send(type: number, id: number, payload?: Uint8Array): void {
-    this.#parts.push(frameHeader(type, id, payload?.byteLength ?? 0));
-    if (payload !== undefined && payload.byteLength > 0) this.#parts.push(payload);
+    this.#add(type, id, payload);
     if (this.#isScheduled) return;
     this.#isScheduled = true;
     queueMicrotask(() => this.flush());
+  }
+
+  /** As `send`, for what nobody waits for: behind what this turn of the event loop has to do. */
+  sendLater(type: number, id: number, payload?: Uint8Array): void {
+    this.#add(type, id, payload);
+    if (this.#isScheduled || this.#isScheduledLater) return;
+    this.#isScheduledLater = true;
+    setImmediate(() => {
+      this.#isScheduledLater = false;
+      this.flush();
+    });
+  }
+
+  #add(type: number, id: number, payload: Uint8Array | undefined): void {
+    this.#parts.push(frameHeader(type, id, payload?.byteLength ?? 0));
+    if (payload !== undefined && payload.byteLength > 0) this.#parts.push(payload);
   }
 
   /** Sends what is waiting. */

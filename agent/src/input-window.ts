@@ -11,7 +11,7 @@ export class InputWindow {
   #takenBytes = 0;
   #last: Promise<void> = Promise.resolve();
   #changed = Promise.withResolvers<void>();
-  #error: SandboxError | undefined;
+  #failure: (() => SandboxError) | undefined;
 
   constructor(post: (data: Uint8Array) => void, windowBytes: number = INPUT_WINDOW_BYTES) {
     this.#post = post;
@@ -48,9 +48,9 @@ export class InputWindow {
     this.#wake();
   }
 
-  /** Every write that waits, and every later one, fails with this. */
-  fail(error: SandboxError): void {
-    this.#error ??= error;
+  /** Every write that waits, and every later one, fails with what this makes: mostly there is none to fail. */
+  fail(failure: () => SandboxError): void {
+    this.#failure ??= failure;
     this.#wake();
   }
 
@@ -58,7 +58,7 @@ export class InputWindow {
     await before;
     for (let start = 0; start < data.byteLength;) {
       await this.#until(() => this.#windowBytes > 0);
-      if (this.#error !== undefined) throw this.#error;
+      if (this.#failure !== undefined) throw this.#failure();
       const piece = data.subarray(start, start + Math.min(PIECE_BYTES, this.#windowBytes));
       this.#windowBytes -= piece.byteLength;
       this.#sentBytes += piece.byteLength;
@@ -71,7 +71,7 @@ export class InputWindow {
   async #until(isTrue: () => boolean): Promise<void> {
     // What was taken before an end was taken.
     while (!isTrue()) {
-      if (this.#error !== undefined) throw this.#error;
+      if (this.#failure !== undefined) throw this.#failure();
       await this.#changed.promise;
     }
   }

@@ -58,7 +58,7 @@ describe("an agent that listens", { skip: withoutBinary }, () => {
     assert.equal(answer.stdout.toString(), "got this\n");
     assert.deepEqual(answer.exit, { code: 7 });
     assert.equal((await finish(three)).stdout.byteLength, 1_000_000);
-
+    await second.close();
     const third = await agent.connect();
     assert.deepEqual(await third.processes(), [], "what was read to its end is forgotten");
     await third.close();

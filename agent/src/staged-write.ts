@@ -49,7 +49,7 @@ export class StagedWrite implements Channel {
       this.#input.taken(new PayloadReader(payload).u32());
     } else if (type === Reply.Error) {
       const error = this.#errorOf(readFailure(payload));
-      this.#input.fail(error);
+      this.#input.fail(() => error);
       this.#done.reject(error);
       this.abort();
     } else if (type === Reply.Info) {
@@ -65,7 +65,7 @@ export class StagedWrite implements Channel {
 
   lost(reason: SandboxError): void {
     this.#isOver = true;
-    this.#input.fail(reason);
+    this.#input.fail(() => reason);
     this.#done.reject(reason);
   }
 }

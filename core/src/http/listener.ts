@@ -42,6 +42,8 @@ export interface ListenerServices {
   readonly log: Logger;
 }
 
+/** One for all: every request ends with it, and its stack would tell nothing. */
+const CLIENT_GONE = new Error("the client is gone");
 const LINGER_MS = 1000;
 const SANE_REQUEST_ID = /^[\w.-]{1,128}$/;
 
@@ -317,7 +319,7 @@ export class HttpListener implements Listener {
     this.#running.add(gone);
     closing.once("close", () => {
       this.#running.delete(gone);
-      gone.abort(new Error("the client is gone"));
+      gone.abort(CLIENT_GONE);
     });
     return {
       id,

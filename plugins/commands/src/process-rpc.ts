@@ -58,7 +58,7 @@ export function serveProcessRpc(rpc: Pick<ConnectRouter, "service">, options: Pr
         input: stdin === false ? "none" : "pipe",
         timeoutMs,
       });
-      yield* follow(context, command, { deadline: command.expired });
+      yield* follow(context, command, { deadline: timeoutMs === undefined ? undefined : command.expired });
     },
 
     async *connect({ process }, context) {
