@@ -9,10 +9,12 @@ import { z } from "zod";
 import { SandboxError } from "../kernel/errors.js";
 import { definePlugin } from "../plugin.js";
 import { memoryBackend } from "../testing/memory-backend.js";
+import { Sandboxes } from "../sandbox/sandboxes.js";
 import { startTestServer } from "../testing/start-test-server.js";
 import { HttpError } from "./http-error.js";
 import { readJsonBody } from "./json-body.js";
 import { requestOf, targetOf } from "./surface-request.js";
+import { Targets } from "./targets.js";
 
 const routes = definePlugin({
   name: "routes",
@@ -128,6 +130,26 @@ test("a sandbox that does not exist, and one that ended, get the same 502", asyn
       [502, { sandboxId: id, message: "The sandbox was not found", code: 502 }],
     );
   }
+});
+
+test("what was asked of a sandbox that ends while it is looked for is answered as for one that has ended", async () => {
+  const ending = definePlugin({
+    name: "ending",
+    requires: { targets: Targets, sandboxes: Sandboxes },
+    setup(_plugin, { targets, sandboxes }) {
+      targets.add(async ({ headers }) => {
+        const sandbox = sandboxes.get(String(headers["x-ends"]));
+        await sandboxes.kill(sandbox.record.id);
+        return { sandbox, port: 49983 };
+      });
+    },
+  });
+  await using server = await startTestServer({ plugins: [[routes], [ending], [memoryBackend()]] });
+  const { record } = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
+  assert.deepEqual(await answer(`${server.url}/who`, { headers: { "x-ends": record.id } }), [
+    502,
+    { sandboxId: record.id, message: "The sandbox was not found", code: 502 },
+  ]);
 });
 
 test("a preflight is answered for what is addressed to a sandbox", async () => {

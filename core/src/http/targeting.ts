@@ -60,9 +60,11 @@ export class Targeting implements Targets {
   /**
    * Takes note of a request that was let in, which may resume its sandbox.
    * @returns what to call when the request is done.
-   * @throws HttpError 502 for the question whether a paused sandbox runs: asking must not change the answer.
+   * @throws HttpError 502 for a sandbox that ended since it was found, and for the question whether a paused one runs:
+   * asking must not change the answer.
    */
   async use({ sandbox }: Target, { surface, method, url }: SurfaceRequest): Promise<() => void> {
+    if (sandbox.ended.aborted) throw notFound(sandbox.record.id);
     const isProbe = surface !== "proxy" && method === "GET" && url.pathname === "/health";
     if (!isProbe) return this.#sandboxes.use(sandbox);
     if (sandbox.record.state !== "running") throw notFound(sandbox.record.id);

@@ -43,7 +43,7 @@ export function account(scrape: Scrape, tally: Tally): readonly string[] {
   ]) {
     expect(name, scrape.sum(name), 0);
   }
-  // 502 is the answer for a sandbox that is gone.
-  faults.push(...scrape.describe("coppice_http_requests_total", /status="5(?!02)/));
+  // 502 is the answer for a sandbox that is gone, 503 what is left to say where it goes in the middle of a request.
+  faults.push(...scrape.describe("coppice_http_requests_total", /status="5(?!0[23])/));
   return faults;
 }
