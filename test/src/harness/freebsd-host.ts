@@ -55,6 +55,9 @@ const HOST_PROGRAMS = {
 };
 /** What plays the internet for a host that is connected. */
 export const OUTSIDE = { addresses: ["203.0.113.2", "203.0.113.3"], port: 8_099 } as const;
+/** Prints interfaces, routes, and the states of the stand-in for pf. */
+const NETWORK =
+  "ip -oneline link show; ip -oneline route show; nft list set inet pf states 2> /dev/null || true";
 const ENVIRONMENT = { PATH: "/usr/sbin:/usr/bin:/sbin:/bin" };
 
 /** Why no FreeBSD host can be stood in for here; undefined when one can. @throws Error for such a reason in CI. */
@@ -158,10 +161,8 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
       const jails = await runInside(join(bin, "jls"), "name");
       const rules = await runInside(join(bin, "rctl"));
       const mounted = await runInside(join(bin, "mount"), "-p");
-      const links = await runInside("/usr/sbin/ip", "-oneline", "link", "show");
-      const routes = await runInside("/usr/sbin/ip", "-oneline", "route", "show");
-      const anchors = await runInside(join(bin, "pfctl"), "-a", "coppice", "-s", "Anchors");
-      const states = await runInside(join(bin, "pfctl"), "-s", "states");
+      const network = await runInside("/bin/sh", "-c", NETWORK);
+      const anchors = isConnected ? await readdir(join(directory, "state", "pf")).catch(() => []) : [];
       const files = await readdir(join(directory, "d"), { recursive: true });
       return [
         ...lines(datasets)
@@ -172,9 +173,8 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
         ...lines(mounted)
           .filter((line) => line.includes("/e2b-"))
           .map((line) => `mount ${line}`),
-        ...lines(`${links}${routes}`).filter((line) => line.includes("epair")),
-        ...lines(anchors).map((anchor) => `anchor ${anchor.trim()}`),
-        ...lines(states).map((state) => `state ${state}`),
+        ...lines(network).filter((line) => /epair|10\.78\.\d+\.\d+ \./.test(line)),
+        ...anchors.filter((name) => name !== "lock").map((name) => `anchor ${name}`),
         ...files.filter((name) => /e2b-|sockets\//.test(name)).map((name) => `file ${name}`),
       ];
     },
