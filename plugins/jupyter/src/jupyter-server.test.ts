@@ -405,13 +405,18 @@ describe("slow clients", () => {
     using owner = await connect(kernel.id);
     using looker = await connect(kernel.id);
     await looker.end(looker.execute("1"));
+    const slowBefore = await metric("slow_clients_total");
+    const id = owner.execute(
+      "import time\nprint('begun', flush=True)\ntime.sleep(0.2)\nprint('x' * 20_000_000)",
+    );
+    // Not before: with nothing to read, one that is paused is soon taken for lost.
+    await owner.find("its beginning", ({ content }) => content["text"] === "begun\n");
     looker.socket.pause();
-    const id = owner.execute("print('x' * 20_000_000)");
     await owner.end(id);
-    assert.equal(owner.textOf(id).length, 20_000_001);
-    assert.equal((await metric("slow_clients_total")) >= 1, true);
+    assert.equal(owner.textOf(id).length, "begun\n".length + 20_000_001);
     looker.socket.resume();
     assert.ok([1006, 1013].includes(await looker.closed));
+    await until("it was counted", async () => (await metric("slow_clients_total")) > slowBefore);
   });
 
   test("one whose own output waits slows its code, and misses nothing", async () => {
