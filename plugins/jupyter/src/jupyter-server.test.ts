@@ -21,7 +21,7 @@ before(async () => {
     interruptGrace: "2s",
     server: {
       maxClientQueue: `${QUEUE_BYTES}B`,
-      slowClientTimeout: "1500ms",
+      slowClientTimeout: "3s",
       slowLookerTimeout: "500ms",
       replay: "1s",
       maxReplay: `${REPLAY_BYTES}B`,
@@ -30,7 +30,7 @@ before(async () => {
       maxPending: 50,
       maxClients: 3,
       maxSessions: 2,
-      ping: "500ms",
+      ping: "3s",
     },
   });
   sandbox = await own.server.sandboxes.create({ template: "base", timeoutMs: 600_000, secure: true });

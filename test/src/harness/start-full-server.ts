@@ -18,6 +18,9 @@ import { API_KEY } from "./api-key.js";
 import { PYTHON_INSIDE, openFreebsdHost } from "./freebsd-host.js";
 import { PYTHON } from "./python.js";
 
+// The other way to speak to kernels meets the same tests when it is asked for.
+const TRANSPORT = process.env["COPPICE_TRANSPORT"];
+
 export interface FullServerOptions {
   /** `local-process`, which every host can run, when absent. */
   readonly backend?: BackendName;
@@ -64,7 +67,10 @@ export async function startFullServer({
         [commands, settingsOf("commands")],
         [events, settingsOf("events")],
         [files, settingsOf("files")],
-        [jupyter, settingsOf("jupyter", { python })],
+        [
+          jupyter,
+          settingsOf("jupyter", { python, ...(TRANSPORT !== undefined && { transport: TRANSPORT }) }),
+        ],
         [legacyShims, settingsOf("legacy-shims")],
         [backend, settingsOf(backendName, { ...backendSettings })],
       ],
