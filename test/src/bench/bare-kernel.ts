@@ -25,7 +25,12 @@ export async function startBareKernel(home: string): Promise<BareKernel> {
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
   const nextLine = async (): Promise<string> => {
     const { value, done } = await lines.next();
-    if (done === true) throw new Error("the client of the bare kernel ended");
+    if (done === true) {
+      throw new Error(
+        `the client of the bare kernel ended: COPPICE_PYTHON names a Python with ipykernel and jupyter_client, ` +
+          `which ${PYTHON} may not be; \`npm run bench\` sets it`,
+      );
+    }
     return value;
   };
   await nextLine();
