@@ -19,8 +19,11 @@ void describe("the way out for the sandboxes of an ordinary user", { skip, concu
       await compileForAll();
       await using user = await makeOrdinaryUser();
       await using host = await openHostApart(placeOf(user));
-      const env = { ...host.place.env, COPPICE_TEST_EGRESS_PROGRAM: `/usr/bin/${program}` };
-      const files = ["egress.test.js", "testing/uplink-cases.js"].slice(program === "pasta" ? 0 : 1);
+      const chosen = { COPPICE_TEST_EGRESS_PROGRAM: `/usr/bin/${program}`, COPPICE_TEST_CYCLES: "20" };
+      const env = { ...host.place.env, ...chosen };
+      // What leads to the program is the same for both.
+      const shared = program === "pasta" ? ["egress.test.js", "cycles.test.js"] : [];
+      const files = [...shared, "testing/uplink-cases.js"];
       await testApart(context, { ...host.place, env }, files);
     });
   }
