@@ -17,6 +17,13 @@ export interface BuiltTemplate {
   readonly usedBytes: number;
 }
 
+interface BeginOptions {
+  readonly name: string;
+  readonly digest: string;
+  /** Where it is to be mounted while it is built. */
+  readonly mountPoint: string;
+}
+
 /** Who built it, on the dataset of a template. Not the property of sandboxes: these are no sandboxes. */
 const BUILDER = "coppice:builder";
 const NAME = "coppice:name";
@@ -48,7 +55,7 @@ export class BuiltTemplates {
   }
 
   /** Makes an empty dataset for a template, in place of one that was not finished. @returns its full name. */
-  async begin({ name, digest, mountPoint }: { name: string; digest: string; mountPoint: string }) {
+  async begin({ name, digest, mountPoint }: BeginOptions): Promise<string> {
     const path = this.#path(name, digest);
     if ((await this.#builderOf(path)) !== undefined) await this.#destroy(path);
     const properties = [`mountpoint=${mountPoint}`, `${NAME}=${name}`, `${BUILDER}=${this.#builder}`];

@@ -20,6 +20,7 @@ const skipSigned =
 void describe("coppice template, on a FreeBSD host", { skip }, () => {
   let host: FreebsdHost;
   let dataDir: string;
+  let settings: JailSettings;
   let file: string;
   let count = 0;
 
@@ -28,7 +29,7 @@ void describe("coppice template, on a FreeBSD host", { skip }, () => {
   const template = async (action: string, ...args: readonly string[]): Promise<string> => {
     const printed: string[] = [];
     const code = await plugin.verbs["template"]?.[action]?.run({
-      config: host.settings,
+      config: settings,
       args,
       clock: fakeClock(),
       dataDir: () => dataDir,
@@ -90,6 +91,7 @@ void describe("coppice template, on a FreeBSD host", { skip }, () => {
        rm -f bin sbin lib lib32 lib64 libx32 && for name in bin sbin lib lib32 lib64 libx32; do
          [ -L /$name ] && ln -s system/$name $name; done; tar -cJf ${directory}/base.txz .`,
     );
+    settings = host.settings;
     dataDir = join(host.directory, "data", "jail-freebsd");
     await mkdir(dataDir, { recursive: true });
     await describeTemplate();
@@ -130,6 +132,13 @@ void describe("coppice template, on a FreeBSD host", { skip }, () => {
     assert.equal(await template("gc"), "");
     await sandbox.destroy();
     assert.deepEqual(await states(), ["current", "unused"]);
+    const old = (await list()).find(({ state }) => state === "unused");
+    settings = {
+      ...host.settings,
+      templates: { old: { snapshot: old?.["snapshot"], user: "user", mounts: [] } },
+    };
+    assert.equal(await template("gc"), "");
+    settings = host.settings;
     assert.match(await template("gc"), /^removed science template-science-[0-9a-f]{16}\n$/);
     assert.deepEqual(await states(), ["current"]);
     await backend.close();
