@@ -199,8 +199,11 @@ static void mount_line(const char *root, const char *words) {
   check_mount_point(root, target, "mount");
   if (strcmp(type, "nullfs") == 0) {
     if (mount(source, target, NULL, MS_BIND, NULL) < 0) fail("%s: mount: %s: %s", subject, source, strerror(errno));
-    bool is_read_only = strncmp(options, "ro", 2) == 0;
-    if (mount(NULL, target, NULL, MS_BIND | MS_REMOUNT | (is_read_only ? MS_RDONLY : 0), NULL) < 0) {
+    // FreeBSD knows devices in devfs(5) alone.
+    unsigned long flags = MS_BIND | MS_REMOUNT | MS_NODEV;
+    if (strncmp(options, "ro", 2) == 0) flags |= MS_RDONLY;
+    if (strstr(options, ",nosuid") != NULL) flags |= MS_NOSUID;
+    if (mount(NULL, target, NULL, flags, NULL) < 0) {
       fail("%s: mount: %s: %s", subject, target, strerror(errno));
     }
   } else if (strcmp(type, "tmpfs") == 0) {

@@ -76,6 +76,25 @@ export class Datasets {
     }
   }
 
+  /** Makes a dataset with nothing in it, mounted. @throws SandboxError already_exists */
+  async create(
+    name: string,
+    { mountPoint, refquotaMiB }: Pick<CloneOptions, "mountPoint" | "refquotaMiB">,
+  ): Promise<void> {
+    const options = [
+      `refquota=${refquotaMiB}M`,
+      `mountpoint=${mountPoint}`,
+      `${PREFIX}owner=${this.#owner}`,
+      `${PREFIX}state=creating`,
+    ];
+    const words = ["create", ...options.flatMap((option) => ["-o", option]), this.#path(name)];
+    const result = await this.#host.try("zfs", words);
+    if (/already exists/.test(result.stderr)) {
+      throw new SandboxError("already_exists", `dataset ${name} already exists`);
+    }
+    if (result.code !== 0) throw new HostCommandError("zfs", words, result);
+  }
+
   /** Whether there is a snapshot of that name, which need not be this installation's. */
   async hasSnapshot(snapshot: string): Promise<boolean> {
     const { code, stderr } = await this.#host.try("zfs", ["get", "-H", "-o", "value", "type", snapshot]);
@@ -113,15 +132,15 @@ export class Datasets {
     );
   }
 
-  /** All that this installation made, by one command. */
-  async owned(): Promise<readonly OwnedDataset[]> {
+  /** All that this installation made for sandboxes, or for something else that names begin with, by one command. */
+  async owned(prefix = "e2b-"): Promise<readonly OwnedDataset[]> {
     const names = ["owner", "state", "template", "limits", "address"].map((name) => `${PREFIX}${name}`);
     const words = ["get", "-Hp", "-r", "-o", "name,property,value,source", names.join(","), this.parent];
     const found = new Map<string, Map<string, string>>();
     for (const line of (await this.#host.run("zfs", words)).split("\n")) {
       const [path = "", property = "", value = "", source] = line.split("\t");
       // What is inherited says nothing of who made it.
-      if (source !== "local" || path.includes("@") || !path.startsWith(`${this.parent}/`)) continue;
+      if (source !== "local" || path.includes("@") || !path.startsWith(`${this.parent}/${prefix}`)) continue;
       const name = path.slice(this.parent.length + 1);
       if (!found.has(name)) found.set(name, new Map());
       found.get(name)?.set(property.slice(PREFIX.length), value);
@@ -216,7 +235,7 @@ export class Datasets {
   }
 
   #path(name: string): string {
-    if (!/^e2b-[a-z0-9]+$/.test(name)) throw new Error(`'${name}' is no dataset of a sandbox`);
+    if (!/^(e2b|volume)-[a-z0-9]+$/.test(name)) throw new Error(`'${name}' is no dataset of ours`);
     return `${this.parent}/${name}`;
   }
 }

@@ -12,6 +12,8 @@ import {
   type SandboxBackend,
   type SandboxSpec,
   type SnapshotId,
+  type VolumeId,
+  type VolumeSpec,
 } from "@coppice/core/backend";
 import { BuiltTemplates } from "./built-templates.js";
 import { type OwnedDataset, Datasets } from "./datasets.js";
@@ -29,6 +31,7 @@ import { TemplateSignatures } from "./template-signatures.js";
 import { Templates } from "./templates.js";
 import { UsageSampler } from "./usage-sampler.js";
 import { VnetNetworks } from "./vnet-networks.js";
+import { VolumeDatasets } from "./volume-datasets.js";
 
 /** What there is once the backend was opened. */
 interface Opened {
@@ -36,6 +39,7 @@ interface Opened {
   readonly datasets: Datasets;
   readonly jails: Jails;
   readonly templates: Templates;
+  readonly volumes: VolumeDatasets;
   /** Undefined where templates need not be signed. */
   readonly signatures: TemplateSignatures | undefined;
   /** Undefined where sandboxes have lo0 alone. */
@@ -63,9 +67,18 @@ export class JailBackend implements SandboxBackend {
     list: async () => [...(await (await this.#open()).datasets.snapshots()).keys()],
     remove: async (id: SnapshotId) => (await this.#open()).datasets.removeSnapshot(id),
   };
+  readonly volumes = {
+    make: async (spec: VolumeSpec) => (await this.#open()).volumes.make(spec),
+    list: async () => (await this.#open()).volumes.list(),
+    remove: async (id: VolumeId) => (await this.#open()).volumes.remove(id),
+    usage: async (id: VolumeId) => (await this.#open()).volumes.usage(id),
+  };
   readonly #settings: JailSettings;
   readonly #log: Logger;
   readonly #alive = new Map<string, JailSandbox>();
+  /** Ids of those that are being made, or cleared away because that failed. */
+  readonly #beginning = new Set<string>();
+  #isRecovered = false;
   #opening: Promise<Opened> | undefined;
 
   constructor(settings: JailSettings, log: Logger) {
@@ -106,6 +119,15 @@ export class JailBackend implements SandboxBackend {
   }
 
   async provision(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
+    this.#beginning.add(spec.id);
+    try {
+      return await this.#provision(spec, signal);
+    } finally {
+      this.#beginning.delete(spec.id);
+    }
+  }
+
+  async #provision(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
     signal.throwIfAborted();
     const opened = await this.#open();
     const { datasets, jails, networks, rules, templates } = opened;
@@ -132,6 +154,7 @@ export class JailBackend implements SandboxBackend {
     try {
       signal.throwIfAborted();
       const { agentInside, devfsRuleset, procfs } = this.#settings;
+      const volumes = await opened.volumes.mountsIn(paths.root, spec.mounts ?? []);
       // Before there is a jail: nothing ever runs in it without.
       await rules?.set(paths.name, limits);
       signal.throwIfAborted();
@@ -141,7 +164,11 @@ export class JailBackend implements SandboxBackend {
         root: paths.root,
         devfsRuleset,
         procfs,
-        mounts: [...template.mounts, { source: opened.programs, target: agentInside, readOnly: true }],
+        mounts: [
+          ...template.mounts,
+          { source: opened.programs, target: agentInside, readOnly: true },
+          ...volumes,
+        ],
         known: new Set(),
       });
       signal.throwIfAborted();
@@ -159,7 +186,7 @@ export class JailBackend implements SandboxBackend {
     } catch (error) {
       this.#alive.delete(spec.id);
       await this.#clear(opened, paths, { link }).catch((failure: unknown) => {
-        // The next start tries again.
+        // The next sweep tries again.
         this.#log.warn({ sandbox: spec.id, err: failure }, "a sandbox that failed was not cleared away");
       });
       throw error;
@@ -174,7 +201,33 @@ export class JailBackend implements SandboxBackend {
     await this.#removeOthers(opened);
     await opened.networks?.removeOthers();
     await opened.datasets.collect();
+    this.#isRecovered = true;
     return adopted.filter((sandbox) => sandbox !== undefined);
+  }
+
+  /**
+   * Clears away what is left of sandboxes that nobody has any more: when they ended, something failed. Does nothing
+   * before `recover`, for what is there is not known until then.
+   */
+  async sweep(): Promise<void> {
+    if (!this.#isRecovered) return;
+    const opened = await this.#open();
+    const isLeft = ({ name, state }: OwnedDataset) => state !== "retained" && !this.#isHeld(idOf(name));
+    const suspects = new Set((await opened.datasets.owned()).filter(isLeft).map(({ name }) => name));
+    // One may have ended meanwhile, and its address may be another's. What is still there now stays there.
+    const left =
+      suspects.size === 0 ? [] : (await opened.datasets.owned()).filter(({ name }) => suspects.has(name));
+    for (const { name, properties } of left) {
+      this.#log.warn({ sandbox: idOf(name) }, "a sandbox that nobody has is cleared away");
+      const paths = sandboxPaths(this.#settings.directory, idOf(name));
+      await this.#clear(opened, paths, { link: linkOf(opened, name, properties) }).catch(
+        (failure: unknown) => {
+          this.#log.warn({ sandbox: idOf(name), err: failure }, "it was not cleared away");
+        },
+      );
+    }
+    await this.#removeOthers(opened);
+    await opened.datasets.collect();
   }
 
   /** By what sandboxes are held to their limits, once a check has succeeded. */
@@ -270,9 +323,7 @@ export class JailBackend implements SandboxBackend {
     const id = idOf(name);
     const paths = sandboxPaths(this.#settings.directory, id);
     const template = properties.get("template") ?? "";
-    const { datasets, networks } = opened;
-    const found = properties.get(ADDRESS);
-    const link = networks && new SandboxLink({ name, networks, datasets, found });
+    const link = linkOf(opened, name, properties);
     if (state === "running" && running.has(name)) {
       try {
         // A server may have ended while it was paused; the agent answers only when it can run.
@@ -301,8 +352,12 @@ export class JailBackend implements SandboxBackend {
     );
     const ids = new Set(found.flat().map((name) => idOf(name.split(".")[0] ?? "")));
     for (const id of ids) {
-      if (!owned.has(id) && !this.#alive.has(id)) await this.#clear(opened, sandboxPaths(directory, id), {});
+      if (!owned.has(id) && !this.#isHeld(id)) await this.#clear(opened, sandboxPaths(directory, id), {});
     }
+  }
+
+  #isHeld(id: string): boolean {
+    return this.#alive.has(id) || this.#beginning.has(id);
   }
 
   /** Removes a sandbox, whatever there is of it: every step is content with nothing. */
@@ -339,7 +394,7 @@ export class JailBackend implements SandboxBackend {
     const longest = join(directory, "sockets", "x".repeat(LONGEST_ID));
     if (Buffer.byteLength(longest) > LONGEST_SOCKET_PATH)
       throw new Error(`directory ${directory} is too long`);
-    for (const name of ["conf", "roots", "sockets", "programs"]) {
+    for (const name of ["conf", "roots", "sockets", "programs", "volumes"]) {
       // Root of a sandbox makes setuid files that no user of the host may reach.
       await mkdir(join(directory, name), { recursive: true, mode: 0o700 });
     }
@@ -368,6 +423,12 @@ export class JailBackend implements SandboxBackend {
       signatures: templateSignatures && new TemplateSignatures(host, templateSignatures),
       networks: await this.#openNetworks(host, datasets, owner),
       rules: held,
+      volumes: new VolumeDatasets({
+        host,
+        datasets,
+        directory: join(directory, "volumes"),
+        owner: this.#settings.volumeOwner,
+      }),
       usage: new UsageSampler({
         datasets,
         rules: held,
@@ -420,6 +481,15 @@ async function originOf(
 /** What a sandbox may reach when nobody has said more than whether it may. */
 function egressRulesOf({ allowInternetAccess, egress }: SandboxSpec): EgressRules {
   return egress ?? { allowOut: [], denyOut: allowInternetAccess ? [] : [ALL_TRAFFIC] };
+}
+
+/** Of a sandbox that is there already; undefined where none is connected. */
+function linkOf(
+  { datasets, networks }: Opened,
+  name: string,
+  properties: OwnedDataset["properties"],
+): SandboxLink | undefined {
+  return networks && new SandboxLink({ name, networks, datasets, found: properties.get(ADDRESS) });
 }
 
 function idOf(name: string): string {

@@ -8,7 +8,10 @@ const plain = {
   root: "/var/db/coppice/jails/roots/e2b-abc",
   devfsRuleset: 200,
   procfs: false,
-  mounts: [{ source: "/usr", target: "/usr", readOnly: true }],
+  mounts: [
+    { source: "/usr", target: "/usr", readOnly: true },
+    { source: "/volumes/volume-x", target: "/data", readOnly: false, isShared: true },
+  ],
   known: new Set<string>(),
 };
 
@@ -22,6 +25,7 @@ describe("the jail.conf of a sandbox", () => {
       "exec.clean;",
       'stop.timeout = "0";',
       'mount += "/usr /var/db/coppice/jails/roots/e2b-abc/usr nullfs ro 0 0";',
+      'mount += "/volumes/volume-x /var/db/coppice/jails/roots/e2b-abc/data nullfs rw,nosuid 0 0";',
       'devfs_ruleset = "200";',
       'enforce_statfs = "2";',
       'children.max = "0";',

@@ -18,6 +18,8 @@ export interface NullfsMount {
   /** Absolute path inside. */
   readonly target: string;
   readonly readOnly: boolean;
+  /** Whether sandboxes own what is in it: then nobody is raised by it. False when absent. */
+  readonly isShared?: boolean;
 }
 
 /** A boolean parameter that is not known to every release: the one that the kernel lists, and what to say. */
@@ -50,10 +52,10 @@ export function jailConf(options: JailConfOptions): string {
     assign("exec.timeout", "20"),
     // Who ignores SIGTERM would hold up a removal for ten seconds.
     assign("stop.timeout", "0"),
-    ...mounts.map(
-      ({ source, target, readOnly }) =>
-        `mount += "${plain(source)} ${plain(root + target)} nullfs ${readOnly ? "ro" : "rw"} 0 0";`,
-    ),
+    ...mounts.map(({ source, target, readOnly, isShared = false }) => {
+      const options = `${readOnly ? "ro" : "rw"}${isShared ? ",nosuid" : ""}`;
+      return `mount += "${plain(source)} ${plain(root + target)} nullfs ${options} 0 0";`;
+    }),
     "mount.devfs;",
     assign("devfs_ruleset", String(devfsRuleset)),
     ...(procfs ? ["mount.procfs;"] : []),

@@ -72,9 +72,17 @@ export const jailFreebsdConfig = z.strictObject({
     .prefault({})
     .describe("What a sandbox gets where neither its creator nor its template says"),
   network: networkSettings.prefault({}).describe("How sandboxes are connected to what is outside"),
+  volumeOwner: z
+    .int()
+    .min(0)
+    .default(1000)
+    .describe("Uid and gid that a new volume belongs to: those of the accounts that sandboxes run as"),
   usageMaximumAge: duration()
     .prefault("1s")
     .describe("How old what is told of the use of a sandbox may be: of all of them it is found out at once"),
+  sweepEvery: duration()
+    .prefault("60s")
+    .describe("How often what a failure has left of sandboxes is looked for, and cleared away"),
   hostCommandTimeout: duration()
     .prefault("30s")
     .describe("How long a command of the host may take before it is killed and counts as failed"),
@@ -111,6 +119,7 @@ export const jailFreebsdConfig = z.strictObject({
       pkg: program("/usr/sbin/pkg", "pkg(8)"),
       pw: program("/usr/sbin/pw", "pw(8)"),
       install: program("/usr/bin/install", "install(1)"),
+      mkdir: program("/bin/mkdir", "mkdir(1)"),
       chown: program("/usr/sbin/chown", "chown(8)"),
       ln: program("/bin/ln", "ln(1)"),
       realpath: program("/bin/realpath", "realpath(1)"),

@@ -1,7 +1,8 @@
-import { Backends, definePlugin } from "@coppice/core";
+import { Backends, Clock, definePlugin } from "@coppice/core";
 import { diagnoseHost } from "./diagnose-host.js";
 import { JailBackend } from "./jail-backend.js";
 import { jailFreebsdConfig } from "./jail-freebsd-config.js";
+import { Sweeper } from "./sweeper.js";
 import { templateBuild } from "./template-build.js";
 import { templateGc } from "./template-gc.js";
 import { templateList } from "./template-list.js";
@@ -10,12 +11,20 @@ import { templateList } from "./template-list.js";
 export const plugin = definePlugin({
   name: "jail-freebsd",
   config: jailFreebsdConfig,
-  requires: { backends: Backends },
+  requires: { backends: Backends, clock: Clock },
   verbs: { template: { build: templateBuild, list: templateList, gc: templateGc } },
-  setup(plugin, { backends }) {
+  setup(plugin, { backends, clock }) {
     const backend = new JailBackend(plugin.config, plugin.log);
     plugin.onStop(() => backend.close());
     backends.add(backend);
+    const sweeper = new Sweeper({
+      clock,
+      everyMs: plugin.config.sweepEvery,
+      sweep: () => backend.sweep(),
+      log: plugin.log,
+    });
+    plugin.onStart(() => sweeper.start());
+    plugin.onStop(() => sweeper.stop());
     plugin.health("jail-freebsd", async () => {
       const limits = await backend.enforcedLimits();
       return limits && Object.fromEntries(limits.map(({ name, how }) => [name, how]));

@@ -17,7 +17,7 @@ if (reason !== undefined) {
       backend,
       // Connecting a sandbox takes nine programs: the cases that need it say so.
       specification: { allowInternetAccess: false },
-      facets: ["pausing", "resizing", "snapshots", "networking"],
+      facets: ["pausing", "resizing", "snapshots", "networking", "volumes"],
       outside: OUTSIDE,
       abilities: ["terminals", "watching", "accounts"],
       limits: ["diskMiB", ...host.limits],

@@ -13,7 +13,8 @@ const skip = reasonWithoutFreebsdHost() ?? false;
 /** More commands than a sandbox takes from its making to its end. */
 const MOST_COMMANDS = 60;
 const AT_ONCE = 4;
-const CYCLES_EACH = 5;
+/** Of each of those; COPPICE_TEST_CYCLES is of all together. */
+const CYCLES_EACH = Math.ceil(Number(process.env["COPPICE_TEST_CYCLES"] ?? 20) / AT_ONCE);
 
 async function make(backend: SandboxBackend): Promise<Sandbox> {
   const id = `test${randomBytes(8).toString("hex")}`;

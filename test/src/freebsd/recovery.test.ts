@@ -105,4 +105,28 @@ void describe("jail-freebsd, after its server ended", { skip }, () => {
     assert.equal(await zfs("list", "-H", "-o", "name", "-t", "filesystem,snapshot", "-r", "coppice"), before);
     await next.close();
   });
+
+  it("sweeps away what a failure has left, and nothing that somebody has or is making", async () => {
+    const backend = new JailBackend(host.settings, silent);
+    await backend.sweep();
+    await backend.recover();
+    const kept = await make(backend);
+    const broken = {
+      ...host.settings.programs,
+      jail: "/bin/false",
+      umount: "/bin/false",
+      mount: "/bin/false",
+    };
+    const failing = new JailBackend({ ...host.settings, programs: broken }, silent);
+    await assert.rejects(make(failing));
+    const names = async () => (await zfs("list", "-H", "-o", "name")).match(/e2b-test\w+/g) ?? [];
+    assert.equal((await names()).length, 2);
+    const making = make(backend);
+    for (let round = 0; round < 3; round++) await backend.sweep();
+    const made = await making;
+    assert.deepEqual((await names()).toSorted(), [`e2b-${kept.id}`, `e2b-${made.id}`].toSorted());
+    assert.equal(await outputOf(kept, "echo lives"), "lives\n");
+    for (const sandbox of [kept, made]) await sandbox.destroy();
+    await backend.close();
+  });
 });

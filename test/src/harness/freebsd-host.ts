@@ -50,6 +50,7 @@ const POOL = "coppice";
 /** What this host has and FreeBSD has elsewhere. */
 const HOST_PROGRAMS = {
   chown: "/usr/bin/chown",
+  mkdir: "/usr/bin/mkdir",
   realpath: "/usr/bin/realpath",
   signify: "/usr/bin/signify-openbsd",
 };
@@ -166,7 +167,7 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
       const files = await readdir(join(directory, "d"), { recursive: true });
       return [
         ...lines(datasets)
-          .filter((name) => name.includes("/e2b-"))
+          .filter((name) => /\/(e2b|volume)-/.test(name))
           .map((name) => `dataset ${name}`),
         ...lines(jails).map((name) => `jail ${name}`),
         ...lines(rules).map((rule) => `rule ${rule}`),
@@ -175,7 +176,7 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
           .map((line) => `mount ${line}`),
         ...lines(network).filter((line) => /epair|10\.78\.\d+\.\d+ \./.test(line)),
         ...anchors.filter((name) => name !== "lock").map((name) => `anchor ${name}`),
-        ...files.filter((name) => /e2b-|sockets\//.test(name)).map((name) => `file ${name}`),
+        ...files.filter((name) => /e2b-|volume-|sockets\//.test(name)).map((name) => `file ${name}`),
       ];
     },
     async [Symbol.asyncDispose]() {
