@@ -14,7 +14,7 @@ const OutputLogConfig = z.strictObject({
     .prefault("7d")
     .describe("How long output is kept, also when its command and its sandbox have ended."),
   flushInterval: duration()
-    .prefault("10ms")
+    .prefault("50ms")
     .describe("How long output is gathered before it is written: what a crash of the server can lose."),
   buffer: size()
     .prefault("4MiB")

@@ -112,6 +112,9 @@ export class LogWriter {
   #unwrittenEnds: Recorded[] = [];
   #recorded = 0;
   #settled = 0;
+  /** Up to here it was taken to be written; and up to here it is to be, also where more would still fit. */
+  #taken = 0;
+  #due = 0;
   #active: ActiveSegment | undefined;
   /** Segments that get nothing more than what is pending for them. */
   #ending: ActiveSegment[] = [];
@@ -214,8 +217,7 @@ export class LogWriter {
     this.#recorded += 1;
     pending.sequence = this.#recorded;
     pending.target.plannedBytes += pending.batch.bytes - before;
-    // Each write costs a change of threads, so a flood is written in few.
-    if (pending.batch.bytes >= BATCH_BYTES) this.#drainNow();
+    if (this.#isNextDue) this.#startDrain();
     else this.#drainSoon();
     return true;
   }
@@ -265,7 +267,10 @@ export class LogWriter {
   }
 
   async #untilRoom(): Promise<void> {
-    while (this.#isFull() && this.#isWriting) await this.#change();
+    while (this.#isFull() && this.#isWriting) {
+      this.#drainNow();
+      await this.#change();
+    }
   }
 
   /** The next time that a write ended, or that there will be none for a while. */
@@ -287,7 +292,20 @@ export class LogWriter {
     this.#cancelFlush = clock.after(settings.flushMs, () => this.#drainNow());
   }
 
+  /** Writes all that was recorded until now. */
   #drainNow(): void {
+    this.#due = this.#recorded;
+    this.#startDrain();
+  }
+
+  /** Whether the next batch need not wait for more: each write costs a change of threads, so a flood is written in few. */
+  get #isNextDue(): boolean {
+    const [next, another] = this.#pending;
+    if (next === undefined) return false;
+    return another !== undefined || next.batch.bytes >= BATCH_BYTES || this.#taken < this.#due;
+  }
+
+  #startDrain(): void {
     this.#cancelFlush?.();
     this.#cancelFlush = undefined;
     this.#draining ??= this.#drain().finally(() => {
@@ -300,8 +318,9 @@ export class LogWriter {
   async #drain(): Promise<void> {
     this.#cancelIdle?.();
     this.#cancelIdle = undefined;
-    while (this.#pending.length > 0 || this.#ending.length > 0) {
-      const next = this.#pending.shift();
+    while (this.#isNextDue || this.#ending.some((ending) => this.#isDone(ending))) {
+      const next = this.#isNextDue ? this.#pending.shift() : undefined;
+      if (next !== undefined) this.#taken = next.sequence;
       this.#inFlight = next;
       const stopWatch = this.#watchForStall();
       try {
@@ -353,12 +372,17 @@ export class LogWriter {
 
   /** Finishes the segments that nothing is pending for any more. */
   async #sealEnding(): Promise<void> {
-    const isDone = (ending: ActiveSegment): boolean => this.#pending.every(({ target }) => target !== ending);
-    for (let done = this.#ending.find(isDone); done !== undefined; done = this.#ending.find(isDone)) {
+    for (;;) {
+      const done = this.#ending.find((ending) => this.#isDone(ending));
+      if (done === undefined) return;
       // First out of the list: where it fails, the others are left to whoever cleans up.
       this.#ending.splice(this.#ending.indexOf(done), 1);
       await this.#seal(done);
     }
+  }
+
+  #isDone(ending: ActiveSegment): boolean {
+    return this.#pending.every(({ target }) => target !== ending);
   }
 
   /** Finishes a segment: its index goes into the file, and nothing more after it. */
