@@ -143,6 +143,59 @@ test("beyond the limit of a sandbox the oldest output goes, and a cursor into it
   assert((await scene.metric("removed_bytes_total")) > 2_000_000);
 });
 
+test("a full log writes over its oldest file, never over one that is being read", async (context) => {
+  const directory = await temporaryDirectory(context);
+  const settings = { maxPerSandbox: "512KiB" };
+  const made: string[] = [];
+  const replaced: string[] = [];
+  const files: LogFiles = {
+    ...diskFiles,
+    create(path) {
+      made.push(path);
+      return diskFiles.create(path);
+    },
+    replace(old, path) {
+      replaced.push(old);
+      return diskFiles.replace(old, path);
+    },
+  };
+  await using scene = await open({ directory, settings, files });
+  const log = scene.logs.of("sandbox1");
+  const command = scene.begin();
+  // Large pieces are written from where they are, small ones gathered first.
+  const flood = async (): Promise<void> => {
+    await command.writeAll(
+      Array.from({ length: 100 }, (_, at) => randomBytes(at % 2 === 0 ? 70 * KIB : 10 * KIB)),
+    );
+    await log.find({ id: command.id });
+    await scene.logs.sweep();
+  };
+  await flood();
+
+  const reading = command.tape.output({ from: 0 })[Symbol.asyncIterator]();
+  const first = await reading.next();
+  assert(first.done !== true);
+  const [beingRead = ""] = await filesOf(join(directory, "sandbox1"));
+  made.length = 0;
+  await flood();
+  assert(replaced.length > made.length, `${replaced.length} files were written over, ${made.length} made`);
+  assert(!replaced.includes(join(directory, "sandbox1", beingRead)), "not the one that is being read");
+  const rest = await Array.fromAsync({ [Symbol.asyncIterator]: () => reading });
+  for (const { offset, data } of [first.value, ...rest]) {
+    const written = command.written.subarray(offset, offset + data.length);
+    assert(written.equals(data), `${data.length} bytes at ${offset} are what was written`);
+  }
+  const tail = command.written.subarray(-200 * KIB);
+  assert((await readPages(log, command.id, 50_000, command.written.length - tail.length)).equals(tail));
+
+  await scene.logs.close();
+  await using next = await open({ directory, settings });
+  const page = await next.logs.of("sandbox1").page(command.id, { cursor: 0, limitBytes: 1024 * KIB });
+  const kept = await joined(page.pieces);
+  assert(kept.length > 256 * KIB, `${kept.length} bytes are kept`);
+  assert(command.written.subarray(-kept.length).equals(kept), "nothing of what was written over is read");
+});
+
 test("many short commands are bounded too, and the newest of them are found", async (context) => {
   const directory = await temporaryDirectory(context);
   await using scene = await open({ directory, settings: { maxPerSandbox: "2MiB" } });
