@@ -5,6 +5,8 @@ export interface Sample {
   readonly tookMs: number;
   /** Of the contender's watched process; NaN where there is none. */
   readonly cpuMs: number;
+  /** Of its main thread alone. */
+  readonly mainMs: number;
   readonly peakMiB: number;
 }
 
@@ -50,13 +52,15 @@ async function takeTurn(contender: Contender): Promise<readonly Sample[]> {
 async function sample(contender: Contender): Promise<Sample> {
   const { watched } = contender;
   watched?.forgetPeak();
-  const cpuMs = watched?.cpuMs() ?? Number.NaN;
+  const before = watched?.processorTime();
   const startMs = performance.now();
   const run = (await contender.once()) ?? {};
   const tookMs = run.tookMs ?? performance.now() - startMs;
+  const after = watched?.processorTime();
   const sampled = {
     tookMs,
-    cpuMs: (watched?.cpuMs() ?? Number.NaN) - cpuMs,
+    cpuMs: (after?.allMs ?? Number.NaN) - (before?.allMs ?? Number.NaN),
+    mainMs: (after?.mainMs ?? Number.NaN) - (before?.mainMs ?? Number.NaN),
     peakMiB: watched?.peakMiB() ?? Number.NaN,
   };
   await run.undo?.();

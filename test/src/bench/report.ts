@@ -12,6 +12,7 @@ const HEADINGS = [
   "per s",
   "MiB/s",
   "CPU ms",
+  "main ms",
   "peak MiB",
   "p50 / floor",
 ];
@@ -30,7 +31,8 @@ export function report(title: string, measurements: readonly Measurement[]): str
       ...[p50, p95, p99].map(milliseconds),
       perSecond.toFixed(perSecond < 100 ? 1 : 0),
       contender.bytes === undefined ? "" : ((contender.bytes * perSecond) / MIB).toFixed(0),
-      whole(summarize(samples.map(({ cpuMs }) => cpuMs)).mean),
+      whole(summarize(samples.map(({ cpuMs }) => cpuMs)).p50),
+      whole(summarize(samples.map(({ mainMs }) => mainMs)).p50),
       whole(Math.max(...samples.map(({ peakMiB }) => peakMiB))),
       floorP50 === undefined ? "" : `${(p50 / floorP50).toFixed(2)}x`,
     ];

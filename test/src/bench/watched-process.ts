@@ -1,24 +1,38 @@
-import { readFileSync, writeFileSync } from "node:fs";
+import { readFileSync, readdirSync, writeFileSync } from "node:fs";
 
 const MIB = 2 ** 20;
-/** USER_HZ, which Linux has fixed for programs. */
-const MS_PER_TICK = 10;
 const RESET_PEAK = "5";
+const NS_PER_MS = 1e6;
+
+/** Time on processors, in the kernel and out of it. */
+export interface ProcessorTime {
+  /** Of all threads. */
+  readonly allMs: number;
+  /** Of the one that runs JavaScript: what it takes, the next request waits for. */
+  readonly mainMs: number;
+}
 
 /** What a process costs while something is measured. Linux tells; elsewhere everything is NaN. */
 export class WatchedProcess {
+  readonly #pid: number;
   readonly #folder: string;
 
   constructor(pid: number) {
+    this.#pid = pid;
     this.#folder = `/proc/${pid}`;
   }
 
-  /** Time on processors so far, of all its threads, in the kernel and out of it. */
-  cpuMs(): number {
-    if (process.platform !== "linux") return Number.NaN;
-    const stat = readFileSync(`${this.#folder}/stat`, "latin1");
-    const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
-    return (Number(fields[11]) + Number(fields[12])) * MS_PER_TICK;
+  /** So far, of the threads that it has; Node ends none of its own. */
+  processorTime(): ProcessorTime {
+    if (process.platform !== "linux") return { allMs: Number.NaN, mainMs: Number.NaN };
+    const times = readdirSync(`${this.#folder}/task`).map((thread) => {
+      const [ranNs] = readFileSync(`${this.#folder}/task/${thread}/schedstat`, "latin1").split(" ");
+      return { isMain: Number(thread) === this.#pid, ranMs: Number(ranNs) / NS_PER_MS };
+    });
+    return {
+      allMs: times.reduce((sum, { ranMs }) => sum + ranMs, 0),
+      mainMs: times.find(({ isMain }) => isMain)?.ranMs ?? Number.NaN,
+    };
   }
 
   /** The memory that it has now. */
