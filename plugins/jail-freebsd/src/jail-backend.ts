@@ -58,6 +58,8 @@ const AGENT_TIMEOUT_MS = 10_000;
 /** sun_path of FreeBSD without its NUL, the shortest there is. */
 const LONGEST_SOCKET_PATH = 103;
 const LONGEST_ID = 64;
+/** What a program of the host ends with that may have done its work. */
+const UNKNOWN_OUTCOME: ReadonlySet<string> = new Set(["deadline_exceeded", "unavailable"]);
 
 /** Makes sandboxes out of clones of ZFS snapshots and jails. */
 export class JailBackend implements SandboxBackend {
@@ -147,7 +149,7 @@ export class JailBackend implements SandboxBackend {
       })
       .catch((error: unknown) => {
         // A command that was killed may have made the dataset, which has the address until it is found.
-        const isUnknown = error instanceof SandboxError && error.code === "deadline_exceeded";
+        const isUnknown = error instanceof SandboxError && UNKNOWN_OUTCOME.has(error.code);
         if (!isUnknown) link?.release();
         throw error;
       });
