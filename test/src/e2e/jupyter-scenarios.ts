@@ -5,7 +5,12 @@ import type { LiveSandbox } from "@coppice/core";
 import type { TestServer } from "@coppice/core/testing";
 import { KernelSpecAPI, type Kernel, type KernelMessage } from "@jupyterlab/services";
 import { eventually } from "../harness/eventually.js";
-import { jupyterClient, type Framing, type JupyterClient } from "../harness/jupyter-client.js";
+import {
+  jupyterClient,
+  withoutLostInformation,
+  type Framing,
+  type JupyterClient,
+} from "../harness/jupyter-client.js";
 
 export interface JupyterPlace {
   readonly server: TestServer;
@@ -63,7 +68,7 @@ export function jupyterScenarios(framing: Framing, placeOf: () => JupyterPlace):
   before(async () => {
     place = placeOf();
     client = jupyterClient({ ...place, framing });
-    kernel = await client.kernels.startNew({ name: "python3" });
+    kernel = withoutLostInformation(await client.kernels.startNew({ name: "python3" }));
     await kernel.info;
   });
   after(() => client[Symbol.dispose]());

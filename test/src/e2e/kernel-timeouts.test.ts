@@ -2,13 +2,15 @@ import assert from "node:assert/strict";
 import { it } from "node:test";
 import { type Execution, Sandbox } from "@e2b/code-interpreter";
 import { endOf, TIMED_OUT } from "../harness/end-of-call.js";
-import { onEachBackend } from "../harness/on-each-backend.js";
+import { type BackendScene, onEachBackend } from "../harness/on-each-backend.js";
 
 /** `COPPICE_CHAOS_ROUNDS=500` asks for more. */
 const ROUNDS = Number(process.env["COPPICE_CHAOS_ROUNDS"] ?? 60);
 const SLOWEST_MS = 20_000;
 
-onEachBackend("kernels after time-outs and deaths", ({ sandbox }) => {
+onEachBackend("kernels after time-outs and deaths", suite, { timeoutMs: 60_000 + 1000 * ROUNDS });
+
+function suite({ sandbox }: BackendScene): void {
   it("directory and variables are as at the start after a death and after a restart", async () => {
     const own = await Sandbox.create({ envs: { GLOBAL: "g'lobal\"" } });
     const context = await own.createCodeContext({ cwd: "/tmp" });
@@ -34,4 +36,4 @@ onEachBackend("kernels after time-outs and deaths", ({ sandbox }) => {
       assert.equal(text, "42", `round ${round}: ${error?.name}: ${error?.value}`);
     }
   });
-});
+}

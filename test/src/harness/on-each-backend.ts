@@ -18,6 +18,8 @@ export interface BackendScene {
 export interface EachBackendOptions extends Omit<FullServerOptions, "backend"> {
   /** Also on `jail-freebsd`, whose host with ZFS takes a while to be made. False when absent. */
   readonly onJails?: boolean;
+  /** What the suite may take on each; a minute when absent. */
+  readonly timeoutMs?: number;
 }
 
 /**
@@ -27,10 +29,10 @@ export interface EachBackendOptions extends Omit<FullServerOptions, "backend"> {
 export function onEachBackend(
   title: string,
   suite: (scene: BackendScene) => void,
-  { onJails = false, ...options }: EachBackendOptions = {},
+  { onJails = false, timeoutMs = SUITE_TIMEOUT_MS, ...options }: EachBackendOptions = {},
 ): void {
   const onBackend = (backend: BackendName, skip: string | false): void => {
-    describe(`${title}, on ${backend}`, { skip, timeout: SUITE_TIMEOUT_MS }, () => {
+    describe(`${title}, on ${backend}`, { skip, timeout: timeoutMs }, () => {
       let server: TestServer;
       let sandbox: Sandbox;
       before(async () => {
