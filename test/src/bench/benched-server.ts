@@ -7,6 +7,7 @@ import {
   namespacePlugins,
   ServerProcess,
 } from "../harness/server-process.js";
+import { type FreebsdHost, openFreebsdHost, PYTHON_INSIDE } from "../harness/freebsd-host.js";
 import { PYTHON } from "../harness/python.js";
 import type { BackendName } from "../harness/start-full-server.js";
 import { WatchedProcess } from "./watched-process.js";
@@ -26,9 +27,11 @@ export class BenchedServer implements AsyncDisposable {
   readonly #installation: Installation;
   readonly #server: ServerProcess;
   readonly #agent = new Agent({ keepAlive: true });
+  readonly #freebsd: FreebsdHost | undefined;
 
-  private constructor(installation: Installation, process: ServerProcess) {
+  private constructor(installation: Installation, process: ServerProcess, freebsd: FreebsdHost | undefined) {
     this.#installation = installation;
+    this.#freebsd = freebsd;
     this.#server = process;
     this.url = process.url;
     this.process = new WatchedProcess(process.pid);
@@ -39,6 +42,7 @@ export class BenchedServer implements AsyncDisposable {
     backend: BackendName,
     settings: Readonly<Record<string, unknown>> = {},
   ): Promise<BenchedServer> {
+    const freebsd = backend === "jail-freebsd" ? await openFreebsdHost() : undefined;
     const installation = await makeInstallation({
       config: {
         // Nobody who asks for none of these pays for them: a pool without a `min` starts with its first miss.
@@ -49,7 +53,7 @@ export class BenchedServer implements AsyncDisposable {
         },
       },
       plugins: (directory) => {
-        const own = backend === "linux-namespaces" ? namespacePlugins(directory) : {};
+        const own = backend === "linux-namespaces" ? namespacePlugins(directory) : jailPlugins(freebsd);
         const templates = { zygote: { zygote: true }, warm: { kernel: "eager" } };
         const jupyter = {
           python: PYTHON,
@@ -61,9 +65,10 @@ export class BenchedServer implements AsyncDisposable {
       },
     });
     try {
-      return new BenchedServer(installation, await ServerProcess.start(installation.configFile));
+      return new BenchedServer(installation, await ServerProcess.start(installation.configFile), freebsd);
     } catch (error) {
       await installation.remove();
+      await freebsd?.[Symbol.asyncDispose]();
       throw error;
     }
   }
@@ -136,7 +141,19 @@ export class BenchedServer implements AsyncDisposable {
     this.#agent.destroy();
     await this.#server.stop();
     await this.#installation.remove();
+    await this.#freebsd?.[Symbol.asyncDispose]();
   }
+}
+
+/** Makes sandboxes of jails on a host that is stood in for; all templates are the same. */
+function jailPlugins(freebsd: FreebsdHost | undefined): Readonly<Record<string, unknown>> {
+  if (freebsd === undefined) return {};
+  const { templates } = freebsd.settings;
+  const { base } = templates;
+  return {
+    "jupyter": { python: PYTHON_INSIDE },
+    "jail-freebsd": { ...freebsd.configuration, templates: { ...templates, warm: base, zygote: base } },
+  };
 }
 
 function settingsIn(plugins: Readonly<Record<string, unknown>>, name: string): object {

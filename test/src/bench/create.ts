@@ -1,9 +1,12 @@
 import { mkdtemp, rm } from "node:fs/promises";
 import { join } from "node:path";
+import { eventually } from "../harness/eventually.js";
 import type { Benchmark } from "./benchmark.js";
 import { spawnToEnd } from "./spawn-to-end.js";
 
 const AT_ONCE = 8;
+const WARM_TIMEOUT_MS = 30_000;
+const WARM = 'coppice_sandboxes_warm{template="warm"}';
 
 /** From the request for a sandbox to its answer, and to the end of a first command in it; and back. */
 export const create: Benchmark = async (server) => {
@@ -22,6 +25,18 @@ export const create: Benchmark = async (server) => {
     await server.killSandbox(sandbox);
     return { tookMs: performance.now() - startMs };
   };
+  // The first miss fills the pool.
+  await server.killSandbox(await server.createSandbox("warm"));
+  const takeWarm = async () => {
+    await eventually(
+      "a sandbox waits in the pool",
+      async () => (await server.metric(WARM)) === 1,
+      WARM_TIMEOUT_MS,
+    );
+    const startMs = performance.now();
+    const sandbox = await server.createSandbox("warm");
+    return { tookMs: performance.now() - startMs, undo: () => server.killSandbox(sandbox) };
+  };
   const makeDirectory = async () => {
     const directory = await mkdtemp(join(server.scratch, "floor-"));
     await spawnToEnd("true");
@@ -35,6 +50,7 @@ export const create: Benchmark = async (server) => {
         contenders: [
           { label: "POST /v2/sandboxes", once: createOnce },
           { label: "POST /v2/sandboxes", once: createOnce, atOnce: AT_ONCE },
+          { label: "POST /v2/sandboxes, from a pool", once: takeWarm },
           { label: "POST /v2/sandboxes, POST /commands true", once: createAndRun },
           { label: "DELETE /sandboxes/{id}", once: killOnce },
         ],

@@ -28,7 +28,7 @@ const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
   ["idle", idle],
 ]);
 
-const BACKENDS: readonly BackendName[] = ["local-process", "linux-namespaces"];
+const BACKENDS: readonly BackendName[] = ["local-process", "linux-namespaces", "jail-freebsd"];
 const DEFAULT_SECONDS = 3;
 const DEFAULT_MIB = 1024;
 const DEFAULT_SANDBOXES = 200;
