@@ -6,11 +6,13 @@ import { promisify } from "node:util";
 
 const run = promisify(execFile);
 const PROGRAM = fileURLToPath(new URL("run.js", import.meta.url));
-const ROW = /^(.+?) {2,}(\d+)((?: +[\d.]+){3,7}) +([\d.]+)x$/;
+const ROW = /^(.+?) {2,}(\d+)((?: +[\d.]+){3,8}) +([\d.]+)x$/;
+const SMALL = ["--seconds", "0.25", "--mib", "16", "--sandboxes", "3"];
 
 describe("the benchmarks", { timeout: 240_000 }, () => {
   for (const name of [
     "create",
+    "burst",
     "exec",
     "run-code",
     "code-output",
@@ -20,7 +22,7 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
     "stdout",
   ]) {
     it(`of ${name} print a floor of the same run, and how far from it each contender is`, async () => {
-      const { stdout } = await run(process.execPath, [PROGRAM, name, "--seconds", "0.25", "--mib", "16"]);
+      const { stdout } = await run(process.execPath, [PROGRAM, name, ...SMALL]);
       const tables = stdout.trim().split("\n\n");
       for (const table of tables) {
         const [title = "", headings = "", floor = "", ...contenders] = table.split("\n");
@@ -63,7 +65,7 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
         assert.equal(code, 64);
         assert.match(
           stderr,
-          /^usage: npm run bench -- create\|exec\|run-code\|code-output\|kernel-memory\|files\|proxy\|stdout\|idle/,
+          /^usage: npm run bench -- create\|burst\|exec\|run-code\|code-output\|kernel-memory\|files\|proxy\|stdout\|idle/,
         );
         return true;
       });
