@@ -6,6 +6,8 @@ export interface EntryState {
   readonly modifiedAtMs: number;
   /** Permission bits, special ones included. */
   readonly permissions: number;
+  /** The same under every name that the entry has, and of no other; undefined where the look did not tell. */
+  readonly identity?: string | undefined;
 }
 
 export function stateOf(info: Pick<FileInfo, "sizeBytes" | "modifiedAtMs" | "rawMode">): EntryState {
@@ -26,6 +28,7 @@ export function stateOf(info: Pick<FileInfo, "sizeBytes" | "modifiedAtMs" | "raw
 export class ObservedEntries {
   /** Undefined: the entry is known to be there, nobody has looked at it. */
   readonly #states = new Map<string, EntryState | undefined>();
+  readonly #names = new Map<string, string>();
 
   get size(): number {
     return this.#states.size;
@@ -33,14 +36,30 @@ export class ObservedEntries {
 
   /** Takes a look without an event: this is how it was before the watch began. */
   learn(name: string, state: EntryState): void {
-    this.#states.set(name, state);
+    this.#set(name, state);
+  }
+
+  /** What the entry is known by, whatever it is called; undefined where nobody has told. */
+  identityOf(name: string): string | undefined {
+    return this.#states.get(name)?.identity;
+  }
+
+  /** The name under which an entry was seen last. */
+  nameOf(identity: string): string | undefined {
+    return this.#names.get(identity);
+  }
+
+  /** Somebody has told what an entry is known by; nothing else of it has changed. */
+  identify(name: string, identity: string): void {
+    const state = this.#states.get(name);
+    if (state !== undefined) this.#set(name, { ...state, identity });
   }
 
   /** The entry is there. @param isFile directories have no WRITE: what changes them is their entries' events. */
   see(name: string, state: EntryState, isFile: boolean): readonly WatchEvent[] {
     const isNew = !this.#states.has(name);
     const before = this.#states.get(name);
-    this.#states.set(name, state);
+    this.#set(name, state);
     if (isNew) {
       const isWritten = isFile && state.sizeBytes > 0;
       return [...this.#parentsOf(name), ...events(name, "create", ...(isWritten ? ["write" as const] : []))];
@@ -54,7 +73,7 @@ export class ObservedEntries {
 
   /** The entry is gone. */
   miss(name: string): readonly WatchEvent[] {
-    return this.#states.delete(name) ? events(name, "remove") : [];
+    return this.#delete(name) ? events(name, "remove") : [];
   }
 
   /** The entry is gone, and whatever was known below it: the deepest first, as it was removed. */
@@ -66,26 +85,40 @@ export class ObservedEntries {
   /** The file service wrote it: what envd's create, chown and write come to, in this order. */
   written(name: string, state: EntryState): readonly WatchEvent[] {
     const isNew = !this.#states.has(name);
-    this.#states.set(name, state);
+    this.#set(name, state);
     return isNew
       ? [...this.#parentsOf(name), ...events(name, "create", "chmod", "write")]
       : events(name, "chmod", "write");
   }
 
-  /** The file service moved it, with all that is below it; either name is undefined outside of the watch. */
+  /** It was moved, with all that is below it; either name is undefined outside of the watch. */
   moved(from: string | undefined, to: string | undefined, state: EntryState): readonly WatchEvent[] {
     if (from !== undefined) {
       for (const [name, below] of this.#states) {
         if (name !== from && !name.startsWith(`${from}/`)) continue;
-        this.#states.delete(name);
-        if (to !== undefined) this.#states.set(to + name.slice(from.length), below);
+        this.#delete(name);
+        if (to !== undefined) this.#set(to + name.slice(from.length), below);
       }
     }
-    if (to !== undefined) this.#states.set(to, state);
+    if (to !== undefined) this.#set(to, state);
     return [
       ...(from === undefined ? [] : events(from, "rename")),
       ...(to === undefined ? [] : [...this.#parentsOf(to), ...events(to, "create")]),
     ];
+  }
+
+  /** A look that does not tell what the entry is known by takes nothing back of what another one told. */
+  #set(name: string, state: EntryState | undefined): void {
+    const identity = state?.identity ?? this.identityOf(name);
+    this.#delete(name);
+    this.#states.set(name, state && { ...state, identity });
+    if (identity !== undefined) this.#names.set(identity, name);
+  }
+
+  #delete(name: string): boolean {
+    const identity = this.identityOf(name);
+    if (identity !== undefined && this.#names.get(identity) === name) this.#names.delete(identity);
+    return this.#states.delete(name);
   }
 
   /** Tells the directories above a name that nobody has told yet: a reader meets parents before children. */

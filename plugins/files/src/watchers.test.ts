@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { appendFile, chmod, mkdir, rename, rm, writeFile } from "node:fs/promises";
+import { appendFile, chmod, link, mkdir, rename, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
@@ -86,11 +86,17 @@ test("What processes do is told as it can be seen from the host", async () => {
   assert.deepEqual(await after(() => writeFile(join(host, "new"), "content")), ["CREATE new", "WRITE new"]);
   assert.deepEqual(await after(() => appendFile(join(host, "old"), "more")), ["WRITE old"]);
   assert.deepEqual(await after(() => chmod(join(host, "old"), 0o600)), ["CHMOD old"]);
-  assert.deepEqual((await after(() => rename(join(host, "old"), join(host, "moved")))).toSorted(), [
+  assert.deepEqual(await after(() => rename(join(host, "old"), join(host, "moved"))), [
+    "RENAME old",
     "CREATE moved",
-    "REMOVE old",
-    "WRITE moved",
   ]);
+  // What is given the inode of a file that is gone is no move of it.
+  const replace = async () => {
+    await rm(join(host, "moved"));
+    await writeFile(join(host, "other"), "");
+  };
+  assert.deepEqual((await after(replace)).toSorted(), ["CREATE other", "REMOVE moved"]);
+  assert.deepEqual(await after(() => link(join(host, "other"), join(host, "moved"))), ["CREATE moved"]);
   assert.deepEqual(await after(() => rm(join(host, "moved"))), ["REMOVE moved"]);
   assert.deepEqual(await after(() => mkdir(join(host, "dir"))), ["CREATE dir"]);
   await writeFile(join(host, "dir/below"), "not told: the watch is not recursive");
@@ -130,6 +136,24 @@ test("A move through the API is RENAME of the old name and CREATE of the new one
   await files.call("Move", { source: `${path}/wood`, destination: "/tmp/wood-elsewhere" });
   await delay(150);
   assert.deepEqual((await takeEvents(id)).map(told), ["RENAME wood"]);
+  await removeWatcher(id);
+});
+
+test("A tree that a process moves is told by its name alone, and is known below the new one", async () => {
+  const { path, host } = await newDirectory();
+  await mkdir(join(host, "tree/deep"), { recursive: true });
+  await writeFile(join(host, "tree/deep/leaf"), "x");
+  const id = await createWatcher({ path, recursive: true });
+  await rename(join(host, "tree"), join(host, "wood"));
+  assert.deepEqual(await settledEvents(id), ["RENAME tree", "CREATE wood"]);
+  await appendFile(join(host, "wood/deep/leaf"), "y");
+  assert.deepEqual(await settledEvents(id), ["WRITE wood/deep/leaf"]);
+  await rename(join(host, "wood/deep/leaf"), join(host, "leaf"));
+  assert.deepEqual(await settledEvents(id), ["RENAME wood/deep/leaf", "CREATE leaf"]);
+  await rename(join(host, "wood"), join(host, "../elsewhere"));
+  const gone = await settledEvents(id);
+  assert.deepEqual(gone, ["REMOVE wood/deep", "REMOVE wood"]);
+  await rm(join(host, "../elsewhere"), { recursive: true });
   await removeWatcher(id);
 });
 

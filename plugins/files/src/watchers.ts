@@ -1,12 +1,13 @@
 import { randomBytes } from "node:crypto";
 import type { Stats } from "node:fs";
-import { statfs } from "node:fs/promises";
-import { posix } from "node:path";
+import { lstat, statfs } from "node:fs/promises";
+import { join, posix } from "node:path";
 import { type Clock, type LiveSandbox, SandboxError, messageOf } from "@coppice/core";
 import type { FileInfo, WatchEvent } from "@coppice/core/backend";
 import { type FSWatcher, watch } from "chokidar";
+import { Departures } from "./departures.js";
 import { EventBuffer } from "./event-buffer.js";
-import { ObservedEntries, stateOf } from "./observed-entries.js";
+import { type EntryState, ObservedEntries, stateOf } from "./observed-entries.js";
 
 export interface WatchersOptions {
   readonly clock: Clock;
@@ -44,9 +45,9 @@ export interface Change {
  *
  * A backend that can watch does it. Where the tree is visible on the host, the server watches there.
  * Then these are exact: writes, moves and new directories that went through the file service, told by it
- * the moment they are done; entries that come, go, change size, time or permissions. These are not: a move by a process
- * inside is a REMOVE and a CREATE, what happens to an entry between two looks is told once, and changes
- * of owner or extended attributes alone are not told.
+ * the moment they are done; entries that come, go, are moved, change size, time or permissions. These are not: what
+ * happens to an entry between two looks is told once, one that is moved out of the watch is a REMOVE, and changes of
+ * owner or extended attributes alone are not told.
  */
 export class Watchers {
   readonly #options: WatchersOptions;
@@ -287,6 +288,8 @@ interface Hold {
 
 /** chokidar holds changes of one file together for 50 ms, and drops one of permissions alone. */
 const SETTLE_MS = 100;
+/** The two halves of a move, a few milliseconds apart on a machine that has time. */
+const MOVE_MS = 150;
 /** Names that the file service took away and that the host's news of may still be on its way. */
 const MOST_DEPARTED = 1_000;
 
@@ -294,6 +297,7 @@ const MOST_DEPARTED = 1_000;
 class HostWatch {
   readonly #options: HostWatchOptions;
   readonly #entries = new ObservedEntries();
+  readonly #departures: Departures;
   readonly #held = new Set<Hold>();
   /** In the order in which they went. */
   readonly #departed = new Set<string>();
@@ -304,6 +308,8 @@ class HostWatch {
 
   constructor(options: HostWatchOptions) {
     this.#options = options;
+    const { clock, buffer } = options;
+    this.#departures = new Departures({ clock, moveMs: MOVE_MS, emit: (event) => buffer.push(event) });
   }
 
   /** Resolves when everything that is there is known: any change from now on is seen. */
@@ -348,6 +354,7 @@ class HostWatch {
   async close(): Promise<void> {
     for (const cancel of this.#settling.values()) cancel();
     this.#settling.clear();
+    this.#departures.close();
     await this.#watcher?.close();
   }
 
@@ -377,12 +384,14 @@ class HostWatch {
       } else if (to !== undefined) {
         this.#report(this.#entries.written(to, stateOf(info)));
       }
+      if (info !== undefined && to !== undefined) void this.#identify(to);
     };
   }
 
   removed(path: string): void {
     const name = this.#nameOf(path);
     if (name === undefined) return;
+    this.#departures.giveUp(name, (gone) => this.#entries.miss(gone));
     this.#depart(name);
     // Nobody may tell of what was below it and had not been seen yet.
     void this.#lookAgain(name, { isTree: true });
@@ -397,12 +406,13 @@ class HostWatch {
       return undefined;
     }
     if (this.#isHeld(name)) return undefined;
-    if (event === "unlink" || event === "unlinkDir") this.#report(this.#entries.miss(name));
+    if (event === "unlink" || event === "unlinkDir") this.#goes(name);
     else if (this.#hasDeparted(name)) void this.#lookAgain(name);
     else if (stats !== undefined) {
-      const state = stateOf({ sizeBytes: stats.size, modifiedAtMs: stats.mtimeMs, rawMode: stats.mode });
+      const look = stateOf({ sizeBytes: stats.size, modifiedAtMs: stats.mtimeMs, rawMode: stats.mode });
+      const state = { ...look, identity: identityOf(stats) };
       if (this.#isReady) {
-        this.#report(this.#entries.see(name, state, stats.isFile()));
+        this.#comes(name, state, stats);
         this.#settle(name);
       } else this.#entries.learn(name, state);
     }
@@ -412,6 +422,42 @@ class HostWatch {
           `more than ${maxEntries} entries to watch below ${request.path}`,
         )
       : undefined;
+  }
+
+  /** The host says that an entry is gone; whether it was moved is open. */
+  #goes(name: string): void {
+    if (this.#departures.has(name)) return;
+    const identity = this.#entries.identityOf(name);
+    if (identity === undefined) this.#report(this.#entries.miss(name));
+    else this.#departures.depart(name, identity, () => this.#entries.miss(name));
+  }
+
+  /** The host has seen an entry: one that was known by another name has been moved. */
+  #comes(name: string, state: EntryState, stats: Stats): void {
+    const { identity } = state;
+    const known = this.#entries.identityOf(name);
+    if (identity !== undefined && identity !== known) {
+      const gone = this.#departures.nameOf(identity);
+      if (gone !== undefined && gone !== name) {
+        this.#departures.arrive(identity, this.#entries.moved(gone, name, state));
+        return;
+      }
+      const other = this.#entries.nameOf(identity);
+      // A file with two names has them both: that is a link, and no move.
+      if (other !== undefined && other !== name && (stats.isDirectory() || stats.nlink === 1)) {
+        this.#report(this.#entries.moved(other, name, state));
+        return;
+      }
+    }
+    if (this.#departures.has(name)) this.#departures.giveUp(name, (gone) => this.#entries.miss(gone));
+    this.#report(this.#entries.see(name, state, stats.isFile()));
+  }
+
+  /** What the file service made is known by its looks, which do not tell an entry from another one of its name. */
+  async #identify(name: string): Promise<void> {
+    const stats = await lstat(join(this.#options.hostPath, name)).catch(() => undefined);
+    const identity = stats && identityOf(stats);
+    if (identity !== undefined) this.#entries.identify(name, identity);
   }
 
   /** One more look when chokidar has told what it holds together. */
@@ -446,7 +492,8 @@ class HostWatch {
       this.#departed.delete(name);
       this.#report(this.#entries.see(name, stateOf(info), info.kind === "file"));
     } catch {
-      this.#report(isTree ? this.#entries.missTree(name) : this.#entries.miss(name));
+      if (isTree) this.#report(this.#entries.missTree(name));
+      else this.#goes(name);
     }
   }
 
@@ -458,7 +505,7 @@ class HostWatch {
   }
 
   #report(events: readonly WatchEvent[]): void {
-    for (const event of events) this.#options.buffer.push(event);
+    this.#departures.report(events);
   }
 
   /** The name of a path in this watch, undefined when it is outside. */
@@ -471,6 +518,11 @@ class HostWatch {
 
 function isHeld(name: string, hold: Hold): boolean {
   return name === hold.name || (hold.isWhole && name.startsWith(`${hold.name}/`));
+}
+
+/** By its birth an inode is told from the next one of its number; undefined where the file system has no births. */
+function identityOf({ dev, ino, birthtimeMs }: Stats): string | undefined {
+  return birthtimeMs > 0 ? `${dev}:${ino}:${birthtimeMs}` : undefined;
 }
 
 function watchFailure(error: unknown): SandboxError {
