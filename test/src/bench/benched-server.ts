@@ -53,7 +53,7 @@ export class BenchedServer implements AsyncDisposable {
         },
       },
       plugins: (directory) => {
-        const own = backend === "linux-namespaces" ? namespacePlugins(directory) : jailPlugins(freebsd);
+        const own = backend === "linux-namespaces" ? isolatedPlugins(directory) : jailPlugins(freebsd);
         const templates = { zygote: { zygote: true }, warm: { kernel: "eager" } };
         const jupyter = {
           python: PYTHON,
@@ -143,6 +143,14 @@ export class BenchedServer implements AsyncDisposable {
     await this.#installation.remove();
     await this.#freebsd?.[Symbol.asyncDispose]();
   }
+}
+
+/** Makes sandboxes of namespaces; all templates are the same. */
+function isolatedPlugins(directory: string): Readonly<Record<string, unknown>> {
+  const plugins = namespacePlugins(directory);
+  const own = settingsIn(plugins, "linux-namespaces");
+  const base = { kind: "base", python: PYTHON };
+  return { ...plugins, "linux-namespaces": { ...own, templates: { warm: base, zygote: base } } };
 }
 
 /** Makes sandboxes of jails on a host that is stood in for; all templates are the same. */
