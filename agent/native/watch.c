@@ -174,6 +174,14 @@ static bool take_fresh(struct watched *watched, const char *name) {
   return false;
 }
 
+/** Whether an entry is a file with something in it: that was written, maybe before its directory was watched. */
+static bool is_written(int directory, const struct dirent *entry) {
+  struct stat status;
+  if (entry->d_type != DT_REG && entry->d_type != DT_UNKNOWN) return false;
+  if (fstatat(directory, entry->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0) return false;
+  return S_ISREG(status.st_mode) && status.st_size > 0;
+}
+
 /**
  * Watches a directory, and what is below it. Takes over the descriptor. With `is_new`, what is found there
  * is told of: it may have been made before the directory was watched.
@@ -201,6 +209,7 @@ static int watch_tree(struct watcher *watcher, int fd, char path[PATH_MAX], unsi
     if (is_new) {
       tell(watcher, CHANGE_CREATE, path, name);
       remember_fresh(watched, name);
+      if (is_written(fd, entry)) tell(watcher, CHANGE_WRITE, path, name);
     }
     if (entry->d_type != DT_DIR && entry->d_type != DT_UNKNOWN) continue;
     if (length + name_length + 2 > PATH_MAX || levels >= LEVELS_LIMIT) continue;

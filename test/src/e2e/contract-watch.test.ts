@@ -161,8 +161,7 @@ onEachBackend(
         const seen = new Set<string>();
         await eventually(expected.join(", "), async () => {
           for (const event of await take(id)) seen.add(told(event));
-          // Whether a write is told that came before the watch reached its directory is a race, upstream too.
-          return expected.every((event) => seen.has(event));
+          return expected.every((event) => seen.has(event)) && seen.has(`WRITE ${at}/b/c/leaf`);
         });
       }
       await unwatch(id);
