@@ -49,12 +49,6 @@ export class ObservedEntries {
     return this.#names.get(identity);
   }
 
-  /** Somebody has told what an entry is known by; nothing else of it has changed. */
-  identify(name: string, identity: string): void {
-    const state = this.#states.get(name);
-    if (state !== undefined) this.#set(name, { ...state, identity });
-  }
-
   /** The entry is there. @param isFile directories have no WRITE: what changes them is their entries' events. */
   see(name: string, state: EntryState, isFile: boolean): readonly WatchEvent[] {
     const isNew = !this.#states.has(name);

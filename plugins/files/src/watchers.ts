@@ -227,7 +227,6 @@ class SandboxWatches {
       buffer,
       maxEntries: this.#options.maxWatchedEntries,
       clock: this.#options.clock,
-      look: (path) => files.stat(path),
     });
     await hostWatch.start();
     this.hostWatches.add(hostWatch);
@@ -274,7 +273,6 @@ interface HostWatchOptions {
   readonly buffer: EventBuffer;
   readonly maxEntries: number;
   readonly clock: Clock;
-  readonly look: (path: string) => Promise<FileInfo>;
 }
 
 /** A name that the file service is changing, so that the host's news of it has to wait. */
@@ -384,7 +382,8 @@ class HostWatch {
       } else if (to !== undefined) {
         this.#report(this.#entries.written(to, stateOf(info)));
       }
-      if (info !== undefined && to !== undefined) void this.#identify(to);
+      // The file service does not tell an entry from another one of its name.
+      if (info !== undefined && to !== undefined) void this.#lookAgain(to);
     };
   }
 
@@ -409,12 +408,10 @@ class HostWatch {
     if (event === "unlink" || event === "unlinkDir") this.#goes(name);
     else if (this.#hasDeparted(name)) void this.#lookAgain(name);
     else if (stats !== undefined) {
-      const look = stateOf({ sizeBytes: stats.size, modifiedAtMs: stats.mtimeMs, rawMode: stats.mode });
-      const state = { ...look, identity: identityOf(stats) };
       if (this.#isReady) {
-        this.#comes(name, state, stats);
+        this.#comes(name, stats);
         this.#settle(name);
-      } else this.#entries.learn(name, state);
+      } else this.#entries.learn(name, seenState(stats));
     }
     return this.#entries.size > maxEntries
       ? new SandboxError(
@@ -433,7 +430,8 @@ class HostWatch {
   }
 
   /** The host has seen an entry: one that was known by another name has been moved. */
-  #comes(name: string, state: EntryState, stats: Stats): void {
+  #comes(name: string, stats: Stats): void {
+    const state = seenState(stats);
     const { identity } = state;
     const known = this.#entries.identityOf(name);
     if (identity !== undefined && identity !== known) {
@@ -451,13 +449,6 @@ class HostWatch {
     }
     if (this.#departures.has(name)) this.#departures.giveUp(name, (gone) => this.#entries.miss(gone));
     this.#report(this.#entries.see(name, state, stats.isFile()));
-  }
-
-  /** What the file service made is known by its looks, which do not tell an entry from another one of its name. */
-  async #identify(name: string): Promise<void> {
-    const stats = await lstat(join(this.#options.hostPath, name)).catch(() => undefined);
-    const identity = stats && identityOf(stats);
-    if (identity !== undefined) this.#entries.identify(name, identity);
   }
 
   /** One more look when chokidar has told what it holds together. */
@@ -487,10 +478,10 @@ class HostWatch {
   /** What the host told may be old by now, or may have been somebody else's: what counts is what is there. */
   async #lookAgain(name: string, { isTree = false } = {}): Promise<void> {
     try {
-      const info = await this.#options.look(posix.join(this.#options.request.path, name));
+      const stats = await lstat(join(this.#options.hostPath, name));
       if (this.#isHeld(name)) return;
       this.#departed.delete(name);
-      this.#report(this.#entries.see(name, stateOf(info), info.kind === "file"));
+      this.#comes(name, stats);
     } catch {
       if (isTree) this.#report(this.#entries.missTree(name));
       else this.#goes(name);
@@ -518,6 +509,11 @@ class HostWatch {
 
 function isHeld(name: string, hold: Hold): boolean {
   return name === hold.name || (hold.isWhole && name.startsWith(`${hold.name}/`));
+}
+
+function seenState(stats: Stats): EntryState {
+  const state = stateOf({ sizeBytes: stats.size, modifiedAtMs: stats.mtimeMs, rawMode: stats.mode });
+  return { ...state, identity: identityOf(stats) };
 }
 
 /** By its birth an inode is told from the next one of its number; undefined where the file system has no births. */
