@@ -10,6 +10,7 @@ import {
 import { type FreebsdHost, openFreebsdHost, PYTHON_INSIDE } from "../harness/freebsd-host.js";
 import { PYTHON } from "../harness/python.js";
 import type { BackendName } from "../harness/start-full-server.js";
+import { eventually } from "../harness/eventually.js";
 import { WatchedProcess } from "./watched-process.js";
 
 /** A sandbox, and the headers that address a port of it. */
@@ -19,6 +20,9 @@ export interface BenchedSandbox {
 }
 
 const ENVD_PORT = 49983;
+const READY_MS = 60_000;
+/** Of the template `warm`, one waits in its pool. */
+export const WARM = 'coppice_sandboxes_warm{template="warm"}';
 
 /** `coppice start` as a process of its own, and a client that keeps its connections. */
 export class BenchedServer implements AsyncDisposable {
@@ -121,6 +125,11 @@ export class BenchedServer implements AsyncDisposable {
     const { text } = await exchange(this.#server.urls["ops"] ?? "", { path: "/metrics" });
     const line = text.split("\n").find((candidate) => candidate.startsWith(`${sample} `));
     return Number(line?.slice(sample.length) ?? 0);
+  }
+
+  /** Waits until a sample of the server's metrics is 1. @throws Error that says what was waited for. */
+  async untilOne(what: string, sample: string): Promise<void> {
+    await eventually(what, async () => (await this.metric(sample)) === 1, READY_MS);
   }
 
   /** Runs a program to its end. @throws Error unless it ends with 0. */

@@ -1,12 +1,10 @@
 import { mkdtemp, rm } from "node:fs/promises";
 import { join } from "node:path";
-import { eventually } from "../harness/eventually.js";
+import { WARM } from "./benched-server.js";
 import type { Benchmark } from "./benchmark.js";
 import { spawnToEnd } from "./spawn-to-end.js";
 
 const AT_ONCE = 8;
-const WARM_TIMEOUT_MS = 30_000;
-const WARM = 'coppice_sandboxes_warm{template="warm"}';
 
 /** From the request for a sandbox to its answer, and to the end of a first command in it; and back. */
 export const create: Benchmark = async (server) => {
@@ -28,11 +26,7 @@ export const create: Benchmark = async (server) => {
   // The first miss fills the pool.
   await server.killSandbox(await server.createSandbox("warm"));
   const takeWarm = async () => {
-    await eventually(
-      "a sandbox waits in the pool",
-      async () => (await server.metric(WARM)) === 1,
-      WARM_TIMEOUT_MS,
-    );
+    await server.untilOne("a sandbox waits in the pool", WARM);
     const startMs = performance.now();
     const sandbox = await server.createSandbox("warm");
     return { tookMs: performance.now() - startMs, undo: () => server.killSandbox(sandbox) };

@@ -1,12 +1,10 @@
 import { mkdtemp } from "node:fs/promises";
 import { join } from "node:path";
-import { setTimeout as delay } from "node:timers/promises";
-import type { BenchedSandbox } from "./benched-server.js";
+import { type BenchedSandbox, WARM } from "./benched-server.js";
 import { startBareKernel } from "./bare-kernel.js";
 import type { Benchmark, Run } from "./benchmark.js";
 
 const CODE_PORT = 49999;
-const WARM_MS = 60_000;
 
 /**
  * One cell, from the request to the last line of its answer: in a kernel that runs, and as the first one, with all
@@ -29,7 +27,7 @@ export const runCode: Benchmark = async (server) => {
   const sandbox = await server.createSandbox();
   const withZygote = await server.createSandbox("zygote");
   await execute(withZygote, { code: "1+1" });
-  await until(async () => (await server.metric("coppice_jupyter_zygotes")) === 1);
+  await server.untilOne("a zygote", "coppice_jupyter_zygotes");
   const kernel = await startBareKernel(join(server.scratch, "bare-kernel"));
 
   const startPlain = async (): Promise<Run> => {
@@ -55,7 +53,7 @@ export const runCode: Benchmark = async (server) => {
     return { tookMs, undo: () => undo().then(() => undefined) };
   };
   const warmCell = async (isCreationTimed: boolean): Promise<Run> => {
-    await until(async () => (await server.metric('coppice_sandboxes_warm{template="warm"}')) === 1);
+    await server.untilOne("a sandbox waits in the pool", WARM);
     let warm: BenchedSandbox | undefined;
     const createMs = await timed(async () => (warm = await server.createSandbox("warm")));
     if (warm === undefined) throw new Error("no sandbox");
@@ -105,9 +103,3 @@ export const runCode: Benchmark = async (server) => {
     },
   };
 };
-
-async function until(isTrue: () => Promise<boolean>): Promise<void> {
-  for (const endMs = performance.now() + WARM_MS; !(await isTrue()); await delay(5)) {
-    if (performance.now() > endMs) throw new Error("what was to be warm is not");
-  }
-}
