@@ -3,8 +3,7 @@ import { dirname, join } from "node:path";
 import { AgentConnection, agentBinary } from "@coppice/agent";
 import { SandboxError, messageOf, type Logger } from "@coppice/core";
 import {
-  ALL_TRAFFIC,
-  type EgressRules,
+  egressRulesOf,
   type FullLimits,
   fullLimits,
   type Limits,
@@ -137,7 +136,7 @@ export class JailBackend implements SandboxBackend {
     const limits = fullLimits(spec.limits, this.#settings.limits);
     const template = templates.get(spec.template);
     const origin = await originOf(opened, spec);
-    const egress = egressRulesOf(spec);
+    const egress = spec.egress ?? egressRulesOf({ ...spec, egress: undefined });
     const link = networks && new SandboxLink({ name: paths.name, networks, datasets });
     const leased = link?.reserve(egress);
     await datasets
@@ -478,11 +477,6 @@ async function originOf(
   const origin = (await datasets.snapshots()).get(snapshot);
   if (origin === undefined) throw new SandboxError("not_found", `there is no snapshot '${snapshot}'`);
   return origin;
-}
-
-/** What a sandbox may reach when nobody has said more than whether it may. */
-function egressRulesOf({ allowInternetAccess, egress }: SandboxSpec): EgressRules {
-  return egress ?? { allowOut: [], denyOut: allowInternetAccess ? [] : [ALL_TRAFFIC] };
 }
 
 /** Of a sandbox that is there already; undefined where none is connected. */
