@@ -9,6 +9,7 @@ import {
   type Files,
   type FullLimits,
   type Limits,
+  type Loss,
   type Process,
   type Sandbox,
   type SandboxId,
@@ -51,10 +52,12 @@ export class JailSandbox implements Sandbox {
   readonly snapshots = { take: (id: SnapshotId) => this.#takeSnapshot(id) };
   readonly networking?: { restrict(rules: EgressRules): Promise<void> };
   readonly resizing?: { resize(limits: Limits): Promise<void> };
+  readonly lost: Promise<Loss>;
   readonly adoption = { processes: async () => this.#agent.processes() };
   readonly destroy = sharedUntilFailure(() => this.#destroy());
   readonly #options: JailSandboxOptions;
   #isDestroyed = false;
+  #isLeft = false;
   #limits: FullLimits;
   /** Ends with the last of the changes to it, which are made one after the other. Never rejects. */
   #changes: Promise<unknown> = Promise.resolve();
@@ -68,6 +71,12 @@ export class JailSandbox implements Sandbox {
     this.id = options.id;
     this.files = options.agent.files;
     this.#options = options;
+    const { promise, resolve } = Promise.withResolvers<Loss>();
+    this.lost = promise;
+    // With the jail its agent ends; and without an agent nothing that is in the jail can be reached.
+    void options.agent.closed.then(() => {
+      if (!this.#isDestroyed && !this.#isLeft) resolve("backend lost");
+    });
     if (onRestrict !== undefined) {
       this.networking = { restrict: (rules) => this.#inTurn(() => onRestrict(rules)) };
     }
@@ -111,6 +120,7 @@ export class JailSandbox implements Sandbox {
 
   /** Leaves the sandbox as it is, for a server that comes later. */
   async leave(): Promise<void> {
+    this.#isLeft = true;
     await this.#options.agent.close();
   }
 

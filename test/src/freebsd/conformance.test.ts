@@ -17,11 +17,14 @@ if (reason !== undefined) {
       backend,
       // Connecting a sandbox takes nine programs: the cases that need it say so.
       specification: { allowInternetAccess: false },
-      facets: ["pausing", "resizing", "snapshots", "networking", "volumes"],
+      facets: ["pausing", "resizing", "snapshots", "networking", "volumes", "lost"],
       outside: OUTSIDE,
       abilities: ["terminals", "watching", "accounts"],
       limits: ["diskMiB", ...host.limits],
       stateDirectory: host.settings.directory,
+      lose: async ({ id }) => {
+        await host.run(host.settings.programs.jail, "-q", "-R", `e2b-${id}`);
+      },
       leaks: () => host.leaks(),
       async [Symbol.asyncDispose]() {
         await backend.close();

@@ -15,7 +15,7 @@ import linuxNamespaces from "@coppice/plugin-linux-namespaces";
 import localProcess from "@coppice/plugin-local-process";
 import sandboxApi from "@coppice/plugin-sandbox-api";
 import { API_KEY } from "./api-key.js";
-import { PYTHON_INSIDE, openFreebsdHost } from "./freebsd-host.js";
+import { type FreebsdHost, PYTHON_INSIDE, openFreebsdHost } from "./freebsd-host.js";
 import { PYTHON } from "./python.js";
 
 // The other way to speak to kernels meets the same tests when it is asked for.
@@ -24,6 +24,8 @@ const TRANSPORT = process.env["COPPICE_TRANSPORT"];
 export interface FullServerOptions {
   /** `local-process`, which every host can run, when absent. */
   readonly backend?: BackendName;
+  /** For `jail-freebsd`: the host, which stays the caller's. One that goes with the server when absent. */
+  readonly host?: FreebsdHost;
   /** Laid over the server's configuration, key by key at the top level. */
   readonly server?: Readonly<Record<string, unknown>>;
   /** Laid over a plugin's settings, by its name. */
@@ -36,6 +38,7 @@ export type BackendName = "local-process" | "linux-namespaces" | "jail-freebsd";
 /** A server in this process as `npm start` would have it, with every plugin and one backend. */
 export async function startFullServer({
   backend: backendName = "local-process",
+  host,
   server = {},
   settings = {},
 }: FullServerOptions = {}): Promise<TestServer> {
@@ -44,16 +47,16 @@ export async function startFullServer({
     ...settings[name],
   });
   const directory = await mkdtemp(join(tmpdir(), "coppice-full-"));
-  const freebsd = backendName === "jail-freebsd" ? await openFreebsdHost() : undefined;
+  const ownHost = backendName === "jail-freebsd" && host === undefined ? await openFreebsdHost() : undefined;
   const remove = async () => {
-    await freebsd?.[Symbol.asyncDispose]();
+    await ownHost?.[Symbol.asyncDispose]();
     await rm(directory, { recursive: true, force: true });
   };
   const backends: Readonly<Record<BackendName, readonly [plugin: Plugin, settings: object, python: string]>> =
     {
       "local-process": [localProcess, {}, PYTHON],
       "linux-namespaces": [linuxNamespaces, { directory, python: PYTHON }, "python3"],
-      "jail-freebsd": [jailFreebsd, { ...freebsd?.configuration }, PYTHON_INSIDE],
+      "jail-freebsd": [jailFreebsd, { ...(host ?? ownHost)?.configuration }, PYTHON_INSIDE],
     };
   const [backend, backendSettings, python] = backends[backendName];
   let full: TestServer;
