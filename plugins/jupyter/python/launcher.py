@@ -10,12 +10,14 @@ differs from `python -m ipykernel_launcher` in what it mends:
 - one message carries a bounded piece of output, whatever was printed at once;
 - what child processes write is decoded piecewise, so that a character on the edge of a read neither
   stops the capture nor becomes a replacement character;
-- a lone surrogate in printed text does not swallow the text around it;
+- a lone surrogate, in whatever text, costs that character and not the text or the error around it;
+- a NaN or an infinity in a displayed value is null, as JSON has neither;
 - nothing is written to the user's home.
 """
 
 import codecs
 import json
+import math
 import os
 import select
 import sys
@@ -41,6 +43,7 @@ if sys.modules.get("debugpy", 0) is None:
     del sys.modules["debugpy"]
 
 import zmq  # noqa: E402
+from jupyter_client.jsonutil import json_default  # noqa: E402
 from jupyter_client.session import json_packer  # noqa: E402
 
 # Characters of output per message.
@@ -60,11 +63,42 @@ def pack(value):
     """JSON as Session packs it. Its encoder looks at each character, which for a cell that prints a lot is most of
     the work; here that is left to searches for the few bytes that JSON wants escaped."""
     if not isinstance(value, dict) or value.keys() != {"name", "text"}:
-        return json_packer(value)
+        return _pack_value(value)
     name, text = value["name"], value["text"]
     if name not in ("stdout", "stderr") or not isinstance(text, str) or len(text) < LONG_TEXT:
-        return json_packer(value)
+        return _pack_value(value)
     return b'{"name": "%s", "text": %s}' % (name.encode(), _pack_text(text))
+
+
+def _pack_value(value):
+    # Session's own packer refuses some of what user code puts into a message, and warns the user of more.
+    try:
+        return _json(value).encode()
+    except UnicodeEncodeError:
+        return without_surrogates(_json(value)).encode()
+    except ValueError:
+        return without_surrogates(_json(_finite(value))).encode()
+    except TypeError:
+        return json_packer(value)
+
+
+def _json(value):
+    return json.dumps(value, default=json_default, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value):
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def without_surrogates(text):
+    """The text with U+FFFD for each surrogate that has no partner."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _pack_text(text):
@@ -97,7 +131,7 @@ class OutputStream(OutStream):
             try:
                 string.encode()
             except UnicodeEncodeError:
-                string = string.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+                string = without_surrogates(string)
         # Most writes are a few characters, and there are many of them.
         unflushed = self._unflushed + len(string)
         if unflushed < PIECE:

@@ -152,10 +152,30 @@ describe("output", () => {
     assert.equal((await sandbox.run("x")).results[0]?.["text"], "mine");
   });
 
-  test("a lone surrogate costs one character and nothing around it", async () => {
+  test("a lone surrogate costs one character and nothing around it, wherever it is", async () => {
     assert.equal(
       (await sandbox.run("print('a\\ud83db', '\\ud83d\\ude00')")).text("stdout"),
       "a\ufffdb \u{1f600}\n",
+    );
+    const raised = await sandbox.run("raise ValueError('a\\ud83db')");
+    assert.deepEqual([raised.error?.["name"], raised.error?.["value"]], ["ValueError", "a\ufffdb"]);
+    assert.match(String(raised.error?.["traceback"]), /----> 1 raise ValueError/);
+    const shown = await sandbox.run(
+      "from IPython.display import HTML, display\ndisplay(HTML('a\\ud83db'))\n{'a\\ud83db': '\\udcff'}",
+    );
+    assert.deepEqual(
+      [shown.error, shown.results[0]?.["html"], shown.results[1]?.["json"]],
+      [undefined, "a\ufffdb", { "a\ufffdb": "\ufffd" }],
+    );
+  });
+
+  test("what JSON has no number for is null, and nothing is said about it", async () => {
+    const { results, text } = await sandbox.run(
+      "display({'x/y': [1.0, float('nan'), {'a': (float('inf'), -0.0)}]}, raw=True)\n[1.0, float('nan'), 10**30]",
+    );
+    assert.deepEqual(
+      [results[0]?.["extra"], results[1]?.["json"], text("stderr")],
+      [{ "x/y": [1, null, { a: [null, -0] }] }, [1, null, 1e30], ""],
     );
   });
 
