@@ -82,6 +82,10 @@ export class HeldSandbox implements LiveSandbox {
     return state === "running" || (state === "paused" && (autoResume || this.change?.kind === "resuming"));
   }
 
+  get isStill(): boolean {
+    return this.#record.state === "paused" || this.change !== undefined;
+  }
+
   async adopted(): Promise<readonly AdoptedProcess[]> {
     if (this.isEnding) throw this.#notRunning();
     return (await this.handle.adoption?.processes()) ?? [];

@@ -103,6 +103,7 @@ function scene(settings: Record<string, unknown> = {}) {
     } as unknown as LiveSandbox["record"],
     runtime,
     isReachable: true,
+    isStill: false,
     stats: () => runtime.stats(),
     adopted: async () => [],
     ended: end.signal,

@@ -16,6 +16,8 @@ export interface CodeContextOptions {
   /** Absolute path inside the sandbox, where every kernel of this context starts. */
   readonly cwd: string;
   readonly sandbox: Sandbox;
+  /** True while nothing in the sandbox runs. */
+  readonly isStill: () => boolean;
   readonly user: User;
   /** Complete environment of its kernels, asked for at each start. */
   readonly environment: () => Readonly<Record<string, string>>;
@@ -328,12 +330,14 @@ export class CodeContext {
   }
 
   get #surroundings(): KernelSurroundings {
-    const { sandbox, program, settings, log } = this.#options;
+    const { sandbox, isStill, program, settings, metrics, log } = this.#options;
     return {
       sandbox,
+      isStill,
       program,
       settings,
       log,
+      onSilent: () => metrics.kernelSilent(),
       // Whoever watches by then: one may come after the kernel.
       observer: this.#observation,
       signal: this.#removed.signal,

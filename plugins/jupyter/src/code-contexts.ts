@@ -341,6 +341,7 @@ export class SandboxContexts {
       language,
       cwd,
       sandbox: sandbox.runtime,
+      isStill: () => sandbox.isStill,
       user,
       environment: () => processEnvironment(sandbox, user),
       program,

@@ -35,7 +35,11 @@ describe("kernels that are installed in the sandbox", { timeout: 120_000 }, () =
   let sandbox: CodeSandbox;
 
   before(async () => {
-    own = await startCodeServer({ startTimeout: "15s", interruptGrace: "5s" });
+    own = await startCodeServer({
+      startTimeout: "15s",
+      interruptGrace: "5s",
+      heartbeat: { interval: "300ms", maxMisses: 5 },
+    });
     sandbox = await own.create({ GIVEN: "to the sandbox" });
     await install("foreign", {
       argv: LAUNCH,
@@ -111,6 +115,21 @@ describe("kernels that are installed in the sandbox", { timeout: 120_000 }, () =
       assert.equal(results[0]?.["text"], "7");
     });
   }
+
+  test("without a heartbeat are dead ones, but not while code runs in them: some have one thread for both", async () => {
+    const language = "foreign";
+    const goingOn = [
+      "import os, signal, subprocess",
+      "subprocess.Popen(['sh', '-c', f'sleep 3; kill -CONT {os.getpid()}'])",
+      "os.kill(os.getpid(), signal.SIGSTOP)",
+      "os.getpid()",
+    ];
+    const { error, results } = await sandbox.run(goingOn.join("\n"), { language });
+    assert.equal(error, undefined);
+    process.kill(Number(results[0]?.["text"]), "SIGSTOP");
+    assert.equal((await sandbox.run("1", { language })).error?.["name"], "ContextRestarting");
+    assert.equal((await sandbox.run("1", { language })).lines[0]?.["execution_count"], 1);
+  });
 
   test("are listed for Jupyter's clients, and started by them", async () => {
     const jupyter = `${own.server.url}/sandboxes/${sandbox.live.record.id}/jupyter/api`;

@@ -15,6 +15,7 @@ export class KernelMetrics {
   readonly #failedStarts: Counter;
   readonly #restarts: Counter<"cause">;
   readonly #adopted: Counter;
+  readonly #silent: Counter;
   readonly #zygotes: Gauge;
   readonly #failedZygotes: Counter;
 
@@ -60,6 +61,11 @@ export class KernelMetrics {
       help: "Kernels of an earlier server that were taken over with their state.",
       registers,
     });
+    this.#silent = new Counter({
+      name: "coppice_jupyter_silent_kernels_total",
+      help: "Kernels that were ended because their heartbeat had stopped.",
+      registers,
+    });
     this.#zygotes = new Gauge({
       name: "coppice_jupyter_zygotes",
       help: "Processes that kernels are forked from.",
@@ -103,6 +109,11 @@ export class KernelMetrics {
   kernelAdopted(): void {
     this.#kernels.inc();
     this.#adopted.inc();
+  }
+
+  /** One is ended because its heartbeat has stopped. */
+  kernelSilent(): void {
+    this.#silent.inc();
   }
 
   restarted(cause: RestartCause): void {

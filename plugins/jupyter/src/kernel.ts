@@ -4,6 +4,7 @@ import { SandboxError, type Logger, type Process, type Sandbox, type User } from
 import { Breather } from "./breather.js";
 import { errorIn, eventOf, syntheticError, type ErrorEvent, type ExecutionEvent } from "./execution-event.js";
 import { executionStateOf } from "./execution-state.js";
+import { Heartbeat, type HeartbeatSettings } from "./heartbeat.js";
 import type { ChannelName, KernelChannels, OpenKernelChannels } from "./kernel-channels.js";
 import type { KernelConnection } from "./kernel-notes.js";
 import { startKernelProcess, takeOverKernelProcess, type KernelProcess } from "./kernel-process.js";
@@ -20,6 +21,7 @@ export interface KernelSettings {
   /** A larger message breaks the connection to the kernel. */
   readonly maxMessageBytes: number;
   readonly openChannels: OpenKernelChannels;
+  readonly heartbeat: HeartbeatSettings;
 }
 
 /** What a kernel needs around it, whether it is started or taken over. */
@@ -29,6 +31,10 @@ export interface KernelSurroundings {
   readonly settings: KernelSettings;
   readonly log: Logger;
   readonly observer?: KernelObserver | undefined;
+  /** True while nothing in the sandbox runs: a kernel is not expected to answer then. */
+  readonly isStill: () => boolean;
+  /** Told when a kernel is ended because its heartbeat stopped. */
+  readonly onSilent: () => void;
   /** Aborted: the start is given up. */
   readonly signal: AbortSignal;
 }
@@ -87,6 +93,7 @@ export class Kernel {
   readonly #settings: KernelSettings;
   readonly #log: Logger;
   readonly #observer: KernelObserver | undefined;
+  #heartbeat: Heartbeat | undefined;
   readonly #requests = new Map<string, KernelRequest>();
   /** Executions of other clients that the kernel is busy with. */
   readonly #others = new Set<string>();
@@ -177,6 +184,7 @@ export class Kernel {
     }
     try {
       await kernel.#becomeReady(signal);
+      kernel.#listenToHeart(surroundings);
       return kernel;
     } catch (error) {
       kernel.#isLeaving = true;
@@ -350,8 +358,31 @@ export class Kernel {
   /** Lets go of the kernel, which lives on for a later server. What runs here gets an end. */
   async leave(): Promise<void> {
     this.#isLeaving = true;
+    this.#heartbeat?.stop();
     for (const request of this.#requests.values()) request.end({ how: "closed" });
     await this.#channels.close();
+  }
+
+  #listenToHeart({ sandbox, settings, isStill, onSilent }: KernelSurroundings): void {
+    if (this.#hasExited) return;
+    this.#heartbeat = new Heartbeat({
+      ...settings.heartbeat,
+      dial: (signal) => sandbox.dial(this.connection.ports.hb, signal),
+      // Ours answer while code runs; of others some have one thread for both.
+      isDue: () => !isStill() && (this.#interruptMode === undefined || !this.#isRunningCode),
+      onSilent: () => {
+        if (!this.isUsable) return;
+        this.#log.warn("kernel has no heartbeat any more and is killed");
+        onSilent();
+        this.#isLeaving = true;
+        // What runs in it has ended when its process has, as with any other death.
+        this.#process.kill("SIGKILL", "group").catch(() => undefined);
+      },
+    });
+  }
+
+  get #isRunningCode(): boolean {
+    return this.#others.size > 0 || [...this.#requests.values()].some(({ hasBegun }) => hasBegun);
   }
 
   // Ready = one reply, and one message on iopub: only then is its subscription in force. Kernels before
@@ -599,6 +630,7 @@ export class Kernel {
   async #awaitEnd(): Promise<void> {
     await this.#process.exit;
     this.#hasExited = true;
+    this.#heartbeat?.stop();
     const exitedMs = performance.now();
     for (;;) {
       const quietMs = this.#isPublishing ? 0 : performance.now() - Math.max(exitedMs, this.#lastIopubMs);

@@ -65,6 +65,19 @@ const config = z.strictObject({
   interruptGrace: duration()
     .prefault("5s")
     .describe("How long an interrupted cell may go on before its kernel is killed"),
+  heartbeat: z
+    .strictObject({
+      interval: duration().prefault("5s").describe("How often a kernel is asked whether it lives"),
+      maxMisses: z
+        .int()
+        .min(2)
+        .default(6)
+        .describe("Questions in a row without an answer that make it a dead one"),
+    })
+    .prefault({})
+    .describe(
+      "A kernel whose process is there but does nothing any more is ended; its context starts another",
+    ),
   maxContexts: z.int().min(1).default(64).describe("Contexts of one sandbox"),
   maxCode: size().prefault("16MiB").describe("Largest request body"),
   maxOutput: size()
@@ -132,6 +145,11 @@ export const plugin = definePlugin({
         startTimeoutMs: limits.startTimeout,
         interruptGraceMs: limits.interruptGrace,
         maxMessageBytes: limits.maxMessage,
+        heartbeat: {
+          clock,
+          intervalMs: limits.heartbeat.interval,
+          maxMisses: limits.heartbeat.maxMisses,
+        },
       },
       zygotes: {
         python,

@@ -1,15 +1,7 @@
-import { once } from "node:events";
-import { Socket } from "node:net";
-import type { Duplex } from "node:stream";
-import { setTimeout as delay } from "node:timers/promises";
 import type { ChannelName, KernelChannels, KernelChannelsOptions } from "./kernel-channels.js";
 import { release } from "./release.js";
-import { zmtpCommand, ZmtpError, zmtpGreeting, zmtpMessage, zmtpReady, ZmtpReader } from "./zmtp.js";
-
-const FIRST_REDIAL_MS = 5;
-const LONGEST_REDIAL_MS = 1000;
-const HANDSHAKE_MS = 5000;
-const SUBSCRIBE_TO_ALL = Buffer.from([1]);
+import { ZmtpChannel } from "./zmtp-channel.js";
+import { ZmtpError } from "./zmtp.js";
 
 /**
  * Speaks ZMTP straight over the streams that a sandbox gives. What the server does not read stays in the
@@ -19,8 +11,15 @@ export class ZmtpChannels implements KernelChannels {
   readonly #closed = new AbortController();
   readonly #channels: Readonly<Record<ChannelName, ZmtpChannel>>;
 
-  constructor(options: KernelChannelsOptions) {
-    const open = (name: ChannelName): ZmtpChannel => new ZmtpChannel(name, options, this.#closed.signal);
+  constructor({ ports, dial, identity, maxMessageBytes, onLost }: KernelChannelsOptions) {
+    const open = (name: ChannelName): ZmtpChannel =>
+      new ZmtpChannel({
+        ...(name === "iopub" ? { socketType: "SUB", identity: "" } : { socketType: "DEALER", identity }),
+        dial: (signal) => dial(ports[name], signal),
+        maxMessageBytes,
+        onLost: () => onLost(name),
+        closed: this.#closed.signal,
+      });
     this.#channels = {
       shell: open("shell"),
       control: open("control"),
@@ -45,122 +44,4 @@ export class ZmtpChannels implements KernelChannels {
   async close(): Promise<void> {
     this.#closed.abort(new ZmtpError("the channels are closed"));
   }
-}
-
-class ZmtpChannel {
-  readonly #name: ChannelName;
-  readonly #options: KernelChannelsOptions;
-  readonly #closed: AbortSignal;
-  #ready = unclaimed();
-  #sending: Promise<void> = Promise.resolve();
-
-  constructor(name: ChannelName, options: KernelChannelsOptions, closed: AbortSignal) {
-    this.#name = name;
-    this.#options = options;
-    this.#closed = closed;
-    closed.addEventListener("abort", () => this.#ready.reject(closed.reason), { once: true });
-  }
-
-  send(frames: readonly Buffer[]): Promise<void> {
-    const sent = this.#sending.then(() => this.#send(frames));
-    // The next one has its turn whatever became of this one.
-    this.#sending = sent.catch(() => undefined);
-    return sent;
-  }
-
-  async *receive(): AsyncGenerator<readonly Buffer[], void, undefined> {
-    for (let waitMs = FIRST_REDIAL_MS; ; waitMs = Math.min(2 * waitMs, LONGEST_REDIAL_MS)) {
-      const stream = await this.#dial();
-      if (stream !== undefined) {
-        try {
-          for await (const frames of this.#read(stream)) {
-            waitMs = FIRST_REDIAL_MS;
-            yield frames;
-          }
-        } catch {
-          // A kernel that breaks the protocol is as good as one that broke the connection.
-        }
-        if (!this.#closed.aborted) this.#options.onLost(this.#name);
-      }
-      if (this.#closed.aborted) return;
-      await delay(waitMs, undefined, { signal: this.#closed, ref: false }).catch(() => undefined);
-    }
-  }
-
-  async #send(frames: readonly Buffer[]): Promise<void> {
-    const stream = await this.#ready.promise;
-    this.#closed.throwIfAborted();
-    let isFull = false;
-    for (const piece of zmtpMessage(frames)) isFull = !stream.write(piece);
-    // Lost with the connection, as it would be a moment later.
-    if (isFull && !stream.destroyed) await Promise.race([once(stream, "drain"), once(stream, "close")]);
-  }
-
-  /** Undefined when nobody listens. */
-  async #dial(): Promise<Duplex | undefined> {
-    const { dial, ports } = this.#options;
-    try {
-      const stream = await dial(ports[this.#name], this.#closed);
-      // A request is small: held back for company it costs 40 ms.
-      if (stream instanceof Socket) stream.setNoDelay(true);
-      return stream;
-    } catch {
-      return undefined;
-    }
-  }
-
-  async *#read(stream: Duplex): AsyncGenerator<readonly Buffer[], void, undefined> {
-    const abort = (): void => void stream.destroy();
-    const tooSlow = setTimeout(abort, HANDSHAKE_MS);
-    let isReady = false;
-    this.#closed.addEventListener("abort", abort, { once: true });
-    // What breaks it is told by its end.
-    stream.on("error", () => undefined);
-    try {
-      if (this.#closed.aborted) return;
-      stream.write(zmtpGreeting());
-      const reader = new ZmtpReader(this.#options);
-      for await (const chunk of stream as AsyncIterable<Buffer>) {
-        for (const event of reader.read(chunk)) {
-          if (event.kind === "greeting") stream.write(this.#introduction());
-          else if (event.kind === "command") {
-            // One that does not read its answers is not sent more of them.
-            if (event.name === "PING" && !stream.writableNeedDrain)
-              stream.write(zmtpCommand("PONG", event.body.subarray(2)));
-            else if (event.name === "ERROR") throw new ZmtpError("the kernel refused the connection");
-            else if (event.name === "READY" && !isReady) {
-              isReady = true;
-              clearTimeout(tooSlow);
-              this.#isOpen(stream);
-            }
-          } else if (isReady) yield event.frames;
-          else throw new ZmtpError("a message before the handshake was over");
-        }
-        release(chunk);
-      }
-    } finally {
-      clearTimeout(tooSlow);
-      this.#closed.removeEventListener("abort", abort);
-      stream.destroy();
-      // What waits for a connection that never came to be waits for the next one.
-      if (isReady && !this.#closed.aborted) this.#ready = unclaimed();
-    }
-  }
-
-  #introduction(): Buffer {
-    return this.#name === "iopub" ? zmtpReady("SUB", "") : zmtpReady("DEALER", this.#options.identity);
-  }
-
-  // A peer takes what comes before it has said that it is ready for a part of the handshake.
-  #isOpen(stream: Duplex): void {
-    if (this.#name === "iopub") for (const piece of zmtpMessage([SUBSCRIBE_TO_ALL])) stream.write(piece);
-    this.#ready.resolve(stream);
-  }
-}
-
-/** Nobody may ever wait for it. */
-function unclaimed(): PromiseWithResolvers<Duplex> {
-  const ready = Promise.withResolvers<Duplex>();
-  ready.promise.catch(() => undefined);
-  return ready;
 }

@@ -64,6 +64,13 @@ const DISASTERS: readonly Disaster[] = [
     keepsState: false,
   },
   {
+    what: "a kernel that is stopped",
+    code: "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
+    timeoutMs: 15_000,
+    ends: [DIED],
+    keepsState: false,
+  },
+  {
     what: "a gigabyte of output",
     code: "for _ in range(1000): print('x' * 1_000_000)",
     timeoutMs: 2_500,
@@ -94,7 +101,11 @@ const DISASTERS: readonly Disaster[] = [
 ];
 
 const SETTINGS = {
-  "jupyter": { interruptGrace: "3s", maxOutput: "64MiB" },
+  "jupyter": {
+    interruptGrace: "3s",
+    maxOutput: "64MiB",
+    heartbeat: { interval: "500ms", maxMisses: 6 },
+  },
   "linux-namespaces": { limits: { memoryMiB: MEMORY_MIB, processes: PROCESSES } },
 };
 

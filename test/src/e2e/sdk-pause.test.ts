@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
+import { setTimeout as delay } from "node:timers/promises";
 import { Sandbox as CodeSandbox } from "@e2b/code-interpreter";
 import type { TestServer } from "@coppice/core/testing";
 import { Sandbox, SandboxNotFoundError, TimeoutError } from "e2b";
@@ -11,11 +12,17 @@ import { startFullServer } from "../harness/start-full-server.js";
 
 const COUNT = "i=0; while true; do i=$((i+1)); echo $i; sleep 0.05; done";
 
+const HEARTBEAT_MS = 500;
+const MOST_MISSES = 4;
+
 describe("pausing through the SDKs", { skip: missingForNamespaces(), timeout: 120_000 }, () => {
   let server: TestServer;
 
   before(async () => {
-    server = await startFullServer({ backend: "linux-namespaces" });
+    server = await startFullServer({
+      backend: "linux-namespaces",
+      settings: { jupyter: { heartbeat: { interval: `${HEARTBEAT_MS}ms`, maxMisses: MOST_MISSES } } },
+    });
     pointSdkAt(server.url);
   });
   after(() => server.stop());
@@ -47,6 +54,8 @@ describe("pausing through the SDKs", { skip: missingForNamespaces(), timeout: 12
     const listed = (await paused.nextItems()).map(({ sandboxId, metadata }) => [sandboxId, metadata["kept"]]);
     assert.deepEqual(listed, [[sandbox.sandboxId, "yes"]]);
     await assert.rejects(sandbox.setTimeout(60_000), SandboxNotFoundError);
+    // Longer than its kernel may be silent: it is not taken for dead.
+    await delay((MOST_MISSES + 2) * HEARTBEAT_MS);
 
     const countedBefore = counted;
     const again = await CodeSandbox.connect(sandbox.sandboxId, { timeoutMs: 60_000 });
