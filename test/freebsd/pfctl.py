@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -IS
 """Stands in for pfctl(8) of FreeBSD 14 where there is none, and for the part of pf(4) behind it that is asked for.
 
   pfctl [-q] -a ANCHOR -f -            loads the rules of an anchor, all or none of them

@@ -26,7 +26,8 @@ import { PYTHON } from "./python.js";
 const run = promisify(execFile);
 
 const ROOT = fileURLToPath(new URL("../../..", import.meta.url));
-const SOURCES = join(ROOT, "test", "freebsd");
+/** Where the stand-ins are. */
+export const FREEBSD_SOURCES = join(ROOT, "test", "freebsd");
 const SYSTEM_CALLS = join(ROOT, "plugins", "linux-namespaces", "native");
 const CACHE = join(ROOT, ".toolchain", "freebsd");
 const PROGRAMS = ["jail", "jexec", "jls"];
@@ -123,10 +124,10 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
   const host = await startHostAgent({ binary: world });
   const runInside = (path: string, ...args: readonly string[]) => runIn(host, path, args);
   try {
-    await runInside(join(SOURCES, "set-up-host.sh"), directory, POOL);
-    if (isConnected) await runInside(join(SOURCES, "set-up-network.sh"), String(OUTSIDE.port));
+    await runInside(join(FREEBSD_SOURCES, "set-up-host.sh"), directory, POOL);
+    if (isConnected) await runInside(join(FREEBSD_SOURCES, "set-up-network.sh"), String(OUTSIDE.port));
     const { version, base } = python;
-    await runInside(join(SOURCES, "make-template.sh"), `${POOL}/jails/_template`, version, base);
+    await runInside(join(FREEBSD_SOURCES, "make-template.sh"), `${POOL}/jails/_template`, version, base);
   } catch (error) {
     await host.close();
     await rm(directory, { recursive: true });
@@ -266,20 +267,21 @@ async function makeScript(path: string, script: string): Promise<string> {
 async function linkPrograms(compiled: string, bin: string): Promise<void> {
   await mkdir(bin);
   for (const name of PROGRAMS) await symlink(join(compiled, name), join(bin, name));
-  for (const name of SCRIPTS) await symlink(join(SOURCES, `${name}.sh`), join(bin, name));
-  await symlink(join(SOURCES, "pfctl.py"), join(bin, "pfctl"));
+  for (const name of SCRIPTS) await symlink(join(FREEBSD_SOURCES, `${name}.sh`), join(bin, name));
+  await symlink(join(FREEBSD_SOURCES, "pfctl.py"), join(bin, "pfctl"));
 }
 
 /** @returns the directory of the programs, compiled unless that was done before. */
 async function compilePrograms(): Promise<string> {
   const digest = createHash("sha256");
-  for (const name of (await readdir(SOURCES)).toSorted()) digest.update(await readFile(join(SOURCES, name)));
+  for (const name of (await readdir(FREEBSD_SOURCES)).toSorted())
+    digest.update(await readFile(join(FREEBSD_SOURCES, name)));
   const directory = join(CACHE, digest.digest("hex").slice(0, 16));
   if (existsSync(directory)) return directory;
   await mkdir(dirname(directory), { recursive: true });
   const making = await mkdtemp(`${directory}-`);
   for (const name of PROGRAMS) {
-    const sources = [join(SOURCES, `${name}.c`), join(SOURCES, "jail-table.c")];
+    const sources = [join(FREEBSD_SOURCES, `${name}.c`), join(FREEBSD_SOURCES, "jail-table.c")];
     const shared = join(SYSTEM_CALLS, "system-calls.c");
     await run("cc", [...FLAGS, "-o", join(making, name), ...sources, shared]);
   }

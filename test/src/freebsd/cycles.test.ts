@@ -1,0 +1,37 @@
+import assert from "node:assert/strict";
+import { it } from "node:test";
+import type { Logger } from "@coppice/core";
+import { JailBackend } from "@coppice/plugin-jail-freebsd";
+import { plantDecoys } from "../harness/decoys.js";
+import { openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
+
+const silent = { debug: () => undefined, info: () => undefined, warn: () => undefined } as unknown as Logger;
+/** `COPPICE_TEST_CYCLES` gives another number. */
+const CYCLES = Number(process.env["COPPICE_TEST_CYCLES"] ?? 300);
+const AT_ONCE = 4;
+/** Every so many one is connected: that takes twice as many commands. */
+const CONNECTED_EACH = 5;
+
+void it(
+  `${CYCLES} jails that come and go, ${AT_ONCE} side by side, leave nothing and touch nothing of others`,
+  { skip: reasonWithoutFreebsdHost() ?? false },
+  async () => {
+    await using host = await openFreebsdHost({ isConnected: true });
+    const decoys = await plantDecoys(host);
+    const before = await decoys.show();
+    const backend = new JailBackend(host.settings, silent);
+    const numbers = Array.from({ length: CYCLES }, (_, number) => number).values();
+    const cycle = async () => {
+      for (const number of numbers) {
+        const allowInternetAccess = number % CONNECTED_EACH === 0;
+        const spec = { id: `cycle${number}`, template: "base", limits: {}, allowInternetAccess };
+        const sandbox = await backend.provision(spec, new AbortController().signal);
+        await sandbox.destroy();
+      }
+    };
+    await Promise.all(Array.from({ length: AT_ONCE }, cycle));
+    assert.deepEqual(await decoys.leaks(), []);
+    assert.equal(await decoys.show(), before);
+    await backend.close();
+  },
+);

@@ -1,0 +1,39 @@
+import { randomBytes } from "node:crypto";
+import { join } from "node:path";
+import type { Logger } from "@coppice/core";
+import { JailBackend } from "@coppice/plugin-jail-freebsd";
+import { type FreebsdHost, FREEBSD_SOURCES } from "./freebsd-host.js";
+
+const SCRIPT = join(FREEBSD_SOURCES, "decoys.sh");
+const silent = { debug: () => undefined, info: () => undefined, warn: () => undefined } as unknown as Logger;
+
+/** A pool, datasets, a jail, rules and links on a FreeBSD host that are called what ours are, and are not ours. */
+export interface Decoys {
+  /** All there is to see of them, the history of their pool included: differs once anything of it was touched. */
+  show(): Promise<string>;
+  /** What of sandboxes is on the host beside them, in words. */
+  leaks(): Promise<readonly string[]>;
+}
+
+/** Makes them. The pool's datasets have the very owner that those of an installation in the host's directory have. */
+export async function plantDecoys(host: FreebsdHost): Promise<Decoys> {
+  await host.run(SCRIPT, "plant", host.directory, await ownerOn(host));
+  return {
+    show: () => host.run(SCRIPT, "show", host.directory),
+    leaks: async () => (await host.leaks()).filter((leak) => !/decoy|epair7[ab]/.test(leak)),
+  };
+}
+
+/** What a dataset has that such an installation made. */
+async function ownerOn(host: FreebsdHost): Promise<string> {
+  const { settings } = host;
+  const backend = new JailBackend(settings, silent);
+  const id = `test${randomBytes(8).toString("hex")}`;
+  const spec = { id, template: "base", limits: {}, allowInternetAccess: false };
+  const sandbox = await backend.provision(spec, new AbortController().signal);
+  const words = ["get", "-H", "-o", "value", "coppice:owner", `${settings.dataset}/e2b-${id}`];
+  const owner = await host.run(settings.programs.zfs, ...words);
+  await sandbox.destroy();
+  await backend.close();
+  return owner.trim();
+}

@@ -1,0 +1,58 @@
+import { chmod, mkdir, readFile, rm, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import type { JailSettings } from "@coppice/plugin-jail-freebsd";
+import type { FreebsdHost } from "./freebsd-host.js";
+
+/**
+ * How a host fails. `dead`: from one command on, every one fails without having done anything, as for a server that
+ * ended there. `once`: one command fails so, and the next ones do not. `late`: one does its work, and is said to have
+ * failed.
+ */
+export type Fault = "dead" | "once" | "late";
+
+/** Programs of a FreeBSD host that fail where a test wants them to. */
+export interface FailingPrograms {
+  /** Settings of a backend that uses them. */
+  readonly settings: JailSettings;
+  /** Arms a fault at the command of that number, from 0 on, as counted from now on. */
+  arm(fault: Fault, number: number): Promise<void>;
+  /** Has all of them work again. @returns whether one has failed. */
+  heal(): Promise<boolean>;
+}
+
+const HAS_FAILED = "over";
+
+export async function makeFailingPrograms({ directory, settings }: FreebsdHost): Promise<FailingPrograms> {
+  const bin = join(directory, "failing");
+  // What is left to count down, and the fault.
+  const armed = join(directory, "armed");
+  await mkdir(bin);
+  const programs: Record<string, string> = {};
+  for (const [name, path] of Object.entries(settings.programs)) {
+    programs[name] = join(bin, name);
+    const script = `#!/bin/sh
+[ -e ${armed} ] || exec ${path} "$@"
+IFS=: read -r left fault state < ${armed}
+if [ -n "$left" ]; then
+  echo "\${left#x}:$fault:" > ${armed}
+elif [ "$fault" = dead ] || [ -z "$state" ]; then
+  echo ":$fault:${HAS_FAILED}" > ${armed}
+  [ "$fault" = late ] && ${path} "$@"
+  echo "${name}: injected" >&2
+  exit 1
+fi
+exec ${path} "$@"
+`;
+    await writeFile(join(bin, name), script);
+    await chmod(join(bin, name), 0o755);
+  }
+  return {
+    settings: { ...settings, programs: { ...settings.programs, ...programs } },
+    arm: (fault, number) => writeFile(armed, `${"x".repeat(number)}:${fault}:\n`),
+    heal: async () => {
+      const state = await readFile(armed, "utf8");
+      await rm(armed);
+      return state.trim().endsWith(`:${HAS_FAILED}`);
+    },
+  };
+}

@@ -1,0 +1,146 @@
+import assert from "node:assert/strict";
+import { randomBytes } from "node:crypto";
+import type { Logger } from "@coppice/core";
+import type { Sandbox, SandboxSpec } from "@coppice/core/backend";
+import { JailBackend } from "@coppice/plugin-jail-freebsd";
+import { type Decoys, plantDecoys } from "./decoys.js";
+import { type FailingPrograms, type Fault, makeFailingPrograms } from "./failing-programs.js";
+import { type FreebsdHost, type FreebsdHostOptions, openFreebsdHost } from "./freebsd-host.js";
+
+const silent = {
+  debug: () => undefined,
+  info: () => undefined,
+  warn: () => undefined,
+  error: () => undefined,
+};
+/** More commands than anything takes. */
+const MOST_COMMANDS = 80;
+
+/** What a test does while a host fails. */
+export interface FaultyAct<T> {
+  /** Done before anything fails. */
+  readonly prepare?: (scene: FaultScene) => Promise<T>;
+  readonly act: (scene: FaultScene, prepared: T) => Promise<void>;
+}
+
+/** A server's backend, and what it was asked for. */
+export class FaultScene {
+  readonly backend: JailBackend;
+  readonly #made: Sandbox[] = [];
+
+  constructor(backend: JailBackend) {
+    this.backend = backend;
+  }
+
+  async make(spec: Partial<SandboxSpec> = {}): Promise<Sandbox> {
+    const id = newId();
+    const plain = { id, template: "base", limits: {}, allowInternetAccess: true };
+    const sandbox = await this.backend.provision({ ...plain, ...spec }, new AbortController().signal);
+    this.#made.push(sandbox);
+    return sandbox;
+  }
+
+  /** Ends all that it made, and what else it finds. */
+  async end(found: readonly Sandbox[] = this.#made): Promise<void> {
+    for (const sandbox of found) await sandbox.destroy();
+    for (const id of await this.backend.volumes.list()) await this.backend.volumes.remove(id);
+    for (const id of await this.backend.snapshots.list()) await this.backend.snapshots.remove(id);
+  }
+}
+
+/** An id that no sandbox, volume or snapshot has had. */
+export function newId(): string {
+  return `test${randomBytes(8).toString("hex")}`;
+}
+
+/** A FreeBSD host with decoys whose programs can be made to fail. */
+export class FaultyHost implements AsyncDisposable {
+  readonly host: FreebsdHost;
+  readonly decoys: Decoys;
+  readonly #failing: FailingPrograms;
+  readonly #decoysBefore: string;
+  readonly #datasetsBefore: string;
+
+  private constructor(
+    host: FreebsdHost,
+    found: { decoys: Decoys; failing: FailingPrograms; shown: string; datasets: string },
+  ) {
+    this.host = host;
+    this.decoys = found.decoys;
+    this.#failing = found.failing;
+    this.#decoysBefore = found.shown;
+    this.#datasetsBefore = found.datasets;
+  }
+
+  static async open(options: FreebsdHostOptions = {}): Promise<FaultyHost> {
+    const host = await openFreebsdHost(options);
+    try {
+      const failing = await makeFailingPrograms(host);
+      const decoys = await plantDecoys(host);
+      const [shown, datasets] = [await decoys.show(), await datasetsOf(host)];
+      return new FaultyHost(host, { decoys, failing, shown, datasets });
+    } catch (error) {
+      await host[Symbol.asyncDispose]();
+      throw error;
+    }
+  }
+
+  /**
+   * Does something with the first command of the host failing, then with the second, and so on, until none does. A
+   * `dead` host gets a new server each time, another one goes on with the server that it has, which sweeps.
+   * @returns how many commands were made to fail.
+   * @throws AssertionError when something is left that was not there before.
+   */
+  async failAtEach<T>(fault: Fault, { prepare, act }: FaultyAct<T>): Promise<number> {
+    for (let number = 0; number < MOST_COMMANDS; number++) {
+      const scene = new FaultScene(await this.#serve());
+      const prepared = (await prepare?.(scene)) as T;
+      await this.#failing.arm(fault, number);
+      const error = await act(scene, prepared).catch((failure: unknown) => failure);
+      const hasFailed = await this.#failing.heal();
+      if (!hasFailed && error !== undefined) throw new Error("it failed by itself", { cause: error });
+      const what = `command ${number} ${fault}: ${String(error)}`;
+      await (fault === "dead" ? this.#restart(scene) : this.#sweep(scene)).catch((failure: unknown) => {
+        throw new Error(`cannot end after ${what}`, { cause: failure });
+      });
+      assert.equal(await datasetsOf(this.host), this.#datasetsBefore, `datasets differ after ${what}`);
+      assert.deepEqual(await this.decoys.leaks(), [], `left behind after ${what}`);
+      if (!hasFailed) return number;
+    }
+    throw new Error(`it takes more than ${MOST_COMMANDS} commands`);
+  }
+
+  /** @throws AssertionError when a decoy was touched since the beginning. */
+  async checkDecoys(): Promise<void> {
+    assert.equal(await this.decoys.show(), this.#decoysBefore);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.host[Symbol.asyncDispose]();
+  }
+
+  async #serve(): Promise<JailBackend> {
+    const backend = new JailBackend(this.#failing.settings, silent as unknown as Logger);
+    await backend.recover();
+    return backend;
+  }
+
+  async #restart(scene: FaultScene): Promise<void> {
+    await scene.backend.close();
+    const backend = new JailBackend(this.host.settings, silent as unknown as Logger);
+    await new FaultScene(backend).end(await backend.recover());
+    await backend.close();
+  }
+
+  /** Who asked for an end that failed asks again. */
+  async #sweep(scene: FaultScene): Promise<void> {
+    await scene.end();
+    await scene.backend.sweep();
+    await scene.backend.close();
+  }
+}
+
+async function datasetsOf(host: FreebsdHost): Promise<string> {
+  const words = ["list", "-H", "-o", "name", "-t", "filesystem,snapshot", "-r", "coppice"];
+  return host.run(host.settings.programs.zfs, ...words);
+}
