@@ -90,10 +90,7 @@ export class AgentProcess implements Process, Channel {
     const code = await answer.promise;
     if (code === "") return;
     if (code === "ESRCH") throw this.#notFound();
-    throw new SandboxError(
-      code === "EPERM" ? "permission_denied" : "invalid_argument",
-      `error sending signal: ${code}`,
-    );
+    throw new SandboxError(code === "EPERM" ? "permission_denied" : "invalid_argument", `kill: ${code}`);
   }
 
   async resize(size: TerminalSize): Promise<void> {

@@ -96,7 +96,7 @@ export function serveProcessRpc(rpc: Pick<ConnectRouter, "service">, options: Pr
       try {
         await command.kill(signal === Signal.SIGTERM ? "SIGTERM" : "SIGKILL");
       } catch (error) {
-        throw reworded(error, "not_found", "error sending signal: os: process already finished");
+        throw notSignalled(error);
       }
       return {};
     },
@@ -233,6 +233,18 @@ function describeCommand({ pid, request }: StartedCommand) {
 
 function signalName(signal: Signal): string {
   return signal === Signal.UNSPECIFIED ? "SIGNAL_UNSPECIFIED" : String(signal);
+}
+
+/** Whatever the system said: envd knows one code for it. */
+function notSignalled(error: unknown): unknown {
+  if (!(error instanceof SandboxError)) return error;
+  return new ConnectError(
+    `error sending signal: ${error.message}`,
+    Code.Internal,
+    undefined,
+    undefined,
+    error,
+  );
 }
 
 /** envd answers these failures as `internal`, with a text that clients show. */

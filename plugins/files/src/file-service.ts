@@ -123,7 +123,14 @@ export class UserFiles {
 
   async remove(path: string): Promise<void> {
     const absolute = this.resolve(path);
-    await this.#files.remove(absolute);
+    const failed = (error: SandboxError): SandboxError =>
+      new SandboxError("internal", `error removing file or directory: ${error.message}`, { cause: error });
+    await explained(this.#files.remove(absolute), {
+      invalid_argument: failed,
+      permission_denied: failed,
+      failed_precondition: failed,
+      internal: failed,
+    });
     this.#options.watchers.removed(this.sandbox, absolute);
   }
 

@@ -13,6 +13,7 @@ import {
   SandboxError as SdkSandboxError,
   SandboxNotFoundError,
   ServiceBusyError,
+  Template,
   TimeoutError,
 } from "e2b";
 import { type ErrorCode, SandboxError } from "@coppice/core";
@@ -22,6 +23,7 @@ import { API_KEY } from "../harness/api-key.js";
 import { type EnvdClient, envdClient } from "../harness/envd-client.js";
 import { exchange } from "../harness/exchange.js";
 import { pointSdkAt } from "../harness/point-sdk-at.js";
+import { Relay } from "../harness/relay.js";
 import { startFullServer } from "../harness/start-full-server.js";
 
 const MOST = 3;
@@ -257,27 +259,71 @@ describe("errors by their contract", { timeout: 60_000 }, () => {
       assert.equal(await sandbox.files.makeDir("twice"), false);
     });
 
-    it(
-      "D.1 every code as the Python SDK raises it",
-      { skip: PYTHON_SDK === undefined ? "PyPI was not reachable when the tests were set up" : false },
-      async () => {
-        const { stdout } = await promisify(execFile)(
-          PYTHON_SDK ?? "",
-          [PYTHON_CLIENT, sandbox.sandboxId, ...CODES.map(({ code }) => code)],
-          {
-            env: {
-              PATH: process.env["PATH"],
-              E2B_API_URL: server.url,
-              E2B_SANDBOX_URL: server.url,
-              E2B_API_KEY: API_KEY,
-            },
-            timeout: 40_000,
-          },
-        );
-        const expected = Object.fromEntries(CODES.map(({ code, python }) => [code, python]));
-        assert.deepEqual(JSON.parse(stdout), expected);
-      },
-    );
+    it("D.1 every code as the Python SDK raises it", { skip: withoutPython() }, async () => {
+      const raised = await pythonRaises("codes", sandbox.sandboxId, ...CODES.map(({ code }) => code));
+      assert.deepEqual(raised, Object.fromEntries(CODES.map(({ code, python }) => [code, python])));
+    });
+  });
+
+  /** What the newest Python SDK raised, by what it did. */
+  async function pythonRaises(...words: readonly string[]): Promise<unknown> {
+    const address = { E2B_API_URL: server.url, E2B_SANDBOX_URL: server.url, E2B_API_KEY: API_KEY };
+    const { stdout } = await promisify(execFile)(PYTHON_SDK ?? "", [PYTHON_CLIENT, ...words], {
+      env: { PATH: process.env["PATH"], ...address },
+      timeout: 40_000,
+    });
+    return JSON.parse(stdout);
+  }
+
+  describe("D.1, what the SDK makes of a command's stream", () => {
+    it("D.1 outcome, EndStream error deadline_exceeded", async () => {
+      await assert.rejects(sandbox.commands.run("sleep 300", { timeoutMs: 500 }), (error) => {
+        assert.ok(error instanceof TimeoutError, String(error));
+        assert.match(error.message, /^\[deadline_exceeded\] .*: .*exceeding 'timeoutMs'/);
+        return true;
+      });
+    });
+
+    it("D.1 outcome, socket destroyed, /health 204", async () => {
+      const relay = await Relay.start(server.url);
+      try {
+        const connected = await Sandbox.connect(sandbox.sandboxId, { sandboxUrl: relay.url });
+        const command = await connected.commands.run("echo up; exec sleep 300", { background: true });
+        const broken = assert.rejects(command.wait(), (error) => {
+          assert.equal((error as Error).constructor, SdkSandboxError, String(error));
+          assert.equal((error as Error).message, "2: [unknown] terminated");
+          return true;
+        });
+        relay.cut();
+        await broken;
+        assert.equal(await sandbox.commands.kill(command.pid), true, "the command goes on");
+      } finally {
+        await relay.close();
+      }
+    });
+
+    it("D.1 outcome, end {} is success", async () => {
+      const { exitCode, error } = await sandbox.commands.run("true");
+      assert.deepEqual([exitCode, error], [0, undefined]);
+    });
+
+    it("D.1 outcome, HTTP 502 instead of a stream", async () => {
+      const mortal = await Sandbox.create();
+      await mortal.kill();
+      await assert.rejects(mortal.commands.run("true"), (error) => {
+        assert.ok(error instanceof SandboxNotFoundError, String(error));
+        assert.match(error.message, /Sandbox is probably not running anymore/);
+        return true;
+      });
+    });
+
+    it("D.1 outcome, first frame EndStream error invalid_argument", async () => {
+      await assert.rejects(sandbox.commands.run("true", { cwd: "/x" }), (error) => {
+        assert.ok(error instanceof InvalidArgumentError, String(error));
+        assert.equal(error.message, "[invalid_argument] cwd '/x' does not exist");
+        return true;
+      });
+    });
   });
 
   it("A.2 the body of every error: code, message, JSON", async () => {
@@ -353,6 +399,8 @@ describe("errors by their contract", { timeout: 60_000 }, () => {
       ["getMetrics", Sandbox.getMetrics(UNKNOWN_ID), notFound],
       ["setTimeout", Sandbox.setTimeout(UNKNOWN_ID, 1_000), notFound],
       ["pause", Sandbox.pause(UNKNOWN_ID), notFound],
+      ["updateNetwork", Sandbox.updateNetwork(UNKNOWN_ID, {}), notFound],
+      ["createSnapshot", Sandbox.createSnapshot(UNKNOWN_ID), notFound],
       ["connect", Sandbox.connect(UNKNOWN_ID), `Paused sandbox ${UNKNOWN_ID} not found`],
     ] as const;
     for (const [what, asked, message] of rows) {
@@ -362,17 +410,53 @@ describe("errors by their contract", { timeout: 60_000 }, () => {
         return true;
       });
     }
+    assert.equal(await Sandbox.deleteSnapshot(`${UNKNOWN_ID}:default`), false);
+  });
+
+  it("A.2 404 by its status: a fork, an alias", async () => {
+    await assert.rejects(Sandbox.fork(UNKNOWN_ID), SandboxNotFoundError);
+    assert.equal(await Template.exists("no-such"), false);
   });
 
   describe("A.2, a sandbox that is paused", () => {
     let paused: Sandbox;
+    /** Called when a change has begun: what it waits for. */
+    let hold: (() => Promise<void>) | undefined;
     before(async () => {
       paused = await Sandbox.create();
       const { runtime } = server.sandboxes.get(paused.sandboxId);
+      const wait = async () => hold?.();
       // This backend cannot; what is said about it is not the backend's affair.
-      Object.assign(runtime, { pausing: { pause: async () => undefined, resume: async () => undefined } });
+      Object.assign(runtime, {
+        pausing: { pause: wait, resume: async () => undefined },
+        snapshots: { take: wait },
+      });
     });
     after(() => paused.kill());
+
+    for (const [row, verb, what] of [
+      ["A.2 being paused", "pause", "paused"],
+      ["A.2 being snapshotted", "snapshots", "snapshotted"],
+    ] as const) {
+      it(row, async () => {
+        const begun = Promise.withResolvers<void>();
+        const release = Promise.withResolvers<void>();
+        hold = () => {
+          begun.resolve();
+          return release.promise;
+        };
+        const path = `/sandboxes/${paused.sandboxId}`;
+        const first = api("POST", `${path}/${verb}`, {});
+        await begun.promise;
+        const again = await api("POST", `${path}/pause`, {});
+        release.resolve();
+        hold = undefined;
+        const message = `Sandbox "${paused.sandboxId}" is being ${what}`;
+        assert.deepEqual([again.status, again.json()], [409, { code: 409, message }]);
+        assert.equal((await first).status, verb === "pause" ? 204 : 201);
+        await api("POST", `${path}/resume`, {});
+      });
+    }
 
     it("A.2 pause twice", async () => {
       const path = `/sandboxes/${paused.sandboxId}/pause`;
@@ -382,6 +466,20 @@ describe("errors by their contract", { timeout: 60_000 }, () => {
       assert.deepEqual([again.status, again.json()], [409, { code: 409, message }]);
       assert.equal(await paused.pause(), false);
       assert.equal(await paused.isRunning(), false);
+    });
+
+    it("A.2 as the Python SDK raises it: 400, 401, 404, 409, 429", { skip: withoutPython() }, async () => {
+      const others = await Promise.all(Array.from({ length: MOST - 2 }, () => Sandbox.create()));
+      const raised = await pythonRaises("statuses", UNKNOWN_ID, STRANGER, paused.sandboxId);
+      await Promise.all(others.map((other) => other.kill()));
+      assert.deepEqual(raised, {
+        "unknown key": "AuthenticationException",
+        "unknown sandbox": "SandboxNotFoundException",
+        "kill of an unknown sandbox": false,
+        "pause of a paused sandbox": false,
+        "one sandbox too many": "RateLimitException",
+        "too long a time-out": "SandboxException",
+      });
     });
 
     it("A.2 resume running", async () => {
@@ -481,6 +579,15 @@ describe("errors by their contract", { timeout: 60_000 }, () => {
       400,
       "You cannot create a sandbox without public access unless you enable secure envd access via 'secure' flag.",
     ],
+    ["A.2 fork count 0", "POST", "/sandboxes/ID/fork", { count: 0 }, 400, "Count must be at least 1"],
+    [
+      "A.2 fork count too many",
+      "POST",
+      "/sandboxes/ID/fork",
+      { count: 1_000_000 },
+      400,
+      /^Count cannot be greater than \d+$/,
+    ],
     ["A.2 bad cursor", "GET", "/v2/sandboxes?nextToken=%25%25", undefined, 400, "Invalid next token"],
   ] as const) {
     it(row, async () => {
@@ -497,6 +604,10 @@ describe("errors by their contract", { timeout: 60_000 }, () => {
     assert.deepEqual([answer.status, answer.text], [200, "Health check successful"]);
   });
 });
+
+function withoutPython(): string | false {
+  return PYTHON_SDK === undefined ? "PyPI was not reachable when the tests were set up" : false;
+}
 
 function fail(path: string): void {
   const [, code] = /^\/fail\/([a-z_]+)$/.exec(path) ?? [];

@@ -610,6 +610,15 @@ onEachBackend("files by their contract", ({ backend, server, sandbox }) => {
     await sh("mkdir kept; ln -s kept link");
     await call("Remove", { path: "link" });
     assert.equal((await stat("kept")).type, "FILE_TYPE_DIRECTORY");
+    for (const path of backend === "local-process" ? ["/"] : ["/", "/proc/1", "/proc"]) {
+      const { status, body } = await call("Remove", { path });
+      assert.deepEqual([status, body.code], [500, "internal"], `${path}: ${body.message}`);
+      assert.match(body.message, /^error removing file or directory: /);
+    }
+    assert.deepEqual(
+      await call("Remove", { path: "~other" }),
+      refusal(400, "invalid_argument", "cannot expand user-specific home dir"),
+    );
   });
 });
 

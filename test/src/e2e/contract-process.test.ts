@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { before, it } from "node:test";
 import { gzipSync } from "node:zlib";
 import { SandboxError } from "@coppice/core";
+import type { Command } from "@coppice/core/backend";
 import { packFrame, unpackFrames } from "../harness/connect-frames.js";
 import { type EnvdClient, basicUserHeader, envdClient } from "../harness/envd-client.js";
 import { eventually } from "../harness/eventually.js";
@@ -475,6 +476,24 @@ onEachBackend(
       const term = await call("SendSignal", { ...sleeper.selector, signal: "SIGNAL_SIGTERM" });
       assert.deepEqual(term, { status: 200, body: {} });
       assert.equal(((await sleeper.rest()).end as { status: string }).status, "signal: terminated");
+    });
+
+    it("D.4 SendSignal, OS error", async ({ mock }) => {
+      const { runtime } = server().sandboxes.get(sandbox().sandboxId);
+      const { spawn } = Object.getPrototypeOf(runtime) as { readonly spawn: typeof runtime.spawn };
+      const spawning = mock.method(runtime, "spawn", async (command: Command) => {
+        const process = await spawn.call(runtime, command);
+        mock.method(process, "kill", async () => {
+          throw new SandboxError("permission_denied", "kill: EPERM");
+        });
+        return process;
+      });
+      const cat = await open("cat");
+      spawning.mock.restore();
+      const message = "error sending signal: kill: EPERM";
+      assert.deepEqual(await kill(cat.selector), { status: 500, body: { code: "internal", message } });
+      await call("CloseStdin", cat.selector);
+      assert.deepEqual((await cat.rest()).end, ENDED_OK);
     });
 
     it("D.4 kill, the pid is gone when the answer is there", async () => {
