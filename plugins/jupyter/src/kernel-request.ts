@@ -38,6 +38,11 @@ export class KernelRequest {
     return this.#hasBegun;
   }
 
+  /** True once its reply is there. */
+  get isAnswered(): boolean {
+    return this.#reply !== undefined;
+  }
+
   get isIdle(): boolean {
     return this.#isIdle;
   }

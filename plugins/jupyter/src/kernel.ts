@@ -95,7 +95,7 @@ export class Kernel {
   readonly #observer: KernelObserver | undefined;
   #heartbeat: Heartbeat | undefined;
   readonly #requests = new Map<string, KernelRequest>();
-  /** Executions of other clients that the kernel is busy with. */
+  /** What other clients have asked for and the kernel is busy with. */
   readonly #others = new Set<string>();
   readonly #ready = Promise.withResolvers<void>();
   #hasReplied = false;
@@ -443,11 +443,31 @@ export class Kernel {
       if (this.#wasRunning(await asked.done)) {
         request.interrupted();
         await this.#within(Math.min(waitMs, leftMs()), request.done);
-      } else request.finish();
+      } else if (await this.#takesRequests()) request.finish();
+      else break;
     }
     if (request.isDone) return;
-    this.#log.warn("kernel ignored its interrupt and is killed");
+    this.#log.warn("kernel is not to be had for another cell and is killed");
     await this.kill();
+  }
+
+  /**
+   * Whether the kernel answers on shell within the grace, or is busy for somebody else. What an earlier cell has left
+   * behind may keep it from ever beginning another, and no interrupt reaches that.
+   */
+  async #takesRequests(): Promise<boolean> {
+    const untilMs = performance.now() + this.#settings.interruptGraceMs;
+    const probe = this.#request("shell", "kernel_info_request", { content: {} });
+    probe.messages.abandon();
+    try {
+      do {
+        if (this.#others.size > 0) return true;
+        if ((await this.#within(FIRST_REPEAT_MS, probe.done)) || probe.isAnswered) return true;
+      } while (performance.now() < untilMs);
+      return false;
+    } finally {
+      this.#requests.delete(probe.id);
+    }
   }
 
   /** Interrupts what was run for a session until that is over. @throws SandboxError failed_precondition when it goes on. */
@@ -571,7 +591,9 @@ export class Kernel {
 
   #noteOthers(message: KernelMessage): void {
     const { parentId, parentType, parentSession } = message;
-    if (parentId === undefined || parentType !== "execute_request" || parentSession === this.#session) return;
+    if (parentId === undefined || parentSession === this.#session) return;
+    // Of a kernel that is not ours an end of anything else may never come.
+    if (parentType !== "execute_request" && this.#interruptMode !== undefined) return;
     const state = executionStateOf(message);
     if (state === "idle") this.#others.delete(parentId);
     else if (state === "busy" && this.#others.size < MOST_OTHERS) this.#others.add(parentId);

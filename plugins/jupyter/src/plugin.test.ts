@@ -323,6 +323,19 @@ describe("endings", () => {
     assert.equal((await sandbox.run("'kept' in globals()")).results[0]?.["text"], "False");
   });
 
+  test("a kernel that an earlier cell keeps from beginning another is replaced once a client has given up", async () => {
+    await sandbox.run(
+      "import asyncio, time\ndef block():\n    open('blocked', 'w').close()\n    time.sleep(1000)\n" +
+        "kept = asyncio.get_running_loop().call_later(0.01, block)",
+    );
+    for (let looks = 0; ; looks++) {
+      if ((await sandbox.run("[ -e blocked ]", { language: "bash" })).error === undefined) break;
+      assert.ok(looks < 100, "the kernel is blocked");
+    }
+    await leave("kept", 100);
+    assert.equal((await sandbox.run("'kept' in globals()")).results[0]?.["text"], "False");
+  });
+
   test("a kernel that dies ends the execution with an error, and the next one starts afresh where the first did", async () => {
     const died = await sandbox.run("import os\nos._exit(1)");
     assert.deepEqual(died.error, {
