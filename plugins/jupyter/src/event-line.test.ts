@@ -1,25 +1,34 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { asciiJson } from "./ascii-json.js";
 import { lineOf } from "./event-line.js";
 import { eventOf } from "./execution-event.js";
 import { limitOutput } from "./output-limit.js";
 import type { ExecutionEvent } from "./execution-event.js";
 
-const event = (type: string, content: string, date?: string): Promise<ExecutionEvent | undefined> =>
-  eventOf({
-    id: "1",
-    type,
-    date,
-    parentId: "0",
-    session: undefined,
-    parentType: undefined,
-    parentSession: undefined,
-    header: Buffer.alloc(0),
-    parentHeader: Buffer.alloc(0),
-    metadata: Buffer.from("{}"),
-    content: Buffer.from(content),
-    buffers: [],
-  });
+const event = (
+  type: string,
+  content: string,
+  date?: string,
+  maxErrorBytes = 1000,
+): Promise<ExecutionEvent | undefined> =>
+  eventOf(
+    {
+      id: "1",
+      type,
+      date,
+      parentId: "0",
+      session: undefined,
+      parentType: undefined,
+      parentSession: undefined,
+      header: Buffer.alloc(0),
+      parentHeader: Buffer.alloc(0),
+      metadata: Buffer.from("{}"),
+      content: Buffer.from(content),
+      buffers: [],
+    },
+    { maxErrorBytes },
+  );
 
 const textOf = (made: ExecutionEvent): string => Buffer.concat([...lineOf(made)]).toString("latin1");
 
@@ -121,11 +130,27 @@ test("a long line comes in pieces that no character is cut by", async () => {
   }
 });
 
-test("an error that is too large to be written anew says so", async () => {
-  const made = await event(
-    "error",
-    JSON.stringify({ ename: "E", evalue: "x".repeat(2_000_000), traceback: [] }),
-  );
-  assert.ok(made?.type === "error");
-  assert.match(made.value, /^\[an error of 2\d{6} bytes is left out\]$/);
+test("of an error that is too large the beginnings are told, wherever they are cut", async () => {
+  const frames = ['File "a.py"\n', "é\u{1f600}\\\u0001", "x".repeat(300)];
+  const error = {
+    ename: "E",
+    evalue: '\u{1f600}\u0001é"'.repeat(200),
+    traceback: frames.concat(frames, frames),
+  };
+  for (const written of [JSON.stringify(error), asciiJson(error)]) {
+    for (let maxErrorBytes = 60; maxErrorBytes < 1600; maxErrorBytes++) {
+      const made = await event("error", written, undefined, maxErrorBytes);
+      assert.ok(made?.type === "error");
+      assert.equal(made.name, "E");
+      for (const [told, whole] of [
+        [made.value, error.evalue],
+        [made.traceback, error.traceback.join("")],
+      ] as const) {
+        const [, beginning, marker] = /^([^]*?)(\n\[truncated: \d+ more bytes\])?$/.exec(told) ?? [];
+        assert.ok(beginning !== undefined && whole.startsWith(beginning.replace(/\ufffd$/, "")), told);
+        assert.equal(marker === undefined, beginning === whole, told);
+        assert.ok(marker === undefined || beginning.length >= maxErrorBytes / 12 - 4, told);
+      }
+    }
+  }
 });

@@ -1,4 +1,5 @@
 import { asciiJson } from "./ascii-json.js";
+import { beginningOf } from "./json-beginning.js";
 import { membersOf, membersOfLong, type RawJson } from "./raw-json.js";
 import type { KernelMessage } from "./wire.js";
 
@@ -28,7 +29,10 @@ export type ErrorEvent = Extract<ExecutionEvent, { type: "error" }>;
  * message does not hold the event loop meanwhile.
  * @throws SyntaxError for a content that is no JSON object.
  */
-export async function eventOf(message: KernelMessage): Promise<ExecutionEvent | undefined> {
+export async function eventOf(
+  message: KernelMessage,
+  { maxErrorBytes }: { readonly maxErrorBytes: number },
+): Promise<ExecutionEvent | undefined> {
   switch (message.type) {
     case "execute_input": {
       const count = Number(membersOf(message.content).get("execution_count")?.bytes.toString("latin1"));
@@ -51,34 +55,37 @@ export async function eventOf(message: KernelMessage): Promise<ExecutionEvent | 
       return { type: "result", data: values, isMainResult: message.type === "execute_result" };
     }
     case "error":
-      return errorIn(message.content);
+      return errorIn(message.content, maxErrorBytes);
     default:
       return undefined;
   }
 }
 
-/** The error that an `error` message or a failed `execute_reply` describes. */
-export function errorIn(content: Buffer): ErrorEvent {
-  if (content.length > LARGEST_ERROR_BYTES) {
-    return {
-      type: "error",
-      name: "Error",
-      value: `[an error of ${content.length} bytes is left out]`,
-      traceback: "",
-    };
-  }
-  const fields: unknown = JSON.parse(content.toString("utf8"));
-  const { ename, evalue, traceback } = (
-    typeof fields === "object" && fields !== null ? fields : {}
-  ) as Readonly<Record<string, unknown>>;
+/**
+ * The error that an `error` message or a failed `execute_reply` describes. Of one that is longer than that, value and
+ * traceback are cut, and say so.
+ * @throws SyntaxError for a content that is no JSON object.
+ */
+export async function errorIn(content: Buffer, maxErrorBytes: number): Promise<ErrorEvent> {
+  const fields = content.length > maxErrorBytes ? await membersOfLong(content) : membersOf(content);
+  const mostBytes = maxErrorBytes >> 1;
   return {
     type: "error",
-    name: typeof ename === "string" ? ename : "Error",
-    value: typeof evalue === "string" ? evalue : "",
-    traceback: Array.isArray(traceback)
-      ? traceback.filter((frame) => typeof frame === "string").join("")
-      : "",
+    name: errorText(fields.get("ename"), mostBytes) ?? "Error",
+    value: errorText(fields.get("evalue"), mostBytes) ?? "",
+    traceback: errorText(fields.get("traceback"), mostBytes) ?? "",
   };
+}
+
+function errorText(json: RawJson | undefined, mostBytes: number): string | undefined {
+  if (json === undefined) return undefined;
+  const value = beginningOf(json.bytes, mostBytes);
+  let text: string;
+  if (typeof value === "string") text = value;
+  else if (Array.isArray(value)) text = value.filter((frame) => typeof frame === "string").join("");
+  else return undefined;
+  const leftBytes = json.bytes.length - mostBytes;
+  return (leftBytes > 0 ? `${text}\n[truncated: ${leftBytes} more bytes]` : text).toWellFormed();
 }
 
 /** An error that the server tells by itself, in the words of E2B's server. */
@@ -95,8 +102,6 @@ export function noteEvent(text: string): ExecutionEvent {
   };
 }
 
-/** What is larger would hold the event loop: it is parsed and written anew. */
-const LARGEST_ERROR_BYTES = 1024 * 1024;
 const QUOTE = 0x22;
 const OPEN_OBJECT = 0x7b;
 const ISO_DATE = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)$/;

@@ -2,7 +2,14 @@ import { randomBytes, randomUUID } from "node:crypto";
 import { setTimeout as delay } from "node:timers/promises";
 import { SandboxError, type Logger, type Process, type Sandbox, type User } from "@coppice/core";
 import { Breather } from "./breather.js";
-import { errorIn, eventOf, syntheticError, type ErrorEvent, type ExecutionEvent } from "./execution-event.js";
+import {
+  errorIn,
+  eventOf,
+  noteEvent,
+  syntheticError,
+  type ErrorEvent,
+  type ExecutionEvent,
+} from "./execution-event.js";
 import { executionStateOf } from "./execution-state.js";
 import { Heartbeat, type HeartbeatSettings } from "./heartbeat.js";
 import type { ChannelName, KernelChannels, OpenKernelChannels } from "./kernel-channels.js";
@@ -16,10 +23,12 @@ import { decodeMessage, encodeMessage, signedFrames, type KernelMessage, type Me
 
 export interface KernelSettings {
   readonly startTimeoutMs: number;
-  /** How long an interrupted cell may go on before its kernel is killed. */
+  /** How long an interrupted cell may go on, and an idle kernel begin no other, before the kernel is killed. */
   readonly interruptGraceMs: number;
   /** A larger message breaks the connection to the kernel. */
   readonly maxMessageBytes: number;
+  /** Value and traceback of a larger error are cut. */
+  readonly maxErrorBytes: number;
   readonly openChannels: OpenKernelChannels;
   readonly heartbeat: HeartbeatSettings;
 }
@@ -267,7 +276,7 @@ export class Kernel {
           if (signal.aborted) return;
           continue;
         }
-        error ??= errorOf(end);
+        error ??= await errorOf(end, this.#settings);
         if (error !== undefined) yield error;
         return;
       } finally {
@@ -631,10 +640,10 @@ export class Kernel {
 
   async #eventOf(message: KernelMessage): Promise<ExecutionEvent | undefined> {
     try {
-      return await eventOf(message);
+      return await eventOf(message, this.#settings);
     } catch (error) {
       this.#log.debug({ err: error }, "kernel sent a message with a broken content");
-      return undefined;
+      return noteEvent(`[${message.type} left out: its JSON is not valid, or nested too deeply]\n`);
     }
   }
 
@@ -679,7 +688,10 @@ export class Kernel {
   }
 }
 
-function errorOf(end: RequestEnd): ErrorEvent | undefined {
+async function errorOf(
+  end: RequestEnd,
+  { maxErrorBytes }: { readonly maxErrorBytes: number },
+): Promise<ErrorEvent | undefined> {
   if (end.how === "died") return syntheticError("ContextRestarting", "Context was restarted");
   if (end.how === "closed") {
     return syntheticError(
@@ -689,7 +701,7 @@ function errorOf(end: RequestEnd): ErrorEvent | undefined {
   }
   if (end.reply === undefined) return syntheticError("UnexpectedEndOfExecution", "The kernel did not reply");
   const status = statusOf(end.reply);
-  if (status === "error") return errorIn(end.reply.content);
+  if (status === "error") return errorIn(end.reply.content, maxErrorBytes);
   return ABORTED.has(status) ? syntheticError("ExecutionAborted", "Execution was aborted") : undefined;
 }
 

@@ -79,6 +79,24 @@ describe("results", () => {
     assert.deepEqual(lines.map(({ type }) => type).slice(-3), ["stdout", "error", "end_of_execution"]);
   });
 
+  test("a huge error keeps its name and how it begins", async () => {
+    const { error } = await sandbox.run("raise ValueError('x' * 3_000_000)");
+    assert.equal(error?.["name"], "ValueError");
+    assert.match(String(error["value"]), /^x{500000,}\n\[truncated: \d{7} more bytes\]$/);
+    assert.match(
+      String(error["traceback"]),
+      /----> 1 raise ValueError[^]*\n\[truncated: \d{7} more bytes\]$/,
+    );
+  });
+
+  test("a result that nobody could read is left out with a note", async () => {
+    const { results, text, error } = await sandbox.run(
+      "deep = 1\nfor _ in range(900): deep = [deep]\ndisplay({'x/y': deep}, raw=True)\n'next'",
+    );
+    assert.deepEqual([error, results.map((result) => result["text"])], [undefined, ["next"]]);
+    assert.match(text("stderr"), /^\[display_data left out: .* nested too deeply\]\n$/);
+  });
+
   test("code that cannot even be compiled is an error too", async () => {
     assert.equal((await sandbox.run("def f(:")).error?.["name"], "SyntaxError");
     assert.ok((await sandbox.run("a\0b")).error);

@@ -64,7 +64,9 @@ const config = z.strictObject({
     .describe("Silence after which an execution's stream says that it is alive"),
   interruptGrace: duration()
     .prefault("5s")
-    .describe("How long an interrupted cell may go on before its kernel is killed"),
+    .describe(
+      "How long an interrupted cell may go on, and an idle kernel begin no other, before it is killed",
+    ),
   heartbeat: z
     .strictObject({
       interval: duration().prefault("5s").describe("How often a kernel is asked whether it lives"),
@@ -78,7 +80,11 @@ const config = z.strictObject({
     .describe(
       "A kernel whose process is there but does nothing any more is ended; its context starts another",
     ),
-  maxContexts: z.int().min(1).default(64).describe("Contexts of one sandbox"),
+  maxContexts: z
+    .int()
+    .min(1)
+    .default(64)
+    .describe("Contexts of one sandbox; beyond it, each language still gets its default one"),
   maxCode: size().prefault("16MiB").describe("Largest request body"),
   maxOutput: size()
     .prefault("256MiB")
@@ -88,6 +94,9 @@ const config = z.strictObject({
     .describe(
       "Largest single message of a kernel; a larger one ends the kernel, with an error for what runs",
     ),
+  maxError: size()
+    .prefault("1MiB")
+    .describe("Value and traceback of one error; the rest is cut off with a note"),
   maxDataCells: z
     .int()
     .min(1)
@@ -145,6 +154,7 @@ export const plugin = definePlugin({
         startTimeoutMs: limits.startTimeout,
         interruptGraceMs: limits.interruptGrace,
         maxMessageBytes: limits.maxMessage,
+        maxErrorBytes: limits.maxError,
         heartbeat: {
           clock,
           intervalMs: limits.heartbeat.interval,
