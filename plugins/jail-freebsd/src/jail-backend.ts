@@ -79,6 +79,8 @@ export class JailBackend implements SandboxBackend {
   readonly #alive = new Map<string, JailSandbox>();
   /** Ids of those that are being made, or cleared away because that failed. */
   readonly #beginning = new Set<string>();
+  /** Those that were given up and are not cleared away yet, by their ids; each has its address until then. */
+  readonly #givenUp = new Map<string, SandboxLink | undefined>();
   #isRecovered = false;
   #opening: Promise<Opened> | undefined;
 
@@ -120,6 +122,7 @@ export class JailBackend implements SandboxBackend {
   }
 
   async provision(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
+    if (this.#isHeld(spec.id)) throw new SandboxError("already_exists", `sandbox ${spec.id} already exists`);
     this.#beginning.add(spec.id);
     try {
       return await this.#provision(spec, signal);
@@ -146,10 +149,11 @@ export class JailBackend implements SandboxBackend {
         refquotaMiB: limits.diskMiB,
         properties: { id: spec.id, template: spec.template, limits: limitsText(limits), ...leased },
       })
-      .catch((error: unknown) => {
-        // A command that was killed may have made the dataset, which has the address until it is found.
-        const isUnknown = error instanceof SandboxError && UNKNOWN_OUTCOME.has(error.code);
-        if (!isUnknown) link?.release();
+      .catch(async (error: unknown) => {
+        // One that was killed, or could not mount what it had made, leaves the dataset.
+        const isMade = !(error instanceof SandboxError) || UNKNOWN_OUTCOME.has(error.code);
+        if (isMade) await this.#giveUp(opened, paths, link);
+        else link?.release();
         throw error;
       });
     try {
@@ -170,7 +174,6 @@ export class JailBackend implements SandboxBackend {
           { source: opened.programs, target: agentInside, readOnly: true },
           ...volumes,
         ],
-        known: new Set(),
       });
       signal.throwIfAborted();
       await link?.connect(egress);
@@ -186,10 +189,7 @@ export class JailBackend implements SandboxBackend {
       return sandbox;
     } catch (error) {
       this.#alive.delete(spec.id);
-      await this.#clear(opened, paths, { link }).catch((failure: unknown) => {
-        // The next sweep tries again.
-        this.#log.warn({ sandbox: spec.id, err: failure }, "a sandbox that failed was not cleared away");
-      });
+      await this.#giveUp(opened, paths, link);
       throw error;
     }
   }
@@ -218,17 +218,26 @@ export class JailBackend implements SandboxBackend {
     // One may have ended meanwhile, and its address may be another's. What is still there now stays there.
     const left =
       suspects.size === 0 ? [] : (await opened.datasets.owned()).filter(({ name }) => suspects.has(name));
-    for (const { name, properties } of left) {
-      this.#log.warn({ sandbox: idOf(name) }, "a sandbox that nobody has is cleared away");
-      const paths = sandboxPaths(this.#settings.directory, idOf(name));
-      await this.#clear(opened, paths, { link: linkOf(opened, name, properties) }).catch(
-        (failure: unknown) => {
-          this.#log.warn({ sandbox: idOf(name), err: failure }, "it was not cleared away");
-        },
-      );
+    const links = new Map(left.map(({ name, properties }) => [idOf(name), linkOf(opened, name, properties)]));
+    for (const [id, link] of new Map([...links, ...this.#givenUp])) {
+      if (this.#isHeld(id)) continue;
+      this.#log.warn({ sandbox: id }, "a sandbox that nobody has is cleared away");
+      await this.#giveUp(opened, sandboxPaths(this.#settings.directory, id), link);
     }
     await this.#removeOthers(opened);
     await opened.datasets.collect();
+  }
+
+  /** Clears away a sandbox that nobody has. Where that fails, the next sweep tries again. */
+  async #giveUp(opened: Opened, paths: SandboxPaths, link: SandboxLink | undefined): Promise<void> {
+    const id = idOf(paths.name);
+    this.#givenUp.set(id, link);
+    try {
+      await this.#clear(opened, paths, { link });
+      this.#givenUp.delete(id);
+    } catch (error) {
+      this.#log.warn({ sandbox: id, err: error }, "a sandbox that nobody has was not cleared away");
+    }
   }
 
   /** By what sandboxes are held to their limits, once a check has succeeded. */
@@ -416,7 +425,7 @@ export class JailBackend implements SandboxBackend {
     return {
       host,
       datasets,
-      jails: new Jails(host),
+      jails: await Jails.open(host),
       templates: new Templates(this.#settings.templates, {
         parent: dataset,
         built: new BuiltTemplates(host, { parent: dataset, builder: owner }),

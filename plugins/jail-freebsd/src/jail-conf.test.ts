@@ -20,6 +20,7 @@ describe("the jail.conf of a sandbox", () => {
     const text = jailConf(plain);
     for (const line of [
       'path = "/var/db/coppice/jails/roots/e2b-abc";',
+      'host.hostuuid = "ba7816bf-8f01-8fea-a141-40de5dae2223";',
       "vnet;",
       "persist;",
       "exec.clean;",

@@ -1,3 +1,4 @@
+import { createHash } from "node:crypto";
 import type { SandboxId } from "@coppice/core/backend";
 
 export interface JailConfOptions {
@@ -8,7 +9,7 @@ export interface JailConfOptions {
   readonly devfsRuleset: number;
   readonly procfs: boolean;
   readonly mounts: readonly NullfsMount[];
-  /** Parameters that this kernel knows, of those that not every one does. */
+  /** Parameters that this kernel knows. */
   readonly known: ReadonlySet<string>;
 }
 
@@ -32,9 +33,6 @@ const NEWER: readonly (readonly [listed: string, parameter: string])[] = [
   ["allow.unprivileged_parent_tampering", "allow.nounprivileged_parent_tampering"],
 ];
 
-/** The parameters of the kernel that a configuration wants to be asked about. */
-export const NEWER_PARAMETERS: readonly string[] = NEWER.map(([listed]) => listed);
-
 /**
  * A jail.conf(5) for one jail of a tenant who is taken for hostile. It serves for making the jail and for
  * removing it: without it jail(8) would leave what is mounted.
@@ -45,6 +43,7 @@ export function jailConf(options: JailConfOptions): string {
   const lines = [
     assign("path", root),
     assign("host.hostname", hostname),
+    assign("host.hostuuid", uuidOf(hostname)),
     "persist;",
     // Its own stack with nothing but lo0: the host's addresses and its loopback are not there.
     "vnet;",
@@ -75,6 +74,18 @@ export function jailConf(options: JailConfOptions): string {
     ...NEWER.filter(([listed]) => known.has(listed)).map(([, parameter]) => `${parameter};`),
   ];
   return `${plain(name)} {\n${lines.map((line) => `  ${line}\n`).join("")}}\n`;
+}
+
+/** The same for the same sandbox, and no other's. */
+function uuidOf(id: SandboxId): string {
+  const digits = createHash("sha256").update(id).digest("hex");
+  return [
+    digits.slice(0, 8),
+    digits.slice(8, 12),
+    `8${digits.slice(13, 16)}`,
+    `a${digits.slice(17, 20)}`,
+    digits.slice(20, 32),
+  ].join("-");
 }
 
 function assign(name: string, value: string): string {

@@ -9,17 +9,28 @@ const PAUSE_ROUNDS = 100;
 const PAUSE_MS = 10;
 const NOT_FOUND = /not found/;
 
+/** The node of sysctl(8) below which the kernel lists the parameters that jails can have. */
+const PARAMETERS = "security.jail.param";
+
 /** The jails of this host, each made and removed by a jail.conf(5) of its own. */
 export class Jails {
   readonly #host: Host;
+  readonly #known: ReadonlySet<string>;
 
-  constructor(host: Host) {
+  private constructor(host: Host, known: ReadonlySet<string>) {
     this.#host = host;
+    this.#known = known;
   }
 
-  /** Makes a jail in which nothing runs yet. @throws HostCommandError; then there is none. */
-  async create({ conf, name }: SandboxPaths, options: JailConfOptions): Promise<void> {
-    await writeFile(`${conf}.new`, jailConf(options), { mode: 0o600 });
+  /** Asks the kernel which parameters it knows: that differs from release to release. @throws HostCommandError */
+  static async open(host: Host): Promise<Jails> {
+    const listed = (await host.run("sysctl", ["-N", PARAMETERS])).split("\n");
+    return new Jails(host, new Set(listed.map((name) => name.slice(PARAMETERS.length + 1))));
+  }
+
+  /** Makes a jail in which nothing runs yet. @throws HostCommandError */
+  async create({ conf, name }: SandboxPaths, options: Omit<JailConfOptions, "known">): Promise<void> {
+    await writeFile(`${conf}.new`, jailConf({ ...options, known: this.#known }), { mode: 0o600 });
     await rename(`${conf}.new`, conf);
     await this.#host.run("jail", ["-q", "-f", conf, "-c", name]);
     // Nothing inside may touch interfaces, the first address included.

@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
 import { reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
-import { FaultyHost, type FaultScene } from "../harness/jail-faults.js";
+import type { Fault } from "../harness/failing-programs.js";
+import { FaultScene, FaultyHost } from "../harness/jail-faults.js";
 
 const skip = reasonWithoutFreebsdHost() ?? false;
 
@@ -32,5 +33,33 @@ void describe("a connected jail, on a host that fails", { skip }, () => {
     assert.ok((await host.failAtEach("once", { act: live })) >= 25);
     assert.ok((await host.failAtEach("late", { act: make })) >= 15);
     await host.checkDecoys();
+  });
+
+  it("gives no address to two, and loses none, where it is not known whether a dataset was made", async () => {
+    const network = { ...host.host.settings.network, range: "10.78.0.0/28" };
+    const scene = new FaultScene(await host.serve({ network }));
+    // The first command is that which clones.
+    const failToClone = async (fault: Fault) => {
+      await host.failing.arm(fault, 0);
+      await assert.rejects(scene.make());
+      assert.ok(await host.failing.heal());
+    };
+    for (let round = 0; round < 5; round++) {
+      await failToClone("dead");
+      await scene.backend.sweep();
+    }
+    await failToClone("late");
+    const links = async () => (await host.decoys.leaks()).filter((leak) => / epair\d+a@/.test(leak)).length;
+    // The range has as many for sandboxes.
+    for (let count = 1; count <= 5; count++) {
+      await scene.make();
+      assert.equal(await links(), count);
+    }
+    await assert.rejects(scene.make(), { code: "resource_exhausted" });
+    await scene.backend.sweep();
+    assert.equal(await links(), 5);
+    await scene.end();
+    assert.deepEqual(await host.decoys.leaks(), []);
+    await scene.backend.close();
   });
 });

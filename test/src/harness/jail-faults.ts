@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
 import type { Logger } from "@coppice/core";
 import type { Sandbox, SandboxSpec } from "@coppice/core/backend";
-import { JailBackend } from "@coppice/plugin-jail-freebsd";
+import { JailBackend, type JailSettings } from "@coppice/plugin-jail-freebsd";
 import { type Decoys, plantDecoys } from "./decoys.js";
 import { type FailingPrograms, type Fault, makeFailingPrograms } from "./failing-programs.js";
 import { type FreebsdHost, type FreebsdHostOptions, openFreebsdHost } from "./freebsd-host.js";
@@ -57,7 +57,7 @@ export function newId(): string {
 export class FaultyHost implements AsyncDisposable {
   readonly host: FreebsdHost;
   readonly decoys: Decoys;
-  readonly #failing: FailingPrograms;
+  readonly failing: FailingPrograms;
   readonly #decoysBefore: string;
   readonly #datasetsBefore: string;
 
@@ -67,7 +67,7 @@ export class FaultyHost implements AsyncDisposable {
   ) {
     this.host = host;
     this.decoys = found.decoys;
-    this.#failing = found.failing;
+    this.failing = found.failing;
     this.#decoysBefore = found.shown;
     this.#datasetsBefore = found.datasets;
   }
@@ -93,11 +93,11 @@ export class FaultyHost implements AsyncDisposable {
    */
   async failAtEach<T>(fault: Fault, { prepare, act }: FaultyAct<T>): Promise<number> {
     for (let number = 0; number < MOST_COMMANDS; number++) {
-      const scene = new FaultScene(await this.#serve());
+      const scene = new FaultScene(await this.serve());
       const prepared = (await prepare?.(scene)) as T;
-      await this.#failing.arm(fault, number);
+      await this.failing.arm(fault, number);
       const error = await act(scene, prepared).catch((failure: unknown) => failure);
-      const hasFailed = await this.#failing.heal();
+      const hasFailed = await this.failing.heal();
       if (!hasFailed && error !== undefined) throw new Error("it failed by itself", { cause: error });
       const what = `command ${number} ${fault}: ${String(error)}`;
       await (fault === "dead" ? this.#restart(scene) : this.#sweep(scene)).catch((failure: unknown) => {
@@ -110,6 +110,13 @@ export class FaultyHost implements AsyncDisposable {
     throw new Error(`it takes more than ${MOST_COMMANDS} commands`);
   }
 
+  /** A server's backend, which fails as it is told, and has found what there was. */
+  async serve(settings: Partial<JailSettings> = {}): Promise<JailBackend> {
+    const backend = new JailBackend({ ...this.failing.settings, ...settings }, silent as unknown as Logger);
+    await backend.recover();
+    return backend;
+  }
+
   /** @throws AssertionError when a decoy was touched since the beginning. */
   async checkDecoys(): Promise<void> {
     assert.equal(await this.decoys.show(), this.#decoysBefore);
@@ -117,12 +124,6 @@ export class FaultyHost implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.host[Symbol.asyncDispose]();
-  }
-
-  async #serve(): Promise<JailBackend> {
-    const backend = new JailBackend(this.#failing.settings, silent as unknown as Logger);
-    await backend.recover();
-    return backend;
   }
 
   async #restart(scene: FaultScene): Promise<void> {

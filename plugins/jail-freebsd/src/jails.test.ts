@@ -1,0 +1,63 @@
+import assert from "node:assert/strict";
+import { mkdir, readFile } from "node:fs/promises";
+import { dirname } from "node:path";
+import { describe, it } from "node:test";
+import { Jails } from "./jails.js";
+import { sandboxPaths } from "./sandbox-paths.js";
+import { openRecordingHost, reasonWithoutRecordingHost } from "./testing/recording-host.js";
+
+const LISTED = ["allow.routing", "allow.mount.", "allow.extattr", "path"];
+
+void describe("the commands about a jail", { skip: reasonWithoutRecordingHost() ?? false }, () => {
+  void it("are these, word for word, and its jail.conf denies what this kernel knows", async () => {
+    await using recording = await openRecordingHost();
+    const { directory, devfsRuleset } = recording.settings;
+    const paths = sandboxPaths(directory, "abc");
+    await mkdir(dirname(paths.conf), { recursive: true });
+    await recording.answer("sysctl", LISTED.map((name) => `security.jail.param.${name}\n`).join(""));
+    const jails = await Jails.open(recording.host);
+    const { name, root } = paths;
+    const options = { name, hostname: "abc", root, devfsRuleset, procfs: false, mounts: [] };
+    await jails.create(paths, options);
+    const text = await readFile(paths.conf, "utf8");
+    assert.match(
+      text,
+      /^ {2}allow\.norouting;\n {2}allow\.noextattr;|^ {2}allow\.noextattr;\n {2}allow\.norouting;/m,
+    );
+    assert.doesNotMatch(text, /nosetaudit|noadjtime|nosettime|tampering/);
+
+    await recording.answer("ps", "T\nTs\n  TL+\nZ\n");
+    await jails.pause(name);
+    await jails.resume(name);
+    await recording.answer("jls", "e2b-abc\ne2b-other\n");
+    assert.deepEqual(await jails.names(), new Set(["e2b-abc", "e2b-other"]));
+    await recording.answer(
+      "mount",
+      `devfs\t\t${root}/dev devfs rw 0 0\n/usr ${root}/usr nullfs ro 0 0\n/ / ufs rw 1 1\n`,
+    );
+    await jails.remove(paths);
+    await recording.answer("mount", "");
+    // Without its file jail(8) is to look at none: /etc/jail.conf may have one of that name.
+    await jails.remove(paths);
+
+    const calls = await recording.calls();
+    assert.deepEqual(
+      calls.map(({ program, args }) => [program, ...args].join(" ")),
+      [
+        "sysctl -N security.jail.param",
+        `jail -q -f ${paths.conf} -c e2b-abc`,
+        "ifconfig -j e2b-abc lo0 inet 127.0.0.1/8 up",
+        "pkill -STOP -j e2b-abc",
+        "ps -J e2b-abc -o state=",
+        "pkill -CONT -j e2b-abc",
+        "jls -d name",
+        `jail -q -f ${paths.conf} -r e2b-abc`,
+        "mount -p",
+        `umount -f ${root}/usr`,
+        `umount -f ${root}/dev`,
+        "jail -q -R e2b-abc",
+        "mount -p",
+      ],
+    );
+  });
+});
