@@ -566,6 +566,25 @@ describe("the life of a kernel", () => {
     assert.equal((await socket.end(socket.execute("1"))).content["execution_count"], 1);
   });
 
+  test("one that is asked to restart is said to, not to come back from a death; what clients wait for ends", async () => {
+    await using kernel = await startKernel();
+    using asking = await connect(kernel.id);
+    using other = await connect(kernel.id);
+    await asking.end(asking.execute("1"));
+    const running = other.execute("import time; time.sleep(60)");
+    const waiting = asking.send("complete_request", { code: "pri", cursor_pos: 3 });
+    await asking.find("its run", ({ parent_header }) => parent_header.msg_id === running);
+    assert.equal((await api(`/api/kernels/${kernel.id}/restart`, { method: "POST" })).status, 200);
+    assert.deepEqual((await other.end(running)).content, { status: "aborted" });
+    assert.equal((await asking.end(waiting)).header.msg_type, "complete_reply");
+    for (const client of [asking, other]) {
+      const told = await client.find("the restart", ({ header }) => header.msg_type === "shutdown_reply");
+      assert.deepEqual([told.channel, told.content], ["iopub", { status: "ok", restart: true }]);
+      assert.equal((await client.end(client.execute("1"))).content["status"], "ok");
+      assert.ok(!client.received.some(state("restarting")));
+    }
+  });
+
   test("a death that nobody sees costs nothing until somebody comes", async () => {
     const open = await own.create();
     const [context] = (await (await open.fetch("/contexts")).json()) as { id: string }[];

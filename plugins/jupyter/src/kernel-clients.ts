@@ -21,6 +21,9 @@ export interface KernelClientsOptions {
 
 interface Pending {
   readonly session: ClientSession;
+  readonly channel: "shell" | "control";
+  readonly type: string;
+  readonly header: Buffer;
   readonly sizeBytes: number;
 }
 
@@ -188,9 +191,14 @@ export class KernelClients implements ContextObserver {
     for (const { channel, frame } of waiting) this.#send(channel, frame);
   }
 
+  // Clients are told what a kernel tells them when it is asked to restart, and no `restarting`: by that a kernel that
+  // died comes back, and JupyterLab would connect once for it and once more for the restart that it asked for.
   restarting(): void {
     this.#kernel = undefined;
-    this.#restartingFrom();
+    for (const pending of this.#pending.values()) this.#abort(pending);
+    this.#dropRequests();
+    this.#state = "restarting";
+    this.#say("shutdown_reply", { status: "ok", restart: true });
   }
 
   removed(): void {
@@ -210,15 +218,14 @@ export class KernelClients implements ContextObserver {
   #request(channel: "shell" | "control", session: ClientSession, frame: ClientFrame): void {
     const { maxPending, maxPendingBytes } = this.#options.settings;
     if (this.#pending.has(frame.id) || this.#state === "dead") return;
-    const sizeBytes =
-      frame.content.length +
-      frame.metadata.length +
-      frame.buffers.reduce((sum, { length }) => sum + length, 0);
+    const { header, metadata, content, buffers } = frame;
+    const sizeBytes = [header, metadata, content, ...buffers].reduce((sum, { length }) => sum + length, 0);
     if (session.pendingRequests >= maxPending || session.pendingBytes + sizeBytes > maxPendingBytes) {
       session.close(CloseCode.TryAgain, "too many requests without an answer");
       return;
     }
-    this.#count(frame.id, { session, sizeBytes });
+    // A copy: the frame is in the memory of everything that arrived with it.
+    this.#count(frame.id, { session, channel, type: frame.type, header: Buffer.from(header), sizeBytes });
     if (this.#kernel?.isUsable === true) this.#send(channel, frame);
     else {
       this.#waiting.push({ channel, frame });
@@ -258,7 +265,22 @@ export class KernelClients implements ContextObserver {
     return this.#broadcast(frame, owner);
   }
 
-  #say(type: "status" | "stream", content: object): void {
+  /** Ends a request that no kernel will answer any more. */
+  #abort({ session, channel, type, header: parentHeader }: Pending): void {
+    const parts = { session: this.#kernelSession, parentHeader };
+    if (type.endsWith("_request")) {
+      const reply = type.replace(/request$/, "reply");
+      void this.#deliver(
+        session,
+        syntheticFrame({ ...parts, channel, type: reply, content: { status: "aborted" } }),
+        true,
+      );
+    }
+    const content = { execution_state: "idle" };
+    void this.#broadcast(syntheticFrame({ ...parts, type: "status", content }), session);
+  }
+
+  #say(type: "status" | "stream" | "shutdown_reply", content: object): void {
     // Nothing waits for a client to read it.
     void this.#broadcast(syntheticFrame({ type, content, session: this.#kernelSession }), undefined);
   }

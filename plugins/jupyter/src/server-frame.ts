@@ -44,20 +44,28 @@ export function sharedFrameOf(channel: ChannelName, message: KernelMessage): Sha
 }
 
 export interface SyntheticFrame {
-  readonly type: "status" | "stream";
+  /** iopub when absent. */
+  readonly channel?: "shell" | "control";
+  readonly type: string;
   readonly content: object;
   /** The kernel's last session: JupyterLab drops what it has not handled yet of any other. */
   readonly session: string;
   readonly parentHeader?: Buffer | undefined;
 }
 
-/** What the server says in place of the kernel, on iopub. */
-export function syntheticFrame({ type, content, session, parentHeader }: SyntheticFrame): SharedFrame {
+/** What the server says in place of the kernel. */
+export function syntheticFrame({
+  channel,
+  type,
+  content,
+  session,
+  parentHeader,
+}: SyntheticFrame): SharedFrame {
   const id = randomUUID();
   const date = new Date().toISOString();
   const header = { msg_id: id, msg_type: type, session, username: "coppice", date, version: "5.3" };
   return new SharedFrame({
-    channel: "iopub",
+    channel: channel ?? "iopub",
     id,
     type,
     session,

@@ -5,12 +5,7 @@ import type { LiveSandbox } from "@coppice/core";
 import type { TestServer } from "@coppice/core/testing";
 import { KernelSpecAPI, type Kernel, type KernelMessage } from "@jupyterlab/services";
 import { eventually } from "../harness/eventually.js";
-import {
-  jupyterClient,
-  withoutLostInformation,
-  type Framing,
-  type JupyterClient,
-} from "../harness/jupyter-client.js";
+import { jupyterClient, type Framing, type JupyterClient } from "../harness/jupyter-client.js";
 
 export interface JupyterPlace {
   readonly server: TestServer;
@@ -68,7 +63,7 @@ export function jupyterScenarios(framing: Framing, placeOf: () => JupyterPlace):
   before(async () => {
     place = placeOf();
     client = jupyterClient({ ...place, framing });
-    kernel = withoutLostInformation(await client.kernels.startNew({ name: "python3" }));
+    kernel = await client.kernels.startNew({ name: "python3" });
     await kernel.info;
   });
   after(() => client[Symbol.dispose]());
@@ -313,8 +308,7 @@ export function jupyterScenarios(framing: Framing, placeOf: () => JupyterPlace):
   it("comes back by itself after a crash", async () => {
     const restarting = statusComes(kernel, "autorestarting");
     const crashed = kernel.requestExecute({ code: "import os; os._exit(1)" });
-    crashed.done.catch(() => undefined);
-    await restarting;
+    await Promise.all([restarting, assert.rejects(crashed.done, /Canceled/)]);
     await eventually("a kernel that is connected again", async () => kernel.connectionStatus === "connected");
     assert.equal(textOf(await run(kernel, "'back'")), "'back'");
   });

@@ -1,6 +1,6 @@
 import type { LiveSandbox } from "@coppice/core";
 import type { TestServer } from "@coppice/core/testing";
-import { type Kernel, KernelManager, ServerConnection, SessionManager } from "@jupyterlab/services";
+import { KernelManager, ServerConnection, SessionManager } from "@jupyterlab/services";
 import { WebSocket } from "ws";
 
 /** How messages travel on JupyterLab's WebSocket. */
@@ -19,17 +19,6 @@ export interface JupyterClientOptions {
   readonly server: TestServer;
   readonly sandbox: LiveSandbox;
   readonly framing: Framing;
-}
-
-/**
- * JupyterLab asks for a kernel's information whenever it has connected, and waits for no refusal. At a restart it
- * connects twice, so that the first answer may reach a connection that it has left, whoever serves it; the next
- * restart then refuses the request, with nobody there to hear it.
- */
-export function withoutLostInformation<K extends Kernel.IKernelConnection>(kernel: K): K {
-  const ask = kernel.requestKernelInfo.bind(kernel);
-  kernel.requestKernelInfo = () => ask().catch(() => undefined);
-  return kernel;
 }
 
 export function jupyterClient({ server, sandbox, framing }: JupyterClientOptions): JupyterClient {
