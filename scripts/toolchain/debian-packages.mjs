@@ -9,6 +9,15 @@ export function canFuzz() {
   return outputOf("clang", parameters, { input: program, stdio: ["pipe", "pipe", "ignore"] }) !== undefined;
 }
 
+/** Debian's own interpreter, because its packages are for no other. */
+const DEBIAN_PYTHON = "/usr/bin/python3";
+
+/** Whether Jupyter's test of kernels can be run through Jupyter Server's client of gateways. */
+function canTestKernels() {
+  const program = "import jupyter_kernel_test, jupyter_server.gateway.managers";
+  return outputOf(DEBIAN_PYTHON, ["-c", program]) !== undefined;
+}
+
 function isInstalled(...paths) {
   return paths.every((path) => existsSync(path));
 }
@@ -24,10 +33,19 @@ const WANTED = [
   },
   { packages: ["zfs-fuse"], isThere: () => isInstalled("/usr/sbin/zfs-fuse") },
   { packages: ["signify-openbsd"], isThere: () => isInstalled("/usr/bin/signify-openbsd") },
+  { packages: ["python3-jupyter-kernel-test", "python3-jupyter-server"], isThere: canTestKernels },
 ];
 
-/** Installs on Debian, for root, what is missing of that. Whether it worked is for the tests to find out. */
+/**
+ * Installs on Debian, for root, what is missing of that. Whether it worked is for the tests to find out.
+ * @returns environment variables for what they do not look for themselves.
+ */
 export async function ensureTestPackages() {
+  await installMissing();
+  return canTestKernels() ? { COPPICE_PYTHON_JUPYTER: DEBIAN_PYTHON } : {};
+}
+
+async function installMissing() {
   if (process.platform !== "linux") return;
   const missing = WANTED.filter(({ isThere }) => !isThere()).flatMap(({ packages }) => packages);
   if (missing.length === 0 || !existsSync("/usr/bin/apt-get") || process.getuid?.() !== 0) return;

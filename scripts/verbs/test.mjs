@@ -77,8 +77,7 @@ async function runTests(toolchain, globs) {
 /** Builds from nothing, lints, and runs the tests: all, or those of the workspaces or files that are named. */
 export async function run(paths) {
   const toolchain = await prepare();
-  await ensureTestPackages();
-  Object.assign(toolchain.environment, await testVenvs());
+  Object.assign(toolchain.environment, await ensureTestPackages(), await testVenvs());
   await cleanBuild();
   await build(toolchain);
   // A finding of the linter does not hide what the tests have to say.
