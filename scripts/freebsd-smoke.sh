@@ -3,8 +3,8 @@
 #
 #   scripts/freebsd-smoke.sh POOL [BASE.TXZ]
 #
-# It says all that the host lacks, then builds a template and runs the conformance suite that the tests run elsewhere,
-# without a network and with one. What it makes is below POOL/coppice-smoke and /var/db/coppice-smoke, which must not
+# It says all that the host lacks, builds the agent and runs its own tests, then builds a template and runs the conformance
+# suite that the tests run elsewhere, without a network and with one. What it makes is below POOL/coppice-smoke and /var/db/coppice-smoke, which must not
 # be there, and are not afterwards.
 set -u
 cd "$(dirname "$0")/.." || exit 70
@@ -26,8 +26,9 @@ case $(uname -r) in
 esac
 [ "$(id -u)" = 0 ] || lacks "root" "run it as root"
 command -v node > /dev/null || lacks "Node" "pkg install node24 npm-node24"
+command -v python3 > /dev/null || lacks "Python, for the agent's tests" "pkg install python3"
 command -v cc > /dev/null || lacks "a C compiler" "install the base system with its toolchain"
-[ -e core/dist/cli.js ] || lacks "what npm run setup builds" "npm run setup"
+command -v npm > /dev/null || lacks "npm" "pkg install npm-node24"
 zpool list -H "$pool" > /dev/null 2>&1 || lacks "the ZFS pool $pool" "name one that zpool list shows"
 ! zfs list -H "$pool/coppice-smoke" > /dev/null 2>&1 || lacks "room" "$pool/coppice-smoke is there: zfs destroy -r it"
 [ ! -e "$directory" ] || lacks "room" "$directory is there: remove it"
@@ -70,6 +71,9 @@ step() {
   echo "== $*"
   "$@" || { failed=$((failed + 1)); echo "FAILED: $*"; }
 }
+step npm run setup
+step [ -x ".toolchain/agent/$(cat .toolchain/agent/current)/coppice-agent" ]
+step node --test agent/dist
 step coppice check config/freebsd.yaml
 step coppice check "$directory/coppice.yaml"
 step coppice template build "$directory/coppice.yaml" "$directory/base.yaml"

@@ -123,6 +123,8 @@ void files_read(struct object *object, uint64_t offset, uint32_t length);
 bool files_run(struct object *object);
 void files_credit(struct object *object, uint32_t bytes);
 void files_free(struct object *object);
+// Whether an entry of a directory is a file that this process has not finished.
+bool files_is_temporary(const char *name);
 
 // watch.c
 enum { ROLE_CHANGES = -3 };

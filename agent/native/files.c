@@ -395,9 +395,19 @@ static int write_in_place(const struct request *request, const struct account *o
   return error;
 }
 
+/** @return how long it is. */
+static size_t temporary_prefix(char prefix[64]) { return (size_t)snprintf(prefix, 64, ".coppice-%d-", (int)getpid()); }
+
 static void name_temporary(char name[64]) {
   static unsigned counter;
-  snprintf(name, 64, ".coppice-%d-%u", (int)getpid(), ++counter);
+  size_t length = temporary_prefix(name);
+  snprintf(name + length, 64 - length, "%u", ++counter);
+}
+
+bool files_is_temporary(const char *name) {
+  char prefix[64];
+  size_t length = temporary_prefix(prefix);
+  return strncmp(name, prefix, length) == 0;
 }
 
 static dev_t device_of(int fd) {
@@ -798,7 +808,8 @@ static int enter_removed(struct removal *removal, const char *name) {
     return errno;
   }
   int fd = openat(above, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0) return errno == ENOENT || errno == ENOTDIR ? 0 : errno;
+  // The last two are what systems say of a link.
+  if (fd < 0) return errno == ENOENT || errno == ENOTDIR || errno == ELOOP || errno == EMLINK ? 0 : errno;
   DIR *directory = fdopendir(fd);
   if (directory == NULL) {
     close(fd);

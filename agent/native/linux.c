@@ -1,4 +1,6 @@
 // Linux. Nothing outside this file calls what only Linux has.
+#include "platform.h"
+#ifndef COPPICE_IS_FREEBSD
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -26,8 +28,6 @@ struct open_how {
   uint64_t flags, mode, resolve;
 };
 #endif
-
-#include "platform.h"
 
 enum { KILL_ROUNDS = 2000, OPEN_ATTEMPTS = 64 };
 
@@ -152,6 +152,10 @@ int platform_change_mode(int fd, mode_t mode) {
 
 // --- identity
 
+int platform_become(uint32_t uid, uint32_t gid, const uint32_t *groups, unsigned count) {
+  return setgroups(count, (const gid_t *)groups) < 0 || setgid(gid) < 0 || setuid(uid) < 0 ? -1 : 0;
+}
+
 static gid_t own_groups[256];
 static int own_group_count = -1;
 
@@ -181,62 +185,29 @@ void platform_act_as_self(void) {
 
 // --- extended attributes: of the descriptor's path, for those that were opened for nothing else
 
-static const char *attributes_path(int fd) {
+static const char *path_to(int fd) {
   static char link[32];
   snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
   return link;
 }
 
 ssize_t platform_list_attributes(int fd, char *names, size_t size) {
-  return listxattr(attributes_path(fd), names, size);
+  return listxattr(path_to(fd), names, size);
 }
 
 ssize_t platform_get_attribute(int fd, const char *name, void *value, size_t size) {
-  return getxattr(attributes_path(fd), name, value, size);
+  return getxattr(path_to(fd), name, value, size);
 }
 
 int platform_set_attribute(int fd, const char *name, const void *value, size_t size) {
-  return setxattr(attributes_path(fd), name, value, size, 0);
+  return setxattr(path_to(fd), name, value, size, 0);
 }
 
-int platform_remove_attribute(int fd, const char *name) { return removexattr(attributes_path(fd), name); }
+int platform_remove_attribute(int fd, const char *name) { return removexattr(path_to(fd), name); }
 
 // --- changes of directories
 
-int platform_changes_open(void) { return inotify_init1(IN_NONBLOCK | IN_CLOEXEC); }
-
-int platform_changes_add(int changes, int directory) {
-  return inotify_add_watch(changes, attributes_path(directory),
-                           IN_CREATE | IN_MODIFY | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ATTRIB | IN_ONLYDIR |
-                               IN_EXCL_UNLINK);
+int platform_inotify_add(int changes, int directory, uint32_t mask) {
+  return inotify_add_watch(changes, path_to(directory), mask);
 }
-
-void platform_changes_remove(int changes, int watched) { inotify_rm_watch(changes, watched); }
-
-static uint8_t kind_of(uint32_t mask) {
-  if (mask & (IN_CREATE | IN_MOVED_TO)) return CHANGE_CREATE;
-  if (mask & IN_MODIFY) return CHANGE_WRITE;
-  if (mask & IN_DELETE) return CHANGE_REMOVE;
-  if (mask & IN_MOVED_FROM) return CHANGE_RENAME;
-  if (mask & IN_ATTRIB) return CHANGE_MODE;
-  if (mask & IN_Q_OVERFLOW) return CHANGE_OVERFLOW;
-  return mask & IN_IGNORED ? CHANGE_GONE : 0;
-}
-
-bool platform_changes_read(int changes, void (*on_change)(const struct change *change)) {
-  static _Alignas(struct inotify_event) char buffer[64 * 1024];
-  ssize_t length = read(changes, buffer, sizeof buffer);
-  for (char *position = buffer; length > 0 && position < buffer + length;) {
-    const struct inotify_event *event = (const struct inotify_event *)(void *)position;
-    position += sizeof *event + event->len;
-    struct change change = {
-        .directory = event->wd,
-        .kind = kind_of(event->mask),
-        .is_directory = event->mask & IN_ISDIR,
-        .cookie = event->mask & (IN_MOVED_FROM | IN_MOVED_TO) ? event->cookie : 0,
-        .name = event->len > 0 ? event->name : "",
-    };
-    if (change.kind != 0) on_change(&change);
-  }
-  return length > 0;
-}
+#endif

@@ -1,7 +1,6 @@
 // Programs: how they start, talk and end.
 #include <errno.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -58,6 +57,12 @@ static const struct {
 #ifdef SIGSTKFLT
     {"SIGSTKFLT", SIGSTKFLT},
 #endif
+#ifdef SIGEMT
+    {"SIGEMT", SIGEMT},
+#endif
+#ifdef SIGINFO
+    {"SIGINFO", SIGINFO},
+#endif
 };
 enum { SIGNAL_COUNT = sizeof signals / sizeof signals[0] };
 
@@ -102,7 +107,7 @@ static _Noreturn void give_up(struct launch *launch, uint8_t stage) {
 
 static _Noreturn void refuse(const char *program, const char *reason, int code) {
   // One write, for it may be interleaved with nobody else's.
-  char line[PATH_MAX + 64];
+  char line[PATH_LIMIT + 64];
   int length = snprintf(line, sizeof line, "%.4000s: %s\n", program, reason);
   if (write(2, line, (size_t)length) < 0) _exit(code);
   _exit(code);
@@ -187,8 +192,7 @@ static void set_limits(struct launch *launch) {
 static void take_on_identity(struct launch *launch) {
   const struct account *account = launch->account;
   if (!launch->changes_identity) return;
-  if (setgroups(account->group_count, (const gid_t *)account->groups) < 0 || setgid(account->gid) < 0 ||
-      setuid(account->uid) < 0) {
+  if (platform_become(account->uid, account->gid, account->groups, account->group_count) < 0) {
     give_up(launch, STAGE_CREDENTIALS);
   }
 }

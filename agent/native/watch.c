@@ -205,7 +205,7 @@ static int watch_tree(struct watcher *watcher, int fd, char path[PATH_MAX], unsi
   while (error == 0 && (entry = readdir(directory)) != NULL) {
     const char *name = entry->d_name;
     size_t name_length = strlen(name);
-    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) continue;
+    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || files_is_temporary(name)) continue;
     if (is_new) {
       tell(watcher, CHANGE_CREATE, path, name);
       remember_fresh(watched, name);
@@ -318,7 +318,7 @@ static bool is_unnamed(const struct watched *watched, const struct change *chang
 static void apply(struct watched *watched, const struct change *change) {
   struct watcher *watcher = watched->watcher;
   char path[PATH_MAX];
-  if (change->name[0] == 0 || is_unnamed(watched, change)) return;
+  if (change->name[0] == 0 || files_is_temporary(change->name) || is_unnamed(watched, change)) return;
   bool is_told = take_fresh(watched, change->name) && change->kind == CHANGE_CREATE;
   if (!is_told) tell(watcher, change->kind, watched->path, change->name);
   if (is_told || !change->is_directory || !watcher->is_recursive) return;

@@ -31,10 +31,14 @@ describe("a terminal", { skip: withoutBinary }, () => {
   });
 
   it("belongs to the user of its program", { skip: withoutRoot }, async () => {
-    const { terminal: seen } = await shell(agent, 'stat -c %U "$(tty)"; echo again > "$(tty)"', {
-      terminal,
-      user: "nobody",
-    });
+    const { terminal: seen } = await shell(
+      agent,
+      `ls -l "$(tty)" | awk '{ print $3 }'; echo again > "$(tty)"`,
+      {
+        terminal,
+        user: "nobody",
+      },
+    );
     assert.equal(seen.toString(), "nobody\r\nagain\r\n");
   });
 

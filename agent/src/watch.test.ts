@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { mkdir, mkdtemp, rename, rm, unlink, writeFile } from "node:fs/promises";
+import { chmod, mkdir, mkdtemp, rename, rm, unlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, afterEach, before, beforeEach, describe, it } from "node:test";
@@ -70,19 +70,19 @@ describe("a watch", { skip: withoutBinary }, () => {
     const { seen, ended } = await watch(false);
     await agent.files.write(join(root, "a"), body("small"));
     await rename(join(root, "a"), join(root, "b"));
+    await eventually("the new name is seen", () => seen.includes("create b"));
+    await chmod(join(root, "b"), 0o600);
+    await eventually("the mode is seen", () => seen.includes("chmod b"));
     await unlink(join(root, "b"));
+    await eventually("the end is seen", () => seen.includes("remove b"));
     await writeFile(join(root, "sub/below"), "");
     await writeFile(join(root, "last"), "");
     await eventually("the last is seen", () => seen.includes("create last"));
-    assert.deepEqual(seen, [
-      "create a",
-      "chmod a",
-      "write a",
-      "rename a",
-      "create b",
-      "remove b",
-      "create last",
-    ]);
+    assert.deepEqual(
+      // What happens to a file before it is seen for the first time is told by inotify alone, and not by kqueue.
+      seen.filter((event) => event !== "chmod a"),
+      ["create a", "write a", "rename a", "create b", "chmod b", "remove b", "create last"],
+    );
     stopping.abort();
     assert.equal(await ended, undefined);
   });

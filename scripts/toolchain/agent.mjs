@@ -5,7 +5,11 @@ import { join } from "node:path";
 import { ROOT, TOOLCHAIN } from "./project.mjs";
 import { FailedStep, outputOf, runStep } from "./step.mjs";
 
+/** Where there is a file of the agent's for the system: agent/native/platform.h. */
+const SYSTEMS = ["linux", "freebsd"];
 const SOURCES = join(ROOT, "agent", "native");
+/** Stand-ins for what only FreeBSD has. */
+const STAND_INS = join(SOURCES, "testing");
 const FOLDER = join(TOOLCHAIN, "agent");
 /** Programs of their own, which are built on demand. */
 const APART = ["bench-spawn.c", "fuzz-frames.c"];
@@ -13,7 +17,9 @@ const APART = ["bench-spawn.c", "fuzz-frames.c"];
 const COMPILERS = ["cc", "musl-gcc"];
 const WARNINGS = ["-Wall", "-Wextra", "-Werror"];
 const GUARDS = ["-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"];
-const FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-static", ...WARNINGS, ...GUARDS];
+const FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O2", ...WARNINGS, ...GUARDS];
+/** It runs where there is no C library, or another. */
+const OWN_FLAGS = [...FLAGS, "-static"];
 
 async function sources() {
   const names = (await readdir(SOURCES)).filter((name) => /\.[ch]$/.test(name) && !APART.includes(name));
@@ -22,7 +28,7 @@ async function sources() {
 
 /** Changes with everything that the program is made of. */
 async function digestOf(names) {
-  const hash = createHash("sha256").update(JSON.stringify([FLAGS, process.platform, process.arch]));
+  const hash = createHash("sha256").update(JSON.stringify([OWN_FLAGS, process.platform, process.arch]));
   for (const name of names) hash.update(`\0${name}\0`).update(await readFile(join(SOURCES, name)));
   return hash.digest("hex");
 }
@@ -44,11 +50,15 @@ async function findCompiler() {
   return COMPILERS.find(canLink);
 }
 
-async function compile(compiler, names, binary) {
-  const inputs = names.filter((name) => name.endsWith(".c")).map((name) => join(SOURCES, name));
+function inputsIn(folder, names) {
+  return names.filter((name) => name.endsWith(".c")).map((name) => join(folder, name));
+}
+
+/** @param compiler a program, its words, and its environment where that is another. */
+async function compile({ compiler: [program, ...words], env = process.env }, inputs, binary) {
   // Under another name until it is whole: set-up can run twice at once.
   const unfinished = `${binary}.${process.pid}`;
-  const code = await runStep(compiler, [...FLAGS, ...inputs, "-o", unfinished]);
+  const code = await runStep(program, [...words, ...inputs, "-o", unfinished], { env });
   if (code !== 0) {
     await rm(unfinished, { force: true });
     throw new FailedStep(
@@ -64,7 +74,7 @@ async function compile(compiler, names, binary) {
  * @returns the path of the binary, or undefined.
  */
 export async function ensureAgent() {
-  if (process.platform !== "linux") return undefined;
+  if (!SYSTEMS.includes(process.platform)) return undefined;
   const names = await sources();
   const digest = await digestOf(names);
   const folder = join(FOLDER, digest);
@@ -74,13 +84,13 @@ export async function ensureAgent() {
     if (compiler === undefined) {
       console.error(
         "coppice: a C compiler is missing, so a slower Node process stands in for the agent: " +
-          "install one with `sudo apt-get install gcc libc6-dev` and run set-up again.",
+          `${process.platform === "linux" ? "install one with `sudo apt-get install gcc libc6-dev`" : "install the base system with its toolchain"} and run set-up again.`,
       );
       return undefined;
     }
     console.log(`Building the agent with ${compiler} …`);
     await mkdir(folder, { recursive: true });
-    await compile(compiler, names, binary);
+    await compile({ compiler: [compiler, ...OWN_FLAGS] }, inputsIn(SOURCES, names), binary);
   }
   await select(digest);
   return binary;
@@ -93,4 +103,21 @@ async function select(digest) {
   if (selected === `${digest}\n`) return;
   await writeFile(`${record}.${process.pid}`, `${digest}\n`);
   await rename(`${record}.${process.pid}`, record);
+}
+
+/** Builds the agent for FreeBSD, whatever system this is. @param target of zig, such as `x86_64-freebsd.14.0`. */
+export async function crossBuildAgent(target, python, binary) {
+  const cache = join(TOOLCHAIN, "zig");
+  const env = { ...process.env, ZIG_GLOBAL_CACHE_DIR: cache, ZIG_LOCAL_CACHE_DIR: cache };
+  const compiler = [python, "-m", "ziglang", "cc", "-target", target, ...FLAGS];
+  await compile({ compiler, env }, inputsIn(SOURCES, await sources()), binary);
+}
+
+/** Builds the agent out of what is for FreeBSD, over stand-ins, for tests on Linux. */
+export async function buildAgentOverStandIns(binary) {
+  const compiler = await findCompiler();
+  if (compiler === undefined) throw new FailedStep("a C compiler is missing");
+  const flags = [...OWN_FLAGS, "-DCOPPICE_STANDS_IN_FOR_FREEBSD", "-I", STAND_INS];
+  const inputs = [...inputsIn(SOURCES, await sources()), ...inputsIn(STAND_INS, await readdir(STAND_INS))];
+  await compile({ compiler: [compiler, ...flags] }, inputs, binary);
 }

@@ -12,6 +12,8 @@ const SDKS = {
 const OLDEST_PYTHON = [3, 11];
 /** A Jupyter kernel that is none of ours. Without what it needs: it runs in the Python that has ipykernel. */
 const SCHEME_KERNEL = ["calysto-scheme==2.1.9", "metakernel==1.0.7", "yasi==2.1.2"];
+/** A compiler with the headers and libraries of FreeBSD. */
+const ZIG = ["ziglang==0.17.1"];
 const FOLDER = join(TOOLCHAIN, "test-venvs");
 
 function suitablePython() {
@@ -56,8 +58,14 @@ async function venvWith(base, { name, packages, probe, options = [] }) {
   return interpreter;
 }
 
+/** An interpreter that has zig as its module `ziglang`; undefined when it cannot be had. */
+export async function ensureZig() {
+  const base = suitablePython();
+  return base && venvWith(base, { name: "zig", packages: ZIG, probe: "import ziglang" });
+}
+
 /**
- * Python environments for the tests alone: SDKs, and a kernel. What cannot be had is left out, and the tests that
+ * Python environments for the tests alone: SDKs, a kernel, a compiler. What cannot be had is left out, and the tests that
  * need it say so when they are skipped.
  * @returns environment variables by which the tests find them.
  */
@@ -80,5 +88,7 @@ export async function testVenvs() {
     const packages = outputOf(scheme, ["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]);
     environment["COPPICE_SCHEME_KERNEL"] = packages?.trim();
   }
+  const zig = await ensureZig();
+  if (zig !== undefined) environment["COPPICE_ZIG"] = zig;
   return environment;
 }

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
-import { existsSync, readFileSync } from "node:fs";
+import { execFileSync } from "node:child_process";
+import { readFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 
 /** Waits until something is so. @throws AssertionError that says what is not, after five seconds. */
@@ -13,8 +14,10 @@ export async function eventually(what: string, isTrue: () => boolean | Promise<b
 
 /** True while a process runs: a zombie has ended. */
 export function isRunning(pid: number): boolean {
-  if (!existsSync(`/proc/${pid}/stat`)) return false;
   try {
+    if (process.platform !== "linux") {
+      return !execFileSync("ps", ["-o", "stat=", "-p", String(pid)], { encoding: "utf8" }).startsWith("Z");
+    }
     return !/^\d+ \(.*\) Z/s.test(readFileSync(`/proc/${pid}/stat`, "utf8"));
   } catch {
     return false;

@@ -1,0 +1,295 @@
+// FreeBSD, from 14 on. Nothing outside this file calls what only FreeBSD has.
+#include "platform.h"
+#ifdef COPPICE_IS_FREEBSD
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/extattr.h>
+#include <sys/procctl.h>
+#include <sys/stat.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifdef COPPICE_HAS_INOTIFY
+#include <sys/inotify.h>
+#endif
+
+enum { KILL_ROUNDS = 2000, OPEN_ATTEMPTS = 64, LINKS_LIMIT = 40, GROUPS = 256 };
+
+void platform_harden(void) {
+  // Ends with the next program, so that what is started can be debugged. Not PROC_NO_NEW_PRIVS_CTL: sudo(8) is to work.
+  int disable = PROC_TRACE_CTL_DISABLE;
+  procctl(P_PID, 0, PROC_TRACE_CTL, &disable);
+  procctl(P_PID, 0, PROC_REAP_ACQUIRE, NULL);
+}
+
+void platform_close_from(int first) { close_range((unsigned)first, ~0u, 0); }
+
+void platform_kill_descendants(void) {
+  // Whoever has become a reaper hides its own from this process, until it is dead itself: again, until there are none.
+  for (unsigned round = 0; round < KILL_ROUNDS; round++) {
+    struct procctl_reaper_kill all = {.rk_sig = SIGKILL};
+    procctl(P_PID, 0, PROC_REAP_KILL, &all);
+    pid_t pid;
+    while ((pid = waitpid(-1, NULL, WNOHANG)) > 0) continue;
+    if (pid < 0) return;
+    usleep(1000);
+  }
+}
+
+// --- files
+
+static int root = -1;
+static bool is_confined;
+static char root_path[PATH_MAX];
+
+static bool path_of(int fd, char path[PATH_MAX]) {
+  static struct kinfo_file info;
+  info.kf_structsize = sizeof info;
+  if (fcntl(fd, F_KINFO, &info) < 0 || info.kf_path[0] != '/') return false;
+  strcpy(path, info.kf_path);
+  return true;
+}
+
+int platform_open_root(const char *path) {
+  root = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+  is_confined = strcmp(path, "/") != 0;
+  if (root >= 0 && is_confined && !path_of(root, root_path)) return -1;
+  return root;
+}
+
+static void drop_last(char *path) {
+  char *slash = strrchr(path, '/');
+  if (slash != NULL) *slash = 0;
+}
+
+/**
+ * Follows the links of an absolute path, with the root where the path begins.
+ * @param plain gets what it leads to: a path without links or dots, which begins with a slash unless it is empty.
+ * @return 0 or an errno.
+ */
+static int resolve(const char *path, bool follows, char plain[PATH_MAX]) {
+  static char rest[2 * PATH_MAX], longer[2 * PATH_MAX], target[PATH_MAX];
+  if (strlen(path) >= PATH_MAX) return ENAMETOOLONG;
+  strcpy(rest, path);
+  plain[0] = 0;
+  unsigned links = 0;
+  for (char *next = rest + strspn(rest, "/"); *next != 0;) {
+    const char *name = next;
+    size_t length = strcspn(name, "/");
+    bool is_last = name[length] == 0;
+    next += length + strspn(name + length, "/");
+    if (length == 1 && name[0] == '.') continue;
+    if (length == 2 && name[0] == '.' && name[1] == '.') {
+      drop_last(plain);
+      continue;
+    }
+    size_t before = strlen(plain);
+    if (before + length + 2 > PATH_MAX) return ENAMETOOLONG;
+    plain[before] = '/';
+    memcpy(plain + before + 1, name, length);
+    plain[before + 1 + length] = 0;
+    if (is_last && !follows) return 0;
+    ssize_t count = readlinkat(root, plain + 1, target, sizeof target - 1);
+    // It is no link, or, at the end, nothing yet.
+    if (count < 0 && (errno == EINVAL || (errno == ENOENT && is_last))) continue;
+    if (count < 0) return errno;
+    if (++links > LINKS_LIMIT) return ELOOP;
+    target[count] = 0;
+    plain[target[0] == '/' ? 0 : before] = 0;
+    if ((size_t)count + strlen(next) + 2 > PATH_MAX) return ENAMETOOLONG;
+    strcpy(longer, target);
+    if (!is_last) strcat(strcat(longer, "/"), next);
+    strcpy(rest, longer);
+    next = rest + strspn(rest, "/");
+  }
+  return 0;
+}
+
+/** Whether a descriptor is a link's own, where one was to be followed. */
+static bool is_stray(int fd, int flags) {
+  struct stat status;
+  return !(flags & O_NOFOLLOW) && fstat(fd, &status) == 0 && S_ISLNK(status.st_mode);
+}
+
+int platform_open(const char *path, int flags, mode_t mode) {
+  if (!is_confined) return open(path, flags, mode);
+  char plain[PATH_MAX];
+  for (unsigned attempt = 0; attempt < OPEN_ATTEMPTS; attempt++) {
+    int error = resolve(path, !(flags & O_NOFOLLOW), plain);
+    errno = error;
+    if (error != 0) return -1;
+    // Whatever was put in place of a directory since then leads nowhere else.
+    int fd = openat(root, plain[0] == 0 ? "." : plain + 1, flags | O_NOFOLLOW | O_RESOLVE_BENEATH, mode);
+    if (fd >= 0 && !is_stray(fd, flags)) return fd;
+    if (fd >= 0) close(fd);
+    else if (errno != ENOTCAPABLE && errno != EMLINK) return -1;
+  }
+  errno = EACCES;
+  return -1;
+}
+
+int platform_reopen(int fd, int flags) { return openat(fd, "", flags | O_EMPTY_PATH); }
+
+bool platform_path(int fd, char *path, size_t size) {
+  static char full[PATH_MAX];
+  struct stat status;
+  if (!path_of(fd, full) || fstat(fd, &status) < 0 || status.st_nlink == 0) return false;
+  const char *inside = full;
+  if (is_confined) {
+    size_t length = strlen(root_path);
+    if (strncmp(full, root_path, length) != 0 || (full[length] != '/' && full[length] != 0)) return false;
+    inside = full[length] == 0 ? "/" : full + length;
+  }
+  if (strlen(inside) >= size) return false;
+  strcpy(path, inside);
+  return true;
+}
+
+int platform_temporary(int directory) {
+  (void)directory;
+  errno = ENOTSUP;
+  return -1;
+}
+
+int platform_link(int fd, int directory, const char *name) {
+  (void)fd;
+  (void)directory;
+  (void)name;
+  errno = ENOTSUP;
+  return -1;
+}
+
+int platform_change_mode(int fd, mode_t mode) { return fchmodat(fd, "", mode, AT_EMPTY_PATH); }
+
+// --- identity: of the whole process, which is why there must be one thread
+
+static gid_t own_groups[NGROUPS_MAX + 1];
+static int own_group_count = -1;
+static uid_t own_user;
+static gid_t own_group;
+
+/** Before FreeBSD 15 the first group is the effective one, whatever it was before. */
+static int set_groups(gid_t gid, const uint32_t *groups, unsigned count) {
+  gid_t all[GROUPS + 1] = {gid};
+  unsigned length = 1;
+  for (unsigned index = 0; index < count && index < GROUPS; index++) {
+    if (groups[index] != gid) all[length++] = groups[index];
+  }
+  return setgroups((int)length, all);
+}
+
+int platform_become(uint32_t uid, uint32_t gid, const uint32_t *groups, unsigned count) {
+  return set_groups(gid, groups, count) < 0 || setgid(gid) < 0 || setuid(uid) < 0 ? -1 : 0;
+}
+
+/** Changes the effective ids alone: by the real ones others can neither trace nor signal this process. */
+int platform_act_as(uint32_t uid, uint32_t gid, const uint32_t *groups, unsigned count) {
+  own_group_count = -1;
+  own_user = geteuid();
+  own_group = getegid();
+  if (uid == own_user && gid == own_group) return 0;
+  int own = getgroups(sizeof own_groups / sizeof own_groups[0], own_groups);
+  if (own < 0 || set_groups(gid, groups, count) < 0) return -1;
+  own_group_count = own;
+  if (setegid(gid) == 0 && seteuid(uid) == 0) return 0;
+  platform_act_as_self();
+  errno = EPERM;
+  return -1;
+}
+
+void platform_act_as_self(void) {
+  if (own_group_count < 0) return;
+  // Going on as somebody else would be worse than not going on.
+  if (seteuid(own_user) < 0 || setgroups(own_group_count, own_groups) < 0 || setegid(own_group) < 0) abort();
+  own_group_count = -1;
+}
+
+// --- extended attributes: `user.` is a name space of its own
+
+static const char SPACE[] = "user.";
+enum { SPACE_LENGTH = sizeof SPACE - 1 };
+
+/** A descriptor that attributes can be asked of: the same, or another for one that was opened for nothing else. */
+static int operable(int fd, bool is_to_write) {
+  struct stat status;
+  int flags = fcntl(fd, F_GETFL);
+  if (flags < 0 || fstat(fd, &status) < 0) return -1;
+  if (!(flags & O_PATH)) return fd;
+  errno = EPERM;
+  // Opening anything else may wait, or do something.
+  if (!S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) return -1;
+  int opened = platform_reopen(fd, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (opened < 0 && errno == EACCES && is_to_write) opened = platform_reopen(fd, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+  return opened;
+}
+
+static void release(int operable, int fd) {
+  int error = errno;
+  if (operable != fd) close(operable);
+  errno = error;
+}
+
+static const char *plain_name(const char *name) {
+  return strncmp(name, SPACE, SPACE_LENGTH) == 0 ? name + SPACE_LENGTH : name;
+}
+
+ssize_t platform_list_attributes(int fd, char *names, size_t size) {
+  // Each name comes behind its length, without an end.
+  static uint8_t list[64 * 1024];
+  int file = operable(fd, false);
+  if (file < 0) return -1;
+  ssize_t count = extattr_list_fd(file, EXTATTR_NAMESPACE_USER, list, sizeof list);
+  release(file, fd);
+  size_t written = 0;
+  for (ssize_t position = 0; position < count && position + 1 + list[position] <= count; position += 1 + list[position]) {
+    size_t length = list[position];
+    if (written + SPACE_LENGTH + length + 1 > size) {
+      errno = ERANGE;
+      return -1;
+    }
+    memcpy(names + written, SPACE, SPACE_LENGTH);
+    memcpy(names + written + SPACE_LENGTH, list + position + 1, length);
+    written += SPACE_LENGTH + length + 1;
+    names[written - 1] = 0;
+  }
+  return count < 0 ? -1 : (ssize_t)written;
+}
+
+ssize_t platform_get_attribute(int fd, const char *name, void *value, size_t size) {
+  int file = operable(fd, false);
+  if (file < 0) return -1;
+  ssize_t count = extattr_get_fd(file, EXTATTR_NAMESPACE_USER, plain_name(name), value, size);
+  release(file, fd);
+  return count;
+}
+
+int platform_set_attribute(int fd, const char *name, const void *value, size_t size) {
+  int file = operable(fd, true);
+  if (file < 0) return -1;
+  ssize_t count = extattr_set_fd(file, EXTATTR_NAMESPACE_USER, plain_name(name), value, size);
+  release(file, fd);
+  return count < 0 ? -1 : 0;
+}
+
+int platform_remove_attribute(int fd, const char *name) {
+  int file = operable(fd, true);
+  if (file < 0) return -1;
+  int result = extattr_delete_fd(file, EXTATTR_NAMESPACE_USER, plain_name(name));
+  release(file, fd);
+  return result;
+}
+
+// --- changes of directories
+
+#ifdef COPPICE_HAS_INOTIFY
+int platform_inotify_add(int changes, int directory, uint32_t mask) {
+  return inotify_add_watch_at(changes, directory, ".", mask);
+}
+#endif
+#endif

@@ -1,0 +1,71 @@
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { mkdtemp, readFile, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, describe, it } from "node:test";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+import { withoutBinary } from "./testing/agent-kinds.js";
+
+const run = promisify(execFile);
+
+const BUILD = fileURLToPath(new URL("../../scripts/build-agent-for.mjs", import.meta.url));
+const COMPILED = fileURLToPath(new URL(".", import.meta.url));
+/** With the number that ELF has for the processor. */
+const TARGETS = [
+  { target: "x86_64-freebsd.14.0", machine: 62 },
+  { target: "aarch64-freebsd.15.0", machine: 183 },
+];
+/** What FreeBSD, and no other, starts programs with. */
+const LINKER = "/libexec/ld-elf.so.1\0";
+const withoutZig = process.env["COPPICE_ZIG"] === undefined && "there is no zig (PyPI: ziglang)";
+const withoutStandIns = process.platform !== "linux" && "the stand-ins for FreeBSD need Linux";
+
+describe("the agent for FreeBSD", () => {
+  let folder: string;
+
+  before(async () => {
+    folder = await mkdtemp(join(tmpdir(), "coppice-freebsd-"));
+  });
+
+  after(() => rm(folder, { recursive: true, force: true }));
+
+  const build = async (target: string): Promise<string> => {
+    const binary = join(folder, target);
+    await run(process.execPath, [BUILD, target, binary]).catch((error: Error & { readonly stderr: string }) =>
+      assert.fail(error.stderr),
+    );
+    return binary;
+  };
+
+  for (const { target, machine } of TARGETS) {
+    it(`compiles without a warning, and links, for ${target}`, { skip: withoutZig }, async () => {
+      const program = await readFile(await build(target));
+      assert.equal(program.toString("latin1", 0, 4), "\x7fELF");
+      assert.equal(program.readUInt16LE(18), machine);
+      assert.ok(program.includes(LINKER), "it is for another system");
+    });
+  }
+
+  it(
+    "does what is asked of files, programs and watches, over stand-ins for what only FreeBSD has",
+    { skip: withoutStandIns || withoutBinary },
+    async () => {
+      const { NODE_TEST_CONTEXT: _, ...environment } = process.env;
+      const env = { ...environment, COPPICE_AGENT: await build("stand-ins") };
+      const files = ["files", "listening", "processes", "terminal", "watch"].map((name) =>
+        join(COMPILED, `${name}.test.js`),
+      );
+      const { stdout } = await run(
+        process.execPath,
+        ["--test", "--test-reporter=tap", "--test-skip-pattern=the Node process", ...files],
+        {
+          env,
+        },
+      ).catch((error: Error & { readonly stdout: string }) => assert.fail(error.stdout));
+      const [, passed = ""] = /^# pass (\d+)$/m.exec(stdout) ?? [];
+      assert.ok(Number(passed) > 50, stdout);
+    },
+  );
+});
