@@ -39,7 +39,7 @@ export class Datasets {
   readonly parent: string;
   readonly #host: Host;
   readonly #owner: string;
-  /** False while no dataset is known to be retained. */
+  /** False while no dataset is known to be retained, and no removed snapshot to be left. */
   #hasRetained = true;
 
   /** @param owner what tells this installation's datasets from those of others in the same pool. */
@@ -177,15 +177,7 @@ export class Datasets {
 
   /** Full names of the snapshots that `snapshot` took and nobody removed, by their ids. */
   async snapshots(): Promise<ReadonlyMap<SnapshotId, string>> {
-    const words = ["get", "-Hp", "-r", "-o", "name,value,source", `${PREFIX}snapshot`, this.parent];
-    const owned = new Set((await this.owned()).map(({ name }) => `${this.parent}/${name}`));
-    const found = new Map<SnapshotId, string>();
-    for (const line of (await this.#host.run("zfs", words)).split("\n")) {
-      const [full = "", value, source] = line.split("\t");
-      const [path = "", id] = full.split("@");
-      if (id !== undefined && value === "kept" && source === "local" && owned.has(path)) found.set(id, full);
-    }
-    return found;
+    return this.#snapshotsMarked("kept");
   }
 
   /** Gives a snapshot up; datasets that were cloned from it stay. A missing one is fine. */
@@ -194,11 +186,23 @@ export class Datasets {
     if (full === undefined) return;
     // What is needed until its last clone is gone must not be cloned again.
     await this.#host.run("zfs", ["set", `${PREFIX}snapshot=removed`, full]);
-    await zfsUntilFree(this.#host, ["destroy", "-d", full]);
+    this.#hasRetained = true;
     await this.collect();
   }
 
-  /** Destroys the retained datasets that nobody needs any more. */
+  async #snapshotsMarked(mark: "kept" | "removed"): Promise<ReadonlyMap<SnapshotId, string>> {
+    const words = ["get", "-Hp", "-r", "-o", "name,value,source", `${PREFIX}snapshot`, this.parent];
+    const owned = new Set((await this.owned()).map(({ name }) => `${this.parent}/${name}`));
+    const found = new Map<SnapshotId, string>();
+    for (const line of (await this.#host.run("zfs", words)).split("\n")) {
+      const [full = "", value, source] = line.split("\t");
+      const [path = "", id] = full.split("@");
+      if (id !== undefined && value === mark && source === "local" && owned.has(path)) found.set(id, full);
+    }
+    return found;
+  }
+
+  /** Destroys the snapshots that were removed and the retained datasets, as far as nobody needs them any more. */
   async collect(): Promise<void> {
     if (!this.#hasRetained) return;
     // One that is retained while this looks around says so again.
@@ -212,6 +216,10 @@ export class Datasets {
   }
 
   async #collect(): Promise<void> {
+    // Those that were cloned go with the last of their clones.
+    for (const full of (await this.#snapshotsMarked("removed")).values()) {
+      await zfsUntilFree(this.#host, ["destroy", "-d", full]);
+    }
     const retained = (await this.owned()).filter(({ state }) => state === "retained");
     // One may hold the other: again, as long as that makes a difference.
     for (let rest = retained; rest.length > 0;) {

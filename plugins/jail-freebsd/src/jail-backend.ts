@@ -355,7 +355,8 @@ export class JailBackend implements SandboxBackend {
 
   /** What has a file, a root or a socket here, and no dataset: a server ended between two steps. */
   async #removeOthers(opened: Opened): Promise<void> {
-    const owned = new Set((await opened.datasets.owned()).map(({ name }) => idOf(name)));
+    const present = (await opened.datasets.owned()).filter(({ state }) => state !== "retained");
+    const owned = new Set(present.map(({ name }) => idOf(name)));
     const { directory } = this.#settings;
     const found = await Promise.all(
       ["conf", "roots", "sockets"].map((name) => readdir(join(directory, name))),
@@ -382,10 +383,10 @@ export class JailBackend implements SandboxBackend {
     await link?.remove();
     await rules?.remove(paths.name);
     await datasets.destroy(paths.name);
-    await datasets.collect();
     await rmdir(paths.root).catch(ifMissing);
     await rm(paths.socket, { force: true });
     link?.release();
+    await datasets.collect();
   }
 
   #open(): Promise<Opened> {

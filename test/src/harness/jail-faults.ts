@@ -21,6 +21,8 @@ export interface FaultyAct<T> {
   /** Done before anything fails. */
   readonly prepare?: (scene: FaultScene) => Promise<T>;
   readonly act: (scene: FaultScene, prepared: T) => Promise<void>;
+  /** Done when nothing fails any more, before it is looked what is left. */
+  readonly end?: () => Promise<void>;
 }
 
 /** A server's backend, and what it was asked for. */
@@ -91,7 +93,7 @@ export class FaultyHost implements AsyncDisposable {
    * @returns how many commands were made to fail.
    * @throws AssertionError when something is left that was not there before.
    */
-  async failAtEach<T>(fault: Fault, { prepare, act }: FaultyAct<T>): Promise<number> {
+  async failAtEach<T>(fault: Fault, { prepare, act, end }: FaultyAct<T>): Promise<number> {
     for (let number = 0; number < MOST_COMMANDS; number++) {
       const scene = new FaultScene(await this.serve());
       const prepared = (await prepare?.(scene)) as T;
@@ -100,9 +102,12 @@ export class FaultyHost implements AsyncDisposable {
       const hasFailed = await this.failing.heal();
       if (!hasFailed && error !== undefined) throw new Error("it failed by itself", { cause: error });
       const what = `command ${number} ${fault}: ${String(error)}`;
-      await (fault === "dead" ? this.#restart(scene) : this.#sweep(scene)).catch((failure: unknown) => {
+      try {
+        await (fault === "dead" ? this.#restart(scene) : this.#sweep(scene));
+        await end?.();
+      } catch (failure) {
         throw new Error(`cannot end after ${what}`, { cause: failure });
-      });
+      }
       assert.equal(await datasetsOf(this.host), this.#datasetsBefore, `datasets differ after ${what}`);
       assert.deepEqual(await this.decoys.leaks(), [], `left behind after ${what}`);
       if (!hasFailed) return number;

@@ -1,0 +1,118 @@
+import assert from "node:assert/strict";
+import { mkdir, readdir, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { after, before, describe, it } from "node:test";
+import type { Sandbox } from "@coppice/core/backend";
+import { fakeClock } from "@coppice/core/testing";
+import plugin, { type JailSettings } from "@coppice/plugin-jail-freebsd";
+import { reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
+import { type FaultScene, type FaultyAct, FaultyHost, newId } from "../harness/jail-faults.js";
+
+const skip = reasonWithoutFreebsdHost() ?? false;
+const alone = { allowInternetAccess: false };
+
+/** What a sandbox is asked for while it lives. */
+const changes: FaultyAct<Sandbox> = {
+  prepare: (scene) => scene.make(alone),
+  act: async (_, sandbox) => {
+    await sandbox.resizing?.resize({ memoryMiB: 256, diskMiB: 512, processes: 64 });
+    await sandbox.pausing?.pause();
+    await sandbox.pausing?.resume();
+  },
+};
+
+interface Forked {
+  readonly parent: Sandbox;
+  readonly snapshot: string;
+  readonly fork: Sandbox;
+}
+
+/** A sandbox that another one was forked from, which outlives it. */
+const forks: FaultyAct<Forked> = {
+  prepare: async (scene) => {
+    const parent = await scene.make(alone);
+    const snapshot = newId();
+    await parent.snapshots?.take(snapshot);
+    return { parent, snapshot, fork: await scene.make({ ...alone, snapshot }) };
+  },
+  act: async (scene, { parent, snapshot, fork }) => {
+    await parent.snapshots?.take(newId());
+    await parent.destroy();
+    await scene.backend.snapshots.remove(snapshot);
+    await fork.destroy();
+  },
+};
+
+const volumes: FaultyAct<undefined> = {
+  act: async (scene: FaultScene) => {
+    const id = newId();
+    await scene.backend.volumes.make({ id, sizeMiB: 64 });
+    const mounts = [{ volume: id, path: "/mnt/data/deep", readOnly: false }];
+    const sandbox = await scene.make({ ...alone, mounts });
+    await sandbox.destroy();
+    await scene.backend.volumes.remove(id);
+  },
+};
+
+void describe("what a jail can do beside running, on a host that fails", { skip }, () => {
+  let host: FaultyHost;
+
+  before(async () => {
+    host = await FaultyHost.open();
+  });
+  after(() => host[Symbol.asyncDispose]());
+
+  it("leaves nothing of a sandbox whose limits change, or that pauses", async () => {
+    assert.ok((await host.failAtEach("dead", changes)) >= 6);
+    await host.checkDecoys();
+  });
+
+  it("leaves nothing of a snapshot, a fork, and a parent that went first", async () => {
+    assert.ok((await host.failAtEach("dead", forks)) >= 20);
+    await host.checkDecoys();
+  });
+
+  it("leaves nothing of a volume, in a sandbox or not", async () => {
+    assert.ok((await host.failAtEach("dead", volumes)) >= 18);
+    await host.checkDecoys();
+  });
+
+  it("leaves nothing of a template that template gc does not remove", async () => {
+    const directory = join(host.host.directory, "recipes");
+    const [root, dataDir] = [join(directory, "root"), join(directory, "data")];
+    for (const name of ["etc", "root"]) await mkdir(join(root, name), { recursive: true });
+    await writeFile(join(root, "etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n");
+    await mkdir(dataDir);
+    const set = join(directory, "base.txz");
+    await host.host.run("/usr/bin/tar", "-cJf", set, "-C", root, ".");
+    const file = join(directory, "science.yaml");
+    await writeFile(join(directory, "note"), "kept\n");
+    const recipe = {
+      name: "science",
+      base: { sets: [set] },
+      packages: ["python311"],
+      directories: [{ path: "/data", owner: "user" }],
+      files: [{ source: "note", path: "/data/note" }],
+      links: [{ path: "/python", to: "/usr/local/bin/python3.11" }],
+    };
+    await writeFile(file, JSON.stringify(recipe));
+    const verb = async (config: JailSettings, action: string, ...args: readonly string[]) => {
+      const context = { config, args, clock: fakeClock(), dataDir: () => dataDir, print: () => undefined };
+      return plugin.verbs["template"]?.[action]?.run(context);
+    };
+    const { settings } = host.host;
+    const build: FaultyAct<undefined> = {
+      act: async () => {
+        assert.equal(await verb(host.failing.settings, "build", file), 0);
+      },
+      end: async () => {
+        // Sandboxes begin with something else from now on.
+        await host.host.run(settings.programs.zfs, "inherit", "coppice:template.science", settings.dataset);
+        await verb(settings, "gc");
+        assert.deepEqual(await readdir(join(settings.directory, "templates")), []);
+      },
+    };
+    assert.ok((await host.failAtEach("dead", build)) >= 14);
+    await host.checkDecoys();
+  });
+});
