@@ -77,7 +77,7 @@ describe("the documentation", () => {
     const [, section = ""] = page.split("## The contract, row by row");
     const listed = new Set<string>();
     const missing: string[] = [];
-    const rows = [...section.matchAll(/^\| ((?:0\.1|[A-D]).*?) +\| `([\w./-]+)`(?:: (.*?))? +\|$/gm)];
+    const rows = [...section.matchAll(/^\| ((?:0\.1|[A-E]).*?) +\| `([\w./-]+)`(?:: (.*?))? +\|$/gm)];
     assert.ok(rows.length > 100, `${rows.length} rows`);
     for (const [, row = "", file = "", title = row] of rows) {
       listed.add(row);
@@ -86,7 +86,7 @@ describe("the documentation", () => {
     const folder = "test/src/e2e";
     for (const name of await readdir(join(ROOT, folder))) {
       if (!name.startsWith("contract-")) continue;
-      const titles = (await text(join(folder, name))).matchAll(/"((?:0\.1-\d+|[A-D]\.\d+) [^"]+)"/g);
+      const titles = (await text(join(folder, name))).matchAll(/"((?:0\.1-\d+|[A-E]\.\d+(?:-\d)?) [^"]+)"/g);
       for (const [, title = ""] of titles) if (!listed.has(title)) missing.push(`the page: ${title}`);
     }
     assert.deepEqual(missing, []);
