@@ -3,6 +3,7 @@ import { createServer, Socket, type Server } from "node:net";
 import { join } from "node:path";
 import type { Duplex } from "node:stream";
 import type { ChannelName } from "./kernel-channels.js";
+import { RelayWindow } from "./relay-window.js";
 import { release } from "./release.js";
 
 export interface RelayOptions {
@@ -27,17 +28,21 @@ const CONNECTIONS = 4;
  */
 export class Relay implements AsyncDisposable {
   readonly endpoints: Readonly<Record<ChannelName, string>>;
+  /** Told by whoever receives messages at an endpoint: the kernel waits where nobody takes them. */
+  readonly windows: Readonly<Record<ChannelName, RelayWindow>>;
   readonly #servers: readonly Server[];
   readonly #connections: Set<Duplex>;
   readonly #ended: AbortController;
 
   private constructor(
     endpoints: Record<ChannelName, string>,
+    windows: Record<ChannelName, RelayWindow>,
     servers: readonly Server[],
     connections: Set<Duplex>,
     ended: AbortController,
   ) {
     this.endpoints = endpoints;
+    this.windows = windows;
     this.#servers = servers;
     this.#connections = connections;
     this.#ended = ended;
@@ -47,6 +52,12 @@ export class Relay implements AsyncDisposable {
   static async open({ directory, ports, dial, onLost }: RelayOptions): Promise<Relay> {
     const ended = new AbortController();
     const connections = new Set<Duplex>();
+    const windows = {
+      shell: new RelayWindow(),
+      control: new RelayWindow(),
+      stdin: new RelayWindow(),
+      iopub: new RelayWindow(),
+    };
     const name = randomBytes(6).toString("hex");
     const pathOf = (channel: ChannelName): string => join(directory, `${name}-${channel}`);
     const listen = (channel: ChannelName): Promise<Server> => {
@@ -59,7 +70,7 @@ export class Relay implements AsyncDisposable {
         // What breaks one end is told by its close.
         client.on("error", () => undefined);
         dial(ports[channel], ended.signal).then(
-          (inside) => connect(client, inside),
+          (inside) => connect(client, inside, windows[channel]),
           () => client.destroy(),
         );
       });
@@ -75,7 +86,7 @@ export class Relay implements AsyncDisposable {
     const endpoints = Object.fromEntries(
       channels.map((channel) => [channel, `ipc://${pathOf(channel)}`]),
     ) as Record<ChannelName, string>;
-    const relay = new Relay(endpoints, servers, connections, ended);
+    const relay = new Relay(endpoints, windows, servers, connections, ended);
     const failure = settled.find((result) => result.status === "rejected");
     if (failure !== undefined) {
       await relay[Symbol.asyncDispose]();
@@ -93,16 +104,14 @@ export class Relay implements AsyncDisposable {
 }
 
 /** Carries both ways until either end is gone, then ends the other. */
-function connect(client: Socket, inside: Duplex): void {
+function connect(client: Socket, inside: Duplex, window: RelayWindow): void {
+  window.restart();
   // What breaks one end is told by its close.
   inside.on("error", () => undefined);
   // A request is small: held back for company it costs 40 ms.
   if (inside instanceof Socket) inside.setNoDelay(true);
-  for (const [from, to] of [
-    [client, inside],
-    [inside, client],
-  ] as const) {
-    void carry(from, to)
+  for (const carried of [carry(client, inside), carry(inside, client, window)]) {
+    void carried
       .catch(() => undefined)
       .then(() => {
         client.destroy();
@@ -112,8 +121,10 @@ function connect(client: Socket, inside: Duplex): void {
 }
 
 /** To the end of what is read. Rejects when either breaks. */
-async function carry(from: Duplex, to: Duplex): Promise<void> {
+async function carry(from: Duplex, to: Duplex, window?: RelayWindow): Promise<void> {
   for await (const chunk of from as AsyncIterable<Buffer>) {
+    await window?.room();
+    window?.passed(chunk.length);
     await settled((done) => to.write(chunk, done));
     release(chunk);
   }

@@ -3,11 +3,6 @@ import type { ChannelName, KernelChannels, KernelChannelsOptions } from "./kerne
 import { Relay } from "./relay.js";
 import { release } from "./release.js";
 
-// Messages that wait in this process for their reader. The kernel's side never drops (XPUB_NODROP in
-// the launcher), so a full queue here makes the kernel wait; no limit would let a chatty kernel with a
-// slow reader fill the server's memory.
-const WAITING_MESSAGES = 4;
-
 let shared: Context | undefined;
 
 // Four sockets a kernel: ZeroMQ's own limit of 1023 ends at 255 kernels.
@@ -44,6 +39,9 @@ export class ZeromqChannels implements KernelChannels {
       reconnectInterval: 5,
       reconnectMaxInterval: 1000,
       maxMessageSize: maxMessageBytes,
+      // Nothing is left behind for want of room here: how much waits is for the relay to say. The kernel's side never
+      // drops either (XPUB_NODROP in the launcher), so that a kernel waits for whoever does not read.
+      receiveHighWaterMark: 0,
     };
     this.#dealers = {
       shell: new Dealer({ ...common, routingId: identity }),
@@ -51,7 +49,7 @@ export class ZeromqChannels implements KernelChannels {
       // The same identity as on shell: a kernel asks for input whoever sent the cell.
       stdin: new Dealer({ ...common, routingId: identity }),
     };
-    this.#iopub = new Subscriber({ ...common, receiveHighWaterMark: WAITING_MESSAGES });
+    this.#iopub = new Subscriber(common);
     this.#iopub.subscribe();
     this.#iopub.connect(endpoints.iopub);
     this.#dealers.control.connect(endpoints.control);
@@ -66,8 +64,17 @@ export class ZeromqChannels implements KernelChannels {
     return sent;
   }
 
-  receive(channel: ChannelName): AsyncIterable<readonly Buffer[]> {
-    return channel === "iopub" ? this.#iopub : this.#dealers[channel];
+  async *receive(channel: ChannelName): AsyncGenerator<readonly Buffer[], void, undefined> {
+    const socket = channel === "iopub" ? this.#iopub : this.#dealers[channel];
+    const window = this.#relay.windows[channel];
+    const messages = socket[Symbol.asyncIterator]();
+    for (;;) {
+      window.reading();
+      const next = await messages.next();
+      if (next.done === true) return;
+      window.took(next.value);
+      yield next.value;
+    }
   }
 
   recycle(frame: Buffer): void {

@@ -1,0 +1,43 @@
+import assert from "node:assert/strict";
+import { mkdtemp, readdir, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test } from "node:test";
+import type { ChannelName } from "./kernel-channels.js";
+import { ZeromqChannels } from "./zeromq-channels.js";
+
+/** With four sockets each: more than the 1023 that ZeroMQ allows a process unless it is told otherwise. */
+const KERNELS = 300;
+const CHANNELS: readonly ChannelName[] = ["shell", "control", "stdin", "iopub"];
+
+test("there are sockets for 300 kernels at once, and nothing is left of them when they are closed", async () => {
+  const directory = await mkdtemp(join(tmpdir(), "coppice-zeromq-"));
+  try {
+    let dialled = 0;
+    const open: ZeromqChannels[] = [];
+    for (let kernel = 0; kernel < KERNELS; kernel++) {
+      open.push(
+        await ZeromqChannels.open(directory, {
+          ports: { shell: 1, control: 2, stdin: 3, iopub: 4 },
+          dial: async () => {
+            dialled++;
+            throw new Error("nobody listens");
+          },
+          identity: `kernel ${kernel}`,
+          maxMessageBytes: 1_000_000,
+          onLost: () => undefined,
+        }),
+      );
+    }
+    const ends = open.flatMap((channels) =>
+      CHANNELS.map((name) => channels.receive(name)[Symbol.asyncIterator]().next()),
+    );
+    assert.equal((await readdir(directory)).length, KERNELS * CHANNELS.length);
+    while (dialled < KERNELS * CHANNELS.length) await new Promise(setImmediate);
+    await Promise.all(open.map((channels) => channels.close()));
+    assert.ok((await Promise.all(ends)).every(({ done }) => done === true));
+    assert.deepEqual(await readdir(directory), []);
+  } finally {
+    await rm(directory, { recursive: true, force: true });
+  }
+});
