@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { randomInt } from "node:crypto";
 import { it } from "node:test";
+import { agentBinary } from "@coppice/agent";
 import { CommandExitError, InvalidArgumentError, type Sandbox, TimeoutError } from "e2b";
 import { eventually } from "../harness/eventually.js";
 import { runningProcesses } from "../harness/running-processes.js";
@@ -119,4 +120,33 @@ export function commandScenarios(sandbox: () => Sandbox): void {
     assert.equal(lines.length, 300_001);
     assert.ok(lines.slice(0, -1).every((line, index) => line === String(index + 1)));
   });
+
+  const skip = agentBinary() === undefined && "terminals need the agent, which has not been built";
+  it(
+    "opens a terminal of a size that changes, which takes keys and ends with its shell",
+    { skip },
+    async () => {
+      const { pty } = sandbox();
+      const decoder = new TextDecoder();
+      let shown = "";
+      const onData = (data: Uint8Array) => void (shown += decoder.decode(data, { stream: true }));
+      const terminal = await pty.create({ cols: 81, rows: 25, onData });
+      const type = (keys: string) => pty.sendInput(terminal.pid, Buffer.from(keys));
+      await type("tty; stty size\n");
+      await eventually("its size", () => /^\/dev\/pts\/\d+\r\n25 81\r$/m.test(shown));
+      await pty.resize(terminal.pid, { cols: 100, rows: 40 });
+      await type("stty size\n");
+      await eventually("its new size", () => /^40 100\r$/m.test(shown));
+      await type("echo be''gun; sleep 600\n");
+      await eventually("a command in it", () => /^begun\r$/m.test(shown));
+      await type("\x03");
+      await type("echo inter''rupted; exit 7\n");
+      await assert.rejects(terminal.wait(), (error) => {
+        assert.ok(error instanceof CommandExitError, String(error));
+        assert.equal(error.exitCode, 7);
+        return true;
+      });
+      assert.match(shown, /^interrupted\r$/m);
+    },
+  );
 }
