@@ -1,9 +1,25 @@
 #!/bin/sh
-# Stands in for pkg(8) of FreeBSD where there is none: `pkg -r ROOT install -y PACKAGE …`. There is one repository, with
-# what this names; what is installed stands in ROOT/var/db/pkg, and a Python is a link in ROOT/usr/local/bin.
-[ "$1 $3 $4" = "-r install -y" ] && [ $# -gt 4 ] || { echo "usage: pkg -r rootdir install -y pkg-name ..." >&2; exit 64; }
+# Stands in for pkg(8) of FreeBSD where there is none, as its manual and pkg-query(8) have it:
+#
+#   pkg -r ROOT install -y PACKAGE …
+#   pkg -r ROOT query %n-%v             a line for each that is installed: its name, and its version
+#
+# There is one repository, with what this names in the version that stands in state/pkg-version, or 1.0; what is
+# installed is a file in ROOT/var/db/pkg, and a Python is a link in ROOT/usr/local/bin.
+[ "$1" = -r ] && [ $# -gt 3 ] || { echo "usage: pkg -r rootdir install -y pkg-name ..., pkg -r rootdir query format" >&2; exit 64; }
 root=$2
+case "$3 $4" in
+"install -y") ;;
+"query %n-%v")
+  for installed in "$root"/var/db/pkg/*; do
+    [ -f "$installed" ] && echo "${installed##*/}-$(cat "$installed")"
+  done
+  exit 0
+  ;;
+*) echo "pkg: unknown command" >&2; exit 64 ;;
+esac
 shift 4
+version=$(cat "$(dirname "$0")/../state/pkg-version" 2> /dev/null || echo 1.0)
 for name; do
   case $name in
   python311 | py311-ipykernel | py311-numpy | py311-pandas | py311-matplotlib | FreeBSD-runtime) ;;
@@ -16,7 +32,7 @@ done
 mkdir -p "$root/var/db/pkg"
 for name; do
   echo "Installing $name..."
-  : > "$root/var/db/pkg/$name"
+  echo "$version" > "$root/var/db/pkg/$name"
   [ "$name" = python311 ] && mkdir -p "$root/usr/local/bin" && printf '#!/bin/sh\necho Python 3.11\n' > "$root/usr/local/bin/python3.11" &&
     chmod 755 "$root/usr/local/bin/python3.11"
 done

@@ -1,3 +1,4 @@
+import { createHash } from "node:crypto";
 import { mkdir, rmdir } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { SandboxError } from "@coppice/core";
@@ -67,7 +68,9 @@ export async function buildTemplate(
       await run("chown", "-h", await idsOf(host, root, owner), await inside(target));
     }
     for (const { path: target, to } of links) await run("ln", "-s", to, await inside(target));
-    await templates.finish(name, digest);
+    const installed = "sets" in base && packages.length === 0 ? [] : await packagesIn(host, root);
+    if (installed.length > 0) onStep(`packages: ${installed.join(" ")}`);
+    await templates.finish(name, digest, installed.length > 0 ? digestOf(installed) : undefined);
   } catch (error) {
     // What this cannot remove, the next build or `template gc` does.
     await templates.remove(path.slice(path.lastIndexOf("/") + 1)).catch(() => undefined);
@@ -77,6 +80,16 @@ export async function buildTemplate(
   }
   await templates.choose(name, digest);
   return true;
+}
+
+/** What pkg(8) has installed, what others need included: names with versions, in order. */
+async function packagesIn(host: Host, root: string): Promise<readonly string[]> {
+  const names = (await host.run("pkg", ["-r", root, "query", "%n-%v"])).split("\n");
+  return names.filter((name) => name !== "").toSorted();
+}
+
+function digestOf(packages: readonly string[]): string {
+  return createHash("sha256").update(packages.join("\n")).digest("hex").slice(0, 16);
 }
 
 /** The numbers of an account of the template: the host has others. @throws SandboxError failed_precondition */

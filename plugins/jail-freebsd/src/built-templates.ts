@@ -15,6 +15,8 @@ export interface BuiltTemplate {
   /** Whether datasets were cloned from it. */
   readonly isInUse: boolean;
   readonly usedBytes: number;
+  /** What tells its packages, with their versions, from others; undefined where it has none or is not whole. */
+  readonly packages: string | undefined;
 }
 
 interface BeginOptions {
@@ -27,6 +29,7 @@ interface BeginOptions {
 /** Who built it, on the dataset of a template. Not the property of sandboxes: these are no sandboxes. */
 const BUILDER = "coppice:builder";
 const NAME = "coppice:name";
+const PACKAGES = "coppice:packages";
 /** On the parent: which snapshot a name stands for. One property, so that it changes at one moment. */
 const CURRENT = "coppice:template.";
 const DIGITS_IN_NAME = 16;
@@ -69,9 +72,10 @@ export class BuiltTemplates {
     return (await this.#host.try("zfs", ["get", "-H", "-o", "value", "type", path])).code === 0;
   }
 
-  /** Keeps what was built, out of sight. */
-  async finish(name: string, digest: string): Promise<void> {
+  /** Keeps what was built, out of sight. @param packages what tells them from others; undefined for none. */
+  async finish(name: string, digest: string, packages: string | undefined): Promise<void> {
     const path = this.#path(name, digest);
+    if (packages !== undefined) await this.#host.run("zfs", ["set", `${PACKAGES}=${packages}`, path]);
     await zfsUntilFree(this.#host, ["unmount", path]);
     await this.#host.run("zfs", ["set", "mountpoint=none", path]);
     // The last step: who sees the snapshot sees all of it.
@@ -90,13 +94,13 @@ export class BuiltTemplates {
   }
 
   async list(): Promise<readonly BuiltTemplate[]> {
-    const properties = `${BUILDER},${NAME},used,guid,origin`;
+    const properties = `${BUILDER},${NAME},${PACKAGES},used,guid,origin`;
     const words = ["get", "-Hp", "-r", "-o", "name,property,value,source", properties, this.#parent];
     const found = new Map<string, Map<string, string>>();
     for (const line of (await this.#host.run("zfs", words)).split("\n")) {
       const [path = "", property = "", value = "", source = ""] = line.split("\t");
       // Of the snapshot it is inherited from its dataset; what that has from its parent is not its own.
-      if (property === BUILDER && source !== "local") continue;
+      if ((property === BUILDER || property === PACKAGES) && source !== "local") continue;
       if (!found.has(path)) found.set(path, new Map());
       found.get(path)?.set(property, value);
     }
@@ -114,6 +118,7 @@ export class BuiltTemplates {
         isCurrent: snapshot !== undefined && (await this.current(name)) === snapshot,
         isInUse: snapshot !== undefined && origins.has(snapshot),
         usedBytes: Number(own.get("used")),
+        packages: own.get(PACKAGES),
       });
     }
     return templates;

@@ -18,6 +18,7 @@ export const templateList: VerbAction<JailSettings> = {
       state: stateOf(each),
       usedMiB: Math.round(each.usedBytes / MEBIBYTE),
       guid: each.guid ?? "-",
+      packages: each.packages ?? "-",
       snapshot: each.snapshot ?? "-",
     }));
     if (values.json) context.print(JSON.stringify(rows));

@@ -144,6 +144,23 @@ void describe("coppice template, on a FreeBSD host", { skip }, () => {
     await backend.close();
   });
 
+  it("say which packages they have, so that the same file with newer ones is told from the last", async () => {
+    const packagesOf = async (revision: string) => {
+      await describeTemplate({ revision });
+      assert.match(await template("build", file), /^packages: py311-ipykernel-\S+ .* python311-\S+$/m);
+      return (await list()).find(({ state }) => state === "current")?.["packages"];
+    };
+    const first = await packagesOf("of today");
+    assert.match(first ?? "", /^[0-9a-f]{16}$/);
+    assert.equal(await packagesOf("the same day"), first);
+    await writeFile(join(host.directory, "state", "pkg-version"), "1.1\n");
+    assert.notEqual(await packagesOf("of tomorrow"), first);
+    await describeTemplate({ packages: [], links: [] });
+    await template("build", file);
+    assert.equal((await list()).find(({ state }) => state === "current")?.["packages"], "-");
+    await template("gc");
+  });
+
   it("leave nothing of a build that fails, and say why", async () => {
     const before = await zfs("list", "-H", "-o", "name", "-r", "-t", "all", "coppice");
     await describeTemplate({ packages: ["nothing-like-that"] });
