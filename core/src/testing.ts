@@ -34,4 +34,4 @@ export type {
   StartOptions,
 } from "./testing/conformance/conformance-context.js";
 export { runCase, type ConformanceResult } from "./testing/conformance/run-case.js";
-export { testConformance } from "./testing/conformance/test-conformance.js";
+export { testConformance, type TestConformanceOptions } from "./testing/conformance/test-conformance.js";

@@ -12,10 +12,12 @@
 #   ifconfig BRIDGE addm EPAIR private EPAIR -learn EPAIR static EPAIR ADDRESS
 #   ifconfig BRIDGE
 #   ifconfig -g GROUP
+#   ifconfig loN inet ADDRESS netmask MASK alias      a table alone: share-stack.sh leads to who has the address
+#   ifconfig loN inet ADDRESS -alias
 #   ifconfig epairNa destroy
 state=$(dirname "$0")/../state
 net=$state/net
-mkdir -p "$net/groups" "$net/static"
+mkdir -p "$net/groups" "$net/static" "$net/aliases"
 exec 9> "$net/lock"
 flock 9
 fail() { echo "ifconfig: $*" >&2; exit 1; }
@@ -74,9 +76,21 @@ epair*" destroy")
     if [ -s "$file.new" ]; then mv "$file.new" "$file"; else rm -f "$file" "$file.new"; fi
   done
   ;;
+lo*" inet "*" netmask "*" alias")
+  is_there "$1" || fail "interface $1 does not exist"
+  : > "$net/aliases/$1 $3"
+  ;;
+lo*" inet "*" -alias")
+  is_there "$1" || fail "interface $1 does not exist"
+  rm "$net/aliases/$1 $3" 2> /dev/null || fail "ioctl (SIOCDIFADDR): Can't assign requested address"
+  ;;
 *" "*) fail "usage: ifconfig interface [parameters]" ;;
 *)
   is_there "$1" || fail "interface $1 does not exist"
   ip -4 -oneline address show dev "$1" | sed 's|.* inet \([0-9.]*\)/.*|\tinet \1 netmask 0xfffff000|'
+  for file in "$net/aliases/$1 "*; do
+    [ -f "$file" ] && printf '\tinet %s netmask 0xffffffff\n' "${file##* }"
+  done
+  exit 0
   ;;
 esac

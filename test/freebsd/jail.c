@@ -5,6 +5,8 @@
 //   jail [-q] [-f FILE] -r NAME|JID       SIGTERM, stop.timeout (10 s), SIGKILL; unmounts what FILE names
 //   jail [-q] -R NAME|JID                 the same, without a look at any file
 //
+// A jail without `vnet` has to have `ip4.addr = "INTERFACE|ADDRESS/32"`: then share-stack.sh says what it shares.
+//
 // Not here: parameters on the command line, -m, wildcards, hierarchies, variables in a file.
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -262,6 +264,35 @@ static void unmount_all(const char *root) {
   }
 }
 
+// --- its address
+
+struct address {
+  char link[16], text[16];
+};
+
+/** The value of `ip4.addr`. @return whether there is one. */
+static bool read_address(struct address *address) {
+  const char *value = value_of("ip4.addr");
+  if (value == NULL) return false;
+  if (sscanf(value, "%15[a-z0-9]|%15[0-9.]/32", address->link, address->text) != 2) fail("%s: ip4.addr: not an IPv4 address: %s", subject, value);
+  return true;
+}
+
+/** Runs one of the programs beside this one. @return whether it ended with 0. */
+static bool run_beside(const char *program, const char *words) {
+  char command[2 * TEXT_BYTES];
+  snprintf(command, sizeof command, "%s %s", in_table(program), words);
+  return system(command) == 0;
+}
+
+/** As jail(8) does it. @param what `alias` or `-alias` */
+static bool change_alias(const struct address *address, const char *what) {
+  char words[128];
+  const char *mask = what[0] == '-' ? "" : " netmask 255.255.255.255";
+  snprintf(words, sizeof words, "%s inet %s%s %s", address->link, address->text, mask, what);
+  return run_beside("../bin/ifconfig", words);
+}
+
 // --- the jail
 
 static void run_hooks(const char *name) {
@@ -334,6 +365,10 @@ static void create(bool is_quiet, bool wants_number) {
   snprintf(jail.name, sizeof jail.name, "%s", subject);
   snprintf(jail.path, sizeof jail.path, "%s", path);
   snprintf(jail.hostname, sizeof jail.hostname, "%s", hostname ? hostname : subject);
+  struct address address;
+  bool has_address = read_address(&address);
+  if (has_address && is_set("vnet")) fail("%s: vnet jails cannot have IP address restrictions", subject);
+  if (has_address && !change_alias(&address, "alias")) fail("%s: ip4.addr: failed", subject);
   for (unsigned index = 0; index < parameter_count; index++) {
     if (strcmp(parameters[index].name, "mount") == 0) mount_line(path, parameters[index].value);
   }
@@ -351,8 +386,11 @@ static void create(bool is_quiet, bool wants_number) {
     unmount_all(path);
     fail("%s: jail_set: %s", subject, length > 0 ? reason : strerror(errno));
   }
+  char words[64];
+  snprintf(words, sizeof words, "%d %s", (int)jail.init, address.text);
+  bool is_connected = !has_address || run_beside("../bin/share-stack", words);
   jail.jid = next_jid();
-  if (jail.jid < 0 || !write_jail(&jail)) {
+  if (!is_connected || jail.jid < 0 || !write_jail(&jail)) {
     kill(jail.init, SIGKILL);
     unmount_all(path);
     fail("%s: jail_set: %s", subject, strerror(errno));
@@ -395,6 +433,12 @@ static void end(const struct jail *jail) {
   }
   int process = (int)syscall(SYS_pidfd_open, jail->init, 0);
   kill(jail->init, SIGKILL);
+  char shared[64];
+  snprintf(shared, sizeof shared, "net/shared/%d", (int)jail->init);
+  if (access(in_table(shared), F_OK) == 0) {
+    snprintf(shared, sizeof shared, "-d %d", (int)jail->init);
+    run_beside("../bin/share-stack", shared);
+  }
   struct pollfd gone = {process, POLLIN, 0};
   if (process >= 0) poll(&gone, 1, 30000);
   forget_jail(jail);
@@ -408,6 +452,8 @@ static void destroy(const char *path, bool is_quiet) {
   end(&jail);
   run_hooks("exec.poststop");
   if (has_file) unmount_all(jail.path);
+  struct address address;
+  if (has_file && read_address(&address)) change_alias(&address, "-alias");
   if (!is_quiet && has_file) printf("%s: removed\n", subject);
 }
 

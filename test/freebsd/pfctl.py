@@ -1,21 +1,29 @@
 #!/usr/bin/python3 -IS
 """Stands in for pfctl(8) of FreeBSD 14 where there is none, and for the part of pf(4) behind it that is asked for.
 
-  pfctl [-q] -a ANCHOR -f -            loads the rules of an anchor, all or none of them
+  pfctl [-q] -a ANCHOR -f -            loads the rules of an anchor, those of nat too: all or none of them
   pfctl [-q] -a ANCHOR -F all          flushes them
   pfctl -a ANCHOR -s Anchors           the anchors directly below one
   pfctl -a ANCHOR -s rules             what was loaded
-  pfctl -s info | rules                that it is enabled; the main ruleset: an anchor `coppice/*`, then a block
-  pfctl [-i INTERFACE] -s states       the states that rules with `keep state` made
+  pfctl -s info | rules | nat          that it is enabled; the main rulesets: an anchor `coppice/*`, then a block
+  pfctl -v -s Interfaces               interfaces, and which of them pf does not look at: none
+  pfctl [-i INTERFACE] [-vv] -s states       the states that rules with `keep state` made; with -vv, their ids
   pfctl [-q] [-M] -i INTERFACE -k SOURCE [-k DESTINATION]   kills states
+  pfctl [-q] -k label -k LABEL | -k id -k ID
 
 Rules are those of pf.conf(5), each with `quick`. As pf does, it looks a packet up in the states before it goes
 through rules, a rule that passes TCP matches SYN alone (`flags S/SA` is the default), and a state goes on when the
 rules change. What an epair sends meets the rules of that epair, then those of its bridge; what is sent to it meets
-those of the bridge alone, as if_bridge(4) has it with net.link.bridge.pfil_local_phys=1. Its rules become nftables.
+those of the bridge alone, as if_bridge(4) has it with net.link.bridge.pfil_local_phys=1.
+
+What a jail sends that shares the stack of the host (share-stack.sh) meets rules of nat on em0 first where it leaves
+there, and the other rules with the address that it then has, and the tag; what stays on the host has its own. Without
+a rule that matches, what was translated passes, and the block at the end of the main ruleset stops the rest. What such
+a jail sends to itself is never seen here. The rules become nftables.
 """
 import fcntl
 import getopt
+import hashlib
 import ipaddress
 import json
 import os
@@ -27,11 +35,12 @@ STATE = os.path.join(os.path.dirname(sys.argv[0]), "..", "state", "pf")
 KEY = "ip saddr . th sport . ip daddr . th dport . meta l4proto"
 REVERSED = "ip daddr . th dport . ip saddr . th sport . meta l4proto"
 RULE = re.compile(
-    r"(?P<action>block drop|block return|pass) (?P<way>in|out) quick on (?P<link>[a-z0-9_]+)"
+    r"(?P<action>block drop|block return|pass)(?: (?P<way>in|out))? quick(?: on (?P<link>[a-z0-9_]+))?"
     r"(?: (?P<family>inet6?))?(?: proto \{ (?P<protocols>[a-z, ]+) \})?"
-    r" (?:all|from (?P<negated>! )?(?P<source>\S+) to (?P<destination>\S+)(?: port (?P<port>\d+))?)"
-    r"(?: (?P<state>no state|keep state \(if-bound, max \d+\)))?"
+    r" (?:all|from (?P<negated>! )?(?P<source>\S+) to (?P<destination>\S+)(?: port (?P<port>\d+|\{ [\d, ]+ \}))?)"
+    r"(?: tagged (?P<tag>\S+))?(?: (?P<state>no state|keep state \(if-bound, max \d+\)))?(?: label \"(?P<label>\S+)\")?"
 )
+NAT = re.compile(r"nat on (?P<link>em0) inet from (?P<source>[0-9.]+) to any tag (?P<tag>\S+) -> \(em0\)")
 TABLE = re.compile(r"table <(\w+)> const \{ ([0-9./, ]+) \}")
 
 
@@ -55,15 +64,28 @@ def address_match(field, text, tables):
     return f"ip {field} {{ {merged} }}"
 
 
-def translate(rule, tables):
-    """One rule of pf, as rules of nftables."""
+def mark_of(tag):
+    """What says on Linux that a packet has a tag; 0 is none, and 1 the mark of what a rule answers with."""
+    return 2 + int.from_bytes(hashlib.sha256(tag.encode()).digest()[:3], "big")
+
+
+def translate(rule, tables, chain):
+    """One rule of pf, as rules of nftables in a chain."""
     parts = []
-    if rule["link"].startswith("epair"):
-        parts.append(f'iifname "{rule["link"]}"')
+    link = rule["link"] or ""
+    if link.startswith("epair"):
+        parts.append(f'iifname "{link}"')
+    elif chain == "stack_out" and link:
+        parts.append(f'oifname "{link}"')
     if rule["family"]:
         parts.append("meta nfproto " + {"inet": "ipv4", "inet6": "ipv6"}[rule["family"]])
     if rule["protocols"]:
         parts.append(f"meta l4proto {{ {rule['protocols']} }}")
+    if rule["tag"]:
+        parts.append(f"meta mark {mark_of(rule['tag'])}")
+    elif chain == "stack_out" and rule["source"] != "any":
+        # Another address is what it has by now, where it was translated.
+        parts.append("meta mark 0")
     if rule["source"] and rule["source"] != "any":
         parts.append("ip saddr " + ("!= " if rule["negated"] else "") + rule["source"])
     if rule["destination"]:
@@ -71,14 +93,14 @@ def translate(rule, tables):
     if rule["port"]:
         parts.append(f"th dport {rule['port']}")
     match = " ".join(part for part in parts if part)
-    if rule["action"] == "block drop":
+    if rule["action"] == "block drop" or (rule["action"] == "block return" and chain == "stack_in"):
         return [f"{match} drop"]
     if rule["action"] == "block return":
-        match += " meta mark set 1"
-        return [f"{match} meta l4proto tcp reject with tcp reset", f"{match} reject"]
+        answer = "meta mark set 1 reject"
+        return [f"{match} meta l4proto tcp {answer} with tcp reset", f"{match} {answer}"]
     if rule["state"] == "no state":
         return [f"{match} accept"]
-    keep = f"add @states {{ {KEY} }} accept"
+    keep = f"add @{'states' if chain.startswith('bridge') else 'stack_states'} {{ {KEY} }} accept"
     return [
         f"{match} tcp flags & (syn | ack) == syn {keep}",
         f"{match} meta l4proto udp {keep}",
@@ -86,29 +108,47 @@ def translate(rule, tables):
     ]
 
 
+CHAINS = ("member", "bridge_in", "bridge_out", "translation", "stack_out", "stack_in")
+
+
+def chains_of(rule):
+    link, way = rule["link"] or "", rule["way"]
+    if link.startswith("epair"):
+        return ["member"]
+    if link == "coppicenet0":
+        return ["bridge_in" if way == "in" else "bridge_out"]
+    return [chain for chain in ("stack_out", "stack_in") if way is None or chain.endswith(way)]
+
+
 def parse(text):
-    """@return rules of nftables by the chain that they belong to."""
-    chains = {"member": [], "bridge_in": [], "bridge_out": []}
-    tables = {}
+    """@return rules of nftables by the chain that they belong to, and the address that each label stands for."""
+    chains = {name: [] for name in CHAINS}
+    tables, addresses, labels = {}, {}, {}
     for number, line in enumerate(text.splitlines(), 1):
         table = TABLE.fullmatch(line)
+        nat = NAT.fullmatch(line)
         rule = RULE.fullmatch(line)
         try:
             if table:
                 tables[table[1]] = [ipaddress.ip_network(each.strip(), strict=False) for each in table[2].split(",")]
+            elif nat:
+                source, tag = str(ipaddress.ip_address(nat["source"])), nat["tag"]
+                addresses[tag] = source
+                chains["translation"].append(f'oifname "{nat["link"]}" ip saddr {source} meta mark set {mark_of(tag)}')
             elif rule:
-                is_member = rule["link"].startswith("epair")
-                chain = "member" if is_member else "bridge_in" if rule["way"] == "in" else "bridge_out"
-                chains[chain] += translate(rule.groupdict(), tables)
+                for chain in chains_of(rule):
+                    chains[chain] += translate(rule.groupdict(), tables, chain)
+                if rule["label"]:
+                    labels[rule["label"]] = addresses[rule["tag"]] if rule["tag"] else rule["source"]
             else:
                 raise ValueError(line)
         except (KeyError, ValueError):
             fail(f"stdin:{number}: syntax error", "pfctl: Syntax error in config file: pf rules not loaded")
-    return chains
+    return chains, labels
 
 
 def anchors():
-    return sorted(name.replace("%", "/") for name in os.listdir(STATE) if name != "lock")
+    return sorted(name.replace("%", "/") for name in os.listdir(STATE) if name not in ("lock", "labels"))
 
 
 def rules_of(anchor):
@@ -116,56 +156,123 @@ def rules_of(anchor):
         return file.read()
 
 
+def remember(labels):
+    """States keep the label of the rule that made them, also when it is gone."""
+    directory = os.path.join(STATE, "labels")
+    os.makedirs(directory, exist_ok=True)
+    for label, address in labels.items():
+        with open(os.path.join(directory, label), "w", encoding="utf8") as file:
+            file.write(address)
+
+
 def apply():
-    chains = {"member": [], "bridge_in": [], "bridge_out": []}
+    chains = {name: [] for name in CHAINS}
     for anchor in anchors():
-        for chain, rules in parse(rules_of(anchor)).items():
+        for chain, rules in parse(rules_of(anchor))[0].items():
             chains[chain] += rules
-    # What a rule answers with, pf does not filter: it has the mark of what it answers (fwmark_reflect).
+    shared = 'iifname != "lo1.*" accept'
+    stack = [f"{KEY} @stack_states accept", *chains["translation"], *chains["stack_out"], "meta mark 0 drop"]
+    # What a rule answers with, pf does not filter. A reset has the mark of what it answers (fwmark_reflect).
+    answers = ["meta mark 1 accept", "icmp type destination-unreachable fib saddr type local accept"]
     heads = {
-        "member": ("prerouting", -150, [], []),
-        "bridge_in": ("prerouting", -140, ['iifname != "epair*" accept', f"{KEY} @states accept"], ["drop"]),
+        "member": ("prerouting", -150, chains["member"]),
+        "bridge_in": (
+            "prerouting",
+            -140,
+            ['iifname != "epair*" accept', f"{KEY} @states accept", *chains["bridge_in"], "drop"],
+        ),
         "bridge_out": (
             "postrouting",
             50,
-            ['oifname != "epair*" accept', "meta mark 1 accept", f"{REVERSED} @states accept"],
-            ["drop"],
+            ['oifname != "epair*" accept', *answers, f"{REVERSED} @states accept", *chains["bridge_out"], "drop"],
+        ),
+        "stack_leaves": ("forward", 0, [shared, *stack]),
+        "stack_stays": ("input", 0, [shared, *stack]),
+        "stack_in": (
+            "postrouting",
+            50,
+            ['oifname != "lo1.*" accept', *answers, f"{REVERSED} @stack_states accept", *chains["stack_in"], "drop"],
         ),
     }
     states = "type ipv4_addr . inet_service . ipv4_addr . inet_service . inet_proto; flags dynamic; size 65535;"
-    text = f"table inet pf {{ set states {{ {states} }}; }}\n"
-    for chain, (hook, priority, first, last) in heads.items():
-        lines = "\n".join([*first, *chains[chain], *last])
+    text = f"table inet pf {{ set states {{ {states} }}; set stack_states {{ {states} }}; }}\n"
+    text += "table inet pf { chain translation { type nat hook postrouting priority 100\n }; }\n"
+    text += "flush chain inet pf translation\n"
+    text += 'add rule inet pf translation iifname "lo1.*" oifname "em0" meta mark != 0 masquerade\n'
+    for chain, (hook, priority, rules) in heads.items():
+        lines = "\n".join(rules)
         text += f"table inet pf {{ chain {chain} {{ type filter hook {hook} priority {priority}\n }}; }}\n"
         text += f"flush chain inet pf {chain}\n"
         text += f"table inet pf {{ chain {chain} {{\n{lines}\n}}; }}\n"
     nft("-f", "-", text=text)
 
 
-def states():
+def states(name):
     """Source, port, destination, port and protocol of each."""
     try:
-        listed = json.loads(nft("-j", "list", "set", "inet", "pf", "states"))
+        listed = json.loads(nft("-j", "list", "set", "inet", "pf", name))
     except subprocess.CalledProcessError:
         return []
     elements = next(each["set"] for each in listed["nftables"] if "set" in each).get("elem", [])
     return [(each["elem"]["val"] if "elem" in each else each)["concat"] for each in elements]
 
 
+def identify(state):
+    return hashlib.sha256(repr(state).encode()).hexdigest()[:16]
+
+
+def remove(name, wanted):
+    for state in states(name):
+        if wanted(state):
+            nft("delete", "element", "inet", "pf", name, "{ " + " . ".join(map(str, state)) + " }")
+
+
+def kill_labelled(label):
+    try:
+        with open(os.path.join(STATE, "labels", label), encoding="utf8") as file:
+            address = file.read()
+    except FileNotFoundError:
+        return
+    remove("stack_states", lambda state: state[0] == address)
+
+
 def kill(hosts):
+    if hosts[0] == "label":
+        return kill_labelled(hosts[1])
+    if hosts[0] == "id":
+        return remove("stack_states", lambda state: identify(state) == hosts[1])
     networks = [ipaddress.ip_network(host, strict=False) for host in hosts]
-    for source, source_port, destination, port, protocol in states():
-        ends = [ipaddress.ip_address(source), ipaddress.ip_address(destination)]
-        if all(end in network for end, network in zip(ends, networks)):
-            element = f"{source} . {source_port} . {destination} . {port} . {protocol}"
-            nft("delete", "element", "inet", "pf", "states", f"{{ {element} }}")
+
+    def is_wanted(state):
+        return all(ipaddress.ip_address(end) in network for end, network in zip((state[0], state[2]), networks))
+
+    remove("states", is_wanted)
 
 
-def show(what, anchor):
+def show_states(link, verbosity):
+    for source, source_port, destination, port, protocol in states("states") if link != "em0" else []:
+        ends = f"{destination}:{port} <- {source}:{source_port}"
+        print(f"coppicenet0 {protocol} {ends}       ESTABLISHED:ESTABLISHED")
+    for state in states("stack_states") if link in (None, "em0") else []:
+        source, source_port, destination, port, protocol = state
+        ends = f"203.0.113.1:{source_port} ({source}:{source_port}) -> {destination}:{port}"
+        print(f"em0 {protocol} {ends}       ESTABLISHED:ESTABLISHED")
+        if verbosity >= 2:
+            print("   age 00:00:01, expires in 23:59:59, 2:2 pkts, 128:128 bytes, rule 3")
+            print(f"   id: {identify(state)} creatorid: 0a0b0c0d")
+
+
+def show(what, anchor, link, verbosity):
     if what == "info":
         print("Status: Enabled for 0 days 00:00:01           Debug: Urgent")
     elif what == "rules" and anchor is None:
-        print('anchor "coppice/*" all\nblock drop quick on coppicenet0 all')
+        print('anchor "coppice/*" all')
+        print("block drop quick on coppicenet0 all")
+        print("block drop quick inet from 10.78.0.0/20 to any")
+    elif what == "nat" and anchor is None:
+        print('nat-anchor "coppice/*" all')
+    elif what == "Interfaces":
+        print("all\ncoppicenet0\nem0\nlo0\nlo1")
     elif what == "rules":
         print(rules_of(anchor) if anchor in anchors() else "", end="")
     elif what == "Anchors":
@@ -173,20 +280,18 @@ def show(what, anchor):
             if name.startswith(f"{anchor}/"):
                 print(f"  {name}")
     elif what == "states":
-        for source, source_port, destination, port, protocol in states():
-            ends = f"{destination}:{port} <- {source}:{source_port}"
-            print(f"coppicenet0 {protocol} {ends}       ESTABLISHED:ESTABLISHED")
+        show_states(link, verbosity)
     else:
         fail(f"pfctl: Unknown show modifier '{what}'")
 
 
 def main():
     try:
-        pairs, rest = getopt.getopt(sys.argv[1:], "a:f:F:i:k:s:qM")
+        pairs, rest = getopt.getopt(sys.argv[1:], "a:f:F:i:k:s:qMv")
     except getopt.GetoptError as error:
-        fail(f"pfctl: {error}", "usage: pfctl [-qM] [-a anchor] [-f file] [-F modifier] [-i interface] [-k host] [-s modifier]")
+        fail(f"pfctl: {error}", "usage: pfctl [-qMv] [-a anchor] [-f file] [-F modifier] [-i interface] [-k host] [-s modifier]")
     if rest:
-        fail("usage: pfctl [-qM] [-a anchor] [-f file] [-F modifier] [-i interface] [-k host] [-s modifier]")
+        fail("usage: pfctl [-qMv] [-a anchor] [-f file] [-F modifier] [-i interface] [-k host] [-s modifier]")
     options = dict(pairs)
     anchor = options.get("-a")
     os.makedirs(STATE, exist_ok=True)
@@ -194,7 +299,7 @@ def main():
         fcntl.flock(lock, fcntl.LOCK_EX)
         if "-f" in options:
             text = sys.stdin.read()
-            parse(text)
+            remember(parse(text)[1])
             with open(os.path.join(STATE, anchor.replace("/", "%")), "w", encoding="utf8") as file:
                 file.write(text)
             apply()
@@ -205,7 +310,7 @@ def main():
         elif "-k" in options:
             kill([value for name, value in pairs if name == "-k"])
         elif "-s" in options:
-            show(options["-s"], anchor)
+            show(options["-s"], anchor, options.get("-i"), sum(name == "-v" for name, _ in pairs))
 
 
 main()

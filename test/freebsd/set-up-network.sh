@@ -1,11 +1,13 @@
 #!/bin/sh
-# Connects a host made by set-up-host.sh to what plays the internet, and makes it the bridge that its rc.conf would:
-# `set-up-network.sh PORT`. The addresses outside are those of documentation, and one private one.
+# Connects a host made by set-up-host.sh to what plays the internet, and makes it the interfaces that its rc.conf would,
+# a bridge and lo1: `set-up-network.sh PORT`. The addresses outside are those of documentation, and one private one.
 set -e
 port=$1
 ip link add coppicenet0 type bridge
 ip address add 10.78.0.1/20 dev coppicenet0
 ip link set coppicenet0 up
+ip link add lo1 type bridge
+ip link set lo1 up
 echo 1 > /proc/sys/net/ipv4/ip_forward
 echo 1 > /proc/sys/net/ipv4/fwmark_reflect
 setsid unshare --net -- /usr/bin/python3 "$(dirname "$0")/internet.py" "$port" < /dev/null > /dev/null 2>&1 &
@@ -14,7 +16,7 @@ until [ "$(readlink /proc/$internet/ns/net)" != "$(readlink /proc/self/ns/net)" 
 ip link add em0 type veth peer name outside netns "$internet"
 ip address add 203.0.113.1/24 dev em0
 ip link set em0 up
-ip route add 10.99.0.9/32 via 203.0.113.2
+ip route add default via 203.0.113.2
 nsenter --net="/proc/$internet/ns/net" ip -batch - << END
 link set lo up
 address add 203.0.113.2/24 dev outside

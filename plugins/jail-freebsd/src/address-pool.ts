@@ -52,8 +52,8 @@ export class AddressPool {
 
   /** Says that somebody has an address. Undefined for one that is not of this range. */
   retake(address: string): Lease | undefined {
-    const number = isIPv4(address) ? numberOf(address) - this.#start : -1;
-    if (number < FIRST || number >= this.#end) return undefined;
+    const number = this.numberOf(address);
+    if (number === undefined) return undefined;
     this.#used.add(number);
     return { address, number };
   }
@@ -62,9 +62,21 @@ export class AddressPool {
     this.#used.delete(number);
   }
 
-  /** The numbers of those that somebody has. */
-  get used(): ReadonlySet<number> {
-    return this.#used;
+  /** The place of an address in the range; undefined for one that no sandbox can have. */
+  numberOf(address: string): number | undefined {
+    const number = isIPv4(address) ? numberOf(address) - this.#start : -1;
+    return number < FIRST || number >= this.#end ? undefined : number;
+  }
+
+  /** Does something of a number that nobody has, and lets nobody have it meanwhile. Nothing, where somebody has it. */
+  async whileFree(number: number, run: () => Promise<void>): Promise<void> {
+    if (this.#used.has(number)) return;
+    this.#used.add(number);
+    try {
+      await run();
+    } finally {
+      this.#used.delete(number);
+    }
   }
 }
 

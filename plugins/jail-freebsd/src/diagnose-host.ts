@@ -41,7 +41,8 @@ function describeNetwork({ network }: JailSettings): Finding {
   if (network.kind === "none") {
     return { severity: "ok", message: "no sandbox reaches the internet (network.kind: none)" };
   }
-  const message = `sandboxes may reach the internet, from ${network.range} by ${network.bridge}`;
+  const link = network.kind === "vnet" ? network.bridge : `${network.loopback} and ${network.outside}`;
+  const message = `sandboxes may reach the internet, from ${network.range} by ${link}`;
   return { severity: "ok", message };
 }
 

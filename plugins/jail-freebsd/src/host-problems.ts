@@ -3,8 +3,8 @@ import type { Datasets } from "./datasets.js";
 import type { Host } from "./host.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
 import type { Jails } from "./jails.js";
+import type { SandboxNetworks } from "./sandbox-networks.js";
 import type { Templates } from "./templates.js";
-import type { VnetNetworks } from "./vnet-networks.js";
 
 /** What keeps this host from running sandboxes, and how to mend it. */
 export interface HostProblem {
@@ -18,10 +18,15 @@ export interface HostProblemsOptions {
   readonly datasets: Datasets;
   readonly jails: Jails;
   readonly templates: Templates;
-  readonly networks: VnetNetworks | undefined;
+  readonly networks: SandboxNetworks | undefined;
 }
 
 const BASE = "base";
+const PROGRAMS_OF_NETWORK = {
+  none: [],
+  vnet: ["pfctl", "route", "arp"],
+  alias: ["pfctl", "sockstat"],
+} as const;
 
 /** All that this host lacks for those settings, whose programs are there. */
 export async function hostProblems(options: HostProblemsOptions): Promise<readonly HostProblem[]> {
@@ -64,7 +69,7 @@ export async function missingPrograms({
       "sysctl",
       "rctl",
     ] as const),
-    ...(network.kind === "none" ? [] : (["pfctl", "route", "arp"] as const)),
+    ...PROGRAMS_OF_NETWORK[network.kind],
     ...(templateSignatures === undefined ? [] : (["signify"] as const)),
   ];
   const problems: HostProblem[] = [];

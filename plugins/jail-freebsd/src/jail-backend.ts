@@ -14,6 +14,7 @@ import {
   type VolumeId,
   type VolumeSpec,
 } from "@coppice/core/backend";
+import { AliasNetworks } from "./alias-networks.js";
 import { BuiltTemplates } from "./built-templates.js";
 import { type OwnedDataset, Datasets } from "./datasets.js";
 import { type EnforcedLimit, enforcedLimits } from "./enforced-limits.js";
@@ -24,6 +25,7 @@ import type { JailSettings } from "./jail-freebsd-config.js";
 import { JailSandbox } from "./jail-sandbox.js";
 import { Jails } from "./jails.js";
 import { ResourceRules } from "./resource-rules.js";
+import type { SandboxNetworks } from "./sandbox-networks.js";
 import { ADDRESS, retakeAddress, SandboxLink } from "./sandbox-link.js";
 import { type SandboxPaths, sandboxPaths } from "./sandbox-paths.js";
 import { TemplateSignatures } from "./template-signatures.js";
@@ -42,7 +44,7 @@ interface Opened {
   /** Undefined where templates need not be signed. */
   readonly signatures: TemplateSignatures | undefined;
   /** Undefined where sandboxes have lo0 alone. */
-  readonly networks: VnetNetworks | undefined;
+  readonly networks: SandboxNetworks | undefined;
   /** Undefined where the kernel counts nothing. */
   readonly rules: ResourceRules | undefined;
   readonly usage: UsageSampler;
@@ -162,11 +164,13 @@ export class JailBackend implements SandboxBackend {
       const volumes = await opened.volumes.mountsIn(paths.root, spec.mounts ?? []);
       // Before there is a jail: nothing ever runs in it without.
       await rules?.set(paths.name, limits);
+      await link?.prepare(egress);
       signal.throwIfAborted();
       await jails.create(paths, {
         name: paths.name,
         hostname: spec.id,
         root: paths.root,
+        stack: link?.stack ?? { kind: "own" },
         devfsRuleset,
         procfs,
         mounts: [
@@ -176,7 +180,7 @@ export class JailBackend implements SandboxBackend {
         ],
       });
       signal.throwIfAborted();
-      await link?.connect(egress);
+      await link?.connect();
       signal.throwIfAborted();
       await this.#startAgent(opened, paths);
       const sandbox = await this.#connect(
@@ -200,7 +204,6 @@ export class JailBackend implements SandboxBackend {
     const owned = (await opened.datasets.owned()).filter(({ name }) => !this.#alive.has(idOf(name)));
     const adopted = await Promise.all(owned.map((dataset) => this.#adopt(opened, dataset, running)));
     await this.#removeOthers(opened);
-    await opened.networks?.removeOthers();
     await opened.datasets.collect();
     this.#isRecovered = true;
     return adopted.filter((sandbox) => sandbox !== undefined);
@@ -353,7 +356,7 @@ export class JailBackend implements SandboxBackend {
     return undefined;
   }
 
-  /** What has a file, a root or a socket here, and no dataset: a server ended between two steps. */
+  /** What has a file, a root, a socket or a network here, and no dataset: a server ended between two steps. */
   async #removeOthers(opened: Opened): Promise<void> {
     const present = (await opened.datasets.owned()).filter(({ state }) => state !== "retained");
     const owned = new Set(present.map(({ name }) => idOf(name)));
@@ -365,6 +368,7 @@ export class JailBackend implements SandboxBackend {
     for (const id of ids) {
       if (!owned.has(id) && !this.#isHeld(id)) await this.#clear(opened, sandboxPaths(directory, id), {});
     }
+    await opened.networks?.removeOthers();
   }
 
   #isHeld(id: string): boolean {
@@ -451,10 +455,11 @@ export class JailBackend implements SandboxBackend {
     };
   }
 
-  async #openNetworks(host: Host, datasets: Datasets, owner: string): Promise<VnetNetworks | undefined> {
+  async #openNetworks(host: Host, datasets: Datasets, owner: string): Promise<SandboxNetworks | undefined> {
     const { network } = this.#settings;
     if (network.kind === "none") return undefined;
-    const networks = new VnetNetworks(host, network, owner);
+    const networks =
+      network.kind === "vnet" ? new VnetNetworks(host, network, owner) : new AliasNetworks(host, network);
     for (const { state, properties } of await datasets.owned()) {
       if (state !== "retained") retakeAddress(networks, properties.get(ADDRESS) ?? "");
     }

@@ -6,12 +6,21 @@ export interface JailConfOptions {
   readonly hostname: SandboxId;
   /** Where the clone is mounted. */
   readonly root: string;
+  readonly stack: JailStack;
   readonly devfsRuleset: number;
   readonly procfs: boolean;
   readonly mounts: readonly NullfsMount[];
   /** Parameters that this kernel knows. */
   readonly known: ReadonlySet<string>;
 }
+
+/**
+ * Where the sockets of a jail are: in a network stack of its own with nothing but lo0, or in the host's, with one
+ * address that is made an alias of an interface for as long as there is the jail.
+ */
+export type JailStack =
+  | { readonly kind: "own" }
+  | { readonly kind: "shared"; readonly link: string; readonly address: string };
 
 /** A directory of the host inside a jail. */
 export interface NullfsMount {
@@ -39,14 +48,13 @@ const NEWER: readonly (readonly [listed: string, parameter: string])[] = [
  * @throws Error for a value with anything in it that is not plain.
  */
 export function jailConf(options: JailConfOptions): string {
-  const { name, hostname, root, devfsRuleset, procfs, mounts, known } = options;
+  const { name, hostname, root, stack, devfsRuleset, procfs, mounts, known } = options;
   const lines = [
     assign("path", root),
     assign("host.hostname", hostname),
     assign("host.hostuuid", uuidOf(hostname)),
     "persist;",
-    // Its own stack with nothing but lo0: the host's addresses and its loopback are not there.
-    "vnet;",
+    ...stackLines(stack),
     "exec.clean;",
     assign("exec.timeout", "20"),
     // Who ignores SIGTERM would hold up a removal for ten seconds.
@@ -86,6 +94,12 @@ function uuidOf(id: SandboxId): string {
     `a${digits.slice(17, 20)}`,
     digits.slice(20, 32),
   ].join("-");
+}
+
+function stackLines(stack: JailStack): readonly string[] {
+  if (stack.kind === "own") return ["vnet;"];
+  // No other can be bound to; 127.0.0.1 is this one inside.
+  return [`ip4.addr = "${plain(stack.link)}|${plain(stack.address)}/32";`, assign("ip6", "disable")];
 }
 
 function assign(name: string, value: string): string {

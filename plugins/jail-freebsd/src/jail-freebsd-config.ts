@@ -114,6 +114,7 @@ export const jailFreebsdConfig = z.strictObject({
       pfctl: program("/sbin/pfctl", "pfctl(8)"),
       route: program("/sbin/route", "route(8)"),
       arp: program("/usr/sbin/arp", "arp(8)"),
+      sockstat: program("/usr/bin/sockstat", "sockstat(1)"),
       sysctl: program("/sbin/sysctl", "sysctl(8)"),
       tar: program("/usr/bin/tar", "tar(1)"),
       pkg: program("/usr/sbin/pkg", "pkg(8)"),

@@ -33,6 +33,7 @@ export class Jails {
     await writeFile(`${conf}.new`, jailConf({ ...options, known: this.#known }), { mode: 0o600 });
     await rename(`${conf}.new`, conf);
     await this.#host.run("jail", ["-q", "-f", conf, "-c", name]);
+    if (options.stack.kind === "shared") return;
     // Nothing inside may touch interfaces, the first address included.
     await this.#host.run("ifconfig", ["-j", name, "lo0", "inet", "127.0.0.1/8", "up"]);
   }

@@ -1,13 +1,14 @@
-import { ALL_TRAFFIC, type EgressRules } from "@coppice/core/backend";
+import type { EgressRules } from "@coppice/core/backend";
 import type { Lease } from "./address-pool.js";
-import { checkEgressRules } from "./anchor-rules.js";
 import type { Datasets } from "./datasets.js";
-import type { VnetNetworks } from "./vnet-networks.js";
+import { checkEgressRules } from "./egress-policy.js";
+import type { JailStack } from "./jail-conf.js";
+import type { SandboxNetworks } from "./sandbox-networks.js";
 
 export interface SandboxLinkOptions {
   /** Of the jail and the dataset. */
   readonly name: string;
-  readonly networks: VnetNetworks;
+  readonly networks: SandboxNetworks;
   readonly datasets: Datasets;
   /** What stands in `ADDRESS` of its dataset from an earlier server; empty when nothing does. */
   readonly found?: string | undefined;
@@ -41,17 +42,28 @@ export class SandboxLink {
    * @throws SandboxError invalid_argument, resource_exhausted
    */
   reserve(rules: EgressRules): Readonly<Record<string, string>> {
+    const { networks } = this.#options;
     checkEgressRules(rules);
-    if (!this.#needsWayOut(rules)) return {};
-    this.#lease = this.#options.networks.take();
+    if (!networks.needsAddress(rules)) return {};
+    this.#lease = networks.take();
     return { [ADDRESS]: this.#lease.address };
   }
 
+  /** What the jail is to be made with. */
+  get stack(): JailStack {
+    return this.#options.networks.stackOf(this.#lease);
+  }
+
+  /** Has its rules in force, before there is a jail that they are for. @throws HostCommandError */
+  async prepare(rules: EgressRules): Promise<void> {
+    if (this.#lease !== undefined) await this.#options.networks.prepare(this.#lease, rules);
+  }
+
   /** Connects the jail, which was just made, if it has an address. @throws HostCommandError */
-  async connect(rules: EgressRules): Promise<void> {
+  async connect(): Promise<void> {
     const { name, networks } = this.#options;
     if (this.#lease === undefined) return;
-    await networks.connect(name, this.#lease, rules);
+    await networks.connect(name, this.#lease);
     this.#isConnected = true;
   }
 
@@ -60,13 +72,14 @@ export class SandboxLink {
     const { datasets, name, networks } = this.#options;
     checkEgressRules(rules);
     if (this.#isConnected && this.#lease !== undefined) return networks.restrict(this.#lease, rules);
-    if (!this.#needsWayOut(rules)) return;
+    if (!networks.needsAddress(rules)) return;
     this.#lease ??= networks.take();
     const { address } = this.#lease;
     await datasets.set(name, ADDRESS, address + UNFINISHED);
     // A server may have ended, or a program failed, in the middle of this.
     await networks.disconnect(this.#lease);
-    await networks.connect(name, this.#lease, rules);
+    await networks.prepare(this.#lease, rules);
+    await networks.connect(name, this.#lease);
     await datasets.set(name, ADDRESS, address);
     this.#isConnected = true;
   }
@@ -81,13 +94,9 @@ export class SandboxLink {
     if (this.#lease !== undefined) this.#options.networks.release(this.#lease);
     this.#lease = undefined;
   }
-
-  #needsWayOut({ allowOut, denyOut }: EgressRules): boolean {
-    return allowOut.length > 0 || !denyOut.includes(ALL_TRAFFIC) || this.#options.networks.hasResolvers;
-  }
 }
 
 /** Says that somebody has the address that stands in `ADDRESS` of a dataset. */
-export function retakeAddress(networks: VnetNetworks, found: string): Lease | undefined {
+export function retakeAddress(networks: SandboxNetworks, found: string): Lease | undefined {
   return networks.retake(found.replace(UNFINISHED, ""));
 }

@@ -23,7 +23,8 @@ void describe("the network of jails", { skip: reasonWithoutRecordingHost() ?? fa
     const networks = new VnetNetworks(recording.host, recording.settings.network, "0123456789abcdef");
     const lease = networks.take();
     assert.equal(lease.address, "10.78.0.10");
-    await networks.connect("e2b-one", lease, NO_RULES);
+    await networks.prepare(lease, NO_RULES);
+    await networks.connect("e2b-one", lease);
     assert.deepEqual(await words(recording), [
       "pfctl -q -a coppice/epair10010a -f -",
       "ifconfig epair10010 create",

@@ -1,10 +1,14 @@
-import type { EgressRules } from "@coppice/core/backend";
-import { type Host, HostCommandError, type HostProgram } from "./host.js";
+import { ALL_TRAFFIC, type EgressRules } from "@coppice/core/backend";
 import { AddressPool, type Lease } from "./address-pool.js";
-import { type AnchorOptions, anchorRules, destinationTest } from "./anchor-rules.js";
+import { bridgeRules } from "./bridge-rules.js";
+import { destinationTest, type EgressPolicy } from "./egress-policy.js";
+import { type Host, HostCommandError, type HostProgram } from "./host.js";
 import type { HostProblem } from "./host-problems.js";
+import type { JailStack } from "./jail-conf.js";
 import type { NetworkSettings } from "./network-config.js";
+import { PfAnchors } from "./pf-anchors.js";
 import { statesOf } from "./pf-states.js";
+import type { SandboxNetworks } from "./sandbox-networks.js";
 
 /** Connections to more destinations than this are cut together with the rest, by one command. */
 const MOST_KILLS = 32;
@@ -21,9 +25,10 @@ const NEEDED_SYSCTLS = [
  * bridge, and an anchor of pf(4) with the rules of each. All that a sandbox has there is named by the number of
  * its address, so that it can be removed whoever made it and however far that came.
  */
-export class VnetNetworks {
+export class VnetNetworks implements SandboxNetworks {
   readonly #host: Host;
   readonly #settings: NetworkSettings;
+  readonly #anchors: PfAnchors;
   readonly #group: string;
   readonly #pool: AddressPool;
 
@@ -31,14 +36,14 @@ export class VnetNetworks {
   constructor(host: Host, settings: NetworkSettings, digest: string) {
     this.#host = host;
     this.#settings = settings;
+    this.#anchors = new PfAnchors(host, settings.anchor);
     // The name of a group of interfaces does not end with a digit.
     this.#group = `coppice_${digest.slice(0, 6)}_`;
     this.#pool = new AddressPool(settings.range);
   }
 
-  /** All that the host lacks. */
   async problems(): Promise<readonly HostProblem[]> {
-    const { anchor, bridge } = this.#settings;
+    const { bridge } = this.#settings;
     const problems: HostProblem[] = [];
     const { stdout: shown } = await this.#host.try("ifconfig", [bridge]);
     const address = `${this.#pool.gateway}/${this.#pool.prefixLength}`;
@@ -56,40 +61,39 @@ export class VnetNetworks {
         fix: `sysctl ${name}=1, and put it into /etc/sysctl.conf`,
       });
     }
-    const info = await this.#host.try("pfctl", ["-s", "info"]);
-    if (!/^Status: Enabled/m.test(info.stdout)) {
-      problems.push({ message: "pf is not enabled", fix: "sysrc pf_enable=YES && service pf start" });
-    }
-    const rules = await this.#host.try("pfctl", ["-s", "rules"]);
-    if (!rules.stdout.includes(`anchor "${anchor}/*"`)) {
-      problems.push({
-        message: `pf's rules have no anchor "${anchor}/*"`,
-        fix: "take over config/freebsd/pf.conf, then service pf reload",
-      });
-    }
-    return problems;
+    return [...problems, ...(await this.#anchors.problems(["anchor"]))];
   }
 
-  /** Whether there are name servers that every sandbox may ask. */
-  get hasResolvers(): boolean {
-    return this.#settings.resolvers.length > 0;
+  needsAddress({ allowOut, denyOut }: EgressRules): boolean {
+    return allowOut.length > 0 || !denyOut.includes(ALL_TRAFFIC) || this.#settings.resolvers.length > 0;
   }
 
-  /** An address for a sandbox. @throws SandboxError resource_exhausted */
   take(): Lease {
     return this.#pool.take();
   }
 
-  /** Says that a sandbox of an earlier server has an address. Undefined for one that is not of this range. */
   retake(address: string): Lease | undefined {
     return this.#pool.retake(address);
   }
 
-  /** Connects a jail that is there and has nothing yet, its rules first. @throws HostCommandError */
-  async connect(jail: string, lease: Lease, rules: EgressRules): Promise<void> {
+  release(lease: Lease): void {
+    this.#pool.release(lease);
+  }
+
+  stackOf(): JailStack {
+    return { kind: "own" };
+  }
+
+  async prepare(lease: Lease, rules: EgressRules): Promise<void> {
+    const { link } = this.#namesOf(lease);
+    const { bridge } = this.#settings;
+    const policy = this.#policyOf(rules);
+    await this.#anchors.load(link, bridgeRules({ link, bridge, address: lease.address, policy }));
+  }
+
+  async connect(jail: string, lease: Lease): Promise<void> {
     const { bridge } = this.#settings;
     const { epair, link, inner, hardware } = this.#namesOf(lease);
-    await this.#load(lease, rules);
     await this.#host.run("ifconfig", [epair, "create"]);
     await this.#host.run("ifconfig", [inner, "ether", hardware]);
     await this.#host.run("ifconfig", [inner, "vnet", jail]);
@@ -103,15 +107,10 @@ export class VnetNetworks {
     await this.#host.run("route", ["-j", jail, "-n", "add", "default", this.#pool.gateway]);
   }
 
-  /**
-   * Replaces the rules of a sandbox, and cuts the connections that the new ones do not leave open; all of its
-   * connections where those lead to too many places.
-   * @throws SandboxError invalid_argument, with the rules as they were.
-   */
   async restrict(lease: Lease, rules: EgressRules): Promise<void> {
     const { bridge } = this.#settings;
-    await this.#load(lease, rules);
-    const isOpen = destinationTest(this.#anchorOf(lease, rules));
+    await this.prepare(lease, rules);
+    const isOpen = destinationTest(this.#policyOf(rules));
     // A host with too many states to look through is no reason to leave one that must not be.
     const states = await this.#host.run("pfctl", ["-i", bridge, "-s", "states"]).catch(() => undefined);
     const closed =
@@ -126,41 +125,23 @@ export class VnetNetworks {
     for (const destination of closed) await this.#cut(lease, destination);
   }
 
-  /** Gives an address back, after `disconnect` where there was a connection. */
-  release(lease: Lease): void {
-    this.#pool.release(lease);
-  }
-
-  /** Removes what there is of a connection, whose jail is gone. */
   async disconnect(lease: Lease): Promise<void> {
-    const { anchor, link } = this.#namesOf(lease);
+    const { link } = this.#namesOf(lease);
     await this.#cut(lease);
-    await this.#host.run("pfctl", ["-q", "-a", anchor, "-F", "all"]);
+    await this.#anchors.flush(link);
     await this.#runIfThere("ifconfig", [link, "destroy"]);
     await this.#runIfThere("arp", ["-d", lease.address]);
   }
 
-  /** Removes epairs and anchors that no sandbox has. */
   async removeOthers(): Promise<void> {
-    const used = new Set([...this.#pool.used].map((number) => this.#linkOf(number)));
     const links = (await this.#host.try("ifconfig", ["-g", this.#group])).stdout.split(/\s+/);
     for (const link of links) {
-      if (link !== "" && !used.has(link)) await this.#runIfThere("ifconfig", [link, "destroy"]);
+      if (link === "") continue;
+      await this.#pool.whileFree(this.#numberOf(link), () => this.#runIfThere("ifconfig", [link, "destroy"]));
     }
-    const { anchor } = this.#settings;
-    const anchors = (await this.#host.try("pfctl", ["-a", anchor, "-s", "Anchors"])).stdout.split(/\s+/);
-    for (const path of anchors) {
-      const isUsed = used.has(path.slice(anchor.length + 1));
-      if (path.startsWith(`${anchor}/`) && !isUsed) {
-        await this.#host.run("pfctl", ["-q", "-a", path, "-F", "all"]);
-      }
+    for (const name of await this.#anchors.names()) {
+      await this.#pool.whileFree(this.#numberOf(name), () => this.#anchors.flush(name));
     }
-  }
-
-  async #load(lease: Lease, rules: EgressRules): Promise<void> {
-    const { anchor } = this.#namesOf(lease);
-    const input = anchorRules(this.#anchorOf(lease, rules));
-    await this.#host.run("pfctl", ["-q", "-a", anchor, "-f", "-"], { input });
   }
 
   /** Ends connections to one destination, or all, also where their addresses are translated. */
@@ -169,28 +150,26 @@ export class VnetNetworks {
     await this.#host.run("pfctl", ["-q", "-M", "-i", this.#settings.bridge, ...hosts]);
   }
 
-  #anchorOf(lease: Lease, rules: EgressRules): AnchorOptions {
-    const { blocked, bridge, connections, resolvers } = this.#settings;
-    const { link } = this.#namesOf(lease);
-    return { link, bridge, address: lease.address, blocked, resolvers, connections, rules };
+  #policyOf(rules: EgressRules): EgressPolicy {
+    const { blocked, connections, resolvers } = this.#settings;
+    return { blocked, connections, resolvers, rules };
   }
 
   #namesOf({ address, number }: Lease) {
-    const link = this.#linkOf(number);
-    const epair = link.slice(0, -1);
+    const epair = `epair${this.#settings.firstEpair + number}`;
     const bytes = address.split(".").map((part) => Number(part).toString(16).padStart(2, "0"));
     return {
       epair,
-      link,
+      link: `${epair}a`,
       inner: `${epair}b`,
       // Locally administered, and of nobody else on this bridge.
       hardware: ["02", "c0", ...bytes].join(":"),
-      anchor: `${this.#settings.anchor}/${link}`,
     };
   }
 
-  #linkOf(number: number): string {
-    return `epair${this.#settings.firstEpair + number}a`;
+  /** Of the address that an epair, or an anchor, is named by. */
+  #numberOf(link: string): number {
+    return Number(/^epair(\d+)a$/.exec(link)?.[1]) - this.#settings.firstEpair;
   }
 
   async #runIfThere(program: HostProgram, args: readonly string[]): Promise<void> {

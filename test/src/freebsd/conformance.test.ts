@@ -1,35 +1,56 @@
 import { test } from "node:test";
 import type { Logger } from "@coppice/core";
-import { testConformance } from "@coppice/core/testing";
+import {
+  conformanceCases,
+  type ConformanceCase,
+  type ConformanceSubject,
+  testConformance,
+} from "@coppice/core/testing";
 import { JailBackend } from "@coppice/plugin-jail-freebsd";
-import { openFreebsdHost, OUTSIDE, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
+import {
+  type FreebsdHostOptions,
+  openFreebsdHost,
+  OUTSIDE,
+  reasonWithoutFreebsdHost,
+} from "../harness/freebsd-host.js";
 
 const silent = { debug: () => undefined, info: () => undefined, warn: () => undefined } as unknown as Logger;
 const reason = reasonWithoutFreebsdHost();
+/** The others do not differ by how sandboxes are connected. */
+const ABOUT_NETWORKS = /internet access|sockets of other sandboxes/;
+
+function isAboutNetworks({ group, name, needs = [] }: ConformanceCase): boolean {
+  return group === "network" || needs.includes("networking") || ABOUT_NETWORKS.test(name);
+}
+
+async function openSubject(networkKind: FreebsdHostOptions["networkKind"]): Promise<ConformanceSubject> {
+  const host = await openFreebsdHost({ isConnected: true, networkKind });
+  const backend = new JailBackend(host.settings, silent);
+  return {
+    backend,
+    // Connecting a sandbox takes nine programs: the cases that need it say so.
+    specification: { allowInternetAccess: false },
+    facets: ["pausing", "resizing", "snapshots", "networking", "volumes", "lost"],
+    outside: OUTSIDE,
+    abilities: ["terminals", "watching", "accounts"],
+    limits: ["diskMiB", ...host.limits],
+    stateDirectory: host.settings.directory,
+    lose: async ({ id }) => {
+      await host.run(host.settings.programs.jail, "-q", "-R", `e2b-${id}`);
+    },
+    leaks: () => host.leaks(),
+    async [Symbol.asyncDispose]() {
+      await backend.close();
+      await host[Symbol.asyncDispose]();
+    },
+  };
+}
 
 if (reason !== undefined) {
   void test("jail-freebsd keeps the promises of a backend", { skip: reason }, () => undefined);
 } else {
-  testConformance("jail-freebsd over zfs-fuse and stand-ins for jails", async () => {
-    const host = await openFreebsdHost({ isConnected: true });
-    const backend = new JailBackend(host.settings, silent);
-    return {
-      backend,
-      // Connecting a sandbox takes nine programs: the cases that need it say so.
-      specification: { allowInternetAccess: false },
-      facets: ["pausing", "resizing", "snapshots", "networking", "volumes", "lost"],
-      outside: OUTSIDE,
-      abilities: ["terminals", "watching", "accounts"],
-      limits: ["diskMiB", ...host.limits],
-      stateDirectory: host.settings.directory,
-      lose: async ({ id }) => {
-        await host.run(host.settings.programs.jail, "-q", "-R", `e2b-${id}`);
-      },
-      leaks: () => host.leaks(),
-      async [Symbol.asyncDispose]() {
-        await backend.close();
-        await host[Symbol.asyncDispose]();
-      },
-    };
-  });
+  testConformance("jail-freebsd over zfs-fuse and stand-ins for jails", () => openSubject("vnet"));
+  const cases =
+    process.env["COPPICE_TEST_CASES"] === "all" ? conformanceCases : conformanceCases.filter(isAboutNetworks);
+  testConformance("jail-freebsd in the stack of the host", () => openSubject("alias"), { cases });
 }

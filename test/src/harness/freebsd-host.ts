@@ -42,6 +42,7 @@ const SCRIPTS = [
   "pw",
   "rctl",
   "route",
+  "sockstat",
   "sysctl",
   "umount",
   "zfs",
@@ -59,7 +60,7 @@ const HOST_PROGRAMS = {
 export const OUTSIDE = { addresses: ["203.0.113.2", "203.0.113.3"], port: 8_099 } as const;
 /** Prints interfaces, routes, and the states of the stand-in for pf. */
 const NETWORK =
-  "ip -oneline link show; ip -oneline route show; nft list set inet pf states 2> /dev/null || true";
+  "ip -oneline link show; ip -oneline route show; nft list set inet pf states 2> /dev/null; nft list set inet pf stack_states 2> /dev/null || true";
 const ENVIRONMENT = { PATH: "/usr/sbin:/usr/bin:/sbin:/bin" };
 
 /** Why no FreeBSD host can be stood in for here; undefined when one can. @throws Error for such a reason in CI. */
@@ -96,6 +97,8 @@ export interface FreebsdHost extends AsyncDisposable {
 export interface FreebsdHostOptions {
   /** Whether its sandboxes are connected to something that plays the internet, `OUTSIDE`. False when absent. */
   readonly isConnected?: boolean;
+  /** How, where it is; by `vnet` when absent. */
+  readonly networkKind?: "vnet" | "alias" | undefined;
 }
 
 /**
@@ -104,6 +107,7 @@ export interface FreebsdHostOptions {
  */
 export async function openFreebsdHost({
   isConnected = false,
+  networkKind = "vnet",
 }: FreebsdHostOptions = {}): Promise<FreebsdHost> {
   const agent = agentBinary() ?? "";
   const directory = await mkdtemp(join(tmpdir(), "cf-"));
@@ -140,7 +144,7 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
     directory: join(directory, "d"),
     agent: enter,
     procfs: true,
-    network: { kind: isConnected ? "vnet" : "none" },
+    network: { kind: isConnected ? networkKind : "none" },
     templates: { "base": template, "code-interpreter-v1": template },
     programs: {
       ...Object.fromEntries([...PROGRAMS, ...SCRIPTS, "pfctl"].map((name) => [name, join(bin, name)])),
@@ -164,7 +168,8 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
       const rules = await runInside(join(bin, "rctl"));
       const mounted = await runInside(join(bin, "mount"), "-p");
       const network = await runInside("/bin/sh", "-c", NETWORK);
-      const anchors = isConnected ? await readdir(join(directory, "state", "pf")).catch(() => []) : [];
+      const stateOf = (name: string) => readdir(join(directory, "state", name)).catch(() => []);
+      const [anchors, aliases] = [await stateOf("pf"), await stateOf("net/aliases")];
       const files = await readdir(join(directory, "d"), { recursive: true });
       return [
         ...lines(datasets)
@@ -175,8 +180,9 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
         ...lines(mounted)
           .filter((line) => line.includes("/e2b-"))
           .map((line) => `mount ${line}`),
-        ...lines(network).filter((line) => /epair|10\.78\.\d+\.\d+ \./.test(line)),
-        ...anchors.filter((name) => name !== "lock").map((name) => `anchor ${name}`),
+        ...lines(network).filter((line) => /epair|lo1\.|10\.78\.\d+\.\d+ \./.test(line)),
+        ...anchors.filter((name) => !["lock", "labels"].includes(name)).map((name) => `anchor ${name}`),
+        ...aliases.map((name) => `alias ${name}`),
         ...files.filter((name) => /e2b-|volume-|sockets\//.test(name)).map((name) => `file ${name}`),
       ];
     },
@@ -269,6 +275,7 @@ async function linkPrograms(compiled: string, bin: string): Promise<void> {
   for (const name of PROGRAMS) await symlink(join(compiled, name), join(bin, name));
   for (const name of SCRIPTS) await symlink(join(FREEBSD_SOURCES, `${name}.sh`), join(bin, name));
   await symlink(join(FREEBSD_SOURCES, "pfctl.py"), join(bin, "pfctl"));
+  await symlink(join(FREEBSD_SOURCES, "share-stack.sh"), join(bin, "share-stack"));
 }
 
 /** @returns the directory of the programs, compiled unless that was done before. */

@@ -38,7 +38,13 @@ import socket
 for family, host in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET, "8.8.8.8"), (socket.AF_INET6, "2001:4860:4860::8888")):
     try:
         client = socket.socket(family, socket.SOCK_DGRAM)
+        client.settimeout(1)
         client.connect((host, 53))
+        # Who shares the routes of the host is refused when something is sent.
+        client.send(b"x")
+        client.recv(1)
+        print(host)
+    except TimeoutError:
         print(host)
     except OSError:
         pass
@@ -276,7 +282,7 @@ export const isolationCases: readonly ConformanceCase[] = [
     async run(context) {
       const sandbox = await context.provision({ allowInternetAccess: false });
       const interfaces = await context.succeed("tail -n +3 /proc/net/dev | cut -d : -f 1", { in: sandbox });
-      assert.deepEqual(interfaces.trim().split(/\s+/), ["lo"]);
+      for (const each of interfaces.trim().split(/\s+/)) assert.match(each, /^lo\d*$/);
       for (const user of [context.user.name, "root"]) {
         const started = await context.startProgram("python3", ["-c", ROUTES], { in: sandbox, user });
         const { exit, stdout } = await context.finish(started);

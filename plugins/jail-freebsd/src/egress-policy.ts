@@ -2,18 +2,23 @@ import { BlockList, isIPv4 } from "node:net";
 import { SandboxError } from "@coppice/core";
 import { ALL_TRAFFIC, type EgressRules, isAddressRange } from "@coppice/core/backend";
 
-/** What the rules of one sandbox are made of. */
-export interface AnchorOptions {
-  /** The end of its epair that the host has. */
-  readonly link: string;
-  readonly bridge: string;
-  /** Its own. */
-  readonly address: string;
+/** What one sandbox may reach. */
+export interface EgressPolicy {
   readonly blocked: readonly string[];
   readonly resolvers: readonly string[];
   /** States that one rule keeps at most. */
   readonly connections: number;
   readonly rules: EgressRules;
+}
+
+/** By what packets of one sandbox are known where a policy is applied. */
+export interface EgressTraffic {
+  readonly way: "in" | "out";
+  readonly link: string;
+  /** An address, or `any`. */
+  readonly source: string;
+  /** What a rule that translates addresses has put on it, and the label of the states. */
+  readonly tag?: string;
 }
 
 /** A destination that pf remembers a connection to. */
@@ -26,55 +31,56 @@ export interface Destination {
 const DNS_PORT = 53;
 
 /**
- * The rules of pf.conf(5) for one sandbox, each of them the last word. On its epair only what comes from its own
- * address passes, whatever root of the jail configures; on the bridge, which sees both directions, the address is
- * looked up: name servers, the host, what is blocked for all, what is allowed, what is denied.
+ * A policy as lines of pf.conf(5), each of them the last word: its tables, the name servers that are always open, and
+ * the rest, in the order that decides: what is blocked for all, what is allowed, what is denied, what is left.
  * @throws Error for a value with anything in it that is not plain, SandboxError invalid_argument for a destination
  * that is no IP address and no range.
  */
-export function anchorRules(options: AnchorOptions): string {
-  const { connections, rules } = options;
-  const [link, bridge, address] = [options.link, options.bridge, options.address].map(plain);
+export function policyLines({ way, link, source, tag }: EgressTraffic, policy: EgressPolicy) {
+  const { rules, resolvers } = policy;
   checkEgressRules(rules);
-  const from = `quick on ${bridge} inet from ${address}`;
-  const state = `keep state (if-bound, max ${connections})`;
   const tables = {
-    resolvers: options.resolvers,
-    blocked: options.blocked,
+    resolvers,
+    blocked: policy.blocked,
     allowed: versionFour(rules.allowOut),
     denied: versionFour(rules.denyOut),
   };
-  const to = (name: keyof typeof tables, verb: string, rest: string): string[] => {
+  const mark = tag === undefined ? "" : ` tagged ${plain(tag)}`;
+  const start = `${way} quick on ${plain(link)} inet`;
+  const state = stateOptions(policy, tag);
+  const to = (name: keyof typeof tables, verb: string, rest = ""): string[] => {
     if (tables[name].length === 0) return [];
     // A table does not hold what everything lies in.
     const where = tables[name].includes(ALL_TRAFFIC) ? "any" : `<${name}>`;
-    return [`${verb} in ${from} to ${where}${rest}`];
+    return [`${verb} ${start} from ${plain(source)} to ${where}${mark}${rest}`];
   };
-  const dns = `quick on ${bridge} inet proto { tcp, udp } from ${address} to <resolvers> port ${DNS_PORT}`;
-  const lines = [
-    ...Object.entries(tables)
+  const dns = `${start} proto { tcp, udp } from ${plain(source)} to <resolvers> port ${DNS_PORT}`;
+  return {
+    tables: Object.entries(tables)
       .filter(([, destinations]) => destinations.length > 0 && !destinations.includes(ALL_TRAFFIC))
       .map(([name, destinations]) => `table <${name}> const { ${destinations.map(plain).join(", ")} }`),
-    `block drop in quick on ${link} inet6 all`,
-    `block drop in quick on ${link} inet from ! ${address} to any`,
-    `pass in quick on ${link} inet all no state`,
-    ...(tables.resolvers.length === 0 ? [] : [`pass in ${dns} ${state}`]),
-    `block return in ${from} to (self)`,
-    ...to("blocked", "block return", ""),
-    ...to("allowed", "pass", ` ${state}`),
-    ...to("denied", "block return", ""),
-    `pass in ${from} to any ${state}`,
-    `block drop out quick on ${bridge} inet from any to ${address}`,
-  ];
-  return lines.map((line) => `${line}\n`).join("");
+    resolvers: resolvers.length === 0 ? [] : [`pass ${dns}${mark}${state}`],
+    rest: [
+      ...to("blocked", "block return"),
+      ...to("allowed", "pass", state),
+      ...to("denied", "block return"),
+      `pass ${start} from ${plain(source)} to any${mark}${state}`,
+    ],
+  };
 }
 
-/** Tells of destinations whether those rules leave them open, in the order that pf goes by. */
-export function destinationTest(options: AnchorOptions): (destination: Destination) => boolean {
-  const { rules } = options;
-  const [blocked, allowed, denied] = [options.blocked, rules.allowOut, rules.denyOut].map(blockList);
+/** How a rule that passes connections keeps their states. */
+export function stateOptions({ connections }: Pick<EgressPolicy, "connections">, label?: string): string {
+  const options = ` keep state (if-bound, max ${connections})`;
+  return label === undefined ? options : `${options} label "${plain(label)}"`;
+}
+
+/** Tells of destinations whether a policy leaves them open, in the order that pf goes by. */
+export function destinationTest(policy: EgressPolicy): (destination: Destination) => boolean {
+  const { resolvers, rules } = policy;
+  const [blocked, allowed, denied] = [policy.blocked, rules.allowOut, rules.denyOut].map(blockList);
   return ({ address, port }) => {
-    if (port === DNS_PORT && options.resolvers.includes(address)) return true;
+    if (port === DNS_PORT && resolvers.includes(address)) return true;
     if (blocked?.check(address)) return false;
     return allowed?.check(address) === true || denied?.check(address) !== true;
   };
@@ -89,6 +95,13 @@ export function checkEgressRules({ allowOut, denyOut }: EgressRules): void {
   if (other === undefined) return;
   const text = `this server does not support domain names (${JSON.stringify(other)}): name addresses or ranges`;
   throw new SandboxError("invalid_argument", `network: ${text}`);
+}
+
+/** Quoting is not relied on: what would need it is refused. @throws Error */
+export function plain(text: string): string {
+  if (!/^[A-Za-z0-9._/-]+$/.test(text))
+    throw new Error(`${JSON.stringify(text)} cannot be part of pf's rules`);
+  return text;
 }
 
 /** Those of version 6 are reached by no sandbox. */
@@ -108,11 +121,4 @@ function blockList(destinations: readonly string[]): BlockList {
     if (isIPv4(address)) list.addSubnet(address, Number(length), "ipv4");
   }
   return list;
-}
-
-/** Quoting is not relied on: what would need it is refused. */
-function plain(text: string): string {
-  if (!/^[A-Za-z0-9._/]+$/.test(text))
-    throw new Error(`${JSON.stringify(text)} cannot be part of pf's rules`);
-  return text;
 }

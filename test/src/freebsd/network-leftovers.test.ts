@@ -1,0 +1,68 @@
+import assert from "node:assert/strict";
+import { randomBytes } from "node:crypto";
+import { describe, it } from "node:test";
+import type { Logger } from "@coppice/core";
+import type { Sandbox, SandboxBackend } from "@coppice/core/backend";
+import { JailBackend } from "@coppice/plugin-jail-freebsd";
+import {
+  type FreebsdHost,
+  openFreebsdHost,
+  OUTSIDE,
+  reasonWithoutFreebsdHost,
+} from "../harness/freebsd-host.js";
+
+const silent = { debug: () => undefined, info: () => undefined, warn: () => undefined } as unknown as Logger;
+
+async function make(backend: SandboxBackend): Promise<Sandbox> {
+  const id = `test${randomBytes(8).toString("hex")}`;
+  const spec = { id, template: "base", limits: {}, allowInternetAccess: true };
+  return backend.provision(spec, new AbortController().signal);
+}
+
+async function reachesOut(sandbox: Sandbox): Promise<boolean> {
+  const script = `timeout 2 bash -c '</dev/tcp/${OUTSIDE.addresses[0]}/${OUTSIDE.port}'`;
+  const env = { PATH: "/usr/bin:/bin" };
+  const started = await sandbox.spawn({ path: "/bin/sh", args: ["-c", script], env, input: "none" });
+  for await (const _ of started.output);
+  return (await started.exit).code === 0;
+}
+
+/** Takes a jail and its dataset away, and nothing else that belongs to it. */
+async function takeAway({ run, settings: { programs } }: FreebsdHost, name: string): Promise<void> {
+  await run(programs.jail, "-q", "-R", name);
+  const points = (await run(programs.mount, "-p")).split("\n").map((line) => line.split(" ")[1] ?? "");
+  const below = points.filter((point) => point.includes(`/${name}/`)).toReversed();
+  for (const point of below) await run(programs.umount, "-f", point);
+  await run(programs.zfs, "unmount", "-f", `coppice/jails/${name}`);
+  await run(programs.zfs, "destroy", `coppice/jails/${name}`);
+}
+
+void describe("a sweep of jail-freebsd", { skip: reasonWithoutFreebsdHost() ?? false }, () => {
+  for (const networkKind of ["vnet", "alias"] as const) {
+    void it(`removes a network whose dataset is gone, and nobody else's: ${networkKind}`, async () => {
+      await using host = await openFreebsdHost({ isConnected: true, networkKind });
+      const backend = new JailBackend(host.settings, silent);
+      await backend.recover();
+      const kept = await make(backend);
+      const before = await host.leaks();
+
+      const other = new JailBackend(host.settings, silent);
+      const lost = await make(other);
+      await other.close();
+      await takeAway(host, `e2b-${lost.id}`);
+      const left = (await host.leaks()).filter((leak) => !before.includes(leak));
+      for (const kind of [/^anchor /, networkKind === "vnet" ? /epair/ : /^alias /]) {
+        assert.ok(
+          left.some((leak) => kind.test(leak)),
+          `there is no ${kind} to be removed: ${left.join("; ")}`,
+        );
+      }
+      await backend.sweep();
+      assert.deepEqual(await host.leaks(), before);
+      assert.ok(await reachesOut(kept), "the sandbox of somebody else is not connected any more");
+      await kept.destroy();
+      assert.deepEqual(await host.leaks(), []);
+      await backend.close();
+    });
+  }
+});
