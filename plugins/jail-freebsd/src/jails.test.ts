@@ -17,7 +17,8 @@ void describe("the commands about a jail", { skip: reasonWithoutRecordingHost() 
     await recording.answer("sysctl", LISTED.map((name) => `security.jail.param.${name}\n`).join(""));
     const jails = await Jails.open(recording.host);
     const { name, root } = paths;
-    const options = { name, hostname: "abc", root, devfsRuleset, procfs: false, mounts: [] };
+    const stack = { kind: "own" } as const;
+    const options = { name, hostname: "abc", root, stack, devfsRuleset, procfs: false, mounts: [] };
     await jails.create(paths, options);
     const text = await readFile(paths.conf, "utf8");
     assert.match(
