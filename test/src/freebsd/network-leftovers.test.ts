@@ -28,13 +28,14 @@ async function reachesOut(sandbox: Sandbox): Promise<boolean> {
 }
 
 /** Takes a jail and its dataset away, and nothing else that belongs to it. */
-async function takeAway({ run, settings: { programs } }: FreebsdHost, name: string): Promise<void> {
-  await run(programs.jail, "-q", "-R", name);
-  const points = (await run(programs.mount, "-p")).split("\n").map((line) => line.split(" ")[1] ?? "");
+async function takeAway(host: FreebsdHost, name: string): Promise<void> {
+  const { programs } = host.settings;
+  await host.run(programs.jail, "-q", "-R", name);
+  const points = (await host.run(programs.mount, "-p")).split("\n").map((line) => line.split(" ")[1] ?? "");
   const below = points.filter((point) => point.includes(`/${name}/`)).toReversed();
-  for (const point of below) await run(programs.umount, "-f", point);
-  await run(programs.zfs, "unmount", "-f", `coppice/jails/${name}`);
-  await run(programs.zfs, "destroy", `coppice/jails/${name}`);
+  for (const point of below) await host.run(programs.umount, "-f", point);
+  await host.run(programs.zfs, "unmount", "-f", `coppice/jails/${name}`);
+  await host.run(programs.zfs, "destroy", `coppice/jails/${name}`);
 }
 
 void describe("a sweep of jail-freebsd", { skip: reasonWithoutFreebsdHost() ?? false }, () => {
