@@ -89,6 +89,10 @@ describe("the documentation", () => {
       const titles = (await text(join(folder, name))).matchAll(/"((?:0\.1-\d+|[A-E]\.\d+(?:-\d)?) [^"]+)"/g);
       for (const [, title = ""] of titles) if (!listed.has(title)) missing.push(`the page: ${title}`);
     }
+    const python = `${folder}/python-code-contract.py`;
+    const inPython = await text(python);
+    for (const [, title = ""] of (await text(`${folder}/contract-code.test.ts`)).matchAll(/"(E\.\d[^"]+)"/g))
+      if (!inPython.includes(`@row("${title}")`)) missing.push(`${python}: ${title}`);
     assert.deepEqual(missing, []);
   });
 

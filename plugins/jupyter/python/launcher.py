@@ -21,6 +21,7 @@ import math
 import os
 import select
 import sys
+import threading
 import time
 from json.encoder import encode_basestring
 
@@ -28,6 +29,7 @@ from json.encoder import encode_basestring
 sys.modules.setdefault("debugpy", None)
 
 import ipykernel.debugger  # noqa: E402, F401  (version 7 would import it when the kernel is made)
+from ipykernel.control import ControlThread  # noqa: E402
 from ipykernel.iostream import OutStream  # noqa: E402
 from ipykernel.ipkernel import IPythonKernel  # noqa: E402
 from ipykernel.kernelapp import IPKernelApp  # noqa: E402
@@ -123,6 +125,11 @@ class OutputStream(OutStream):
         if watchfd and not self._should_watch:
             self._should_watch = True
             self._setup_stream_redirects(self.name)
+
+    def flush(self):
+        # ipykernel flushes after each request on control, in the midst of a line that a cell prints.
+        if not isinstance(threading.current_thread(), ControlThread):
+            super().flush()
 
     def write(self, string):
         if not isinstance(string, str):
