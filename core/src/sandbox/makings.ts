@@ -144,9 +144,11 @@ export class Makings {
     const { ledger, ends, reaper, clock, metrics, events, log, onMade } = this.#options;
     const { signal } = held.making;
     const askedAtMs = held.record.startedAtMs;
+    const beganMs = performance.now();
     let runtime: Sandbox | undefined;
     try {
       runtime = await provide();
+      const provideMs = sinceMs(beganMs);
       if (held.record.onTimeout === "pause" && runtime.pausing === undefined) {
         const text = `backend '${held.record.backend}' does not support pausing`;
         throw new SandboxError("failed_precondition", text);
@@ -158,7 +160,9 @@ export class Makings {
       const record: SandboxRecord = { ...held.record, state: "running", startedAtMs, endsAtMs };
       signal.throwIfAborted();
       const event = events.of("created", record);
+      const writingMs = performance.now();
       await ledger.write(record, { awaited: event });
+      const writeMs = sinceMs(writingMs);
       // Given up during the last write: nobody learns of this sandbox, so it must not stay.
       signal.throwIfAborted();
       held.run(record, runtime);
@@ -166,7 +170,8 @@ export class Makings {
       const told = events.confirm(event);
       reaper.set(record.id, endsAtMs);
       metrics.created(startedAtMs - askedAtMs);
-      log.info({ sandbox: record.id, template: record.template, backend: record.backend }, "sandbox created");
+      const { id, template, backend } = record;
+      log.info({ sandbox: id, template, backend, provideMs, writeMs }, "sandbox created");
       onMade(held);
       await told;
       return held;
@@ -275,4 +280,9 @@ export class Makings {
       takeBack?.();
     }
   }
+}
+
+/** To the hundredth of a millisecond. */
+function sinceMs(startMs: number): number {
+  return Number((performance.now() - startMs).toFixed(2));
 }

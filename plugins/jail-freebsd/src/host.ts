@@ -101,7 +101,7 @@ export class Host {
     const { code } = await started.exit;
     await fed;
     clearTimeout(timer);
-    const durationMs = Math.round(performance.now() - startedAtMs);
+    const durationMs = Number((performance.now() - startedAtMs).toFixed(2));
     this.#options.log.debug({ program, args, code, durationMs }, "a program of the host has run");
     if (isLate) throw new SandboxError("deadline_exceeded", `${program} took more than ${durationMs} ms`);
     if (left < 0) throw new SandboxError("resource_exhausted", `${program} has written too much`);

@@ -182,12 +182,15 @@ export class JailBackend implements SandboxBackend {
       signal.throwIfAborted();
       await link?.connect();
       signal.throwIfAborted();
+      const startedAtMs = performance.now();
       await this.#startAgent(opened, paths);
       const sandbox = await this.#connect(
         opened,
         { id: spec.id, paths, user: template.user, limits, link },
         signal,
       );
+      const durationMs = Number((performance.now() - startedAtMs).toFixed(2));
+      this.#log.debug({ sandbox: spec.id, durationMs }, "jexec, until the agent answers");
       await datasets.set(paths.name, "state", "running");
       signal.throwIfAborted();
       return sandbox;

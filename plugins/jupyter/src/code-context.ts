@@ -1,3 +1,4 @@
+import { isDeepStrictEqual } from "node:util";
 import { messageOf, SandboxError, type Logger, type Process, type User, type Sandbox } from "@coppice/core";
 import { syntheticError, type ExecutionEvent } from "./execution-event.js";
 import { FifoLock } from "./fifo-lock.js";
@@ -172,6 +173,8 @@ export class CodeContext {
     const before = this.#environment;
     const after = this.#options.environment();
     this.#environment = after;
+    // Asking a kernel that has nothing to change would be half of what a warm start takes.
+    if (isDeepStrictEqual(before, after)) return;
     if (canGoOnWith(before, after)) {
       const unset = Object.keys(before).filter((name) => !(name in after));
       await kernel.changeEnvironment({ set: after, unset });

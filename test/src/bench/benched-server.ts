@@ -24,6 +24,13 @@ const READY_MS = 60_000;
 /** Of the template `warm`, one waits in its pool. */
 export const WARM = 'coppice_sandboxes_warm{template="warm"}';
 
+export interface BenchedServerOptions {
+  /** Of plugins, in place of the usual ones; those of `jupyter` are laid over them. */
+  readonly settings?: Readonly<Record<string, unknown>>;
+  /** `warn` when absent. */
+  readonly logLevel?: "warn" | "debug";
+}
+
 /** `coppice start` as a process of its own, and a client that keeps its connections. */
 export class BenchedServer implements AsyncDisposable {
   readonly url: string;
@@ -41,14 +48,14 @@ export class BenchedServer implements AsyncDisposable {
     this.process = new WatchedProcess(process.pid);
   }
 
-  /** @param settings of plugins, in place of the usual ones; those of `jupyter` are laid over them. */
   static async start(
     backend: BackendName,
-    settings: Readonly<Record<string, unknown>> = {},
+    { settings = {}, logLevel = "warn" }: BenchedServerOptions = {},
   ): Promise<BenchedServer> {
     const freebsd = backend === "jail-freebsd" ? await openFreebsdHost() : undefined;
     const installation = await makeInstallation({
       config: {
+        log: { level: logLevel },
         // Nobody who asks for none of these pays for them: a pool without a `min` starts with its first miss.
         sandboxes: {
           maximum: 1000,
@@ -75,6 +82,11 @@ export class BenchedServer implements AsyncDisposable {
       await freebsd?.[Symbol.asyncDispose]();
       throw error;
     }
+  }
+
+  /** Lines of its log, more of them as they come. */
+  get printed(): readonly string[] {
+    return this.#server.printed;
   }
 
   /** A folder for whatever a benchmark needs, gone with the server. */

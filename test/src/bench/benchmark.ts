@@ -33,7 +33,8 @@ export interface Comparison {
 export interface Reading {
   readonly title: string;
   readonly unit: "MiB" | "ms";
-  /** What the rest is compared with comes first. */
+  /** What the first row is to the others: the least that they could be, or all of them together. `floor` when absent. */
+  readonly first?: "floor" | "whole";
   readonly rows: readonly { readonly label: string; readonly samples: readonly number[] }[];
 }
 

@@ -13,7 +13,7 @@ const LAST_LINE = '{"type": "end_of_execution"}\n';
 
 /** A lot of output of one cell, from the request to the last line of its answer, and what it costs the server. */
 export const codeOutput: Benchmark = async (server, { backend }) => {
-  const withZmtp = await BenchedServer.start(backend, { jupyter: { transport: "zmtp" } });
+  const withZmtp = await BenchedServer.start(backend, { settings: { jupyter: { transport: "zmtp" } } });
   const kernel = await startBareKernel(join(server.scratch, "bare-kernel"));
   const carrier = await startProgramOnPort(new URL("./carry-server.js", import.meta.url));
   const agent = new Agent({ keepAlive: true });

@@ -2,12 +2,14 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { WARM } from "./benched-server.js";
 import type { Benchmark } from "./benchmark.js";
+import { createSteps } from "./create-steps.js";
 import { spawnToEnd } from "./spawn-to-end.js";
 
 const AT_ONCE = 8;
 
 /** From the request for a sandbox to its answer, and to the end of a first command in it; and back. */
-export const create: Benchmark = async (server) => {
+export const create: Benchmark = async (server, options) => {
+  const readings = await createSteps(options);
   const createOnce = async () => {
     const sandbox = await server.createSandbox();
     return { undo: () => server.killSandbox(sandbox) };
@@ -37,6 +39,7 @@ export const create: Benchmark = async (server) => {
     return { undo: () => rm(directory, { recursive: true }) };
   };
   return {
+    readings,
     comparisons: [
       {
         title: "create: a sandbox, from the request to the answer",

@@ -41,15 +41,18 @@ export function report(title: string, measurements: readonly Measurement[]): str
 }
 
 /** The same for what was measured before: the first row is what the others are compared with. */
-export function reportReading({ title, unit, rows }: Reading): string {
-  const floor = rows[0] && summarize(rows[0].samples).p50;
+export function reportReading({ title, unit, rows, first = "floor" }: Reading): string {
+  const firstP50 = rows[0] && summarize(rows[0].samples).p50;
   const table = rows.map(({ label, samples }, index) => {
     const { count, p50, p95, p99 } = summarize(samples);
-    const numbers = [p50, p95, p99].map((value) => value.toFixed(1));
-    const ratio = floor === undefined ? "" : `${(p50 / floor).toFixed(2)}x`;
-    return [`${index === 0 ? "floor: " : ""}${label}`, String(count), ...numbers, ratio];
+    const numbers = [p50, p95, p99].map((value) => value.toFixed(unit === "ms" ? 2 : 1));
+    const ratio = firstP50 === undefined ? "" : `${(p50 / firstP50).toFixed(2)}x`;
+    return [`${index === 0 ? `${first}: ` : ""}${label}`, String(count), ...numbers, ratio];
   });
-  return layOut(title, [["", "runs", `p50 ${unit}`, `p95 ${unit}`, `p99 ${unit}`, "p50 / floor"], ...table]);
+  return layOut(title, [
+    ["", "runs", `p50 ${unit}`, `p95 ${unit}`, `p99 ${unit}`, `p50 / ${first}`],
+    ...table,
+  ]);
 }
 
 function layOut(title: string, table: readonly (readonly string[])[]): string {

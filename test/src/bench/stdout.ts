@@ -14,7 +14,9 @@ type Codec = (typeof CODECS)[number];
 /** What a command writes, from its pipe to a client; and what keeping it in the output log costs. */
 export const stdout: Benchmark = async (server, { backend }) => {
   const agent = await startHostAgent();
-  const unlogged = await BenchedServer.start(backend, { commands: { log: { enabled: false } } });
+  const unlogged = await BenchedServer.start(backend, {
+    settings: { commands: { log: { enabled: false } } },
+  });
   const start = await starter(server);
   const startUnlogged = await starter(unlogged);
   const contender = (label: string, once: Contender["once"]): Contender => ({ label, bytes: BYTES, once });

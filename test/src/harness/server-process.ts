@@ -76,17 +76,19 @@ export class ServerProcess implements AsyncDisposable {
   /** Base URLs by listener. */
   readonly urls: Readonly<Record<string, string>>;
   readonly ended: Promise<ProcessEnd>;
+  /** Lines, more of them as they come. */
+  readonly printed: readonly string[];
   readonly #child: ChildProcess;
 
   private constructor(
     child: ChildProcess,
-    urls: Readonly<Record<string, string>>,
-    ended: Promise<ProcessEnd>,
+    { urls, ended, printed }: Pick<ServerProcess, "urls" | "ended" | "printed">,
   ) {
     this.#child = child;
     this.pid = child.pid ?? 0;
     this.urls = urls;
     this.ended = ended;
+    this.printed = printed;
   }
 
   /**
@@ -121,7 +123,7 @@ export class ServerProcess implements AsyncDisposable {
     });
     const outcome = await Promise.race([serving, ended, slow]);
     timer.abort();
-    if (outcome === "serving") return new ServerProcess(child, urls, ended);
+    if (outcome === "serving") return new ServerProcess(child, { urls, ended, printed });
     child.kill("SIGKILL");
     throw new Error(`the server did not start (${JSON.stringify(outcome)}):\n${printed.join("\n")}`);
   }
