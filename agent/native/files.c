@@ -538,6 +538,15 @@ static int install(struct file_writer *writer, struct place *place) {
   return 0;
 }
 
+/** A file that comes whole is no more than a creation: who watches is told, too, that it has an owner and is written. */
+static void tell_written(const struct place *place) {
+  // Linux has a change of both times for one of attributes, and a change of the second alone for a write.
+  const struct timespec both[2] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_NOW}};
+  const struct timespec modified[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_nsec = UTIME_NOW}};
+  utimensat(place->parent, place->name, both, AT_SYMLINK_NOFOLLOW);
+  utimensat(place->parent, place->name, modified, AT_SYMLINK_NOFOLLOW);
+}
+
 static int finish_staged(struct file_writer *writer) {
   const struct account *owner = writer->has_owner ? &writer->owner : NULL;
   int error = EAGAIN;
@@ -558,6 +567,7 @@ static int finish_staged(struct file_writer *writer) {
       }
     }
     if (error == 0) error = install(writer, &place);
+    if (error == 0) tell_written(&place);
     leave(&place);
     if (error != EEXIST && error != ENOENT) break;
   }

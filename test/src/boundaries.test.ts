@@ -57,7 +57,7 @@ const ALLOWED: readonly Plant[] = [
   { path: "plugins/commands/src/planted-testing.test.ts", imports: "@coppice/core/testing" },
   { path: "plugins/commands/src/testing/planted-kit.ts", imports: "@coppice/core/testing" },
   { path: "plugins/jupyter/src/zeromq-channels.ts", imports: "zeromq" },
-  { path: "plugins/files/src/watchers.ts", imports: "chokidar" },
+  { path: "plugins/files/src/host-tree.ts", imports: "chokidar" },
   { path: "plugins/local-process/src/host-processes.ts", imports: "node:child_process" },
   { path: "test/src/planted-entry.ts", imports: "@coppice/core/testing" },
 ];
@@ -246,7 +246,7 @@ describe("the packages of the project", () => {
       "@connectrpc/connect-node": /^core\/src\/http\//,
       "@bufbuild/protobuf": /^(core|plugins\/(commands|files))\/src\//,
       "zeromq": /^plugins\/jupyter\/src\/zeromq-channels\.ts$/,
-      "chokidar": /^plugins\/files\/src\/watchers\.ts$/,
+      "chokidar": /^plugins\/files\/src\/host-tree\.ts$/,
       "pino": /^core\/src\//,
       "prom-client": /^(core|plugins\/[^/]+)\/src\//,
       "ws": /^(core|plugins\/[^/]+|test)\/src\//,

@@ -30,8 +30,15 @@ test("What the file service wrote is told once, whoever sees it later", () => {
   const entries = new ObservedEntries();
   assert.deepEqual(told(entries.written("x", state())), ["create x", "chmod x", "write x"]);
   assert.deepEqual(told(entries.see("x", state(), true)), []);
-  assert.deepEqual(told(entries.written("x", state({ sizeBytes: 9 }))), ["chmod x", "write x"]);
+  assert.deepEqual(told(entries.written("x", state({ sizeBytes: 9 }))), ["write x"]);
   assert.deepEqual(told(entries.see("x", state({ sizeBytes: 9 }), true)), []);
+  assert.deepEqual(told(entries.written("empty", state({ sizeBytes: 0 }))), ["create empty", "chmod empty"]);
+  entries.learn("y", state({ identity: "1" }));
+  assert.deepEqual(told(entries.written("y", state({ identity: "1" }))), ["write y"]);
+  assert.deepEqual(told(entries.written("y", state({ identity: "2" }))), ["create y", "chmod y", "write y"]);
+  assert.deepEqual(told(entries.made("d", state())), ["create d", "chmod d"]);
+  assert.deepEqual(told(entries.made("d/e/f", state())), ["create d/e", "create d/e/f", "chmod d/e"]);
+  assert.deepEqual(told(entries.made("d")), []);
 });
 
 test("A move takes everything below along, silently", () => {
@@ -47,9 +54,9 @@ test("A move takes everything below along, silently", () => {
 
 test("A parent is told before its children, and once", () => {
   const entries = new ObservedEntries();
-  const expected = ["create a", "create a/b", "create a/b/c", "chmod a/b/c", "write a/b/c"];
+  const expected = ["create a", "create a/b", "create a/b/c", "write a/b/c", "chmod a"];
   assert.deepEqual(told(entries.written("a/b/c", state())), expected);
   assert.deepEqual(told(entries.see("a", state({ permissions: 0o755 }), false)), []);
   assert.deepEqual(told(entries.see("a", state({ permissions: 0o700 }), false)), ["chmod a"]);
-  assert.deepEqual(told(entries.moved(undefined, "x/y", state())), ["create x", "create x/y"]);
+  assert.deepEqual(told(entries.moved(undefined, "x/y", state())), ["create x", "chmod x", "create x/y"]);
 });

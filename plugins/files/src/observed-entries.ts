@@ -76,13 +76,37 @@ export class ObservedEntries {
     return gone.toSorted((a, b) => (a < b ? 1 : -1)).flatMap((each) => this.miss(each));
   }
 
-  /** The file service wrote it: what envd's create, chown and write come to, in this order. */
+  /**
+   * The file service wrote it: what envd's create, chown and write come to, in this order. What was there before is only
+   * written, unless another file has taken its place.
+   */
   written(name: string, state: EntryState): readonly WatchEvent[] {
-    const isNew = !this.#states.has(name);
+    const known = this.identityOf(name);
+    const isAnother = known !== undefined && state.identity !== undefined && known !== state.identity;
+    if (this.#states.has(name) && !isAnother) {
+      this.#set(name, state);
+      return events(name, "write");
+    }
+    const parents = this.#parentsOf(name);
     this.#set(name, state);
-    return isNew
-      ? [...this.#parentsOf(name), ...events(name, "create", "chmod", "write")]
-      : events(name, "chmod", "write");
+    const written = state.sizeBytes > 0 ? events(name, "write") : [];
+    const [topmost = { name }] = parents;
+    const owned = events(topmost.name, "chmod");
+    const created = [...parents, ...events(name, "create")];
+    // Of what is in a new directory nobody watches yet when it gets its owner.
+    return parents.length === 0 ? [...created, ...owned, ...written] : [...created, ...written, ...owned];
+  }
+
+  /**
+   * The file service made a directory, unless it was there: what envd's mkdir and chown come to.
+   * @param state undefined where nobody has looked.
+   */
+  made(name: string, state?: EntryState): readonly WatchEvent[] {
+    if (this.#states.has(name)) return state === undefined ? [] : this.see(name, state, false);
+    const created = [...this.#parentsOf(name), ...events(name, "create")];
+    this.#set(name, state);
+    // Of those in the topmost nobody watches yet when they get their owner.
+    return [...created, ...events(created[0]?.name ?? name, "chmod")];
   }
 
   /** It was moved, with all that is below it; either name is undefined outside of the watch. */
@@ -95,9 +119,12 @@ export class ObservedEntries {
       }
     }
     if (to !== undefined) this.#set(to, state);
+    const parents = to === undefined ? [] : this.#parentsOf(to);
     return [
+      ...parents,
+      ...parents.slice(0, 1).flatMap((topmost) => events(topmost.name, "chmod")),
       ...(from === undefined ? [] : events(from, "rename")),
-      ...(to === undefined ? [] : [...this.#parentsOf(to), ...events(to, "create")]),
+      ...(to === undefined ? [] : events(to, "create")),
     ];
   }
 
