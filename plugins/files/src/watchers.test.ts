@@ -130,8 +130,13 @@ test("A recursive watch sees what is made right after its directory", async () =
   await files.put(`${path}/x/y.txt`, "by upload");
   await files.call("MakeDir", { path: `${path}/m/n` });
   const expected = [
-    ...["CREATE x", "CREATE x/y.txt", "WRITE x/y.txt", "CHMOD x"],
-    ...["CREATE m", "CREATE m/n", "CHMOD m"],
+    "CREATE x",
+    "CREATE x/y.txt",
+    "WRITE x/y.txt",
+    "CHMOD x",
+    "CREATE m",
+    "CREATE m/n",
+    "CHMOD m",
   ];
   assert.deepEqual((await takeEvents(id)).map(told), expected);
   await delay(150);
