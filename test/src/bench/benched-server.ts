@@ -139,9 +139,9 @@ export class BenchedServer implements AsyncDisposable {
     return Number(line?.slice(sample.length) ?? 0);
   }
 
-  /** Waits until a sample of the server's metrics is 1. @throws Error that says what was waited for. */
-  async untilOne(what: string, sample: string): Promise<void> {
-    await eventually(what, async () => (await this.metric(sample)) === 1, READY_MS);
+  /** Waits until a sample of the server's metrics is so much. @throws Error that says what was waited for. */
+  async untilThere(what: string, sample: string, count = 1): Promise<void> {
+    await eventually(what, async () => (await this.metric(sample)) === count, READY_MS);
   }
 
   /** Runs a program to its end. @throws Error unless it ends with 0. */

@@ -1,12 +1,10 @@
-import { readdir, readFile } from "node:fs/promises";
-import { setTimeout as delay } from "node:timers/promises";
 import type { BenchedSandbox, BenchedServer } from "./benched-server.js";
 import type { Benchmark } from "./benchmark.js";
+import { memoryShareOf } from "./memory-share.js";
 
 const CODE_PORT = 49999;
 const KERNELS = 16;
 const KERNELS_PER_SECOND = 6;
-const WARM_MS = 60_000;
 const LOADED = [
   "import gc, numpy, pandas, matplotlib.pyplot as plt",
   "frame = pandas.DataFrame({'a': numpy.arange(1000), 'b': numpy.random.rand(1000)})",
@@ -42,7 +40,7 @@ async function shareOfEach(server: BenchedServer, template: string, kernels: num
       const text = await post(server, sandbox, "/execute", { code: LOADED, context_id: id });
       if (text.includes('"error"')) throw new Error(text);
     }
-    return (await shareOf(sandbox.id)) / kernels;
+    return (await memoryShareOf(sandbox.id)) / kernels;
   } finally {
     await server.killSandbox(sandbox);
   }
@@ -51,11 +49,7 @@ async function shareOfEach(server: BenchedServer, template: string, kernels: num
 /** The first kernel of a sandbox is started, and brings the zygote; it is not among those that are measured. */
 async function warmZygote(server: BenchedServer, sandbox: BenchedSandbox): Promise<void> {
   const { id } = JSON.parse(await post(server, sandbox, "/contexts", {})) as { readonly id: string };
-  const endMs = performance.now() + WARM_MS;
-  while ((await server.metric("coppice_jupyter_zygotes")) !== 1) {
-    if (performance.now() > endMs) throw new Error("there is no zygote");
-    await delay(20);
-  }
+  await server.untilThere("a zygote", "coppice_jupyter_zygotes");
   await server.request(
     { method: "DELETE", path: `/contexts/${id}`, headers: sandbox.headers(CODE_PORT) },
     200,
@@ -70,18 +64,4 @@ async function post(
 ): Promise<string> {
   const headers = { ...sandbox.headers(CODE_PORT), "content-type": "application/json" };
   return (await server.request({ method: "POST", path, headers, body: JSON.stringify(body) }, 200)).text;
-}
-
-/** In MiB, of everything that was started in a sandbox. */
-async function shareOf(id: string): Promise<number> {
-  let kibibytes = 0;
-  for (const pid of await readdir("/proc")) {
-    if (!/^\d+$/.test(pid)) continue;
-    const environment = await readFile(`/proc/${pid}/environ`, "utf8").catch(() => "");
-    if (!environment.split("\0").includes(`E2B_SANDBOX_ID=${id}`)) continue;
-    const rollup = await readFile(`/proc/${pid}/smaps_rollup`, "utf8").catch(() => "");
-    kibibytes += Number(/^Pss: +(\d+) kB$/m.exec(rollup)?.[1] ?? 0);
-  }
-  if (kibibytes === 0) throw new Error("no process of the sandbox was found");
-  return kibibytes / 1024;
 }

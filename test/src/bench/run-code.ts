@@ -27,7 +27,7 @@ export const runCode: Benchmark = async (server) => {
   const sandbox = await server.createSandbox();
   const withZygote = await server.createSandbox("zygote");
   await execute(withZygote, { code: "1+1" });
-  await server.untilOne("a zygote", "coppice_jupyter_zygotes");
+  await server.untilThere("a zygote", "coppice_jupyter_zygotes");
   const kernel = await startBareKernel(join(server.scratch, "bare-kernel"));
 
   const startPlain = async (): Promise<Run> => {
@@ -53,7 +53,7 @@ export const runCode: Benchmark = async (server) => {
     return { tookMs, undo: () => undo().then(() => undefined) };
   };
   const warmCell = async (isCreationTimed: boolean): Promise<Run> => {
-    await server.untilOne("a sandbox waits in the pool", WARM);
+    await server.untilThere("a sandbox waits in the pool", WARM);
     let warm: BenchedSandbox | undefined;
     const createMs = await timed(async () => (warm = await server.createSandbox("warm")));
     if (warm === undefined) throw new Error("no sandbox");

@@ -51,6 +51,15 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
     for (const row of rows) assert.match(row, /^ {2}\w.*: -?\d+ KiB each, -?\d+\.\d MiB$/);
   });
 
+  it("of many kernels tells what each of them costs", async () => {
+    const { stdout } = await run(process.execPath, [PROGRAM, "many-kernels", "--seconds", "0.03"]);
+    const [title = "", alive = "", ...rows] = stdout.trim().split("\n");
+    assert.match(title, /^many-kernels: 3 kernels in 1 sandboxes, /);
+    assert.equal(alive, "  alive, and answered: 3; ended for want of a heartbeat: 0");
+    assert.equal(rows.length, 4);
+    for (const row of rows) assert.match(row, /^ {2}\w.*: .*\d+(\.\d+)? (MiB|ms|descriptors)/);
+  });
+
   it("explain themselves to who asks for none of them", async () => {
     for (const args of [
       [],
@@ -65,7 +74,7 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
         assert.equal(code, 64);
         assert.match(
           stderr,
-          /^usage: npm run bench -- create\|burst\|exec\|run-code\|code-output\|kernel-memory\|files\|proxy\|stdout\|idle/,
+          /^usage: npm run bench -- create\|burst\|exec\|run-code\|code-output\|kernel-memory\|many-kernels\|files\|proxy\|stdout\|idle/,
         );
         return true;
       });

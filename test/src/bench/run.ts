@@ -8,6 +8,7 @@ import { exec } from "./exec.js";
 import { files } from "./files.js";
 import { idle } from "./idle.js";
 import { kernelMemory } from "./kernel-memory.js";
+import { manyKernels } from "./many-kernels.js";
 import { measure } from "./measure.js";
 import { proxy } from "./proxy.js";
 import { report, reportReading } from "./report.js";
@@ -22,6 +23,7 @@ const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
   ["run-code", runCode],
   ["code-output", codeOutput],
   ["kernel-memory", kernelMemory],
+  ["many-kernels", manyKernels],
   ["files", files],
   ["proxy", proxy],
   ["stdout", stdout],

@@ -42,6 +42,11 @@ export class WatchedProcess {
     return Number(kib) * 1024;
   }
 
+  /** Files, sockets and the like that it has open now. */
+  descriptors(): number {
+    return process.platform === "linux" ? readdirSync(`${this.#folder}/fd`).length : Number.NaN;
+  }
+
   /** From now on `peakMiB` is of what comes. */
   forgetPeak(): void {
     if (process.platform === "linux") writeFileSync(`${this.#folder}/clear_refs`, RESET_PEAK);
