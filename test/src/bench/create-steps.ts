@@ -35,7 +35,7 @@ export async function createSteps({ backend, seconds }: BenchmarkOptions): Promi
   // The first miss fills the pool.
   await server.killSandbox(await server.createSandbox("warm"));
   const warm = await repeated(seconds, async () => {
-    await server.untilOne("a sandbox waits in the pool", WARM);
+    await server.untilThere("a sandbox waits in the pool", WARM);
     return stepsOf(server, { template: "warm", inside: "handing the kernel out" });
   });
   return [
