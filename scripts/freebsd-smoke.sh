@@ -81,8 +81,16 @@ step coppice doctor "$directory/coppice.yaml"
 step coppice conform jail-freebsd "$(settings none)"
 step coppice conform jail-freebsd "$(settings vnet)"
 step coppice template list "$directory/coppice.yaml"
-echo "== left over (nothing should be)"
-jls name | grep e2b-
-mount -p | grep "$directory/jails/roots/e2b-"
-pfctl -a coppice -s Anchors
+left_over() {
+  jls name | grep e2b-
+  mount -p | grep "$directory/jails/roots/e2b-"
+  zfs list -H -o name -r "$pool/coppice-smoke" | grep -E '/(e2b|volume)-'
+  rctl | grep jail:e2b-
+  pfctl -a coppice -s Anchors
+  posixshmcontrol ls | grep "$directory/jails/roots/"
+  find "$directory/jails/conf" "$directory/jails/roots" "$directory/jails/sockets" -mindepth 1
+}
+echo "== left over"
+left=$(left_over 2> /dev/null)
+[ -z "$left" ] || { failed=$((failed + 1)); echo "FAILED: this is left:"; echo "$left"; }
 [ $failed = 0 ] && echo "all of it passed on $(uname -sr)" || { echo "$failed failed"; exit 1; }

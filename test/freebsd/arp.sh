@@ -1,5 +1,5 @@
 #!/bin/sh
-# Stands in for arp(8) of FreeBSD 14 where there is none, as far as it is asked for:
+# Stands in for arp(8) of FreeBSD 14, as its manual has it, where there is none, as far as it is asked for:
 #
 #   arp -S ADDRESS HARDWARE     an entry that stays, in place of any other
 #   arp -d ADDRESS

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Stands in for ifconfig(8) of FreeBSD 14, with epair(4) and if_bridge(4), where there are none, as far as it is
+# Stands in for ifconfig(8) of FreeBSD 14, with epair(4) and if_bridge(4), as their manuals have them, as far as it is
 # asked for. An epair is a pair of Linux's veth; its host's end stays an interface that Linux routes to, and the
 # bridge is a table of which member has which address: what arp.sh says then becomes a route to it.
 #

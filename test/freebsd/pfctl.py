@@ -1,5 +1,5 @@
 #!/usr/bin/python3 -IS
-"""Stands in for pfctl(8) of FreeBSD 14 where there is none, and for the part of pf(4) behind it that is asked for.
+"""Stands in for pfctl(8) of FreeBSD 14, as its manual has it, and for the part of pf(4) behind it that is asked for.
 
   pfctl [-q] -a ANCHOR -f -            loads the rules of an anchor, those of nat too: all or none of them
   pfctl [-q] -a ANCHOR -F all          flushes them

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Stands in for pkg(8) of FreeBSD where there is none, as its manual and pkg-query(8) have it:
+# Stands in for pkg(8) of FreeBSD 14 where there is none, as its manual and that of pkg-query(8) have it:
 #
 #   pkg -r ROOT install -y PACKAGE …
 #   pkg -r ROOT query %n-%v             a line for each that is installed: its name, and its version

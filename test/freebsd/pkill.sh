@@ -1,6 +1,6 @@
 #!/bin/sh
-# Stands in for pkill(1) of FreeBSD where there is none: `pkill -SIGNAL -j JAIL` signals every process of a jail,
-# and ends with 1 when there was none.
+# Stands in for pkill(1) of FreeBSD 14, as its manual has it, where there is none: `pkill -SIGNAL -j JAIL` signals
+# every process of a jail, and ends with 1 when there was none.
 state=$(dirname "$0")/../state
 [ "$2" = -j ] && [ $# = 3 ] || { echo "usage: pkill -signal -j jail" >&2; exit 2; }
 [ -f "$state/jails/$3" ] || exit 1

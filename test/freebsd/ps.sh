@@ -1,6 +1,6 @@
 #!/bin/sh
-# Stands in for ps(1) of FreeBSD where there is none: `ps -J JAIL -o state=` prints the state of every process of
-# a jail.
+# Stands in for ps(1) of FreeBSD 14, as its manual has it, where there is none: `ps -J JAIL -o state=` prints the
+# state of every process of a jail.
 state=$(dirname "$0")/../state
 [ "$1 $3 $4" = "-J -o state=" ] || { echo "usage: ps -J jail -o state=" >&2; exit 1; }
 [ -f "$state/jails/$2" ] || { echo "ps: Invalid jail ID or name: $2" >&2; exit 1; }

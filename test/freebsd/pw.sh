@@ -1,5 +1,5 @@
 #!/bin/sh
-# Stands in for pw(8) of FreeBSD where there is none:
+# Stands in for pw(8) of FreeBSD 14, as its manual has it, where there is none:
 #
 #   pw -R ROOT useradd NAME [-u UID] -m -s SHELL
 #   pw -R ROOT usershow NAME          name:*:uid:gid:class:change:expire:gecos:home:shell

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Stands in for rctl(8) of FreeBSD 14 where there is none, for rules that deny something to a jail:
+# Stands in for rctl(8) of FreeBSD 14, as its manual has it, where there is none, for rules that deny something to a
+# jail:
 #
 #   rctl                                        lists the rules
 #   rctl -a jail:NAME:RESOURCE:deny=AMOUNT …    adds them; of the same jail and resource the last one holds

@@ -4,15 +4,20 @@ import { join } from "node:path";
 import { describe, it } from "node:test";
 import type { Logger } from "@coppice/core";
 import type { SandboxSpec } from "@coppice/core/backend";
+import { SeededRandom } from "@coppice/core/testing";
+import { Datasets } from "./datasets.js";
+import { installationOf } from "./installation.js";
 import { JailBackend } from "./jail-backend.js";
 import { openRecordingHost, reasonWithoutRecordingHost } from "./testing/recording-host.js";
 import { VnetNetworks } from "./vnet-networks.js";
+import { VolumeDatasets } from "./volume-datasets.js";
 
 const silent = { debug: () => undefined, info: () => undefined, warn: () => undefined } as unknown as Logger;
 /** In every hostile string, so that it is found wherever it got. */
 const MARK = "zqx";
 /** What a shell, jail.conf(5), pf.conf(5) or zfs(8) would take for more than a letter. */
-const HOSTILE = [
+const HOSTILE: readonly [string, ...string[]] = [
+  " ",
   ..."\0\n\r\t \"'`\\$&|;<>(){}[]*?!#~%^=,@/:".split(""),
   "$(id)",
   "${x}",
@@ -26,8 +31,29 @@ const HOSTILE = [
   "--",
 ];
 
+/** Parts of what is put together at random. */
+const PARTS: readonly [string, ...string[]] = [
+  "a",
+  "0",
+  "/x",
+  "-o",
+  "; ",
+  "}\n",
+  ' = "',
+  "@b",
+  "%2e",
+  "=c",
+  ...HOSTILE,
+];
+/** `COPPICE_FUZZ_SEED` gives another; what fails says which it was. */
+const SEED = Number(process.env["COPPICE_FUZZ_SEED"] ?? 20_260_101);
+const RANDOM_STRINGS = 60;
+
 function* strings(): Generator<string> {
   for (const each of HOSTILE) yield* [`${MARK}${each}${MARK}`, `${each}${MARK}`, `${MARK}${each}`];
+  const random = new SeededRandom(SEED);
+  const some = () => Array.from({ length: random.below(5) }, () => random.of(PARTS)).join("");
+  for (let count = 0; count < RANDOM_STRINGS; count++) yield some() + MARK + random.of(HOSTILE) + some();
 }
 
 async function filesBelow(directory: string): Promise<string> {
@@ -44,7 +70,10 @@ void describe("what a client sends", { skip: reasonWithoutRecordingHost() ?? fal
     const backend = new JailBackend(recording.settings, silent);
     const plain: SandboxSpec = { id: "abc", template: "base", limits: {}, allowInternetAccess: true };
     const attempt = (changed: Partial<SandboxSpec>) =>
-      assert.rejects(backend.provision({ ...plain, ...changed }, new AbortController().signal));
+      assert.rejects(
+        backend.provision({ ...plain, ...changed }, new AbortController().signal),
+        `COPPICE_FUZZ_SEED=${SEED}: ${JSON.stringify(changed)} was taken`,
+      );
     let count = 0;
     for (const text of strings()) {
       // Names of templates may have these.
@@ -52,6 +81,9 @@ void describe("what a client sends", { skip: reasonWithoutRecordingHost() ?? fal
       await attempt({ id: text });
       if (!isName) await attempt({ template: text });
       await attempt({ snapshot: text });
+      await assert.rejects(backend.volumes.make({ id: text, sizeMiB: 16 }));
+      await assert.rejects(backend.volumes.remove(text));
+      await assert.rejects(backend.volumes.usage(text));
       await attempt({ egress: { allowOut: [text], denyOut: [] } });
       await attempt({ egress: { allowOut: [], denyOut: [text, "0.0.0.0/0"] } });
       await attempt({ egress: { allowOut: [`192.0.2.1${text}`], denyOut: [] } });
@@ -62,6 +94,31 @@ void describe("what a client sends", { skip: reasonWithoutRecordingHost() ?? fal
     assert.doesNotMatch(seen.join("\n"), new RegExp(MARK));
     assert.doesNotMatch(await filesBelow(recording.settings.directory), new RegExp(MARK));
     await backend.close();
+  });
+
+  void it("makes no place for a volume unless it is plain", async () => {
+    await using recording = await openRecordingHost();
+    const { host, settings } = recording;
+    const owner = installationOf(settings.directory);
+    const lines = Object.entries({ owner, state: "running" }).map(
+      ([name, value]) => `${settings.dataset}/volume-v1\tcoppice:${name}\t${value}\tlocal\n`,
+    );
+    await recording.answer("zfs", lines.join(""));
+    const datasets = new Datasets(host, { parent: settings.dataset, owner });
+    const volumes = new VolumeDatasets({ host, datasets, directory: settings.directory, owner: 1000 });
+    for (const text of strings()) {
+      for (const mount of [
+        { volume: text, path: "/data" },
+        { volume: "v1", path: text },
+        { volume: "v1", path: `/data/${text}` },
+      ]) {
+        // Places may have these.
+        if (mount.volume === "v1" && /^(\/[A-Za-z0-9._@:+-]+)+$/.test(mount.path)) continue;
+        await assert.rejects(volumes.mountsIn("/root-of-one", [{ ...mount, readOnly: false }]));
+      }
+    }
+    const seen = (await recording.calls()).map(({ args }) => args.join("\n")).join("\n");
+    assert.doesNotMatch(seen, new RegExp(MARK));
   });
 
   void it("changes no rules when they are replaced by such", async () => {

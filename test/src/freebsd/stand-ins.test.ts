@@ -1,8 +1,14 @@
 import assert from "node:assert/strict";
-import { writeFile } from "node:fs/promises";
+import { mkdir, readdir, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
-import { type FreebsdHost, openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
+import { eventually } from "../harness/eventually.js";
+import {
+  FREEBSD_SOURCES,
+  type FreebsdHost,
+  openFreebsdHost,
+  reasonWithoutFreebsdHost,
+} from "../harness/freebsd-host.js";
 
 const skip = reasonWithoutFreebsdHost() ?? false;
 
@@ -169,5 +175,77 @@ void describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
       /ended with 1: rctl: failed to remove rule 'jail:one': No such process/,
     );
     await assert.rejects(rctl("-a", "jail:one:maxproc"), /ended with 1: rctl: malformed rule/);
+  });
+
+  it("stop and signal what runs in a jail, and tell the state of it", async () => {
+    const { pkill, ps } = host.settings.programs;
+    await jail("-q", "-f", conf, "-c", "one");
+    await assert.rejects(host.run(pkill, "-STOP", "-j", "one"), /ended with 1: $/);
+    assert.equal(await host.run(ps, "-J", "one", "-o", "state="), "");
+    const ended = assert.rejects(jexec("one", "/bin/sh", "-c", "sleep 300; true"), /ended with/);
+    const states = async () => (await host.run(ps, "-J", "one", "-o", "state=")).trim().split(/\s+/);
+    await eventually("the shell and its child", async () => (await states()).length === 2);
+    await host.run(pkill, "-STOP", "-j", "one");
+    await eventually("both stand still", async () => (await states()).join("") === "TT");
+    await host.run(pkill, "-CONT", "-j", "one");
+    await eventually("both go on", async () => !(await states()).includes("T"));
+    await host.run(pkill, "-KILL", "-j", "one");
+    await ended;
+    await jail("-q", "-f", conf, "-r", "one");
+    await assert.rejects(host.run(ps, "-J", "one", "-o", "state="), /ps: Invalid jail ID or name: one/);
+    await assert.rejects(host.run(pkill, "-STOP", "-j", "one"), /ended with 1: $/);
+    await assert.rejects(host.run(pkill, "-STOP"), /ended with 2: usage: pkill/);
+  });
+
+  it("unmount what is in use, and list mounts as fstab(5) has them", async () => {
+    await jail("-q", "-f", conf, "-c", "one");
+    const asleep = assert.rejects(jexec("-d", "/usr", "one", "/bin/sh", "-c", "sleep 300; true"));
+    assert.match(await mount(), new RegExp(`^\\S+ ${root}/dev \\S+ rw 0 0$`, "m"));
+    await host.run(host.settings.programs.umount, "-f", join(root, "usr"));
+    assert.doesNotMatch(await mount(), new RegExp(`${root}/usr`));
+    await jail("-q", "-f", conf, "-r", "one");
+    await asleep;
+    await assert.rejects(host.run(host.settings.programs.umount), /ended with 1: usage: umount/);
+    await assert.rejects(host.run(host.settings.programs.mount), /ended with 1: usage: mount/);
+  });
+
+  it("know what of sysctl(8) and devfs(8) a host was given, and what the kernel lets jails have", async () => {
+    const { devfs, sysctl } = host.settings.programs;
+    assert.equal(await host.run(sysctl, "-n", "net.inet.ip.forwarding"), "1\n");
+    await assert.rejects(host.run(sysctl, "-n", "net.none"), /ended with 1: sysctl: unknown oid 'net.none'/);
+    const listed = (await host.run(sysctl, "-N", "security.jail.param")).trim().split("\n");
+    assert.ok(listed.includes("security.jail.param.allow.extattr"));
+    assert.match(await host.run(devfs, "rule", "-s", "200", "show"), /^100 include 1$/m);
+    assert.equal(await host.run(devfs, "rule", "-s", "7", "show"), "");
+    await assert.rejects(host.run(devfs, "rule", "show"), /ended with 1: usage: devfs/);
+  });
+
+  it("install packages and make accounts below a root, and refuse what pkg(8) and pw(8) refuse", async () => {
+    const { pkg, pw } = host.settings.programs;
+    const other = join(host.directory, "other");
+    await mkdir(join(other, "etc"), { recursive: true });
+    await writeFile(join(other, "etc/passwd"), "root:x:0:0::/root:/bin/sh\n");
+    await host.run(pkg, "-r", other, "install", "-y", "py311-numpy", "python311");
+    assert.equal(await host.run(pkg, "-r", other, "query", "%n-%v"), "py311-numpy-1.0\npython311-1.0\n");
+    await assert.rejects(
+      host.run(pkg, "-r", other, "install", "-y", "none"),
+      /pkg: No packages available to install matching 'none' have been found in the repositories/,
+    );
+    await host.run(pw, "-R", other, "useradd", "ann", "-u", "1234", "-m", "-s", "/bin/sh");
+    const shown = await host.run(pw, "-R", other, "usershow", "ann");
+    assert.equal(shown, "ann:*:1234:1234::0:0::/home/ann:/bin/sh\n");
+    await assert.rejects(host.run(pw, "-R", other, "useradd", "ann"), /pw: login name `ann' already exists/);
+    await assert.rejects(host.run(pw, "-R", other, "usershow", "bob"), /pw: no such user `bob'/);
+  });
+
+  it("say in their heads which manual they follow", async () => {
+    for (const name of await readdir(FREEBSD_SOURCES)) {
+      const text = await readFile(join(FREEBSD_SOURCES, name), "utf8");
+      const program = name.replace(/\..*/, "");
+      // Of zfs(8) it is the real one; the rest make the host.
+      if (!(program in host.settings.programs) || program === "zfs") continue;
+      const [head = ""] = text.split(/\n(?!#|\/\/|\s*$|"""|  )/);
+      assert.match(head, new RegExp(`Stands in for ${program}\\([18]\\) [^]*manuals?\\b`), name);
+    }
   });
 });
