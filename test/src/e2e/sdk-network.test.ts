@@ -4,10 +4,11 @@ import { after, before, describe, it } from "node:test";
 import { ALL_TRAFFIC, Sandbox, SandboxError, type SandboxNetworkUpdate, SandboxNotFoundError } from "e2b";
 import type { TestServer } from "@coppice/core/testing";
 import { eventually } from "../harness/eventually.js";
+import { type FreebsdHost, openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
 import { missingForNamespaces } from "../harness/on-each-backend.js";
 import { pointSdkAt } from "../harness/point-sdk-at.js";
 import { makeInstallation, namespacePlugins, ServerProcess } from "../harness/server-process.js";
-import { startFullServer } from "../harness/start-full-server.js";
+import { type BackendName, startFullServer } from "../harness/start-full-server.js";
 
 // Of the range for documentation: nobody answers, so that what refuses is the rule.
 const [ONE, OTHER] = ["203.0.113.251", "203.0.113.252"] as const;
@@ -27,100 +28,152 @@ async function refuses(sandbox: Sandbox, address: string): Promise<boolean> {
   return stdout.includes("Connection refused");
 }
 
-describe("network rules through the e2b SDK", { skip: missingForEgress(), timeout: 60_000 }, () => {
-  let server: TestServer;
+/** A backend whose sandboxes are connected, and what it is connected to. */
+interface OpenScene {
+  readonly backend: BackendName;
+  readonly settings: Readonly<Record<string, unknown>>;
+  readonly host?: FreebsdHost;
+  readonly close: () => Promise<void>;
+}
 
-  before(async () => {
-    server = await startFullServer({
-      backend: "linux-namespaces",
-      settings: { "linux-namespaces": { egress: "nat", egressRange } },
+interface Scene {
+  readonly name: string;
+  readonly skip: string | false;
+  readonly open: () => Promise<OpenScene>;
+}
+
+async function openJails(networkKind: "vnet" | "alias"): Promise<OpenScene> {
+  const host = await openFreebsdHost({ isConnected: true, networkKind });
+  const close = async () => host[Symbol.asyncDispose]();
+  return { backend: "jail-freebsd", settings: host.configuration, host, close };
+}
+
+const withoutFreebsd = reasonWithoutFreebsdHost() ?? false;
+const NAMESPACES: Scene = {
+  name: "linux-namespaces",
+  skip: missingForEgress(),
+  open: async () => ({
+    backend: "linux-namespaces",
+    settings: { egress: "nat", egressRange },
+    close: async () => undefined,
+  }),
+};
+const VNET: Scene = { name: "jail-freebsd by vnet", skip: withoutFreebsd, open: () => openJails("vnet") };
+const ALIAS: Scene = { name: "jail-freebsd by alias", skip: withoutFreebsd, open: () => openJails("alias") };
+
+function describeRules({ name, skip, open }: Scene): void {
+  describe(`network rules through the e2b SDK, on ${name}`, { skip, timeout: 60_000 }, () => {
+    let scene: OpenScene;
+    let server: TestServer;
+
+    before(async () => {
+      scene = await open();
+      const { backend, settings } = scene;
+      server = await startFullServer({ ...scene, settings: { [backend]: settings } });
+      pointSdkAt(server.url);
     });
-    pointSdkAt(server.url);
-  });
-  after(() => server.stop());
-
-  it("hold from the start, are told, and are replaced as a whole", async () => {
-    const sandbox = await Sandbox.create({
-      network: { allowOut: [ONE], denyOut: ({ allTraffic }) => [allTraffic] },
+    after(async () => {
+      await server.stop();
+      await scene.close();
     });
-    const told = async () => {
-      const { allowInternetAccess, network } = await sandbox.getInfo();
-      return { allowInternetAccess, allowOut: network?.allowOut, denyOut: network?.denyOut };
-    };
-    assert.deepEqual(await told(), { allowInternetAccess: true, allowOut: [ONE], denyOut: [ALL_TRAFFIC] });
-    assert.deepEqual([await refuses(sandbox, ONE), await refuses(sandbox, OTHER)], [false, true]);
-    await sandbox.updateNetwork({ denyOut: [ONE] });
-    assert.deepEqual(await told(), { allowInternetAccess: true, allowOut: [], denyOut: [ONE] });
-    assert.deepEqual([await refuses(sandbox, ONE), await refuses(sandbox, OTHER)], [true, false]);
-    await Sandbox.updateNetwork(sandbox.sandboxId, { allowInternetAccess: false, allowOut: [OTHER] });
-    assert.deepEqual([await refuses(sandbox, ONE), await refuses(sandbox, OTHER)], [true, false]);
-    await sandbox.updateNetwork({});
-    assert.deepEqual(await told(), { allowInternetAccess: true, allowOut: undefined, denyOut: undefined });
-    assert.deepEqual([await refuses(sandbox, ONE), await refuses(sandbox, OTHER)], [false, false]);
-    await sandbox.kill();
-    await assert.rejects(sandbox.updateNetwork({}), SandboxNotFoundError);
-  });
 
-  it("that the server cannot keep are refused, at creation and later, and change nothing", async () => {
-    const sandbox = await Sandbox.create({ network: { denyOut: [ONE] } });
-    const wrong: readonly [SandboxNetworkUpdate, RegExp][] = [
-      [{ allowOut: ["example.com"] }, /400: .*'example.com' needs/],
-      [{ denyOut: ["example.com"] }, /400: .*no IP address/],
-      [{ egressProxy: { address: "proxy.example.com:1080" } }, /400: .*egressProxy/],
-      [{ rules: { "a.example": [{ transform: { headers: { A: "b" } } }] } }, /400: .*rules/],
-    ];
-    for (const [network, message] of wrong) {
-      const refused = (error: unknown): boolean =>
-        error instanceof SandboxError && message.test(error.message);
-      await assert.rejects(Sandbox.create({ network }), refused);
-      await assert.rejects(sandbox.updateNetwork(network), refused);
-    }
-    await assert.rejects(Sandbox.create({ network: { httpsPorts: [3000] } }), /400: .*httpsPorts/);
-    assert.deepEqual((await sandbox.getInfo()).network?.denyOut, [ONE]);
-    assert.deepEqual([await refuses(sandbox, ONE), await refuses(sandbox, OTHER)], [true, false]);
-    await sandbox.kill();
-    assert.deepEqual(await Sandbox.list().nextItems(), []);
-  });
-});
-
-describe("network rules of a server that is killed", { skip: missingForEgress(), timeout: 60_000 }, () => {
-  it("are in force while no server runs, and are the sandbox's with the next one", async () => {
-    const installation = await makeInstallation({
-      config: { sandboxes: { defaultBackend: "linux-namespaces" } },
-      plugins: (directory) => {
-        const { "linux-namespaces": settings, ...others } = namespacePlugins(directory);
-        return { ...others, "linux-namespaces": { ...(settings as object), egress: "nat", egressRange } };
-      },
-    });
-    try {
-      await using first = await ServerProcess.start(installation.configFile);
-      pointSdkAt(first.url);
-      const sandbox = await Sandbox.create({ network: { denyOut: [OTHER] } });
+    it("hold from the start, are told, and are replaced as a whole", async () => {
+      const sandbox = await Sandbox.create({
+        network: { allowOut: [ONE], denyOut: ({ allTraffic }) => [allTraffic] },
+      });
+      const told = async () => {
+        const { allowInternetAccess, network } = await sandbox.getInfo();
+        return { allowInternetAccess, allowOut: network?.allowOut, denyOut: network?.denyOut };
+      };
+      assert.deepEqual(await told(), { allowInternetAccess: true, allowOut: [ONE], denyOut: [ALL_TRAFFIC] });
+      assert.deepEqual([await refuses(sandbox, ONE), await refuses(sandbox, OTHER)], [false, true]);
       await sandbox.updateNetwork({ denyOut: [ONE] });
-      // Says each time whether the rule refuses it.
-      const attempts = `while :; do timeout 1 bash -c '</dev/tcp/${ONE}/80' 2>&1 | grep -o refused || echo open; sleep 0.01; done`;
-      await sandbox.files.write("attempts", "");
-      await sandbox.commands.run(`(${attempts}) >> attempts`, { background: true });
-      await eventually("a first attempt", async () => (await sandbox.files.read("attempts")) !== "");
-      first.signal("SIGKILL");
-      await first.ended;
+      assert.deepEqual(await told(), { allowInternetAccess: true, allowOut: [], denyOut: [ONE] });
+      assert.deepEqual([await refuses(sandbox, ONE), await refuses(sandbox, OTHER)], [true, false]);
+      await Sandbox.updateNetwork(sandbox.sandboxId, { allowInternetAccess: false, allowOut: [OTHER] });
+      assert.deepEqual([await refuses(sandbox, ONE), await refuses(sandbox, OTHER)], [true, false]);
+      await sandbox.updateNetwork({});
+      assert.deepEqual(await told(), { allowInternetAccess: true, allowOut: undefined, denyOut: undefined });
+      assert.deepEqual([await refuses(sandbox, ONE), await refuses(sandbox, OTHER)], [false, false]);
+      await sandbox.kill();
+      await assert.rejects(sandbox.updateNetwork({}), SandboxNotFoundError);
+    });
 
-      await using second = await ServerProcess.start(installation.configFile);
-      pointSdkAt(second.url);
-      const again = await Sandbox.connect(sandbox.sandboxId);
-      const before = (await again.files.read("attempts")).length;
-      await eventually("further attempts", async () => (await again.files.read("attempts")).length > before);
-      assert.doesNotMatch(await again.files.read("attempts"), /open/);
-      assert.deepEqual((await again.getInfo()).network?.denyOut, [ONE]);
-      assert.deepEqual([await refuses(again, ONE), await refuses(again, OTHER)], [true, false]);
-      await again.updateNetwork({ denyOut: [OTHER] });
-      assert.deepEqual([await refuses(again, ONE), await refuses(again, OTHER)], [false, true]);
-      await again.kill();
-    } finally {
-      await installation.remove();
-    }
+    it("that the server cannot keep are refused, at creation and later, and change nothing", async () => {
+      const sandbox = await Sandbox.create({ network: { denyOut: [ONE] } });
+      const wrong: readonly [SandboxNetworkUpdate, RegExp][] = [
+        [{ allowOut: ["example.com"] }, /400: .*'example.com' needs/],
+        [{ denyOut: ["example.com"] }, /400: .*no IP address/],
+        [{ egressProxy: { address: "proxy.example.com:1080" } }, /400: .*egressProxy/],
+        [{ rules: { "a.example": [{ transform: { headers: { A: "b" } } }] } }, /400: .*rules/],
+      ];
+      for (const [network, message] of wrong) {
+        const refused = (error: unknown): boolean =>
+          error instanceof SandboxError && message.test(error.message);
+        await assert.rejects(Sandbox.create({ network }), refused);
+        await assert.rejects(sandbox.updateNetwork(network), refused);
+      }
+      await assert.rejects(Sandbox.create({ network: { httpsPorts: [3000] } }), /400: .*httpsPorts/);
+      assert.deepEqual((await sandbox.getInfo()).network?.denyOut, [ONE]);
+      assert.deepEqual([await refuses(sandbox, ONE), await refuses(sandbox, OTHER)], [true, false]);
+      await sandbox.kill();
+      assert.deepEqual(await Sandbox.list().nextItems(), []);
+    });
   });
-});
+}
+
+function describeCrash({ name, skip, open }: Scene): void {
+  describe(`network rules of a server that is killed, on ${name}`, { skip, timeout: 60_000 }, () => {
+    it("are in force while no server runs, and are the sandbox's with the next one", async () => {
+      const { backend, settings, close } = await open();
+      const installation = await makeInstallation({
+        config: { sandboxes: { defaultBackend: backend } },
+        plugins: (directory) => {
+          const { "linux-namespaces": own, ...others } = namespacePlugins(directory);
+          return {
+            ...others,
+            [backend]: { ...(backend === "linux-namespaces" && (own as object)), ...settings },
+          };
+        },
+      });
+      try {
+        await using first = await ServerProcess.start(installation.configFile);
+        pointSdkAt(first.url);
+        const sandbox = await Sandbox.create({ network: { denyOut: [OTHER] } });
+        await sandbox.updateNetwork({ denyOut: [ONE] });
+        // Says each time whether the rule refuses it.
+        const attempts = `while :; do timeout 1 bash -c '</dev/tcp/${ONE}/80' 2>&1 | grep -o refused || echo open; sleep 0.01; done`;
+        await sandbox.files.write("attempts", "");
+        await sandbox.commands.run(`(${attempts}) >> attempts`, { background: true });
+        await eventually("a first attempt", async () => (await sandbox.files.read("attempts")) !== "");
+        first.signal("SIGKILL");
+        await first.ended;
+
+        await using second = await ServerProcess.start(installation.configFile);
+        pointSdkAt(second.url);
+        const again = await Sandbox.connect(sandbox.sandboxId);
+        const before = (await again.files.read("attempts")).length;
+        await eventually(
+          "further attempts",
+          async () => (await again.files.read("attempts")).length > before,
+        );
+        assert.doesNotMatch(await again.files.read("attempts"), /open/);
+        assert.deepEqual((await again.getInfo()).network?.denyOut, [ONE]);
+        assert.deepEqual([await refuses(again, ONE), await refuses(again, OTHER)], [true, false]);
+        await again.updateNetwork({ denyOut: [OTHER] });
+        assert.deepEqual([await refuses(again, ONE), await refuses(again, OTHER)], [false, true]);
+        await again.kill();
+      } finally {
+        await installation.remove();
+        await close();
+      }
+    });
+  });
+}
+
+for (const scene of [NAMESPACES, VNET, ALIAS]) describeRules(scene);
+// What a server finds again does not differ by how its jails are connected.
+for (const scene of [NAMESPACES, VNET]) describeCrash(scene);
 
 describe("network rules on a backend that cannot keep them", { timeout: 60_000 }, () => {
   it("are refused, and leave no sandbox", async () => {
