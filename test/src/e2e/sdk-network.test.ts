@@ -130,9 +130,10 @@ function describeCrash({ name, skip, open }: Scene): void {
         config: { sandboxes: { defaultBackend: backend } },
         plugins: (directory) => {
           const { "linux-namespaces": own, ...others } = namespacePlugins(directory);
+          const base = backend === "linux-namespaces" ? (own as object) : {};
           return {
             ...others,
-            [backend]: { ...(backend === "linux-namespaces" && (own as object)), ...settings },
+            [backend]: { ...base, ...settings },
           };
         },
       });
