@@ -33,6 +33,8 @@ export interface AgentConnectionOptions {
   readonly greetingTimeoutMs?: number | undefined;
   /** Output that a process may write before it is read, in bytes. 262 144 when absent. */
   readonly outputWindowBytes?: number | undefined;
+  /** Files up to so many bytes are written in place, at once. 131 072 when absent. */
+  readonly writeInPlaceLimit?: number | undefined;
   /** Awaited by `close` after the stream has ended. */
   readonly afterClose?: (() => Promise<void>) | undefined;
 }
@@ -75,7 +77,11 @@ export class AgentConnection {
       open: (type, payload, create) => this.#open(type, payload, create),
       ask: (type, payload, reply) => this.#ask(type, payload, reply),
     };
-    this.files = new AgentFiles(requests, { owner: options.defaultUser, actor: options.fileActor });
+    this.files = new AgentFiles(requests, {
+      owner: options.defaultUser,
+      actor: options.fileActor,
+      writeInPlaceLimit: options.writeInPlaceLimit,
+    });
     this.closed = new Promise((resolve) => {
       stream.once("close", () => {
         this.#lose(unavailable("the agent is gone"));

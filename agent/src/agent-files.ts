@@ -31,6 +31,8 @@ export interface AgentFilesOptions {
   readonly owner?: string | Identity | undefined;
   /** Whose permissions count; the agent's own, which is root's, when absent. */
   readonly actor?: string | Identity | undefined;
+  /** Bodies up to this many bytes are written in place, at once; as far as one frame has them. 131 072 when absent. */
+  readonly writeInPlaceLimit?: number | undefined;
 }
 
 /** What changes of a file; absent = stays. */
@@ -40,8 +42,9 @@ export interface FileChange {
   readonly metadata?: Readonly<Record<string, string>> | undefined;
 }
 
-/** Bodies up to this many bytes are written in place, at once. */
-const IN_PLACE_BYTES = 131_072;
+const WRITE_IN_PLACE_LIMIT = 131_072;
+/** The most that `writeInPlaceLimit` is worth: a frame has a path and metadata beside it. */
+export const MOST_IN_PLACE_BYTES = 245_760;
 const BLOCK_BYTES = 65_536;
 const NEW_FILE_MODE = 0o644;
 const MAX_PATH_BYTES = 4_095;
@@ -81,6 +84,7 @@ export class AgentFiles implements Files {
 
   async write(path: string, data: AsyncIterable<Uint8Array>, options: WriteOptions = {}): Promise<FileInfo> {
     requirePath(path);
+    const { writeInPlaceLimit = WRITE_IN_PLACE_LIMIT } = this.#options;
     const held: Uint8Array[] = [];
     let heldBytes = 0;
     let staged: StagedWrite | undefined;
@@ -88,7 +92,7 @@ export class AgentFiles implements Files {
     try {
       for await (const chunk of data) {
         heldBytes += chunk.byteLength;
-        if (staged === undefined && heldBytes <= IN_PLACE_BYTES) {
+        if (staged === undefined && heldBytes <= writeInPlaceLimit) {
           // A copy: the owner of the chunk may fill it again.
           held.push(Uint8Array.from(chunk));
           continue;

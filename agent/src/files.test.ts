@@ -350,6 +350,24 @@ for (const confined of [false, true]) {
         for (const name of odd) assert.equal((await read(`names/${name}`)).toString(), name);
       });
 
+      it("are written in place up to the limit that the server has, and beyond it another file takes their place", async () => {
+        const own = await startHostAgent({ writeInPlaceLimit: 1_000 });
+        const overwritten = async (bytes: number): Promise<boolean> => {
+          const before = (await stat(host("limited"))).ino;
+          // The old one's number is not given to the new one while this name holds it.
+          await link(host("limited"), host(`held-${bytes}`));
+          await own.files.write(host("limited"), chunked(Buffer.alloc(bytes)));
+          return (await stat(host("limited"))).ino === before;
+        };
+        try {
+          await write("limited", "old");
+          assert.equal(await overwritten(1_000), true);
+          assert.equal(await overwritten(1_001), false);
+        } finally {
+          await own.close();
+        }
+      });
+
       it(
         "obey the permissions of who acts",
         { skip: withoutRoot || confined ? withoutRoot || "needs the accounts of the host" : false },

@@ -280,7 +280,10 @@ export class JailBackend implements SandboxBackend {
   ): Promise<JailSandbox> {
     const { id, paths, user, limits, link } = sandbox;
     const soon = AbortSignal.any([signal, AbortSignal.timeout(AGENT_TIMEOUT_MS)]);
-    const agent = await AgentConnection.open(await connectSoon(paths.socket, soon), { defaultUser: user });
+    const agent = await AgentConnection.open(await connectSoon(paths.socket, soon), {
+      defaultUser: user,
+      writeInPlaceLimit: this.#settings.writeInPlaceLimit,
+    });
     const made = new JailSandbox({
       id,
       name: paths.name,

@@ -1,4 +1,5 @@
-import { duration } from "@coppice/core";
+import { MOST_IN_PLACE_BYTES } from "@coppice/agent";
+import { duration, size } from "@coppice/core";
 import { z } from "zod";
 import { networkSettings } from "./network-config.js";
 
@@ -98,6 +99,10 @@ export const jailFreebsdConfig = z.strictObject({
     })
     .optional()
     .describe("Has sandboxes begin with nothing but templates that were signed"),
+  writeInPlaceLimit: size()
+    .refine((bytes) => bytes <= MOST_IN_PLACE_BYTES, "at most 240KiB: it goes to the sandbox in one piece")
+    .prefault("128KiB")
+    .describe("Files up to this size are written in place at once, larger ones beside it and moved in"),
   programs: z
     .strictObject({
       zfs: program("/sbin/zfs", "zfs(8)"),

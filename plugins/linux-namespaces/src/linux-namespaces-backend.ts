@@ -269,7 +269,8 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   ): Promise<NamespaceSandbox> {
     const { facts, group, paths } = sandbox;
     const stream = await connectAgent(paths.socket, signal);
-    const agent = await AgentConnection.open(stream, { defaultUser: facts.user });
+    const { writeInPlaceLimit } = this.#settings;
+    const agent = await AgentConnection.open(stream, { defaultUser: facts.user, writeInPlaceLimit });
     const { outOfMemoryKills: knownKills } = await group.usage();
     const made = new NamespaceSandbox({
       facts,

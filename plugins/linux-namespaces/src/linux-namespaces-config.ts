@@ -1,3 +1,5 @@
+import { MOST_IN_PLACE_BYTES } from "@coppice/agent";
+import { size } from "@coppice/core";
 import { NOT_PUBLIC_IPV4 } from "@coppice/core/backend";
 import { z } from "zod";
 
@@ -72,6 +74,10 @@ export const linuxNamespacesConfig = z.strictObject({
     .array(z.ipv4())
     .default(["1.1.1.1", "8.8.8.8"])
     .describe("Name servers of sandboxes with egress"),
+  writeInPlaceLimit: size()
+    .refine((bytes) => bytes <= MOST_IN_PLACE_BYTES, "at most 240KiB: it goes to the sandbox in one piece")
+    .prefault("128KiB")
+    .describe("Files up to this size are written in place at once, larger ones beside it and moved in"),
   diskScanEntries: z
     .int()
     .min(0)
