@@ -610,6 +610,24 @@ describe("the life of a kernel", () => {
     assert.equal((await api(`/api/kernels/${kernel.id}`)).status, 404);
   });
 
+  test("control is a channel of its own: it is answered while a cell runs, and ends that", async () => {
+    await using kernel = await startKernel();
+    using socket = await connect(kernel.id);
+    const cell = socket.execute("print('on', flush=True)\nwhile True: pass");
+    await socket.find("its start", ({ header, parent_header }) => {
+      return header.msg_type === "stream" && parent_header.msg_id === cell;
+    });
+    for (const type of ["kernel_info", "interrupt"]) {
+      const asked = socket.send(`${type}_request`, {}, { channel: "control" });
+      const reply = await socket.end(asked);
+      assert.deepEqual(
+        [reply.channel, reply.header.msg_type, reply.content["status"]],
+        ["control", `${type}_reply`, "ok"],
+      );
+    }
+    assert.equal((await socket.end(cell)).content["ename"], "KeyboardInterrupt");
+  });
+
   test("busy is said for as long as a request runs", async () => {
     await using kernel = await startKernel();
     using socket = await connect(kernel.id);

@@ -161,6 +161,33 @@ describe("output", () => {
     assert.equal((await sandbox.run("'alive'")).results[0]?.["text"], "alive");
   });
 
+  test("output of child processes is there on systems that ipykernel does not capture it on", async () => {
+    const platform = "import sys, sysconfig; sysconfig.get_config_vars(); sys.platform = 'freebsd14'";
+    const other = await own.create({ PYTHONPATH: "." });
+    await other.live.runtime.files.write(
+      "/home/user/sitecustomize.py",
+      (async function* () {
+        yield Buffer.from(platform);
+      })(),
+    );
+    const ran = await other.run(
+      "import subprocess, sys\n_ = subprocess.run(['sh', '-c', 'echo out; echo err >&2'])\nsys.platform",
+    );
+    assert.deepEqual(
+      [ran.text("stdout"), ran.text("stderr"), ran.results[0]?.["text"]],
+      ["out\n", "err\n", "freebsd14"],
+    );
+    await own.server.sandboxes.kill(other.live.record.id);
+  });
+
+  test("no single message carries all of what is printed at once", async () => {
+    const { lines } = await sandbox.run("print('x' * 3_000_000)\nprint('y' * 3_000_000, end='')");
+    const pieces = lines.filter(({ type }) => type === "stdout").map(({ text }) => String(text));
+    assert.equal(pieces.join(""), `${"x".repeat(3_000_000)}\n${"y".repeat(3_000_000)}`);
+    const longest = Math.max(...pieces.map(({ length }) => length));
+    assert.ok(longest <= 512 * 1024, `${longest} characters`);
+  });
+
   test("a process that a cell forks ends with the cell, and what it printed is there", async () => {
     const ran = await sandbox.run(
       "import os\nx = 'mine'\npid = os.fork()\nif pid == 0:\n    x = 'of the copy'\n    print('copy')\n" +
