@@ -35,11 +35,21 @@ zpool list -H "$pool" > /dev/null 2>&1 || lacks "the ZFS pool $pool" "name one t
 [ -e "$base" ] || lacks "$base" "fetch base.txz of $(uname -r | cut -d - -f 1)-RELEASE, or name it as the second argument"
 is_one kern.racct.enable || lacks "kern.racct.enable=1" "config/freebsd/loader.conf, then reboot"
 devfs rule -s 200 show 2> /dev/null | grep -q include || lacks "devfs ruleset 200" "config/freebsd/devfs.rules, then service devfs restart"
-for name in net.inet.ip.forwarding net.link.bridge.pfil_member net.link.bridge.pfil_local_phys; do
-  is_one $name || lacks "$name=1" "config/freebsd/sysctl.conf, then service sysctl restart"
-done
-ifconfig coppicenet0 2> /dev/null | grep -q 'inet 10.78.0.1 ' || lacks "the bridge coppicenet0" "config/freebsd/rc.conf, then service netif cloneup"
+kinds=
+if ifconfig coppicenet0 > /dev/null 2>&1; then
+  kinds=vnet
+  for name in net.inet.ip.forwarding net.link.bridge.pfil_member net.link.bridge.pfil_local_phys; do
+    is_one $name || lacks "$name=1" "config/freebsd/sysctl.conf, then service sysctl restart"
+  done
+  ifconfig coppicenet0 | grep -q 'inet 10.78.0.1 ' || lacks "the address 10.78.0.1 of coppicenet0" "config/freebsd/rc.conf, then service netif cloneup"
+fi
+if ifconfig lo1 > /dev/null 2>&1; then
+  kinds="${kinds:+$kinds }alias"
+  pfctl -s nat 2> /dev/null | grep -q 'nat-anchor "coppice/\*"' || lacks 'the anchor of nat "coppice/*" of pf' "config/freebsd/pf-alias.conf, then service pf start"
+fi
+[ -n "$kinds" ] || lacks "the bridge coppicenet0, or lo1" "config/freebsd/rc.conf, then service netif cloneup"
 pfctl -s rules 2> /dev/null | grep -q 'anchor "coppice/\*"' || lacks 'the anchor "coppice/*" of pf' "config/freebsd/pf.conf, then service pf start"
+outside=$(route -n get default | sed -n 's/.*interface: //p')
 [ $missing = 0 ] || { echo "$missing missing"; exit 69; }
 
 coppice() { node core/bin/coppice.mjs "$@"; }
@@ -52,13 +62,14 @@ trap 'exit 130' INT TERM
 mkdir -m 700 "$directory" && zfs create -o mountpoint=none "$pool/coppice-smoke" || exit 73
 
 settings() {
-  printf '{"dataset":"%s/coppice-smoke","directory":"%s/jails","procfs":true,"network":{"kind":"%s"}}' "$pool" "$directory" "$1"
+  printf '{"dataset":"%s/coppice-smoke","directory":"%s/jails","procfs":true,"network":{"kind":"%s","outside":"%s"}}' \
+    "$pool" "$directory" "$1" "$outside"
 }
 cat > "$directory/coppice.yaml" << END
 listeners: { api: { host: 127.0.0.1, port: 0 } }
 dataDir: $directory/data
 plugins:
-  jail-freebsd: $(settings vnet)
+  jail-freebsd: $(settings "${kinds%% *}")
 END
 cat > "$directory/base.yaml" << END
 name: base
@@ -79,7 +90,7 @@ step coppice check "$directory/coppice.yaml"
 step coppice template build "$directory/coppice.yaml" "$directory/base.yaml"
 step coppice doctor "$directory/coppice.yaml"
 step coppice conform jail-freebsd "$(settings none)"
-step coppice conform jail-freebsd "$(settings vnet)"
+for kind in $kinds; do step coppice conform jail-freebsd "$(settings "$kind")"; done
 step coppice template list "$directory/coppice.yaml"
 left_over() {
   jls name | grep e2b-
@@ -87,6 +98,7 @@ left_over() {
   zfs list -H -o name -r "$pool/coppice-smoke" | grep -E '/(e2b|volume)-'
   rctl | grep jail:e2b-
   pfctl -a coppice -s Anchors
+ifconfig lo1 2> /dev/null | grep "inet 10.78."
   posixshmcontrol ls | grep "$directory/jails/roots/"
   find "$directory/jails/conf" "$directory/jails/roots" "$directory/jails/sockets" -mindepth 1
 }

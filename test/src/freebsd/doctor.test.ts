@@ -98,6 +98,25 @@ void describe("coppice doctor, with jail-freebsd", () => {
         ),
       );
       assert.ok(whole.some((line) => line.startsWith("ok    jail-freebsd: memoryMiB: ")));
+      const shared = await linesOf("doctor", await write({ network: { kind: "alias" } }));
+      assert.ok(
+        shared.includes(
+          "ok    jail-freebsd: sandboxes may reach the internet, from 10.78.0.0/20 by lo1 and em0",
+        ),
+        shared.join("\n"),
+      );
+      const open = { kind: "alias", loopback: "lo2", outside: "em1", hostPorts: [] };
+      const unshared = await linesOf("doctor", await write({ network: open }));
+      for (const start of [
+        "FAIL  jail-freebsd: there is no interface lo2 -> ifconfig lo2 create up",
+        "FAIL  jail-freebsd: there is no interface em1 with an IPv4 address -> set jail-freebsd.network.outside",
+        "FAIL  jail-freebsd: ntpd listens at port 123 of every address, those of sandboxes included -> have it listen",
+      ]) {
+        assert.ok(
+          unshared.some((line) => line.startsWith(start)),
+          unshared.join("\n"),
+        );
+      }
       const lacking = await linesOf(
         "doctor",
         await write({
