@@ -1,0 +1,190 @@
+import assert from "node:assert/strict";
+import { PassThrough } from "node:stream";
+import { describe, test } from "node:test";
+import { setTimeout as delay } from "node:timers/promises";
+import type { Exit, Logger, Output, Process, Sandbox, User } from "@coppice/core";
+import { fakeClock } from "@coppice/core/testing";
+import type { ExecutionEvent } from "./execution-event.js";
+import type { ChannelName } from "./kernel-channels.js";
+import { Kernel } from "./kernel.js";
+import { signedFrames } from "./wire.js";
+
+const log = { debug() {}, warn() {}, error() {} } as unknown as Logger;
+/** More than it takes for what has been said to be heard. */
+const HEARD_MS = 50;
+
+interface Sent {
+  readonly channel: string;
+  readonly id: string;
+  readonly type: string;
+}
+
+/** A kernel that says what the test has it say. */
+class ScriptedKernel {
+  readonly sent: Sent[] = [];
+  readonly started: Promise<Kernel>;
+  readonly #said = {
+    shell: new PassThrough({ objectMode: true }),
+    control: new PassThrough({ objectMode: true }),
+    stdin: new PassThrough({ objectMode: true }),
+    iopub: new PassThrough({ objectMode: true }),
+  };
+  #key = "";
+  #ids = 0;
+
+  constructor() {
+    const exit = Promise.withResolvers<Exit>();
+    const process: Process = {
+      pid: 1,
+      output: (async function* (): AsyncGenerator<Output, void, undefined> {
+        const ports = { shell: 1, iopub: 2, stdin: 3, control: 4, hb: 5 };
+        yield { stream: "stdout", data: Buffer.from(`${JSON.stringify(ports)}\n`) };
+        await exit.promise;
+      })(),
+      write: async () => undefined,
+      closeInput: async () => undefined,
+      kill: async () => exit.resolve({ signal: "SIGKILL" }),
+      resize: async () => undefined,
+      exit: exit.promise,
+    };
+    const sandbox = {
+      spawn: async () => process,
+      dial: async () => {
+        throw new Error("nobody listens");
+      },
+    } as unknown as Sandbox;
+    this.started = Kernel.start({
+      sandbox,
+      user: { name: "user" } as User,
+      env: {},
+      cwd: "/",
+      program: {
+        path: "kernel",
+        args: [],
+        start: async (key) => {
+          this.#key = key;
+          return {};
+        },
+      },
+      settings: {
+        startTimeoutMs: 20_000,
+        interruptGraceMs: 1000,
+        maxMessageBytes: 1_000_000,
+        maxErrorBytes: 1_000_000,
+        heartbeat: { clock: fakeClock(), intervalMs: 1000, maxMisses: 3 },
+        openChannels: async () => ({
+          send: async (channel, frames) => {
+            const header = JSON.parse(String(frames[2])) as { msg_id: string; msg_type: string };
+            this.sent.push({ channel, id: header.msg_id, type: header.msg_type });
+          },
+          receive: (channel) => this.#said[channel],
+          recycle: () => undefined,
+          close: async () => {
+            for (const said of Object.values(this.#said)) said.end();
+          },
+        }),
+      },
+      log,
+      isStill: () => false,
+      onSilent: () => undefined,
+      signal: new AbortController().signal,
+    });
+  }
+
+  /** The first request of a type, or one after that. */
+  async asked(type: string, index = 0): Promise<Sent> {
+    for (;;) {
+      const found = this.sent.filter((message) => message.type === type)[index];
+      if (found !== undefined) return found;
+      await delay(1);
+    }
+  }
+
+  say(channel: ChannelName, type: string, parent: Sent, content: object): void {
+    const parentHeader = { msg_id: parent.id, msg_type: parent.type };
+    const parts = [{ msg_id: `said ${++this.#ids}`, msg_type: type }, parentHeader, {}, content];
+    const [header, parentPart, metadata, contentPart] = parts.map((part) =>
+      Buffer.from(JSON.stringify(part)),
+    );
+    assert.ok(header && parentPart && metadata && contentPart);
+    const message = { header, parentHeader: parentPart, metadata, content: contentPart, buffers: [] };
+    this.#said[channel].write(signedFrames(message, this.#key));
+  }
+}
+
+/** Whether it has settled by now, with time to hear what has been said. */
+async function isSettled(promise: Promise<unknown>): Promise<boolean> {
+  return Promise.race([promise.then(() => true), delay(HEARD_MS, false)]);
+}
+
+describe("a kernel", () => {
+  for (const [first, second] of [
+    ["reply", "message"],
+    ["message", "reply"],
+  ] as const) {
+    test(`is ready with one reply on control and one message on iopub, here the ${first} before the ${second}`, async () => {
+      const scripted = new ScriptedKernel();
+      const { started } = scripted;
+      const asked = await scripted.asked("kernel_info_request");
+      assert.equal(asked.channel, "control");
+      const say = {
+        reply: () => scripted.say("control", "kernel_info_reply", asked, { status: "ok" }),
+        message: () => scripted.say("iopub", "status", asked, { execution_state: "busy" }),
+      };
+      say[first]();
+      assert.equal(await isSettled(started), false);
+      // To make it say what is missing; never the same message again, which a kernel would drop.
+      const again = await scripted.asked("kernel_info_request", 1);
+      assert.notEqual(again.id, asked.id);
+      say[second]();
+      const kernel = await started;
+      const questions = scripted.sent.length;
+      await delay(HEARD_MS);
+      assert.equal(scripted.sent.length, questions);
+      await kernel.kill();
+    });
+  }
+
+  for (const order of [
+    ["reply", "idle"],
+    ["idle", "reply"],
+  ] as const) {
+    test(`has done what it was asked when both halves of the end are there, here the ${order[0]} first`, async () => {
+      const scripted = new ScriptedKernel();
+      const info = await scripted.asked("kernel_info_request");
+      scripted.say("control", "kernel_info_reply", info, { status: "ok" });
+      scripted.say("iopub", "status", info, { execution_state: "idle" });
+      const kernel = await scripted.started;
+      const run = async (): Promise<readonly ExecutionEvent[]> => {
+        const events: ExecutionEvent[] = [];
+        const execution = kernel.execute({ code: "1", variables: {} }, new AbortController().signal);
+        for await (const event of execution) events.push(event);
+        return events;
+      };
+      const [one, other] = [run(), run()];
+      const [asked, askedToo] = [
+        await scripted.asked("execute_request"),
+        await scripted.asked("execute_request", 1),
+      ];
+      const end = (request: Sent, half: "reply" | "idle"): void => {
+        if (half === "reply") scripted.say("shell", "execute_reply", request, { status: "ok" });
+        else scripted.say("iopub", "status", request, { execution_state: "idle" });
+      };
+      scripted.say("iopub", "execute_input", asked, { code: "1", execution_count: 1 });
+      end(asked, order[0]);
+      // What belongs to another request is no half of this one.
+      end(askedToo, order[1]);
+      assert.equal(await isSettled(one), false);
+      assert.equal(await isSettled(other), false);
+      end(asked, order[1]);
+      assert.deepEqual(
+        (await one).map(({ type }) => type),
+        ["number_of_executions"],
+      );
+      assert.equal(await isSettled(other), false);
+      end(askedToo, order[0]);
+      assert.deepEqual(await other, []);
+      await kernel.kill();
+    });
+  }
+});
