@@ -157,7 +157,7 @@ bool parse_request(uint8_t type, uint32_t id, uint8_t *payload, uint32_t length,
   memset(request, 0, offsetof(struct request, attributes));
   request->type = type;
   request->id = id;
-  if ((id == 0) != (type == HELLO || type == PROCESSES)) return false;
+  if ((id == 0) != (type == HELLO || type == PROCESSES || type == END)) return false;
   switch (type) {
     case HELLO:
       request->magic = take_u32(&reader);
@@ -167,6 +167,7 @@ bool parse_request(uint8_t type, uint32_t id, uint8_t *payload, uint32_t length,
     case INPUT_END:
     case DISCARD:
     case RELEASE:
+    case END:
       break;
     case SPAWN:
       memset(&request->spawn, 0, sizeof request->spawn);

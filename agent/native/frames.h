@@ -30,6 +30,7 @@ enum request_type {
   RESIZE = 0x08,
   DISCARD = 0x09,
   RELEASE = 0x0a,
+  END = 0x0b,
   ACCOUNT = 0x10,
   STAT = 0x20,
   LIST = 0x21,
@@ -79,6 +80,7 @@ enum stage {
   STAGE_PARENT,
   STAGE_WATCH,
   STAGE_DIAL,
+  STAGE_ENTRY,
 };
 
 /** Bytes inside a frame; followed by a NUL where the comment of the field says so. */

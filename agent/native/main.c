@@ -14,6 +14,8 @@
 #include <unistd.h>
 
 #include "agent.h"
+#include "entry.h"
+#include "launch.h"
 #include "platform.h"
 
 enum {
@@ -36,6 +38,7 @@ static int connection = -1;
 static int listener = -1;
 static bool has_greeted;
 static bool is_announcing;
+static bool is_ending;
 
 static uint8_t outgoing[OUTGOING_BYTES];
 static size_t outgoing_start, outgoing_end;
@@ -314,6 +317,11 @@ static void start_object(const struct request *request) {
     break_connection("an id was used twice");
     return;
   }
+  // Files and ports would be those of the wrong side.
+  if (entry_is_set() && request->type != SPAWN) {
+    send_error(request->id, STAGE_REQUEST, ENOTSUP, "");
+    return;
+  }
   switch (request->type) {
     case SPAWN:
       process_spawn(request->id, &request->spawn);
@@ -407,6 +415,9 @@ static void handle(const struct request *request) {
     case PROCESSES:
       is_announcing = true;
       break;
+    case END:
+      is_ending = true;
+      break;
     case SPAWN:
     case ACCOUNT:
     case STAT:
@@ -438,6 +449,7 @@ static void handle_frames(void) {
       return;
     }
     incoming_start += (size_t)length;
+    if (entry_is_set() && frame[4] == SPAWN) entry_keep(frame + HEADER_BYTES, (uint32_t)length - HEADER_BYTES);
     if (!parse_request(frame[4], load_u32(frame + 5), frame + HEADER_BYTES, (uint32_t)length - HEADER_BYTES, &request)) {
       break_connection("a broken request");
       return;
@@ -628,14 +640,21 @@ static _Noreturn void bind_and_run(const char *path, char **words) {
 int main(int count, char **words) {
   const char *root = "/";
   if (count >= 4 && strcmp(words[1], "bind") == 0) bind_and_run(words[2], words + 3);
-  if (count == 5 && strcmp(words[1], "--root") == 0) {
+  if (count == 3 && strcmp(words[1], "launch") == 0) {
+    int fd = claim_descriptor(words[2]);
+    if (chdir("/") < 0 || platform_open_root(root) < 0) fail("the root cannot be opened");
+    launch_from(fd);
+  }
+  if (count >= 5 && strcmp(words[1], "--root") == 0) {
     root = words[2];
     words += 2;
     count -= 2;
   }
-  if (count != 3 || (strcmp(words[1], "pair") != 0 && strcmp(words[1], "listen") != 0)) {
-    fail("usage: coppice-agent [--root DIRECTORY] pair|listen DESCRIPTOR, or bind PATH PROGRAM [WORD ...]");
+  if (count < 3 || (strcmp(words[1], "pair") != 0 && strcmp(words[1], "listen") != 0)) {
+    fail("usage: coppice-agent [--root DIRECTORY] pair|listen DESCRIPTOR [PROGRAM [WORD ...]], "
+         "launch DESCRIPTOR, or bind PATH PROGRAM [WORD ...]");
   }
+  if (count > 3) entry_set(words + 3);
   bool is_listening = strcmp(words[1], "listen") == 0;
   int fd = claim_descriptor(words[2]);
   platform_harden();
@@ -652,7 +671,7 @@ int main(int count, char **words) {
   } else {
     connected(fd);
   }
-  while (is_listening || connection >= 0) turn(&while_waiting);
+  while (!is_ending && (is_listening || connection >= 0)) turn(&while_waiting);
   process_kill_all();
   return 0;
 }

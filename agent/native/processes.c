@@ -14,16 +14,22 @@
 #include <unistd.h>
 
 #include "agent.h"
+#include "entry.h"
+#include "launch.h"
 #include "platform.h"
 
-enum role { ROLE_INPUT, ROLE_OUTPUT, ROLE_ERROR_OUTPUT };
+enum role { ROLE_INPUT, ROLE_OUTPUT, ROLE_ERROR_OUTPUT, ROLE_ENTRY };
 
 // More than a pipe holds: what a killed process left is read up to here, though others may go on writing.
-enum { LEFT_BYTES = 1024 * 1024, DEFAULT_MASK = 022 };
+enum { LEFT_BYTES = 1024 * 1024 };
 
 struct process {
   struct object object;
   pid_t pid;
+  // Where it runs, which may count on its own.
+  uint32_t number;
+  // Until it has begun, where it comes through another program.
+  struct entry *entry;
   struct sink input;
   struct source output, error_output;
   uint32_t credit;
@@ -81,164 +87,23 @@ static const char *signal_name(int number) {
   return "";
 }
 
-// In the order of the protocol.
-static const int resources[] = {RLIMIT_NOFILE, RLIMIT_NPROC, RLIMIT_AS,    RLIMIT_CPU,
-                                RLIMIT_FSIZE,  RLIMIT_CORE,  RLIMIT_STACK, RLIMIT_DATA};
-enum { RESOURCE_COUNT = sizeof resources / sizeof resources[0] };
-
 // --- starting
 
-/** All that the child needs. It shares the memory of this process until it runs the program. */
-struct launch {
-  const struct spawn_request *request;
-  const struct account *account;
-  const char *directory;
-  int input, output, error_output;
-  bool changes_identity;
-  volatile int error;
-  volatile uint8_t stage;
-};
-
-static _Noreturn void give_up(struct launch *launch, uint8_t stage) {
-  launch->error = errno;
-  launch->stage = stage;
-  _exit(127);
-}
-
-static _Noreturn void refuse(const char *program, const char *reason, int code) {
-  // One write, for it may be interleaved with nobody else's.
-  char line[PATH_LIMIT + 64];
-  int length = snprintf(line, sizeof line, "%.4000s: %s\n", program, reason);
-  if (write(2, line, (size_t)length) < 0) _exit(code);
-  _exit(code);
-}
-
-static _Noreturn void refuse_for(const char *program, int error) {
-  switch (error) {
-    case ENOENT:
-    case ENOTDIR:
-      refuse(program, strchr(program, '/') ? "No such file or directory" : "command not found", 127);
-    case ENOEXEC:
-      refuse(program, "cannot execute: required file not found", 126);
-    case ELOOP:
-      refuse(program, "Too many levels of symbolic links", 126);
-    case ETXTBSY:
-      refuse(program, "Text file busy", 126);
-    case EACCES:
-    case EPERM:
-      refuse(program, "Permission denied", 126);
-    default:
-      refuse(program, "cannot execute", 126);
-  }
-}
-
-static const char *variable(char **variables, const char *name) {
-  size_t length = strlen(name);
-  for (; *variables != NULL; variables++) {
-    if (strncmp(*variables, name, length) == 0 && (*variables)[length] == '=') return *variables + length + 1;
-  }
-  return NULL;
-}
-
-/** A script without a first line that names its interpreter is the shell's, as with execvp(3). */
-static void execute(const char *path, const struct spawn_request *request) {
-  execve(path, request->arguments, request->variables);
-  if (errno != ENOEXEC) return;
-  static char *words[ARGUMENTS_LIMIT + 2];
-  unsigned count = 0;
-  words[count++] = "sh";
-  words[count++] = (char *)path;
-  for (char **argument = request->arguments + 1; *argument != NULL && count < ARGUMENTS_LIMIT + 1; argument++) {
-    words[count++] = *argument;
-  }
-  words[count] = NULL;
-  execve("/bin/sh", words, request->variables);
-}
-
-static void search_and_execute(const struct spawn_request *request) {
-  const char *program = request->arguments[0];
-  if (strchr(program, '/') != NULL) {
-    execute(program, request);
-    return;
-  }
-  static char path[PATH_MAX];
-  const char *folder = variable(request->variables, "PATH");
-  if (folder == NULL) folder = "/usr/local/bin:/usr/bin:/bin";
-  int error = ENOENT;
-  while (*program != 0) {
-    size_t length = strcspn(folder, ":");
-    // An empty entry is the working directory.
-    int written = snprintf(path, sizeof path, "%.*s%s%s", (int)length, folder, length > 0 ? "/" : "./", program);
-    if (written < PATH_MAX) {
-      execute(path, request);
-      if (errno == E2BIG || errno == ENOMEM || errno == EAGAIN) return;
-      if (errno != ENOENT && errno != ENOTDIR) error = errno;
-    }
-    if (folder[length] == 0) break;
-    folder += length + 1;
-  }
-  errno = error;
-}
-
-static void set_limits(struct launch *launch) {
-  setrlimit(RLIMIT_NOFILE, &descriptor_limit);
-  for (unsigned index = 0; index < launch->request->limit_count; index++) {
-    const struct resource_limit *limit = &launch->request->limits[index];
-    struct rlimit value = {(rlim_t)limit->soft, (rlim_t)limit->hard};
-    if (setrlimit(resources[limit->resource], &value) < 0) give_up(launch, STAGE_LIMITS);
-  }
-}
-
-static void take_on_identity(struct launch *launch) {
-  const struct account *account = launch->account;
-  if (!launch->changes_identity) return;
-  if (platform_become(account->uid, account->gid, account->groups, account->group_count) < 0) {
-    give_up(launch, STAGE_CREDENTIALS);
-  }
-}
-
-static _Noreturn void run_child(struct launch *launch) {
-  const struct spawn_request *request = launch->request;
-  setsid();
-  if (request->flags & SPAWN_TERMINAL && ioctl(launch->input, TIOCSCTTY, 0) < 0) give_up(launch, STAGE_TERMINAL);
-  if (dup2(launch->input, 0) < 0 || dup2(launch->output, 1) < 0 || dup2(launch->error_output, 2) < 0) {
-    give_up(launch, STAGE_RESOURCES);
-  }
-  platform_close_from(3);
-  umask(request->mask == UINT16_MAX ? DEFAULT_MASK : request->mask & 0777);
-  set_limits(launch);
-  take_on_identity(launch);
-  if (chdir(launch->directory) < 0) give_up(launch, STAGE_DIRECTORY);
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, NULL);
-  search_and_execute(request);
-  if (errno == E2BIG || errno == ENOMEM || errno == EAGAIN) give_up(launch, STAGE_EXECUTE);
-  refuse_for(request->arguments[0], errno);
-}
-
-/** Opens both ends of the three streams. `far` are the child's. @return 0 or an errno. */
-struct streams {
-  int near[3], far[3];
-};
-
-static void close_all(int descriptors[3]) {
-  for (unsigned index = 0; index < 3; index++) {
-    if (descriptors[index] >= 0) close(descriptors[index]);
-  }
-}
-
-static int open_pipes(struct streams *streams, const struct spawn_request *request, const struct account *account) {
+/**
+ * @param owner who may open them anew, as /dev/stdout; NULL where that is not known yet.
+ * @return 0 or an errno.
+ */
+static int open_pipes(struct streams *streams, bool has_input, const struct account *owner) {
   for (unsigned index = 0; index < 3; index++) {
     int ends[2];
-    if (index == 0 && !(request->flags & SPAWN_INPUT)) {
+    if (index == 0 && !has_input) {
       streams->far[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
       if (streams->far[0] < 0) return errno;
       continue;
     }
     if (pipe2(ends, O_CLOEXEC) < 0) return errno;
-    // So that the program can open it anew, as /dev/stdout. Where it may not be given away it works without.
-    if (request->identity.kind != IDENTITY_SELF && fchown(ends[0], account->uid, (gid_t)-1) < 0) errno = 0;
+    // Where it may not be given away it works without.
+    if (owner != NULL && fchown(ends[0], owner->uid, (gid_t)-1) < 0) errno = 0;
     streams->near[index] = ends[index == 0];
     streams->far[index] = ends[index != 0];
     // Only this end: programs do not expect to find theirs non-blocking.
@@ -247,24 +112,13 @@ static int open_pipes(struct streams *streams, const struct spawn_request *reque
   return 0;
 }
 
-static int open_terminal(struct streams *streams, const struct spawn_request *request, const struct account *account) {
-  int near = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
-  if (near < 0) return errno;
-  streams->near[1] = near;
-  if (grantpt(near) < 0 || unlockpt(near) < 0) return errno;
-  const char *name = ptsname(near);
-  int far = name ? open(name, O_RDWR | O_NOCTTY | O_CLOEXEC) : -1;
-  if (far < 0) return errno;
-  streams->far[0] = far;
-  struct winsize size = {.ws_row = request->rows, .ws_col = request->columns};
-  ioctl(far, TIOCSWINSZ, &size);
-  // So that the program can open its own terminal by name. Where it may not be given away it works without.
-  if (request->identity.kind != IDENTITY_SELF && fchown(far, account->uid, (gid_t)-1) < 0) errno = 0;
-  fcntl(near, F_SETFL, fcntl(near, F_GETFL) | O_NONBLOCK);
-  streams->near[0] = fcntl(near, F_DUPFD_CLOEXEC, 3);
-  streams->far[1] = fcntl(far, F_DUPFD_CLOEXEC, 3);
-  streams->far[2] = fcntl(far, F_DUPFD_CLOEXEC, 3);
-  return streams->near[0] < 0 || streams->far[1] < 0 || streams->far[2] < 0 ? errno : 0;
+static int open_streams(struct streams *streams, const struct spawn_request *request, const struct account *account) {
+  bool has_terminal = request->flags & SPAWN_TERMINAL;
+  // A terminal is made where the program runs; until then there is what it is brought there by.
+  if (entry_is_set()) return open_pipes(streams, request->flags & SPAWN_INPUT && !has_terminal, NULL);
+  if (has_terminal) return open_terminal(streams, request, account);
+  return open_pipes(streams, request->flags & SPAWN_INPUT,
+                    request->identity.kind == IDENTITY_SELF ? NULL : account);
 }
 
 static bool keep_label(struct process *process, struct text label) {
@@ -276,38 +130,53 @@ static bool keep_label(struct process *process, struct text label) {
   return true;
 }
 
-static bool are_limits_known(const struct spawn_request *request) {
-  for (unsigned index = 0; index < request->limit_count; index++) {
-    if (request->limits[index].resource >= RESOURCE_COUNT) return false;
+static _Noreturn void run_child(struct launch *launch, int way) {
+  if (way < 0) run_launch(launch);
+  setsid();
+  sigset_t none;
+  sigemptyset(&none);
+  if (dup2(launch->input, 0) >= 0 && dup2(launch->output, 1) >= 0 && dup2(launch->error_output, 2) >= 0) {
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    entry_run(way);
   }
-  return true;
+  launch->error = errno;
+  launch->stage = STAGE_ENTRY;
+  _exit(127);
 }
 
 void process_spawn(uint32_t id, const struct spawn_request *request) {
   static struct account account;
   static struct launch launch;
   struct streams streams = {{-1, -1, -1}, {-1, -1, -1}};
-  if (!are_limits_known(request)) return send_error(id, STAGE_LIMITS, EINVAL, "");
-  if (resolve_identity(&request->identity, &account) != 0) return send_error(id, STAGE_USER, ENOENT, "");
+  bool has_terminal = request->flags & SPAWN_TERMINAL;
+  int way = -1;
+  if (!entry_is_set() && resolve_identity(&request->identity, &account) != 0) {
+    return send_error(id, STAGE_USER, ENOENT, "");
+  }
   if (count_objects(PROCESS) >= PROCESSES_LIMIT) return send_error(id, STAGE_RESOURCES, EAGAIN, "");
 
-  bool has_terminal = request->flags & SPAWN_TERMINAL;
-  int error = has_terminal ? open_terminal(&streams, request, &account)
-                           : open_pipes(&streams, request, &account);
+  int error = open_streams(&streams, request, &account);
+  struct entry *entry = error == 0 && entry_is_set() ? entry_open(&way) : NULL;
+  if (error == 0 && entry_is_set() && entry == NULL) error = errno;
   struct process *process = error ? NULL : add_object(sizeof *process, PROCESS, id);
+  if (process != NULL) {
+    process->entry = entry;
+    process->input = (struct sink){.fd = streams.near[0], .window = INPUT_WINDOW_BYTES};
+    process->output = (struct source){streams.near[1], REPLY_OUTPUT};
+    process->error_output = (struct source){streams.near[2], REPLY_ERROR_OUTPUT};
+  }
   if (process == NULL || !keep_label(process, request->label)) {
     if (error == 0) error = errno;
     if (process != NULL) {
-      process->input.fd = process->output.fd = process->error_output.fd = -1;
       process->object.is_dead = true;
+    } else {
+      close_all(streams.near);
+      if (entry != NULL) entry_free(entry);
     }
-    close_all(streams.near);
     close_all(streams.far);
+    if (way >= 0) close(way);
     return send_error(id, has_terminal ? STAGE_TERMINAL : STAGE_RESOURCES, error, "");
   }
-  process->input = (struct sink){.fd = streams.near[0], .window = INPUT_WINDOW_BYTES};
-  process->output = (struct source){streams.near[1], REPLY_OUTPUT};
-  process->error_output = (struct source){streams.near[2], REPLY_ERROR_OUTPUT};
   process->credit = request->credit;
   process->has_terminal = has_terminal;
 
@@ -318,25 +187,87 @@ void process_spawn(uint32_t id, const struct spawn_request *request) {
       .input = streams.far[0],
       .output = streams.far[1],
       .error_output = streams.far[2],
-      .changes_identity = request->identity.kind != IDENTITY_SELF &&
-                          (geteuid() == 0 || account.uid != geteuid() || account.gid != getegid()),
+      .report = -1,
+      .terminal = -1,
+      .changes_identity = changes_identity(request, &account),
   };
   // The child borrows this process's memory and stack, and this process waits until it has run the program:
   // a fork would copy page tables, for nothing.
   pid_t pid = vfork();
-  if (pid == 0) run_child(&launch);
+  if (pid == 0) run_child(&launch, way);
   error = errno;
   close_all(streams.far);
+  if (way >= 0) close(way);
   if (pid > 0 && launch.error == 0) {
     process->pid = pid;
+    process->number = (uint32_t)pid;
     process->is_announced = true;
-    send_u32(REPLY_STARTED, id, (uint32_t)pid);
+    if (entry != NULL) entry->is_awaited = true;
+    else send_u32(REPLY_STARTED, id, process->number);
     return;
   }
   process->object.is_dead = true;
   if (pid < 0) return send_error(id, STAGE_RESOURCES, error, "");
   waitpid(pid, NULL, 0);
   send_error(id, launch.stage, launch.error, launch.directory);
+}
+
+/** Has the terminal that was made where the program runs. @return false without one. */
+static bool take_terminal(struct process *process) {
+  struct entry *entry = process->entry;
+  struct stat status;
+  source_close(&process->output);
+  source_close(&process->error_output);
+  if (entry->terminal < 0 || fstat(entry->terminal, &status) < 0 || !S_ISCHR(status.st_mode)) return false;
+  fcntl(entry->terminal, F_SETFL, fcntl(entry->terminal, F_GETFL) | O_NONBLOCK);
+  process->input.fd = fcntl(entry->terminal, F_DUPFD_CLOEXEC, 3);
+  process->output.fd = entry->terminal;
+  entry->terminal = -1;
+  return process->input.fd >= 0;
+}
+
+/** What the program between has to say of why it brought nobody. */
+static const char *complaint(const struct process *process) {
+  static char text[512];
+  ssize_t count = read(process->error_output.fd, text, sizeof text - 1);
+  text[count > 0 ? count : 0] = 0;
+  text[strcspn(text, "\n")] = 0;
+  return text;
+}
+
+/** Tells who waits for it how the start of a program went that came through another, once that is known. */
+static void finish_start(struct process *process) {
+  struct entry *entry = process->entry;
+  uint32_t id = process->object.id, value;
+  struct text detail;
+  // Whoever keeps the other end of the way does not keep it from ending.
+  if (process->has_exited) entry_move(entry);
+  if (!entry->is_over && !process->has_exited) return;
+  if (entry->is_awaited && room() < REPLY_BYTES) return;
+  uint8_t stage = entry_outcome(entry, &value, &detail);
+  bool is_awaited = entry->is_awaited;
+  const char *reason = stage == STAGE_ENTRY ? complaint(process) : "";
+  static char text[PATH_LIMIT + 1];
+  if (detail.length > 0) {
+    snprintf(text, sizeof text, "%.*s", (int)detail.length, detail.bytes);
+    reason = text;
+  }
+  if (stage == 0 && process->has_terminal && !take_terminal(process)) {
+    stage = STAGE_TERMINAL;
+    value = ENXIO;
+  }
+  entry_free(entry);
+  process->entry = NULL;
+  if (stage == 0) {
+    process->number = value;
+    if (is_awaited) send_u32(REPLY_STARTED, id, value);
+    return;
+  }
+  if (!process->has_exited) kill(-process->pid, SIGKILL);
+  // A server that found it on its way learns by its end how it went.
+  if (!is_awaited) return;
+  process->object.is_dead = true;
+  send_error(id, stage, (int)value, reason);
 }
 
 // --- talking
@@ -453,6 +384,7 @@ void process_resize(struct object *object, uint16_t columns, uint16_t rows) {
 void process_prepare(struct object *object) {
   struct process *process = (struct process *)object;
   if (object->is_dead) return;
+  if (process->entry != NULL) return entry_prepare(process->entry, object, ROLE_ENTRY);
   if (process->input.fd >= 0) {
     // Without anything to write, this still tells when nobody reads any more; a terminal has no such state.
     if (process->input.length > 0) watch_descriptor(process->input.fd, POLLOUT, object, ROLE_INPUT);
@@ -465,7 +397,8 @@ void process_prepare(struct object *object) {
 void process_ready(struct object *object, int role, short events) {
   struct process *process = (struct process *)object;
   (void)events;
-  if (role == ROLE_INPUT) flush_input(process);
+  if (role == ROLE_ENTRY) entry_move(process->entry);
+  else if (role == ROLE_INPUT) flush_input(process);
   else relay(process, role == ROLE_OUTPUT ? &process->output : &process->error_output);
 }
 
@@ -482,6 +415,8 @@ static void tell_exit(struct process *process) {
 
 bool process_pump(struct object *object) {
   struct process *process = (struct process *)object;
+  if (process->entry != NULL) finish_start(process);
+  if (process->entry != NULL || object->is_dead) return false;
   if (is_draining(process) && has_output(process)) {
     if (process->left == 0) end_output(process);
     relay(process, &process->output);
@@ -537,6 +472,7 @@ void process_release(struct object *object) {
 void process_disconnected(struct object *object) {
   struct process *process = (struct process *)object;
   process->credit = 0;
+  if (process->entry != NULL) process->entry->is_awaited = false;
   process->is_exit_told = process->is_end_told = false;
   process->is_announced = false;
   process->is_input_closed_due = process->input.fd < 0;
@@ -551,7 +487,7 @@ bool process_announce(struct object *object) {
   if (process->is_announced || process->is_released) return true;
   if (room() < REPLY_BYTES) return false;
   struct writer frame = begin_frame(REPLY_PROCESS, object->id);
-  put_u32(&frame, (uint32_t)process->pid);
+  put_u32(&frame, process->number);
   put_u8(&frame, (uint8_t)((process->input.fd >= 0 && !process->input.is_ending ? HAS_INPUT : 0) |
                            (process->has_terminal ? HAS_TERMINAL : 0) | (process->has_exited ? HAS_EXITED : 0) |
                            (process->is_discarded ? IS_DISCARDED : 0)));
@@ -572,6 +508,7 @@ void process_kill_all(void) {
 
 void process_free(struct object *object) {
   struct process *process = (struct process *)object;
+  if (process->entry != NULL) entry_free(process->entry);
   sink_close(&process->input);
   end_output(process);
   free(process->label);

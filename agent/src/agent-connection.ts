@@ -41,6 +41,7 @@ export interface AgentConnectionOptions {
 
 const GREETING_TIMEOUT_MS = 5_000;
 const CLOSE_TIMEOUT_MS = 1_000;
+const END_TIMEOUT_MS = 5_000;
 const OUTPUT_WINDOW_BYTES = 262_144;
 const MAX_ADOPTED = 8_192;
 const LAST_ID = 0xffff_ffff;
@@ -221,6 +222,19 @@ export class AgentConnection {
     this.#lose(new SandboxError("canceled", "the connection to the agent was closed"), true);
     await this.closed;
     await this.#options.afterClose?.();
+  }
+
+  /**
+   * Ends the agent, with everything it started.
+   * @throws SandboxError unavailable when it has not ended in time.
+   */
+  async end(): Promise<void> {
+    if (this.#end === undefined) this.#writer.send(Request.End, 0);
+    const late = unavailable(`the agent did not end within ${END_TIMEOUT_MS} ms`);
+    const timer = setTimeout(() => this.#lose(late), END_TIMEOUT_MS);
+    await this.closed;
+    clearTimeout(timer);
+    if (this.#end === late) throw late;
   }
 
   #open<C extends Channel>(type: number, payload: Uint8Array, create: (link: Link) => C): C {

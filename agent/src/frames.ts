@@ -22,6 +22,7 @@ export const Request = {
   Resize: 0x08,
   Discard: 0x09,
   Release: 0x0a,
+  End: 0x0b,
   Account: 0x10,
   Stat: 0x20,
   List: 0x21,
@@ -72,6 +73,7 @@ export const Stage = {
   Parent: 10,
   Watch: 11,
   Dial: 12,
+  Entry: 13,
 } as const;
 
 export interface Frame {

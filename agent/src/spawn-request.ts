@@ -91,6 +91,8 @@ export function spawnError(failure: Failure, request: SpawnRequest): SandboxErro
       return new SandboxError("failed_precondition", `no terminal is available: ${code}`, options);
     case Stage.Limits:
       return new SandboxError("permission_denied", `cannot set the limits of a process: ${code}`, options);
+    case Stage.Entry:
+      return new SandboxError("unavailable", `the sandbox could not be entered: ${detail || code}`, options);
     case Stage.Credentials:
       return new SandboxError("permission_denied", `cannot become the user of a process: ${code}`, options);
     default:

@@ -1,21 +1,42 @@
+import { chmodSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { agentBinary } from "../agent-binary.js";
 
-/** What the same tests run against: the program, where it was built, and the Node process in its place. */
-export const agentKinds: readonly {
+/** An agent that the same tests run against. */
+export interface AgentKind {
   readonly name: string;
   readonly binary: string;
   readonly skip: string | false;
-}[] = [
-  {
-    name: "the binary",
-    binary: agentBinary() ?? "",
-    skip: agentBinary() ? false : "the agent was not built",
-  },
-  { name: "the Node process", binary: "node", skip: false },
-];
+}
 
 /** For tests that need the program: why they cannot run, or false. */
 export const withoutBinary: string | false = agentBinary() ? false : "the agent was not built";
 
 /** For tests that need root: why they cannot run, or false. */
 export const withoutRoot: string | false = withoutBinary || (process.getuid?.() === 0 ? false : "needs root");
+
+/** The program, where it was built: as it is, and one that starts programs through another. */
+export const binaryKinds: readonly AgentKind[] = [
+  { name: "the binary", binary: agentBinary() ?? "", skip: withoutBinary },
+  {
+    name: "the binary that goes through another program",
+    binary: makeScript(`exec ${agentBinary()} "$@" /usr/bin/env -i ${agentBinary()} launch 3`),
+    skip: withoutBinary,
+  },
+];
+
+/** Those, and the Node process in their place. */
+export const agentKinds: readonly AgentKind[] = [
+  ...binaryKinds,
+  { name: "the Node process", binary: "node", skip: false },
+];
+
+function makeScript(script: string): string {
+  const directory = mkdtempSync(join(tmpdir(), "coppice-agent-"));
+  process.once("exit", () => rmSync(directory, { recursive: true }));
+  const path = join(directory, "agent.sh");
+  writeFileSync(path, `#!/bin/sh\n${script}\n`);
+  chmodSync(path, 0o755);
+  return path;
+}
