@@ -62,8 +62,8 @@ trap 'exit 130' INT TERM
 mkdir -m 700 "$directory" && zfs create -o mountpoint=none "$pool/coppice-smoke" || exit 73
 
 settings() {
-  printf '{"dataset":"%s/coppice-smoke","directory":"%s/jails","procfs":true,"network":{"kind":"%s","outside":"%s"}}' \
-    "$pool" "$directory" "$1" "$outside"
+  printf '{"dataset":"%s/coppice-smoke","directory":"%s/jails","procfs":true,"network":{"kind":"%s","outside":"%s"},"commands":"%s"}' \
+    "$pool" "$directory" "$1" "$outside" "${2-jexec}"
 }
 cat > "$directory/coppice.yaml" << END
 listeners: { api: { host: 127.0.0.1, port: 0 } }
@@ -90,6 +90,7 @@ step coppice check "$directory/coppice.yaml"
 step coppice template build "$directory/coppice.yaml" "$directory/base.yaml"
 step coppice doctor "$directory/coppice.yaml"
 step coppice conform jail-freebsd "$(settings none)"
+step coppice conform jail-freebsd "$(settings none agent)"
 for kind in $kinds; do step coppice conform jail-freebsd "$(settings "$kind")"; done
 step coppice template list "$directory/coppice.yaml"
 left_over() {

@@ -345,8 +345,13 @@ static _Noreturn void live(const struct jail *jail, int say) {
   // FreeBSD's jails have no such process: nobody inside may look into it.
   if (confine() < 0 || prctl(PR_SET_DUMPABLE, 0) < 0) give_up(say, "privileges");
   close(say);
+  sigset_t child_signal;
+  sigemptyset(&child_signal);
+  sigaddset(&child_signal, SIGCHLD);
+  sigprocmask(SIG_BLOCK, &child_signal, NULL);
   for (;;) {
-    if (wait(NULL) < 0) pause();
+    while (waitpid(-1, NULL, WNOHANG) > 0) continue;
+    sigwaitinfo(&child_signal, NULL);
   }
 }
 

@@ -4,7 +4,8 @@
 //   jexec [-l] [-d DIRECTORY] [-u USER | -U USER] JAIL [COMMAND …]
 //
 // FreeBSD's jexec becomes the command. Linux lets nobody move into another namespace of processes: this one
-// has a child there, of the same number, and passes on what it is sent and how the child ended.
+// has a child there, of the same number and in the same group of processes, and passes on what it is sent and
+// how the child ended. SIGSTOP alone stays with it.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -17,9 +18,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <sys/prctl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -28,15 +29,80 @@
 
 extern char **environ;
 
-static pid_t child;
+enum { INHERITED_DESCRIPTORS = 100, COMPANIONS = 2 };
 
 static _Noreturn void fail(const char *what, const char *why) {
   fprintf(stderr, "jexec: %s: %s\n", what, why);
   exit(1);
 }
 
-static void pass_on(int number) {
-  if (child > 0) kill(child, number);
+/** A pair of sockets and a process at the far end, which is outside of the jail and has nothing else open. */
+struct companion {
+  pid_t pid;
+  int near;
+};
+
+static struct companion start_companion(void (*run)(int far)) {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0) fail("socketpair", strerror(errno));
+  pid_t pid = fork();
+  if (pid < 0) fail("fork", strerror(errno));
+  if (pid == 0) {
+    dup2(ends[1], 0);
+    syscall(SYS_close_range, 1u, ~0u, 0u);
+    run(0);
+    _exit(0);
+  }
+  // Out of the way of what was inherited, which this process must not keep open.
+  int near = fcntl(ends[0], F_DUPFD_CLOEXEC, INHERITED_DESCRIPTORS);
+  close(ends[0]);
+  close(ends[1]);
+  return (struct companion){pid, near};
+}
+
+/** Is in the group of its parent, and says of a signal whether it was sent to all of that. */
+static void witness(int far) {
+  struct timespec at_once = {0, 0};
+  for (char number; read(far, &number, 1) == 1;) {
+    sigset_t asked;
+    sigemptyset(&asked);
+    sigaddset(&asked, number);
+    char was_sent = sigtimedwait(&asked, NULL, &at_once) == number;
+    if (write(far, &was_sent, 1) != 1) return;
+  }
+}
+
+static bool was_for_group(const struct companion *companion, int number) {
+  char asked = (char)number, answer = 0;
+  // It waits until the kernel has gone through the group.
+  setpgid(companion->pid, getpgrp());
+  return write(companion->near, &asked, 1) == 1 && read(companion->near, &answer, 1) == 1 && answer;
+}
+
+/** The command, while there is one, for all processes of this program. */
+static volatile pid_t *child;
+
+/** Outlives its parent, whose command does not: the command's own users keep it from asking for that itself. */
+static void undertake(int far) {
+  char none;
+  setsid();
+  while (read(far, &none, 1) > 0) continue;
+  if (*child > 0) kill(*child, SIGKILL);
+}
+
+/** Passes signals on to the command until it ends. @return how it did. */
+static int accompany(const struct companion *companion, const sigset_t *all) {
+  for (int status;;) {
+    int number = sigwaitinfo(all, NULL);
+    if (number == SIGCHLD && waitpid(*child, &status, WNOHANG) == *child) {
+      *child = 0;
+      return status;
+    }
+    if (number <= 0 || number == SIGCHLD) continue;
+    bool is_group = was_for_group(companion, number);
+    if (getpgid(*child) != getpgrp()) kill(is_group ? -*child : *child, number);
+    else if (!is_group) kill(*child, number);
+  }
 }
 
 static void enter(const struct jail *jail) {
@@ -109,49 +175,51 @@ int main(int count, char **words) {
   snprintf(group_files, sizeof group_files, "%s/%s", groups, jail.name);
   FILE *limits = fopen(group_files, "re");
   char file[TEXT_BYTES];
-  while (limits != NULL && fgets(file, sizeof file, limits) != NULL) {
+  int controllers[8], controller_count = 0;
+  while (limits != NULL && controller_count < 8 && fgets(file, sizeof file, limits) != NULL) {
     file[strcspn(file, "\n")] = 0;
     int fd = open(file, O_WRONLY | O_CLOEXEC);
-    if (fd < 0 || write(fd, "0", 1) != 1) fail("rctl", strerror(errno));
-    close(fd);
+    if (fd < 0) fail("rctl", strerror(errno));
+    controllers[controller_count++] = fd;
   }
   if (limits != NULL) fclose(limits);
-  bool has_terminal = isatty(0);
+  sigset_t all, before;
+  sigfillset(&all);
+  sigprocmask(SIG_SETMASK, &all, &before);
+  child = mmap(NULL, sizeof *child, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (child == MAP_FAILED) fail("mmap", strerror(errno));
+  struct companion companion = start_companion(witness);
+  start_companion(undertake);
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) < 0) fail("pipe", strerror(errno));
   pid_t own = getpid();
   enter(&jail);
-  child = fork_as(own);
-  if (child < 0) fail("fork", strerror(errno));
-  if (child > 0) {
-    int status;
-    close(ends[0]);
-    for (int number = 1; number < NSIG; number++) {
-      if (number != SIGCHLD && number != SIGKILL && number != SIGSTOP && number != SIGTTOU && number != SIGTTIN && number != SIGTSTP) signal(number, pass_on);
-    }
-    signal(SIGTTOU, SIG_IGN);
-    signal(SIGTTIN, SIG_IGN);
+  pid_t forked = fork_as(own);
+  if (forked < 0) fail("fork", strerror(errno));
+  if (forked > 0) {
+    *child = forked;
     // Only now can the child be told of what comes.
     (void)!write(ends[1], "", 1);
-    syscall(SYS_close_range, 0u, 2u, 0u);
-    syscall(SYS_close_range, 3u, ~0u, 0u);
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+    syscall(SYS_close_range, 0u, INHERITED_DESCRIPTORS - 1u, 0u);
+    syscall(SYS_close_range, INHERITED_DESCRIPTORS + COMPANIONS + 0u, ~0u, 0u);
+    int status = accompany(&companion, &all);
     if (WIFEXITED(status)) _exit(WEXITSTATUS(status));
     struct rlimit none = {0, 0};
     setrlimit(RLIMIT_CORE, &none);
     signal(WTERMSIG(status), SIG_DFL);
+    sigprocmask(SIG_SETMASK, &before, NULL);
     kill(getpid(), WTERMSIG(status));
     pause();
   }
   char go;
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  close(ends[1]);
   if (read(ends[0], &go, 1) != 1) _exit(1);
   close(ends[0]);
-  close(ends[1]);
-  if (has_terminal) {
-    setsid();
-    ioctl(0, TIOCSCTTY, 1);
+  for (int index = 0; index < controller_count; index++) {
+    if (write(controllers[index], "0", 1) != 1) fail("rctl", strerror(errno));
+    close(controllers[index]);
   }
+  sigprocmask(SIG_SETMASK, &before, NULL);
   if (chdir("/") < 0) fail("chdir", strerror(errno));
   if (jail_user != NULL && (user = getpwnam(jail_user)) == NULL) fail(jail_user, "no such user");
   bool has_user = user != NULL;

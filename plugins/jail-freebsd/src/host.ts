@@ -120,11 +120,21 @@ export class Host {
   }
 
   /** Runs the agent with a listening socket, by way of a program that takes it into a jail. */
-  async serve(socket: string, program: HostProgram, args: readonly string[]): Promise<AgentProcess> {
+  async serveInside(socket: string, program: HostProgram, args: readonly string[]): Promise<AgentProcess> {
+    return this.#serve(socket, [this.#options.programs[program], ...args]);
+  }
+
+  /** Runs the agent with a listening socket here, to start what it is asked for by way of a program. */
+  async serveOutside(socket: string, program: HostProgram, args: readonly string[]): Promise<AgentProcess> {
+    const { agent, programs } = this.#options;
+    return this.#serve(socket, [agent, "listen", "3", programs[program], ...args]);
+  }
+
+  async #serve(socket: string, words: readonly string[]): Promise<AgentProcess> {
     const connection = await this.#connect();
     return connection.spawn({
       path: this.#options.agent,
-      args: ["bind", socket, this.#options.programs[program], ...args],
+      args: ["bind", socket, ...words],
       env: ENVIRONMENT,
       cwd: "/",
       input: "none",
@@ -143,11 +153,9 @@ export class Host {
     const connection = await this.#connection?.catch(() => undefined);
     if (connection === undefined) return;
     if (isEmpty && !connection.isOver) {
-      // The parent of what an agent starts is the agent.
-      const request = { path: "/bin/sh", args: ["-c", "kill $PPID"], env: ENVIRONMENT, cwd: "/" };
-      const ending = await connection.spawn({ ...request, input: "none" }).catch(() => undefined);
-      await ending?.exit;
-      await Promise.race([connection.closed, sleep(CONNECT_TIMEOUT_MS, undefined, { ref: false })]);
+      await connection.end().catch((error: unknown) => {
+        this.#options.log.warn({ err: error }, "the agent of the host was left running");
+      });
     }
     await connection.close();
   }
@@ -203,7 +211,8 @@ export async function connectSoon(path: string, signal: AbortSignal): Promise<So
   }
 }
 
-async function connectTo(path: string): Promise<Socket> {
+/** @throws Error when nobody listens there. */
+export async function connectTo(path: string): Promise<Socket> {
   const socket = connect(path);
   try {
     await once(socket, "connect");

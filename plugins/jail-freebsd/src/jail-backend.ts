@@ -22,6 +22,8 @@ import { Host, connectSoon } from "./host.js";
 import { type HostProblem, hostProblems, missingPrograms } from "./host-problems.js";
 import { installationOf } from "./installation.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
+import { JexecCommands } from "./jexec-commands.js";
+import { JexecHelpers } from "./jexec-helpers.js";
 import { JailSandbox } from "./jail-sandbox.js";
 import { Jails } from "./jails.js";
 import { ResourceRules } from "./resource-rules.js";
@@ -39,6 +41,7 @@ interface Opened {
   readonly host: Host;
   readonly datasets: Datasets;
   readonly jails: Jails;
+  readonly helpers: JexecHelpers;
   readonly templates: Templates;
   readonly volumes: VolumeDatasets;
   /** Undefined where templates need not be signed. */
@@ -264,7 +267,7 @@ export class JailBackend implements SandboxBackend {
 
   async #startAgent({ host }: Opened, { name, socket }: SandboxPaths): Promise<void> {
     const program = join(this.#settings.agentInside, AGENT);
-    await host.serve(socket, "jexec", ["-l", "-U", "root", name, program, "listen", "3"]);
+    await host.serveInside(socket, "jexec", ["-l", "-U", "root", name, program, "listen", "3"]);
   }
 
   async #connect(
@@ -280,15 +283,21 @@ export class JailBackend implements SandboxBackend {
   ): Promise<JailSandbox> {
     const { id, paths, user, limits, link } = sandbox;
     const soon = AbortSignal.any([signal, AbortSignal.timeout(AGENT_TIMEOUT_MS)]);
-    const agent = await AgentConnection.open(await connectSoon(paths.socket, soon), {
-      defaultUser: user,
-      writeInPlaceLimit: this.#settings.writeInPlaceLimit,
-    });
+    const { commands, writeInPlaceLimit } = this.#settings;
+    const { helpers } = opened;
+    const use = { user, signal: soon };
+    const options = { defaultUser: user, writeInPlaceLimit };
+    const [agent, helper] = await Promise.all([
+      connectSoon(paths.socket, soon).then((socket) => AgentConnection.open(socket, options)),
+      commands === "jexec" ? helpers.open(paths, use) : helpers.find(paths, use),
+    ]);
     const made = new JailSandbox({
       id,
       name: paths.name,
       limits,
       agent,
+      helper: helper && new JexecCommands(helper),
+      commands,
       datasets: opened.datasets,
       jails: opened.jails,
       onRestrict: link && ((rules) => link.restrict(rules)),
@@ -368,7 +377,7 @@ export class JailBackend implements SandboxBackend {
     const owned = new Set(present.map(({ name }) => idOf(name)));
     const { directory } = this.#settings;
     const found = await Promise.all(
-      ["conf", "roots", "sockets"].map((name) => readdir(join(directory, name))),
+      ["conf", "roots", "sockets", "helpers"].map((name) => readdir(join(directory, name))),
     );
     const ids = new Set(found.flat().map((name) => idOf(name.split(".")[0] ?? "")));
     for (const id of ids) {
@@ -383,13 +392,14 @@ export class JailBackend implements SandboxBackend {
 
   /** Removes a sandbox, whatever there is of it: every step is content with nothing. */
   async #clear(
-    { datasets, jails, rules }: Opened,
+    { datasets, helpers, jails, rules }: Opened,
     paths: SandboxPaths,
     { agent, link }: { readonly agent?: AgentConnection; readonly link?: SandboxLink | undefined },
   ): Promise<void> {
     await jails.remove(paths);
     // Its end is what the operations that are under way are told of.
     await agent?.closed;
+    await helpers.remove(paths);
     await link?.remove();
     await rules?.remove(paths.name);
     await datasets.destroy(paths.name);
@@ -415,7 +425,7 @@ export class JailBackend implements SandboxBackend {
     const longest = join(directory, "sockets", "x".repeat(LONGEST_ID));
     if (Buffer.byteLength(longest) > LONGEST_SOCKET_PATH)
       throw new Error(`directory ${directory} is too long`);
-    for (const name of ["conf", "roots", "sockets", "programs", "volumes"]) {
+    for (const name of ["conf", "roots", "sockets", "helpers", "programs", "volumes"]) {
       // Root of a sandbox makes setuid files that no user of the host may reach.
       await mkdir(join(directory, name), { recursive: true, mode: 0o700 });
     }
@@ -437,6 +447,11 @@ export class JailBackend implements SandboxBackend {
       host,
       datasets,
       jails: await Jails.open(host),
+      helpers: new JexecHelpers({
+        host,
+        program: join(this.#settings.agentInside, AGENT),
+        log: this.#log,
+      }),
       templates: new Templates(this.#settings.templates, {
         parent: dataset,
         built: new BuiltTemplates(host, { parent: dataset, builder: owner }),

@@ -53,6 +53,12 @@ export const jailFreebsdConfig = z.strictObject({
   agentInside: plainPath
     .default("/.coppice")
     .describe("Empty directory of every template on which the agent's program is mounted, read-only"),
+  commands: z
+    .enum(["jexec", "agent"])
+    .default("jexec")
+    .describe(
+      "What starts commands: jexec(8), by a helper on the host, or the agent inside, which is faster",
+    ),
   devfsRuleset: z.int().min(1).default(200).describe("Ruleset of devfs.rules for /dev of sandboxes"),
   procfs: z.boolean().default(false).describe("Give sandboxes a /proc"),
   limits: z

@@ -4,6 +4,7 @@ import type { AgentConnection } from "@coppice/agent";
 import { SandboxError } from "@coppice/core";
 import {
   sharedUntilFailure,
+  type AdoptedProcess,
   type Command,
   type EgressRules,
   type Files,
@@ -18,7 +19,9 @@ import {
   type User,
 } from "@coppice/core/backend";
 import type { Datasets } from "./datasets.js";
+import type { JailSettings } from "./jail-freebsd-config.js";
 import type { Jails } from "./jails.js";
+import type { JexecCommands } from "./jexec-commands.js";
 import type { UsageSampler } from "./usage-sampler.js";
 
 export interface JailSandboxOptions {
@@ -28,6 +31,10 @@ export interface JailSandboxOptions {
   readonly limits: FullLimits;
   /** In the jail. */
   readonly agent: AgentConnection;
+  /** On the host; absent where commands were never started from there. */
+  readonly helper: JexecCommands | undefined;
+  /** What starts commands from now on; the other may have some that still run. */
+  readonly commands: JailSettings["commands"];
   readonly datasets: Datasets;
   readonly jails: Jails;
   /** Replaces what it may reach outside; absent where sandboxes are not connected. */
@@ -53,7 +60,7 @@ export class JailSandbox implements Sandbox {
   readonly networking?: { restrict(rules: EgressRules): Promise<void> };
   readonly resizing?: { resize(limits: Limits): Promise<void> };
   readonly lost: Promise<Loss>;
-  readonly adoption = { processes: async () => this.#agent.processes() };
+  readonly adoption = { processes: () => this.#processes() };
   readonly destroy = sharedUntilFailure(() => this.#destroy());
   readonly #options: JailSandboxOptions;
   #isDestroyed = false;
@@ -73,8 +80,9 @@ export class JailSandbox implements Sandbox {
     this.#options = options;
     const { promise, resolve } = Promise.withResolvers<Loss>();
     this.lost = promise;
-    // With the jail its agent ends; and without an agent nothing that is in the jail can be reached.
-    void options.agent.closed.then(() => {
+    // With the jail its agent ends; and without an agent, or the helper, not all that is in it can be reached.
+    const ends = [options.agent.closed, ...(options.helper === undefined ? [] : [options.helper.closed])];
+    void Promise.race(ends).then(() => {
       if (!this.#isDestroyed && !this.#isLeft) resolve("backend lost");
     });
     if (onRestrict !== undefined) {
@@ -83,7 +91,13 @@ export class JailSandbox implements Sandbox {
   }
 
   async spawn(command: Command): Promise<Process> {
-    return this.#agent.spawn(command);
+    const { commands, helper } = this.#options;
+    await helper?.ready();
+    const agent = this.#agent;
+    if (commands === "agent" || helper === undefined) return agent.spawn(command);
+    // One whose agent is gone is lost: nothing begins in it, though the helper could still start it.
+    await agent.user();
+    return helper.spawn(command);
   }
 
   async user(name?: string): Promise<User> {
@@ -121,17 +135,32 @@ export class JailSandbox implements Sandbox {
   /** Leaves the sandbox as it is, for a server that comes later. */
   async leave(): Promise<void> {
     this.#isLeft = true;
-    await this.#options.agent.close();
+    const { agent, helper } = this.#options;
+    await Promise.all([agent.close(), helper?.close()]);
   }
 
   async #pause(): Promise<void> {
     void this.#agent;
-    await this.#options.jails.pause(this.#options.name);
+    const { helper, jails, name } = this.#options;
+    await helper?.hold();
+    try {
+      await jails.pause(name);
+    } catch (error) {
+      helper?.release();
+      throw error;
+    }
   }
 
   async #resume(): Promise<void> {
     void this.#agent;
-    await this.#options.jails.resume(this.#options.name);
+    const { helper, jails, name } = this.#options;
+    await jails.resume(name);
+    helper?.release();
+  }
+
+  async #processes(): Promise<readonly AdoptedProcess[]> {
+    const { helper } = this.#options;
+    return [...(await this.#agent.processes()), ...((await helper?.processes()) ?? [])];
   }
 
   /** ZFS takes all of it at one moment: nothing has to stand still for that. */
@@ -155,6 +184,7 @@ export class JailSandbox implements Sandbox {
 
   async #destroy(): Promise<void> {
     this.#isDestroyed = true;
+    this.#options.helper?.release();
     // Its anchor and its rules would come back after they were removed.
     await this.#changes;
     await this.#options.onDestroy();

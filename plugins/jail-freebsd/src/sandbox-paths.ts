@@ -10,6 +10,8 @@ export interface SandboxPaths {
   readonly conf: string;
   /** Where the agent inside listens. */
   readonly socket: string;
+  /** Where its helper listens, which starts commands. */
+  readonly helper: string;
 }
 
 /** @throws Error for an id that is not `[a-z0-9]+`. */
@@ -21,5 +23,6 @@ export function sandboxPaths(directory: string, id: SandboxId): SandboxPaths {
     root: join(directory, "roots", name),
     conf: join(directory, "conf", `${name}.conf`),
     socket: join(directory, "sockets", id),
+    helper: join(directory, "helpers", id),
   };
 }

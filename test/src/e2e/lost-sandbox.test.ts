@@ -44,7 +44,7 @@ async function endsForEverybody({ server, lose }: Scene): Promise<void> {
   await lose(sandboxId);
 
   // Of the command's end and that of its sandbox the client may hear either first.
-  assert.match(await told, /signal: killed|was killed or reached its end of life/);
+  assert.match(await told, /signal: (killed|terminated)|was killed or reached its end of life/);
   await eventually("it does not run any more", async () => !(await sandbox.isRunning()));
   const killed = await eventually("it is told of", async () => {
     const events = (await ask(`/events/sandboxes/${sandboxId}`)).json() as readonly Event[];
@@ -91,6 +91,9 @@ describe("a jail that somebody else removes", { skip: reasonWithoutFreebsdHost()
       const kill = ["-l", `e2b-${sandboxId}`, "/usr/bin/pkill", "-9", "-f", agents];
       // The jail may be removed, and this with it, before it has ended.
       await host.run(host.settings.programs.jexec, ...kill).catch(() => undefined);
+    },
+    "by the end of its helper": async (sandboxId: string) => {
+      await host.run("/usr/bin/pkill", "-9", "-f", `coppice-agent listen 3 .* e2b-${sandboxId} `);
     },
   };
 

@@ -6,7 +6,7 @@ import {
   type ConformanceSubject,
   testConformance,
 } from "@coppice/core/testing";
-import { JailBackend } from "@coppice/plugin-jail-freebsd";
+import { JailBackend, type JailSettings } from "@coppice/plugin-jail-freebsd";
 import {
   type FreebsdHostOptions,
   openFreebsdHost,
@@ -23,9 +23,19 @@ function isAboutNetworks({ group, name, needs = [] }: ConformanceCase): boolean 
   return group === "network" || needs.includes("networking") || ABOUT_NETWORKS.test(name);
 }
 
-async function openSubject(networkKind: FreebsdHostOptions["networkKind"]): Promise<ConformanceSubject> {
+/** The others do not differ by what starts commands. */
+function isAboutCommands({ group }: ConformanceCase): boolean {
+  return group === "process" || group === "terminal";
+}
+
+interface Variant {
+  readonly networkKind: FreebsdHostOptions["networkKind"];
+  readonly commands: JailSettings["commands"];
+}
+
+async function openSubject({ commands, networkKind }: Variant): Promise<ConformanceSubject> {
   const host = await openFreebsdHost({ isConnected: true, networkKind });
-  const backend = new JailBackend(host.settings, silent);
+  const backend = new JailBackend({ ...host.settings, commands }, silent);
   return {
     backend,
     // Connecting a sandbox takes nine programs: the cases that need it say so.
@@ -49,8 +59,12 @@ async function openSubject(networkKind: FreebsdHostOptions["networkKind"]): Prom
 if (reason !== undefined) {
   void test("jail-freebsd keeps the promises of a backend", { skip: reason }, () => undefined);
 } else {
-  testConformance("jail-freebsd over zfs-fuse and stand-ins for jails", () => openSubject("vnet"));
-  const cases =
-    process.env["COPPICE_TEST_CASES"] === "all" ? conformanceCases : conformanceCases.filter(isAboutNetworks);
-  testConformance("jail-freebsd in the stack of the host", () => openSubject("alias"), { cases });
+  const testVariant = (name: string, variant: Variant, isMeant: (each: ConformanceCase) => boolean) =>
+    testConformance(name, () => openSubject(variant), {
+      cases: conformanceCases.filter((each) => process.env["COPPICE_TEST_CASES"] === "all" || isMeant(each)),
+    });
+  const usual = { networkKind: "vnet", commands: "jexec" } as const;
+  testVariant("jail-freebsd over zfs-fuse and stand-ins for jails", usual, () => true);
+  testVariant("jail-freebsd in the stack of the host", { ...usual, networkKind: "alias" }, isAboutNetworks);
+  testVariant("jail-freebsd by its agents alone", { ...usual, commands: "agent" }, isAboutCommands);
 }

@@ -12,6 +12,8 @@ async function make(scene: FaultScene): Promise<void> {
 
 async function live(scene: FaultScene): Promise<void> {
   const sandbox = await scene.make();
+  const command = await sandbox.spawn({ path: "/usr/bin/true", args: [], env: {}, input: "none" });
+  assert.deepEqual(await command.exit, { code: 0 });
   await sandbox.networking?.restrict({ allowOut: [], denyOut: ["203.0.113.2"] });
   await sandbox.destroy();
 }

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import type { Logger } from "@coppice/core";
 import type { Sandbox, SandboxBackend } from "@coppice/core/backend";
-import { JailBackend } from "@coppice/plugin-jail-freebsd";
+import { JailBackend, type JailSettings } from "@coppice/plugin-jail-freebsd";
 import { type FreebsdHost, openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
 
 const silent = { debug: () => undefined, info: () => undefined, warn: () => undefined } as unknown as Logger;
@@ -33,8 +33,8 @@ void describe("jail-freebsd, after its server ended", { skip }, () => {
   });
   after(() => host[Symbol.asyncDispose]());
 
-  it("takes over sandboxes with what runs in them", async () => {
-    const first = new JailBackend(host.settings, silent);
+  const takeOver = async (before: JailSettings["commands"], after: JailSettings["commands"]) => {
+    const first = new JailBackend({ ...host.settings, commands: before }, silent);
     const sandbox = await make(first);
     await outputOf(sandbox, "echo kept > file");
     const env = { PATH: "/usr/bin:/bin" };
@@ -42,7 +42,7 @@ void describe("jail-freebsd, after its server ended", { skip }, () => {
     const running = await sandbox.spawn({ path: "/bin/sh", args, env, label: "mine" });
     await first.close();
 
-    const second = new JailBackend(host.settings, silent);
+    const second = new JailBackend({ ...host.settings, commands: after }, silent);
     const [found, ...others] = await second.recover();
     assert.ok(found);
     assert.deepEqual([found.id, others.length], [sandbox.id, 0]);
@@ -53,6 +53,34 @@ void describe("jail-freebsd, after its server ended", { skip }, () => {
     await adopted?.write(Buffer.from("this\n"));
     assert.deepEqual(await adopted?.exit, { code: 7 });
     await found.destroy();
+    assert.deepEqual(await host.leaks(), []);
+    await second.close();
+  };
+
+  it("takes over sandboxes with what runs in them", () => takeOver("jexec", "jexec"));
+
+  it("takes them over where the agent inside starts commands", () => takeOver("agent", "agent"));
+
+  it("takes them over when commands are started another way from now on", async () => {
+    await takeOver("jexec", "agent");
+    await takeOver("agent", "jexec");
+  });
+
+  it("starts a helper for one whose helper is gone, and ends one that does not answer", async () => {
+    const first = new JailBackend(host.settings, silent);
+    const [orphan, stuck] = [await make(first), await make(first)];
+    const signal = (name: string, { id }: Sandbox) =>
+      host.run("/usr/bin/pkill", `-${name}`, "-f", `coppice-agent listen 3 .* e2b-${id} `);
+    await first.close();
+    await signal("KILL", orphan);
+
+    const second = new JailBackend(host.settings, silent);
+    const found = await second.recover();
+    const mended = found.find(({ id }) => id === orphan.id);
+    assert.ok(mended);
+    assert.equal(await outputOf(mended, "echo again"), "again\n");
+    await signal("STOP", stuck);
+    for (const sandbox of found) await sandbox.destroy();
     assert.deepEqual(await host.leaks(), []);
     await second.close();
   });

@@ -138,6 +138,34 @@ void describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
     await jail("-q", "-f", conf, "-r", "one");
   });
 
+  it("hand on what they were given beside the three streams, and signals as they were sent", async () => {
+    await jail("-q", "-f", conf, "-c", "one");
+    const program = host.settings.programs.jexec;
+    const sh = (script: string) => host.run("/bin/sh", "-c", script, program);
+    assert.equal(await sh('echo kept | "$0" -l one /bin/sh -c "cat <&3" 3<&0 < /dev/null'), "kept\n");
+    // The parent in the jail counts what it is sent, its child tells whether it was sent anything.
+    const counting = `
+      n=0; trap "n=\\$((n + 1))" USR1
+      (trap "echo child" USR1; touch /tmp/ready; while [ ! -e /tmp/over ]; do sleep 0.02; done) &
+      until [ -e /tmp/ready ]; do sleep 0.02; done; touch /tmp/both
+      until [ -e /tmp/over ]; do sleep 0.02; done; echo $n; wait; rm /tmp/ready /tmp/over /tmp/both`;
+    const send = async (target: string) =>
+      sh(`
+        setsid "$0" -l one /bin/sh -c '${counting}' > ${host.directory}/told &
+        pid=$!
+        until "$0" one /bin/test -e /tmp/both; do sleep 0.02; done
+        kill -s USR1 -- ${target} 2>&1; "$0" one /bin/sleep 0.3; "$0" one /usr/bin/touch /tmp/over
+        wait; cat ${host.directory}/told`);
+    assert.equal(await send("$pid"), "1\n");
+    assert.equal(await send("-$pid"), "child\n1\n");
+    const ended = await sh(
+      `"$0" -l -U user one /bin/sleep 4242 & pid=$!; sleep 0.3; kill -9 $pid; wait $pid; echo $?
+       until ! "$0" one /usr/bin/pgrep -f 'sleep 4242'; do sleep 0.02; done`,
+    );
+    assert.equal(ended.split("\n")[0], "137");
+    await jail("-q", "-f", conf, "-r", "one");
+  });
+
   it("leave nothing of a jail running, whoever left the group and the parent", async () => {
     await jail("-q", "-f", conf, "-c", "one");
     const marker = "sleep 4242";

@@ -171,6 +171,7 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
       const stateOf = (name: string) => readdir(join(directory, "state", name)).catch(() => []);
       const [anchors, aliases] = [await stateOf("pf"), await stateOf("net/aliases")];
       const files = await readdir(join(directory, "d"), { recursive: true });
+      const processes = await runInside("/usr/bin/ps", "-e", "-o", "args=");
       return [
         ...lines(datasets)
           .filter((name) => /\/(e2b|volume)-/.test(name))
@@ -183,7 +184,12 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
         ...lines(network).filter((line) => /epair|lo1\.|10\.78\.\d+\.\d+ \./.test(line)),
         ...anchors.filter((name) => !["lock", "labels"].includes(name)).map((name) => `anchor ${name}`),
         ...aliases.map((name) => `alias ${name}`),
-        ...files.filter((name) => /e2b-|volume-|sockets\//.test(name)).map((name) => `file ${name}`),
+        ...lines(processes)
+          .filter((line) => /coppice-agent .*e2b-/.test(line))
+          .map((line) => `process ${line}`),
+        ...files
+          .filter((name) => /e2b-|volume-|(sockets|helpers)\//.test(name))
+          .map((name) => `file ${name}`),
       ];
     },
     async [Symbol.asyncDispose]() {
