@@ -101,7 +101,7 @@ left_over() {
   pfctl -a coppice -s Anchors
 ifconfig lo1 2> /dev/null | grep "inet 10.78."
   posixshmcontrol ls | grep "$directory/jails/roots/"
-  find "$directory/jails/conf" "$directory/jails/roots" "$directory/jails/sockets" -mindepth 1
+  find "$directory/jails/conf" "$directory/jails/roots" "$directory/jails/sockets" "$directory/jails/helpers" -mindepth 1
 }
 echo "== left over"
 left=$(left_over 2> /dev/null)
