@@ -7,6 +7,7 @@ import type { SandboxSpec } from "@coppice/core/backend";
 import { SeededRandom } from "@coppice/core/testing";
 import { Datasets } from "./datasets.js";
 import { installationOf } from "./installation.js";
+import { AliasNetworks } from "./alias-networks.js";
 import { JailBackend } from "./jail-backend.js";
 import { openRecordingHost, reasonWithoutRecordingHost } from "./testing/recording-host.js";
 import { VnetNetworks } from "./vnet-networks.js";
@@ -123,15 +124,20 @@ void describe("what a client sends", { skip: reasonWithoutRecordingHost() ?? fal
 
   void it("changes no rules when they are replaced by such", async () => {
     await using recording = await openRecordingHost({ network: { kind: "vnet" } });
-    const networks = new VnetNetworks(recording.host, recording.settings.network, "0");
-    const lease = networks.take();
-    for (const text of strings()) {
-      for (const destination of [text, `192.0.2.1/32${text}`, `${text}192.0.2.1`]) {
-        for (const rules of [
-          { allowOut: [destination], denyOut: [] },
-          { allowOut: [], denyOut: [destination] },
-        ]) {
-          await assert.rejects(networks.restrict(lease, rules), { code: "invalid_argument" });
+    const { network } = recording.settings;
+    for (const networks of [
+      new VnetNetworks(recording.host, network, "0"),
+      new AliasNetworks(recording.host, network),
+    ]) {
+      const lease = networks.take();
+      for (const text of strings()) {
+        for (const destination of [text, `192.0.2.1/32${text}`, `${text}192.0.2.1`]) {
+          for (const rules of [
+            { allowOut: [destination], denyOut: [] },
+            { allowOut: [], denyOut: [destination] },
+          ]) {
+            await assert.rejects(networks.restrict(lease, rules), { code: "invalid_argument" });
+          }
         }
       }
     }
