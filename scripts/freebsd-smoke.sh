@@ -84,7 +84,7 @@ step() {
 }
 step npm run setup
 step [ -x ".toolchain/agent/$(cat .toolchain/agent/current)/coppice-agent" ]
-step node --test agent/dist
+step node --test agent/dist/*.test.js
 step coppice check config/freebsd.yaml
 step coppice check "$directory/coppice.yaml"
 step coppice template build "$directory/coppice.yaml" "$directory/base.yaml"
