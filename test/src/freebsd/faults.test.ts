@@ -37,6 +37,20 @@ void describe("a connected jail, on a host that fails", { skip }, () => {
     await host.checkDecoys();
   });
 
+  it("kills a command that takes too long, and leaves nothing of what it was for", async () => {
+    const scene = new FaultScene(await host.serve({ hostCommandTimeout: 3_000 }));
+    await host.failing.arm("hang", 2);
+    await assert.rejects(scene.make(), {
+      code: "deadline_exceeded",
+      message: /^\w+ took more than [\d.]+ ms$/,
+    });
+    assert.ok(await host.failing.heal());
+    await scene.backend.sweep();
+    assert.deepEqual(await host.decoys.leaks(), []);
+    assert.doesNotMatch(await host.host.run("/bin/ps", "-ef"), /sleep 600/);
+    await scene.backend.close();
+  });
+
   it("gives no address to two, and loses none, where it is not known whether a dataset was made", async () => {
     const network = { ...host.host.settings.network, range: "10.78.0.0/28" };
     const scene = new FaultScene(await host.serve({ network }));

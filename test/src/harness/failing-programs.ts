@@ -6,9 +6,9 @@ import type { FreebsdHost } from "./freebsd-host.js";
 /**
  * How a host fails. `dead`: from one command on, every one fails without having done anything, as for a server that
  * ended there. `once`: one command fails so, and the next ones do not. `late`: one does its work, and is said to have
- * failed.
+ * failed. `hang`: one does nothing, and does not end.
  */
-export type Fault = "dead" | "once" | "late";
+export type Fault = "dead" | "once" | "late" | "hang";
 
 /** Programs of a FreeBSD host that fail where a test wants them to. */
 export interface FailingPrograms {
@@ -32,15 +32,21 @@ export async function makeFailingPrograms({ directory, settings }: FreebsdHost):
     programs[name] = join(bin, name);
     const script = `#!/bin/sh
 [ -e ${armed} ] || exec ${path} "$@"
+# Two may be run at a time.
+exec 9>> ${armed}.lock
+/usr/bin/flock 9
 IFS=: read -r left fault state < ${armed}
 if [ -n "$left" ]; then
   echo "\${left#x}:$fault:" > ${armed}
 elif [ "$fault" = dead ] || [ -z "$state" ]; then
   echo ":$fault:${HAS_FAILED}" > ${armed}
+  exec 9>&-
   [ "$fault" = late ] && ${path} "$@"
+  [ "$fault" = hang ] && exec /bin/sleep 600
   echo "${name}: injected" >&2
   exit 1
 fi
+exec 9>&-
 exec ${path} "$@"
 `;
     await writeFile(join(bin, name), script);
