@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
-import { readdir, readFile } from "node:fs/promises";
-import { join } from "node:path";
+import { mkdir, readdir, readFile } from "node:fs/promises";
+import { dirname, join } from "node:path";
 import { describe, it } from "node:test";
 import type { Logger } from "@coppice/core";
 import type { SandboxSpec } from "@coppice/core/backend";
@@ -9,6 +9,8 @@ import { Datasets } from "./datasets.js";
 import { installationOf } from "./installation.js";
 import { AliasNetworks } from "./alias-networks.js";
 import { JailBackend } from "./jail-backend.js";
+import { JexecHelpers } from "./jexec-helpers.js";
+import { sandboxPaths } from "./sandbox-paths.js";
 import { openRecordingHost, reasonWithoutRecordingHost } from "./testing/recording-host.js";
 import { VnetNetworks } from "./vnet-networks.js";
 import { VolumeDatasets } from "./volume-datasets.js";
@@ -120,6 +122,36 @@ void describe("what a client sends", { skip: reasonWithoutRecordingHost() ?? fal
     }
     const seen = (await recording.calls()).map(({ args }) => args.join("\n")).join("\n");
     assert.doesNotMatch(seen, new RegExp(MARK));
+  });
+
+  void it("is in no word of what starts a command", async () => {
+    await using recording = await openRecordingHost();
+    const { host, settings } = recording;
+    const paths = sandboxPaths(settings.directory, "abc");
+    await mkdir(dirname(paths.helper), { recursive: true });
+    const helpers = new JexecHelpers({ host, program: "/.coppice/coppice-agent", log: silent });
+    const helper = await helpers.open(paths, { user: "user", signal: AbortSignal.timeout(10_000) });
+    let count = 0;
+    for (const text of strings()) {
+      const command = {
+        path: text,
+        args: [text],
+        env: { [text]: text },
+        cwd: `/${text}`,
+        user: text,
+        label: text,
+      };
+      // Nothing is there that could be entered; a NUL is refused before.
+      const code = text.includes("\0") ? "invalid_argument" : "unavailable";
+      await assert.rejects(helper.spawn(command), { code });
+      if (code === "unavailable") count++;
+    }
+    const calls = await recording.calls();
+    assert.equal(calls.length, count);
+    const words = ["-l", "-U", "root", "e2b-abc", "/.coppice/coppice-agent", "launch", "3"];
+    for (const { args, program } of calls) assert.deepEqual([program, ...args], ["jexec", ...words]);
+    await helpers.remove(paths);
+    await helper.closed;
   });
 
   void it("changes no rules when they are replaced by such", async () => {
