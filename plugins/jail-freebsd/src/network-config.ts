@@ -46,7 +46,7 @@ export const networkSettings = z.strictObject({
     .regex(/^[A-Za-z0-9_-]{1,32}$/, "expected the name of a pf anchor")
     .default("coppice")
     .describe(
-      'Anchor of pf.conf, `anchor "<name>/*"` (alias: and `nat-anchor`), below which each sandbox has its own',
+      'Anchor of pf.conf, `anchor "<name>/*"` (alias: and `nat-anchor`), below which each sandbox has its own; what else is below it is removed',
     ),
   blocked: z
     .array(z.cidrv4())
