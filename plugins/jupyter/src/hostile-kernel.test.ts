@@ -2,32 +2,57 @@ import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
 import { startCodeServer, type CodeSandbox, type CodeServer } from "./testing/code-server.js";
 
-/** A cell that sends on its kernel's own sockets, with the right key, what no kernel would. */
-const HOSTILE = `
+/** What a kernel with the right key can make of a message that no kernel would send. */
+const FORGING = `
 import random, os
 kernel = get_ipython().kernel
-session, iopub = kernel.session, kernel.iopub_thread
+session = kernel.session
 chance = random.Random(5)
 parent = kernel.get_parent("shell")
 stranger = {"header": {**parent["header"], "msg_id": "somebody-else", "session": "somebody"}}
-for round in range(400):
+def forged(round, type, parent, idents):
     kind = round % 9
-    content = {"name": "stdout", "text": "forged"}
-    message = session.msg("stream", content, parent=stranger if kind in (1, 2) else parent)
-    frames = session.serialize(message, ident=b"x")
-    sign = lambda: frames.__setitem__(2, session.sign(frames[3:7]))
-    if kind == 0: frames[2] = b"0" * 64
+    content = {"name": "stdout", "text": "forged", "status": "ok", "prompt": "forged"}
+    message = session.msg(type, content, parent=stranger if kind in (1, 2) else parent)
+    frames = session.serialize(message, ident=idents)[len(idents):]
+    sign = lambda: frames.__setitem__(1, session.sign(frames[2:6]))
+    if kind == 0: frames[1] = b"0" * 64
     elif kind == 1: pass
-    elif kind == 2: frames[4] = b'{"msg_id": ' + b'"' + os.urandom(8).hex().encode() + b'"}'; sign()
-    elif kind == 3: frames = frames[: chance.randrange(1, 7)]
-    elif kind == 4: frames[3 + chance.randrange(2)] = chance.randbytes(40); sign()
-    elif kind == 5: frames[6] = b'{"name": "stdout", "text": "forged"' + chance.randbytes(9); sign()
-    elif kind == 6: frames[6] = b'{"name": "stdout", "text": "x"}\\n{"type": "forged"}'; sign()
+    elif kind == 2: frames[3] = b'{"msg_id": ' + b'"' + os.urandom(8).hex().encode() + b'"}'; sign()
+    elif kind == 3: frames = frames[: chance.randrange(1, 6)]
+    elif kind == 4: frames[2 + chance.randrange(2)] = chance.randbytes(40); sign()
+    elif kind == 5: frames[5] = b'{"name": "stdout", "text": "forged"' + chance.randbytes(9); sign()
+    elif kind == 6: frames[5] = b'{"name": "stdout", "text": "x"}\\n{"type": "forged"}'; sign()
     elif kind == 7: frames = [chance.randbytes(chance.randrange(200)) for _ in range(chance.randrange(1, 9))]
-    elif round % 36 == 8: frames[6] = b'{"name": "stdout", "text": "' + b"forged" * 500_000; sign()
-    else: frames[3] = b'{"msg_id": 1, "msg_type": [], "__proto__": {"msg_type": "stream"}}'; sign()
-    iopub.send_multipart(frames)
+    elif round % 36 == 8: frames[5] = b'{"name": "stdout", "text": "' + b"forged" * 200_000; sign()
+    else: frames[2] = b'{"msg_id": 1, "msg_type": [], "__proto__": {"msg_type": "stream"}}'; sign()
+    return [*idents, *frames]
+`;
+
+/** A cell that sends it on iopub. */
+const HOSTILE = `${FORGING}
+for round in range(400):
+    kernel.iopub_thread.send_multipart(forged(round, "stream", parent, [b"x"]))
 print("done")
+`;
+
+/** A cell from which on it goes before and after every answer, on whatever channel that is. */
+const HOSTILE_ANSWERS = `${FORGING}
+send, rounds = session.send, iter(range(10**9))
+types = ["execute_reply", "kernel_info_reply", "cancel_reply", "input_request", "interrupt_reply", "shutdown_reply"]
+cell = parent
+def send_more(stream, msg_or_type, content=None, parent=None, ident=None, **options):
+    idents = ident if isinstance(ident, list) else [ident]
+    def send_forged():
+        if ident is None: return
+        for round in rounds:
+            stream.send_multipart(forged(round, types[round % 6], parent or cell, idents))
+            if round % 9 == 8: return
+    send_forged()
+    sent = send(stream, msg_or_type, content, parent, ident, **options)
+    send_forged()
+    return sent
+session.send = send_more
 `;
 
 for (const transport of ["zeromq", "zmtp"]) {
@@ -57,6 +82,33 @@ for (const transport of ["zeromq", "zmtp"]) {
         const next = await sandbox.run("print('next')", more);
         assert.deepEqual([next.error, next.text("stdout")], [undefined, "next\n"]);
       }
+    });
+
+    test("whatever comes along with a kernel's answers, executions end as they should, also those that are given up", async () => {
+      const made = await sandbox.fetch("/contexts", { method: "POST", body: "{}" });
+      const { id } = (await made.json()) as { id: string };
+      const own = { context_id: id };
+      assert.equal((await sandbox.run(HOSTILE_ANSWERS, own)).error, undefined);
+      for (let round = 0; round < 3; round++) {
+        const client = new AbortController();
+        const given = await sandbox.fetch("/execute", {
+          method: "POST",
+          body: JSON.stringify({ code: "print('begun', flush=True)\nwhile True: pass", ...own }),
+          signal: client.signal,
+        });
+        await assert.rejects(async () => {
+          for await (const piece of given.body ?? [])
+            if (Buffer.from(piece).includes("begun")) client.abort();
+        });
+        for (const [more, text] of [
+          [own, `own ${round}\n`],
+          [{}, `other ${round}\n`],
+        ] as const) {
+          const next = await sandbox.run(`print(${JSON.stringify(text.trim())})`, more);
+          assert.deepEqual([next.error, next.text("stdout"), next.text("stderr")], [undefined, text, ""]);
+        }
+      }
+      await sandbox.fetch(`/contexts/${id}`, { method: "DELETE" });
     });
 
     test("a message larger than the limit ends its kernel, and the context goes on with another", async () => {
