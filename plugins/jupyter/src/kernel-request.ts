@@ -11,7 +11,10 @@ export type RequestEnd =
   /** The server ended the kernel. */
   | { readonly how: "closed" };
 
-/** One request to a kernel: done when its reply and its idle have both arrived, in whatever order. */
+/**
+ * One request to a kernel: done when its reply and its idle have both arrived, in whatever order. Of one on control
+ * nothing is waited for but the reply, which must not wait behind output: whoever gets it calls `finish`.
+ */
 export class KernelRequest {
   readonly id: string;
   /** What iopub says about it. Pulled: while nobody takes a message, the kernel waits. */

@@ -117,6 +117,22 @@ async function isSettled(promise: Promise<unknown>): Promise<boolean> {
   return Promise.race([promise.then(() => true), delay(HEARD_MS, false)]);
 }
 
+/** A kernel that is ready, and what a cell of it tells. */
+async function ready() {
+  const scripted = new ScriptedKernel();
+  const info = await scripted.asked("kernel_info_request");
+  scripted.say("control", "kernel_info_reply", info, { status: "ok" });
+  scripted.say("iopub", "status", info, { execution_state: "idle" });
+  const kernel = await scripted.started;
+  const run = async (): Promise<readonly ExecutionEvent[]> => {
+    const events: ExecutionEvent[] = [];
+    const execution = kernel.execute({ code: "1", variables: {} }, new AbortController().signal);
+    for await (const event of execution) events.push(event);
+    return events;
+  };
+  return { scripted, kernel, run };
+}
+
 describe("a kernel", () => {
   for (const [first, second] of [
     ["reply", "message"],
@@ -150,17 +166,7 @@ describe("a kernel", () => {
     ["idle", "reply"],
   ] as const) {
     test(`has done what it was asked when both halves of the end are there, here the ${order[0]} first`, async () => {
-      const scripted = new ScriptedKernel();
-      const info = await scripted.asked("kernel_info_request");
-      scripted.say("control", "kernel_info_reply", info, { status: "ok" });
-      scripted.say("iopub", "status", info, { execution_state: "idle" });
-      const kernel = await scripted.started;
-      const run = async (): Promise<readonly ExecutionEvent[]> => {
-        const events: ExecutionEvent[] = [];
-        const execution = kernel.execute({ code: "1", variables: {} }, new AbortController().signal);
-        for await (const event of execution) events.push(event);
-        return events;
-      };
+      const { scripted, kernel, run } = await ready();
       const [one, other] = [run(), run()];
       const [asked, askedToo] = [
         await scripted.asked("execute_request"),
@@ -187,4 +193,17 @@ describe("a kernel", () => {
       await kernel.kill();
     });
   }
+
+  test("that dropped the idle of a cell has ended it by its reply, once nothing comes any more", async () => {
+    const { scripted, kernel, run } = await ready();
+    const cell = run();
+    const asked = await scripted.asked("execute_request");
+    scripted.say("iopub", "execute_input", asked, { code: "1", execution_count: 1 });
+    scripted.say("shell", "execute_reply", asked, { status: "ok" });
+    assert.deepEqual(
+      (await cell).map(({ type }) => type),
+      ["number_of_executions"],
+    );
+    await kernel.kill();
+  });
 });
