@@ -1,13 +1,9 @@
 #!/usr/bin/python3
-"""Plays what is outside of a stand-in host: in a network of its own it sends back what it gets, on every address."""
+"""Plays what is outside of a stand-in host: in a network of its own it sends back what it gets, on every address and
+the ports that it is given."""
 import socket
 import sys
 import threading
-
-server = socket.socket()
-server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-server.bind(("0.0.0.0", int(sys.argv[1])))
-server.listen(128)
 
 
 def serve(connection):
@@ -19,6 +15,12 @@ def serve(connection):
     connection.close()
 
 
-while True:
-    accepted, _ = server.accept()
-    threading.Thread(target=serve, args=(accepted,), daemon=True).start()
+def listen(port):
+    server = socket.create_server(("0.0.0.0", port), backlog=128)
+    while True:
+        accepted, _ = server.accept()
+        threading.Thread(target=serve, args=(accepted,), daemon=True).start()
+
+
+for port in sys.argv[1:]:
+    threading.Thread(target=listen, args=(int(port),)).start()

@@ -79,8 +79,6 @@ def translate(rule, tables, chain):
         parts.append(f'oifname "{link}"')
     if rule["family"]:
         parts.append("meta nfproto " + {"inet": "ipv4", "inet6": "ipv6"}[rule["family"]])
-    if rule["protocols"]:
-        parts.append(f"meta l4proto {{ {rule['protocols']} }}")
     if rule["tag"]:
         parts.append(f"meta mark {mark_of(rule['tag'])}")
     elif chain == "stack_out" and rule["source"] != "any":
@@ -93,19 +91,23 @@ def translate(rule, tables, chain):
     if rule["port"]:
         parts.append(f"th dport {rule['port']}")
     match = " ".join(part for part in parts if part)
+    protocols = rule["protocols"]
+    within = f"meta l4proto {{ {protocols} }} {match}" if protocols else match
     if rule["action"] == "block drop" or (rule["action"] == "block return" and chain == "stack_in"):
-        return [f"{match} drop"]
+        return [f"{within} drop"]
     if rule["action"] == "block return":
         answer = "meta mark set 1 reject"
-        return [f"{match} meta l4proto tcp {answer} with tcp reset", f"{match} {answer}"]
+        return [f"{within} meta l4proto tcp {answer} with tcp reset", f"{within} {answer}"]
     if rule["state"] == "no state":
-        return [f"{match} accept"]
+        return [f"{within} accept"]
     keep = f"add @{'states' if chain.startswith('bridge') else 'stack_states'} {{ {KEY} }} accept"
-    return [
-        f"{match} tcp flags & (syn | ack) == syn {keep}",
-        f"{match} meta l4proto udp {keep}",
-        f"{match} meta l4proto != {{ tcp, udp }} accept",
-    ]
+    lines = {
+        "tcp": f"meta l4proto tcp {match} tcp flags & (syn | ack) == syn {keep}",
+        "udp": f"meta l4proto udp {match} {keep}",
+    }
+    if protocols:
+        return [lines[protocol] for protocol in protocols.split(", ")]
+    return [*lines.values(), f"{match} meta l4proto != {{ tcp, udp }} accept"]
 
 
 CHAINS = ("member", "bridge_in", "bridge_out", "translation", "stack_out", "stack_in")

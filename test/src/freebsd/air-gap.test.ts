@@ -1,0 +1,47 @@
+import assert from "node:assert/strict";
+import { randomBytes } from "node:crypto";
+import { describe, it } from "node:test";
+import type { Logger } from "@coppice/core";
+import { ALL_TRAFFIC, type Sandbox } from "@coppice/core/backend";
+import { JailBackend } from "@coppice/plugin-jail-freebsd";
+import { openFreebsdHost, OUTSIDE, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
+
+const silent = { debug: () => undefined, info: () => undefined, warn: () => undefined } as unknown as Logger;
+const [RESOLVER, OTHER] = OUTSIDE.addresses;
+const DNS_PORT = 53;
+
+/** Which of some places, each an address and a port, a sandbox reaches. */
+async function reached(sandbox: Sandbox, places: readonly string[]): Promise<readonly string[]> {
+  const attempt = `timeout 1 bash -c "</dev/tcp/$each" 2> /dev/null && echo $each`;
+  const script = `for each in ${places.join(" ")}; do ${attempt}; done; true`;
+  const env = { PATH: "/usr/bin:/bin" };
+  const started = await sandbox.spawn({ path: "/bin/sh", args: ["-c", script], env, input: "none" });
+  const pieces: Uint8Array[] = [];
+  for await (const { data } of started.output) pieces.push(data);
+  return Buffer.concat(pieces).toString().split("\n").slice(0, -1);
+}
+
+void describe("a jail without internet access", { skip: reasonWithoutFreebsdHost() ?? false }, () => {
+  for (const networkKind of ["vnet", "alias"] as const) {
+    void it(`asks the name servers of the settings, and reaches what it is allowed besides: ${networkKind}`, async () => {
+      await using host = await openFreebsdHost({ isConnected: true, networkKind });
+      const network = { ...host.settings.network, resolvers: [RESOLVER] };
+      const backend = new JailBackend({ ...host.settings, network }, silent);
+      const id = `test${randomBytes(8).toString("hex")}`;
+      const spec = { id, template: "base", limits: {}, allowInternetAccess: false };
+      const sandbox = await backend.provision(spec, new AbortController().signal);
+      const places = [RESOLVER, OTHER].flatMap((address) =>
+        [DNS_PORT, OUTSIDE.port].map((port) => `${address}/${port}`),
+      );
+      const dns = `${RESOLVER}/${DNS_PORT}`;
+      assert.deepEqual(await reached(sandbox, places), [dns]);
+      await sandbox.networking?.restrict({ allowOut: [OTHER], denyOut: [ALL_TRAFFIC] });
+      assert.deepEqual(await reached(sandbox, places), [dns, ...places.slice(2)]);
+      await sandbox.networking?.restrict({ allowOut: [], denyOut: [ALL_TRAFFIC, RESOLVER] });
+      assert.deepEqual(await reached(sandbox, places), [dns]);
+      await sandbox.destroy();
+      assert.deepEqual(await host.leaks(), []);
+      await backend.close();
+    });
+  }
+});
