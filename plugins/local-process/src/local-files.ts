@@ -1,6 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { closeSync, constants, fchmodSync, openSync, renameSync, unlinkSync, writeSync } from "node:fs";
-import { type FileHandle, open, readdir, unlink } from "node:fs/promises";
+import { type FileHandle, open, readdir, rename, unlink } from "node:fs/promises";
 import { join } from "node:path";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { SandboxError } from "@coppice/core";
@@ -15,6 +15,7 @@ import {
   type Tree,
   WalkError,
   holdIfPresent,
+  isLargeFile,
   makeDirectory,
   openHeld,
   openHeldSync,
@@ -92,8 +93,10 @@ export class LocalFiles implements Files {
       // Refused before the body is taken, where that is possible.
       this.#requireWritable(path);
       const staged = await this.#receive(data);
-      if (staged.file === undefined) this.#writeInPlace(path, staged.chunks, options);
-      else await this.#moveIn(path, staged.file, options);
+      if (staged.file === undefined) {
+        await this.#shorten(path);
+        this.#writeInPlace(path, staged.chunks, options);
+      } else await this.#moveIn(path, staged.file, options);
       return this.#describe(path);
     } catch (error) {
       throw fileError(error, "write", path);
@@ -205,11 +208,17 @@ export class LocalFiles implements Files {
   }
 
   #requireWritable(path: string): void {
+    using place = this.#resolveIfPresent(path);
+    if (place?.entry !== undefined) requireWritable(place.entry, path);
+  }
+
+  /** Undefined where the directories above it are not there. */
+  #resolveIfPresent(path: string): Place | undefined {
     try {
-      using place = this.#resolve(path, { follow: true });
-      if (place.entry !== undefined) requireWritable(place.entry, path);
+      return this.#resolve(path, { follow: true });
     } catch (error) {
-      if (!(error instanceof WalkError && error.code === "ENOENT")) throw error;
+      if (error instanceof WalkError && error.code === "ENOENT") return undefined;
+      throw error;
     }
   }
 
@@ -248,6 +257,14 @@ export class LocalFiles implements Files {
     }
   }
 
+  /** Lets another thread wait until the kernel has given back what a large file had in memory. */
+  async #shorten(path: string): Promise<void> {
+    using place = this.#resolveIfPresent(path);
+    if (place?.entry === undefined || !isLargeFile(place.entry.stats)) return;
+    await using file = await openHeld(place.entry, constants.O_WRONLY);
+    await file.truncate();
+  }
+
   /**
    * Writes a small file without leaving the thread, so that of two writers one comes second, and whoever
    * watches sees one creation, one change of mode and one write.
@@ -284,7 +301,9 @@ export class LocalFiles implements Files {
       const descriptor = openSync(file, constants.O_RDONLY);
       fchmodSync(descriptor, mode);
       closeSync(descriptor);
-      renameSync(file, place.path);
+      // In the place of another one ext4 begins to write all of it to the disk.
+      if (place.entry === undefined) renameSync(file, place.path);
+      else await rename(file, place.path);
     } catch (error) {
       await unlink(file).catch(() => undefined);
       throw error;

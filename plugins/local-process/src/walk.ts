@@ -1,4 +1,5 @@
 import {
+  close,
   closeSync,
   constants,
   fstatSync,
@@ -13,6 +14,7 @@ import { type FileHandle, open } from "node:fs/promises";
 
 /** Of Linux; Node has no name for it. Opens an entry for looking at, whatever it is, without any effect. */
 const O_PATH = 0o10000000;
+const LARGE_BYTES = 16 * 2 ** 20;
 /** As many as Go's resolver follows; a kernel gives up after 40. */
 const LINKS_LIMIT = 255;
 /** The components of a path, links spliced in: bounds the time that one walk takes. */
@@ -46,16 +48,24 @@ export interface Held extends Disposable {
   readonly stats: Stats;
 }
 
+/** Whether the kernel takes milliseconds to give back what is in memory of it. */
+export function isLargeFile(stats: Stats): boolean {
+  return stats.isFile() && stats.size >= LARGE_BYTES;
+}
+
 /** Holds an entry, never following it. @throws errno errors of open and lstat. */
 export function hold(path: string | Buffer): Held {
   if (!CAN_HOLD) return { path: path.toString(), stats: lstatSync(path), [Symbol.dispose]: () => undefined };
   const descriptor = openSync(path, O_PATH | constants.O_NOFOLLOW);
+  const stats = fstatSync(descriptor);
   let isOpen = true;
   return {
     path: `/proc/self/fd/${descriptor}`,
-    stats: fstatSync(descriptor),
+    stats,
     [Symbol.dispose]() {
-      if (isOpen) closeSync(descriptor);
+      // Who lets go last of a file that was removed waits until the kernel has given back all that it had in memory.
+      if (isOpen && isLargeFile(stats)) close(descriptor, () => undefined);
+      else if (isOpen) closeSync(descriptor);
       isOpen = false;
     },
   };
