@@ -12,9 +12,9 @@ const CHANNELS: readonly ChannelName[] = ["shell", "control", "stdin", "iopub"];
 
 test("there are sockets for 300 kernels at once, and nothing is left of them when they are closed", async () => {
   const directory = await mkdtemp(join(tmpdir(), "coppice-zeromq-"));
+  const open: ZeromqChannels[] = [];
   try {
     let dialled = 0;
-    const open: ZeromqChannels[] = [];
     for (let kernel = 0; kernel < KERNELS; kernel++) {
       open.push(
         await ZeromqChannels.open(directory, {
@@ -38,6 +38,7 @@ test("there are sockets for 300 kernels at once, and nothing is left of them whe
     assert.ok((await Promise.all(ends)).every(({ done }) => done === true));
     assert.deepEqual(await readdir(directory), []);
   } finally {
+    await Promise.all(open.map((channels) => channels.close()));
     await rm(directory, { recursive: true, force: true });
   }
 });
