@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { before, it } from "node:test";
 import { gunzipSync, gzipSync } from "node:zlib";
 import { SandboxError } from "@coppice/core";
+import { Sandbox } from "e2b";
 import { type EnvdClient, type EnvdRequest, basicUserHeader, envdClient } from "../harness/envd-client.js";
 import type { Answer } from "../harness/exchange.js";
 import { onEachBackend } from "../harness/on-each-backend.js";
@@ -98,6 +99,36 @@ onEachBackend("files by their contract", ({ backend, server, sandbox }) => {
     };
     mock.method(files, "read", failing);
     assertRefused(await get({ path: "unlucky.txt" }), 500, /^error opening file /);
+  });
+
+  it("C.4 GET /files, what the SDK raises: 400, 401, 404, 429, 500, 502", async ({ mock }) => {
+    const { files } = sandbox();
+    const raised = (reading: Promise<unknown>) =>
+      reading.then(
+        () => assert.fail("it was read"),
+        ({ name, message }: Error) => `${name}: ${message}`,
+      );
+    assert.match(await raised(files.read("~")), /^InvalidArgumentError: .*is a directory/);
+    assert.match(
+      await raised(files.read("x", { user: "nobody-here" })),
+      /^AuthenticationError: .*nobody-here/,
+    );
+    assert.match(await raised(files.read("absent")), /^FileNotFoundError: .*does not exist/);
+    await put("refused.txt", "x");
+    for (const [code, expected] of [
+      ["resource_exhausted", /^RateLimitError: /],
+      ["internal", /^SandboxError: 500: error opening file /],
+    ] as const) {
+      const { runtime } = server().sandboxes.get(sandbox().sandboxId);
+      const reading = mock.method(runtime.files, "read", async () => {
+        throw new SandboxError(code, "no luck");
+      });
+      assert.match(await raised(files.read("refused.txt")), expected);
+      reading.mock.restore();
+    }
+    const mortal = await Sandbox.create();
+    await mortal.kill();
+    assert.match(await raised(mortal.files.read("x")), /^TimeoutError: .*likely due to sandbox timeout/);
   });
 
   it("C.4 GET /files, the headers of a success", async () => {
