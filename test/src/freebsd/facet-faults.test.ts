@@ -91,9 +91,7 @@ void describe("what a jail can do beside running, on a host that fails", { skip 
       name: "science",
       base: { sets: [set] },
       packages: ["python311"],
-      directories: [{ path: "/data", owner: "user" }],
-      files: [{ source: "note", path: "/data/note" }],
-      links: [{ path: "/python", to: "/usr/local/bin/python3.11" }],
+      files: [{ source: "note", path: "/etc/note" }],
     };
     await writeFile(file, JSON.stringify(recipe));
     const verb = async (config: JailSettings, action: string, ...args: readonly string[]) => {
