@@ -245,6 +245,13 @@ static void finish_start(struct process *process) {
   if (!entry->is_over && !process->has_exited) return;
   if (entry->is_awaited && room() < REPLY_BYTES) return;
   uint8_t stage = entry_outcome(entry, &value, &detail);
+  // Its end says whether it could not go there, or was killed on the way.
+  if (stage == STAGE_ENTRY && !process->has_exited) return;
+  bool was_killed_on_way = stage == STAGE_ENTRY && WIFSIGNALED(process->status);
+  if (was_killed_on_way) {
+    stage = 0;
+    value = process->number;
+  }
   bool is_awaited = entry->is_awaited;
   const char *reason = stage == STAGE_ENTRY ? complaint(process) : "";
   static char text[PATH_LIMIT + 1];
@@ -252,7 +259,7 @@ static void finish_start(struct process *process) {
     snprintf(text, sizeof text, "%.*s", (int)detail.length, detail.bytes);
     reason = text;
   }
-  if (stage == 0 && process->has_terminal && !take_terminal(process)) {
+  if (stage == 0 && process->has_terminal && !was_killed_on_way && !take_terminal(process)) {
     stage = STAGE_TERMINAL;
     value = ENXIO;
   }

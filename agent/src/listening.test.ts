@@ -229,4 +229,30 @@ describe("an agent that listens", { skip: withoutBinary }, () => {
       }
     },
   );
+
+  it("says why a program could not go where it was to run, and does nothing else by way of another", async () => {
+    const through = (script: string) => startListeningAgent([], [], ["/bin/sh", "-c", script]);
+    await using closed = await through("echo no way in >&2; exit 1");
+    const connection = await closed.connect();
+    await assert.rejects(run(connection, "true"), { code: "unavailable", message: /: no way in$/ });
+    await assert.rejects(connection.files.stat("/etc"));
+    await assert.rejects(connection.user("root"));
+    await connection.close();
+    await using deadly = await through("kill -9 $$");
+    const other = await deadly.connect();
+    assert.deepEqual((await run(other, "true")).exit, { signal: "SIGKILL" });
+    await other.close();
+  });
+
+  it("ends with all that it started when it is told to", async () => {
+    await using agent = await startListeningAgent();
+    const connection = await agent.connect();
+    const escape = 'setsid sh -c "echo \\$\\$; exec sleep 300" & wait';
+    const started = await connection.spawn({ path: "sh", args: ["-c", escape], env, cwd: "/" });
+    const { value } = await started.output[Symbol.asyncIterator]().next();
+    const escaped = Number(Buffer.from(value?.data ?? []).toString());
+    await connection.end();
+    assert.deepEqual(await started.exit, { signal: "SIGKILL" });
+    await eventually("nothing of it runs", () => !isRunning(escaped) && !isRunning(started.pid));
+  });
 });

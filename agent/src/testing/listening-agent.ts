@@ -15,15 +15,19 @@ export interface ListeningAgent extends AsyncDisposable {
   socket(): Promise<Socket>;
 }
 
-/** @param wrapper a program and its words that run what follows them, such as `unshare`. */
+/**
+ * @param wrapper a program and its words that run what follows them, such as `unshare`.
+ * @param way a program and its words through which others are started.
+ */
 export async function startListeningAgent(
   wrapper: readonly string[] = [],
   flags: readonly string[] = [],
+  way: readonly string[] = [],
 ): Promise<ListeningAgent> {
   const directory = await mkdtemp(join(tmpdir(), "coppice-agent-"));
   const path = join(directory, "socket");
   const binary = agentBinary() ?? "";
-  const words = ["bind", path, ...wrapper, binary, ...flags, "listen", "3"];
+  const words = ["bind", path, ...wrapper, binary, ...flags, "listen", "3", ...way];
   const child = spawn(binary, words, {
     stdio: ["ignore", "ignore", "inherit"],
     env: { PATH: "/usr/sbin:/usr/bin:/bin" },
