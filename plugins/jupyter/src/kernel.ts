@@ -452,7 +452,7 @@ export class Kernel {
       if (this.#wasRunning(await asked.done)) {
         request.interrupted();
         await this.#within(Math.min(waitMs, leftMs()), request.done);
-      } else if (await this.#takesRequests()) request.finish();
+      } else if (request.hasBegun || (await this.#takesRequests())) request.finish();
       else break;
     }
     if (request.isDone) return;
