@@ -13,20 +13,23 @@ import type { SegmentIndex } from "./segment-index.js";
 
 // Adjacent pieces are one record up to this size: what a reader has to hold at a time.
 const RECORD_DATA_BYTES = 256 * 1024;
-// Pieces from here on are records of their own and written from where they are. Copying a smaller one costs less
-// than it would to hold on to it.
+// Pieces from here on are written from where they are. Copying a smaller one costs less than it would to hold on to it.
 const LEAST_HELD_BYTES = 16 * 1024;
+/** A batch gets nothing more once it has so much. */
+export const LARGEST_BATCH_BYTES: number = 2 * 1024 * 1024;
 const FIRST_BUFFER_BYTES = 16 * 1024;
 // What a flood of small pieces fills at once: growing there step by step would copy everything as often.
-const LARGE_BUFFER_BYTES = 1280 * 1024;
+const LARGE_BUFFER_BYTES = LARGEST_BATCH_BYTES + 256 * 1024;
 
 /** A data record that may still grow. */
 interface OpenRecord {
   readonly number: number;
   readonly stream: Output["stream"];
   readonly offset: number;
-  /** Where it begins in the buffer. */
+  /** Where it begins: in the buffer, among what is held, and among the bytes of the batch. */
   readonly at: number;
+  readonly heldBefore: number;
+  readonly from: number;
   length: number;
 }
 
@@ -43,7 +46,7 @@ export interface LogBatchOptions {
 export class LogBatch {
   readonly #options: LogBatchOptions;
   readonly #notes: { readonly record: Noted; readonly from: number; readonly to: number }[] = [];
-  /** What stands between two stretches of the buffer, each with the end of the one before it. */
+  /** What stands between two stretches of the buffer, each with the end of the one before it; in one place, several. */
   readonly #held: { readonly data: Buffer; readonly after: number }[] = [];
   #buffer: Buffer = Buffer.allocUnsafeSlow(FIRST_BUFFER_BYTES);
   #filled = 0;
@@ -86,24 +89,21 @@ export class LogBatch {
 
   addData(number: number, { stream, offset, data }: OutputPiece, atMs: number): void {
     for (let taken = 0; taken < data.length;) {
-      const at = offset + taken;
-      const part = data.subarray(taken, taken + RECORD_DATA_BYTES);
-      const place = { number, stream, offset: at, atMs };
-      taken += part.length >= LEAST_HELD_BYTES ? this.#hold(place, part) : this.#copy(place, part);
+      const place = { number, stream, offset: offset + taken, atMs };
+      const open = this.#growing(place) ?? this.#begin(place);
+      const part = data.subarray(taken, taken + RECORD_DATA_BYTES - open.length);
+      if (part.length >= LEAST_HELD_BYTES) this.#hold(part);
+      else this.#copy(part);
+      open.length += part.length;
+      taken += part.length;
     }
+    this.#dataBytes += data.length;
   }
 
   /** The records as bytes, in their order; nothing can be added any more. */
   finish(): readonly Buffer[] {
     this.#finishRecord();
-    const parts: Buffer[] = [];
-    let from = 0;
-    for (const { data, after } of this.#held) {
-      parts.push(this.#buffer.subarray(from, after), data);
-      from = after;
-    }
-    if (this.#filled > from) parts.push(this.#buffer.subarray(from, this.#filled));
-    return parts;
+    return this.#parts(0, 0);
   }
 
   /** Tells the index of the segment what was appended to it. */
@@ -112,31 +112,34 @@ export class LogBatch {
     for (const { record, from, to } of this.#notes) index.add(record, base + from, base + to);
   }
 
-  /** A record of its own for data that stay where they are. @returns how much of them it took. */
-  #hold(place: DataPlace, part: Uint8Array): number {
-    this.#finishRecord();
-    const { number, offset } = place;
-    const data = Buffer.from(part.buffer, part.byteOffset, part.byteLength);
-    const from = this.bytes;
-    const start = this.#start(place);
-    writeHead(start, { kind: "data", seed: this.#options.seed, data });
-    this.#held.push({ data, after: this.#filled });
-    this.#heldBytes += data.length;
-    this.#dataBytes += data.length;
-    this.#notes.push({ record: { kind: "data", number, offset, length: data.length }, from, to: this.bytes });
-    return data.length;
+  /** Takes data in that stay where they are. */
+  #hold(part: Uint8Array): void {
+    this.#held.push({
+      data: Buffer.from(part.buffer, part.byteOffset, part.byteLength),
+      after: this.#filled,
+    });
+    this.#heldBytes += part.byteLength;
   }
 
-  /** Adds to the record of the piece before, or begins one. @returns how much it took. */
-  #copy(place: DataPlace, part: Uint8Array): number {
-    const open = this.#growing(place) ?? this.#begin(place);
-    const data = part.subarray(0, RECORD_DATA_BYTES - open.length);
-    this.#makeRoom(data.length);
-    this.#buffer.set(data, this.#filled);
-    this.#filled += data.length;
-    open.length += data.length;
-    this.#dataBytes += data.length;
-    return data.length;
+  #copy(part: Uint8Array): void {
+    this.#makeRoom(part.length);
+    this.#buffer.set(part, this.#filled);
+    this.#filled += part.length;
+  }
+
+  /** What was added since the buffer was filled up to `at` and so many parts were held. */
+  #parts(at: number, heldBefore: number): readonly Buffer[] {
+    const parts: Buffer[] = [];
+    let from = at;
+    for (let index = heldBefore; index < this.#held.length; index++) {
+      const held = this.#held[index];
+      if (held === undefined) break;
+      if (held.after > from) parts.push(this.#buffer.subarray(from, held.after));
+      parts.push(held.data);
+      from = held.after;
+    }
+    if (this.#filled > from) parts.push(this.#buffer.subarray(from, this.#filled));
+    return parts;
   }
 
   /** The record that a piece at this place continues. */
@@ -154,31 +157,23 @@ export class LogBatch {
   #begin(place: DataPlace): OpenRecord {
     this.#finishRecord();
     const { number, stream, offset } = place;
-    const open = { number, stream, offset, at: this.#filled, length: 0 };
-    this.#start(place);
+    const position = { at: this.#filled, heldBefore: this.#held.length, from: this.bytes };
+    this.#makeRoom(DATA_START_BYTES);
+    writeDataFields(this.#buffer.subarray(this.#filled, this.#filled + DATA_START_BYTES), place);
+    this.#filled += DATA_START_BYTES;
+    const open = { number, stream, offset, ...position, length: 0 };
     this.#open = open;
     return open;
-  }
-
-  /** What stands before the data of a record, without its head. */
-  #start(place: DataPlace): Buffer {
-    this.#makeRoom(DATA_START_BYTES);
-    const start = this.#buffer.subarray(this.#filled, this.#filled + DATA_START_BYTES);
-    writeDataFields(start, place);
-    this.#filled += DATA_START_BYTES;
-    return start;
   }
 
   #finishRecord(): void {
     const open = this.#open;
     if (open === undefined) return;
     this.#open = undefined;
-    const { number, offset, at, length } = open;
-    const data = this.#buffer.subarray(at + DATA_START_BYTES, this.#filled);
+    const { number, offset, at, heldBefore, from, length } = open;
+    const data = this.#parts(at + DATA_START_BYTES, heldBefore);
     const start = this.#buffer.subarray(at, at + DATA_START_BYTES);
     writeHead(start, { kind: "data", seed: this.#options.seed, data });
-    // Nothing is held between the beginning of a record that grows and its end.
-    const from = at + this.#heldBytes;
     this.#notes.push({ record: { kind: "data", number, offset, length }, from, to: this.bytes });
   }
 

@@ -1,6 +1,6 @@
 import { type Clock, messageOf } from "@coppice/core";
 import type { CommandEnd, OutputPiece } from "../commands.js";
-import { LogBatch } from "./log-batch.js";
+import { LARGEST_BATCH_BYTES, LogBatch } from "./log-batch.js";
 import type { LogFile, LogFiles } from "./log-files.js";
 import type { LogMetrics } from "./log-metrics.js";
 import type { SandboxLog, Segment } from "./sandbox-log.js";
@@ -91,7 +91,6 @@ interface Pending {
   sequence: number;
 }
 
-const BATCH_BYTES = 1024 * 1024;
 const COMMANDS_PER_SEGMENT = 1000;
 const LONGEST_PATH = 1024;
 const IDLE_MS = 10_000;
@@ -103,6 +102,8 @@ const IDLE_MS = 10_000;
  */
 export class LogWriter {
   readonly #options: LogWriterOptions;
+  /** While one is written, another can be filled. */
+  readonly #batchBytes: number;
   readonly #open = new Map<string, Recorded>();
   /** First in, first written; the last one is being filled. */
   #pending: Pending[] = [];
@@ -129,6 +130,7 @@ export class LogWriter {
 
   constructor(options: LogWriterOptions) {
     this.#options = options;
+    this.#batchBytes = Math.min(LARGEST_BATCH_BYTES, options.settings.bufferBytes / 2);
   }
 
   get sandboxId(): string {
@@ -233,7 +235,7 @@ export class LogWriter {
         active.numbers.size >= COMMANDS_PER_SEGMENT);
     if (isSegmentFull) this.#endActive();
     const target = this.#active ?? this.#beginSegment();
-    if (last !== undefined && last.target === target && last.batch.bytes < BATCH_BYTES) return last;
+    if (last !== undefined && last.target === target && last.batch.bytes < this.#batchBytes) return last;
     const pending = {
       batch: new LogBatch({ seed: target.segment.number, spares }),
       target,
@@ -302,7 +304,7 @@ export class LogWriter {
   get #isNextDue(): boolean {
     const [next, another] = this.#pending;
     if (next === undefined) return false;
-    return another !== undefined || next.batch.bytes >= BATCH_BYTES || this.#taken < this.#due;
+    return another !== undefined || next.batch.bytes >= this.#batchBytes || this.#taken < this.#due;
   }
 
   #startDrain(): void {
