@@ -46,10 +46,12 @@ if sys.modules.get("debugpy", 0) is None:
 
 import zmq  # noqa: E402
 from jupyter_client.jsonutil import json_default  # noqa: E402
-from jupyter_client.session import json_packer  # noqa: E402
+from jupyter_client.session import Session, json_packer  # noqa: E402
 
 # Characters of output per message.
 PIECE = 512 * 1024
+# Characters of output that a cell may write before it waits until they are sent. Each wait is two changes of threads.
+BURST = 4 * PIECE
 # Messages that wait in the kernel for a slow reader before user code waits with them.
 WAITING_MESSAGES = 32
 # How long the end of a cell waits for output of its child processes that is already in the pipe.
@@ -69,7 +71,7 @@ def pack(value):
     name, text = value["name"], value["text"]
     if name not in ("stdout", "stderr") or not isinstance(text, str) or len(text) < LONG_TEXT:
         return _pack_value(value)
-    return b'{"name": "%s", "text": %s}' % (name.encode(), _pack_text(text))
+    return _pack_text(text, b'{"name": "%s", "text": ' % name.encode(), b"}")
 
 
 def _pack_value(value):
@@ -103,14 +105,39 @@ def without_surrogates(text):
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _pack_text(text):
+def _pack_text(text, before, after):
     if text.isascii():
         data = text.encode()
         for byte, escape in ESCAPES:
             data = data.replace(byte, escape)
         if not any(control in data for control in OTHER_CONTROLS):
-            return b'"%s"' % data
-    return encode_basestring(text).encode()
+            return b"".join((before, b'"', data, b'"', after))
+    return before + encode_basestring(text).encode() + after
+
+
+class PiecewiseSession(Session):
+    """Cuts output into messages of a bounded size."""
+
+    def send(self, stream, msg_or_type, content=None, parent=None, *places, **options):
+        message = msg_or_type if isinstance(msg_or_type, dict) else None
+        output = _output_in(message["content"] if message else content)
+        kind = message["header"]["msg_type"] if message else msg_or_type
+        if kind != "stream" or output is None:
+            return super().send(stream, msg_or_type, content, parent, *places, **options)
+        name, text = output
+        header = message["parent_header"] if message else parent
+        for start in range(0, len(text), PIECE):
+            piece = {"name": name, "text": text[start : start + PIECE]}
+            sent = super().send(stream, "stream", piece, header, *places, **options)
+        return sent
+
+
+def _output_in(content):
+    """Name and text of what a stream writes, if that is too much for one message."""
+    if not isinstance(content, dict):
+        return None
+    text = content.get("text")
+    return (content["name"], text) if isinstance(text, str) and len(text) > PIECE else None
 
 
 class OutputStream(OutStream):
@@ -141,25 +168,15 @@ class OutputStream(OutStream):
                 string = without_surrogates(string)
         # Most writes are a few characters, and there are many of them.
         unflushed = self._unflushed + len(string)
-        if unflushed < PIECE:
+        if unflushed < BURST:
             self._unflushed = unflushed
             return super().write(string)
-        for start in range(0, len(string), PIECE):
-            self._write_piece(string[start : start + PIECE])
+        for start in range(0, len(string), BURST):
+            super().write(string[start : start + BURST])
+            # Waits until iopub took it: that is what slows a cell down to the speed of its reader.
+            self._unflushed = 0
+            self.flush()
         return len(string)
-
-    def _write_piece(self, piece):
-        if self._unflushed and self._unflushed + len(piece) > PIECE:
-            self._send()
-        super().write(piece)
-        self._unflushed += len(piece)
-        if self._unflushed >= PIECE:
-            self._send()
-
-    def _send(self):
-        # Waits until iopub took it: that is what slows a cell down to the speed of its reader.
-        self._unflushed = 0
-        self.flush()
 
     def _watch_pipe_fd(self):
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -287,6 +304,10 @@ class KernelApp(IPKernelApp):
 
     def parse_command_line(self, argv=None):
         pass  # There is none, and to make a parser of everything that could be in it takes as long as the shell.
+
+    @default("session")
+    def _session_default(self):
+        return PiecewiseSession(parent=self)
 
     @default("ipython_dir")
     def _ipython_dir_default(self):
