@@ -11,7 +11,9 @@ const BLOCK_BYTES = 500_000;
 const SCRIPT = 'exec dd if=/dev/zero bs="$1" count="$2" status=none > "/dev/tcp/127.0.0.1/$3"';
 
 const server = createHttpServer((request, response) => {
-  carry(Number(request.url?.slice(1))).then(
+  const bytes = Number(request.url?.slice(1));
+  response.setHeader("content-length", bytes);
+  carry(bytes).then(
     (socket) => pipeline(socket, response).catch(() => undefined),
     () => response.destroy(),
   );

@@ -1,9 +1,8 @@
-import { once } from "node:events";
-import { Agent, request, type IncomingMessage } from "node:http";
 import { join } from "node:path";
 import { startBareKernel } from "./bare-kernel.js";
 import { BenchedServer } from "./benched-server.js";
 import type { Benchmark, Comparison, Contender } from "./benchmark.js";
+import { DrainingClient } from "./draining-client.js";
 import { startProgramOnPort } from "./program-on-port.js";
 import { WatchedProcess } from "./watched-process.js";
 
@@ -16,14 +15,16 @@ export const codeOutput: Benchmark = async (server, { backend }) => {
   const withZmtp = await BenchedServer.start(backend, { settings: { jupyter: { transport: "zmtp" } } });
   const kernel = await startBareKernel(join(server.scratch, "bare-kernel"));
   const carrier = await startProgramOnPort(new URL("./carry-server.js", import.meta.url));
-  const agent = new Agent({ keepAlive: true });
-  const run = await executor(server, agent);
-  const runWithZmtp = await executor(withZmtp, agent);
+  const clients = {
+    carrier: new DrainingClient(carrier.port),
+    server: new DrainingClient(portOf(server)),
+    withZmtp: new DrainingClient(portOf(withZmtp)),
+  };
+  const run = await executor(server, clients.server);
+  const runWithZmtp = await executor(withZmtp, clients.withZmtp);
 
   const carry = async (): Promise<void> => {
-    const { bytes } = await drained(
-      request({ hostname: "127.0.0.1", port: carrier.port, agent, path: `/${BYTES}` }).end(),
-    );
+    const { bytes } = await clients.carrier.exchange([`GET /${BYTES} HTTP/1.1`]);
     if (bytes !== BYTES) throw new Error(`${bytes} bytes`);
   };
   const comparison = (title: string, code: string): Comparison => {
@@ -56,7 +57,7 @@ export const codeOutput: Benchmark = async (server, { backend }) => {
       ),
     ],
     async close() {
-      agent.destroy();
+      for (const client of Object.values(clients)) client.close();
       await carrier.end();
       await kernel.end();
       await withZmtp[Symbol.asyncDispose]();
@@ -64,28 +65,21 @@ export const codeOutput: Benchmark = async (server, { backend }) => {
   };
 };
 
-/** Runs code in a sandbox of that server. */
-async function executor(server: BenchedServer, agent: Agent): Promise<(code: string) => Promise<void>> {
-  const sandbox = await server.createSandbox();
-  const { hostname, port } = new URL(server.url);
-  const headers = { ...sandbox.headers(CODE_PORT), "content-type": "application/json" };
-  return async (code) => {
-    const outgoing = request({ hostname, port, agent, method: "POST", path: "/execute", headers });
-    const { bytes, end } = await drained(outgoing.end(JSON.stringify({ code })));
-    if (bytes < BYTES || end !== LAST_LINE)
-      throw new Error(`${bytes} bytes of an answer with ${BYTES} in it`);
-  };
+function portOf({ url }: BenchedServer): number {
+  return Number(new URL(url).port);
 }
 
-/** Counts an answer without keeping it, so that the client takes as little of the machine as it can. */
-async function drained(outgoing: ReturnType<typeof request>): Promise<{ bytes: number; end: string }> {
-  const [answer] = (await once(outgoing, "response")) as [IncomingMessage];
-  let bytes = 0;
-  let last = Buffer.alloc(0);
-  for await (const chunk of answer as AsyncIterable<Buffer>) {
-    bytes += chunk.length;
-    const before = chunk.length < LAST_LINE.length ? last : Buffer.alloc(0);
-    last = Buffer.concat([before, chunk.subarray(-LAST_LINE.length)]).subarray(-LAST_LINE.length);
-  }
-  return { bytes, end: last.toString("latin1") };
+/** Runs code in a sandbox of that server. */
+async function executor(
+  server: BenchedServer,
+  client: DrainingClient,
+): Promise<(code: string) => Promise<void>> {
+  const sandbox = await server.createSandbox();
+  const headers = Object.entries(sandbox.headers(CODE_PORT)).map(([name, value]) => `${name}: ${value}`);
+  const head = ["POST /execute HTTP/1.1", "content-type: application/json", ...headers];
+  return async (code) => {
+    const { bytes, end } = await client.exchange(head, JSON.stringify({ code }));
+    if (bytes < BYTES || !end.includes(LAST_LINE))
+      throw new Error(`${bytes} bytes of an answer with ${BYTES} in it`);
+  };
 }
