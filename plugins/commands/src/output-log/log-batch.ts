@@ -13,8 +13,6 @@ import type { SegmentIndex } from "./segment-index.js";
 
 // Adjacent pieces are one record up to this size: what a reader has to hold at a time.
 const RECORD_DATA_BYTES = 256 * 1024;
-// Pieces from here on are written from where they are. Copying a smaller one costs less than it would to hold on to it.
-const LEAST_HELD_BYTES = 16 * 1024;
 /** A batch gets nothing more once it has so much. */
 export const LARGEST_BATCH_BYTES: number = 2 * 1024 * 1024;
 const FIRST_BUFFER_BYTES = 16 * 1024;
@@ -26,10 +24,8 @@ interface OpenRecord {
   readonly number: number;
   readonly stream: Output["stream"];
   readonly offset: number;
-  /** Where it begins: in the buffer, among what is held, and among the bytes of the batch. */
+  /** Where it begins in the buffer. */
   readonly at: number;
-  readonly heldBefore: number;
-  readonly from: number;
   length: number;
 }
 
@@ -42,15 +38,15 @@ export interface LogBatchOptions {
   readonly spares: SpareBuffers;
 }
 
-/** Records that are written together. Small pieces of output are copied into it at once, large ones are held. */
+/**
+ * Records that are written together. Output is copied into it at once: to hold on to it costs more, since what
+ * outlives a few rounds of the garbage collector's quick search has it go through the whole heap.
+ */
 export class LogBatch {
   readonly #options: LogBatchOptions;
   readonly #notes: { readonly record: Noted; readonly from: number; readonly to: number }[] = [];
-  /** What stands between two stretches of the buffer, each with the end of the one before it; in one place, several. */
-  readonly #held: { readonly data: Buffer; readonly after: number }[] = [];
   #buffer: Buffer = Buffer.allocUnsafeSlow(FIRST_BUFFER_BYTES);
   #filled = 0;
-  #heldBytes = 0;
   #open: OpenRecord | undefined;
   #dataBytes = 0;
 
@@ -60,7 +56,7 @@ export class LogBatch {
 
   /** Size of its records. */
   get bytes(): number {
-    return this.#filled + this.#heldBytes;
+    return this.#filled;
   }
 
   /** Size of the output in them. */
@@ -72,9 +68,7 @@ export class LogBatch {
   release(): void {
     this.#options.spares.give(this.#buffer);
     this.#buffer = Buffer.alloc(0);
-    this.#held.length = 0;
     this.#filled = 0;
-    this.#heldBytes = 0;
   }
 
   addRecord(record: StartRecord | EndRecord): void {
@@ -92,54 +86,25 @@ export class LogBatch {
       const place = { number, stream, offset: offset + taken, atMs };
       const open = this.#growing(place) ?? this.#begin(place);
       const part = data.subarray(taken, taken + RECORD_DATA_BYTES - open.length);
-      if (part.length >= LEAST_HELD_BYTES) this.#hold(part);
-      else this.#copy(part);
+      this.#makeRoom(part.length);
+      this.#buffer.set(part, this.#filled);
+      this.#filled += part.length;
       open.length += part.length;
       taken += part.length;
     }
     this.#dataBytes += data.length;
   }
 
-  /** The records as bytes, in their order; nothing can be added any more. */
-  finish(): readonly Buffer[] {
+  /** The records as bytes; nothing can be added any more. */
+  finish(): Buffer {
     this.#finishRecord();
-    return this.#parts(0, 0);
+    return this.#buffer.subarray(0, this.#filled);
   }
 
   /** Tells the index of the segment what was appended to it. */
   enter(index: SegmentIndex): void {
     const base = index.endsAt;
     for (const { record, from, to } of this.#notes) index.add(record, base + from, base + to);
-  }
-
-  /** Takes data in that stay where they are. */
-  #hold(part: Uint8Array): void {
-    this.#held.push({
-      data: Buffer.from(part.buffer, part.byteOffset, part.byteLength),
-      after: this.#filled,
-    });
-    this.#heldBytes += part.byteLength;
-  }
-
-  #copy(part: Uint8Array): void {
-    this.#makeRoom(part.length);
-    this.#buffer.set(part, this.#filled);
-    this.#filled += part.length;
-  }
-
-  /** What was added since the buffer was filled up to `at` and so many parts were held. */
-  #parts(at: number, heldBefore: number): readonly Buffer[] {
-    const parts: Buffer[] = [];
-    let from = at;
-    for (let index = heldBefore; index < this.#held.length; index++) {
-      const held = this.#held[index];
-      if (held === undefined) break;
-      if (held.after > from) parts.push(this.#buffer.subarray(from, held.after));
-      parts.push(held.data);
-      from = held.after;
-    }
-    if (this.#filled > from) parts.push(this.#buffer.subarray(from, this.#filled));
-    return parts;
   }
 
   /** The record that a piece at this place continues. */
@@ -157,11 +122,10 @@ export class LogBatch {
   #begin(place: DataPlace): OpenRecord {
     this.#finishRecord();
     const { number, stream, offset } = place;
-    const position = { at: this.#filled, heldBefore: this.#held.length, from: this.bytes };
+    const open = { number, stream, offset, at: this.#filled, length: 0 };
     this.#makeRoom(DATA_START_BYTES);
-    writeDataFields(this.#buffer.subarray(this.#filled, this.#filled + DATA_START_BYTES), place);
+    writeDataFields(this.#buffer.subarray(open.at, open.at + DATA_START_BYTES), place);
     this.#filled += DATA_START_BYTES;
-    const open = { number, stream, offset, ...position, length: 0 };
     this.#open = open;
     return open;
   }
@@ -170,11 +134,11 @@ export class LogBatch {
     const open = this.#open;
     if (open === undefined) return;
     this.#open = undefined;
-    const { number, offset, at, heldBefore, from, length } = open;
-    const data = this.#parts(at + DATA_START_BYTES, heldBefore);
+    const { number, offset, at, length } = open;
     const start = this.#buffer.subarray(at, at + DATA_START_BYTES);
+    const data = this.#buffer.subarray(at + DATA_START_BYTES, this.#filled);
     writeHead(start, { kind: "data", seed: this.#options.seed, data });
-    this.#notes.push({ record: { kind: "data", number, offset, length }, from, to: this.bytes });
+    this.#notes.push({ record: { kind: "data", number, offset, length }, from: at, to: this.#filled });
   }
 
   #makeRoom(bytes: number): void {

@@ -350,10 +350,10 @@ export class LogWriter {
     if (segment.bytes === 0) {
       target.file = await this.#create(target);
       log.add(segment);
-      await target.file.append([SEGMENT_MAGIC, ...records]);
+      await target.file.append([SEGMENT_MAGIC, records]);
     } else {
       target.file ??= await files.reopen(segment.path, segment.bytes);
-      await target.file.append(records);
+      await target.file.append([records]);
     }
     batch.enter(index);
     segment.bytes = index.endsAt;

@@ -2,7 +2,6 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
   DATA_START_BYTES,
-  type DataRecord,
   SEGMENT_MAGIC,
   type SegmentRecord,
   decodeRecord,
@@ -37,14 +36,11 @@ const ends: readonly SegmentRecord[] = [
 const SEED = 12;
 
 function encode(record: SegmentRecord): Buffer {
-  return record.kind === "data" ? encodeData(record, [record.data]) : encodeRecord(record, SEED);
-}
-
-function encodeData(record: DataRecord, data: readonly Buffer[]): Buffer {
-  const start = Buffer.alloc(DATA_START_BYTES);
-  writeDataFields(start, record);
-  writeHead(start, { kind: "data", seed: SEED, data });
-  return Buffer.concat([start, ...data]);
+  if (record.kind !== "data") return encodeRecord(record, SEED);
+  const bytes = Buffer.alloc(DATA_START_BYTES);
+  writeDataFields(bytes, record);
+  writeHead(bytes, { kind: "data", seed: SEED, data: record.data });
+  return Buffer.concat([bytes, record.data]);
 }
 
 /** Random numbers that are the same in every run. */
@@ -71,24 +67,6 @@ test("a record is read as it was written, wherever it stands", () => {
     const bytes = Buffer.concat([Buffer.from("before"), encode(record), Buffer.from("after")]);
     assert.deepEqual(decodeRecord(bytes, 6, SEED), record);
     assert.equal(recordBytes(bytes, 6), bytes.length - 11);
-  }
-});
-
-test("a record is the same however its data were cut when it was written", () => {
-  const random = seeded(9);
-  for (const length of [0, 63, 64, 4096, 4097, 8192, 12_300, 65_536, 200_001]) {
-    const data = Buffer.from(Array.from({ length }, () => random() * 256));
-    const record: DataRecord = { kind: "data", number: 1, stream: "stdout", offset: 0, atMs: 0, data };
-    for (let round = 0; round < 20; round += 1) {
-      const parts: Buffer[] = [];
-      for (let at = 0; at < length;) {
-        const end = at + 1 + Math.floor(random() ** 3 * 9000);
-        parts.push(data.subarray(at, end));
-        at = end;
-      }
-      assert.deepEqual(encodeData(record, parts), encode(record));
-      assert.deepEqual(decodeRecord(encodeData(record, parts), 0, SEED), record);
-    }
   }
 });
 

@@ -100,46 +100,17 @@ const startJson = z.object({
 const endJson = z.object({ number: z.int().min(0), offset: z.int().min(0), end: CommandEndJson });
 
 /** What `decodeRecord` knows a record by, after its length and kind and the first bytes of its body. */
-function checksumOf(seed: number, start: Buffer, rest: readonly Buffer[]): number {
+function checksumOf(seed: number, start: Buffer, rest: Buffer): number {
   const checksum = crc32(start, seed);
-  const bytes = sizeOf(rest);
+  if (rest.length <= BLOCK_BYTES) return crc32(rest, checksum);
   // Gathered first: a call for each sample would cost several times what the bytes do.
-  const checked = bytes > BLOCK_BYTES ? [samplesOf(rest, bytes)] : rest;
-  return checked.reduce((sum, part) => crc32(part, sum), checksum);
-}
-
-/** The beginning of every block and the end of all, however the parts are cut. */
-function samplesOf(parts: readonly Buffer[], bytes: number): Buffer {
-  const samples = Buffer.allocUnsafe((Math.ceil(bytes / BLOCK_BYTES) + 1) * SAMPLE_BYTES);
+  const samples = Buffer.allocUnsafe((Math.ceil(rest.length / BLOCK_BYTES) + 1) * SAMPLE_BYTES);
   let length = 0;
-  let partAt = 0;
-  let block = 0;
-  let cutOff = 0;
-  for (const part of parts) {
-    const begun = part.copy(samples, length, 0, cutOff);
-    length += begun;
-    cutOff -= begun;
-    for (; block < partAt + part.length; block += BLOCK_BYTES) {
-      const copied = part.copy(samples, length, block - partAt, block - partAt + SAMPLE_BYTES);
-      length += copied;
-      cutOff = SAMPLE_BYTES - copied;
-    }
-    partAt += part.length;
+  for (let at = 0; at < rest.length; at += BLOCK_BYTES) {
+    length += rest.copy(samples, length, at, at + SAMPLE_BYTES);
   }
-  let missing = SAMPLE_BYTES;
-  for (const part of parts.toReversed()) {
-    const taken = Math.min(missing, part.length);
-    missing -= taken;
-    part.copy(samples, length + missing, part.length - taken);
-    if (missing === 0) break;
-  }
-  return samples.subarray(0, length + SAMPLE_BYTES);
-}
-
-function sizeOf(parts: readonly Buffer[]): number {
-  let bytes = 0;
-  for (const { length } of parts) bytes += length;
-  return bytes;
+  length += rest.copy(samples, length, rest.length - SAMPLE_BYTES);
+  return crc32(samples.subarray(0, length), checksum);
 }
 
 /** A record without data as bytes. @param seed the number of its segment. */
@@ -149,7 +120,7 @@ export function encodeRecord(
 ): Buffer {
   const body = "json" in content ? content.json : Buffer.from(JSON.stringify(content));
   const record = Buffer.concat([Buffer.alloc(RECORD_HEAD_BYTES), body]);
-  writeHead(record, { kind, seed, data: [body.subarray(DATA_FIELDS_BYTES)] });
+  writeHead(record, { kind, seed, data: body.subarray(DATA_FIELDS_BYTES) });
   return record;
 }
 
@@ -157,14 +128,14 @@ export interface RecordHead {
   readonly kind: SegmentRecord["kind"];
   /** The number of its segment. */
   readonly seed: number;
-  /** What follows the start, in parts. */
-  readonly data: readonly Buffer[];
+  /** What follows the start. */
+  readonly data: Buffer;
 }
 
 /** Writes the fixed part of a record. @param start that part, and as much of the body as fields of data take. */
 export function writeHead(start: Buffer, { kind, seed, data }: RecordHead): void {
   const fields = start.subarray(RECORD_HEAD_BYTES, RECORD_HEAD_BYTES + DATA_FIELDS_BYTES);
-  start.writeUInt32LE(fields.length + sizeOf(data), 0);
+  start.writeUInt32LE(fields.length + data.length, 0);
   start.writeUInt8(KINDS.indexOf(kind), 4);
   start.writeUInt32LE(checksumOf(crc32(start.subarray(0, 5), seed), fields, data), 5);
 }
@@ -192,7 +163,7 @@ export function decodeRecord(bytes: Buffer, at: number, seed: number): SegmentRe
   const body = bytes.subarray(at + RECORD_HEAD_BYTES, at + length);
   const headSum = crc32(bytes.subarray(at, at + 5), seed);
   const [fields, data] = [body.subarray(0, DATA_FIELDS_BYTES), body.subarray(DATA_FIELDS_BYTES)];
-  if (checksumOf(headSum, fields, [data]) !== bytes.readUInt32LE(at + 5)) return undefined;
+  if (checksumOf(headSum, fields, data) !== bytes.readUInt32LE(at + 5)) return undefined;
   const kind = KINDS[bytes.readUInt8(at + 4)];
   switch (kind) {
     case "data":

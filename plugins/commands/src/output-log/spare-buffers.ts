@@ -1,4 +1,4 @@
-const MOST_BUFFERS = 8;
+const MOST_BUFFERS = 6;
 const SMALLEST_BYTES = 512 * 1024;
 const LARGEST_BYTES = 4 * 1024 * 1024;
 
