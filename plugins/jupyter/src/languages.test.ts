@@ -181,7 +181,7 @@ describe("JavaScript", () => {
       const startedMs = performance.now();
       const { results, text, error } = await run("kept");
       assert.equal(results[0]?.["text"], "kept", `${code}: ${JSON.stringify(error)}`);
-      assert.ok(performance.now() - startedMs < 2000, `${code}: ${performance.now() - startedMs} ms`);
+      assert.ok(performance.now() - startedMs < 10_000, `${code}: ${performance.now() - startedMs} ms`);
       await delay(20);
       assert.doesNotMatch((await run("0")).text("stdout") + text("stderr"), /still here/, code);
     }
@@ -337,7 +337,7 @@ describe("bash", () => {
       await leave("bash", code, 150);
       const startedMs = performance.now();
       assert.equal((await run("echo $kept")).text("stdout"), "kept\n", code);
-      assert.ok(performance.now() - startedMs < 2000, `${code}: ${performance.now() - startedMs} ms`);
+      assert.ok(performance.now() - startedMs < 10_000, `${code}: ${performance.now() - startedMs} ms`);
     }
   });
 

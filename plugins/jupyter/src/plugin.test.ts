@@ -348,7 +348,7 @@ describe("endings", () => {
       const startedMs = performance.now();
       assert.equal((await sandbox.run("kept")).results[0]?.["text"], "1", code);
       assert.ok(
-        performance.now() - startedMs < 2000,
+        performance.now() - startedMs < 10_000,
         `${code}: the next execution waited ${performance.now() - startedMs} ms`,
       );
     }
