@@ -13,6 +13,7 @@ export const COPPICE = fileURLToPath(new URL("../../../core/bin/coppice.mjs", im
 const START_TIMEOUT_MS = 30_000;
 /** As the project's own ways to start it have it. */
 const NODE_OPTIONS = ["--max-semi-space-size=2"];
+const ENVIRONMENT = { MALLOC_ARENA_MAX: "1" };
 
 /** A folder with a configuration in it, the data of its server, and nothing else; removed by `remove`. */
 export interface Installation {
@@ -97,7 +98,7 @@ export class ServerProcess implements AsyncDisposable {
    */
   static async start(configFile: string, environment: NodeJS.ProcessEnv = {}): Promise<ServerProcess> {
     const child = spawn(process.execPath, [...NODE_OPTIONS, COPPICE, "start", configFile], {
-      env: { ...process.env, ...environment },
+      env: { ...process.env, ...ENVIRONMENT, ...environment },
       // By the channel the server learns when this process is gone, however that came, and stops.
       stdio: ["ignore", "pipe", "pipe", "ipc"],
     });
