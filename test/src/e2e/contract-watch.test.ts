@@ -116,7 +116,9 @@ onEachBackend(
           ["l/f", "x", recursive ? ["WRITE l/f"] : []],
         ] as const) {
           await put(`${directory}/${name}`, content);
-          assert.deepEqual((await take(id)).map(told), expected, `${directory}/${name}`);
+          // Who looks at a new directory of the host's may see a write there that was told already.
+          const seen = (await take(id)).map(told).filter((event, at, all) => event !== all[at - 1]);
+          assert.deepEqual(seen, expected, `${directory}/${name}`);
         }
         await unwatch(id);
       }
