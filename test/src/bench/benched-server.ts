@@ -20,6 +20,7 @@ export interface BenchedSandbox {
 }
 
 const ENVD_PORT = 49983;
+const CODE_PORT = 49999;
 const READY_MS = 60_000;
 /** Of the template `warm`, one waits in its pool. */
 export const WARM = 'coppice_sandboxes_warm{template="warm"}';
@@ -123,6 +124,12 @@ export class BenchedServer implements AsyncDisposable {
         "x-access-token": token,
       }),
     };
+  }
+
+  /** Posts JSON to the code interpreter of a sandbox. @returns its answer. @throws Error unless that is a 200. */
+  async askCode(sandbox: BenchedSandbox, path: string, body: object): Promise<string> {
+    const headers = { ...sandbox.headers(CODE_PORT), "content-type": "application/json" };
+    return (await this.request({ method: "POST", path, headers, body: JSON.stringify(body) }, 200)).text;
   }
 
   async killSandbox({ id }: BenchedSandbox): Promise<void> {

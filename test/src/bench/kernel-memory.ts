@@ -36,8 +36,8 @@ async function shareOfEach(server: BenchedServer, template: string, kernels: num
   try {
     if (template === "zygote") await warmZygote(server, sandbox);
     for (let started = 0; started < kernels; started += 1) {
-      const { id } = JSON.parse(await post(server, sandbox, "/contexts", {})) as { readonly id: string };
-      const text = await post(server, sandbox, "/execute", { code: LOADED, context_id: id });
+      const { id } = JSON.parse(await server.askCode(sandbox, "/contexts", {})) as { readonly id: string };
+      const text = await server.askCode(sandbox, "/execute", { code: LOADED, context_id: id });
       if (text.includes('"error"')) throw new Error(text);
     }
     return (await memoryShareOf(sandbox.id)) / kernels;
@@ -48,20 +48,10 @@ async function shareOfEach(server: BenchedServer, template: string, kernels: num
 
 /** The first kernel of a sandbox is started, and brings the zygote; it is not among those that are measured. */
 async function warmZygote(server: BenchedServer, sandbox: BenchedSandbox): Promise<void> {
-  const { id } = JSON.parse(await post(server, sandbox, "/contexts", {})) as { readonly id: string };
+  const { id } = JSON.parse(await server.askCode(sandbox, "/contexts", {})) as { readonly id: string };
   await server.untilThere("a zygote", "coppice_jupyter_zygotes");
   await server.request(
     { method: "DELETE", path: `/contexts/${id}`, headers: sandbox.headers(CODE_PORT) },
     200,
   );
-}
-
-async function post(
-  server: BenchedServer,
-  sandbox: BenchedSandbox,
-  path: string,
-  body: object,
-): Promise<string> {
-  const headers = { ...sandbox.headers(CODE_PORT), "content-type": "application/json" };
-  return (await server.request({ method: "POST", path, headers, body: JSON.stringify(body) }, 200)).text;
 }

@@ -3,7 +3,6 @@ import type { BenchedSandbox, BenchedServer } from "./benched-server.js";
 import type { Benchmark } from "./benchmark.js";
 import { memoryShareOf } from "./memory-share.js";
 
-const CODE_PORT = 49999;
 const KERNELS = 300;
 const KERNELS_PER_SECOND = 100;
 /** No sandbox may have more than `jupyter.maxContexts`. */
@@ -37,7 +36,7 @@ export const manyKernels: Benchmark = async (server, { seconds }) => {
     const asked: number[] = [];
     await inTurns(kernels, async ({ sandbox, id }) => {
       const startedMs = performance.now();
-      const text = await post(server, sandbox, "/execute", { code: "1+1", context_id: id });
+      const text = await server.askCode(sandbox, "/execute", { code: "1+1", context_id: id });
       if (!text.includes('"text": "2"')) throw new Error(text);
       asked.push(performance.now() - startedMs);
     });
@@ -69,7 +68,7 @@ async function killAll(server: BenchedServer, sandboxes: readonly BenchedSandbox
 
 async function startKernel(server: BenchedServer, sandbox: BenchedSandbox): Promise<StartedKernel> {
   const startedMs = performance.now();
-  const { id } = JSON.parse(await post(server, sandbox, "/contexts", {})) as { readonly id: string };
+  const { id } = JSON.parse(await server.askCode(sandbox, "/contexts", {})) as { readonly id: string };
   return { sandbox, id, tookMs: performance.now() - startedMs };
 }
 
@@ -80,16 +79,6 @@ async function inTurns<T>(all: readonly T[], run: (one: T) => Promise<void>): Pr
     for (const one of left) await run(one);
   };
   await Promise.all(Array.from({ length: availableParallelism() }, worker));
-}
-
-async function post(
-  server: BenchedServer,
-  sandbox: BenchedSandbox,
-  path: string,
-  body: object,
-): Promise<string> {
-  const headers = { ...sandbox.headers(CODE_PORT), "content-type": "application/json" };
-  return (await server.request({ method: "POST", path, headers, body: JSON.stringify(body) }, 200)).text;
 }
 
 function told(samples: readonly number[]): string {
