@@ -11,7 +11,7 @@ const INTERVAL_MS = 1000;
 const TURNS = 20;
 
 /** A heartbeat, and a kernel that answers when the test says so. */
-async function arrange({ answers = true } = {}) {
+async function arrange({ answers = true, isSure = false } = {}) {
   const clock = fakeClock();
   const state = { asked: 0, answers, isDue: true, silences: 0 };
   const dialled: Duplex[] = [];
@@ -40,6 +40,7 @@ async function arrange({ answers = true } = {}) {
       serve(theirs).catch(() => undefined);
       return ours;
     },
+    isSure,
     isDue: () => state.isDue,
     onSilent: () => state.silences++,
   });
@@ -112,6 +113,14 @@ describe("a heartbeat", () => {
     using kernel = await arrange({ answers: false });
     await kernel.beats(20);
     assert.equal(kernel.state.silences, 0);
+  });
+
+  it("is missed from the first question on where there surely is one", async () => {
+    using kernel = await arrange({ answers: false, isSure: true });
+    await kernel.beats(2);
+    assert.equal(kernel.state.silences, 0);
+    await kernel.beats(1);
+    assert.equal(kernel.state.silences, 1);
   });
 
   it("goes on over another connection when one is lost", async () => {

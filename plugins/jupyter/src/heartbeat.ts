@@ -13,6 +13,8 @@ export interface HeartbeatSettings {
 export interface HeartbeatOptions extends HeartbeatSettings {
   /** Opens a stream to the socket that sends back what it is sent. */
   readonly dial: (signal: AbortSignal) => Promise<Duplex>;
+  /** Whether the other end surely answers. Else its first answer makes it one whose silence means something. */
+  readonly isSure: boolean;
   /** False while no answer is due: nothing is asked then, and what was missed before is forgotten. */
   readonly isDue: () => boolean;
   /** Told once; from then on nothing is asked. */
@@ -24,14 +26,14 @@ const QUESTION = [Buffer.alloc(0), Buffer.from("ping")];
 const LARGEST_ANSWER_BYTES = 1024;
 
 /**
- * Asks a kernel's heartbeat socket again and again, over a connection of its own: one stream and one timer. The
- * first answer makes a kernel one whose silence means something, because not every kernel has such a socket.
+ * Asks a kernel's heartbeat socket again and again, over a connection of its own: one stream and one timer. Not
+ * every kernel has such a socket; where nobody knows, silence counts from its first answer on.
  */
 export class Heartbeat {
   readonly #options: HeartbeatOptions;
   readonly #stopped = new AbortController();
   readonly #channel: ZmtpChannel;
-  #hasBeaten = false;
+  #counts: boolean;
   /** Asked, and not answered yet. */
   #isAsked = false;
   #isSending = false;
@@ -40,6 +42,7 @@ export class Heartbeat {
 
   constructor(options: HeartbeatOptions) {
     this.#options = options;
+    this.#counts = options.isSure;
     this.#channel = new ZmtpChannel({
       socketType: "DEALER",
       identity: "",
@@ -61,7 +64,7 @@ export class Heartbeat {
 
   async #listen(): Promise<void> {
     for await (const _answer of this.#channel.receive()) {
-      this.#hasBeaten = true;
+      this.#counts = true;
       this.#isAsked = false;
       this.#misses = 0;
     }
@@ -73,7 +76,7 @@ export class Heartbeat {
       this.#isAsked = false;
       this.#misses = 0;
     } else {
-      if (this.#isAsked && this.#hasBeaten) this.#misses++;
+      if (this.#isAsked && this.#counts) this.#misses++;
       if (this.#misses >= maxMisses) {
         this.stop();
         onSilent();

@@ -374,11 +374,14 @@ export class Kernel {
 
   #listenToHeart({ sandbox, settings, isStill, onSilent }: KernelSurroundings): void {
     if (this.#hasExited) return;
+    const isOurs = this.#interruptMode === undefined;
     this.#heartbeat = new Heartbeat({
       ...settings.heartbeat,
       dial: (signal) => sandbox.dial(this.connection.ports.hb, signal),
+      // Of one of ours, code can stop all threads before it has answered once.
+      isSure: isOurs,
       // Ours answer while code runs; of others some have one thread for both.
-      isDue: () => !isStill() && (this.#interruptMode === undefined || !this.#isRunningCode),
+      isDue: () => !isStill() && (isOurs || !this.#isRunningCode),
       onSilent: () => {
         if (!this.isUsable) return;
         this.#log.warn("kernel has no heartbeat any more and is killed");
