@@ -26,6 +26,8 @@ export interface CodeContextOptions {
   /** What its kernels are forked from, where that can be. */
   readonly zygote: Zygote | undefined;
   readonly settings: KernelSettings;
+  /** Executions that wait behind the one that runs. */
+  readonly maxWaiting: number;
   /** Of one execution. */
   readonly maxOutputBytes: number;
   readonly metrics: KernelMetrics;
@@ -50,6 +52,7 @@ export class CodeContext {
   readonly #turns = new FifoLock();
   readonly #removed = new AbortController();
   #kernel: Promise<Kernel> | undefined;
+  #places = 0;
   #observer: ContextObserver | undefined;
   #connection: KernelConnection | undefined;
   /** What the kernel that is there was started with. */
@@ -113,6 +116,22 @@ export class CodeContext {
       (kernel) => observer.started(kernel),
       () => undefined,
     );
+  }
+
+  /**
+   * Takes a place among the executions of this context, until it is disposed of. Before anything else is waited for,
+   * the start of a kernel too.
+   * @throws SandboxError resource_exhausted when as many wait as may.
+   */
+  takePlace(): Disposable {
+    const { maxWaiting, metrics } = this.#options;
+    if (this.#places > maxWaiting) {
+      metrics.executionRefused();
+      const message = `Context ${this.id} already has ${maxWaiting} executions waiting, which is the limit`;
+      throw new SandboxError("resource_exhausted", message);
+    }
+    this.#places++;
+    return { [Symbol.dispose]: () => void this.#places-- };
   }
 
   /**

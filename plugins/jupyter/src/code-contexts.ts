@@ -25,6 +25,8 @@ export interface CodeContextsOptions {
     readonly isWanted: (sandbox: LiveSandbox) => boolean;
   };
   readonly maxContexts: number;
+  /** Executions of one context that wait behind the one that runs. */
+  readonly maxWaiting: number;
   readonly maxOutputBytes: number;
   readonly metrics: KernelMetrics;
   /** For the server after this one. */

@@ -45,14 +45,12 @@ export function codeRoutes(
         "Only one of context_id or language can be provided",
       );
     }
-    const context = await creating(async () => {
-      const found = body.context_id
-        ? sandbox.get(body.context_id)
-        : await sandbox.defaultFor(body.language ?? undefined);
-      // Before the headers, because a context that cannot come up is a status of its own.
-      await found.ready();
-      return found;
-    });
+    const context = await creating(async () =>
+      body.context_id ? sandbox.get(body.context_id) : sandbox.defaultFor(body.language ?? undefined),
+    );
+    using _place = placeIn(context);
+    // Before the headers, because a context that cannot come up is a status of its own.
+    await creating(() => context.ready());
     const execution = { code: body.code.toWellFormed(), variables: body.env_vars ?? {} };
     ctx.respond = false;
     await streamExecution(ctx.res, context.execute(execution, signal), { clock, keepaliveMs, signal });
@@ -89,6 +87,15 @@ export function codeRoutes(
     await sandbox.remove(id);
     sendNull(ctx);
   });
+}
+
+/** Refused as plain text, as everything here is. */
+function placeIn(context: CodeContext): Disposable {
+  try {
+    return context.takePlace();
+  } catch (error) {
+    throw new HttpError(429, messageOf(error), messageOf(error));
+  }
 }
 
 function view({ id, language, cwd }: CodeContext): object {

@@ -10,6 +10,7 @@ export type RestartCause = "asked" | "died" | "lost";
 export class KernelMetrics {
   readonly #kernels: Gauge;
   readonly #executions: Counter<"status">;
+  readonly #refused: Counter;
   readonly #seconds: Histogram;
   readonly #startSeconds: Histogram<"how">;
   readonly #failedStarts: Counter;
@@ -30,6 +31,11 @@ export class KernelMetrics {
       name: "coppice_jupyter_executions_total",
       help: "Executions that ended, by how they ended.",
       labelNames: ["status"],
+      registers,
+    });
+    this.#refused = new Counter({
+      name: "coppice_jupyter_executions_refused_total",
+      help: "Executions that were refused because too many waited in their context.",
       registers,
     });
     this.#seconds = new Histogram({
@@ -122,6 +128,11 @@ export class KernelMetrics {
 
   kernelEnded(): void {
     this.#kernels.dec();
+  }
+
+  /** One found no place in its context's queue. */
+  executionRefused(): void {
+    this.#refused.inc();
   }
 
   executionEnded(status: ExecutionStatus, seconds: number): void {

@@ -14,6 +14,7 @@ before(async () => {
     keepalive: `${KEEPALIVE_MS}ms`,
     interruptGrace: "2s",
     maxContexts: 4,
+    maxWaiting: 2,
     maxCode: "100000B",
     maxOutput: "20000000B",
   });
@@ -415,6 +416,36 @@ describe("endings", () => {
     await run("elsewhere", "1", { context_id: id });
     await Promise.all([first, second, third]);
     assert.deepEqual(order, ["elsewhere", "first", "second", "third"]);
+    await sandbox.fetch(`/contexts/${id}`, { method: "DELETE" });
+  });
+
+  test("one too many in the queue of a context is refused; a client that leaves frees its place", async () => {
+    const { id } = (await (await post("/contexts", "{}")).json()) as { id: string };
+    const refused = await metric("executions_refused_total");
+    const leaving = new AbortController();
+    const inContext = (code: string, signal = AbortSignal.timeout(20_000)): Promise<Response> =>
+      sandbox.fetch("/execute", { method: "POST", body: JSON.stringify({ code, context_id: id }), signal });
+    const first = await inContext("import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)");
+    const second = await inContext("turn = 'second'");
+    const third = (await inContext("turn = 'third'", leaving.signal)).text().catch(() => "left");
+    const fourth = await inContext("turn = 'fourth'");
+    assert.deepEqual(
+      [fourth.status, fourth.headers.get("retry-after"), await fourth.text()],
+      [429, "1", `Context ${id} already has 2 executions waiting, which is the limit`],
+    );
+    assert.equal((await sandbox.run("1")).status, 200, "other contexts have queues of their own");
+    leaving.abort();
+    assert.equal(await third, "left");
+    let fifth = await inContext("turn");
+    for (let looks = 0; fifth.status === 429; looks++) {
+      assert.ok(looks < 250, "the place is free");
+      await delay(20);
+      fifth = await inContext("turn");
+    }
+    assert.equal((await sandbox.run("open('go', 'w').close()")).error, undefined);
+    assert.match(await fifth.text(), /"text": "second"/);
+    await Promise.all([first.text(), second.text()]);
+    assert.ok((await metric("executions_refused_total")) > refused);
     await sandbox.fetch(`/contexts/${id}`, { method: "DELETE" });
   });
 });

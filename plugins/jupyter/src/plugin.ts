@@ -85,6 +85,11 @@ const config = z.strictObject({
     .min(1)
     .default(64)
     .describe("Contexts of one sandbox; beyond it, each language still gets its default one"),
+  maxWaiting: z
+    .int()
+    .min(1)
+    .default(100)
+    .describe("Executions of one context that wait behind the one that runs; one more is refused with 429"),
   maxCode: size().prefault("16MiB").describe("Largest request body"),
   maxOutput: size()
     .prefault("256MiB")
@@ -127,6 +132,7 @@ export const plugin = definePlugin({
       transport,
       runDirectory,
       maxContexts,
+      maxWaiting,
       maxDataCells,
       zygote,
       server,
@@ -168,6 +174,7 @@ export const plugin = definePlugin({
         isWanted: ({ record }) => templates[record.template]?.zygote ?? zygote.enabled,
       },
       maxContexts,
+      maxWaiting,
       maxOutputBytes: limits.maxOutput,
       metrics: new KernelMetrics(plugin.metrics),
       notes: new KernelNotes({ directory: () => plugin.dataDir(), log: plugin.log }),
