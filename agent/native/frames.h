@@ -126,6 +126,7 @@ struct attribute {
 };
 
 enum { WRITE_METADATA = 1, WRITE_STAGED = 2 };
+enum { WATCH_RECURSIVE = 1, WATCH_NETWORK_MOUNTS = 2 };
 enum { CHANGE_HAS_MODE = 1, CHANGE_HAS_OWNER = 2, CHANGE_HAS_METADATA = 4 };
 
 /** Any request of the server. Points into the frame, which was changed: ends of strings became NULs. */

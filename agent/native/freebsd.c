@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/extattr.h>
+#include <sys/mount.h>
 #include <sys/procctl.h>
 #include <sys/stat.h>
 #include <sys/user.h>
@@ -163,6 +164,18 @@ int platform_link(int fd, int directory, const char *name) {
   (void)name;
   errno = ENOTSUP;
   return -1;
+}
+
+int platform_is_network(int fd) {
+  static const char *const names[] = {"fusefs", "nfs", "smbfs"};
+  struct statfs status;
+  if (fstatfs(fd, &status) < 0) return -1;
+  for (unsigned index = 0; index < sizeof names / sizeof names[0]; index++) {
+    // By number: nullfs(5) has that of what it shows, under a name of its own.
+    struct xvfsconf known;
+    if (getvfsbyname(names[index], &known) == 0 && (uint32_t)known.vfc_typenum == (uint32_t)status.f_type) return 1;
+  }
+  return 0;
 }
 
 int platform_change_mode(int fd, mode_t mode) { return fchmodat(fd, "", mode, AT_EMPTY_PATH); }

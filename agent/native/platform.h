@@ -36,6 +36,9 @@ int platform_temporary(int directory);
 /** Gives an unnamed file a name that is not taken. @return 0 or -1 with errno. */
 int platform_link(int fd, int directory, const char *name);
 
+/** Whether a descriptor of any kind is on NFS, SMB or FUSE. @return 1, 0, or -1 with errno. */
+int platform_is_network(int fd);
+
 /** chmod(2) of what a descriptor of any kind stands for. */
 int platform_change_mode(int fd, mode_t mode);
 

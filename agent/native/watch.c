@@ -387,13 +387,38 @@ void watch_credit(struct object *object, uint32_t bytes) {
   if (watcher->credit < INT64_MAX / 2) watcher->credit += bytes;
 }
 
-static int open_watched(const char *path, int *fd) {
+/** Whether two open files are on one file system. @return 1, 0, or -1 with errno. */
+static int are_together(int one, int other) {
+  struct stat first, second;
+  if (fstat(one, &first) < 0 || fstat(other, &second) < 0) return -1;
+  return first.st_dev == second.st_dev;
+}
+
+/**
+ * Refuses a network file system, of which changes that are made elsewhere are not seen. The one that the root lies on
+ * is none to whoever watches, whatever it is: nobody changes a sandbox's root but the sandbox.
+ * @return 0 or an errno.
+ */
+static int require_local(int fd) {
+  int is_network = platform_is_network(fd);
+  if (is_network <= 0) return is_network < 0 ? errno : 0;
+  int root = platform_open("/", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+  if (root < 0) return errno;
+  int is_root = are_together(root, fd);
+  int error = is_root < 0 ? errno : is_root ? 0 : EREMOTE;
+  close(root);
+  return error;
+}
+
+static int open_watched(const char *path, bool allows_network_mounts, int *fd) {
   *fd = platform_open(path, O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC, 0);
   if (*fd < 0) return errno;
-  if (changes < 0) changes = platform_changes_open();
-  if (changes >= 0) return 0;
-  int error = errno;
-  close(*fd);
+  int error = allows_network_mounts ? 0 : require_local(*fd);
+  if (error == 0 && changes < 0) {
+    changes = platform_changes_open();
+    if (changes < 0) error = errno;
+  }
+  if (error != 0) close(*fd);
   return error;
 }
 
@@ -406,7 +431,7 @@ void watch_request(uint32_t id, const struct request *request) {
   if (acts && platform_act_as(actor.uid, actor.gid, actor.groups, actor.group_count) < 0) {
     return send_error(id, STAGE_CREDENTIALS, errno, "");
   }
-  int error = watcher_count >= WATCHERS_LIMIT ? EMFILE : open_watched(request->path.bytes, &fd);
+  int error = watcher_count >= WATCHERS_LIMIT ? EMFILE : open_watched(request->path.bytes, request->flags & WATCH_NETWORK_MOUNTS, &fd);
   struct watcher *watcher = error == 0 ? add_object(sizeof *watcher, WATCHER, id) : NULL;
   if (error == 0 && watcher == NULL) {
     error = EMFILE;
@@ -414,7 +439,7 @@ void watch_request(uint32_t id, const struct request *request) {
   }
   if (watcher != NULL) {
     watcher_count++;
-    watcher->is_recursive = request->flags & 1;
+    watcher->is_recursive = request->flags & WATCH_RECURSIVE;
     watcher->credit = request->credit;
     watcher->root = fd;
     int root = fcntl(fd, F_DUPFD_CLOEXEC, 3);

@@ -6,6 +6,7 @@ import {
   type WatchEvent,
   type WatchOptions,
   type WriteOptions,
+  networkMountError,
 } from "@coppice/core/backend";
 import { type Failure, fileError } from "./agent-error.js";
 import { AgentFile } from "./agent-file.js";
@@ -50,6 +51,8 @@ const NEW_FILE_MODE = 0o644;
 const MAX_PATH_BYTES = 4_095;
 const HAS_METADATA = 1;
 const IS_STAGED = 2;
+const IS_RECURSIVE = 1;
+const ALLOWS_NETWORK_MOUNTS = 2;
 
 /** The files that an agent sees. */
 export class AgentFiles implements Files {
@@ -166,16 +169,20 @@ export class AgentFiles implements Files {
     return infoOf(answer.payload, path);
   }
 
-  async watch(path: string, { recursive, signal }: WatchOptions): Promise<AsyncIterable<WatchEvent>> {
+  async watch(
+    path: string,
+    { recursive, allowNetworkMounts = false, signal }: WatchOptions,
+  ): Promise<AsyncIterable<WatchEvent>> {
     signal.throwIfAborted();
     const payload = this.#payload(path)
-      .u8(recursive ? 1 : 0)
+      .u8((recursive ? IS_RECURSIVE : 0) | (allowNetworkMounts ? ALLOWS_NETWORK_MOUNTS : 0))
       .u32(WATCH_WINDOW_BYTES);
     const watch = this.#requests.open(Request.Watch, payload.finish(), (link) => new AgentWatch(link));
     const failure = await watch.ready;
     if (failure?.code === "ENOSPC") {
       throw new SandboxError("resource_exhausted", "too many directories are watched", { cause: failure });
     }
+    if (failure?.code === "EREMOTE") throw networkMountError(path, failure);
     if (failure) throw fileError(failure, "watch", path);
     return watch.events(signal);
   }

@@ -10,6 +10,8 @@ import type { AgentConnection } from "./agent-connection.js";
 import { startHostAgent } from "./start-host-agent.js";
 import { withoutBinary } from "./testing/agent-kinds.js";
 import { eventually } from "./testing/eventually.js";
+import { startListeningAgent } from "./testing/listening-agent.js";
+import { mount, withoutMounts } from "./testing/mount.js";
 import { shell } from "./testing/run.js";
 
 async function* body(text: string): AsyncGenerator<Uint8Array> {
@@ -156,6 +158,21 @@ describe("a watch", { skip: withoutBinary }, () => {
       assert.ok(refused instanceof SandboxError);
       assert.equal(refused.code, code);
     }
+  });
+
+  it("is refused on a network file system, unless that is allowed", { skip: withoutMounts }, async () => {
+    await using _ = await mount("fuse", root);
+    const { signal } = stopping;
+    const refused = { code: "invalid_argument", message: `cannot watch path on network filesystem: ${root}` };
+    for (const recursive of [false, true]) {
+      await assert.rejects(agent.files.watch(root, { recursive, signal }), refused);
+      await agent.files.watch(root, { recursive, allowNetworkMounts: true, signal });
+    }
+    // Where the whole sandbox lies on one there is nobody else who changes it.
+    await using listening = await startListeningAgent([], ["--root", root]);
+    const confined = await listening.connect();
+    await confined.files.watch("/", { recursive: true, signal });
+    await confined.close();
   });
 
   it("ends with an error when events were lost, and not before what was seen", async () => {

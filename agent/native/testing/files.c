@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/extattr.h>
+#include <sys/mount.h>
 #include <sys/syscall.h>
 #include <sys/user.h>
 #include <sys/xattr.h>
@@ -107,4 +108,17 @@ ssize_t extattr_set_fd(int fd, int space, const char *name, const void *value, s
 int extattr_delete_fd(int fd, int space, const char *name) {
   (void)space;
   return fremovexattr(fd, full_name(name));
+}
+
+int getvfsbyname(const char *name, struct xvfsconf *kind) {
+  static const struct {
+    const char *name;
+    uint32_t number;
+  } kinds[] = {{"fusefs", 0x65735546}, {"nfs", 0x6969}, {"smbfs", 0xff534d42}};
+  for (unsigned index = 0; index < sizeof kinds / sizeof kinds[0]; index++) {
+    kind->vfc_typenum = (int)kinds[index].number;
+    if (strcmp(kinds[index].name, name) == 0) return 0;
+  }
+  errno = ENOENT;
+  return -1;
 }

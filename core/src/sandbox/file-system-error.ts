@@ -56,3 +56,8 @@ export function fileSystemError({
   const [code, reason] = failure;
   return new SandboxError(code, `${operation} ${path}: ${reason}`, { cause });
 }
+
+/** The refusal to watch a directory on a network file system, in the words of envd. */
+export function networkMountError(path: string, cause?: unknown): SandboxError {
+  return new SandboxError("invalid_argument", `cannot watch path on network filesystem: ${path}`, { cause });
+}

@@ -69,6 +69,11 @@ export interface WatchEvent {
 /** A directory watch. Iterate once; leaving the loop or aborting the signal ends it. */
 export interface WatchOptions {
   readonly recursive: boolean;
+  /**
+   * Watch a directory on NFS, SMB or FUSE, too, where changes made elsewhere are not seen. When absent that is
+   * refused: `networkMountError`. The file system that the sandbox's root lies on is none of them, whatever it is.
+   */
+  readonly allowNetworkMounts?: boolean | undefined;
   readonly signal: AbortSignal;
 }
 
@@ -101,7 +106,10 @@ export interface Files {
   change?(path: string, change: FileChange): Promise<FileInfo>;
   /** Removes a file or a whole tree, never following links. A missing path is fine. */
   remove(path: string): Promise<void>;
-  /** Absent where the backend cannot watch by itself. */
+  /**
+   * Absent where the backend cannot watch by itself.
+   * @throws invalid_argument (no directory, a network file system that is not allowed), resource_exhausted.
+   */
   watch?(path: string, options: WatchOptions): Promise<AsyncIterable<WatchEvent>>;
   /**
    * Where the tree of a backend without `watch` can be seen on the host, for host-side watchers.

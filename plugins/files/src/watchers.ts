@@ -1,9 +1,9 @@
 import { randomBytes } from "node:crypto";
-import { statfs } from "node:fs/promises";
 import { type Clock, type LiveSandbox, SandboxError } from "@coppice/core";
-import type { FileInfo, WatchEvent } from "@coppice/core/backend";
+import { type FileInfo, type WatchEvent, networkMountError } from "@coppice/core/backend";
 import { EventBuffer } from "./event-buffer.js";
 import { type Change, HostWatch } from "./host-watch.js";
+import { isNetworkMount } from "./is-network-mount.js";
 
 export interface WatchersOptions {
   readonly clock: Clock;
@@ -194,8 +194,9 @@ class SandboxWatches {
     const { files } = this.#sandbox.runtime;
     if (files.watch !== undefined) {
       const stopping = new AbortController();
-      const { recursive, path } = request;
-      const source = await files.watch(path, { recursive, signal: stopping.signal });
+      const { path, recursive, allowNetworkMounts } = request;
+      const { signal } = stopping;
+      const source = await files.watch(path, { recursive, allowNetworkMounts, signal });
       const reading = forward(source, buffer);
       return async () => {
         stopping.abort();
@@ -206,8 +207,10 @@ class SandboxWatches {
       throw new SandboxError("unimplemented", "the backend of this sandbox cannot watch directories");
     }
     const hostPath = await files.hostPath(request.path);
-    if (!request.allowNetworkMounts) await refuseNetworkMount(hostPath, request.path);
-    const { path, recursive } = request;
+    const { path, recursive, allowNetworkMounts } = request;
+    if (!allowNetworkMounts && (await isNetworkMount(hostPath, await files.hostPath("/")))) {
+      throw networkMountError(path);
+    }
     const hostWatch = new HostWatch({
       path,
       hostPath,
@@ -239,18 +242,5 @@ async function forward(source: AsyncIterable<WatchEvent>, buffer: EventBuffer): 
         ? error
         : new SandboxError("internal", "the watch broke off", { cause: error }),
     );
-  }
-}
-
-// f_type of statfs(2): nfs, smb, cifs, smb2, fuse.
-const NETWORK_TYPES: ReadonlySet<number> = new Set([0x6969, 0x517b, 0xff534d42, 0xfe534d42, 0x65735546]);
-
-async function refuseNetworkMount(hostPath: string, path: string): Promise<void> {
-  // Other systems number their file systems in another way.
-  if (process.platform !== "linux") return;
-  const { type } = await statfs(hostPath);
-  // Where the field is signed, the types above 2^31 arrive negative.
-  if (NETWORK_TYPES.has(type >>> 0)) {
-    throw new SandboxError("invalid_argument", `cannot watch path on network filesystem: ${path}`);
   }
 }

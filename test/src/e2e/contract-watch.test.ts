@@ -4,11 +4,13 @@ import { FilesystemEventType, TimeoutError } from "e2b";
 import type { Frame } from "../harness/connect-frames.js";
 import { type EnvdClient, envdClient } from "../harness/envd-client.js";
 import { eventually } from "../harness/eventually.js";
+import { mountInside, reasonWithoutMounts } from "../harness/mount-inside.js";
 import { onEachBackend } from "../harness/on-each-backend.js";
 import { openProcess, shellRequest } from "../harness/process-stream.js";
 
 const MAX_EVENTS = 40;
 const MAX_WATCHERS = 6;
+const withoutMounts = reasonWithoutMounts();
 
 interface WireEvent {
   readonly name: string;
@@ -238,6 +240,46 @@ onEachBackend(
         assert.deepEqual([only?.error, more], [unary.body, []]);
       }
     });
+
+    it(
+      "D.5 WatchDir and CreateWatcher, a network file system where it is not allowed",
+      { skip: withoutMounts },
+      async () => {
+        await call("MakeDir", { path: "net/below" });
+        const path = "/home/user/net/mount";
+        await using _ = await mountInside(server(), sandbox(), { type: "fuse", path });
+        const message = `cannot watch path on network filesystem: ${path}`;
+        for (const recursive of [false, true]) {
+          const unary = await call("CreateWatcher", { path, recursive });
+          assert.deepEqual(unary, { status: 400, body: { code: "invalid_argument", message } });
+          const messages = (await Array.fromAsync(watchDir({ path, recursive }))).map(messageOf);
+          assert.deepEqual(messages, [{ error: unary.body }]);
+
+          const allowed = { path, recursive, allowNetworkMounts: true };
+          const created = await call("CreateWatcher", allowed);
+          assert.equal(created.status, 200, JSON.stringify(created.body));
+          await unwatch(created.body.watcherId);
+          const leaving = new AbortController();
+          const stream = watchDir(allowed, { signal: leaving.signal });
+          assert.deepEqual(messageOf((await stream.next()).value as Frame), { start: {} });
+          leaving.abort();
+          await assert.rejects(stream.next());
+        }
+        const ignored = () => undefined;
+        await assert.rejects(sandbox().files.watchDir(path, ignored), { name: "InvalidArgumentError" });
+        const handle = await sandbox().files.watchDir(path, ignored, { allowNetworkMounts: true });
+        await handle.stop();
+        // What is asked for counts, and not what is below: as with E2B that is watched along.
+        const id = await watch("net", { recursive: true });
+        await put("net/below/file", "x");
+        assert.deepEqual((await take(id)).map(told), [
+          "CREATE below/file",
+          "CHMOD below/file",
+          "WRITE below/file",
+        ]);
+        await unwatch(id);
+      },
+    );
 
     it("D.5 WatchDir, keepalives, and the deadline as an error that the SDK tells", async () => {
       await call("MakeDir", { path: "quiet" });

@@ -1,0 +1,13 @@
+// What tells of which kind a file system is.
+#ifndef COPPICE_TESTING_MOUNT_H
+#define COPPICE_TESTING_MOUNT_H
+
+#include <sys/vfs.h>
+
+struct xvfsconf {
+  int vfc_typenum;
+};
+
+int getvfsbyname(const char *name, struct xvfsconf *kind);
+
+#endif
