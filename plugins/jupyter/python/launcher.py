@@ -52,6 +52,8 @@ from jupyter_client.session import Session, json_packer  # noqa: E402
 PIECE = 512 * 1024
 # Characters of output that a cell may write before it waits until they are sent. Each wait is two changes of threads.
 BURST = 4 * PIECE
+# Characters of one long write that are sent in one go, straight out of it.
+STRETCH = 16 * PIECE
 # Messages that wait in the kernel for a slow reader before user code waits with them.
 WAITING_MESSAGES = 32
 # How long the end of a cell waits for output of its child processes that is already in the pipe.
@@ -86,8 +88,7 @@ def _pack_value(value):
         return json_packer(value)
 
 
-def _json(value):
-    return json.dumps(value, default=json_default, ensure_ascii=False, allow_nan=False)
+_json = json.JSONEncoder(default=json_default, ensure_ascii=False, allow_nan=False).encode
 
 
 def _finite(value):
@@ -166,6 +167,9 @@ class OutputStream(OutStream):
                 string.encode()
             except UnicodeEncodeError:
                 string = without_surrogates(string)
+        if len(string) >= PIECE and self._is_sent_elsewhere():
+            self._publish(string)
+            return len(string)
         # Most writes are a few characters, and there are many of them.
         unflushed = self._unflushed + len(string)
         if unflushed < BURST:
@@ -177,6 +181,38 @@ class OutputStream(OutStream):
             self._unflushed = 0
             self.flush()
         return len(string)
+
+    def _is_sent_elsewhere(self):
+        """Whether another thread sends what this one writes, which in a forked process nobody does."""
+        sender = self.pub_thread and self.pub_thread.thread
+        return sender is not None and sender.is_alive() and sender is not threading.current_thread()
+
+    def _publish(self, text):
+        """Sends long text past the buffer, which would copy it. Waits for each stretch of it: that is what slows a cell
+        down to the speed of its reader, and where an interrupt ends it."""
+        if self._unflushed:
+            self._unflushed = 0
+            self.flush()
+        parent = self.parent_header
+        for start in range(0, len(text), STRETCH):
+            sent = threading.Event()
+
+            def send(start=start, sent=sent):
+                try:
+                    self._send_stretch(text, start, parent)
+                finally:
+                    sent.set()
+
+            self.pub_thread.schedule(send)
+            while not sent.wait(self.flush_timeout) and self._is_sent_elsewhere():
+                pass
+
+    def _send_stretch(self, text, start, parent):
+        """In the thread that sends, so that nothing waits for a turn between one message and the next."""
+        for at in range(start, min(start + STRETCH, len(text)), PIECE):
+            content = {"name": self.name, "text": text[at : at + PIECE]}
+            if not self.pub_thread.closed:
+                self.session.send(self.pub_thread.socket, "stream", content, parent, ident=self.topic)
 
     def _watch_pipe_fd(self):
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
