@@ -4,9 +4,10 @@ import { createGzip } from "node:zlib";
 import { HttpError, SandboxError, type SurfaceRequest } from "@coppice/core";
 import type { OpenFile } from "@coppice/core/backend";
 import { chooseCoding } from "./accept-encoding.js";
-import { type ByteRange, parseByteRange } from "./byte-range.js";
+import { type ByteRange, contentRange, parseByteRanges } from "./byte-ranges.js";
 import { SNIFF_BYTES, inlineDisposition, typeByContent, typeByName } from "./content-headers.js";
 import type { UserFiles } from "./file-service.js";
+import { multipartRanges } from "./multipart-ranges.js";
 import { checkPreconditions, isConditional, isRangeWanted } from "./preconditions.js";
 
 export interface DownloadRequest {
@@ -16,7 +17,7 @@ export interface DownloadRequest {
   readonly gzipLevel: number;
 }
 
-/** GET and HEAD /files: answers the way Go's http.ServeContent does, without entity tags and multi-part ranges. */
+/** GET and HEAD /files: answers the way Go's http.ServeContent does, without entity tags. */
 export async function sendDownload(files: UserFiles, download: DownloadRequest): Promise<void> {
   const { request, response } = download;
   const { headers } = request;
@@ -35,19 +36,23 @@ export async function sendDownload(files: UserFiles, download: DownloadRequest):
   }
   const precondition = checkPreconditions(headers, modifiedAtMs);
   if (precondition === "failed") throw new HttpError(412, "the file has changed");
-  const range =
+  const ranges =
     precondition === "proceed" && isRangeWanted(headers, modifiedAtMs)
-      ? parseByteRange(headers.range, sizeBytes)
+      ? parseByteRanges(headers.range, sizeBytes)
       : "whole";
-  if (range === "unsatisfiable") {
+  if (ranges === "unsatisfiable") {
     response.setHeader("content-range", `bytes */${sizeBytes}`);
     throw new HttpError(416, "invalid range: failed to overlap");
   }
 
   // Read ahead where the name says nothing, and where the size may lie: files of /proc say 0.
-  const type = typeByName(name);
+  const namedType = typeByName(name);
   const start =
-    type === undefined || sizeBytes === 0 ? await collect(file.content({ length: SNIFF_BYTES })) : undefined;
+    namedType === undefined || sizeBytes === 0
+      ? await collect(file.content({ length: SNIFF_BYTES }))
+      : undefined;
+  const type = namedType ?? typeByContent(start ?? new Uint8Array());
+  const isSizeKnown = sizeBytes > 0 || start === undefined || start.length === 0;
   response.setHeader("vary", "Accept-Encoding");
   response.setHeader("content-disposition", inlineDisposition(name));
   if (modifiedAtMs > 0) response.setHeader("last-modified", new Date(modifiedAtMs).toUTCString());
@@ -56,34 +61,69 @@ export async function sendDownload(files: UserFiles, download: DownloadRequest):
     return;
   }
   response.setHeader("accept-ranges", "bytes");
-  response.setHeader("content-type", type ?? typeByContent(start ?? new Uint8Array()));
-  const isSizeKnown = sizeBytes > 0 || start === undefined || start.length === 0;
+  const body = ranges === "whole" ? wholeBody(file, type, isSizeKnown) : partialBody(file, type, ranges);
+  response.setHeader("content-type", body.contentType);
+  if (body.contentRange !== undefined) response.setHeader("content-range", body.contentRange);
   if (coding === "gzip") response.setHeader("content-encoding", "gzip");
-  else if (isSizeKnown) response.setHeader("content-length", range === "whole" ? sizeBytes : range.length);
-  if (range === "whole") response.writeHead(200);
-  else {
-    const last = range.start + range.length - 1;
-    response.setHeader("content-range", `bytes ${range.start}-${last}/${sizeBytes}`);
-    response.writeHead(206);
-  }
+  else if (body.lengthBytes !== undefined) response.setHeader("content-length", body.lengthBytes);
+  response.writeHead(body.status);
   if (request.method === "HEAD") {
     response.end();
     return;
   }
-  const content = isSizeKnown ? exactly(file, range) : file.content();
   try {
     if (coding === "gzip") {
-      await pipeline(content, createGzip({ level: download.gzipLevel }), response);
-    } else await pipeline(content, response);
+      await pipeline(body.content(), createGzip({ level: download.gzipLevel }), response);
+    } else await pipeline(body.content(), response);
   } catch (error) {
     // A client that leaves in the middle is nothing to report.
     if (!request.signal.aborted) throw error;
   }
 }
 
+/** What is sent of a file. */
+interface DownloadBody {
+  readonly status: 200 | 206;
+  readonly contentType: string;
+  readonly contentRange?: string;
+  /** undefined: nobody knows before all of it was read. */
+  readonly lengthBytes: number | undefined;
+  content(): AsyncIterable<Uint8Array>;
+}
+
+function wholeBody(file: OpenFile, contentType: string, isSizeKnown: boolean): DownloadBody {
+  const { sizeBytes } = file.info;
+  return {
+    status: 200,
+    contentType,
+    lengthBytes: isSizeKnown ? sizeBytes : undefined,
+    content: () => (isSizeKnown ? exactly(file, { start: 0, length: sizeBytes }) : file.content()),
+  };
+}
+
+function partialBody(file: OpenFile, type: string, ranges: readonly ByteRange[]): DownloadBody {
+  const { sizeBytes } = file.info;
+  const [only, ...others] = ranges;
+  if (only !== undefined && others.length === 0) {
+    return {
+      status: 206,
+      contentType: type,
+      contentRange: contentRange(only, sizeBytes),
+      lengthBytes: only.length,
+      content: () => exactly(file, only),
+    };
+  }
+  const { contentType, lengthBytes, content } = multipartRanges(ranges, { type, sizeBytes });
+  return {
+    status: 206,
+    contentType,
+    lengthBytes,
+    content: () => content((range) => exactly(file, range)),
+  };
+}
+
 /** As many bytes as were promised, also when the file grows meanwhile; one that shrinks breaks the answer off. */
-async function* exactly(file: OpenFile, range: ByteRange | "whole"): AsyncGenerator<Uint8Array> {
-  const { start, length } = range === "whole" ? { start: 0, length: file.info.sizeBytes } : range;
+async function* exactly(file: OpenFile, { start, length }: ByteRange): AsyncGenerator<Uint8Array> {
   let leftBytes = length;
   if (leftBytes === 0) return;
   for await (const chunk of file.content({ offset: start, length })) {

@@ -255,6 +255,7 @@ test("Bodies are compressed both ways", async () => {
   const text = "compressible ".repeat(10_000);
   const up = await files.put("zipped.txt", gzipSync(text), { "content-encoding": "GZip" });
   assert.equal(up.status, 200);
+  assert.equal((await files.put("plain.txt", "as it is", { "content-encoding": "" })).status, 200);
   const down = await files.fetch(pathOf("zipped.txt"), { headers: { "accept-encoding": "gzip, deflate" } });
   assert.equal(down.headers.get("content-encoding"), "gzip");
   assert.equal(down.headers.get("content-length"), null);

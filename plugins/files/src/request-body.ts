@@ -9,7 +9,7 @@ import { HttpError, SandboxError, messageOf } from "@coppice/core";
  * away; HttpError 413 past the limit, which counts decompressed bytes.
  */
 export function requestBody(message: IncomingMessage, limitBytes: number): AsyncIterable<Uint8Array> {
-  const coding = (message.headers["content-encoding"] ?? "identity").trim().toLowerCase();
+  const coding = (message.headers["content-encoding"] ?? "").trim().toLowerCase() || "identity";
   if (coding !== "gzip" && coding !== "identity") {
     throw undecodable(`unsupported Content-Encoding: ${coding}`);
   }

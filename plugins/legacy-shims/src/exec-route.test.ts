@@ -78,6 +78,10 @@ test("Strangers, unknown sandboxes and bad requests are refused", async () => {
   assert.equal(unknown.status, 404);
   assert.equal(unknown.body["code"], 404);
   assert.match(String(unknown.body["message"]), /sandbox not found/);
+  for (const id of ["NoId", "..%2F", "%00"]) {
+    const { status, body } = await exec({ cmd: "true" }, { id });
+    assert.deepEqual([status, body["message"]], [400, "Invalid sandbox ID"], id);
+  }
   for (const body of [
     "no JSON",
     [],

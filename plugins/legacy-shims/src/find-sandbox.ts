@@ -1,7 +1,6 @@
-import type { LiveSandbox, Sandboxes } from "@coppice/core";
+import { type LiveSandbox, parseSandboxId, type Sandboxes } from "@coppice/core";
 
-/** The sandbox that a path names; what follows a dash is an old client's own. @throws SandboxError not_found */
+/** The sandbox that a path names. @throws SandboxError invalid_argument for what is no id, not_found */
 export function findSandbox(sandboxes: Sandboxes, parameter: string | undefined): LiveSandbox {
-  const [id = ""] = (parameter ?? "").split("-");
-  return sandboxes.get(id);
+  return sandboxes.get(parseSandboxId(parameter));
 }

@@ -166,6 +166,14 @@ onEachBackend("files by their contract", ({ backend, server, sandbox }) => {
     assert.equal(part.headers["content-encoding"], undefined);
     assert.equal((await ask({ range: "bytes=-3" })).text, "789");
     assert.equal((await ask({ range: "bytes=8-99" })).headers["content-range"], "bytes 8-9/10");
+    const several = await ask({ range: "bytes=0-1, 20-30, -2" });
+    assert.equal(several.status, 206);
+    assert.equal(several.headers["content-length"], String(several.body.length));
+    const [, boundary = ""] =
+      /^multipart\/byteranges; boundary=(\w+)$/.exec(several.headers["content-type"] ?? "") ?? [];
+    const piece = (range: string, content: string) =>
+      `--${boundary}\r\nContent-Range: bytes ${range}/10\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n${content}\r\n`;
+    assert.equal(several.text, `${piece("0-1", "01")}${piece("8-9", "89")}--${boundary}--\r\n`);
     const beyond = await ask({ range: "bytes=10-" });
     assert.deepEqual([beyond.status, beyond.headers["content-range"]], [416, "bytes */10"]);
     assertRefused(
@@ -478,7 +486,9 @@ onEachBackend("files by their contract", ({ backend, server, sandbox }) => {
       assert.equal((await get({ path })).text, "here", path);
       assert.equal((await stat(path)).path, expected);
     }
-    for (const path of ["", "~", "~/"]) assert.match((await stat(path)).path, /^\/home\/user\/?$/);
+    for (const path of ["", "~", "~/", "."]) assert.equal((await stat(path)).path, "/home/user", path);
+    for (const path of ["c7/", "~/c7//", "./c7/."])
+      assert.equal((await stat(path)).path, "/home/user/c7", path);
     const root = await call("Stat", { path: "" }, basicUserHeader("root"));
     assert.equal(root.body.entry.path, "/root");
     assert.deepEqual(
