@@ -1,4 +1,4 @@
-import type { ServerResponse } from "node:http";
+import type { IncomingMessage, ServerResponse } from "node:http";
 
 const EXPOSED = [
   "connect-content-encoding",
@@ -13,6 +13,15 @@ const EXPOSED = [
 export function allowAnyOrigin(response: ServerResponse): void {
   response.setHeader("access-control-allow-origin", "*");
   response.setHeader("access-control-expose-headers", EXPOSED);
+}
+
+/**
+ * Whether a browser asks if it may name a sandbox in a header. Its question has only the names of the headers to
+ * come, so which sandbox that will be nobody can tell.
+ */
+export function asksToNameSandbox({ method, headers }: IncomingMessage): boolean {
+  const names = headers["access-control-request-headers"]?.toLowerCase().split(",") ?? [];
+  return method === "OPTIONS" && names.some((name) => name.trim() === "e2b-sandbox-id");
 }
 
 /** Answers the question that a browser asks before a request that is not a simple one. */

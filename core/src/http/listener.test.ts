@@ -166,6 +166,28 @@ test("a preflight is answered for what is addressed to a sandbox", async () => {
   assert.equal(response.status, 204);
   assert.equal(response.headers.get("access-control-allow-origin"), "*");
   assert.equal(response.headers.get("access-control-allow-headers"), "x-access-token");
+  const { "access-control-allow-methods": methods, "access-control-max-age": age } = Object.fromEntries(
+    response.headers,
+  );
+  assert.deepEqual([methods, age], ["HEAD, GET, POST, PUT, PATCH, DELETE", "7200"]);
+});
+
+test("a browser that will name a sandbox in a header may, and reads that it is gone", async () => {
+  await using server = await serve();
+  const names = "e2b-sandbox-port, E2b-Sandbox-Id,x-access-token";
+  const asked = await fetch(`${server.url}/who`, {
+    method: "OPTIONS",
+    headers: { "access-control-request-method": "GET", "access-control-request-headers": names },
+  });
+  assert.equal(asked.status, 204);
+  assert.equal(asked.headers.get("access-control-allow-origin"), "*");
+  assert.equal(asked.headers.get("access-control-allow-headers"), names);
+  const gone = await fetch(`${server.url}/who`, {
+    headers: { "e2b-sandbox-id": "ino0such0one", "e2b-sandbox-port": "49983" },
+  });
+  assert.deepEqual([gone.status, gone.headers.get("access-control-allow-origin")], [502, "*"]);
+  const api = await fetch(`${server.url}/teapot`, { method: "OPTIONS" });
+  assert.equal(api.headers.get("access-control-allow-origin"), null, "what is no sandbox's is for nobody");
 });
 
 test("when a sandbox ends, the connections that serve it break instead of ending", async () => {

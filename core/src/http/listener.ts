@@ -7,7 +7,7 @@ import { messageOf } from "../kernel/errors.js";
 import type { HttpMetrics } from "../observe/http-metrics.js";
 import type { Logger } from "../observe/logger.js";
 import type { ClientAddresses } from "./client-address.js";
-import { answerPreflight, allowAnyOrigin } from "./cors.js";
+import { answerPreflight, allowAnyOrigin, asksToNameSandbox } from "./cors.js";
 import type { ExchangeLimit } from "./exchange-limit.js";
 import { HttpError } from "./http-error.js";
 import type { PortConnections } from "./port-connections.js";
@@ -178,6 +178,11 @@ export class HttpListener implements Listener {
     response.on("error", () => undefined);
     response.once("finish", () => lingerOver(message));
     try {
+      if (asksToNameSandbox(message)) {
+        allowAnyOrigin(response);
+        answerPreflight(response);
+        return;
+      }
       const { url, target, surface } = await this.#target(message);
       surfaceName = surface?.name ?? "proxy";
       const request = this.#request({

@@ -2,6 +2,7 @@ import type { IncomingHttpHeaders, ServerResponse } from "node:http";
 import { Code, ConnectError, type Interceptor } from "@connectrpc/connect";
 import { type ErrorCode, SandboxError } from "../kernel/errors.js";
 import type { Logger } from "../observe/logger.js";
+import { allowAnyOrigin } from "./cors.js";
 import { EdgeRefusal, isBrowser } from "./edge-refusal.js";
 import { HttpError } from "./http-error.js";
 
@@ -67,6 +68,8 @@ export function writeHttpError(response: ServerResponse, error: HttpError): void
     response.destroy();
     return;
   }
+  // That a sandbox is gone is an answer too, which a web page may have like any other of the sandbox.
+  if (error instanceof EdgeRefusal) allowAnyOrigin(response);
   const [type, text] = encode(error, response.req.headers);
   const bytes = Buffer.from(text);
   response.writeHead(error.status, {

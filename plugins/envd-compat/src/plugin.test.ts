@@ -224,6 +224,8 @@ suite("the envd of a sandbox", () => {
     const writing = signedQuery(other.record.accessToken ?? "", "write", {});
     const written = await call(server.url, `POST /files?${writing}`, { body: "content" });
     assert.deepEqual([written.status, written.text], [200, other.record.id]);
+    const asked = { headers: { "access-control-request-method": "POST" } };
+    assert.equal((await call(server.url, `OPTIONS /files?${writing}`, asked)).status, 204, "by a browser");
     refused(
       await call(server.url, "GET /files?path=x&signature=v1_wrong"),
       "invalid signature",

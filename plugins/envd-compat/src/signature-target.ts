@@ -1,3 +1,4 @@
+import type { IncomingMessage } from "node:http";
 import { setImmediate } from "node:timers/promises";
 import { ENVD_PORT, SandboxError, type Sandboxes, type TargetResolver } from "@coppice/core";
 import { parseSignedFileRequest, SignatureCheck } from "./file-signature.js";
@@ -12,7 +13,7 @@ const TRIED_AT_ONCE = 1000;
  */
 export function signatureTarget(sandboxes: Sandboxes): TargetResolver {
   return async (message, url) => {
-    const signed = parseSignedFileRequest(message.method ?? "", url);
+    const signed = parseSignedFileRequest(methodOf(message), url);
     if (signed === undefined) return undefined;
     const check = new SignatureCheck(signed);
     let tried = 0;
@@ -25,4 +26,9 @@ export function signatureTarget(sandboxes: Sandboxes): TargetResolver {
     }
     throw new SandboxError("unauthenticated", "invalid signature");
   };
+}
+
+/** What a request does to the file; a browser asks beforehand, with another method, whether it may. */
+function methodOf({ method = "", headers }: IncomingMessage): string {
+  return method === "OPTIONS" ? (headers["access-control-request-method"] ?? "") : method;
 }

@@ -475,6 +475,40 @@ suite("a sandbox that is being killed", () => {
   });
 });
 
+suite("a sandbox that is being made", () => {
+  test("A.2 pause in bad state", async () => {
+    const begun = Promise.withResolvers<void>();
+    const release = Promise.withResolvers<void>();
+    const memory = memoryBackend({
+      pausing: {},
+      async onProvision(step) {
+        if (step !== "start") return;
+        begun.resolve();
+        await release.promise;
+      },
+    });
+    await using server = await startTestServer({
+      plugins: [
+        [memory, {}],
+        [sandboxApi, {}],
+      ],
+    });
+    const making = server.sandboxes.create({
+      id: "known",
+      template: "base",
+      timeoutMs: 60_000,
+      secure: true,
+    });
+    await begun.promise;
+    const answer = await call(server, "POST /sandboxes/known/pause", { body: {} });
+    const message = "Sandbox 'known' cannot be paused while in 'creating' state";
+    assert.deepEqual([answer.status, answer.json], [409, { code: 409, message }]);
+    release.resolve();
+    await making;
+    assert.equal((await call(server, "POST /sandboxes/known/pause", { body: {} })).status, 204);
+  });
+});
+
 suite("a client that goes away while its sandbox is made", () => {
   test("leaves nothing behind", async () => {
     const started = Promise.withResolvers<void>();
