@@ -113,12 +113,12 @@ function partialBody(file: OpenFile, type: string, ranges: readonly ByteRange[])
       content: () => exactly(file, only),
     };
   }
-  const { contentType, lengthBytes, content } = multipartRanges(ranges, { type, sizeBytes });
+  const parts = multipartRanges(ranges, { type, sizeBytes });
   return {
     status: 206,
-    contentType,
-    lengthBytes,
-    content: () => content((range) => exactly(file, range)),
+    contentType: parts.contentType,
+    lengthBytes: parts.lengthBytes,
+    content: () => parts.content((range) => exactly(file, range)),
   };
 }
 
