@@ -2,6 +2,7 @@ import { createHash } from "node:crypto";
 import { existsSync } from "node:fs";
 import { mkdir, readFile, readdir, rename, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { canInstallDebianPackages, installDebianPackages } from "./apt.mjs";
 import { ROOT, TOOLCHAIN } from "./project.mjs";
 import { FailedStep, outputOf, runStep } from "./step.mjs";
 
@@ -41,12 +42,8 @@ function canLink(compiler) {
 
 async function findCompiler() {
   const found = COMPILERS.find(canLink);
-  if (found !== undefined || !existsSync("/usr/bin/apt-get") || process.getuid?.() !== 0) return found;
-  console.log("Installing gcc, libc6-dev …");
-  const env = { ...process.env, DEBIAN_FRONTEND: "noninteractive" };
-  await runStep("apt-get", ["update", "-qq"], { env });
-  const flags = ["install", "-y", "-qq", "--no-install-recommends"];
-  await runStep("apt-get", [...flags, "gcc", "libc6-dev"], { env, stdio: ["ignore", "ignore", "inherit"] });
+  if (found !== undefined || !canInstallDebianPackages()) return found;
+  await installDebianPackages(["gcc", "libc6-dev"]);
   return COMPILERS.find(canLink);
 }
 

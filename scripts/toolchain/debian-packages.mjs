@@ -1,5 +1,6 @@
 import { existsSync } from "node:fs";
-import { outputOf, runStep } from "./step.mjs";
+import { canInstallDebianPackages, installDebianPackages } from "./apt.mjs";
+import { outputOf } from "./step.mjs";
 
 /** Whether there is a clang with libFuzzer and the sanitizers. */
 export function canFuzz() {
@@ -48,10 +49,5 @@ export async function ensureTestPackages() {
 async function installMissing() {
   if (process.platform !== "linux") return;
   const missing = WANTED.filter(({ isThere }) => !isThere()).flatMap(({ packages }) => packages);
-  if (missing.length === 0 || !existsSync("/usr/bin/apt-get") || process.getuid?.() !== 0) return;
-  console.log(`Installing ${missing.join(", ")} …`);
-  const env = { ...process.env, DEBIAN_FRONTEND: "noninteractive" };
-  await runStep("apt-get", ["update", "-qq"], { env });
-  const flags = ["install", "-y", "-qq", "--no-install-recommends"];
-  await runStep("apt-get", [...flags, ...missing], { env, stdio: ["ignore", "ignore", "inherit"] });
+  if (missing.length > 0 && canInstallDebianPackages()) await installDebianPackages(missing);
 }

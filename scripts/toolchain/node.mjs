@@ -2,7 +2,7 @@ import { mkdir, rm, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { MissingPrerequisite } from "./missing-prerequisite.mjs";
 import { TOOLCHAIN } from "./project.mjs";
-import { outputOf, runStep } from "./step.mjs";
+import { outputOf, runStepAgain } from "./step.mjs";
 
 /** The release that is fetched: Node 24 LTS, the one that is tested. */
 const TARGET_VERSION = "24.21.0";
@@ -38,14 +38,14 @@ async function fetchNode() {
   // npm's majors disagree on whether a dependency's install script may run. This one does the actual
   // fetching, so it is kept from npm and started here, the same way under each of them.
   const flags = ["--ignore-scripts", "--no-save", "--no-audit", "--no-fund", "--loglevel=error"];
-  const installed = await runStep("npm", ["install", ...flags], { cwd: FOLDER });
+  const installed = await runStepAgain("fetching Node", "npm", ["install", ...flags], { cwd: FOLDER });
   if (installed === 127) {
     throw new MissingPrerequisite(
       "npm is missing: install it with `apt-get install npm`, or with Node itself.",
     );
   }
   if (installed !== 0) return;
-  await runStep(process.execPath, ["installArchSpecificPackage.js"], { cwd: PACKAGE });
+  await runStepAgain("fetching Node", process.execPath, ["installArchSpecificPackage.js"], { cwd: PACKAGE });
 }
 
 /**

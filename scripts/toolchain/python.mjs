@@ -2,6 +2,7 @@ import { existsSync } from "node:fs";
 import { mkdir, readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
+import { canInstallDebianPackages, installDebianPackages } from "./apt.mjs";
 import { MissingPrerequisite } from "./missing-prerequisite.mjs";
 import { TOOLCHAIN } from "./project.mjs";
 import { outputOf, runStep } from "./step.mjs";
@@ -76,13 +77,9 @@ async function makeVenv() {
   return undefined;
 }
 
-async function installDebianPackages() {
-  if (!existsSync("/usr/bin/apt-get") || process.getuid?.() !== 0) return undefined;
-  console.log(`Installing ${DEBIAN_PACKAGES.join(", ")} …`);
-  const env = { ...process.env, DEBIAN_FRONTEND: "noninteractive" };
-  await runStep("apt-get", ["update", "-qq"], { env });
-  const flags = ["install", "-y", "-qq", "--no-install-recommends"];
-  await runStep("apt-get", [...flags, ...DEBIAN_PACKAGES], { env, stdio: ["ignore", "ignore", "inherit"] });
+async function debianPython() {
+  if (!canInstallDebianPackages()) return undefined;
+  await installDebianPackages(DEBIAN_PACKAGES);
   return probe("/usr/bin/python3");
 }
 
@@ -114,7 +111,7 @@ export async function ensurePython() {
   // Importing all four takes a second; what was found before is trusted while its interpreter stands.
   const known = await recorded();
   if (known !== undefined && existsSync(known.interpreter)) return known.interpreter;
-  const found = existingPython() ?? (await makeVenv()) ?? (await installDebianPackages());
+  const found = existingPython() ?? (await makeVenv()) ?? (await debianPython());
   if (found) return record(found);
   throw new MissingPrerequisite(
     `a Python with ${MODULES.join(", ")} is missing: run \`sudo apt-get install ${DEBIAN_PACKAGES.join(" ")}\`, ` +

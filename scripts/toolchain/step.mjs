@@ -1,5 +1,10 @@
 import { spawn, spawnSync } from "node:child_process";
+import { setTimeout as sleep } from "node:timers/promises";
 import { ROOT } from "./project.mjs";
+
+/** How often something is tried that a network can spoil, and what goes by in between. */
+const ATTEMPTS = 3;
+const PAUSE_MS = 5_000;
 
 /** A command of ours that said itself what went wrong. */
 export class FailedStep extends Error {
@@ -16,6 +21,19 @@ export function runStep(command, parameters, options = {}) {
     child.on("error", () => resolve(127));
     child.on("close", (code) => resolve(code ?? 1));
   });
+}
+
+/**
+ * As `runStep`, for what fetches: again when it failed, a few times in all, and each time that is said.
+ * @param what names it.
+ */
+export async function runStepAgain(what, command, parameters, options) {
+  for (let attempt = 1; ; attempt++) {
+    const code = await runStep(command, parameters, options);
+    if (code === 0 || code === 127 || attempt === ATTEMPTS) return code;
+    console.error(`coppice: ${what} failed (exit code ${code}), attempt ${attempt} of ${ATTEMPTS}`);
+    await sleep(PAUSE_MS * attempt);
+  }
 }
 
 /** As `runStep`. @throws FailedStep that names `what` when the exit code is not 0. */

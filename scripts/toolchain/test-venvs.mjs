@@ -43,7 +43,7 @@ async function venvWith(base, { name, packages, probe, options = [] }) {
     "install",
     "--quiet",
     "--disable-pip-version-check",
-    "--retries=1",
+    "--retries=3",
     "--timeout=15",
   ];
   const isMade =

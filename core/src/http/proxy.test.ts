@@ -61,7 +61,7 @@ interface Seen {
   readonly body: string;
 }
 
-suite("the proxy to a sandbox's ports", { timeout: 30_000 }, () => {
+suite("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
   let program: Program;
   let server: TestServer;
   let sandbox: LiveSandbox;

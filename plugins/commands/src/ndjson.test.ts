@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { after, before, suite, test } from "node:test";
 import { type CommandsServer, startCommandsServer } from "./testing/commands-server.js";
 
-suite("/commands", { timeout: 60_000 }, () => {
+suite("/commands", { timeout: 240_000 }, () => {
   let server: CommandsServer;
   before(async () => {
     server = await startCommandsServer({ maxLineSize: "1KiB" });

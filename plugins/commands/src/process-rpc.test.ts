@@ -34,7 +34,7 @@ function digest(received: readonly Frame[]) {
   };
 }
 
-suite("process.Process", { timeout: 60_000 }, () => {
+suite("process.Process", { timeout: 240_000 }, () => {
   let server: CommandsServer;
   before(async () => {
     server = await startCommandsServer({ endedRetention: "1s", subscriberBuffer: "64KiB" });

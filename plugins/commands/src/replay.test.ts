@@ -31,7 +31,7 @@ interface LogsAnswer {
   readonly message?: string;
 }
 
-suite("the output of commands, later", { timeout: 60_000 }, () => {
+suite("the output of commands, later", { timeout: 240_000 }, () => {
   let server: CommandsServer;
   before(async () => {
     server = await startCommandsServer({ subscriberBuffer: "64KiB", endedRetention: "3s" });
@@ -203,7 +203,7 @@ suite("the output of commands, later", { timeout: 60_000 }, () => {
   });
 });
 
-test("the log of a sandbox outlives it, and the server", { timeout: 30_000 }, async (context) => {
+test("the log of a sandbox outlives it, and the server", { timeout: 240_000 }, async (context) => {
   const dataDir = await mkdtemp(join(tmpdir(), "coppice-log-"));
   context.after(() => rm(dataDir, { recursive: true, force: true }));
   const first = await startCommandsServer({}, dataDir);

@@ -15,7 +15,7 @@ interface LogsAnswer {
   readonly message?: string;
 }
 
-suite("a sandbox's logs at the control plane (A.5)", { timeout: 60_000 }, () => {
+suite("a sandbox's logs at the control plane (A.5)", { timeout: 240_000 }, () => {
   let server: CommandsServer;
   let id: string;
   before(async () => {

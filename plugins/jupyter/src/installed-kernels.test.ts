@@ -30,7 +30,7 @@ IPKernelApp.launch_instance(kernel_class=Aborting)
 /** Where set-up has put Calysto Scheme, a kernel of other people's. */
 const SCHEME = process.env["COPPICE_SCHEME_KERNEL"];
 
-describe("kernels that are installed in the sandbox", { timeout: 120_000 }, () => {
+describe("kernels that are installed in the sandbox", { timeout: 240_000 }, () => {
   let own: CodeServer;
   let sandbox: CodeSandbox;
 

@@ -188,7 +188,7 @@ describe("without a zygote", () => {
 
   test(
     "kernels start by themselves: one that does not answer is not asked again",
-    { timeout: 30_000 },
+    { timeout: 240_000 },
     async () => {
       const context = await newContext();
       const zygotePid = await number(context, "import os\nos.getppid()");

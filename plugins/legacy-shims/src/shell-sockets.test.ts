@@ -76,7 +76,7 @@ async function untilNoShells(served: Served): Promise<void> {
   }
 }
 
-suite("A shell in a terminal", { timeout: 60_000 }, () => {
+suite("A shell in a terminal", { timeout: 240_000 }, () => {
   let served: Served;
   before(async () => {
     served = await serve();
@@ -194,7 +194,7 @@ suite("A shell in a terminal", { timeout: 60_000 }, () => {
   });
 });
 
-suite("A shell on pipes", { timeout: 60_000 }, () => {
+suite("A shell on pipes", { timeout: 240_000 }, () => {
   test("answers with lines as JSON, tells its exit code, and takes both spellings of input", async () => {
     await using served = await serve(localProcess);
     await using client = await served.open("?dialect=json");
@@ -232,7 +232,7 @@ suite("A shell on pipes", { timeout: 60_000 }, () => {
   });
 });
 
-suite("Frames of every kind", { timeout: 120_000 }, () => {
+suite("Frames of every kind", { timeout: 240_000 }, () => {
   const SEED = 20_260;
   const fragments = [
     '{"type":',

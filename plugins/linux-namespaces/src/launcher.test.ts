@@ -4,6 +4,7 @@ import { mkdir, mkdtemp, readFile, readdir, rm, writeFile } from "node:fs/promis
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, test } from "node:test";
+import { agentBinary } from "@coppice/agent";
 import { Launcher } from "./launcher.js";
 import { launcherBinary } from "./launcher-binary.js";
 import { reasonToSkip } from "./testing/test-backend.js";
@@ -76,7 +77,8 @@ void describe("the launcher", { skip: reasonToSkip() ?? false, concurrency: 1 },
     const before = await readFile("/proc/self/mountinfo", "utf8");
     const place = join(directory, "place");
     await mkdir(place);
-    const init = await launcher.launch(directory, "", ["tmpfs", place, "", "", "program", "/bin/cat"]);
+    const program = agentBinary() ?? assert.fail("there is no agent");
+    const init = await launcher.launch(directory, "", ["tmpfs", place, "", "", "program", program]);
     assert.equal(await readFile("/proc/self/mountinfo", "utf8"), before);
     await launcher.end(init);
     assert.equal(existsSync(`/proc/${init.pid}`), false);

@@ -53,7 +53,7 @@ export interface BenchmarkOptions {
   readonly seconds: number;
   /** How many there are of those that do nothing, or are asked for at once. */
   readonly sandboxes: number;
-  /** Size of a large file. */
+  /** The size of a large file, and the most that anything else carries at once. */
   readonly largeBytes: number;
 }
 

@@ -8,7 +8,8 @@ import { pipeline } from "node:stream/promises";
 // to them. The path is how many.
 
 const BLOCK_BYTES = 500_000;
-const SCRIPT = 'exec dd if=/dev/zero bs="$1" count="$2" status=none > "/dev/tcp/127.0.0.1/$3"';
+const SCRIPT =
+  'exec dd if=/dev/zero bs="$1" count="$2" iflag=count_bytes status=none > "/dev/tcp/127.0.0.1/$3"';
 
 const server = createHttpServer((request, response) => {
   const bytes = Number(request.url?.slice(1));
@@ -25,7 +26,7 @@ async function carry(bytes: number): Promise<Socket> {
   await once(listener, "listening");
   const { port } = listener.address() as AddressInfo;
   const connected = once(listener, "connection") as Promise<[Socket]>;
-  spawn("bash", ["-c", SCRIPT, "bash", String(BLOCK_BYTES), String(bytes / BLOCK_BYTES), String(port)]);
+  spawn("bash", ["-c", SCRIPT, "bash", String(BLOCK_BYTES), String(bytes), String(port)]);
   const [socket] = await connected;
   listener.close();
   return socket;

@@ -6,12 +6,14 @@ import { DrainingClient } from "./draining-client.js";
 import { startProgramOnPort } from "./program-on-port.js";
 import { WatchedProcess } from "./watched-process.js";
 
-const BYTES = 100_000_000;
+/** That much, or as much as the benchmark may carry at once. */
+const MOST_BYTES = 100_000_000;
 const CODE_PORT = 49999;
 const LAST_LINE = '{"type": "end_of_execution"}\n';
 
 /** A lot of output of one cell, from the request to the last line of its answer, and what it costs the server. */
-export const codeOutput: Benchmark = async (server, { backend }) => {
+export const codeOutput: Benchmark = async (server, { backend, largeBytes }) => {
+  const payloadBytes = Math.min(MOST_BYTES, largeBytes);
   const withZmtp = await BenchedServer.start(backend, { settings: { jupyter: { transport: "zmtp" } } });
   const kernel = await startBareKernel(join(server.scratch, "bare-kernel"));
   const carrier = await startProgramOnPort(new URL("./carry-server.js", import.meta.url));
@@ -20,17 +22,18 @@ export const codeOutput: Benchmark = async (server, { backend }) => {
     server: new DrainingClient(portOf(server)),
     withZmtp: new DrainingClient(portOf(withZmtp)),
   };
-  const run = await executor(server, clients.server);
-  const runWithZmtp = await executor(withZmtp, clients.withZmtp);
+  const run = await executor(server, clients.server, payloadBytes);
+  const runWithZmtp = await executor(withZmtp, clients.withZmtp, payloadBytes);
 
   const carry = async (): Promise<void> => {
-    const { bytes } = await clients.carrier.exchange([`GET /${BYTES} HTTP/1.1`]);
-    if (bytes !== BYTES) throw new Error(`${bytes} bytes`);
+    const { bytes } = await clients.carrier.exchange([`GET /${payloadBytes} HTTP/1.1`]);
+    if (bytes !== payloadBytes) throw new Error(`${bytes} bytes`);
   };
+  const megabytes = Math.round(payloadBytes / 1e6);
   const comparison = (title: string, code: string): Comparison => {
     const contender = (label: string, once: Contender["once"], watched?: WatchedProcess): Contender => ({
       label,
-      bytes: BYTES,
+      bytes: payloadBytes,
       once,
       ...(watched && { watched }),
     });
@@ -50,10 +53,10 @@ export const codeOutput: Benchmark = async (server, { backend }) => {
   };
   return {
     comparisons: [
-      comparison("100 MB that one cell prints", `print("x" * ${BYTES})`),
+      comparison(`${megabytes} MB that one cell prints`, `print("x" * ${payloadBytes})`),
       comparison(
-        "100 MB in one displayed value",
-        `from IPython.display import display; display({"x/y": "x" * ${BYTES}}, raw=True)`,
+        `${megabytes} MB in one displayed value`,
+        `from IPython.display import display; display({"x/y": "x" * ${payloadBytes}}, raw=True)`,
       ),
     ],
     async close() {
@@ -69,17 +72,18 @@ function portOf({ url }: BenchedServer): number {
   return Number(new URL(url).port);
 }
 
-/** Runs code in a sandbox of that server. */
+/** Runs code that has so much output in a sandbox of that server. */
 async function executor(
   server: BenchedServer,
   client: DrainingClient,
+  payloadBytes: number,
 ): Promise<(code: string) => Promise<void>> {
   const sandbox = await server.createSandbox();
   const headers = Object.entries(sandbox.headers(CODE_PORT)).map(([name, value]) => `${name}: ${value}`);
   const head = ["POST /execute HTTP/1.1", "content-type: application/json", ...headers];
   return async (code) => {
     const { bytes, end } = await client.exchange(head, JSON.stringify({ code }));
-    if (bytes < BYTES || !end.includes(LAST_LINE))
-      throw new Error(`${bytes} bytes of an answer with ${BYTES} in it`);
+    if (bytes < payloadBytes || !end.includes(LAST_LINE))
+      throw new Error(`${bytes} bytes of an answer with ${payloadBytes} in it`);
   };
 }

@@ -25,21 +25,22 @@ export async function measure(comparison: Comparison, secondsEach: number): Prom
   for (const contender of all) await sample(contender);
   const samples = all.map(() => [] as Sample[]);
   const tookMs = all.map(() => 0);
-  const turns = Math.max(1, Math.round((secondsEach * 1000) / TURN_MS));
+  const turnMs = Math.min(TURN_MS, secondsEach * 1000);
+  const turns = Math.round((secondsEach * 1000) / turnMs);
   for (let turn = 0; turn < turns; turn += 1) {
     for (const [index, contender] of all.entries()) {
       // A run that is longer than a turn has had its next turns, too.
       if (turn > 0 && (tookMs[index] ?? 0) >= secondsEach * 1000) continue;
       const startMs = performance.now();
-      samples[index]?.push(...(await takeTurn(contender)));
+      samples[index]?.push(...(await takeTurn(contender, turnMs)));
       tookMs[index] = (tookMs[index] ?? 0) + performance.now() - startMs;
     }
   }
   return all.map((contender, index) => ({ contender, samples: samples[index] ?? [] }));
 }
 
-async function takeTurn(contender: Contender): Promise<readonly Sample[]> {
-  const endMs = performance.now() + TURN_MS;
+async function takeTurn(contender: Contender, turnMs: number): Promise<readonly Sample[]> {
+  const endMs = performance.now() + turnMs;
   const samples: Sample[] = [];
   const work = async (): Promise<void> => {
     do samples.push(await sample(contender));

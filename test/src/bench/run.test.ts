@@ -7,7 +7,7 @@ import { promisify } from "node:util";
 const run = promisify(execFile);
 const PROGRAM = fileURLToPath(new URL("run.js", import.meta.url));
 const ROW = /^(.+?) {2,}(\d+)((?: +[\d.]+){3,8}) +([\d.]+)x$/;
-const SMALL = ["--seconds", "0.25", "--mib", "16", "--sandboxes", "3"];
+const SMALL = ["--seconds", "0.05", "--mib", "2", "--sandboxes", "3"];
 
 describe("the benchmarks", { timeout: 240_000 }, () => {
   for (const name of [

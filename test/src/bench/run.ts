@@ -40,7 +40,7 @@ const USAGE =
   `usage: npm run bench -- ${[...BENCHMARKS.keys()].join("|")} [--seconds N] [--backend B] [--mib N] [--sandboxes N]\n` +
   `  N seconds for each line of the report, ${DEFAULT_SECONDS} when absent\n` +
   `  B ${BACKENDS.join(" or ")}, the first when absent\n` +
-  `  --mib: size of the large file of files, ${DEFAULT_MIB} when absent\n` +
+  `  --mib: the most that files, code-output and stdout carry at once, ${DEFAULT_MIB} when absent\n` +
   `  --sandboxes: how many idle and burst make, ${DEFAULT_SANDBOXES} when absent`;
 
 process.exitCode = await main(process.argv.slice(2));

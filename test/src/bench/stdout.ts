@@ -4,34 +4,40 @@ import { BenchedServer } from "./benched-server.js";
 import type { Benchmark, Contender } from "./benchmark.js";
 import { spawnToEnd } from "./spawn-to-end.js";
 
-const BYTES = 32 * 2 ** 20;
+/** That much, or as much as the benchmark may carry at once. */
+const MOST_BYTES = 32 * 2 ** 20;
 const PROGRAM = "head";
-const ARGS = ["-c", String(BYTES), "/dev/zero"];
 const CODECS = ["json", "proto"] as const;
 
 type Codec = (typeof CODECS)[number];
 
 /** What a command writes, from its pipe to a client; and what keeping it in the output log costs. */
-export const stdout: Benchmark = async (server, { backend }) => {
+export const stdout: Benchmark = async (server, { backend, largeBytes }) => {
+  const payloadBytes = Math.min(MOST_BYTES, largeBytes);
+  const args = argsFor(payloadBytes);
   const agent = await startHostAgent();
   const unlogged = await BenchedServer.start(backend, {
     settings: { commands: { log: { enabled: false } } },
   });
-  const start = await starter(server);
-  const startUnlogged = await starter(unlogged);
-  const contender = (label: string, once: Contender["once"]): Contender => ({ label, bytes: BYTES, once });
+  const start = await starter(server, payloadBytes);
+  const startUnlogged = await starter(unlogged, payloadBytes);
+  const contender = (label: string, once: Contender["once"]): Contender => ({
+    label,
+    bytes: payloadBytes,
+    once,
+  });
   const throughAgent = async (): Promise<void> => {
-    const started = await agent.spawn({ path: PROGRAM, args: ARGS, env: {}, cwd: "/", input: "none" });
+    const started = await agent.spawn({ path: PROGRAM, args, env: {}, cwd: "/", input: "none" });
     for await (const _ of started.output);
     await started.exit;
   };
-  const size = `${BYTES / 2 ** 20} MiB of a command's output`;
+  const size = `${payloadBytes / 2 ** 20} MiB of a command's output`;
   const name = { json: "JSON", proto: "protobuf" };
   return {
     comparisons: [
       {
         title: `stdout: ${size}`,
-        floor: contender("the pipe of a child process", () => spawnToEnd(PROGRAM, ARGS)),
+        floor: contender("the pipe of a child process", () => spawnToEnd(PROGRAM, args)),
         contenders: [
           contender("the pipe of the agent", throughAgent),
           ...CODECS.map((codec) => ({
@@ -53,10 +59,14 @@ export const stdout: Benchmark = async (server, { backend }) => {
   };
 };
 
-/** Runs the command in a sandbox of that server. */
-async function starter(server: BenchedServer): Promise<(codec: Codec) => Promise<void>> {
+/** Runs a command that writes so much in a sandbox of that server. */
+async function starter(
+  server: BenchedServer,
+  payloadBytes: number,
+): Promise<(codec: Codec) => Promise<void>> {
   const sandbox = await server.createSandbox();
-  const json = JSON.stringify({ process: { cmd: PROGRAM, args: ARGS }, stdin: false });
+  const args = argsFor(payloadBytes);
+  const json = JSON.stringify({ process: { cmd: PROGRAM, args }, stdin: false });
   return async (codec) => {
     const { body } = await server.request(
       {
@@ -67,19 +77,24 @@ async function starter(server: BenchedServer): Promise<(codec: Codec) => Promise
           "content-type": `application/connect+${codec}`,
           "connect-protocol-version": "1",
         },
-        body: packFrame(codec === "json" ? json : protobuf()),
+        body: packFrame(codec === "json" ? json : protobuf(args)),
       },
       200,
     );
-    const leastBytes = codec === "json" ? (BYTES / 3) * 4 : BYTES;
-    if (body.length < leastBytes) throw new Error(`${body.length} bytes of an answer with ${BYTES} in it`);
+    const leastBytes = codec === "json" ? (payloadBytes / 3) * 4 : payloadBytes;
+    if (body.length < leastBytes)
+      throw new Error(`${body.length} bytes of an answer with ${payloadBytes} in it`);
   };
 }
 
+function argsFor(payloadBytes: number): readonly string[] {
+  return ["-c", String(payloadBytes), "/dev/zero"];
+}
+
 /** The StartRequest as protobuf: process (1) with cmd (1) and args (2), and stdin (4) false. All of it is ASCII. */
-function protobuf(): string {
+function protobuf(args: readonly string[]): string {
   const field = (number: number, text: string): string =>
     String.fromCharCode(number * 8 + 2, text.length) + text;
-  const config = field(1, PROGRAM) + ARGS.map((argument) => field(2, argument)).join("");
+  const config = field(1, PROGRAM) + args.map((argument) => field(2, argument)).join("");
   return `${field(1, config)}\u0020\0`;
 }

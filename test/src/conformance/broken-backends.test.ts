@@ -69,7 +69,7 @@ describe("A backend that says that it isolates, and does not, is found out and d
     ["a guest that kills everything it can has a sandbox that still answers, or is gone", /not tried/],
   ];
   for (const [noticedBy, says] of cases) {
-    void test(noticedBy, { timeout: 60_000 }, async () => {
+    void test(noticedBy, { timeout: 240_000 }, async () => {
       const real = server.resolve(Backends).get("local-process");
       await expectNoticed(real, { defect: "it isolates nothing", isolated: true, noticedBy, says });
     });
@@ -292,7 +292,7 @@ describe("What is broken about a backend is noticed", { skip: missingForNamespac
   });
 
   for (const each of defects) {
-    void test(`${each.defect}: ${each.noticedBy}`, { timeout: 60_000 }, async () => {
+    void test(`${each.defect}: ${each.noticedBy}`, { timeout: 240_000 }, async () => {
       await expectNoticed(server.resolve(Backends).get("linux-namespaces"), each);
     });
   }

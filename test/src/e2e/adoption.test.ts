@@ -10,7 +10,7 @@ const isPossible = process.platform === "linux" && process.getuid?.() === 0;
 
 describe(
   "a server that is killed while sandboxes of linux-namespaces run",
-  { skip: isPossible ? false : "it needs root on Linux", timeout: 60_000 },
+  { skip: isPossible ? false : "it needs root on Linux", timeout: 240_000 },
   () => {
     it("finds them alive again, with their files, their commands and the true end of each", async () => {
       const installation = await makeInstallation({

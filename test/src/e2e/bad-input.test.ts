@@ -160,7 +160,7 @@ const UNREADABLE: readonly (readonly [what: string, body: Buffer])[] = [
   ["brackets without end", Buffer.from("[".repeat(50_000))],
 ];
 
-describe("bad input", { timeout: 60_000 }, () => {
+describe("bad input", { timeout: 240_000 }, () => {
   let server: TestServer;
   let sandbox: Sandbox;
   let token: string;

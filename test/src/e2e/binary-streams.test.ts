@@ -33,8 +33,8 @@ function* pieces(): Generator<Buffer> {
   for (let at = 0; at < BYTES; at += PIECE_BYTES) yield random.subarray(at, at + PIECE_BYTES);
 }
 
-describe("bytes of any kind, on local-process", { timeout: 120_000 }, () => binaryScenarios("local-process"));
-describe("bytes of any kind, on linux-namespaces", { timeout: 120_000, skip: missingForNamespaces() }, () =>
+describe("bytes of any kind, on local-process", { timeout: 240_000 }, () => binaryScenarios("local-process"));
+describe("bytes of any kind, on linux-namespaces", { timeout: 240_000, skip: missingForNamespaces() }, () =>
   binaryScenarios("linux-namespaces"),
 );
 

@@ -170,7 +170,7 @@ const CODES: readonly CodeRow[] = [
 ];
 
 /** Tables A.2 and D.1 of E2B's interface: what a failure is on the wire, and what the SDKs raise. */
-describe("errors by their contract", { timeout: 60_000 }, () => {
+describe("errors by their contract", { timeout: 240_000 }, () => {
   let server: TestServer;
   let sandbox: Sandbox;
   let envd: EnvdClient;

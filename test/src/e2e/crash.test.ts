@@ -10,7 +10,7 @@ import { exchange } from "../harness/exchange.js";
 import { isRunning, runningProcesses } from "../harness/running-processes.js";
 import { type Installation, makeInstallation, ServerProcess } from "../harness/server-process.js";
 
-describe("a server that ends", { timeout: 60_000 }, () => {
+describe("a server that ends", { timeout: 240_000 }, () => {
   let installation: Installation;
   /** Everything that servers and sandboxes put anywhere goes below here. */
   let scratch: string;

@@ -17,7 +17,7 @@ interface Event {
 
 const KILLS = 3;
 
-describe("events of a server that is killed", { timeout: 60_000 }, () => {
+describe("events of a server that is killed", { timeout: 240_000 }, () => {
   const received: { readonly delivery: string; readonly event: Event }[] = [];
   let installation: Installation;
   let receiver: Server;

@@ -30,7 +30,7 @@ const LANGUAGES = [
   { what: "in Python", suffix: ".py", program: process.env["COPPICE_PYTHON_SDK_NEWEST"] },
 ];
 
-describe("the examples with the official SDKs", { timeout: 120_000 }, () => {
+describe("the examples with the official SDKs", { timeout: 240_000 }, () => {
   let server: TestServer;
 
   before(async () => {
@@ -56,7 +56,7 @@ describe("the examples with the official SDKs", { timeout: 120_000 }, () => {
               E2B_SANDBOX_URL: server.url,
               E2B_API_KEY: API_KEY,
             },
-            timeout: 60_000,
+            timeout: 200_000,
           });
           assert.equal(stdout, printed);
           assert.equal(stderr, "");

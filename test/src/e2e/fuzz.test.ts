@@ -43,7 +43,7 @@ const FRAGMENTS = [
 const BY_CONTRACT =
   /^(error ensuring directories: |path is a file: |error renaming: |invalid input type|invalid signal: |error writing to |error resizing tty|error closing stdin|unknown compression )/;
 
-describe("fuzz", { timeout: 120_000 }, () => {
+describe("fuzz", { timeout: 240_000 }, () => {
   let server: TestServer;
   let sandbox: Sandbox;
   let envd: EnvdClient;

@@ -91,7 +91,7 @@ async function open(): Promise<{ readonly installation: Installation; readonly s
   return { installation, server };
 }
 
-describe("a hostile guest", { skip: missingForNamespaces(), timeout: 120_000 }, () => {
+describe("a hostile guest", { skip: missingForNamespaces(), timeout: 240_000 }, () => {
   let installation: Installation;
   let server: ServerProcess;
   let other: Sandbox;
@@ -168,7 +168,7 @@ describe("a hostile guest", { skip: missingForNamespaces(), timeout: 120_000 }, 
   });
 });
 
-describe("an agent that is not what it was", { skip: missingForNamespaces(), timeout: 120_000 }, () => {
+describe("an agent that is not what it was", { skip: missingForNamespaces(), timeout: 240_000 }, () => {
   const ways: Readonly<Record<string, { readonly misbehave: Misbehaviour; readonly isCut: boolean }>> = {
     "sends more than it was granted": {
       misbehave: ({ id, socket, type }) => {

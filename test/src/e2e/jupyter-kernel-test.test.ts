@@ -18,7 +18,7 @@ suite("Jupyter's own test of kernels, through the gateway client of Jupyter Serv
       skip:
         PYTHON === undefined &&
         "Debian's python3-jupyter-kernel-test and python3-jupyter-server are not installed (npm test installs them, for root)",
-      timeout: 60_000,
+      timeout: 240_000,
     },
     async () => {
       await using server = await startFullServer();
@@ -34,7 +34,7 @@ suite("Jupyter's own test of kernels, through the gateway client of Jupyter Serv
           HOME: "/nonexistent",
           JUPYTER_GATEWAY_URL: `${server.url}/sandboxes/${record.id}/jupyter`,
         },
-        timeout: 55_000,
+        timeout: 200_000,
       }).catch((error: unknown) => {
         assert.ok(error instanceof Error && "stderr" in error);
         assert.fail(String(error.stderr));

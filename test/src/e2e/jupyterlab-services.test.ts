@@ -6,7 +6,7 @@ import { KernelAPI, ServerConnection } from "@jupyterlab/services";
 import { startFullServer } from "../harness/start-full-server.js";
 import { jupyterScenarios, type JupyterPlace } from "./jupyter-scenarios.js";
 
-describe("JupyterLab's client on a sandbox", { timeout: 120_000 }, () => {
+describe("JupyterLab's client on a sandbox", { timeout: 240_000 }, () => {
   let server: TestServer;
   let sandbox: LiveSandbox;
   const place = (): JupyterPlace => ({ server, sandbox });

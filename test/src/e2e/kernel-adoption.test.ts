@@ -37,7 +37,7 @@ const OLDEST_NODE = 20;
 
 describe(
   "kernels of sandboxes that outlive their server",
-  { skip: missingForNamespaces(), timeout: 90_000 },
+  { skip: missingForNamespaces(), timeout: 240_000 },
   () => {
     let installation: Installation;
     let server: ServerProcess;

@@ -15,7 +15,7 @@ const run = promisify(execFile);
 const NEEDS_MOUNTS =
   process.platform === "linux" && process.getuid?.() === 0 ? false : "it mounts, which needs Linux and root";
 
-describe("a server whose SQLite files are not as they were", { timeout: 120_000 }, () => {
+describe("a server whose SQLite files are not as they were", { timeout: 240_000 }, () => {
   let installation: Installation;
   const servers: ServerProcess[] = [];
   const mounts: string[] = [];

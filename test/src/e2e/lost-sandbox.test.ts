@@ -60,7 +60,7 @@ async function endsForEverybody({ server, lose }: Scene): Promise<void> {
   assert.equal(scraped.sum("coppice_sandboxes_running"), 0);
 }
 
-describe("a sandbox whose first process dies", { skip: missingForNamespaces(), timeout: 60_000 }, () => {
+describe("a sandbox whose first process dies", { skip: missingForNamespaces(), timeout: 240_000 }, () => {
   it("has ended for everybody at once: its streams, its routes, its events and the metrics say so", async () => {
     const directory = await mkdtemp(join(tmpdir(), "coppice-lost-"));
     try {
@@ -105,7 +105,7 @@ describe("a jail that somebody else removes", { skip: reasonWithoutFreebsdHost()
   for (const [way, lose] of Object.entries(ways)) {
     it(
       `has ended for everybody at once, and nothing of it is left: ${way}`,
-      { timeout: 60_000 },
+      { timeout: 240_000 },
       async () => {
         await using server = await startFullServer({ backend: "jail-freebsd", host });
         await endsForEverybody({ server, lose });

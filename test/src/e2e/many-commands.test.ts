@@ -17,8 +17,8 @@ const STREAMS = 200;
 const TERMINALS = 50;
 const LINES = 6;
 
-describe("many commands, on local-process", { timeout: 120_000 }, () => manyCommands("local-process"));
-describe("many commands, on linux-namespaces", { timeout: 120_000, skip: missingForNamespaces() }, () =>
+describe("many commands, on local-process", { timeout: 240_000 }, () => manyCommands("local-process"));
+describe("many commands, on linux-namespaces", { timeout: 240_000, skip: missingForNamespaces() }, () =>
   manyCommands("linux-namespaces"),
 );
 

@@ -11,7 +11,7 @@ import { makeInstallation, ServerProcess } from "../harness/server-process.js";
 
 const COUNT = "i=0; while true; do echo line $i; i=$((i+1)); done";
 
-describe("the output log of a server that is killed", { timeout: 60_000 }, () => {
+describe("the output log of a server that is killed", { timeout: 240_000 }, () => {
   it("has everything up to a moment before kill -9, without a gap, for the next server", async () => {
     const installation = await makeInstallation();
     const first = await ServerProcess.start(installation.configFile);

@@ -44,7 +44,7 @@ new WebSocketServer({ server, path: "/socket", perMessageDeflate: false }).on("c
 server.listen(0, "127.0.0.1", () => console.log(server.address().port));
 `;
 
-describe("a port inside a sandbox", { timeout: 60_000 }, () => {
+describe("a port inside a sandbox", { timeout: 240_000 }, () => {
   let server: TestServer;
   let sandbox: Sandbox;
   let port: number;

@@ -83,7 +83,7 @@ const found = ({ noError, killed }: (typeof SDKS)[number]) => ({
   stranger: "Cannot get the team for the given API key",
 });
 
-suite("Unmodified Python SDKs", { timeout: 180_000 }, () => {
+suite("Unmodified Python SDKs", { timeout: 240_000 }, () => {
   for (const sdk of SDKS) {
     const { what, python } = sdk;
     const skip = python === undefined ? "PyPI was not reachable when the tests were set up" : false;
@@ -105,7 +105,7 @@ suite("Unmodified Python SDKs", { timeout: 180_000 }, () => {
               E2B_DOMAIN: `${DOMAIN}:${new URL(server.url).port}`,
               E2B_API_KEY: API_KEY,
             },
-            timeout: 90_000,
+            timeout: 200_000,
           });
           assert.deepEqual(JSON.parse(stdout), found(sdk));
           assert.equal(server.sandboxes.list().length, 0, "nothing is left");

@@ -74,7 +74,7 @@ onEachBackend("a readiness probe", ({ server }) => {
   });
 });
 
-describe("a readiness probe of a port", { timeout: 60_000 }, () => {
+describe("a readiness probe of a port", { timeout: 240_000 }, () => {
   it("succeeds when something listens, over HTTP when that answers well", async () => {
     await using server = await startFullServer();
     let status = 503;

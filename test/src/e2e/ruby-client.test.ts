@@ -16,7 +16,7 @@ import { startFullServer } from "../harness/start-full-server.js";
 const run = promisify(execFile);
 const DOMAIN = "dev.localhost";
 
-suite("The Ruby client", { timeout: 60_000 }, () => {
+suite("The Ruby client", { timeout: 240_000 }, () => {
   let folder: string;
   let server: TestServer;
   let options: RubyClientOptions;

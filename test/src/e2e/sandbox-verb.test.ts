@@ -9,7 +9,7 @@ import { startCoppice } from "../harness/coppice-command.js";
 import { eventually } from "../harness/eventually.js";
 import { startFullServer } from "../harness/start-full-server.js";
 
-describe("coppice sandbox", { timeout: 60_000 }, () => {
+describe("coppice sandbox", { timeout: 240_000 }, () => {
   let server: TestServer;
   let id: string;
 

@@ -10,7 +10,7 @@ const MAGIC = {
   jpeg: Buffer.from([0xff, 0xd8, 0xff]),
 };
 
-describe("results through the code interpreter SDK", { timeout: 120_000 }, () => {
+describe("results through the code interpreter SDK", { timeout: 240_000 }, () => {
   let server: TestServer;
   let sandbox: Sandbox;
 

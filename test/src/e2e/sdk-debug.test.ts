@@ -12,7 +12,7 @@ import { fileScenarios } from "./file-scenarios.js";
 /** The SDKs have these built in: there is no way to ask for others. */
 const DEBUG_PORTS = { api: 3000, envd: 49983, code: 49999 } as const;
 
-describe("debug mode: one shared sandbox on the fixed ports", { timeout: 60_000 }, () => {
+describe("debug mode: one shared sandbox on the fixed ports", { timeout: 240_000 }, () => {
   let server: TestServer;
   let sandbox: Sandbox;
 

@@ -17,7 +17,7 @@ const RESOLVER = new URL("../harness/resolve-localhost.js", import.meta.url).hre
 
 test(
   "With a wildcard certificate of its own making, the SDK needs a domain and a key and nothing else",
-  { timeout: 120_000 },
+  { timeout: 240_000 },
   async () => {
     const folder = await mkdtemp(join(tmpdir(), "coppice-domain-"));
     try {
@@ -35,7 +35,7 @@ test(
           E2B_DOMAIN: `${DOMAIN}:${port}`,
           E2B_API_KEY: API_KEY,
         },
-        timeout: 90_000,
+        timeout: 200_000,
       });
       assert.deepEqual(JSON.parse(stdout), {
         stdout: "hello\n",

@@ -62,7 +62,7 @@ const VNET: Scene = { name: "jail-freebsd by vnet", skip: withoutFreebsd, open: 
 const ALIAS: Scene = { name: "jail-freebsd by alias", skip: withoutFreebsd, open: () => openJails("alias") };
 
 function describeRules({ name, skip, open }: Scene): void {
-  describe(`network rules through the e2b SDK, on ${name}`, { skip, timeout: 60_000 }, () => {
+  describe(`network rules through the e2b SDK, on ${name}`, { skip, timeout: 240_000 }, () => {
     let scene: OpenScene;
     let server: TestServer;
 
@@ -123,7 +123,7 @@ function describeRules({ name, skip, open }: Scene): void {
 }
 
 function describeCrash({ name, skip, open }: Scene): void {
-  describe(`network rules of a server that is killed, on ${name}`, { skip, timeout: 60_000 }, () => {
+  describe(`network rules of a server that is killed, on ${name}`, { skip, timeout: 240_000 }, () => {
     it("are in force while no server runs, and are the sandbox's with the next one", async () => {
       const { backend, settings, close } = await open();
       const installation = await makeInstallation({
@@ -176,7 +176,7 @@ for (const scene of [NAMESPACES, VNET, ALIAS]) describeRules(scene);
 // What a server finds again does not differ by how its jails are connected.
 for (const scene of [NAMESPACES, VNET]) describeCrash(scene);
 
-describe("network rules on a backend that cannot keep them", { timeout: 60_000 }, () => {
+describe("network rules on a backend that cannot keep them", { timeout: 240_000 }, () => {
   it("are refused, and leave no sandbox", async () => {
     await using server = await startFullServer({ backend: "local-process" });
     pointSdkAt(server.url);

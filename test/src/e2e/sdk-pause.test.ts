@@ -15,7 +15,7 @@ const COUNT = "i=0; while true; do i=$((i+1)); echo $i; sleep 0.05; done";
 const HEARTBEAT_MS = 500;
 const MOST_MISSES = 4;
 
-describe("pausing through the SDKs", { skip: missingForNamespaces(), timeout: 120_000 }, () => {
+describe("pausing through the SDKs", { skip: missingForNamespaces(), timeout: 240_000 }, () => {
   let server: TestServer;
 
   before(async () => {

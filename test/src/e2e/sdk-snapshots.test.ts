@@ -8,7 +8,7 @@ import { startFullServer } from "../harness/start-full-server.js";
 
 describe(
   "snapshots and forks through the e2b SDK",
-  { skip: missingForNamespaces(), timeout: 120_000 },
+  { skip: missingForNamespaces(), timeout: 240_000 },
   () => {
     let server: TestServer;
 

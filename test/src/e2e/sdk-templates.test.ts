@@ -5,7 +5,7 @@ import { Template } from "e2b";
 import { pointSdkAt } from "../harness/point-sdk-at.js";
 import { startFullServer } from "../harness/start-full-server.js";
 
-describe("templates through the e2b SDK", { timeout: 60_000 }, () => {
+describe("templates through the e2b SDK", { timeout: 240_000 }, () => {
   let server: TestServer;
 
   before(async () => {

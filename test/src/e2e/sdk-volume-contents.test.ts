@@ -14,7 +14,7 @@ const MEBIBYTE = 2 ** 20;
 
 describe(
   "what is in a volume, through the e2b SDK",
-  { skip: missingForNamespaces(), timeout: 60_000 },
+  { skip: missingForNamespaces(), timeout: 240_000 },
   () => {
     let server: TestServer;
     let url: string;

@@ -12,7 +12,7 @@ import { missingForNamespaces } from "../harness/on-each-backend.js";
 import { pointSdkAt } from "../harness/point-sdk-at.js";
 import { startFullServer } from "../harness/start-full-server.js";
 
-describe("volumes through the e2b SDK", { skip: missingForNamespaces(), timeout: 120_000 }, () => {
+describe("volumes through the e2b SDK", { skip: missingForNamespaces(), timeout: 240_000 }, () => {
   let directory: string;
   let server: TestServer;
 

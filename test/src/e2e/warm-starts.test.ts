@@ -90,7 +90,7 @@ onEachBackend(
   },
 );
 
-describe("kernels that were forked", { skip: missingForNamespaces(), timeout: 90_000 }, () => {
+describe("kernels that were forked", { skip: missingForNamespaces(), timeout: 240_000 }, () => {
   let installation: Installation;
   let server: ServerProcess;
   let sandbox: Sandbox;

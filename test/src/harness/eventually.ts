@@ -1,6 +1,6 @@
 import { setTimeout as pause } from "node:timers/promises";
 
-const POLL_MS = 25;
+const POLL_MS = 10;
 
 /**
  * Waits until a check answers something truthy and resolves with it.
@@ -9,7 +9,7 @@ const POLL_MS = 25;
 export async function eventually<T>(
   what: string,
   check: () => T | Promise<T>,
-  timeoutMs = 5_000,
+  timeoutMs = 20_000,
 ): Promise<NonNullable<T>> {
   const deadline = performance.now() + timeoutMs;
   for (;;) {

@@ -5,7 +5,7 @@ import { reasonWithoutFreebsdHost } from "./freebsd-host.js";
 import { pointSdkAt } from "./point-sdk-at.js";
 import { type BackendName, type FullServerOptions, startFullServer } from "./start-full-server.js";
 
-const SUITE_TIMEOUT_MS = 60_000;
+const SUITE_TIMEOUT_MS = 240_000;
 
 /** What the tests of a suite have to do with. They ask when they run: nothing of it is there while they are declared. */
 export interface BackendScene {
@@ -18,7 +18,7 @@ export interface BackendScene {
 export interface EachBackendOptions extends Omit<FullServerOptions, "backend"> {
   /** Also on `jail-freebsd`, whose host with ZFS takes a while to be made. False when absent. */
   readonly onJails?: boolean;
-  /** What the suite may take on each; a minute when absent. */
+  /** What the suite may take on each; four minutes when absent, which only what hangs takes. */
   readonly timeoutMs?: number;
 }
 

@@ -21,7 +21,7 @@ const KEY_BY_HOW = {
   "the name of its package": "@acme/coppice-plugin-acme",
 } as const;
 
-describe("a plugin of somebody else, outside of the tree", { timeout: 60_000 }, () => {
+describe("a plugin of somebody else, outside of the tree", { timeout: 240_000 }, () => {
   let home: string;
 
   before(async () => {

@@ -1,6 +1,7 @@
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import type { TestContext } from "node:test";
 import { type Clock, type Logger, systemClock } from "@coppice/core";
 import { Registry } from "prom-client";
@@ -79,11 +80,24 @@ export async function openLogs(options: LogSceneOptions) {
       if (tape === undefined) throw new Error("nothing is recorded");
       return new TapedCommand(id, tape);
     },
+    /** Resolves when nothing keeps output from being recorded any more. */
+    async recovery(): Promise<void> {
+      while (isGivenUp(logs)) await sleep(1);
+    },
     async metric(name: string): Promise<number> {
       const metric = await registry.getSingleMetric(`coppice_commands_log_${name}`)?.get();
       return metric?.values[0]?.value ?? NaN;
     },
   };
+}
+
+function isGivenUp(logs: OutputLogs): boolean {
+  try {
+    logs.check();
+    return false;
+  } catch {
+    return true;
+  }
 }
 
 export async function temporaryDirectory(context: TestContext): Promise<string> {
