@@ -195,6 +195,11 @@ test("a plugin that provides the ledger takes the place of the SQLite file", asy
         volumes: async () => [],
         writeVolume: async () => undefined,
         removeVolume: async () => undefined,
+        leases: async () => [],
+        leasedTo: async () => [],
+        isLeased: async () => false,
+        lease: async () => undefined,
+        endLeases: async () => undefined,
         check: async () => undefined,
         close: async () => void written.push("closed"),
       });

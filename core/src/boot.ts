@@ -29,6 +29,7 @@ import { metricProblems, type OwnedRegistry } from "./observe/metric-names.js";
 import { serveOps } from "./observe/ops-routes.js";
 import { createPluginContext } from "./plugin-context.js";
 import type { Plugin } from "./plugin.js";
+import { AddressLeases } from "./sandbox/address-leases.js";
 import { Admissions } from "./sandbox/admissions.js";
 import { Backends, type SandboxBackend } from "./sandbox/backend.js";
 import { createSandboxDomain, type SandboxDomain } from "./sandbox/domain.js";
@@ -193,6 +194,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     [Templates, domain.templates],
     [Volumes, domain.volumes],
     [Backends, domain.backends],
+    [AddressLeases, domain.leases],
     [WarmUps, domain.warmUps],
     [Admissions, domain.admissions],
     [Clock, clock],

@@ -9,6 +9,7 @@ import { orderPlugins } from "./kernel/order.js";
 import { Greeting } from "./observe/greeting.js";
 import { WarmUps } from "./sandbox/warm-ups.js";
 import { isPlugin, type Plugin } from "./plugin.js";
+import { AddressLeases } from "./sandbox/address-leases.js";
 import { Admissions } from "./sandbox/admissions.js";
 import { Backends } from "./sandbox/backend.js";
 import { Sandboxes } from "./sandbox/sandboxes.js";
@@ -40,6 +41,7 @@ const BUILT_IN: ReadonlySet<symbol> = new Set<symbol>([
   Templates,
   Volumes,
   Backends,
+  AddressLeases,
   Admissions,
   Clock,
   Targets,

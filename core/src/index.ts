@@ -65,7 +65,15 @@ export {
   type Listener,
   type TargetResolver,
 } from "./http/targets.js";
-export { Ledger, type EndedSandbox, type LedgerEntry, type LedgerNote } from "./sandbox/ledger.js";
+export { AddressLeases, type AddressLease, type NetworkLeases } from "./sandbox/address-leases.js";
+export {
+  Ledger,
+  type EndedSandbox,
+  type Leaseholder,
+  type LeaseWish,
+  type LedgerEntry,
+  type LedgerNote,
+} from "./sandbox/ledger.js";
 export {
   Snapshots,
   type TenantSnapshots,

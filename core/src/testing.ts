@@ -12,6 +12,7 @@ export {
   type PortHandler,
   type ProvisionStep,
 } from "./testing/memory-backend.js";
+export { MemoryLeases } from "./testing/memory-leases.js";
 export { MemoryFiles } from "./testing/memory-files.js";
 export type { Program, ScriptedProcess } from "./testing/memory-process.js";
 export { SeededRandom } from "./testing/seeded-random.js";

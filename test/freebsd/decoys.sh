@@ -12,7 +12,7 @@ PATH=$directory/bin:$PATH
 is_connected() { ip link show dev coppicenet0 > /dev/null 2>&1; }
 own="-o coppice:owner=$owner"
 else="-o coppice:owner=somebody-else"
-creating="-o coppice:state=creating -o coppice:id=decoy -o coppice:template=base -o coppice:address=10.78.0.10"
+creating="-o coppice:state=creating -o coppice:id=decoy -o coppice:template=base"
 
 plant() {
   truncate -s 128M "$directory/decoy.img"

@@ -12,6 +12,7 @@
 #   ifconfig BRIDGE addm EPAIR private EPAIR -learn EPAIR static EPAIR ADDRESS
 #   ifconfig BRIDGE
 #   ifconfig -g GROUP
+#   ifconfig -a                                     of each interface its description and its groups
 #   ifconfig loN inet ADDRESS netmask MASK alias      a table alone: share-stack.sh leads to who has the address
 #   ifconfig loN inet ADDRESS -alias
 #   ifconfig epairNa destroy
@@ -39,6 +40,16 @@ case "$*" in
   ;;
 "-g "*)
   cat "$net/groups/$2" 2> /dev/null
+  exit 0
+  ;;
+-a)
+  ip -oneline link show | while read -r _ name words; do
+    name=${name%%[@:]*}
+    echo "$name: flags=8943<UP,BROADCAST,RUNNING,PROMISC,SIMPLEX,MULTICAST> metric 0 mtu 1500"
+    case $words in *"alias "*) printf '\tdescription: %s\n' "${words##*alias }" ;; esac
+    groups=$(cd "$net/groups" && grep -lx "$name" -- * 2> /dev/null | tr '\n' ' ')
+    printf '\tgroups: %s %s\n' "$(echo "$name" | tr -d 0-9)" "$groups"
+  done
   exit 0
   ;;
 epair*" create")

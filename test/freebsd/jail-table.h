@@ -12,6 +12,8 @@ struct jail {
   /** First process of its namespaces, which keeps a jail that has no other. */
   pid_t init;
   char name[256], path[TEXT_BYTES], hostname[256];
+  /** Its `ip4.addr`; `-` where it has none. */
+  char address[16];
 };
 
 /** Finds the table by the full path that the program was called by. */

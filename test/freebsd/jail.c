@@ -372,6 +372,7 @@ static void create(bool is_quiet, bool wants_number) {
   snprintf(jail.hostname, sizeof jail.hostname, "%s", hostname ? hostname : subject);
   struct address address;
   bool has_address = read_address(&address);
+  snprintf(jail.address, sizeof jail.address, "%s", has_address ? address.text : "-");
   if (has_address && is_set("vnet")) fail("%s: vnet jails cannot have IP address restrictions", subject);
   if (has_address && !change_alias(&address, "alias")) fail("%s: ip4.addr: failed", subject);
   for (unsigned index = 0; index < parameter_count; index++) {

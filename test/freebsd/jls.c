@@ -3,7 +3,7 @@
 //   jls [-dn] [-j JAIL] [PARAMETER …]                  one line per jail, values parted by blanks
 //   jls [-dn] --libxo json [-j JAIL] [PARAMETER …]     the same as JSON, every value but a boolean a string
 //
-// Parameters: jid, name, path, host.hostname, dying, persist.
+// Parameters: jid, name, path, host.hostname, ip4.addr, dying, persist.
 #define _GNU_SOURCE
 #include <getopt.h>
 #include <stdio.h>
@@ -22,6 +22,7 @@ static const char *value_of(const struct jail *jail, const char *name) {
   if (strcmp(name, "name") == 0) return jail->name;
   if (strcmp(name, "path") == 0) return jail->path;
   if (strcmp(name, "host.hostname") == 0) return jail->hostname;
+  if (strcmp(name, "ip4.addr") == 0) return jail->address;
   if (strcmp(name, "dying") == 0) return "false";
   if (strcmp(name, "persist") == 0) return "true";
   return NULL;

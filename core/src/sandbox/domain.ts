@@ -1,6 +1,7 @@
 import type { Registry } from "prom-client";
 import type { Clock } from "../kernel/clock.js";
 import type { Logger } from "../observe/logger.js";
+import type { AddressLeases } from "./address-leases.js";
 import type { AdmissionCheck, Admissions } from "./admissions.js";
 import type { Backends } from "./backend.js";
 import { BackendRegistry } from "./backend-registry.js";
@@ -8,6 +9,7 @@ import { configuredTemplates } from "./configured-templates.js";
 import { chooseBackends } from "./choose-backends.js";
 import { EventRelay } from "./event-relay.js";
 import type { Ledger } from "./ledger.js";
+import { LedgerLeases } from "./ledger-leases.js";
 import { reconcile } from "./reconcile.js";
 import { sandboxMetrics } from "./sandbox-metrics.js";
 import { SandboxRegistry } from "./sandbox-registry.js";
@@ -46,6 +48,7 @@ export interface SandboxDomain {
   readonly backends: Backends;
   readonly admissions: Admissions;
   readonly ledger: Ledger;
+  readonly leases: AddressLeases;
   readonly warmUps: WarmUps;
   readonly events: SandboxEvents;
   /**
@@ -134,6 +137,7 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
   });
   return {
     templates: configuredTemplates(settings.templates),
+    leases: new LedgerLeases(ledgerInUse),
     warmUps,
     events,
     sandboxes: registry,

@@ -1,4 +1,5 @@
 import { createToken } from "../kernel/token.js";
+import type { AddressLease } from "./address-leases.js";
 import type { SandboxId, SnapshotId, VolumeId } from "./backend.js";
 import type { EndReason, SandboxRecord } from "./live-sandbox.js";
 import type { SandboxEvent } from "./sandbox-event.js";
@@ -38,6 +39,17 @@ export interface EndedSandbox {
   readonly endedAtMs: number;
   /** SHA-256 of its access token, in hexadecimal digits: who has the token may know. Undefined where it had none. */
   readonly accessTokenDigest?: string | undefined;
+}
+
+/** Who leases addresses. */
+export interface Leaseholder {
+  readonly network: string;
+  readonly holder: SandboxId;
+}
+
+/** An address for a holder: the first of these that is free. */
+export interface LeaseWish extends Leaseholder {
+  readonly addresses: readonly string[];
 }
 
 /**
@@ -83,6 +95,19 @@ export interface Ledger {
   writeVolume(record: VolumeRecord): Promise<void>;
   /** Removes one. Unknown ids are fine. */
   removeVolume(id: VolumeId): Promise<void>;
+  /** Every lease of a network. */
+  leases(network: string): Promise<readonly AddressLease[]>;
+  /** The addresses that a holder has leased. */
+  leasedTo(who: Leaseholder): Promise<readonly string[]>;
+  /** Whether somebody has leased an address, in any network. */
+  isLeased(address: string): Promise<boolean>;
+  /**
+   * Leases the first of some addresses that nobody has, in any network. Where several servers share a ledger it is
+   * the ledger that sees to it that only one of them gets it. @returns undefined when all of them are taken.
+   */
+  lease(wish: LeaseWish): Promise<string | undefined>;
+  /** Gives back all that a holder has leased. Unknown holders are fine. */
+  endLeases(who: Leaseholder): Promise<void>;
   /** Rejects with the reason why it cannot be written now. */
   check(): Promise<void>;
   /** Safe to repeat, and without `open`. */

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { existsSync, mkdtempSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
@@ -119,7 +119,7 @@ test("what was written before there were tenants is the default tenant's", async
   const { owner: _owner, ...old } = record;
   const database = new DatabaseSync(join(dataDir, "ledger.sqlite"));
   database.exec(
-    "ALTER TABLE ended_sandbox DROP COLUMN owner; ALTER TABLE ended_sandbox DROP COLUMN access_token_digest; DROP TABLE snapshot; DROP TABLE awaited_event; DROP TABLE outbox; DROP TABLE volume; PRAGMA user_version = 3",
+    "ALTER TABLE ended_sandbox DROP COLUMN owner; ALTER TABLE ended_sandbox DROP COLUMN access_token_digest; DROP TABLE snapshot; DROP TABLE awaited_event; DROP TABLE outbox; DROP TABLE volume; DROP TABLE address_lease; PRAGMA user_version = 3",
   );
   database.prepare("INSERT INTO sandbox (id, record) VALUES (?, ?)").run("i1", JSON.stringify(old));
   database.exec("INSERT INTO ended_sandbox VALUES (1, 'i0', 'memory', 'base', 'killed', 1, 2)");
@@ -176,6 +176,60 @@ test("an event is in the outbox with the write that tells of it, or when the bac
   );
   await second.close();
   assert.deepEqual(await ids(await openedLedger(context, dataDir)), ["end", "copy"]);
+});
+
+test("an address is leased once, in whichever network, and is its holder's for the next process too", async (context) => {
+  const dataDir = dataDirOf(context);
+  const addresses = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
+  const first = await openedLedger(context, dataDir);
+  const taken = await Promise.all(
+    ["one", "two", "one", "three"].map((holder, index) =>
+      first.lease({ network: index === 1 ? "other" : "jails", holder, addresses }),
+    ),
+  );
+  assert.deepEqual(taken, [...addresses, undefined]);
+  await first.close();
+  const second = await openedLedger(context, dataDir);
+  assert.equal(await second.lease({ network: "jails", holder: "three", addresses }), undefined);
+  assert.deepEqual(await second.leases("jails"), [
+    { address: "10.0.0.1", holder: "one" },
+    { address: "10.0.0.3", holder: "one" },
+  ]);
+  assert.deepEqual(await second.leasedTo({ network: "other", holder: "two" }), ["10.0.0.2"]);
+  assert.deepEqual(await second.leasedTo({ network: "other", holder: "one" }), []);
+  assert.equal(await second.isLeased("10.0.0.2"), true);
+  for (const _again of [1, 2]) await second.endLeases({ network: "jails", holder: "one" });
+  assert.deepEqual(await second.leases("jails"), []);
+  assert.equal(await second.isLeased("10.0.0.1"), false);
+  assert.equal(await second.lease({ network: "jails", holder: "three", addresses }), "10.0.0.1");
+  assert.deepEqual(await second.leasedTo({ network: "other", holder: "two" }), ["10.0.0.2"]);
+});
+
+test("a lease that cannot be kept is refused, and none is left of it", async (context) => {
+  const dataDir = dataDirOf(context);
+  const ledger = await openedLedger(context, dataDir);
+  const wish = { network: "jails", holder: "one", addresses: ["10.0.0.1"] };
+  const path = join(dataDir, "ledger.sqlite");
+  renameSync(path, `${path}.away`);
+  await assert.rejects(ledger.lease(wish), { code: "unavailable" });
+  await assert.rejects(ledger.endLeases(wish), { code: "unavailable" });
+  renameSync(`${path}.away`, path);
+  assert.deepEqual(await ledger.leases("jails"), []);
+  assert.equal(await ledger.lease(wish), "10.0.0.1");
+});
+
+test("a ledger of a version that had no leases keeps what it has, and has them from then on", async (context) => {
+  const dataDir = dataDirOf(context);
+  const old = await openedLedger(context, dataDir);
+  await old.write(record);
+  await old.close();
+  const database = new DatabaseSync(join(dataDir, "ledger.sqlite"));
+  database.exec("DROP TABLE address_lease; PRAGMA user_version = 9");
+  database.close();
+  const ledger = await openedLedger(context, dataDir);
+  assert.deepEqual(await ledger.entries(), [{ record, endReason: undefined, awaited: [] }]);
+  const wish = { network: "jails", holder: "i1", addresses: ["10.0.0.1"] };
+  assert.equal(await ledger.lease(wish), "10.0.0.1");
 });
 
 test("the ledger is this user's alone", async (context) => {

@@ -5,7 +5,8 @@ import { z } from "zod";
 import type { SandboxId, SnapshotId, VolumeId } from "./backend.js";
 import { BootError, messageOf, SandboxError } from "../kernel/errors.js";
 import { knownVersion, migrate } from "../sqlite/migrate.js";
-import type { EndedSandbox, Ledger, LedgerEntry, LedgerNote } from "./ledger.js";
+import type { AddressLease } from "./address-leases.js";
+import type { EndedSandbox, Leaseholder, LeaseWish, Ledger, LedgerEntry, LedgerNote } from "./ledger.js";
 import type { SandboxRecord } from "./live-sandbox.js";
 import type { SandboxEvent } from "./sandbox-event.js";
 import type { SnapshotRecord } from "./snapshots.js";
@@ -67,6 +68,13 @@ const MIGRATIONS: readonly string[] = [
      id TEXT PRIMARY KEY,
      record TEXT NOT NULL
    ) STRICT;`,
+  // Sandboxes may have leased addresses. A version that does not know of leases would hand those out again.
+  `CREATE TABLE address_lease (
+     address TEXT PRIMARY KEY,
+     network TEXT NOT NULL,
+     holder TEXT NOT NULL
+   ) STRICT;
+   CREATE INDEX address_lease_by_holder ON address_lease (network, holder);`,
 ];
 
 const FILE_NAME = "ledger.sqlite";
@@ -160,6 +168,8 @@ const volumeRecord = z.object({
   token: z.string(),
   createdAtMs: z.number(),
 });
+
+const addressLease = z.object({ address: z.string(), holder: z.string() });
 
 const endedSandbox = z.object({
   id: z.string(),
@@ -318,6 +328,33 @@ export class SqliteLedger implements Ledger {
     this.#written(() => statements.removeVolume.run(id));
   }
 
+  async leases(network: string): Promise<readonly AddressLease[]> {
+    return this.#read(({ leases }) => leases.all(network).map((row) => addressLease.parse(row)));
+  }
+
+  async leasedTo({ network, holder }: Leaseholder): Promise<readonly string[]> {
+    const { leasedTo } = this.#open.statements;
+    return leasedTo.all(network, holder).map(({ address }) => String(address));
+  }
+
+  async isLeased(address: string): Promise<boolean> {
+    return this.#open.statements.isLeased.get(address) !== undefined;
+  }
+
+  async lease({ network, holder, addresses }: LeaseWish): Promise<string | undefined> {
+    const { statements } = this.#open;
+    let leased: string | undefined;
+    this.#atOnce(() => {
+      leased = addresses.find((address) => statements.lease.run(address, network, holder).changes > 0);
+    });
+    return leased;
+  }
+
+  async endLeases({ network, holder }: Leaseholder): Promise<void> {
+    const { statements } = this.#open;
+    this.#written(() => statements.endLeases.run(network, holder));
+  }
+
   /** Writes the version that it has: a full or failing disk refuses that, too. */
   async check(): Promise<void> {
     const { database } = this.#open;
@@ -459,6 +496,14 @@ function prepare(database: DatabaseSync) {
        ON CONFLICT (id) DO UPDATE SET record = excluded.record`,
     ),
     removeVolume: database.prepare("DELETE FROM volume WHERE id = ?"),
+    leases: database.prepare("SELECT address, holder FROM address_lease WHERE network = ?"),
+    leasedTo: database.prepare("SELECT address FROM address_lease WHERE network = ? AND holder = ?"),
+    isLeased: database.prepare("SELECT 1 FROM address_lease WHERE address = ?"),
+    lease: database.prepare(
+      `INSERT INTO address_lease (address, network, holder) VALUES (?, ?, ?)
+       ON CONFLICT (address) DO NOTHING`,
+    ),
+    endLeases: database.prepare("DELETE FROM address_lease WHERE network = ? AND holder = ?"),
     end: database.prepare(
       `INSERT INTO ended_sandbox (id, owner, backend, template, reason, started_at_ms, ended_at_ms, access_token_digest)
        VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,

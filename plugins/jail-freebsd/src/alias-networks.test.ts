@@ -13,6 +13,10 @@ const settings = {
 };
 const NO_RULES = { allowOut: [], denyOut: [] };
 
+function networksOf({ addresses, host, settings: { network } }: RecordingHost): AliasNetworks {
+  return new AliasNetworks({ host, settings: network, addresses });
+}
+
 async function words(recording: RecordingHost): Promise<string[]> {
   return (await recording.calls()).map(({ program, args }) => [program, ...args].join(" "));
 }
@@ -23,8 +27,8 @@ void describe(
   () => {
     void it("has the rules of a jail in force before there is one, and removes all that it left", async () => {
       await using recording = await openRecordingHost(settings);
-      const networks = new AliasNetworks(recording.host, recording.settings.network);
-      const lease = networks.take();
+      const networks = networksOf(recording);
+      const lease = await recording.addresses.take("one");
       assert.deepEqual(networks.stackOf(lease), { kind: "shared", link: "lo1", address: "10.78.0.10" });
       assert.ok(networks.needsAddress());
       await networks.prepare(lease, NO_RULES);
@@ -40,12 +44,12 @@ void describe(
 
     void it("knows what leaves the host by a tag, for it has another address by then", async () => {
       await using recording = await openRecordingHost(settings);
-      const networks = new AliasNetworks(recording.host, recording.settings.network);
+      const networks = networksOf(recording);
       const rules = {
         allowOut: ["198.51.100.0/24", "2001:db8::1"],
         denyOut: [ALL_TRAFFIC, "203.0.113.9"],
       };
-      await networks.prepare(networks.take(), rules);
+      await networks.prepare(await recording.addresses.take("one"), rules);
       const [load] = await recording.calls();
       const kept = 'keep state (if-bound, max 100) label "coppice_alias10"';
       assert.equal(
@@ -71,8 +75,8 @@ block return out quick on em0 inet from any to any tagged coppice_alias10
 
     void it("cuts the connections that new rules do not leave open, one by one, and those alone", async () => {
       await using recording = await openRecordingHost(settings);
-      const networks = new AliasNetworks(recording.host, recording.settings.network);
-      const lease = networks.take();
+      const networks = networksOf(recording);
+      const lease = await recording.addresses.take("one");
       let count = 0;
       const state = (destination: string, source = "10.78.0.10:4000") => {
         const ends = `em0 tcp 192.0.2.9:61000 (${source}) -> ${destination}       ESTABLISHED:ESTABLISHED`;
@@ -102,8 +106,8 @@ block return out quick on em0 inet from any to any tagged coppice_alias10
 
     void it("removes the aliases of its range and the anchors that nobody has, and no others", async () => {
       await using recording = await openRecordingHost(settings);
-      const networks = new AliasNetworks(recording.host, recording.settings.network);
-      networks.retake("10.78.0.10");
+      const networks = networksOf(recording);
+      await recording.addresses.take("one");
       const aliases = ["10.78.0.10", "10.78.0.11", "10.78.0.1", "192.0.2.1"];
       const lines = aliases.map((address) => `\tinet ${address} netmask 0xffffffff\n`).join("");
       await recording.answer("ifconfig", `lo1: flags=8049<UP,LOOPBACK,RUNNING> metric 0 mtu 16384\n${lines}`);
@@ -123,7 +127,7 @@ block return out quick on em0 inet from any to any tagged coppice_alias10
 
     void it("tells all that a host lacks, and what of it a sandbox would reach, with what to do about it", async () => {
       await using recording = await openRecordingHost(settings);
-      const networks = new AliasNetworks(recording.host, recording.settings.network);
+      const networks = networksOf(recording);
       await recording.answer(
         "sockstat",
         `root     sshd         730 4   tcp4   *:22                  *:*

@@ -1,5 +1,5 @@
 import type { EgressRules } from "@coppice/core/backend";
-import { AddressPool, type Lease } from "./address-pool.js";
+import type { AddressPool, Lease } from "./address-pool.js";
 import { aliasRules } from "./alias-rules.js";
 import { destinationTest, type EgressPolicy } from "./egress-policy.js";
 import { type Host, HostCommandError } from "./host.js";
@@ -9,6 +9,12 @@ import type { NetworkSettings } from "./network-config.js";
 import { PfAnchors } from "./pf-anchors.js";
 import { translatedStatesOf } from "./pf-states.js";
 import type { SandboxNetworks } from "./sandbox-networks.js";
+
+export interface AliasNetworksOptions {
+  readonly host: Host;
+  readonly settings: NetworkSettings;
+  readonly addresses: AddressPool;
+}
 
 /** When more connections than this are to be cut, all of the sandbox are, by one command. */
 const MOST_KILLS = 32;
@@ -22,16 +28,16 @@ const LISTENER = /^\S+\s+(\S+)\s+\S+\s+\S+\s+(?:tcp|udp)(?:4|46)\s+\*:(\d+)\s/gm
  * connections, are named by the number of the address.
  */
 export class AliasNetworks implements SandboxNetworks {
+  readonly addresses: AddressPool;
   readonly #host: Host;
   readonly #settings: NetworkSettings;
   readonly #anchors: PfAnchors;
-  readonly #pool: AddressPool;
 
-  constructor(host: Host, settings: NetworkSettings) {
+  constructor({ addresses, host, settings }: AliasNetworksOptions) {
+    this.addresses = addresses;
     this.#host = host;
     this.#settings = settings;
     this.#anchors = new PfAnchors(host, settings.anchor);
-    this.#pool = new AddressPool(settings.range);
   }
 
   async problems(): Promise<readonly HostProblem[]> {
@@ -59,18 +65,6 @@ export class AliasNetworks implements SandboxNetworks {
   /** Without one, a jail that shares the stack could not even reach itself. */
   needsAddress(): boolean {
     return true;
-  }
-
-  take(): Lease {
-    return this.#pool.take();
-  }
-
-  retake(address: string): Lease | undefined {
-    return this.#pool.retake(address);
-  }
-
-  release(lease: Lease): void {
-    this.#pool.release(lease);
   }
 
   stackOf(lease: Lease | undefined): JailStack {
@@ -110,15 +104,25 @@ export class AliasNetworks implements SandboxNetworks {
     await this.#removeAlias(lease.address);
   }
 
+  async found(): Promise<ReadonlyMap<string, string>> {
+    const { stdout } = await this.#host.try("jls", ["name", "ip4.addr"]);
+    return new Map(
+      stdout.split("\n").flatMap((line) => {
+        const [jail = "", address = ""] = line.split(" ");
+        return this.addresses.numberOf(address) === undefined ? [] : [[jail, address] as const];
+      }),
+    );
+  }
+
   async removeOthers(): Promise<void> {
     const { stdout } = await this.#host.try("ifconfig", [this.#settings.loopback]);
     for (const [, address = ""] of stdout.matchAll(/^\s+inet ([\d.]+) /gm)) {
-      const number = this.#pool.numberOf(address);
-      if (number !== undefined) await this.#pool.whileFree(number, () => this.#removeAlias(address));
+      const number = this.addresses.numberOf(address);
+      if (number !== undefined) await this.addresses.whileFree(number, () => this.#removeAlias(address));
     }
     for (const name of await this.#anchors.names()) {
       const number = Number(/^alias(\d+)$/.exec(name)?.[1]);
-      await this.#pool.whileFree(number, () => this.#anchors.flush(name));
+      await this.addresses.whileFree(number, () => this.#anchors.flush(name));
     }
   }
 

@@ -3,8 +3,11 @@ import { SandboxError } from "@coppice/core";
 import type { SnapshotId } from "@coppice/core/backend";
 import { type Host, HostCommandError } from "./host.js";
 
-/** Where a dataset is in its life. `retained`: its sandbox is gone, and others still need its blocks. */
-export type DatasetState = "creating" | "running" | "destroying" | "retained";
+/**
+ * Where a dataset is in its life. `connecting`: its sandbox runs, and is given a connection that it was made without.
+ * `retained`: its sandbox is gone, and others still need its blocks.
+ */
+export type DatasetState = "creating" | "running" | "connecting" | "destroying" | "retained";
 
 /** A dataset that this installation made. */
 export interface OwnedDataset {
@@ -134,7 +137,7 @@ export class Datasets {
 
   /** All that this installation made for sandboxes, or for something else that names begin with, by one command. */
   async owned(prefix = "e2b-"): Promise<readonly OwnedDataset[]> {
-    const names = ["owner", "state", "template", "limits", "address"].map((name) => `${PREFIX}${name}`);
+    const names = ["owner", "state", "template", "limits"].map((name) => `${PREFIX}${name}`);
     const words = ["get", "-Hp", "-r", "-o", "name,property,value,source", names.join(","), this.parent];
     const found = new Map<string, Map<string, string>>();
     for (const line of (await this.#host.run("zfs", words)).split("\n")) {

@@ -4,7 +4,7 @@ import { dirname, join } from "node:path";
 import { describe, it } from "node:test";
 import type { Logger } from "@coppice/core";
 import type { SandboxSpec } from "@coppice/core/backend";
-import { SeededRandom } from "@coppice/core/testing";
+import { MemoryLeases, SeededRandom } from "@coppice/core/testing";
 import { Datasets } from "./datasets.js";
 import { installationOf } from "./installation.js";
 import { AliasNetworks } from "./alias-networks.js";
@@ -70,7 +70,7 @@ async function filesBelow(directory: string): Promise<string> {
 void describe("what a client sends", { skip: reasonWithoutRecordingHost() ?? false }, () => {
   void it("reaches no program, no jail.conf and no anchor of the host unless it is plain", async () => {
     await using recording = await openRecordingHost({ network: { kind: "vnet" } });
-    const backend = new JailBackend(recording.settings, silent);
+    const backend = new JailBackend({ settings: recording.settings, leases: new MemoryLeases(), log: silent });
     const plain: SandboxSpec = { id: "abc", template: "base", limits: {}, allowInternetAccess: true };
     const attempt = (changed: Partial<SandboxSpec>) =>
       assert.rejects(
@@ -156,12 +156,13 @@ void describe("what a client sends", { skip: reasonWithoutRecordingHost() ?? fal
 
   void it("changes no rules when they are replaced by such", async () => {
     await using recording = await openRecordingHost({ network: { kind: "vnet" } });
-    const { network } = recording.settings;
+    const { addresses, host } = recording;
+    const settings = recording.settings.network;
+    const lease = await addresses.take("abc");
     for (const networks of [
-      new VnetNetworks(recording.host, network, "0"),
-      new AliasNetworks(recording.host, network),
+      new VnetNetworks({ host, settings, addresses, digest: "0" }),
+      new AliasNetworks({ host, settings, addresses }),
     ]) {
-      const lease = networks.take();
       for (const text of strings()) {
         for (const destination of [text, `192.0.2.1/32${text}`, `${text}192.0.2.1`]) {
           for (const rules of [

@@ -1,7 +1,13 @@
 import { copyFile, mkdir, readdir, rename, rm, rmdir } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { AgentConnection, agentBinary } from "@coppice/agent";
-import { SandboxError, messageOf, type Logger } from "@coppice/core";
+import {
+  type AddressLeases,
+  SandboxError,
+  messageOf,
+  type Logger,
+  type NetworkLeases,
+} from "@coppice/core";
 import {
   egressRulesOf,
   type FullLimits,
@@ -14,9 +20,10 @@ import {
   type VolumeId,
   type VolumeSpec,
 } from "@coppice/core/backend";
+import { AddressPool } from "./address-pool.js";
 import { AliasNetworks } from "./alias-networks.js";
 import { BuiltTemplates } from "./built-templates.js";
-import { type OwnedDataset, Datasets } from "./datasets.js";
+import { type DatasetState, type OwnedDataset, Datasets } from "./datasets.js";
 import { type EnforcedLimit, enforcedLimits } from "./enforced-limits.js";
 import { Host, connectSoon } from "./host.js";
 import { type HostProblem, hostProblems, missingPrograms } from "./host-problems.js";
@@ -28,7 +35,7 @@ import { JailSandbox } from "./jail-sandbox.js";
 import { Jails } from "./jails.js";
 import { ResourceRules } from "./resource-rules.js";
 import type { SandboxNetworks } from "./sandbox-networks.js";
-import { ADDRESS, retakeAddress, SandboxLink } from "./sandbox-link.js";
+import { SandboxLink } from "./sandbox-link.js";
 import { type SandboxPaths, sandboxPaths } from "./sandbox-paths.js";
 import { TemplateSignatures } from "./template-signatures.js";
 import { Templates } from "./templates.js";
@@ -46,6 +53,8 @@ interface Opened {
   readonly volumes: VolumeDatasets;
   /** Undefined where templates need not be signed. */
   readonly signatures: TemplateSignatures | undefined;
+  /** Those of this installation's sandboxes. */
+  readonly leases: NetworkLeases;
   /** Undefined where sandboxes have lo0 alone. */
   readonly networks: SandboxNetworks | undefined;
   /** Undefined where the kernel counts nothing. */
@@ -54,6 +63,13 @@ interface Opened {
   readonly limits: readonly EnforcedLimit[];
   /** Directory on the host with the agent's program alone, which is mounted in every jail. */
   readonly programs: string;
+}
+
+export interface JailBackendOptions {
+  readonly settings: JailSettings;
+  /** Keep which sandbox has which address, for this server and the next one. */
+  readonly leases: AddressLeases;
+  readonly log: Logger;
 }
 
 const MEBIBYTE = 2 ** 20;
@@ -80,17 +96,17 @@ export class JailBackend implements SandboxBackend {
     usage: async (id: VolumeId) => (await this.#open()).volumes.usage(id),
   };
   readonly #settings: JailSettings;
+  readonly #leases: AddressLeases;
   readonly #log: Logger;
   readonly #alive = new Map<string, JailSandbox>();
   /** Ids of those that are being made, or cleared away because that failed. */
   readonly #beginning = new Set<string>();
-  /** Those that were given up and are not cleared away yet, by their ids; each has its address until then. */
-  readonly #givenUp = new Map<string, SandboxLink | undefined>();
   #isRecovered = false;
   #opening: Promise<Opened> | undefined;
 
-  constructor(settings: JailSettings, log: Logger) {
+  constructor({ leases, log, settings }: JailBackendOptions) {
     this.#settings = settings;
+    this.#leases = leases;
     this.#log = log;
   }
 
@@ -145,20 +161,20 @@ export class JailBackend implements SandboxBackend {
     const template = templates.get(spec.template);
     const origin = await originOf(opened, spec);
     const egress = spec.egress ?? egressRulesOf({ ...spec, egress: undefined });
-    const link = networks && new SandboxLink({ name: paths.name, networks, datasets });
-    const leased = link?.reserve(egress);
+    const link = networks && new SandboxLink({ id: spec.id, name: paths.name, networks, datasets });
+    await link?.reserve(egress);
     await datasets
       .clone(paths.name, {
         origin,
         mountPoint: paths.root,
         refquotaMiB: limits.diskMiB,
-        properties: { id: spec.id, template: spec.template, limits: limitsText(limits), ...leased },
+        properties: { id: spec.id, template: spec.template, limits: limitsText(limits) },
       })
       .catch(async (error: unknown) => {
         // One that was killed, or could not mount what it had made, leaves the dataset.
         const isMade = !(error instanceof SandboxError) || UNKNOWN_OUTCOME.has(error.code);
-        if (isMade) await this.#giveUp(opened, paths, link);
-        else link?.release();
+        if (isMade) await this.#giveUp(opened, spec.id);
+        else await this.#giveBack(opened, spec.id);
         throw error;
       });
     try {
@@ -199,7 +215,7 @@ export class JailBackend implements SandboxBackend {
       return sandbox;
     } catch (error) {
       this.#alive.delete(spec.id);
-      await this.#giveUp(opened, paths, link);
+      await this.#giveUp(opened, spec.id);
       throw error;
     }
   }
@@ -208,8 +224,11 @@ export class JailBackend implements SandboxBackend {
     const opened = await this.#open();
     const running = await opened.jails.names();
     const owned = (await opened.datasets.owned()).filter(({ name }) => !this.#alive.has(idOf(name)));
-    const adopted = await Promise.all(owned.map((dataset) => this.#adopt(opened, dataset, running)));
-    await this.#removeOthers(opened);
+    const living = owned.filter(({ name, state }) => isWhole(state) && running.has(name));
+    await this.#reclaimAddresses(opened, new Set(living.map(({ name }) => name)));
+    const adopted = await Promise.all(living.map((dataset) => this.#adopt(opened, dataset)));
+    for (const id of await this.#abandoned(opened)) await this.#clear(opened, id);
+    await opened.networks?.removeOthers();
     await opened.datasets.collect();
     this.#isRecovered = true;
     return adopted.filter((sandbox) => sandbox !== undefined);
@@ -222,30 +241,29 @@ export class JailBackend implements SandboxBackend {
   async sweep(): Promise<void> {
     if (!this.#isRecovered) return;
     const opened = await this.#open();
-    const isLeft = ({ name, state }: OwnedDataset) => state !== "retained" && !this.#isHeld(idOf(name));
-    const suspects = new Set((await opened.datasets.owned()).filter(isLeft).map(({ name }) => name));
-    // One may have ended meanwhile, and its address may be another's. What is still there now stays there.
-    const left =
-      suspects.size === 0 ? [] : (await opened.datasets.owned()).filter(({ name }) => suspects.has(name));
-    const links = new Map(left.map(({ name, properties }) => [idOf(name), linkOf(opened, name, properties)]));
-    for (const [id, link] of new Map([...links, ...this.#givenUp])) {
-      if (this.#isHeld(id)) continue;
+    for (const id of await this.#abandoned(opened)) {
       this.#log.warn({ sandbox: id }, "a sandbox that nobody has is cleared away");
-      await this.#giveUp(opened, sandboxPaths(this.#settings.directory, id), link);
+      await this.#giveUp(opened, id);
     }
-    await this.#removeOthers(opened);
+    await opened.networks?.removeOthers();
     await opened.datasets.collect();
   }
 
   /** Clears away a sandbox that nobody has. Where that fails, the next sweep tries again. */
-  async #giveUp(opened: Opened, paths: SandboxPaths, link: SandboxLink | undefined): Promise<void> {
-    const id = idOf(paths.name);
-    this.#givenUp.set(id, link);
+  async #giveUp(opened: Opened, id: string): Promise<void> {
     try {
-      await this.#clear(opened, paths, { link });
-      this.#givenUp.delete(id);
+      await this.#clear(opened, id);
     } catch (error) {
       this.#log.warn({ sandbox: id, err: error }, "a sandbox that nobody has was not cleared away");
+    }
+  }
+
+  /** Ends the lease of a sandbox that was never begun. Where that fails, the next sweep does it. */
+  async #giveBack({ leases }: Opened, id: string): Promise<void> {
+    try {
+      await leases.release(id);
+    } catch (error) {
+      this.#log.warn({ sandbox: id, err: error }, "the address of a sandbox that nobody has stays leased");
     }
   }
 
@@ -304,7 +322,7 @@ export class JailBackend implements SandboxBackend {
       usage: opened.usage,
       onResize: opened.rules && ((limits, before) => this.#resize(opened, { paths, limits, before })),
       onDestroy: async () => {
-        await this.#clear(opened, paths, { agent, link });
+        await this.#clear(opened, id, agent);
         this.#alive.delete(id);
       },
     });
@@ -341,71 +359,78 @@ export class JailBackend implements SandboxBackend {
     return wanted;
   }
 
-  /** Takes over a sandbox of an earlier server, or clears away what is left of it. */
+  /** Takes over a sandbox of an earlier server, whose jail is there; undefined when it does not answer. */
   async #adopt(
     opened: Opened,
     { name, state, properties }: OwnedDataset,
-    running: ReadonlySet<string>,
   ): Promise<JailSandbox | undefined> {
-    if (state === "retained") return undefined;
+    const { datasets, jails, networks, templates } = opened;
     const id = idOf(name);
     const paths = sandboxPaths(this.#settings.directory, id);
-    const template = properties.get("template") ?? "";
-    const link = linkOf(opened, name, properties);
-    if (state === "running" && running.has(name)) {
-      try {
-        // A server may have ended while it was paused; the agent answers only when it can run.
-        await opened.jails.resume(name);
-        const limits = limitsOf(properties.get("limits"), this.#settings.limits);
-        const { user } = opened.templates.get(template);
-        return await this.#connect(
-          opened,
-          { id, paths, user, limits, link },
-          AbortSignal.timeout(AGENT_TIMEOUT_MS),
-        );
-      } catch (error) {
-        this.#log.warn({ sandbox: id, err: error }, "a sandbox does not answer and is removed");
-      }
+    try {
+      // A server may have ended while it was paused; the agent answers only when it can run.
+      await jails.resume(name);
+      const limits = limitsOf(properties.get("limits"), this.#settings.limits);
+      const { user } = templates.get(properties.get("template") ?? "");
+      const link = networks && (await SandboxLink.find({ id, name, networks, datasets }, state === "running"));
+      return await this.#connect(
+        opened,
+        { id, paths, user, limits, link },
+        AbortSignal.timeout(AGENT_TIMEOUT_MS),
+      );
+    } catch (error) {
+      this.#log.warn({ sandbox: id, err: error }, "a sandbox does not answer and is removed");
+      return undefined;
     }
-    await this.#clear(opened, paths, { link });
-    return undefined;
   }
 
-  /** What has a file, a root, a socket or a network here, and no dataset: a server ended between two steps. */
-  async #removeOthers(opened: Opened): Promise<void> {
-    const present = (await opened.datasets.owned()).filter(({ state }) => state !== "retained");
-    const owned = new Set(present.map(({ name }) => idOf(name)));
+  /** Leases again what jails have and their leases do not say: the ledger was lost, or is an older copy. */
+  async #reclaimAddresses({ networks }: Opened, jails: ReadonlySet<string>): Promise<void> {
+    if (networks === undefined) return;
+    for (const [jail, address] of await networks.found()) {
+      if (jails.has(jail)) await networks.addresses.reclaim(idOf(jail), address);
+    }
+  }
+
+  /**
+   * The ids of sandboxes that nobody has and of which there is something: a dataset, a file, a root, a socket or a
+   * lease. The rest of one goes before those, or is found by its lease.
+   */
+  async #abandoned({ datasets, leases }: Opened): Promise<ReadonlySet<string>> {
     const { directory } = this.#settings;
-    const found = await Promise.all(
+    // One that ends, or begins, while this looks around was never without somebody.
+    const held = new Set([...this.#alive.keys(), ...this.#beginning]);
+    const present = (await datasets.owned()).filter(({ state }) => state !== "retained");
+    const files = await Promise.all(
       ["conf", "roots", "sockets", "helpers"].map((name) => readdir(join(directory, name))),
     );
-    const ids = new Set(found.flat().map((name) => idOf(name.split(".")[0] ?? "")));
-    for (const id of ids) {
-      if (!owned.has(id) && !this.#isHeld(id)) await this.#clear(opened, sandboxPaths(directory, id), {});
-    }
-    await opened.networks?.removeOthers();
+    const names = [...present.map(({ name }) => name), ...files.flat().map((name) => name.split(".")[0] ?? "")];
+    const found = new Set([...names.map(idOf), ...(await leases.all()).map(({ holder }) => holder)]);
+    return new Set([...found].filter((id) => !held.has(id) && !this.#isHeld(id)));
   }
 
   #isHeld(id: string): boolean {
     return this.#alive.has(id) || this.#beginning.has(id);
   }
 
-  /** Removes a sandbox, whatever there is of it: every step is content with nothing. */
+  /** Removes a sandbox, whatever there is of it: every step is content with nothing. Its lease goes last. */
   async #clear(
-    { datasets, helpers, jails, rules }: Opened,
-    paths: SandboxPaths,
-    { agent, link }: { readonly agent?: AgentConnection; readonly link?: SandboxLink | undefined },
+    { datasets, helpers, jails, leases, networks, rules }: Opened,
+    id: string,
+    agent?: AgentConnection,
   ): Promise<void> {
+    const paths = sandboxPaths(this.#settings.directory, id);
     await jails.remove(paths);
     // Its end is what the operations that are under way are told of.
     await agent?.closed;
     await helpers.remove(paths);
-    await link?.remove();
+    const lease = await networks?.addresses.find(id);
+    if (lease !== undefined) await networks?.disconnect(lease);
     await rules?.remove(paths.name);
     await datasets.destroy(paths.name);
     await rmdir(paths.root).catch(ifMissing);
     await rm(paths.socket, { force: true });
-    link?.release();
+    await leases.release(id);
     await datasets.collect();
   }
 
@@ -437,6 +462,7 @@ export class JailBackend implements SandboxBackend {
       log: this.#log,
     });
     const owner = installationOf(directory);
+    const leases = this.#leases.of(`${this.name}-${owner}`);
     const datasets = new Datasets(host, { parent: dataset, owner });
     const rules = new ResourceRules(host, this.#settings.limits);
     const reason = await rules.reasonAgainst();
@@ -457,7 +483,8 @@ export class JailBackend implements SandboxBackend {
         built: new BuiltTemplates(host, { parent: dataset, builder: owner }),
       }),
       signatures: templateSignatures && new TemplateSignatures(host, templateSignatures),
-      networks: await this.#openNetworks(host, datasets, owner),
+      leases,
+      networks: this.#networksOf(host, leases, owner),
       rules: held,
       volumes: new VolumeDatasets({
         host,
@@ -476,15 +503,13 @@ export class JailBackend implements SandboxBackend {
     };
   }
 
-  async #openNetworks(host: Host, datasets: Datasets, owner: string): Promise<SandboxNetworks | undefined> {
-    const { network } = this.#settings;
-    if (network.kind === "none") return undefined;
-    const networks =
-      network.kind === "vnet" ? new VnetNetworks(host, network, owner) : new AliasNetworks(host, network);
-    for (const { state, properties } of await datasets.owned()) {
-      if (state !== "retained") retakeAddress(networks, properties.get(ADDRESS) ?? "");
-    }
-    return networks;
+  #networksOf(host: Host, leases: NetworkLeases, digest: string): SandboxNetworks | undefined {
+    const { network: settings } = this.#settings;
+    if (settings.kind === "none") return undefined;
+    const addresses = new AddressPool({ range: settings.range, leases });
+    return settings.kind === "vnet"
+      ? new VnetNetworks({ host, settings, addresses, digest })
+      : new AliasNetworks({ host, settings, addresses });
   }
 
   /** Jails that run keep the file that they were started from: it is replaced, never written to. */
@@ -515,13 +540,9 @@ async function originOf(
   return origin;
 }
 
-/** Of a sandbox that is there already; undefined where none is connected. */
-function linkOf(
-  { datasets, networks }: Opened,
-  name: string,
-  properties: OwnedDataset["properties"],
-): SandboxLink | undefined {
-  return networks && new SandboxLink({ name, networks, datasets, found: properties.get(ADDRESS) });
+/** Whether a sandbox was finished, and was not given up. */
+function isWhole(state: DatasetState): boolean {
+  return state === "running" || state === "connecting";
 }
 
 function idOf(name: string): string {

@@ -1,4 +1,4 @@
-import { Backends, Clock, definePlugin } from "@coppice/core";
+import { AddressLeases, Backends, Clock, definePlugin } from "@coppice/core";
 import { diagnoseHost } from "./diagnose-host.js";
 import { JailBackend } from "./jail-backend.js";
 import { jailFreebsdConfig } from "./jail-freebsd-config.js";
@@ -11,10 +11,10 @@ import { templateList } from "./template-list.js";
 export const plugin = definePlugin({
   name: "jail-freebsd",
   config: jailFreebsdConfig,
-  requires: { backends: Backends, clock: Clock },
+  requires: { backends: Backends, leases: AddressLeases, clock: Clock },
   verbs: { template: { build: templateBuild, list: templateList, gc: templateGc } },
-  setup(plugin, { backends, clock }) {
-    const backend = new JailBackend(plugin.config, plugin.log);
+  setup(plugin, { backends, leases, clock }) {
+    const backend = new JailBackend({ settings: plugin.config, leases, log: plugin.log });
     plugin.onStop(() => backend.close());
     backends.add(backend);
     const sweeper = new Sweeper({
@@ -23,8 +23,11 @@ export const plugin = definePlugin({
       sweep: () => backend.sweep(),
       log: plugin.log,
     });
-    plugin.onStart(() => sweeper.start());
-    plugin.onStop(() => sweeper.stop());
+    plugin.onStart(() => {
+      sweeper.start();
+      // From here it is undone before the ledger is closed, which a sweep reads.
+      plugin.onStop(() => sweeper.stop());
+    });
     plugin.health("jail-freebsd", async () => {
       const limits = await backend.enforcedLimits();
       return limits && Object.fromEntries(limits.map(({ name, how }) => [name, how]));

@@ -1,4 +1,4 @@
-import type { EgressRules } from "@coppice/core/backend";
+import type { EgressRules, SandboxId } from "@coppice/core/backend";
 import type { Lease } from "./address-pool.js";
 import type { Datasets } from "./datasets.js";
 import { checkEgressRules } from "./egress-policy.js";
@@ -6,47 +6,44 @@ import type { JailStack } from "./jail-conf.js";
 import type { SandboxNetworks } from "./sandbox-networks.js";
 
 export interface SandboxLinkOptions {
+  readonly id: SandboxId;
   /** Of the jail and the dataset. */
   readonly name: string;
   readonly networks: SandboxNetworks;
   readonly datasets: Datasets;
-  /** What stands in `ADDRESS` of its dataset from an earlier server; empty when nothing does. */
-  readonly found?: string | undefined;
 }
-
-/** The property of a dataset with the address that its sandbox has. */
-export const ADDRESS = "address";
-/** After an address, while a sandbox that runs is being connected. */
-const UNFINISHED = "/unfinished";
 
 /**
  * What connects one sandbox to the outside. One that may reach nothing has lo0 alone, until it may reach more. Its
- * address stands in a property of its dataset before anything else of it is made, and as long as the dataset does:
- * whoever finds the dataset knows what to remove.
+ * address is leased before anything else of it is made, and as long as any of it may be there: whoever finds the lease
+ * knows what to remove.
  */
 export class SandboxLink {
   readonly #options: SandboxLinkOptions;
   #lease: Lease | undefined;
-  #isConnected: boolean;
+  #isConnected = false;
 
+  /** Of a sandbox that is to be made. */
   constructor(options: SandboxLinkOptions) {
-    const { found = "", networks } = options;
     this.#options = options;
-    this.#lease = retakeAddress(networks, found);
-    this.#isConnected = this.#lease !== undefined && !found.endsWith(UNFINISHED);
+  }
+
+  /** Of a sandbox that an earlier server made. @param isConnected whether that server had finished to connect it. */
+  static async find(options: SandboxLinkOptions, isConnected: boolean): Promise<SandboxLink> {
+    const link = new SandboxLink(options);
+    link.#lease = await options.networks.addresses.find(options.id);
+    link.#isConnected = isConnected && link.#lease !== undefined;
+    return link;
   }
 
   /**
-   * Takes an address for a sandbox that is to be made, where it needs one.
-   * @returns the properties that its dataset is to be made with.
-   * @throws SandboxError invalid_argument, resource_exhausted
+   * Leases an address for a sandbox that is to be made, where it needs one.
+   * @throws SandboxError invalid_argument, resource_exhausted, unavailable
    */
-  reserve(rules: EgressRules): Readonly<Record<string, string>> {
-    const { networks } = this.#options;
+  async reserve(rules: EgressRules): Promise<void> {
+    const { id, networks } = this.#options;
     checkEgressRules(rules);
-    if (!networks.needsAddress(rules)) return {};
-    this.#lease = networks.take();
-    return { [ADDRESS]: this.#lease.address };
+    if (networks.needsAddress(rules)) this.#lease = await networks.addresses.take(id);
   }
 
   /** What the jail is to be made with. */
@@ -69,34 +66,18 @@ export class SandboxLink {
 
   /** Replaces the rules, and connects the jail where that is needed. @throws SandboxError invalid_argument */
   async restrict(rules: EgressRules): Promise<void> {
-    const { datasets, name, networks } = this.#options;
+    const { datasets, id, name, networks } = this.#options;
     checkEgressRules(rules);
     if (this.#isConnected && this.#lease !== undefined) return networks.restrict(this.#lease, rules);
+    // A server may have ended, or a program failed, in the middle of what follows.
+    if (this.#lease !== undefined) await networks.disconnect(this.#lease);
     if (!networks.needsAddress(rules)) return;
-    this.#lease ??= networks.take();
-    const { address } = this.#lease;
-    await datasets.set(name, ADDRESS, address + UNFINISHED);
-    // A server may have ended, or a program failed, in the middle of this.
-    await networks.disconnect(this.#lease);
+    // Before there is a lease: one of a sandbox that runs would be taken for that of a connection.
+    await datasets.set(name, "state", "connecting");
+    this.#lease ??= await networks.addresses.take(id);
     await networks.prepare(this.#lease, rules);
     await networks.connect(name, this.#lease);
-    await datasets.set(name, ADDRESS, address);
+    await datasets.set(name, "state", "running");
     this.#isConnected = true;
   }
-
-  /** Removes it from a jail that is gone. The address stays taken until `release`. */
-  async remove(): Promise<void> {
-    if (this.#lease !== undefined) await this.#options.networks.disconnect(this.#lease);
-  }
-
-  /** Gives the address back, after the dataset went that had it. */
-  release(): void {
-    if (this.#lease !== undefined) this.#options.networks.release(this.#lease);
-    this.#lease = undefined;
-  }
-}
-
-/** Says that somebody has the address that stands in `ADDRESS` of a dataset. */
-export function retakeAddress(networks: SandboxNetworks, found: string): Lease | undefined {
-  return networks.retake(found.replace(UNFINISHED, ""));
 }

@@ -1,20 +1,16 @@
 import type { EgressRules } from "@coppice/core/backend";
-import type { Lease } from "./address-pool.js";
+import type { AddressPool, Lease } from "./address-pool.js";
 import type { HostProblem } from "./host-problems.js";
 import type { JailStack } from "./jail-conf.js";
 
 /** One way to connect jails, with an address and an anchor of pf(4) for each. */
 export interface SandboxNetworks {
+  /** What each sandbox has one of that is connected. */
+  readonly addresses: AddressPool;
   /** All that the host lacks. */
   problems(): Promise<readonly HostProblem[]>;
   /** Whether a sandbox that has such rules needs an address. */
   needsAddress(rules: EgressRules): boolean;
-  /** An address for a sandbox. @throws SandboxError resource_exhausted */
-  take(): Lease;
-  /** Says that a sandbox of an earlier server has an address. Undefined for one that is not of this range. */
-  retake(address: string): Lease | undefined;
-  /** Gives an address back, after `disconnect` where there was a connection. */
-  release(lease: Lease): void;
   /** What a jail is made with that has this address, or none where it needs none. */
   stackOf(lease: Lease | undefined): JailStack;
   /** Loads the rules of a sandbox that is not connected, before its jail is made. @throws HostCommandError */
@@ -27,8 +23,10 @@ export interface SandboxNetworks {
    * @throws SandboxError invalid_argument, with the rules as they were.
    */
   restrict(lease: Lease, rules: EgressRules): Promise<void>;
-  /** Removes what there is of a connection, whose jail is gone. */
+  /** Removes what there is of a connection, whose jail is gone or has none yet. The address stays leased. */
   disconnect(lease: Lease): Promise<void>;
-  /** Removes what no sandbox has any more. */
+  /** The addresses that jails have on this host, by the names of the jails, whatever is leased. */
+  found(): Promise<ReadonlyMap<string, string>>;
+  /** Removes what no sandbox has leased. */
   removeOthers(): Promise<void>;
 }

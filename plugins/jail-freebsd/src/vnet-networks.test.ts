@@ -13,6 +13,10 @@ const settings = {
 };
 const NO_RULES = { allowOut: [], denyOut: [] };
 
+function networksOf({ addresses, host, settings: { network } }: RecordingHost): VnetNetworks {
+  return new VnetNetworks({ host, settings: network, addresses, digest: "0123456789abcdef" });
+}
+
 async function words(recording: RecordingHost): Promise<string[]> {
   return (await recording.calls()).map(({ program, args }) => [program, ...args].join(" "));
 }
@@ -20,8 +24,8 @@ async function words(recording: RecordingHost): Promise<string[]> {
 void describe("the network of jails", { skip: reasonWithoutRecordingHost() ?? false }, () => {
   void it("connects a jail with its rules first, and says on the bridge whose address that is", async () => {
     await using recording = await openRecordingHost(settings);
-    const networks = new VnetNetworks(recording.host, recording.settings.network, "0123456789abcdef");
-    const lease = networks.take();
+    const networks = networksOf(recording);
+    const lease = await recording.addresses.take("one");
     assert.equal(lease.address, "10.78.0.10");
     await networks.prepare(lease, NO_RULES);
     await networks.connect("e2b-one", lease);
@@ -47,8 +51,8 @@ void describe("the network of jails", { skip: reasonWithoutRecordingHost() ?? fa
 
   void it("loads the rules of a sandbox at once, in the order that decides, without its own address to be forged", async () => {
     await using recording = await openRecordingHost(settings);
-    const networks = new VnetNetworks(recording.host, recording.settings.network, "0");
-    const lease = networks.take();
+    const networks = networksOf(recording);
+    const lease = await recording.addresses.take("one");
     const rules = {
       allowOut: ["198.51.100.0/24", "2001:db8::1"],
       denyOut: [ALL_TRAFFIC, "203.0.113.9"],
@@ -76,8 +80,8 @@ block drop out quick on coppicenet0 inet from any to 10.78.0.10
 
   void it("cuts the connections that new rules do not leave open, and those alone", async () => {
     await using recording = await openRecordingHost(settings);
-    const networks = new VnetNetworks(recording.host, recording.settings.network, "0");
-    const lease = networks.take();
+    const networks = networksOf(recording);
+    const lease = await recording.addresses.take("one");
     const state = (destination: string, source = "10.78.0.10:4000") =>
       `coppicenet0 tcp ${destination} <- ${source}       ESTABLISHED:ESTABLISHED\n`;
     const open = ["192.0.2.53:53", "198.51.100.7:443", "9.9.9.9:443"];
@@ -100,13 +104,13 @@ block drop out quick on coppicenet0 inet from any to 10.78.0.10
 
   void it("removes the epairs and anchors of its own that nobody has, and no others", async () => {
     await using recording = await openRecordingHost(settings);
-    const networks = new VnetNetworks(recording.host, recording.settings.network, "0");
-    networks.retake("10.78.0.10");
+    const networks = networksOf(recording);
+    await recording.addresses.take("one");
     await recording.answer("ifconfig", "epair10010a\nepair10011a\n");
     await recording.answer("pfctl", "  coppice/epair10010a\n  coppice/epair10012a\n  ftp-proxy\n");
     await networks.removeOthers();
     assert.deepEqual(await words(recording), [
-      "ifconfig -g coppice_0_",
+      "ifconfig -g coppice_012345_",
       "ifconfig epair10011a destroy",
       "pfctl -a coppice -s Anchors",
       "pfctl -q -a coppice/epair10012a -F all",
@@ -115,7 +119,7 @@ block drop out quick on coppicenet0 inet from any to 10.78.0.10
 
   void it("tells all that a host lacks, with what to do about it", async () => {
     await using recording = await openRecordingHost(settings);
-    const networks = new VnetNetworks(recording.host, recording.settings.network, "0");
+    const networks = networksOf(recording);
     const problems = await networks.problems();
     assert.deepEqual(
       problems.map(({ message }) => message),
@@ -133,20 +137,5 @@ block drop out quick on coppicenet0 inet from any to 10.78.0.10
     await recording.answer("sysctl", "1\n");
     await recording.answer("pfctl", 'Status: Enabled for 0 days\nanchor "coppice/*" all\n');
     assert.deepEqual(await networks.problems(), []);
-  });
-
-  void it("gives every address of its range once, one that was given back last, and says when there is none", async () => {
-    await using recording = await openRecordingHost({ network: { kind: "vnet", range: "10.9.8.0/28" } });
-    const networks = new VnetNetworks(recording.host, recording.settings.network, "0");
-    assert.equal(networks.retake("10.9.8.11")?.number, 11);
-    for (const foreign of ["", "10.9.8.9", "10.9.8.15", "10.9.7.10", "x"]) {
-      assert.equal(networks.retake(foreign), undefined);
-    }
-    const leases = [networks.take(), networks.take(), networks.take(), networks.take()];
-    const numbers = leases.map(({ address }) => address);
-    assert.deepEqual(numbers, ["10.9.8.10", "10.9.8.12", "10.9.8.13", "10.9.8.14"]);
-    assert.throws(() => networks.take(), { code: "resource_exhausted" });
-    for (const lease of leases.slice(0, 2)) networks.release(lease);
-    assert.deepEqual([networks.take().address, networks.take().address], ["10.9.8.10", "10.9.8.12"]);
   });
 });

@@ -1,5 +1,5 @@
 import { ALL_TRAFFIC, type EgressRules } from "@coppice/core/backend";
-import { AddressPool, type Lease } from "./address-pool.js";
+import type { AddressPool, Lease } from "./address-pool.js";
 import { bridgeRules } from "./bridge-rules.js";
 import { destinationTest, type EgressPolicy } from "./egress-policy.js";
 import { type Host, HostCommandError, type HostProgram } from "./host.js";
@@ -9,6 +9,14 @@ import type { NetworkSettings } from "./network-config.js";
 import { PfAnchors } from "./pf-anchors.js";
 import { statesOf } from "./pf-states.js";
 import type { SandboxNetworks } from "./sandbox-networks.js";
+
+export interface VnetNetworksOptions {
+  readonly host: Host;
+  readonly settings: NetworkSettings;
+  readonly addresses: AddressPool;
+  /** Of the installation; the epairs of this one are known by it. */
+  readonly digest: string;
+}
 
 /** Connections to more destinations than this are cut together with the rest, by one command. */
 const MOST_KILLS = 32;
@@ -26,28 +34,27 @@ const NEEDED_SYSCTLS = [
  * its address, so that it can be removed whoever made it and however far that came.
  */
 export class VnetNetworks implements SandboxNetworks {
+  readonly addresses: AddressPool;
   readonly #host: Host;
   readonly #settings: NetworkSettings;
   readonly #anchors: PfAnchors;
   readonly #group: string;
-  readonly #pool: AddressPool;
 
-  /** @param digest of the installation; the epairs of this one are known by it. */
-  constructor(host: Host, settings: NetworkSettings, digest: string) {
+  constructor({ addresses, digest, host, settings }: VnetNetworksOptions) {
+    this.addresses = addresses;
     this.#host = host;
     this.#settings = settings;
     this.#anchors = new PfAnchors(host, settings.anchor);
     // The name of a group of interfaces does not end with a digit.
     this.#group = `coppice_${digest.slice(0, 6)}_`;
-    this.#pool = new AddressPool(settings.range);
   }
 
   async problems(): Promise<readonly HostProblem[]> {
     const { bridge } = this.#settings;
     const problems: HostProblem[] = [];
     const { stdout: shown } = await this.#host.try("ifconfig", [bridge]);
-    const address = `${this.#pool.gateway}/${this.#pool.prefixLength}`;
-    if (!shown.includes(`inet ${this.#pool.gateway} `)) {
+    const address = `${this.addresses.gateway}/${this.addresses.prefixLength}`;
+    if (!shown.includes(`inet ${this.addresses.gateway} `)) {
       problems.push({
         message: `there is no bridge ${bridge} with the address ${address}`,
         fix: `ifconfig bridge create name ${bridge} inet ${address} up, and the lines of rc.conf in docs/freebsd.md`,
@@ -68,18 +75,6 @@ export class VnetNetworks implements SandboxNetworks {
     return allowOut.length > 0 || !denyOut.includes(ALL_TRAFFIC) || this.#settings.resolvers.length > 0;
   }
 
-  take(): Lease {
-    return this.#pool.take();
-  }
-
-  retake(address: string): Lease | undefined {
-    return this.#pool.retake(address);
-  }
-
-  release(lease: Lease): void {
-    this.#pool.release(lease);
-  }
-
   stackOf(): JailStack {
     return { kind: "own" };
   }
@@ -97,14 +92,14 @@ export class VnetNetworks implements SandboxNetworks {
     await this.#host.run("ifconfig", [epair, "create"]);
     await this.#host.run("ifconfig", [inner, "ether", hardware]);
     await this.#host.run("ifconfig", [inner, "vnet", jail]);
-    const inside = `${lease.address}/${this.#pool.prefixLength}`;
+    const inside = `${lease.address}/${this.addresses.prefixLength}`;
     await this.#host.run("ifconfig", ["-j", jail, inner, "inet", inside, "up"]);
     await this.#host.run("ifconfig", [link, "group", this.#group, "description", jail, "up"]);
     // Whose an address is, is not learnt from what jails send.
     const member = ["addm", link, "private", link, "-learn", link, "static", link, hardware];
     await this.#host.run("ifconfig", [bridge, ...member]);
     await this.#host.run("arp", ["-S", lease.address, hardware]);
-    await this.#host.run("route", ["-j", jail, "-n", "add", "default", this.#pool.gateway]);
+    await this.#host.run("route", ["-j", jail, "-n", "add", "default", this.addresses.gateway]);
   }
 
   async restrict(lease: Lease, rules: EgressRules): Promise<void> {
@@ -133,14 +128,29 @@ export class VnetNetworks implements SandboxNetworks {
     await this.#runIfThere("arp", ["-d", lease.address]);
   }
 
+  async found(): Promise<ReadonlyMap<string, string>> {
+    const { stdout } = await this.#host.try("ifconfig", ["-a"]);
+    const found = new Map<string, string>();
+    // Each interface begins at the margin.
+    for (const text of stdout.split(/^(?=\S)/m)) {
+      const [, link = ""] = /^(\w+): /.exec(text) ?? [];
+      const [, jail] = /^\s+description: (\S+)$/m.exec(text) ?? [];
+      const [, groups = ""] = /^\s+groups: (.*)$/m.exec(text) ?? [];
+      const address = this.addresses.addressAt(this.#numberOf(link));
+      if (jail === undefined || address === undefined || !groups.split(" ").includes(this.#group)) continue;
+      found.set(jail, address);
+    }
+    return found;
+  }
+
   async removeOthers(): Promise<void> {
     const links = (await this.#host.try("ifconfig", ["-g", this.#group])).stdout.split(/\s+/);
     for (const link of links) {
       if (link === "") continue;
-      await this.#pool.whileFree(this.#numberOf(link), () => this.#runIfThere("ifconfig", [link, "destroy"]));
+      await this.addresses.whileFree(this.#numberOf(link), () => this.#runIfThere("ifconfig", [link, "destroy"]));
     }
     for (const name of await this.#anchors.names()) {
-      await this.#pool.whileFree(this.#numberOf(name), () => this.#anchors.flush(name));
+      await this.addresses.whileFree(this.#numberOf(name), () => this.#anchors.flush(name));
     }
   }
 

@@ -1,12 +1,9 @@
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
 import { describe, it } from "node:test";
-import type { Logger } from "@coppice/core";
 import { ALL_TRAFFIC, type Sandbox } from "@coppice/core/backend";
-import { JailBackend } from "@coppice/plugin-jail-freebsd";
 import { openFreebsdHost, OUTSIDE, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
 
-const silent = { debug: () => undefined, info: () => undefined, warn: () => undefined } as unknown as Logger;
 const [RESOLVER, OTHER] = OUTSIDE.addresses;
 const DNS_PORT = 53;
 
@@ -26,7 +23,7 @@ void describe("a jail without internet access", { skip: reasonWithoutFreebsdHost
     void it(`asks the name servers of the settings, and reaches what it is allowed besides: ${networkKind}`, async () => {
       await using host = await openFreebsdHost({ isConnected: true, networkKind });
       const network = { ...host.settings.network, resolvers: [RESOLVER] };
-      const backend = new JailBackend({ ...host.settings, network }, silent);
+      const backend = host.backend({ network });
       const id = `test${randomBytes(8).toString("hex")}`;
       const spec = { id, template: "base", limits: {}, allowInternetAccess: false };
       const sandbox = await backend.provision(spec, new AbortController().signal);

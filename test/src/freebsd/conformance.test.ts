@@ -1,12 +1,11 @@
 import { test } from "node:test";
-import type { Logger } from "@coppice/core";
 import {
   conformanceCases,
   type ConformanceCase,
   type ConformanceSubject,
   testConformance,
 } from "@coppice/core/testing";
-import { JailBackend, type JailSettings } from "@coppice/plugin-jail-freebsd";
+import type { JailSettings } from "@coppice/plugin-jail-freebsd";
 import {
   type FreebsdHostOptions,
   openFreebsdHost,
@@ -14,7 +13,6 @@ import {
   reasonWithoutFreebsdHost,
 } from "../harness/freebsd-host.js";
 
-const silent = { debug: () => undefined, info: () => undefined, warn: () => undefined } as unknown as Logger;
 const reason = reasonWithoutFreebsdHost();
 /** The others do not differ by how sandboxes are connected. */
 const ABOUT_NETWORKS = /internet access|sockets of other sandboxes/;
@@ -35,7 +33,7 @@ interface Variant {
 
 async function openSubject({ commands, networkKind }: Variant): Promise<ConformanceSubject> {
   const host = await openFreebsdHost({ isConnected: true, networkKind });
-  const backend = new JailBackend({ ...host.settings, commands }, silent);
+  const backend = host.backend({ commands });
   return {
     backend,
     // Connecting a sandbox takes nine programs: the cases that need it say so.

@@ -1,11 +1,8 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import type { Logger } from "@coppice/core";
-import { JailBackend } from "@coppice/plugin-jail-freebsd";
 import { plantDecoys } from "../harness/decoys.js";
 import { openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
 
-const silent = { debug: () => undefined, info: () => undefined, warn: () => undefined } as unknown as Logger;
 /** `COPPICE_TEST_CYCLES` gives another number. */
 const CYCLES = Number(process.env["COPPICE_TEST_CYCLES"] ?? 300);
 const AT_ONCE = 4;
@@ -19,7 +16,7 @@ void it(
     await using host = await openFreebsdHost({ isConnected: true });
     const decoys = await plantDecoys(host);
     const before = await decoys.show();
-    const backend = new JailBackend(host.settings, silent);
+    const backend = host.backend();
     const numbers = Array.from({ length: CYCLES }, (_, number) => number).values();
     const cycle = async () => {
       for (const number of numbers) {

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
+import { ALL_TRAFFIC } from "@coppice/core/backend";
 import { reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
 import type { Fault } from "../harness/failing-programs.js";
 import { FaultScene, FaultyHost } from "../harness/jail-faults.js";
@@ -35,6 +36,25 @@ void describe("a connected jail, on a host that fails", { skip }, () => {
     assert.ok((await host.failAtEach("once", { act: live })) >= 25);
     assert.ok((await host.failAtEach("late", { act: make })) >= 15);
     await host.checkDecoys();
+  });
+
+  it("leaves a jail that could not be connected without a network, once its old rules are in force again", async () => {
+    const scene = new FaultScene(await host.serve());
+    const closed = { allowOut: [], denyOut: [ALL_TRAFFIC] };
+    const sandbox = await scene.make({ allowInternetAccess: false });
+    const links = async () => (await host.decoys.leaks()).filter((leak) => / epair\d+a@/.test(leak)).length;
+    // The last command notes that all is done.
+    await host.failing.arm("once", 10);
+    await assert.rejects(async () => sandbox.networking?.restrict({ allowOut: [], denyOut: [] }));
+    assert.ok(await host.failing.heal());
+    assert.equal(await links(), 1);
+    await sandbox.networking?.restrict(closed);
+    assert.equal(await links(), 0);
+    await sandbox.networking?.restrict({ allowOut: [], denyOut: [] });
+    assert.equal(await links(), 1);
+    await scene.end();
+    assert.deepEqual(await host.decoys.leaks(), []);
+    await scene.backend.close();
   });
 
   it("kills a command that takes too long, and leaves nothing of what it was for", async () => {

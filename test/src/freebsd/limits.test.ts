@@ -3,7 +3,7 @@ import { randomBytes } from "node:crypto";
 import { after, afterEach, before, describe, it } from "node:test";
 import type { Logger } from "@coppice/core";
 import type { Limits, Sandbox } from "@coppice/core/backend";
-import { JailBackend } from "@coppice/plugin-jail-freebsd";
+import type { JailBackend } from "@coppice/plugin-jail-freebsd";
 import { eventually } from "../harness/eventually.js";
 import { type FreebsdHost, openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
 
@@ -26,7 +26,7 @@ void describe("limits of jail-freebsd", { skip }, () => {
 
   before(async () => {
     host = await openFreebsdHost();
-    backend = new JailBackend(host.settings, log);
+    backend = host.backend({}, { log });
   });
   afterEach(async () => {
     assert.deepEqual(await host.leaks(), []);
@@ -81,7 +81,7 @@ void describe("limits of jail-freebsd", { skip }, () => {
     assert.equal(Number(quota), 256 * MEBIBYTE);
 
     await backend.close();
-    backend = new JailBackend(host.settings, log);
+    backend = host.backend({}, { log });
     const [found] = await backend.recover();
     assert.ok(found);
     const { cpuCount, diskTotalBytes, memoryTotalBytes } = await found.stats();

@@ -1,9 +1,7 @@
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
 import { describe, it } from "node:test";
-import type { Logger } from "@coppice/core";
 import type { Sandbox, SandboxBackend } from "@coppice/core/backend";
-import { JailBackend } from "@coppice/plugin-jail-freebsd";
 import {
   type FreebsdHost,
   openFreebsdHost,
@@ -11,7 +9,6 @@ import {
   reasonWithoutFreebsdHost,
 } from "../harness/freebsd-host.js";
 
-const silent = { debug: () => undefined, info: () => undefined, warn: () => undefined } as unknown as Logger;
 
 async function make(backend: SandboxBackend): Promise<Sandbox> {
   const id = `test${randomBytes(8).toString("hex")}`;
@@ -42,12 +39,12 @@ void describe("a sweep of jail-freebsd", { skip: reasonWithoutFreebsdHost() ?? f
   for (const networkKind of ["vnet", "alias"] as const) {
     void it(`removes a network whose dataset is gone, and nobody else's: ${networkKind}`, async () => {
       await using host = await openFreebsdHost({ isConnected: true, networkKind });
-      const backend = new JailBackend(host.settings, silent);
+      const backend = host.backend();
       await backend.recover();
       const kept = await make(backend);
       const before = await host.leaks();
 
-      const other = new JailBackend(host.settings, silent);
+      const other = host.backend();
       const lost = await make(other);
       await other.close();
       await takeAway(host, `e2b-${lost.id}`);

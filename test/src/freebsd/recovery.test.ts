@@ -2,12 +2,10 @@ import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
-import type { Logger } from "@coppice/core";
 import type { Sandbox, SandboxBackend } from "@coppice/core/backend";
-import { JailBackend, type JailSettings } from "@coppice/plugin-jail-freebsd";
+import type { JailSettings } from "@coppice/plugin-jail-freebsd";
 import { type FreebsdHost, openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
 
-const silent = { debug: () => undefined, info: () => undefined, warn: () => undefined } as unknown as Logger;
 const skip = reasonWithoutFreebsdHost() ?? false;
 
 async function make(backend: SandboxBackend): Promise<Sandbox> {
@@ -34,7 +32,7 @@ void describe("jail-freebsd, after its server ended", { skip }, () => {
   after(() => host[Symbol.asyncDispose]());
 
   const takeOver = async (before: JailSettings["commands"], after: JailSettings["commands"]) => {
-    const first = new JailBackend({ ...host.settings, commands: before }, silent);
+    const first = host.backend({ commands: before });
     const sandbox = await make(first);
     await outputOf(sandbox, "echo kept > file");
     const env = { PATH: "/usr/bin:/bin" };
@@ -42,7 +40,7 @@ void describe("jail-freebsd, after its server ended", { skip }, () => {
     const running = await sandbox.spawn({ path: "/bin/sh", args, env, label: "mine" });
     await first.close();
 
-    const second = new JailBackend({ ...host.settings, commands: after }, silent);
+    const second = host.backend({ commands: after });
     const [found, ...others] = await second.recover();
     assert.ok(found);
     assert.deepEqual([found.id, others.length], [sandbox.id, 0]);
@@ -67,14 +65,14 @@ void describe("jail-freebsd, after its server ended", { skip }, () => {
   });
 
   it("starts a helper for one whose helper is gone, and ends one that does not answer", async () => {
-    const first = new JailBackend(host.settings, silent);
+    const first = host.backend();
     const [orphan, stuck] = [await make(first), await make(first)];
     const signal = (name: string, { id }: Sandbox) =>
       host.run("/usr/bin/pkill", `-${name}`, "-f", `coppice-agent listen 3 .* e2b-${id} `);
     await first.close();
     await signal("KILL", orphan);
 
-    const second = new JailBackend(host.settings, silent);
+    const second = host.backend();
     const found = await second.recover();
     const mended = found.find(({ id }) => id === orphan.id);
     assert.ok(mended);
@@ -86,7 +84,7 @@ void describe("jail-freebsd, after its server ended", { skip }, () => {
   });
 
   it("removes what was not finished, and nothing that it did not make", async () => {
-    const backend = new JailBackend(host.settings, silent);
+    const backend = host.backend();
     await backend.check();
     const owner = "coppice:owner=somebody-else";
     const foreign = [
@@ -118,7 +116,7 @@ void describe("jail-freebsd, after its server ended", { skip }, () => {
     await host.run(host.settings.programs.jail, "-q", "-R", `e2b-${dead.id}`);
     await host.run("/bin/rm", conf);
 
-    const next = new JailBackend(host.settings, silent);
+    const next = host.backend();
     const recovered = await next.recover();
     assert.deepEqual(
       recovered.map(({ id }) => id),
@@ -135,7 +133,7 @@ void describe("jail-freebsd, after its server ended", { skip }, () => {
   });
 
   it("sweeps away what a failure has left, and nothing that somebody has or is making", async () => {
-    const backend = new JailBackend(host.settings, silent);
+    const backend = host.backend();
     await backend.sweep();
     await backend.recover();
     const kept = await make(backend);
@@ -145,7 +143,7 @@ void describe("jail-freebsd, after its server ended", { skip }, () => {
       umount: "/bin/false",
       mount: "/bin/false",
     };
-    const failing = new JailBackend({ ...host.settings, programs: broken }, silent);
+    const failing = host.backend({ programs: broken });
     await assert.rejects(make(failing));
     const names = async () => (await zfs("list", "-H", "-o", "name")).match(/e2b-test\w+/g) ?? [];
     assert.equal((await names()).length, 2);

@@ -4,7 +4,6 @@ import { existsSync } from "node:fs";
 import { chmod, mkdir, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { after, before, describe, it } from "node:test";
-import type { Logger } from "@coppice/core";
 import type { Sandbox } from "@coppice/core/backend";
 import { fakeClock } from "@coppice/core/testing";
 import plugin, { JailBackend, type JailSettings } from "@coppice/plugin-jail-freebsd";
@@ -12,7 +11,6 @@ import { startCoppice } from "../harness/coppice-command.js";
 import { eventually } from "../harness/eventually.js";
 import { type FreebsdHost, openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
 
-const silent = { debug: () => undefined, info: () => undefined, warn: () => undefined } as unknown as Logger;
 const skip = reasonWithoutFreebsdHost() ?? false;
 const skipSigned =
   skip || (!existsSync("/usr/bin/signify-openbsd") && "signify is missing (apt: signify-openbsd)");
@@ -108,7 +106,7 @@ void describe("coppice template, on a FreeBSD host", { skip }, () => {
     assert.match(await template("build", file), /^science [0-9a-f]{64}, which was built before\n$/);
     assert.deepEqual(await states(), ["current"]);
 
-    const backend = new JailBackend(settingsOf(), silent);
+    const backend = host.backend(settingsOf());
     const sandbox = await provision(backend);
     const script =
       "ls /var/db/pkg | wc -l; readlink /usr/local/bin/python3; stat -c '%U %a' /data; id -un 1001";
@@ -124,7 +122,7 @@ void describe("coppice template, on a FreeBSD host", { skip }, () => {
   });
 
   it("change at once to what is built next, and keep what sandboxes were cloned from", async () => {
-    const backend = new JailBackend(settingsOf(), silent);
+    const backend = host.backend(settingsOf());
     const sandbox = await provision(backend);
     await describeTemplate({ revision: "two" });
     await template("build", file);
@@ -242,7 +240,7 @@ void describe("coppice template, on a FreeBSD host", { skip }, () => {
           join(directory, `${leaf}.sig`),
         );
       const templateSignatures = { publicKey: join(keys, "ours.pub"), directory };
-      const backend = new JailBackend(settingsOf({ templateSignatures }), silent);
+      const backend = host.backend(settingsOf({ templateSignatures }));
       const refused = { code: "failed_precondition" };
       await assert.rejects(provision(backend), { ...refused, message: "template 'science' is not signed" });
       await sign("theirs");

@@ -1,11 +1,8 @@
 import { randomBytes } from "node:crypto";
 import { join } from "node:path";
-import type { Logger } from "@coppice/core";
-import { JailBackend } from "@coppice/plugin-jail-freebsd";
 import { type FreebsdHost, FREEBSD_SOURCES } from "./freebsd-host.js";
 
 const SCRIPT = join(FREEBSD_SOURCES, "decoys.sh");
-const silent = { debug: () => undefined, info: () => undefined, warn: () => undefined } as unknown as Logger;
 
 /** A pool, datasets, a jail, rules and links on a FreeBSD host that are called what ours are, and are not ours. */
 export interface Decoys {
@@ -27,7 +24,7 @@ export async function plantDecoys(host: FreebsdHost): Promise<Decoys> {
 /** What a dataset has that such an installation made. */
 async function ownerOn(host: FreebsdHost): Promise<string> {
   const { settings } = host;
-  const backend = new JailBackend(settings, silent);
+  const backend = host.backend();
   const id = `test${randomBytes(8).toString("hex")}`;
   const spec = { id, template: "base", limits: {}, allowInternetAccess: false };
   const sandbox = await backend.provision(spec, new AbortController().signal);

@@ -19,8 +19,10 @@ import { fileURLToPath } from "node:url";
 import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
 import { type AgentConnection, agentBinary, startHostAgent } from "@coppice/agent";
-import { jailFreebsdConfig, type JailSettings } from "@coppice/plugin-jail-freebsd";
+import type { AddressLeases, Logger } from "@coppice/core";
 import type { Limits } from "@coppice/core/backend";
+import { MemoryLeases } from "@coppice/core/testing";
+import { JailBackend, jailFreebsdConfig, type JailSettings } from "@coppice/plugin-jail-freebsd";
 import { PYTHON } from "./python.js";
 
 const run = promisify(execFile);
@@ -61,6 +63,12 @@ export const OUTSIDE = { addresses: ["203.0.113.2", "203.0.113.3"], port: 8_099 
 /** Prints interfaces, routes, and the states of the stand-in for pf. */
 const NETWORK =
   "ip -oneline link show; ip -oneline route show; nft list set inet pf states 2> /dev/null; nft list set inet pf stack_states 2> /dev/null || true";
+const silent = {
+  debug: () => undefined,
+  info: () => undefined,
+  warn: () => undefined,
+  error: () => undefined,
+} as unknown as Logger;
 const ENVIRONMENT = { PATH: "/usr/sbin:/usr/bin:/sbin:/bin" };
 
 /** Why no FreeBSD host can be stood in for here; undefined when one can. @throws Error for such a reason in CI. */
@@ -86,8 +94,15 @@ export interface FreebsdHost extends AsyncDisposable {
   readonly configuration: Readonly<Record<string, unknown>>;
   /** The same, parsed. */
   readonly settings: JailSettings;
+  /** Has the leases of what `backend` makes, as the ledger has those of a server. */
+  readonly leases: MemoryLeases;
   /** What the stand-in for rctl(8) can hold sandboxes to, with the control groups of this host. */
   readonly limits: readonly (keyof Limits)[];
+  /** The backend of one server after another, which logs nothing, with other settings and surroundings where given. */
+  backend(
+    settings?: Partial<JailSettings>,
+    surroundings?: { readonly leases?: AddressLeases; readonly log?: Logger },
+  ): JailBackend;
   /** Runs a program in it. @returns stdout. @throws Error with stderr unless it ends well. */
   run(path: string, ...args: readonly string[]): Promise<string>;
   /** What of sandboxes is there, in words. */
@@ -156,10 +171,14 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
     .split("\n")
     .filter((line) => line !== "")
     .map((line) => line.split(" ") as [controller: string, path: string]);
+  const leases = new MemoryLeases();
   return {
     directory,
     configuration,
     settings,
+    leases,
+    backend: (changed = {}, surroundings = {}) =>
+      new JailBackend({ settings: { ...settings, ...changed }, leases, log: silent, ...surroundings }),
     limits: groups.flatMap(([controller]) => LIMIT_OF_CONTROLLER[controller] ?? []),
     run: runInside,
     leaks: async () => {
@@ -184,6 +203,7 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
         ...lines(network).filter((line) => /epair|lo1\.|10\.78\.\d+\.\d+ \./.test(line)),
         ...anchors.filter((name) => !["lock", "labels"].includes(name)).map((name) => `anchor ${name}`),
         ...aliases.map((name) => `alias ${name}`),
+        ...leases.list().map(({ address, holder }) => `lease ${address} of ${holder}`),
         ...lines(processes)
           .filter((line) => /coppice-agent .*e2b-/.test(line))
           .map((line) => `process ${line}`),

@@ -1,18 +1,11 @@
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
-import type { Logger } from "@coppice/core";
 import type { Sandbox, SandboxSpec } from "@coppice/core/backend";
-import { JailBackend, type JailSettings } from "@coppice/plugin-jail-freebsd";
+import type { JailBackend, JailSettings } from "@coppice/plugin-jail-freebsd";
 import { type Decoys, plantDecoys } from "./decoys.js";
 import { type FailingPrograms, type Fault, makeFailingPrograms } from "./failing-programs.js";
 import { type FreebsdHost, type FreebsdHostOptions, openFreebsdHost } from "./freebsd-host.js";
 
-const silent = {
-  debug: () => undefined,
-  info: () => undefined,
-  warn: () => undefined,
-  error: () => undefined,
-};
 /** More commands than anything takes. */
 const MOST_COMMANDS = 80;
 
@@ -117,7 +110,7 @@ export class FaultyHost implements AsyncDisposable {
 
   /** A server's backend, which fails as it is told, and has found what there was. */
   async serve(settings: Partial<JailSettings> = {}): Promise<JailBackend> {
-    const backend = new JailBackend({ ...this.failing.settings, ...settings }, silent as unknown as Logger);
+    const backend = this.host.backend({ ...this.failing.settings, ...settings });
     await backend.recover();
     return backend;
   }
@@ -133,7 +126,7 @@ export class FaultyHost implements AsyncDisposable {
 
   async #restart(scene: FaultScene): Promise<void> {
     await scene.backend.close();
-    const backend = new JailBackend(this.host.settings, silent as unknown as Logger);
+    const backend = this.host.backend();
     await new FaultScene(backend).end(await backend.recover());
     await backend.close();
   }

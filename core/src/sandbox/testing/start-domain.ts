@@ -8,10 +8,12 @@ import type { z } from "zod";
 import { SandboxError } from "../../kernel/errors.js";
 import { createLogger } from "../../observe/logger.js";
 import { fakeClock, type FakeClock } from "../../testing/fake-clock.js";
+import { MemoryLeases } from "../../testing/memory-leases.js";
 import { MemoryBackend, type MemoryBackendOptions } from "../../testing/memory-backend.js";
 import type { Sandbox, SandboxId, SandboxSpec, SnapshotId, VolumeId } from "../backend.js";
 import { createSandboxDomain, type SandboxDomain } from "../domain.js";
-import type { EndedSandbox, Ledger, LedgerEntry, LedgerNote } from "../ledger.js";
+import type { AddressLease } from "../address-leases.js";
+import type { EndedSandbox, Leaseholder, LeaseWish, Ledger, LedgerEntry, LedgerNote } from "../ledger.js";
 import type { SandboxRecord } from "../live-sandbox.js";
 import type { SandboxEvent } from "../sandbox-event.js";
 import type { CreateSandbox } from "../sandboxes.js";
@@ -37,6 +39,7 @@ export class FragileLedger implements Ledger {
   readonly #ended = new Map<SandboxId, EndedSandbox>();
   readonly #awaited = new Map<string, SandboxEvent>();
   readonly #outbox = new Map<string, SandboxEvent>();
+  readonly #leases = new MemoryLeases();
   /** Fails the write that this returns true for. */
   isFailing: (record: SandboxRecord) => boolean = () => false;
 
@@ -113,6 +116,26 @@ export class FragileLedger implements Ledger {
 
   async removeVolume(id: VolumeId): Promise<void> {
     this.#volumes.delete(id);
+  }
+
+  async leases(network: string): Promise<readonly AddressLease[]> {
+    return this.#leases.of(network).all();
+  }
+
+  async leasedTo({ network, holder }: Leaseholder): Promise<readonly string[]> {
+    return this.#leases.of(network).heldBy(holder);
+  }
+
+  async isLeased(address: string): Promise<boolean> {
+    return !(await this.#leases.of("").isFree(address));
+  }
+
+  async lease({ network, holder, addresses }: LeaseWish): Promise<string | undefined> {
+    return this.#leases.of(network).take(holder, addresses);
+  }
+
+  async endLeases({ network, holder }: Leaseholder): Promise<void> {
+    await this.#leases.of(network).release(holder);
   }
 
   async findEnded(id: SandboxId): Promise<EndedSandbox | undefined> {

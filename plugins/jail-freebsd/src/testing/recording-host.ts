@@ -2,6 +2,8 @@ import { chmod, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { agentBinary } from "@coppice/agent";
+import { MemoryLeases } from "@coppice/core/testing";
+import { AddressPool } from "../address-pool.js";
 import { Host, type HostProgram } from "../host.js";
 import { jailFreebsdConfig, type JailSettings } from "../jail-freebsd-config.js";
 
@@ -17,6 +19,8 @@ export interface RecordingHost extends AsyncDisposable {
   readonly host: Host;
   /** Settings of a backend on it. */
   readonly settings: JailSettings;
+  /** Nobody has any of them yet. */
+  readonly addresses: AddressPool;
   /** What ran since this was asked last. */
   calls(): Promise<readonly HostCall[]>;
   /** Lets a program write this and end with 0, whatever it is called with, until it is told otherwise. */
@@ -62,6 +66,7 @@ cat ${answers(name)}
   return {
     host,
     settings: parsed,
+    addresses: new AddressPool({ range: parsed.network.range, leases: new MemoryLeases().of("recording") }),
     calls: async () => {
       const text = await readFile(log, "utf8");
       await writeFile(log, "");

@@ -1,0 +1,221 @@
+import assert from "node:assert/strict";
+import { join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
+import { describe, it } from "node:test";
+import type { AddressLeases, NetworkLeases } from "@coppice/core";
+import { ALL_TRAFFIC, type Sandbox, type SandboxBackend } from "@coppice/core/backend";
+import { MemoryLeases } from "@coppice/core/testing";
+import { API_KEY } from "../harness/api-key.js";
+import { eventually } from "../harness/eventually.js";
+import { exchange } from "../harness/exchange.js";
+import {
+  type FreebsdHost,
+  openFreebsdHost,
+  OUTSIDE,
+  reasonWithoutFreebsdHost,
+} from "../harness/freebsd-host.js";
+import { newId } from "../harness/jail-faults.js";
+import { Scrape } from "../harness/scrape.js";
+import { makeInstallation, ServerProcess } from "../harness/server-process.js";
+
+const skip = reasonWithoutFreebsdHost() ?? false;
+const POOL_TIMEOUT_MS = 30_000;
+
+async function make(backend: SandboxBackend, allowInternetAccess = true): Promise<Sandbox> {
+  const spec = { id: newId(), template: "base", limits: {}, allowInternetAccess };
+  return backend.provision(spec, new AbortController().signal);
+}
+
+async function reachesOut(sandbox: Sandbox): Promise<boolean> {
+  const script = `timeout 2 bash -c '</dev/tcp/${OUTSIDE.addresses[0]}/${OUTSIDE.port}'`;
+  const env = { PATH: "/usr/bin:/bin" };
+  const started = await sandbox.spawn({ path: "/bin/sh", args: ["-c", script], env, input: "none" });
+  for await (const _ of started.output);
+  return (await started.exit).code === 0;
+}
+
+/** Jails in the stack of the host, with their addresses, as `<id> <address>`. */
+async function jailsOf(host: FreebsdHost): Promise<readonly string[]> {
+  const listed = await host.run(host.settings.programs.jls, "name", "ip4.addr");
+  return listed.replaceAll("e2b-", "").split("\n").filter(Boolean).toSorted();
+}
+
+/** Leases whose server ends before or after one of the steps that change them: that step never comes to an end. */
+class EndingLeases implements AddressLeases {
+  /** Resolves when the server has ended. */
+  readonly ended: Promise<void>;
+  readonly #leases: AddressLeases;
+  readonly #end: () => void;
+  #stepsLeft: number;
+
+  constructor(leases: AddressLeases, stepsLeft: number) {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#leases = leases;
+    this.ended = promise;
+    this.#end = resolve;
+    this.#stepsLeft = stepsLeft;
+  }
+
+  of(network: string): NetworkLeases {
+    const leases = this.#leases.of(network);
+    const between = async <T>(change: () => Promise<T>): Promise<T> => {
+      await this.#step();
+      const changed = await change();
+      await this.#step();
+      return changed;
+    };
+    return {
+      ...leases,
+      take: (holder, addresses) => between(() => leases.take(holder, addresses)),
+      release: (holder) => between(() => leases.release(holder)),
+    };
+  }
+
+  #step(): Promise<void> {
+    if (this.#stepsLeft-- > 0) return Promise.resolve();
+    this.#end();
+    return new Promise(() => {});
+  }
+}
+
+void describe("the addresses of jails", { skip }, () => {
+  void it("are in the ledger when their server is killed, those of a warm pool too, and go with their sandboxes", async () => {
+    await using host = await openFreebsdHost({ isConnected: true, networkKind: "alias" });
+    const sandboxes = { defaultBackend: "jail-freebsd", templates: { base: { pool: { min: 1 } } } };
+    const installation = await makeInstallation({
+      config: { sandboxes },
+      plugins: () => ({ "jail-freebsd": host.configuration }),
+    });
+    const call = (server: ServerProcess, method: string, path: string) =>
+      exchange(server.url, {
+        method,
+        path,
+        headers: { "x-api-key": API_KEY, "content-type": "application/json" },
+        ...(method === "POST" && { body: JSON.stringify({ templateID: "base", timeout: 300 }) }),
+      });
+    const poolIsFull = (server: ServerProcess) =>
+      eventually(
+        "a sandbox waits in the pool",
+        async () => (await Scrape.of(server.urls["ops"] ?? "")).sum("coppice_sandboxes_warm") === 1,
+        POOL_TIMEOUT_MS,
+      );
+    const ledger = <T>(use: (database: DatabaseSync) => T): T => {
+      const database = new DatabaseSync(join(installation.directory, "data", "ledger.sqlite"));
+      try {
+        return use(database);
+      } finally {
+        database.close();
+      }
+    };
+    const leased = () =>
+      ledger((database) =>
+        database
+          .prepare("SELECT holder || ' ' || address AS lease FROM address_lease ORDER BY lease")
+          .all()
+          .map((row) => row["lease"]),
+      );
+    const kill = async (server: ServerProcess) => {
+      server.signal("SIGKILL");
+      await server.ended;
+    };
+    let server: ServerProcess | undefined;
+    try {
+      server = await ServerProcess.start(installation.configFile);
+      await poolIsFull(server);
+      const { sandboxID: id } = (await call(server, "POST", "/sandboxes")).json() as { sandboxID: string };
+      await poolIsFull(server);
+      await kill(server);
+      const before = await jailsOf(host);
+      assert.equal(before.length, 2);
+      assert.deepEqual(leased(), before);
+
+      // One whose server ended before there was anything of it, and one that is not in an older copy of the ledger.
+      ledger((database) =>
+        database.exec(
+          `UPDATE address_lease SET holder = 'ghost', address = '10.78.9.9' WHERE holder = '${id}'`,
+        ),
+      );
+      server = await ServerProcess.start(installation.configFile);
+      await poolIsFull(server);
+      await kill(server);
+      const after = await jailsOf(host);
+      assert.deepEqual(
+        after.filter((jail) => before.includes(jail)),
+        before.filter((jail) => jail.startsWith(`${id} `)),
+        "only what its client has lives on, where it was",
+      );
+      assert.equal(after.length, 2);
+      assert.deepEqual(leased(), after);
+
+      server = await ServerProcess.start(installation.configFile);
+      assert.equal((await call(server, "DELETE", `/sandboxes/${id}`)).status, 204);
+      await server.stop();
+      assert.deepEqual(leased(), []);
+      assert.deepEqual(await host.leaks(), []);
+    } finally {
+      server?.signal("SIGKILL");
+      await installation.remove();
+    }
+  });
+
+  for (const networkKind of ["vnet", "alias"] as const) {
+    void it(`are leased again where the ledger was lost, or gives them to somebody who is gone: ${networkKind}`, async () => {
+      await using host = await openFreebsdHost({ isConnected: true, networkKind });
+      const first = host.backend();
+      const kept = await Promise.all([make(first), make(first)]);
+      await first.close();
+      const before = host.leases.list();
+      const leases = new MemoryLeases();
+      const { address = "", network = "" } = before[0] ?? {};
+      await leases.of(network).take("gone", [address]);
+
+      const second = host.backend({}, { leases });
+      const found = await second.recover();
+      const byAddress = (all: typeof before) => new Map(all.map((lease) => [lease.address, lease.holder]));
+      assert.deepEqual(byAddress(leases.list()), byAddress(before));
+      assert.equal(found.length, kept.length);
+      const more = await make(second);
+      assert.equal(leases.list().length, 3);
+      for (const sandbox of [...found, more]) {
+        assert.ok(await reachesOut(sandbox), `${sandbox.id} is not connected`);
+        await sandbox.destroy();
+      }
+      assert.deepEqual(leases.list(), []);
+      await second.close();
+      // Nobody has what the lost ledger says.
+      const third = host.backend();
+      assert.deepEqual(await third.recover(), []);
+      assert.deepEqual(await host.leaks(), []);
+      await third.close();
+    });
+  }
+
+  void it("are leased before there is anything of a connection, and as long as there may be", async () => {
+    await using host = await openFreebsdHost({ isConnected: true });
+    const open = { allowOut: [], denyOut: [] };
+    const live = async (backend: SandboxBackend) => {
+      const sandbox = await make(backend, false);
+      await sandbox.networking?.restrict(open);
+      await sandbox.destroy();
+    };
+    for (let steps = 0; ; steps++) {
+      const leases = new EndingLeases(host.leases, steps);
+      const backend = host.backend({}, { leases });
+      const hasEnded = await Promise.race([leases.ended.then(() => true), live(backend).then(() => false)]);
+      await backend.close();
+      const next = host.backend();
+      for (const sandbox of await next.recover()) {
+        await sandbox.networking?.restrict(open);
+        assert.ok(await reachesOut(sandbox), `it is not connected after ${steps} steps`);
+        await sandbox.networking?.restrict({ allowOut: [], denyOut: [ALL_TRAFFIC] });
+        assert.ok(!(await reachesOut(sandbox)), `it is connected after ${steps} steps`);
+        await sandbox.destroy();
+      }
+      assert.deepEqual(await host.leaks(), [], `left behind after ${steps} steps`);
+      await next.close();
+      if (hasEnded) continue;
+      assert.equal(steps, 4);
+      return;
+    }
+  });
+});
