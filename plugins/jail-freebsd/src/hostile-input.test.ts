@@ -70,7 +70,11 @@ async function filesBelow(directory: string): Promise<string> {
 void describe("what a client sends", { skip: reasonWithoutRecordingHost() ?? false }, () => {
   void it("reaches no program, no jail.conf and no anchor of the host unless it is plain", async () => {
     await using recording = await openRecordingHost({ network: { kind: "vnet" } });
-    const backend = new JailBackend({ settings: recording.settings, leases: new MemoryLeases(), log: silent });
+    const backend = new JailBackend({
+      settings: recording.settings,
+      leases: new MemoryLeases(),
+      log: silent,
+    });
     const plain: SandboxSpec = { id: "abc", template: "base", limits: {}, allowInternetAccess: true };
     const attempt = (changed: Partial<SandboxSpec>) =>
       assert.rejects(

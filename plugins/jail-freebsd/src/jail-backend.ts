@@ -1,13 +1,7 @@
 import { copyFile, mkdir, readdir, rename, rm, rmdir } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { AgentConnection, agentBinary } from "@coppice/agent";
-import {
-  type AddressLeases,
-  SandboxError,
-  messageOf,
-  type Logger,
-  type NetworkLeases,
-} from "@coppice/core";
+import { type AddressLeases, SandboxError, messageOf, type Logger, type NetworkLeases } from "@coppice/core";
 import {
   egressRulesOf,
   type FullLimits,
@@ -360,10 +354,7 @@ export class JailBackend implements SandboxBackend {
   }
 
   /** Takes over a sandbox of an earlier server, whose jail is there; undefined when it does not answer. */
-  async #adopt(
-    opened: Opened,
-    { name, state, properties }: OwnedDataset,
-  ): Promise<JailSandbox | undefined> {
+  async #adopt(opened: Opened, { name, state, properties }: OwnedDataset): Promise<JailSandbox | undefined> {
     const { datasets, jails, networks, templates } = opened;
     const id = idOf(name);
     const paths = sandboxPaths(this.#settings.directory, id);
@@ -372,7 +363,8 @@ export class JailBackend implements SandboxBackend {
       await jails.resume(name);
       const limits = limitsOf(properties.get("limits"), this.#settings.limits);
       const { user } = templates.get(properties.get("template") ?? "");
-      const link = networks && (await SandboxLink.find({ id, name, networks, datasets }, state === "running"));
+      const link =
+        networks && (await SandboxLink.find({ id, name, networks, datasets }, state === "running"));
       return await this.#connect(
         opened,
         { id, paths, user, limits, link },
@@ -404,7 +396,10 @@ export class JailBackend implements SandboxBackend {
     const files = await Promise.all(
       ["conf", "roots", "sockets", "helpers"].map((name) => readdir(join(directory, name))),
     );
-    const names = [...present.map(({ name }) => name), ...files.flat().map((name) => name.split(".")[0] ?? "")];
+    const names = [
+      ...present.map(({ name }) => name),
+      ...files.flat().map((name) => name.split(".")[0] ?? ""),
+    ];
     const found = new Set([...names.map(idOf), ...(await leases.all()).map(({ holder }) => holder)]);
     return new Set([...found].filter((id) => !held.has(id) && !this.#isHeld(id)));
   }

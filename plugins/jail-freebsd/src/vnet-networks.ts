@@ -147,7 +147,9 @@ export class VnetNetworks implements SandboxNetworks {
     const links = (await this.#host.try("ifconfig", ["-g", this.#group])).stdout.split(/\s+/);
     for (const link of links) {
       if (link === "") continue;
-      await this.addresses.whileFree(this.#numberOf(link), () => this.#runIfThere("ifconfig", [link, "destroy"]));
+      await this.addresses.whileFree(this.#numberOf(link), () =>
+        this.#runIfThere("ifconfig", [link, "destroy"]),
+      );
     }
     for (const name of await this.#anchors.names()) {
       await this.addresses.whileFree(this.#numberOf(name), () => this.#anchors.flush(name));

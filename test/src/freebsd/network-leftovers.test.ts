@@ -9,7 +9,6 @@ import {
   reasonWithoutFreebsdHost,
 } from "../harness/freebsd-host.js";
 
-
 async function make(backend: SandboxBackend): Promise<Sandbox> {
   const id = `test${randomBytes(8).toString("hex")}`;
   const spec = { id, template: "base", limits: {}, allowInternetAccess: true };
