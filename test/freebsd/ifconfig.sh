@@ -47,8 +47,11 @@ case "$*" in
     name=${name%%[@:]*}
     echo "$name: flags=8943<UP,BROADCAST,RUNNING,PROMISC,SIMPLEX,MULTICAST> metric 0 mtu 1500"
     case $words in *"alias "*) printf '\tdescription: %s\n' "${words##*alias }" ;; esac
-    groups=$(cd "$net/groups" && grep -lx "$name" -- * 2> /dev/null | tr '\n' ' ')
-    printf '\tgroups: %s %s\n' "$(echo "$name" | tr -d 0-9)" "$groups"
+    printf '\tgroups: %s' "${name%%[0-9]*}"
+    for file in "$net"/groups/*; do
+      [ -f "$file" ] && while read -r member; do [ "$member" = "$name" ] && printf ' %s' "${file##*/}"; done < "$file"
+    done
+    echo
   done
   exit 0
   ;;

@@ -125,6 +125,13 @@ block return out quick on em0 inet from any to any tagged coppice_alias10
       ]);
     });
 
+    void it("finds out which jail has which address of its range", async () => {
+      await using recording = await openRecordingHost(settings);
+      await recording.answer("jls", "e2b-one 10.78.0.10\nweb 192.0.2.1,192.0.2.2\ne2b-two -\n");
+      assert.deepEqual([...(await networksOf(recording).found())], [["e2b-one", "10.78.0.10"]]);
+      assert.deepEqual(await words(recording), ["jls name ip4.addr"]);
+    });
+
     void it("tells all that a host lacks, and what of it a sandbox would reach, with what to do about it", async () => {
       await using recording = await openRecordingHost(settings);
       const networks = networksOf(recording);

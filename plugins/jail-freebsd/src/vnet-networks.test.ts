@@ -117,6 +117,23 @@ block drop out quick on coppicenet0 inet from any to 10.78.0.10
     ]);
   });
 
+  void it("finds out which of its epairs is whose", async () => {
+    await using recording = await openRecordingHost(settings);
+    const networks = networksOf(recording);
+    const link = (name: string, description: string, groups: string) =>
+      `${name}: flags=8943<UP,BROADCAST> metric 0 mtu 1500\n\t${description}\n\tether 02:c0:0a:4e:00:0a\n\tgroups: ${groups}\n`;
+    const links = [
+      link("coppicenet0", "inet 10.78.0.1 netmask 0xfffff000 broadcast 10.78.15.255", "bridge"),
+      link("epair10010a", "description: e2b-one", "epair coppice_012345_"),
+      link("epair10011a", "description: e2b-two", "epair coppice_999999_"),
+      link("epair10012a", "options=8<VLAN_MTU>", "epair coppice_012345_"),
+      link("epair7a", "description: e2b-four", "epair coppice_012345_"),
+    ];
+    await recording.answer("ifconfig", links.join(""));
+    assert.deepEqual([...(await networks.found())], [["e2b-one", "10.78.0.10"]]);
+    assert.deepEqual(await words(recording), ["ifconfig -a"]);
+  });
+
   void it("tells all that a host lacks, with what to do about it", async () => {
     await using recording = await openRecordingHost(settings);
     const networks = networksOf(recording);

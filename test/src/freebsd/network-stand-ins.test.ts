@@ -61,6 +61,8 @@ void describe("the stand-ins for the network of FreeBSD", { skip }, () => {
     await run("ifconfig", "-j", "one", "epair7b", "inet", "10.78.0.10/20", "up");
     await run("ifconfig", "epair7a", "group", "mine_", "description", "one", "up");
     assert.equal(await run("ifconfig", "-g", "mine_"), "epair7a\n");
+    const shown = /^epair7a: flags=.*\n\tdescription: one\n\tgroups: epair mine_\n/m;
+    assert.match(await run("ifconfig", "-a"), shown);
     await assert.rejects(run("arp", "-S", "10.78.0.10", HARDWARE), /cannot configure/);
     const member = [
       "addm",
@@ -170,6 +172,7 @@ void describe("the stand-ins for a jail in the stack of its host", { skip }, () 
 
   it("give it one address and no other, and an alias of the host's interface for that", async () => {
     assert.match(await run("ifconfig", "lo1"), /^\tinet 10\.78\.0\.10 netmask 0xffffffff$/m);
+    assert.equal(await run("jls", "name", "ip4.addr"), "one 10.78.0.10\n");
     const bind = `
 import socket
 for address in ("127.0.0.1", "10.78.0.10", "10.78.0.11", "10.78.0.1", "203.0.113.1"):
