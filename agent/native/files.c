@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "agent.h"
@@ -166,7 +167,32 @@ static const char *part_in_the_way(const char *path) {
   return "";
 }
 
+/** The nearest directory above a path that is there. */
+static int open_above(const char *path) {
+  char above[PATH_MAX];
+  snprintf(above, sizeof above, "%s", path);
+  for (;;) {
+    int directory = open_directory(above);
+    char *slash = strrchr(above, '/');
+    if (directory >= 0 || errno != ENOENT || slash == NULL || above[1] == 0) return directory;
+    slash[slash == above] = 0;
+  }
+}
+
+/** Whether there is room where a path leads, but no inode left. */
+static bool lacks_inodes(const char *path) {
+  struct place place;
+  struct statvfs status;
+  find_target(path, &place);
+  int directory = place.parent < 0 ? open_above(place.parent_path) : place.parent;
+  bool is_known = directory >= 0 && fstatvfs(directory, &status) == 0;
+  if (directory >= 0) close(directory);
+  // Some file systems count no inodes, or no blocks.
+  return is_known && status.f_files > 0 && status.f_favail == 0 && (status.f_bavail > 0 || status.f_blocks == 0);
+}
+
 static void fail(uint32_t id, int error, const char *path) {
+  if ((error == ENOSPC || error == EDQUOT) && lacks_inodes(path)) return send_error(id, STAGE_FILE, error, "inodes");
   if (error != ENOTDIR) return send_error(id, STAGE_FILE, error, "");
   send_error(id, STAGE_PARENT, error, part_in_the_way(path));
 }
@@ -413,18 +439,6 @@ bool files_is_temporary(const char *name) {
 static dev_t device_of(int fd) {
   struct stat status;
   return fstat(fd, &status) == 0 ? status.st_dev : 0;
-}
-
-/** The nearest directory above a path that is there. */
-static int open_above(const char *path) {
-  char above[PATH_MAX];
-  snprintf(above, sizeof above, "%s", path);
-  for (;;) {
-    int directory = open_directory(above);
-    char *slash = strrchr(above, '/');
-    if (directory >= 0 || errno != ENOENT || slash == NULL || above[1] == 0) return directory;
-    slash[slash == above] = 0;
-  }
 }
 
 /** Where temporary names are: out of the sight of those who watch, where the file system is the same. */

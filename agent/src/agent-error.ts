@@ -19,9 +19,10 @@ export function readFailure(payload: Buffer): Failure {
 
 /** What a failed file operation means, in the words of envd: `lstat /x: no such file or directory`. */
 export function fileError(failure: Failure, operation: string, path: string): SandboxError {
-  const { code: errno } = failure;
+  const { code: errno, detail } = failure;
+  const lacksInodes = detail === "inodes";
   return (
-    fileSystemError({ errno, operation, path, cause: failure }) ??
+    fileSystemError({ errno, operation, path, lacksInodes, cause: failure }) ??
     new SandboxError("internal", `${operation} ${path}: ${errno}`, { cause: failure })
   );
 }

@@ -25,6 +25,7 @@ import type { AgentConnection } from "./agent-connection.js";
 import { startHostAgent } from "./start-host-agent.js";
 import { withoutBinary, withoutRoot } from "./testing/agent-kinds.js";
 import { type ListeningAgent, startListeningAgent } from "./testing/listening-agent.js";
+import { mount, withoutMounts } from "./testing/mount.js";
 import { shell } from "./testing/run.js";
 
 const MEBIBYTE = 2 ** 20;
@@ -106,6 +107,27 @@ for (const confined of [false, true]) {
         (await Array.fromAsync(agent.files.list(at(name), depth))).map((entry) =>
           entry.path.slice(home.length + 1),
         );
+
+      it("say whether it is space or inodes that there are no more of", { skip: withoutMounts }, async () => {
+        const shortOf = (promise: Promise<unknown>, shortage: string) =>
+          assert.rejects(promise, { code: "resource_exhausted", shortage });
+        {
+          await using _ = await mount("tmpfs", host(""), "nr_inodes=3");
+          await write("1", "x");
+          for (const body of ["", "x", Buffer.alloc(MEBIBYTE)]) await shortOf(write("a/b", body), "inodes");
+          await agent.files.remove(at("a"));
+          await write("2", "x");
+          await shortOf(write("3", Buffer.alloc(MEBIBYTE)), "inodes");
+          await shortOf(agent.files.makeDir(at("3")), "inodes");
+          await shortOf(agent.files.move(at("1"), at("3/4")), "inodes");
+          await write("1", "there already");
+          await shortOf(write("1", Buffer.alloc(MEBIBYTE)), "inodes");
+          assert.equal(String(await read("1")), "there already");
+        }
+        await using _ = await mount("tmpfs", host(""), "size=64k");
+        for (const size of [100_000, MEBIBYTE]) await shortOf(write("1", Buffer.alloc(size)), "space");
+        assert.deepEqual(await names(""), []);
+      });
 
       it("are written and read, small and large, with their parents made", async () => {
         const info = await write("new/deep/small", "hello");

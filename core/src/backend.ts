@@ -11,4 +11,4 @@ export * from "./sandbox/files.js";
 export { type FullLimits, fullLimits } from "./sandbox/full-limits.js";
 export * from "./sandbox/process.js";
 export { sharedUntilFailure } from "./kernel/shared-until-failure.js";
-export { SandboxError, type ErrorCode } from "./kernel/errors.js";
+export { SandboxError, type ErrorCode, type Shortage } from "./kernel/errors.js";

@@ -1,5 +1,12 @@
 import "./http/native-base64.js";
-export { BootError, SandboxError, messageOf, type BootProblem, type ErrorCode } from "./kernel/errors.js";
+export {
+  BootError,
+  SandboxError,
+  messageOf,
+  type BootProblem,
+  type ErrorCode,
+  type Shortage,
+} from "./kernel/errors.js";
 export { createToken, tokenName, type Token } from "./kernel/token.js";
 export { inject, injectable, type Class } from "./kernel/scope.js";
 export { Clock, systemClock } from "./kernel/clock.js";

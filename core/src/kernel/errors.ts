@@ -17,6 +17,9 @@ export type ErrorCode =
   | "data_loss"
   | "unauthenticated";
 
+/** What a file system has no more of, for what was to be written. */
+export type Shortage = "space" | "inodes";
+
 /**
  * The one error type of the domain: a code that maps to an HTTP status and a Connect code,
  * and a message that is safe to show to a client.
@@ -26,15 +29,22 @@ export class SandboxError extends Error {
   readonly code: ErrorCode;
   /** For `resource_exhausted` and `unavailable`: when it is worth another try, in whole seconds. */
   readonly retryAfterSeconds: number | undefined;
+  /** For `resource_exhausted` of a file operation that found no room. */
+  readonly shortage: Shortage | undefined;
 
   constructor(
     code: ErrorCode,
     message: string,
-    options?: { readonly cause?: unknown; readonly retryAfterSeconds?: number },
+    options?: {
+      readonly cause?: unknown;
+      readonly retryAfterSeconds?: number;
+      readonly shortage?: Shortage | undefined;
+    },
   ) {
     super(message, options);
     this.code = code;
     this.retryAfterSeconds = options?.retryAfterSeconds;
+    this.shortage = options?.shortage;
   }
 }
 

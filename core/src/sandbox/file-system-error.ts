@@ -7,6 +7,8 @@ export interface FailedFileOperation {
   readonly operation: string;
   /** As the sandbox sees it. */
   readonly path: string;
+  /** Whether there was room but no inode left, for `ENOSPC` and `EDQUOT`. False when absent. */
+  readonly lacksInodes?: boolean | undefined;
   readonly cause: unknown;
 }
 
@@ -36,6 +38,8 @@ const FAILURES: ReadonlyMap<string, readonly [ErrorCode, string]> = new Map([
   ["EAGAIN", ["unavailable", "the path keeps changing"]],
 ]);
 
+const WITHOUT_ROOM: ReadonlySet<string> = new Set(["ENOSPC", "EDQUOT", "EFBIG"]);
+
 /**
  * What a failed file operation means to who asked for it, in the words of envd:
  * `lstat /x: no such file or directory`. Undefined for an errno that no file operation is expected to have.
@@ -44,6 +48,7 @@ export function fileSystemError({
   errno,
   operation,
   path,
+  lacksInodes = false,
   cause,
 }: FailedFileOperation): SandboxError | undefined {
   if (errno === "ELOOP") {
@@ -51,10 +56,15 @@ export function fileSystemError({
       cause,
     });
   }
+  if (lacksInodes && WITHOUT_ROOM.has(errno)) {
+    const message = `${operation} ${path}: not enough inodes available`;
+    return new SandboxError("resource_exhausted", message, { cause, shortage: "inodes" });
+  }
   const failure = FAILURES.get(errno);
   if (failure === undefined) return undefined;
   const [code, reason] = failure;
-  return new SandboxError(code, `${operation} ${path}: ${reason}`, { cause });
+  const shortage = WITHOUT_ROOM.has(errno) ? "space" : undefined;
+  return new SandboxError(code, `${operation} ${path}: ${reason}`, { cause, shortage });
 }
 
 /** The refusal to watch a directory on a network file system, in the words of envd. */

@@ -81,7 +81,7 @@ export interface WatchOptions {
  * File operations on paths inside the sandbox. Every path is absolute (`/home/user/x`); links are
  * resolved the way the sandbox itself would and can never reach outside of it. What fails, fails with
  * a SandboxError: not_found, already_exists, invalid_argument (not a directory, is a directory),
- * permission_denied, resource_exhausted (no space), failed_precondition (link loop).
+ * permission_denied, resource_exhausted (no room: it has a `shortage`), failed_precondition (link loop).
  */
 export interface Files {
   stat(path: string): Promise<FileInfo>;

@@ -187,7 +187,7 @@ export class UserFiles {
    * Joins files into one, which appears whole or not at all, and removes them.
    * @throws SandboxError invalid_argument (the destination among the sources, a source that is no regular
    * file, a destination that is a directory), not_found `source file not found: <path>`,
-   * resource_exhausted (no space). Then every source is as it was.
+   * resource_exhausted (no room: it has a `shortage`). Then every source is as it was.
    */
   async compose(sources: readonly string[], destination: string): Promise<FileInfo> {
     const to = this.resolve(destination);
@@ -255,11 +255,7 @@ export class UserFiles {
     }
     try {
       return await explained(this.#files.write(path, counted(), { user: this.#user.name, metadata }), {
-        resource_exhausted: () =>
-          new SandboxError(
-            "resource_exhausted",
-            `attempted to write ${writtenBytes} bytes: not enough disk space available`,
-          ),
+        resource_exhausted: (error) => withoutRoom(error, writtenBytes),
         invalid_argument: (error) => this.#whyNotWritten(path, error),
         already_exists: (error) => this.#whyNotWritten(path, error),
       });
@@ -309,9 +305,20 @@ export interface Upload {
   /**
    * Writes one file; all of it, or, when `content` throws, nothing.
    * @throws SandboxError invalid_argument (a directory, a path used before, too many files),
-   * resource_exhausted (no space), internal (a file where a directory is needed).
+   * resource_exhausted (no room: it has a `shortage`), internal (a file where a directory is needed).
    */
   write(path: string, content: AsyncIterable<Uint8Array>): Promise<FileInfo>;
+}
+
+/** A lack of something else, such as descriptors, stays what it is. */
+function withoutRoom(error: SandboxError, writtenBytes: number): SandboxError {
+  const { shortage } = error;
+  if (shortage === undefined) return error;
+  const message =
+    shortage === "inodes"
+      ? "not enough inodes available"
+      : `attempted to write ${writtenBytes} bytes: not enough disk space available`;
+  return new SandboxError("resource_exhausted", message, { cause: error, shortage });
 }
 
 function missingSource(path: string): SandboxError {

@@ -55,7 +55,7 @@ export class DiskQuota {
   async #requireRoom(): Promise<void> {
     // What was removed since the last measurement makes room.
     if ((await this.measure()) > this.limitBytes) {
-      throw new SandboxError("resource_exhausted", "the disk of the sandbox is full");
+      throw new SandboxError("resource_exhausted", "the disk of the sandbox is full", { shortage: "space" });
     }
   }
 

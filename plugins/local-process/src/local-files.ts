@@ -1,10 +1,17 @@
 import { randomUUID } from "node:crypto";
 import { closeSync, constants, fchmodSync, openSync, renameSync, unlinkSync, writeSync } from "node:fs";
-import { type FileHandle, open, readdir, rename, unlink } from "node:fs/promises";
-import { join } from "node:path";
+import { type FileHandle, open, readdir, rename, statfs, unlink } from "node:fs/promises";
+import { join, posix } from "node:path";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { SandboxError } from "@coppice/core";
-import type { FileInfo, Files, OpenFile, ReadOptions, WriteOptions } from "@coppice/core/backend";
+import {
+  type FileInfo,
+  type Files,
+  type OpenFile,
+  type ReadOptions,
+  type WriteOptions,
+  fileSystemError,
+} from "@coppice/core/backend";
 import { describeEntry } from "./describe-entry.js";
 import { fileError } from "./file-error.js";
 import { removeTree } from "./remove-tree.js";
@@ -14,6 +21,7 @@ import {
   type ResolveOptions,
   type Tree,
   WalkError,
+  codeOf,
   holdIfPresent,
   isLargeFile,
   makeDirectory,
@@ -99,7 +107,7 @@ export class LocalFiles implements Files {
       } else await this.#moveIn(path, staged.file, options);
       return this.#describe(path);
     } catch (error) {
-      throw fileError(error, "write", path);
+      throw await this.#changeError(error, "write", path);
     }
   }
 
@@ -114,7 +122,7 @@ export class LocalFiles implements Files {
       }
       makeDirectory(place.path);
     } catch (error) {
-      throw fileError(error, "mkdir", path);
+      throw await this.#changeError(error, "mkdir", path);
     }
     return this.#describe(path);
   }
@@ -125,7 +133,7 @@ export class LocalFiles implements Files {
       using to = this.#resolve(destination, { follow: false, makeParents: true });
       renameSync(from.path, to.path);
     } catch (error) {
-      throw fileError(error, "rename", source);
+      throw await this.#changeError(error, "rename", source);
     }
     return this.#describe(destination);
   }
@@ -185,6 +193,23 @@ export class LocalFiles implements Files {
     } catch (error) {
       throw fileError(error, "lstat", path);
     }
+  }
+
+  /** As `fileError`, for what may have found no room at the path. */
+  async #changeError(error: unknown, operation: string, path: string): Promise<unknown> {
+    const errno = codeOf(error);
+    if ((errno === "ENOSPC" || errno === "EDQUOT") && (await this.#lacksInodes(path))) {
+      return fileSystemError({ errno, operation, path, lacksInodes: true, cause: error });
+    }
+    return fileError(error, operation, path);
+  }
+
+  async #lacksInodes(path: string): Promise<boolean> {
+    using place = this.#resolveIfPresent(path);
+    if (place?.entry === undefined) return this.#lacksInodes(posix.dirname(path));
+    const { blocks, bavail, files, ffree } = await statfs(place.entry.path);
+    // Some file systems count no inodes, or no blocks.
+    return files > 0 && ffree === 0 && (bavail > 0 || blocks === 0);
   }
 
   async *#entries(

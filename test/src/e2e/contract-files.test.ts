@@ -5,11 +5,14 @@ import { SandboxError } from "@coppice/core";
 import { Sandbox } from "e2b";
 import { type EnvdClient, type EnvdRequest, basicUserHeader, envdClient } from "../harness/envd-client.js";
 import type { Answer } from "../harness/exchange.js";
+import { mountInside, reasonWithoutMounts } from "../harness/mount-inside.js";
 import { onEachBackend } from "../harness/on-each-backend.js";
 import { openProcess, shellRequest } from "../harness/process-stream.js";
 
 const OCTETS = { "content-type": "application/octet-stream" };
+
 const FORM = { "content-type": "multipart/form-data; boundary=X" };
+const withoutMounts = reasonWithoutMounts();
 
 /** The parts of a form as undici writes them: filenames with their directories, raw UTF-8. */
 function form(parts: readonly (readonly [filename: string, content: string, field?: string])[]): string {
@@ -49,6 +52,8 @@ onEachBackend("files by their contract", ({ backend, server, sandbox }) => {
     assert.equal((end as { status: string }).status, "exit status 0", `${script}: ${stderr}`);
     return stdout;
   };
+  const names = async (path: string): Promise<readonly string[]> =>
+    (await sandbox().files.list(path)).map(({ name }) => name);
   const stat = async (path: string) => (await call("Stat", { path })).body.entry;
   const assertRefused = (answer: Answer, status: number, message: string | RegExp, what = "") => {
     const body = answer.json() as { readonly code: number; readonly message: string };
@@ -351,16 +356,51 @@ onEachBackend("files by their contract", ({ backend, server, sandbox }) => {
     assert.equal((await get({ path: "x" })).status, 404, "nothing of a refused upload is there");
   });
 
-  it("C.5 POST /files, disk full is 507", async ({ mock }) => {
+  it("C.5 POST /files, disk full is 507", { skip: withoutMounts }, async () => {
+    const path = "/home/user/small";
+    await using _ = await mountInside(server(), sandbox(), { type: "tmpfs", path, options: "size=64k" });
+    await put(`${path}/old`, "as it was");
+    const file = `${path}/file`;
+    const message = "attempted to write 100000 bytes: not enough disk space available";
+    const body = "x".repeat(100_000);
+    for (const _round of [1, 2]) assertRefused(await post(query({ path: file }), body), 507, message);
+    assertRefused(await post("/files", form([[file, body]]), FORM), 507, message);
+    await assert.rejects(sandbox().files.write(file, body), { name: "NotEnoughSpaceError" });
+    assert.deepEqual(await names(path), ["old"], "nothing of it is there");
+    await put(`${path}/compose`, "y".repeat(40_000));
+    const composed = { source_paths: [`${path}/compose`], destination: `${path}/whole` };
+    const json = { "content-type": "application/json" };
+    const refused = await post("/files/compose", JSON.stringify(composed), json);
+    assertRefused(refused, 507, "attempted to write 40000 bytes: not enough disk space available", "C.6");
+    assert.equal((await get({ path: `${path}/old` })).text, "as it was");
+  });
+
+  it("C.5 POST /files, no inodes left is 507", { skip: withoutMounts }, async () => {
+    const path = "/home/user/few";
+    await using _ = await mountInside(server(), sandbox(), { type: "tmpfs", path, options: "nr_inodes=4" });
+    // The root of it is one, too.
+    for (const name of ["1", "2", "3"]) await put(`${path}/${name}`, "x");
+    const message = "not enough inodes available";
+    const bodies = ["", "x", "x".repeat(1_000_000)];
+    // What is large would come to local-process by way of another file system, and its sandboxes have but one.
+    for (const body of backend === "local-process" ? bodies.slice(0, 2) : bodies) {
+      for (const name of ["file", "made/on/the/way"]) {
+        assertRefused(await post(query({ path: `${path}/${name}` }), body), 507, message);
+      }
+    }
+    assertRefused(await post("/files", form([[`${path}/file`, "x"]]), FORM), 507, message);
+    await assert.rejects(sandbox().files.write(`${path}/file`, "x"), { name: "NotEnoughSpaceError" });
+    await put(`${path}/3`, "what is there can be written");
+    await sandbox().files.remove(`${path}/3`);
+    await put(`${path}/4`, "and what there is room for");
+    assert.deepEqual(await names(path), ["1", "2", "4"]);
+  });
+
+  it("C.5 POST /files, a lack of something else is no full disk", async ({ mock }) => {
     const { files } = server().sandboxes.get(sandbox().sandboxId).runtime;
-    const failing: typeof files.write = async (_path, content) => {
-      for await (const chunk of content) void chunk;
-      throw new SandboxError("resource_exhausted", "write: not enough disk space available");
-    };
-    mock.method(files, "write", failing);
-    const message = "attempted to write 5 bytes: not enough disk space available";
-    assertRefused(await post(query({ path: "full" }), "12345"), 507, message);
-    await assert.rejects(sandbox().files.write("full", "12345"), { name: "NotEnoughSpaceError" });
+    const message = "write /home/user/file: too many open files";
+    mock.method(files, "write", () => Promise.reject(new SandboxError("resource_exhausted", message)));
+    assertRefused(await post(query({ path: "file" }), "x"), 429, message);
   });
 
   it("C.5 POST /files, where the parts go: filenames with directories, as they are", async () => {
