@@ -206,7 +206,7 @@ export class LocalFiles implements Files {
 
   async #lacksInodes(path: string): Promise<boolean> {
     using place = this.#resolveIfPresent(path);
-    if (place?.entry === undefined) return this.#lacksInodes(posix.dirname(path));
+    if (place?.entry === undefined) return await this.#lacksInodes(posix.dirname(path));
     const { blocks, bavail, files, ffree } = await statfs(place.entry.path);
     // Some file systems count no inodes, or no blocks.
     return files > 0 && ffree === 0 && (bavail > 0 || blocks === 0);
