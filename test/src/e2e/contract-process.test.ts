@@ -181,6 +181,28 @@ onEachBackend(
       });
     });
 
+    it("D.4 Start, what the SDKs run is a login shell, which reads the profiles", async () => {
+      await run("echo 'export OF_USER=\"mine $OF_ALL\"' >>~/.profile");
+      const ofAll = backend === "linux-namespaces" ? "ours" : "";
+      if (ofAll !== "") {
+        await start(shellRequest(`echo 'export OF_ALL=${ofAll}' >>/etc/profile`), basicUserHeader("root"));
+      }
+      const command = await start({
+        process: { cmd: "/bin/bash", args: ["-l", "-c", "echo $OF_USER"] },
+        stdin: false,
+      });
+      assert.equal(command.stdout, `mine ${ofAll}`.trimEnd() + "\n");
+      const terminal = await openProcess(envd, {
+        process: { cmd: "/bin/bash", args: ["-i", "-l"], envs: { TERM: "xterm-256color" } },
+        pty: { size: { cols: 80, rows: 24 } },
+      });
+      const input = { pty: base64("echo got-$OF_USER; exit 5\n") };
+      assert.equal((await call("SendInput", { ...terminal.selector, input })).status, 200);
+      const { pty, end } = await terminal.rest();
+      assert.match(pty, new RegExp(`got-mine ?${ofAll}\r\n`));
+      assert.equal((end as { exitCode: number }).exitCode, 5);
+    });
+
     it("D.4 Start, stdin: false is empty, absent and true are a pipe", async () => {
       assert.equal((await run("cat; readlink /proc/self/fd/0 >&2", { stdin: false })).stdout, "");
       for (const more of [{}, { stdin: true }]) {
