@@ -5,8 +5,16 @@ import inspect
 import json
 import socket
 import sys
+import urllib.request
 
-from e2b import AuthenticationException, CommandExitException, NotFoundException, SandboxException, TimeoutException
+from e2b import (
+    AuthenticationException,
+    CommandExitException,
+    NotFoundException,
+    PtySize,
+    SandboxException,
+    TimeoutException,
+)
 from e2b_code_interpreter import Sandbox
 
 resolve = socket.getaddrinfo
@@ -85,6 +93,55 @@ def files(sandbox):
     return {**found, "gone": not sandbox.files.exists("dir")}
 
 
+def terminal(sandbox):
+    shown = bytearray()
+    handle = sandbox.pty.create(PtySize(rows=24, cols=80), envs={"PS1": ""})
+    sandbox.pty.resize(handle.pid, PtySize(rows=11, cols=33))
+    sandbox.pty.send_stdin(handle.pid, b"stty -echo; stty size; tty >/dev/null && exit 4\n")
+    ended = exit_of(lambda: handle.wait(on_pty=shown.extend))
+    other = sandbox.pty.create(PtySize(rows=24, cols=80))
+    return {
+        "resized": b"11 33\r\n" in bytes(shown),
+        "exit_code": ended["exit_code"],
+        "killed": [sandbox.pty.kill(other.pid), sandbox.pty.kill(other.pid)],
+    }
+
+
+def input_stream(sandbox):
+    """Input as one stream, which SDKs of 2024 do not have."""
+    if not hasattr(sandbox.commands, "stream_input"):
+        return None
+    handle = sandbox.commands.run("cat", background=True, stdin=True)
+    sandbox.commands.stream_input(handle.pid, ["a", b"b", "ü"] + ["x" * 100_000] * 10)
+    sandbox.commands.close_stdin(handle.pid)
+    typed = sandbox.pty.create(PtySize(rows=24, cols=80))
+    sandbox.pty.stream_input(typed.pid, ["exit ", b"6\n"])
+    return {
+        "stdout": handle.wait().stdout == "abü" + "x" * 1_000_000,
+        "pty": exit_of(typed.wait)["exit_code"],
+        "missing": error_of(lambda: sandbox.commands.stream_input(4_000_000, ["x"]), NotFoundException),
+    }
+
+
+def watch(sandbox):
+    sandbox.files.make_dir("watched")
+    handle = sandbox.files.watch_dir("watched")
+    sandbox.files.write("watched/new.txt", "new")
+    made = [[event.name, event.type.value] for event in handle.get_new_events()]
+    sandbox.files.remove("watched/new.txt")
+    gone = [event.type.value for event in handle.get_new_events()]
+    handle.stop()
+    return {"made": made, "gone": gone}
+
+
+def urls(sandbox):
+    """By anybody who was given the URL: newer SDKs sign it."""
+    body = b'--X\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\nby url\r\n--X--\r\n'
+    form = {"content-type": "multipart/form-data; boundary=X"}
+    urllib.request.urlopen(urllib.request.Request(sandbox.upload_url("url.txt"), body, form)).read()
+    return urllib.request.urlopen(sandbox.download_url("url.txt")).read().decode()
+
+
 def rig(sandbox):
     """The seven checks of the original's rig, in its order."""
     run = sandbox.run_code
@@ -154,7 +211,11 @@ def main():
     try:
         found = {
             "commands": commands(sandbox),
+            "terminal": terminal(sandbox),
+            "input": input_stream(sandbox),
             "files": files(sandbox),
+            "watch": watch(sandbox),
+            "urls": urls(sandbox),
             "code": code(sandbox),
             "running": sandbox.is_running(),
         }

@@ -22,6 +22,7 @@ const SDKS = [
     // What succeeded has no error. An empty one on the wire would be "" here.
     noError: null,
     killed: true,
+    input: { stdout: true, pty: 6, missing: "NotFoundException" },
   },
   {
     what: "a Python SDK two years older",
@@ -29,10 +30,12 @@ const SDKS = [
     // It does not tell an absent text from an empty one, and its `kill` forgets to answer.
     noError: "",
     killed: null,
+    // StreamInput came later.
+    input: null,
   },
 ];
 
-const found = ({ noError, killed }: (typeof SDKS)[number]) => ({
+const found = ({ noError, killed, input }: (typeof SDKS)[number]) => ({
   commands: {
     stdout: "out",
     stderr: "größer\n",
@@ -45,6 +48,8 @@ const found = ({ noError, killed }: (typeof SDKS)[number]) => ({
     killed: [true, -1, false],
     timeout: "TimeoutException",
   },
+  terminal: { resized: true, exit_code: 4, killed: [true, false] },
+  input,
   files: {
     text: "größer",
     binary: true,
@@ -54,6 +59,11 @@ const found = ({ noError, killed }: (typeof SDKS)[number]) => ({
     missing: "NotFoundException",
     gone: true,
   },
+  watch: {
+    made: ["create", "chmod", "write"].map((type) => ["new.txt", type]),
+    gone: ["remove"],
+  },
+  urls: "by url",
   code: {
     text: "42",
     stdout: ["hi\n"],
@@ -88,7 +98,7 @@ suite("Unmodified Python SDKs", { timeout: 240_000 }, () => {
     const { what, python } = sdk;
     const skip = python === undefined ? "PyPI was not reachable when the tests were set up" : false;
     test(
-      `${what} runs commands, moves files, executes code and understands every refusal`,
+      `${what} runs commands, talks to terminals, moves and watches files, executes code and understands every refusal`,
       { skip },
       async () => {
         const folder = await mkdtemp(join(tmpdir(), "coppice-python-sdk-"));
