@@ -5,6 +5,10 @@
 //   jail [-q] [-f FILE] -r NAME|JID       SIGTERM, stop.timeout (10 s), SIGKILL; unmounts what FILE names
 //   jail [-q] -R NAME|JID                 the same, without a look at any file
 //
+// jail_remove(2) sends SIGKILL and waits for nobody, and umount(8) without -f does not unmount what a process uses that
+// has not ended yet. There it is a matter of time; here it fails whenever there was one to be killed, and as there the
+// rest is not done: other mounts, and the address, stay.
+//
 // A jail without `vnet` has to have `ip4.addr = "INTERFACE|ADDRESS/32"`: then share-stack.sh says what it shares.
 //
 // Not here: parameters on the command line, -m, wildcards, hierarchies, variables in a file.
@@ -430,13 +434,15 @@ static unsigned signal_all(const struct jail *jail, int number) {
   return count;
 }
 
-static void end(const struct jail *jail) {
+/** @return whether somebody had to be killed. */
+static bool end(const struct jail *jail) {
   const char *timeout = value_of("stop.timeout");
   int wait_ms = 1000 * (timeout ? atoi(timeout) : STOP_TIMEOUT_S);
   if (wait_ms > 0) {
     signal_all(jail, SIGTERM);
     for (; wait_ms > 0 && signal_all(jail, 0) > 0; wait_ms -= 10) usleep(10000);
   }
+  bool is_used = signal_all(jail, SIGKILL) > 0;
   int process = (int)syscall(SYS_pidfd_open, jail->init, 0);
   kill(jail->init, SIGKILL);
   char shared[64];
@@ -448,6 +454,19 @@ static void end(const struct jail *jail) {
   struct pollfd gone = {process, POLLIN, 0};
   if (process >= 0) poll(&gone, 1, 30000);
   forget_jail(jail);
+  return is_used;
+}
+
+/** The first thing that is unmounted when the jail has gone; none when there is nothing. */
+static const char *last_mount(const char *root) {
+  static char path[TEXT_BYTES + 8];
+  snprintf(path, sizeof path, "%s/dev", root);
+  if (is_set("mount.devfs")) return path;
+  for (unsigned index = parameter_count; index-- > 0;) {
+    bool is_mount = strcmp(parameters[index].name, "mount") == 0;
+    if (is_mount && sscanf(parameters[index].value, "%*s %1023s", path) == 1) return path;
+  }
+  return NULL;
 }
 
 static void destroy(const char *path, bool is_quiet) {
@@ -455,8 +474,13 @@ static void destroy(const char *path, bool is_quiet) {
   bool has_file = path != NULL && read_configuration(path, subject);
   if (!find_jail(subject, &jail)) fail("\"%s\" not found", subject);
   run_hooks("exec.prestop");
-  end(&jail);
+  bool is_used = end(&jail);
   run_hooks("exec.poststop");
+  const char *mount = has_file && is_used ? last_mount(jail.path) : NULL;
+  if (mount != NULL) {
+    fprintf(stderr, "umount: unmount of %s failed: Device busy\n", mount);
+    fail("%s: /sbin/umount %s: failed", subject, mount);
+  }
   if (has_file) unmount_all(jail.path);
   struct address address;
   if (has_file && read_address(&address)) change_alias(&address, "-alias");

@@ -1,7 +1,11 @@
 #!/bin/sh
-# Stands in for umount(8) of FreeBSD 14, as its manual has it, where there is none: `umount -f DIRECTORY`, which
-# succeeds also while the file system is in use.
-[ "$1" = -f ] && [ $# = 2 ] || { echo "usage: umount -f directory" >&2; exit 1; }
-# The stand-in's devfs consists of three mounts: the first takes the others along.
-mountpoint -q "$2" || exit 0
-exec /bin/umount -l "$2"
+# Stands in for umount(8) of FreeBSD 14, as its manual has it, where there is none: `umount -f DIRECTORY …`, which
+# succeeds also while a file system is in use, and ends with 1 when one of them is none, with the others unmounted.
+[ "$1" = -f ] && [ $# -gt 1 ] || { echo "usage: umount [-fNnv] special ... | node ... | fsid ..." >&2; exit 1; }
+shift
+code=0
+for point; do
+  mountpoint -q "$point" || { echo "umount: $point: not a file system root directory" >&2; code=1; continue; }
+  /bin/umount -l "$point" || code=1
+done
+exit $code

@@ -84,6 +84,14 @@ export function jailConf(options: JailConfOptions): string {
   return `${plain(name)} {\n${lines.map((line) => `  ${line}\n`).join("")}}\n`;
 }
 
+/**
+ * A jail.conf(5) to remove a jail by whose own was lost: without a word on it, jail(8) would wait for those who ignore
+ * SIGTERM. What is mounted stays. @throws Error for a value with anything in it that is not plain.
+ */
+export function removalConf({ name, root }: Pick<JailConfOptions, "name" | "root">): string {
+  return `${plain(name)} { ${assign("path", root)} ${assign("stop.timeout", "0")} }\n`;
+}
+
 /** The same for the same sandbox, and no other's. */
 function uuidOf(id: SandboxId): string {
   const digits = createHash("sha256").update(id).digest("hex");

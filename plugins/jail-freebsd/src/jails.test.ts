@@ -38,7 +38,10 @@ void describe("the commands about a jail", { skip: reasonWithoutRecordingHost() 
     );
     await jails.remove(paths);
     await recording.answer("mount", "");
-    // Without its file jail(8) is to look at none: /etc/jail.conf may have one of that name.
+    // Without its file, one that lies elsewhere is somebody else's.
+    await recording.answer("jls", "/somewhere/e2b-abc\n");
+    await jails.remove(paths);
+    await recording.answer("jls", `${root}\n`);
     await jails.remove(paths);
 
     const calls = await recording.calls();
@@ -54,11 +57,15 @@ void describe("the commands about a jail", { skip: reasonWithoutRecordingHost() 
         "jls -d name",
         `jail -q -f ${paths.conf} -r e2b-abc`,
         "mount -p",
-        `umount -f ${root}/usr`,
-        `umount -f ${root}/dev`,
-        "jail -q -R e2b-abc",
+        `umount -f ${root}/usr ${root}/dev`,
+        "jls -j e2b-abc path",
+        "mount -p",
+        "jls -j e2b-abc path",
+        "jail -q -f - -r e2b-abc",
         "mount -p",
       ],
     );
+    const conf = calls.find(({ program, args }) => program === "jail" && args.includes("-"))?.input;
+    assert.equal(conf, `e2b-abc { path = "${root}"; stop.timeout = "0"; }\n`);
   });
 });

@@ -1,12 +1,13 @@
-import { readFile, rename, rm, writeFile } from "node:fs/promises";
+import { rename, rm, stat, writeFile } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
 import { SandboxError } from "@coppice/core";
 import { type Host, HostCommandError } from "./host.js";
-import { type JailConfOptions, jailConf } from "./jail-conf.js";
+import { type JailConfOptions, jailConf, removalConf } from "./jail-conf.js";
 import type { SandboxPaths } from "./sandbox-paths.js";
 
 const PAUSE_ROUNDS = 100;
 const PAUSE_MS = 10;
+const UNMOUNT_ROUNDS = 50;
 const NOT_FOUND = /not found/;
 
 /** The node of sysctl(8) below which the kernel lists the parameters that jails can have. */
@@ -38,16 +39,14 @@ export class Jails {
     await this.#host.run("ifconfig", ["-j", name, "lo0", "inet", "127.0.0.1/8", "up"]);
   }
 
-  /** Ends all processes of a jail, and unmounts what lies on its root. A missing one is fine. */
-  async remove({ conf, name, root }: SandboxPaths): Promise<void> {
-    const hasConf = await readFile(conf).then(
-      () => true,
-      () => false,
-    );
-    const words = hasConf ? ["-q", "-f", conf, "-r", name] : ["-q", "-R", name];
-    const removed = await this.#host.try("jail", words);
-    if (removed.code !== 0 && !NOT_FOUND.test(removed.stderr)) {
-      throw new HostCommandError("jail", words, removed);
+  /** Ends all processes of a jail, and unmounts what lies on its root. A missing one is fine. @throws HostCommandError */
+  async remove(paths: SandboxPaths): Promise<void> {
+    const { conf, root } = paths;
+    const words = ["-q", "-f", conf, "-r", paths.name];
+    if (await hasFile(conf)) await this.#remove(paths, words);
+    // One of that name may be somebody else's: without a file of ours, what is known of it is where it lies.
+    else if ((await this.#rootOf(paths.name)) === root) {
+      await this.#remove(paths, words.with(2, "-"), removalConf(paths));
     }
     await this.#unmountBelow(root);
     await rm(conf, { force: true });
@@ -58,9 +57,7 @@ export class Jails {
   async pause(name: string): Promise<void> {
     for (let round = 0; round < PAUSE_ROUNDS; round++) {
       await this.#signal("STOP", name);
-      const states = await this.#host.run("ps", ["-J", name, "-o", "state="]);
-      const isMoving = states.split("\n").some((state) => /^\s*[^TZ\s]/.test(state));
-      if (!isMoving) return;
+      if (!(await this.#isMoving(name))) return;
       await sleep(PAUSE_MS);
     }
     await this.resume(name);
@@ -78,6 +75,15 @@ export class Jails {
     return new Set(lines.split("\n").filter((line) => line !== ""));
   }
 
+  async #isMoving(name: string): Promise<boolean> {
+    const words = ["-J", name, "-o", "state="];
+    const { code, stdout, stderr } = await this.#host.try("ps", words);
+    // 1 without a word: there is no process.
+    if (code !== 0 && (code !== 1 || stderr !== ""))
+      throw new HostCommandError("ps", words, { code, stdout, stderr });
+    return stdout.split("\n").some((state) => /^\s*[^TZ\s]/.test(state));
+  }
+
   async #signal(signal: string, name: string): Promise<void> {
     const words = [`-${signal}`, "-j", name];
     const result = await this.#host.try("pkill", words);
@@ -85,11 +91,41 @@ export class Jails {
     if (result.code > 1 || result.code < 0) throw new HostCommandError("pkill", words, result);
   }
 
-  /** What a jail that died, or was never finished, has left mounted. The clone itself stays. */
-  async #unmountBelow(root: string): Promise<void> {
-    const table = await this.#host.run("mount", ["-p"]);
-    const points = table.split("\n").map((line) => line.split(/\s+/)[1] ?? "");
-    const below = points.filter((point) => point.startsWith(`${root}/`)).toReversed();
-    for (const point of below) await this.#host.run("umount", ["-f", point]);
+  async #remove({ name, root }: SandboxPaths, words: readonly string[], input?: string): Promise<void> {
+    const removed = await this.#host.try("jail", words, input === undefined ? {} : { input });
+    if (removed.code === 0 || NOT_FOUND.test(removed.stderr)) return;
+    // The kernel kills without waiting: jail(8) may have found what is mounted in use, when the jail was gone already.
+    if ((await this.#rootOf(name)) === root) throw new HostCommandError("jail", words, removed);
   }
+
+  /** Where a jail lies; undefined when there is none of that name. */
+  async #rootOf(name: string): Promise<string | undefined> {
+    const { code, stdout } = await this.#host.try("jls", ["-j", name, "path"]);
+    return code === 0 ? stdout.trim() : undefined;
+  }
+
+  /**
+   * What a jail that died, was never finished, or was still in use has left mounted, whoever uses it. The clone itself
+   * stays.
+   */
+  async #unmountBelow(root: string): Promise<void> {
+    for (let round = 1; ; round++) {
+      const table = await this.#host.run("mount", ["-p"]);
+      const points = table.split("\n").map((line) => line.split(/\s+/)[1] ?? "");
+      const below = points.filter((point) => point.startsWith(`${root}/`)).toReversed();
+      if (below.length === 0) return;
+      const words = ["-f", ...below];
+      const result = await this.#host.try("umount", words);
+      if (result.code === 0) return;
+      if (round === UNMOUNT_ROUNDS) throw new HostCommandError("umount", words, result);
+      await sleep(PAUSE_MS);
+    }
+  }
+}
+
+async function hasFile(path: string): Promise<boolean> {
+  return stat(path).then(
+    () => true,
+    () => false,
+  );
 }

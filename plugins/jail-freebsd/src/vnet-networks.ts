@@ -20,7 +20,8 @@ export interface VnetNetworksOptions {
 
 /** Connections to more destinations than this are cut together with the rest, by one command. */
 const MOST_KILLS = 32;
-const MISSING = /does not exist|cannot locate|can't locate|not found/i;
+// arp(8) of FreeBSD 14 hands on what netlink(4) says.
+const MISSING = /does not exist|cannot locate|can't locate|not found|No such file or directory/i;
 /** Without these pf does not see what a member of a bridge sends to the host. */
 const NEEDED_SYSCTLS = [
   "net.inet.ip.forwarding",

@@ -24,6 +24,20 @@ void describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
     mount: () => host.run(host.settings.programs.mount, "-p"),
   };
 
+  const unmountAll = async () => {
+    const points = (await mount()).split("\n").map((line) => line.split(" ")[1] ?? "");
+    const below = points.filter((point) => point.startsWith(`${root}/`)).toReversed();
+    await host.run(host.settings.programs.umount, "-f", ...below);
+  };
+  /** Removes a jail in which somebody is to be killed. */
+  const removeUsed = async (name: string) => {
+    const message = `jail: ${name}: /sbin/umount ${root}/dev: failed`;
+    await assert.rejects(jail("-q", "-f", conf, "-r", name), (error: Error) =>
+      error.message.includes(message),
+    );
+    await unmountAll();
+  };
+
   before(async () => {
     host = await openFreebsdHost();
     const { zfs } = host.settings.programs;
@@ -66,7 +80,7 @@ void describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
     assert.equal((await jexec(jid, "/bin/hostname")).trim(), "first");
     await jail("-q", "-R", jid);
     assert.match(await mount(), new RegExp(`${root}/usr`));
-    for (const name of ["dev", "usr"]) await host.run(host.settings.programs.umount, "-f", join(root, name));
+    await unmountAll();
     assert.doesNotMatch(await mount(), new RegExp(`${root}/`));
   });
 
@@ -102,7 +116,7 @@ void describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
       "trap 'echo told; exit 0' TERM; while :; do sleep 0.05; done",
     );
     await jexec("patient", "/bin/sh", "-c", "until [ -e /tmp/up ]; do sleep 0.02; done; sleep 0.3");
-    await jail("-q", "-f", conf, "-r", "patient");
+    await removeUsed("patient");
     assert.equal(await meek, "told\n");
     await ended;
   });
@@ -178,7 +192,8 @@ void describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
     const count = () =>
       host.run("/bin/sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep 424[2]' || true");
     assert.notEqual((await count()).trim(), "0");
-    await jail("-q", "-f", conf, "-r", "one");
+    await removeUsed("one");
+    await assert.rejects(jail("-q", "-f", conf, "-r", "one"), /jail: "one" not found/);
     assert.equal((await count()).trim(), "0");
   });
 
@@ -189,13 +204,14 @@ void describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
     assert.equal(await rctl(), "jail:one:memoryuse:deny=67108864\njail:one:maxproc:deny=30\n");
     await jail("-q", "-f", conf, "-c", "one");
     if (host.limits.includes("processes")) {
-      const script = "for i in 1 2 3 4 5 6 7 8; do for j in 1 2 3 4 5 6 7 8; do sleep 3 & done; done";
+      const script = "for i in 1 2 3 4 5 6 7 8; do for j in 1 2 3 4 5 6 7 8; do sleep 300 > /dev/null 2>&1 & done; done";
       await assert.rejects(jexec("one", "/bin/sh", "-c", script), /[Cc]annot fork/);
     }
+    await jexec("one", "/bin/sh", "-c", "sleep 300 > /dev/null 2>&1 &").catch(() => undefined);
     const told = await rctl("-u", "jail:none", "jail:one");
     assert.deepEqual(told.match(/^cputime=\d+$/gm)?.length, 2);
     assert.match(told.slice(told.lastIndexOf("cputime=")), /^memoryuse=\d+\n(.*\n)*pcpu=\d+\n/m);
-    await jail("-q", "-f", conf, "-r", "one");
+    await removeUsed("one");
     assert.equal(await rctl("-r", "jail:one"), "");
     assert.equal(await rctl(), "");
     await assert.rejects(
@@ -209,19 +225,23 @@ void describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
     const { pkill, ps } = host.settings.programs;
     await jail("-q", "-f", conf, "-c", "one");
     await assert.rejects(host.run(pkill, "-STOP", "-j", "one"), /ended with 1: $/);
-    assert.equal(await host.run(ps, "-J", "one", "-o", "state="), "");
+    await assert.rejects(host.run(ps, "-J", "one", "-o", "state="), /ended with 1: $/);
     const ended = assert.rejects(jexec("one", "/bin/sh", "-c", "sleep 300; true"), /ended with/);
     const states = async () => (await host.run(ps, "-J", "one", "-o", "state=")).trim().split(/\s+/);
     await eventually("the shell and its child", async () => (await states()).length === 2);
     await host.run(pkill, "-STOP", "-j", "one");
-    await eventually("both stand still", async () => (await states()).join("") === "TT");
+    await eventually("both stand still", async () => (await states()).join("") === "TJTJ");
     await host.run(pkill, "-CONT", "-j", "one");
-    await eventually("both go on", async () => !(await states()).includes("T"));
+    await eventually("both go on", async () => !(await states()).includes("TJ"));
     await host.run(pkill, "-KILL", "-j", "one");
     await ended;
+    await eventually("nobody is left", async () => (await states().catch(() => [])).length === 0);
     await jail("-q", "-f", conf, "-r", "one");
-    await assert.rejects(host.run(ps, "-J", "one", "-o", "state="), /ps: Invalid jail ID or name: one/);
-    await assert.rejects(host.run(pkill, "-STOP", "-j", "one"), /ended with 1: $/);
+    await assert.rejects(host.run(ps, "-J", "one", "-o", "state="), /ps: Invalid jail id: one/);
+    await assert.rejects(
+      host.run(pkill, "-STOP", "-j", "one"),
+      /ended with 2: pkill: Invalid jail ID or name `one'/,
+    );
     await assert.rejects(host.run(pkill, "-STOP"), /ended with 2: usage: pkill/);
   });
 
@@ -231,7 +251,11 @@ void describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
     assert.match(await mount(), new RegExp(`^\\S+ ${root}/dev \\S+ rw 0 0$`, "m"));
     await host.run(host.settings.programs.umount, "-f", join(root, "usr"));
     assert.doesNotMatch(await mount(), new RegExp(`${root}/usr`));
-    await jail("-q", "-f", conf, "-r", "one");
+    await assert.rejects(
+      host.run(host.settings.programs.umount, "-f", join(root, "usr")),
+      /ended with 1: umount: \S+\/usr: not a file system root directory/,
+    );
+    await removeUsed("one");
     await asleep;
     await assert.rejects(host.run(host.settings.programs.umount), /ended with 1: usage: umount/);
     await assert.rejects(host.run(host.settings.programs.mount), /ended with 1: usage: mount/);

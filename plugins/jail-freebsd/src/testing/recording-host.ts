@@ -45,7 +45,7 @@ export async function openRecordingHost(settings: object = {}): Promise<Recordin
     const script = `#!/bin/sh
 {
   printf '%s\\0' ${name} "$#" "$@"
-  ${name === "pfctl" ? "cat" : ":"}
+  ${name === "pfctl" ? "cat" : name === "jail" ? '[ "$3" != - ] || cat' : ":"}
   printf '\\0\\n\\0'
 } >> ${log}
 cat ${answers(name)}
