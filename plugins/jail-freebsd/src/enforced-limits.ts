@@ -1,6 +1,6 @@
 /** By what sandboxes of this host are held to each of their limits. */
 export interface EnforcedLimit {
-  readonly name: "memoryMiB" | "cpuCount" | "processes" | "diskMiB" | "openFiles";
+  readonly name: "memoryMiB" | "cpuCount" | "processes" | "threads" | "diskMiB" | "openFiles" | "terminals";
   readonly isEnforced: boolean;
   /** In a few words: `rctl(8), …`, `not enforced: …`. */
   readonly how: string;
@@ -16,7 +16,9 @@ export function enforcedLimits(reason: string | undefined): readonly EnforcedLim
     counted("memoryMiB", "more is paged out, and what is reserved beyond memoryReservation is refused"),
     counted("cpuCount", "what exceeds it is slowed down"),
     counted("processes", "all of a sandbox together"),
+    counted("threads", "all of a sandbox together"),
     { name: "diskMiB", isEnforced: true, how: "refquota of its dataset" },
     counted("openFiles", "all of a sandbox together"),
+    counted("terminals", "all of a sandbox together"),
   ];
 }

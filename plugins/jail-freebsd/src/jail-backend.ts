@@ -173,7 +173,7 @@ export class JailBackend implements SandboxBackend {
       });
     try {
       signal.throwIfAborted();
-      const { agentInside, devfsRuleset, procfs } = this.#settings;
+      const { agentInside, devfsRuleset, procfs, sysvipc } = this.#settings;
       const volumes = await opened.volumes.mountsIn(paths.root, spec.mounts ?? []);
       // Before there is a jail: nothing ever runs in it without.
       await rules?.set(paths.name, limits);
@@ -186,6 +186,7 @@ export class JailBackend implements SandboxBackend {
         stack: link?.stack ?? { kind: "own" },
         devfsRuleset,
         procfs,
+        sysvipc,
         mounts: [
           ...template.mounts,
           { source: opened.programs, target: agentInside, readOnly: true },

@@ -9,6 +9,7 @@ const plain = {
   stack: { kind: "own" } as const,
   devfsRuleset: 200,
   procfs: false,
+  sysvipc: false,
   mounts: [
     { source: "/usr", target: "/usr", readOnly: true },
     { source: "/volumes/volume-x", target: "/data", readOnly: false, isShared: true },
@@ -18,30 +19,56 @@ const plain = {
 
 describe("the jail.conf of a sandbox", () => {
   it("takes everything from a hostile tenant that a jail can do without", () => {
-    const text = jailConf(plain);
-    for (const line of [
-      'path = "/var/db/coppice/jails/roots/e2b-abc";',
-      'host.hostuuid = "ba7816bf-8f01-8fea-a141-40de5dae2223";',
-      "vnet;",
-      "persist;",
-      "exec.clean;",
-      'stop.timeout = "0";',
-      'mount += "/usr /var/db/coppice/jails/roots/e2b-abc/usr nullfs ro 0 0";',
-      'mount += "/volumes/volume-x /var/db/coppice/jails/roots/e2b-abc/data nullfs rw,nosuid 0 0";',
-      'devfs_ruleset = "200";',
-      'enforce_statfs = "2";',
-      'children.max = "0";',
-      'securelevel = "3";',
-      "allow.noraw_sockets;",
-      "allow.nomount;",
-      "allow.nochflags;",
-    ]) {
-      assert.ok(text.includes(`  ${line}\n`), `no ${line} in\n${text}`);
-    }
-    assert.ok(!text.includes("procfs"));
-    assert.ok(!text.includes("allow.norouting"));
+    assert.deepEqual(jailConf(plain).split("\n"), [
+      "e2b-abc {",
+      '  path = "/var/db/coppice/jails/roots/e2b-abc";',
+      '  host.hostname = "abc";',
+      '  host.hostuuid = "ba7816bf-8f01-8fea-a141-40de5dae2223";',
+      "  persist;",
+      "  vnet;",
+      "  exec.clean;",
+      '  exec.timeout = "20";',
+      '  stop.timeout = "0";',
+      '  mount += "/usr /var/db/coppice/jails/roots/e2b-abc/usr nullfs ro 0 0";',
+      '  mount += "/volumes/volume-x /var/db/coppice/jails/roots/e2b-abc/data nullfs rw,nosuid 0 0";',
+      "  mount.devfs;",
+      '  devfs_ruleset = "200";',
+      '  enforce_statfs = "2";',
+      '  children.max = "0";',
+      '  securelevel = "3";',
+      "  allow.nosysvipc;",
+      "  allow.noset_hostname;",
+      "  allow.noraw_sockets;",
+      "  allow.nomount;",
+      "  allow.nochflags;",
+      "  allow.nomlock;",
+      "  allow.noread_msgbuf;",
+      "  allow.nosocket_af;",
+      "  allow.noquotas;",
+      "  allow.nounprivileged_proc_debug;",
+      "}",
+      "",
+    ]);
+  });
+
+  it("has what an operator lets sandboxes have, and denies what newer kernels know", () => {
     assert.ok(jailConf({ ...plain, procfs: true }).includes("  mount.procfs;\n"));
-    assert.ok(jailConf({ ...plain, known: new Set(["allow.routing"]) }).includes("  allow.norouting;\n"));
+    const shared = ["sysvmsg", "sysvsem", "sysvshm"].map((name) => `  ${name} = "new";\n`).join("");
+    const withIpc = jailConf({ ...plain, sysvipc: true });
+    assert.ok(withIpc.includes(shared), withIpc);
+    assert.doesNotMatch(withIpc, /nosysvipc/);
+    for (const name of [
+      "extattr",
+      "adjtime",
+      "settime",
+      "routing",
+      "setaudit",
+      "unprivileged_parent_tampering",
+    ]) {
+      assert.ok(!jailConf(plain).includes(name), name);
+      const text = jailConf({ ...plain, known: new Set([`allow.${name}`]) });
+      assert.ok(text.includes(`  allow.no${name};\n`), text);
+    }
   });
 
   it("gives a jail in the stack of the host one address, and no other", () => {

@@ -9,6 +9,8 @@ export interface JailConfOptions {
   readonly stack: JailStack;
   readonly devfsRuleset: number;
   readonly procfs: boolean;
+  /** Whether it has System V IPC, its own. */
+  readonly sysvipc: boolean;
   readonly mounts: readonly NullfsMount[];
   /** Parameters that this kernel knows. */
   readonly known: ReadonlySet<string>;
@@ -48,7 +50,7 @@ const NEWER: readonly (readonly [listed: string, parameter: string])[] = [
  * @throws Error for a value with anything in it that is not plain.
  */
 export function jailConf(options: JailConfOptions): string {
-  const { name, hostname, root, stack, devfsRuleset, procfs, mounts, known } = options;
+  const { name, hostname, root, stack, devfsRuleset, procfs, sysvipc, mounts, known } = options;
   const lines = [
     assign("path", root),
     assign("host.hostname", hostname),
@@ -69,7 +71,9 @@ export function jailConf(options: JailConfOptions): string {
     assign("enforce_statfs", "2"),
     assign("children.max", "0"),
     assign("securelevel", "3"),
-    ...["sysvmsg", "sysvsem", "sysvshm"].map((each) => assign(each, "new")),
+    ...(sysvipc
+      ? ["sysvmsg", "sysvsem", "sysvshm"].map((each) => assign(each, "new"))
+      : ["allow.nosysvipc;"]),
     "allow.noset_hostname;",
     "allow.noraw_sockets;",
     "allow.nomount;",

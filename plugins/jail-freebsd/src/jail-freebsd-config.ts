@@ -61,13 +61,21 @@ export const jailFreebsdConfig = z.strictObject({
     ),
   devfsRuleset: z.int().min(1).default(200).describe("Ruleset of devfs.rules for /dev of sandboxes"),
   procfs: z.boolean().default(false).describe("Give sandboxes a /proc"),
+  sysvipc: z
+    .boolean()
+    .default(false)
+    .describe(
+      "Give sandboxes System V IPC of their own, as PostgreSQL needs: the host has few identifiers, for all of them together",
+    ),
   limits: z
     .strictObject({
       cpuCount: z.number().positive().default(2).describe("CPUs"),
       memoryMiB: z.int().min(16).default(1024).describe("Memory in MiB"),
       diskMiB: z.int().min(16).default(10_240).describe("Disk in MiB"),
       processes: z.int().min(16).default(512).describe("Processes at one time"),
+      threads: z.int().min(64).default(4096).describe("Threads of all its processes together"),
       openFiles: z.int().min(256).default(65_536).describe("Open files of all its processes together"),
+      terminals: z.int().min(1).default(256).describe("Pseudo-terminals"),
       memoryReservation: z
         .number()
         .min(1)

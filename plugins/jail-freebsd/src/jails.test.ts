@@ -18,7 +18,16 @@ void describe("the commands about a jail", { skip: reasonWithoutRecordingHost() 
     const jails = await Jails.open(recording.host);
     const { name, root } = paths;
     const stack = { kind: "own" } as const;
-    const options = { name, hostname: "abc", root, stack, devfsRuleset, procfs: false, mounts: [] };
+    const options = {
+      name,
+      hostname: "abc",
+      root,
+      stack,
+      devfsRuleset,
+      procfs: false,
+      sysvipc: false,
+      mounts: [],
+    };
     await jails.create(paths, options);
     const text = await readFile(paths.conf, "utf8");
     assert.match(

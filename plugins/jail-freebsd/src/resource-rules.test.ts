@@ -14,7 +14,9 @@ describe("the rules of rctl(8)", { skip: reasonWithoutRecordingHost() ?? false }
   let rules: ResourceRules;
 
   before(async () => {
-    recording = await openRecordingHost({ limits: { openFiles: 1000, memoryReservation: 1.5 } });
+    recording = await openRecordingHost({
+      limits: { openFiles: 1000, memoryReservation: 1.5, threads: 300, terminals: 7 },
+    });
     rules = new ResourceRules(recording.host, recording.settings.limits);
   });
   after(() => recording[Symbol.asyncDispose]());
@@ -31,7 +33,9 @@ describe("the rules of rctl(8)", { skip: reasonWithoutRecordingHost() ?? false }
           "jail:e2b-abc:memoryuse:deny=512M",
           "jail:e2b-abc:swapuse:deny=768M",
           "jail:e2b-abc:maxproc:deny=64",
+          "jail:e2b-abc:nthr:deny=300",
           "jail:e2b-abc:openfiles:deny=1000",
+          "jail:e2b-abc:pseudoterminals:deny=7",
           "jail:e2b-abc:pcpu:deny=150",
         ],
         ["rctl", "-r", "jail:e2b-abc"],

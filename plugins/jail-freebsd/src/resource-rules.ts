@@ -37,13 +37,15 @@ export class ResourceRules {
 
   /** Holds a jail to its limits from now on, whatever it was held to before. */
   async set(name: string, { cpuCount, memoryMiB, processes }: FullLimits): Promise<void> {
-    const { memoryReservation, openFiles } = this.#settings;
+    const { memoryReservation, openFiles, terminals, threads } = this.#settings;
     const amounts = {
       // More than this is paged out, more than the other is refused.
       memoryuse: `${memoryMiB}M`,
       swapuse: `${Math.round(memoryMiB * memoryReservation)}M`,
       maxproc: String(processes),
+      nthr: String(threads),
       openfiles: String(openFiles),
+      pseudoterminals: String(terminals),
       pcpu: String(Math.max(1, Math.round(cpuCount * 100))),
     };
     const rules = Object.entries(amounts).map(

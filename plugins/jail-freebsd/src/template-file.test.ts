@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { parse } from "yaml";
+import { jailFreebsdConfig } from "./jail-freebsd-config.js";
 import { readTemplateFile, templateFile } from "./template-file.js";
 
 void describe("the file of a template", () => {
@@ -27,7 +28,7 @@ void describe("the file of a template", () => {
     assert.deepEqual(base, { sets: [join(directory, "base.txz")] });
     assert.equal(files[0]?.source, join(directory, "note"));
     await writeFile(join(directory, "other.txz"), "base");
-    const same = { ...whole, base: { sets: ["./other.txz"] }, users: [{ name: "user" }] };
+    const same = { ...whole, base: { sets: ["./other.txz"] }, users: [{ name: "user", uid: 1000 }] };
     assert.equal((await read(same, "elsewhere.yaml")).digest, digest);
     const packages = (...names: readonly string[]) => read({ ...whole, packages: names });
     assert.equal((await packages("a", "b")).digest, (await packages("b", "a")).digest);
@@ -51,11 +52,24 @@ void describe("the file of a template", () => {
     assert.notEqual((await read(whole)).digest, digest);
   });
 
+  it("gives the account that sandboxes run as the uid that volumes belong to", async () => {
+    const { users } = await read(whole);
+    const { volumeOwner } = jailFreebsdConfig.parse({});
+    assert.deepEqual(users, [{ name: "user", uid: volumeOwner, shell: "/bin/sh" }]);
+  });
+
   it("may be the one that comes with the project", async () => {
     const file = new URL("../../../config/freebsd/code-interpreter-v1.yaml", import.meta.url);
     const shipped = templateFile.parse(parse(await readFile(file, "utf8")));
     assert.equal(shipped.name, "code-interpreter-v1");
-    assert.ok(shipped.packages.includes("py311-ipykernel"));
+    for (const name of ["python311", "py311-ipykernel", "py311-numpy", "py311-pandas", "py311-matplotlib"]) {
+      assert.ok(shipped.packages.includes(name), name);
+    }
+    const { volumeOwner } = jailFreebsdConfig.parse({});
+    assert.deepEqual(
+      shipped.users.map(({ name, uid }) => [name, uid]),
+      [["user", volumeOwner]],
+    );
   });
 
   it("is refused with the place of what is wrong", async () => {

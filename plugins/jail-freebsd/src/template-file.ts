@@ -39,7 +39,7 @@ export const templateFile = z.strictObject({
         shell: insidePath.default("/bin/sh"),
       }),
     )
-    .default([{ name: "user", shell: "/bin/sh" }])
+    .default([{ name: "user", uid: 1000, shell: "/bin/sh" }])
     .describe("Accounts with a home"),
   directories: z
     .array(

@@ -54,8 +54,10 @@ void describe("limits of jail-freebsd", { skip }, () => {
     const made = [
       `maxproc:deny=100`,
       `memoryuse:deny=${256 * MEBIBYTE}`,
+      "nthr:deny=4096",
       "openfiles:deny=65536",
       "pcpu:deny=150",
+      "pseudoterminals:deny=256",
       `swapuse:deny=${512 * MEBIBYTE}`,
     ];
     assert.deepEqual(await rulesOf(sandbox), made);
@@ -63,8 +65,10 @@ void describe("limits of jail-freebsd", { skip }, () => {
     const resized = [
       `maxproc:deny=64`,
       `memoryuse:deny=${128 * MEBIBYTE}`,
+      "nthr:deny=4096",
       "openfiles:deny=65536",
       "pcpu:deny=50",
+      "pseudoterminals:deny=256",
       `swapuse:deny=${256 * MEBIBYTE}`,
     ];
     assert.deepEqual(await rulesOf(sandbox), resized);

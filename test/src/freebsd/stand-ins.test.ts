@@ -204,7 +204,8 @@ void describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
     assert.equal(await rctl(), "jail:one:memoryuse:deny=67108864\njail:one:maxproc:deny=30\n");
     await jail("-q", "-f", conf, "-c", "one");
     if (host.limits.includes("processes")) {
-      const script = "for i in 1 2 3 4 5 6 7 8; do for j in 1 2 3 4 5 6 7 8; do sleep 300 > /dev/null 2>&1 & done; done";
+      const script =
+        "for i in 1 2 3 4 5 6 7 8; do for j in 1 2 3 4 5 6 7 8; do sleep 300 > /dev/null 2>&1 & done; done";
       await assert.rejects(jexec("one", "/bin/sh", "-c", script), /[Cc]annot fork/);
     }
     await jexec("one", "/bin/sh", "-c", "sleep 300 > /dev/null 2>&1 &").catch(() => undefined);
