@@ -52,6 +52,9 @@ pfctl -s rules 2> /dev/null | grep -q 'anchor "coppice/\*"' || lacks 'the anchor
 outside=$(route -n get default | sed -n 's/.*interface: //p')
 [ $missing = 0 ] || { echo "$missing missing"; exit 69; }
 
+# config/freebsd.yaml takes it from the environment.
+COPPICE_API_KEY=$(openssl rand -hex 24)
+export COPPICE_API_KEY
 coppice() { node core/bin/coppice.mjs "$@"; }
 clean_up() {
   zfs destroy -r "$pool/coppice-smoke"
@@ -99,7 +102,7 @@ left_over() {
   zfs list -H -o name -r "$pool/coppice-smoke" | grep -E '/(e2b|volume)-'
   rctl | grep jail:e2b-
   pfctl -a coppice -s Anchors
-ifconfig lo1 2> /dev/null | grep "inet 10.78."
+  ifconfig lo1 2> /dev/null | grep "inet 10.78."
   posixshmcontrol ls | grep "$directory/jails/roots/"
   find "$directory/jails/conf" "$directory/jails/roots" "$directory/jails/sockets" "$directory/jails/helpers" -mindepth 1
 }

@@ -1,4 +1,4 @@
-import { access, constants } from "node:fs/promises";
+import { access, constants, realpath } from "node:fs/promises";
 import type { Datasets } from "./datasets.js";
 import type { Host } from "./host.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
@@ -44,6 +44,12 @@ export async function hostProblems(options: HostProblemsOptions): Promise<readon
     }
   }
   await jails.names();
+  const directory = await realpath(settings.directory);
+  // What is mounted is told of by its real place.
+  if (directory !== settings.directory) {
+    const message = `directory ${settings.directory} is ${directory}, by a symbolic link`;
+    problems.push({ message, fix: `set jail-freebsd.directory to ${directory}` });
+  }
   problems.push(...(await devfsProblems(host, settings)), ...((await networks?.problems()) ?? []));
   return problems;
 }

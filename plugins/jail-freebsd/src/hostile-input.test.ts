@@ -103,7 +103,7 @@ void describe("what a client sends", { skip: reasonWithoutRecordingHost() ?? fal
     await backend.close();
   });
 
-  void it("makes no place for a volume unless it is plain", async () => {
+  void it("names no snapshot and no dataset, and makes no place for a volume, unless it is plain", async () => {
     await using recording = await openRecordingHost();
     const { host, settings } = recording;
     const owner = installationOf(settings.directory);
@@ -112,6 +112,11 @@ void describe("what a client sends", { skip: reasonWithoutRecordingHost() ?? fal
     );
     await recording.answer("zfs", lines.join(""));
     const datasets = new Datasets(host, { parent: settings.dataset, owner });
+    for (const text of strings()) {
+      if (/^[a-z0-9]+$/.test(text)) continue;
+      await assert.rejects(datasets.snapshot("e2b-abc", text), /is no id of a snapshot/);
+      await assert.rejects(datasets.destroy(text), /is no dataset of ours/);
+    }
     const volumes = new VolumeDatasets({ host, datasets, directory: settings.directory, owner: 1000 });
     for (const text of strings()) {
       for (const mount of [

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { execFileSync, spawnSync } from "node:child_process";
-import { mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it } from "node:test";
@@ -117,15 +117,20 @@ void describe("coppice doctor, with jail-freebsd", () => {
           unshared.join("\n"),
         );
       }
+      const [real, link] = [join(host.directory, "r"), join(host.directory, "l")];
+      await mkdir(real);
+      await symlink(real, link);
       const lacking = await linesOf(
         "doctor",
         await write({
           devfsRuleset: 7,
+          directory: link,
           network: { kind: "vnet", range: "10.79.0.0/20", anchor: "other" },
           templates: { base: { snapshot: "coppice/jails/none@base" } },
         }),
       );
       for (const line of [
+        `FAIL  jail-freebsd: directory ${link} is ${real}, by a symbolic link -> set jail-freebsd.directory to ${real}`,
         "FAIL  jail-freebsd: there is no snapshot coppice/jails/none@base -> coppice template build, or by hand: docs/freebsd.md",
         "FAIL  jail-freebsd: devfs has no ruleset 7 that hides what sandboxes must not see -> take over config/freebsd/devfs.rules, then service devfs restart",
         'FAIL  jail-freebsd: pf\'s rules have no anchor "other/*" -> take over config/freebsd/pf.conf, then service pf reload',
