@@ -21,6 +21,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -131,7 +132,7 @@ static void become(const struct passwd *user) {
   }
 }
 
-/** The environment of a login class `default`, after -l has dropped all but TERM. */
+/** What login.conf(5) of FreeBSD 14 has for the class `default`, after -l has dropped all but TERM. */
 static void clear_environment(const struct passwd *user, bool has_user) {
   const char *terminal = getenv("TERM");
   char *kept = terminal ? strdup(terminal) : NULL;
@@ -139,8 +140,15 @@ static void clear_environment(const struct passwd *user, bool has_user) {
   if (kept != NULL) setenv("TERM", kept, 1);
   setenv("PATH", "/bin:/usr/bin", 1);
   if (has_user) {
-    setenv("PATH", "/sbin:/bin:/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin", 1);
+    char text[TEXT_BYTES];
+    snprintf(text, sizeof text, "/sbin:/bin:/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin:%s/bin", user->pw_dir);
+    setenv("PATH", text, 1);
+    snprintf(text, sizeof text, "/var/mail/%s", user->pw_name);
+    setenv("MAIL", text, 1);
     setenv("BLOCKSIZE", "K", 1);
+    setenv("LANG", "C.UTF-8", 1);
+    setenv("MM_CHARSET", "UTF-8", 1);
+    umask(022);
   }
   setenv("HOME", user->pw_dir, 1);
   setenv("SHELL", user->pw_shell, 1);

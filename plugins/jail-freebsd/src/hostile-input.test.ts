@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { mkdir, readdir, readFile } from "node:fs/promises";
+import { mkdir, readFile, readdir, stat } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { describe, it } from "node:test";
 import type { Logger } from "@coppice/core";
@@ -99,7 +99,12 @@ void describe("what a client sends", { skip: reasonWithoutRecordingHost() ?? fal
     assert.ok(count > 100);
     const seen = (await recording.calls()).map(({ args, input }) => [...args, input].join("\n"));
     assert.doesNotMatch(seen.join("\n"), new RegExp(MARK));
-    assert.doesNotMatch(await filesBelow(recording.settings.directory), new RegExp(MARK));
+    const { directory } = recording.settings;
+    assert.doesNotMatch(await filesBelow(directory), new RegExp(MARK));
+    // Users of the host must not get at what root of a sandbox makes.
+    for (const name of ["roots", "conf", "sockets", "helpers", "volumes"]) {
+      assert.equal((await stat(join(directory, name))).mode & 0o777, 0o700, name);
+    }
     await backend.close();
   });
 

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { mkdir, readFile } from "node:fs/promises";
+import { mkdir, readFile, stat } from "node:fs/promises";
 import { dirname } from "node:path";
 import { describe, it } from "node:test";
 import { Jails } from "./jails.js";
@@ -29,6 +29,7 @@ void describe("the commands about a jail", { skip: reasonWithoutRecordingHost() 
       mounts: [],
     };
     await jails.create(paths, options);
+    assert.equal((await stat(paths.conf)).mode & 0o777, 0o600);
     const text = await readFile(paths.conf, "utf8");
     assert.match(
       text,

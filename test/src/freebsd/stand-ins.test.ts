@@ -127,11 +127,17 @@ void describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
     assert.deepEqual(environment.trim().split("\n").toSorted(), [
       "BLOCKSIZE=K",
       "HOME=/home/user",
-      "PATH=/sbin:/bin:/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin",
+      "LANG=C.UTF-8",
+      "MAIL=/var/mail/user",
+      "MM_CHARSET=UTF-8",
+      "PATH=/sbin:/bin:/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin:/home/user/bin",
       "SHELL=/bin/bash",
       "USER=user",
     ]);
-    assert.equal(await jexec("-l", "-U", "user", "one", "/bin/sh", "-c", "pwd; id -u"), "/home/user\n1000\n");
+    assert.equal(
+      await jexec("-l", "-U", "user", "one", "/bin/sh", "-c", "pwd; id -u; umask"),
+      "/home/user\n1000\n0022\n",
+    );
     assert.equal(await jexec("-l", "-d", "/tmp", "-U", "root", "one", "/bin/pwd"), "/tmp\n");
     const program = host.settings.programs.jexec;
     const same = await host.run(
