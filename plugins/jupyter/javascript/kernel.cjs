@@ -14,6 +14,7 @@ const { inspect, promisify } = require("node:util");
 const vm = require("node:vm");
 const { Worker } = require("node:worker_threads");
 const { allocate, writer } = load("output-ring");
+const { bundleToFit, textToFit } = load("fitting");
 const { bundleOf } = load("mime");
 
 const MOST_DISPLAYS_WAITING = 64;
@@ -117,7 +118,7 @@ globalThis.display = (value, { raw = false } = {}) => {
     send({
       type: "display",
       message: "display_data",
-      content: `{"data": ${content}, "metadata": {}, "transient": {}}`,
+      content: `{"data": ${fitting(content)}, "metadata": {}, "transient": {}}`,
     });
     ring.displayed(MOST_DISPLAYS_WAITING);
   };
@@ -127,6 +128,12 @@ globalThis.display = (value, { raw = false } = {}) => {
   current?.showing.push(showing);
   return showing;
 };
+
+function fitting(bundle) {
+  return bundleToFit(bundle, start.mostBytes, (type, size) =>
+    process.stderr.write(`[${type} left out: ${size} bytes are more than a message may have]\n`),
+  );
+}
 
 // By a script of the file system's, because what V8 runs for its debugger cannot import.
 function importer() {
@@ -214,7 +221,7 @@ async function settle(running, value) {
   try {
     // A cell that ends in a promise is over when that is.
     const result = await value();
-    outcome = result === undefined ? {} : { data: await bundleOf(result) };
+    outcome = result === undefined ? {} : { data: fitting(await bundleOf(result)) };
     await Promise.all(running.showing);
   } catch (error) {
     outcome = { error: errorFields(error, running) };
@@ -262,7 +269,8 @@ function errorFields(thrown, running, place) {
   const isUncompiled =
     place !== undefined && thrown instanceof SyntaxError && !String(thrown.stack).includes(running.file);
   const traceback = isUncompiled ? placeOf(place, running) + `${name}: ${message}` : stackOf(thrown);
-  return { ename: name, evalue: message, traceback: [traceback] };
+  const [evalue, stack] = [message, traceback].map((part) => textToFit(part, start.mostBytes));
+  return { ename: name, evalue, traceback: [stack] };
 }
 
 function placeOf({ line, column }, { code, file }) {

@@ -35,6 +35,9 @@ class Shell:
         # Two ends that only the shell uses; the reader also empties what an interrupt left unread.
         self._unread, self._runs, self._buffer = code, 0, b""
         error = os.dup(2)
+        # The terminal that it keeps the settings of, and restores after each program that a signal ended. Without one
+        # it would say each time that it cannot.
+        self._terminal, terminal = _terminal()
         # A kernel ignores it while nothing runs, and programs would inherit that.
         ignored = signal.signal(signal.SIGINT, signal.SIG_DFL)
         try:
@@ -43,14 +46,15 @@ class Shell:
                 ["bash", "--norc", "--noprofile", "--noediting", "+m", "-i"],
                 env=environment,
                 stdin=subprocess.PIPE,
-                # It complains about having no terminal.
-                stderr=subprocess.DEVNULL,
+                # It says here that it cannot control jobs.
+                stderr=terminal,
                 pass_fds=[code, status, error],
             )
         finally:
             signal.signal(signal.SIGINT, ignored)
             os.close(status)
             os.close(error)
+            os.close(terminal)
         os.set_blocking(self._code, False)
         self._read_code = f"IFS= read -r -d '' -u {code} __coppice_code"
         # Programs see neither of these, and stdin is empty rather than the next command.
@@ -142,6 +146,15 @@ class Shell:
                 return None
             if asked is not None and time.monotonic() > asked:
                 return "later"
+
+
+def _terminal():
+    """Both ends of a terminal that nobody reads; twice the same where there is none to be had."""
+    try:
+        return os.openpty()
+    except OSError:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        return nothing, os.dup(nothing)
 
 
 def _entering(name, value):

@@ -7,7 +7,10 @@ differs from `python -m ipykernel_launcher` in what it mends:
 - ports are chosen by the kernel and reported as one line of JSON on the original stdout, so there is
   no connection file, no race for a port, and no key on disk;
 - iopub never drops a message: it waits for a slow reader;
-- one message carries a bounded piece of output, whatever was printed at once;
+- one message carries a bounded piece of output, whatever was printed at once, and of a value or an error no
+  more than the server takes;
+- a stdout that user code replaced and closed costs no other cell its output, nor its end;
+- an exception group has a traceback;
 - what child processes write is decoded piecewise, so that a character on the edge of a read neither
   stops the capture nor becomes a replacement character;
 - a lone surrogate, in whatever text, costs that character and not the text or the error around it;
@@ -15,6 +18,7 @@ differs from `python -m ipykernel_launcher` in what it mends:
 - nothing is written to the user's home.
 """
 
+import builtins
 import codecs
 import json
 import math
@@ -23,6 +27,7 @@ import select
 import sys
 import threading
 import time
+import traceback
 from json.encoder import encode_basestring
 
 # The debugger is a third of the import time and nobody can attach one.
@@ -36,9 +41,10 @@ from ipykernel.kernelapp import IPKernelApp  # noqa: E402
 from ipykernel.zmqshell import ZMQInteractiveShell  # noqa: E402
 from IPython import version_info as ipython_version  # noqa: E402
 from IPython.core.profiledir import ProfileDir  # noqa: E402
-from traitlets import default, observe  # noqa: E402
+from traitlets import Integer, default, observe  # noqa: E402
 
 from coppice_cancelling import Cancellable  # noqa: E402
+from coppice_fitting import error_to_fit, packed_to_fit  # noqa: E402
 from coppice_results import add_formatters  # noqa: E402
 
 if sys.modules.get("debugpy", 0) is None:
@@ -116,13 +122,24 @@ def _pack_text(text, before, after):
     return before + encode_basestring(text).encode() + after
 
 
+# Of messages that show a value.
+SHOWING = ("display_data", "execute_result", "update_display_data")
+
+
 class PiecewiseSession(Session):
-    """Cuts output into messages of a bounded size."""
+    """Cuts output into messages of a bounded size, and keeps others within the size that the server takes."""
+
+    most_bytes = Integer().tag(config=True)
 
     def send(self, stream, msg_or_type, content=None, parent=None, *places, **options):
         message = msg_or_type if isinstance(msg_or_type, dict) else None
-        output = _output_in(message["content"] if message else content)
+        whole = message["content"] if message else content
         kind = message["header"]["msg_type"] if message else msg_or_type
+        fitting = self._fitting(kind, whole)
+        if fitting is not whole:
+            what = {**message, "content": fitting} if message else kind
+            return super().send(stream, what, fitting, parent, *places, **options)
+        output = _output_in(whole)
         if kind != "stream" or output is None:
             return super().send(stream, msg_or_type, content, parent, *places, **options)
         name, text = output
@@ -131,6 +148,14 @@ class PiecewiseSession(Session):
             piece = {"name": name, "text": text[start : start + PIECE]}
             sent = super().send(stream, "stream", piece, header, *places, **options)
         return sent
+
+
+    def _fitting(self, kind, content):
+        if kind in SHOWING:
+            return packed_to_fit(content, self.most_bytes, self.pack)
+        if isinstance(content, dict) and "ename" in content:
+            return error_to_fit(content, self.most_bytes)
+        return content
 
 
 def _output_in(content):
@@ -148,11 +173,24 @@ class OutputStream(OutStream):
         self._unflushed = 0
         self._copying = False
         self._should_watch = False
+        self._captured = None
         # ipykernel captures descriptors on Linux and macOS only; the pipes work on every Unix.
         super().__init__(*args, watchfd=watchfd, **kwargs)
         if watchfd and not self._should_watch:
             self._should_watch = True
             self._setup_stream_redirects(self.name)
+
+    def _setup_stream_redirects(self, name):
+        self._captured = getattr(sys, name).fileno()
+        super()._setup_stream_redirects(name)
+
+    def fileno(self):
+        # What a program is given this for is output too; ipykernel has that go where nobody looks.
+        return super().fileno() if self._captured is None else self._captured
+
+    def close(self):
+        """Cells that come later need it."""
+        self.flush()
 
     def flush(self):
         # ipykernel flushes after each request on control, in the midst of a line that a cell prints.
@@ -244,13 +282,56 @@ def _ipython_dir():
     return os.environ.get("IPYTHONDIR") or os.path.expanduser("~/.ipython")
 
 
+def _mend_streams():
+    """Puts back a stdout or stderr that cannot be flushed: each cell ends with that, or never ends."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name, None)
+        if isinstance(stream, OutputStream):
+            continue
+        try:
+            stream.flush()
+        except Exception:
+            setattr(sys, name, getattr(sys, f"__{name}__"))
+
+
 class Shell(ZMQInteractiveShell):
+    def set_parent(self, parent):
+        super().set_parent(parent)
+        # Also while user code has replaced them: what child processes write is still theirs.
+        for stream in (sys.__stdout__, sys.__stderr__):
+            if isinstance(stream, OutputStream):
+                stream.set_parent(parent)
+
+    def showtraceback(self, exc_tuple=None, *places, **options):
+        """IPython prints that of an exception group, and the error has none then."""
+        if not _has_group(exc_tuple[1] if exc_tuple else sys.exc_info()[1]):
+            return super().showtraceback(exc_tuple, *places, **options)
+        kind, error, frames = self._get_exc_info(exc_tuple)
+        # The first is IPython's own.
+        lines = traceback.format_exception(kind, error, frames and frames.tb_next)
+        return self._showtraceback(kind, error, ["".join(lines)])
+
+    def _showtraceback(self, *error):
+        _mend_streams()
+        super()._showtraceback(*error)
+
     def init_ipython_dir(self, ipython_dir):
         self.ipython_dir = ipython_dir or _ipython_dir()
 
     @observe("ipython_dir")
     def _ipython_dir_changed(self, change):
         pass  # IPython would make the directory.
+
+
+def _has_group(error):
+    """Whether the error, or one that was handled when it was raised, is an exception group."""
+    seen = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, getattr(builtins, "BaseExceptionGroup", ())):
+            return True
+        seen.add(id(error))
+        error = error.__context__
+    return False
 
 
 class Profile(ProfileDir):
@@ -311,10 +392,13 @@ class Kernel(Cancellable, IPythonKernel):
                     os.environ.pop(name, None)
                 else:
                     os.environ[name] = value
+            _mend_streams()
             deadline = time.monotonic() + CAPTURE_WAIT
-            for stream in (sys.stdout, sys.stderr):
+            for stream, current in ((sys.__stdout__, sys.stdout), (sys.__stderr__, sys.stderr)):
                 if isinstance(stream, OutputStream):
                     stream.settle(deadline)
+                    if stream is not current:
+                        stream.flush()
 
 
 def _end_copy():
@@ -340,6 +424,16 @@ class KernelApp(IPKernelApp):
 
     def parse_command_line(self, argv=None):
         pass  # There is none, and to make a parser of everything that could be in it takes as long as the shell.
+
+    def init_io(self):
+        super().init_io()
+        self._real_streams = sys.__stdout__, sys.__stderr__
+        # A cell that puts stdout back after it redirected it means the one that there was.
+        sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr
+
+    def reset_io(self):
+        sys.__stdout__, sys.__stderr__ = self._real_streams
+        super().reset_io()
 
     @default("session")
     def _session_default(self):
@@ -391,7 +485,7 @@ def run(start):
     """Runs the kernel until it is shut down.
 
     `start["language"]` is what it runs, `start["key"]` signs its messages, `start["mostCells"]` bounds the
-    data of a result. Its ports are the one line that it writes to the stdout it was started with.
+    data of a result, `start["mostBytes"]` the content of one message. Its ports are the one line that it writes to the stdout it was started with.
     """
     # The stdin that carried `start` must not be what user code reads.
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -422,6 +516,7 @@ def run(start):
     app.config.PlainTextFormatter.max_seq_length = 0
     app.config.HistoryManager.enabled = False
     app.config.Session.packer = "coppice_launcher.pack"
+    app.config.PiecewiseSession.most_bytes = start["mostBytes"]
     app.config.Session.key = start["key"].encode()
     app.initialize([])
     if start["language"] == "python":

@@ -5,6 +5,8 @@ import type { KernelProgram } from "./kernel-program.js";
 export interface JavascriptProgramOptions {
   /** Node.js inside the sandbox. */
   readonly node: string;
+  /** A larger message of a kernel is not taken. */
+  readonly maxMessageBytes: number;
   readonly language: "javascript" | "typescript";
 }
 
@@ -44,19 +46,25 @@ load("kernel");
 
 // Before each cell, on its first line.
 const PREFIX = "await void 0;";
-const MODULES = ["kernel", "mime", "output-ring", "protocol", "source", "zmtp"];
+const MODULES = ["fitting", "kernel", "mime", "output-ring", "protocol", "source", "zmtp"];
 
 let sources: Promise<Readonly<Record<string, string>>> | undefined;
 
 /** Node.js as a kernel: code runs in V8's REPL mode. Needs nothing in the sandbox but Node.js 20 or newer. */
-export function javascriptProgram({ node, language }: JavascriptProgramOptions): KernelProgram {
+export function javascriptProgram({
+  node,
+  language,
+  maxMessageBytes,
+}: JavascriptProgramOptions): KernelProgram {
   return {
     path: node,
     // An interrupt takes timers' callbacks down too; without this flag it would take the process.
     args: ["--no-force-async-hooks-checks", "-e", BOOTSTRAP],
     async start(key) {
       sources ??= readSources();
-      return { sources: await sources, workerSource: WORKER, prefix: PREFIX, key, language };
+      // The rest is for the headers of a message.
+      const mostBytes = Math.floor(maxMessageBytes * 0.9);
+      return { sources: await sources, workerSource: WORKER, prefix: PREFIX, key, language, mostBytes };
     },
   };
 }

@@ -90,6 +90,40 @@ describe("results", () => {
     );
   });
 
+  test("an exception group has its traceback, with those of what is in it", async () => {
+    const { error, text } = await sandbox.run(
+      "raise ExceptionGroup('both', [ValueError('a'), KeyError('b')])",
+    );
+    assert.deepEqual([error?.["name"], text("stderr")], ["ExceptionGroup", ""]);
+    assert.match(String(error?.["traceback"]), /raise ExceptionGroup[^]*ValueError: a[^]*KeyError: 'b'/);
+  });
+
+  test("a value or an error too large for a message costs neither the rest of it nor the kernel's state", async () => {
+    await using small = await startCodeServer({ maxMessage: "4MiB" });
+    const other = await small.create();
+    const long = 5_000_000;
+    for (const [language, shown, raised] of [
+      ["python", "kept = 1\ndisplay(BUNDLE, raw=True)", "raise TypeError('z' * LONG)"],
+      ["javascript", "kept = 1; display(BUNDLE, { raw: true })", "throw new TypeError('z'.repeat(LONG))"],
+    ] as const) {
+      const html = language === "python" ? `'x' * ${long}` : `'x'.repeat(${long})`;
+      const bundle = `{'text/html': ${html}, 'text/plain': 'short'}`;
+      const { results, error, text } = await other.run(shown.replace("BUNDLE", bundle), { language });
+      assert.deepEqual(
+        [error, results],
+        [undefined, [{ type: "result", text: "short", extra: {}, is_main_result: false }]],
+      );
+      assert.match(text("stderr"), /^\[text\/html left out: 50000\d\d bytes .*\]\n$/);
+      const thrown = (await other.run(raised.replace("LONG", String(long)), { language })).error;
+      assert.equal(thrown?.["name"], "TypeError");
+      for (const part of ["value", "traceback"])
+        assert.match(String(thrown[part]), /z\n\[truncated: \d+ more characters\]$/, part);
+      assert.equal((await other.run("kept", { language })).results[0]?.["text"], "1", language);
+    }
+    const [repr] = (await other.run(`'y' * ${long}`)).results;
+    assert.match(String(repr?.["text"]), /^'yyy[^]*y\n\[truncated: \d+ more characters\]$/);
+  });
+
   test("a result that nobody could read is left out with a note", async () => {
     const { results, text, error } = await sandbox.run(
       "deep = 1\nfor _ in range(900): deep = [deep]\ndisplay({'x/y': deep}, raw=True)\n'next'",
@@ -179,6 +213,28 @@ describe("output", () => {
       ["out\n", "err\n", "freebsd14"],
     );
     await own.server.sandboxes.kill(other.live.record.id);
+  });
+
+  test("what a cell does to its stdout costs no other cell its output or its end", async () => {
+    const cells: readonly (readonly [code: string, stdout: string, error: string | undefined])[] = [
+      [
+        "import io, subprocess, sys\nown = sys.stdout\nsys.stdout = open('log', 'w')\nprint('there')\nsys.stdout.close()",
+        "",
+        undefined,
+      ],
+      ["print('seen')", "seen\n", undefined],
+      ["sys.stdout = None\n1/0", "", "ZeroDivisionError"],
+      ["sys.stdout.close()\nprint('still')", "still\n", undefined],
+      ["sys.stdout = io.StringIO()", "", undefined],
+      ["print('kept')\n_ = subprocess.run(['echo', 'of a child'])", "of a child\n", undefined],
+      ["text = sys.stdout.getvalue()\nsys.stdout = own\nprint(text, end='')", "kept\n", undefined],
+      ["sys.stdout = io.StringIO()\nsys.stdout = sys.__stdout__\nprint('back')", "back\n", undefined],
+      ["_ = subprocess.run(['echo', 'handed over'], stdout=sys.stdout)", "handed over\n", undefined],
+    ];
+    for (const [code, stdout, error] of cells) {
+      const ran = await sandbox.run(code);
+      assert.deepEqual([ran.text("stdout"), ran.error?.["name"]], [stdout, error], code);
+    }
   });
 
   test("no single message carries all of what is printed at once", async () => {

@@ -144,12 +144,15 @@ export const plugin = definePlugin({
     const kernelTransport = await openTransport(transport, runDirectory);
     plugin.onStop(() => kernelTransport.close());
 
+    const maxMessageBytes = limits.maxMessage;
+    const ipython = { python, maxDataCells, maxMessageBytes };
+    const nodejs = { node, maxMessageBytes };
     const languages = new Languages(
       new Map([
-        ["python", pythonProgram({ python, maxDataCells, language: "python" })],
-        ["javascript", javascriptProgram({ node, language: "javascript" })],
-        ["typescript", javascriptProgram({ node, language: "typescript" })],
-        ["bash", pythonProgram({ python, maxDataCells, language: "bash" })],
+        ["python", pythonProgram({ ...ipython, language: "python" })],
+        ["javascript", javascriptProgram({ ...nodejs, language: "javascript" })],
+        ["typescript", javascriptProgram({ ...nodejs, language: "typescript" })],
+        ["bash", pythonProgram({ ...ipython, language: "bash" })],
       ]),
       plugin.log,
     );
@@ -159,7 +162,7 @@ export const plugin = definePlugin({
         openChannels: kernelTransport.openChannels,
         startTimeoutMs: limits.startTimeout,
         interruptGraceMs: limits.interruptGrace,
-        maxMessageBytes: limits.maxMessage,
+        maxMessageBytes,
         maxErrorBytes: limits.maxError,
         heartbeat: {
           clock,

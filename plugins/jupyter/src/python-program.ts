@@ -8,6 +8,8 @@ export interface PythonProgramOptions {
   readonly python: string;
   /** Cells of a DataFrame, or points of a chart, in one result. */
   readonly maxDataCells: number;
+  /** A larger message of a kernel is not taken. */
+  readonly maxMessageBytes: number;
   readonly language: "python" | "bash";
 }
 
@@ -41,7 +43,7 @@ sys.meta_path.append(Sources(start.pop("modules")))
 importlib.import_module(start.pop("main")).run(start)
 `;
 
-const MODULES = ["launcher", "cancelling", "results", "charts", "bash", "zygote"];
+const MODULES = ["launcher", "cancelling", "fitting", "results", "charts", "bash", "zygote"];
 
 let modules: Promise<Readonly<Record<string, string>>> | undefined;
 // Small enough for a command line: to read it from stdin would cost a parser of JSON.
@@ -49,13 +51,13 @@ const FORK = readFileSync(new URL("../python/fork.py", import.meta.url), "utf8")
 
 /** A kernel for Python or bash, on top of the ipykernel that the sandbox has. */
 export function pythonProgram(options: PythonProgramOptions): KernelProgram {
-  const { python, maxDataCells, language } = options;
+  const { python } = options;
   return {
     path: python,
     args: ["-c", BOOTSTRAP],
     async start(key) {
       modules ??= readModules();
-      return { main: "coppice_launcher", modules: await modules, key, language, mostCells: maxDataCells };
+      return { main: "coppice_launcher", modules: await modules, key, ...startOf(options) };
     },
     forkedFrom: (zygote) => forkProgram(options, zygote),
   };
@@ -74,13 +76,19 @@ export function zygoteProgram({ python, imports, name }: ZygoteProgramOptions): 
 }
 
 function forkProgram(options: PythonProgramOptions, { name, secret }: ZygoteAddress): KernelProgram {
-  const { python, maxDataCells, language } = options;
+  const { python } = options;
   return {
     path: python,
     // Without site-packages it starts in a fifth of the time.
     args: ["-I", "-S", "-c", FORK, name],
-    start: async (key) => ({ secret, key, language, mostCells: maxDataCells }),
+    start: async (key) => ({ secret, key, ...startOf(options) }),
   };
+}
+
+/** What `run` of the launcher is told beside the key. */
+function startOf({ language, maxDataCells, maxMessageBytes }: PythonProgramOptions): object {
+  // The rest is for the headers of a message.
+  return { language, mostCells: maxDataCells, mostBytes: Math.floor(maxMessageBytes * 0.9) };
 }
 
 async function readModules(): Promise<Readonly<Record<string, string>>> {
