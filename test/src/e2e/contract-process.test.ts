@@ -392,6 +392,10 @@ onEachBackend(
         }
         const connect = await processStory(envd.stream("process.Process/Connect", { process }));
         assert.deepEqual(connect.trailer, { error: refusal });
+        const [only] = await Array.fromAsync(
+          envd.stream("process.Process/StreamInput", { start: { process } }),
+        );
+        assert.deepEqual(only, { flags: 2, message: { error: refusal } });
       }
     });
 

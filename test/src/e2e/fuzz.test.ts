@@ -8,7 +8,7 @@ import { gzipSync } from "node:zlib";
 import { Sandbox } from "e2b";
 import { type WebSocket, WebSocketServer } from "ws";
 import { type SeededRandom, type TestServer } from "@coppice/core/testing";
-import { packFrame } from "../harness/connect-frames.js";
+import { packFrame, unpackFrames } from "../harness/connect-frames.js";
 import { type EnvdClient, envdClient } from "../harness/envd-client.js";
 import { eventually } from "../harness/eventually.js";
 import { type Answer, exchange } from "../harness/exchange.js";
@@ -41,7 +41,7 @@ const FRAGMENTS = [
 
 /** Errors that the contract gives a status of 500 and more: what was asked for is impossible, not the server broken. */
 const BY_CONTRACT =
-  /^(error ensuring directories: |path is a file: |error renaming: |invalid input type|invalid signal: |error writing to |error resizing tty|error closing stdin|unknown compression )/;
+  /^(error ensuring directories: |path is a file: |error renaming: |invalid input type|invalid signal: |error writing to |error resizing tty|error closing stdin|unknown compression |received compressed envelope, but do not know how)/;
 
 describe("fuzz", { timeout: 240_000 }, () => {
   let server: TestServer;
@@ -119,7 +119,17 @@ describe("fuzz", { timeout: 240_000 }, () => {
       body: mutilated(random, body),
     });
     assertNoFault(answer, `${rpc} ${type}`);
+    if (answer.status === 200 && isStream) assertNoFaultInside(answer, rpc);
   }
+
+  /** The error of a stream is in its last frame, under a status of 200. */
+  const assertNoFaultInside = ({ body }: Answer, rpc: string): void => {
+    const { message, flags } = unpackFrames(body).at(-1) ?? {};
+    assert.equal(flags, 2, `${rpc}: the stream has no end`);
+    const { error } = message as { readonly error?: { readonly code: string; readonly message: string } };
+    if (error === undefined || !["internal", "unknown", "data_loss"].includes(error.code)) return;
+    assert.match(error.message, BY_CONTRACT, `${rpc}: ${error.code} ${error.message}`);
+  };
 
   it("Host headers and addresses", async () => {
     const parts = [
