@@ -378,10 +378,24 @@ static int reopen_for_writing(struct place *place, int *fd) {
   int handle = openat(place->parent, place->name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
   if (handle < 0) return errno;
   int error = fstat(handle, &place->status) < 0 ? errno : require_writable(place);
-  if (error == 0) *fd = platform_reopen(handle, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+  if (error == 0) *fd = platform_reopen(handle, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  // What cannot be read cannot be put back, either.
+  if (error == 0 && *fd < 0) *fd = platform_reopen(handle, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
   if (error == 0 && *fd < 0) error = errno;
   close(handle);
   return error;
+}
+
+/** Gives a file of this size another content. Where there is no room for that the old one is put back. */
+static int overwrite(int fd, size_t size, const uint8_t *data, size_t length) {
+  static uint8_t old[PAYLOAD_LIMIT];
+  // What does not grow has its room already; and files of a kernel's, whose sizes mean nothing, are better not read.
+  bool is_kept = size < length && pread(fd, old, size, 0) == (ssize_t)size;
+  int error = write_all(fd, data, length);
+  if (error == 0 && size > length && ftruncate(fd, (off_t)length) < 0) return errno;
+  if (!is_kept || (error != ENOSPC && error != EDQUOT)) return error;
+  bool is_back = lseek(fd, 0, SEEK_SET) == 0 && write_all(fd, old, size) == 0 && ftruncate(fd, (off_t)size) == 0;
+  return is_back ? error : EIO;
 }
 
 static int write_in_place(const struct request *request, const struct account *owner) {
@@ -413,8 +427,9 @@ static int write_in_place(const struct request *request, const struct account *o
     if (!is_new) clear_metadata(fd);
     set_metadata(fd, request->attributes, request->attribute_count);
   }
-  if (error == 0) error = write_all(fd, (const uint8_t *)request->data.bytes, request->data.length);
-  if (error == 0 && !is_new && place.status.st_size > request->data.length && ftruncate(fd, request->data.length) < 0) error = errno;
+  const uint8_t *data = (const uint8_t *)request->data.bytes;
+  size_t length = request->data.length;
+  if (error == 0) error = is_new ? write_all(fd, data, length) : overwrite(fd, (size_t)place.status.st_size, data, length);
   if (error != 0 && is_new) unlinkat(place.parent, place.name, 0);
   close(fd);
   leave(&place);

@@ -127,6 +127,9 @@ for (const confined of [false, true]) {
         await using _ = await mount("tmpfs", host(""), "size=64k");
         for (const size of [100_000, MEBIBYTE]) await shortOf(write("1", Buffer.alloc(size)), "space");
         assert.deepEqual(await names(""), []);
+        await write("old", "as it was");
+        await shortOf(write("old", Buffer.alloc(100_000)), "space");
+        assert.equal(String(await read("old")), "as it was");
       });
 
       it("are written and read, small and large, with their parents made", async () => {

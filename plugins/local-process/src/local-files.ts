@@ -1,5 +1,16 @@
 import { randomUUID } from "node:crypto";
-import { closeSync, constants, fchmodSync, openSync, renameSync, unlinkSync, writeSync } from "node:fs";
+import {
+  closeSync,
+  constants,
+  fchmodSync,
+  fstatSync,
+  ftruncateSync,
+  openSync,
+  readSync,
+  renameSync,
+  unlinkSync,
+  writeSync,
+} from "node:fs";
 import { type FileHandle, open, readdir, rename, statfs, unlink } from "node:fs/promises";
 import { join, posix } from "node:path";
 import { setImmediate as nextTurn } from "node:timers/promises";
@@ -299,7 +310,7 @@ export class LocalFiles implements Files {
     let descriptor: number;
     if (place.entry !== undefined) {
       requireWritable(place.entry, path);
-      descriptor = openHeldSync(place.entry, constants.O_WRONLY | constants.O_TRUNC);
+      descriptor = openForOverwriting(place.entry);
     } else {
       const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW;
       descriptor = openSync(place.path, flags, 0o600);
@@ -308,7 +319,8 @@ export class LocalFiles implements Files {
       // Whatever the umask of the server says.
       if (place.entry === undefined) fchmodSync(descriptor, options.mode ?? NEW_FILE_MODE);
       const body = chunks.length === 1 && chunks[0] !== undefined ? chunks[0] : Buffer.concat(chunks);
-      for (let written = 0; written < body.byteLength;) written += writeSync(descriptor, body, written);
+      if (place.entry === undefined) writeAll(descriptor, body);
+      else overwrite(descriptor, body);
     } catch (error) {
       if (place.entry === undefined) unlinkSync(place.path);
       throw error;
@@ -370,6 +382,50 @@ function openFile(handle: FileHandle, info: FileInfo, path: string): OpenFile {
     },
     [Symbol.asyncDispose]: () => handle.close(),
   };
+}
+
+function openForOverwriting(entry: Held): number {
+  try {
+    return openHeldSync(entry, constants.O_RDWR);
+  } catch {
+    // What cannot be read cannot be put back, either.
+    return openHeldSync(entry, constants.O_WRONLY);
+  }
+}
+
+function writeAll(descriptor: number, body: Uint8Array): void {
+  for (let written = 0; written < body.byteLength;) {
+    written += writeSync(descriptor, body, written, body.byteLength - written, written);
+  }
+}
+
+/** Gives a file another content. Where there is no room for that the old one is put back. */
+function overwrite(descriptor: number, body: Uint8Array): void {
+  const { size } = fstatSync(descriptor);
+  // What does not grow has its room already.
+  const old = size < body.byteLength ? readIfReadable(descriptor, size) : undefined;
+  try {
+    writeAll(descriptor, body);
+  } catch (error) {
+    const errno = codeOf(error);
+    if (old !== undefined && (errno === "ENOSPC" || errno === "EDQUOT")) {
+      writeAll(descriptor, old);
+      ftruncateSync(descriptor, size);
+    }
+    throw error;
+  }
+  if (size > body.byteLength) ftruncateSync(descriptor, body.byteLength);
+}
+
+/** The first bytes of a file, undefined where it was not opened for reading. */
+function readIfReadable(descriptor: number, length: number): Buffer | undefined {
+  const bytes = Buffer.allocUnsafe(length);
+  try {
+    return readSync(descriptor, bytes, 0, length, 0) === length ? bytes : undefined;
+  } catch (error) {
+    if (codeOf(error) === "EBADF") return undefined;
+    throw error;
+  }
 }
 
 function requireWritable(entry: Held, path: string): void {
