@@ -82,6 +82,10 @@ void describe("programs of the host", { skip: reasonWithoutRecordingHost() ?? fa
     await assert.rejects(host.run("zfs", [], { timeoutMs: 2_000 }), { code: "deadline_exceeded" });
     const words = `/proc/${(await readFile(pid, "utf8")).trim()}/cmdline`;
     assert.equal(await readFile(words, "utf8").catch(() => ""), "");
+    // As one that waits in the kernel, nothing ends it.
+    await script(`setsid sleep 600 & echo $! > ${pid}; wait`);
+    await assert.rejects(host.run("zfs", [], { timeoutMs: 2_000 }), { code: "deadline_exceeded" });
+    process.kill(Number(await readFile(pid, "utf8")), "SIGKILL");
     await script("head -c 9000000 /dev/zero");
     await assert.rejects(host.run("zfs", []), { code: "resource_exhausted" });
   });

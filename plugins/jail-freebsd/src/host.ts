@@ -49,6 +49,8 @@ export interface HostOptions {
 const OUTPUT_LIMIT_BYTES = 8 * 2 ** 20;
 const CONNECT_TIMEOUT_MS = 5_000;
 const CONNECT_PAUSE_MS = 2;
+/** How long one that was killed may take to end: what waits in the kernel, for a disk or a lock, does not. */
+const KILL_GRACE_MS = 2_000;
 const ENVIRONMENT = { PATH: "/sbin:/bin:/usr/sbin:/usr/bin", LC_ALL: "C" };
 
 /**
@@ -87,29 +89,30 @@ export class Host {
     });
     // One that ends before it has read all says why by its code.
     const fed = input === undefined ? undefined : feed(started, input).catch(() => undefined);
+    const abandoned = Promise.withResolvers<undefined>();
     let isLate = false;
-    const timer = setTimeout(() => {
+    let timer = setTimeout(() => {
       isLate = true;
       started.kill("SIGKILL", "group").catch(() => undefined);
+      timer = setTimeout(() => abandoned.resolve(undefined), KILL_GRACE_MS);
     }, timeoutMs);
-    const output = { stdout: [] as Uint8Array[], stderr: [] as Uint8Array[] };
-    let left = OUTPUT_LIMIT_BYTES;
-    for await (const { stream, data } of started.output) {
-      left -= data.byteLength;
-      if (left >= 0) output[stream === "stderr" ? "stderr" : "stdout"].push(data);
-    }
-    const { code } = await started.exit;
-    await fed;
+    const ended = await Promise.race([Promise.all([collect(started), fed]), abandoned.promise]);
     clearTimeout(timer);
+    const [result] = ended ?? [];
     const durationMs = Number((performance.now() - startedAtMs).toFixed(2));
-    this.#options.log.debug({ program, args, code, durationMs }, "a program of the host has run");
-    if (isLate) throw new SandboxError("deadline_exceeded", `${program} took more than ${durationMs} ms`);
-    if (left < 0) throw new SandboxError("resource_exhausted", `${program} has written too much`);
+    this.#options.log.debug(
+      { program, args, code: result?.code, durationMs },
+      "a program of the host has run",
+    );
+    if (isLate || result === undefined) {
+      throw new SandboxError("deadline_exceeded", `${program} took more than ${durationMs} ms`);
+    }
+    if (result.hasTooMuch) throw new SandboxError("resource_exhausted", `${program} has written too much`);
     if (connection.isOver) {
       throw new SandboxError("unavailable", `the agent of the host went while ${program} ran`);
     }
-    const [stdout, stderr] = [output.stdout, output.stderr].map((each) => Buffer.concat(each).toString());
-    return { code: code ?? -1, stdout: stdout ?? "", stderr: stderr ?? "" };
+    const { code, stdout, stderr } = result;
+    return { code: code ?? -1, stdout, stderr };
   }
 
   /** Runs a program that has to succeed. @returns its stdout. @throws HostCommandError */
@@ -192,6 +195,19 @@ export class Host {
     child.unref();
     return AgentConnection.open(await connectSoon(socket, AbortSignal.timeout(CONNECT_TIMEOUT_MS)));
   }
+}
+
+/** What a program writes, and what it ends with. Never rejects. */
+async function collect(started: AgentProcess) {
+  const output = { stdout: [] as Uint8Array[], stderr: [] as Uint8Array[] };
+  let left = OUTPUT_LIMIT_BYTES;
+  for await (const { stream, data } of started.output) {
+    left -= data.byteLength;
+    if (left >= 0) output[stream === "stderr" ? "stderr" : "stdout"].push(data);
+  }
+  const { code } = await started.exit;
+  const textOf = (pieces: readonly Uint8Array[]) => Buffer.concat(pieces).toString();
+  return { code, stdout: textOf(output.stdout), stderr: textOf(output.stderr), hasTooMuch: left < 0 };
 }
 
 async function feed(started: AgentProcess, input: string): Promise<void> {

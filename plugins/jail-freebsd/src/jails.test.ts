@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
-import { mkdir, readFile, stat } from "node:fs/promises";
-import { dirname } from "node:path";
+import { mkdir, readFile, stat, writeFile } from "node:fs/promises";
+import { dirname, join } from "node:path";
 import { describe, it } from "node:test";
 import { Jails } from "./jails.js";
 import { sandboxPaths } from "./sandbox-paths.js";
@@ -37,7 +37,7 @@ void describe("the commands about a jail", { skip: reasonWithoutRecordingHost() 
     );
     assert.doesNotMatch(text, /nosetaudit|noadjtime|nosettime|tampering/);
 
-    await recording.answer("ps", "T\nTs\n  TL+\nZ\n");
+    await recording.answer("ps", "TJ\nTsJ\n  TL+J\nZJ\n");
     await jails.pause(name);
     await jails.resume(name);
     await recording.answer("jls", "e2b-abc\ne2b-other\n");
@@ -77,5 +77,23 @@ void describe("the commands about a jail", { skip: reasonWithoutRecordingHost() 
     );
     const conf = calls.find(({ program, args }) => program === "jail" && args.includes("-"))?.input;
     assert.equal(conf, `e2b-abc { path = "${root}"; stop.timeout = "0"; }\n`);
+  });
+
+  void it("stop all processes again, for as long as one of them moves", async () => {
+    await using recording = await openRecordingHost();
+    const { directory, programs } = recording.settings;
+    await mkdir(directory);
+    const count = join(directory, "count");
+    // The third time all of them stand still.
+    const script = `echo x >> ${count}\n[ $(wc -l < ${count}) -lt 3 ] && echo SJ\necho TJ`;
+    await writeFile(programs.ps, `#!/bin/sh\n${script}\n`);
+    const jails = await Jails.open(recording.host);
+    await recording.calls();
+    await jails.pause("e2b-abc");
+    const stops = (await recording.calls()).map(({ program, args }) => [program, ...args].join(" "));
+    assert.deepEqual(
+      stops,
+      Array.from({ length: 3 }, () => "pkill -STOP -j e2b-abc"),
+    );
   });
 });
