@@ -222,7 +222,7 @@ export class JailBackend implements SandboxBackend {
     const living = owned.filter(({ name, state }) => isWhole(state) && running.has(name));
     await this.#reclaimAddresses(opened, new Set(living.map(({ name }) => name)));
     const adopted = await Promise.all(living.map((dataset) => this.#adopt(opened, dataset)));
-    for (const id of await this.#abandoned(opened)) await this.#clear(opened, id);
+    await Promise.all([...(await this.#abandoned(opened))].map((id) => this.#clear(opened, id)));
     await opened.networks?.removeOthers();
     await opened.datasets.collect();
     this.#isRecovered = true;
@@ -253,7 +253,10 @@ export class JailBackend implements SandboxBackend {
     }
   }
 
-  /** Ends the lease of a sandbox that was never begun. Where that fails, the next sweep does it. */
+  /**
+   * Ends the lease of a sandbox of which there is nothing else. A ledger that cannot be written keeps none from being
+   * destroyed: the next sweep finds what is still leased.
+   */
   async #giveBack({ leases }: Opened, id: string): Promise<void> {
     try {
       await leases.release(id);
@@ -410,11 +413,8 @@ export class JailBackend implements SandboxBackend {
   }
 
   /** Removes a sandbox, whatever there is of it: every step is content with nothing. Its lease goes last. */
-  async #clear(
-    { datasets, helpers, jails, leases, networks, rules }: Opened,
-    id: string,
-    agent?: AgentConnection,
-  ): Promise<void> {
+  async #clear(opened: Opened, id: string, agent?: AgentConnection): Promise<void> {
+    const { datasets, helpers, jails, networks, rules } = opened;
     const paths = sandboxPaths(this.#settings.directory, id);
     await jails.remove(paths);
     // Its end is what the operations that are under way are told of.
@@ -426,7 +426,7 @@ export class JailBackend implements SandboxBackend {
     await datasets.destroy(paths.name);
     await rmdir(paths.root).catch(ifMissing);
     await rm(paths.socket, { force: true });
-    await leases.release(id);
+    await this.#giveBack(opened, id);
     await datasets.collect();
   }
 

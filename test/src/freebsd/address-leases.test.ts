@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { describe, it } from "node:test";
-import type { AddressLeases, NetworkLeases } from "@coppice/core";
+import { type AddressLeases, type NetworkLeases, SandboxError } from "@coppice/core";
 import { ALL_TRAFFIC, type Sandbox, type SandboxBackend } from "@coppice/core/backend";
 import { MemoryLeases } from "@coppice/core/testing";
 import { API_KEY } from "../harness/api-key.js";
@@ -189,6 +189,33 @@ void describe("the addresses of jails", { skip }, () => {
       await third.close();
     });
   }
+
+  void it("are given back later where the ledger cannot be written when a sandbox is destroyed", async () => {
+    await using host = await openFreebsdHost({ isConnected: true, networkKind: "alias" });
+    let isFull = true;
+    const leases: AddressLeases = {
+      of: (network) => {
+        const own = host.leases.of(network);
+        const release = async (holder: string) => {
+          if (isFull) throw new SandboxError("unavailable", "the server cannot write its ledger now");
+          await own.release(holder);
+        };
+        return { ...own, release };
+      },
+    };
+    const backend = host.backend({}, { leases });
+    await backend.recover();
+    const sandbox = await make(backend);
+    await sandbox.destroy();
+    const lease = `lease 10.78.0.10 of ${sandbox.id}`;
+    assert.deepEqual(await host.leaks(), [lease]);
+    await backend.sweep();
+    assert.deepEqual(await host.leaks(), [lease]);
+    isFull = false;
+    await backend.sweep();
+    assert.deepEqual(await host.leaks(), []);
+    await backend.close();
+  });
 
   void it("are leased before there is anything of a connection, and as long as there may be", async () => {
     await using host = await openFreebsdHost({ isConnected: true });
