@@ -1,8 +1,8 @@
 import type { EgressRules } from "@coppice/core/backend";
 import type { AddressPool, Lease } from "./address-pool.js";
 import { aliasRules } from "./alias-rules.js";
-import { destinationTest, type EgressPolicy } from "./egress-policy.js";
-import { type Host, HostCommandError } from "./host.js";
+import { destinationTest } from "./egress-policy.js";
+import type { Host } from "./host.js";
 import type { HostProblem } from "./host-problems.js";
 import type { JailStack } from "./jail-conf.js";
 import type { NetworkSettings } from "./network-config.js";
@@ -75,7 +75,7 @@ export class AliasNetworks implements SandboxNetworks {
   async prepare(lease: Lease, rules: EgressRules): Promise<void> {
     const { hostPorts, outside } = this.#settings;
     const { anchor, tag } = this.#namesOf(lease);
-    const policy = this.#policyOf(rules);
+    const policy = { ...this.#settings, rules };
     const { address } = lease;
     await this.#anchors.load(anchor, aliasRules({ address, outside, tag, hostPorts, policy }));
   }
@@ -85,7 +85,7 @@ export class AliasNetworks implements SandboxNetworks {
 
   async restrict(lease: Lease, rules: EgressRules): Promise<void> {
     await this.prepare(lease, rules);
-    const isOpen = destinationTest(this.#policyOf(rules));
+    const isOpen = destinationTest({ ...this.#settings, rules });
     // A host with too many states to look through is no reason to leave one that must not be.
     const listing = await this.#host
       .run("pfctl", ["-i", this.#settings.outside, "-vv", "-s", "states"])
@@ -141,20 +141,11 @@ export class AliasNetworks implements SandboxNetworks {
   }
 
   async #removeAlias(address: string): Promise<void> {
-    const args = [this.#settings.loopback, "inet", address, "-alias"];
-    const result = await this.#host.try("ifconfig", args);
-    if (result.code !== 0 && !MISSING.test(result.stderr)) {
-      throw new HostCommandError("ifconfig", args, result);
-    }
+    await this.#host.remove("ifconfig", [this.#settings.loopback, "inet", address, "-alias"], MISSING);
   }
 
   async #cutAll(lease: Lease): Promise<void> {
     await this.#host.run("pfctl", ["-q", "-k", "label", "-k", this.#namesOf(lease).tag]);
-  }
-
-  #policyOf(rules: EgressRules): EgressPolicy {
-    const { blocked, connections, resolvers } = this.#settings;
-    return { blocked, connections, resolvers, rules };
   }
 
   #namesOf({ number }: Lease) {

@@ -122,6 +122,16 @@ export class Host {
     return result.stdout;
   }
 
+  /**
+   * Runs a program that takes something away.
+   * @param missing what it says on stderr where there is no such thing, which is fine.
+   * @throws HostCommandError
+   */
+  async remove(program: HostProgram, args: readonly string[], missing: RegExp): Promise<void> {
+    const result = await this.try(program, args);
+    if (result.code !== 0 && !missing.test(result.stderr)) throw new HostCommandError(program, args, result);
+  }
+
   /** Runs the agent with a listening socket, by way of a program that takes it into a jail. */
   async serveInside(socket: string, program: HostProgram, args: readonly string[]): Promise<AgentProcess> {
     return this.#serve(socket, [this.#options.programs[program], ...args]);

@@ -56,9 +56,7 @@ export class ResourceRules {
 
   /** Lets go of a jail. One without rules is fine. */
   async remove(name: string): Promise<void> {
-    const words = ["-r", `jail:${name}`];
-    const result = await this.#host.try("rctl", words);
-    if (result.code !== 0 && !NO_RULE.test(result.stderr)) throw new HostCommandError("rctl", words, result);
+    await this.#host.remove("rctl", ["-r", `jail:${name}`], NO_RULE);
   }
 
   /** What jails use, all by one command; those of which the kernel does not know are left out. */

@@ -1,8 +1,8 @@
 import { ALL_TRAFFIC, type EgressRules } from "@coppice/core/backend";
 import type { AddressPool, Lease } from "./address-pool.js";
 import { bridgeRules } from "./bridge-rules.js";
-import { destinationTest, type EgressPolicy } from "./egress-policy.js";
-import { type Host, HostCommandError, type HostProgram } from "./host.js";
+import { destinationTest } from "./egress-policy.js";
+import type { Host } from "./host.js";
 import type { HostProblem } from "./host-problems.js";
 import type { JailStack } from "./jail-conf.js";
 import type { NetworkSettings } from "./network-config.js";
@@ -83,7 +83,7 @@ export class VnetNetworks implements SandboxNetworks {
   async prepare(lease: Lease, rules: EgressRules): Promise<void> {
     const { link } = this.#namesOf(lease);
     const { bridge } = this.#settings;
-    const policy = this.#policyOf(rules);
+    const policy = { ...this.#settings, rules };
     await this.#anchors.load(link, bridgeRules({ link, bridge, address: lease.address, policy }));
   }
 
@@ -106,7 +106,7 @@ export class VnetNetworks implements SandboxNetworks {
   async restrict(lease: Lease, rules: EgressRules): Promise<void> {
     const { bridge } = this.#settings;
     await this.prepare(lease, rules);
-    const isOpen = destinationTest(this.#policyOf(rules));
+    const isOpen = destinationTest({ ...this.#settings, rules });
     // A host with too many states to look through is no reason to leave one that must not be.
     const states = await this.#host.run("pfctl", ["-i", bridge, "-s", "states"]).catch(() => undefined);
     const closed =
@@ -125,8 +125,8 @@ export class VnetNetworks implements SandboxNetworks {
     const { link } = this.#namesOf(lease);
     await this.#cut(lease);
     await this.#anchors.flush(link);
-    await this.#runIfThere("ifconfig", [link, "destroy"]);
-    await this.#runIfThere("arp", ["-d", lease.address]);
+    await this.#host.remove("ifconfig", [link, "destroy"], MISSING);
+    await this.#host.remove("arp", ["-d", lease.address], MISSING);
   }
 
   async found(): Promise<ReadonlyMap<string, string>> {
@@ -149,7 +149,7 @@ export class VnetNetworks implements SandboxNetworks {
     for (const link of links) {
       if (link === "") continue;
       await this.addresses.whileFree(this.#numberOf(link), () =>
-        this.#runIfThere("ifconfig", [link, "destroy"]),
+        this.#host.remove("ifconfig", [link, "destroy"], MISSING),
       );
     }
     for (const name of await this.#anchors.names()) {
@@ -161,11 +161,6 @@ export class VnetNetworks implements SandboxNetworks {
   async #cut({ address }: Lease, destination?: string): Promise<void> {
     const hosts = ["-k", address, ...(destination === undefined ? [] : ["-k", destination])];
     await this.#host.run("pfctl", ["-q", "-M", "-i", this.#settings.bridge, ...hosts]);
-  }
-
-  #policyOf(rules: EgressRules): EgressPolicy {
-    const { blocked, connections, resolvers } = this.#settings;
-    return { blocked, connections, resolvers, rules };
   }
 
   #namesOf({ address, number }: Lease) {
@@ -183,11 +178,5 @@ export class VnetNetworks implements SandboxNetworks {
   /** Of the address that an epair, or an anchor, is named by. */
   #numberOf(link: string): number {
     return Number(/^epair(\d+)a$/.exec(link)?.[1]) - this.#settings.firstEpair;
-  }
-
-  async #runIfThere(program: HostProgram, args: readonly string[]): Promise<void> {
-    const result = await this.#host.try(program, args);
-    if (result.code === 0 || MISSING.test(result.stderr)) return;
-    throw new HostCommandError(program, args, result);
   }
 }
