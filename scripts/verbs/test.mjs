@@ -14,6 +14,8 @@ const SKIPS = join(ROOT, "scripts", "toolchain", "test-skips.mjs");
 const FAILURES = join(ROOT, "scripts", "toolchain", "test-failures.mjs");
 /** More than these are no matter of time. */
 const MOST_RETRIED = 12;
+/** One waits while the others compute, also where there are two processors. */
+const FILES_AT_ONCE = 3;
 /** A test file that takes this long hangs. */
 const TEST_TIMEOUT_MS = 10 * 60 * 1000;
 
@@ -57,11 +59,11 @@ async function runFiles(toolchain, files, concurrency) {
 }
 
 /**
- * Runs the tests, then says what was skipped and why. Files that failed get a second run, alone: two at a
+ * Runs the tests, then says what was skipped and why. Files that failed get a second run, alone: several at a
  * time keep this machine busy, and some tests are about time. Which they were is said, too.
  */
 async function runTests(toolchain, globs) {
-  const first = await runFiles(toolchain, globs, 2);
+  const first = await runFiles(toolchain, globs, FILES_AT_ONCE);
   let { code } = first;
   // What is no test file would pass with nothing in it: an older Node does not tell which file was run.
   const isKnown = first.failed.length > 0 && first.failed.every((file) => file.endsWith(".test.js"));

@@ -30,6 +30,10 @@ const routes = definePlugin({
     api.post("/body", async (ctx) => {
       ctx.body = await readJsonBody(ctx.req, z.object({ name: z.string() }), { limitBytes: 100 });
     });
+    api.post("/beginning", async (ctx) => {
+      await ctx.req[Symbol.asyncIterator]().next();
+      ctx.body = "enough";
+    });
     plugin.guard("api", ({ headers }) => {
       if (headers["x-stranger"] !== undefined) throw new SandboxError("unauthenticated", "who are you?");
     });
@@ -87,6 +91,29 @@ test("a body that is no JSON, has the wrong shape or is too long is refused, and
     { code: 413, message: "the request body is larger than 100 bytes" },
   ]);
   assert.deepEqual(await post('{"name":"fine"}'), [200, { name: "fine" }]);
+});
+
+test("a body of which only the beginning is read does not cost the next requests their connection", async () => {
+  await using server = await serve();
+  const socket = connect(Number(new URL(server.url).port), "127.0.0.1").setEncoding("utf8");
+  const closed = once(socket, "close");
+  const answered = async (what: RegExp): Promise<void> => {
+    let text = "";
+    while (!what.test(text)) {
+      const [piece] = (await Promise.race([once(socket, "data"), closed])) as [unknown];
+      assert.equal(typeof piece, "string", "the connection was closed");
+      text += String(piece);
+    }
+  };
+  socket.write("POST /beginning HTTP/1.1\r\nhost: localhost\r\ncontent-length: 8\r\n\r\nhalf");
+  await answered(/enough$/);
+  socket.write("rest");
+  // Who does not send the rest is cut off after a second.
+  for (const endMs = performance.now() + 1_500; performance.now() < endMs; await pause(100)) {
+    socket.write("GET /teapot HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    await answered(/\{"teapot":true\}$/);
+  }
+  socket.destroy();
 });
 
 test("a guard keeps a request out before any route", async () => {

@@ -361,7 +361,10 @@ function parseUrl(message: IncomingMessage): URL {
 function lingerOver(message: IncomingMessage): void {
   if (message.complete) return;
   message.resume();
-  const timer = setTimeout(() => message.socket.destroy(), LINGER_MS).unref();
+  const timer = setTimeout(() => {
+    // One that came whole may never be read to its end, and its connection serves the next request by now.
+    if (!message.complete) message.socket.destroy();
+  }, LINGER_MS).unref();
   message.once("close", () => clearTimeout(timer));
 }
 

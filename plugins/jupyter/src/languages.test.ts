@@ -7,7 +7,7 @@ let own: CodeServer;
 let sandbox: CodeSandbox;
 
 before(async () => {
-  own = await startCodeServer({ interruptGrace: "3s" });
+  own = await startCodeServer({ interruptGrace: "15s" });
   sandbox = await own.create({ GLOBAL: "g'lobal\"" });
 });
 
@@ -42,18 +42,23 @@ async function valueOf(run: Run, code: string, more?: object): Promise<unknown> 
   return ran.results[0]?.["text"];
 }
 
-/** When each part arrived, by the clock of the reader. */
-async function arrivals(language: string, code: string): Promise<{ readonly at: (part: string) => number }> {
+/** Runs code that prints `out` and `err`, then goes on until there is a file, which is made when both have arrived. */
+async function expectLive(language: string, code: string, makeFile: () => Promise<unknown>): Promise<void> {
   const response = await sandbox.fetch("/execute", {
     method: "POST",
     body: JSON.stringify({ code, language }),
   });
-  const seen: { readonly text: string; readonly atMs: number }[] = [];
+  let text = "";
+  let isMade = false;
   assert.ok(response.body);
-  for await (const text of response.body.pipeThrough(new TextDecoderStream())) {
-    seen.push({ text, atMs: performance.now() });
+  for await (const piece of response.body.pipeThrough(new TextDecoderStream())) {
+    text += piece;
+    if (isMade || !text.includes('"out') || !text.includes('"err')) continue;
+    assert.ok(!text.includes("end_of_execution"), "its output came with its end");
+    isMade = true;
+    await makeFile();
   }
-  return { at: (part) => seen.find(({ text }) => text.includes(part))?.atMs ?? Number.NaN };
+  assert.ok(isMade && text.includes("end_of_execution"), text);
 }
 
 describe("JavaScript", () => {
@@ -95,10 +100,10 @@ describe("JavaScript", () => {
   });
 
   test("console.log and console.error arrive while the cell runs, even in a busy loop", async () => {
-    const busy = "const end = Date.now() + 700; while (Date.now() < end);";
-    const { at } = await arrivals("javascript", `console.log('out'); console.error('err'); ${busy}`);
-    assert.ok(at('"out') < at("end_of_execution") - 500, "stdout came before the end");
-    assert.ok(at('"err') < at("end_of_execution") - 500, "stderr came before the end");
+    const busy = "while (!require('node:fs').existsSync(process.env.HOME + '/go'));";
+    await expectLive("javascript", `console.log('out'); console.error('err'); ${busy}`, () =>
+      running("bash")('touch "$HOME/go"'),
+    );
     const ran = await run("process.stdout.write('é😀'); console.error('e'); console.table([{ a: 1 }])");
     assert.match(ran.text("stdout"), /^é😀┌/);
     assert.equal(ran.text("stderr"), "e\n");
@@ -181,7 +186,7 @@ describe("JavaScript", () => {
       const startedMs = performance.now();
       const { results, text, error } = await run("kept");
       assert.equal(results[0]?.["text"], "kept", `${code}: ${JSON.stringify(error)}`);
-      assert.ok(performance.now() - startedMs < 10_000, `${code}: ${performance.now() - startedMs} ms`);
+      assert.ok(performance.now() - startedMs < 30_000, `${code}: ${performance.now() - startedMs} ms`);
       await delay(20);
       assert.doesNotMatch((await run("0")).text("stdout") + text("stderr"), /still here/, code);
     }
@@ -285,8 +290,10 @@ describe("bash", () => {
   });
 
   test("stdout and stderr are apart and live", async () => {
-    const { at } = await arrivals("bash", "echo out; echo err >&2; sleep 0.7");
-    assert.ok(at('"out') < at("end_of_execution") - 500 && at('"err') < at("end_of_execution") - 500);
+    const waiting = 'until [ -e "$HOME/go-on" ]; do sleep 0.05; done';
+    await expectLive("bash", `echo out; echo err >&2; ${waiting}`, () =>
+      running("javascript")("require('node:fs').writeFileSync(process.env.HOME + '/go-on', '')"),
+    );
     const ran = await run("echo out; echo err >&2");
     assert.deepEqual([ran.text("stdout"), ran.text("stderr")], ["out\n", "err\n"]);
   });
@@ -344,7 +351,7 @@ describe("bash", () => {
       await leave("bash", code, 150);
       const startedMs = performance.now();
       assert.equal((await run("echo $kept")).text("stdout"), "kept\n", code);
-      assert.ok(performance.now() - startedMs < 10_000, `${code}: ${performance.now() - startedMs} ms`);
+      assert.ok(performance.now() - startedMs < 30_000, `${code}: ${performance.now() - startedMs} ms`);
     }
   });
 

@@ -1,5 +1,8 @@
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import { startCodeServer, type CodeSandbox, type CodeServer } from "./testing/code-server.js";
@@ -163,22 +166,31 @@ describe("results", () => {
 });
 
 describe("output", () => {
-  test("stdout and stderr arrive while the code runs, headers before anything, keepalives in silence", async () => {
-    const code =
-      "import sys, time\ntime.sleep(1)\nprint('out', flush=True)\nprint('err', file=sys.stderr, flush=True)\ntime.sleep(1)";
-    const startedMs = performance.now();
+  test("stdout and stderr arrive while the code runs, headers before anything, keepalives in silence", async (context) => {
+    const signals = await mkdtemp(join(tmpdir(), "coppice-signals-"));
+    context.after(() => rm(signals, { recursive: true }));
+    const give = (name: string) => writeFile(join(signals, name), "");
+    const code = `import os, sys, time
+def wait_for(name):
+    while not os.path.exists(os.path.join(${JSON.stringify(signals)}, name)): time.sleep(0.02)
+wait_for('silence')
+print('out', flush=True)
+print('err', file=sys.stderr, flush=True)
+wait_for('output')`;
     const response = await post("/execute", JSON.stringify({ code }));
-    assert.ok(performance.now() - startedMs < 900, "headers came before the code ended");
     assert.equal(response.headers.get("content-type"), null);
-    const seen: { readonly line: string; readonly atMs: number }[] = [];
+    let text = "";
+    let isLive = false;
     assert.ok(response.body);
     for await (const chunk of response.body.pipeThrough(new TextDecoderStream())) {
-      for (const line of chunk.trimEnd().split("\n")) seen.push({ line, atMs: performance.now() });
+      text += chunk;
+      if (text.split('{"type": "keepalive"}\n').length > 2) await give("silence");
+      if (isLive || !text.includes('"out') || !text.includes('"err')) continue;
+      isLive = !text.includes("end_of_execution");
+      await give("output");
     }
-    const at = (part: string): number => seen.find(({ line }) => line.includes(part))?.atMs ?? Number.NaN;
-    assert.ok(at("out") < at("end_of_execution") - 700 && at("err") < at("end_of_execution") - 700);
-    assert.ok(seen.filter(({ line }) => line === '{"type": "keepalive"}').length >= 2);
-    const [, timestamp] = /"timestamp": "([^"]*)"/.exec(seen.map(({ line }) => line).join()) ?? [];
+    assert.ok(isLive, text);
+    const [, timestamp] = /"timestamp": "([^"]*)"/.exec(text) ?? [];
     assert.ok(
       timestamp && Math.abs(Date.parse(timestamp) - Date.now()) < 60_000 && timestamp.endsWith("+00:00"),
     );
@@ -405,7 +417,7 @@ describe("endings", () => {
       const startedMs = performance.now();
       assert.equal((await sandbox.run("kept")).results[0]?.["text"], "1", code);
       assert.ok(
-        performance.now() - startedMs < 10_000,
+        performance.now() - startedMs < 30_000,
         `${code}: the next execution waited ${performance.now() - startedMs} ms`,
       );
     }

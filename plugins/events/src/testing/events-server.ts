@@ -78,9 +78,9 @@ export async function startEventsServer(options: EventsServerOptions = {}) {
 
 /** Asks until the answer is truthy. */
 export async function until<T>(what: string, ask: () => Promise<T | false>): Promise<NonNullable<T>> {
-  for (const end = performance.now() + 10_000; ; await pause(10)) {
+  for (const end = performance.now() + 30_000; ; await pause(10)) {
     const answer = await ask();
     if (answer) return answer;
-    if (performance.now() > end) throw new Error(`${what}: not within 10 s (last: ${String(answer)})`);
+    if (performance.now() > end) throw new Error(`${what}: not within 30 s (last: ${String(answer)})`);
   }
 }

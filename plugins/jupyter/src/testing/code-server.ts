@@ -76,7 +76,7 @@ export async function startCodeServer(
       if (!isAddressed) Reflect.set(live.runtime, "address", undefined);
       const send = (path: string, init: RequestInit = {}): Promise<Response> =>
         fetch(`${started.url}${path}`, {
-          signal: AbortSignal.timeout(15_000),
+          signal: AbortSignal.timeout(60_000),
           ...init,
           headers: {
             "e2b-sandbox-id": live.record.id,

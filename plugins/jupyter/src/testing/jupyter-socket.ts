@@ -73,7 +73,7 @@ export class JupyterSocket implements Disposable {
   async find(
     what: string,
     condition: (message: JsonMessage) => boolean,
-    timeoutMs = 10_000,
+    timeoutMs = 30_000,
   ): Promise<JsonMessage> {
     const signal = AbortSignal.timeout(timeoutMs);
     for (;;) {
