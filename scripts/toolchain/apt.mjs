@@ -1,5 +1,5 @@
 import { existsSync } from "node:fs";
-import { runStep, runStepAgain } from "./step.mjs";
+import { runStepAgain } from "./step.mjs";
 
 /** Another program of the system may be installing something: a new machine updates itself. */
 const OPTIONS = ["-qq", "-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=120"];
@@ -13,8 +13,9 @@ export function canInstallDebianPackages() {
 export async function installDebianPackages(packages) {
   console.log(`Installing ${packages.join(", ")} …`);
   const env = { ...process.env, DEBIAN_FRONTEND: "noninteractive" };
-  // Where a list cannot be had, an older one may do.
-  await runStep("apt-get", ["update", ...OPTIONS], { env });
+  // Without that option a list that could not be had is no failure. In the end an older one may do.
+  const update = ["update", ...OPTIONS, "-o", "APT::Update::Error-Mode=any"];
+  await runStepAgain("apt-get update", "apt-get", update, { env });
   const words = ["install", "-y", "--no-install-recommends", ...OPTIONS, ...packages];
   const code = await runStepAgain(`installing ${packages.join(", ")}`, "apt-get", words, {
     env,
