@@ -1,3 +1,4 @@
+import { posix } from "node:path";
 import type { Clock } from "@coppice/core";
 import type { WatchEvent } from "@coppice/core/backend";
 
@@ -12,6 +13,7 @@ interface Departure {
   readonly name: string;
   /** What it came to; undefined while that is open. */
   events: readonly WatchEvent[] | undefined;
+  readonly onGone: () => readonly WatchEvent[];
   readonly settle: (events: readonly WatchEvent[]) => void;
 }
 
@@ -35,9 +37,11 @@ export class Departures {
     this.#flush();
   }
 
-  /** Whether it is open what became of what had this name. */
+  /** Whether it is open what became of what had this name, or of a directory above it. */
   has(name: string): boolean {
-    return this.#byName.has(name);
+    if (this.#byName.size === 0) return false;
+    for (let at = name; at !== "."; at = posix.dirname(at)) if (this.#byName.has(at)) return true;
+    return false;
   }
 
   /** The name that an entry with this identity had before it went, if it did. */
@@ -51,6 +55,7 @@ export class Departures {
     const departure: Departure = {
       name,
       events: undefined,
+      onGone,
       settle: (events) => {
         cancel();
         this.#byIdentity.delete(identity);
@@ -73,19 +78,20 @@ export class Departures {
     departure.settle(events);
   }
 
-  /** Nothing that went from this name, or from below it, will turn up any more. @param onGone what that comes to. */
-  giveUp(name: string, onGone: (name: string) => readonly WatchEvent[]): void {
-    this.#settleBelow(name, onGone);
-    this.#byName.get(name)?.settle(onGone(name));
+  /** Nothing that went from this name, or from below it, will turn up any more. */
+  giveUp(name: string): void {
+    this.#settleBelow(name, ({ onGone }) => onGone());
+    const departure = this.#byName.get(name);
+    departure?.settle(departure.onGone());
   }
 
   close(): void {
     for (const departure of this.#byName.values()) departure.settle([]);
   }
 
-  #settleBelow(name: string, onGone: (name: string) => readonly WatchEvent[]): void {
+  #settleBelow(name: string, eventsOf: (departure: Departure) => readonly WatchEvent[]): void {
     for (const departure of this.#byName.values()) {
-      if (departure.name.startsWith(`${name}/`)) departure.settle(onGone(departure.name));
+      if (departure.name.startsWith(`${name}/`)) departure.settle(eventsOf(departure));
     }
   }
 

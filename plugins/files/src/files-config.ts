@@ -19,6 +19,13 @@ export const filesConfig = z.strictObject({
   maxWatchedEntries: count
     .default(20_000)
     .describe("most files and directories below a watched directory, where the server watches it itself"),
+  maxHeldNames: z
+    .int()
+    .min(0)
+    .default(4_096)
+    .describe(
+      "most names that the server's own watches hold, by a descriptor each, to tell a move from a removal",
+    ),
   maxBufferedEvents: count
     .default(10_000)
     .describe("most events that wait for their reader; one more ends the watch with an error"),

@@ -1,25 +1,36 @@
-import type { Stats } from "node:fs";
-import { join, posix } from "node:path";
+import { opendir } from "node:fs/promises";
+import { basename, join } from "node:path";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { type FSWatcher, watch } from "chokidar";
+import type { Clock } from "@coppice/core";
+import { KernelQueue } from "./kernel-queue.js";
 
 export interface HostTreeOptions {
   /** Of the directory to watch. */
   readonly path: string;
-  /** Watch the directories below it, too. */
-  readonly recursive: boolean;
   readonly events: HostTreeEvents;
+  readonly clock: Clock;
+  /** Whether the host says to which entry of a directory something has happened; as this host does when absent. */
+  readonly namesEntries?: boolean | undefined;
 }
 
 /** What the host tells. Names are relative to the watched directory, which itself is `.`. */
 export interface HostTreeEvents {
-  /** An entry is there, or is there still. */
-  seen(name: string, stats: Stats): void;
-  gone(name: string): void;
-  /** Something has happened to an entry; what, only a look at it can tell. */
-  stirred(name: string): void;
+  /** An entry of this name has come or gone. */
+  renamed(name: string): void;
+  /** Something else has happened to an entry; what, only a look at it can tell. */
+  changed(name: string): void;
+  /**
+   * An entry is there, in a directory that was looked through.
+   * @param unseenSinceMs when that had been done before, in milliseconds since the epoch; undefined for the first time.
+   */
+  found(name: string, unseenSinceMs: number | undefined): void;
+  /** An entry of a directory, nobody knows which, has come or gone. */
+  stirred(directory: string): void;
   /** Not everything is watched any more. */
   failed(error: unknown): void;
+  /** The host may not have told everything. */
+  overflowed(): void;
 }
 
 /** A directory that is watched, or that is being looked through for the first time. */
@@ -27,100 +38,138 @@ interface Watched {
   readonly watcher: FSWatcher;
   /** Ends the wait for the first look through it. */
   readonly stopWaiting: () => void;
+  /** When it was looked through last. */
+  lookedThroughMs: number | undefined;
 }
 
+/** inotify does; kqueue tells of the directory alone. */
+const NAMES_ENTRIES = process.platform === "linux";
 /** Watchers closed before other work gets its turn: about 1 ms. */
 const CLOSED_PER_TURN = 32;
+/** Of one process all watches share it. */
+const kernelQueue = new KernelQueue();
 
 /**
- * Watches a tree of the host with a watcher for each directory, which are looked through one after the other: chokidar
- * looks through all directories of a tree at once, and holds everybody else up for as long as that takes.
+ * Watches directories of a tree on the host with a watcher for each. chokidar says that something has happened to an
+ * entry; what, and what is there, it is not asked: it holds its looks at entries back, and looks at all of a directory at
+ * once, which holds everybody else up.
  */
 export class HostTree {
+  /** Whether the host says to which entry of a directory something has happened. */
+  readonly namesEntries: boolean;
   readonly #options: HostTreeOptions;
   readonly #watched = new Map<string, Watched>();
   /** Directories to be watched. */
   readonly #waiting = new Set<string>();
-  #scan: Promise<void> | undefined;
+  readonly #stopCounting: () => void;
+  #work: Promise<void> | undefined;
+  #closing: Promise<unknown> = Promise.resolve();
   #isClosed = false;
 
   constructor(options: HostTreeOptions) {
     this.#options = options;
+    this.namesEntries = options.namesEntries ?? NAMES_ENTRIES;
+    this.#stopCounting = kernelQueue.onOverflow(() => options.events.overflowed());
   }
 
-  /** Resolves when all that is there has been seen, and is watched: any change from now on is told. */
-  async start(): Promise<void> {
-    this.#add(".");
-    await this.#scan;
+  /** Whether all directories that were to be watched are. */
+  get isAtRest(): boolean {
+    return this.#work === undefined;
+  }
+
+  /** Resolves when what is in all directories that were to be watched has been told: what changes from now on is, too. */
+  async rest(): Promise<void> {
+    await this.#work;
+  }
+
+  /** Watches a directory, and tells what is in it. */
+  watch(directory: string): void {
+    if (this.#isClosed || this.#watched.has(directory)) return;
+    this.#waiting.add(directory);
+    this.#work ??= this.#watchAll();
+  }
+
+  /** Watches neither a directory nor those below it any more. */
+  forget(directory: string): void {
+    const isBelow = (name: string): boolean => name === directory || name.startsWith(`${directory}/`);
+    for (const name of this.#waiting) if (isBelow(name)) this.#waiting.delete(name);
+    const closed = this.#close([...this.#watched.keys()].filter(isBelow));
+    this.#closing = Promise.all([this.#closing, closed]);
   }
 
   async close(): Promise<void> {
     this.#isClosed = true;
+    this.#stopCounting();
     await this.#close([...this.#watched.keys()]);
-  }
-
-  #add(name: string): void {
-    if (this.#isClosed || this.#watched.has(name)) return;
-    this.#waiting.add(name);
-    this.#scan ??= this.#watchAll();
   }
 
   async #watchAll(): Promise<void> {
     for (const name of this.#waiting) {
       if (this.#isClosed) break;
       this.#waiting.delete(name);
+      // A watcher of this path that is still open has another directory, and would be shared.
+      await this.#closing;
       await this.#watch(name);
     }
-    this.#scan = undefined;
+    this.#work = undefined;
   }
 
   /** Resolves when the directory has been looked through. */
   async #watch(directory: string): Promise<void> {
-    const { path, recursive, events } = this.#options;
-    const root = join(path, directory);
+    const root = join(this.#options.path, directory);
     const ready = Promise.withResolvers<void>();
     const watcher = watch(root, {
       depth: 0,
-      // The first scan is wanted: it is what later looks are compared with.
-      ignoreInitial: false,
-      alwaysStat: true,
+      ignoreInitial: true,
+      // Everything that is in it. It may spell a path in its own way, so nothing but the length is sure.
+      ignored: (path) => path.length > root.length,
       followSymlinks: false,
       ignorePermissionErrors: true,
-      // By default a file that goes and comes back within 100 ms only changes.
       atomic: false,
     });
-    this.#watched.set(directory, { watcher, stopWaiting: ready.resolve });
-    let isThere = false;
-    watcher.on("all", (event, seen, stats) => {
-      const name = posix.relative(path, seen) || ".";
-      isThere ||= name === directory;
-      if (event === "unlink") events.gone(name);
-      else if (event === "unlinkDir") this.#goes(name, directory);
-      else if (stats !== undefined) {
-        events.seen(name, stats);
-        if (recursive && event === "addDir") this.#add(name);
-      }
-    });
-    watcher.on("raw", (_event, name) => {
-      if (name !== null && name !== "") events.stirred(posix.join(directory, name));
+    this.#watched.set(directory, { watcher, stopWaiting: ready.resolve, lookedThroughMs: undefined });
+    watcher.on("raw", (event, name, source) => {
+      if (isOf(root, source)) this.#tell(directory, event, name);
     });
     watcher.on("error", (error) => {
-      events.failed(error);
+      this.#options.events.failed(error);
       ready.resolve();
     });
     watcher.once("ready", ready.resolve);
     await ready.promise;
-    // It may have gone while it waited for its turn.
-    if (!isThere) await this.#close([directory]);
+    await this.#lookThrough(directory);
   }
 
-  #goes(name: string, directory: string): void {
-    const below = [...this.#watched.keys()].filter((known) => known === name || known.startsWith(`${name}/`));
-    void this.#close(below);
-    this.#waiting.delete(name);
-    this.#options.events.gone(name);
-    // Its parent may have told already of what has taken its place.
-    if (name === directory && name !== ".") this.#add(name);
+  #tell(directory: string, event: string, name: string | null): void {
+    const { events, path } = this.#options;
+    if (!this.namesEntries || name === null || name === "") {
+      events.stirred(directory);
+      void this.#lookThrough(directory);
+      return;
+    }
+    kernelQueue.count();
+    const isOwn = name === basename(join(path, directory));
+    // inotify tells of the directory itself by its own name.
+    if (isOwn) events.found(directory, undefined);
+    if (event === "rename" && !isOwn) events.renamed(join(directory, name));
+    else events.changed(join(directory, name));
+  }
+
+  async #lookThrough(directory: string): Promise<void> {
+    const { events, path, clock } = this.#options;
+    const watched = this.#watched.get(directory);
+    if (watched === undefined) return;
+    const unseenSinceMs = watched.lookedThroughMs;
+    watched.lookedThroughMs = clock.now();
+    try {
+      for await (const { name } of await opendir(join(path, directory))) {
+        if (this.#isClosed) return;
+        events.found(join(directory, name), unseenSinceMs);
+      }
+    } catch {
+      // It has gone, is none any more, or is not for everybody to read.
+      events.found(directory, undefined);
+    }
   }
 
   async #close(directories: readonly string[]): Promise<void> {
@@ -132,4 +181,11 @@ export class HostTree {
       if (index % CLOSED_PER_TURN === CLOSED_PER_TURN - 1) await nextTurn();
     }
   }
+}
+
+/** Whether news is of a directory: when that has gone, chokidar watches the one above it. */
+function isOf(root: string, source: unknown): boolean {
+  return (
+    typeof source === "object" && source !== null && "watchedPath" in source && source.watchedPath === root
+  );
 }

@@ -1,12 +1,14 @@
-import { lstatSync, type Stats } from "node:fs";
-import { lstat } from "node:fs/promises";
+import { type Stats, lstatSync } from "node:fs";
 import { join, posix } from "node:path";
 import { type Clock, SandboxError, messageOf } from "@coppice/core";
-import type { FileInfo, WatchEvent } from "@coppice/core/backend";
+import type { FileInfo, WatchEvent, WatchEventType } from "@coppice/core/backend";
 import { Departures } from "./departures.js";
+import { type EntryState, isChangedSinceWritten, isWritten, stateOf } from "./entry-state.js";
 import type { EventBuffer } from "./event-buffer.js";
+import type { HeldNames } from "./held-names.js";
 import { HostTree } from "./host-tree.js";
-import { type EntryState, ObservedEntries, stateOf } from "./observed-entries.js";
+import { type News, NewsQueue } from "./news-queue.js";
+import { ObservedEntries } from "./observed-entries.js";
 
 /** What the file service did, or is about to do: to `path`, which for a move was `source` before. */
 export interface Change {
@@ -22,7 +24,10 @@ export interface HostWatchOptions {
   readonly recursive: boolean;
   readonly buffer: EventBuffer;
   readonly maxEntries: number;
+  readonly heldNames: HeldNames;
   readonly clock: Clock;
+  /** See `HostTree`. */
+  readonly namesEntries?: boolean | undefined;
 }
 
 /** A name that the file service is changing, so that the host's news of it has to wait. */
@@ -30,50 +35,55 @@ interface Hold {
   readonly name: string;
   /** Everything below the name is held too. */
   readonly isWhole: boolean;
-  /** The host has seen something of it. */
-  isStirred: boolean;
+  /** Names that the host has told of meanwhile. */
+  readonly stirred: Set<string>;
 }
 
-/** What happens to an entry within this time is looked at once: more than chokidar holds changes of a file together. */
-const SETTLE_MS = 100;
+/** How often entries are looked at where the host does not tell of their changes. */
+const LOOK_MS = 500;
 /** The two halves of a move, a few milliseconds apart on a machine that has time. */
 const MOVE_MS = 150;
-/** Names that the file service took away and that the host's news of may still be on its way. */
-const MOST_DEPARTED = 1_000;
+/** How long the host's news of what the file service has done may be on its way, and the names for which that is kept in mind. */
+const SERVED_MS = 1_000;
+const MOST_SERVED = 1_000;
 
 /**
- * A watch on the host's side of a sandbox's directory.
+ * A watch on the host's side of a sandbox's directory. The host tells that something has happened to an entry; what it was
+ * is told by a look at it, and by how often its name came and went since the last one.
  *
- * Exact are writes, moves and new directories that went through the file service, told by it the moment they are done;
- * and entries that come, go, are moved, change size, time or permissions. These are not: what happens to an entry between
- * two looks is told once, one that is moved into the watch is CREATE and WRITE, one that is moved out of it is REMOVE, and
- * changes of owner or extended attributes alone are not told.
+ * Changes that went through the file service are told by it, the moment they are done. Of what processes do, these are
+ * not told as inotify has them: what happens to an entry between two looks, a millisecond apart on a machine that has
+ * time, is told once; and what is moved out of the watch is RENAME only where its name could be held (see `HeldNames`),
+ * elsewhere REMOVE.
  */
 export class HostWatch {
   readonly #options: HostWatchOptions;
   readonly #entries = new ObservedEntries();
   readonly #departures: Departures;
+  readonly #news = new NewsQueue({ look: (name, news) => this.#look(name, news) });
   readonly #held = new Set<Hold>();
-  /** In the order in which they went. */
-  readonly #departed = new Set<string>();
-  /** What ends the wait for one more look, by name. */
-  readonly #settling = new Map<string, () => void>();
+  /** When the file service has done something to a name, in that order. */
+  readonly #served = new Map<string, number>();
   readonly #tree: HostTree;
   /** Why the watch cannot go on. */
   #failure: SandboxError | undefined;
   #isReady = false;
+  #cancelLooks: (() => void) | undefined;
 
   constructor(options: HostWatchOptions) {
     this.#options = options;
-    const { clock, buffer, hostPath, recursive } = options;
+    const { clock, buffer, hostPath, namesEntries } = options;
     this.#tree = new HostTree({
       path: hostPath,
-      recursive,
+      clock,
+      namesEntries,
       events: {
-        seen: (name, stats) => this.#sees(name, stats),
-        gone: (name) => this.#misses(name),
-        stirred: (name) => this.#stirs(name),
+        renamed: (name) => this.#news.renamed(name),
+        changed: (name) => this.#news.changed(name),
+        found: (name, unseenSinceMs) => this.#news.found(name, unseenSinceMs),
+        stirred: (directory) => this.#stir((name) => posix.dirname(name) === directory),
         failed: (error) => this.#fail(watchFailure(error)),
+        overflowed: () => this.#fail(overflow()),
       },
     });
     this.#departures = new Departures({ clock, moveMs: MOVE_MS, emit: (event) => buffer.push(event) });
@@ -81,16 +91,21 @@ export class HostWatch {
 
   /** Resolves when everything that is there is known: any change from now on is seen. @throws SandboxError */
   async start(): Promise<void> {
-    await this.#tree.start();
+    this.#tree.watch(".");
+    do {
+      await this.#tree.rest();
+      await this.#news.rest();
+    } while (!this.#tree.isAtRest);
     if (this.#failure !== undefined) throw this.#failure;
     this.#isReady = true;
+    if (!this.#tree.namesEntries) this.#lookAtAll();
   }
 
   async close(): Promise<void> {
-    for (const cancel of this.#settling.values()) cancel();
-    this.#settling.clear();
+    this.#cancelLooks?.();
+    this.#news.close();
     this.#departures.close();
-    await this.#tree.close();
+    await Promise.all([this.#tree.close(), this.#entries.close()]);
   }
 
   /**
@@ -105,141 +120,195 @@ export class HostWatch {
     const isWhole = from !== undefined;
     const holds = [to ?? above, from]
       .filter((name) => name !== undefined)
-      .map((name): Hold => ({ name, isWhole, isStirred: false }));
+      .map((name): Hold => ({ name, isWhole, stirred: new Set() }));
     for (const hold of holds) this.#held.add(hold);
     return (info) => {
       for (const hold of holds) this.#held.delete(hold);
-      if (info === undefined) {
-        for (const { name, isStirred } of holds) if (isStirred) void this.#lookAgain(name);
-        return;
-      }
-      if (to !== undefined) this.#departed.delete(to);
-      if (above !== undefined) this.#report(this.#entries.made(above));
-      if (change.source !== undefined) {
-        if (from !== undefined) this.#depart(from);
-        if (holds.length > 0) this.#report(this.#entries.moved(from, to, this.#stateOf(to, info)));
-      } else if (to !== undefined && info.kind === "directory") {
-        this.#report(this.#entries.made(to, this.#stateOf(to, info)));
-      } else if (to !== undefined) {
-        this.#report(this.#entries.written(to, this.#stateOf(to, info)));
-      }
+      for (const { name } of holds) this.#serve(name);
+      if (info !== undefined) this.#tell(info, { to, from, above, isMove: change.source !== undefined });
+      for (const { stirred } of holds) for (const name of stirred) this.#news.look(name);
     };
   }
 
   removed(path: string): void {
     const name = this.#nameOf(path);
     if (name === undefined) return;
-    this.#departures.giveUp(name, (gone) => this.#entries.miss(gone));
-    this.#depart(name);
-    // Nobody may tell of what was below it and had not been seen yet.
-    void this.#lookAgain(name, { isTree: true });
+    this.#serve(name);
+    // Somebody else may have made it again.
+    if (this.#stateAt(name) !== undefined) return this.#news.look(name);
+    this.#departures.giveUp(name);
+    this.#report(this.#entries.missTree(name));
+    this.#tree.forget(name);
   }
 
-  #sees(name: string, stats: Stats): void {
-    if (name === "." || this.#isHeld(name)) return;
-    if (!this.#isReady) this.#entries.learn(name, seenState(stats));
-    else if (this.#hasDeparted(name)) void this.#lookAgain(name);
-    else {
-      this.#comes(name, stats);
-      this.#settle(name);
+  /** What the file service has done. */
+  #tell(
+    info: FileInfo,
+    { to, from, above, isMove }: Record<"to" | "from" | "above", string | undefined> & { isMove: boolean },
+  ): void {
+    const state = to === undefined ? undefined : this.#stateAt(to);
+    for (const name of [from, to]) if (name !== undefined) this.#departures.giveUp(name);
+    if (above !== undefined) this.#report(this.#entries.made(above));
+    if (isMove) {
+      if (from !== undefined || to !== undefined) this.#report(this.#entries.moved(from, to, state));
+      if (from !== undefined) this.#tree.forget(from);
+    } else if (to !== undefined && info.kind === "directory") {
+      this.#report(this.#entries.made(to, state));
+    } else if (to !== undefined) {
+      this.#report(this.#entries.written(to, { isEmpty: info.sizeBytes === 0, state }));
+    }
+    if (to !== undefined && state !== undefined) this.#know(to, state);
+  }
+
+  #fail(failure: SandboxError): void {
+    if (this.#failure !== undefined) return;
+    this.#failure = failure;
+    this.#options.buffer.fail(failure);
+    void this.close();
+  }
+
+  /** What the host told may be old by now, or may have been somebody else's: what counts is what is there. */
+  #look(name: string, news: News): void {
+    if (this.#keepsBack(name)) return;
+    const state = this.#stateAt(name);
+    if (name === ".") {
+      if (state === undefined) this.#report([{ name, type: "remove" }]);
+    } else if (state === undefined) {
+      this.#miss(name, news);
+    } else {
+      this.#see(name, state, news);
+      this.#know(name, state);
     }
     const { maxEntries, path } = this.#options;
-    if (this.#entries.size <= maxEntries) return;
+    if (Math.max(this.#entries.size, this.#news.size) <= maxEntries) return;
     this.#fail(
       new SandboxError("resource_exhausted", `more than ${maxEntries} entries to watch below ${path}`),
     );
   }
 
-  #misses(name: string): void {
-    if (name === ".") this.#report([{ name, type: "remove" }]);
-    else if (!this.#isHeld(name)) this.#goes(name);
-  }
-
-  /** chokidar tells nothing of a directory's permissions, nor of those of a file that was read since it was written. */
-  #stirs(name: string): void {
-    if (this.#isReady && !this.#isHeld(name)) this.#settle(name);
-  }
-
-  #fail(failure: SandboxError): void {
-    this.#failure ??= failure;
-    this.#options.buffer.fail(failure);
-    void this.close();
-  }
-
-  /** The host says that an entry is gone; whether it was moved is open. */
-  #goes(name: string): void {
+  #miss(name: string, news: News): void {
+    // What is below a directory that is gone went with it.
     if (this.#departures.has(name)) return;
-    const identity = this.#entries.identityOf(name);
-    if (identity === undefined) this.#report(this.#entries.missTree(name));
-    else this.#departures.depart(name, identity, () => this.#entries.missTree(name));
+    if (!this.#entries.has(name)) {
+      if (this.#isReady && news.renames > 1 && !this.#isServed(name)) this.#report(this.#passed(name, news));
+      return;
+    }
+    this.#tree.forget(name);
+    this.#tellLast(name, news);
+    const identity = this.#entries.stateOf(name)?.identity;
+    const isRemoved = this.#entries.heldOf(name)?.isRemoved();
+    const onGone = (): readonly WatchEvent[] =>
+      isRemoved === false ? this.#entries.leave(name) : this.#entries.missTree(name);
+    if (isRemoved === true || identity === undefined || !this.#isReady) this.#report(onGone());
+    else this.#departures.depart(name, identity, onGone);
   }
 
-  /** The host has seen an entry: one that was known by another name has been moved. */
-  #comes(name: string, stats: Stats): void {
-    const state = seenState(stats);
+  /** What was changed of an entry before it went. */
+  #tellLast(name: string, { isChanged }: News): void {
+    const before = this.#entries.stateOf(name);
+    const last = this.#entries.heldOf(name)?.state();
+    if (!this.#isReady || !isChanged || before === undefined || last === undefined) return;
+    // That it went has changed it, too.
+    const changedAtMs = Math.max(before.changedAtMs, last.modifiedAtMs);
+    const state = { ...last, linkCount: before.linkCount, changedAtMs };
+    this.#report(this.#entries.see(name, state, changesOf(state)));
+  }
+
+  /** An entry that came and went before anybody looked at it. */
+  #passed(name: string, { isChanged, followedBy }: News): readonly WatchEvent[] {
+    const isMoved = followedBy !== undefined && this.#isMovedIn(followedBy);
+    return [
+      { name, type: "create" },
+      ...(isChanged ? [{ name, type: "write" } as const] : []),
+      { name, type: isMoved ? "rename" : "remove" },
+    ];
+  }
+
+  /** Whether a file that nobody has looked at yet has been moved to its name: nobody wrote there what is in it. */
+  #isMovedIn(name: string): boolean {
+    const state = this.#stateAt(name);
+    const news = this.#news.of(name);
+    if (state?.kind !== "file" || state.sizeBytes === 0 || state.linkCount > 1) return false;
+    return news?.renames === 1 && !news.isChanged && state.identity !== this.#entries.stateOf(name)?.identity;
+  }
+
+  #see(name: string, state: EntryState, news: News): void {
+    if (!this.#isReady) return this.#entries.learn(name, state);
+    this.#departures.giveUp(name);
     const { identity } = state;
-    const known = this.#entries.identityOf(name);
-    if (identity !== undefined && identity !== known) {
-      const gone = this.#departures.nameOf(identity);
-      if (gone !== undefined && gone !== name) {
-        this.#departures.arrive(identity, this.#entries.moved(gone, name, state));
-        return;
-      }
-      const other = this.#entries.nameOf(identity);
-      // A file with two names has them both: that is a link, and no move.
-      if (other !== undefined && other !== name && (stats.isDirectory() || stats.nlink === 1)) {
-        this.#report(this.#entries.moved(other, name, state));
-        return;
-      }
+    const isKnown = this.#entries.has(name);
+    const isSame = isKnown && (this.#entries.stateOf(name)?.identity ?? identity) === identity;
+    // The watcher of a directory that was away for a moment may not know that it is back.
+    if (isKnown && (!isSame || news.renames > 1)) this.#tree.forget(name);
+    if (isSame) return this.#report(this.#entries.see(name, state, news.isChanged ? changesOf(state) : []));
+    // What is moved over another entry is told by its coming alone.
+    if (isKnown && news.renames > 1 && !this.#isServed(name)) this.#report(this.#replaced(name));
+    const gone = identity === undefined ? undefined : this.#departures.nameOf(identity);
+    if (identity !== undefined && gone !== undefined) {
+      this.#departures.arrive(identity, this.#entries.moved(gone, name, state));
+      return;
     }
-    if (this.#departures.has(name)) this.#departures.giveUp(name, (gone) => this.#entries.miss(gone));
-    // What has come as another name of what is known was not written.
-    const isLink =
-      known === undefined && identity !== undefined && this.#entries.nameOf(identity) !== undefined;
-    this.#report(this.#entries.see(name, state, stats.isFile() && !isLink));
+    const other = identity === undefined ? undefined : this.#entries.nameOf(identity);
+    // A file with two names has them both: that is a link, and no move.
+    if (other !== undefined && (state.kind === "directory" || state.linkCount === 1)) {
+      this.#tree.forget(other);
+      this.#report(this.#entries.moved(other, name, state));
+      return;
+    }
+    const linked = other === undefined ? undefined : this.#entries.stateOf(other);
+    const also =
+      linked === undefined ? sinceItCame(state, news) : isWritten(linked, state) ? ["write" as const] : [];
+    this.#report(this.#entries.appear(name, state, also));
   }
 
-  /** One more look when it has come to rest. */
-  #settle(name: string): void {
-    this.#settling.get(name)?.();
-    const look = (): void => {
-      this.#settling.delete(name);
-      void this.#lookAgain(name);
-    };
-    this.#settling.set(name, this.#options.clock.after(SETTLE_MS, look));
+  /** What became of an entry whose name another one has. */
+  #replaced(name: string): readonly WatchEvent[] {
+    return this.#entries.heldOf(name)?.isRemoved() === false
+      ? this.#entries.leave(name)
+      : this.#entries.missTree(name);
   }
 
-  /** News of it that is still on its way is of what was there before. */
-  #depart(name: string): void {
-    this.#departed.add(name);
-    for (const oldest of this.#departed) {
-      if (this.#departed.size <= MOST_DEPARTED) break;
-      this.#departed.delete(oldest);
+  /** Keeps what it takes to tell of an entry that has been seen. */
+  #know(name: string, { kind, identity }: EntryState): void {
+    const { recursive, hostPath, heldNames } = this.#options;
+    if (recursive && kind === "directory") this.#tree.watch(name);
+    if (identity === undefined || this.#entries.heldOf(name) !== undefined) return;
+    const held = heldNames.hold(join(hostPath, name), identity);
+    if (held !== undefined) this.#entries.hold(name, held);
+  }
+
+  /** Something has happened to one of these, or to more. */
+  #stir(isConcerned: (name: string) => boolean): void {
+    for (const name of this.#entries.names) if (isConcerned(name)) this.#news.look(name);
+  }
+
+  #lookAtAll(): void {
+    this.#stir(() => true);
+    this.#cancelLooks = this.#options.clock.after(LOOK_MS, () => this.#lookAtAll());
+  }
+
+  /** News of it that is still on its way is of what the file service did. */
+  #serve(name: string): void {
+    this.#served.delete(name);
+    this.#served.set(name, this.#options.clock.now());
+    for (const oldest of this.#served.keys()) {
+      if (this.#served.size <= MOST_SERVED) break;
+      this.#served.delete(oldest);
     }
   }
 
-  #hasDeparted(name: string): boolean {
-    for (let at = name; at !== "."; at = posix.dirname(at)) if (this.#departed.has(at)) return true;
+  #isServed(name: string): boolean {
+    const sinceMs = this.#options.clock.now() - SERVED_MS;
+    for (let at = name; at !== "."; at = posix.dirname(at)) {
+      if ((this.#served.get(at) ?? 0) > sinceMs) return true;
+    }
     return false;
   }
 
-  /** What the host told may be old by now, or may have been somebody else's: what counts is what is there. */
-  async #lookAgain(name: string, { isTree = false } = {}): Promise<void> {
-    try {
-      const stats = await lstat(join(this.#options.hostPath, name));
-      if (this.#isHeld(name)) return;
-      this.#departed.delete(name);
-      this.#comes(name, stats);
-    } catch {
-      if (isTree) this.#report(this.#entries.missTree(name));
-      else this.#goes(name);
-    }
-  }
-
   /** Whether the file service is at it; then it will be looked at when that is done. */
-  #isHeld(name: string): boolean {
+  #keepsBack(name: string): boolean {
     const holds = [...this.#held].filter((hold) => isHeld(name, hold));
-    for (const hold of holds) hold.isStirred = true;
+    for (const { stirred } of holds) stirred.add(name);
     return holds.length > 0;
   }
 
@@ -247,14 +316,15 @@ export class HostWatch {
     this.#departures.report(events);
   }
 
-  /** What is there now; as it was told where nothing is any more. */
-  #stateOf(name: string | undefined, info: FileInfo): EntryState {
-    if (name === undefined) return stateOf(info);
+  /** What is there now. */
+  #stateAt(name: string): EntryState | undefined {
+    let stats: Stats | undefined;
     try {
-      return seenState(lstatSync(join(this.#options.hostPath, name)));
+      stats = lstatSync(join(this.#options.hostPath, name), { throwIfNoEntry: false });
     } catch {
-      return stateOf(info);
+      // A directory above it is one no more, or is closed to everybody.
     }
+    return stats && stateOf(stats);
   }
 
   /** The name of a path in this watch, undefined when it is outside. */
@@ -279,14 +349,26 @@ function isHeld(name: string, hold: Hold): boolean {
   return name === hold.name || (hold.isWhole && name.startsWith(`${hold.name}/`));
 }
 
-function seenState(stats: Stats): EntryState {
-  const state = stateOf({ sizeBytes: stats.size, modifiedAtMs: stats.mtimeMs, rawMode: stats.mode });
-  return { ...state, identity: identityOf(stats) };
+/** What has happened to a new entry besides its coming; undefined while that is open. */
+function sinceItCame(state: EntryState, news: News): readonly WatchEventType[] | undefined {
+  if (news.renames > 0) return news.isChanged ? changesOf(state) : undefined;
+  // Nobody saw how it came: what was born when nobody looked was made there.
+  const isMade = state.bornAtMs >= (news.unseenSinceMs ?? 0);
+  return state.kind === "file" && state.sizeBytes > 0 && isMade ? ["write"] : [];
 }
 
-/** By its birth an inode is told from the next one of its number; undefined where the file system has no births. */
-function identityOf({ dev, ino, birthtimeMs }: Stats): string | undefined {
-  return birthtimeMs > 0 ? `${dev}:${ino}:${birthtimeMs}` : undefined;
+/** What the changes of an entry come to that looks like this and has just come. */
+function changesOf(state: EntryState): readonly WatchEventType[] {
+  if (state.kind === "other") return [];
+  if (state.kind === "directory" || state.sizeBytes === 0) return ["chmod"];
+  return isChangedSinceWritten(state) ? ["write", "chmod"] : ["write"];
+}
+
+function overflow(): SandboxError {
+  return new SandboxError(
+    "resource_exhausted",
+    "events were lost: more happened at once than the host keeps; watch the directory again",
+  );
 }
 
 function watchFailure(error: unknown): SandboxError {

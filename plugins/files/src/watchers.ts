@@ -2,6 +2,7 @@ import { randomBytes } from "node:crypto";
 import { type Clock, type LiveSandbox, SandboxError } from "@coppice/core";
 import { type FileInfo, type WatchEvent, networkMountError } from "@coppice/core/backend";
 import { EventBuffer } from "./event-buffer.js";
+import { HeldNames } from "./held-names.js";
 import { type Change, HostWatch } from "./host-watch.js";
 import { isNetworkMount } from "./is-network-mount.js";
 
@@ -9,6 +10,7 @@ export interface WatchersOptions {
   readonly clock: Clock;
   readonly maxWatchersPerSandbox: number;
   readonly maxWatchedEntries: number;
+  readonly maxHeldNames: number;
   readonly maxBufferedEvents: number;
 }
 
@@ -37,10 +39,12 @@ export interface DirectoryWatch extends AsyncDisposable {
  */
 export class Watchers {
   readonly #options: WatchersOptions;
+  readonly #heldNames: HeldNames;
   readonly #sandboxes = new Map<LiveSandbox, SandboxWatches>();
 
   constructor(options: WatchersOptions) {
     this.#options = options;
+    this.#heldNames = new HeldNames(options.maxHeldNames);
   }
 
   /**
@@ -102,7 +106,7 @@ export class Watchers {
     if (sandbox.ended.aborted) throw endOf(sandbox);
     const known = this.#sandboxes.get(sandbox);
     if (known !== undefined) return known;
-    const watches = new SandboxWatches(sandbox, this.#options);
+    const watches = new SandboxWatches(sandbox, { ...this.#options, heldNames: this.#heldNames });
     this.#sandboxes.set(sandbox, watches);
     sandbox.ended.addEventListener(
       "abort",
@@ -120,16 +124,20 @@ function endOf(sandbox: LiveSandbox): SandboxError {
   return new SandboxError("unavailable", `the sandbox has ended: ${String(sandbox.ended.reason)}`);
 }
 
+interface SandboxWatchesOptions extends WatchersOptions {
+  readonly heldNames: HeldNames;
+}
+
 /** The watches of one sandbox. */
 class SandboxWatches {
   readonly byId = new Map<string, DirectoryWatch>();
   readonly hostWatches = new Set<HostWatch>();
   readonly #sandbox: LiveSandbox;
-  readonly #options: WatchersOptions;
+  readonly #options: SandboxWatchesOptions;
   readonly #closers = new Set<() => Promise<void>>();
   #count = 0;
 
-  constructor(sandbox: LiveSandbox, options: WatchersOptions) {
+  constructor(sandbox: LiveSandbox, options: SandboxWatchesOptions) {
     this.#sandbox = sandbox;
     this.#options = options;
   }
@@ -217,6 +225,7 @@ class SandboxWatches {
       recursive,
       buffer,
       maxEntries: this.#options.maxWatchedEntries,
+      heldNames: this.#options.heldNames,
       clock: this.#options.clock,
     });
     await hostWatch.start();
