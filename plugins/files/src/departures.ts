@@ -69,13 +69,18 @@ export class Departures {
     this.#queue.push(departure);
   }
 
-  /** An entry that was gone has turned up: what that comes to, in the place of its departure. */
-  arrive(identity: string, events: readonly WatchEvent[]): void {
-    const departure = this.#byIdentity.get(identity);
-    if (departure === undefined) return;
+  /**
+   * An entry has turned up.
+   * @param events what that comes to, in the place of its departure.
+   * @returns false when it was not gone.
+   */
+  arrive(identity: string | undefined, events: readonly WatchEvent[]): boolean {
+    const departure = identity === undefined ? undefined : this.#byIdentity.get(identity);
+    if (departure === undefined) return false;
     // What was below it went along, and nobody tells of that.
     this.#settleBelow(departure.name, () => []);
     departure.settle(events);
+    return true;
   }
 
   /** Nothing that went from this name, or from below it, will turn up any more. */

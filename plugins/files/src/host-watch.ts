@@ -43,6 +43,8 @@ interface Hold {
 const LOOK_MS = 500;
 /** The two halves of a move, a few milliseconds apart on a machine that has time. */
 const MOVE_MS = 150;
+/** An entry is as it is a moment before the host says so. */
+const LATE_MS = 20;
 /** How long the host's news of what the file service has done may be on its way, and the names for which that is kept in mind. */
 const SERVED_MS = 1_000;
 const MOST_SERVED = 1_000;
@@ -60,7 +62,7 @@ export class HostWatch {
   readonly #options: HostWatchOptions;
   readonly #entries = new ObservedEntries();
   readonly #departures: Departures;
-  readonly #news = new NewsQueue({ look: (name, news) => this.#look(name, news) });
+  readonly #news: NewsQueue;
   readonly #held = new Set<Hold>();
   /** When the file service has done something to a name, in that order. */
   readonly #served = new Map<string, number>();
@@ -86,6 +88,7 @@ export class HostWatch {
         overflowed: () => this.#fail(overflow()),
       },
     });
+    this.#news = new NewsQueue({ clock, look: (name, news) => this.#look(name, news) });
     this.#departures = new Departures({ clock, moveMs: MOVE_MS, emit: (event) => buffer.push(event) });
   }
 
@@ -177,7 +180,6 @@ export class HostWatch {
       this.#miss(name, news);
     } else {
       this.#see(name, state, news);
-      this.#know(name, state);
     }
     const { maxEntries, path } = this.#options;
     if (Math.max(this.#entries.size, this.#news.size) <= maxEntries) return;
@@ -189,10 +191,7 @@ export class HostWatch {
   #miss(name: string, news: News): void {
     // What is below a directory that is gone went with it.
     if (this.#departures.has(name)) return;
-    if (!this.#entries.has(name)) {
-      if (this.#isReady && news.renames > 1 && !this.#isServed(name)) this.#report(this.#passed(name, news));
-      return;
-    }
+    if (!this.#entries.has(name)) return this.#pass(name, news);
     this.#tree.forget(name);
     this.#tellLast(name, news);
     const identity = this.#entries.stateOf(name)?.identity;
@@ -206,22 +205,33 @@ export class HostWatch {
   /** What was changed of an entry before it went. */
   #tellLast(name: string, { isChanged }: News): void {
     const before = this.#entries.stateOf(name);
+    if (!this.#isReady || !isChanged || before === undefined) return;
     const last = this.#entries.heldOf(name)?.state();
-    if (!this.#isReady || !isChanged || before === undefined || last === undefined) return;
+    if (last === undefined) {
+      this.#report(this.#entries.see(name, before, before.kind === "file" ? ["write"] : ["chmod"]));
+      return;
+    }
     // That it went has changed it, too.
     const changedAtMs = Math.max(before.changedAtMs, last.modifiedAtMs);
     const state = { ...last, linkCount: before.linkCount, changedAtMs };
     this.#report(this.#entries.see(name, state, changesOf(state)));
   }
 
-  /** An entry that came and went before anybody looked at it. */
-  #passed(name: string, { isChanged, followedBy }: News): readonly WatchEvent[] {
+  /** An entry came and went before anybody looked at it. */
+  #pass(name: string, news: News): void {
+    const { renames, isChanged, followedBy } = news;
+    if (!this.#isReady || renames === 0 || this.#isServed(name)) return;
+    if (!news.isAll && (renames === 1 || followedBy === undefined)) {
+      this.#news.defer(name, news, LATE_MS);
+      return;
+    }
+    if (renames === 1) return;
     const isMoved = followedBy !== undefined && this.#isMovedIn(followedBy);
-    return [
+    this.#report([
       { name, type: "create" },
       ...(isChanged ? [{ name, type: "write" } as const] : []),
       { name, type: isMoved ? "rename" : "remove" },
-    ];
+    ]);
   }
 
   /** Whether a file that nobody has looked at yet has been moved to its name: nobody wrote there what is in it. */
@@ -233,32 +243,56 @@ export class HostWatch {
   }
 
   #see(name: string, state: EntryState, news: News): void {
-    if (!this.#isReady) return this.#entries.learn(name, state);
     this.#departures.giveUp(name);
-    const { identity } = state;
+    const known = this.#entries.stateOf(name);
     const isKnown = this.#entries.has(name);
-    const isSame = isKnown && (this.#entries.stateOf(name)?.identity ?? identity) === identity;
+    const isSame = isKnown && (known?.identity ?? state.identity) === state.identity;
     // The watcher of a directory that was away for a moment may not know that it is back.
     if (isKnown && (!isSame || news.renames > 1)) this.#tree.forget(name);
-    if (isSame) return this.#report(this.#entries.see(name, state, news.isChanged ? changesOf(state) : []));
-    // What is moved over another entry is told by its coming alone.
-    if (isKnown && news.renames > 1 && !this.#isServed(name)) this.#report(this.#replaced(name));
-    const gone = identity === undefined ? undefined : this.#departures.nameOf(identity);
-    if (identity !== undefined && gone !== undefined) {
-      this.#departures.arrive(identity, this.#entries.moved(gone, name, state));
-      return;
+    if (!this.#isReady) this.#entries.learn(name, state);
+    else if (isSame) this.#report(this.#entries.see(name, state, news.isChanged ? changesOf(state) : []));
+    else if (!this.#arrive(name, state, news)) return;
+    this.#know(name, state);
+  }
+
+  /** An entry is there that was not, or was another one. @returns false when it is too early to tell. */
+  #arrive(name: string, state: EntryState, news: News): boolean {
+    const source = this.#sourceOf(state);
+    if (this.#entries.has(name) && !this.#isServed(name)) {
+      // What is moved over another entry is told by its coming alone; where it was removed before, that is told.
+      if (news.renames > 1) this.#report(this.#replaced(name));
+      else if (news.renames === 1 && source === undefined && !news.isAll) {
+        this.#news.defer(name, news, LATE_MS);
+        return false;
+      }
     }
-    const other = identity === undefined ? undefined : this.#entries.nameOf(identity);
+    if (source === undefined) {
+      this.#report(this.#entries.appear(name, state, this.#sinceItCame(state, news)));
+      return true;
+    }
+    this.#tree.forget(source);
+    const events = this.#entries.moved(source, name, state);
+    if (!this.#departures.arrive(state.identity, events)) this.#report(events);
+    return true;
+  }
+
+  /** The name that an entry had before, when it has been moved. */
+  #sourceOf({ identity, kind, linkCount }: EntryState): string | undefined {
+    if (identity === undefined) return undefined;
+    const known = this.#departures.nameOf(identity) ?? this.#entries.nameOf(identity);
     // A file with two names has them both: that is a link, and no move.
-    if (other !== undefined && (state.kind === "directory" || state.linkCount === 1)) {
-      this.#tree.forget(other);
-      this.#report(this.#entries.moved(other, name, state));
-      return;
-    }
-    const linked = other === undefined ? undefined : this.#entries.stateOf(other);
-    const also =
-      linked === undefined ? sinceItCame(state, news) : isWritten(linked, state) ? ["write" as const] : [];
-    this.#report(this.#entries.appear(name, state, also));
+    return kind === "directory" || linkCount === 1 ? known : undefined;
+  }
+
+  /** What has happened to a new entry besides its coming; undefined while that is open. */
+  #sinceItCame(state: EntryState, news: News): readonly WatchEventType[] | undefined {
+    const linked = state.identity === undefined ? undefined : this.#entries.nameOf(state.identity);
+    const known = linked === undefined ? undefined : this.#entries.stateOf(linked);
+    if (known !== undefined) return isWritten(known, state) ? ["write"] : [];
+    if (news.renames > 0) return news.isChanged ? changesOf(state) : undefined;
+    // Nobody saw how it came: what was born when nobody looked was made there.
+    const isMade = state.bornAtMs >= (news.unseenSinceMs ?? 0);
+    return state.kind === "file" && state.sizeBytes > 0 && isMade ? ["write"] : [];
   }
 
   /** What became of an entry whose name another one has. */
@@ -347,14 +381,6 @@ export class HostWatch {
 
 function isHeld(name: string, hold: Hold): boolean {
   return name === hold.name || (hold.isWhole && name.startsWith(`${hold.name}/`));
-}
-
-/** What has happened to a new entry besides its coming; undefined while that is open. */
-function sinceItCame(state: EntryState, news: News): readonly WatchEventType[] | undefined {
-  if (news.renames > 0) return news.isChanged ? changesOf(state) : undefined;
-  // Nobody saw how it came: what was born when nobody looked was made there.
-  const isMade = state.bornAtMs >= (news.unseenSinceMs ?? 0);
-  return state.kind === "file" && state.sizeBytes > 0 && isMade ? ["write"] : [];
 }
 
 /** What the changes of an entry come to that looks like this and has just come. */

@@ -1,3 +1,5 @@
+import type { Clock } from "@coppice/core";
+
 /** What has been told of an entry since it was looked at last. */
 export interface News {
   /** How often the entry of this name came or went. */
@@ -8,9 +10,17 @@ export interface News {
   unseenSinceMs: number | undefined;
   /** The name that came or went right after this one. */
   followedBy: string | undefined;
+  /** It did not add up, and nothing more has been told. */
+  isAll: boolean;
+}
+
+interface Deferred {
+  readonly news: News;
+  readonly cancel: () => void;
 }
 
 export interface NewsQueueOptions {
+  readonly clock: Clock;
   /** Looks at an entry. */
   readonly look: (name: string, news: News) => void;
 }
@@ -22,6 +32,7 @@ const LOOKS_PER_TURN = 64;
 export class NewsQueue {
   readonly #options: NewsQueueOptions;
   readonly #news = new Map<string, News>();
+  readonly #deferred = new Map<string, Deferred>();
   #latestRename: News | undefined;
   #turn: NodeJS.Immediate | undefined;
   #rest = Promise.withResolvers<void>();
@@ -53,6 +64,12 @@ export class NewsQueue {
     this.#add(name);
   }
 
+  /** Looks again when more is told of the entry, or after `delayMs`. */
+  defer(name: string, news: News, delayMs: number): void {
+    const onTime = (): void => void (this.#add(name).isAll = true);
+    this.#deferred.set(name, { news, cancel: this.#options.clock.after(delayMs, onTime) });
+  }
+
   get size(): number {
     return this.#news.size;
   }
@@ -70,6 +87,8 @@ export class NewsQueue {
   close(): void {
     clearImmediate(this.#turn);
     this.#turn = undefined;
+    for (const { cancel } of this.#deferred.values()) cancel();
+    this.#deferred.clear();
     this.#news.clear();
     this.#rest.resolve();
   }
@@ -78,12 +97,10 @@ export class NewsQueue {
     const known = this.#news.get(name);
     if (known !== undefined) return known;
     if (this.#news.size === 0) this.#rest = Promise.withResolvers();
-    const news: News = {
-      renames: 0,
-      isChanged: false,
-      unseenSinceMs: undefined,
-      followedBy: undefined,
-    };
+    const deferred = this.#deferred.get(name);
+    deferred?.cancel();
+    this.#deferred.delete(name);
+    const news = deferred?.news ?? noNews();
     this.#news.set(name, news);
     this.#schedule();
     return news;
@@ -104,4 +121,8 @@ export class NewsQueue {
   #schedule(): void {
     this.#turn ??= setImmediate(() => this.#run());
   }
+}
+
+function noNews(): News {
+  return { renames: 0, isChanged: false, unseenSinceMs: undefined, followedBy: undefined, isAll: false };
 }
