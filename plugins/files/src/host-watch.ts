@@ -70,6 +70,9 @@ export class HostWatch {
   /** Why the watch cannot go on. */
   #failure: SandboxError | undefined;
   #isReady = false;
+  #isClosed = false;
+  /** The watched directory itself. */
+  #isThere = true;
   #cancelLooks: (() => void) | undefined;
 
   constructor(options: HostWatchOptions) {
@@ -105,6 +108,7 @@ export class HostWatch {
   }
 
   async close(): Promise<void> {
+    this.#isClosed = true;
     this.#cancelLooks?.();
     this.#news.close();
     this.#departures.close();
@@ -172,10 +176,11 @@ export class HostWatch {
 
   /** What the host told may be old by now, or may have been somebody else's: what counts is what is there. */
   #look(name: string, news: News): void {
-    if (this.#keepsBack(name)) return;
+    if (this.#isClosed || this.#keepsBack(name)) return;
     const state = this.#stateAt(name);
     if (name === ".") {
-      if (state === undefined) this.#report([{ name, type: "remove" }]);
+      if (state === undefined && this.#isThere) this.#report([{ name, type: "remove" }]);
+      this.#isThere = state !== undefined;
     } else if (state === undefined) {
       this.#miss(name, news);
     } else {
@@ -306,7 +311,7 @@ export class HostWatch {
   #know(name: string, { kind, identity }: EntryState): void {
     const { recursive, hostPath, heldNames } = this.#options;
     if (recursive && kind === "directory") this.#tree.watch(name);
-    if (identity === undefined || this.#entries.heldOf(name) !== undefined) return;
+    if (this.#isClosed || identity === undefined || this.#entries.heldOf(name) !== undefined) return;
     const held = heldNames.hold(join(hostPath, name), identity);
     if (held !== undefined) this.#entries.hold(name, held);
   }
