@@ -22,9 +22,9 @@ export interface HostTreeEvents {
   changed(name: string): void;
   /**
    * An entry is there, in a directory that was looked through.
-   * @param unseenSinceMs when that had been done before, in milliseconds since the epoch; undefined for the first time.
+   * @param unseenSinceMs when that had been done before, in milliseconds since the epoch; 0 for the first time.
    */
-  found(name: string, unseenSinceMs: number | undefined): void;
+  found(name: string, unseenSinceMs: number): void;
   /** An entry of a directory, nobody knows which, has come or gone. */
   stirred(directory: string): void;
   /** Not everything is watched any more. */
@@ -39,7 +39,7 @@ interface Watched {
   /** Ends the wait for the first look through it. */
   readonly stopWaiting: () => void;
   /** When it was looked through last. */
-  lookedThroughMs: number | undefined;
+  lookedThroughMs: number;
 }
 
 /** inotify does; kqueue tells of the directory alone. */
@@ -127,7 +127,7 @@ export class HostTree {
       ignorePermissionErrors: true,
       atomic: false,
     });
-    this.#watched.set(directory, { watcher, stopWaiting: ready.resolve, lookedThroughMs: undefined });
+    this.#watched.set(directory, { watcher, stopWaiting: ready.resolve, lookedThroughMs: 0 });
     watcher.on("raw", (event, name, source) => {
       if (isOf(root, source)) this.#tell(directory, event, name);
     });
@@ -150,7 +150,7 @@ export class HostTree {
     kernelQueue.count();
     const isOwn = name === basename(join(path, directory));
     // inotify tells of the directory itself by its own name.
-    if (isOwn) events.found(directory, undefined);
+    if (isOwn) events.found(directory, 0);
     if (event === "rename" && !isOwn) events.renamed(join(directory, name));
     else events.changed(join(directory, name));
   }
@@ -168,7 +168,7 @@ export class HostTree {
       }
     } catch {
       // It has gone, is none any more, or is not for everybody to read.
-      events.found(directory, undefined);
+      events.found(directory, 0);
     }
   }
 

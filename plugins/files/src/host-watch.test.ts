@@ -30,7 +30,7 @@ interface Scene {
   readonly aside: (name: string) => string;
   readonly buffer: EventBuffer;
   /** Acts, and compares what is told from then on, until no more comes. */
-  tells(act: () => void, ...expected: readonly string[]): Promise<void>;
+  readonly tells: (act: () => void, ...expected: readonly string[]) => Promise<void>;
 }
 
 async function watched(

@@ -43,6 +43,8 @@ interface Hold {
 const LOOK_MS = 500;
 /** The two halves of a move, a few milliseconds apart on a machine that has time. */
 const MOVE_MS = 150;
+/** How old the time may be that a kernel notes as that of a birth. */
+const TICK_MS = 10;
 /** An entry is as it is a moment before the host says so. */
 const LATE_MS = 20;
 /** How long the host's news of what the file service has done may be on its way, and the names for which that is kept in mind. */
@@ -296,7 +298,7 @@ export class HostWatch {
     if (known !== undefined) return isWritten(known, state) ? ["write"] : [];
     if (news.renames > 0) return news.isChanged ? changesOf(state) : undefined;
     // Nobody saw how it came: what was born when nobody looked was made there.
-    const isMade = state.bornAtMs >= (news.unseenSinceMs ?? 0);
+    const isMade = state.bornAtMs >= (news.unseenSinceMs ?? 0) - TICK_MS;
     return state.kind === "file" && state.sizeBytes > 0 && isMade ? ["write"] : [];
   }
 

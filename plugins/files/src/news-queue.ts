@@ -6,7 +6,7 @@ export interface News {
   renames: number;
   /** Its content or its attributes were changed. */
   isChanged: boolean;
-  /** When its directory had been looked through before it was found there; undefined when it never was. */
+  /** When its directory had been looked through before it was found there; undefined when nobody found it there. */
   unseenSinceMs: number | undefined;
   /** The name that came or went right after this one. */
   followedBy: string | undefined;
@@ -54,9 +54,13 @@ export class NewsQueue {
     this.#add(name).isChanged = true;
   }
 
-  /** An entry of this name was found in its directory. */
-  found(name: string, unseenSinceMs: number | undefined): void {
-    this.#add(name).unseenSinceMs = unseenSinceMs;
+  /**
+   * An entry of this name was found in its directory.
+   * @param unseenSinceMs when that had been looked through before; 0 when it never was.
+   */
+  found(name: string, unseenSinceMs: number): void {
+    const news = this.#add(name);
+    news.unseenSinceMs = Math.min(news.unseenSinceMs ?? unseenSinceMs, unseenSinceMs);
   }
 
   /** Nothing is known but that it is worth a look. */
