@@ -70,6 +70,7 @@ async function filesBelow(directory: string): Promise<string> {
 void describe("what a client sends", { skip: reasonWithoutRecordingHost() ?? false }, () => {
   void it("reaches no program, no jail.conf and no anchor of the host unless it is plain", async () => {
     await using recording = await openRecordingHost({ network: { kind: "vnet" } });
+    await mkdir(join(recording.settings.directory, "roots"), { recursive: true, mode: 0o755 });
     const backend = new JailBackend({
       settings: recording.settings,
       leases: new MemoryLeases(),

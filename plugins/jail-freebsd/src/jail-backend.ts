@@ -1,4 +1,4 @@
-import { copyFile, mkdir, readdir, rename, rm, rmdir } from "node:fs/promises";
+import { chmod, copyFile, mkdir, readdir, rename, rm, rmdir } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { AgentConnection, agentBinary } from "@coppice/agent";
 import { type AddressLeases, SandboxError, messageOf, type Logger, type NetworkLeases } from "@coppice/core";
@@ -449,6 +449,8 @@ export class JailBackend implements SandboxBackend {
     for (const name of ["conf", "roots", "sockets", "helpers", "programs", "volumes"]) {
       // Root of a sandbox makes setuid files that no user of the host may reach.
       await mkdir(join(directory, name), { recursive: true, mode: 0o700 });
+      // It may have been there.
+      await chmod(join(directory, name), 0o700);
     }
     const host = new Host({
       programs,
