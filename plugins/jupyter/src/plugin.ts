@@ -97,7 +97,7 @@ const config = z.strictObject({
   maxMessage: size()
     .prefault("128MiB")
     .describe(
-      "Largest single message of a kernel; a larger one ends the kernel, with an error for what runs",
+      "Largest single message of a kernel: kernels of ours cut a value or an error, a larger one all the same ends the kernel, with an error for what runs",
     ),
   maxError: size()
     .prefault("1MiB")
