@@ -138,7 +138,18 @@ async function checkLong(content: Buffer): Promise<void> {
   } catch (error) {
     throw new WireError("a content that is no JSON object", { cause: error });
   }
-  if (!isUtf8(content)) throw new WireError("a content that is no UTF-8");
+  for (let start = 0; start < content.length;) {
+    let end = Math.min(start + LONG_BYTES, content.length);
+    // Not within a character; of what is no UTF-8 one of the two parts is not either.
+    for (let back = 0; back < 3 && isContinuation(content[end]); back++) end--;
+    if (!isUtf8(content.subarray(start, end))) throw new WireError("a content that is no UTF-8");
+    start = end;
+    await nextTurn();
+  }
+}
+
+function isContinuation(byte: number | undefined): boolean {
+  return byte !== undefined && (byte & 0xc0) === 0x80;
 }
 
 function headerFields(header: Buffer): object {

@@ -11,6 +11,7 @@ import { type FreebsdHost, openFreebsdHost, PYTHON_INSIDE } from "../harness/fre
 import { PYTHON } from "../harness/python.js";
 import type { BackendName } from "../harness/start-full-server.js";
 import { eventually } from "../harness/eventually.js";
+import { LONGEST_STALL } from "./stall-meter.js";
 import { WatchedProcess } from "./watched-process.js";
 
 /** A sandbox, and the headers that address a port of it. */
@@ -46,7 +47,7 @@ export class BenchedServer implements AsyncDisposable {
     this.#freebsd = freebsd;
     this.#server = process;
     this.url = process.url;
-    this.process = new WatchedProcess(process.pid);
+    this.process = new WatchedProcess(process.pid, async () => Number(await process.ask(LONGEST_STALL)));
   }
 
   static async start(
@@ -77,7 +78,10 @@ export class BenchedServer implements AsyncDisposable {
       },
     });
     try {
-      return new BenchedServer(installation, await ServerProcess.start(installation.configFile), freebsd);
+      const server = await ServerProcess.start(installation.configFile, {
+        NODE_OPTIONS: `--import=${new URL("./stall-meter.js", import.meta.url).href}`,
+      });
+      return new BenchedServer(installation, server, freebsd);
     } catch (error) {
       await installation.remove();
       await freebsd?.[Symbol.asyncDispose]();

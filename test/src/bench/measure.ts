@@ -7,6 +7,8 @@ export interface Sample {
   readonly cpuMs: number;
   /** Of its main thread alone. */
   readonly mainMs: number;
+  /** The longest turn of its event loop, on a processor. */
+  readonly stallMs: number;
   readonly peakMiB: number;
 }
 
@@ -53,6 +55,7 @@ async function takeTurn(contender: Contender, turnMs: number): Promise<readonly 
 async function sample(contender: Contender): Promise<Sample> {
   const { watched } = contender;
   watched?.forgetPeak();
+  await watched?.longestStallMs();
   const before = watched?.processorTime();
   const startMs = performance.now();
   const run = (await contender.once()) ?? {};
@@ -62,6 +65,7 @@ async function sample(contender: Contender): Promise<Sample> {
     tookMs,
     cpuMs: (after?.allMs ?? Number.NaN) - (before?.allMs ?? Number.NaN),
     mainMs: (after?.mainMs ?? Number.NaN) - (before?.mainMs ?? Number.NaN),
+    stallMs: (await watched?.longestStallMs()) ?? Number.NaN,
     peakMiB: watched?.peakMiB() ?? Number.NaN,
   };
   await run.undo?.();

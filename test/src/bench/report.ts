@@ -13,6 +13,7 @@ const HEADINGS = [
   "MiB/s",
   "CPU ms",
   "main ms",
+  "stall ms",
   "peak MiB",
   "p50 / floor",
 ];
@@ -33,6 +34,7 @@ export function report(title: string, measurements: readonly Measurement[]): str
       contender.bytes === undefined ? "" : ((contender.bytes * perSecond) / MIB).toFixed(0),
       whole(summarize(samples.map(({ cpuMs }) => cpuMs)).p50),
       whole(summarize(samples.map(({ mainMs }) => mainMs)).p50),
+      whole(Math.max(...samples.map(({ stallMs }) => stallMs))),
       whole(Math.max(...samples.map(({ peakMiB }) => peakMiB))),
       floorP50 === undefined ? "" : `${(p50 / floorP50).toFixed(2)}x`,
     ];

@@ -6,7 +6,7 @@ import { promisify } from "node:util";
 
 const run = promisify(execFile);
 const PROGRAM = fileURLToPath(new URL("run.js", import.meta.url));
-const ROW = /^(.+?) {2,}(\d+)((?: +[\d.]+){3,8}) +([\d.]+)x$/;
+const ROW = /^(.+?) {2,}(\d+)((?: +[\d.]+){3,9}) +([\d.]+)x$/;
 const SMALL = ["--seconds", "0.05", "--mib", "2", "--sandboxes", "3"];
 
 describe("the benchmarks", { timeout: 240_000 }, () => {
@@ -29,7 +29,7 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
         assert.ok(title.startsWith(`${name}: `), table);
         assert.match(
           headings.trim(),
-          /^runs +p50 (ms|MiB) +p95 \1 +p99 \1( +per s +MiB\/s +CPU ms +main ms +peak MiB)? +p50 \/ (floor|whole)$/,
+          /^runs +p50 (ms|MiB) +p95 \1 +p99 \1( +per s +MiB\/s +CPU ms +main ms +stall ms +peak MiB)? +p50 \/ (floor|whole)$/,
         );
         assert.match(floor, /^(floor|whole): .* 1\.00x$/);
         assert.ok(contenders.length > 0, table);

@@ -16,9 +16,12 @@ export interface ProcessorTime {
 export class WatchedProcess {
   readonly #pid: number;
   readonly #folder: string;
+  readonly #askStallMs: (() => Promise<number>) | undefined;
 
-  constructor(pid: number) {
+  /** @param askStallMs for the longest time on a processor that one turn of its event loop took since it was asked last. */
+  constructor(pid: number, askStallMs?: () => Promise<number>) {
     this.#pid = pid;
+    this.#askStallMs = askStallMs;
     this.#folder = `/proc/${pid}`;
   }
 
@@ -33,6 +36,11 @@ export class WatchedProcess {
       allMs: times.reduce((sum, { ranMs }) => sum + ranMs, 0),
       mainMs: times.find(({ isMain }) => isMain)?.ranMs ?? Number.NaN,
     };
+  }
+
+  /** Longest time since the last call that one turn of its event loop ran; NaN where nobody tells. */
+  async longestStallMs(): Promise<number> {
+    return this.#askStallMs === undefined ? Number.NaN : this.#askStallMs();
   }
 
   /** The memory that it has now. */

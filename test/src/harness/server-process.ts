@@ -138,6 +138,13 @@ export class ServerProcess implements AsyncDisposable {
     this.#child.kill(signal);
   }
 
+  /** Asks what was loaded into the server beside itself, by its channel. One question at a time; undefined when it has ended. */
+  async ask(question: string): Promise<unknown> {
+    const answered = once(this.#child, "message").then(([answer]: unknown[]) => answer);
+    this.#child.send(question);
+    return Promise.race([answered, this.ended.then(() => undefined)]);
+  }
+
   /** Stops gracefully; resolves with how it ended. */
   async stop(): Promise<ProcessEnd> {
     this.signal("SIGTERM");
