@@ -38,6 +38,9 @@ export async function startAccessServer({
     dataDir,
     server,
     plugins: [[memory], [sandboxApi], [access, settings], ...plugins.map((plugin) => [plugin] as const)],
+  }).catch(async (error: unknown) => {
+    await rm(dataDir, { recursive: true, force: true });
+    throw error;
   });
   // Another process has it open at the same time.
   const keys = new KeyStore(join(dataDir, "access"));
