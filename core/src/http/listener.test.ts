@@ -262,10 +262,15 @@ test("garbage on the socket does not disturb the server", async () => {
 });
 
 test("a stop waits for running requests, then cuts them", async () => {
+  const REQUESTS = 2;
+  let begun = 0;
+  const bothBegan = Promise.withResolvers<void>();
   const slow = definePlugin({
     name: "slow",
     setup(plugin) {
       plugin.http("api").get("/slow/:ms", async (ctx) => {
+        begun += 1;
+        if (begun === REQUESTS) bothBegan.resolve();
         await pause(Number(ctx.params["ms"]), undefined, { signal: requestOf(ctx).signal });
         ctx.body = "done";
       });
@@ -275,7 +280,7 @@ test("a stop waits for running requests, then cuts them", async () => {
   const quick = fetch(`${server.url}/slow/50`).then((response) => response.text());
   const endless = fetch(`${server.url}/slow/60000`);
   const cut = assert.rejects(endless);
-  await pause(20);
+  await bothBegan.promise;
   await server.stop();
   assert.equal(await quick, "done");
   await cut;

@@ -119,7 +119,9 @@ describe("kernels that are installed in the sandbox", { timeout: 240_000 }, () =
   test("without a heartbeat are dead ones, but not while code runs in them: some have one thread for both", async () => {
     const language = "foreign";
     const goingOn = [
-      "import os, signal, subprocess",
+      "import os, signal, subprocess, time",
+      // Stopped at once, it might not have said yet that code runs in it.
+      "print(flush=True); time.sleep(0.5)",
       "subprocess.Popen(['sh', '-c', f'sleep 3; kill -CONT {os.getpid()}'])",
       "os.kill(os.getpid(), signal.SIGSTOP)",
       "os.getpid()",
