@@ -8,13 +8,9 @@ import { MemoryLeases } from "@coppice/core/testing";
 import { API_KEY } from "../harness/api-key.js";
 import { eventually } from "../harness/eventually.js";
 import { exchange } from "../harness/exchange.js";
-import {
-  type FreebsdHost,
-  openFreebsdHost,
-  OUTSIDE,
-  reasonWithoutFreebsdHost,
-} from "../harness/freebsd-host.js";
+import { type FreebsdHost, openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
 import { newId } from "../harness/jail-faults.js";
+import { reachesOut } from "../harness/reaches-out.js";
 import { Scrape } from "../harness/scrape.js";
 import { makeInstallation, ServerProcess } from "../harness/server-process.js";
 
@@ -24,14 +20,6 @@ const POOL_TIMEOUT_MS = 30_000;
 async function make(backend: SandboxBackend, allowInternetAccess = true): Promise<Sandbox> {
   const spec = { id: newId(), template: "base", limits: {}, allowInternetAccess };
   return backend.provision(spec, new AbortController().signal);
-}
-
-async function reachesOut(sandbox: Sandbox): Promise<boolean> {
-  const script = `timeout 2 bash -c '</dev/tcp/${OUTSIDE.addresses[0]}/${OUTSIDE.port}'`;
-  const env = { PATH: "/usr/bin:/bin" };
-  const started = await sandbox.spawn({ path: "/bin/sh", args: ["-c", script], env, input: "none" });
-  for await (const _ of started.output);
-  return (await started.exit).code === 0;
 }
 
 /** Jails in the stack of the host, with their addresses, as `<id> <address>`. */

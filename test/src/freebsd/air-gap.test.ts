@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
-import { randomBytes } from "node:crypto";
 import { describe, it } from "node:test";
 import { ALL_TRAFFIC, type Sandbox } from "@coppice/core/backend";
 import { openFreebsdHost, OUTSIDE, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
+import { newId } from "../harness/jail-faults.js";
 
 const [RESOLVER, OTHER] = OUTSIDE.addresses;
 const DNS_PORT = 53;
@@ -24,8 +24,7 @@ void describe("a jail without internet access", { skip: reasonWithoutFreebsdHost
       await using host = await openFreebsdHost({ isConnected: true, networkKind });
       const network = { ...host.settings.network, resolvers: [RESOLVER] };
       const backend = host.backend({ network });
-      const id = `test${randomBytes(8).toString("hex")}`;
-      const spec = { id, template: "base", limits: {}, allowInternetAccess: false };
+      const spec = { id: newId(), template: "base", limits: {}, allowInternetAccess: false };
       const sandbox = await backend.provision(spec, new AbortController().signal);
       const places = [RESOLVER, OTHER].flatMap((address) =>
         [DNS_PORT, OUTSIDE.port].map((port) => `${address}/${port}`),

@@ -1,11 +1,11 @@
 import assert from "node:assert/strict";
-import { randomBytes } from "node:crypto";
 import { after, afterEach, before, describe, it } from "node:test";
 import type { Logger } from "@coppice/core";
 import type { Limits, Sandbox } from "@coppice/core/backend";
 import type { JailBackend } from "@coppice/plugin-jail-freebsd";
 import { eventually } from "../harness/eventually.js";
 import { type FreebsdHost, openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
+import { newId } from "../harness/jail-faults.js";
 
 const skip = reasonWithoutFreebsdHost() ?? false;
 const MEBIBYTE = 2 ** 20;
@@ -37,8 +37,7 @@ void describe("limits of jail-freebsd", { skip }, () => {
   });
 
   async function make(limits: Limits = {}): Promise<Sandbox> {
-    const id = `test${randomBytes(8).toString("hex")}`;
-    const spec = { id, template: "base", limits, allowInternetAccess: false };
+    const spec = { id: newId(), template: "base", limits, allowInternetAccess: false };
     return backend.provision(spec, new AbortController().signal);
   }
 

@@ -1,26 +1,13 @@
 import assert from "node:assert/strict";
-import { randomBytes } from "node:crypto";
 import { describe, it } from "node:test";
 import type { Sandbox, SandboxBackend } from "@coppice/core/backend";
-import {
-  type FreebsdHost,
-  openFreebsdHost,
-  OUTSIDE,
-  reasonWithoutFreebsdHost,
-} from "../harness/freebsd-host.js";
+import { type FreebsdHost, openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
+import { newId } from "../harness/jail-faults.js";
+import { reachesOut } from "../harness/reaches-out.js";
 
 async function make(backend: SandboxBackend): Promise<Sandbox> {
-  const id = `test${randomBytes(8).toString("hex")}`;
-  const spec = { id, template: "base", limits: {}, allowInternetAccess: true };
+  const spec = { id: newId(), template: "base", limits: {}, allowInternetAccess: true };
   return backend.provision(spec, new AbortController().signal);
-}
-
-async function reachesOut(sandbox: Sandbox): Promise<boolean> {
-  const script = `timeout 2 bash -c '</dev/tcp/${OUTSIDE.addresses[0]}/${OUTSIDE.port}'`;
-  const env = { PATH: "/usr/bin:/bin" };
-  const started = await sandbox.spawn({ path: "/bin/sh", args: ["-c", script], env, input: "none" });
-  for await (const _ of started.output);
-  return (await started.exit).code === 0;
 }
 
 /** Takes a jail and its dataset away, and nothing else that belongs to it. */

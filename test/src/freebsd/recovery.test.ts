@@ -1,16 +1,15 @@
 import assert from "node:assert/strict";
-import { randomBytes } from "node:crypto";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import type { Sandbox, SandboxBackend } from "@coppice/core/backend";
 import type { JailSettings } from "@coppice/plugin-jail-freebsd";
 import { type FreebsdHost, openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
+import { newId } from "../harness/jail-faults.js";
 
 const skip = reasonWithoutFreebsdHost() ?? false;
 
 async function make(backend: SandboxBackend): Promise<Sandbox> {
-  const id = `test${randomBytes(8).toString("hex")}`;
-  const spec = { id, template: "base", limits: {}, allowInternetAccess: false };
+  const spec = { id: newId(), template: "base", limits: {}, allowInternetAccess: false };
   return backend.provision(spec, new AbortController().signal);
 }
 
