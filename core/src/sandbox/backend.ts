@@ -141,6 +141,11 @@ export interface Sandbox {
    */
   readonly lost?: Promise<Loss>;
   // Facets: absent = this backend cannot. Callers test for presence; nothing throws "not implemented".
+  /**
+   * An IPv4 address of the host that is the loopback address of the sandbox, too: for what can connect to nothing but
+   * addresses. Whatever has a network of its own has none.
+   */
+  readonly address?: string;
   readonly pausing?: { pause(): Promise<void>; resume(): Promise<void> };
   /**
    * Keeps the files as they are at one moment under an id that the server chose, all or nothing. The sandbox

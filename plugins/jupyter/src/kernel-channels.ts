@@ -18,6 +18,8 @@ export interface KernelChannels {
 export interface KernelChannelsOptions {
   /** On the loopback address inside the sandbox. */
   readonly ports: Readonly<Record<ChannelName, number>>;
+  /** Where they can be connected to from the host; absent = by `dial` only. */
+  readonly address?: string | undefined;
   /** Opens a stream to a port inside the sandbox. */
   readonly dial: (port: number, signal: AbortSignal) => Promise<Duplex>;
   /** How the kernel addresses its answers: the id of the session. */

@@ -179,6 +179,7 @@ export class Kernel {
     try {
       const channels = await settings.openChannels({
         ports: started.ports,
+        address: sandbox.address,
         dial: (port, dialSignal) => sandbox.dial(port, dialSignal),
         identity: connection.session,
         maxMessageBytes: settings.maxMessageBytes,

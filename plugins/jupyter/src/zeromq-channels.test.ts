@@ -1,5 +1,7 @@
 import assert from "node:assert/strict";
+import { once } from "node:events";
 import { mkdtemp, readdir, rm } from "node:fs/promises";
+import { createServer, type AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
@@ -39,6 +41,33 @@ test("there are sockets for 300 kernels at once, and nothing is left of them whe
     assert.deepEqual(await readdir(directory), []);
   } finally {
     await Promise.all(open.map((channels) => channels.close()));
+    await rm(directory, { recursive: true, force: true });
+  }
+});
+
+test("ports with an address are connected to without a dial or a file, and the end of a connection is told", async () => {
+  const directory = await mkdtemp(join(tmpdir(), "coppice-zeromq-"));
+  const server = createServer((socket) => socket.destroy()).listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as AddressInfo;
+  const lost = new Set<ChannelName>();
+  const all = Promise.withResolvers<void>();
+  const channels = await ZeromqChannels.open(directory, {
+    ports: { shell: port, control: port, stdin: port, iopub: port },
+    address: "127.0.0.1",
+    dial: () => assert.fail("dialled"),
+    identity: "kernel",
+    maxMessageBytes: 1_000_000,
+    onLost: (channel) => {
+      if (lost.add(channel).size === CHANNELS.length) all.resolve();
+    },
+  });
+  try {
+    await all.promise;
+    assert.deepEqual(await readdir(directory), []);
+  } finally {
+    await channels.close();
+    server.close();
     await rm(directory, { recursive: true, force: true });
   }
 });

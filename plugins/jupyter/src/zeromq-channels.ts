@@ -3,24 +3,33 @@ import type { ChannelName, KernelChannels, KernelChannelsOptions } from "./kerne
 import { Relay } from "./relay.js";
 import { release } from "./release.js";
 
+/** Messages that wait for their reader where no relay counts bytes. */
+const WAITING_MESSAGES = 4;
+
 let shared: Context | undefined;
 
-// Four sockets a kernel: ZeroMQ's own limit of 1023 ends at 255 kernels.
+// Four sockets a kernel, and two to observe each: ZeroMQ's own limit of 1023 ends before the hundredth.
 function context(): Context {
   shared ??= new Context({ maxSockets: 32_768, blocky: false });
   return shared;
 }
 
-/** The channels of ZeroMQ's own library, through a relay. This is the only place that knows it. */
+/**
+ * The channels of ZeroMQ's own library: straight to the kernel's ports where these have an address, otherwise through a
+ * relay. This is the only place that knows it.
+ */
 export class ZeromqChannels implements KernelChannels {
-  readonly #relay: Relay;
+  /** Undefined where the library connects by itself. */
+  readonly #relay: Relay | undefined;
   readonly #dealers: Readonly<Record<Exclude<ChannelName, "iopub">, Dealer>>;
   readonly #iopub: Subscriber;
+  #isClosed = false;
   /** ZeroMQ refuses a second send while one waits. */
   readonly #sending = { shell: Promise.resolve(), control: Promise.resolve(), stdin: Promise.resolve() };
 
   /** @param directory only the server may enter it, and its path is short. */
   static async open(directory: string, options: KernelChannelsOptions): Promise<ZeromqChannels> {
+    if (options.address !== undefined) return new ZeromqChannels(undefined, options);
     const relay = await Relay.open({ ...options, directory });
     try {
       return new ZeromqChannels(relay, options);
@@ -30,18 +39,20 @@ export class ZeromqChannels implements KernelChannels {
     }
   }
 
-  private constructor(relay: Relay, { identity, maxMessageBytes }: KernelChannelsOptions) {
+  private constructor(
+    relay: Relay | undefined,
+    { identity, maxMessageBytes, address, ports, onLost }: KernelChannelsOptions,
+  ) {
     this.#relay = relay;
-    const { endpoints } = relay;
     const common = {
       context: context(),
       linger: 0,
       reconnectInterval: 5,
       reconnectMaxInterval: 1000,
       maxMessageSize: maxMessageBytes,
-      // Nothing is left behind for want of room here: how much waits is for the relay to say. The kernel's side never
-      // drops either (XPUB_NODROP in the launcher), so that a kernel waits for whoever does not read.
-      receiveHighWaterMark: 0,
+      // Behind a relay, how much waits is for that to say, which counts bytes. The kernel's side never drops
+      // (XPUB_NODROP in the launcher), so that a kernel waits for whoever does not read.
+      receiveHighWaterMark: relay === undefined ? WAITING_MESSAGES : 0,
     };
     this.#dealers = {
       shell: new Dealer({ ...common, routingId: identity }),
@@ -51,10 +62,15 @@ export class ZeromqChannels implements KernelChannels {
     };
     this.#iopub = new Subscriber(common);
     this.#iopub.subscribe();
-    this.#iopub.connect(endpoints.iopub);
-    this.#dealers.control.connect(endpoints.control);
-    this.#dealers.shell.connect(endpoints.shell);
-    this.#dealers.stdin.connect(endpoints.stdin);
+    for (const channel of ["iopub", "control", "shell", "stdin"] as const) {
+      const socket = this.#socket(channel);
+      if (relay === undefined) {
+        socket.events.on("disconnect", () => {
+          if (!this.#isClosed) onLost(channel);
+        });
+      }
+      socket.connect(relay?.endpoints[channel] ?? `tcp://${address}:${ports[channel]}`);
+    }
   }
 
   send(channel: Exclude<ChannelName, "iopub">, frames: readonly Buffer[]): Promise<void> {
@@ -65,14 +81,13 @@ export class ZeromqChannels implements KernelChannels {
   }
 
   async *receive(channel: ChannelName): AsyncGenerator<readonly Buffer[], void, undefined> {
-    const socket = channel === "iopub" ? this.#iopub : this.#dealers[channel];
-    const window = this.#relay.windows[channel];
-    const messages = socket[Symbol.asyncIterator]();
+    const window = this.#relay?.windows[channel];
+    const messages = this.#socket(channel)[Symbol.asyncIterator]();
     for (;;) {
-      window.reading();
+      window?.reading();
       const next = await messages.next();
       if (next.done === true) return;
-      window.took(next.value);
+      window?.took(next.value);
       yield next.value;
     }
   }
@@ -82,9 +97,14 @@ export class ZeromqChannels implements KernelChannels {
   }
 
   async close(): Promise<void> {
+    this.#isClosed = true;
     for (const socket of [...Object.values(this.#dealers), this.#iopub]) {
       if (!socket.closed) socket.close();
     }
-    await this.#relay[Symbol.asyncDispose]();
+    await this.#relay?.[Symbol.asyncDispose]();
+  }
+
+  #socket(channel: ChannelName): Dealer | Subscriber {
+    return channel === "iopub" ? this.#iopub : this.#dealers[channel];
   }
 }

@@ -2,7 +2,9 @@ import { once } from "node:events";
 import { type Socket, connect } from "node:net";
 import { SandboxError, messageOf } from "@coppice/core";
 
-const LOOPBACK = ["127.0.0.1", "::1"];
+/** Where what runs in a sandbox listens when it listens for this host only. */
+export const LOOPBACK_ADDRESS = "127.0.0.1";
+const LOOPBACK = [LOOPBACK_ADDRESS, "::1"];
 
 /**
  * Connects to whoever listens on a port of this host's loopback addresses.

@@ -11,7 +11,7 @@ import {
   type User,
 } from "@coppice/core/backend";
 import { findAccount } from "./accounts.js";
-import { dialLoopback } from "./dial-loopback.js";
+import { dialLoopback, LOOPBACK_ADDRESS } from "./dial-loopback.js";
 import type { HostAgent } from "./host-agent.js";
 import { killProcesses, ROOT_VARIABLE } from "./host-processes.js";
 import { LocalFiles } from "./local-files.js";
@@ -41,6 +41,7 @@ export interface LocalSandboxOptions {
  */
 export class LocalSandbox implements Sandbox {
   readonly id: SandboxId;
+  readonly address = LOOPBACK_ADDRESS;
   readonly files: LocalFiles;
   readonly destroy = sharedUntilFailure(() => this.#destroy());
   readonly #options: LocalSandboxOptions;

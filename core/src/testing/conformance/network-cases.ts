@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
 import { once } from "node:events";
+import { connect } from "node:net";
 import type { Duplex } from "node:stream";
 import { buffer, text } from "node:stream/consumers";
 import { CaseSkipped, type ConformanceCase } from "./conformance-case.js";
@@ -85,6 +86,18 @@ export const networkCases: readonly ConformanceCase[] = [
         stream.end(Buffer.from("rdesrever"));
         assert.equal(await context.within(5_000, "the answer", text(stream)), "reversed");
       }
+    },
+  },
+  {
+    name: "an address that a sandbox is said to have leads to its ports",
+    group: "network",
+    needs: [python],
+    async run(context) {
+      const { address } = context.sandbox;
+      if (address === undefined) throw new CaseSkipped("it has none");
+      const stream = connect({ host: address, port: await serve(context, "127.0.0.1"), allowHalfOpen: true });
+      stream.end("rdesrever");
+      assert.equal(await context.within(5_000, "the answer", text(stream)), "reversed");
     },
   },
   {
