@@ -9,8 +9,6 @@ export interface KernelChannels {
   send(channel: Exclude<ChannelName, "iopub">, frames: readonly Buffer[]): Promise<void>;
   /** Messages as they are pulled; ends when the channels are closed. One reader per channel. */
   receive(channel: ChannelName): AsyncIterable<readonly Buffer[]>;
-  /** Nobody reads these bytes of a message any more: they may become those of another one. */
-  recycle(frame: Buffer): void;
   /** Safe to repeat. */
   close(): Promise<void>;
 }
@@ -31,4 +29,4 @@ export interface KernelChannelsOptions {
 }
 
 /** Connects to a kernel, which need not listen yet. */
-export type OpenKernelChannels = (options: KernelChannelsOptions) => Promise<KernelChannels>;
+export type OpenKernelChannels = (options: KernelChannelsOptions) => KernelChannels;

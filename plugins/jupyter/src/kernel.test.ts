@@ -72,13 +72,12 @@ class ScriptedKernel {
         maxMessageBytes: 1_000_000,
         maxErrorBytes: 1_000_000,
         heartbeat: { clock: fakeClock(), intervalMs: 1000, maxMisses: 3 },
-        openChannels: async () => ({
+        openChannels: () => ({
           send: async (channel, frames) => {
             const header = JSON.parse(String(frames[2])) as { msg_id: string; msg_type: string };
             this.sent.push({ channel, id: header.msg_id, type: header.msg_type });
           },
           receive: (channel) => this.#said[channel],
-          recycle: () => undefined,
           close: async () => {
             for (const said of Object.values(this.#said)) said.end();
           },

@@ -19,6 +19,7 @@ import type { KernelObserver } from "./kernel-observer.js";
 import { startInstalledKernel } from "./installed-kernel-process.js";
 import { isInstalled, type InstalledKernel, type KernelProgram } from "./kernel-program.js";
 import { KernelRequest, type RequestEnd } from "./kernel-request.js";
+import { release } from "./release.js";
 import { decodeMessage, encodeMessage, signedFrames, type KernelMessage, type MessageParts } from "./wire.js";
 
 export interface KernelSettings {
@@ -177,7 +178,7 @@ export class Kernel {
     const killProcess = (): Promise<void> => started.process.kill("SIGKILL", "group").catch(() => undefined);
     let kernel: Kernel | undefined;
     try {
-      const channels = await settings.openChannels({
+      const channels = settings.openChannels({
         ports: started.ports,
         address: sandbox.address,
         dial: (port, dialSignal) => sandbox.dial(port, dialSignal),
@@ -267,7 +268,7 @@ export class Kernel {
           if (event === undefined) continue;
           if (event.type === "error") error ??= event;
           else yield event;
-          if (this.#observer?.isWatching !== true) this.#channels.recycle(message.content);
+          if (this.#observer?.isWatching !== true) release(message.content);
         }
         if (signal.aborted) return;
         const end = await request.done;

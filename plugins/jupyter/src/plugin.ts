@@ -37,13 +37,8 @@ const config = z.strictObject({
   transport: z
     .enum(["zeromq", "zmtp"])
     .default("zeromq")
-    .describe("What speaks to kernels: the native `zeromq` library, or this plugin's own `zmtp`"),
-  runDirectory: z
-    .string()
-    .min(1)
-    .optional()
     .describe(
-      "Host directory for the sockets of `zeromq`, with a short path; the system's temporary one when absent",
+      "What speaks to kernels: the native `zeromq` library, where a sandbox's ports have an address of the host, or this plugin's own `zmtp`, which speaks to all others anyway",
     ),
   kernel: kernelStart
     .default("lazy")
@@ -130,7 +125,6 @@ export const plugin = definePlugin({
       python,
       node,
       transport,
-      runDirectory,
       maxContexts,
       maxWaiting,
       maxDataCells,
@@ -141,9 +135,7 @@ export const plugin = definePlugin({
       ...limits
     } = plugin.config;
 
-    const kernelTransport = await openTransport(transport, runDirectory);
-    plugin.onStop(() => kernelTransport.close());
-
+    const openChannels = await openTransport(transport);
     const maxMessageBytes = limits.maxMessage;
     const ipython = { python, maxDataCells, maxMessageBytes };
     const nodejs = { node, maxMessageBytes };
@@ -159,7 +151,7 @@ export const plugin = definePlugin({
     const contexts = new CodeContexts({
       languages,
       settings: {
-        openChannels: kernelTransport.openChannels,
+        openChannels,
         startTimeoutMs: limits.startTimeout,
         interruptGraceMs: limits.interruptGrace,
         maxMessageBytes,

@@ -45,17 +45,13 @@ async function* linesOf(response: Response): AsyncGenerator<Line, void, undefine
   }
 }
 
-for (const { over, transport, isAddressed } of [
-  { over: "zeromq", transport: "zeromq", isAddressed: true },
-  { over: "zeromq behind a relay", transport: "zeromq", isAddressed: false },
-  { over: "zmtp", transport: "zmtp", isAddressed: false },
-]) {
-  describe(`a kernel that floods a reader that does not read, over ${over}`, () => {
+for (const transport of ["zeromq", "zmtp"]) {
+  describe(`a kernel that floods a reader that does not read, over ${transport}`, () => {
     let own: CodeServer;
     let sandbox: CodeSandbox;
 
     before(async () => {
-      own = await startCodeServer({ transport, maxOutput: "1GiB" }, {}, { isAddressed });
+      own = await startCodeServer({ transport, maxOutput: "1GiB" });
       sandbox = await own.create();
     });
     after(() => own[Symbol.asyncDispose]());

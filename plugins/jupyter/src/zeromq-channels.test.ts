@@ -1,9 +1,6 @@
 import assert from "node:assert/strict";
 import { once } from "node:events";
-import { mkdtemp, readdir, rm } from "node:fs/promises";
-import { createServer, type AddressInfo } from "node:net";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { createServer, type AddressInfo, type Socket } from "node:net";
 import { test } from "node:test";
 import type { ChannelName } from "./kernel-channels.js";
 import { ZeromqChannels } from "./zeromq-channels.js";
@@ -11,51 +8,75 @@ import { ZeromqChannels } from "./zeromq-channels.js";
 /** With four sockets each: more than the 1023 that ZeroMQ allows a process unless it is told otherwise. */
 const KERNELS = 300;
 const CHANNELS: readonly ChannelName[] = ["shell", "control", "stdin", "iopub"];
+const ADDRESS = "127.0.0.1";
+
+/** Takes every connection and says nothing. */
+async function startListener() {
+  const connections = new Set<Socket>();
+  const server = createServer((socket) => {
+    connections.add(socket);
+    socket
+      .on("error", () => undefined)
+      .once("close", () => {
+        connections.delete(socket);
+        server.emit("changed");
+      });
+    socket.resume();
+    server.emit("changed");
+  });
+  server.listen(0, ADDRESS);
+  await once(server, "listening");
+  const { port } = server.address() as AddressInfo;
+  return {
+    ports: { shell: port, control: port, stdin: port, iopub: port },
+    connections,
+    async hasConnections(count: number): Promise<void> {
+      while (connections.size !== count) await once(server, "changed");
+    },
+    async [Symbol.asyncDispose]() {
+      for (const socket of connections) socket.destroy();
+      server.close();
+      await once(server, "close");
+    },
+  };
+}
 
 test("there are sockets for 300 kernels at once, and nothing is left of them when they are closed", async () => {
-  const directory = await mkdtemp(join(tmpdir(), "coppice-zeromq-"));
+  await using listener = await startListener();
   const open: ZeromqChannels[] = [];
+  const lost: ChannelName[] = [];
   try {
-    let dialled = 0;
     for (let kernel = 0; kernel < KERNELS; kernel++) {
       open.push(
-        await ZeromqChannels.open(directory, {
-          ports: { shell: 1, control: 2, stdin: 3, iopub: 4 },
-          dial: async () => {
-            dialled++;
-            throw new Error("nobody listens");
-          },
+        new ZeromqChannels({
+          ports: listener.ports,
+          address: ADDRESS,
           identity: `kernel ${kernel}`,
           maxMessageBytes: 1_000_000,
-          onLost: () => undefined,
+          onLost: (channel) => lost.push(channel),
         }),
       );
     }
     const ends = open.flatMap((channels) =>
       CHANNELS.map((name) => channels.receive(name)[Symbol.asyncIterator]().next()),
     );
-    assert.equal((await readdir(directory)).length, KERNELS * CHANNELS.length);
-    while (dialled < KERNELS * CHANNELS.length) await new Promise(setImmediate);
+    await listener.hasConnections(KERNELS * CHANNELS.length);
     await Promise.all(open.map((channels) => channels.close()));
     assert.ok((await Promise.all(ends)).every(({ done }) => done === true));
-    assert.deepEqual(await readdir(directory), []);
+    await listener.hasConnections(0);
+    assert.deepEqual(lost, []);
   } finally {
     await Promise.all(open.map((channels) => channels.close()));
-    await rm(directory, { recursive: true, force: true });
   }
 });
 
-test("ports with an address are connected to without a dial or a file, and the end of a connection is told", async () => {
-  const directory = await mkdtemp(join(tmpdir(), "coppice-zeromq-"));
-  const server = createServer((socket) => socket.destroy()).listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address() as AddressInfo;
+test("the end of a connection is told, and another one is made", async () => {
+  await using listener = await startListener();
   const lost = new Set<ChannelName>();
   const all = Promise.withResolvers<void>();
-  const channels = await ZeromqChannels.open(directory, {
-    ports: { shell: port, control: port, stdin: port, iopub: port },
-    address: "127.0.0.1",
-    dial: () => assert.fail("dialled"),
+  const channels = new ZeromqChannels({
+    ports: listener.ports,
+    address: ADDRESS,
     identity: "kernel",
     maxMessageBytes: 1_000_000,
     onLost: (channel) => {
@@ -63,11 +84,11 @@ test("ports with an address are connected to without a dial or a file, and the e
     },
   });
   try {
+    await listener.hasConnections(CHANNELS.length);
+    for (const socket of listener.connections) socket.destroy();
     await all.promise;
-    assert.deepEqual(await readdir(directory), []);
+    await listener.hasConnections(CHANNELS.length);
   } finally {
     await channels.close();
-    server.close();
-    await rm(directory, { recursive: true, force: true });
   }
 });

@@ -1,10 +1,8 @@
 import { Context, Dealer, Subscriber } from "zeromq";
 import type { ChannelName, KernelChannels, KernelChannelsOptions } from "./kernel-channels.js";
-import { Relay } from "./relay.js";
-import { release } from "./release.js";
 
-/** Messages that wait for their reader where no relay counts bytes. */
-const WAITING_MESSAGES = 4;
+/** Messages of a channel that wait for their reader. Output comes in pieces of 512 KiB. */
+const WAITING_MESSAGES = 2;
 
 let shared: Context | undefined;
 
@@ -14,45 +12,29 @@ function context(): Context {
   return shared;
 }
 
-/**
- * The channels of ZeroMQ's own library: straight to the kernel's ports where these have an address, otherwise through a
- * relay. This is the only place that knows it.
- */
+export interface ZeromqChannelsOptions extends Omit<KernelChannelsOptions, "dial"> {
+  /** Where the kernel's ports are. */
+  readonly address: string;
+}
+
+/** The channels of ZeroMQ's own library, which connects by itself. This is the only place that knows it. */
 export class ZeromqChannels implements KernelChannels {
-  /** Undefined where the library connects by itself. */
-  readonly #relay: Relay | undefined;
   readonly #dealers: Readonly<Record<Exclude<ChannelName, "iopub">, Dealer>>;
   readonly #iopub: Subscriber;
   #isClosed = false;
   /** ZeroMQ refuses a second send while one waits. */
   readonly #sending = { shell: Promise.resolve(), control: Promise.resolve(), stdin: Promise.resolve() };
 
-  /** @param directory only the server may enter it, and its path is short. */
-  static async open(directory: string, options: KernelChannelsOptions): Promise<ZeromqChannels> {
-    if (options.address !== undefined) return new ZeromqChannels(undefined, options);
-    const relay = await Relay.open({ ...options, directory });
-    try {
-      return new ZeromqChannels(relay, options);
-    } catch (error) {
-      await relay[Symbol.asyncDispose]();
-      throw error;
-    }
-  }
-
-  private constructor(
-    relay: Relay | undefined,
-    { identity, maxMessageBytes, address, ports, onLost }: KernelChannelsOptions,
-  ) {
-    this.#relay = relay;
+  constructor({ identity, maxMessageBytes, address, ports, onLost }: ZeromqChannelsOptions) {
     const common = {
       context: context(),
       linger: 0,
       reconnectInterval: 5,
       reconnectMaxInterval: 1000,
       maxMessageSize: maxMessageBytes,
-      // Behind a relay, how much waits is for that to say, which counts bytes. The kernel's side never drops
-      // (XPUB_NODROP in the launcher), so that a kernel waits for whoever does not read.
-      receiveHighWaterMark: relay === undefined ? WAITING_MESSAGES : 0,
+      // At its limit this end stops reading, and drops nothing; the kernel's never drops either (XPUB_NODROP in the
+      // launcher), but waits. Without a limit the library would read on, whoever does not.
+      receiveHighWaterMark: WAITING_MESSAGES,
     };
     this.#dealers = {
       shell: new Dealer({ ...common, routingId: identity }),
@@ -64,12 +46,10 @@ export class ZeromqChannels implements KernelChannels {
     this.#iopub.subscribe();
     for (const channel of ["iopub", "control", "shell", "stdin"] as const) {
       const socket = this.#socket(channel);
-      if (relay === undefined) {
-        socket.events.on("disconnect", () => {
-          if (!this.#isClosed) onLost(channel);
-        });
-      }
-      socket.connect(relay?.endpoints[channel] ?? `tcp://${address}:${ports[channel]}`);
+      socket.events.on("disconnect", () => {
+        if (!this.#isClosed) onLost(channel);
+      });
+      socket.connect(`tcp://${address}:${ports[channel]}`);
     }
   }
 
@@ -80,20 +60,8 @@ export class ZeromqChannels implements KernelChannels {
     return sent;
   }
 
-  async *receive(channel: ChannelName): AsyncGenerator<readonly Buffer[], void, undefined> {
-    const window = this.#relay?.windows[channel];
-    const messages = this.#socket(channel)[Symbol.asyncIterator]();
-    for (;;) {
-      window?.reading();
-      const next = await messages.next();
-      if (next.done === true) return;
-      window?.took(next.value);
-      yield next.value;
-    }
-  }
-
-  recycle(frame: Buffer): void {
-    release(frame);
+  receive(channel: ChannelName): AsyncIterable<readonly Buffer[]> {
+    return this.#socket(channel);
   }
 
   async close(): Promise<void> {
@@ -101,7 +69,6 @@ export class ZeromqChannels implements KernelChannels {
     for (const socket of [...Object.values(this.#dealers), this.#iopub]) {
       if (!socket.closed) socket.close();
     }
-    await this.#relay?.[Symbol.asyncDispose]();
   }
 
   #socket(channel: ChannelName): Dealer | Subscriber {

@@ -1,5 +1,4 @@
 import type { ChannelName, KernelChannels, KernelChannelsOptions } from "./kernel-channels.js";
-import { release } from "./release.js";
 import { ZmtpChannel } from "./zmtp-channel.js";
 import { ZmtpError } from "./zmtp.js";
 
@@ -35,10 +34,6 @@ export class ZmtpChannels implements KernelChannels {
 
   receive(channel: ChannelName): AsyncIterable<readonly Buffer[]> {
     return this.#channels[channel].receive();
-  }
-
-  recycle(frame: Buffer): void {
-    release(frame);
   }
 
   async close(): Promise<void> {

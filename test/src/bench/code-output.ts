@@ -22,8 +22,13 @@ export const codeOutput: Benchmark = async (server, { backend, largeBytes }) => 
     server: new DrainingClient(portOf(server)),
     withZmtp: new DrainingClient(portOf(withZmtp)),
   };
-  const run = await executor(server, clients.server, payloadBytes);
-  const runWithZmtp = await executor(withZmtp, clients.withZmtp, payloadBytes);
+  const run = await executor(server, clients.server);
+  const runWithZmtp = await executor(withZmtp, clients.withZmtp);
+  // What a cell prints it has made, which is not for the server to hurry: here it was there before. On a virtual machine
+  // whose host takes free memory back, the pages of 100 MB alone take between 60 and 380 ms.
+  const made = `text = "x" * ${payloadBytes}`;
+  await kernel.ask(made);
+  for (const start of [run, runWithZmtp]) await start(made, 0);
 
   const carry = async (): Promise<void> => {
     const { bytes } = await clients.carrier.exchange([`GET /${payloadBytes} HTTP/1.1`]);
@@ -46,17 +51,18 @@ export const codeOutput: Benchmark = async (server, { backend, largeBytes }) => 
           carry,
           new WatchedProcess(carrier.pid),
         ),
-        contender("POST /execute", () => run(code), server.process),
-        contender("POST /execute, transport zmtp", () => runWithZmtp(code), withZmtp.process),
+        contender("POST /execute", () => run(code, payloadBytes), server.process),
+        contender("POST /execute, transport zmtp", () => runWithZmtp(code, payloadBytes), withZmtp.process),
       ],
     };
   };
   return {
     comparisons: [
-      comparison(`${megabytes} MB that one cell prints`, `print("x" * ${payloadBytes})`),
+      comparison(`${megabytes} MB that one cell prints`, "print(text)"),
+      comparison(`${megabytes} MB that one cell makes and prints`, `print("x" * ${payloadBytes})`),
       comparison(
         `${megabytes} MB in one displayed value`,
-        `from IPython.display import display; display({"x/y": "x" * ${payloadBytes}}, raw=True)`,
+        'from IPython.display import display; display({"x/y": text}, raw=True)',
       ),
     ],
     async close() {
@@ -72,18 +78,17 @@ function portOf({ url }: BenchedServer): number {
   return Number(new URL(url).port);
 }
 
-/** Runs code that has so much output in a sandbox of that server. */
+/** Runs code in a sandbox of that server that has at least so many bytes of output. */
 async function executor(
   server: BenchedServer,
   client: DrainingClient,
-  payloadBytes: number,
-): Promise<(code: string) => Promise<void>> {
+): Promise<(code: string, outputBytes: number) => Promise<void>> {
   const sandbox = await server.createSandbox();
   const headers = Object.entries(sandbox.headers(CODE_PORT)).map(([name, value]) => `${name}: ${value}`);
   const head = ["POST /execute HTTP/1.1", "content-type: application/json", ...headers];
-  return async (code) => {
+  return async (code, outputBytes) => {
     const { bytes, end } = await client.exchange(head, JSON.stringify({ code }));
-    if (bytes < payloadBytes || !end.includes(LAST_LINE))
-      throw new Error(`${bytes} bytes of an answer with ${payloadBytes} in it`);
+    if (bytes < outputBytes || !end.includes(LAST_LINE))
+      throw new Error(`${bytes} bytes of an answer with ${outputBytes} in it`);
   };
 }

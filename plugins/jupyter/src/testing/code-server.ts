@@ -38,16 +38,10 @@ export const PYTHON = process.env["COPPICE_PYTHON"] ?? "python3";
 // The other one meets the same tests when it is asked for.
 const TRANSPORT = process.env["COPPICE_TRANSPORT"];
 
-export interface CodeServerOptions {
-  /** False: as with sandboxes that have a network of their own, nothing of them is at an address of the host. */
-  readonly isAddressed?: boolean;
-}
-
 /** @param server laid over the server's configuration. */
 export async function startCodeServer(
   settings: object = {},
   server: Readonly<Record<string, unknown>> = {},
-  { isAddressed = true }: CodeServerOptions = {},
 ): Promise<CodeServer> {
   const started = await startTestServer({
     server,
@@ -73,7 +67,6 @@ export async function startCodeServer(
         secure: false,
         environment,
       });
-      if (!isAddressed) Reflect.set(live.runtime, "address", undefined);
       const send = (path: string, init: RequestInit = {}): Promise<Response> =>
         fetch(`${started.url}${path}`, {
           signal: AbortSignal.timeout(60_000),
