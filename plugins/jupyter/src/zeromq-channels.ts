@@ -30,7 +30,7 @@ export class ZeromqChannels implements KernelChannels {
       context: context(),
       linger: 0,
       reconnectInterval: 5,
-      reconnectMaxInterval: 1000,
+      reconnectMaxInterval: 100,
       maxMessageSize: maxMessageBytes,
       // At its limit this end stops reading, and drops nothing; the kernel's never drops either (XPUB_NODROP in the
       // launcher), but waits. Without a limit the library would read on, whoever does not.

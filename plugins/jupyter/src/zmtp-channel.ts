@@ -19,7 +19,7 @@ export interface ZmtpChannelOptions {
 }
 
 const FIRST_REDIAL_MS = 5;
-const LONGEST_REDIAL_MS = 1000;
+const LONGEST_REDIAL_MS = 100;
 const HANDSHAKE_MS = 5000;
 const SUBSCRIBE_TO_ALL = Buffer.from([1]);
 
