@@ -27,6 +27,22 @@ class Aborting(Kernel):
 IPKernelApp.launch_instance(kernel_class=Aborting)
 `;
 
+/** Somebody takes one of its ports before it does, at as many of its starts as it is told; or it ends by itself. */
+const ROBBED = `
+import json, runpy, socket, subprocess, sys
+file, name, thefts = sys.argv[1:]
+with open(name, "a") as starts:
+    starts.write("s")
+    count = starts.tell()
+if thefts == "ends":
+    sys.exit("ended by itself")
+if count <= int(thefts):
+    port = socket.create_server(("127.0.0.1", json.load(open(file))["shell_port"]))
+    subprocess.Popen(["sleep", "600"], start_new_session=True, pass_fds=[port.fileno()])
+sys.argv = ["ipykernel_launcher", "-f", file]
+runpy.run_module("ipykernel_launcher", run_name="__main__")
+`;
+
 /** Where set-up has put Calysto Scheme, a kernel of other people's. */
 const SCHEME = process.env["COPPICE_SCHEME_KERNEL"];
 
@@ -202,6 +218,24 @@ describe("kernels that are installed in the sandbox", { timeout: 240_000 }, () =
       assert.equal((await run("x")).results[0]?.["text"], "41");
     },
   );
+
+  test("are started a second time when somebody else took a port first, and for no other reason", async () => {
+    const start = async (name: string, thefts: string): Promise<{ starts: number; result: unknown }> => {
+      const argv = [PYTHON, "-c", ROBBED, "{connection_file}", name, thefts];
+      await install(name, { argv, language: name });
+      const { body, results } = await sandbox.run("6 * 7", { language: name });
+      const { sizeBytes: starts } = await sandbox.live.runtime.files.stat(`/home/user/${name}`);
+      return { starts, result: results[0]?.["text"] ?? body };
+    };
+    assert.deepEqual(await start("robbed-once", "1"), { starts: 2, result: "42" });
+    const { starts, result } = await start("robbed-always", "9");
+    assert.equal(starts, 2);
+    assert.match(String(result), /^Failed to create context: the kernel ended while it started: .*in use/);
+    assert.deepEqual(await start("not-robbed", "ends"), {
+      starts: 1,
+      result: "Failed to create context: the kernel ended while it started: ended by itself",
+    });
+  });
 
   test("take no variables with their code, and say so", async () => {
     const { error } = await sandbox.run("1", { language: "foreign", env_vars: { A: "b" } });

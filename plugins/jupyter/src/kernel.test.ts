@@ -7,6 +7,7 @@ import { fakeClock } from "@coppice/core/testing";
 import type { ExecutionEvent } from "./execution-event.js";
 import type { ChannelName } from "./kernel-channels.js";
 import { Kernel } from "./kernel.js";
+import { PortLeases } from "./port-leases.js";
 import { signedFrames } from "./wire.js";
 
 const log = { debug() {}, warn() {}, error() {} } as unknown as Logger;
@@ -72,6 +73,7 @@ class ScriptedKernel {
         maxMessageBytes: 1_000_000,
         maxErrorBytes: 1_000_000,
         heartbeat: { clock: fakeClock(), intervalMs: 1000, maxMisses: 3 },
+        portLeases: new PortLeases(),
         openChannels: () => ({
           send: async (channel, frames) => {
             const header = JSON.parse(String(frames[2])) as { msg_id: string; msg_type: string };

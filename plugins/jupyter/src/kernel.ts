@@ -19,6 +19,8 @@ import type { KernelObserver } from "./kernel-observer.js";
 import { startInstalledKernel } from "./installed-kernel-process.js";
 import { isInstalled, type InstalledKernel, type KernelProgram } from "./kernel-program.js";
 import { KernelRequest, type RequestEnd } from "./kernel-request.js";
+import { isListening } from "./is-listening.js";
+import type { PortLeases } from "./port-leases.js";
 import { release } from "./release.js";
 import { decodeMessage, encodeMessage, signedFrames, type KernelMessage, type MessageParts } from "./wire.js";
 
@@ -32,6 +34,8 @@ export interface KernelSettings {
   readonly maxErrorBytes: number;
   readonly openChannels: OpenKernelChannels;
   readonly heartbeat: HeartbeatSettings;
+  /** Where kernels that the sandbox has get their ports from. */
+  readonly portLeases: PortLeases;
 }
 
 /** What a kernel needs around it, whether it is started or taken over. */
@@ -118,20 +122,36 @@ export class Kernel {
   /**
    * Starts a kernel and waits until it answers and its output arrives.
    * @throws SandboxError invalid_argument for a cwd that does not exist, failed_precondition when it
-   * does not come up; nothing of it is left then.
+   * does not come up, resource_exhausted when there are no ports for it; nothing of it is left then.
    */
   static start(start: KernelStart): Promise<Kernel> {
     return Kernel.#withinStartTime(start, async (signal) => {
-      const id = randomUUID();
-      const key = randomBytes(32).toString("hex");
       const { program } = start;
-      const command = { ...start, id, key, signal };
-      const started = isInstalled(program)
-        ? await startInstalledKernel({ ...command, program })
-        : await startKernelProcess({ ...command, program });
-      const { ports } = started;
-      return Kernel.#connect({ ...start, signal }, started, { id, key, session: randomUUID(), ports });
+      if (isInstalled(program)) return Kernel.#startInstalled({ ...start, program, signal });
+      const { id, key, session } = newIdentity();
+      const started = await startKernelProcess({ ...start, program, id, key, signal });
+      return Kernel.#connect({ ...start, signal }, started, { id, key, session, ports: started.ports });
     });
+  }
+
+  static async #startInstalled(
+    start: KernelStart & { readonly program: InstalledKernel },
+    isSecond = false,
+  ): Promise<Kernel> {
+    const { sandbox, settings, log, signal } = start;
+    const { id, key, session } = newIdentity();
+    const started = await startInstalledKernel({ ...start, id, key, portLeases: settings.portLeases });
+    const { ports } = started;
+    try {
+      return await Kernel.#connect(start, started, { id, key, session, ports });
+    } catch (error) {
+      // Nobody listened before it was started, and now it has ended: somebody else came first.
+      const wasLate =
+        !isSecond && (await isListening(sandbox, Object.values(ports), signal).catch(() => false));
+      if (!wasLate) throw error;
+      log.warn({ err: error }, "somebody else took a port of a kernel, which is started again with others");
+      return Kernel.#startInstalled(start, true);
+    }
   }
 
   /**
@@ -586,10 +606,11 @@ export class Kernel {
     for await (const frames of this.#channels.receive("iopub")) {
       await breather.breathe();
       this.#lastIopubMs = performance.now();
+      const message = await this.#decode(frames);
+      // Of another kernel, where that has the port.
+      if (message === undefined) continue;
       this.#hasPublished = true;
       this.#progress();
-      const message = await this.#decode(frames);
-      if (message === undefined) continue;
       // What the server asks on control, to see whether the kernel answers, is nobody else's business.
       if (message.parentSession !== this.#session || message.parentType === "execute_request") {
         await this.#pausing(this.#observer?.received("iopub", message));
@@ -691,6 +712,10 @@ export class Kernel {
       stop.abort();
     }
   }
+}
+
+function newIdentity(): Pick<KernelConnection, "id" | "key" | "session"> {
+  return { id: randomUUID(), key: randomBytes(32).toString("hex"), session: randomUUID() };
 }
 
 async function errorOf(

@@ -17,6 +17,7 @@ import { javascriptProgram } from "./javascript-program.js";
 import { KernelMetrics } from "./kernel-metrics.js";
 import { KernelNotes } from "./kernel-notes.js";
 import { Languages } from "./languages.js";
+import { PortLeases } from "./port-leases.js";
 import { pythonProgram } from "./python-program.js";
 import { openTransport } from "./transport.js";
 import { warmKernels } from "./warm-kernels.js";
@@ -161,6 +162,7 @@ export const plugin = definePlugin({
           intervalMs: limits.heartbeat.interval,
           maxMisses: limits.heartbeat.maxMisses,
         },
+        portLeases: new PortLeases(),
       },
       zygotes: {
         python,
