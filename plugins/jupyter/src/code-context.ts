@@ -70,7 +70,8 @@ export class CodeContext {
   /**
    * Waits until a kernel is there.
    * @throws SandboxError invalid_argument for a cwd that does not exist, failed_precondition with the
-   * reason when the kernel does not come up, aborted when the context is removed meanwhile.
+   * reason when the kernel does not come up, resource_exhausted when there are no ports for it, aborted when the
+   * context is removed meanwhile.
    */
   async ready(): Promise<void> {
     await this.#usableKernel();

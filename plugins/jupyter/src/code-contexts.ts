@@ -224,8 +224,8 @@ export class SandboxContexts {
   /**
    * Makes a context whose kernel runs.
    * @throws SandboxError unimplemented for a language that is not here, invalid_argument for a cwd that
-   * does not exist, resource_exhausted for one context too many, failed_precondition when the kernel
-   * does not come up.
+   * does not exist, resource_exhausted for one context too many or when there are no ports for its kernel,
+   * failed_precondition when that does not come up.
    */
   async create({ language, cwd }: CreateContext): Promise<CodeContext> {
     const name = languageNamed(language);

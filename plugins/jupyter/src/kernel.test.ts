@@ -30,11 +30,12 @@ class ScriptedKernel {
     stdin: new PassThrough({ objectMode: true }),
     iopub: new PassThrough({ objectMode: true }),
   };
+  readonly #exit = Promise.withResolvers<Exit>();
   #key = "";
   #ids = 0;
 
   constructor() {
-    const exit = Promise.withResolvers<Exit>();
+    const exit = this.#exit;
     const process: Process = {
       pid: 1,
       output: (async function* (): AsyncGenerator<Output, void, undefined> {
@@ -101,6 +102,15 @@ class ScriptedKernel {
     }
   }
 
+  end(): void {
+    this.#exit.resolve({ code: 1 });
+  }
+
+  /** From here on it is another kernel that speaks, with a key of its own. */
+  replace(): void {
+    this.#key = "of another kernel";
+  }
+
   say(channel: ChannelName, type: string, parent: Sent, content: object): void {
     const parentHeader = { msg_id: parent.id, msg_type: parent.type };
     const parts = [{ msg_id: `said ${++this.#ids}`, msg_type: type }, parentHeader, {}, content];
@@ -161,6 +171,17 @@ describe("a kernel", () => {
       await kernel.kill();
     });
   }
+
+  test("is not ready by what another kernel says, where that has one of its ports", async () => {
+    const scripted = new ScriptedKernel();
+    const asked = await scripted.asked("kernel_info_request");
+    scripted.say("control", "kernel_info_reply", asked, { status: "ok" });
+    scripted.replace();
+    scripted.say("iopub", "status", asked, { execution_state: "busy" });
+    assert.equal(await isSettled(scripted.started), false);
+    scripted.end();
+    await assert.rejects(scripted.started, { code: "failed_precondition" });
+  });
 
   for (const order of [
     ["reply", "idle"],
