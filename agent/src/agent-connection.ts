@@ -1,5 +1,5 @@
 import type { Duplex } from "node:stream";
-import { messageOf } from "@coppice/core";
+import { messageOf, releaseMemory } from "@coppice/core";
 import { SandboxError, type User } from "@coppice/core/backend";
 import { readFailure } from "./agent-error.js";
 import { AgentDial, DIAL_WINDOW_BYTES } from "./agent-dial.js";
@@ -18,7 +18,6 @@ import {
   Reply,
   Request,
   VERSION,
-  isOutput,
 } from "./frames.js";
 import type { Identity } from "./identity.js";
 import { type Answer, OneAnswer } from "./one-answer.js";
@@ -59,7 +58,7 @@ export class AgentConnection {
   readonly #stream: Duplex;
   readonly #options: AgentConnectionOptions;
   readonly #writer: FrameWriter;
-  readonly #reader = new FrameReader(isOutput);
+  readonly #reader = new FrameReader();
   readonly #channels = new Map<number, Channel>();
   /** Ids that were released, of which the agent may still speak. */
   readonly #released = new Set<number>();
@@ -92,12 +91,15 @@ export class AgentConnection {
     stream.on("error", (error) => this.#lose(unavailable("the agent is gone", error)));
     // The other side has nothing more to say; half a connection is of no use.
     stream.on("end", () => stream.destroy());
-    stream.on("data", (chunk: Buffer) => this.#receive(chunk));
+    stream.on("data", (chunk: Buffer) => {
+      this.#receive(chunk);
+      releaseMemory(chunk);
+    });
   }
 
   /**
    * Greets an agent and learns which processes it has.
-   * @param stream connected to it; belongs to the connection from now on.
+   * @param stream connected to it; belongs to the connection from now on, and so does the memory of what it gives.
    * @throws SandboxError unavailable when it does not answer in time or speaks another protocol.
    */
   static async open(stream: Duplex, options: AgentConnectionOptions = {}): Promise<AgentConnection> {
@@ -289,14 +291,14 @@ export class AgentConnection {
     }
   }
 
-  #handle({ type, id, payload, restBytes }: Frame): void {
+  #handle({ type, id, payload }: Frame): void {
     if (!this.#isReady) {
       this.#greet(type, id, payload);
       return;
     }
     const channel = this.#channels.get(id);
     if (channel !== undefined) {
-      channel.receive(type, payload, restBytes);
+      channel.receive(type, payload);
     } else if (!this.#released.has(id)) {
       throw new ProtocolError(`frame ${type} for an unknown id`);
     } else if (type === Reply.Released) {
@@ -322,7 +324,7 @@ export class AgentConnection {
       // What has ended says so as soon as it has been named.
       const channel = this.#channels.get(id);
       if (channel === undefined) throw new ProtocolError(`frame ${type} in place of a greeting`);
-      channel.receive(type, payload, 0);
+      channel.receive(type, payload);
     }
   }
 

@@ -34,7 +34,7 @@ export class AgentDial extends Duplex implements Channel {
     return this.#open.promise;
   }
 
-  receive(type: number, payload: Buffer, restBytes: number): void {
+  receive(type: number, payload: Buffer): void {
     if (type === Reply.Error && !this.#isOpen) {
       const failure = readFailure(payload);
       this.#end();
@@ -46,7 +46,7 @@ export class AgentDial extends Duplex implements Channel {
       throw new ProtocolError(`frame ${type} before a connection`);
     } else if (type === Reply.Output) {
       if (this.#hasOutputEnded) throw new ProtocolError("output after its end");
-      this.#queue.pushPart(payload, { payloadBytes: payload.byteLength, restBytes });
+      this.#queue.push(payload, this.#queue.spend(payload.byteLength));
     } else if (type === Reply.OutputEnd) {
       this.#hasOutputEnded = true;
       this.#queue.end();
@@ -74,6 +74,11 @@ export class AgentDial extends Duplex implements Channel {
   }
 
   override _read(): void {
+    const queued = this.#queue.takeQueued();
+    if (queued !== undefined) {
+      this.push(queued);
+      return;
+    }
     this.#queue.take().then(
       (data) => this.push(data ?? null),
       (error: unknown) => this.destroy(error instanceof Error ? error : new Error(String(error))),

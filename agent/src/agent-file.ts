@@ -8,19 +8,12 @@ const CHUNK_BYTES = 65_536;
 /** Reads under way at once. */
 const READ_AHEAD = 4;
 
-/** What was asked for, and what has come of it. */
-interface Read {
-  readonly length: number;
-  readonly parts: Buffer[];
-  readonly answer: PromiseWithResolvers<readonly Buffer[]>;
-}
-
 /** A file inside that is open for reading. */
 export class AgentFile implements Channel, OpenFile {
   readonly #link: Link;
   readonly #path: string;
   readonly #opened = Promise.withResolvers<FileInfo>();
-  readonly #reads: Read[] = [];
+  readonly #reads: { readonly length: number; readonly answer: PromiseWithResolvers<Buffer> }[] = [];
   #info: FileInfo | undefined;
   #lost: SandboxError | undefined;
   #isClosed = false;
@@ -45,11 +38,7 @@ export class AgentFile implements Channel, OpenFile {
     offset = 0,
     length = Number.POSITIVE_INFINITY,
   }: ReadOptions = {}): AsyncGenerator<Uint8Array> {
-    let ahead: {
-      readonly start: number;
-      readonly wanted: number;
-      readonly data: Promise<readonly Buffer[]>;
-    }[] = [];
+    let ahead: { readonly start: number; readonly wanted: number; readonly data: Promise<Buffer> }[] = [];
     const end = offset + length;
     let position = offset;
     const ask = (): boolean => {
@@ -64,18 +53,16 @@ export class AgentFile implements Channel, OpenFile {
     };
     for (let isMore = ask(); isMore; isMore = ahead.length > 0 || ask()) {
       const next = ahead.shift();
-      const parts = await next?.data;
-      if (next === undefined || parts === undefined) return;
-      const readBytes = bytesOf(parts);
-      if (readBytes === 0) return;
-      if (readBytes < next.wanted) {
+      const data = await next?.data;
+      if (next === undefined || data === undefined || data.byteLength === 0) return;
+      if (data.byteLength < next.wanted) {
         // The end, or a file of /proc, which comes in pieces of its own: on from where this one ended.
         ahead = [];
-        position = next.start + readBytes;
+        position = next.start + data.byteLength;
       } else {
         while (ahead.length < READ_AHEAD && ask());
       }
-      yield* parts;
+      yield data;
     }
   }
 
@@ -87,20 +74,16 @@ export class AgentFile implements Channel, OpenFile {
     if (this.#lost === undefined) this.#link.release();
   }
 
-  receive(type: number, payload: Buffer, restBytes: number): void {
+  receive(type: number, payload: Buffer): void {
     if (this.#info === undefined) {
       this.#receiveOpen(type, payload);
       return;
     }
-    const [read] = this.#reads;
+    const read = this.#reads.shift();
     if (read === undefined) throw new ProtocolError("an answer to no read");
-    if (type === Reply.Output) {
-      read.parts.push(payload);
-      if (bytesOf(read.parts) + restBytes > read.length) throw new ProtocolError("more than was asked for");
-      if (restBytes > 0) return;
-    }
-    this.#reads.shift();
-    if (type === Reply.Output) read.answer.resolve(read.parts);
+    if (payload.byteLength > read.length && type === Reply.Output)
+      throw new ProtocolError("more than was asked for");
+    if (type === Reply.Output) read.answer.resolve(payload);
     else if (type === Reply.Error) read.answer.reject(fileError(readFailure(payload), "read", this.#path));
     else throw new ProtocolError(`frame ${type} for a file`);
   }
@@ -125,19 +108,15 @@ export class AgentFile implements Channel, OpenFile {
     this.#opened.resolve(this.#info);
   }
 
-  async #read(offset: number, length: number): Promise<readonly Buffer[]> {
+  async #read(offset: number, length: number): Promise<Buffer> {
     if (this.#lost !== undefined) throw this.#lost;
     if (this.#isClosed) throw new SandboxError("failed_precondition", "the file is closed");
-    const answer = Promise.withResolvers<readonly Buffer[]>();
-    this.#reads.push({ length, parts: [], answer });
+    const answer = Promise.withResolvers<Buffer>();
+    this.#reads.push({ length, answer });
     const payload = new PayloadWriter().u64(BigInt(Math.trunc(offset))).u32(length);
     this.#link.send(Request.Read, payload.finish());
     return answer.promise;
   }
-}
-
-function bytesOf(parts: readonly Buffer[]): number {
-  return parts.reduce((sum, { byteLength }) => sum + byteLength, 0);
 }
 
 function openError(failure: Failure, path: string): SandboxError {

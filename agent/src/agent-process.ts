@@ -109,12 +109,12 @@ export class AgentProcess implements Process, Channel {
     this.#forget();
   }
 
-  receive(type: number, payload: Buffer, restBytes: number): void {
+  receive(type: number, payload: Buffer): void {
     const reader = new PayloadReader(payload);
     switch (type) {
       case Reply.Output:
       case Reply.ErrorOutput:
-        this.#receiveOutput(type === Reply.ErrorOutput, payload, restBytes);
+        this.#receiveOutput(type === Reply.ErrorOutput, payload);
         return;
       case Reply.OutputEnd:
         if (this.#isOutputOver) throw new ProtocolError("output ended twice");
@@ -153,10 +153,10 @@ export class AgentProcess implements Process, Channel {
     if (reason.code !== "canceled") this.#end({ signal: "SIGKILL" });
   }
 
-  #receiveOutput(isError: boolean, data: Buffer, restBytes: number): void {
+  #receiveOutput(isError: boolean, data: Buffer): void {
     if (this.#isOutputOver) throw new ProtocolError("output after its end");
     const stream = this.hasTerminal ? "terminal" : isError ? "stderr" : "stdout";
-    this.#queue.pushPart({ stream, data }, { payloadBytes: data.byteLength, restBytes });
+    this.#queue.push({ stream, data }, this.#queue.spend(data.byteLength));
   }
 
   #receiveExit(reader: PayloadReader): void {

@@ -11,11 +11,10 @@ export interface Link {
 /** What lives under one id of a connection. */
 export interface Channel {
   /**
-   * Takes a frame; one of output as it comes, in its parts.
-   * @param restBytes of its payload, which come with the next calls.
+   * Takes a frame, whose payload it may keep.
    * @throws ProtocolError for a frame that has no place here: the connection is closed.
    */
-  receive(type: number, payload: Buffer, restBytes: number): void;
+  receive(type: number, payload: Buffer): void;
   /** The connection has ended. Called once, and nothing comes after it. */
   lost(reason: SandboxError): void;
 }

@@ -1,11 +1,5 @@
 import { FRAME_COST, ProtocolError } from "./frames.js";
 
-/** How much of a frame's payload has come, and how much will. */
-export interface PartSize {
-  readonly payloadBytes: number;
-  readonly restBytes: number;
-}
-
 /**
  * What the agent sent and nobody has taken yet. The agent may send as much as it was granted; taking
  * grants more, so a consumer that stops makes the agent stop.
@@ -17,8 +11,6 @@ export class CreditedQueue<T> {
   #next = 0;
   #grantedBytes: number;
   #takenBytes = 0;
-  /** Of a frame whose end has not come. */
-  #partialBytes = 0;
   #hasEnded = false;
   #isCleared = false;
   #error: Error | undefined;
@@ -48,22 +40,6 @@ export class CreditedQueue<T> {
     return cost;
   }
 
-  /**
-   * Takes in a frame of output, or the next part of one. It is paid for when all of it is there.
-   * @param restBytes of its payload, which come with the next parts.
-   * @throws ProtocolError as `spend`.
-   */
-  pushPart(value: T, { payloadBytes, restBytes }: PartSize): void {
-    this.#partialBytes += payloadBytes;
-    if (restBytes > 0) {
-      if (this.#grantedBytes <= 0) throw new ProtocolError("the agent sends more than it was granted");
-      this.push(value, 0);
-      return;
-    }
-    this.push(value, this.spend(this.#partialBytes));
-    this.#partialBytes = 0;
-  }
-
   /** @param cost of its frame, from `spend`; 0 for all but one value of a frame. */
   push(value: T, cost: number): void {
     if (this.#isCleared) return;
@@ -91,15 +67,20 @@ export class CreditedQueue<T> {
     this.end();
   }
 
+  /** The oldest value, if one is queued. */
+  takeQueued(): T | undefined {
+    const item = this.#items[this.#next];
+    if (item === undefined) return undefined;
+    this.#advance();
+    this.#return(item.cost);
+    return item.value;
+  }
+
   /** The oldest value; undefined at the end. */
   async take(): Promise<T | undefined> {
     for (;;) {
-      const item = this.#items[this.#next];
-      if (item !== undefined) {
-        this.#advance();
-        this.#return(item.cost);
-        return item.value;
-      }
+      const value = this.takeQueued();
+      if (value !== undefined) return value;
       if (this.#error !== undefined) throw this.#error;
       if (this.#hasEnded) return undefined;
       this.#changed ??= Promise.withResolvers<void>();

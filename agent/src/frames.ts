@@ -80,15 +80,7 @@ export interface Frame {
   readonly type: number;
   /** 0 is the connection itself. */
   readonly id: number;
-  /** All of it, or a part of a frame that is handed out in parts. */
   readonly payload: Buffer;
-  /** Bytes of the payload that the next ones of this id have. */
-  readonly restBytes: number;
-}
-
-/** Whether what a frame carries is a stretch of a stream of bytes, which may be cut anywhere. */
-export function isOutput(type: number): boolean {
-  return type === Reply.Output || type === Reply.ErrorOutput;
 }
 
 /** The other side broke the protocol. Its connection cannot be used any more. */

@@ -1,6 +1,13 @@
 import { randomBytes, randomUUID } from "node:crypto";
 import { setTimeout as delay } from "node:timers/promises";
-import { SandboxError, type Logger, type Process, type Sandbox, type User } from "@coppice/core";
+import {
+  SandboxError,
+  releaseMemory,
+  type Logger,
+  type Process,
+  type Sandbox,
+  type User,
+} from "@coppice/core";
 import { Breather } from "./breather.js";
 import {
   errorIn,
@@ -21,7 +28,6 @@ import { isInstalled, type InstalledKernel, type KernelProgram } from "./kernel-
 import { KernelRequest, type RequestEnd } from "./kernel-request.js";
 import { isListening } from "./is-listening.js";
 import type { PortLeases } from "./port-leases.js";
-import { release } from "./release.js";
 import { decodeMessage, encodeMessage, signedFrames, type KernelMessage, type MessageParts } from "./wire.js";
 
 export interface KernelSettings {
@@ -288,7 +294,7 @@ export class Kernel {
           if (event === undefined) continue;
           if (event.type === "error") error ??= event;
           else yield event;
-          if (this.#observer?.isWatching !== true) release(message.content);
+          if (this.#observer?.isWatching !== true) releaseMemory(message.content);
         }
         if (signal.aborted) return;
         const end = await request.done;

@@ -2,7 +2,7 @@ import { once } from "node:events";
 import { Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import { setTimeout as delay } from "node:timers/promises";
-import { release } from "./release.js";
+import { releaseMemory } from "@coppice/core";
 import { zmtpCommand, ZmtpError, zmtpGreeting, zmtpMessage, zmtpReady, ZmtpReader } from "./zmtp.js";
 
 export interface ZmtpChannelOptions {
@@ -116,7 +116,7 @@ export class ZmtpChannel {
           } else if (isReady) yield event.frames;
           else throw new ZmtpError("a message before the handshake was over");
         }
-        release(chunk);
+        releaseMemory(chunk);
       }
     } finally {
       clearTimeout(tooSlow);

@@ -6,7 +6,7 @@ const WORTH_BYTES = 16 * 1024;
  * every few dozen megabytes of such memory. The buffer is empty then.
  * @param buffer nobody else reads. Left alone unless it is the whole of its memory, so that no other is in it.
  */
-export function release({ buffer, byteLength }: Buffer): void {
+export function releaseMemory({ buffer, byteLength }: Buffer): void {
   if (byteLength < WORTH_BYTES || byteLength !== buffer.byteLength || buffer instanceof SharedArrayBuffer)
     return;
   buffer.transfer(0);
