@@ -74,11 +74,7 @@ export class AgentDial extends Duplex implements Channel {
   }
 
   override _read(): void {
-    const queued = this.#queue.takeQueued();
-    if (queued !== undefined) {
-      this.push(queued);
-      return;
-    }
+    // Never at once: what is pushed before the reader has taken the last is joined with that, in a copy.
     this.#queue.take().then(
       (data) => this.push(data ?? null),
       (error: unknown) => this.destroy(error instanceof Error ? error : new Error(String(error))),

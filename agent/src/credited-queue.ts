@@ -67,20 +67,15 @@ export class CreditedQueue<T> {
     this.end();
   }
 
-  /** The oldest value, if one is queued. */
-  takeQueued(): T | undefined {
-    const item = this.#items[this.#next];
-    if (item === undefined) return undefined;
-    this.#advance();
-    this.#return(item.cost);
-    return item.value;
-  }
-
   /** The oldest value; undefined at the end. */
   async take(): Promise<T | undefined> {
     for (;;) {
-      const value = this.takeQueued();
-      if (value !== undefined) return value;
+      const item = this.#items[this.#next];
+      if (item !== undefined) {
+        this.#advance();
+        this.#return(item.cost);
+        return item.value;
+      }
       if (this.#error !== undefined) throw this.#error;
       if (this.#hasEnded) return undefined;
       this.#changed ??= Promise.withResolvers<void>();
