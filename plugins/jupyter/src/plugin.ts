@@ -136,7 +136,7 @@ export const plugin = definePlugin({
       ...limits
     } = plugin.config;
 
-    const openChannels = await openTransport(transport);
+    const openChannels = await openTransport(transport, plugin.log);
     const maxMessageBytes = limits.maxMessage;
     const ipython = { python, maxDataCells, maxMessageBytes };
     const nodejs = { node, maxMessageBytes };

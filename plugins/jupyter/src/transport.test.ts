@@ -1,13 +1,19 @@
 import assert from "node:assert/strict";
+import { registerHooks } from "node:module";
 import { test } from "node:test";
+import type { Logger } from "@coppice/core";
 import { openTransport } from "./transport.js";
 
-/** Ports of channels that are opened and closed again, as far as they were dialled. */
-async function dialled(kind: "zeromq" | "zmtp", address: string | undefined): Promise<readonly number[]> {
+const SHELL = 1;
+
+/** Ports that were dialled for a message that was to be sent, and what was logged when the transport was opened. */
+async function dialled(kind: "zeromq" | "zmtp", address: string | undefined) {
   const ports: number[] = [];
-  const open = await openTransport(kind);
+  const logged: string[] = [];
+  const log = { info: (_: unknown, message: string) => logged.push(message) } as unknown as Logger;
+  const open = await openTransport(kind, log);
   const channels = open({
-    ports: { shell: 1, control: 2, stdin: 3, iopub: 4 },
+    ports: { shell: SHELL, control: 2, stdin: 3, iopub: 4 },
     address,
     dial: async (port) => {
       ports.push(port);
@@ -17,14 +23,31 @@ async function dialled(kind: "zeromq" | "zmtp", address: string | undefined): Pr
     maxMessageBytes: 1_000_000,
     onLost: () => undefined,
   });
-  const next = channels.receive("iopub")[Symbol.asyncIterator]().next();
+  const next = channels.receive("shell")[Symbol.asyncIterator]().next();
   await channels.close();
   assert.equal((await next).done, true);
-  return ports;
+  return { ports, logged };
 }
 
+test("where the library does not run our own client speaks to all kernels, and the log says so", async () => {
+  // The first of this file: what was loaded once is not loaded again.
+  const hooks = registerHooks({
+    resolve(specifier, context, resolve) {
+      if (specifier.endsWith("zeromq-channels.js")) throw new Error("built for another system");
+      return resolve(specifier, context);
+    },
+  });
+  try {
+    const { ports, logged } = await dialled("zeromq", "127.0.0.1");
+    assert.deepEqual(ports, [SHELL]);
+    assert.match(logged.join("\n"), /does not run here/);
+  } finally {
+    hooks.deregister();
+  }
+});
+
 test("the library speaks to kernels that have an address, and to no others, which are dialled", async () => {
-  assert.deepEqual(await dialled("zeromq", "127.0.0.1"), []);
-  assert.deepEqual(await dialled("zeromq", undefined), [4]);
-  assert.deepEqual(await dialled("zmtp", "127.0.0.1"), [4]);
+  assert.deepEqual(await dialled("zeromq", "127.0.0.1"), { ports: [], logged: [] });
+  assert.deepEqual(await dialled("zeromq", undefined), { ports: [SHELL], logged: [] });
+  assert.deepEqual(await dialled("zmtp", "127.0.0.1"), { ports: [SHELL], logged: [] });
 });

@@ -1,15 +1,20 @@
+import type { Logger } from "@coppice/core";
 import type { OpenKernelChannels } from "./kernel-channels.js";
 import { ZmtpChannels } from "./zmtp-channels.js";
 
 /**
  * What the server speaks to kernels with: `zeromq` is the native library, for sandboxes whose ports have an address of
  * the host. It cannot use the streams that all others give, so those are left to the client of our own, as everything
- * is for `zmtp`.
- * @throws Error when the native library does not run here; for `zmtp` it is not loaded.
+ * is for `zmtp`, and where the library does not run.
  */
-export async function openTransport(kind: "zmtp" | "zeromq"): Promise<OpenKernelChannels> {
-  if (kind === "zmtp") return (options) => new ZmtpChannels(options);
-  const { ZeromqChannels } = await import("./zeromq-channels.js");
+export async function openTransport(kind: "zmtp" | "zeromq", log: Logger): Promise<OpenKernelChannels> {
+  const own: OpenKernelChannels = (options) => new ZmtpChannels(options);
+  if (kind === "zmtp") return own;
+  const library = await import("./zeromq-channels.js").catch((error: unknown) => {
+    log.info({ err: error }, "the zeromq library does not run here; kernels are spoken to without it");
+    return undefined;
+  });
+  if (library === undefined) return own;
   return ({ address, ...options }) =>
-    address === undefined ? new ZmtpChannels(options) : new ZeromqChannels({ ...options, address });
+    address === undefined ? own(options) : new library.ZeromqChannels({ ...options, address });
 }
