@@ -17,10 +17,12 @@ import { javascriptProgram } from "./javascript-program.js";
 import { KernelMetrics } from "./kernel-metrics.js";
 import { KernelNotes } from "./kernel-notes.js";
 import { Languages } from "./languages.js";
-import { PortLeases } from "./port-leases.js";
+import { PORTS_OF_KERNEL, PortLeases } from "./port-leases.js";
 import { pythonProgram } from "./python-program.js";
 import { openTransport } from "./transport.js";
 import { warmKernels } from "./warm-kernels.js";
+
+const LAST_PORT = 65_535;
 
 const kernelStart = z.enum(["eager", "lazy"]);
 
@@ -113,6 +115,23 @@ const config = z.strictObject({
     })
     .prefault({})
     .describe("A process that has imported what Python kernels need, and that they are forked from"),
+  installedKernels: z
+    .strictObject({
+      firstPort: z
+        .int()
+        .min(1024)
+        .default(20_000)
+        .describe(
+          "First of the ports that they are told to listen on, five each; best below the ephemeral ones",
+        ),
+      maximum: z.int().min(1).default(2000).describe("Of them at once; one more is refused with 429"),
+    })
+    .refine(
+      ({ firstPort, maximum }) => firstPort + maximum * PORTS_OF_KERNEL <= LAST_PORT + 1,
+      `firstPort and five ports for each of the maximum are beyond ${LAST_PORT}`,
+    )
+    .prefault({})
+    .describe("Kernels that a sandbox has beside ours, as those of R"),
   server: JupyterServerConfig.prefault({}).describe("The Jupyter server that each sandbox seems to have"),
 });
 
@@ -130,6 +149,7 @@ export const plugin = definePlugin({
       maxWaiting,
       maxDataCells,
       zygote,
+      installedKernels,
       server,
       kernel,
       templates,
@@ -162,7 +182,10 @@ export const plugin = definePlugin({
           intervalMs: limits.heartbeat.interval,
           maxMisses: limits.heartbeat.maxMisses,
         },
-        portLeases: new PortLeases(),
+        portLeases: new PortLeases({
+          firstPort: installedKernels.firstPort,
+          kernels: installedKernels.maximum,
+        }),
       },
       zygotes: {
         python,

@@ -44,6 +44,10 @@ describe("the ports of installed kernels", { timeout: 60_000 }, () => {
   const portsOf = (leases: readonly PortLease[]): readonly number[] =>
     leases.flatMap(({ ports }) => Object.values(ports)).toSorted((one, other) => one - other);
 
+  test("are ports, all of them", async () => {
+    await assert.rejects(startCodeServer({ installedKernels: { firstPort: 60_000 } }), /beyond 65535/);
+  });
+
   test("are never those of another one, and none are left when all have some", async () => {
     const leases = new PortLeases({ firstPort, kernels: 4 });
     const taken = await Promise.all(Array.from({ length: 4 }, () => leases.take(sandbox, never)));

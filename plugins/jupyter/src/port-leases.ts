@@ -3,16 +3,12 @@ import { SandboxError, type Sandbox } from "@coppice/core";
 import { isListening } from "./is-listening.js";
 import type { KernelPorts } from "./kernel-process.js";
 
-/** Below those that Linux gives to whoever asks for any. */
-const FIRST_PORT = 20_000;
-const KERNELS = 2000;
-const PORTS_OF_KERNEL = 5;
+export const PORTS_OF_KERNEL = 5;
 
 export interface PortLeasesOptions {
-  /** 20000 when absent. */
-  readonly firstPort?: number;
-  /** How many kernels there is room for; 2000 when absent. */
-  readonly kernels?: number;
+  readonly firstPort: number;
+  /** How many kernels there is room for. */
+  readonly kernels: number;
 }
 
 /** The ports of one kernel, until it is disposed of. Safe to repeat. */
@@ -34,7 +30,7 @@ export class PortLeases {
   readonly #kernels: number;
   readonly #leased = new Set<number>();
 
-  constructor({ firstPort = FIRST_PORT, kernels = KERNELS }: PortLeasesOptions = {}) {
+  constructor({ firstPort, kernels }: PortLeasesOptions) {
     this.#firstPort = firstPort;
     this.#kernels = kernels;
   }
