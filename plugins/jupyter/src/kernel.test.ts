@@ -74,7 +74,7 @@ class ScriptedKernel {
         maxMessageBytes: 1_000_000,
         maxErrorBytes: 1_000_000,
         heartbeat: { clock: fakeClock(), intervalMs: 1000, maxMisses: 3 },
-        portLeases: new PortLeases({ firstPort: 20_000, kernels: 1 }),
+        portLeases: new PortLeases({ firstPort: 20_000, maximum: 1 }),
         openChannels: () => ({
           send: async (channel, frames) => {
             const header = JSON.parse(String(frames[2])) as { msg_id: string; msg_type: string };

@@ -182,10 +182,7 @@ export const plugin = definePlugin({
           intervalMs: limits.heartbeat.interval,
           maxMisses: limits.heartbeat.maxMisses,
         },
-        portLeases: new PortLeases({
-          firstPort: installedKernels.firstPort,
-          kernels: installedKernels.maximum,
-        }),
+        portLeases: new PortLeases(installedKernels),
       },
       zygotes: {
         python,

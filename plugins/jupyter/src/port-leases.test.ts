@@ -49,7 +49,7 @@ describe("the ports of installed kernels", { timeout: 60_000 }, () => {
   });
 
   test("are never those of another one, and none are left when all have some", async () => {
-    const leases = new PortLeases({ firstPort, kernels: 4 });
+    const leases = new PortLeases({ firstPort, maximum: 4 });
     const taken = await Promise.all(Array.from({ length: 4 }, () => leases.take(sandbox, never)));
     assert.deepEqual(
       portsOf(taken),
@@ -66,7 +66,7 @@ describe("the ports of installed kernels", { timeout: 60_000 }, () => {
   });
 
   test("are passed over where somebody listens on one of them", async () => {
-    const leases = new PortLeases({ firstPort, kernels: 3 });
+    const leases = new PortLeases({ firstPort, maximum: 3 });
     await listen(firstPort + 3);
     await listen(firstPort + 10);
     const lease = await leases.take(sandbox, never);
@@ -78,7 +78,7 @@ describe("the ports of installed kernels", { timeout: 60_000 }, () => {
   });
 
   test("are not taken where nobody can tell, and nothing stays leased then", async () => {
-    const leases = new PortLeases({ firstPort, kernels: 1 });
+    const leases = new PortLeases({ firstPort, maximum: 1 });
     const lost = new SandboxError("unavailable", "the sandbox has ended");
     await assert.rejects(leases.take({ dial: () => Promise.reject(lost) }, never), lost);
     // Looks like a refusal, and is none.
@@ -98,7 +98,7 @@ describe("the ports of installed kernels", { timeout: 60_000 }, () => {
   });
 
   test("are given back when the kernel ends, and when it was not started", async () => {
-    const portLeases = new PortLeases({ firstPort, kernels: 1 });
+    const portLeases = new PortLeases({ firstPort, maximum: 1 });
     const start = async (change: Partial<InstalledKernelCommand> = {}): Promise<KernelProcess> => {
       const user = await sandbox.user();
       return startInstalledKernel({

@@ -8,7 +8,7 @@ export const PORTS_OF_KERNEL = 5;
 export interface PortLeasesOptions {
   readonly firstPort: number;
   /** How many kernels there is room for. */
-  readonly kernels: number;
+  readonly maximum: number;
 }
 
 /** The ports of one kernel, until it is disposed of. Safe to repeat. */
@@ -27,12 +27,12 @@ export interface PortLease extends Disposable {
  */
 export class PortLeases {
   readonly #firstPort: number;
-  readonly #kernels: number;
+  readonly #maximum: number;
   readonly #leased = new Set<number>();
 
-  constructor({ firstPort, kernels }: PortLeasesOptions) {
+  constructor({ firstPort, maximum }: PortLeasesOptions) {
     this.#firstPort = firstPort;
-    this.#kernels = kernels;
+    this.#maximum = maximum;
   }
 
   /**
@@ -41,9 +41,9 @@ export class PortLeases {
    */
   async take(sandbox: Pick<Sandbox, "dial">, signal: AbortSignal): Promise<PortLease> {
     // Anywhere, so that other servers begin elsewhere, and what was given back has time to close.
-    const start = randomInt(this.#kernels);
-    for (let offset = 0; offset < this.#kernels; offset++) {
-      const lease = this.#lease((start + offset) % this.#kernels);
+    const start = randomInt(this.#maximum);
+    for (let offset = 0; offset < this.#maximum; offset++) {
+      const lease = this.#lease((start + offset) % this.#maximum);
       if (lease === undefined) continue;
       try {
         if (!(await isListening(sandbox, Object.values(lease.ports), signal))) return lease;
@@ -53,7 +53,7 @@ export class PortLeases {
       }
       lease[Symbol.dispose]();
     }
-    const last = this.#firstPort + this.#kernels * PORTS_OF_KERNEL - 1;
+    const last = this.#firstPort + this.#maximum * PORTS_OF_KERNEL - 1;
     throw new SandboxError(
       "resource_exhausted",
       `no ports are free for another kernel, of ${this.#firstPort} to ${last}`,
