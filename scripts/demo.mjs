@@ -10,7 +10,6 @@ import { setTimeout as delay } from "node:timers/promises";
 import { parseDocument } from "yaml";
 import { ROOT } from "./toolchain/project.mjs";
 
-const API_KEY = `e2b_${"0".repeat(40)}`;
 const START_TIMEOUT_MS = 30_000;
 const STOP_TIMEOUT_MS = 15_000;
 
@@ -36,7 +35,8 @@ async function writeConfig(folder) {
   document.setIn(["plugins", "linux-namespaces", "directory"], join(folder, "sandboxes"));
   const file = join(folder, "demo.yaml");
   await writeFile(file, document.toString());
-  return { file, urls };
+  const keyFile = join(folder, "data", "access", "development-key");
+  return { file, urls, keyFile };
 }
 
 async function untilReady(server, url, signal) {
@@ -59,7 +59,7 @@ async function stop(server) {
   await ended;
 }
 
-async function runQuickstart(urls, signal) {
+async function runQuickstart({ urls, key, signal }) {
   const quickstart = spawn(process.execPath, [join(ROOT, "examples", "quickstart.mjs")], {
     stdio: ["ignore", "inherit", "inherit"],
     signal,
@@ -67,7 +67,7 @@ async function runQuickstart(urls, signal) {
       ...process.env,
       E2B_API_URL: urls.api,
       E2B_SANDBOX_URL: urls.api,
-      E2B_API_KEY: process.env.COPPICE_API_KEY ?? API_KEY,
+      E2B_API_KEY: key,
     },
   });
   const [code] = await once(quickstart, "exit");
@@ -79,7 +79,7 @@ let server;
 const interruption = new AbortController();
 for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.once(signal, () => interruption.abort());
 try {
-  const { file, urls } = await writeConfig(folder);
+  const { file, urls, keyFile } = await writeConfig(folder);
   const program = join(ROOT, "core", "bin", "coppice.mjs");
   // Only what goes wrong: the demo is about what the client sees.
   server = spawn(process.execPath, [program, "start", file], { stdio: ["ignore", "ignore", "pipe"] });
@@ -88,7 +88,8 @@ try {
   try {
     await untilReady(server, urls.ops, interruption.signal);
     console.log(`Coppice serves ${urls.api}; examples/quickstart.mjs against it:\n`);
-    process.exitCode = await runQuickstart(urls, interruption.signal);
+    const key = process.env.COPPICE_API_KEY ?? (await readFile(keyFile, "utf8")).trim();
+    process.exitCode = await runQuickstart({ urls, key, signal: interruption.signal });
   } catch (error) {
     if (!interruption.signal.aborted) console.error(`${messages}coppice: ${error.message}`);
     process.exitCode = 1;

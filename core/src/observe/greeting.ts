@@ -4,6 +4,11 @@ import { createToken } from "../kernel/token.js";
 export interface Greeting {
   /** @param lines asked for when the listeners have their ports. */
   add(lines: () => readonly string[]): void;
+  /**
+   * What a client's shell exports to use this server, shown together for pasting.
+   * @param variables asked for as lines are. Values are a shell's: quoted where they have to be.
+   */
+  addVariables(variables: () => Readonly<Record<string, string>>): void;
 }
 
 export const Greeting = createToken<Greeting>("greeting");
@@ -11,12 +16,21 @@ export const Greeting = createToken<Greeting>("greeting");
 /** Collects what plugins have to say, in the order in which they were set up. */
 export class CollectedGreeting implements Greeting {
   readonly #parts: (() => readonly string[])[] = [];
+  readonly #variables: (() => Readonly<Record<string, string>>)[] = [];
 
   add(lines: () => readonly string[]): void {
     this.#parts.push(lines);
   }
 
+  addVariables(variables: () => Readonly<Record<string, string>>): void {
+    this.#variables.push(variables);
+  }
+
   lines(): readonly string[] {
-    return this.#parts.flatMap((part) => part());
+    const exports = this.#variables
+      .flatMap((variables) => Object.entries(variables()))
+      .map(([name, value]) => `  export ${name}=${value}`);
+    const heading = exports.length === 0 ? [] : ["Point an E2B SDK at it:"];
+    return [...this.#parts.flatMap((part) => part()), ...heading, ...exports];
   }
 }

@@ -89,6 +89,12 @@ export const AccessConfig = z.strictObject({
     .describe(
       "Keys of the tenant `default` that may do everything, best `e2b_` and 40 hex digits, as the Python SDK wants; others are made by `coppice keys create`.",
     ),
+  developmentKey: z
+    .union([z.literal("random"), apiKey])
+    .optional()
+    .describe(
+      "One more of these, for a server that is tried out: `random` is made at the first start and kept in `dataDir/access/development-key`.",
+    ),
   jwt: jwt
     .optional()
     .describe("An identity provider whose RS256 tokens are let in as `Authorization: Bearer`."),

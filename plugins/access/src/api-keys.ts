@@ -13,17 +13,17 @@ export interface ApiKeysOptions {
 
 /** The keys that let a client in. */
 export class ApiKeys {
-  readonly #configured: ReadonlyMap<string, Principal>;
+  readonly #configured = new Map<string, Principal>();
   readonly #options: Pick<ApiKeysOptions, "store" | "clock">;
 
   constructor(options: ApiKeysOptions) {
     this.#options = options;
-    this.#configured = new Map(
-      options.configured.map((key, index) => [
-        digestOf(key),
-        { tenant: DEFAULT_TENANT, name: `configured-${index + 1}`, scopes: new Set(SCOPES) },
-      ]),
-    );
+    for (const [index, key] of options.configured.entries()) this.add(key, `configured-${index + 1}`);
+  }
+
+  /** One more that is the default tenant's, for everything. */
+  add(key: string, name: string): void {
+    this.#configured.set(digestOf(key), { tenant: DEFAULT_TENANT, name, scopes: new Set(SCOPES) });
   }
 
   /** Who presents a key; undefined for one that was never made, has expired or is revoked. */

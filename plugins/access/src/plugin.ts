@@ -1,4 +1,5 @@
-import { Admissions, Clock, definePlugin, Greeting, Listeners, openedAtStart } from "@coppice/core";
+import { join } from "node:path";
+import { Admissions, Clock, definePlugin, Greeting, openedAtStart } from "@coppice/core";
 import { AccessConfig } from "./access-config.js";
 import { accessGuard } from "./access-guard.js";
 import { accessMetrics } from "./access-metrics.js";
@@ -8,7 +9,8 @@ import { AuditLog } from "./audit-log.js";
 import { auditObserver } from "./audit-observer.js";
 import { serveAudit } from "./audit-route.js";
 import { JsonWebTokens } from "./json-web-tokens.js";
-import { keyGreeting } from "./key-greeting.js";
+import { keptKey } from "./kept-key.js";
+import { keyExpression } from "./key-expression.js";
 import { KeyStore } from "./key-store.js";
 import { keysCreate } from "./keys-create.js";
 import { keysList } from "./keys-list.js";
@@ -21,13 +23,13 @@ import { serveWhoami } from "./whoami-route.js";
 export const plugin = definePlugin({
   name: "access",
   config: AccessConfig,
-  requires: { admissions: Admissions, clock: Clock, listeners: Listeners, greeting: Greeting },
+  requires: { admissions: Admissions, clock: Clock, greeting: Greeting },
   verbs: {
     keys: { create: keysCreate, list: keysList, revoke: keysRevoke },
     audit: { list: auditList },
   },
-  setup(context, { admissions, clock, listeners, greeting }) {
-    const { apiKeys: configured, jwt, quotas, rateLimits, audit } = context.config;
+  setup(context, { admissions, clock, greeting }) {
+    const { apiKeys: configured, developmentKey, jwt, quotas, rateLimits, audit } = context.config;
     const { log } = context;
     const store = openedAtStart(() => new KeyStore(context.dataDir()));
     const auditLog = openedAtStart(
@@ -44,11 +46,19 @@ export const plugin = definePlugin({
       context.onStop(() => file.close());
     }
 
+    const apiKeys = new ApiKeys({ configured, store: store.get, clock });
+    const keyFile = (): string => join(context.dataDir(), "development-key");
+    context.onStart(async () => {
+      if (developmentKey === undefined) return;
+      const key = developmentKey === "random" ? await keptKey(keyFile(), log) : developmentKey;
+      apiKeys.add(key, "development");
+    });
+
     const metrics = accessMetrics(context.metrics);
     context.guard(
       "api",
       accessGuard({
-        apiKeys: new ApiKeys({ configured, store: store.get, clock }),
+        apiKeys,
         tokens: jwt && new JsonWebTokens({ settings: jwt, clock, log }),
         perAddress: new RateLimit(rateLimits.perAddress),
         perKey: new RateLimit(rateLimits.perKey),
@@ -70,6 +80,8 @@ export const plugin = definePlugin({
     const router = context.http("api");
     serveWhoami(router);
     serveAudit(router, auditLog.get);
-    greeting.add(() => keyGreeting(listeners.all(), configured[0]));
+    greeting.addVariables(() => ({
+      E2B_API_KEY: keyExpression(developmentKey === "random" ? keyFile() : undefined),
+    }));
   },
 });

@@ -31,6 +31,7 @@ import { MetricsHistory } from "./metrics-history.js";
 import { parseMetricsWindow, parseSandboxIds, samplesWithin } from "./metrics.js";
 import { pauseBody } from "./pause.js";
 import { networkBody, toNetworkPolicy } from "./network-policy.js";
+import { publicDomain } from "./public-domain.js";
 import { refreshBody, refreshSandbox } from "./refresh.js";
 import { resumeBody, resumeSandbox } from "./resume.js";
 import { SandboxApiConfig } from "./sandbox-api-config.js";
@@ -65,9 +66,10 @@ export const plugin = definePlugin({
     greeting: Greeting,
   },
   setup(context, { sandboxes, snapshots, templates, volumes, clock, listeners, greeting }) {
-    const { domain, legacyDefaultTimeout, maxBody, maxForks, maxNetworkRules, maxVariable } = context.config;
+    const { legacyDefaultTimeout, maxBody, maxForks, maxNetworkRules, maxVariable } = context.config;
     const { idempotencyKept, maxIdempotencyKeys, metricsInterval, metricsKept } = context.config;
     const router = context.http("api");
+    const domain = (): string | undefined => publicDomain(context.config.domain, listeners.all());
     const capacities = new Capacities();
     const bodyOptions = { limitBytes: maxBody };
     const optionalBody = { ...bodyOptions, empty: {} };
@@ -101,7 +103,7 @@ export const plugin = definePlugin({
       return sandbox;
     };
 
-    greeting.add(() => sdkEnvironment(listeners.all()));
+    greeting.addVariables(() => sdkEnvironment(listeners.all(), context.config.domain));
 
     router.get("/health", (ctx) => {
       ctx.body = "Health check successful";
@@ -112,7 +114,7 @@ export const plugin = definePlugin({
       const wanted = toCreateSandbox(body, { timeoutMs: legacyDefaultTimeout });
       const sandbox = await createFor(ctx, wanted);
       ctx.status = 201;
-      ctx.body = sandboxBody(sandbox, domain);
+      ctx.body = sandboxBody(sandbox, domain());
     });
 
     router.post("/v2/sandboxes", async (ctx) => {
@@ -120,7 +122,7 @@ export const plugin = definePlugin({
       const wanted = toCreateSandbox(body, { timeoutMs: sandboxes.defaultTimeoutMs, secure: true });
       const sandbox = await createFor(ctx, wanted);
       ctx.status = 201;
-      ctx.body = sandboxBody(sandbox, domain);
+      ctx.body = sandboxBody(sandbox, domain());
     });
 
     router.post("/sandboxes/:id/connect", async (ctx) => {
@@ -128,7 +130,7 @@ export const plugin = definePlugin({
       const body = await readJsonBody(ctx.req, connectBody, optionalBody);
       const { sandbox, wasPaused } = await connectSandbox(own(ctx), id, { body });
       ctx.status = wasPaused ? 201 : 200;
-      ctx.body = sandboxBody(sandbox, domain);
+      ctx.body = sandboxBody(sandbox, domain());
     });
 
     router.post("/v2/sandboxes/:id/connect", async (ctx) => {
@@ -137,7 +139,7 @@ export const plugin = definePlugin({
       const { defaultTimeoutMs } = sandboxes;
       const { sandbox, wasPaused } = await connectSandbox(own(ctx), id, { body, defaultTimeoutMs });
       ctx.status = wasPaused ? 201 : 200;
-      ctx.body = sandboxBody(sandbox, domain);
+      ctx.body = sandboxBody(sandbox, domain());
     });
 
     router.post("/sandboxes/:id/pause", async (ctx) => {
@@ -152,7 +154,7 @@ export const plugin = definePlugin({
       const body = await readJsonBody(ctx.req, resumeBody, optionalBody);
       const sandbox = await resumeSandbox(own(ctx), id, { body, defaultTimeoutMs: legacyDefaultTimeout });
       ctx.status = 201;
-      ctx.body = sandboxBody(sandbox, domain);
+      ctx.body = sandboxBody(sandbox, domain());
     });
 
     router.post("/sandboxes/:id/snapshots", async (ctx) => {
@@ -183,11 +185,11 @@ export const plugin = definePlugin({
       });
       const made = forked.flatMap((one) => ("sandbox" in one ? [one.sandbox] : []));
       endUnlessClaimed(own(ctx), made, { request: requestOf(ctx), response: ctx.res });
-      ctx.body = forked.map((one) => forkedBody(one, { domain, log: requestOf(ctx).log }));
+      ctx.body = forked.map((one) => forkedBody(one, { domain: domain(), log: requestOf(ctx).log }));
       ctx.status = 201;
     });
 
-    serveVolumes(router, volumes, context.config);
+    serveVolumes(router, volumes, { domain, maxBody });
     // Its clients present the volume's token where those of `api` have a key: a listener of its own.
     context.guard("volumes", volumeGuard(volumes));
     serveVolumeContents(context.http("volumes"), volumes, context.config);
@@ -222,7 +224,7 @@ export const plugin = definePlugin({
 
     router.get("/sandboxes/:id", async (ctx) => {
       const sandbox = own(ctx).get(parseSandboxId(ctx.params["id"]));
-      ctx.body = sandboxDetailBody(sandbox, await capacities.of(sandbox), domain);
+      ctx.body = sandboxDetailBody(sandbox, await capacities.of(sandbox), domain());
     });
 
     router.delete("/sandboxes/:id", async (ctx) => {

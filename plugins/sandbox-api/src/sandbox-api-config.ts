@@ -7,7 +7,9 @@ export const SandboxApiConfig = z.strictObject({
     .string()
     .regex(/^[A-Za-z0-9.-]+(:\d+)?$/, "expected a host name, with a port where it is not 443")
     .optional()
-    .describe("Wildcard domain that clients are told to reach sandboxes at; none = what they are set to."),
+    .describe(
+      "Wildcard domain that clients are told to reach sandboxes at, with port 0 for that of the listener `api`; none = what they are set to.",
+    ),
   legacyDefaultTimeout: duration()
     .prefault("15s")
     .describe(

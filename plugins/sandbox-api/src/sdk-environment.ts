@@ -1,14 +1,17 @@
 import type { Listener } from "@coppice/core";
+import { hasOwnPort } from "./public-domain.js";
 
-/** The lines that point an E2B SDK at this server, to be pasted into a shell. The key is said by who checks keys. */
-export function sdkEnvironment(listeners: readonly Listener[]): readonly string[] {
+/** What points an E2B SDK at this server. The key is said by who checks keys. */
+export function sdkEnvironment(
+  listeners: readonly Listener[],
+  domain: string | undefined,
+): Readonly<Record<string, string>> {
+  // A domain is served by what stands before the listeners, or by their TLS: the SDKs take all names from it.
+  if (domain !== undefined && !hasOwnPort(domain)) return { E2B_DOMAIN: domain };
   const urlOf = (wanted: string): string | undefined => listeners.find(({ name }) => name === wanted)?.url;
   const [api, volumes] = [urlOf("api"), urlOf("volumes")];
-  if (api === undefined) return [];
-  return [
-    "Point an E2B SDK at it:",
-    `  export E2B_API_URL=${api}`,
-    `  export E2B_SANDBOX_URL=${api}`,
-    ...(volumes === undefined ? [] : [`  export E2B_VOLUME_API_URL=${volumes}`]),
-  ];
+  return {
+    ...(api !== undefined && { E2B_API_URL: api, E2B_SANDBOX_URL: api }),
+    ...(volumes !== undefined && { E2B_VOLUME_API_URL: volumes }),
+  };
 }

@@ -7,14 +7,13 @@ import {
   type TenantVolumes,
   type Volumes,
 } from "@coppice/core";
-import type { SandboxApiConfig } from "./sandbox-api-config.js";
 import { createVolumeBody, volumeAndTokenBody, volumeBody } from "./volume-body.js";
 
 /** Serves the volumes of the E2B control plane. */
 export function serveVolumes(
   router: ReturnType<PluginContext<unknown>["http"]>,
   volumes: Volumes,
-  { domain, maxBody }: Pick<SandboxApiConfig, "domain" | "maxBody">,
+  { domain, maxBody }: { readonly domain: () => string | undefined; readonly maxBody: number },
 ): void {
   const own = (carrier: RequestCarrier): TenantVolumes => volumes.of(tenantOf(carrier));
 
@@ -22,7 +21,7 @@ export function serveVolumes(
     const { name, sizeMB } = await readJsonBody(ctx.req, createVolumeBody, { limitBytes: maxBody });
     const made = await own(ctx).create({ name, sizeMiB: sizeMB ?? undefined });
     ctx.status = 201;
-    ctx.body = volumeAndTokenBody(made, domain);
+    ctx.body = volumeAndTokenBody(made, domain());
   });
 
   router.get("/volumes", (ctx) => {
@@ -33,7 +32,7 @@ export function serveVolumes(
   router.get("/volumes/:id", permit("write"), async (ctx) => {
     const volume = own(ctx).get(ctx.params["id"] ?? "");
     ctx.body = {
-      ...volumeAndTokenBody(volume, domain),
+      ...volumeAndTokenBody(volume, domain()),
       usedBytes: await own(ctx).usage(volume.id),
     };
   });

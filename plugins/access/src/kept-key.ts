@@ -1,0 +1,62 @@
+import { randomBytes } from "node:crypto";
+import { constants } from "node:fs";
+import { link, open, rm } from "node:fs/promises";
+import { messageOf, type Logger } from "@coppice/core";
+import { newApiKey } from "./api-key.js";
+
+const READABLE_BY_OTHERS = 0o077;
+const LONGEST_KEY_BYTES = 1024;
+const KEY = /^e2b_[0-9a-f]{40,}$/;
+
+/**
+ * The key in a file, made there when there is none. Whoever else is making it at this moment, all get the same one.
+ * @throws Error that names the file when it is none of this user's, or holds no key.
+ */
+export async function keptKey(path: string, log: Logger): Promise<string> {
+  try {
+    return await readKey(path, log);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== "ENOENT") {
+      throw new Error(`the development key ${path} cannot be used: ${messageOf(error)}`, { cause: error });
+    }
+  }
+  await makeKey(path);
+  return readKey(path, log);
+}
+
+/** Whole or not at all, and never in the place of another: a crash leaves at most a file that nobody reads. */
+async function makeKey(path: string): Promise<void> {
+  const draft = `${path}.${randomBytes(6).toString("hex")}`;
+  try {
+    const file = await open(draft, "wx", 0o600);
+    try {
+      await file.writeFile(`${newApiKey()}\n`);
+      await file.sync();
+    } finally {
+      await file.close();
+    }
+    await link(draft, path).catch((error: NodeJS.ErrnoException) => {
+      if (error.code !== "EEXIST") throw error;
+    });
+  } finally {
+    await rm(draft, { force: true });
+  }
+}
+
+async function readKey(path: string, log: Logger): Promise<string> {
+  const file = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+  try {
+    const { mode, size } = await file.stat();
+    if ((mode & constants.S_IFMT) !== constants.S_IFREG || size > LONGEST_KEY_BYTES)
+      throw new Error("it is no file of a key");
+    if ((mode & READABLE_BY_OTHERS) !== 0) {
+      await file.chmod(0o600);
+      log.warn({ file: path }, "others could use the development key; remove the file for a new one");
+    }
+    const key = (await file.readFile("utf8")).trim();
+    if (!KEY.test(key)) throw new Error("it holds no key; remove it for a new one");
+    return key;
+  } finally {
+    await file.close();
+  }
+}
