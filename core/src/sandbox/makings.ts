@@ -170,8 +170,8 @@ export class Makings {
       const told = events.confirm(event);
       reaper.set(record.id, endsAtMs);
       metrics.created(startedAtMs - askedAtMs);
-      const { id, template, backend } = record;
-      log.info({ sandbox: id, template, backend, provideMs, writeMs }, "sandbox created");
+      const { id, owner: tenant, template, backend } = record;
+      log.info({ sandbox: id, tenant, template, backend, provideMs, writeMs }, "sandbox created");
       onMade(held);
       await told;
       return held;

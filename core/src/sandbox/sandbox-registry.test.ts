@@ -129,7 +129,7 @@ test("the maximum holds under a hundred parallel creations, and a place is free 
     if (result.status === "rejected") {
       fails(
         "resource_exhausted",
-        /^you have reached the maximum number of concurrent E2B sandboxes \(10\)\. If you/,
+        /^you have reached the maximum number of concurrent E2B sandboxes \(10\)\. If you need more, ask the operator of this server$/,
       )(result.reason);
     }
   }

@@ -398,7 +398,7 @@ export class SandboxRegistry implements Sandboxes {
   #admit(wanted: SandboxRecord): void {
     const { maximum } = this.#options.settings;
     if (this.#held.size >= maximum) {
-      const text = `you have reached the maximum number of concurrent E2B sandboxes (${maximum}). If you need more, please visit 'https://e2b.dev/docs/billing'`;
+      const text = `you have reached the maximum number of concurrent E2B sandboxes (${maximum}). If you need more, ask the operator of this server`;
       throw new SandboxError("resource_exhausted", text);
     }
     this.#askAdmissions(wanted);

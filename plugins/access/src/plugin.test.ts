@@ -120,6 +120,9 @@ suite("rate limits", () => {
     assert.deepEqual(await statuses(1, () => from("192.0.2.9", { "x-api-key": key })), [429]);
     const other = server.newKey();
     assert.deepEqual(await statuses(1, () => from("192.0.2.9", { "x-api-key": other })), [200]);
+    // A name is one tenant's: another's of the same name has used nothing up.
+    const theirs = server.newKey({ tenant: "other", name: server.keys.list().at(-1)?.name });
+    assert.deepEqual(await statuses(3, () => from("192.0.2.8", { "x-api-key": theirs })), [200, 200, 429]);
     // With a key or without: three were there before.
     assert.deepEqual(await statuses(4, () => from("192.0.2.1")), [401, 401, 401, 429]);
     const refused = await from("192.0.2.1");

@@ -42,7 +42,7 @@ suite("quotas", () => {
       if (answer.status === 201) continue;
       assertRefused(
         answer,
-        /^you have reached the maximum number of concurrent E2B sandboxes \([37]\)\. If you/,
+        /^you have reached the maximum number of concurrent E2B sandboxes \([37]\)\. If you need more, ask the operator of this server$/,
       );
     }
     assert.equal(made.length, 10);

@@ -26,7 +26,7 @@ export class Quotas {
     const quota = this.#quotaOf(wanted.owner);
     if (quota.sandboxes !== undefined && existing.length >= quota.sandboxes) {
       throw exhausted(
-        `you have reached the maximum number of concurrent E2B sandboxes (${quota.sandboxes}). If you need more, please visit 'https://e2b.dev/docs/billing'`,
+        `you have reached the maximum number of concurrent E2B sandboxes (${quota.sandboxes}). If you need more, ask the operator of this server`,
       );
     }
     for (const what of ["cpuCount", "memoryMiB"] as const) {

@@ -1,4 +1,6 @@
 import assert from "node:assert/strict";
+import dns from "node:dns";
+import { syncBuiltinESMExports } from "node:module";
 import { test } from "node:test";
 import { promisify } from "node:util";
 import { TargetGuard } from "./target-guard.js";
@@ -59,4 +61,31 @@ test("a name is looked up once, for the connection, and not connected to when it
   assert.equal(refused, "the host has no public address");
   assert.equal(unknown, refused, "a name that is private and one that is not are told apart");
   assert.ok(await look(new TargetGuard(["127.0.0.0/8", "::1"]), "localhost"));
+});
+
+test("a name is not connected to when one of its addresses is private, wherever it stands among them", async (t) => {
+  let addresses: readonly string[] = [];
+  const lookup = (_host: string, _options: unknown, callback: (...given: unknown[]) => void) =>
+    callback(
+      null,
+      addresses.map((address) => ({ address, family: 4 })),
+    );
+  const mocked = t.mock.method(dns, "lookup", lookup as unknown as typeof dns.lookup);
+  syncBuiltinESMExports();
+  try {
+    const look = () => promisify(new TargetGuard([]).lookup)("mixed.example", { all: true });
+    for (const mixed of [
+      ["1.1.1.1", "127.0.0.1"],
+      ["10.0.0.1", "1.1.1.1"],
+      ["1.1.1.1", "169.254.169.254", "8.8.8.8"],
+    ]) {
+      addresses = mixed;
+      await assert.rejects(look(), /the host has no public address/, mixed.join(" "));
+    }
+    addresses = ["1.1.1.1", "8.8.8.8"];
+    assert.ok(await look());
+  } finally {
+    mocked.mock.restore();
+    syncBuiltinESMExports();
+  }
 });

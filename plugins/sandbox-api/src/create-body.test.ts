@@ -38,9 +38,16 @@ suite("the body of a create request", () => {
     assert.deepEqual(fromPython, expected);
   });
 
-  test("leaves a sandbox open when the older route is not asked for a secure one", () => {
+  test("asks for a token on the older route unless it is told not to, or the request stands for that", () => {
     const defaults = { timeoutMs: 15_000 };
-    assert.equal(toCreateSandbox(schema.parse({ templateID: "base" }), defaults).secure, false);
+    const open = { ...defaults, secureUnlessSaid: false };
+    assert.equal(toCreateSandbox(schema.parse({ templateID: "base" }), defaults).secure, true);
+    assert.equal(
+      toCreateSandbox(schema.parse({ templateID: "base", secure: false }), defaults).secure,
+      false,
+    );
+    assert.equal(toCreateSandbox(schema.parse({ templateID: "base" }), open).secure, false);
+    assert.equal(toCreateSandbox(schema.parse({ templateID: "base", secure: true }), open).secure, true);
     assert.equal(toCreateSandbox(schema.parse({ templateID: "base", secure: false }), V2).secure, true);
   });
 

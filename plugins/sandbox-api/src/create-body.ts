@@ -45,8 +45,10 @@ export type CreateBody = z.infer<ReturnType<typeof createBody>>;
 /** What a route adds to the body: the two generations of the API differ in these. */
 export interface CreateDefaults {
   readonly timeoutMs: number;
-  /** Whatever the body says; undefined = the body decides, and stays open when it says nothing. */
+  /** Whatever the body says; undefined = the body decides. */
   readonly secure?: boolean;
+  /** When the body decides and says nothing. */
+  readonly secureUnlessSaid?: boolean;
 }
 
 /**
@@ -54,9 +56,10 @@ export interface CreateDefaults {
  * @throws SandboxError invalid_argument for a sandbox that keeps traffic out and lets commands in.
  */
 export function toCreateSandbox(body: CreateBody, defaults: CreateDefaults): CreateSandbox {
-  const secure = defaults.secure ?? body.secure ?? false;
+  const secure = defaults.secure ?? body.secure ?? defaults.secureUnlessSaid ?? true;
   const allowPublicTraffic = body.network?.allowPublicTraffic ?? true;
-  if (!allowPublicTraffic && !secure) {
+  // E2B wants it said, also where it would be so.
+  if (!allowPublicTraffic && !(defaults.secure ?? body.secure ?? false)) {
     const text =
       "You cannot create a sandbox without public access unless you enable secure envd access via 'secure' flag.";
     throw new SandboxError("invalid_argument", text);

@@ -98,13 +98,42 @@ suite("the E2B control plane", () => {
     const older = await create({}, "POST /sandboxes");
     const olderSecure = await create({ secure: true, timeout: 60 }, "POST /sandboxes");
     const newer = await create();
-    assert.equal(older.envdAccessToken, undefined);
+    assert.ok(older.envdAccessToken);
     assert.ok(olderSecure.envdAccessToken);
     assert.ok(newer.envdAccessToken);
     const lifeOf = ({ sandboxID }: { sandboxID: string }) =>
       (server.sandboxes.get(sandboxID).record.endsAtMs ?? 0) - clock.now();
     assert.deepEqual([older, olderSecure, newer].map(lifeOf), [15_000, 60_000, 300_000]);
     for (const { sandboxID } of [older, olderSecure, newer]) await server.sandboxes.kill(sandboxID);
+  });
+
+  test("makes a sandbox that asks for its token unless the creator says otherwise, or is an SDK that says nothing", async () => {
+    const isSecure = async (of: TestServer, body: object, headers: Record<string, string> = {}) => {
+      const { status, json } = await call(of, "POST /sandboxes", {
+        headers,
+        body: { templateID: "base", ...body },
+      });
+      assert.equal(status, 201, JSON.stringify(json));
+      await of.sandboxes.kill(json.sandboxID);
+      return json.envdAccessToken !== undefined;
+    };
+    const sdk = { publisher: "e2b", lang: "python", package_version: "1.0.3" };
+    for (const [secureByDefault, expected] of [
+      [undefined, [true, false, true, true, false, false]],
+      ["always", [true, true, true, true, false, false]],
+      ["never", [false, false, true, true, false, false]],
+    ] as const) {
+      await using other = await startTestServer({
+        plugins: [
+          [memoryBackend({}), {}],
+          [sandboxApi, secureByDefault === undefined ? {} : { secureByDefault }],
+        ],
+      });
+      const found: boolean[] = [];
+      for (const body of [{}, { secure: true }, { secure: false }])
+        for (const headers of [{}, sdk]) found.push(await isSecure(other, body, headers));
+      assert.deepEqual(found, expected, secureByDefault);
+    }
   });
 
   test("tells about a sandbox what its creator said, by its id or the long form of it", async () => {

@@ -41,6 +41,7 @@ import { takeSnapshotBody } from "./take-snapshot.js";
 import { templateIdOf } from "./template-id-of.js";
 import { serveTemplates } from "./template-routes.js";
 import { sdkEnvironment } from "./sdk-environment.js";
+import { isSecureUnlessSaid } from "./secure-by-default.js";
 import { setLimitsBody, setSandboxLimits } from "./set-limits.js";
 import { setSandboxTimeout, setTimeoutBody } from "./set-timeout.js";
 import { serveVolumeContents, volumeGuard } from "./volume-content-routes.js";
@@ -111,7 +112,8 @@ export const plugin = definePlugin({
 
     router.post("/sandboxes", async (ctx) => {
       const body = await readJsonBody(ctx.req, createSchema, bodyOptions);
-      const wanted = toCreateSandbox(body, { timeoutMs: legacyDefaultTimeout });
+      const secureUnlessSaid = isSecureUnlessSaid(ctx.req.headers, context.config.secureByDefault);
+      const wanted = toCreateSandbox(body, { timeoutMs: legacyDefaultTimeout, secureUnlessSaid });
       const sandbox = await createFor(ctx, wanted);
       ctx.status = 201;
       ctx.body = sandboxBody(sandbox, domain());

@@ -1,5 +1,6 @@
 import { duration, size } from "@coppice/core";
 import { z } from "zod";
+import { SECURE_BY_DEFAULT } from "./secure-by-default.js";
 
 /** Settings of the sandbox-api plugin, each with its default. */
 export const SandboxApiConfig = z.strictObject({
@@ -9,6 +10,12 @@ export const SandboxApiConfig = z.strictObject({
     .optional()
     .describe(
       "Wildcard domain that clients are told to reach sandboxes at, with port 0 for that of the listener `api`; none = what they are set to.",
+    ),
+  secureByDefault: z
+    .enum(SECURE_BY_DEFAULT)
+    .default("except-sdks")
+    .describe(
+      "Whether a sandbox of `POST /sandboxes` asks for its access token when the request does not say `secure`; the exception are E2B SDKs from before there were tokens.",
     ),
   legacyDefaultTimeout: duration()
     .prefault("15s")

@@ -363,7 +363,7 @@ describe("errors by their contract", { timeout: 240_000 }, () => {
       assert.equal(error.statusCode, 429);
       assert.equal(
         error.message,
-        `Rate limit exceeded, please try again later - you have reached the maximum number of concurrent E2B sandboxes (${MOST}). If you need more, please visit 'https://e2b.dev/docs/billing'`,
+        `Rate limit exceeded, please try again later - you have reached the maximum number of concurrent E2B sandboxes (${MOST}). If you need more, ask the operator of this server`,
       );
       return true;
     });
