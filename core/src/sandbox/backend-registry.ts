@@ -31,6 +31,10 @@ export class BackendRegistry implements Backends {
     return this.get(this.#default);
   }
 
+  get defaultName(): string | undefined {
+    return this.#default;
+  }
+
   setDefault(name: string | undefined): void {
     this.#default = name;
   }

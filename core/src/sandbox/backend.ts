@@ -2,6 +2,7 @@ import type { Duplex } from "node:stream";
 import { createToken } from "../kernel/token.js";
 import type { EgressRules } from "./egress-rules.js";
 import type { Files } from "./files.js";
+import type { FullLimits } from "./full-limits.js";
 import type { AdoptedProcess, Command, Process } from "./process.js";
 
 /** `[a-z0-9]+`, chosen by the server. */
@@ -80,6 +81,8 @@ export interface SandboxBackend {
   readonly name: string;
   /** True when a sandbox cannot reach the host's files, processes and network. */
   readonly isolated: boolean;
+  /** What a sandbox gets where neither its creator nor its template says; absent = that differs, or is unknown. */
+  readonly defaultLimits?: FullLimits;
   /** Rejects with every reason why this host cannot run it. */
   check(): Promise<void>;
   /** All or nothing: when it rejects, nothing of the sandbox is left. */

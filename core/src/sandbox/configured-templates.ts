@@ -1,15 +1,22 @@
+import type { FullLimits } from "./full-limits.js";
 import type { SandboxesConfig } from "./sandboxes-config.js";
 import { findTemplate } from "./template-reference.js";
 import type { TemplateFacts, Templates } from "./templates.js";
 
 type Settings = SandboxesConfig["templates"];
 
-/** The templates of the configuration. */
-export function configuredTemplates(settings: Settings): Templates {
-  const factsOf = (name: string, { aliases, limits }: Settings[string]): TemplateFacts => ({
+/**
+ * The templates of the configuration.
+ * @param defaultsOf what a backend, or the default one, gives a sandbox that asks for nothing.
+ */
+export function configuredTemplates(
+  settings: Settings,
+  defaultsOf: (backend: string | undefined) => FullLimits | undefined,
+): Templates {
+  const factsOf = (name: string, { aliases, backend, limits }: Settings[string]): TemplateFacts => ({
     name,
     aliases,
-    limits,
+    limits: { ...defaultsOf(backend), ...limits },
   });
   return {
     all: () => Object.entries(settings).map(([name, template]) => factsOf(name, template)),

@@ -136,7 +136,10 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     log,
   });
   return {
-    templates: configuredTemplates(settings.templates),
+    templates: configuredTemplates(settings.templates, (backend) => {
+      const name = backend ?? backends.defaultName;
+      return backends.all().find((one) => one.name === name)?.defaultLimits;
+    }),
     leases: new LedgerLeases(ledgerInUse),
     warmUps,
     events,

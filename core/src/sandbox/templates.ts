@@ -6,7 +6,7 @@ export interface TemplateFacts {
   readonly name: string;
   /** Its further names. */
   readonly aliases: readonly string[];
-  /** What a sandbox of it gets where its creator asks for nothing; what is absent is the backend's to say. */
+  /** What a sandbox of it gets where its creator asks for nothing; what is absent its backend cannot tell. */
   readonly limits: Limits;
 }
 

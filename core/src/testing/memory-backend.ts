@@ -15,6 +15,7 @@ import {
   type VolumeId,
 } from "../sandbox/backend.js";
 import type { EgressRules } from "../sandbox/egress-rules.js";
+import type { FullLimits } from "../sandbox/full-limits.js";
 import type { Command, Process } from "../sandbox/process.js";
 import { MemoryFiles } from "./memory-files.js";
 import { MemoryProcess, type Program } from "./memory-process.js";
@@ -30,6 +31,7 @@ export interface MemoryBackendOptions {
   /** `memory` when absent. */
   readonly name?: string | undefined;
   readonly isolated?: boolean | undefined;
+  readonly defaultLimits?: FullLimits | undefined;
   /** False: its sandboxes have no `networking`. */
   readonly networking?: boolean | undefined;
   /** Programs by name; a path means its last component. */
@@ -100,6 +102,7 @@ const USERS: readonly [User, ...User[]] = [
 export class MemoryBackend implements SandboxBackend {
   readonly name: string;
   readonly isolated: boolean;
+  readonly defaultLimits?: FullLimits;
   readonly snapshots?: NonNullable<SandboxBackend["snapshots"]>;
   readonly volumes?: NonNullable<SandboxBackend["volumes"]>;
   readonly #options: MemoryBackendOptions;
@@ -111,6 +114,7 @@ export class MemoryBackend implements SandboxBackend {
     this.#options = options;
     this.name = options.name ?? "memory";
     this.isolated = options.isolated ?? true;
+    if (options.defaultLimits !== undefined) this.defaultLimits = options.defaultLimits;
     const { snapshots, volumes } = options;
     if (snapshots !== undefined) {
       this.snapshots = {

@@ -104,6 +104,10 @@ export class JailBackend implements SandboxBackend {
     this.#log = log;
   }
 
+  get defaultLimits(): FullLimits {
+    return this.#settings.limits;
+  }
+
   async check(): Promise<void> {
     const problems = await this.problems();
     if (problems.length === 0) return;
@@ -513,7 +517,7 @@ export class JailBackend implements SandboxBackend {
   /** Jails that run keep the file that they were started from: it is replaced, never written to. */
   async #keepAgent(agent: string): Promise<string> {
     const program = join(this.#settings.directory, "programs", AGENT);
-    await copyFile(agentBinary() ?? agent, `${program}.new`);
+    await copyFile(agent, `${program}.new`);
     await rename(`${program}.new`, program);
     return dirname(program);
   }

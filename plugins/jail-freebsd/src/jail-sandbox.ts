@@ -93,10 +93,13 @@ export class JailSandbox implements Sandbox {
   async spawn(command: Command): Promise<Process> {
     const { commands, helper } = this.#options;
     await helper?.ready();
-    const agent = this.#agent;
-    if (commands === "agent" || helper === undefined) return agent.spawn(command);
-    // One whose agent is gone is lost: nothing begins in it, though the helper could still start it.
-    await agent.user();
+    if (commands === "agent" || helper === undefined) return this.#agent.spawn(command);
+    do {
+      await helper.ready();
+      // One whose agent is gone is lost: nothing begins in it, though the helper could still start it.
+      await this.#agent.user();
+      // A pause that began meanwhile waits for what the helper was told before, not for this.
+    } while (helper.isHeld);
     return helper.spawn(command);
   }
 

@@ -25,6 +25,10 @@ export class JexecCommands {
     }
   }
 
+  get isHeld(): boolean {
+    return this.#held !== undefined;
+  }
+
   /** Resolves at once, or with the release of those that are held. */
   async ready(): Promise<void> {
     while (this.#held !== undefined) await this.#held.promise;

@@ -100,6 +100,10 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     this.#directory = resolve(settings.directory);
   }
 
+  get defaultLimits(): FullLimits {
+    return this.#settings.limits;
+  }
+
   async check(): Promise<void> {
     const problems = await this.#problems();
     if (problems.length === 0) {

@@ -21,7 +21,7 @@ export function templateBody({ template, sandboxes, servedSinceMs }: TemplateUse
     public: true,
     names: [name, ...aliases],
     aliases: [name, ...aliases],
-    // 0 where its backend decides.
+    // 0 where its backend cannot tell.
     cpuCount: Math.ceil(limits.cpuCount ?? 0),
     memoryMB: limits.memoryMiB ?? 0,
     diskSizeMB: limits.diskMiB ?? 0,

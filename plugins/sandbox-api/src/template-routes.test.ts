@@ -11,8 +11,13 @@ interface Template {
   readonly templateID: string;
   readonly buildID: string;
   readonly spawnCount: number;
+  readonly cpuCount: number;
+  readonly memoryMB: number;
+  readonly diskSizeMB: number;
   readonly builds?: readonly { readonly buildID: string; readonly status: string }[];
 }
+
+const defaultLimits = { cpuCount: 1, memoryMiB: 256, diskMiB: 2048, processes: 64 };
 
 suite("A.6 templates", () => {
   let server: TestServer;
@@ -21,7 +26,7 @@ suite("A.6 templates", () => {
     server = await startTestServer({
       clock: fakeClock(START),
       plugins: [
-        [memoryBackend({ snapshots: {} }), {}],
+        [memoryBackend({ snapshots: {}, defaultLimits }), {}],
         [sandboxApi, {}],
       ],
       server: {
@@ -63,6 +68,7 @@ suite("A.6 templates", () => {
       ],
     );
     const { buildID, ...first } = listed[0] ?? { buildID: "" };
+    assert.deepEqual([listed[1]?.cpuCount, listed[1]?.memoryMB, listed[1]?.diskSizeMB], [1, 256, 2048]);
     assert.match(buildID, UUID);
     const since = new Date(START).toISOString();
     assert.deepEqual(first, {
@@ -72,7 +78,7 @@ suite("A.6 templates", () => {
       aliases: ["base", "default", "team/base"],
       cpuCount: 2,
       memoryMB: 512,
-      diskSizeMB: 0,
+      diskSizeMB: 2048,
       createdAt: since,
       updatedAt: since,
       createdBy: null,
@@ -157,6 +163,8 @@ suite("A.6 templates", () => {
       "POST /templates",
       "PATCH /templates/base",
       "PATCH /v2/templates/base",
+      "DELETE /templates/base",
+      "DELETE /templates/default",
       "POST /templates/tags",
       "DELETE /templates/tags",
     ]) {
@@ -164,7 +172,7 @@ suite("A.6 templates", () => {
       assert.deepEqual([status, json.code], [400, 400], route);
       assert.match(
         json.message,
-        /^this server does not (build|change|tag) templates by API: .*sandboxes\.templates/,
+        /^this server does not (build|change|delete|tag) templates by API: .*sandboxes\.templates/,
       );
     }
   });

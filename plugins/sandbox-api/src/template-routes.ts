@@ -11,7 +11,6 @@ import {
   type PluginContext,
 } from "@coppice/core";
 import { listTemplates } from "./list-templates.js";
-import { removeSnapshot } from "./remove-snapshot.js";
 import {
   aliasBody,
   snapshotTagsBody,
@@ -74,7 +73,9 @@ export function serveTemplates(
   });
 
   router.delete("/templates/:id", async (ctx) => {
-    await removeSnapshot(snapshots(ctx), ctx.params["id"] ?? "");
+    const found = find(ctx.params["id"] ?? "", ctx);
+    if (!("takenAtMs" in found)) throw refused("does not delete templates by API");
+    await snapshots(ctx).remove(found.id);
     ctx.status = 204;
   });
 

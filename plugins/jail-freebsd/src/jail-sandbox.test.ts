@@ -1,0 +1,33 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { setImmediate } from "node:timers/promises";
+import type { AgentConnection } from "@coppice/agent";
+import { JailSandbox, type JailSandboxOptions } from "./jail-sandbox.js";
+import { JexecCommands } from "./jexec-commands.js";
+
+test("a command whose agent is asked while a pause begins does not enter the jail before the resumption", async () => {
+  const told: string[] = [];
+  const never = new Promise<void>(() => {});
+  let answered = Promise.withResolvers<void>();
+  const agent = { closed: never, user: () => answered.promise } as unknown;
+  const started = { closed: never, spawn: async () => void told.push("enter") } as unknown;
+  const jails = { pause: async () => void told.push("stop"), resume: async () => void told.push("go on") };
+  const options: Partial<JailSandboxOptions> = {
+    agent: agent as AgentConnection,
+    commands: "jexec",
+    helper: new JexecCommands(started as AgentConnection),
+    jails: jails as Partial<JailSandboxOptions["jails"]> as JailSandboxOptions["jails"],
+  };
+  const sandbox = new JailSandbox(options as JailSandboxOptions);
+  const spawned = sandbox.spawn({ path: "true", args: [], env: {} });
+  await setImmediate();
+  await sandbox.pausing.pause();
+  answered.resolve();
+  answered = Promise.withResolvers();
+  for (let turn = 0; turn < 10; turn++) await setImmediate();
+  assert.deepEqual(told, ["stop"], "it ran in a paused jail");
+  await sandbox.pausing.resume();
+  answered.resolve();
+  await spawned;
+  assert.deepEqual(told, ["stop", "go on", "enter"]);
+});
