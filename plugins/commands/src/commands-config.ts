@@ -49,6 +49,15 @@ export const CommandsConfig = z.strictObject({
     .prefault("128KiB")
     .describe("Longest single argument or variable; Linux itself takes no more than 128KiB."),
   maxArgumentsSize: size().prefault("1MiB").describe("All arguments and variables of one command together."),
+  maxTagSize: size()
+    .refine((bytes) => bytes <= 4096, "expected at most 4KiB")
+    .prefault("1KiB")
+    .describe("Longest tag of a command, 4KiB at most."),
+  maxListedSize: size()
+    .prefault("16KiB")
+    .describe(
+      "Arguments and variables of one running command that lists of commands show; of a command with more they show its first arguments alone.",
+    ),
   subscriberBuffer: size()
     .prefault("256KiB")
     .describe("Output held for a client that reads slowly, before the command is made to wait."),

@@ -47,7 +47,10 @@ export interface StartedCommand {
   readonly id: string;
   /** As seen inside the sandbox. The sandbox may use it again once the command has ended. */
   readonly pid: number;
-  /** What was asked for, unchanged. */
+  /**
+   * What was asked for. Of a command with more arguments and variables than are listed it has the first arguments and
+   * no variables; once the command has ended, no variables at all: what is remembered must not cost much memory.
+   */
   readonly request: StartCommand;
   /** Milliseconds since the Unix epoch. */
   readonly startedAtMs: number;
@@ -168,7 +171,7 @@ export interface SandboxLogs {
 export interface Commands {
   /**
    * @throws SandboxError unauthenticated `invalid username: '<user>'`, invalid_argument (working directory,
-   * arguments too long or with NUL bytes), resource_exhausted (too many commands in this sandbox),
+   * tag, arguments too long or with NUL bytes), resource_exhausted (too many commands in this sandbox),
    * unavailable (the sandbox does not serve). A program that does not exist is no error: it exits with 127.
    */
   start(sandbox: LiveSandbox, request: StartCommand): Promise<StartedCommand>;

@@ -109,6 +109,44 @@ suite("process.Process", { timeout: 240_000 }, () => {
     });
   });
 
+  test("a tag, a directory and a user beyond their limits are refused, whatever their size", async () => {
+    const huge = "x".repeat(15 * 1024 * 1024);
+    const refusals = [
+      [{ tag: huge }, {}, /the tag is longer than 1024 bytes/],
+      [{ tag: "é".repeat(513) }, {}, /the tag is longer than 1024 bytes/],
+      [{ process: { cmd: "/bin/true", cwd: huge } }, {}, /the working directory is longer than 4095 bytes/],
+    ] as const;
+    for (const [more, init, reason] of refusals) {
+      const { trailer } = await run("Start", sh("true", more), init);
+      assert.equal(trailer.error.code, "invalid_argument");
+      assert.match(trailer.error.message, reason);
+      assert(trailer.error.message.length < 500);
+    }
+    const user = `Basic ${Buffer.from(`${"u".repeat(300)}:`).toString("base64")}`;
+    const { trailer } = await run("Start", sh("true"), { headers: { authorization: user } });
+    assert.match(trailer.error.message, /the user's name is longer than 256 bytes/);
+    const unknown = await server.call("SendSignal", { process: { tag: huge }, signal: "SIGNAL_SIGTERM" });
+    assert.equal(unknown.status, 404);
+    assert(JSON.stringify(unknown.body).length < 500);
+  });
+
+  test("List shows arguments and variables, of a long command its first arguments alone", async () => {
+    const listed = async (pid: number) => {
+      const { body } = await server.call("List", {});
+      const { processes } = body as { processes: { pid: number; config: Record<string, unknown> }[] };
+      return processes.find((process) => process.pid === pid)?.config;
+    };
+    const short = await begin("cat", { process: { cmd: "/bin/cat", envs: { A: "b" }, args: ["-"] } });
+    assert.deepEqual((await listed(short.pid))?.["envs"], { A: "b" });
+    const args = ["-c", "cat", "sh", "x".repeat(20_000)];
+    const long = await begin("cat", { process: { cmd: "/bin/sh", args, envs: { A: "b" } } });
+    assert.deepEqual(await listed(long.pid), { cmd: "/bin/sh", args: ["-c", "cat", "sh"] });
+    for (const { selector, rest } of [short, long]) {
+      await server.call("CloseStdin", selector);
+      await rest();
+    }
+  });
+
   test("stdin is fed by SendInput and ended by CloseStdin; stdin false is empty", async () => {
     const cat = await begin("cat");
     const input = (value: string) => ({

@@ -45,19 +45,22 @@ export function serveProcessRpc(rpc: Pick<ConnectRouter, "service">, options: Pr
     });
 
   rpc.service(Process, {
-    async *start({ process, pty, tag, stdin }, context) {
+    async *start(request, context) {
       const timeoutMs = readTimeoutMs(context);
       const command = await commands.start(targetOf(context), {
-        path: process?.cmd ?? "",
-        args: process?.args,
-        environment: process?.envs,
-        cwd: process?.cwd,
+        path: request.process?.cmd ?? "",
+        args: request.process?.args,
+        environment: request.process?.envs,
+        cwd: request.process?.cwd,
         user: basicUser(context.requestHeader.get("authorization")),
-        tag,
-        terminal: pty && readTerminalSize(pty),
-        input: stdin === false ? "none" : "pipe",
+        tag: request.tag,
+        terminal: request.pty && readTerminalSize(request.pty),
+        input: request.stdin === false ? "none" : "pipe",
         timeoutMs,
       });
+      // Connect holds the message until the stream ends, with all that it does not know in it.
+      delete request.process;
+      delete request.$unknown;
       yield* follow(context, command, { deadline: timeoutMs === undefined ? undefined : command.expired });
     },
 

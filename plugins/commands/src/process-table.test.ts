@@ -293,6 +293,26 @@ test("the timeout sends SIGKILL, watched or not", async () => {
   });
 });
 
+test("no command keeps its variables once it has ended, and none of more arguments than are listed ever does", async () => {
+  const { start } = scene({ maxListedSize: "1KiB" });
+  const short = await start({ args: ["a"], environment: { SECRET: "s" }, tag: "t" });
+  const long = await start({ args: ["a", "b".repeat(2000)], environment: { SECRET: "s" } });
+  assert.deepEqual(long.process.command.env["SECRET"], "s");
+  assert.deepEqual(short.command.request, {
+    path: "/bin/true",
+    args: ["a"],
+    environment: { SECRET: "s" },
+    tag: "t",
+  });
+  assert.deepEqual(long.command.request, { path: "/bin/true", args: ["a"], environment: undefined });
+  for (const { command, process } of [short, long]) {
+    process.finish({ code: 0 });
+    await command.ended;
+    assert.equal(command.request.environment, undefined);
+    assert.deepEqual(command.request.args, ["a"]);
+  }
+});
+
 test("an ended command is found among the retained for 30 s, and never among the running", async () => {
   const { start, clock, table, sandbox } = scene();
   const { command, process } = await start({ tag: "build" });

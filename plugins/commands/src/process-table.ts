@@ -19,6 +19,7 @@ import type {
   StartedCommand,
 } from "./commands.js";
 import { newCommandId } from "./command-id.js";
+import { toRemember } from "./remembered-request.js";
 import type { OutputLogs } from "./output-log/output-logs.js";
 import { SandboxCommand, checkTerminalSize } from "./sandbox-command.js";
 
@@ -102,7 +103,7 @@ export class ProcessTable implements Commands {
       return this.#enter(sandbox, row, {
         id,
         process,
-        request,
+        request: toRemember(request, config.maxListedSize),
         startedAtMs: clock.now(),
         expiresAtMs,
         loggedBytes: 0,
@@ -144,7 +145,8 @@ export class ProcessTable implements Commands {
       newest(row?.running ?? [], selector) ??
       (among === "retained" ? newest(row?.ended.keys() ?? [], selector) : undefined);
     if (command !== undefined) return command;
-    const which = selector.tag === undefined ? `pid ${selector.pid}` : `tag ${selector.tag}`;
+    const which =
+      selector.tag === undefined ? `pid ${selector.pid}` : `tag ${selector.tag.slice(0, LONGEST_SHOWN)}`;
     throw new SandboxError("not_found", `process with ${which} not found`);
   }
 
@@ -231,6 +233,10 @@ export class ProcessTable implements Commands {
 }
 
 const LONGEST_SHOWN = 200;
+/** PATH_MAX of Linux. */
+const LONGEST_PATH_BYTES = 4095;
+/** LOGIN_NAME_MAX of Linux. */
+const LONGEST_USER_BYTES = 256;
 const MOST_SHOWN_WORDS = 20;
 
 async function findUser(runtime: Sandbox, name: string | undefined): Promise<User> {
@@ -238,7 +244,9 @@ async function findUser(runtime: Sandbox, name: string | undefined): Promise<Use
     return await runtime.user(name === "" ? undefined : name);
   } catch (error) {
     if (name === undefined || !(error instanceof SandboxError) || error.code !== "not_found") throw error;
-    throw new SandboxError("unauthenticated", `invalid username: '${name}'`, { cause: error });
+    throw new SandboxError("unauthenticated", `invalid username: '${name.slice(0, LONGEST_SHOWN)}'`, {
+      cause: error,
+    });
   }
 }
 
@@ -256,9 +264,12 @@ function newest(commands: Iterable<SandboxCommand>, selector: CommandSelector): 
 function checkStrings(request: StartCommand, config: CommandsConfig): void {
   const { path, args = [], environment = {} } = request;
   if (path === "") throw new SandboxError("invalid_argument", "error starting process: no command was given");
+  refuseLonger(request, "the tag", request.tag, config.maxTagSize);
+  refuseLonger(request, "the working directory", request.cwd, LONGEST_PATH_BYTES);
+  refuseLonger(request, "the user's name", request.user, LONGEST_USER_BYTES);
   for (const name of Object.keys(environment)) {
     if (name === "" || name.includes("=")) {
-      throw invalidStart(request, `'${name}' cannot be the name of a variable`);
+      throw invalidStart(request, `'${name.slice(0, LONGEST_SHOWN)}' cannot be the name of a variable`);
     }
   }
   const variables = Object.entries(environment).map(([name, value]) => `${name}=${value}`);
@@ -280,6 +291,11 @@ function checkStrings(request: StartCommand, config: CommandsConfig): void {
       `arguments and variables are larger than ${config.maxArgumentsSize} bytes together`,
     );
   }
+}
+
+function refuseLonger(request: StartCommand, what: string, text: string | undefined, maxBytes: number): void {
+  if (text === undefined || Buffer.byteLength(text) <= maxBytes) return;
+  throw invalidStart(request, `${what} is longer than ${maxBytes} bytes`);
 }
 
 /** What a backend could not start, in envd's words. A directory or a user that is not there has words of its own. */

@@ -4,6 +4,7 @@ import type { Exit, Process, Signal, TerminalSize } from "@coppice/core/backend"
 import type { CommandEnd, CommandOutcome, OutputPiece, StartCommand, StartedCommand } from "./commands.js";
 import { OutputFan } from "./output-fan.js";
 import type { CommandTape } from "./output-log/command-tape.js";
+import { withoutVariables } from "./remembered-request.js";
 import { replayed } from "./replayed.js";
 
 export interface SandboxCommandOptions {
@@ -32,15 +33,15 @@ const REAPED_WITHIN_MS = 500;
 /** One process of a sandbox, from its start to its end: reads its output, keeps its time, knows its end. */
 export class SandboxCommand implements StartedCommand {
   readonly id: string;
-  readonly request: StartCommand;
   readonly startedAtMs: number;
   readonly ended: Promise<CommandEnd>;
-  readonly #options: SandboxCommandOptions;
+  readonly #options: Omit<SandboxCommandOptions, "request">;
   readonly #process: Process;
   readonly #output: OutputFan;
   readonly #expiry = new AbortController();
   readonly #requestedSignals = new Set<Signal>();
   readonly #cancelTimers: (() => void)[] = [];
+  #request: StartCommand;
   #resolveEnded!: (end: CommandEnd) => void;
   #end: CommandEnd | undefined;
   #exit: Exit | undefined;
@@ -49,12 +50,12 @@ export class SandboxCommand implements StartedCommand {
   /** What subscribers were given so far, and the log: nothing else runs between the two. */
   #outputBytes: number;
 
-  constructor(options: SandboxCommandOptions) {
+  constructor({ request, ...options }: SandboxCommandOptions) {
     this.id = options.id;
     this.#options = options;
     this.#outputBytes = options.loggedBytes;
     this.#process = options.process;
-    this.request = options.request;
+    this.#request = request;
     this.startedAtMs = options.startedAtMs;
     this.#output = new OutputFan(options.subscriberBufferBytes);
     this.ended = new Promise((resolve) => {
@@ -65,6 +66,10 @@ export class SandboxCommand implements StartedCommand {
     }
     void this.#readOutput();
     void this.#awaitExit();
+  }
+
+  get request(): StartCommand {
+    return this.#request;
   }
 
   get pid(): number {
@@ -198,6 +203,7 @@ export class SandboxCommand implements StartedCommand {
     if (this.#end !== undefined) return;
     for (const cancel of this.#cancelTimers) cancel();
     this.#end = { exit: this.#exit, outcome: this.#outcome(), endedAtMs: this.#options.clock.now() };
+    this.#request = withoutVariables(this.#request);
     this.#options.tape?.end(this.#end);
     this.#options.onEnd(this.#end);
     this.#output.close();

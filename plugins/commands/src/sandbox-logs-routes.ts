@@ -68,7 +68,7 @@ export function serveSandboxLogs(
     const { signal } = requestOf(context);
     const found = await firstOf(lines, { most: query.limit, largestAnswer, signal, isWanted: () => true });
     context.body = {
-      logs: found.map(({ atMs, text }) => ({ timestamp: timestampOf(atMs), line: text })),
+      logs: found.map((line) => ({ timestamp: timestampOf(line.atMs), line: jsonLineOf(line) })),
       logEntries: found.map(entryOf),
     };
   });
@@ -133,6 +133,12 @@ function entryOf({ atMs, text, stream, command }: LogLine) {
     message: text,
     fields: { stream, pid: String(command.pid), commandID: command.id, cmd: command.path },
   };
+}
+
+/** E2B's CLI parses each line, and shows `level`, `logger` and `message` of it. */
+function jsonLineOf(line: LogLine): string {
+  const { fields, ...entry } = entryOf(line);
+  return JSON.stringify({ ...entry, logger: "process", ...fields });
 }
 
 function levelOf({ stream }: Pick<LogLine, "stream">): (typeof LEVELS)[number] {

@@ -10,7 +10,7 @@ interface Entry {
 }
 
 interface LogsAnswer {
-  readonly logs: readonly Entry[];
+  readonly logs: readonly (Entry & { readonly line?: string })[];
   readonly logEntries?: readonly Entry[];
   readonly message?: string;
 }
@@ -58,8 +58,12 @@ suite("a sandbox's logs at the control plane (A.5)", { timeout: 240_000 }, () =>
     const { body } = await ask(`/sandboxes/${id}-client7/logs`);
     assert.deepEqual(body.logEntries, all);
     assert.deepEqual(
-      body.logs,
-      all.map(({ timestamp, message }) => ({ timestamp, line: message })),
+      body.logs.map(({ line, ...entry }) => ({ ...entry, line: JSON.parse(line ?? "") as unknown })),
+      // What E2B's CLI reads of a line: JSON.parse(log.line), of which level, logger, timestamp and message.
+      all.map(({ timestamp, level, message, fields }) => ({
+        timestamp,
+        line: { timestamp, level, message, logger: "process", ...fields },
+      })),
     );
   });
 

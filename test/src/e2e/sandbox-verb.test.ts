@@ -5,7 +5,7 @@ import type { AddressInfo } from "node:net";
 import { after, before, describe, it } from "node:test";
 import type { TestServer } from "@coppice/core/testing";
 import { API_KEY } from "../harness/api-key.js";
-import { startCoppice } from "../harness/coppice-command.js";
+import { startCoppice, startCoppiceInTerminal } from "../harness/coppice-command.js";
 import { eventually } from "../harness/eventually.js";
 import { startFullServer } from "../harness/start-full-server.js";
 
@@ -109,6 +109,23 @@ describe("coppice sandbox", { timeout: 240_000 }, () => {
     await follower.end;
     await text("kill", logged);
     assert.equal((await run("logs", logged)).code, 0);
+  });
+
+  it("shows control characters of a log to a terminal in readable form, and as they are to anybody else", async () => {
+    const logged = (await text("create")).trim();
+    await run("exec", logged, "--", "printf", "\\033]0;title\\007\\302\\233x\\ta\\rb\\n");
+    const plain = "\u001b]0;title\u0007\u009bx\ta\rb\n";
+    assert.equal(await text("logs", logged), plain);
+    const environment = { E2B_API_URL: server.url, E2B_API_KEY: API_KEY };
+    const shown = async (...options: readonly string[]): Promise<string> => {
+      const { stdout } = await startCoppiceInTerminal(["sandbox", "logs", logged, ...options], environment)
+        .end;
+      return stdout.toString().replaceAll("\r\n", "\n");
+    };
+    assert.equal(await shown(), "\\x1b]0;title\\x07\\x9bx\ta\\x0db\n");
+    assert.equal(await shown("--raw"), plain);
+    assert.doesNotMatch(await shown("--json"), /[\u0080-\u009f]/);
+    await text("kill", logged);
   });
 
   it("has an exit code for each way to fail, and says what went wrong", async () => {

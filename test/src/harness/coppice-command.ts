@@ -1,5 +1,6 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
+import { PYTHON } from "./python.js";
 import { COPPICE } from "./server-process.js";
 
 /** What a command of the `coppice` command line printed, and its exit code. */
@@ -17,12 +18,29 @@ export interface RunningCommand {
   readonly end: Promise<CommandEnd>;
 }
 
+const IN_TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))";
+
 /** Starts `coppice` with these arguments and, over this process's own, this environment. */
 export function startCoppice(
   args: readonly string[],
   environment: Readonly<Record<string, string>> = {},
 ): RunningCommand {
-  const child = spawn(process.execPath, [COPPICE, ...args], {
+  return startProgram([process.execPath, COPPICE, ...args], environment);
+}
+
+/** As `startCoppice`, in a terminal: what it prints is on stdout, with the line ends of a terminal. */
+export function startCoppiceInTerminal(
+  args: readonly string[],
+  environment: Readonly<Record<string, string>> = {},
+): RunningCommand {
+  return startProgram([PYTHON, "-c", IN_TERMINAL, process.execPath, COPPICE, ...args], environment);
+}
+
+function startProgram(
+  [program = "", ...args]: readonly string[],
+  environment: Readonly<Record<string, string>>,
+): RunningCommand {
+  const child = spawn(program, args, {
     env: { ...process.env, ...environment },
     stdio: ["ignore", "pipe", "pipe"],
   });

@@ -3,6 +3,7 @@ import { parseArgs } from "node:util";
 import { z } from "zod";
 import { SandboxError } from "../../kernel/errors.js";
 import type { SandboxAction } from "../sandbox.js";
+import { visibleText } from "../visible-text.js";
 import type { SandboxClient } from "./sandbox-client.js";
 
 const FULL_PAGE = 1000;
@@ -16,22 +17,29 @@ const entry = z.looseObject({
 const page = z.object({ logs: z.array(entry) });
 type Entry = z.infer<typeof entry>;
 
-/** Prints what the commands of a sandbox wrote, also after its end: stderr to stderr, the rest to stdout. */
+/**
+ * Prints what the commands of a sandbox wrote, also after its end: stderr to stderr, the rest to stdout. A terminal
+ * gets control characters in readable form, unless `--raw` is given.
+ */
 export const logs: SandboxAction = {
-  usage: "<id> [--follow] [--json]",
+  usage: "<id> [--follow] [--json] [--raw]",
   failed: 1,
   notFound: 2,
   async run(client, args) {
     const { positionals, values } = parseArgs({
       args: [...args],
       allowPositionals: true,
-      options: { follow: { type: "boolean", default: false }, json: { type: "boolean", default: false } },
+      options: {
+        follow: { type: "boolean", default: false },
+        json: { type: "boolean", default: false },
+        raw: { type: "boolean", default: false },
+      },
     });
     const [id, ...more] = positionals;
     if (id === undefined || more.length > 0) throw new SandboxError("invalid_argument", "name one sandbox");
     for (const reader = new LogReader(client, id); ;) {
       const entries = await reader.next();
-      for (const one of entries) print(one, values.json);
+      for (const one of entries) print(one, values);
       if (entries.length > 0) continue;
       if (!values.follow) return 0;
       await pause(POLL_MS);
@@ -39,9 +47,10 @@ export const logs: SandboxAction = {
   },
 };
 
-function print(one: Entry, asJson: boolean): void {
-  const isError = !asJson && one.fields?.stream === "stderr";
-  (isError ? process.stderr : process.stdout).write(`${asJson ? JSON.stringify(one) : one.message}\n`);
+function print(one: Entry, { json, raw }: { readonly json: boolean; readonly raw: boolean }): void {
+  const output = !json && one.fields?.stream === "stderr" ? process.stderr : process.stdout;
+  const text = json ? JSON.stringify(one) : one.message;
+  output.write(`${output.isTTY && !raw ? visibleText(text) : text}\n`);
 }
 
 /** Pages begin with a moment, not with an entry: those of the same moment that were read already are left out. */

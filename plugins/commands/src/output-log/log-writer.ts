@@ -93,6 +93,7 @@ interface Pending {
 
 const COMMANDS_PER_SEGMENT = 1000;
 const LONGEST_PATH = 1024;
+const LONGEST_TAG = 4096;
 const IDLE_MS = 10_000;
 
 /**
@@ -145,7 +146,8 @@ export class LogWriter {
   /** Begins to record a command. */
   begin(heading: CommandHeading): Recorder {
     const path = heading.path.slice(0, LONGEST_PATH);
-    const command: Recorded = { ...heading, path, offset: 0, end: undefined };
+    const tag = heading.tag?.slice(0, LONGEST_TAG);
+    const command: Recorded = { ...heading, path, tag, offset: 0, end: undefined };
     this.#open.set(command.id, command);
     this.#add((pending) => void numberOf(command, pending));
     return {
