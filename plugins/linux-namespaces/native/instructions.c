@@ -331,7 +331,7 @@ static int follow(const char *name, const char **arguments) {
   if (IS("capabilities")) return limit_capabilities(first);
   if (IS("no-new-privileges")) return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 #undef IS
-  return deny_system_calls();
+  return limit_system_calls();
 }
 
 static _Noreturn void give_up(int say, const char *what, const char *argument) {

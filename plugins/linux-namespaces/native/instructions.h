@@ -28,7 +28,7 @@
  */
 _Noreturn void follow_instructions(const char **words, unsigned count, int descriptor, int say);
 
-/** Denies what a sandbox has no business with. @return 0 or -1 with errno. */
-int deny_system_calls(void);
+/** Leaves this process, and what it becomes, the calls that a sandbox may use. @return 0 or -1 with errno. */
+int limit_system_calls(void);
 
 #endif
