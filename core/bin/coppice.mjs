@@ -36,7 +36,7 @@ async function runUnderFetchedNode() {
     new URL("../../scripts/toolchain/foreground.mjs", import.meta.url)
   );
   const self = fileURLToPath(import.meta.url);
-  return runInForeground(node, [self, ...process.argv.slice(2)]);
+  return runInForeground(node, [...process.execArgv, self, ...process.argv.slice(2)]);
 }
 
 async function runHere() {

@@ -26,6 +26,11 @@ function isInstalled(...paths) {
 /** What the tests use where it is there, and say so where it is not. */
 const WANTED = [
   { packages: ["clang", "libclang-rt-dev"], isThere: canFuzz },
+  // What sandboxes that are made of this host's /usr have in them.
+  { packages: ["sudo"], isThere: () => isInstalled("/usr/bin/sudo") },
+  { packages: ["procps"], isThere: () => isInstalled("/usr/bin/ps", "/usr/bin/pgrep") },
+  { packages: ["python3"], isThere: () => isInstalled(DEBIAN_PYTHON) },
+  { packages: ["xz-utils"], isThere: () => isInstalled("/usr/bin/xz") },
   { packages: ["uidmap"], isThere: () => isInstalled("/usr/bin/newuidmap", "/usr/bin/newgidmap") },
   { packages: ["iproute2", "nftables"], isThere: () => isInstalled("/usr/bin/ip", "/usr/sbin/nft") },
   {

@@ -17,10 +17,11 @@ import type { Bind, PreparedTemplate } from "./prepared-template.js";
 import type { TemplateOwners } from "./template-owners.js";
 
 /** Raised when what is made of the same host changes. */
-const LAYOUT = 3;
+const LAYOUT = 4;
 const USER_ID = 1000;
 const PYTHON_DIRECTORY = "/opt/coppice/python";
 const PYTHON_BASE = "/opt/coppice/python-base";
+const HOST_PYTHON = "/usr/bin/python3";
 /** The one part of /usr that is the operator's and not the system's: sandboxes have one of their own. */
 const LOCAL = "/usr/local";
 
@@ -197,7 +198,7 @@ export async function prepareBaseTemplate(options: BaseTemplateOptions): Promise
 }
 
 async function digestOf({ python, owners }: BaseTemplateOptions): Promise<string> {
-  const parts: unknown[] = [LAYOUT, python, owners.description];
+  const parts: unknown[] = [LAYOUT, python, owners.description, await lacksPythonName()];
   for (const name of [
     ...HOST_CONFIGURATION.map((each) => `/etc/${each}`),
     ...SYSTEM_DIRECTORIES.map((each) => `/${each}`),
@@ -297,7 +298,10 @@ async function copyReadable(source: string, target: string): Promise<void> {
 async function makeLocal(local: string, python: HostPython | undefined): Promise<void> {
   await makeDirectory(local, 0o755);
   for (const name of LOCAL_DIRECTORIES) await makeDirectory(join(local, name), 0o755);
-  if (python === undefined) return;
+  if (python === undefined) {
+    if (await lacksPythonName()) await symlink(HOST_PYTHON, join(local, "bin/python"));
+    return;
+  }
   // No links: Python looks for its libraries beside the path by which it was called.
   const names = ["python3", "python", `python${python.version}`];
   for (const name of names) {
@@ -310,6 +314,11 @@ async function makeLocal(local: string, python: HostPython | undefined): Promise
       0o755,
     );
   }
+}
+
+/** Whether this host calls its Python `python3` alone, as Debian does: programs that are written ask for `python` too. */
+async function lacksPythonName(): Promise<boolean> {
+  return (await exists(HOST_PYTHON)) && !(await exists("/usr/bin/python"));
 }
 
 /** A venv for the same packages, at a place that does not depend on where the host keeps its own. */

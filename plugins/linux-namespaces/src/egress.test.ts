@@ -61,7 +61,7 @@ void describe("the network of a sandbox with egress: nat", { skip: reasonWithout
         egress: { allowOut: ["10.0.0.0/8", internet.hostAddress, "0.0.0.0/0"], denyOut: [] },
       }),
     ]);
-    await other.spawn({ path: "/usr/bin/python3", args: ["-c", SERVER, String(port)], env: {} });
+    await other.spawn({ path: "/usr/local/bin/python3", args: ["-c", SERVER, String(port)], env: {} });
     const { output } = await runScript(
       other,
       "grep -o '|-- 10[.][0-9.]*' /proc/net/fib_trie | cut -c 5- | sort -u",
@@ -86,7 +86,7 @@ void describe("the network of a sandbox with egress: nat", { skip: reasonWithout
     const [nameserver, named] = internet.addresses;
     await using opened = await open(internet, { nameservers: [nameserver] });
     const sandbox = await makeSandbox(opened.backend, { allowInternetAccess: true });
-    const lookUp = `/usr/bin/python3 -c 'import socket; print(socket.gethostbyname("name.example"))'`;
+    const lookUp = `python3 -c 'import socket; print(socket.gethostbyname("name.example"))'`;
     assert.equal((await runScript(sandbox, lookUp)).output, `${named}\n`);
     await sandbox.destroy();
     assert.deepEqual(await opened.leaks(), []);
@@ -96,7 +96,7 @@ void describe("the network of a sandbox with egress: nat", { skip: reasonWithout
     await using internet = await openInternet();
     await using opened = await open(internet);
     const sandbox = await makeSandbox(opened.backend, { allowInternetAccess: true });
-    const { exit, output } = await runScript(sandbox, `/usr/bin/python3 -c '${VERSION_6}'`, "root");
+    const { exit, output } = await runScript(sandbox, `python3 -c '${VERSION_6}'`, "root");
     assert.deepEqual({ exit, output }, { exit: { code: 0 }, output: "" });
     await sandbox.destroy();
   });
@@ -121,7 +121,12 @@ while True:
         open("/home/user/tried", "a").write("x")
     time.sleep(0.002)
 `;
-    const program = { path: "/usr/bin/python3", args: ["-c", attempts], env: {}, input: "none" } as const;
+    const program = {
+      path: "/usr/local/bin/python3",
+      args: ["-c", attempts],
+      env: {},
+      input: "none",
+    } as const;
     await made.spawn(program);
     await opened.backend.close();
     const [again] = await opened.backend.recover();

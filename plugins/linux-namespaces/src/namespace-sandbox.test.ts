@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
+import { existsSync } from "node:fs";
 import { copyFile, mkdir, mkdtemp, readFile, realpath, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
@@ -8,7 +9,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
 import { SandboxError, type Sandbox } from "@coppice/core/backend";
 import { heldLimits, openTestBackend, reasonToSkip } from "./testing/test-backend.js";
-import { makeSandbox, runScript } from "./testing/test-sandbox.js";
+import { makeSandbox, type Ran, runScript } from "./testing/test-sandbox.js";
 
 const MEBIBYTE = 2 ** 20;
 
@@ -110,6 +111,22 @@ void describe(
       assert.match((await runScript(sandbox, "grep NoNewPrivs /proc/self/status")).output, /1$/m);
       assert.notDeepEqual((await runScript(sandbox, "sudo -n true")).exit, { code: 0 });
       await sandbox.destroy();
+    });
+
+    void test("its Python is called python, too, and is the same by both names", async () => {
+      await using opened = await openTestBackend();
+      for (const template of ["base", "code-interpreter-v1"]) {
+        const sandbox = await makeSandbox(opened.backend, { template });
+        const ask = (name: string): Promise<Ran> =>
+          runScript(sandbox, `${name} -c 'import sys; print(sys.version, sys.prefix, sys.path)'`);
+        const [python, python3] = [await ask("python"), await ask("python3")];
+        // `base` has one where the host has.
+        if (template !== "base" || existsSync("/usr/bin/python3"))
+          assert.deepEqual(python3.exit, { code: 0 });
+        assert.deepEqual(python.exit, python3.exit, template);
+        if (python3.exit.code === 0) assert.equal(python.output, python3.output, template);
+        await sandbox.destroy();
+      }
     });
 
     void test("a template of a directory is any root file system, which no sandbox changes", async () => {

@@ -182,7 +182,7 @@ function isolatedPlugins(directory: string): Readonly<Record<string, unknown>> {
   const plugins = namespacePlugins(directory);
   const own = settingsIn(plugins, "linux-namespaces");
   const base = { kind: "base", python: PYTHON };
-  return { ...plugins, "linux-namespaces": { ...own, templates: { warm: base, zygote: base } } };
+  return { ...plugins, "linux-namespaces": { ...own, templates: { base, warm: base, zygote: base } } };
 }
 
 /** Makes sandboxes of jails on a host that is stood in for; all templates are the same. */

@@ -269,7 +269,8 @@ describe(
       // Not to find the pattern itself.
       const pattern = `${key.slice(0, -1)}[${key.slice(-1)}]`;
       const seen = await sandbox.commands.run(
-        `sudo grep -rls '${pattern}' /proc/[0-9]*/cmdline /proc/[0-9]*/environ /home /tmp /run || true`,
+        `grep -rls '${pattern}' /proc/[0-9]*/cmdline /proc/[0-9]*/environ /home /tmp /run || true`,
+        { user: "root" },
       );
       assert.equal(seen.stdout, "");
       await sandbox.kill();

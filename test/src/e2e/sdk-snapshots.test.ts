@@ -21,7 +21,7 @@ describe(
     it("keeps files beyond the life of the sandbox, under a name and without one", async () => {
       const source = await Sandbox.create();
       await source.files.write("note.txt", "first");
-      await source.commands.run("sudo sh -c 'echo tool > /usr/local/bin/tool'");
+      await source.commands.run("echo tool > /usr/local/bin/tool", { user: "root" });
       await source.commands.run("sleep 1000", { background: true });
       const named = await source.createSnapshot({ name: "with-note" });
       assert.equal(named.snapshotId, "with-note:default");

@@ -1,6 +1,6 @@
 import { execFileSync, spawn } from "node:child_process";
 import { once } from "node:events";
-import { reasonToSkip } from "./test-backend.js";
+import { PYTHON, reasonToSkip } from "./test-backend.js";
 
 /**
  * Sends back what it gets, on every address and on the port of its first argument. As a name server it knows one
@@ -68,7 +68,7 @@ export function reasonWithoutEgress(): string | undefined {
   for (const [program = "", ...words] of [
     ["ip", "-Version"],
     ["nft", "--version"],
-    ["/usr/bin/python3", "--version"],
+    [PYTHON, "--version"],
   ]) {
     try {
       runOnHost(program, ...words);
@@ -113,7 +113,7 @@ export async function openInternet(host?: string): Promise<Internet> {
   runOnHost("ip", "-n", name, "address", "add", `${privateAddress}/32`, "dev", "lo");
   onHost("route", "add", privateAddress, "via", address(2));
   if (host !== undefined) onHost("route", "add", "default", "via", address(2));
-  const python = ["/usr/bin/python3", "-c", SERVER, String(PORT), address(3)];
+  const python = [PYTHON, "-c", SERVER, String(PORT), address(3)];
   const server = spawn("ip", ["netns", "exec", name, ...python], {
     stdio: ["ignore", "pipe", "inherit"],
   });

@@ -10,6 +10,9 @@ import { LinuxNamespacesBackend } from "../linux-namespaces-backend.js";
 import { linuxNamespacesConfig } from "../linux-namespaces-config.js";
 import { readProcess } from "../sandbox-record.js";
 
+/** With ipykernel. Sandboxes of the template code-interpreter-v1 have it as `python3`, whatever is in the host's /usr. */
+export const PYTHON = process.env["COPPICE_PYTHON"] ?? "python3";
+
 /** Why no sandbox can be made here; undefined when one can. */
 export function reasonToSkip(): string | undefined {
   if (process.platform !== "linux") return "linux-namespaces needs Linux";
@@ -47,9 +50,8 @@ export async function openTestBackend(
   settings: Partial<z.input<typeof linuxNamespacesConfig>> = {},
 ): Promise<TestBackend> {
   const directory = await mkdtemp(join(tmpdir(), "coppice-namespaces-"));
-  const python = process.env["COPPICE_PYTHON"] ?? "python3";
   const backend = new LinuxNamespacesBackend(
-    linuxNamespacesConfig.parse({ directory, python, egressProgram: EGRESS_PROGRAM, ...settings }),
+    linuxNamespacesConfig.parse({ directory, python: PYTHON, egressProgram: EGRESS_PROGRAM, ...settings }),
     silent,
   );
   return {

@@ -21,13 +21,19 @@ export interface Ran {
   readonly output: string;
 }
 
-/** Makes a sandbox for a test, which destroys it. */
+/** Makes a sandbox for a test, which destroys it. There is a Python in it. */
 export async function makeSandbox(
   backend: SandboxBackend,
   specification: Partial<SandboxSpec> = {},
 ): Promise<Sandbox> {
   const id = `test${randomBytes(8).toString("hex")}`;
-  const spec = { id, template: "base", limits: {}, allowInternetAccess: false, ...specification };
+  const spec = {
+    id,
+    template: "code-interpreter-v1",
+    limits: {},
+    allowInternetAccess: false,
+    ...specification,
+  };
   return backend.provision(spec, new AbortController().signal);
 }
 
@@ -49,6 +55,6 @@ export async function runScript(sandbox: Sandbox, script: string, user?: string)
 
 /** Tries to reach a server that sends back what it gets. @returns `reached`, or what happened instead. */
 export async function reach(sandbox: Sandbox, address: string, port: number): Promise<string> {
-  const { output } = await runScript(sandbox, `/usr/bin/python3 -c '${CLIENT}' ${address} ${port}`);
+  const { output } = await runScript(sandbox, `python3 -c '${CLIENT}' ${address} ${port}`);
   return output.trim();
 }

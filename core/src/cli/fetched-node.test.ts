@@ -1,0 +1,29 @@
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { existsSync } from "node:fs";
+import { test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+
+const COPPICE = fileURLToPath(new URL("../../bin/coppice.mjs", import.meta.url));
+const FETCHED = new URL("../../../.toolchain/node/node_modules/node/bin/node", import.meta.url);
+/** Makes the first process that it is loaded into an old Node; the next tells what it was started with. */
+const PRELOADED = `
+if (process.env.IS_OLD) Object.defineProperty(process, "versions", { value: { ...process.versions, node: "18.20.4" } });
+else console.log(JSON.stringify([process.execPath, ...process.execArgv]));
+delete process.env.IS_OLD;`;
+
+void test(
+  "the fetched Node gets the options of the older one that it stands in for",
+  { skip: existsSync(FETCHED) ? false : "no Node was fetched: that of this host is new enough" },
+  async () => {
+    const options = [
+      `--import=data:text/javascript,${encodeURIComponent(PRELOADED)}`,
+      "--max-semi-space-size=2",
+    ];
+    const { stdout } = await promisify(execFile)(process.execPath, [...options, COPPICE, "--help"], {
+      env: { ...process.env, IS_OLD: "yes" },
+    });
+    assert.deepEqual(JSON.parse(stdout.split("\n")[0] ?? ""), [fileURLToPath(FETCHED), ...options]);
+  },
+);
