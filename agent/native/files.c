@@ -649,8 +649,9 @@ static void move(uint32_t id, const char *source, const char *destination, const
 static void change(uint32_t id, const struct request *request, const struct account *owner) {
   int fd = platform_open(request->path.bytes, O_PATH | O_CLOEXEC, 0);
   if (fd < 0) return fail(id, errno, request->path.bytes);
-  int error = 0;
-  if (request->flags & CHANGE_HAS_OWNER && owner && fchownat(fd, "", owner->uid, owner->gid, AT_EMPTY_PATH) < 0) error = errno;
+  struct stat status;
+  int error = fstat(fd, &status) < 0 ? errno : S_ISREG(status.st_mode) || S_ISDIR(status.st_mode) ? 0 : ENXIO;
+  if (error == 0 && request->flags & CHANGE_HAS_OWNER && owner && fchownat(fd, "", owner->uid, owner->gid, AT_EMPTY_PATH) < 0) error = errno;
   if (error == 0 && request->flags & CHANGE_HAS_MODE && platform_change_mode(fd, request->mode & 07777) < 0) error = errno;
   if (error == 0 && request->flags & CHANGE_HAS_METADATA) {
     clear_metadata(fd);

@@ -25,7 +25,7 @@ void platform_kill_descendants(void);
 
 /** What file operations see as `/`. @return a descriptor, or -1 with errno. */
 int platform_open_root(const char *path);
-/** Opens an absolute path, which cannot lead out of the root. */
+/** Opens an absolute path, which leads neither out of the root nor through what /proc shows of a process. */
 int platform_open(const char *path, int flags, mode_t mode);
 /** Opens what a descriptor of any kind stands for anew, for reading or writing. */
 int platform_reopen(int fd, int flags);

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
+import type { ErrorCode } from "../../kernel/errors.js";
 import type { FileInfo } from "../../sandbox/files.js";
 import { CaseSkipped, type ConformanceCase } from "./conformance-case.js";
 import { type Canary, chunked, type ConformanceContext } from "./conformance-context.js";
@@ -8,6 +9,9 @@ import { attackByLinkSwaps } from "./link-swap-attack.js";
 const MEBIBYTE = 2 ** 20;
 
 const SWAP_MS = 1_500;
+
+/** Where there is no /proc, its links lead to nothing. */
+const REFUSALS_OF_CHANGES: readonly ErrorCode[] = ["invalid_argument", "failed_precondition", "not_found"];
 
 /** Files, and how no path of a sandbox leads out of it. */
 export const fileCases: readonly ConformanceCase[] = [
@@ -25,6 +29,28 @@ export const fileCases: readonly ConformanceCase[] = [
       await files.change(context.home("link"), { owner: { uid: 77, gid: 78 } });
       assertInfo(await files.stat(path), { mode: 0o640, uid: 77, gid: 78, sizeBytes: 1 });
       await context.refuses(files.change(context.home("missing"), { mode: 0o600 }), "not_found");
+    },
+  },
+  {
+    name: "what is no file or directory is not changed, nor what a descriptor of the server's or the agent's stands for",
+    group: "files",
+    needs: ["accounts", { program: "ln" }],
+    async run(context) {
+      const { files } = context.sandbox;
+      if (files.change === undefined) throw new CaseSkipped("its backend changes neither modes nor owners");
+      const tell = "stat -L -c '%a %u %g' /dev/null pipe";
+      await context.succeed("mkfifo -m 640 pipe; ln -s /dev/null null");
+      for (const descriptor of [0, 1, 2, 3])
+        await context.succeed(`ln -s /proc/self/fd/${descriptor} fd${descriptor}`);
+      const before = await context.succeed(tell);
+      const links = [0, 1, 2, 3].map((descriptor) => `fd${descriptor}`);
+      for (const name of ["pipe", "null", ...links]) {
+        // What a device has anyway: a backend that fails here may change the host's.
+        for (const change of [{ mode: 0o666 }, { owner: { uid: 0, gid: 0 } }, { metadata: { a: "b" } }]) {
+          await context.refuses(files.change(context.home(name), change), REFUSALS_OF_CHANGES);
+        }
+      }
+      assert.equal(await context.succeed(tell), before);
     },
   },
   {
