@@ -11,6 +11,8 @@ export const NOT_PUBLIC_IPV4: readonly string[] = [
   "10.0.0.0/8",
   "100.64.0.0/10",
   "127.0.0.0/8",
+  // Where Azure's hosts serve their guests, a public address that is not routed.
+  "168.63.129.16/32",
   "169.254.0.0/16",
   "172.16.0.0/12",
   "192.0.0.0/24",

@@ -9,7 +9,7 @@ test("nothing but the public internet is reached, however an address is written"
   const guard = new TargetGuard([]);
   const kept = [
     ["127.0.0.1", "127.255.255.255", "0.0.0.0", "10.1.2.3", "172.16.0.1", "172.31.255.255", "192.168.1.1"],
-    ["169.254.169.254", "100.64.0.1", "198.18.0.1", "224.0.0.1", "255.255.255.255"],
+    ["169.254.169.254", "168.63.129.16", "100.64.0.1", "198.18.0.1", "224.0.0.1", "255.255.255.255"],
     [
       "::1",
       "::",
@@ -20,7 +20,7 @@ test("nothing but the public internet is reached, however an address is written"
       "fd00::1",
       "ff02::1",
     ],
-    ["64:ff9b::7f00:1", "2002:7f00:1::", "::127.0.0.1"],
+    ["64:ff9b::7f00:1", "::ffff:0:7f00:1", "2002:7f00:1::", "::127.0.0.1"],
   ].flat();
   for (const address of kept) assert.equal(guard.permits(address), false, address);
   for (const address of ["1.1.1.1", "172.32.0.1", "2606:4700::1111", "::ffff:1.1.1.1"]) {

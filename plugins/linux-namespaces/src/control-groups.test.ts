@@ -3,6 +3,7 @@ import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import { ControlGroup } from "./control-groups.js";
 import { type Place, testApart } from "./testing/test-apart.js";
 import { reasonToSkip } from "./testing/test-backend.js";
@@ -50,6 +51,21 @@ void describe("control groups of version 2", { concurrency: 1 }, () => {
         memoryCacheBytes: 8192,
         outOfMemoryKills: 2,
       });
+    } finally {
+      await rm(path, { recursive: true });
+    }
+  });
+
+  void test("a sandbox whose processes wait for the disk is frozen when they have done so", async () => {
+    const path = await mkdtemp(join(tmpdir(), "coppice-group-"));
+    try {
+      await writeFile(join(path, "cgroup.freeze"), "0");
+      await writeFile(join(path, "cgroup.events"), "populated 1\nfrozen 0\n");
+      const freezing = new ControlGroup({ freezer: { version: 2, path } }).freeze();
+      await sleep(1_500);
+      await writeFile(join(path, "cgroup.events"), "populated 1\nfrozen 1\n");
+      await freezing;
+      assert.equal(await readFile(join(path, "cgroup.freeze"), "utf8"), "1");
     } finally {
       await rm(path, { recursive: true });
     }

@@ -40,6 +40,9 @@ const MEBIBYTE = 2 ** 20;
 const SUPERVISOR = "supervisor";
 const REMOVE_ATTEMPTS = 50;
 const REMOVE_PAUSE_MS = 10;
+/** Processes that wait for a busy disk are frozen when they have what they wait for. */
+const FREEZE_TIMEOUT_MS = 10_000;
+const FREEZE_PAUSE_MS = 10;
 
 /** The control groups of this host that a server may use: version 2 where it can, else version 1, one by one. */
 export class ControlGroups {
@@ -232,10 +235,11 @@ export class ControlGroup {
       freezer.version === 2
         ? field(await read(freezer.path, "cgroup.events"), "frozen") === Number(isFrozen)
         : (await read(freezer.path, "freezer.state"))?.trim() === text;
-    for (let attempt = 0; attempt < REMOVE_ATTEMPTS; attempt++) {
+    const deadline = performance.now() + FREEZE_TIMEOUT_MS;
+    do {
       if (await isSettled()) return;
-      await sleep(REMOVE_PAUSE_MS);
-    }
+      await sleep(FREEZE_PAUSE_MS);
+    } while (performance.now() < deadline);
     if (isFrozen) await this.#setFrozen(false);
     throw new SandboxError("deadline_exceeded", `the sandbox could not be ${isFrozen ? "frozen" : "thawed"}`);
   }
