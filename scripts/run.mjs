@@ -1,5 +1,5 @@
 // Runs one verb of package.json's scripts: `node scripts/run.mjs <verb> [arguments]`.
-// Everything in scripts/ has no dependencies and runs on Node 20, because it is what fetches the rest.
+// Everything in scripts/ has no dependencies and runs on Node 18, because it is what fetches the rest.
 import { MissingPrerequisite } from "./toolchain/missing-prerequisite.mjs";
 import { FailedStep } from "./toolchain/step.mjs";
 

@@ -4,7 +4,7 @@ import { mkdir, readFile, readdir, rename, rm, writeFile } from "node:fs/promise
 import { join } from "node:path";
 import { canInstallDebianPackages, installDebianPackages } from "./apt.mjs";
 import { ROOT, TOOLCHAIN } from "./project.mjs";
-import { FailedStep, outputOf, runStep } from "./step.mjs";
+import { FailedStep, outputOf, runStep, told } from "./step.mjs";
 
 /** Where there is a file of the agent's for the system: agent/native/platform.h. */
 const SYSTEMS = ["linux", "freebsd"];
@@ -85,9 +85,9 @@ export async function ensureAgent() {
       );
       return undefined;
     }
-    console.log(`Building the agent with ${compiler} …`);
     await mkdir(folder, { recursive: true });
-    await compile({ compiler: [compiler, ...OWN_FLAGS] }, inputsIn(SOURCES, names), binary);
+    const build = () => compile({ compiler: [compiler, ...OWN_FLAGS] }, inputsIn(SOURCES, names), binary);
+    await told(`Building the agent with ${compiler}`, build);
   }
   await select(digest);
   return binary;

@@ -1,5 +1,5 @@
 import { existsSync } from "node:fs";
-import { runStepAgain } from "./step.mjs";
+import { runStepAgain, told } from "./step.mjs";
 
 /** Another program of the system may be installing something: a new machine updates itself. */
 const OPTIONS = ["-qq", "-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=120"];
@@ -10,8 +10,11 @@ export function canInstallDebianPackages() {
 }
 
 /** Installs packages of Debian, and says which. @returns whether it did. */
-export async function installDebianPackages(packages) {
-  console.log(`Installing ${packages.join(", ")} …`);
+export function installDebianPackages(packages) {
+  return told(`Installing Debian's ${packages.join(", ")}`, () => install(packages));
+}
+
+async function install(packages) {
   const env = { ...process.env, DEBIAN_FRONTEND: "noninteractive" };
   // Without that option a list that could not be had is no failure. In the end an older one may do.
   const update = ["update", ...OPTIONS, "-o", "APT::Update::Error-Mode=any"];

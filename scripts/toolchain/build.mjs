@@ -1,15 +1,16 @@
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import { ROOT, workspaces } from "./project.mjs";
-import { mustRunStep } from "./step.mjs";
+import { mustRunStep, told } from "./step.mjs";
 
 const COMPILER = join(ROOT, "node_modules", "typescript", "bin", "tsc");
 
 /** Compiles what changed. */
 export function build(toolchain) {
-  return mustRunStep("the TypeScript build", toolchain.node, [COMPILER, "-b"], {
-    env: toolchain.environment,
-  });
+  const options = { env: toolchain.environment };
+  return told("Compiling what changed", () =>
+    mustRunStep("the TypeScript build", toolchain.node, [COMPILER, "-b"], options),
+  );
 }
 
 /** Removes everything compiled. `tsc -b --clean` would leave the output of a test that was deleted. */

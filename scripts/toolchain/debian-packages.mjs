@@ -1,6 +1,6 @@
 import { existsSync } from "node:fs";
 import { canInstallDebianPackages, installDebianPackages } from "./apt.mjs";
-import { outputOf } from "./step.mjs";
+import { FailedStep, outputOf } from "./step.mjs";
 
 /** Whether there is a clang with libFuzzer and the sanitizers. */
 export function canFuzz() {
@@ -29,7 +29,7 @@ const WANTED = [
   // What sandboxes that are made of this host's /usr have in them.
   { packages: ["sudo"], isThere: () => isInstalled("/usr/bin/sudo") },
   { packages: ["procps"], isThere: () => isInstalled("/usr/bin/ps", "/usr/bin/pgrep") },
-  { packages: ["python3"], isThere: () => isInstalled(DEBIAN_PYTHON) },
+  { packages: ["python3-venv"], isThere: () => outputOf(DEBIAN_PYTHON, ["-c", "import ensurepip"]) === "" },
   { packages: ["xz-utils"], isThere: () => isInstalled("/usr/bin/xz") },
   { packages: ["uidmap"], isThere: () => isInstalled("/usr/bin/newuidmap", "/usr/bin/newgidmap") },
   { packages: ["iproute2", "nftables"], isThere: () => isInstalled("/usr/bin/ip", "/usr/sbin/nft") },
@@ -43,7 +43,8 @@ const WANTED = [
 ];
 
 /**
- * Installs on Debian, for root, what is missing of that. Whether it worked is for the tests to find out.
+ * Installs on Debian, for root, what is missing of that. Whether it worked is for the tests to find out, but in CI, which
+ * skips nothing that can be had.
  * @returns environment variables for what they do not look for themselves.
  */
 export async function ensureTestPackages() {
@@ -51,8 +52,15 @@ export async function ensureTestPackages() {
   return canTestKernels() ? { COPPICE_PYTHON_JUPYTER: DEBIAN_PYTHON } : {};
 }
 
+function missingPackages() {
+  return WANTED.filter(({ isThere }) => !isThere()).flatMap(({ packages }) => packages);
+}
+
 async function installMissing() {
-  if (process.platform !== "linux") return;
-  const missing = WANTED.filter(({ isThere }) => !isThere()).flatMap(({ packages }) => packages);
-  if (missing.length > 0 && canInstallDebianPackages()) await installDebianPackages(missing);
+  if (process.platform !== "linux" || !canInstallDebianPackages()) return;
+  const missing = missingPackages();
+  if (missing.length === 0) return;
+  await installDebianPackages(missing);
+  const left = missingPackages();
+  if (left.length > 0 && process.env.CI) throw new FailedStep(`${left.join(", ")} could not be installed`);
 }

@@ -2,7 +2,7 @@ import { mkdir, rm, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { MissingPrerequisite } from "./missing-prerequisite.mjs";
 import { TOOLCHAIN } from "./project.mjs";
-import { outputOf, runStepAgain } from "./step.mjs";
+import { outputOf, runStepAgain, told } from "./step.mjs";
 
 /** The release that is fetched: Node 24 LTS, the one that is tested. */
 const TARGET_VERSION = "24.21.0";
@@ -28,7 +28,6 @@ function fetchedVersion() {
 }
 
 async function fetchNode() {
-  console.log(`Node ${process.version} is older than ${OLDEST_VERSION}: fetching ${TARGET_VERSION} …`);
   await rm(FOLDER, { recursive: true, force: true });
   await mkdir(FOLDER, { recursive: true });
   await writeFile(
@@ -55,7 +54,10 @@ async function fetchNode() {
 export async function ensureNode() {
   if (isNewEnough(process.version)) return process.execPath;
   if (fetchedVersion() !== `v${TARGET_VERSION}`) {
-    await fetchNode();
+    await told(
+      `Node ${process.version} is older than ${OLDEST_VERSION}: fetching ${TARGET_VERSION}`,
+      fetchNode,
+    );
     if (fetchedVersion() === undefined) {
       throw new MissingPrerequisite(
         `Node ${OLDEST_VERSION} or newer is missing and npm could not fetch it for ` +

@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { MissingPrerequisite } from "./missing-prerequisite.mjs";
 import { environmentFor } from "./node.mjs";
 import { ROOT } from "./project.mjs";
-import { FailedStep, runStepAgain } from "./step.mjs";
+import { FailedStep, runStepAgain, told } from "./step.mjs";
 
 async function lockedPackages(path) {
   try {
@@ -32,9 +32,9 @@ async function arePackagesInstalled() {
 /** Installs the npm packages exactly as locked, unless they are there. */
 export async function ensurePackages(node) {
   if (await arePackagesInstalled()) return;
-  console.log("Installing npm packages …");
   const flags = ["--no-audit", "--no-fund", "--loglevel=error"];
-  const code = await runStepAgain("npm ci", "npm", ["ci", ...flags], { env: environmentFor(node) });
+  const install = () => runStepAgain("npm ci", "npm", ["ci", ...flags], { env: environmentFor(node) });
+  const code = await told("Installing npm packages", install);
   if (code === 127) {
     throw new MissingPrerequisite(
       "npm is missing: install it with `apt-get install npm`, or with Node itself.",

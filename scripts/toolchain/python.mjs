@@ -5,7 +5,7 @@ import { fileURLToPath } from "node:url";
 import { canInstallDebianPackages, installDebianPackages } from "./apt.mjs";
 import { MissingPrerequisite } from "./missing-prerequisite.mjs";
 import { TOOLCHAIN } from "./project.mjs";
-import { outputOf, runStep } from "./step.mjs";
+import { outputOf, runStep, told } from "./step.mjs";
 
 const MODULES = ["ipykernel", "numpy", "pandas", "matplotlib"];
 const DEBIAN_PACKAGES = MODULES.map((name) => `python3-${name}`);
@@ -64,7 +64,10 @@ async function makeVenv() {
   if (base === undefined) return undefined;
   // Without ensurepip (Debian: python3-venv) the venv module leaves half a folder behind.
   if (outputOf(base, ["-c", "import venv, ensurepip"]) === undefined) return undefined;
-  console.log(`Installing ${MODULES.join(", ")} into a venv of ${base} …`);
+  return told(`Installing ${MODULES.join(", ")} into a venv of ${base}`, () => fillVenv(base));
+}
+
+async function fillVenv(base) {
   await rm(VENV, { recursive: true, force: true });
   const pip = [
     VENV_PYTHON,

@@ -42,6 +42,15 @@ export async function mustRunStep(what, command, parameters, options) {
   if (code !== 0) throw new FailedStep(`${what} failed (exit code ${code})`);
 }
 
+/** Does something that takes its time, and says what, and how long it took. */
+export async function told(what, run) {
+  const startedMs = Date.now();
+  console.log(`${what} …`);
+  const result = await run();
+  console.log(`${what}: ${((Date.now() - startedMs) / 1000).toFixed(1)} s`);
+  return result;
+}
+
 /** What a short command prints, or undefined when it fails or does not exist. */
 export function outputOf(command, parameters, options = {}) {
   const { status, stdout } = spawnSync(command, parameters, {

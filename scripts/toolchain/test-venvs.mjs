@@ -2,7 +2,7 @@ import { existsSync } from "node:fs";
 import { mkdir, readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { TOOLCHAIN } from "./project.mjs";
-import { outputOf, runStep } from "./step.mjs";
+import { FailedStep, outputOf, runStep, told } from "./step.mjs";
 
 /** The Python SDKs that the server is tested with: the newest, and one of two years before. */
 const SDKS = {
@@ -34,7 +34,18 @@ async function venvWith(base, { name, packages, probe, options = [] }) {
   const record = join(folder, "installed.txt");
   const wanted = `${packages.join("\n")}\n`;
   if (existsSync(record) && (await readFile(record, "utf8")) === wanted) return interpreter;
-  console.log(`Installing ${packages.join(" and ")} for Python …`);
+  const fill = () => fillVenv(base, { folder, packages, probe, options });
+  const isMade = await told(`Installing ${packages.join(" and ")} for Python`, fill);
+  if (!isMade && process.env.CI)
+    throw new FailedStep(`${packages.join(" and ")} could not be installed for Python`);
+  if (!isMade) return undefined;
+  await writeFile(record, wanted);
+  return interpreter;
+}
+
+/** @returns whether it has what was wanted. */
+async function fillVenv(base, { folder, packages, probe, options }) {
+  const interpreter = join(folder, "bin", "python3");
   await rm(folder, { recursive: true, force: true });
   await mkdir(FOLDER, { recursive: true });
   const pip = [
@@ -50,12 +61,8 @@ async function venvWith(base, { name, packages, probe, options = [] }) {
     (await runStep(base, ["-m", "venv", folder])) === 0 &&
     (await runStep(interpreter, [...pip, ...options, ...packages])) === 0 &&
     outputOf(interpreter, ["-c", probe]) !== undefined;
-  if (!isMade) {
-    await rm(folder, { recursive: true, force: true });
-    return undefined;
-  }
-  await writeFile(record, wanted);
-  return interpreter;
+  if (!isMade) await rm(folder, { recursive: true, force: true });
+  return isMade;
 }
 
 /** An interpreter that has zig as its module `ziglang`; undefined when it cannot be had. */
