@@ -3,6 +3,7 @@
 // may need a newer Node than the one that it complains about.
 import { existsSync, readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
+import { endWithNpm } from "./end-with-npm.mjs";
 
 const OLDEST = [22, 22];
 
@@ -50,7 +51,7 @@ async function runHere() {
   if (process.connected) {
     process.once("disconnect", () => process.kill(process.pid, "SIGTERM"));
     process.channel.unref();
-  }
+  } else endWithNpm();
   const { main } = await import(program);
   return main(process.argv.slice(2));
 }

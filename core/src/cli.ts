@@ -1,3 +1,5 @@
+import { readFileSync } from "node:fs";
+import { asksForHelp } from "./cli/asks-for-help.js";
 import { BootError } from "./kernel/errors.js";
 
 /** A verb of the command line: one file each in `cli/`. Resolves with the exit code. */
@@ -22,7 +24,10 @@ const VERBS: Readonly<Record<string, { readonly usage: string; readonly load: ()
 const USAGE = `usage:\n${Object.values(VERBS)
   .map(({ usage }) => `  coppice ${usage}`)
   .join("\n")}
-  coppice <verb of a plugin> <action> <config.yaml> [options]
+  coppice keys|audit|<verb of a plugin> <action> <config.yaml> [options]
+  coppice --version
+  coppice --help [config.yaml]    with a configuration: the verbs of its plugins, too
+  coppice <verb> … --help         its options
 `;
 
 /** sysexits.h: EX_USAGE, EX_CONFIG. */
@@ -33,24 +38,51 @@ const EXIT_CONFIG = 78;
 export async function main(argv: readonly string[]): Promise<number> {
   const [name, ...args] = argv;
   const verb = name !== undefined && Object.hasOwn(VERBS, name) ? VERBS[name] : undefined;
-  const isHelp = [name, args[0]].some((word) => word === "--help" || word === "-h");
-  if (isHelp && name !== "sandbox") {
-    process.stdout.write(USAGE);
+  if (name === "--version") {
+    process.stdout.write(`coppice ${version()}\n`);
     return 0;
   }
+  // A plugin's verb tells its options where a configuration says which plugins there are.
+  const isHelp =
+    asksForHelp(argv.slice(0, 1)) || (name !== "sandbox" && asksForHelp(args.slice(0, verb ? undefined : 2)));
+  if (isHelp) return help(argv);
   const isOfPlugin = verb === undefined && name !== undefined && args.length > 1;
   if (verb === undefined && !isOfPlugin) {
     process.stderr.write(name === undefined ? USAGE : `coppice: there is no '${name}'\n${USAGE}`);
     return EXIT_USAGE;
   }
+  return explained(async () =>
+    verb === undefined
+      ? (await import("./cli/plugin-verb.js")).pluginVerb(name ?? "", args)
+      : (await verb.load())(args),
+  );
+}
+
+/** Prints how a verb is called, or all of them; with a configuration also those of its plugins. */
+function help([name = "", ...args]: readonly string[]): Promise<number> {
+  const verb = Object.hasOwn(VERBS, name) ? VERBS[name] : undefined;
+  process.stdout.write(verb === undefined ? USAGE : `usage:\n  coppice ${verb.usage}\n`);
+  return explained(async () => {
+    const [file] = args;
+    if (!asksForHelp([name]) || file === undefined) return 0;
+    const usage = await (await import("./cli/plugin-verb.js")).pluginVerbUsage(file);
+    process.stdout.write(usage.map((line) => `${line}\n`).join(""));
+    return 0;
+  });
+}
+
+/** Tells what is wrong with a configuration. */
+async function explained(run: () => Promise<number>): Promise<number> {
   try {
-    if (verb === undefined) return await (await import("./cli/plugin-verb.js")).pluginVerb(name ?? "", args);
-    return await (
-      await verb.load()
-    )(args);
+    return await run();
   } catch (error) {
     if (!(error instanceof BootError)) throw error;
     process.stderr.write(`coppice: cannot start\n${error.message.replace(/^/gm, "  ")}\n`);
     return EXIT_CONFIG;
   }
+}
+
+function version(): string {
+  const about = readFileSync(new URL("../package.json", import.meta.url), "utf8");
+  return (JSON.parse(about) as { readonly version: string }).version;
 }

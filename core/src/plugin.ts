@@ -91,6 +91,8 @@ export interface VerbContext<Config> {
   readonly dataDir: () => string;
   /** A line for whoever called. */
   readonly print: (line: string) => void;
+  /** Rows below a heading, in columns on a terminal; elsewhere tab-separated lines without the heading. */
+  readonly printTable: (heading: readonly string[], rows: readonly (readonly string[])[]) => void;
 }
 
 /** One thing that `coppice <verb> <action> <config.yaml> [options]` does. */

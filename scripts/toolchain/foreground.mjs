@@ -1,4 +1,5 @@
 import { spawn } from "node:child_process";
+import { endWithNpm } from "../../core/bin/end-with-npm.mjs";
 
 const SIGNALS = ["SIGINT", "SIGTERM", "SIGHUP"];
 const EXIT_CODES = { SIGHUP: 129, SIGINT: 130, SIGKILL: 137, SIGTERM: 143 };
@@ -27,6 +28,7 @@ export function runInForeground(command, parameters, options = {}) {
       child.kill(signal);
     };
     for (const signal of SIGNALS) process.on(signal, passOn);
+    endWithNpm();
     const settle = () => SIGNALS.forEach((signal) => process.off(signal, passOn));
     child.on("error", (error) => {
       settle();

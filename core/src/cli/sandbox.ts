@@ -7,6 +7,7 @@ import { exec } from "./sandbox/exec.js";
 import { kill } from "./sandbox/kill.js";
 import { list } from "./sandbox/list.js";
 import { logs } from "./sandbox/logs.js";
+import { asksForHelp } from "./asks-for-help.js";
 import { isBadUsage } from "./bad-usage.js";
 
 /** Something that the command line does with sandboxes of a server, one file each. */
@@ -45,6 +46,10 @@ export async function sandbox(args: readonly string[]): Promise<number> {
     if (isHelp) process.stdout.write(USAGE);
     else process.stderr.write(`coppice: 'sandbox' has no '${name}'\n${USAGE}`);
     return isHelp ? 0 : EXIT_USAGE;
+  }
+  if (asksForHelp(own)) {
+    process.stdout.write(`usage:\n  coppice sandbox ${name} ${action.usage}\n`);
+    return 0;
   }
   // As a program ends whose reader has gone, `| head` for one.
   process.stdout.on("error", () => process.exit(EXIT_BROKEN_PIPE));

@@ -2,10 +2,12 @@ import { parseArgs } from "node:util";
 import type { VerbAction } from "@coppice/core";
 import { KeyStore, type StoredKey } from "./key-store.js";
 
+const HEADING = ["ID", "TENANT", "NAME", "KEY", "SCOPES", "STATE", "CREATED", "EXPIRES"];
+
 /** Prints the keys that were made, without what would let anybody in. */
 export const keysList: VerbAction<unknown> = {
   usage: "[--tenant acme] [--json]",
-  run({ args, clock, dataDir, print }) {
+  run({ args, clock, dataDir, print, printTable }) {
     const { values } = parseArgs({
       args: [...args],
       options: { tenant: { type: "string" }, json: { type: "boolean", default: false } },
@@ -17,7 +19,11 @@ export const keysList: VerbAction<unknown> = {
         .filter(({ tenant }) => values.tenant === undefined || tenant === values.tenant)
         .map((key) => keyRow(key, clock.now()));
       if (values.json) print(JSON.stringify(keys));
-      else for (const key of keys) print(Object.values(key).join("\t"));
+      else
+        printTable(
+          HEADING,
+          keys.map((key) => Object.values(key)),
+        );
       return 0;
     } finally {
       store.close();

@@ -6,6 +6,8 @@ import { withTemplateWorkshop } from "./template-workshop.js";
 
 const MEBIBYTE = 2 ** 20;
 
+const HEADING = ["NAME", "STATE", "MiB", "GUID", "PACKAGES", "SNAPSHOT"];
+
 /** Prints the templates that were built. */
 export const templateList: VerbAction<JailSettings> = {
   usage: "[--json]",
@@ -22,7 +24,11 @@ export const templateList: VerbAction<JailSettings> = {
       snapshot: each.snapshot ?? "-",
     }));
     if (values.json) context.print(JSON.stringify(rows));
-    else for (const row of rows) context.print(Object.values(row).join("\t"));
+    else
+      context.printTable(
+        HEADING,
+        rows.map((row) => Object.values(row).map(String)),
+      );
     return 0;
   },
 };

@@ -66,6 +66,22 @@ describe("coppice keys and coppice audit", () => {
     assert.deepEqual([entry["path"], entry["status"], entry["tenantID"]], ["/sandboxes", 401, null]);
   });
 
+  it("tell their options, as all verbs do, and those of a configuration's plugins", async () => {
+    const told: readonly (readonly [RegExp, ...args: readonly string[]])[] = [
+      [/^usage:\n {2}coppice start/, "--help"],
+      [/coppice keys create <config.yaml> \[--tenant/, "--help", config],
+      [/^usage:\n {2}coppice keys create <config.yaml> \[--tenant.*\n$/, "keys", "create", config, "--help"],
+      [/coppice keys\|audit\|/, "keys", "create", "--help"],
+      [/^usage:\n {2}coppice check <config.yaml>\n$/, "check", "--help"],
+      [/^coppice \d+\.\d+\.\d+\n$/, "--version"],
+    ];
+    for (const [pattern, ...args] of told) {
+      const { code, stdout, stderr } = await coppice(...args);
+      assert.deepEqual([code, stderr], [0, ""], args.join(" "));
+      assert.match(stdout, pattern);
+    }
+  });
+
   it("say what is wrong with what they are asked", async () => {
     const wrong: readonly (readonly [code: number, told: RegExp, ...args: readonly string[]])[] = [
       [64, /'keys' has no 'mint'[^]*keys create <config.yaml>/, "keys", "mint", config],

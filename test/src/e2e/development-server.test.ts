@@ -1,12 +1,13 @@
 import assert from "node:assert/strict";
-import { execFileSync } from "node:child_process";
+import { execFileSync, spawn } from "node:child_process";
+import { once } from "node:events";
 import { readFile, stat } from "node:fs/promises";
 import { after, before, describe, it } from "node:test";
 import { Sandbox } from "e2b";
 import { makeDevelopmentInstallation } from "../harness/development-installation.js";
 import { eventually } from "../harness/eventually.js";
 import { exchange } from "../harness/exchange.js";
-import { ServerProcess } from "../harness/server-process.js";
+import { COPPICE, ServerProcess } from "../harness/server-process.js";
 
 const PUBLISHED = `e2b_${"0".repeat(40)}`;
 
@@ -70,6 +71,22 @@ describe("a server of config/development.yaml", { timeout: 240_000 }, () => {
     } finally {
       await sandbox.kill();
     }
+  });
+
+  it("ends when npm was told to, whose shell passes no signal on", async () => {
+    await server.stop();
+    const command = `"${process.execPath}" "${COPPICE}" start "${installation.configFile}"; :`;
+    const shell = spawn("sh", ["-c", command], {
+      env: { ...process.env, npm_command: "exec" },
+      stdio: ["ignore", "ignore", "pipe"],
+    });
+    let printed = "";
+    shell.stderr.on("data", (text: Buffer) => void (printed += text.toString()));
+    await eventually("the server", () => printed.includes("E2B_API_URL="));
+    shell.kill("SIGTERM");
+    // The server has the other end: it closes when that has ended, too.
+    await once(shell, "close");
+    server = await start();
   });
 
   it("keeps its key over a restart, and takes one of the environment in its place without printing it", async () => {

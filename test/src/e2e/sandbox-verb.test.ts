@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { createHash } from "node:crypto";
+import { createHash, randomBytes } from "node:crypto";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { after, before, describe, it } from "node:test";
@@ -73,6 +73,26 @@ describe("coppice sandbox", { timeout: 240_000 }, () => {
       events.map((line) => Object.keys((JSON.parse(line) as { readonly event: object }).event)),
       [["start"], ["data"], ["end"]],
     );
+  });
+
+  it("gives a command what it reads itself, and then the end of that", async () => {
+    const environment = { E2B_API_URL: server.url, E2B_API_KEY: API_KEY };
+    const pipe = (...args: readonly string[]) =>
+      startCoppice(["sandbox", "exec", ...args], environment, "pipe");
+    const input = randomBytes(3_000_000);
+    const summed = pipe(id, "--", "sha256sum");
+    summed.child.stdin?.end(input);
+    const { code, stdout } = await summed.end;
+    assert.equal(code, 0);
+    assert.equal(stdout.toString().split(" ")[0], createHash("sha256").update(input).digest("hex"));
+    // A command that reads little or nothing ends as ever, with its own code, whoever still holds the other end.
+    const short = pipe(id, "--", "sh", "-c", "read line; echo got $line; exit 7");
+    short.child.stdin?.write("one\ntwo\n");
+    const ended = await short.end;
+    assert.deepEqual([ended.code, ended.stdout.toString(), ended.stderr], [7, "got one\n", ""]);
+    const without = pipe(id, "--no-stdin", "--", "cat");
+    assert.equal((await without.end).code, 0);
+    for (const { child } of [short, without]) child.stdin?.destroy();
   });
 
   it("prints output while the command runs; the first interrupt ends the command", async () => {
@@ -153,6 +173,11 @@ describe("coppice sandbox", { timeout: 240_000 }, () => {
       assert.match(ends[index]?.stderr ?? "", message, args.join(" "));
     }
     assert.match(await text("--help"), /coppice sandbox exec <id>/);
+    assert.match(
+      await text("create", "--ttl", "5m", "--help"),
+      /^usage:\n {2}coppice sandbox create \[--template/,
+    );
+    assert.match(await text("exec", id, "--", "echo", "--help"), /^Usage: echo/);
   });
 });
 

@@ -95,7 +95,14 @@ void describe("what a jail can do beside running, on a host that fails", { skip 
     };
     await writeFile(file, JSON.stringify(recipe));
     const verb = async (config: JailSettings, action: string, ...args: readonly string[]) => {
-      const context = { config, args, clock: fakeClock(), dataDir: () => dataDir, print: () => undefined };
+      const context = {
+        config,
+        args,
+        clock: fakeClock(),
+        dataDir: () => dataDir,
+        print: () => undefined,
+        printTable: () => undefined,
+      };
       return plugin.verbs["template"]?.[action]?.run(context);
     };
     const { settings } = host.host;

@@ -32,6 +32,7 @@ void describe("coppice template, on a FreeBSD host", { skip }, () => {
       clock: fakeClock(),
       dataDir: () => dataDir,
       print: (line) => printed.push(line),
+      printTable: () => undefined,
     });
     assert.equal(code, 0);
     return printed.map((line) => `${line}\n`).join("");

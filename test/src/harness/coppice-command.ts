@@ -24,6 +24,7 @@ const IN_TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty
 export function startCoppice(
   args: readonly string[],
   environment: Readonly<Record<string, string>> = {},
+  stdin: "ignore" | "pipe" = "ignore",
 ): RunningCommand {
   return startProgram([process.execPath, COPPICE, ...args], environment);
 }
@@ -42,7 +43,7 @@ function startProgram(
 ): RunningCommand {
   const child = spawn(program, args, {
     env: { ...process.env, ...environment },
-    stdio: ["ignore", "pipe", "pipe"],
+    stdio: [stdin, "pipe", "pipe"],
   });
   const chunks = { stdout: [] as Buffer[], stderr: [] as Buffer[] };
   for (const name of ["stdout", "stderr"] as const) {

@@ -33,7 +33,7 @@ const SIGNALS =
 
 /** Runs a program in a sandbox, passes its output on as it comes, and ends as it did. */
 export const exec: SandboxAction = {
-  usage: "<id> [--cwd /dir] [--user name] [--env NAME=value]… [--json] -- <program> [argument]…",
+  usage: "<id> [--cwd /dir] [--user name] [--env NAME=value]… [--no-stdin] [--json] -- <program> [argument]…",
   failed: EXIT_NOT_RUN,
   notFound: EXIT_NOT_RUN,
   async run(client, args) {
@@ -41,10 +41,11 @@ export const exec: SandboxAction = {
       args: [...args],
       allowPositionals: true,
       options: {
-        cwd: { type: "string" },
-        user: { type: "string" },
-        env: { type: "string", multiple: true, default: [] },
-        json: { type: "boolean", default: false },
+        "cwd": { type: "string" },
+        "user": { type: "string" },
+        "env": { type: "string", multiple: true, default: [] },
+        "json": { type: "boolean", default: false },
+        "no-stdin": { type: "boolean", default: false },
       },
     });
     const [id, cmd, ...more] = positionals;
@@ -52,11 +53,13 @@ export const exec: SandboxAction = {
       throw new SandboxError("invalid_argument", "name a sandbox and a program");
     const envs = namedValues("--env", values.env);
     const command = { cmd, args: more, envs, ...(values.cwd === undefined ? {} : { cwd: values.cwd }) };
+    // A terminal is none of the command's: what is typed would come line by line, and never end.
+    const stdin = !values["no-stdin"] && !process.stdin.isTTY;
     const envd = await client.envd(id);
     const stream = await envd({
       method: "POST",
       path: "/process.Process/Start",
-      body: connectRequest({ process: command, stdin: false }),
+      body: connectRequest({ process: command, stdin }),
       headers: {
         "content-type": "application/connect+json",
         "connect-protocol-version": "1",
@@ -66,17 +69,19 @@ export const exec: SandboxAction = {
           : { authorization: `Basic ${Buffer.from(`${values.user}:`).toString("base64")}` }),
       },
     });
-    return follow(stream, { envd, asJson: values.json });
+    return follow(stream, { envd, stdin, asJson: values.json });
   },
 };
 
 interface FollowOptions {
   readonly envd: (request: ApiRequest) => Promise<Response>;
+  /** Whether this process's own is the command's. */
+  readonly stdin: boolean;
   readonly asJson: boolean;
 }
 
 /** @returns the exit code of the command; 128 and the number of the signal that ended it. */
-async function follow({ body }: Response, { envd, asJson }: FollowOptions): Promise<number> {
+async function follow({ body }: Response, { envd, stdin, asJson }: FollowOptions): Promise<number> {
   if (body === null) throw new ApiFailure("the answer is empty");
   let pid: number | undefined;
   let isInterrupted = false;
@@ -94,7 +99,10 @@ async function follow({ body }: Response, { envd, asJson }: FollowOptions): Prom
   try {
     for await (const message of connectMessages(body)) {
       const { start, data, end } = processEvent.parse(message).event;
-      if (start !== undefined) ({ pid } = start);
+      if (start !== undefined) {
+        ({ pid } = start);
+        if (stdin) void passStdin(pid, envd);
+      }
       if (asJson) await write(process.stdout, `${JSON.stringify(message)}\n`);
       else if (data?.stdout !== undefined) await write(process.stdout, Buffer.from(data.stdout, "base64"));
       else if (data?.stderr !== undefined) await write(process.stderr, Buffer.from(data.stderr, "base64"));
@@ -109,6 +117,21 @@ async function follow({ body }: Response, { envd, asJson }: FollowOptions): Prom
   } finally {
     process.off("SIGINT", onInterrupt);
     process.off("SIGTERM", onInterrupt);
+    // Somebody may hold the other end open.
+    if (stdin) process.stdin.destroy();
+  }
+}
+
+/** Gives the command what this process reads, as fast as it takes it, and then its end. */
+async function passStdin(pid: number, envd: FollowOptions["envd"]): Promise<void> {
+  const call = (method: string, input: object) =>
+    envd({ method: "POST", path: `/process.Process/${method}`, body: { process: { pid }, ...input } });
+  try {
+    for await (const chunk of process.stdin as AsyncIterable<Buffer>)
+      await call("SendInput", { input: { stdin: chunk.toString("base64") } });
+    await call("CloseStdin", {});
+  } catch {
+    // The command has ended, or reads no more: how is for its own stream to say.
   }
 }
 

@@ -1,5 +1,6 @@
 import { parseArgs } from "node:util";
 import { z } from "zod";
+import { printTable } from "../print-table.js";
 import type { SandboxAction } from "../sandbox.js";
 
 const page = z.array(
@@ -12,6 +13,8 @@ const page = z.array(
     endAt: z.string(),
   }),
 );
+
+const HEADING = ["ID", "TEMPLATE", "STATE", "STARTED", "END"];
 
 /** Prints the sandboxes that the key may see, the newest first: id, template, state, started, end. */
 export const list: SandboxAction = {
@@ -35,7 +38,7 @@ export const list: SandboxAction = {
       nextToken = answer.headers.get("x-next-token") ?? undefined;
     } while (nextToken !== undefined && nextToken !== "");
     if (values.json) process.stdout.write(`${JSON.stringify(sandboxes)}\n`);
-    else for (const row of sandboxes) process.stdout.write(`${columns(row).join("\t")}\n`);
+    else printTable(HEADING, sandboxes.map(columns));
     return 0;
   },
 };

@@ -1,0 +1,27 @@
+/**
+ * Prints rows: for a person below a heading and in columns, for a program as tab-separated lines.
+ * @param heading a name for each column.
+ */
+export function printTable(heading: readonly string[], rows: readonly (readonly string[])[]): void {
+  process.stdout.write(tableText(heading, rows, process.stdout.isTTY));
+}
+
+/** As it is printed. */
+export function tableText(
+  heading: readonly string[],
+  rows: readonly (readonly string[])[],
+  isTerminal: boolean,
+): string {
+  const lines = isTerminal ? aligned([heading, ...rows]) : rows.map((row) => row.join("\t"));
+  return lines.map((line) => `${line}\n`).join("");
+}
+
+function aligned(rows: readonly (readonly string[])[]): readonly string[] {
+  const widths = (rows[0] ?? []).map((_, column) => Math.max(...rows.map((row) => row[column]?.length ?? 0)));
+  return rows.map((row) =>
+    row
+      .map((cell, column) => cell.padEnd(widths[column] ?? 0))
+      .join("  ")
+      .trimEnd(),
+  );
+}
