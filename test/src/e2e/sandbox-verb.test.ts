@@ -45,6 +45,9 @@ describe("coppice sandbox", { timeout: 240_000 }, () => {
     const startedAt = new Date(record.startedAtMs).toISOString();
     const endAt = new Date(record.endsAtMs ?? 0).toISOString();
     assert.equal(await text("list"), `${[id, "base", "running", startedAt, endAt].join("\t")}\n`);
+    const environment = { E2B_API_URL: server.url, E2B_API_KEY: API_KEY };
+    const shown = await startCoppiceInTerminal(["sandbox", "list"], environment).end;
+    assert.match(shown.stdout.toString(), /^ID +TEMPLATE +STATE +STARTED +END\r\ni\w+ +base +running /);
     const wanted = { template: "base", timeoutMs: 600_000, secure: true };
     const more = await Promise.all(Array.from({ length: 100 }, () => server.sandboxes.create(wanted)));
     const listed = JSON.parse(await text("list", "--json", "--state", "running")) as readonly unknown[];

@@ -26,7 +26,7 @@ export function startCoppice(
   environment: Readonly<Record<string, string>> = {},
   stdin: "ignore" | "pipe" = "ignore",
 ): RunningCommand {
-  return startProgram([process.execPath, COPPICE, ...args], environment);
+  return startProgram([process.execPath, COPPICE, ...args], environment, stdin);
 }
 
 /** As `startCoppice`, in a terminal: what it prints is on stdout, with the line ends of a terminal. */
@@ -40,6 +40,7 @@ export function startCoppiceInTerminal(
 function startProgram(
   [program = "", ...args]: readonly string[],
   environment: Readonly<Record<string, string>>,
+  stdin: "ignore" | "pipe" = "ignore",
 ): RunningCommand {
   const child = spawn(program, args, {
     env: { ...process.env, ...environment },
