@@ -47,7 +47,7 @@ export type { NetworkPolicy } from "./sandbox/egress-rules.js";
 export { Templates, type TemplateFacts } from "./sandbox/templates.js";
 export type { HttpProbe, ReadinessProbe, ShellProbe, TcpProbe } from "./sandbox/readiness-probe.js";
 export type { LimitsChange } from "./sandbox/requested-limits.js";
-export { Sandboxes, type CreateSandbox } from "./sandbox/sandboxes.js";
+export { Sandboxes, type PauseOptions, type CreateSandbox } from "./sandbox/sandboxes.js";
 export type { SandboxEvent, SandboxEventDetail, SandboxEventType } from "./sandbox/sandbox-event.js";
 export { SandboxEvents, type EventRecorder } from "./sandbox/sandbox-events.js";
 export { DEFAULT_TENANT } from "./sandbox/tenant.js";

@@ -88,7 +88,7 @@ export interface SandboxBackend {
   /** All or nothing: when it rejects, nothing of the sandbox is left. */
   provision(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox>;
   /**
-   * What outlived the last server: each sandbox returned works. What cannot be used again it has
+   * What outlived the last server: each sandbox returned works, or was stopped. What cannot be used again it has
    * already destroyed, whole.
    */
   recover(): Promise<readonly Sandbox[]>;
@@ -150,6 +150,13 @@ export interface Sandbox {
    */
   readonly address?: string;
   readonly pausing?: { pause(): Promise<void>; resume(): Promise<void> };
+  /**
+   * Ends all processes and keeps the files, so that they outlive the server and the host wherever sandboxes of this
+   * backend outlive a server. Until it is started nothing works but `stats`, `snapshots`, `adoption` and `destroy`.
+   * `stop` works on a paused one, too. `start` makes it anew around its files, by the specification that holds now, and
+   * finishes a `stop` that failed; when it rejects, the sandbox is as good as stopped. Both are safe to repeat.
+   */
+  readonly stopping?: { stop(): Promise<void>; start(spec: SandboxSpec, signal: AbortSignal): Promise<void> };
   /**
    * Keeps the files as they are at one moment under an id that the server chose, all or nothing. The sandbox
    * stands still meanwhile and goes on, or stays paused, afterwards.

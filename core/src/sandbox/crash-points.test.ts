@@ -52,6 +52,27 @@ const scenarios: readonly Scenario[] = [
     check: (next, id) => assert.ok(["running", "paused"].includes(stateOf(next, id) ?? "")),
   },
   {
+    what: "pausing a sandbox without its memory",
+    run: ({ domain }, { record }) => domain.sandboxes.pause(record.id, { keepsMemory: false }),
+    check: (next, id) => assert.ok(["running", "paused"].includes(stateOf(next, id) ?? "")),
+  },
+  {
+    what: "resuming a sandbox without its memory",
+    prepare: ({ domain }, { record }) => domain.sandboxes.pause(record.id),
+    run: ({ domain }, { record }) => domain.sandboxes.resume(record.id, MINUTE_MS, { keepsMemory: false }),
+    check: (next, id) => assert.ok(["running", "paused"].includes(stateOf(next, id) ?? "")),
+  },
+  {
+    what: "having a stopped sandbox begin anew",
+    prepare: ({ domain }, { record }) => domain.sandboxes.pause(record.id, { keepsMemory: false }),
+    run: ({ domain }, { record }) => domain.sandboxes.resume(record.id, MINUTE_MS),
+    check: async (next, id) => {
+      assert.ok(["running", "paused"].includes(stateOf(next, id) ?? ""));
+      await next.domain.sandboxes.resume(id, MINUTE_MS);
+      await next.domain.sandboxes.get(id).runtime.spawn({ path: "ready", args: [], env: {} });
+    },
+  },
+  {
     what: "resuming a sandbox",
     prepare: ({ domain }, { record }) => domain.sandboxes.pause(record.id),
     run: ({ domain }, { record }) => domain.sandboxes.resume(record.id, MINUTE_MS),

@@ -8,6 +8,7 @@ export function createdLike(record: SandboxRecord): Omit<CreateSandbox, "id"> {
     template: record.template,
     timeoutMs: record.timeoutMs,
     onTimeout: record.onTimeout,
+    keepsMemory: record.keepsMemory,
     autoResume: record.autoResume,
     metadata: record.metadata,
     environment: record.environment,

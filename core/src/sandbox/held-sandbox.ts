@@ -37,6 +37,7 @@ export class HeldSandbox implements LiveSandbox {
   #record: SandboxRecord;
   #runtime: Sandbox | undefined;
   #endReason: EndReason | undefined;
+  #successor: HeldSandbox | undefined;
   readonly #ended = new AbortController();
 
   constructor(record: SandboxRecord, runtime?: Sandbox) {
@@ -136,6 +137,25 @@ export class HeldSandbox implements LiveSandbox {
       throw new SandboxError("aborted", `Sandbox "${id}" is being snapshotted`);
     }
     return true;
+  }
+
+  /** What stands for the sandbox now: itself, or what came after it. */
+  get current(): HeldSandbox {
+    return this.#successor?.current ?? this;
+  }
+
+  /**
+   * Another one that stands for the sandbox from now on, because its processes end: everybody who watches `ended`
+   * drops what they keep of them before this returns.
+   * @param announce makes it the one that is found.
+   */
+  succeed(announce: (successor: HeldSandbox) => void): HeldSandbox {
+    const successor = new HeldSandbox(this.#record, this.#runtime);
+    this.#successor = successor;
+    announce(successor);
+    this.#record = { ...this.#record, state: "killing" };
+    this.#ended.abort("paused without memory");
+    return successor;
   }
 
   /**

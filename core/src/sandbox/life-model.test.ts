@@ -218,7 +218,8 @@ class Model {
 
   async #create(): Promise<void> {
     const onTimeout: OnTimeout = this.#random.below(2) === 0 ? "kill" : "pause";
-    const request = { ...base, timeoutMs: LIFE_MS, onTimeout };
+    const keepsMemory = this.#random.below(2) === 0;
+    const request = { ...base, timeoutMs: LIFE_MS, onTimeout, keepsMemory };
     await this.#do(
       () => this.#server.domain.sandboxes.create(request),
       ({ record }) => this.#expect(record, ""),
@@ -248,8 +249,9 @@ class Model {
   async #pause(): Promise<void> {
     const id = this.#any("running");
     if (id === undefined) return;
+    const keepsMemory = this.#random.below(2) === 0;
     await this.#do(
-      () => this.#server.domain.sandboxes.pause(id),
+      () => this.#server.domain.sandboxes.pause(id, { keepsMemory }),
       () => this.#set(id, "paused"),
       () => this.#set(id, "running", "paused"),
     );
@@ -259,7 +261,7 @@ class Model {
     const id = this.#any("paused");
     if (id === undefined) return;
     await this.#do(
-      () => this.#server.domain.sandboxes.resume(id, LIFE_MS),
+      () => this.#server.domain.sandboxes.resume(id, LIFE_MS, { keepsMemory: this.#random.below(3) > 0 }),
       () => this.#set(id, "running"),
       () => this.#set(id, "running", "paused"),
     );

@@ -36,6 +36,10 @@ export interface SandboxRecord {
   /** The life that its creator asked for: what a resumption by traffic gives it again. */
   readonly timeoutMs: number | undefined;
   readonly onTimeout: OnTimeout;
+  /** False: that pause ends its processes and keeps its files. True when absent. */
+  readonly keepsMemory?: boolean | undefined;
+  /** True for a paused one whose processes were ended: it begins anew, with its files. */
+  readonly isStopped?: boolean | undefined;
   /** True: a request resumes it when it is paused, and keeps it from pausing when it runs. */
   readonly autoResume: boolean;
   readonly metadata: Readonly<Record<string, string>>;
@@ -74,6 +78,7 @@ export interface LiveSandbox {
   /**
    * Aborted with an EndReason as soon as the sandbox no longer serves, before anything of it is torn
    * down. Requests that serve it have their sockets destroyed, plugins drop what they keep about it.
+   * A pause that ends its processes aborts it, too, with another reason; a new LiveSandbox then stands for the sandbox.
    */
   readonly ended: AbortSignal;
 }

@@ -2,7 +2,6 @@ import type { Clock } from "../kernel/clock.js";
 import { SandboxError } from "../kernel/errors.js";
 import type { Logger } from "../observe/logger.js";
 import type { Sandbox, SandboxBackend } from "./backend.js";
-import { egressRulesOf } from "./egress-rules.js";
 import type { Ends } from "./ends.js";
 import type { EventRelay } from "./event-relay.js";
 import type { HeldSandbox } from "./held-sandbox.js";
@@ -13,6 +12,7 @@ import type { Reaper } from "./reaper.js";
 import { requireNetworking } from "./require-networking.js";
 import type { SandboxMetrics } from "./sandbox-metrics.js";
 import type { SandboxesConfig } from "./sandboxes-config.js";
+import { reasonAgainstPause, specOf } from "./spec-of.js";
 import { Semaphore } from "./semaphore.js";
 import { NotReady, untilReady } from "./until-ready.js";
 import type { AddedWarmUps } from "./warm-ups.js";
@@ -84,7 +84,8 @@ export class Makings {
       return made;
     } catch (error) {
       pools.handedOut(template, "broken");
-      const cannotPause = warm.record.onTimeout === "pause" && runtime.pausing === undefined;
+      const cannotPause =
+        warm.record.onTimeout === "pause" && reasonAgainstPause(warm.record, runtime) !== undefined;
       // A second one would have to be waited for as long as the first.
       if (making.signal?.aborted || this.#isClosed || cannotPause || error instanceof NotReady) {
         metrics.createFailed();
@@ -149,10 +150,8 @@ export class Makings {
     try {
       runtime = await provide();
       const provideMs = sinceMs(beganMs);
-      if (held.record.onTimeout === "pause" && runtime.pausing === undefined) {
-        const text = `backend '${held.record.backend}' does not support pausing`;
-        throw new SandboxError("failed_precondition", text);
-      }
+      const reason = held.record.onTimeout === "pause" && reasonAgainstPause(held.record, runtime);
+      if (reason) throw new SandboxError("failed_precondition", reason);
       if (held.record.egress !== undefined) requireNetworking(runtime, held.record.backend);
       if (probe !== undefined) await this.#awaitReadiness(held, runtime, probe);
       const startedAtMs = clock.now();
@@ -222,23 +221,12 @@ export class Makings {
 
   async #provision(held: HeldSandbox, backend: SandboxBackend): Promise<Sandbox> {
     const { ends, clock, settings } = this.#options;
-    const { id, template, snapshot, limits, allowInternetAccess, egress, mounts } = held.record;
-    const rules = egress && egressRulesOf(held.record);
     const takeBack = clock.after(settings.createTimeout, () => {
       const text = `backend '${backend.name}' did not make the sandbox within ${settings.createTimeout} ms`;
       held.making.abort(new SandboxError("deadline_exceeded", text));
     });
     try {
-      const spec = {
-        id,
-        template,
-        snapshot,
-        limits,
-        allowInternetAccess,
-        egress: rules,
-        mounts: mounts.map(({ volume, path, readOnly }) => ({ volume, path, readOnly })),
-      };
-      const made = await backend.provision(spec, held.making.signal);
+      const made = await backend.provision(specOf(held.record), held.making.signal);
       ends.watch(held, made);
       return made;
     } finally {

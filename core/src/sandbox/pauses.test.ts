@@ -177,3 +177,106 @@ test("what a backend cannot do is refused before it is needed", async (context) 
   await assert.rejects(sandboxes.pause(record.id), refusal);
   assert.equal(sandboxes.get(record.id).record.state, "running");
 });
+
+test("a pause without memory ends processes and connections, keeps all else, and the sandbox begins anew", async (context) => {
+  const readinessProbe = { type: "shell" as const, command: ["ready"] };
+  let attempts = 0;
+  const programs = {
+    ready: async () => ((attempts += 1) > 0 ? 0 : 1),
+    sleep: () => new Promise<never>(() => {}),
+  };
+  const script = { pausing, stopping: {}, programs, ports: { 80: () => {} } };
+  const settings = { templates: { base: { readinessProbe } } };
+  const { sandboxes, backend, clock, ledger, metric } = await startDomain(context, script, settings);
+  const kept = { metadata: { kept: "yes" }, environment: { A: "1" } };
+  const sandbox = await sandboxes.create({ ...base, ...kept, secure: true });
+  const { id, accessToken } = sandbox.record;
+  await sandbox.runtime.files.makeDir("/home/user/kept");
+  const running = await sandbox.runtime.spawn({ path: "sleep", args: [], env: {} });
+  const connection = await sandbox.runtime.dial(80, new AbortController().signal);
+
+  await sandboxes.pause(id, { keepsMemory: false });
+  assert.equal(sandbox.ended.aborted, true, "who keeps something of its processes is not told");
+  assert.equal((await running.exit).signal, "SIGKILL");
+  assert.deepEqual([backend.alive.processes, connection.destroyed], [0, true]);
+  const paused = sandboxes.get(id);
+  assert.notEqual(paused, sandbox);
+  assert.equal(paused.ended.aborted, false);
+  assert.deepEqual([paused.record.state, await metric("paused"), await metric("running")], ["paused", 1, 0]);
+  assert.equal((await paused.stats()).cpuCount, 1);
+  await assert.rejects(sandboxes.pause(id, { keepsMemory: false }), fails("aborted", /is already paused/));
+  await assert.rejects(sandboxes.use(sandbox), fails("aborted", /still transitioning/));
+  assert.equal((await ledger.entries())[0]?.record.isStopped, true);
+
+  const resuming = [sandboxes.resume(id, MINUTE_MS), sandboxes.resume(id, MINUTE_MS)];
+  assert.deepEqual(await Promise.all(resuming), [true, true]);
+  assert.equal(attempts, 2, "it was not asked whether it is ready");
+  const { record, runtime } = sandboxes.get(id);
+  const { state, metadata, environment, isStopped } = record;
+  assert.deepEqual(
+    { state, metadata, environment, isStopped },
+    { state: "running", ...kept, isStopped: undefined },
+  );
+  assert.deepEqual([record.accessToken, record.endsAtMs], [accessToken, clock.now() + MINUTE_MS]);
+  await runtime.files.stat("/home/user/kept");
+  await clock.advance(MINUTE_MS);
+  assert.equal(sandboxes.find(id), undefined);
+});
+
+test("a sandbox may forget its memory at its end, and when a client resumes it so", async (context) => {
+  const { sandboxes, backend, clock } = await startDomain(context, { pausing, stopping: {} });
+  const { record } = await sandboxes.create({ ...awakened, keepsMemory: false, timeoutMs: MINUTE_MS });
+  await clock.advance(MINUTE_MS);
+  assert.equal(backend.sandboxes.get(record.id)?.isStopped, true);
+  (await sandboxes.use(sandboxes.get(record.id)))();
+  assert.equal(sandboxes.get(record.id).record.state, "running");
+  await sandboxes.pause(record.id);
+  const paused = sandboxes.get(record.id);
+  assert.equal(backend.sandboxes.get(record.id)?.isPaused, true);
+  assert.equal(await sandboxes.resume(record.id, MINUTE_MS, { keepsMemory: false }), true);
+  assert.notEqual(sandboxes.get(record.id), paused, "it goes on with the processes that it had");
+  await clock.advance(MINUTE_MS);
+  await sandboxes.kill(record.id);
+  assert.equal(backend.alive.sandboxes, 0);
+});
+
+test("a stop or a new beginning that fails leaves it paused, and a kill goes before both", async (context) => {
+  let failing: "stop" | "start" | undefined;
+  const gate = Promise.withResolvers<void>();
+  const stopping = {
+    onStop: () => void (failing === "stop" && assert.fail("stop")),
+    onStart: async () => (failing === "start" ? assert.fail("start") : gate.promise),
+  };
+  const domain = await startDomain(context, { pausing, stopping });
+  const { sandboxes, backend } = domain;
+  const { record } = await sandboxes.create(base);
+  failing = "stop";
+  await sandboxes.pause(record.id, { keepsMemory: false });
+  assert.equal(backend.sandboxes.get(record.id)?.isStopped, false);
+  failing = "start";
+  await assert.rejects(
+    sandboxes.resume(record.id, MINUTE_MS),
+    fails("unavailable", /could not be resumed: start/),
+  );
+  assert.equal(sandboxes.get(record.id).record.state, "paused");
+  failing = undefined;
+  const resuming = assert.rejects(
+    sandboxes.resume(record.id, MINUTE_MS),
+    fails("aborted", /is being killed/),
+  );
+  await sandboxes.kill(record.id);
+  gate.resolve();
+  await resuming;
+  await assertNothingLeft(domain);
+});
+
+test("a backend that cannot stop its sandboxes refuses to forget their memory", async (context) => {
+  const { sandboxes } = await startDomain(context, { pausing });
+  const refused = fails("failed_precondition", /does not support pausing without memory/);
+  await assert.rejects(sandboxes.create({ ...base, onTimeout: "pause", keepsMemory: false }), refused);
+  const { record } = await sandboxes.create(base);
+  await assert.rejects(sandboxes.pause(record.id, { keepsMemory: false }), refused);
+  await sandboxes.pause(record.id);
+  await assert.rejects(sandboxes.resume(record.id, MINUTE_MS, { keepsMemory: false }), refused);
+  assert.equal(await sandboxes.resume(record.id, MINUTE_MS), true);
+});

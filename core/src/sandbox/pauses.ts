@@ -1,5 +1,5 @@
 import type { Clock } from "../kernel/clock.js";
-import { SandboxError } from "../kernel/errors.js";
+import { messageOf, SandboxError } from "../kernel/errors.js";
 import type { Logger } from "../observe/logger.js";
 import { beingKilled } from "./being-killed.js";
 import type { EventRelay } from "./event-relay.js";
@@ -8,16 +8,32 @@ import type { Ledger } from "./ledger.js";
 import type { Reaper } from "./reaper.js";
 import type { SandboxEvent } from "./sandbox-event.js";
 import type { PauseTrigger, ResumeTrigger, SandboxMetrics } from "./sandbox-metrics.js";
+import type { SandboxRecord } from "./live-sandbox.js";
 import type { SandboxesConfig } from "./sandboxes-config.js";
+import { reasonAgainstPause, specOf } from "./spec-of.js";
+import { untilReady } from "./until-ready.js";
 
 export interface PausesOptions {
-  readonly settings: Pick<SandboxesConfig, "pausedKept" | "resumedAtLeast">;
+  readonly settings: Pick<
+    SandboxesConfig,
+    "pausedKept" | "resumedAtLeast" | "createTimeout" | "readiness" | "templates"
+  >;
   readonly ledger: Ledger;
   readonly reaper: Reaper;
   readonly metrics: SandboxMetrics;
   readonly events: EventRelay;
   readonly clock: Clock;
   readonly log: Logger;
+  /** Told of what stands for a sandbox from now on. */
+  readonly onSucceeded: (successor: HeldSandbox) => void;
+}
+
+interface Resumption {
+  /** Its life from then on; undefined = until killed. */
+  readonly timeoutMs: number | undefined;
+  readonly trigger: ResumeTrigger;
+  /** False: its processes begin anew. */
+  readonly keepsMemory?: boolean | undefined;
 }
 
 // What a failed pause at the end of a life waits before the next attempt.
@@ -32,21 +48,21 @@ export class Pauses {
   }
 
   /** As `Sandboxes.pause`. */
-  async pause(held: HeldSandbox, trigger: PauseTrigger): Promise<void> {
+  async pause(held: HeldSandbox, trigger: PauseTrigger, keepsMemory = true): Promise<void> {
     const { id, backend } = held.record;
     while (held.isResuming()) await held.change?.done.catch(() => {});
     const { state } = held.record;
     if (state === "paused") throw conflict(`Error pausing sandbox - sandbox '${id}' is already paused`);
     if (state !== "running") throw conflict(`Sandbox '${id}' cannot be paused while in '${state}' state`);
-    if (held.runtime.pausing === undefined) {
-      throw new SandboxError("failed_precondition", `backend '${backend}' does not support pausing`);
-    }
-    await held.during("pausing", () => this.#freeze(held, trigger));
+    const reason = reasonAgainstPause({ backend, keepsMemory }, held.runtime);
+    if (reason !== undefined) throw new SandboxError("failed_precondition", reason);
+    await held.during("pausing", () => this.#freeze(held, trigger, keepsMemory));
   }
 
   /** As `Sandboxes.resume`. */
-  async resume(held: HeldSandbox, timeoutMs: number | undefined, trigger: ResumeTrigger): Promise<boolean> {
-    while (held.change !== undefined) {
+  async resume(wanted: HeldSandbox, resumption: Resumption): Promise<boolean> {
+    let held = wanted.current;
+    for (; held.change !== undefined; held = held.current) {
       const { kind, done } = held.change;
       if (kind === "resuming") {
         await done;
@@ -59,7 +75,11 @@ export class Pauses {
     const { id, state } = held.record;
     if (state === "running") return false;
     if (state !== "paused") throw conflict(`Sandbox '${id}' cannot be resumed while in '${state}' state`);
-    await held.during("resuming", () => this.#thaw(held, timeoutMs, trigger));
+    await held.during("resuming", async () => {
+      if (held.record.isStopped === true) await this.#startAnew(held, resumption);
+      else if (resumption.keepsMemory !== false) await this.#thaw(held, resumption);
+      else await this.#reboot(held, resumption);
+    });
     return true;
   }
 
@@ -96,7 +116,7 @@ export class Pauses {
       }
     }
     try {
-      await this.pause(held, "timeout");
+      await this.pause(held, "timeout", held.record.keepsMemory);
     } catch (error) {
       if (held.isEnding || held.record.state !== "running") return;
       log.error({ sandbox: id, err: error }, "pausing a sandbox failed; it runs on and is tried again");
@@ -113,6 +133,11 @@ export class Pauses {
     const { clock, ledger, events, log } = this.#options;
     const { id, state, timeoutMs } = held.record;
     const pause = awaited.find(({ type }) => type === "paused");
+    if (held.record.isStopped === true) {
+      await this.#stop(held);
+      for (const event of awaited) await events.confirm(event);
+      return;
+    }
     try {
       if (state !== "paused") await held.handle.pausing?.resume();
       else if (held.handle.pausing === undefined) throw new Error("its backend cannot pause");
@@ -134,30 +159,36 @@ export class Pauses {
     const { resumedAtLeast } = this.#options.settings;
     if (state === "running" || (state === "paused" && autoResume)) {
       const lifeMs = timeoutMs === undefined ? undefined : Math.max(timeoutMs, resumedAtLeast);
-      await this.resume(held, lifeMs, "traffic");
+      await this.resume(held, { timeoutMs: lifeMs, trigger: "traffic" });
     } else await held.change?.done;
     if (held.record.state === "running") return;
-    throw conflict("The sandbox is still transitioning. Try again in a moment.");
+    throw transitioning();
   }
 
-  async #freeze(held: HeldSandbox, trigger: PauseTrigger): Promise<void> {
+  async #freeze(held: HeldSandbox, trigger: PauseTrigger, keepsMemory: boolean): Promise<void> {
     const { settings, ledger, reaper, metrics, events, clock, log } = this.#options;
     const { id, endsAtMs } = held.record;
     const { pausing } = held.runtime;
     const event = events.of("paused", held.record, { reason: trigger });
     // From here on nothing new reaches it, and what a crash leaves half frozen is paused by the next server.
-    held.update({ state: "paused", endsAtMs: clock.now() + settings.pausedKept });
+    const isStopped = !keepsMemory || undefined;
+    held.update({
+      state: "paused",
+      ...(isStopped && { isStopped }),
+      endsAtMs: clock.now() + settings.pausedKept,
+    });
     reaper.set(id, held.record.endsAtMs);
     try {
       await ledger.write(held.record, { awaited: event });
-      await pausing?.pause();
+      if (!isStopped) await pausing?.pause();
     } catch (error) {
       metrics.pauseFailed();
       if (held.isEnding) throw beingKilled(held.record.id);
-      await pausing?.resume().catch((failure: unknown) => {
+      const resumed = isStopped ? undefined : pausing?.resume();
+      await resumed?.catch((failure: unknown) => {
         log.error({ sandbox: id, err: failure }, "a sandbox that could not be paused could not be resumed");
       });
-      held.update({ state: "running", endsAtMs });
+      held.update({ state: "running", isStopped: undefined, endsAtMs });
       if (!held.isEnding) {
         reaper.set(id, endsAtMs);
         await ledger.write(held.record, { withdrawn: event?.id });
@@ -165,12 +196,83 @@ export class Pauses {
       throw new SandboxError("unavailable", `sandbox "${id}" could not be paused`, { cause: error });
     }
     if (held.isEnding) throw beingKilled(held.record.id);
+    const paused = isStopped ? held.succeed(this.#options.onSucceeded) : held;
+    if (isStopped) await paused.during("pausing", () => this.#stop(paused));
+    if (paused.isEnding) throw beingKilled(id);
     await events.confirm(event);
     metrics.paused(trigger);
-    log.info({ sandbox: id, trigger }, "sandbox paused");
+    log.info({ sandbox: id, trigger, keepsMemory }, "sandbox paused");
   }
 
-  async #thaw(held: HeldSandbox, timeoutMs: number | undefined, trigger: ResumeTrigger): Promise<void> {
+  /** Ends the processes of one that is paused. What fails is finished before it begins anew. */
+  async #stop(held: HeldSandbox): Promise<void> {
+    const { metrics, log } = this.#options;
+    const { id } = held.record;
+    try {
+      if (held.handle.stopping === undefined) throw new Error("its backend cannot");
+      await held.handle.stopping.stop();
+    } catch (error) {
+      if (held.isEnding) return;
+      metrics.pauseFailed();
+      log.error({ sandbox: id, err: error }, "not all of a paused sandbox could be stopped");
+    }
+  }
+
+  /** Has one that was paused with its processes begin anew. */
+  async #reboot(held: HeldSandbox, resumption: Resumption): Promise<void> {
+    const { backend } = held.record;
+    const reason = reasonAgainstPause({ backend, keepsMemory: false }, held.handle);
+    if (reason !== undefined) throw new SandboxError("failed_precondition", reason);
+    const stopped = { ...held.record, isStopped: true };
+    await this.#options.ledger.write(stopped);
+    if (held.isEnding) throw beingKilled(held.record.id);
+    held.update(stopped);
+    const successor = held.succeed(this.#options.onSucceeded);
+    await successor.during("resuming", () => this.#startAnew(successor, resumption));
+  }
+
+  /** Its ledger says that it runs when it does: a server that ends meanwhile leaves one that is stopped. */
+  async #startAnew(held: HeldSandbox, { timeoutMs, trigger }: Resumption): Promise<void> {
+    const { settings, ledger, reaper, metrics, events, clock, log } = this.#options;
+    const { stopping } = held.handle;
+    const { id, template } = held.record;
+    const overdue = new AbortController();
+    const takeBack = clock.after(settings.createTimeout, () => {
+      const text = `the sandbox did not begin anew within ${settings.createTimeout} ms`;
+      overdue.abort(new SandboxError("deadline_exceeded", text));
+    });
+    const signal = AbortSignal.any([held.ended, overdue.signal]);
+    try {
+      await stopping?.start(specOf(held.record), signal);
+      takeBack();
+      const probe = settings.templates[template]?.readinessProbe;
+      const probed = { record: held.record, runtime: held.handle };
+      if (probe !== undefined)
+        await untilReady(probed, probe, { settings: settings.readiness, clock, signal });
+      signal.throwIfAborted();
+      const endsAtMs = timeoutMs === undefined ? undefined : clock.now() + timeoutMs;
+      const begun = { state: "running", isStopped: undefined, isResizing: undefined, endsAtMs } as const;
+      const running: SandboxRecord = { ...held.record, ...begun };
+      const happened = events.of("resumed", held.record, { reason: trigger });
+      await ledger.write(running, { happened });
+      if (held.isEnding) throw beingKilled(id);
+      held.update(begun);
+    } catch (error) {
+      if (held.isEnding) throw beingKilled(id);
+      await this.#stop(held);
+      const text = `sandbox "${id}" could not be resumed: ${messageOf(error)}`;
+      throw new SandboxError("unavailable", text, { cause: error });
+    } finally {
+      takeBack();
+    }
+    held.lastUsedAtMs = clock.now();
+    reaper.set(id, held.record.endsAtMs);
+    events.wake();
+    metrics.resumed(trigger);
+    log.info({ sandbox: id, trigger, keepsMemory: false }, "sandbox resumed");
+  }
+
+  async #thaw(held: HeldSandbox, { timeoutMs, trigger }: Resumption): Promise<void> {
     const { ledger, reaper, metrics, events, clock, log } = this.#options;
     const paused = held.record;
     const event = events.of("resumed", paused, { reason: trigger });
@@ -191,6 +293,11 @@ export class Pauses {
     metrics.resumed(trigger);
     log.info({ sandbox: paused.id, trigger }, "sandbox resumed");
   }
+}
+
+/** Of one that is being paused or resumed. */
+export function transitioning(): SandboxError {
+  return conflict("The sandbox is still transitioning. Try again in a moment.");
 }
 
 function conflict(message: string): SandboxError {

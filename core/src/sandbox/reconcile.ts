@@ -95,6 +95,8 @@ async function settleFound(entry: LedgerEntry, runtime: Sandbox, options: Reconc
 /** Has a sandbox keep to the rules of the ledger, which may have been written just before the last server ended. */
 async function isConfined(record: SandboxRecord, runtime: Sandbox, log: Logger): Promise<boolean> {
   if (runtime.networking === undefined && record.egress === undefined) return true;
+  // It begins anew with those of the ledger.
+  if (record.isStopped === true) return true;
   try {
     if (runtime.networking === undefined) throw new Error("its backend cannot restrict it any more");
     await runtime.networking.restrict(egressRulesOf(record));

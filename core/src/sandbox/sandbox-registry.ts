@@ -11,7 +11,7 @@ import { HeldSandbox } from "./held-sandbox.js";
 import type { EndedSandbox, Ledger, LedgerEntry } from "./ledger.js";
 import type { EndReason, LiveSandbox, SandboxRecord, SandboxState } from "./live-sandbox.js";
 import { Makings } from "./makings.js";
-import { Pauses } from "./pauses.js";
+import { Pauses, transitioning } from "./pauses.js";
 import { checkReadinessProbe } from "./readiness-probe.js";
 import { Reaper } from "./reaper.js";
 import { checkRequestedLimits, type LimitsChange } from "./requested-limits.js";
@@ -21,7 +21,7 @@ import type { AdmissionCheck } from "./admissions.js";
 import type { SandboxMetrics } from "./sandbox-metrics.js";
 import { newAccessToken, newSandboxId } from "./sandbox-secrets.js";
 import type { SnapshotRecord, Snapshots } from "./snapshots.js";
-import type { CreateSandbox, Sandboxes } from "./sandboxes.js";
+import type { CreateSandbox, PauseOptions, Sandboxes } from "./sandboxes.js";
 import type { SandboxesConfig } from "./sandboxes-config.js";
 import type { Teardown } from "./teardown.js";
 import { findTemplate, type Template } from "./template-reference.js";
@@ -101,6 +101,10 @@ export class SandboxRegistry implements Sandboxes {
     });
     this.#pauses = new Pauses({
       settings,
+      onSucceeded: (held) => {
+        this.#held.set(held.record.id, held);
+        this.#ends.watch(held, held.handle);
+      },
       reaper: this.#reaper,
       metrics,
       events,
@@ -244,19 +248,21 @@ export class SandboxRegistry implements Sandboxes {
     if (isLater) await this.#moveEnd(held, endsAtMs);
   }
 
-  async pause(id: SandboxId): Promise<void> {
-    await this.#pauses.pause(this.#getUnlessKilled(id), "request");
+  async pause(id: SandboxId, { keepsMemory }: PauseOptions = {}): Promise<void> {
+    await this.#pauses.pause(this.#getUnlessKilled(id), "request", keepsMemory);
   }
 
-  async resume(id: SandboxId, timeoutMs: number): Promise<boolean> {
+  async resume(id: SandboxId, timeoutMs: number, { keepsMemory }: PauseOptions = {}): Promise<boolean> {
     const held = this.#getUnlessKilled(id);
     this.#checkNewTimeout(timeoutMs);
-    return this.#pauses.resume(held, timeoutMs, "request");
+    return this.#pauses.resume(held, { timeoutMs, trigger: "request", keepsMemory });
   }
 
   async use(sandbox: LiveSandbox): Promise<() => void> {
     const held = this.#held.get(sandbox.record.id);
-    if (held === undefined || held !== sandbox) throw unknownSandbox(sandbox.record.id);
+    if (held === undefined) throw unknownSandbox(sandbox.record.id);
+    // Found just before another one came to stand for it.
+    if (held !== sandbox) throw transitioning();
     return this.#pauses.use(held);
   }
 
@@ -381,6 +387,7 @@ export class SandboxRegistry implements Sandboxes {
       endsAtMs: undefined,
       timeoutMs: request.timeoutMs,
       onTimeout: request.onTimeout ?? "kill",
+      ...(request.keepsMemory === false && { keepsMemory: false }),
       autoResume: request.autoResume ?? false,
       metadata: { ...request.metadata },
       environment: { ...request.environment },
@@ -517,7 +524,7 @@ export class SandboxRegistry implements Sandboxes {
 
   /** What a time-out does to a running sandbox whose client does not want to wait for it. */
   async #timeOut(held: HeldSandbox): Promise<void> {
-    if (held.record.onTimeout === "pause") await this.#pauses.pause(held, "timeout");
+    if (held.record.onTimeout === "pause") await this.#pauses.pause(held, "timeout", held.record.keepsMemory);
     else await this.#ends.end(held, "timed out");
   }
 }

@@ -17,6 +17,8 @@ export interface CreateSandbox {
   readonly timeoutMs: number | undefined;
   /** `kill` when absent. */
   readonly onTimeout?: OnTimeout | undefined;
+  /** False: a pause at its end ends its processes and keeps its files. True when absent. */
+  readonly keepsMemory?: boolean | undefined;
   /** Let requests resume it when it is paused; only with `onTimeout: "pause"`. False when absent. */
   readonly autoResume?: boolean | undefined;
   readonly metadata?: Readonly<Record<string, string>> | undefined;
@@ -41,6 +43,15 @@ export interface CreateSandbox {
   readonly backend?: string | undefined;
   /** A fixed id (the debug sandbox); a random one when absent. */
   readonly id?: SandboxId | undefined;
+}
+
+/** How a sandbox is paused or resumed. */
+export interface PauseOptions {
+  /**
+   * False: its processes end and its files are kept; once resumed it begins anew, and its LiveSandbox is another one. Of
+   * a resumption: of a sandbox that was paused with its processes, too. True when absent.
+   */
+  readonly keepsMemory?: boolean | undefined;
 }
 
 /** The sandboxes of this server: the one place that makes, finds and ends them. */
@@ -92,10 +103,10 @@ export interface Sandboxes {
   /**
    * Stops every process of a sandbox where it is. It serves nothing until it is resumed, and goes on from
    * there; it is removed when nobody does for `sandboxes.pausedKept`.
-   * @throws SandboxError not_found, failed_precondition (its backend cannot pause), aborted (it is paused, or
+   * @throws SandboxError not_found, failed_precondition (its backend cannot pause so), aborted (it is paused, or
    * being paused, already; it is being made or killed), unavailable when that failed: then it runs on.
    */
-  pause(id: SandboxId): Promise<void>;
+  pause(id: SandboxId, options?: PauseOptions): Promise<void>;
   /**
    * Lets a paused sandbox run on, with an end `timeoutMs` from now. Waits for a pause that is under way;
    * concurrent calls wait for the same resumption.
@@ -103,7 +114,7 @@ export interface Sandboxes {
    * @throws SandboxError not_found, invalid_argument (time-out), aborted (it is being made or killed),
    * unavailable when that failed: then it is still paused.
    */
-  resume(id: SandboxId, timeoutMs: number): Promise<boolean>;
+  resume(id: SandboxId, timeoutMs: number, options?: PauseOptions): Promise<boolean>;
   /**
    * Takes note of a request that is served by a sandbox, which resumes one that is paused with `autoResume`.
    * @returns what to call when the request is done.

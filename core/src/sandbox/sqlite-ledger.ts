@@ -75,6 +75,8 @@ const MIGRATIONS: readonly string[] = [
      holder TEXT NOT NULL
    ) STRICT;
    CREATE INDEX address_lease_by_holder ON address_lease (network, holder);`,
+  // Paused sandboxes may have no processes. A version that does not know it would try to let them go on.
+  "",
 ];
 
 const FILE_NAME = "ledger.sqlite";
@@ -104,6 +106,8 @@ const sandboxRecord = z.object({
   endsAtMs: z.number().optional(),
   timeoutMs: z.number().optional(),
   onTimeout: z.enum(["kill", "pause"]).default("kill"),
+  keepsMemory: z.boolean().optional(),
+  isStopped: z.boolean().optional(),
   autoResume: z.boolean().default(false),
   metadata: text,
   environment: text,

@@ -3,7 +3,7 @@ import type { NetworkPolicy } from "./egress-rules.js";
 import type { EndedSandbox } from "./ledger.js";
 import type { EndReason, LiveSandbox } from "./live-sandbox.js";
 import type { LimitsChange } from "./requested-limits.js";
-import type { CreateSandbox, Sandboxes } from "./sandboxes.js";
+import type { CreateSandbox, PauseOptions, Sandboxes } from "./sandboxes.js";
 import { unknownSandbox } from "./unknown-sandbox.js";
 
 /** The sandboxes of one tenant: whatever is asked of another's is answered as for one that never was. */
@@ -74,14 +74,14 @@ export class TenantSandboxes implements Sandboxes {
     await this.#all.extend(id, timeoutMs);
   }
 
-  async pause(id: SandboxId): Promise<void> {
+  async pause(id: SandboxId, options?: PauseOptions): Promise<void> {
     this.#check(id);
-    await this.#all.pause(id);
+    await this.#all.pause(id, options);
   }
 
-  async resume(id: SandboxId, timeoutMs: number): Promise<boolean> {
+  async resume(id: SandboxId, timeoutMs: number, options?: PauseOptions): Promise<boolean> {
     this.#check(id);
-    return this.#all.resume(id, timeoutMs);
+    return this.#all.resume(id, timeoutMs, options);
   }
 
   async use(sandbox: LiveSandbox): Promise<() => void> {

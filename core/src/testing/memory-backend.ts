@@ -14,7 +14,7 @@ import {
   type User,
   type VolumeId,
 } from "../sandbox/backend.js";
-import type { EgressRules } from "../sandbox/egress-rules.js";
+import { type EgressRules, egressRulesOf } from "../sandbox/egress-rules.js";
 import type { FullLimits } from "../sandbox/full-limits.js";
 import type { Command, Process } from "../sandbox/process.js";
 import { MemoryFiles } from "./memory-files.js";
@@ -48,6 +48,13 @@ export interface MemoryBackendOptions {
     | {
         readonly onPause?: ((id: SandboxId) => void | Promise<void>) | undefined;
         readonly onResume?: ((id: SandboxId) => void | Promise<void>) | undefined;
+      }
+    | undefined;
+  /** Gives sandboxes the facet `stopping`. Its calls come before the state changes. */
+  readonly stopping?:
+    | {
+        readonly onStop?: ((id: SandboxId) => void | Promise<void>) | undefined;
+        readonly onStart?: ((id: SandboxId, signal: AbortSignal) => void | Promise<void>) | undefined;
       }
     | undefined;
   /** Gives sandboxes the facet `snapshots`. */
@@ -207,6 +214,7 @@ export class MemorySandbox implements Sandbox {
   readonly files: MemoryFiles;
   readonly lost: Promise<Loss>;
   readonly pausing?: { pause(): Promise<void>; resume(): Promise<void> };
+  readonly stopping?: NonNullable<Sandbox["stopping"]>;
   readonly networking?: { restrict(rules: EgressRules): Promise<void> };
   readonly resizing?: { resize(limits: Limits): Promise<void> };
   readonly snapshots?: { take(id: SnapshotId): Promise<void> };
@@ -222,6 +230,7 @@ export class MemorySandbox implements Sandbox {
   #destroyAttempts = 0;
   #isGone = false;
   #isPaused = false;
+  #isStopped = false;
 
   /** @param home the snapshots and volumes of its backend, and what to call when it is gone. */
   constructor(
@@ -278,7 +287,25 @@ export class MemorySandbox implements Sandbox {
     this.#ports = new Map(
       Object.entries(options.ports ?? {}).map(([port, handler]) => [Number(port), handler]),
     );
-    const { pausing } = options;
+    const { pausing, stopping } = options;
+    if (stopping !== undefined) {
+      this.stopping = {
+        stop: async () => {
+          await stopping.onStop?.(this.id);
+          this.#isStopped = true;
+          this.#isPaused = false;
+          this.#endAll();
+        },
+        start: async (asked, signal) => {
+          this.#endAll();
+          await stopping.onStart?.(this.id, signal);
+          signal.throwIfAborted();
+          this.#limits = asked.limits;
+          this.#egress = asked.egress ?? egressRulesOf({ ...asked, egress: undefined });
+          this.#isStopped = this.#isPaused = false;
+        },
+      };
+    }
     if (pausing === undefined) return;
     this.pausing = {
       pause: async () => {
@@ -294,6 +321,10 @@ export class MemorySandbox implements Sandbox {
 
   get isPaused(): boolean {
     return this.#isPaused;
+  }
+
+  get isStopped(): boolean {
+    return this.#isStopped;
   }
 
   /** Processes that run, by pid. */
@@ -318,7 +349,7 @@ export class MemorySandbox implements Sandbox {
   }
 
   async spawn(command: Command): Promise<Process> {
-    this.#requireAlive();
+    this.#requireUp();
     const user = USERS.find(({ name }) => name === (command.user ?? USERS[0].name));
     if (user === undefined) throw new SandboxError("unauthenticated", `invalid username: '${command.user}'`);
     const cwd = command.cwd ?? user.home;
@@ -326,7 +357,7 @@ export class MemorySandbox implements Sandbox {
     if (info?.kind !== "directory") {
       throw new SandboxError("invalid_argument", `cwd '${cwd}' does not exist`);
     }
-    this.#requireAlive();
+    this.#requireUp();
     const pid = (this.#lastPid += 1);
     const programs = this.#options.programs ?? {};
     const name = command.path.slice(command.path.lastIndexOf("/") + 1);
@@ -350,7 +381,7 @@ export class MemorySandbox implements Sandbox {
   }
 
   async dial(port: number, signal: AbortSignal): Promise<Duplex> {
-    this.#requireAlive();
+    this.#requireUp();
     signal.throwIfAborted();
     const handler = this.#ports.get(port);
     if (handler === undefined) {
@@ -396,15 +427,24 @@ export class MemorySandbox implements Sandbox {
   /** Is gone at once, without a word to the server: what a backend that lost it looks like. */
   vanish(): void {
     this.#isGone = true;
+    this.#endAll();
+    this.#gone();
+  }
+
+  #endAll(): void {
     for (const process of this.#processes.values()) void process.kill("SIGKILL");
     for (const connection of this.#connections) connection.destroy();
-    this.#gone();
   }
 
   async #restrict(rules: EgressRules): Promise<void> {
     this.#requireAlive();
     await this.#options.onRestrict?.(this.id, rules);
     this.#egress = rules;
+  }
+
+  #requireUp(): void {
+    this.#requireAlive();
+    if (this.#isStopped) throw new SandboxError("unavailable", `sandbox ${this.id} is stopped`);
   }
 
   #requireAlive(): void {

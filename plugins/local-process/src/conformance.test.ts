@@ -24,7 +24,7 @@ function testKind(name: string, binary: string | undefined): void {
     );
     return {
       backend,
-      facets: [],
+      facets: ["stopping"],
       abilities: binary === "node" ? [] : ["terminals"],
       async leaks() {
         return (await readdir(directory)).map((name) => `directory ${name}`);

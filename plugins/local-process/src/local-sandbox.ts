@@ -43,6 +43,7 @@ export class LocalSandbox implements Sandbox {
   readonly id: SandboxId;
   readonly address = LOOPBACK_ADDRESS;
   readonly files: LocalFiles;
+  readonly stopping = { stop: () => this.#stop(), start: () => this.#startAnew() };
   readonly destroy = sharedUntilFailure(() => this.#destroy());
   readonly #options: LocalSandboxOptions;
   readonly #tree: Tree;
@@ -51,6 +52,7 @@ export class LocalSandbox implements Sandbox {
   readonly #starting = new Set<Promise<LocalProcess>>();
   #hasStartedAny = false;
   #isDestroyed = false;
+  #isStopped = false;
 
   constructor(options: LocalSandboxOptions) {
     const { root, stage } = options.directory;
@@ -92,7 +94,7 @@ export class LocalSandbox implements Sandbox {
   }
 
   async stats(): Promise<Stats> {
-    this.#requireLife();
+    this.#requireDirectory();
     return this.#usage.measure();
   }
 
@@ -104,6 +106,25 @@ export class LocalSandbox implements Sandbox {
 
   async #destroy(): Promise<void> {
     this.#isDestroyed = true;
+    await this.#endAll();
+    this.files.close();
+    await removeSandboxDirectory(this.#options.directory.path);
+    this.#options.onDestroyed();
+  }
+
+  async #stop(): Promise<void> {
+    this.#requireDirectory();
+    this.#isStopped = true;
+    await this.#endAll();
+  }
+
+  async #startAnew(): Promise<void> {
+    this.#requireDirectory();
+    if (this.#isStopped) await this.#endAll();
+    this.#isStopped = false;
+  }
+
+  async #endAll(): Promise<void> {
     await Promise.allSettled(this.#starting);
     const processes = [...this.#processes];
     // One that has ended meanwhile is no failure; neither is an agent that died and took them along.
@@ -111,9 +132,6 @@ export class LocalSandbox implements Sandbox {
     await this.endProcesses();
     await Promise.all(processes.map(({ exit }) => exit));
     for (const each of processes) each.release();
-    this.files.close();
-    await removeSandboxDirectory(this.#options.directory.path);
-    this.#options.onDestroyed();
   }
 
   async #start(command: Command, account: User): Promise<LocalProcess> {
@@ -159,6 +177,11 @@ export class LocalSandbox implements Sandbox {
   }
 
   #requireLife(): void {
+    this.#requireDirectory();
+    if (this.#isStopped) throw new SandboxError("unavailable", "the sandbox is stopped");
+  }
+
+  #requireDirectory(): void {
     if (this.#isDestroyed) throw new SandboxError("unavailable", "the sandbox has ended");
   }
 }

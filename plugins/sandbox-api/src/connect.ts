@@ -5,7 +5,8 @@ import { requestedTimeoutMs, timeoutFields } from "./requested-timeout.js";
 /** The body of both connect routes. */
 export const connectBody = z.object({
   ...timeoutFields,
-  memory: z.literal(true, "this server does not support resuming without memory").nullish(),
+  // False: one that is paused begins anew, with its files alone.
+  memory: z.boolean().nullish(),
 });
 
 /** What a client that connects gets. */
@@ -31,7 +32,7 @@ export async function connectSandbox(
   const timeoutMs = requestedTimeoutMs(body) ?? defaultTimeoutMs;
   if (timeoutMs === undefined)
     throw new SandboxError("invalid_argument", "validation error: timeout: it is required");
-  const wasPaused = await sandboxes.resume(id, timeoutMs);
+  const wasPaused = await sandboxes.resume(id, timeoutMs, { keepsMemory: body.memory ?? true });
   if (!wasPaused) await sandboxes.extend(id, timeoutMs);
   return { sandbox: sandboxes.get(id), wasPaused };
 }

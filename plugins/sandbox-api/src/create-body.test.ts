@@ -23,6 +23,7 @@ suite("the body of a create request", () => {
       template: "base",
       timeoutMs: 300_000,
       onTimeout: "kill",
+      keepsMemory: true,
       autoResume: false,
       metadata: {},
       environment: {},
@@ -63,10 +64,10 @@ suite("the body of a create request", () => {
     assert.equal(timeoutOf({ timeout: null }), 300_000);
   });
 
-  test("says what happens at its end in any of the known ways, and nothing that loses memory", () => {
+  test("says what happens at its end in any of the known ways, and whether memory is kept", () => {
     const lifecycleOf = (fields: object): string => {
-      const { onTimeout, autoResume } = toCreateSandbox(schema.parse({ templateID: "base", ...fields }), V2);
-      return `${onTimeout} ${autoResume}`;
+      const wanted = toCreateSandbox(schema.parse({ templateID: "base", ...fields }), V2);
+      return `${wanted.onTimeout} ${wanted.autoResume}${wanted.keepsMemory ? "" : " forgets"}`;
     };
     assert.equal(lifecycleOf({ autoPause: true }), "pause false");
     assert.equal(lifecycleOf({ autoPause: true, autoPauseMemory: true }), "pause false");
@@ -78,7 +79,9 @@ suite("the body of a create request", () => {
     assert.throws(() => lifecycleOf({ autoPauseMemory: false }), {
       message: "autoPauseMemory=false only applies when autoPause is true.",
     });
-    assert.throws(() => lifecycleOf({ autoPause: true, autoPauseMemory: false }), /without memory/);
+    assert.equal(lifecycleOf({ autoPause: true, autoPauseMemory: false }), "pause false forgets");
+    const onTimeout = { action: "pause", keepMemory: false };
+    assert.equal(lifecycleOf({ lifecycle: { onTimeout, autoResume: true } }), "pause true forgets");
   });
 
   test("names volumes, which can be written unless it says otherwise", () => {

@@ -6,10 +6,10 @@ const onTimeout = z
     z.enum(["kill", "pause"]),
     z.object({
       action: z.enum(["kill", "pause"]),
-      keepMemory: z.literal(true, "this server does not support pausing without memory").nullish(),
+      keepMemory: z.boolean().nullish(),
     }),
   ])
-  .transform((value) => (typeof value === "string" ? value : value.action))
+  .transform((value) => (typeof value === "string" ? { action: value, keepMemory: undefined } : value))
   .nullish();
 
 const autoResume = z
@@ -40,23 +40,23 @@ const schema = z.object(lifecycleFields);
 /** What happens at the end of a sandbox's time, and whether requests bring it back. */
 export interface Lifecycle {
   readonly onTimeout: OnTimeout;
+  /** False: a pause at its end ends its processes. */
+  readonly keepsMemory: boolean;
   readonly autoResume: boolean;
 }
 
-/** The lifecycle that a create body asks for. @throws SandboxError invalid_argument for a pause that forgets memory. */
+/** The lifecycle that a create body asks for. @throws SandboxError invalid_argument for one that forgets memory without a pause. */
 export function requestedLifecycle(body: z.infer<typeof schema>): Lifecycle {
   const { lifecycle, autoPause } = body;
   const wanted = body.onTimeout ?? body.on_timeout ?? lifecycle?.onTimeout ?? lifecycle?.on_timeout;
-  const onTimeout = wanted ?? (autoPause === true ? "pause" : "kill");
-  if (body.autoPauseMemory === false) {
-    const text =
-      onTimeout === "pause"
-        ? "this server does not support pausing without memory"
-        : "autoPauseMemory=false only applies when autoPause is true.";
+  const onTimeout = wanted?.action ?? (autoPause === true ? "pause" : "kill");
+  if (body.autoPauseMemory === false && onTimeout !== "pause") {
+    const text = "autoPauseMemory=false only applies when autoPause is true.";
     throw new SandboxError("invalid_argument", text);
   }
   return {
     onTimeout,
+    keepsMemory: body.autoPauseMemory ?? wanted?.keepMemory ?? true,
     autoResume:
       body.autoResume ?? body.auto_resume ?? lifecycle?.autoResume ?? lifecycle?.auto_resume ?? false,
   };

@@ -146,8 +146,8 @@ export const plugin = definePlugin({
 
     router.post("/sandboxes/:id/pause", async (ctx) => {
       const id = parseSandboxId(ctx.params["id"]);
-      await readJsonBody(ctx.req, pauseBody, optionalBody);
-      await own(ctx).pause(id);
+      const { memory } = await readJsonBody(ctx.req, pauseBody, optionalBody);
+      await own(ctx).pause(id, { keepsMemory: memory ?? true });
       ctx.status = 204;
     });
 

@@ -3,7 +3,7 @@ import { z } from "zod";
 import { requestedTimeoutMs, timeoutFields } from "./requested-timeout.js";
 
 /** The body of `POST /sandboxes/:id/resume`, which clients before `connect` use. */
-export const resumeBody = z.object(timeoutFields);
+export const resumeBody = z.object({ ...timeoutFields, memory: z.boolean().nullish() });
 
 /**
  * Lets a paused sandbox run on.
@@ -18,7 +18,8 @@ export async function resumeSandbox(
     defaultTimeoutMs,
   }: { readonly body: z.infer<typeof resumeBody>; readonly defaultTimeoutMs: number },
 ): Promise<LiveSandbox> {
-  const wasPaused = await sandboxes.resume(id, requestedTimeoutMs(body) ?? defaultTimeoutMs);
+  const timeoutMs = requestedTimeoutMs(body) ?? defaultTimeoutMs;
+  const wasPaused = await sandboxes.resume(id, timeoutMs, { keepsMemory: body.memory ?? true });
   if (!wasPaused) throw new SandboxError("aborted", `Sandbox ${id} is already running`);
   return sandboxes.get(id);
 }

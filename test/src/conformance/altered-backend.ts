@@ -36,6 +36,7 @@ function alterSandbox(real: Sandbox, alterations: Alterations): Sandbox {
     stats: () => real.stats(),
     destroy: () => real.destroy(),
     ...(real.pausing && { pausing: real.pausing }),
+    ...(real.stopping && { stopping: real.stopping }),
     ...(real.snapshots && { snapshots: real.snapshots }),
     ...(real.resizing && { resizing: real.resizing }),
     ...(real.networking && { networking: real.networking }),

@@ -17,6 +17,7 @@ export class World {
     onProvision: () => this.#mayFail(),
     onRestrict: () => this.#mayFail(),
     pausing: { onPause: () => this.#mayFail(), onResume: () => this.#mayFail() },
+    stopping: { onStop: () => this.#mayFail(), onStart: () => this.#mayFail() },
     snapshots: { onTake: () => this.#mayFail() },
     volumes: { onMake: () => this.#mayFail() },
     programs: { ready: () => Promise.resolve(0) },

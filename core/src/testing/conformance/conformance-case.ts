@@ -12,7 +12,7 @@ export type ConformanceGroup =
   | "isolation";
 
 /** Optional parts of a Sandbox, and `volumes` of its backend. */
-export type Facet = "pausing" | "snapshots" | "resizing" | "networking" | "volumes" | "lost";
+export type Facet = "pausing" | "stopping" | "snapshots" | "resizing" | "networking" | "volumes" | "lost";
 
 /**
  * What sandboxes of one backend can do and those of another cannot, without a part of its own:

@@ -11,6 +11,7 @@ import { networkingCases } from "./networking-cases.js";
 import { processCases } from "./process-cases.js";
 import { provisionCases } from "./provision-cases.js";
 import { snapshotCases } from "./snapshot-cases.js";
+import { stoppingCases } from "./stopping-cases.js";
 import { terminalCases } from "./terminal-cases.js";
 import { volumeCases } from "./volume-cases.js";
 import { watchCases } from "./watch-cases.js";
@@ -26,6 +27,7 @@ export const conformanceCases: readonly ConformanceCase[] = [
   ...watchCases,
   ...networkCases,
   ...facetCases,
+  ...stoppingCases,
   ...lossCases,
   ...networkingCases,
   ...snapshotCases,

@@ -51,7 +51,7 @@ export class ConformanceContext {
   readonly subject: ConformanceSubject;
   /** Ids of all sandboxes that this run asked for. */
   readonly ids: string[] = [];
-  readonly #sandboxes: Sandbox[] = [];
+  readonly #sandboxes = new Map<Sandbox, SandboxSpec>();
   readonly #volumes: VolumeId[] = [];
   readonly #canaries: string[] = [];
   readonly #streams: Duplex[] = [];
@@ -71,7 +71,7 @@ export class ConformanceContext {
   /** Destroys every sandbox, volume and connection of the case. */
   async close(): Promise<void> {
     for (const stream of this.#streams) stream.destroy();
-    const endings = await Promise.allSettled(this.#sandboxes.map((sandbox) => sandbox.destroy()));
+    const endings = await Promise.allSettled([...this.#sandboxes.keys()].map((sandbox) => sandbox.destroy()));
     for (const id of this.#volumes) await this.backend.volumes?.remove(id);
     for (const directory of this.#canaries) await rm(directory, { recursive: true, force: true });
     const failures = endings.flatMap((ending) => (ending.status === "rejected" ? [ending.reason] : []));
@@ -102,8 +102,15 @@ export class ConformanceContext {
     };
     this.ids.push(spec.id);
     const sandbox = await this.backend.provision(spec, signal);
-    this.#sandboxes.push(sandbox);
+    this.#sandboxes.set(sandbox, spec);
     return sandbox;
+  }
+
+  /** Lets a sandbox that was stopped begin anew, as it was made. */
+  async startAnew(sandbox: Sandbox): Promise<void> {
+    const spec = this.#sandboxes.get(sandbox);
+    assert.ok(spec && sandbox.stopping, "the sandbox has no stopping");
+    await sandbox.stopping.start(spec, new AbortController().signal);
   }
 
   /** Makes a volume, which goes with the case, after its sandboxes. */

@@ -8,6 +8,7 @@ import { startTicking } from "./ticking.js";
 
 const METHODS: Readonly<Record<Facet, readonly string[]>> = {
   pausing: ["pause", "resume"],
+  stopping: ["stop", "start"],
   snapshots: ["take"],
   resizing: ["resize"],
   networking: ["restrict"],
