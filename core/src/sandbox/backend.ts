@@ -83,7 +83,10 @@ export interface SandboxBackend {
   readonly isolated: boolean;
   /** What a sandbox gets where neither its creator nor its template says; absent = that differs, or is unknown. */
   readonly defaultLimits?: FullLimits;
-  /** Rejects with every reason why this host cannot run it. */
+  /**
+   * Rejects with every reason why this host cannot run it: then another backend may be used in its place, as long as
+   * the error is no SandboxError `unavailable` (busy) or `invalid_argument` (misconfigured).
+   */
   check(): Promise<void>;
   /** All or nothing: when it rejects, nothing of the sandbox is left. */
   provision(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox>;

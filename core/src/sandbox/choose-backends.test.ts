@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { SandboxError } from "../kernel/errors.js";
 import { memoryBackend } from "../testing/memory-backend.js";
 import { startTestServer } from "../testing/start-test-server.js";
 
@@ -27,6 +28,20 @@ test("a backend that cannot run stops the server when it is the only choice, or 
   const pinned = { defaultBackend: ["jails", "processes"], templates: { base: { backend: "jails" } } };
   await assert.rejects(backendOf(plugins, pinned), reason);
   await assert.rejects(backendOf([broken("jails")], { defaultBackend: ["jails"] }), reason);
+});
+
+test("a backend that is busy or misconfigured stops the server: nothing that isolates less takes its place", async () => {
+  for (const code of ["unavailable", "invalid_argument"] as const) {
+    const busy = memoryBackend({
+      name: "namespaces",
+      onCheck: () => Promise.reject(new SandboxError(code, "in use by another server")),
+    });
+    const defaultBackend = ["namespaces", "processes"];
+    await assert.rejects(
+      backendOf([[busy, {}], working("processes")], { defaultBackend }),
+      /backend 'namespaces': in use by another server/,
+    );
+  }
 });
 
 test("names of backends that are not there are refused", async () => {

@@ -1,4 +1,4 @@
-import { BootError, messageOf } from "../kernel/errors.js";
+import { BootError, SandboxError, messageOf } from "../kernel/errors.js";
 import type { Logger } from "../observe/logger.js";
 import type { Backends, SandboxBackend } from "./backend.js";
 import type { BackendRegistry } from "./backend-registry.js";
@@ -23,7 +23,8 @@ export interface Assessment {
 
 /**
  * Checks every backend on this host and settles which one is the default. Of a list of defaults those that
- * the host cannot run are left out, as long as one remains; any other backend that cannot run is a problem.
+ * the host cannot run are left out, as long as one remains; any other backend that cannot run is a problem, and so is
+ * one that is busy or misconfigured: the next one of the list may isolate less.
  * @throws BootError with every reason why this cannot work.
  */
 export async function chooseBackends(
@@ -54,30 +55,38 @@ export async function assessBackends(
   const names = backends.all().map(({ name }) => name);
   const preferred = [settings.defaultBackend ?? []].flat();
   const pinned = Object.values(settings.templates).map(({ backend }) => backend);
-  const reasons = await Promise.all(backends.all().map((backend) => reasonUnusable(backend, wait)));
+  const failures = await Promise.all(backends.all().map((backend) => failureOf(backend, wait)));
   const isUsable = (name: string): boolean =>
-    names.includes(name) && reasons[names.indexOf(name)] === undefined;
+    names.includes(name) && failures[names.indexOf(name)] === undefined;
   const usable = preferred.filter(isUsable);
   return {
     verdicts: names.map((name, index) => ({
       name,
-      reason: reasons[index],
-      isLeftOut: !isUsable(name) && usable.length > 0 && preferred.includes(name) && !pinned.includes(name),
+      reason: failures[index]?.reason,
+      isLeftOut:
+        failures[index]?.isOfHost === true &&
+        usable.length > 0 &&
+        preferred.includes(name) &&
+        !pinned.includes(name),
     })),
     problems: unknownBackends(names, preferred, settings),
     defaultBackend: usable[0] ?? (names.length === 1 ? names[0] : undefined),
   };
 }
 
-async function reasonUnusable(
+/** Codes of a check that failed although the host could run the backend. */
+const NOT_OF_HOST: ReadonlySet<string> = new Set(["unavailable", "invalid_argument"]);
+
+async function failureOf(
   backend: SandboxBackend,
   wait: (check: Promise<void>) => Promise<void>,
-): Promise<string | undefined> {
+): Promise<{ readonly reason: string; readonly isOfHost: boolean } | undefined> {
   try {
     await wait(backend.check());
     return undefined;
   } catch (error) {
-    return messageOf(error);
+    const isOfHost = !(error instanceof SandboxError && NOT_OF_HOST.has(error.code));
+    return { reason: messageOf(error), isOfHost };
   }
 }
 

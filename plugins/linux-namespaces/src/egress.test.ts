@@ -37,6 +37,19 @@ try:
 except OSError:
     pass
 `;
+/** Says whether the other end of an open connection still sends. */
+const WAIT_FOR_MORE = `
+import socket, sys
+connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+connection.sendall(b"later")
+connection.recv(5)
+open("/tmp/waiting", "w").close()
+connection.settimeout(5)
+try:
+    print("more" if connection.recv(5) else "nothing")
+except OSError:
+    print("nothing")
+`;
 const closed = { allowOut: [], denyOut: [ALL_TRAFFIC] };
 
 async function open(internet: Internet, settings: object = {}): Promise<TestBackend> {
@@ -152,6 +165,42 @@ while True:
     await opened.backend.close();
     for (const { id } of [doomed, late]) await rm(join(opened.directory, "sandboxes", id, "agent.sock"));
     assert.deepEqual(await opened.backend.recover(), []);
+    assert.deepEqual(await opened.leaks(), []);
+  });
+
+  void test("is of one server: another one with the same range does not start", async (context) => {
+    if (process.getuid?.() !== 0) return context.skip("without root each has a network of its own");
+    await using internet = await openInternet();
+    await using opened = await open(internet);
+    await using second = await open(internet);
+    const sandbox = await makeSandbox(opened.backend, { allowInternetAccess: true });
+    const refused = { code: "unavailable", message: /egressRange 10\.\d+\.0\.0\/16 is used by/ };
+    await assert.rejects(second.backend.check(), refused);
+    // Nobody holds it any more, but its sandbox does.
+    await opened.backend.close();
+    await assert.rejects(second.backend.check(), { ...refused, message: /used by the interface cp/ });
+    const [again] = await opened.backend.recover();
+    assert.equal(again?.id, sandbox.id);
+    await again?.destroy();
+    await opened.backend.close();
+    await second.backend.check();
+  });
+
+  void test("cuts a connection that is open when its other end is denied, in both directions", async () => {
+    await using internet = await openInternet();
+    await using opened = await open(internet);
+    const { port } = internet;
+    const [denied] = internet.addresses;
+    const make = () => makeSandbox(opened.backend, { allowInternetAccess: true });
+    const [sandbox, other] = await Promise.all([make(), make()]);
+    const waiting = runScript(sandbox, `python3 -c '${WAIT_FOR_MORE}' ${denied} ${port}`);
+    const { exit } = await runScript(sandbox, "until [ -e /tmp/waiting ]; do sleep 0.05; done");
+    assert.deepEqual(exit, { code: 0 });
+    await sandbox.networking?.restrict({ allowOut: [], denyOut: [denied] });
+    const now = `import socket; c = socket.create_connection(("${denied}", ${port})); c.sendall(b"now"); c.recv(3)`;
+    assert.deepEqual((await runScript(other, `python3 -c '${now}'`)).exit, { code: 0 });
+    assert.equal((await waiting).output, "nothing\n");
+    await Promise.all([sandbox.destroy(), other.destroy()]);
     assert.deepEqual(await opened.leaks(), []);
   });
 

@@ -35,6 +35,11 @@ const NETWORKS = 16_320;
 /** How often an uplink is looked after. */
 const LOOK_EVERY_MS = 1_000;
 
+/** How the interfaces of an installation begin. */
+export function interfacePrefix(digest: string): string {
+  return `cp${digest.slice(0, 6)}`;
+}
+
 /**
  * Lets sandboxes out to the internet: a pair of interfaces each, one table of rules for all of them. The
  * rules name interfaces by their prefix, so a sandbox without rules of its own comes and goes without a change
@@ -193,7 +198,7 @@ route add default via ${host}
   }
 
   get #prefix(): string {
-    return `cp${this.#digest.slice(0, 6)}`;
+    return interfacePrefix(this.#digest);
   }
 
   get #table(): string {

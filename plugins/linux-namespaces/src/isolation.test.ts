@@ -115,6 +115,11 @@ void describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, 
     }
   });
 
+  void test("has ten capabilities and can get no other, root as well", async () => {
+    const { output } = await asRoot("grep -E 'Cap(Prm|Bnd|Amb)' /proc/self/status");
+    assert.equal(output, "CapPrm:\t00000000200404fb\nCapBnd:\t00000000200404fb\nCapAmb:\t0000000000000000\n");
+  });
+
   void test("cannot take its files out of the project whose quota they count for, as root either", async () => {
     const { output } = await asRoot(`python3 -c '${LEAVE_PROJECT}'`);
     assert.equal(output, "Operation not permitted\n");

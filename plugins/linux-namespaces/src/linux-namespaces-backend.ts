@@ -16,7 +16,8 @@ import {
 import { connectAgent } from "./connect-agent.js";
 import { ControlGroup, ControlGroups } from "./control-groups.js";
 import type { FoundOnHost } from "./diagnose-host.js";
-import { areClosed, checkEgressRules, Egress } from "./egress.js";
+import { areClosed, checkEgressRules, Egress, interfacePrefix } from "./egress.js";
+import { claimRange } from "./egress-range.js";
 import { type EnforcedLimit, enforcedLimits } from "./enforced-limits.js";
 import { installationDigest } from "./installation-digest.js";
 import {
@@ -93,6 +94,8 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   readonly #directory: string;
   readonly #alive = new Map<string, NamespaceSandbox>();
   #opening: Promise<Opened> | undefined;
+  /** Keeps the range of addresses from other servers of this host. */
+  #claim: Disposable | undefined;
 
   constructor(settings: LinuxNamespacesSettings, log: Logger) {
     this.#settings = settings;
@@ -106,12 +109,17 @@ export class LinuxNamespacesBackend implements SandboxBackend {
 
   async check(): Promise<void> {
     const problems = await this.#problems();
-    if (problems.length === 0) {
-      await this.#open().catch((error: unknown) => problems.push(messageOf(error)));
+    // Whatever else is wrong: where the settings are, no other backend is what the operator wants.
+    const wrong = this.#wrongSettings();
+    if (problems.length === 0 && wrong.length === 0) {
+      await this.#open().catch((error: unknown) => {
+        if (error instanceof SandboxError) throw error;
+        problems.push(messageOf(error));
+      });
     }
-    if (problems.length === 0) return;
-    const message = `linux-namespaces cannot use this host: ${problems.join("; ")}`;
-    throw new SandboxError("failed_precondition", message);
+    if (problems.length + wrong.length === 0) return;
+    const message = `linux-namespaces cannot use this host: ${[...problems, ...wrong].join("; ")}`;
+    throw new SandboxError(wrong.length > 0 ? "invalid_argument" : "failed_precondition", message);
   }
 
   async provision(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
@@ -363,9 +371,6 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         "the agent has not been built: install a C compiler (gcc, musl-tools or clang) and run set-up",
       );
     }
-    if (/[\\:,\s]/.test(this.#directory)) {
-      problems.push(`directory '${this.#directory}' must not contain spaces, commas, colons or backslashes`);
-    }
     for (const name of ["mnt", "pid", "uts", "ipc", "net", "cgroup"]) {
       const path = `/proc/self/ns/${name}`;
       const isThere = await access(path, constants.F_OK).then(
@@ -375,6 +380,11 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       if (!isThere) problems.push(`the kernel has no ${name} namespaces`);
     }
     return problems;
+  }
+
+  #wrongSettings(): string[] {
+    if (!/[\\:,\s]/.test(this.#directory)) return [];
+    return [`directory '${this.#directory}' must not contain spaces, commas, colons or backslashes`];
   }
 
   #open(): Promise<Opened> {
@@ -388,7 +398,13 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   async #reallyOpen(): Promise<Opened> {
     const agent = agentBinary();
     if (agent === undefined || !isAbsolute(agent)) throw new Error("the agent has not been built");
-    await mkdir(join(this.#directory, "sandboxes"), { recursive: true, mode: 0o700 });
+    await mkdir(join(this.#directory, "sandboxes"), { recursive: true, mode: 0o700 }).catch(
+      (error: unknown) => {
+        throw new SandboxError("invalid_argument", `directory cannot be used: ${messageOf(error)}`, {
+          cause: error,
+        });
+      },
+    );
     const users = await findUserNamespace();
     const binary = await launcherBinary(join(this.#directory, "programs"));
     const launcher = new Launcher(binary, users, await this.#living());
@@ -476,6 +492,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   /** Unless there are sandboxes that it has to hold. */
   async #closeEgress(egress: Egress | undefined): Promise<void> {
     if (egress === undefined) return;
+    using _claim = this.#claim;
     // Those of an earlier server that were never recovered count as well: nothing else holds them back.
     const left = await readdir(join(this.#directory, "sandboxes"));
     await egress.close(left.length > 0);
@@ -492,6 +509,10 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     const uplink = this.#needsUplink
       ? new Uplink({ launcher, program: await findUplinkProgram(egressProgram), directory, range })
       : undefined;
+    if (uplink === undefined) {
+      const claim = await claimRange(range, interfacePrefix(digest));
+      this.#claim = { [Symbol.dispose]: () => claim.close() };
+    }
     const settings = { range, blocked: egressBlocked };
     const opened = new Egress({ launcher, settings, digest, uplink, log: this.#log });
     try {
@@ -560,7 +581,9 @@ async function lock(launcher: Launcher, directory: string): Promise<void> {
       return;
     } catch (error) {
       if (!messageOf(error).includes("another server") || attempt === LOCK_ATTEMPTS) {
-        throw new Error(`directory ${directory} cannot be used: ${messageOf(error)}`, { cause: error });
+        throw new SandboxError("unavailable", `directory ${directory} cannot be used: ${messageOf(error)}`, {
+          cause: error,
+        });
       }
       await sleep(LOCK_PAUSE_MS);
     }

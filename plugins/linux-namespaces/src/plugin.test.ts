@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, test } from "node:test";
 import { BootError } from "@coppice/core";
-import { startTestServer } from "@coppice/core/testing";
+import { memoryBackend, startTestServer } from "@coppice/core/testing";
 import linuxNamespaces from "./index.js";
 import { reasonToSkip } from "./testing/test-backend.js";
 import { runScript } from "./testing/test-sandbox.js";
@@ -49,6 +49,21 @@ void describe("a server with linux-namespaces", { skip: reasonToSkip() ?? false,
     const create = { template: "code-interpreter-v1", timeoutMs: undefined, secure: false };
     await assert.rejects(server.sandboxes.create(create), /code-interpreter-v1.*\/no\/such\/python/);
     assert.deepEqual(await readdir(join(directory, "sandboxes")), []);
+  });
+
+  void test("stops a server whose directory another one uses, though a backend without isolation is next", async () => {
+    await using server = await startTestServer({ plugins: [[linuxNamespaces, { directory }]] });
+    const plugins = [
+      [linuxNamespaces, { directory }] as const,
+      [memoryBackend({ name: "open" }), {}] as const,
+    ];
+    const sandboxes = { defaultBackend: ["linux-namespaces", "open"] };
+    await assert.rejects(startTestServer({ plugins, server: { sandboxes } }), (error) => {
+      assert.ok(error instanceof BootError, String(error));
+      assert.match(error.message, /another server/);
+      return true;
+    });
+    assert.ok(server.urls["api"]);
   });
 
   void test("says all that is wrong with its host and its settings at once", async () => {

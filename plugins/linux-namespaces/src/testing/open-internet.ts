@@ -3,7 +3,8 @@ import { once } from "node:events";
 import { PYTHON, reasonToSkip } from "./test-backend.js";
 
 /**
- * Sends back what it gets, on every address and on the port of its first argument. As a name server it knows one
+ * Sends back what it gets, on every address and on the port of its first argument; but for "later", which it answers
+ * once more when another connection says "now". As a name server it knows one
  * address, that of its second argument.
  */
 const SERVER = `
@@ -11,10 +12,16 @@ import socket, sys, threading
 server = socket.socket()
 server.bind(("0.0.0.0", int(sys.argv[1])))
 server.listen(128)
+told = threading.Event()
 def serve(connection):
     try:
         while data := connection.recv(65536):
             connection.sendall(data)
+            if data == b"now":
+                told.set()
+            if data == b"later":
+                told.wait()
+                connection.sendall(b"later")
     except OSError:
         pass
     connection.close()

@@ -1,0 +1,40 @@
+import { once } from "node:events";
+import { type Server, createServer } from "node:net";
+import { networkInterfaces } from "node:os";
+import { setTimeout as sleep } from "node:timers/promises";
+import { SandboxError } from "@coppice/core";
+
+const ATTEMPTS = 50;
+const PAUSE_MS = 20;
+
+/**
+ * Claims a range of addresses for this server: by a name in the kernel, of which there is one in each network namespace
+ * and which ends with its process.
+ * @param prefix of the names of this installation's interfaces; others must not have addresses of the range.
+ * @returns what gives it back when it is closed.
+ * @throws SandboxError unavailable when somebody else uses it.
+ */
+export async function claimRange(range: string, prefix: string): Promise<Server> {
+  const claim = createServer().unref();
+  const refuse = (by: string): SandboxError =>
+    new SandboxError("unavailable", `egressRange ${range} is used by ${by}: set another range`);
+  // A server that is just ending gives it back in a moment.
+  for (let attempt = 1; ; attempt++) {
+    try {
+      await once(claim.listen(`\0coppice-egress-${range}`), "listening");
+      break;
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== "EADDRINUSE") throw error;
+      if (attempt === ATTEMPTS) throw refuse("another server of this host");
+      await sleep(PAUSE_MS);
+    }
+  }
+  // As "10.213." of "10.213.0.0/16".
+  const beginning = range.replace(/0\.0\/16$/, "");
+  for (const [name, addresses = []] of Object.entries(networkInterfaces())) {
+    if (name.startsWith(prefix) || !addresses.some(({ address }) => address.startsWith(beginning))) continue;
+    claim.close();
+    throw refuse(`the interface ${name} of this host, perhaps that of another installation's sandbox`);
+  }
+  return claim;
+}
