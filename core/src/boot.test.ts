@@ -6,13 +6,14 @@ import { test } from "node:test";
 import { Counter } from "prom-client";
 import { configFromValues } from "./config/read.js";
 import { boot } from "./boot.js";
-import { BootError } from "./kernel/errors.js";
+import { BootError, messageOf } from "./kernel/errors.js";
 import { inject, injectable } from "./kernel/scope.js";
 import { createToken } from "./kernel/token.js";
 import { definePlugin, type Plugin } from "./plugin.js";
+import { Backends } from "./sandbox/backend.js";
 import { Ledger } from "./sandbox/ledger.js";
 import { Sandboxes } from "./sandbox/sandboxes.js";
-import { memoryBackend } from "./testing/memory-backend.js";
+import { MemoryBackend, memoryBackend } from "./testing/memory-backend.js";
 import { startTestServer } from "./testing/start-test-server.js";
 
 interface Counting {
@@ -223,6 +224,159 @@ test("registering after setup is refused: nothing would serve it", async () => {
   await using server = await startTestServer({ plugins: [[tardy]] });
   assert.ok(server.url);
   assert.throws(() => late?.(), /plugin 'tardy' calls http after its setup has ended/);
+});
+
+test("a route cannot be added to a router that was kept either", async () => {
+  const thrown: string[] = [];
+  const tardy = definePlugin({
+    name: "tardy",
+    setup(plugin) {
+      const router = plugin.http("api");
+      const rpc = plugin.rpc("api");
+      plugin.onStart(() => {
+        for (const late of [
+          () => router.get("/late", () => undefined),
+          () => rpc.rpc({} as never, {} as never),
+        ]) {
+          try {
+            late();
+          } catch (error) {
+            thrown.push(messageOf(error));
+          }
+        }
+      });
+    },
+  });
+  await using server = await startTestServer({ plugins: [[tardy]] });
+  assert.equal((await fetch(`${server.url}/late`)).status, 404);
+  assert.deepEqual(
+    thrown,
+    Array.from({ length: 2 }, () => "plugin 'tardy' registers a route after its setup has ended"),
+  );
+});
+
+test("what two plugins would both serve is refused in either order, for the order would decide", async () => {
+  const serving = (name: string, method: "get" | "post", path: string) =>
+    definePlugin({
+      name,
+      setup(plugin) {
+        plugin.http("api")[method](path, () => undefined);
+      },
+    });
+  const messagesOf = async (plugins: readonly Plugin[]): Promise<readonly string[]> =>
+    (await refusal(plugins)).problems.map(({ message }) => message);
+  const anything = serving("anything", "get", "/:anything");
+  const rest = serving("rest", "get", "/sandboxes/*rest");
+  const list = serving("list", "get", "/sandboxes");
+  const one = serving("one", "get", "/sandboxes/:id");
+  const both = "both serve some requests on surface 'api'";
+  assert.deepEqual(await messagesOf([anything, list]), [
+    `plugins 'anything' and 'list' ${both}: GET /:anything and GET /sandboxes`,
+  ]);
+  assert.deepEqual(await messagesOf([list, anything]), [
+    `plugins 'list' and 'anything' ${both}: GET /sandboxes and GET /:anything`,
+  ]);
+  assert.deepEqual(await messagesOf([rest, one]), [
+    `plugins 'rest' and 'one' ${both}: GET /sandboxes/*rest and GET /sandboxes/:id`,
+  ]);
+  const apart = [anything, one, serving("make", "post", "/sandboxes"), serving("deep", "get", "/a/b/:c")];
+  await (await startTestServer({ plugins: apart.map((plugin) => [plugin] as const) })).stop();
+});
+
+test("what no request could reach is refused: an unknown surface, a path without its slash", async () => {
+  const lost = definePlugin({
+    name: "lost",
+    setup(plugin) {
+      plugin.http("api2").get("/x", () => undefined);
+      plugin.http("api").get("nolead", () => undefined);
+      plugin.upgrade("api", "socket", () => undefined);
+    },
+  });
+  const messages = (await refusal([lost])).problems.map(({ message }) => message);
+  assert.match(
+    messages.join("\n"),
+    /plugin 'lost' serves on surface 'api2', which no listener has; there are api, /,
+  );
+  assert.match(
+    messages.join("\n"),
+    /plugin 'lost' serves GET nolead on surface 'api': a path begins with \//,
+  );
+  assert.match(
+    messages.join("\n"),
+    /plugin 'lost' serves UPGRADE socket on surface 'api': a path begins with \//,
+  );
+});
+
+test("two health checks of one name are refused, and whose they are is said", async () => {
+  const checking = (name: string) =>
+    definePlugin({
+      name,
+      setup: (plugin) => plugin.health("disk", async () => undefined),
+    });
+  assert.match(
+    (await refusal([checking("first"), checking("second")])).message,
+    /plugin 'second' could not be set up: 'first' and 'second' both have a health check named 'disk'/,
+  );
+});
+
+test("a step of the start that does not end is given up at its deadline, by name", async () => {
+  const never = (): Promise<never> => new Promise(() => undefined);
+  const withBackend = (change: object): Plugin => {
+    const backend = Object.assign(new MemoryBackend(), change);
+    return definePlugin({
+      name: "slow",
+      requires: { backends: Backends },
+      setup: (_, { backends }) => backends.add(backend),
+    });
+  };
+  const cases: readonly (readonly [Plugin, RegExp])[] = [
+    [definePlugin({ name: "slow", setup: never }), /plugin 'slow' could not be set up: did not end within/],
+    [
+      definePlugin({ name: "slow", setup: (plugin) => plugin.onStart(never) }),
+      /plugin 'slow' could not start: did not end within/,
+    ],
+    [withBackend({ check: never }), /backend 'memory': did not end within/],
+    [withBackend({ recover: never }), /backend 'memory' could not take stock .* did not end within/],
+  ];
+  for (const [plugin, message] of cases) {
+    await assert.rejects(
+      startTestServer({ plugins: [[plugin]], server: { startTimeout: "50ms" } }),
+      (error) => error instanceof BootError && message.test(error.message),
+    );
+  }
+});
+
+test("a backend's sandbox that is not the one asked for is refused and destroyed", async () => {
+  const backend = new MemoryBackend();
+  const provision = backend.provision.bind(backend);
+  backend.provision = (spec, signal) => provision({ ...spec, id: `${spec.id}x` }, signal);
+  const wrong = definePlugin({
+    name: "wrong",
+    requires: { backends: Backends },
+    setup: (_, { backends }) => backends.add(backend),
+  });
+  await using server = await startTestServer({ plugins: [[wrong]] });
+  await assert.rejects(
+    server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false }),
+    /backend 'memory' made sandbox '\w+x' for '\w+'/,
+  );
+  assert.equal(backend.alive.sandboxes, 0);
+  assert.deepEqual(server.sandboxes.list(), []);
+});
+
+test("a mistake in a plugin's definition is told by the plugin's name", () => {
+  const define = definePlugin as (definition: object) => Plugin;
+  const setup = (): undefined => undefined;
+  assert.throws(
+    () => define({ name: "acme", requires: { sandboxes: undefined }, setup }),
+    /plugin 'acme': requires\.sandboxes is undefined, not a token/,
+  );
+  assert.throws(
+    () => define({ name: "acme", config: { size: 1 }, setup }),
+    /plugin 'acme': config is not a zod/,
+  );
+  assert.throws(() => define({ name: "acme", provides: ["x"], setup }), /plugin 'acme': provides has x/);
+  assert.throws(() => define({ name: "acme" }), /plugin 'acme': setup is not a function/);
 });
 
 test("a clean-up that fails is reported by its plugin's name", async () => {

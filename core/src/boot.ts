@@ -19,6 +19,7 @@ import { Listeners, Targets } from "./http/targets.js";
 import { Cleanup, type CleanupFailure } from "./kernel/cleanup.js";
 import { Clock, systemClock } from "./kernel/clock.js";
 import { BootError, type BootProblem, messageOf } from "./kernel/errors.js";
+import { Patience } from "./kernel/patience.js";
 import { Scope } from "./kernel/scope.js";
 import { type Token, tokenName } from "./kernel/token.js";
 import { CollectedGreeting, Greeting } from "./observe/greeting.js";
@@ -28,7 +29,7 @@ import { createLogger, type Logger } from "./observe/logger.js";
 import { metricProblems, type OwnedRegistry } from "./observe/metric-names.js";
 import { serveOps } from "./observe/ops-routes.js";
 import { createPluginContext } from "./plugin-context.js";
-import type { Plugin } from "./plugin.js";
+import { isOfAnotherCore, type Plugin } from "./plugin.js";
 import { AddressLeases } from "./sandbox/address-leases.js";
 import { Admissions } from "./sandbox/admissions.js";
 import { Backends, type SandboxBackend } from "./sandbox/backend.js";
@@ -46,7 +47,7 @@ export interface BootOptions {
   /** Plugins that are at hand as values, by the key that the configuration has for them. */
   readonly plugins?: ReadonlyMap<string, Plugin>;
   readonly clock?: Clock;
-  /** A logger in the stead of the configured one. */
+  /** Replaces the configured logger. */
   readonly log?: Logger;
 }
 
@@ -60,6 +61,14 @@ export interface Server {
   readonly greeting: readonly string[];
   /** A service of the kernel, or one that a plugin provides. @throws Error when there is none. */
   resolve<T>(token: Token<T>): T;
+  /** Requests and WebSockets under way. */
+  readonly requests: number;
+  /** How long `stop` waits for those. */
+  readonly drainTimeoutMs: number;
+  /** How long each clean-up step of `stop` may take. */
+  readonly stopTimeoutMs: number;
+  /** Reads the certificates of listeners with TLS again. @throws Error when one cannot be used; it stays as it was. */
+  reloadCertificates(): number;
   /** Drains, then undoes everything; answers what did not end well. A second call waits for the first. */
   stop(): Promise<readonly CleanupFailure[]>;
 }
@@ -140,6 +149,7 @@ interface Assembly {
 
 /** What setup leaves. */
 interface Assembled {
+  readonly patience: Patience;
   readonly domain: SandboxDomain;
   readonly surfaces: Surfaces;
   readonly listeners: readonly HttpListener[];
@@ -153,6 +163,11 @@ interface Assembled {
 
 async function assemble({ configuration, source, clock, log, cleanup }: Assembly): Promise<Assembled> {
   const { server: config, plugins } = configuration;
+  const patience = new Patience({
+    clock,
+    timeoutMs: config.startTimeout,
+    onSlow: (plugin, step) => log.warn({ plugin, step }, "waiting for a plugin"),
+  });
   const coreMetrics = new Registry();
   collectDefaultMetrics({ register: coreMetrics });
   cleanup.push("core", () => coreMetrics.clear());
@@ -163,6 +178,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     clock,
     log: log.child({ plugin: "core" }),
     metrics: coreMetrics,
+    patience,
     ledger: () => services.get(Ledger) as Ledger | undefined,
   });
   const surfaces = new Surfaces({
@@ -210,6 +226,12 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
   const pluginMetrics: OwnedRegistry[] = [];
   const sealed = new AbortController();
   for (const { key, plugin, settings } of plugins) {
+    if (isOfAnotherCore(plugin)) {
+      log.warn(
+        { plugin: plugin.name },
+        "the plugin brings a copy of @coppice/core of its own: install it beside the server's, with core as a peer dependency",
+      );
+    }
     const scope = new Scope(plugin.name);
     for (const token of new Set(Object.values(plugin.requires))) scope.bindValue(token, services.get(token));
     const registry = new Registry();
@@ -233,7 +255,9 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
       ([name, token]) => [name, services.get(token)] as const,
     );
     try {
-      await plugin.setup(context, Object.fromEntries(required));
+      await patience.wait(plugin.name, "its setup", () =>
+        plugin.setup(context, Object.fromEntries(required)),
+      );
     } catch (error) {
       const message = `plugin '${plugin.name}' could not be set up: ${messageOf(error)}`;
       throw new BootError([{ message, at: source.at(["plugins", key]) }], { cause: error });
@@ -251,14 +275,16 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
   const registries = [coreMetrics, ...pluginMetrics.map(({ registry }) => registry)];
   serveOps(surfaces.get("ops").router("core"), registries, health);
   sealed.abort();
+  surfaces.freeze();
 
   // What shows only once everything is registered.
   problems.push(
     ...surfaces.collisions(),
+    ...surfaces.unreachable(Object.keys(config.listeners)),
     ...metricProblems(pluginMetrics, coreMetrics),
     ...openDoors(listeners, surfaces),
   );
-  return { domain, surfaces, listeners, health, greeting, services, problems, starts, diagnoses };
+  return { patience, domain, surfaces, listeners, health, greeting, services, problems, starts, diagnoses };
 }
 
 async function serve(
@@ -266,15 +292,16 @@ async function serve(
   { configuration, clock, log, cleanup }: Assembly,
 ): Promise<Server> {
   const { server: config } = configuration;
-  const { domain, surfaces, listeners, health, greeting, services, problems, starts } = assembled;
+  const { patience, domain, surfaces, listeners, health, greeting, services, problems, starts } = assembled;
 
   // start: the backends, then the plugins.
   if (problems.length > 0) throw new BootError(problems);
+  await requireFreeAddresses(listeners);
   cleanup.push("core", () => domain.stop());
   await domain.start();
   for (const { owner, run } of starts) {
     try {
-      await run();
+      await patience.wait(owner, "its start", run);
     } catch (error) {
       throw new BootError([{ message: `plugin '${owner}' could not start: ${messageOf(error)}` }], {
         cause: error,
@@ -297,6 +324,19 @@ async function serve(
       if (!services.has(token)) throw new Error(`no enabled plugin provides '${tokenName(token)}'`);
       return services.get(token) as T;
     },
+    get requests() {
+      return listeners.reduce((count, listener) => count + listener.requests, 0);
+    },
+    drainTimeoutMs: config.http.drainTimeout,
+    stopTimeoutMs: config.stopTimeout + config.http.drainTimeout,
+    reloadCertificates() {
+      const secured = listeners.flatMap((listener) => {
+        const tls = config.listeners[listener.name]?.tls;
+        return tls === undefined ? [] : [{ listener, tls: readCertificate(tls) }];
+      });
+      for (const { listener, tls } of secured) listener.renew(tls);
+      return secured.length;
+    },
     stop() {
       health.stopping();
       return cleanup.run(clock, config.stopTimeout + config.http.drainTimeout);
@@ -310,6 +350,10 @@ function describeBackends(backends: readonly SandboxBackend[]): readonly string[
   );
 }
 
+function readCertificate({ cert, key }: { readonly cert: string; readonly key: string }) {
+  return { cert: readFileSync(cert, "utf8"), key: readFileSync(key, "utf8") };
+}
+
 function createListeners(config: ServerConfig, services: ListenerServices): readonly HttpListener[] {
   return Object.entries(config.listeners).map(
     ([name, { host, port, insecure, tls }]) =>
@@ -319,7 +363,7 @@ function createListeners(config: ServerConfig, services: ListenerServices): read
           host,
           port,
           insecure,
-          tls: tls && { cert: readFileSync(tls.cert, "utf8"), key: readFileSync(tls.key, "utf8") },
+          tls: tls && readCertificate(tls),
           headersTimeoutMs: config.http.headersTimeout,
           idleTimeoutMs: config.http.idleTimeout,
           maxConnections: config.http.maxConnections,
@@ -327,6 +371,15 @@ function createListeners(config: ServerConfig, services: ListenerServices): read
         services,
       ),
   );
+}
+
+/** Finds out before anything is started, for all listeners at once. @throws BootError for each address that is taken. */
+async function requireFreeAddresses(listeners: readonly HttpListener[]): Promise<void> {
+  const tried = await Promise.allSettled(listeners.map((listener) => listener.tryAddress()));
+  const problems = tried.flatMap((one) =>
+    one.status === "rejected" ? [{ message: messageOf(one.reason) }] : [],
+  );
+  if (problems.length > 0) throw new BootError(problems);
 }
 
 /** Lets what is running end, and cuts what has not when the time is up. */

@@ -123,7 +123,7 @@ export interface Plugin {
   setup(plugin: PluginContext<unknown>, services: Record<string, unknown>): void | Promise<void>;
 }
 
-/** What a plugin needs to have to be one; two installed copies of core agree on it. */
+/** What a plugin needs to have to be one; two installed copies of core agree on it. Its value is the copy that made it. */
 const IS_PLUGIN = Symbol.for("coppice.plugin");
 
 export interface PluginDefinition<C extends z.ZodType, R extends TokenRecord> {
@@ -147,7 +147,7 @@ const KEBAB_CASE = /^[a-z][a-z0-9]*(-[a-z0-9]+)*$/;
  * Makes a plugin: a value that requires and provides tokens and registers what it serves.
  *
  * A package is a plugin package when its default export is what this returns.
- * @throws TypeError when the name is not kebab-case.
+ * @throws TypeError that names the plugin when the definition cannot be one.
  */
 export function definePlugin<C extends z.ZodType = typeof NO_CONFIG, const R extends TokenRecord = {}>(
   definition: PluginDefinition<C, R>,
@@ -155,8 +155,9 @@ export function definePlugin<C extends z.ZodType = typeof NO_CONFIG, const R ext
   if (!KEBAB_CASE.test(definition.name)) {
     throw new TypeError(`a plugin's name is kebab-case, not '${definition.name}'`);
   }
+  checkDefinition(definition);
   const plugin = {
-    [IS_PLUGIN]: true,
+    [IS_PLUGIN]: import.meta.url,
     name: definition.name,
     config: definition.config ?? NO_CONFIG,
     requires: definition.requires ?? {},
@@ -166,6 +167,32 @@ export function definePlugin<C extends z.ZodType = typeof NO_CONFIG, const R ext
       definition.setup(context as PluginContext<z.infer<C>>, services as Resolved<R>),
   };
   return plugin;
+}
+
+/** What plain JavaScript, or an import that came to nothing, can get wrong: said here, by the plugin's name. */
+function checkDefinition({
+  name,
+  config,
+  requires,
+  provides,
+  ...rest
+}: PluginDefinition<z.ZodType, TokenRecord>): void {
+  const refuse = (text: string): never => {
+    throw new TypeError(`plugin '${name}': ${text}`);
+  };
+  if (typeof rest.setup !== "function") refuse("setup is not a function");
+  // Asked for what is used of it: a schema may come from another installed copy of zod.
+  if (config !== undefined && typeof (config as Partial<z.ZodType> | null)?.safeParse !== "function")
+    refuse("config is not a zod schema");
+  for (const [key, token] of Object.entries(requires ?? {}))
+    if (typeof token !== "symbol") refuse(`requires.${key} is ${String(token)}, not a token`);
+  for (const token of provides ?? [])
+    if (typeof token !== "symbol") refuse(`provides has ${String(token)}, which is not a token`);
+}
+
+/** True for what the `definePlugin` of another installed copy of core made. */
+export function isOfAnotherCore(plugin: Plugin): boolean {
+  return Reflect.get(plugin, IS_PLUGIN) !== import.meta.url;
 }
 
 /** True for what `definePlugin` made. */

@@ -1,30 +1,127 @@
 import { boot, type Server } from "../boot.js";
 import { readConfig } from "../config/read.js";
+import { messageOf } from "../kernel/errors.js";
+import { currentOwner } from "../kernel/owner.js";
 import { configArgument } from "./config-argument.js";
 
-/** Serves a configuration until a signal: the first one stops gracefully, the second one at once. */
+const TELL_MS = 1_000;
+const LAST_MS = 1_000;
+
+/** Serves a configuration until a signal, or until something goes wrong that no request can be told of. */
 export async function start(args: readonly string[]): Promise<number> {
-  const server = await boot({ config: readConfig(configArgument(args), process.env) });
-  process.stderr.write(greetingOf(server));
-  const { promise: stopped, resolve } = Promise.withResolvers<number>();
-  let isStopping = false;
-  const onSignal = (signal: NodeJS.Signals): void => {
-    if (isStopping) process.exit(signal === "SIGINT" ? 130 : 143);
-    isStopping = true;
-    server.log.info({ signal }, "stopping; a second signal stops at once");
-    void server.stop().then((failures) => {
-      for (const { owner, error } of failures)
-        server.log.error({ plugin: owner, err: error }, "stop went wrong");
-      resolve(failures.length === 0 ? 0 : 1);
-    });
-  };
-  process.on("SIGINT", onSignal);
-  process.on("SIGTERM", onSignal);
+  const running = new Running();
+  running.listen();
   try {
-    return await stopped;
+    const server = await boot({ config: readConfig(configArgument(args), process.env) });
+    return await running.serve(server);
   } finally {
-    process.off("SIGINT", onSignal);
-    process.off("SIGTERM", onSignal);
+    running.close();
+  }
+}
+
+/** The process around a server: its signals, and the errors that nobody caught. */
+class Running {
+  readonly #stopped = Promise.withResolvers<number>();
+  // Asked at once: a terminal that is closed is none any more when its SIGHUP comes.
+  readonly #hasTerminal = process.stdin.isTTY || process.stderr.isTTY;
+  #server: Server | undefined;
+  #isStopping = false;
+  #isBroken = false;
+
+  listen(): void {
+    process.on("uncaughtException", this.#onError);
+    process.on("unhandledRejection", this.#onError);
+  }
+
+  async serve(server: Server): Promise<number> {
+    this.#server = server;
+    process.on("SIGINT", this.#onSignal);
+    process.on("SIGTERM", this.#onSignal);
+    process.on("SIGHUP", this.#onHangUp);
+    process.stderr.write(greetingOf(server));
+    return this.#stopped.promise;
+  }
+
+  close(): void {
+    process.off("uncaughtException", this.#onError);
+    process.off("unhandledRejection", this.#onError);
+    process.off("SIGINT", this.#onSignal);
+    process.off("SIGTERM", this.#onSignal);
+    process.off("SIGHUP", this.#onHangUp);
+  }
+
+  /** The first signal stops gracefully, the second one at once. */
+  readonly #onSignal = (signal: NodeJS.Signals): void => {
+    if (this.#isStopping) process.exit(signal === "SIGINT" ? 130 : 143);
+    this.#server?.log.info({ signal }, "stopping; a second signal stops at once");
+    this.#stop();
+  };
+
+  /** The terminal is gone, or whoever manages this service wants its files to be read again. */
+  readonly #onHangUp = (signal: NodeJS.Signals): void => {
+    if (this.#hasTerminal) {
+      this.#onSignal(signal);
+      return;
+    }
+    const log = this.#server?.log;
+    try {
+      const listeners = this.#server?.reloadCertificates() ?? 0;
+      if (listeners > 0) log?.info({ signal, listeners }, "certificates reloaded");
+      else log?.info({ signal }, "there is nothing to reload: no listener has TLS");
+    } catch (error) {
+      log?.error({ signal, err: error }, "certificates could not be reloaded; the old ones stay in use");
+    }
+  };
+
+  /**
+   * Thrown where no request can be answered with it: in a timer, an event handler, a promise that nobody waits for.
+   * What state that left is unknown, so the server ends; the next one takes over its sandboxes.
+   */
+  readonly #onError = (error: unknown): void => {
+    const plugin = currentOwner();
+    this.#isBroken = true;
+    if (this.#server === undefined) {
+      const text = error instanceof Error ? (error.stack ?? error.message) : messageOf(error);
+      process.stderr.write(
+        `coppice: cannot start: plugin '${plugin}' failed outside of its start: ${text}\n`,
+      );
+      process.exit(1);
+    }
+    this.#server.log.fatal({ plugin, err: error }, "an error that nobody caught: the server stops");
+    if (this.#isStopping) return;
+    // Whatever is broken may keep it from stopping, too.
+    setTimeout(() => process.exit(1), this.#server.stopTimeoutMs).unref();
+    this.#stop();
+  };
+
+  #stop(): void {
+    const server = this.#server;
+    if (server === undefined || this.#isStopping) return;
+    this.#isStopping = true;
+    const tell = (): void => {
+      const { requests, drainTimeoutMs } = server;
+      if (requests === 0) return;
+      const what = requests === 1 ? "1 request" : `${requests} requests`;
+      process.stderr.write(
+        `Coppice waits for ${what}, ${drainTimeoutMs / 1000} s at most; a second signal (Ctrl-C) stops at once\n`,
+      );
+    };
+    const telling = setTimeout(tell, TELL_MS);
+    void server.stop().then(
+      (failures) => {
+        clearTimeout(telling);
+        for (const { owner, error } of failures)
+          server.log.error({ plugin: owner, err: error }, "stop went wrong");
+        this.#stopped.resolve(failures.length === 0 && !this.#isBroken ? 0 : 1);
+        // What broke may also have left something that keeps the process alive.
+        if (this.#isBroken) setTimeout(() => process.exit(1), LAST_MS).unref();
+      },
+      // Nothing in it rejects; should it, then there is nobody else to tell.
+      (error: unknown) => {
+        server.log.error({ err: error }, "stop went wrong");
+        this.#stopped.resolve(1);
+      },
+    );
   }
 }
 

@@ -66,6 +66,11 @@ export const serverConfig = z.strictObject({
     .prefault({})
     .describe("JSON lines on stdout"),
   http: httpConfig.prefault({}).describe("limits of every listener"),
+  startTimeout: duration()
+    .prefault("5m")
+    .describe(
+      "time that each step of the start gets: the setup and start of a plugin, the check of a backend",
+    ),
   stopTimeout: duration().prefault("20s").describe("time that each clean-up step gets when the server stops"),
   sandboxes: sandboxesConfig.prefault({}).describe("the sandboxes of this server"),
   plugins: z

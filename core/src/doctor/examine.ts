@@ -51,8 +51,8 @@ function examineAssembly({ problems }: Inspected, count: number): readonly Named
 }
 
 async function examineBackends({ backends, configuration }: Inspected): Promise<readonly NamedFinding[]> {
-  const { problems, verdicts } = await assessBackends(backends, configuration.server.sandboxes, (check) =>
-    inTime(() => check),
+  const { problems, verdicts } = await assessBackends(backends, configuration.server.sandboxes, (backend) =>
+    inTime(() => backend.check()),
   );
   return [
     ...verdicts.map(({ name, reason, isLeftOut }): NamedFinding => {

@@ -1,3 +1,5 @@
+import { recogniseAcrossCopies } from "../kernel/errors.js";
+
 /**
  * An answer that the table of SandboxError codes has no row for: 413, 406, 507, a body of the
  * contract's own. For wire layers only; services throw SandboxError.
@@ -23,3 +25,5 @@ export class HttpError extends Error {
     this.retryAfterSeconds = retryAfterSeconds ?? (status === 429 || status === 503 ? 1 : undefined);
   }
 }
+
+recogniseAcrossCopies(HttpError, "http-error");

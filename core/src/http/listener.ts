@@ -1,7 +1,8 @@
 import { randomUUID } from "node:crypto";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import { createServer as createTlsServer } from "node:https";
-import { type AddressInfo, isIP } from "node:net";
+import { type AddressInfo, createServer as createTcpServer, isIP, type Server as TcpServer } from "node:net";
+import { createSecureContext, Server as TlsServer } from "node:tls";
 import type { Duplex } from "node:stream";
 import { messageOf } from "../kernel/errors.js";
 import type { HttpMetrics } from "../observe/http-metrics.js";
@@ -113,11 +114,34 @@ export class HttpListener implements Listener {
     return `${this.tls ? "https" : "http"}://${host.includes(":") ? `[${host}]` : host}:${this.port}`;
   }
 
+  /** Requests and upgraded connections under way. */
+  get requests(): number {
+    return this.#running.size;
+  }
+
+  /** Serves new connections with another certificate. @throws Error when key and certificate cannot be used. */
+  renew(tls: { readonly cert: string; readonly key: string }): void {
+    // Tried first: setSecureContext takes what it is given to pieces before it fails.
+    createSecureContext(tls);
+    if (this.#server instanceof TlsServer) this.#server.setSecureContext(tls);
+  }
+
+  /** Has the address for a moment. @throws Error naming the address when it cannot be bound. */
+  async tryAddress(): Promise<void> {
+    const server = createTcpServer();
+    await this.#bind(server);
+    await new Promise<void>((resolve) => server.close(() => resolve()));
+  }
+
   /** @throws Error naming the address when it cannot be bound. */
-  async open(): Promise<void> {
+  open(): Promise<void> {
+    return this.#bind(this.#server);
+  }
+
+  async #bind(server: Server | TcpServer): Promise<void> {
     const { promise, resolve, reject } = Promise.withResolvers<void>();
-    this.#server.once("error", reject);
-    this.#server.listen(this.#settings.port, this.#settings.host, resolve);
+    server.once("error", reject);
+    server.listen(this.#settings.port, this.#settings.host, resolve);
     try {
       await promise;
     } catch (error) {
@@ -128,7 +152,7 @@ export class HttpListener implements Listener {
         },
       );
     } finally {
-      this.#server.off("error", reject);
+      server.off("error", reject);
     }
   }
 

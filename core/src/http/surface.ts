@@ -6,11 +6,13 @@ import { compressionGzip, universalRequestFromNodeRequest } from "@connectrpc/co
 import type { UniversalHandler } from "@connectrpc/connect/protocol";
 import Koa from "koa";
 import type { BootProblem } from "../kernel/errors.js";
+import { currentOwner, runAs } from "../kernel/owner.js";
 import type { Logger } from "../observe/logger.js";
 import type { Answered, Guard, Observer, UpgradeHandler } from "../plugin.js";
 import { HttpError } from "./http-error.js";
 import { bindResponse } from "./message-stream.js";
 import { isPermit, permitByMethod, requireScope } from "./permit.js";
+import { overlaps } from "./route-overlap.js";
 import { sendAnswer } from "./send-answer.js";
 import { bindRequest, notedSandbox, requestIn, type SurfaceRequest } from "./surface-request.js";
 import { blameSender, mayBeUnparsable } from "./unparsable-message.js";
@@ -63,12 +65,12 @@ export class Surface {
   readonly #routers: Owned<Router>[] = [];
   readonly #rpcRouters: Owned<ConnectRouter>[] = [];
   readonly #upgrades: Upgrade[] = [];
-  readonly #guards: Guard[] = [];
-  readonly #observers: Observer[] = [];
+  readonly #guards: Owned<Guard>[] = [];
+  readonly #observers: Owned<Observer>[] = [];
   /** Koa makes its context from the message alone: this is how a request gets into `ctx.state`. */
   readonly #served = new WeakMap<IncomingMessage, Served>();
   #koa: ReturnType<Koa["callback"]> | undefined;
-  #rpcs: ReadonlyMap<string, UniversalHandler> = new Map();
+  #rpcs: ReadonlyMap<string, Owned<UniversalHandler>> = new Map();
 
   constructor(name: string, options: SurfaceOptions) {
     this.name = name;
@@ -82,6 +84,12 @@ export class Surface {
 
   get isGuarded(): boolean {
     return this.#guards.length > 0;
+  }
+
+  /** Who registered something to be served. */
+  get plugins(): readonly string[] {
+    const owned = [...this.#routers, ...this.#rpcRouters, ...this.#upgrades];
+    return [...new Set(owned.map(({ plugin }) => plugin))];
   }
 
   router(plugin: string): Router {
@@ -110,11 +118,11 @@ export class Surface {
   }
 
   addGuard(guard: Guard): void {
-    this.#guards.push(guard);
+    this.#guards.push({ plugin: currentOwner(), value: guard });
   }
 
   addObserver(observer: Observer): void {
-    this.#observers.push(observer);
+    this.#observers.push({ plugin: currentOwner(), value: observer });
   }
 
   /** Everything that plugins put here. */
@@ -139,28 +147,52 @@ export class Surface {
     return [...http, ...rpc, ...upgrade];
   }
 
-  /** Every pair of plugins that claim the same route, RPC path or upgrade path. */
+  /** Every pair of plugins that claim the same request, and every path that no request can have. */
   collisions(): readonly BootProblem[] {
-    const owners = new Map<string, string>();
     const problems: BootProblem[] = [];
-    for (const { plugin, kind, method, path } of this.routes()) {
-      const verb = kind === "upgrade" ? "UPGRADE" : method;
-      const key = `${verb} ${path.replace(/:[A-Za-z_]\w*/g, ":")}`;
-      const owner = owners.get(key);
-      if (owner === undefined) owners.set(key, plugin);
-      else
+    const routes = this.routes();
+    for (const [index, route] of routes.entries()) {
+      const { plugin, path } = route;
+      const verb = verbOf(route);
+      const place = `on surface '${this.name}'`;
+      if (!/^[/({*]/.test(path)) {
         problems.push({
-          message: `plugins '${owner}' and '${plugin}' both serve ${verb} ${path} on surface '${this.name}'`,
+          message: `plugin '${plugin}' serves ${verb} ${path} ${place}: a path begins with /`,
         });
+      }
+      for (const other of routes.slice(0, index)) {
+        if (verbOf(other) !== verb) continue;
+        if (other.path.replace(PARAMETER, ":") === path.replace(PARAMETER, ":")) {
+          problems.push({
+            message: `plugins '${other.plugin}' and '${plugin}' both serve ${verb} ${path} ${place}`,
+          });
+        } else if (other.plugin !== plugin && overlaps(other.path, path)) {
+          // Within a plugin its author has ordered them; between two it would be the order of the configuration.
+          problems.push({
+            message: `plugins '${other.plugin}' and '${plugin}' both serve some requests ${place}: ${verb} ${other.path} and ${verb} ${path}`,
+          });
+        }
+      }
     }
     return problems;
+  }
+
+  /** From now on registering throws: it would be served unchecked, or not at all. */
+  freeze(): void {
+    for (const { plugin, value } of [...this.#routers, ...this.#rpcRouters]) {
+      const refuse = (): never => {
+        throw new Error(`plugin '${plugin}' registers a route after its setup has ended`);
+      };
+      const verbs = "stack" in value ? ["register", "use"] : ["service", "rpc"];
+      for (const verb of verbs) Object.defineProperty(value, verb, { value: refuse });
+    }
   }
 
   /** Freezes what was registered into handlers. Call once, before the first request. */
   seal(): void {
     this.#rpcs = new Map(
-      this.#rpcRouters.flatMap(({ value }) =>
-        value.handlers.map((handler) => [handler.requestPath, handler] as const),
+      this.#rpcRouters.flatMap(({ plugin, value }) =>
+        value.handlers.map((handler) => [handler.requestPath, { plugin, value: handler }] as const),
       ),
     );
     const koa = new Koa();
@@ -187,9 +219,10 @@ export class Surface {
       ctx.respond = false;
       writeHttpError(ctx.res, refusal);
     });
-    for (const { value } of this.#routers) {
+    for (const { plugin, value } of this.#routers) {
       for (const { methods, stack } of value.stack) {
         if (methods.length > 0 && !stack.some((part) => isPermit(part))) stack.unshift(permitByMethod);
+        stack.unshift((_, next) => runAs(plugin, next));
       }
       koa.use(value.routes());
     }
@@ -206,8 +239,8 @@ export class Surface {
   async letIn(request: SurfaceRequest): Promise<SurfaceRequest> {
     let asked = request;
     try {
-      for (const guard of this.#guards) {
-        const principal = await guard(asked);
+      for (const { plugin, value: guard } of this.#guards) {
+        const principal = await runAs(plugin, () => guard(asked));
         if (principal !== undefined) asked = { ...asked, principal };
       }
       return asked;
@@ -219,7 +252,7 @@ export class Surface {
   /** Serves a request that was let in; a stream may go on after that. */
   async serve(request: SurfaceRequest, message: IncomingMessage, response: ServerResponse): Promise<void> {
     const rpc = this.#rpcs.get(request.url.pathname);
-    this.#served.set(message, { request, route: () => rpc?.requestPath ?? "none" });
+    this.#served.set(message, { request, route: () => rpc?.value.requestPath ?? "none" });
     if (rpc !== undefined) {
       await this.#serveRpc(rpc, request, message, response);
       return;
@@ -243,7 +276,7 @@ export class Surface {
       if (found === undefined)
         throw new HttpError(404, `no WebSocket at ${pathname} on surface '${this.name}'`);
       requireScope(request, "attach");
-      await found.accept(request, upgrade);
+      await runAs(found.plugin, () => found.accept(request, upgrade));
     } catch (error) {
       throw this.#refuse(request, await this.#options.explain(error, request), route);
     }
@@ -251,7 +284,7 @@ export class Surface {
   }
 
   async #serveRpc(
-    rpc: UniversalHandler,
+    { plugin, value: rpc }: Owned<UniversalHandler>,
     request: SurfaceRequest,
     message: IncomingMessage,
     response: ServerResponse,
@@ -264,7 +297,9 @@ export class Surface {
     let answer;
     try {
       requireScope(request, "exec");
-      answer = await rpc(universalRequestFromNodeRequest(message, response, undefined, values));
+      answer = await runAs(plugin, () =>
+        rpc(universalRequestFromNodeRequest(message, response, undefined, values)),
+      );
       if (mayBeUnparsable(message.headers)) answer = await blameSender(answer);
       if (answer.body === undefined && answer.status >= 400) {
         for (const [name, value] of answer.header ?? []) response.setHeader(name, value);
@@ -287,7 +322,8 @@ export class Surface {
   #tell(request: SurfaceRequest, answered: Omit<Answered, "sandboxId">): void {
     if (this.#observers.length === 0) return;
     const sandboxId = notedSandbox(request);
-    for (const observer of this.#observers) observer(request, { ...answered, sandboxId });
+    for (const { plugin, value: observer } of this.#observers)
+      runAs(plugin, () => observer(request, { ...answered, sandboxId }));
   }
 
   #methodsAt(path: string): readonly string[] {
@@ -301,6 +337,12 @@ export class Surface {
       ),
     ];
   }
+}
+
+const PARAMETER = /:[A-Za-z_]\w*/g;
+
+function verbOf({ kind, method }: ServedRoute): string {
+  return kind === "upgrade" ? "UPGRADE" : method;
 }
 
 /** Set by the router on the context of the route that matched. */

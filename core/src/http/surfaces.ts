@@ -2,6 +2,9 @@ import type { BootProblem } from "../kernel/errors.js";
 import { type ServedRoute, Surface, type SurfaceOptions } from "./surface.js";
 import { CODE_PORT, ENVD_PORT } from "./targets.js";
 
+/** Those that plugins of the project fill; a configuration need not have a listener for each. */
+const STANDARD_SURFACES = ["api", "envd", "code", "ops", "volumes"];
+
 /** The surfaces of a server, by name. */
 export class Surfaces {
   readonly #options: SurfaceOptions;
@@ -50,8 +53,24 @@ export class Surfaces {
     return [...this.#surfaces.values()].flatMap((surface) => surface.routes());
   }
 
+  /** Ends the time in which plugins may register something. */
+  freeze(): void {
+    for (const surface of this.#surfaces.values()) surface.freeze();
+  }
+
   collisions(): readonly BootProblem[] {
     return [...this.#surfaces.values()].flatMap((surface) => surface.collisions());
+  }
+
+  /** What is registered where no listener and no port of a sandbox would ever ask for it. @param listeners their names. */
+  unreachable(listeners: readonly string[]): readonly BootProblem[] {
+    const known = new Set([...STANDARD_SURFACES, ...this.addressed, ...listeners]);
+    const unknown = [...this.#surfaces.values()].filter(({ name }) => !known.has(name));
+    return unknown.flatMap(({ name, plugins }) =>
+      plugins.map((plugin) => ({
+        message: `plugin '${plugin}' serves on surface '${name}', which no listener has; there are ${[...known].join(", ")}`,
+      })),
+    );
   }
 
   seal(): void {

@@ -1,5 +1,7 @@
 import type { Clock } from "./clock.js";
 import { messageOf } from "./errors.js";
+import { runAs } from "./owner.js";
+import { within } from "./within.js";
 
 /** One undo step that failed or did not end in time. */
 export interface CleanupFailure {
@@ -35,25 +37,11 @@ export class Cleanup {
     const failures: CleanupFailure[] = [];
     for (let step = this.#steps.pop(); step !== undefined; step = this.#steps.pop()) {
       try {
-        await withDeadline(step.run, clock, deadlineMs);
+        await within(() => runAs(step.owner, step.run), { clock, timeoutMs: deadlineMs });
       } catch (error) {
         failures.push({ owner: step.owner, message: messageOf(error), error });
       }
     }
     return failures;
-  }
-}
-
-async function withDeadline(run: () => unknown, clock: Clock, deadlineMs: number): Promise<void> {
-  const { promise: overrun, reject } = Promise.withResolvers<never>();
-  const disarm = clock.after(deadlineMs, () => reject(new Error(`did not end within ${deadlineMs} ms`)));
-  // The clock's timers are unref'ed: without something that keeps the loop alive a step that waits
-  // for nothing would let the process end in the middle of its clean-up.
-  const keepAlive = setInterval(() => undefined, 60_000);
-  try {
-    await Promise.race([run(), overrun]);
-  } finally {
-    disarm();
-    clearInterval(keepAlive);
   }
 }

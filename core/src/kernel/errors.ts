@@ -17,6 +17,21 @@ export type ErrorCode =
   | "data_loss"
   | "unauthenticated";
 
+/**
+ * Has `instanceof` recognise instances that come from another installed copy of core: by a mark with a name that
+ * all copies share. Subclasses keep the meaning that the language gives them.
+ */
+export function recogniseAcrossCopies(type: Function, name: string): void {
+  const mark = Symbol.for(`coppice.${name}`);
+  Object.defineProperty(type.prototype, mark, { value: true });
+  Object.defineProperty(type, Symbol.hasInstance, {
+    value(this: Function, value: unknown): boolean {
+      if (this !== type) return Function.prototype[Symbol.hasInstance].call(this, value);
+      return typeof value === "object" && value !== null && mark in value;
+    },
+  });
+}
+
 /** What a file system has no more of, for what was to be written. */
 export type Shortage = "space" | "inodes";
 
@@ -48,6 +63,8 @@ export class SandboxError extends Error {
   }
 }
 
+recogniseAcrossCopies(SandboxError, "sandbox-error");
+
 /** One thing that is wrong with a configuration or an assembly of plugins. */
 export interface BootProblem {
   readonly message: string;
@@ -70,6 +87,8 @@ export class BootError extends Error {
     this.problems = problems;
   }
 }
+
+recogniseAcrossCopies(BootError, "boot-error");
 
 /** The message of whatever was thrown. */
 export function messageOf(error: unknown): string {

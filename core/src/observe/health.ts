@@ -1,4 +1,5 @@
 import { messageOf } from "../kernel/errors.js";
+import { currentOwner, runAs } from "../kernel/owner.js";
 
 /** What there is to know of something that works: by name, in words. */
 export type HealthDetails = Readonly<Record<string, string>>;
@@ -19,11 +20,16 @@ const CHECK_TIMEOUT_MS = 2000;
 
 /** The health checks of a server. */
 export class Health {
-  readonly #checks = new Map<string, HealthCheck>();
+  readonly #checks = new Map<string, { readonly owner: string; readonly check: HealthCheck }>();
   #isStopping = false;
 
+  /** @throws Error that names both plugins when there is one of that name. */
   add(name: string, check: HealthCheck): void {
-    this.#checks.set(name, check);
+    const owner = currentOwner();
+    const other = this.#checks.get(name);
+    if (other !== undefined)
+      throw new Error(`'${other.owner}' and '${owner}' both have a health check named '${name}'`);
+    this.#checks.set(name, { owner, check });
   }
 
   /** From now on the server is not ready, so that a load balancer looks elsewhere. */
@@ -33,7 +39,9 @@ export class Health {
 
   async readiness(): Promise<Readiness> {
     const results = await Promise.all(
-      [...this.#checks].map(async ([name, check]) => [name, await outcome(check)] as const),
+      [...this.#checks].map(
+        async ([name, { owner, check }]) => [name, await runAs(owner, () => outcome(check))] as const,
+      ),
     );
     const checks = Object.fromEntries(results.map(([name, { result }]) => [name, result]));
     const told = results.flatMap(([name, { details }]) => (details === undefined ? [] : [[name, details]]));

@@ -1,9 +1,11 @@
 import { SandboxError } from "../kernel/errors.js";
+import { currentOwner } from "../kernel/owner.js";
 import type { Backends, SandboxBackend } from "./backend.js";
 
 /** The backends that plugins added, in the order they came. */
 export class BackendRegistry implements Backends {
   readonly #backends = new Map<string, SandboxBackend>();
+  readonly #owners = new Map<string, string>();
   #default: string | undefined;
 
   add(backend: SandboxBackend): void {
@@ -11,6 +13,12 @@ export class BackendRegistry implements Backends {
       throw new SandboxError("already_exists", `there are two backends named '${backend.name}'`);
     }
     this.#backends.set(backend.name, backend);
+    this.#owners.set(backend.name, currentOwner());
+  }
+
+  /** The plugin that added it. */
+  ownerOf(name: string): string {
+    return this.#owners.get(name) ?? "core";
   }
 
   get(name: string): SandboxBackend {

@@ -1,4 +1,5 @@
 import { BootError, SandboxError, messageOf } from "../kernel/errors.js";
+import type { Patience } from "../kernel/patience.js";
 import type { Logger } from "../observe/logger.js";
 import type { Backends, SandboxBackend } from "./backend.js";
 import type { BackendRegistry } from "./backend-registry.js";
@@ -30,9 +31,13 @@ export interface Assessment {
 export async function chooseBackends(
   backends: BackendRegistry,
   settings: SandboxesConfig,
-  log: Logger,
+  { log, patience }: { readonly log: Logger; readonly patience: Patience },
 ): Promise<void> {
-  const { verdicts, problems, defaultBackend } = await assessBackends(backends, settings);
+  const { verdicts, problems, defaultBackend } = await assessBackends(backends, settings, (backend) =>
+    patience.wait(backends.ownerOf(backend.name), `the check of backend '${backend.name}'`, () =>
+      backend.check(),
+    ),
+  );
   const refused = verdicts.filter(({ reason, isLeftOut }) => reason !== undefined && !isLeftOut);
   const failed = refused.map(({ name, reason }) => `backend '${name}': ${reason}`);
   if (problems.length + failed.length > 0) {
@@ -46,16 +51,16 @@ export async function chooseBackends(
   backends.setDefault(defaultBackend);
 }
 
-/** Checks every backend on this host, and changes nothing. @param wait a limit to what a check may take. */
+/** Checks every backend on this host, and changes nothing. @param check calls the backend's own, for a limited time. */
 export async function assessBackends(
   backends: Backends,
   settings: SandboxesConfig,
-  wait: (check: Promise<void>) => Promise<void> = (check) => check,
+  check: (backend: SandboxBackend) => Promise<void>,
 ): Promise<Assessment> {
   const names = backends.all().map(({ name }) => name);
   const preferred = [settings.defaultBackend ?? []].flat();
   const pinned = Object.values(settings.templates).map(({ backend }) => backend);
-  const failures = await Promise.all(backends.all().map((backend) => failureOf(backend, wait)));
+  const failures = await Promise.all(backends.all().map((backend) => failureOf(backend, check)));
   const isUsable = (name: string): boolean =>
     names.includes(name) && failures[names.indexOf(name)] === undefined;
   const usable = preferred.filter(isUsable);
@@ -79,10 +84,10 @@ const NOT_OF_HOST: ReadonlySet<string> = new Set(["unavailable", "invalid_argume
 
 async function failureOf(
   backend: SandboxBackend,
-  wait: (check: Promise<void>) => Promise<void>,
+  check: (backend: SandboxBackend) => Promise<void>,
 ): Promise<{ readonly reason: string; readonly isOfHost: boolean } | undefined> {
   try {
-    await wait(backend.check());
+    await check(backend);
     return undefined;
   } catch (error) {
     const isOfHost = !(error instanceof SandboxError && NOT_OF_HOST.has(error.code));

@@ -1,5 +1,6 @@
 import type { Registry } from "prom-client";
 import type { Clock } from "../kernel/clock.js";
+import { Patience } from "../kernel/patience.js";
 import type { Logger } from "../observe/logger.js";
 import type { AddressLeases } from "./address-leases.js";
 import type { AdmissionCheck, Admissions } from "./admissions.js";
@@ -35,6 +36,8 @@ export interface SandboxDomainOptions {
   readonly log: Logger;
   /** Takes the metrics `coppice_sandboxes_…`. */
   readonly metrics: Registry;
+  /** Bounds what backends get for their part of the start; unbounded when absent. */
+  readonly patience?: Patience;
   /** Asked at the start for a ledger in the place of the SQLite file in `dataDir`. */
   readonly ledger?: (() => Ledger | undefined) | undefined;
 }
@@ -68,6 +71,7 @@ export interface SandboxDomain {
 /** Wires the sandbox domain. Nothing is touched before `start`. */
 export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomain {
   const { config: settings, dataDir, clock, log } = options;
+  const { patience = new Patience({ clock, timeoutMs: undefined, onSlow: () => {} }) } = options;
   const backends = new BackendRegistry();
   const admissions: AdmissionCheck[] = [];
   let chosen: Ledger | undefined;
@@ -152,10 +156,10 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
       return ledgerInUse();
     },
     async start() {
-      await chooseBackends(backends, settings, log);
+      await chooseBackends(backends, settings, { log, patience });
       const ledger = ledgerInUse();
       await ledger.open();
-      await reconcile({ backends, ledger, registry, teardown, clock, log });
+      await reconcile({ backends, ledger, registry, teardown, patience, clock, log });
       // After the sandboxes: what they stand on is then known to be in use.
       await snapshots.reconcile();
       await volumes.reconcile();

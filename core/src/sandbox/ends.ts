@@ -73,6 +73,11 @@ export class Ends {
     await buried;
   }
 
+  /** Destroys one that nobody knows of. Rejects when that failed for now; it is tried again all the same. */
+  async destroyUnknown(runtime: Sandbox): Promise<void> {
+    await this.#options.teardown.destroy(runtime).soon;
+  }
+
   /** Forgets a sandbox of which nothing is left. Never rejects. */
   async bury(held: HeldSandbox): Promise<void> {
     const { ledger, volumes, log, metrics, events, onGone } = this.#options;

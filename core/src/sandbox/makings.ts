@@ -1,5 +1,6 @@
 import type { Clock } from "../kernel/clock.js";
-import { SandboxError } from "../kernel/errors.js";
+import { messageOf, SandboxError } from "../kernel/errors.js";
+import { runAs } from "../kernel/owner.js";
 import type { Logger } from "../observe/logger.js";
 import type { Sandbox, SandboxBackend } from "./backend.js";
 import type { Ends } from "./ends.js";
@@ -20,6 +21,8 @@ import type { WarmPools } from "./warm-pools.js";
 
 export interface MakingsOptions {
   readonly settings: SandboxesConfig;
+  /** The plugin that a backend is of. */
+  readonly ownerOf: (backend: string) => string;
   readonly ledger: Ledger;
   readonly ends: Ends;
   readonly reaper: Reaper;
@@ -220,13 +223,21 @@ export class Makings {
   }
 
   async #provision(held: HeldSandbox, backend: SandboxBackend): Promise<Sandbox> {
-    const { ends, clock, settings } = this.#options;
+    const { ends, clock, settings, ownerOf } = this.#options;
     const takeBack = clock.after(settings.createTimeout, () => {
       const text = `backend '${backend.name}' did not make the sandbox within ${settings.createTimeout} ms`;
       held.making.abort(new SandboxError("deadline_exceeded", text));
     });
     try {
-      const made = await backend.provision(specOf(held.record), held.making.signal);
+      const made = await runAs(ownerOf(backend.name), () =>
+        backend.provision(specOf(held.record), held.making.signal),
+      );
+      if (made.id !== held.record.id) {
+        // Nobody would ever find it by the id that everything else goes by.
+        await ends.destroyUnknown(made);
+        const text = `backend '${backend.name}' made sandbox '${made.id}' for '${held.record.id}'`;
+        throw new SandboxError("internal", text);
+      }
       ends.watch(held, made);
       return made;
     } finally {
@@ -249,7 +260,8 @@ export class Makings {
     const abandonLater = (): void => {
       takeBack = clock.after(settings.destroyTimeout, () => {
         held.isLingering = true;
-        const error = new SandboxError("unavailable", `sandbox "${held.record.id}" is still being undone`);
+        const text = `sandbox "${held.record.id}" is still being undone: ${messageOf(held.making.signal.reason)}`;
+        const error = new SandboxError("unavailable", text);
         held.undone.reject(error);
         abandoned.reject(error);
       });

@@ -1,7 +1,9 @@
 import type { Clock } from "../kernel/clock.js";
 import { BootError, messageOf } from "../kernel/errors.js";
+import type { Patience } from "../kernel/patience.js";
 import type { Logger } from "../observe/logger.js";
-import type { Backends, Sandbox, SandboxBackend, SandboxId } from "./backend.js";
+import type { Sandbox, SandboxBackend, SandboxId } from "./backend.js";
+import type { BackendRegistry } from "./backend-registry.js";
 import { egressRulesOf } from "./egress-rules.js";
 import type { Ledger, LedgerEntry } from "./ledger.js";
 import type { EndReason, SandboxRecord } from "./live-sandbox.js";
@@ -9,10 +11,11 @@ import type { SandboxRegistry } from "./sandbox-registry.js";
 import type { Teardown } from "./teardown.js";
 
 export interface ReconcileOptions {
-  readonly backends: Backends;
+  readonly backends: BackendRegistry;
   readonly ledger: Ledger;
   readonly registry: SandboxRegistry;
   readonly teardown: Teardown;
+  readonly patience: Patience;
   readonly clock: Clock;
   readonly log: Logger;
 }
@@ -50,7 +53,7 @@ async function reconcileBackend(
   entries: readonly LedgerEntry[],
   options: ReconcileOptions,
 ): Promise<void> {
-  const recovered = await recover(backend);
+  const recovered = await recover(backend, options);
   const work: Promise<unknown>[] = [];
   for (const entry of entries) {
     const runtime = recovered.get(entry.record.id);
@@ -65,9 +68,14 @@ async function reconcileBackend(
   await Promise.allSettled(work);
 }
 
-async function recover(backend: SandboxBackend): Promise<Map<SandboxId, Sandbox>> {
+async function recover(
+  backend: SandboxBackend,
+  { backends, patience }: ReconcileOptions,
+): Promise<Map<SandboxId, Sandbox>> {
+  const what = `the stock-taking of backend '${backend.name}'`;
   try {
-    return new Map((await backend.recover()).map((sandbox) => [sandbox.id, sandbox]));
+    const found = await patience.wait(backends.ownerOf(backend.name), what, () => backend.recover());
+    return new Map(found.map((sandbox) => [sandbox.id, sandbox]));
   } catch (error) {
     const message = `backend '${backend.name}' could not take stock of its sandboxes: ${messageOf(error)}`;
     throw new BootError([{ message }], { cause: error });

@@ -1,3 +1,4 @@
+import { AsyncResource } from "node:async_hooks";
 import type { Clock } from "../kernel/clock.js";
 import { SandboxError } from "../kernel/errors.js";
 import type { Logger } from "../observe/logger.js";
@@ -84,6 +85,7 @@ export class SandboxRegistry implements Sandboxes {
     });
     this.#makings = new Makings({
       settings,
+      ownerOf: (backend) => options.backends.ownerOf(backend),
       ends: this.#ends,
       reaper: this.#reaper,
       metrics,
@@ -199,7 +201,8 @@ export class SandboxRegistry implements Sandboxes {
   }
 
   onCreated(listener: (sandbox: LiveSandbox) => void): void {
-    this.#listeners.push(listener);
+    // What it starts is its plugin's, not that of whoever creates a sandbox.
+    this.#listeners.push(AsyncResource.bind(listener));
   }
 
   /** As `get`, for the parts of the domain that change sandboxes. */

@@ -1,0 +1,27 @@
+import type { Clock } from "./clock.js";
+import { runAs } from "./owner.js";
+import { within } from "./within.js";
+
+export interface PatienceOptions {
+  readonly clock: Clock;
+  /** What each step gets; undefined = whatever it takes. */
+  readonly timeoutMs: number | undefined;
+  /** Told of a step that takes noticeably long. */
+  readonly onSlow: (plugin: string, step: string) => void;
+}
+
+/** Waits for plugins during the start: for a limited time, and tells whom when it takes long. */
+export class Patience {
+  readonly #options: PatienceOptions;
+
+  constructor(options: PatienceOptions) {
+    this.#options = options;
+  }
+
+  /** @throws Error `… did not end within … ms`, or what `run` throws. */
+  async wait<T>(plugin: string, step: string, run: () => T | Promise<T>): Promise<T> {
+    const { clock, timeoutMs, onSlow } = this.#options;
+    if (timeoutMs === undefined) return runAs(plugin, run);
+    return within(() => runAs(plugin, run), { clock, timeoutMs, onSlow: () => onSlow(plugin, step) });
+  }
+}

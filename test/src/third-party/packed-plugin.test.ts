@@ -1,0 +1,122 @@
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { mkdir, mkdtemp, readFile, realpath, rm, symlink, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { after, before, describe, it } from "node:test";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+import { API_KEY } from "../harness/api-key.js";
+import { exchange } from "../harness/exchange.js";
+import { makeInstallation, ServerProcess } from "../harness/server-process.js";
+
+const run = promisify(execFile);
+const REPOSITORY = fileURLToPath(new URL("../../..", import.meta.url));
+const NODE_MODULES = join(REPOSITORY, "node_modules");
+const TSC = join(NODE_MODULES, "typescript", "bin", "tsc");
+
+/** A plugin of somebody who has installed core once more: its errors are of another class of the same name. */
+const PLUGIN = `
+import { definePlugin, HttpError, SandboxError } from "@coppice/core";
+import { Backends } from "@coppice/core/backend";
+import { MemoryBackend } from "@coppice/core/testing";
+
+export default definePlugin({
+  name: "elsewhere",
+  requires: { backends: Backends },
+  setup(plugin, { backends }) {
+    const router = plugin.http("api");
+    router.get("/elsewhere/sandbox-error", () => {
+      throw new SandboxError("already_exists", "there is one");
+    });
+    router.get("/elsewhere/http-error", () => {
+      throw new HttpError(418, "a teapot");
+    });
+    backends.add(new MemoryBackend());
+  },
+});
+`;
+
+describe("core as others install it: packed, in a folder outside of the tree", { timeout: 240_000 }, () => {
+  let home: string;
+
+  before(async () => {
+    home = await realpath(await mkdtemp(join(tmpdir(), "coppice-packed-")));
+    const modules = join(home, "node_modules");
+    const core = join(modules, "@coppice", "core");
+    await mkdir(core, { recursive: true });
+    // What `npm install` does with the packed file, without a registry.
+    const packing = ["pack", "--silent", "--ignore-scripts", "--offline", "--pack-destination", home];
+    const { stdout } = await run("npm", packing, { cwd: join(REPOSITORY, "core") });
+    await run("tar", ["-xzf", join(home, stdout.trim()), "--strip-components=1", "-C", core]);
+    const { dependencies } = JSON.parse(await readFile(join(core, "package.json"), "utf8")) as {
+      readonly dependencies: Readonly<Record<string, string>>;
+    };
+    for (const name of Object.keys(dependencies)) {
+      await mkdir(dirname(join(modules, name)), { recursive: true });
+      await symlink(join(NODE_MODULES, name), join(modules, name));
+    }
+    await writeFile(join(home, "package.json"), JSON.stringify({ type: "module" }));
+    await writeFile(join(home, "elsewhere.js"), PLUGIN);
+  });
+  after(() => rm(home, { recursive: true, force: true }));
+
+  it("errors of its copy are understood by the server, which warns of the second copy", async () => {
+    const installation = await makeInstallation({
+      config: {
+        sandboxes: { defaultBackend: "local-process", templates: { base: {}, there: { backend: "memory" } } },
+      },
+      plugins: () => ({ [join(home, "elsewhere.js")]: {} }),
+    });
+    try {
+      await using server = await ServerProcess.start(installation.configFile);
+      const headers = { "x-api-key": API_KEY };
+      const refused = await exchange(server.url, { path: "/elsewhere/sandbox-error", headers });
+      assert.deepEqual([refused.status, refused.json()], [409, { code: 409, message: "there is one" }]);
+      const teapot = await exchange(server.url, { path: "/elsewhere/http-error", headers });
+      assert.deepEqual([teapot.status, teapot.json()], [418, { code: 418, message: "a teapot" }]);
+      const warnings = server.printed.filter((line) => line.includes("brings a copy of @coppice/core"));
+      assert.equal(warnings.length, 1, server.printed.join("\n"));
+      assert.match(warnings[0] ?? "", /"plugin":"elsewhere"/);
+    } finally {
+      await installation.remove();
+    }
+  });
+
+  it("the kit understands errors of another copy, too", async () => {
+    const script = `
+      import { runCase, MemoryBackend } from ${JSON.stringify(join(REPOSITORY, "core", "dist", "testing.js"))};
+      import { MemoryBackend as Elsewhere } from "@coppice/core/testing";
+      const dispose = { [Symbol.asyncDispose]: async () => {} };
+      const refusing = { name: "a case", group: "files", run: (context) =>
+        context.refuses(context.sandbox.files.stat("/nothing/there"), "not_found") };
+      for (const backend of [new MemoryBackend(), new Elsewhere()]) {
+        const { outcome, reason } = await runCase(refusing, { backend, ...dispose });
+        console.log(outcome, reason ?? "");
+      }`;
+    await writeFile(join(home, "kit.js"), script);
+    const { stdout } = await run(process.execPath, [join(home, "kit.js")]);
+    assert.equal(stdout, "passed \npassed \n");
+  });
+
+  it("its types are whole: the sample of the manual compiles with nothing but core's own dependencies", async () => {
+    const manual = await readFile(join(REPOSITORY, "docs", "writing-a-plugin.md"), "utf8");
+    const samples = [...manual.matchAll(/```ts\n(.*?)```/gs)].map(([, text = ""]) => text);
+    const sample = samples.find((text) => text.includes('name: "census"'));
+    const test = samples.find((text) => text.includes("startTestServer"));
+    assert.ok(sample !== undefined && test !== undefined, "the samples are not in the manual any more");
+    const directory = join(home, "typed");
+    await mkdir(directory);
+    await writeFile(join(directory, "census.ts"), sample);
+    await writeFile(join(directory, "census.test.ts"), test);
+    const [, settings = ""] = /```json\n(\{\s*"compilerOptions".*?)```/s.exec(manual) ?? [];
+    const { compilerOptions } = JSON.parse(settings) as { readonly compilerOptions: object };
+    await writeFile(
+      join(directory, "tsconfig.json"),
+      JSON.stringify({ compilerOptions: { ...compilerOptions, skipLibCheck: false, noEmit: true } }),
+    );
+    await run(process.execPath, [TSC, "-p", directory]).catch((error: unknown) => {
+      assert.fail(`tsc: ${(error as { readonly stdout: string }).stdout}`);
+    });
+  });
+});
