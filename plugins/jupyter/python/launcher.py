@@ -500,15 +500,14 @@ def run(start):
         os.close(original_stdout)
 
     sys.argv = [""]
-    if not sys.path or sys.path[0] != "":
-        sys.path.insert(0, "")
-
     if start["language"] == "bash":
         from coppice_bash import BashKernel
 
         KernelApp.kernel_class = BashKernel
     app = KernelApp.instance()
     app.report = report
+    # A shell's folder has nothing for this process to import.
+    app.ignore_cwd = start["language"] != "python"
     app.ip = "127.0.0.1"
     app.transport = "tcp"
     app.log_level = "ERROR"

@@ -192,12 +192,13 @@ export class CodeContext {
     if (kernel === undefined) return;
     const before = this.#environment;
     const after = this.#options.environment();
-    this.#environment = after;
     // Asking a kernel that has nothing to change would be half of what a warm start takes.
     if (isDeepStrictEqual(before, after)) return;
     if (canGoOnWith(before, after)) {
       const unset = Object.keys(before).filter((name) => !(name in after));
       await kernel.changeEnvironment({ set: after, unset });
+      // Not before: one that did not answer is to be asked again.
+      this.#environment = after;
     } else {
       this.#restartCause = undefined;
       await kernel.kill();

@@ -55,6 +55,11 @@ interface KernelModel {
   readonly connections: number;
 }
 
+interface SessionModel {
+  readonly id: string;
+  readonly kernel: { readonly id: string };
+}
+
 async function startKernel(): Promise<KernelModel & AsyncDisposable> {
   const response = await api("/api/kernels", { method: "POST", body: "{}" });
   assert.equal(response.status, 201, await response.clone().text());
@@ -207,6 +212,46 @@ describe("bad requests", () => {
     assert.equal(sessions.length, 2);
     for (const { id } of sessions)
       assert.equal((await api(`/api/sessions/${id}`, { method: "DELETE" })).status, 204);
+  });
+
+  test("sessions that are asked for at once have one kernel each, and one too many has none", async () => {
+    const kernels = async (): Promise<readonly string[]> =>
+      ((await (await api("/api/kernels")).json()) as KernelModel[]).map(({ id }) => id);
+    const before = await kernels();
+    const paths = ["a.ipynb", "b.ipynb", "a.ipynb", "c.ipynb", "a.ipynb"];
+    const opened = await Promise.all(
+      paths.map((path) => api("/api/sessions", { method: "POST", body: JSON.stringify({ path }) })),
+    );
+    assert.deepEqual(
+      opened.map(({ status }) => status),
+      [201, 201, 201, 429, 201],
+    );
+    const [a, b, again] = (await Promise.all(opened.map((response) => response.json()))) as SessionModel[];
+    assert.ok(a !== undefined && b !== undefined);
+    assert.deepEqual(again, a);
+    assert.deepEqual((await kernels()).toSorted(), [...before, a.kernel.id, b.kernel.id].toSorted());
+    for (const { id } of [a, b]) await api(`/api/sessions/${id}`, { method: "DELETE" });
+    assert.deepEqual(await kernels(), before);
+  });
+
+  test("a session that gets another kernel ends the one that it had, and no other session's", async () => {
+    const json = async (path: string, method: string, body: object): Promise<SessionModel> =>
+      (await (await api(path, { method, body: JSON.stringify(body) })).json()) as SessionModel;
+    const isThere = async (id: string): Promise<boolean> => (await api(`/api/kernels/${id}`)).status === 200;
+    const one = await json("/api/sessions", "POST", { path: "one.ipynb" });
+    const other = await json("/api/sessions", "POST", { path: "other.ipynb", kernel: { id: one.kernel.id } });
+    const shared = one.kernel.id;
+    const changed = await json(`/api/sessions/${one.id}`, "PATCH", { kernel: { name: "python3" } });
+    assert.notEqual(changed.kernel.id, shared);
+    assert.ok(await isThere(shared), "the other session uses it");
+    const renamed = await json(`/api/sessions/${one.id}`, "PATCH", { path: "new.ipynb" });
+    assert.equal(renamed.kernel.id, changed.kernel.id);
+    const taken = await json(`/api/sessions/${one.id}`, "PATCH", { kernel: { id: shared } });
+    assert.deepEqual([taken.kernel.id, await isThere(changed.kernel.id)], [shared, false]);
+    const again = await json(`/api/sessions/${one.id}`, "PATCH", { kernel: { id: shared } });
+    assert.ok(again.kernel.id === shared && (await isThere(shared)));
+    for (const { id } of [one, other]) await api(`/api/sessions/${id}`, { method: "DELETE" });
+    assert.equal(await isThere(shared), false);
   });
 
   test("WebSockets: an unknown kernel, a strange session id, one client too many", async () => {

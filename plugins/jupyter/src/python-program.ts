@@ -22,9 +22,12 @@ export interface ZygoteProgramOptions {
 }
 
 // What a command line cannot hold, or would show to everyone, follows on stdin. A module is compiled when
-// it is imported, so what a cell does not need costs it nothing.
+// it is imported, so what a cell does not need costs it nothing. The folder that it starts in is the user's: a
+// json.py there is not the library's. IPython puts it back, behind the standard library, as in every Jupyter kernel.
 const BOOTSTRAP = `
-import importlib, json, sys
+import sys
+sys.path[:] = [place for place in sys.path if place]
+import importlib, json
 from importlib.machinery import ModuleSpec
 
 class Sources:

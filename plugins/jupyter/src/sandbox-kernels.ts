@@ -65,6 +65,8 @@ export class SandboxKernels {
   readonly #options: SandboxKernelsOptions;
   readonly #clients = new WeakMap<CodeContext, KernelClients>();
   readonly #sessions = new Map<string, NotebookSession>();
+  /** Sessions whose kernel is being started, by the path of their document. */
+  readonly #opening = new Map<string, Promise<NotebookSession>>();
 
   constructor(sandbox: LiveSandbox, contexts: SandboxContexts, options: SandboxKernelsOptions) {
     this.#sandbox = sandbox;
@@ -130,15 +132,23 @@ export class SandboxKernels {
   }
 
   /**
-   * The session of a document: one that is open already, or a new one with its kernel.
+   * The session of a document: one that is open already or is being opened, or a new one with its kernel.
    * @throws SandboxError resource_exhausted for one too many, or what starting its kernel throws.
    */
   async open(start: StartSession): Promise<NotebookSession> {
     const open = this.sessions().find(({ path }) => path === start.path);
     if (open !== undefined) return open;
-    this.#refuseTooMany();
+    let opening = this.#opening.get(start.path);
+    if (opening === undefined) {
+      this.#refuseTooMany();
+      opening = this.#openNew(start).finally(() => this.#opening.delete(start.path));
+      this.#opening.set(start.path, opening);
+    }
+    return opening;
+  }
+
+  async #openNew(start: StartSession): Promise<NotebookSession> {
     const kernelId = await this.#kernelFor(start, start.path);
-    this.#refuseTooMany();
     const { path, name, type } = start;
     const session = { id: randomUUID(), path, name, type, kernelId };
     this.#sessions.set(session.id, session);
@@ -146,21 +156,32 @@ export class SandboxKernels {
     return session;
   }
 
-  /** Renames a session's document or gives it another kernel. @throws SandboxError not_found, or as `open` does. */
+  /**
+   * Renames a session's document or gives it another kernel, which ends the one that it had, as jupyter_server does:
+   * unless another session uses that one.
+   * @throws SandboxError not_found, or as `open` does.
+   */
   async change(id: string, change: ChangeSession): Promise<NotebookSession> {
-    const before = this.session(id);
-    const path = change.path ?? before.path;
+    const path = change.path ?? this.session(id).path;
     const isOtherKernel = change.kernelId !== undefined || change.kernelName !== undefined;
-    const kernelId = isOtherKernel ? await this.#kernelFor(change, path) : before.kernelId;
+    const chosen = isOtherKernel ? await this.#kernelFor(change, path) : undefined;
+    // It may have been closed or changed while a kernel was started.
+    const before = this.#sessions.get(id);
+    if (before === undefined) {
+      if (chosen !== undefined && change.kernelId === undefined) await this.remove(chosen);
+      return this.session(id);
+    }
     const session = {
       id,
       path,
       name: change.name ?? before.name,
       type: change.type ?? before.type,
-      kernelId,
+      kernelId: chosen ?? before.kernelId,
     };
     this.#sessions.set(id, session);
-    await this.#note();
+    const isUsed = this.sessions().some(({ kernelId }) => kernelId === before.kernelId);
+    if (isUsed || !this.#has(before.kernelId)) await this.#note();
+    else await this.remove(before.kernelId);
     return session;
   }
 
@@ -182,7 +203,7 @@ export class SandboxKernels {
 
   #refuseTooMany(): void {
     const { maxSessions } = this.#options.settings;
-    if (this.#sessions.size < maxSessions) return;
+    if (this.#sessions.size + this.#opening.size < maxSessions) return;
     throw new SandboxError(
       "resource_exhausted",
       `the sandbox already has ${maxSessions} sessions, which is the limit`,
