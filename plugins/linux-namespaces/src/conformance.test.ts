@@ -19,7 +19,7 @@ if (reason !== undefined) {
     return {
       ...opened,
       ...facts,
-      facets: ["pausing", "resizing", "snapshots", "volumes", "lost"],
+      facets: ["pausing", "stopping", "resizing", "snapshots", "volumes", "lost"],
       stateDirectory: opened.directory,
       lose: (sandbox) => endInit(opened.directory, sandbox),
     };
@@ -31,7 +31,7 @@ if (reason !== undefined) {
     return {
       ...opened,
       ...facts,
-      facets: ["pausing", "resizing", "networking", "snapshots", "volumes", "lost"],
+      facets: ["pausing", "stopping", "resizing", "networking", "snapshots", "volumes", "lost"],
       stateDirectory: opened.directory,
       lose: (sandbox) => endInit(opened.directory, sandbox),
       outside: internet,

@@ -231,10 +231,12 @@ export class ControlGroup {
         ? ["cgroup.freeze", isFrozen ? "1" : "0"]
         : ["freezer.state", isFrozen ? "FROZEN" : "THAWED"];
     await write(freezer.path, file, text);
-    const isSettled = async (): Promise<boolean> =>
-      freezer.version === 2
-        ? field(await read(freezer.path, "cgroup.events"), "frozen") === Number(isFrozen)
-        : (await read(freezer.path, "freezer.state"))?.trim() === text;
+    const isSettled = async (): Promise<boolean> => {
+      const state = await read(freezer.path, freezer.version === 2 ? "cgroup.events" : "freezer.state");
+      // Its sandbox ended meanwhile, and the group with it.
+      if (state === undefined) throw new SandboxError("unavailable", "the sandbox has ended");
+      return freezer.version === 2 ? field(state, "frozen") === Number(isFrozen) : state.trim() === text;
+    };
     const deadline = performance.now() + FREEZE_TIMEOUT_MS;
     do {
       if (await isSettled()) return;

@@ -52,6 +52,8 @@ export interface LaunchOptions {
   readonly users: UserNamespace | undefined;
   readonly nameservers: readonly string[];
   readonly volumes: readonly MountedVolume[];
+  /** It began before, and its layers are there: what is in them may be anything, and nothing is written to them from here. */
+  readonly hasLayers: boolean;
 }
 
 /** A volume as a sandbox gets it. */
@@ -121,7 +123,7 @@ const HIDDEN_PROC = [
 
 /** The words that make the first process of a sandbox out of a forked launcher. */
 export function launchInstructions(options: LaunchOptions): string[] {
-  const { paths, template, memoryLayersMiB, project, resourceLimits, users } = options;
+  const { hasLayers, paths, template, memoryLayersMiB, project, resourceLimits, users } = options;
   const layers = template.overlays.map((overlay, index) => ({
     ...overlay,
     layer: join(paths.layers, overlayLayer(index)),
@@ -131,8 +133,7 @@ export function launchInstructions(options: LaunchOptions): string[] {
     // Before anything is used that could be accounted.
     ...options.joinFiles.flatMap((file) => ["join", file]),
     "own-groups",
-    ...directory(paths.mountPoint),
-    ...directory(paths.layers),
+    ...(hasLayers ? [] : [...directory(paths.mountPoint), ...directory(paths.layers)]),
     ...(memoryLayersMiB === undefined
       ? []
       : ["tmpfs", paths.layers, "", `mode=700,size=${memoryLayersMiB}m`]),
@@ -140,7 +141,7 @@ export function launchInstructions(options: LaunchOptions): string[] {
       ? []
       : ["project-quota", paths.layers, String(project.number), String(project.limitMiB)]),
     ...rootOverlay(options),
-    ...layers.flatMap(({ layer }) => layerDirectories(layer)),
+    ...layers.flatMap(({ layer }) => layerDirectories(layer, hasLayers)),
     ...instruction("root", paths.mountPoint),
     ...template.binds.flatMap(({ target, source }) => ["bind", target, source, "rd"]),
     ...layers.flatMap(({ target, lowers, layer }) => overlayOf(target, lowers, layer, users)),
@@ -168,11 +169,14 @@ export function launchInstructions(options: LaunchOptions): string[] {
   ];
 }
 
-function rootOverlay({ paths, template, hostname, nameservers, users }: LaunchOptions): string[] {
+function rootOverlay(options: LaunchOptions): string[] {
+  const { hasLayers, hostname, nameservers, paths, template, users } = options;
   const layer = join(paths.layers, ROOT_LAYER);
   const { upper } = layerPaths(layer);
+  const mount = overlayOf(paths.mountPoint, template.lowers, layer, users);
+  if (hasLayers) return [...layerDirectories(layer, hasLayers), ...mount];
   return [
-    ...layerDirectories(layer),
+    ...layerDirectories(layer, hasLayers),
     ...directory(join(upper, "etc")),
     ...instruction("file", join(upper, "etc/hostname"), "644", `${hostname}\n`),
     ...instruction("file", join(upper, "etc/hosts"), "644", hostsFile(hostname)),
@@ -181,7 +185,7 @@ function rootOverlay({ paths, template, hostname, nameservers, users }: LaunchOp
     ...directory(join(upper, "run")),
     ...directory(join(upper, "run/e2b")),
     ...instruction("file", join(upper, "run/e2b/.E2B_SANDBOX"), "644", "true"),
-    ...overlayOf(paths.mountPoint, template.lowers, layer, users),
+    ...mount,
   ];
 }
 
@@ -197,9 +201,19 @@ function layerPaths(layer: string): { readonly upper: string; readonly work: str
   return { upper: join(layer, "upper"), work: join(layer, "work") };
 }
 
-function layerDirectories(layer: string): string[] {
+function layerDirectories(layer: string, hasLayers: boolean): string[] {
   const { upper, work } = layerPaths(layer);
+  if (hasLayers) return directory(work);
   return [...directory(layer), ...directory(upper), ...directory(work)];
+}
+
+/**
+ * Where the kernel keeps the notes of overlays that a sandbox has: one that was mounted as `volatile` is never mounted
+ * with the same ones again.
+ */
+export function workDirectories(paths: SandboxPaths, overlays: number): readonly string[] {
+  const layers = [ROOT_LAYER, ...Array.from({ length: overlays }, (_, index) => overlayLayer(index))];
+  return layers.map((layer) => layerPaths(join(paths.layers, layer)).work);
 }
 
 function overlayOf(

@@ -4,6 +4,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { AgentConnection, agentBinary } from "@coppice/agent";
 import { SandboxError, messageOf, type Logger } from "@coppice/core";
 import {
+  egressRulesOf,
   type FullLimits,
   fullLimits,
   type Sandbox,
@@ -27,10 +28,11 @@ import {
   launchInstructions,
   overlayLayer,
   sandboxPaths,
+  workDirectories,
 } from "./launch-instructions.js";
 import { type Init, Launcher } from "./launcher.js";
 import { launcherBinary } from "./launcher-binary.js";
-import { NamespaceSandbox } from "./namespace-sandbox.js";
+import { type Begun, NamespaceSandbox } from "./namespace-sandbox.js";
 import type { LinuxNamespacesSettings } from "./linux-namespaces-config.js";
 import type { PreparedTemplate } from "./prepared-template.js";
 import { ProjectQuotas } from "./project-quotas.js";
@@ -68,6 +70,16 @@ interface Remains {
   readonly group: ControlGroup | undefined;
   readonly network: number | undefined;
   readonly project: number | undefined;
+}
+
+/** What the first process of a sandbox is made from. */
+interface LaunchedSandbox {
+  readonly paths: SandboxPaths;
+  readonly template: PreparedTemplate;
+  readonly facts: SandboxFacts;
+  readonly group: ControlGroup;
+  readonly volumes: readonly MountedVolume[];
+  readonly hasLayers: boolean;
 }
 
 const MEBIBYTE = 2 ** 20;
@@ -143,6 +155,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         id: spec.id,
         template: spec.template,
         lowers: [...template.lowers, ...template.overlays.flatMap(({ lowers }) => lowers)],
+        root: template,
         snapshots: chain,
         user: opened.templates.userOf(spec.template),
         limits,
@@ -155,13 +168,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       await writeFacts(paths, facts);
       if (network !== undefined && spec.egress) await opened.egress?.restrict(network, spec.egress);
       signal.throwIfAborted();
-      const instructions = this.#instructions(opened, { paths, template, facts, group, volumes });
-      const init = await opened.launcher
-        .launch(paths.directory, group.unifiedPath, instructions)
-        .catch((error: unknown) => {
-          throw mountRefusal(error) ?? error;
-        });
-      if (network !== undefined) await opened.egress?.connect(init, network);
+      await this.#launch(opened, { paths, template, facts, group, volumes, hasLayers: false });
       const sandbox = await this.#connect(opened, { paths, facts, group }, signal);
       signal.throwIfAborted();
       return sandbox;
@@ -171,6 +178,64 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         // The next start tries again.
         this.#log.warn({ sandbox: spec.id, err: failure }, "a sandbox that failed was not cleared away");
       });
+      throw error;
+    }
+  }
+
+  async #launch(opened: Opened, sandbox: LaunchedSandbox): Promise<void> {
+    const { facts, group, paths } = sandbox;
+    const init = await opened.launcher
+      .launch(paths.directory, group.unifiedPath, this.#instructions(opened, sandbox))
+      .catch((error: unknown) => {
+        throw mountRefusal(error) ?? error;
+      });
+    if (facts.network !== undefined) await opened.egress?.connect(init, facts.network);
+  }
+
+  /** Lets a sandbox that is stopped begin anew with its layers. When that fails, it is stopped still. */
+  async #begin(
+    opened: Opened,
+    {
+      before,
+      paths,
+      root,
+      spec,
+    }: {
+      readonly before: SandboxFacts;
+      readonly paths: SandboxPaths;
+      readonly root: PreparedTemplate;
+      readonly spec: SandboxSpec;
+    },
+    signal: AbortSignal,
+  ): Promise<Begun> {
+    const rules = spec.egress ?? egressRulesOf({ ...spec, egress: undefined });
+    checkEgressRules(rules);
+    const volumes = await Promise.all((spec.mounts ?? []).map((mount) => opened.volumes.mounted(mount)));
+    const limits = fullLimits(spec.limits, this.#settings.limits);
+    const network = before.network ?? (areClosed(rules) ? undefined : opened.egress?.take());
+    let group: ControlGroup | undefined;
+    try {
+      signal.throwIfAborted();
+      await opened.launcher.remove(paths.socket, paths.init, ...workDirectories(paths, root.overlays.length));
+      group = await opened.groups.create(spec.id, limits);
+      const isRestricted = before.isRestricted === true || spec.egress !== undefined || areClosed(rules);
+      const facts: SandboxFacts = { ...before, limits, groups: group.record, network, isRestricted };
+      await writeFacts(paths, facts);
+      if (network !== undefined) await opened.egress?.restrict(network, rules);
+      signal.throwIfAborted();
+      await this.#launch(opened, { paths, template: root, facts, group, volumes, hasLayers: true });
+      const agent = await this.#openAgent({ facts, paths }, signal);
+      signal.throwIfAborted();
+      return { facts, group, agent };
+    } catch (error) {
+      const init = await readInit(paths);
+      if (init !== undefined) await opened.launcher.end(init, group?.thawFile);
+      await group?.remove();
+      if (network !== undefined) await opened.egress?.disconnect(network);
+      if (network !== undefined && before.network === undefined) {
+        await writeFacts(paths, before);
+        opened.egress?.release(network);
+      }
       throw error;
     }
   }
@@ -234,18 +299,10 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     };
   }
 
-  #instructions(
-    opened: Opened,
-    sandbox: {
-      readonly paths: SandboxPaths;
-      readonly template: PreparedTemplate;
-      readonly facts: SandboxFacts;
-      readonly group: ControlGroup;
-      readonly volumes: readonly MountedVolume[];
-    },
-  ): string[] {
-    const { facts, group, paths, template, volumes } = sandbox;
+  #instructions(opened: Opened, sandbox: LaunchedSandbox): string[] {
+    const { facts, group, hasLayers, paths, template, volumes } = sandbox;
     return launchInstructions({
+      hasLayers,
       paths,
       template,
       volumes,
@@ -279,11 +336,33 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     sandbox: { readonly paths: SandboxPaths; readonly facts: SandboxFacts; readonly group: ControlGroup },
     signal: AbortSignal,
   ): Promise<NamespaceSandbox> {
-    const { facts, group, paths } = sandbox;
+    const agent = await this.#openAgent(sandbox, signal);
+    const { outOfMemoryKills: knownKills } = await sandbox.group.usage();
+    return this.#hold(opened, { ...sandbox, agent, knownKills });
+  }
+
+  async #openAgent(
+    { facts, paths }: { readonly paths: SandboxPaths; readonly facts: SandboxFacts },
+    signal: AbortSignal,
+  ): Promise<AgentConnection> {
     const stream = await connectAgent(paths.socket, signal);
     const { writeInPlaceLimit } = this.#settings;
-    const agent = await AgentConnection.open(stream, { defaultUser: facts.user, writeInPlaceLimit });
-    const { outOfMemoryKills: knownKills } = await group.usage();
+    return AgentConnection.open(stream, { defaultUser: facts.user, writeInPlaceLimit });
+  }
+
+  /** @param sandbox without an agent: it is stopped. */
+  #hold(
+    opened: Opened,
+    sandbox: {
+      readonly paths: SandboxPaths;
+      readonly facts: SandboxFacts;
+      readonly group: ControlGroup;
+      readonly agent: AgentConnection | undefined;
+      readonly knownKills: number;
+    },
+  ): NamespaceSandbox {
+    const { agent, facts, group, knownKills, paths } = sandbox;
+    const { root } = facts;
     const made = new NamespaceSandbox({
       facts,
       paths,
@@ -297,6 +376,11 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       knownKills,
       log: this.#log,
       egress: opened.egress,
+      // What is kept in memory goes with the last process.
+      onBegin:
+        root === undefined || facts.memoryLayersMiB !== undefined
+          ? undefined
+          : (spec, before, signal) => this.#begin(opened, { before, paths, root, spec }, signal),
       onDestroyed: async () => {
         this.#alive.delete(facts.id);
         if ((facts.snapshots ?? []).length > 0) await opened.snapshots.collect();
@@ -312,6 +396,10 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     const init = await readInit(paths);
     const group = new ControlGroup(facts?.groups ?? {});
     if (facts?.network !== undefined) opened.egress?.retake(facts.network, facts.isRestricted === true);
+    if (facts?.isStopped === true) {
+      if (facts.project !== undefined) opened.quotas?.retake(facts.project);
+      return this.#hold(opened, { paths, facts, group, agent: undefined, knownKills: 0 });
+    }
     if (facts !== undefined && init !== undefined && (await isAlive(init))) {
       try {
         // A server may have ended in the middle of a pause; the agent answers only when it can run.

@@ -14,6 +14,7 @@ import {
   type Process,
   type Sandbox,
   type SandboxId,
+  type SandboxSpec,
   type SnapshotId,
   type Stats,
   type User,
@@ -34,7 +35,8 @@ export interface NamespaceSandboxOptions {
   readonly launcher: Launcher;
   /** Undefined where the server may not read what its sandboxes own. */
   readonly snapshots: SnapshotStore | undefined;
-  readonly agent: AgentConnection;
+  /** Undefined of one that is stopped. */
+  readonly agent: AgentConnection | undefined;
   /** Undefined where the file system does not count what a sandbox uses. */
   readonly quotas: ProjectQuotas | undefined;
   /** What the backend makes of limits. */
@@ -45,7 +47,18 @@ export interface NamespaceSandboxOptions {
   readonly log: Logger;
   /** What connects it to the host's network; undefined where nothing does. */
   readonly egress: Egress | undefined;
+  /** Lets it begin anew after all of it has ended; undefined where its files end with it. */
+  readonly onBegin:
+    | ((spec: SandboxSpec, before: SandboxFacts, signal: AbortSignal) => Promise<Begun>)
+    | undefined;
   readonly onDestroyed: () => Promise<void>;
+}
+
+/** A sandbox that has begun anew. */
+export interface Begun {
+  readonly facts: SandboxFacts;
+  readonly group: ControlGroup;
+  readonly agent: AgentConnection;
 }
 
 const MEBIBYTE = 2 ** 20;
@@ -54,17 +67,25 @@ const DISK_MEASURED_EVERY_MS = 10_000;
 /** A sandbox whose first process is an agent, to which this server is connected. */
 export class NamespaceSandbox implements Sandbox {
   readonly id: SandboxId;
-  readonly files: Files;
+  readonly stopping?: NonNullable<Sandbox["stopping"]>;
   readonly pausing?: { pause(): Promise<void>; resume(): Promise<void> };
   readonly resizing?: { resize(limits: Limits): Promise<void> };
   readonly networking?: { restrict(rules: EgressRules): Promise<void> };
   readonly snapshots?: { take(id: SnapshotId): Promise<void> };
   readonly lost: Promise<Loss>;
-  readonly adoption = { processes: async () => this.#agent.processes() };
+  readonly adoption = {
+    processes: async () => (this.#facts.isStopped === true ? [] : this.#agent.processes()),
+  };
   readonly destroy = sharedUntilFailure(() => this.#destroy());
   readonly #options: NamespaceSandboxOptions;
   readonly #quota: DiskQuota;
+  readonly #lose: (loss: Loss) => void;
   #facts: SandboxFacts;
+  #group: ControlGroup;
+  #connection: AgentConnection | undefined;
+  #files: Files | undefined;
+  /** While it is being stopped, or begins anew. */
+  #turning: AbortController | undefined;
   /** Ends with the last of the changes to the facts, which are made one after the other. Never rejects. */
   #changes: Promise<unknown> = Promise.resolve();
   #isDestroyed = false;
@@ -77,23 +98,27 @@ export class NamespaceSandbox implements Sandbox {
   constructor(options: NamespaceSandboxOptions) {
     const { facts, group } = options;
     this.id = facts.id;
-    const { agent, diskScanEntries, launcher, paths } = options;
+    const { agent, diskScanEntries, launcher, onBegin, paths } = options;
     this.#quota = new DiskQuota({
       measure: async () => Number(await launcher.disk("measure", paths.layers, diskScanEntries)),
       limitBytes: facts.limits.diskMiB * MEBIBYTE,
       maximumAgeMs: DISK_MEASURED_EVERY_MS,
     });
-    const isHeldByFileSystem = facts.memoryLayersMiB !== undefined || facts.project !== undefined;
-    this.files = isHeldByFileSystem ? agent.files : filesWithQuota(agent.files, this.#quota);
     this.#options = options;
     this.#facts = facts;
+    this.#group = group;
     this.#lastUsage = { atMs: performance.now(), cpuMicros: 0 };
     this.#knownKills = options.knownKills;
     const { promise, resolve } = Promise.withResolvers<Loss>();
     this.lost = promise;
-    void agent.closed.then(async () => {
-      if (!this.#isDestroyed && !this.#isLeft) resolve(await this.#whyLost());
-    });
+    this.#lose = resolve;
+    if (agent !== undefined) this.#attach(agent);
+    if (onBegin !== undefined) {
+      this.stopping = {
+        stop: () => this.#inTurn(() => this.#stop()),
+        start: (spec, signal) => this.#inTurn(() => this.#begin(spec, signal, onBegin)),
+      };
+    }
     if (group.canFreeze) this.pausing = { pause: () => this.#pause(), resume: () => this.#resume() };
     // Without a freezer the files would not be of one moment; in memory they are out of reach from here.
     const { egress, snapshots } = options;
@@ -104,6 +129,11 @@ export class NamespaceSandbox implements Sandbox {
     if (egress !== undefined) {
       this.networking = { restrict: (rules) => this.#inTurn(() => this.#restrict(egress, rules)) };
     }
+  }
+
+  get files(): Files {
+    if (this.#files === undefined) throw new SandboxError("unavailable", "the sandbox is stopped");
+    return this.#files;
   }
 
   async spawn(command: Command): Promise<Process> {
@@ -123,8 +153,8 @@ export class NamespaceSandbox implements Sandbox {
   }
 
   async stats(): Promise<Stats> {
-    const { group } = this.#options;
-    void this.#agent;
+    const group = this.#group;
+    this.#requireLife();
     const limits = this.#limits;
     const usage = await group.usage();
     this.#knownKills = Math.max(this.#knownKills, usage.outOfMemoryKills);
@@ -144,16 +174,20 @@ export class NamespaceSandbox implements Sandbox {
   /** Leaves the sandbox as it is, for a server that comes later. */
   async leave(): Promise<void> {
     this.#isLeft = true;
-    await this.#options.agent.close();
+    await this.#connection?.close();
   }
 
   async #destroy(): Promise<void> {
-    const { agent, egress, group, launcher, paths, quotas, onDestroyed } = this.#options;
+    const { egress, launcher, paths, quotas, onDestroyed } = this.#options;
     this.#isDestroyed = true;
+    // What begins meanwhile would begin after its end.
+    this.#turning?.abort(new SandboxError("unavailable", "the sandbox has ended"));
+    if (this.#turning !== undefined) await this.#changes;
+    const group = this.#group;
     const init = await readInit(paths);
     if (init !== undefined) await launcher.end(init, group.thawFile);
     // Its end is what the operations that are under way are told of.
-    await agent.closed;
+    await this.#connection?.closed;
     await this.#changes;
     const { network, project } = this.#facts;
     const disconnected = network === undefined ? undefined : egress?.disconnect(network);
@@ -165,34 +199,101 @@ export class NamespaceSandbox implements Sandbox {
     await onDestroyed();
   }
 
+  #attach(agent: AgentConnection): void {
+    const { memoryLayersMiB, project } = this.#facts;
+    const isHeldByFileSystem = memoryLayersMiB !== undefined || project !== undefined;
+    this.#connection = agent;
+    this.#files = isHeldByFileSystem ? agent.files : filesWithQuota(agent.files, this.#quota);
+    void agent.closed.then(async () => {
+      const isMeant = this.#isDestroyed || this.#isLeft || this.#facts.isStopped === true;
+      if (!isMeant && this.#connection === agent) this.#lose(await this.#whyLost());
+    });
+  }
+
+  async #stop(): Promise<void> {
+    this.#requireLife();
+    this.#turning = new AbortController();
+    try {
+      // Before anything ends: a server that does keeps what it leaves.
+      await this.#record({ isStopped: true });
+      await this.#endAll();
+    } finally {
+      this.#turning = undefined;
+    }
+  }
+
+  async #endAll(): Promise<void> {
+    const { egress, launcher, log, paths } = this.#options;
+    const init = await readInit(paths);
+    if (init !== undefined) await launcher.end(init, this.#group.thawFile);
+    await this.#connection?.closed;
+    this.#connection = undefined;
+    this.#isPaused = false;
+    await this.#group.remove();
+    const { network } = this.#facts;
+    if (network !== undefined) await egress?.disconnect(network);
+    // Its overlay has not seen to that: the files are to be there when the host has ended, too.
+    const { code, output } = await launcher.run(["sync", "-f", paths.layers]);
+    if (code !== 0)
+      log.warn({ sandbox: this.id, output }, "the files of a stopped sandbox are not on the disk yet");
+  }
+
+  /** Of one that runs, nothing changes. */
+  async #begin(
+    spec: SandboxSpec,
+    signal: AbortSignal,
+    onBegin: NonNullable<NamespaceSandboxOptions["onBegin"]>,
+  ): Promise<void> {
+    this.#requireLife();
+    if (this.#facts.isStopped !== true) return;
+    const turning = new AbortController();
+    this.#turning = turning;
+    try {
+      await this.#endAll();
+      const begun = await onBegin(spec, this.#facts, AbortSignal.any([signal, turning.signal]));
+      this.#group = begun.group;
+      this.#facts = begun.facts;
+      this.#knownKills = 0;
+      this.#quota.limitBytes = begun.facts.limits.diskMiB * MEBIBYTE;
+      await this.#record({ isStopped: undefined });
+      this.#attach(begun.agent);
+    } finally {
+      this.#turning = undefined;
+    }
+  }
+
   async #pause(): Promise<void> {
     void this.#agent;
-    await this.#options.group.freeze();
+    await this.#group.freeze();
     this.#isPaused = true;
   }
 
   async #resume(): Promise<void> {
     void this.#agent;
-    await this.#options.group.thaw();
+    await this.#group.thaw();
     this.#isPaused = false;
   }
 
   async #takeSnapshot(snapshots: SnapshotStore, id: SnapshotId): Promise<void> {
-    void this.#agent;
-    const { group, paths } = this.#options;
-    const { template, snapshots: chain = [] } = this.#facts;
-    if (!this.#isPaused) await group.freeze();
+    this.#requireLife();
+    const { paths } = this.#options;
+    const group = this.#group;
+    const { template, snapshots: chain = [], isStopped } = this.#facts;
+    const isStill = this.#isPaused || isStopped === true;
+    if (!isStill) await group.freeze();
     try {
       await snapshots.keep(id, { layers: paths.layers, template, chain });
     } finally {
-      if (!this.#isPaused && !this.#isDestroyed) await group.thaw();
+      if (!isStill && !this.#isDestroyed) await group.thaw();
     }
   }
 
   /** @throws SandboxError failed_precondition when it uses more already, or keeps its files in memory. */
   async #resize(limits: Limits): Promise<void> {
     void this.#agent;
-    const { facts, group, limitsOf, quotas } = this.#options;
+    const { limitsOf, quotas } = this.#options;
+    const facts = this.#facts;
+    const group = this.#group;
     const before = this.#limits;
     const wanted = limitsOf(limits);
     if (facts.memoryLayersMiB !== undefined && wanted.diskMiB !== before.diskMiB) {
@@ -217,7 +318,7 @@ export class NamespaceSandbox implements Sandbox {
 
   /** The kernel would make room for less memory by killing processes, for less disk not at all. */
   async #requireRoomIn({ memoryMiB, diskMiB }: FullLimits): Promise<void> {
-    const { memoryBytes = 0, memoryCacheBytes = 0 } = await this.#options.group.usage();
+    const { memoryBytes = 0, memoryCacheBytes = 0 } = await this.#group.usage();
     if (memoryBytes - memoryCacheBytes > memoryMiB * MEBIBYTE) {
       throw new SandboxError("failed_precondition", "the sandbox uses more memory than that");
     }
@@ -275,7 +376,8 @@ export class NamespaceSandbox implements Sandbox {
   }
 
   async #disk(): Promise<Pick<Stats, "diskUsedBytes" | "diskTotalBytes">> {
-    const { facts, paths, quotas } = this.#options;
+    const { paths, quotas } = this.#options;
+    const facts = this.#facts;
     const total = this.#limits.diskMiB * MEBIBYTE;
     if (facts.memoryLayersMiB === undefined) {
       const counted = facts.project === undefined ? undefined : await quotas?.usage(facts.project);
@@ -299,7 +401,7 @@ export class NamespaceSandbox implements Sandbox {
 
   async #reportMemoryKills(): Promise<void> {
     if (this.#isDestroyed) return;
-    const { outOfMemoryKills } = await this.#options.group.usage();
+    const { outOfMemoryKills } = await this.#group.usage();
     if (outOfMemoryKills <= this.#knownKills) return;
     this.#knownKills = outOfMemoryKills;
     const fields = { sandbox: this.id, memoryMiB: this.#limits.memoryMiB, kills: outOfMemoryKills };
@@ -311,12 +413,19 @@ export class NamespaceSandbox implements Sandbox {
    * taken for that one; nothing inside could have killed it.
    */
   async #whyLost(): Promise<Loss> {
-    const { outOfMemoryKills } = await this.#options.group.usage();
+    const { outOfMemoryKills } = await this.#group.usage();
     return outOfMemoryKills > this.#knownKills ? "out of memory" : "backend lost";
   }
 
   get #agent(): AgentConnection {
+    this.#requireLife();
+    if (this.#facts.isStopped === true || this.#connection === undefined) {
+      throw new SandboxError("unavailable", "the sandbox is stopped");
+    }
+    return this.#connection;
+  }
+
+  #requireLife(): void {
     if (this.#isDestroyed) throw new SandboxError("unavailable", "the sandbox has ended");
-    return this.#options.agent;
   }
 }

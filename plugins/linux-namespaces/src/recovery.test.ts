@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdir, writeFile } from "node:fs/promises";
+import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { describe, test } from "node:test";
@@ -88,6 +88,37 @@ void describe("after a server was killed", { skip: reasonToSkip() ?? false, conc
     assert.ok(again);
     assert.equal((await runScript(again, "cat ~/kept")).output, "kept\n");
     await again.destroy();
+  });
+
+  void test("a stopped one begins anew, also when nothing of it but its files is left", async () => {
+    await using opened = await openTestBackend();
+    const sandbox = await makeSandbox(opened.backend);
+    const spec = { id: sandbox.id, template: "base", limits: {}, allowInternetAccess: true };
+    const { signal } = new AbortController();
+    const planted = "rm -rf /etc/hosts /run/e2b; ln -s /etc/passwd /etc/hosts; ln -s /etc /run/e2b";
+    await runScript(sandbox, planted, "root");
+    await runScript(sandbox, "sleep 300 > /dev/null 2>&1 & echo kept > ~/kept");
+    await sandbox.stopping?.stop();
+    await opened.backend.close();
+    const [found] = await opened.backend.recover();
+    assert.ok(found);
+    assert.deepEqual(await found.adoption?.processes(), []);
+    await assert.rejects(runScript(found, "true"), { code: "unavailable" });
+    await found.stopping?.start(spec, signal);
+    assert.equal((await runScript(found, "cat ~/kept; readlink /etc/hosts")).output, "kept\n/etc/passwd\n");
+    // What a server leaves that ends while it stops, or starts, one.
+    const record = join(opened.directory, "sandboxes", sandbox.id, "sandbox.json");
+    const facts = JSON.parse(await readFile(record, "utf8")) as object;
+    await opened.backend.close();
+    await writeFile(record, JSON.stringify({ ...facts, isStopped: true }));
+    const [half] = await opened.backend.recover();
+    assert.ok(half);
+    await half.stopping?.stop();
+    await half.stopping?.start(spec, signal);
+    assert.equal((await runScript(half, "cat ~/kept")).output, "kept\n");
+    await half.stopping?.stop();
+    await half.destroy();
+    assert.deepEqual(await opened.leaks(), []);
   });
 
   void test("volumes are there for the next one, with the sandboxes that have them, and what is half made can be removed", async () => {

@@ -3,6 +3,7 @@ import type { FullLimits, SandboxId } from "@coppice/core/backend";
 import type { GroupRecord } from "./control-groups.js";
 import type { SandboxPaths } from "./launch-instructions.js";
 import type { Init } from "./launcher.js";
+import type { PreparedTemplate } from "./prepared-template.js";
 import type { SnapshotChain } from "./snapshot-store.js";
 
 /** What a server has to know to take over a sandbox of an earlier one. Written before anything is made. */
@@ -11,6 +12,10 @@ export interface SandboxFacts {
   readonly template: string;
   /** Host paths of what its root consists of. */
   readonly lowers: readonly string[];
+  /** All of what its root is made from; absent in what was written before sandboxes could be stopped. */
+  readonly root?: PreparedTemplate | undefined;
+  /** Whether it has no processes, or is about to have none, and begins anew when it is wanted. */
+  readonly isStopped?: boolean | undefined;
   /** Snapshots that its layers lie upon. */
   readonly snapshots?: SnapshotChain | undefined;
   readonly user: string;

@@ -1,7 +1,7 @@
 // The conformance suite for a user without privileges, run by one: `ordinary-user.test.ts`.
 import { testConformance } from "@coppice/core/testing";
 import { openInternet, reasonWithoutEgress } from "./open-internet.js";
-import { hasAccounts, heldLimits, openTestBackend } from "./test-backend.js";
+import { hasAccounts, heldLimits, isOnDisk, openTestBackend } from "./test-backend.js";
 
 testConformance("linux-namespaces without root", async () => {
   const hasInternet = reasonWithoutEgress() === undefined;
@@ -15,6 +15,7 @@ testConformance("linux-namespaces without root", async () => {
       "volumes",
       "lost",
       ...(internet === undefined ? [] : (["networking"] as const)),
+      ...((await isOnDisk(opened.backend)) ? (["stopping"] as const) : []),
       ...(held.has("pausing") ? (["pausing"] as const) : []),
       ...(held.has("memoryMiB") && held.has("cpuCount") ? (["resizing"] as const) : []),
     ],

@@ -43,6 +43,16 @@ export async function hasAccounts(backend: LinuxNamespacesBackend): Promise<bool
   return (await backend.found())?.users?.hasAccounts ?? true;
 }
 
+/** Whether what its sandboxes write outlives their processes. */
+export async function isOnDisk(backend: LinuxNamespacesBackend): Promise<boolean> {
+  const sandbox = await backend.provision(
+    { id: "ondisk", template: "base", limits: {}, allowInternetAccess: false },
+    new AbortController().signal,
+  );
+  await sandbox.destroy();
+  return sandbox.stopping !== undefined;
+}
+
 const EGRESS_PROGRAM = process.env["COPPICE_TEST_EGRESS_PROGRAM"];
 const silent = { info: () => undefined, warn: () => undefined } as unknown as Logger;
 
