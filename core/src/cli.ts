@@ -51,7 +51,7 @@ export async function main(argv: readonly string[]): Promise<number> {
     process.stderr.write(name === undefined ? USAGE : `coppice: there is no '${name}'\n${USAGE}`);
     return EXIT_USAGE;
   }
-  return explained(async () =>
+  return explained(name, async () =>
     verb === undefined
       ? (await import("./cli/plugin-verb.js")).pluginVerb(name ?? "", args)
       : (await verb.load())(args),
@@ -62,7 +62,7 @@ export async function main(argv: readonly string[]): Promise<number> {
 function help([name = "", ...args]: readonly string[]): Promise<number> {
   const verb = Object.hasOwn(VERBS, name) ? VERBS[name] : undefined;
   process.stdout.write(verb === undefined ? USAGE : `usage:\n  coppice ${verb.usage}\n`);
-  return explained(async () => {
+  return explained(name, async () => {
     const [file] = args;
     if (!asksForHelp([name]) || file === undefined) return 0;
     const usage = await (await import("./cli/plugin-verb.js")).pluginVerbUsage(file);
@@ -72,12 +72,13 @@ function help([name = "", ...args]: readonly string[]): Promise<number> {
 }
 
 /** Tells what is wrong with a configuration. */
-async function explained(run: () => Promise<number>): Promise<number> {
+async function explained(verb: string | undefined, run: () => Promise<number>): Promise<number> {
   try {
     return await run();
   } catch (error) {
     if (!(error instanceof BootError)) throw error;
-    process.stderr.write(`coppice: cannot start\n${error.message.replace(/^/gm, "  ")}\n`);
+    const failed = verb === "start" ? "cannot start" : "cannot use this configuration";
+    process.stderr.write(`coppice: ${failed}\n${error.message.replace(/^/gm, "  ")}\n`);
     return EXIT_CONFIG;
   }
 }
