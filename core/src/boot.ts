@@ -11,6 +11,7 @@ import { HttpListener, type ListenerServices } from "./http/listener.js";
 import { openDoors } from "./http/open-doors.js";
 import { explainEnd } from "./http/explain-end.js";
 import { ExchangeLimit } from "./http/exchange-limit.js";
+import { ForeignPages } from "./http/foreign-pages.js";
 import { PortConnections } from "./http/port-connections.js";
 import type { ServedRoute } from "./http/surface.js";
 import { Surfaces } from "./http/surfaces.js";
@@ -191,6 +192,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     surfaces,
     targeting,
     clientAddresses: new ClientAddresses(config.http.trustedProxies),
+    foreignPages: new ForeignPages({ ...config.http, domain: config.domain }),
     connections: new PortConnections({
       idleTimeoutMs: config.http.proxyIdleTimeout,
       maxIdle: config.http.proxyIdleConnections,

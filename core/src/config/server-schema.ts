@@ -42,6 +42,20 @@ const httpConfig = z.strictObject({
     .array(z.union([z.ipv4(), z.ipv6(), z.cidrv4(), z.cidrv6()]))
     .default([])
     .describe("addresses and CIDR ranges of proxies whose X-Forwarded-For is believed"),
+  allowedHosts: z
+    .array(z.string().regex(/^[A-Za-z0-9.-]+$/, "expected a host name without a port"))
+    .default([])
+    .describe(
+      "host names that listeners on loopback take besides localhost, addresses, and `domain` with all below it: those of a proxy in front",
+    ),
+  allowedOrigins: z
+    .array(
+      z
+        .string()
+        .regex(/^[a-z][a-z0-9+.-]*:\/\/[^/]+$/, "expected an origin, such as https://app.example.com"),
+    )
+    .default([])
+    .describe("web pages of elsewhere that may use listeners on loopback by the names of this machine"),
   drainTimeout: duration()
     .prefault("10s")
     .describe("time that running requests get to end when the server stops"),

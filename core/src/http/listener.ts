@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import { createServer as createTlsServer } from "node:https";
-import { type AddressInfo, createServer as createTcpServer, isIP, type Server as TcpServer } from "node:net";
+import { type AddressInfo, createServer as createTcpServer, type Server as TcpServer } from "node:net";
 import { createSecureContext, Server as TlsServer } from "node:tls";
 import type { Duplex } from "node:stream";
 import { messageOf } from "../kernel/errors.js";
@@ -10,10 +10,12 @@ import type { Logger } from "../observe/logger.js";
 import type { ClientAddresses } from "./client-address.js";
 import { answerPreflight, allowAnyOrigin, asksToNameSandbox } from "./cors.js";
 import type { ExchangeLimit } from "./exchange-limit.js";
+import type { ForeignPages } from "./foreign-pages.js";
 import { HttpError } from "./http-error.js";
+import { isLoopbackName } from "./local-client.js";
 import type { PortConnections } from "./port-connections.js";
 import { proxyRequest, proxyUpgrade } from "./proxy.js";
-import { refuseUpgrade, type RoutePattern, type Surface } from "./surface.js";
+import { refuseUpgrade, type RoutePattern } from "./surface.js";
 import type { Surfaces } from "./surfaces.js";
 import type { SurfaceRequest, Target } from "./surface-request.js";
 import type { Targeting } from "./targeting.js";
@@ -37,6 +39,7 @@ export interface ListenerServices {
   readonly surfaces: Surfaces;
   readonly targeting: Targeting;
   readonly clientAddresses: ClientAddresses;
+  readonly foreignPages: ForeignPages;
   readonly connections: PortConnections;
   readonly exchanges: ExchangeLimit;
   readonly metrics: HttpMetrics;
@@ -97,7 +100,7 @@ export class HttpListener implements Listener {
   }
 
   get isLoopback(): boolean {
-    return isLoopbackHost(this.#settings.host);
+    return isLoopbackName(this.#settings.host);
   }
 
   get insecure(): boolean {
@@ -202,6 +205,7 @@ export class HttpListener implements Listener {
     response.on("error", () => undefined);
     response.once("finish", () => lingerOver(message));
     try {
+      this.#refuseForeign(message);
       if (asksToNameSandbox(message)) {
         allowAnyOrigin(response);
         answerPreflight(response);
@@ -221,6 +225,7 @@ export class HttpListener implements Listener {
       if (target !== undefined) cutWhenEnded(target, message.socket, response);
       if (surface === undefined) {
         routeOf = () => "proxy";
+        await this.#services.targeting.letIn(request);
         requireTrafficToken(target as Target, message.headers);
         // Gone while its sandbox was looked for: there is no end any more that would count it off.
         if (response.destroyed) return;
@@ -236,9 +241,9 @@ export class HttpListener implements Listener {
           answerPreflight(response);
           return;
         }
+        await this.#services.targeting.letIn(request);
         requireTrafficToken(target, message.headers);
       }
-      this.#refuseRebinding(surface, target, message);
       const admitted = await surface.letIn(request);
       if (target !== undefined) await use.begin(target, request);
       routeOf = () => surface.routeOf(message);
@@ -259,6 +264,7 @@ export class HttpListener implements Listener {
       use.end();
     });
     try {
+      this.#refuseForeign(message);
       const { url, target, surface } = await this.#target(message);
       const request = this.#request({
         id,
@@ -271,6 +277,7 @@ export class HttpListener implements Listener {
       });
       if (target !== undefined) {
         cutWhenEnded(target, socket, socket);
+        await this.#services.targeting.letIn(request);
         requireTrafficToken(target, message.headers);
       }
       if (surface === undefined) {
@@ -280,7 +287,6 @@ export class HttpListener implements Listener {
         await proxyUpgrade(request, target as Target, { message, socket, head });
         return;
       }
-      this.#refuseRebinding(surface, target, message);
       const admitted = await surface.letIn(request);
       if (target !== undefined) await use.begin(target, request);
       await surface.upgrade(admitted, { message, socket, head });
@@ -302,18 +308,10 @@ export class HttpListener implements Listener {
     return { url, target, surface };
   }
 
-  /**
-   * Where nothing but "only this machine can connect" guards a surface, a web page may still get in: it
-   * gives its own host name the address 127.0.0.1 and then counts as of the same origin. Its name shows in Host.
-   */
-  #refuseRebinding(surface: Surface, target: Target | undefined, message: IncomingMessage): void {
-    if (target !== undefined || surface.isGuarded || !this.isLoopback) return;
-    const name = (message.headers.host ?? "").replace(/:\d*$/, "").replace(/^\[|\]$/g, "");
-    if (isIP(name) !== 0 || name === this.name || /(^|\.)localhost$/i.test(name)) return;
-    throw new HttpError(
-      403,
-      `the host '${name}' is not a name of this machine, and this surface has no authentication`,
-    );
+  /** @throws HttpError 400 for an ambiguous host, 403 for a web page from elsewhere at a listener on loopback. */
+  #refuseForeign({ headers, headersDistinct }: IncomingMessage): void {
+    if ((headersDistinct["host"]?.length ?? 0) > 1) throw new HttpError(400, "the request has several hosts");
+    if (this.isLoopback) this.#services.foreignPages.refuse(headers);
   }
 
   /** The use of a sandbox by one request. It begins after all that keeps strangers out: it may resume the sandbox. */
@@ -363,11 +361,6 @@ export class HttpListener implements Listener {
       principal: undefined,
     };
   }
-}
-
-/** True for what only this machine can connect to. */
-export function isLoopbackHost(host: string): boolean {
-  return host === "localhost" || host === "::1" || /^127(\.\d{1,3}){3}$/.test(host);
 }
 
 function parseUrl(message: IncomingMessage): URL {

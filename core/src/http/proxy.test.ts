@@ -276,10 +276,10 @@ suite("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
 
   test("shows programs the Host that the sandbox was made with, and whom the client asked", async () => {
     const masked = await create({ maskRequestHost: "app.example:${PORT}" });
-    const { headers } = (await ask({ to: masked, headers: { host: "client.example" } })).seen();
+    const { headers } = (await ask({ to: masked, headers: { host: "client.localhost:8000" } })).seen();
     assert.equal(headers["host"], `app.example:${PORT}`);
-    assert.equal(headers["x-forwarded-host"], "client.example");
-    const plain = (await ask({ headers: { host: "client.example" } })).seen().headers;
-    assert.equal(plain["host"], "client.example");
+    assert.equal(headers["x-forwarded-host"], "client.localhost:8000");
+    const plain = (await ask({ headers: { host: "client.localhost:8000" } })).seen().headers;
+    assert.equal(plain["host"], "client.localhost:8000");
   });
 });

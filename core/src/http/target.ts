@@ -19,7 +19,7 @@ const DEBUG_SANDBOX_ID = "debug_sandbox_id";
 export function addressOf(headers: IncomingHttpHeaders, domain: string): Address | undefined {
   const id = headers["e2b-sandbox-id"];
   const port = headers["e2b-sandbox-port"];
-  if (id === DEBUG_SANDBOX_ID) return undefined;
+  if (namesDebugSandbox(headers)) return undefined;
   if (id !== undefined || port !== undefined) {
     if (typeof id !== "string" || typeof port !== "string")
       throw new HttpError(400, "missing header", "missing header");
@@ -35,6 +35,11 @@ export function addressOf(headers: IncomingHttpHeaders, domain: string): Address
     throw new HttpError(400, "Invalid host", "Invalid host");
   }
   return parse(portLabel, idLabel);
+}
+
+/** True for the SDKs in debug mode, whatever sandbox they mean. */
+export function namesDebugSandbox(headers: IncomingHttpHeaders): boolean {
+  return headers["e2b-sandbox-id"] === DEBUG_SANDBOX_ID;
 }
 
 function parse(port: string, sandboxId: string): Address {

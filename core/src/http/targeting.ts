@@ -1,4 +1,5 @@
 import type { IncomingMessage } from "node:http";
+import type { Guard } from "../plugin.js";
 import { describeEnd } from "../sandbox/describe-end.js";
 import { isDigestOf } from "../sandbox/sandbox-secrets.js";
 import type { Sandboxes } from "../sandbox/sandboxes.js";
@@ -6,7 +7,7 @@ import { EdgeRefusal } from "./edge-refusal.js";
 import { HttpError } from "./http-error.js";
 import type { SurfaceRequest, Target } from "./surface-request.js";
 import type { Surfaces } from "./surfaces.js";
-import { addressOf } from "./target.js";
+import { addressOf, namesDebugSandbox } from "./target.js";
 import type { Listener, TargetResolver, Targets } from "./targets.js";
 
 /** Finds the sandbox that a request is for. */
@@ -15,6 +16,7 @@ export class Targeting implements Targets {
   readonly #sandboxes: Pick<Sandboxes, "find" | "use" | "endOf">;
   readonly #surfaces: Pick<Surfaces, "claimPort">;
   readonly #resolvers: TargetResolver[] = [];
+  readonly #guards: Guard[] = [];
 
   constructor(
     domain: string,
@@ -28,6 +30,15 @@ export class Targeting implements Targets {
 
   add(resolver: TargetResolver): void {
     this.#resolvers.push(resolver);
+  }
+
+  guard(check: Guard): void {
+    this.#guards.push(check);
+  }
+
+  /** Asks the guards of what is addressed to a sandbox. @throws what they throw. */
+  async letIn(request: SurfaceRequest): Promise<void> {
+    for (const check of this.#guards) await check(request);
   }
 
   claimPort(port: number, surface: string): void {
@@ -54,6 +65,9 @@ export class Targeting implements Targets {
     // Nothing but traffic of sandboxes belongs here.
     if (listener.name === "envd" || listener.name === "code")
       throw new HttpError(400, "Invalid host", "Invalid host");
+    // Only those two know the sandbox by their port. Elsewhere the request would pass for one of the control plane.
+    if (namesDebugSandbox(message.headers))
+      throw new HttpError(400, "Invalid sandbox ID", "Invalid sandbox ID");
     return undefined;
   }
 

@@ -1,5 +1,6 @@
 import type { IncomingMessage } from "node:http";
 import { createToken } from "../kernel/token.js";
+import type { Guard } from "../plugin.js";
 import type { Target } from "./surface-request.js";
 
 /** A bound address of the server, as the configuration names it. */
@@ -38,6 +39,11 @@ export type TargetResolver = (
 export interface Targets {
   /** A further way to find the sandbox of a request; asked in the order they were added. */
   add(resolver: TargetResolver): void;
+  /**
+   * A further check of whatever is addressed to a sandbox: at surfaces before their own guards, at all other ports
+   * before anything is passed on. What it throws is the answer. Call it during `setup`.
+   */
+  guard(check: Guard): void;
   /**
    * From now on a surface answers what is addressed to that port of any sandbox, and nothing of it is passed
    * into the sandbox. Call it during `setup`.

@@ -1,6 +1,5 @@
-import { CODE_PORT, ENVD_PORT, type TargetResolver } from "@coppice/core";
+import { CODE_PORT, ENVD_PORT, isLocalClient, type TargetResolver } from "@coppice/core";
 import type { DebugSandbox } from "./debug-sandbox.js";
-import { isLocalClient } from "./local-client.js";
 
 const PORTS: ReadonlyMap<string, number> = new Map([
   ["envd", ENVD_PORT],

@@ -399,7 +399,7 @@ suite("debug mode", () => {
       { host, origin: "null" },
       { host, origin: "http://localhost.page.example" },
     ]) {
-      assert.equal(await browse(envd, "/files?path=x", headers), 400, JSON.stringify(headers));
+      assert.equal(await browse(envd, "/files?path=x", headers), 403, JSON.stringify(headers));
     }
     assert.equal(server.sandboxes.list().length, 0, "nothing was made for them");
     for (const headers of [{ host }, { host: `localhost:${port}`, origin: "http://localhost:5173" }]) {
@@ -413,6 +413,26 @@ suite("debug mode", () => {
       assert.equal(await browse(url, "/files?path=x", { host: "page.example", ...addressed }), 403);
       assert.equal(await browse(url, "/files?path=x", { host, ...addressed }), 200);
     }
+    // Nor is it for pages that programs in sandboxes serve, its own included, and it is no picture in a page.
+    const picture = { "sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors" };
+    for (const foreign of [
+      { origin: "http://3000-debug.localhost" },
+      { origin: "http://3000-iother.localhost" },
+      picture,
+    ])
+      for (const port of ["49983", "8080"])
+        assert.equal(
+          await browse(server.url, "/files?path=x", {
+            host,
+            ...addressed,
+            "e2b-sandbox-port": port,
+            ...foreign,
+          }),
+          403,
+          JSON.stringify(foreign),
+        );
+    // Nothing serves that port: what is let in gets the answer of the edge.
+    assert.equal(await browse(server.url, "/", { host, ...addressed, "e2b-sandbox-port": "8080" }), 502);
   });
 
   test("is not there unless it is switched on and nobody else can reach the listener", async () => {

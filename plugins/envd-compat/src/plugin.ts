@@ -20,7 +20,7 @@ export const plugin = definePlugin({
 
     context.guard("envd", envdGuard(clock));
     context.guard("code", codeGuard);
-    for (const surface of ["envd", "code"]) context.guard(surface, debugGuard);
+    targets.guard(debugGuard);
 
     // A dead sandbox is answered before any route: whoever gets here asks a living one.
     router.get("/health", (ctx) => {

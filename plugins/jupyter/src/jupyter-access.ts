@@ -1,7 +1,7 @@
 import { hash, randomBytes, timingSafeEqual } from "node:crypto";
-import type { IncomingHttpHeaders } from "node:http";
 import {
   HttpError,
+  isLocalClient,
   SandboxError,
   type Guard,
   type Sandboxes,
@@ -50,7 +50,7 @@ export const jupyterGuard: Guard = ({ target, url, headers }) => {
   // Addressed to one sandbox by its headers, and to another by its path.
   if (named !== undefined && named.split("-")[0] !== id) throw refusal({ url, id });
   if (accessToken === undefined) {
-    if (!isFromHere(headers))
+    if (headers.origin !== undefined && !isLocalClient(headers))
       throw new SandboxError("permission_denied", "this sandbox has no token: it is not for web pages");
     return;
   }
@@ -65,17 +65,6 @@ function isPresented(token: string, { headers, url }: Pick<SurfaceRequest, "head
     url.searchParams.get("token") ??
     "";
   return timingSafeEqual(hash("sha256", token, "buffer"), hash("sha256", presented, "buffer"));
-}
-
-function isFromHere({ host, origin }: IncomingHttpHeaders): boolean {
-  if (origin === undefined) return true;
-  if (!URL.canParse(origin)) return false;
-  const page = new URL(origin);
-  const isLoopback = (name: string): boolean =>
-    name === "localhost" || name === "[::1]" || /^127(\.\d{1,3}){3}$/.test(name);
-  if (!isLoopback(page.hostname)) return false;
-  // A page's own name may be made to resolve to this machine: only a name of loopback is one.
-  return URL.canParse(`http://${host ?? ""}`) && isLoopback(new URL(`http://${host ?? ""}`).hostname);
 }
 
 /** What "no such sandbox" and "not your sandbox" look like, in the way that the request addressed it. */

@@ -300,7 +300,7 @@ suite("Frames of every kind", { timeout: 240_000 }, () => {
       }
       const { hostname, port } = new URL(served.server.url);
       const handshake =
-        `GET ${served.path}?dialect=${dialect} HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\n` +
+        `GET ${served.path}?dialect=${dialect} HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\n` +
         `upgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: ${"A".repeat(22)}==\r\n` +
         `x-api-key: ${API_KEY}\r\n\r\n`;
       for (let round = 0; round < 60; round += 1) {

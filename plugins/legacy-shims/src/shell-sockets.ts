@@ -3,6 +3,7 @@ import type { Duplex } from "node:stream";
 import {
   type Clock,
   HttpError,
+  isSameOrigin,
   type LiveSandbox,
   SandboxError,
   type Sandboxes,
@@ -114,9 +115,7 @@ export class ShellSockets {
 
   /** A page may open a WebSocket to anywhere, with the cookies and from the address of its visitor. */
   #refuseForeignPage({ headers }: IncomingMessage): void {
-    const { origin, host } = headers;
-    if (origin === undefined || this.#options.config.allowedOrigins.includes(origin)) return;
-    if (URL.canParse(origin) && new URL(origin).host === host) return;
+    if (isSameOrigin(headers) || this.#options.config.allowedOrigins.includes(headers.origin ?? "")) return;
     throw new HttpError(403, "this web page may not open a WebSocket here");
   }
 }
