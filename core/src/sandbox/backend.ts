@@ -118,8 +118,11 @@ export interface SandboxBackend {
   };
 }
 
-/** Why a sandbox ended by itself: the kernel took its first process for want of memory, or anything else. */
-export type Loss = "out of memory" | "backend lost";
+/**
+ * Why a sandbox ended by itself: the kernel took its first process for want of memory, its backend ended it because it
+ * used more disk than it may, or anything else.
+ */
+export type Loss = "out of memory" | "out of disk" | "backend lost";
 
 /** One sandbox, as its backend sees it. */
 export interface Sandbox {

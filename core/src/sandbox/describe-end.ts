@@ -5,6 +5,7 @@ const WORDS: Readonly<Record<EndReason, string>> = {
   "killed": "it was killed",
   "timed out": "its time was up",
   "out of memory": "it ran out of memory",
+  "out of disk": "it used more disk than it may",
   "backend lost": "its backend lost it",
   "shutdown": "its server was shut down",
 };

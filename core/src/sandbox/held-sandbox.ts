@@ -170,7 +170,7 @@ export class HeldSandbox implements LiveSandbox {
     this.#endReason = reason;
     this.#ended.abort(reason);
     const text = `sandbox "${this.#record.id}" was ended while it was being made`;
-    const isLost = reason === "out of memory" || reason === "backend lost";
+    const isLost = reason === "out of memory" || reason === "out of disk" || reason === "backend lost";
     this.making.abort(
       isLost ? new SandboxError("unavailable", `${text}: ${reason}`) : new SandboxError("aborted", text),
     );

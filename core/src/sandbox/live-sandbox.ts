@@ -10,7 +10,13 @@ export type SandboxState = "creating" | "running" | "paused" | "killing";
 export type OnTimeout = "kill" | "pause";
 
 /** Why a sandbox is gone. */
-export type EndReason = "killed" | "timed out" | "out of memory" | "backend lost" | "shutdown";
+export type EndReason =
+  | "killed"
+  | "timed out"
+  | "out of memory"
+  | "out of disk"
+  | "backend lost"
+  | "shutdown";
 
 /** What makes a creation the same one when it is asked for again. */
 export interface Idempotency {

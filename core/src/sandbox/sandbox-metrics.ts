@@ -122,7 +122,14 @@ export function sandboxMetrics(
   // From the start: an alert on the first of its kind needs to have seen none.
   for (const trigger of ["request", "timeout"] satisfies PauseTrigger[]) pauses.inc({ trigger }, 0);
   for (const trigger of ["request", "traffic"] satisfies ResumeTrigger[]) resumptions.inc({ trigger }, 0);
-  const reasons: EndReason[] = ["killed", "timed out", "out of memory", "backend lost", "shutdown"];
+  const reasons: EndReason[] = [
+    "killed",
+    "timed out",
+    "out of memory",
+    "out of disk",
+    "backend lost",
+    "shutdown",
+  ];
   for (const reason of reasons) ended.inc({ reason }, 0);
   for (const probe of ["tcp", "http", "shell"]) {
     readySeconds.zero({ probe });

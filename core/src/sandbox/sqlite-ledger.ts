@@ -77,6 +77,8 @@ const MIGRATIONS: readonly string[] = [
    CREATE INDEX address_lease_by_holder ON address_lease (network, holder);`,
   // Paused sandboxes may have no processes. A version that does not know it would try to let them go on.
   "",
+  // Sandboxes may have ended because of their disk. A version that does not know it could not read why.
+  "",
 ];
 
 const FILE_NAME = "ledger.sqlite";
@@ -84,7 +86,7 @@ const SQLITE_BUSY = 5;
 /** A full disk is rarely emptied sooner. */
 const RETRY_AFTER_SECONDS = 5;
 
-const endReason = z.enum(["killed", "timed out", "out of memory", "backend lost", "shutdown"]);
+const endReason = z.enum(["killed", "timed out", "out of memory", "out of disk", "backend lost", "shutdown"]);
 const text = z.record(z.string(), z.string());
 
 const limits = z.object({

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <linux/dqblk_xfs.h>
 #include <linux/fs.h>
 #include <stdbool.h>
@@ -16,10 +17,11 @@
 #include <sys/ioctl.h>
 #include <sys/quota.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { PROJECT_QUOTA = 2, DEPTH_LIMIT = 500, BLOCK_BYTES = 512 };
+enum { PROJECT_QUOTA = 2, DEPTH_LIMIT = 500, BLOCK_BYTES = 512, OVERLAY = 0x794c7630 };
 
 static uint64_t measured_bytes;
 static unsigned long entries_left;
@@ -43,6 +45,52 @@ static void measure_directory(int fd, unsigned depth) {
     measure_directory(openat(fd, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), depth + 1);
   }
   closedir(entries);
+}
+
+struct nameless {
+  dev_t device;
+  ino_t number;
+  blkcnt_t blocks;
+};
+
+static int compare_nameless(const void *one, const void *other) {
+  const struct nameless *first = one, *second = other;
+  if (first->device != second->device) return first->device < second->device ? -1 : 1;
+  return first->number < second->number ? -1 : first->number > second->number;
+}
+
+/** Adds files that were removed and are still written to, each once. Processes that end meanwhile hold none. */
+static void measure_nameless(const char *processes) {
+  static struct nameless *found;
+  size_t count = 0, room = 0;
+  char path[PATH_MAX];
+  FILE *list = fopen(processes, "re");
+  for (int pid; list != NULL && fscanf(list, "%d", &pid) == 1;) {
+    snprintf(path, sizeof path, "/proc/%d/fd", pid);
+    DIR *descriptors = opendir(path);
+    if (descriptors == NULL) continue;
+    for (struct dirent *entry; (entry = readdir(descriptors)) != NULL;) {
+      struct stat status;
+      struct statfs system;
+      if (fstatat(dirfd(descriptors), entry->d_name, &status, 0) < 0 || !S_ISREG(status.st_mode)) continue;
+      snprintf(path, sizeof path, "/proc/%d/fd/%.20s", pid, entry->d_name);
+      // Not what lies in memory.
+      if (status.st_nlink > 0 || statfs(path, &system) < 0 || system.f_type != OVERLAY) continue;
+      if (count == room) {
+        struct nameless *larger = realloc(found, (room = room * 2 + 64) * sizeof *found);
+        if (larger == NULL) break;
+        found = larger;
+      }
+      found[count++] = (struct nameless){status.st_dev, status.st_ino, status.st_blocks};
+    }
+    closedir(descriptors);
+  }
+  if (list != NULL) fclose(list);
+  if (count > 0) qsort(found, count, sizeof *found, compare_nameless);
+  for (size_t index = 0; index < count; index++) {
+    if (index > 0 && compare_nameless(&found[index - 1], &found[index]) == 0) continue;
+    measured_bytes += (uint64_t)found[index].blocks * BLOCK_BYTES;
+  }
 }
 
 /** Does not need to know which device the directory is on. */
@@ -105,6 +153,7 @@ _Noreturn void answer_about_disk(const char **words, unsigned count, int say) {
   } else if (strcmp(question, "measure") == 0) {
     entries_left = project;
     measure_directory(open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC), 0);
+    if (count > 3) measure_nameless(words[3]);
     dprintf(say, "%" PRIu64, measured_bytes);
   } else if (strcmp(question, "usage") == 0) {
     result = quota_of(directory, Q_GETQUOTA, project, &used);

@@ -12,6 +12,7 @@ int limit_project(const char *directory, const char *project, const char *mebiby
  *
  *   enforced DIRECTORY                  1 where limits of projects hold, else 0
  *   measure DIRECTORY ENTRIES           bytes that a tree takes up, where so many entries are looked at at most
+ *   measure DIRECTORY ENTRIES PROCESSES as well what processes, listed in that file, hold open of files without a name
  *   usage DIRECTORY PROJECT             bytes that a project takes up
  *   hold DIRECTORY PROJECT MEBIBYTES    `limit_project`
  *   limit DIRECTORY PROJECT MEBIBYTES   changes what a project may use

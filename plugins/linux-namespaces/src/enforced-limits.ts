@@ -16,6 +16,8 @@ export interface LimitMeans {
   readonly countsProcesses: boolean;
   readonly keepsLayersInMemory: boolean;
   readonly hasProjectQuotas: boolean;
+  /** Whether sandboxes are ended that programs made larger than they may be. */
+  readonly endsPastDisk: boolean;
 }
 
 /** Every limit, and by what it is enforced. */
@@ -44,8 +46,13 @@ export function enforcedLimits(means: LimitMeans): readonly EnforcedLimit[] {
   ];
 }
 
-function disk({ keepsLayersInMemory, hasProjectQuotas }: LimitMeans): Omit<EnforcedLimit, "name"> {
+function disk({
+  endsPastDisk,
+  keepsLayersInMemory,
+  hasProjectQuotas,
+}: LimitMeans): Omit<EnforcedLimit, "name"> {
   if (keepsLayersInMemory) return { reach: "whole", how: "the size of a file system in memory" };
   if (hasProjectQuotas) return { reach: "whole", how: "a project quota of the file system" };
+  if (endsPastDisk) return { reach: "part", how: "measured, ends sandboxes that take up more" };
   return { reach: "part", how: "measured, holds back what is written over the API, not what programs write" };
 }

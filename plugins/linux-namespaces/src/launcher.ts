@@ -105,7 +105,11 @@ export class Launcher {
   }
 
   /** Asks what `native/disk.h` lists. @returns the answer as text. */
-  async disk(question: string, directory: string, ...parameters: readonly number[]): Promise<string> {
+  async disk(
+    question: string,
+    directory: string,
+    ...parameters: readonly (number | string)[]
+  ): Promise<string> {
     const [answer] = await this.#ask("disk", [question, directory, ...parameters.map(String)]);
     return answer ?? "";
   }

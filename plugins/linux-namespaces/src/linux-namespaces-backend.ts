@@ -17,6 +17,7 @@ import {
 import { connectAgent } from "./connect-agent.js";
 import { ControlGroup, ControlGroups } from "./control-groups.js";
 import type { FoundOnHost } from "./diagnose-host.js";
+import { DiskWatch } from "./disk-watch.js";
 import { areClosed, checkEgressRules, Egress, interfacePrefix } from "./egress.js";
 import { claimRange } from "./egress-range.js";
 import { type EnforcedLimit, enforcedLimits } from "./enforced-limits.js";
@@ -105,6 +106,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   readonly #log: Logger;
   readonly #directory: string;
   readonly #alive = new Map<string, NamespaceSandbox>();
+  readonly #diskWatch: DiskWatch;
   #opening: Promise<Opened> | undefined;
   /** Keeps the range of addresses from other servers of this host. */
   #claim: Disposable | undefined;
@@ -113,6 +115,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     this.#settings = settings;
     this.#log = log;
     this.#directory = resolve(settings.directory);
+    this.#diskWatch = new DiskWatch(this.#directory, log);
   }
 
   get defaultLimits(): FullLimits {
@@ -169,7 +172,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       if (network !== undefined && spec.egress) await opened.egress?.restrict(network, spec.egress);
       signal.throwIfAborted();
       await this.#launch(opened, { paths, template, facts, group, volumes, hasLayers: false });
-      const sandbox = await this.#connect(opened, { paths, facts, group }, signal);
+      const sandbox = await this.#connect(opened, { paths, facts, group, isNew: true }, signal);
       signal.throwIfAborted();
       return sandbox;
     } catch (error) {
@@ -333,7 +336,12 @@ export class LinuxNamespacesBackend implements SandboxBackend {
 
   async #connect(
     opened: Opened,
-    sandbox: { readonly paths: SandboxPaths; readonly facts: SandboxFacts; readonly group: ControlGroup },
+    sandbox: {
+      readonly paths: SandboxPaths;
+      readonly facts: SandboxFacts;
+      readonly group: ControlGroup;
+      readonly isNew: boolean;
+    },
     signal: AbortSignal,
   ): Promise<NamespaceSandbox> {
     const agent = await this.#openAgent(sandbox, signal);
@@ -358,10 +366,11 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       readonly facts: SandboxFacts;
       readonly group: ControlGroup;
       readonly agent: AgentConnection | undefined;
+      readonly isNew: boolean;
       readonly knownKills: number;
     },
   ): NamespaceSandbox {
-    const { agent, facts, group, knownKills, paths } = sandbox;
+    const { agent, facts, group, isNew, knownKills, paths } = sandbox;
     const { root } = facts;
     const made = new NamespaceSandbox({
       facts,
@@ -376,6 +385,8 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       knownKills,
       log: this.#log,
       egress: opened.egress,
+      diskWatch: this.#settings.diskLimit === "end" ? this.#diskWatch : undefined,
+      isNew,
       // What is kept in memory goes with the last process.
       onBegin:
         root === undefined || facts.memoryLayersMiB !== undefined
@@ -398,7 +409,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     if (facts?.network !== undefined) opened.egress?.retake(facts.network, facts.isRestricted === true);
     if (facts?.isStopped === true) {
       if (facts.project !== undefined) opened.quotas?.retake(facts.project);
-      return this.#hold(opened, { paths, facts, group, agent: undefined, knownKills: 0 });
+      return this.#hold(opened, { paths, facts, group, agent: undefined, isNew: false, knownKills: 0 });
     }
     if (facts !== undefined && init !== undefined && (await isAlive(init))) {
       try {
@@ -406,7 +417,11 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         if (group.canFreeze) await group.thaw();
         if (facts.project !== undefined) opened.quotas?.retake(facts.project);
         if (facts.network !== undefined) await opened.egress?.reconnect(init, facts.network);
-        return await this.#connect(opened, { paths, facts, group }, AbortSignal.timeout(ADOPTION_TIMEOUT_MS));
+        return await this.#connect(
+          opened,
+          { paths, facts, group, isNew: false },
+          AbortSignal.timeout(ADOPTION_TIMEOUT_MS),
+        );
       } catch (error) {
         this.#log.warn({ sandbox: facts.id, err: error }, "a sandbox does not answer and is removed");
       }
@@ -530,6 +545,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         countsProcesses: users !== undefined,
         keepsLayersInMemory,
         hasProjectQuotas: quotas !== undefined,
+        endsPastDisk: this.#settings.diskLimit === "end",
       });
       const fields = {
         limits: Object.fromEntries(limits.map(({ name, how }) => [name, how])),

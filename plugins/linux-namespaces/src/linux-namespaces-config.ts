@@ -78,6 +78,10 @@ export const linuxNamespacesConfig = z.strictObject({
     .refine((bytes) => bytes <= MOST_IN_PLACE_BYTES, "at most 240KiB: it goes to the sandbox in one piece")
     .prefault("128KiB")
     .describe("Files up to this size are written in place at once, larger ones beside it and moved in"),
+  diskLimit: z
+    .enum(["end", "report"])
+    .default("end")
+    .describe("What becomes of a sandbox whose programs go past diskMiB where no project quota holds them"),
   diskScanEntries: z
     .int()
     .min(0)

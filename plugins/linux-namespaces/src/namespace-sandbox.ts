@@ -1,4 +1,5 @@
 import type { Duplex } from "node:stream";
+import { join } from "node:path";
 import { statfs } from "node:fs/promises";
 import { availableParallelism, totalmem } from "node:os";
 import type { AgentConnection } from "@coppice/agent";
@@ -20,6 +21,7 @@ import {
   type User,
 } from "@coppice/core/backend";
 import type { ControlGroup, GroupUsage } from "./control-groups.js";
+import type { DiskWatch, Watched } from "./disk-watch.js";
 import { DiskQuota, filesWithQuota } from "./disk-quota.js";
 import { areClosed, checkEgressRules, type Egress } from "./egress.js";
 import type { SandboxPaths } from "./launch-instructions.js";
@@ -45,6 +47,10 @@ export interface NamespaceSandboxOptions {
   /** Processes of it that the kernel has ended for want of memory before this server had it. */
   readonly knownKills: number;
   readonly log: Logger;
+  /** What ends it when it takes more of the disk than it may; undefined where nothing does, or has to. */
+  readonly diskWatch: DiskWatch | undefined;
+  /** Its layers are still empty. */
+  readonly isNew: boolean;
   /** What connects it to the host's network; undefined where nothing does. */
   readonly egress: Egress | undefined;
   /** Lets it begin anew after all of it has ended; undefined where its files end with it. */
@@ -63,6 +69,9 @@ export interface Begun {
 
 const MEBIBYTE = 2 ** 20;
 const DISK_MEASURED_EVERY_MS = 10_000;
+/** So much more than its limit a sandbox may take up before it is ended: what is refused over the API is refused before. */
+const DISK_TOLERANCE = 1 / 16;
+const EVERY_ENTRY = 2 ** 32 - 1;
 
 /** A sandbox whose first process is an agent, to which this server is connected. */
 export class NamespaceSandbox implements Sandbox {
@@ -94,6 +103,9 @@ export class NamespaceSandbox implements Sandbox {
   #lastUsage: { readonly atMs: number; readonly cpuMicros: number };
   /** Processes that the kernel ended for want of memory, as far as is known. */
   #knownKills: number;
+  #isOverDisk = false;
+  /** Its layers are still empty. */
+  #isNew: boolean;
 
   constructor(options: NamespaceSandboxOptions) {
     const { facts, group } = options;
@@ -112,6 +124,7 @@ export class NamespaceSandbox implements Sandbox {
     const { promise, resolve } = Promise.withResolvers<Loss>();
     this.lost = promise;
     this.#lose = resolve;
+    this.#isNew = options.isNew;
     if (agent !== undefined) this.#attach(agent);
     if (onBegin !== undefined) {
       this.stopping = {
@@ -204,7 +217,9 @@ export class NamespaceSandbox implements Sandbox {
     const isHeldByFileSystem = memoryLayersMiB !== undefined || project !== undefined;
     this.#connection = agent;
     this.#files = isHeldByFileSystem ? agent.files : filesWithQuota(agent.files, this.#quota);
+    const watched = isHeldByFileSystem ? undefined : this.#watchDisk();
     void agent.closed.then(async () => {
+      if (watched !== undefined) this.#options.diskWatch?.remove(watched);
       const isMeant = this.#isDestroyed || this.#isLeft || this.#facts.isStopped === true;
       if (!isMeant && this.#connection === agent) this.#lose(await this.#whyLost());
     });
@@ -260,6 +275,34 @@ export class NamespaceSandbox implements Sandbox {
     } finally {
       this.#turning = undefined;
     }
+  }
+
+  #watchDisk(): Watched {
+    const { diskWatch, launcher, log, paths } = this.#options;
+    const { id } = this;
+    const limitBytes = (): number => this.#quota.limitBytes * (1 + DISK_TOLERANCE);
+    const watched: Watched = {
+      id,
+      get limitBytes() {
+        return limitBytes();
+      },
+      measure: async () => {
+        const processes = this.#group.paths.slice(0, 1).map((path) => join(path, "cgroup.procs"));
+        return Number(await launcher.disk("measure", paths.layers, EVERY_ENTRY, ...processes));
+      },
+      end: async (usedBytes) => {
+        if (this.#isDestroyed || this.#isLeft) return;
+        this.#isOverDisk = true;
+        const usedMiB = Math.round(usedBytes / MEBIBYTE);
+        const fields = { sandbox: id, diskMiB: this.#limits.diskMiB, usedMiB };
+        log.warn(fields, "a sandbox used more disk than its limit and is ended");
+        const init = await readInit(paths);
+        if (init !== undefined) await launcher.end(init, this.#group.thawFile);
+      },
+    };
+    diskWatch?.add(watched, this.#isNew);
+    this.#isNew = false;
+    return watched;
   }
 
   async #pause(): Promise<void> {
@@ -413,6 +456,7 @@ export class NamespaceSandbox implements Sandbox {
    * taken for that one; nothing inside could have killed it.
    */
   async #whyLost(): Promise<Loss> {
+    if (this.#isOverDisk) return "out of disk";
     const { outOfMemoryKills } = await this.#group.usage();
     return outOfMemoryKills > this.#knownKills ? "out of memory" : "backend lost";
   }

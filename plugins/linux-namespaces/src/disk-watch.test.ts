@@ -1,0 +1,79 @@
+import assert from "node:assert/strict";
+import { after, before, describe, test } from "node:test";
+import type { Sandbox } from "@coppice/core/backend";
+import { type TestBackend, heldLimits, openTestBackend, reasonToSkip } from "./testing/test-backend.js";
+import { makeSandbox, runScript } from "./testing/test-sandbox.js";
+
+const LIMIT_MIB = 64;
+/** Much more than the limit, and no more. */
+const WRITTEN_MIB = 1_024;
+/** Waits as long as it is let: what is ended is ended by the watch. */
+const FAST = `dd if=/dev/zero of=/home/user/big bs=1M count=${WRITTEN_MIB}; sleep 120`;
+const NAMELESS = `
+import os, time
+file = os.open("/home/user/gone", os.O_CREAT | os.O_WRONLY)
+os.unlink("/home/user/gone")
+children = [os.fork() for _ in range(3)]
+if all(children):
+    for _ in range(${WRITTEN_MIB}):
+        os.write(file, bytes(2 ** 20))
+time.sleep(120)
+`;
+
+void describe("the disk of sandboxes without project quotas", { skip: reasonToSkip() ?? false }, () => {
+  let opened: TestBackend;
+  let isHeld = false;
+
+  before(async () => {
+    opened = await openTestBackend({ limits: { diskMiB: LIMIT_MIB } });
+    isHeld = (await heldLimits(opened.backend)).has("diskMiB");
+  });
+  after(() => opened[Symbol.asyncDispose]());
+
+  const lossOf = async (sandbox: Sandbox, script: string) => {
+    const running = runScript(sandbox, script).catch(() => undefined);
+    const loss = await sandbox.lost;
+    await sandbox.destroy();
+    await running;
+    return loss;
+  };
+
+  void test("ends the one that a program fills past its limit, and no other", async (context) => {
+    if (isHeld) return context.skip("the file system holds the limit");
+    const sandbox = await makeSandbox(opened.backend);
+    const other = await makeSandbox(opened.backend);
+    await runScript(other, `head -c ${(LIMIT_MIB - 8) * 2 ** 20} /dev/zero > ~/fits`);
+    assert.equal(await lossOf(sandbox, FAST), "out of disk");
+    assert.deepEqual((await runScript(other, "rm ~/fits")).exit, { code: 0 });
+    await other.destroy();
+    assert.deepEqual(await opened.leaks(), []);
+  });
+
+  void test("counts files that have no name any more, each once", async (context) => {
+    if (isHeld) return context.skip("the file system holds the limit");
+    if (process.getuid?.() !== 0) return context.skip("only root sees what its sandboxes hold open");
+    const sandbox = await makeSandbox(opened.backend);
+    assert.equal(await lossOf(sandbox, `python3 -c '${NAMELESS}'`), "out of disk");
+  });
+
+  void test("ends one that is past its limit when the next server takes it over", async (context) => {
+    if (isHeld) return context.skip("the file system holds the limit");
+    const sandbox = await makeSandbox(opened.backend);
+    await opened.backend.close();
+    const [again] = await opened.backend.recover();
+    assert.equal(again?.id, sandbox.id);
+    assert.equal(await lossOf(again, FAST), "out of disk");
+  });
+
+  void test("is reported alone where the operator wants that", async (context) => {
+    if (isHeld) return context.skip("the file system holds the limit");
+    await using reporting = await openTestBackend({ limits: { diskMiB: LIMIT_MIB }, diskLimit: "report" });
+    const sandbox = await makeSandbox(reporting.backend);
+    const { exit } = await runScript(
+      sandbox,
+      `head -c ${2 * LIMIT_MIB * 2 ** 20} /dev/zero > ~/big; sleep 2`,
+    );
+    assert.deepEqual(exit, { code: 0 });
+    await sandbox.destroy();
+  });
+});
