@@ -119,6 +119,7 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     held: (id) => registry.held(id),
     sandboxes: registry,
     backends,
+    teardown,
     get ledger() {
       return ledgerInUse();
     },
@@ -133,6 +134,7 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     settings,
     backends,
     isMounted: (id) => registry.isMounted(id),
+    teardown,
     get ledger() {
       return ledgerInUse();
     },

@@ -215,6 +215,18 @@ test("a sandbox that is ready when nobody wants it any more is destroyed, and no
   await assertNothingLeft(domain);
 });
 
+test("a creator who leaves during the last write has not made a sandbox", async (context) => {
+  const ledger = new FragileLedger();
+  const domain = await startDomain(context, {}, {}, { ledger });
+  const client = new AbortController();
+  ledger.isFailing = ({ state }) => {
+    if (state === "running") client.abort();
+    return false;
+  };
+  await assert.rejects(domain.sandboxes.create(base, client.signal), fails("canceled", /canceled/));
+  await assertNothingLeft(domain);
+});
+
 test("without a ledger entry no sandbox is made, but every sandbox can be ended", async (context) => {
   const ledger = new FragileLedger();
   const domain = await startDomain(context, {}, {}, { ledger });

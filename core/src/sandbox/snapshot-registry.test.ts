@@ -128,6 +128,26 @@ test("what cannot be taken is refused, and leaves nothing", async (context) => {
   );
 });
 
+test("a snapshot whose removal failed counts until it is gone, is tried again, and says so to who asks again", async (context) => {
+  let isBroken = true;
+  const onRemove = (): void => {
+    if (isBroken) throw new Error("busy");
+  };
+  const domain = await startDomain(context, { snapshots: { onRemove } }, { maximumSnapshots: 1 });
+  const { record } = await domain.sandboxes.create({ ...base, timeoutMs: HOUR_MS });
+  const { id } = await own(domain).take(record.id);
+  const notYet = fails("unavailable", /snapshot "\w+" could not be destroyed yet; the server keeps trying/);
+  await assert.rejects(own(domain).remove(id), notYet);
+  await assert.rejects(own(domain).remove(id), notYet);
+  assert.equal(own(domain).find(id), undefined);
+  await assert.rejects(own(domain).take(record.id), fails("resource_exhausted", /maximum number/));
+  isBroken = false;
+  await domain.clock.advance(MINUTE_MS);
+  assert.deepEqual([await domain.backend.snapshots?.list(), await domain.ledger.snapshots()], [[], []]);
+  await assert.rejects(own(domain).remove(id), fails("not_found", /not found/));
+  await own(domain).take(record.id);
+});
+
 test("while a snapshot is taken nothing else changes the sandbox but its end", async (context) => {
   const gate = Promise.withResolvers<void>();
   const domain = await startDomain(context, { pausing: {}, snapshots: { onTake: () => gate.promise } });

@@ -14,6 +14,7 @@ import type { SandboxesConfig } from "./sandboxes-config.js";
 import type { Sandboxes } from "./sandboxes.js";
 import { createdLike } from "./created-like.js";
 import type { Forked, ForkWish, SnapshotRecord, Snapshots, TenantSnapshots } from "./snapshots.js";
+import type { Teardown } from "./teardown.js";
 import { hasTemplate, parseTemplateReference } from "./template-reference.js";
 import { unknownSandbox } from "./unknown-sandbox.js";
 
@@ -24,6 +25,7 @@ export interface SnapshotRegistryOptions {
   readonly sandboxes: Pick<Sandboxes, "create">;
   readonly backends: Backends;
   readonly ledger: Ledger;
+  readonly teardown: Teardown;
   readonly metrics: SandboxMetrics;
   readonly events: EventRelay;
   readonly clock: Clock;
@@ -34,13 +36,15 @@ export interface SnapshotRegistryOptions {
 export class SnapshotRegistry implements Snapshots {
   readonly #options: SnapshotRegistryOptions;
   readonly #records = new Map<SnapshotId, SnapshotRecord>();
+  /** Removals under way, or tried again later. */
+  readonly #removals = new Map<SnapshotId, Promise<void>>();
   readonly #reaper: Reaper;
 
   constructor(options: SnapshotRegistryOptions) {
     this.#options = options;
     this.#reaper = new Reaper(options.clock, (id) => {
       const record = this.#records.get(id);
-      // A failure is logged, and the next start tries again.
+      // A failure is logged and tried again.
       if (record !== undefined) this.#discard(record).catch(() => {});
     });
   }
@@ -120,7 +124,8 @@ export class SnapshotRegistry implements Snapshots {
 
   async #remove(tenant: string, id: SnapshotId): Promise<void> {
     const record = this.#records.get(id);
-    if (record?.state !== "ready" || record.owner !== tenant)
+    const isRemovable = record?.state === "ready" || this.#removals.has(id);
+    if (record === undefined || !isRemovable || record.owner !== tenant)
       throw new SandboxError("not_found", `snapshot '${id}' not found`);
     await this.#discard(record);
   }
@@ -243,20 +248,29 @@ export class SnapshotRegistry implements Snapshots {
     if (snapshotsKept !== undefined) this.#reaper.set(record.id, record.takenAtMs + snapshotsKept);
   }
 
-  async #discard(record: SnapshotRecord): Promise<void> {
-    const { backends, ledger, log } = this.#options;
-    const { id, backend } = record;
-    this.#records.set(id, { ...record, state: "removing" });
-    this.#reaper.delete(id);
-    try {
-      await ledger.writeSnapshot({ ...record, state: "removing" });
-      await backends.get(backend).snapshots?.remove(id);
-      await ledger.removeSnapshot(id);
-    } catch (error) {
-      log.error({ snapshot: id, err: error }, "removing a snapshot failed; the next start tries again");
-      throw new SandboxError("unavailable", `snapshot '${id}' could not be removed yet`, { cause: error });
-    } finally {
-      this.#records.delete(id);
+  /** Removes one for good; it counts until that is done. @throws SandboxError unavailable when it failed for now. */
+  #discard(record: SnapshotRecord): Promise<void> {
+    const { teardown } = this.#options;
+    const { id } = record;
+    const removing: SnapshotRecord = { ...record, state: "removing" };
+    let soon = this.#removals.get(id);
+    if (soon === undefined) {
+      this.#records.set(id, removing);
+      this.#reaper.delete(id);
+      const run = (): Promise<void> => this.#erase(removing);
+      soon = teardown.undo({ what: "snapshot", id, run, soonAttempts: 1 }).soon;
+      this.#removals.set(id, soon);
     }
+    return soon;
+  }
+
+  async #erase(record: SnapshotRecord): Promise<void> {
+    const { backends, ledger } = this.#options;
+    const { id, backend } = record;
+    await ledger.writeSnapshot(record);
+    await backends.get(backend).snapshots?.remove(id);
+    await ledger.removeSnapshot(id);
+    this.#records.delete(id);
+    this.#removals.delete(id);
   }
 }

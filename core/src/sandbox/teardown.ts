@@ -10,11 +10,22 @@ export interface TeardownOptions {
   /** How long one attempt may take before it counts as failed. */
   readonly destroyTimeoutMs: number;
   readonly destroyConcurrency: number;
-  /** Told of every attempt that failed. */
+  /** Told of every attempt to destroy a sandbox that failed. */
   readonly onFailure: () => void;
 }
 
-/** What became of an order to destroy a sandbox. */
+/** Something to be undone for good. */
+export interface Undoing {
+  /** What and which, for messages. */
+  readonly what: "sandbox" | "snapshot" | "volume";
+  readonly id: string;
+  /** Safe to repeat, also while an earlier call still hangs. */
+  readonly run: () => Promise<void>;
+  /** After so many failures whoever waits is told. */
+  readonly soonAttempts: number;
+}
+
+/** What became of an order to undo something. */
 export interface Destruction {
   /** Resolves when nothing of it is left; rejects when the first attempts failed, and more follow. */
   readonly soon: Promise<void>;
@@ -26,7 +37,7 @@ const SOON_ATTEMPTS = 3;
 const FIRST_DELAY_MS = 200;
 const LONGEST_DELAY_MS = 60_000;
 
-/** Destroys sandboxes, a bounded number at a time, and does not give up while the server runs. */
+/** Destroys sandboxes and what they stand on, a bounded number at a time, and does not give up while the server runs. */
 export class Teardown {
   readonly #options: TeardownOptions;
   readonly #turns: Semaphore;
@@ -38,12 +49,18 @@ export class Teardown {
   }
 
   destroy(sandbox: Sandbox): Destruction {
+    const run = (): Promise<void> => sandbox.destroy();
+    return this.undo({ what: "sandbox", id: sandbox.id, run, soonAttempts: SOON_ATTEMPTS });
+  }
+
+  undo(undoing: Undoing): Destruction {
+    const { what, id } = undoing;
     const { promise: soon, resolve, reject } = Promise.withResolvers<void>();
     // Whoever only wants the end of it must not be told of the rejection by the process.
     soon.catch(() => {});
-    const final = this.#destroy(sandbox, reject).then((isGone) => {
+    const final = this.#undo(undoing, reject).then((isGone) => {
       if (isGone) resolve();
-      else reject(new SandboxError("unavailable", `sandbox "${sandbox.id}" could not be destroyed`));
+      else reject(new SandboxError("unavailable", `${what} "${id}" could not be destroyed`));
       return isGone;
     });
     return { soon, final };
@@ -54,36 +71,38 @@ export class Teardown {
     this.#stopped.abort();
   }
 
-  async #destroy(sandbox: Sandbox, fail: (error: Error) => void): Promise<boolean> {
+  async #undo(undoing: Undoing, fail: (error: Error) => void): Promise<boolean> {
+    const { what, id, soonAttempts } = undoing;
+    const { log, onFailure } = this.#options;
     for (let attempt = 1; ; attempt += 1) {
       const release = await this.#turns.acquire();
       try {
-        await this.#attempt(sandbox);
+        await this.#attempt(undoing);
         return true;
       } catch (error) {
-        this.#options.onFailure();
-        this.#options.log.error({ sandbox: sandbox.id, attempt, err: error }, "destroying a sandbox failed");
-        if (attempt >= SOON_ATTEMPTS) {
-          const text = `sandbox "${sandbox.id}" could not be destroyed yet; the server keeps trying`;
+        if (what === "sandbox") onFailure();
+        log.error({ [what]: id, attempt, err: error }, `destroying a ${what} failed`);
+        if (attempt >= soonAttempts) {
+          const text = `${what} "${id}" could not be destroyed yet; the server keeps trying`;
           fail(new SandboxError("unavailable", text, { cause: error }));
         }
       } finally {
         release();
       }
       await this.#delay(Math.min(FIRST_DELAY_MS * 2 ** (attempt - 1), LONGEST_DELAY_MS));
-      if (this.#stopped.signal.aborted && attempt >= SOON_ATTEMPTS) return false;
+      if (this.#stopped.signal.aborted && attempt >= soonAttempts) return false;
     }
   }
 
-  /** One call of the backend. A call that hangs is left behind: `destroy` is safe to repeat. */
-  async #attempt(sandbox: Sandbox): Promise<void> {
+  /** One call. A call that hangs is left behind: it is safe to repeat. */
+  async #attempt({ run }: Undoing): Promise<void> {
     const { clock, destroyTimeoutMs } = this.#options;
     const late = Promise.withResolvers<never>();
     const takeBack = clock.after(destroyTimeoutMs, () => {
       late.reject(new SandboxError("deadline_exceeded", `still not destroyed after ${destroyTimeoutMs} ms`));
     });
     try {
-      await Promise.race([sandbox.destroy(), late.promise]);
+      await Promise.race([run(), late.promise]);
     } finally {
       takeBack();
     }

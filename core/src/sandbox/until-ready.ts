@@ -137,7 +137,8 @@ async function runShell(
   const stop = (): void => void started.kill("SIGKILL", "group").catch(() => {});
   if (until.aborted) stop();
   until.addEventListener("abort", stop, { once: true });
-  void discard(started.output);
+  // That it breaks shows in how the command ends.
+  discard(started.output).catch(() => {});
   const { code, signal } = await started.exit;
   until.removeEventListener("abort", stop);
   if (code === 0) return undefined;

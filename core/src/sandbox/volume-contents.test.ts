@@ -79,6 +79,17 @@ test("a volume that is removed, or a server that stops, ends all use of it", asy
   await opened[Symbol.asyncDispose]();
   await assertNothingLeft(domain);
 
+  // Its data stays for the sandbox that has it, and for nobody else.
+  const mounted = await own.create({ name: "mounted" });
+  const sandbox = await domain.sandboxes.create({ ...base, mounts: [{ volume: "mounted", path: "/data" }] });
+  await using left = await volumes.open(mounted.id, mounted.token);
+  await left.files.write("/file", bytes("text"));
+  await own.remove(mounted.id);
+  assert.equal(backend.alive.sandboxes, 1, "what its contents were used by is still there");
+  assert.equal((await sandbox.runtime.files.stat("/data/file")).name, "file");
+  await domain.sandboxes.kill(sandbox.record.id);
+  assert.deepEqual(await backend.volumes?.list(), []);
+
   const second = await own.create({ name: "data" });
   await volumes.open(second.id, second.token);
   await domain.stop();

@@ -252,7 +252,7 @@ test("a volume that its backend cannot remove now is gone for everybody, and the
   };
   const domain = await startDomain(context, { volumes: { onRemove } }, {}, { ledger });
   const { id } = await own(domain).create({ name: "data" });
-  await assert.rejects(own(domain).remove(id), fails("unavailable", /could not be removed yet/));
+  await assert.rejects(own(domain).remove(id), fails("unavailable", /could not be destroyed yet/));
   assert.deepEqual(own(domain).list(), []);
   assert.deepEqual(
     (await ledger.volumes()).map(({ state }) => state),
@@ -271,4 +271,28 @@ test("a volume that its backend cannot remove now is gone for everybody, and the
   await next.start();
   context.after(() => next.stop());
   assert.deepEqual([await domain.backend.volumes?.list(), await ledger.volumes()], [[], []]);
+});
+
+test("a volume whose removal failed counts until it is gone, is tried again, and says so to who asks again", async (context) => {
+  let isBroken = true;
+  const onRemove = (): void => {
+    if (isBroken) throw new Error("busy");
+  };
+  const domain = await startDomain(context, { volumes: { onRemove } }, { maximumVolumes: 1 });
+  const volumesOf = own(domain);
+  const { id } = await volumesOf.create({ name: "data" });
+  const notYet = fails("unavailable", /volume "\w+" could not be destroyed yet; the server keeps trying/);
+  await assert.rejects(volumesOf.remove(id), notYet);
+  await assert.rejects(volumesOf.remove(id), notYet);
+  await assert.rejects(
+    domain.volumes.of("somebody else").remove(id),
+    fails("not_found", /not found/),
+    "nobody else learns of it",
+  );
+  await assert.rejects(volumesOf.create({ name: "data" }), fails("resource_exhausted", /maximum number/));
+  isBroken = false;
+  await domain.clock.advance(MINUTE_MS);
+  assert.deepEqual([await domain.backend.volumes?.list(), await domain.ledger.volumes()], [[], []]);
+  await assert.rejects(volumesOf.remove(id), fails("not_found", /not found/));
+  await volumesOf.create({ name: "data" });
 });

@@ -6,6 +6,7 @@ import type { BackendRegistry } from "./backend-registry.js";
 import type { Ledger } from "./ledger.js";
 import { digestOf, isDigestOf, newAccessToken, newVolumeId } from "./sandbox-secrets.js";
 import type { SandboxesConfig } from "./sandboxes-config.js";
+import type { Teardown } from "./teardown.js";
 import type { VolumeContents } from "./volume-contents.js";
 import type { CreateVolume, OpenVolume, TenantVolumes, VolumeRecord, Volumes } from "./volumes.js";
 
@@ -15,6 +16,7 @@ export interface VolumeRegistryOptions {
   /** Whether any sandbox has it of which something is left. */
   readonly isMounted: (id: VolumeId) => boolean;
   readonly contents: Pick<VolumeContents, "open" | "close">;
+  readonly teardown: Teardown;
   readonly ledger: Ledger;
   readonly clock: Clock;
   readonly log: Logger;
@@ -29,7 +31,8 @@ const NO_TOKEN = "none";
 export class VolumeRegistry implements Volumes {
   readonly #options: VolumeRegistryOptions;
   readonly #records = new Map<VolumeId, VolumeRecord>();
-  readonly #discarding = new Set<VolumeId>();
+  /** Removals under way, or tried again later. */
+  readonly #removals = new Map<VolumeId, Promise<void>>();
 
   constructor(options: VolumeRegistryOptions) {
     this.#options = options;
@@ -43,7 +46,7 @@ export class VolumeRegistry implements Volumes {
       get,
       list: () => this.#list(tenant),
       usage: async (id) => this.#usage(get(id)),
-      remove: async (id) => this.#remove(get(id)),
+      remove: async (id) => this.#remove(this.#removable(tenant, id)),
     };
   }
 
@@ -91,8 +94,8 @@ export class VolumeRegistry implements Volumes {
   async released(ids: readonly VolumeId[]): Promise<void> {
     for (const id of new Set(ids)) {
       const record = this.#records.get(id);
-      if (record?.state !== "removing" || this.#options.isMounted(id) || this.#discarding.has(id)) continue;
-      // A failure is logged, and the next start tries again.
+      if (record?.state !== "removing" || this.#options.isMounted(id) || this.#removals.has(id)) continue;
+      // A failure is logged and tried again.
       await this.#discard(record).catch(() => {});
     }
   }
@@ -107,6 +110,12 @@ export class VolumeRegistry implements Volumes {
     const record = this.#records.get(id);
     if (record?.owner === tenant && record.state === "ready") return record;
     throw new SandboxError("not_found", `volume '${id}' not found`);
+  }
+
+  /** As `#get`; also one whose removal failed, so that who asks again learns how it is. */
+  #removable(tenant: string, id: VolumeId): VolumeRecord {
+    const record = this.#records.get(id);
+    return record?.owner === tenant && this.#removals.has(id) ? record : this.#get(tenant, id);
   }
 
   #withToken(id: VolumeId, token: string): VolumeRecord {
@@ -177,7 +186,7 @@ export class VolumeRegistry implements Volumes {
 
   async #remove(record: VolumeRecord): Promise<void> {
     const { contents, ledger, isMounted, log } = this.#options;
-    if (!isMounted(record.id)) return this.#discard(record);
+    if (this.#removals.has(record.id) || !isMounted(record.id)) return this.#discard(record);
     const removing: VolumeRecord = { ...record, state: "removing" };
     this.#records.set(record.id, removing);
     try {
@@ -192,23 +201,30 @@ export class VolumeRegistry implements Volumes {
     await this.released([record.id]);
   }
 
-  async #discard(record: VolumeRecord): Promise<void> {
+  /** Removes one for good; it counts until that is done. @throws SandboxError unavailable when it failed for now. */
+  #discard(record: VolumeRecord): Promise<void> {
+    const { teardown } = this.#options;
+    const { id } = record;
+    const removing: VolumeRecord = { ...record, state: "removing" };
+    let soon = this.#removals.get(id);
+    if (soon === undefined) {
+      this.#records.set(id, removing);
+      const run = (): Promise<void> => this.#erase(removing);
+      soon = teardown.undo({ what: "volume", id, run, soonAttempts: 1 }).soon;
+      this.#removals.set(id, soon);
+    }
+    return soon;
+  }
+
+  async #erase(record: VolumeRecord): Promise<void> {
     const { backends, contents, ledger, log } = this.#options;
     const { id, backend } = record;
-    this.#records.set(id, { ...record, state: "removing" });
-    this.#discarding.add(id);
-    try {
-      await ledger.writeVolume({ ...record, state: "removing" });
-      await contents.close(id);
-      await backends.get(backend).volumes?.remove(id);
-      await ledger.removeVolume(id);
-      log.info({ volume: id }, "volume removed");
-    } catch (error) {
-      log.error({ volume: id, err: error }, "removing a volume failed; the next start tries again");
-      throw new SandboxError("unavailable", `volume '${id}' could not be removed yet`, { cause: error });
-    } finally {
-      this.#discarding.delete(id);
-      this.#records.delete(id);
-    }
+    await ledger.writeVolume(record);
+    await contents.close(id);
+    await backends.get(backend).volumes?.remove(id);
+    await ledger.removeVolume(id);
+    this.#records.delete(id);
+    this.#removals.delete(id);
+    log.info({ volume: id }, "volume removed");
   }
 }

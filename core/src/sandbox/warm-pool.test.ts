@@ -11,6 +11,7 @@ import { MemoryBackend } from "../testing/memory-backend.js";
 import { createSandboxDomain, type SandboxDomain } from "./domain.js";
 import type { CreateSandbox } from "./sandboxes.js";
 import { sandboxesConfig } from "./sandboxes-config.js";
+import { DEFAULT_TENANT } from "./tenant.js";
 import type { WarmUp } from "./warm-ups.js";
 
 const MINUTE_MS = 60_000;
@@ -172,6 +173,19 @@ test("who wants something else than the pool has gets a new one", async (context
   );
 });
 
+test("a sandbox with volumes has them also where its template has a pool", async (context) => {
+  const backend = new MemoryBackend({ volumes: {} });
+  const domain = await startDomain(context, { pool: { min: 1 }, backend });
+  await domain.volumes.of(DEFAULT_TENANT).create({ name: "data" });
+  const mounts = [{ volume: "data", path: "/data" }];
+  const { record, runtime } = await domain.sandboxes.create({ ...base, mounts });
+  assert.deepEqual(
+    record.mounts.map(({ path }) => path),
+    ["/data"],
+  );
+  assert.equal((await runtime.files.stat("/data")).path, "/data");
+});
+
 test("one that cannot be made ready is destroyed and tried again later; creations do without", async (context) => {
   let isBroken = true;
   const domain = await startDomain(context, {
@@ -271,6 +285,22 @@ test("a stop ends what waits and what is being made ready, also where sandboxes 
   assert.equal(domain.backend.alive.sandboxes, 2);
   await domain.stop();
   assert.equal(domain.backend.alive.sandboxes, 0);
+});
+
+test("a stop waits for what is being made ready, which is destroyed before the stop is over", async (context) => {
+  const gate = Promise.withResolvers<void>();
+  const backend = new MemoryBackend({
+    // Deaf to being told to stop, as a backend in the middle of a mount is.
+    onProvision: (step) => (step === "start" ? gate.promise : undefined),
+  });
+  const domain = await startDomain(context, { pool: { min: 1 }, backend, more: { onShutdown: "keep" } });
+  let isStopped = false;
+  const stopped = domain.stop().then(() => (isStopped = true));
+  await domain.settle();
+  assert.equal(isStopped, false, "the stop is over while a sandbox is still being made");
+  gate.resolve();
+  await stopped;
+  assert.equal(backend.alive.sandboxes, 0);
 });
 
 test("what a server that crashed had ready is destroyed by the next one", async (context) => {

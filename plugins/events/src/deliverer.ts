@@ -53,7 +53,7 @@ export class Deliverer {
   }
 
   #pump(): void {
-    const { settings, deliveries, clock } = this.#options;
+    const { settings, deliveries, clock, log } = this.#options;
     for (const webhook of this.#ready) {
       if (this.#busy.size >= settings.concurrency) return;
       this.#ready.delete(webhook);
@@ -61,14 +61,21 @@ export class Deliverer {
       if (this.#busy.has(webhook)) continue;
       this.#timers.get(webhook)?.();
       this.#timers.delete(webhook);
-      const due = deliveries().next(webhook);
+      let due: DueDelivery | undefined;
+      try {
+        due = deliveries().next(webhook);
+      } catch (error) {
+        // A full disk, say. It runs in timers, where nobody else would catch it.
+        log.error(
+          { webhook, err: error },
+          "what is due for a webhook could not be read; that is tried again",
+        );
+        this.#wakeLater(webhook, settings.firstRetry);
+        continue;
+      }
       if (due === undefined) continue;
       if (due.nextAtMs > clock.now()) {
-        const disarm = clock.after(due.nextAtMs - clock.now(), () => {
-          this.#timers.delete(webhook);
-          this.wake(webhook);
-        });
-        this.#timers.set(webhook, disarm);
+        this.#wakeLater(webhook, due.nextAtMs - clock.now());
         continue;
       }
       const done = this.#attempt(due).finally(() => {
@@ -77,6 +84,14 @@ export class Deliverer {
       });
       this.#busy.set(webhook, done);
     }
+  }
+
+  #wakeLater(webhook: string, delayMs: number): void {
+    const disarm = this.#options.clock.after(delayMs, () => {
+      this.#timers.delete(webhook);
+      this.wake(webhook);
+    });
+    this.#timers.set(webhook, disarm);
   }
 
   /** Never rejects. */
