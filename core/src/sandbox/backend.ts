@@ -159,8 +159,8 @@ export interface Sandbox {
   /**
    * Ends all processes and keeps the files, so that they outlive the server and the host wherever sandboxes of this
    * backend outlive a server. Until it is started nothing works but `stats`, `snapshots`, `adoption` and `destroy`.
-   * `stop` works on a paused one, too. `start` makes it anew around its files, by the specification that holds now, and
-   * finishes a `stop` that failed; when it rejects, the sandbox is as good as stopped. Both are safe to repeat.
+   * `stop` works on a paused one, too. `start` makes it anew around its files, by the specification that holds now; when
+   * it rejects, the sandbox is stopped. Both are safe to repeat: of one that runs, `start` changes nothing.
    */
   readonly stopping?: { stop(): Promise<void>; start(spec: SandboxSpec, signal: AbortSignal): Promise<void> };
   /**

@@ -243,6 +243,8 @@ export class Pauses {
     });
     const signal = AbortSignal.any([held.ended, overdue.signal]);
     try {
+      // Of one whose memory was kept, or whose stop failed, something may run still.
+      await stopping?.stop();
       await stopping?.start(specOf(held.record), signal);
       takeBack();
       const probe = settings.templates[template]?.readinessProbe;

@@ -297,7 +297,7 @@ export class MemorySandbox implements Sandbox {
           this.#endAll();
         },
         start: async (asked, signal) => {
-          this.#endAll();
+          if (!this.#isStopped) return;
           await stopping.onStart?.(this.id, signal);
           signal.throwIfAborted();
           this.#limits = asked.limits;

@@ -93,6 +93,8 @@ export class NamespaceSandbox implements Sandbox {
   #group: ControlGroup;
   #connection: AgentConnection | undefined;
   #files: Files | undefined;
+  /** Nothing of it is there but its files and their record. */
+  #isHalted = false;
   /** While it is being stopped, or begins anew. */
   #turning: AbortController | undefined;
   /** Ends with the last of the changes to the facts, which are made one after the other. Never rejects. */
@@ -227,6 +229,7 @@ export class NamespaceSandbox implements Sandbox {
 
   async #stop(): Promise<void> {
     this.#requireLife();
+    if (this.#isHalted) return;
     this.#turning = new AbortController();
     try {
       // Before anything ends: a server that does keeps what it leaves.
@@ -238,7 +241,8 @@ export class NamespaceSandbox implements Sandbox {
   }
 
   async #endAll(): Promise<void> {
-    const { egress, launcher, log, paths } = this.#options;
+    if (this.#isHalted) return;
+    const { egress, launcher, paths } = this.#options;
     const init = await readInit(paths);
     if (init !== undefined) await launcher.end(init, this.#group.thawFile);
     await this.#connection?.closed;
@@ -247,10 +251,7 @@ export class NamespaceSandbox implements Sandbox {
     await this.#group.remove();
     const { network } = this.#facts;
     if (network !== undefined) await egress?.disconnect(network);
-    // Its overlay has not seen to that: the files are to be there when the host has ended, too.
-    const { code, output } = await launcher.run(["sync", "-f", paths.layers]);
-    if (code !== 0)
-      log.warn({ sandbox: this.id, output }, "the files of a stopped sandbox are not on the disk yet");
+    this.#isHalted = true;
   }
 
   /** Of one that runs, nothing changes. */
@@ -266,6 +267,7 @@ export class NamespaceSandbox implements Sandbox {
     try {
       await this.#endAll();
       const begun = await onBegin(spec, this.#facts, AbortSignal.any([signal, turning.signal]));
+      this.#isHalted = false;
       this.#group = begun.group;
       this.#facts = begun.facts;
       this.#knownKills = 0;

@@ -68,6 +68,48 @@ describe("pausing through the SDKs", { skip: missingForNamespaces(), timeout: 24
     await again.kill();
   });
 
+  it("without memory it keeps files alone, and the sandbox begins anew", async () => {
+    const sandbox = await CodeSandbox.create({ metadata: { kept: "yes" }, envs: { KEPT: "too" } });
+    const context = await sandbox.createCodeContext();
+    await sandbox.runCode("x = 42", { context });
+    await sandbox.files.write("note", "kept");
+    const running = await sandbox.commands.run("sleep 300", { background: true, timeoutMs: 0 });
+    const ended = assert.rejects(running.wait());
+    assert.equal(await sandbox.pause({ keepMemory: false }), true);
+    await ended;
+    assert.equal(await sandbox.pause({ keepMemory: false }), false);
+    assert.equal(await stateOf(sandbox.sandboxId), "paused");
+    assert.equal(await sandbox.isRunning(), false);
+
+    const again = await CodeSandbox.connect(sandbox.sandboxId, { timeoutMs: 60_000 });
+    assert.deepEqual((await again.getInfo()).metadata, { kept: "yes" });
+    assert.equal(await again.files.read("note"), "kept");
+    assert.deepEqual(await again.commands.list(), []);
+    const { stdout } = await again.commands.run("echo $KEPT; pgrep -f 'sleep 30[0]' || echo gone");
+    assert.equal(stdout, "too\ngone\n");
+    await assert.rejects(again.runCode("x", { context }), /not found/);
+    assert.equal((await again.runCode("x")).error?.name, "NameError");
+    assert.equal((await sandbox.runCode("6 * 7")).text, "42", "the token is another one");
+
+    await sandbox.runCode("x = 42");
+    await sandbox.pause();
+    await CodeSandbox.connect(sandbox.sandboxId, { onResume: "reboot" });
+    assert.equal((await sandbox.runCode("x")).error?.name, "NameError");
+    assert.equal(await sandbox.files.read("note"), "kept");
+    await sandbox.kill();
+  });
+
+  it("comes without memory at the end of its time when it was created so", async () => {
+    const onTimeout = { action: "pause", keepMemory: false } as const;
+    const sandbox = await Sandbox.create({ timeoutMs: 1_000, lifecycle: { onTimeout } });
+    await sandbox.commands.run("echo kept > note; sleep 300 > /dev/null 2>&1 &");
+    await eventually("the pause", async () => (await stateOf(sandbox.sandboxId)) === "paused");
+    await Sandbox.connect(sandbox.sandboxId, { timeoutMs: 60_000 });
+    const { stdout } = await sandbox.commands.run("cat note; pgrep sleep || echo gone");
+    assert.equal(stdout, "kept\ngone\n");
+    await sandbox.kill();
+  });
+
   it("comes at the end of its time when it was created so", async () => {
     const sandbox = await Sandbox.create({ timeoutMs: 1_000, lifecycle: { onTimeout: "pause" } });
     assert.deepEqual((await sandbox.getInfo()).lifecycle, { autoResume: false, onTimeout: "pause" });
