@@ -410,6 +410,9 @@ test("Uploads past the limit are 413, also when they are small until decompresse
   assert.deepEqual(await answerOf(await small.put("x", stream)), tooLarge);
   const bomb = gzipSync(Buffer.alloc(64 * MEBIBYTE));
   assert.deepEqual(await answerOf(await small.put("x", bomb, { "content-encoding": "gzip" })), tooLarge);
+  const large = new FormData();
+  large.append("file", new Blob([body]), "x");
+  assert.deepEqual(await answerOf(await small.fetch("/files", { method: "POST", body: large })), tooLarge);
   const form = new FormData();
   for (const name of ["a", "b", "c"]) form.append("file", new Blob([name]), name);
   const many = await small.fetch("/files", { method: "POST", body: form });

@@ -4,6 +4,7 @@ import { checkPreconditions, isConditional, isRangeWanted } from "./precondition
 
 const MODIFIED_AT_MS = Date.parse("2025-06-01T12:00:00.750Z");
 const SAME = "Sun, 01 Jun 2025 12:00:00 GMT";
+const LATER = "Sun, 01 Jun 2025 12:00:01 GMT";
 const EARLIER = "Sun, 01 Jun 2025 11:59:59 GMT";
 
 test("A file that has not changed since is not sent again", () => {
@@ -30,6 +31,7 @@ test("If-Range keeps the range for the very version that the client has", () => 
   assert.equal(isRangeWanted({}, MODIFIED_AT_MS), true);
   assert.equal(isRangeWanted({ "if-range": SAME }, MODIFIED_AT_MS), true);
   assert.equal(isRangeWanted({ "if-range": EARLIER }, MODIFIED_AT_MS), false);
+  assert.equal(isRangeWanted({ "if-range": LATER }, MODIFIED_AT_MS), false);
   assert.equal(isRangeWanted({ "if-range": '"x"' }, MODIFIED_AT_MS), false);
 });
 

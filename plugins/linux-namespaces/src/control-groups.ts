@@ -329,7 +329,10 @@ async function openUnified(
   // Who was handed a group stays in there: in a group beside those of the sandboxes, because a group that
   // hands out controllers cannot hold processes itself.
   const delegated = basename(own) === SUPERVISOR ? dirname(own) : own;
-  const isDelegated = process.geteuid?.() !== 0 || delegated.endsWith(".service");
+  const isRoot = process.geteuid?.() === 0;
+  // In the group of a service itself, as systemd before 254 starts it, groups of sandboxes would keep the service from
+  // starting again: a group that hands out controllers takes no process. Root makes them at the top then, like Docker.
+  const isDelegated = isRoot ? own !== delegated && delegated.endsWith(".service") : true;
   const top = isDelegated ? join(mount, delegated) : mount;
   // The top of a container's own hierarchy is an ordinary group of the host; the true one has no type.
   const isContainer = own === "/" && (await read(mount, "cgroup.type")) !== undefined;

@@ -1,4 +1,5 @@
 import { access, constants, readFile } from "node:fs/promises";
+import { release } from "node:os";
 import { join } from "node:path";
 import { type Examination, type Finding, messageOf } from "@coppice/core";
 import type { Egress } from "./egress.js";
@@ -21,6 +22,8 @@ export interface FoundOnHost {
 
 const CODE_INTERPRETER = "code-interpreter-v1";
 const APPARMOR = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
+const INOTIFY_INSTANCES = "/proc/sys/fs/inotify/max_user_instances";
+const ENOUGH_INSTANCES = 8_192;
 const EGRESS_PROGRAMS = { ip: "iproute2", nft: "nftables", nsenter: "util-linux" };
 const DELEGATE =
   "hand its controllers to this server (a systemd unit with Delegate=yes, a boot with cgroup_enable=memory): docs/linux.md";
@@ -42,6 +45,7 @@ export async function diagnoseHost(
     describeUsers(found.users),
     describeLayers(settings, found),
     describeEgress(found),
+    ...(await describeInotify()),
     ...(plugins.has("jupyter") ? [await describePython(found.templates)] : []),
   ];
 }
@@ -84,6 +88,15 @@ function describeEgress({ egress }: FoundOnHost): Finding {
     return { severity: "ok", message: "no sandbox reaches the internet (egress: none)" };
   }
   return { severity: "ok", message: `sandboxes may reach the internet, by ${egress.description}` };
+}
+
+/** Since Linux 5.19 a user namespace counts the queues of its own users. */
+async function describeInotify(): Promise<readonly Finding[]> {
+  const [major = 0, minor = 0] = release().split(".").map(Number);
+  const most = Number(await readFile(INOTIFY_INSTANCES, "utf8").catch(() => Infinity));
+  if (major > 5 || (major === 5 && minor >= 19) || most >= ENOUGH_INSTANCES) return [];
+  const message = `all sandboxes together can watch files ${most} times: below Linux 5.19 they share what a user of the host may`;
+  return [{ severity: "warn", message, fix: `sysctl fs.inotify.max_user_instances=${ENOUGH_INSTANCES}` }];
 }
 
 async function describePython(templates: Templates): Promise<Finding> {

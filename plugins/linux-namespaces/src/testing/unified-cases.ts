@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { existsSync } from "node:fs";
-import { mkdir, readFile, readdir, writeFile } from "node:fs/promises";
+import { mkdir, readFile, readdir, rmdir, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { test } from "node:test";
 import { openTestBackend } from "./test-backend.js";
@@ -65,4 +65,24 @@ void test("what an earlier server left in a group is killed, also where it is fr
   await opened.backend.recover();
   assert.deepEqual(await ended, [null, "SIGKILL"]);
   assert.equal(existsSync(left), false);
+});
+
+void test("in a service of systemd before 254 they are at the top, and the service can start again beside them", async () => {
+  const service = join(TOP, `coppice-test-${process.pid}.service`);
+  await mkdir(service);
+  const [before = ""] = (await linesOf("/proc/self/cgroup")).filter((line) => line.startsWith("0::"));
+  await writeFile(join(service, "cgroup.procs"), String(process.pid));
+  try {
+    await using opened = await openTestBackend();
+    const sandbox = await makeSandbox(opened.backend);
+    assert.equal(dirname(dirname(await groupOf(sandbox.id))), TOP);
+    const starting = spawn("sleep", ["300"], { stdio: "ignore" });
+    await writeFile(join(service, "cgroup.procs"), String(starting.pid));
+    starting.kill("SIGKILL");
+    await once(starting, "exit");
+    await sandbox.destroy();
+  } finally {
+    await writeFile(join(TOP, before.slice("0::/".length), "cgroup.procs"), String(process.pid));
+    await rmdir(service);
+  }
 });
