@@ -39,6 +39,7 @@ const WANTED = [
   },
   { packages: ["zfs-fuse"], isThere: () => isInstalled("/usr/sbin/zfs-fuse") },
   { packages: ["signify-openbsd"], isThere: () => isInstalled("/usr/bin/signify-openbsd") },
+  { packages: ["chromium"], isThere: () => isInstalled("/usr/bin/chromium") },
   { packages: ["python3-jupyter-kernel-test", "python3-jupyter-server"], isThere: canTestKernels },
 ];
 
