@@ -144,7 +144,7 @@ describe("an agent that listens", { skip: withoutBinary }, () => {
     await after.close();
   });
 
-  it("leaves no descriptor behind when servers come and go", async () => {
+  it("leaves no descriptor behind when servers come and go", { skip: withoutRoot }, async () => {
     await using agent = await startListeningAgent();
     const descriptors = (): number => openDescriptors(agent.child.pid ?? 0);
     await (await agent.connect()).close();

@@ -11,7 +11,7 @@ const SDKS = {
 };
 const OLDEST_PYTHON = [3, 11];
 /** A Jupyter kernel that is none of ours. Without what it needs: it runs in the Python that has ipykernel. */
-const SCHEME_KERNEL = ["calysto-scheme==2.1.9", "metakernel==1.0.7", "yasi==2.1.2"];
+const SCHEME_KERNEL = ["calysto-scheme==2.1.9", "metakernel==1.0.7", "yasi==2.1.2", "comm==0.2.3"];
 /** A compiler with the headers and libraries of FreeBSD. */
 const ZIG = ["ziglang==0.17.1"];
 const FOLDER = join(TOOLCHAIN, "test-venvs");
@@ -84,7 +84,8 @@ export async function testVenvs() {
     const interpreter = await venvWith(base, { name, packages, probe: "import e2b, e2b_code_interpreter" });
     if (interpreter !== undefined) environment[`COPPICE_PYTHON_SDK_${name.toUpperCase()}`] = interpreter;
   }
-  const probe = "from importlib.util import find_spec as f; assert f('calysto_scheme') and f('metakernel')";
+  const probe =
+    "from importlib.util import find_spec as f; assert all(map(f, ['calysto_scheme', 'metakernel', 'comm']))";
   const scheme = await venvWith(base, {
     name: "scheme",
     packages: SCHEME_KERNEL,

@@ -276,4 +276,22 @@ describe("package-lock.json", () => {
       .filter((name) => !(`node_modules/${name}` in lock.packages));
     assert.deepEqual(missing, [], "run `npm run generate`");
   });
+
+  it("tells the digest of each package that is downloaded, but of tools on platforms that its registry did not carry", async () => {
+    const lock = JSON.parse(await readFile(join(ROOT, "package-lock.json"), "utf8")) as {
+      readonly packages: Readonly<Record<string, Readonly<Record<string, unknown>>>>;
+    };
+    const unknown = Object.entries(lock.packages)
+      .filter(
+        ([path, { integrity, link }]) =>
+          path.startsWith("node_modules/") && integrity === undefined && link !== true,
+      )
+      // A server has none of them, nor has whoever works on Linux with glibc.
+      .filter(([, { dev, optional, os, cpu, libc }]) => {
+        const platform = [os, cpu, libc ?? "glibc"].flat();
+        const isTested = ["linux", "x64", "glibc"].every((part) => platform.includes(part));
+        return dev !== true || optional !== true || isTested;
+      });
+    assert.deepEqual(unknown, []);
+  });
 });
