@@ -30,7 +30,7 @@ import time
 import traceback
 from json.encoder import encode_basestring
 
-# The debugger is a third of the import time and nobody can attach one.
+# The debugger is a third of the import time: see coppice_debugging.
 sys.modules.setdefault("debugpy", None)
 
 import ipykernel.debugger  # noqa: E402, F401  (version 7 would import it when the kernel is made)
@@ -44,6 +44,7 @@ from IPython.core.profiledir import ProfileDir  # noqa: E402
 from traitlets import Integer, default, observe  # noqa: E402
 
 from coppice_cancelling import Cancellable  # noqa: E402
+from coppice_debugging import Debuggable  # noqa: E402
 from coppice_fitting import error_to_fit, packed_to_fit  # noqa: E402
 from coppice_results import add_formatters  # noqa: E402
 
@@ -353,7 +354,7 @@ class Profile(ProfileDir):
         pass
 
 
-class Kernel(Cancellable, IPythonKernel):
+class Kernel(Debuggable, Cancellable, IPythonKernel):
     shell_class = Shell
     control_msg_types = [*IPythonKernel.control_msg_types, "coppice_environment_request"]
 

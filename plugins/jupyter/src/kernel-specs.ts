@@ -41,7 +41,8 @@ function specModel({
       display_name: displayName,
       language,
       interrupt_mode: "message",
-      metadata: { debugger: false },
+      // JupyterLab asks this before there is a kernel; that says itself whether it finds debugpy.
+      metadata: { debugger: name === SPEC_NAMES.get("python") },
     },
   };
 }

@@ -46,7 +46,7 @@ sys.meta_path.append(Sources(start.pop("modules")))
 importlib.import_module(start.pop("main")).run(start)
 `;
 
-const MODULES = ["launcher", "cancelling", "fitting", "results", "charts", "bash", "zygote"];
+const MODULES = ["launcher", "cancelling", "debugging", "fitting", "results", "charts", "bash", "zygote"];
 
 let modules: Promise<Readonly<Record<string, string>>> | undefined;
 // Small enough for a command line: to read it from stdin would cost a parser of JSON.
