@@ -24,12 +24,15 @@ class TooLarge(Exception):
 
 
 def chart_of(figure, most_points):
-    """The chart of a figure; None for one without axes. Raises TooLarge."""
+    """The chart of a figure; None for a blank one. Raises TooLarge."""
+    if not any(axes.has_data() or axes.tables or axes.texts for axes in figure.axes):
+        return None
     # A colour bar explains its neighbour; it is no chart of its own.
     charts = [_axes_chart(axes) for axes in figure.axes if axes.get_label() != "<colorbar>"]
     if sum(_points(chart) for chart in charts) > most_points:
         raise TooLarge(f"more than {most_points} points")
     title = figure._suptitle.get_text() if getattr(figure, "_suptitle", None) is not None else ""
+    title = title or None
     if not charts:
         return None
     if len(charts) == 1:
@@ -42,7 +45,7 @@ def _points(chart):
 
 
 def _axes_chart(axes):
-    title = next(filter(None, (axes.get_title(where) for where in ("center", "left", "right"))), "")
+    title = next(filter(None, (axes.get_title(where) for where in ("center", "left", "right"))), None)
     kind, elements, swapped = _content(axes)
     chart = {"type": kind, "title": title}
     if kind in ("pie", "unknown"):

@@ -334,6 +334,11 @@ describe("results through the code interpreter SDK", { timeout: 240_000 }, () =>
         assert.equal(chart["type"], "box_and_whisker", options);
         assert.deepEqual(chart["elements"], boxes, options);
       }
+      const named = await chartOf(
+        "import matplotlib\nname = 'tick_labels' if matplotlib.__version_info__ >= (3, 9) else 'labels'\n" +
+          "plt.boxplot([[85, 90, 78, 92, 88], [95, 89, 76, 91, 84, 87]], **{name: ['A', 'B']})",
+      );
+      assert.deepEqual([named["type"], named["title"], named["elements"]], ["box_and_whisker", null, boxes]);
     });
 
     it("several axes are one superchart of their charts", async () => {
@@ -346,7 +351,7 @@ describe("results through the code interpreter SDK", { timeout: 240_000 }, () =>
         (chart["elements"] as { type: string; title: string }[]).map(({ type, title }) => [type, title]),
         [
           ["bar", "Left"],
-          ["line", ""],
+          ["line", null],
         ],
       );
     });
@@ -363,6 +368,17 @@ describe("results through the code interpreter SDK", { timeout: 240_000 }, () =>
           code,
         );
       }
+    });
+
+    it("a blank figure has none, one of words alone is unknown", async () => {
+      for (const code of ["plt.figure()", "plt.subplots()", "plt.subplots(1, 2); plt.title('T')"]) {
+        const { results, error } = await sandbox.runCode(
+          `import matplotlib.pyplot as plt\n${code}\nplt.show()`,
+        );
+        assert.equal(error, undefined);
+        for (const { chart } of results) assert.equal(chart, undefined, code);
+      }
+      assert.equal((await chartOf("plt.text(0.5, 0.5, 'words')"))["title"], null);
     });
 
     it("one with too many points has none, and says so", async () => {
