@@ -6,7 +6,7 @@
 const { Console } = require("node:console");
 const { setMaxListeners } = require("node:events");
 const { writeSync } = require("node:fs");
-const { syncBuiltinESMExports } = require("node:module");
+const { stripTypeScriptTypes, syncBuiltinESMExports } = require("node:module");
 const { join } = require("node:path");
 const { Writable } = require("node:stream");
 const { pathToFileURL } = require("node:url");
@@ -16,6 +16,12 @@ const { Worker } = require("node:worker_threads");
 const { allocate, writer } = load("output-ring");
 const { bundleToFit, textToFit } = load("fitting");
 const { bundleOf } = load("mime");
+
+if (start.language === "typescript" && stripTypeScriptTypes === undefined) {
+  // The last line that a program writes is what the client is told.
+  writeSync(2, `TypeScript needs Node.js 22.13 or newer in the sandbox, which has ${process.version}\n`);
+  process.exit(1);
+}
 
 const MOST_DISPLAYS_WAITING = 64;
 const LAST_OUTPUT_MS = 2000;

@@ -7,6 +7,7 @@ import {
   type LiveSandbox,
   type Logger,
   type Process,
+  type User,
 } from "@coppice/core";
 import type { AdoptedProcess } from "@coppice/core/backend";
 import { CodeContext } from "./code-context.js";
@@ -19,6 +20,8 @@ import { Zygote, type ZygoteSettings } from "./zygote.js";
 
 export interface CodeContextsOptions {
   readonly languages: Languages;
+  /** The account that kernels run as; the sandbox's default one when undefined. */
+  readonly userName: string | undefined;
   readonly settings: KernelSettings;
   readonly zygotes: ZygoteSettings & {
     /** False: every kernel of that sandbox is started by itself. */
@@ -313,7 +316,7 @@ export class SandboxContexts {
     const { zygotes, metrics, log } = this.#options;
     const sandbox = this.#sandbox;
     if (!zygotes.isWanted(sandbox)) return undefined;
-    const user = await sandbox.runtime.user();
+    const user = await this.#user();
     return (this.#zygote ??= new Zygote({
       sandbox: sandbox.runtime,
       user,
@@ -324,7 +327,21 @@ export class SandboxContexts {
     }));
   }
 
+  /** @throws SandboxError failed_precondition when the sandbox has no such account. */
+  async #user(): Promise<User> {
+    const { userName } = this.#options;
+    try {
+      return await this.#sandbox.runtime.user(userName);
+    } catch (error) {
+      if (!(error instanceof SandboxError) || error.code !== "not_found") throw error;
+      throw new SandboxError("failed_precondition", `the sandbox has no account '${userName}'`, {
+        cause: error,
+      });
+    }
+  }
+
   async #make(language: string, cwd: string | undefined): Promise<CodeContext> {
+    // Relative to the home of the sandbox's user, whoever runs the kernel.
     const user = await this.#sandbox.runtime.user();
     return this.#contextOf({ id: randomUUID(), language, cwd: resolveSandboxPath(cwd ?? "", user) });
   }
@@ -336,7 +353,7 @@ export class SandboxContexts {
   }: Pick<CodeContext, "id" | "language" | "cwd">): Promise<CodeContext> {
     const sandbox = this.#sandbox;
     const program = await this.#options.languages.programFor(language, sandbox.runtime);
-    const user = await sandbox.runtime.user();
+    const user = await this.#user();
     sandbox.ended.throwIfAborted();
     return new CodeContext({
       id,

@@ -50,7 +50,7 @@ const MODULES = ["fitting", "kernel", "mime", "output-ring", "protocol", "source
 
 let sources: Promise<Readonly<Record<string, string>>> | undefined;
 
-/** Node.js as a kernel: code runs in V8's REPL mode. Needs nothing in the sandbox but Node.js 20 or newer. */
+/** Node.js as a kernel: code runs in V8's REPL mode. Needs nothing in the sandbox but Node.js 20, for TypeScript 22.13, or newer. */
 export function javascriptProgram({
   node,
   language,

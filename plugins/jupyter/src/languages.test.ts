@@ -1,4 +1,7 @@
 import assert from "node:assert/strict";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import { startCodeServer, type CodeSandbox, type CodeServer, type Execution } from "./testing/code-server.js";
@@ -414,6 +417,26 @@ describe("languages", () => {
         `${language} restarted`,
       );
       await sandbox.fetch(`/contexts/${id}`, { method: "DELETE" });
+    }
+  });
+
+  test("TypeScript is refused where Node.js cannot strip types, JavaScript is not", async () => {
+    const folder = await mkdtemp(join(tmpdir(), "coppice-old-node-"));
+    try {
+      const node = join(folder, "node");
+      const hide = "delete require('node:module').stripTypeScriptTypes";
+      await writeFile(join(folder, "old.cjs"), hide);
+      await writeFile(node, `#!/bin/sh\nexec '${process.execPath}' --require '${folder}/old.cjs' "$@"\n`, {
+        mode: 0o755,
+      });
+      await using old = await startCodeServer({ node });
+      const fresh = await old.create();
+      assert.equal((await fresh.run("1 + 1", { language: "js" })).results[0]?.["text"], "2");
+      const { status, body } = await fresh.run("const one: number = 1", { language: "ts" });
+      const reason = /^Failed to create context: .*TypeScript needs Node\.js 22\.13 or newer/;
+      assert.deepEqual([status, reason.test(body)], [500, true], body);
+    } finally {
+      await rm(folder, { recursive: true });
     }
   });
 

@@ -588,9 +588,21 @@ describe("contexts", () => {
     await own.server.sandboxes.kill(fresh.live.record.id);
   });
 
+  test("contexts that are made at once are counted before they are there", async () => {
+    const fresh = await own.create();
+    const made = await Promise.all(
+      Array.from({ length: 6 }, () => fresh.fetch("/contexts", { method: "POST", body: "{}" })),
+    );
+    const statuses = made.map(({ status }) => status).toSorted((one, other) => one - other);
+    assert.deepEqual(statuses, [200, 200, 200, 200, 429, 429]);
+    await own.server.sandboxes.kill(fresh.live.record.id);
+  });
+
   test("a first use by many at once makes one default context", async () => {
     const fresh = await own.create();
-    const ran = await Promise.all([fresh.run("a = 1"), fresh.run("a += 1"), fresh.run("a += 1")]);
+    // Which of them comes first is not said.
+    const count = "a = globals().get('a', 0) + 1";
+    const ran = await Promise.all([fresh.run(count), fresh.run(count), fresh.run(count)]);
     assert.ok(ran.every(({ error }) => error === undefined));
     assert.equal((await fresh.run("a")).results[0]?.["text"], "3");
     assert.equal(((await (await fresh.fetch("/contexts")).json()) as unknown[]).length, 2);
@@ -716,6 +728,17 @@ describe("kernels and their sandbox", () => {
       assert.ok(waits < 50, "the gauge goes down");
       await delay(50);
     }
+  });
+
+  test("kernels run as the account that the configuration names, in the folder of the sandbox's user", async () => {
+    await using own = await startCodeServer({ user: "root", zygote: { enabled: true, imports: [] } });
+    const root = await own.create();
+    const look =
+      "import os\n[os.environ['USER'], os.path.basename(os.environ['HOME']), os.path.basename(os.getcwd())]";
+    assert.deepEqual((await root.run(look)).results[0]?.["json"], ["root", "root", "user"]);
+    await using none = await startCodeServer({ user: "no-such-user" });
+    const { status, body } = await (await none.create()).run("1");
+    assert.deepEqual([status, /no account 'no-such-user'/.test(body)], [500, true], body);
   });
 
   test("an eager kernel runs before anybody asks for it, a lazy one does not", async () => {

@@ -36,7 +36,16 @@ const config = z.strictObject({
     .string()
     .min(1)
     .default("node")
-    .describe("Node.js for JavaScript and TypeScript, inside the sandbox: a path or a name in PATH"),
+    .describe(
+      "Node.js for JavaScript and TypeScript (22.13 or newer), inside the sandbox: a path or a name in PATH",
+    ),
+  user: z
+    .string()
+    .min(1)
+    .optional()
+    .describe(
+      "Account of a sandbox that kernels run as: `root` as E2B's do, which `!apt-get install` in a cell needs; the sandbox's default user when absent",
+    ),
   transport: z
     .enum(["zeromq", "zmtp"])
     .default("zeromq")
@@ -144,6 +153,7 @@ export const plugin = definePlugin({
     const {
       python,
       node,
+      user,
       transport,
       maxContexts,
       maxWaiting,
@@ -171,6 +181,7 @@ export const plugin = definePlugin({
     );
     const contexts = new CodeContexts({
       languages,
+      userName: user,
       settings: {
         openChannels,
         startTimeoutMs: limits.startTimeout,

@@ -36,18 +36,23 @@ test("a message keeps its identities, parent and buffers apart", async () => {
 });
 
 test("every changed byte of a signed part, another key and a short signature are refused", async () => {
-  const frames = framesOf([HEADER, "{}", "{}", '{"name": "stdout"}']);
-  assert.ok(await decodeMessage(frames, KEY));
-  for (const part of [2, 3, 4, 5, 6]) {
-    const tampered = frames.map((frame) => Buffer.from(frame));
-    const frame = tampered[part];
-    assert.ok(frame);
-    frame[0] = (frame[0] ?? 0) ^ 1;
-    await assert.rejects(decodeMessage(tampered, KEY), new WireError("wrong signature"), `part ${part}`);
+  for (const text of ["stdout", "x".repeat(3 * 1024 * 1024)]) {
+    const frames = framesOf([HEADER, "{}", "{}", JSON.stringify({ name: text })]);
+    assert.ok(await decodeMessage(frames, KEY));
+    for (const part of [2, 3, 4, 5, 6]) {
+      for (const at of [0, -1]) {
+        const tampered = frames.map((frame) => Buffer.from(frame));
+        const frame = tampered[part];
+        assert.ok(frame);
+        const index = at < 0 ? frame.length + at : at;
+        frame[index] = (frame[index] ?? 0) ^ 1;
+        await assert.rejects(decodeMessage(tampered, KEY), new WireError("wrong signature"), `part ${part}`);
+      }
+    }
+    await assert.rejects(decodeMessage(frames, "another"), new WireError("wrong signature"));
+    const short = [...frames.slice(0, 2), Buffer.from("ab"), ...frames.slice(3)];
+    await assert.rejects(decodeMessage(short, KEY), new WireError("wrong signature"));
   }
-  await assert.rejects(decodeMessage(frames, "another"), new WireError("wrong signature"));
-  const short = [...frames.slice(0, 2), Buffer.from("ab"), ...frames.slice(3)];
-  await assert.rejects(decodeMessage(short, KEY), new WireError("wrong signature"));
 });
 
 test("missing frames and unusable headers are refused, never a crash", async () => {
