@@ -16,8 +16,9 @@ client = manager.blocking_client()
 client.start_channels()
 client.wait_for_ready(timeout=60)
 session = client.session
-shell = client.shell_channel.socket
-iopub = client.iopub_channel.socket
+# Of Debian's jupyter_client they are of asyncio.
+shell = zmq.Socket.shadow(client.shell_channel.socket.underlying)
+iopub = zmq.Socket.shadow(client.iopub_channel.socket.underlying)
 poller = zmq.Poller()
 poller.register(shell, zmq.POLLIN)
 poller.register(iopub, zmq.POLLIN)
