@@ -3,11 +3,12 @@
 import type { Logger } from "@coppice/core";
 import { LinuxNamespacesBackend } from "../linux-namespaces-backend.js";
 import { linuxNamespacesConfig } from "../linux-namespaces-config.js";
+import { PYTHON } from "./test-backend.js";
 import { makeSandbox } from "./test-sandbox.js";
 
 const [, , directory = "", count = "1"] = process.argv;
 const log = { info: () => undefined, warn: () => undefined } as unknown as Logger;
-const backend = new LinuxNamespacesBackend(linuxNamespacesConfig.parse({ directory }), log);
+const backend = new LinuxNamespacesBackend(linuxNamespacesConfig.parse({ directory, python: PYTHON }), log);
 for (let made = 0; made < Number(count); made++) {
   const sandbox = await makeSandbox(backend);
   const script = "echo before; read line; echo after $line; exit 43";
