@@ -313,3 +313,45 @@ test("a client that does not finish its headers, and one that falls silent, lose
   const unfinished = "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n";
   assert.ok((await secondsUntilClosed(unfinished)) < 5, "a body that never comes");
 });
+
+test("guards and routes see one path: those that the two would read in different ways are refused", async () => {
+  const seen: string[] = [];
+  const watched = definePlugin({
+    name: "watched",
+    setup(plugin) {
+      plugin.guard("api", ({ url }) => void seen.push(url.pathname));
+      plugin.http("api").get("/templates/:id", (ctx) => {
+        ctx.body = ctx.path;
+      });
+    },
+  });
+  await using server = await startTestServer({ plugins: [[watched]] });
+  const statusOf = async (path: string): Promise<string> => {
+    const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
+    socket.write(`GET ${path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n`, "latin1");
+    let text = "";
+    for await (const chunk of socket) text += String(chunk);
+    return /^HTTP\/1\.1 (\d+)/.exec(text)?.[1] ?? "";
+  };
+  for (const path of [
+    "/templates/x\\..\\..\\health",
+    "/templates/x/../../health",
+    "/templates/%2e%2e/health",
+    "/templates/.%2E",
+    "/templates/./x",
+    "/templates//x",
+    "//localhost/templates/x",
+    "http://localhost/templates/../x",
+  ])
+    assert.equal(await statusOf(path), "400", path);
+  assert.deepEqual(seen, [], "no guard was asked");
+  for (const path of [
+    "/templates/x",
+    "/templates/..x",
+    "/templates/a%2Fb?c=//..",
+    "http://localhost/templates/x",
+  ])
+    assert.equal(await statusOf(path), "200", path);
+  assert.equal(await statusOf('/templates/a"b'), "200");
+  assert.equal(seen.at(-1), "/templates/a%22b");
+});

@@ -1,8 +1,13 @@
 import { randomUUID } from "node:crypto";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import { createServer as createTlsServer } from "node:https";
-import { type AddressInfo, createServer as createTcpServer, type Server as TcpServer } from "node:net";
-import { createSecureContext, Server as TlsServer } from "node:tls";
+import {
+  type AddressInfo,
+  createServer as createTcpServer,
+  type Server as TcpServer,
+  Socket,
+} from "node:net";
+import { createSecureContext, Server as TlsServer, TLSSocket } from "node:tls";
 import type { Duplex } from "node:stream";
 import { messageOf } from "../kernel/errors.js";
 import type { HttpMetrics } from "../observe/http-metrics.js";
@@ -305,6 +310,7 @@ export class HttpListener implements Listener {
       target === undefined
         ? this.#services.surfaces.get(this.name)
         : this.#services.surfaces.ofPort(target.port);
+    if (surface !== undefined) requirePlainPath(message, url);
     return { url, target, surface };
   }
 
@@ -363,12 +369,23 @@ export class HttpListener implements Listener {
   }
 }
 
-function parseUrl(message: IncomingMessage): URL {
-  try {
-    return new URL(message.url ?? "/", "http://server");
-  } catch {
-    throw new HttpError(400, `the request target is no URL`);
-  }
+function parseUrl({ url = "/" }: IncomingMessage): URL {
+  const text = url.startsWith("/") ? `http://server${url}` : url;
+  if (!URL.canParse(text, "http://server")) throw new HttpError(400, `the request target is no URL`);
+  return new URL(text, "http://server");
+}
+
+/**
+ * Guards look at the path as a URL has it, routes at the one that was sent. They are to see the same: what the two
+ * would read in different ways is refused.
+ * @throws HttpError 400
+ */
+function requirePlainPath(message: IncomingMessage, url: URL): void {
+  const sent = message.url ?? "/";
+  const path = sent.startsWith("/") ? (/^[^?#]*/.exec(sent)?.[0] ?? "") : url.pathname;
+  const isPlain = !/\\|\/\/|(^|\/)(\.|%2e){1,2}(\/|$)/i.test(path);
+  if (!isPlain) throw new HttpError(400, "the path has a backslash, an empty or a dot segment");
+  message.url = url.pathname + url.search;
 }
 
 /**
@@ -391,7 +408,9 @@ function lingerOver(message: IncomingMessage): void {
  */
 function cutWhenEnded({ sandbox }: Target, socket: Duplex, closing: ServerResponse | Duplex): void {
   const cut = (): void => {
-    socket.destroy();
+    // Older SDKs take a plain end inside of an answer for a fault of the protocol. TLS has nothing like a reset.
+    if (socket instanceof Socket && !(socket instanceof TLSSocket)) socket.resetAndDestroy();
+    else socket.destroy();
   };
   sandbox.ended.addEventListener("abort", cut, { once: true });
   closing.once("close", () => sandbox.ended.removeEventListener("abort", cut));

@@ -4,10 +4,13 @@ import {
   type IncomingMessage,
   type OutgoingHttpHeaders,
   type RequestOptions,
-  type ServerResponse,
+  ServerResponse,
+  validateHeaderName,
+  validateHeaderValue,
 } from "node:http";
+import type { Socket } from "node:net";
 import type { Duplex } from "node:stream";
-import { SandboxError } from "../kernel/errors.js";
+import { messageOf, SandboxError } from "../kernel/errors.js";
 import { EdgeRefusal } from "./edge-refusal.js";
 import { HttpError } from "./http-error.js";
 import { dialPort, type PortConnections } from "./port-connections.js";
@@ -15,7 +18,7 @@ import { TRAFFIC_TOKEN_HEADER } from "./traffic-token.js";
 import type { SurfaceRequest, Target } from "./surface-request.js";
 
 /** Said of the connection to the next hop only, so never passed on. */
-const HOP_BY_HOP = new Set([
+const HOP_BY_HOP: ReadonlySet<string> = new Set([
   "connection",
   "keep-alive",
   "proxy-authenticate",
@@ -26,6 +29,9 @@ const HOP_BY_HOP = new Set([
   "transfer-encoding",
   "upgrade",
 ]);
+
+/** For this server: a program in a sandbox is a stranger, and with them it could act as its visitors. */
+const CREDENTIALS: ReadonlySet<string> = new Set(["x-api-key", "x-access-token", TRAFFIC_TOKEN_HEADER]);
 
 /** What may be sent again when a kept connection turns out to be dead: it has changed nothing. */
 const SAFE_METHODS = new Set(["GET", "HEAD", "OPTIONS", "TRACE"]);
@@ -66,19 +72,17 @@ export async function proxyRequest(
     const sent = httpRequest({ ...options, ...connection });
     upstream = sent;
     sent.on("response", (answer) => {
-      const headers = answer.rawHeaders.flatMap((name, index) =>
-        index % 2 === 0 && !HOP_BY_HOP.has(name.toLowerCase())
-          ? [name, answer.rawHeaders[index + 1] ?? ""]
-          : [],
-      );
-      response.writeHead(answer.statusCode ?? 502, answer.statusMessage, headers);
-      // A short answer is all here already: headers and body then leave in one write. One that takes its time
-      // must not hold back its headers.
-      setImmediate(() => response.flushHeaders());
-      // Not stream.pipeline, here and below: its listeners are more than Node takes for a leak, and it says so
-      // for each response. What breaks off is destroyed on the other side, too.
-      answer.once("error", () => response.destroy());
-      answer.pipe(response);
+      try {
+        passBack(answer, response);
+      } catch (error) {
+        sent.destroy();
+        reject(brokenUpstream(target, error));
+      }
+    });
+    // Without a listener Node ends this exchange and tells nobody.
+    sent.once("upgrade", (_answer, connection) => {
+      connection.destroy();
+      reject(brokenUpstream(target, "the program changed the protocol unasked"));
     });
     sent.once("error", (error) => {
       if (response.headersSent || request.signal.aborted) response.destroy();
@@ -116,22 +120,58 @@ function isBoundToConnection({ headers }: IncomingMessage): boolean {
   return /^(ntlm|negotiate)\b/i.test(headers.authorization ?? "");
 }
 
-/** Passes an upgrade (a WebSocket) on to a port of its sandbox and then moves bytes. */
+/**
+ * Passes an upgrade (a WebSocket) on to a port of its sandbox and then moves bytes. Only an answer 101 makes a tunnel:
+ * after any other the client's connection ends, because a proxy before this server would give it its next client.
+ */
 export async function proxyUpgrade(
   request: SurfaceRequest,
   target: Target,
   upgrade: { readonly message: IncomingMessage; readonly socket: Duplex; readonly head: Buffer },
 ): Promise<void> {
   const { message, socket, head } = upgrade;
+  const { promise: answered, resolve, reject } = Promise.withResolvers<void>();
   const upstream = await dialPort(target, request.signal);
-  const lines = Object.entries(passOn(message, target)).flatMap(([name, value]) =>
-    (Array.isArray(value) ? value : [value]).map((one) => `${name}: ${one}\r\n`),
-  );
-  upstream.write(
-    `${message.method} ${message.url} HTTP/1.1\r\n${lines.join("")}connection: Upgrade\r\nupgrade: ${message.headers.upgrade}\r\n\r\n`,
-  );
-  if (head.length > 0) upstream.write(head);
-  socket.once("close", () => upstream.destroy());
+  socket.once("close", () => {
+    upstream.destroy();
+    resolve();
+  });
+  if (socket.destroyed) upstream.destroy();
+  const headers = passOn(message, target);
+  const sent = httpRequest({
+    port: target.port,
+    method: message.method ?? "GET",
+    path: message.url ?? "/",
+    headers: { ...headers, Connection: "Upgrade", Upgrade: message.headers.upgrade ?? "" },
+    setHost: false,
+    createConnection: () => upstream,
+  });
+  sent.once("upgrade", (answer, _upstream, first) => {
+    const lines = answer.rawHeaders.flatMap((name, index) =>
+      index % 2 === 0 ? [`${name}: ${answer.rawHeaders[index + 1] ?? ""}\r\n`] : [],
+    );
+    socket.write(`HTTP/1.1 101 Switching Protocols\r\n${lines.join("")}\r\n`, "latin1");
+    if (first.length > 0) socket.write(first);
+    if (head.length > 0) upstream.write(head);
+    tunnel(socket, upstream);
+    resolve();
+  });
+  sent.once("response", (answer) => {
+    const response = lastAnswer(message, socket);
+    try {
+      passBack(answer, response);
+      resolve();
+    } catch (error) {
+      response.detachSocket(socket as Socket);
+      reject(brokenUpstream(target, error));
+    }
+  });
+  sent.once("error", (error) => reject(brokenUpstream(target, error)));
+  sent.end();
+  await answered;
+}
+
+function tunnel(socket: Duplex, upstream: Duplex): void {
   upstream.once("close", () => socket.destroy());
   // A WebSocket has no half: who does not hang up after the other did is not waited for.
   for (const side of [socket, upstream]) {
@@ -144,8 +184,54 @@ export async function proxyUpgrade(
   upstream.pipe(socket);
 }
 
-function brokenUpstream({ sandbox, port }: Target, cause: Error): HttpError {
-  const message = `The sandbox is running but the connection to the port broke: ${cause.message}`;
+/** An answer on the socket of an upgrade, which ends with it. */
+function lastAnswer(message: IncomingMessage, socket: Duplex): ServerResponse {
+  const response = new ServerResponse(message);
+  response.shouldKeepAlive = false;
+  response.assignSocket(socket as Socket);
+  // Node's server no longer serves this socket, so it does not tell the answer that there is room again.
+  socket.on("drain", () => response.emit("drain"));
+  socket.resume();
+  response.once("finish", () => {
+    socket.end();
+    const timer = setTimeout(() => socket.destroy(), LINGER_MS).unref();
+    socket.once("close", () => clearTimeout(timer));
+  });
+  return response;
+}
+
+/**
+ * Gives a program's answer to the client. @throws Error for one that HTTP cannot say: Node reads what it refuses to
+ * write. Nothing of it has been written then.
+ */
+function passBack(answer: IncomingMessage, response: ServerResponse): void {
+  const status = answer.statusCode ?? 0;
+  if (status < 200 || status > 999) throw new Error(`the program answered with the status ${status}`);
+  const headers: string[] = [];
+  for (const [name, value] of rawHeadersOf(answer)) {
+    if (HOP_BY_HOP.has(name.toLowerCase())) continue;
+    validateHeaderName(name);
+    validateHeaderValue(name, value);
+    headers.push(name, value);
+  }
+  // Its reason stays here: the status says all of it, and Node refuses to write some of what it reads.
+  response.writeHead(status, headers);
+  // A short answer is all here already: headers and body then leave in one write. One that takes its time
+  // must not hold back its headers.
+  setImmediate(() => response.flushHeaders());
+  // Not stream.pipeline: its listeners are more than Node takes for a leak, and it says so for each response.
+  // What breaks off is destroyed on the other side, too.
+  answer.once("error", () => response.destroy());
+  answer.pipe(response);
+}
+
+function* rawHeadersOf({ rawHeaders }: IncomingMessage): Generator<readonly [name: string, value: string]> {
+  for (let index = 0; index + 1 < rawHeaders.length; index += 2)
+    yield [rawHeaders[index] ?? "", rawHeaders[index + 1] ?? ""];
+}
+
+function brokenUpstream({ sandbox, port }: Target, cause: unknown): HttpError {
+  const message = `The sandbox is running but the connection to the port broke: ${messageOf(cause)}`;
   return new EdgeRefusal(502, { sandboxId: sandbox.record.id, message, port });
 }
 
@@ -153,23 +239,36 @@ function hasBody({ headers }: IncomingMessage): boolean {
   return headers["transfer-encoding"] !== undefined || Number(headers["content-length"] ?? 0) > 0;
 }
 
+/** The headers of a request for the program, named as its client wrote them. */
 function passOn(message: IncomingMessage, { sandbox, port }: Target): OutgoingHttpHeaders {
-  const headers: OutgoingHttpHeaders = {};
-  for (const [name, values] of Object.entries(message.headersDistinct)) {
-    if (values !== undefined && !HOP_BY_HOP.has(name) && name !== TRAFFIC_TOKEN_HEADER)
-      headers[name] = values.length === 1 ? (values[0] ?? "") : values;
+  const kept = new Map<string, { readonly name: string; values: string[] }>();
+  const set = (name: string, value: string): void => {
+    const values = [value];
+    kept.set(name.toLowerCase(), { name, values });
+  };
+  const setUnlessSaid = (name: string, value: string): void => {
+    if (!kept.has(name.toLowerCase())) set(name, value);
+  };
+  for (const [name, value] of rawHeadersOf(message)) {
+    const key = name.toLowerCase();
+    if (HOP_BY_HOP.has(key) || CREDENTIALS.has(key)) continue;
+    const known = kept.get(key);
+    if (known === undefined) set(name, value);
+    else known.values.push(value);
   }
   // One chunked body stays chunked: without a length Node would send none for GET and DELETE.
-  if (message.headers["transfer-encoding"] !== undefined) headers["transfer-encoding"] = "chunked";
+  if (message.headers["transfer-encoding"] !== undefined) set("Transfer-Encoding", "chunked");
   const peer = message.socket.remoteAddress ?? "";
   const earlier = message.headers["x-forwarded-for"];
-  headers["x-forwarded-for"] = earlier === undefined ? peer : `${String(earlier)}, ${peer}`;
+  set("X-Forwarded-For", earlier === undefined ? peer : `${String(earlier)}, ${peer}`);
   const { maskRequestHost } = sandbox.record;
-  if (maskRequestHost === undefined) headers["x-forwarded-host"] ??= message.headers.host ?? "";
+  if (maskRequestHost === undefined) setUnlessSaid("X-Forwarded-Host", message.headers.host ?? "");
   else {
-    headers["x-forwarded-host"] = message.headers.host ?? "";
-    headers["host"] = maskRequestHost.replaceAll("${PORT}", String(port));
+    set("X-Forwarded-Host", message.headers.host ?? "");
+    set("Host", maskRequestHost.replaceAll("${PORT}", String(port)));
   }
-  headers["x-forwarded-proto"] ??= "encrypted" in message.socket ? "https" : "http";
-  return headers;
+  setUnlessSaid("X-Forwarded-Proto", "encrypted" in message.socket ? "https" : "http");
+  return Object.fromEntries(
+    [...kept.values()].map(({ name, values }) => [name, values.length === 1 ? (values[0] ?? "") : values]),
+  );
 }

@@ -98,17 +98,27 @@ export function errorInterceptor(
       const response = await next(request);
       if (!response.stream) return response;
       // What a stream throws while it is read never passes the catch below.
-      return { ...response, message: translated(response.message, log) };
+      return { ...response, message: translated(response.message, { signal: request.signal, log }) };
     } catch (error) {
-      throw toConnectError(error, log);
+      throw toConnectError(endOf(request.signal, error), log);
     }
   };
 }
 
-async function* translated<T>(messages: AsyncIterable<T>, log: Logger): AsyncGenerator<T> {
+async function* translated<T>(
+  messages: AsyncIterable<T>,
+  { signal, log }: { readonly signal: AbortSignal; readonly log: Logger },
+): AsyncGenerator<T> {
   try {
     yield* messages;
   } catch (error) {
-    throw toConnectError(error, log);
+    throw toConnectError(endOf(signal, error), log);
   }
+}
+
+/** What an RPC ended with: one whose client has gone, or whose time is up, fails wherever it is, in many words. */
+function endOf({ aborted, reason }: AbortSignal, error: unknown): unknown {
+  const isAborted = aborted && error instanceof Error && error.name === "AbortError";
+  if (!isAborted) return error;
+  return reason instanceof ConnectError ? reason : new ConnectError("the client is gone", Code.Canceled);
 }
