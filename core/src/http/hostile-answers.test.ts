@@ -141,7 +141,12 @@ suite("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
   });
 
   test("answers an upgrade with what is no HTTP, or not at all: 502, and the connection ends", async () => {
-    for (const garbage of ["\x16\x03\x01", "HTTP/1.1 099 No\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 101 Fine\r\nContent-Length: 0\r\n\r\n", undefined]) {
+    for (const garbage of [
+      "\x16\x03\x01",
+      "HTTP/1.1 099 No\r\nContent-Length: 0\r\n\r\n",
+      "HTTP/1.1 101 Fine\r\nContent-Length: 0\r\n\r\n",
+      undefined,
+    ]) {
       answer = (connection) =>
         garbage === undefined ? connection.destroy() : connection.end(garbage, "latin1");
       const client = new Client(server.url);

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { once } from "node:events";
-import { request } from "node:http";
+import { Agent, type IncomingMessage, request } from "node:http";
 import { connect } from "node:net";
 import { Readable } from "node:stream";
 import { test } from "node:test";
@@ -226,6 +226,38 @@ test("when a sandbox ends, the connections that serve it break instead of ending
   const reading = response.text();
   await server.sandboxes.kill(record.id);
   await assert.rejects(reading, /terminated/);
+  // A reset, not an end: to older SDKs the latter is a fault of the protocol.
+  const other = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
+  const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
+  socket.write(
+    `GET /forever HTTP/1.1\r\nhost: localhost\r\ne2b-sandbox-id: ${other.record.id}\r\ne2b-sandbox-port: 49983\r\n\r\n`,
+  );
+  await once(socket, "data");
+  const failed = once(socket.resume(), "error").then(([error]) => (error as NodeJS.ErrnoException).code);
+  await server.sandboxes.kill(other.record.id);
+  assert.equal(await failed, "ECONNRESET");
+});
+
+test("a connection that has asked for one sandbox outlives it, and serves the next request to another", async () => {
+  await using server = await serve();
+  const make = () => server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
+  const [gone, next] = [(await make()).record.id, (await make()).record.id];
+  using agent = {
+    agent: new Agent({ keepAlive: true, maxSockets: 1 }),
+    [Symbol.dispose]: () => agent.agent.destroy(),
+  };
+  const who = async (id: string): Promise<readonly [unknown, text: string]> => {
+    const headers = { "e2b-sandbox-id": id, "e2b-sandbox-port": "49983" };
+    const asked = request(`${server.url}/who`, { headers, agent: agent.agent }).end();
+    const [response] = (await once(asked, "response")) as [IncomingMessage];
+    const { localPort } = response.socket;
+    let text = "";
+    for await (const chunk of response) text += String(chunk);
+    return [localPort, text];
+  };
+  const [port] = await who(gone);
+  await server.sandboxes.kill(gone);
+  assert.deepEqual(await who(next), [port, JSON.stringify({ id: next })]);
 });
 
 test("upgrades find their handler; a wrong path and a dead sandbox are refused on the socket", async () => {

@@ -381,8 +381,8 @@ function parseUrl({ url = "/" }: IncomingMessage): URL {
  * @throws HttpError 400
  */
 function requirePlainPath(message: IncomingMessage, url: URL): void {
-  const sent = message.url ?? "/";
-  const path = sent.startsWith("/") ? (/^[^?#]*/.exec(sent)?.[0] ?? "") : url.pathname;
+  // Behind the host of a whole URL, which proxies may send.
+  const [path = ""] = (message.url ?? "/").replace(/^[a-z]+:\/\/[^/?#]*/i, "").split(/[?#]/, 1);
   const isPlain = !/\\|\/\/|(^|\/)(\.|%2e){1,2}(\/|$)/i.test(path);
   if (!isPlain) throw new HttpError(400, "the path has a backslash, an empty or a dot segment");
   message.url = url.pathname + url.search;

@@ -94,7 +94,7 @@ suite("the envd of a sandbox", () => {
     server = await startTestServer({
       clock,
       plugins: [
-        [memoryBackend(), {}],
+        [memoryBackend({ pausing: {} }), {}],
         [envdCompat, {}],
         [routes, {}],
       ],
@@ -169,6 +169,33 @@ suite("the envd of a sandbox", () => {
         `${route} without a token set`,
       );
     }
+  });
+
+  test("is not resumed by who is refused", async () => {
+    const { record } = await server.sandboxes.create({
+      template: "base",
+      timeoutMs: undefined,
+      secure: true,
+      autoResume: true,
+      onTimeout: "pause",
+    });
+    await server.sandboxes.pause(record.id);
+    const state = () => server.sandboxes.get(record.id).record.state;
+    for (const headers of [{}, { "x-access-token": "wrong" }]) {
+      refused(
+        await call(server.url, "GET /envs", { to: server.sandboxes.get(record.id), headers }),
+        NO_TOKEN,
+        "GET /envs",
+      );
+      assert.equal(state(), "paused");
+    }
+    const headers = { "x-access-token": record.accessToken ?? "" };
+    assert.equal(
+      (await call(server.url, "GET /envs", { to: server.sandboxes.get(record.id), headers })).status,
+      200,
+    );
+    assert.equal(state(), "running");
+    await server.sandboxes.kill(record.id);
   });
 
   test("takes a token or a signature for files, and says which of them is wrong", async () => {
