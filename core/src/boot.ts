@@ -20,6 +20,7 @@ import { Listeners, Targets } from "./http/targets.js";
 import { Cleanup, type CleanupFailure } from "./kernel/cleanup.js";
 import { Clock, systemClock } from "./kernel/clock.js";
 import { BootError, type BootProblem, messageOf } from "./kernel/errors.js";
+import { makeDirectory } from "./kernel/make-directory.js";
 import { Patience } from "./kernel/patience.js";
 import { Scope } from "./kernel/scope.js";
 import { type Token, tokenName } from "./kernel/token.js";
@@ -284,7 +285,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     ...surfaces.collisions(),
     ...surfaces.unreachable(Object.keys(config.listeners)),
     ...metricProblems(pluginMetrics, coreMetrics),
-    ...openDoors(listeners, surfaces),
+    ...openDoors(listeners, surfaces, (name) => source.at(["listeners", name])),
   );
   return { patience, domain, surfaces, listeners, health, greeting, services, problems, starts, diagnoses };
 }
@@ -299,6 +300,7 @@ async function serve(
   // start: the backends, then the plugins.
   if (problems.length > 0) throw new BootError(problems);
   await requireFreeAddresses(listeners);
+  makeDataDirectory(resolve(config.dataDir));
   cleanup.push("core", () => domain.stop());
   await domain.start();
   for (const { owner, run } of starts) {
@@ -373,6 +375,17 @@ function createListeners(config: ServerConfig, services: ListenerServices): read
         services,
       ),
   );
+}
+
+/** @throws BootError that names the directory when it cannot be made. */
+function makeDataDirectory(dataDir: string): void {
+  try {
+    makeDirectory(dataDir, 0o700);
+  } catch (error) {
+    throw new BootError([{ message: `dataDir ${dataDir} cannot be made: ${messageOf(error)}` }], {
+      cause: error,
+    });
+  }
 }
 
 /** Finds out before anything is started, for all listeners at once. @throws BootError for each address that is taken. */

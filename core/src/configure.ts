@@ -73,6 +73,10 @@ export async function configure(
   const server = serverConfig.safeParse(source.values);
   noteIssues([], server.error);
 
+  for (const [name, other] of sharedPorts(server.data)) {
+    note(["listeners", name, "port"], `listeners '${other}' and '${name}' have the same port`);
+  }
+
   const plugins: EnabledPlugin[] = [];
   for (const [key, settings] of Object.entries(pluginSettings(source.values))) {
     let plugin: unknown;
@@ -105,6 +109,19 @@ export async function configure(
     server: server.data,
     plugins: order.ordered.flatMap(({ name }) => byName.get(name) ?? []),
   };
+}
+
+/** Pairs of listeners of which the second cannot be opened. */
+function sharedPorts(server: ServerConfig | undefined): readonly (readonly [string, string])[] {
+  const listeners = Object.entries(server?.listeners ?? {});
+  const isEverything = (host: string): boolean => host === "0.0.0.0" || host === "::";
+  return listeners.flatMap(([name, { host, port }], index) =>
+    listeners
+      .slice(0, index)
+      .filter(([, other]) => port !== 0 && other.port === port)
+      .filter(([, other]) => other.host === host || isEverything(other.host) || isEverything(host))
+      .map(([other]) => [name, other] as const),
+  );
 }
 
 function pluginSettings(values: unknown): Record<string, unknown> {

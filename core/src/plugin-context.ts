@@ -1,8 +1,8 @@
-import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import type { Registry } from "prom-client";
 import type { Diagnosis } from "./doctor/finding.js";
 import type { Surfaces } from "./http/surfaces.js";
+import { makeDirectory } from "./kernel/make-directory.js";
 import type { Class, Scope } from "./kernel/scope.js";
 import type { Token } from "./kernel/token.js";
 import type { Health } from "./observe/health.js";
@@ -40,7 +40,7 @@ export function createPluginContext(parts: PluginContextParts): PluginContext<un
     metrics: parts.registry,
     dataDir() {
       const directory = join(parts.dataDir, plugin.name);
-      mkdirSync(directory, { recursive: true, mode: 0o700 });
+      makeDirectory(directory, 0o700);
       return directory;
     },
     bind<T>(key: Class<T> | Token<T>, implementation?: Class<T>) {

@@ -1,11 +1,24 @@
+import { inspect } from "../boot.js";
 import { readConfig } from "../config/read.js";
 import { configure } from "../configure.js";
+import { BootError, type BootProblem } from "../kernel/errors.js";
+import { createLogger } from "../observe/logger.js";
+import { unknownBackends } from "../sandbox/choose-backends.js";
 import { configArgument } from "./config-argument.js";
 
-/** Checks a configuration and that its plugins load, without starting anything. */
+/** Checks a configuration and that its plugins fit together, without starting anything or asking this host. */
 export async function check(args: readonly string[]): Promise<number> {
   const file = configArgument(args);
-  const { plugins } = await configure(readConfig(file, process.env));
-  process.stdout.write(`${file} is fine: ${plugins.length} plugins\n`);
+  const config = readConfig(file, process.env);
+  const configuration = await configure(config);
+  const problems: BootProblem[] = [];
+  await inspect({ config, configuration, log: createLogger("silent") }, async (inspected) => {
+    problems.push(...inspected.problems);
+    const names = inspected.backends.all().map(({ name }) => name);
+    for (const { path, message } of unknownBackends(names, configuration.server.sandboxes))
+      problems.push({ message, at: config.at(path) });
+  });
+  if (problems.length > 0) throw new BootError(problems);
+  process.stdout.write(`${file} is fine: ${configuration.plugins.length} plugins\n`);
   return 0;
 }

@@ -1,4 +1,3 @@
-import { mkdirSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { readConfig } from "../config/read.js";
 import { configure } from "../configure.js";
@@ -7,6 +6,7 @@ import { systemClock } from "../kernel/clock.js";
 import { BootError, SandboxError } from "../kernel/errors.js";
 import { printTable } from "./print-table.js";
 import { asksForHelp } from "./asks-for-help.js";
+import { makeDirectory } from "../kernel/make-directory.js";
 import { isBadUsage } from "./bad-usage.js";
 
 /** sysexits.h: EX_USAGE. */
@@ -41,7 +41,7 @@ export async function pluginVerb(verb: string, [name = "", file = "", ...args]: 
       clock: systemClock,
       dataDir: () => {
         const directory = join(resolve(server.dataDir), plugin.name);
-        mkdirSync(directory, { recursive: true, mode: 0o700 });
+        makeDirectory(directory, 0o700);
         return directory;
       },
       print: (line) => void process.stdout.write(`${line}\n`),

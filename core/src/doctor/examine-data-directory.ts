@@ -1,6 +1,6 @@
 import { constants } from "node:fs";
-import { access, stat } from "node:fs/promises";
-import { dirname } from "node:path";
+import { access, mkdtemp, rmdir, stat } from "node:fs/promises";
+import { dirname, join } from "node:path";
 import { messageOf } from "../kernel/errors.js";
 import { reasonLedgerUnusable } from "../sandbox/sqlite-ledger.js";
 import type { NamedFinding } from "./finding.js";
@@ -8,12 +8,14 @@ import type { NamedFinding } from "./finding.js";
 const NAME = "dataDir";
 const ELSEWHERE = "make it writable for this user, or set dataDir to another directory";
 
-/** Whether a server could keep its data there. Makes nothing. @param dataDir absolute. */
+/** Whether a server could keep its data there. Leaves nothing. @param dataDir absolute. */
 export async function examineDataDirectory(dataDir: string): Promise<readonly NamedFinding[]> {
   const existing = await nearestExisting(dataDir);
   try {
     if (!(await stat(existing)).isDirectory()) throw new Error("it is not a directory");
     await access(existing, constants.W_OK | constants.X_OK);
+    // In /proc root may do everything, and nothing can be made.
+    if (existing !== dataDir) await rmdir(await mkdtemp(join(existing, ".coppice-")));
   } catch (error) {
     const message = `${existing} cannot be written: ${messageOf(error)}`;
     return [{ name: NAME, severity: "fail", message, fix: ELSEWHERE }];

@@ -83,7 +83,7 @@ test("all that a host lacks is told at once", async () => {
     );
     assert.match(lines[3] ?? "", /^FAIL {2}listener ops: .*EADDRNOTAVAIL.* -> set listeners\.ops\.host/);
     assert.deepEqual(lines.slice(4), [
-      "FAIL  configuration: listener 'ops' is on 192.0.2.1, which others can reach, and surface 'ops' has no authentication: bind it to 127.0.0.1, configure authentication (plugins access and envd-compat), or say listeners.ops.insecure: true",
+      "FAIL  configuration: test.yaml listeners.ops: listener 'ops' is on 192.0.2.1, which others can reach, and surface 'ops' has no authentication: bind it to 127.0.0.1, configure authentication (plugins access and envd-compat), or say listeners.ops.insecure: true",
       "FAIL  backend jails: there is no ZFS pool; there is no address left",
       "warn  python: it is old -> install a newer one",
       "FAIL  python: it has no ipykernel",
@@ -102,8 +102,8 @@ test("two listeners at one address are found out", async () => {
   await once(probe, "close");
   const listener = { host: "127.0.0.1", port };
   const lines = await linesOf([memoryBackend()], { listeners: { api: listener, ops: listener } });
-  assert.equal(lines[2], `ok    listener api: 127.0.0.1:${port} is free`);
-  assert.match(lines[3] ?? "", /^FAIL {2}listener ops: .*EADDRINUSE/);
+  const message = "listeners 'api' and 'ops' have the same port";
+  assert.deepEqual(lines, [NODE, `FAIL  configuration: test.yaml listeners.ops.port: ${message}`]);
 });
 
 test("a backend in whose place another one is used is no failure, one that is chosen is", async () => {

@@ -74,7 +74,7 @@ export async function assessBackends(
         preferred.includes(name) &&
         !pinned.includes(name),
     })),
-    problems: unknownBackends(names, preferred, settings),
+    problems: unknownBackends(names, settings).map(({ message }) => message),
     defaultBackend: usable[0] ?? (names.length === 1 ? names[0] : undefined),
   };
 }
@@ -95,24 +95,28 @@ async function failureOf(
   }
 }
 
-function unknownBackends(
+/** What the configuration names and no plugin added, each with the key that names it. */
+export function unknownBackends(
   names: readonly string[],
-  preferred: readonly string[],
-  { templates }: SandboxesConfig,
-): string[] {
+  { defaultBackend, templates }: SandboxesConfig,
+): readonly { readonly path: readonly string[]; readonly message: string }[] {
   const known = names.length === 0 ? "none is enabled" : `enabled are ${names.join(", ")}`;
-  const problems: string[] = [];
-  const note = (key: string, name: string): void => {
-    if (names.includes(name)) return;
-    problems.push(`sandboxes.${key}: there is no backend '${name}'; ${known}`);
+  const preferred = [defaultBackend ?? []].flat();
+  const problems: { readonly path: readonly string[]; readonly message: string }[] = [];
+  const note = (path: readonly string[], text: string): void => {
+    const key = ["sandboxes", ...path];
+    problems.push({ path: key, message: `${key.join(".")}: ${text}; ${known}` });
   };
-  for (const name of preferred) note("defaultBackend", name);
+  const require = (path: readonly string[], name: string): void => {
+    if (!names.includes(name)) note(path, `there is no backend '${name}'`);
+  };
+  for (const name of preferred) require(["defaultBackend"], name);
   const isChoiceOpen = Object.values(templates).some(({ backend }) => backend === undefined);
   if (preferred.length === 0 && names.length > 1 && isChoiceOpen) {
-    problems.push(`sandboxes.defaultBackend: choose one of the backends; ${known}`);
+    note(["defaultBackend"], "choose one of the backends");
   }
   for (const [name, { backend }] of Object.entries(templates)) {
-    if (backend !== undefined) note(`templates.${name}.backend`, backend);
+    if (backend !== undefined) require(["templates", name, "backend"], backend);
   }
   return problems;
 }

@@ -1,4 +1,4 @@
-import { messageOf } from "../kernel/errors.js";
+import { BootError, messageOf } from "../kernel/errors.js";
 import type { Plugin } from "../plugin.js";
 import { Backends } from "../sandbox/backend.js";
 import type { ConformanceSubject } from "./conformance/conformance-case.js";
@@ -22,7 +22,7 @@ export interface ConformOptions {
 /**
  * Boots a server with a backend's plugin and puts every backend that it adds through all cases.
  * @returns one result for each case that was run, in order.
- * @throws BootError when the server cannot start with it, Error when it adds no backend.
+ * @throws BootError when the server cannot start with it, or it adds no backend that makes a working sandbox.
  */
 export async function runConformance(
   plugin: Plugin,
@@ -33,7 +33,8 @@ export async function runConformance(
   const added = server.resolve(Backends).all();
   const backends =
     options.backend === undefined ? added : added.filter(({ name }) => name === options.backend);
-  if (backends.length === 0) throw new Error(`plugin '${plugin.name}' adds no backend to put to the test`);
+  if (backends.length === 0)
+    throw new BootError([{ message: `plugin '${plugin.name}' adds no backend to put to the test` }]);
   const results: ConformanceResult[] = [];
   for (const backend of backends) {
     const subject: ConformanceSubject = {
@@ -43,9 +44,8 @@ export async function runConformance(
       [Symbol.asyncDispose]: () => Promise.resolve(),
     };
     await warmUp(subject).catch((error: unknown) => {
-      throw new Error(`backend '${backend.name}' cannot make a working sandbox: ${messageOf(error)}`, {
-        cause: error,
-      });
+      const message = `backend '${backend.name}' cannot make a working sandbox: ${messageOf(error)}`;
+      throw new BootError([{ message }], { cause: error });
     });
     for (const each of conformanceCases) {
       if (options.signal?.aborted) return results;

@@ -17,6 +17,15 @@ const METHODS: Readonly<Record<Facet, readonly string[]>> = {
 };
 const FACETS = Object.keys(METHODS) as readonly Facet[];
 
+/** @throws AssertionError that says of each name in which way it differs. */
+function assertDeclared<T extends string>(declared: readonly T[], present: readonly T[]): void {
+  const differences = [
+    ...declared.filter((name) => !present.includes(name)).map((name) => `${name}: declared, absent`),
+    ...present.filter((name) => !declared.includes(name)).map((name) => `${name}: present, not declared`),
+  ];
+  assert.ok(differences.length === 0, differences.join("; "));
+}
+
 /** What a sandbox can do beyond the rest: what it has works, what it cannot do is absent. */
 export const facetCases: readonly ConformanceCase[] = [
   {
@@ -39,7 +48,7 @@ export const facetCases: readonly ConformanceCase[] = [
       const { subject } = context;
       if (subject.facets === undefined) return;
       const present = FACETS.filter((facet) => facetOf(facet, context) !== undefined);
-      assert.deepEqual(present.toSorted(), subject.facets.toSorted());
+      assertDeclared(subject.facets, present);
     },
   },
   {
@@ -48,7 +57,7 @@ export const facetCases: readonly ConformanceCase[] = [
     async run(context) {
       const { abilities } = context.subject;
       if (abilities === undefined) return;
-      assert.deepEqual((await findAbilities(context)).toSorted(), abilities.toSorted());
+      assertDeclared(abilities, await findAbilities(context));
     },
   },
   {

@@ -10,14 +10,17 @@ export interface HostSnapshot {
   readonly mounts: ReadonlySet<string>;
   /** Open descriptors of this process. */
   readonly descriptors: number;
+  /** Processes that this one has started, directly or not. */
+  readonly descendants: ReadonlySet<string>;
 }
 
 export async function takeHostSnapshot(): Promise<HostSnapshot> {
   const mounts = await readFile("/proc/self/mountinfo", "utf8").catch(() => "");
   const descriptors = await readdir("/proc/self/fd").catch(() => []);
+  const descendants = new Set((await findDescendants()).map(({ key }) => key));
   // Names of network namespaces are mounts, too, and whoever runs beside this makes some.
   const lines = mounts.split("\n").filter((line) => !line.includes(" - nsfs "));
-  return { mounts: new Set(lines), descriptors: descriptors.length };
+  return { mounts: new Set(lines), descriptors: descriptors.length, descendants };
 }
 
 /**
@@ -45,23 +48,67 @@ async function leaksNow(
   const now = await takeHostSnapshot();
   const descriptors = now.descriptors - before.descriptors;
   return [
-    ...(await processesOf(ids)),
+    ...(await processesLeft(before, ids)),
     ...[...now.mounts].filter((mount) => !before.mounts.has(mount)).map((mount) => `mount ${mount}`),
     ...(descriptors > 0 ? [`${descriptors} more open descriptors`] : []),
     ...((await subject.leaks?.()) ?? []),
   ];
 }
 
-async function processesOf(ids: readonly string[]): Promise<string[]> {
-  const markers = ids.map((id) => `\0E2B_SANDBOX_ID=${id}\0`);
-  const pids = (await readdir("/proc").catch(() => [])).filter((name) => /^\d+$/.test(name));
-  const found = await Promise.all(
-    pids.map(async (pid) => {
-      const environment = await readFile(`/proc/${pid}/environ`, "latin1").catch(() => "");
-      if (!markers.some((marker) => `\0${environment}`.includes(marker))) return [];
-      const command = await readFile(`/proc/${pid}/cmdline`, "latin1").catch(() => "");
-      return [`process ${pid} (${command.replaceAll("\0", " ").trim()})`];
+/**
+ * Those of sandboxes, by what a backend cannot help showing: that this process started them, or an id in their
+ * environment, arguments, control group or mounts. Whatever else runs on this host has none of it.
+ */
+async function processesLeft(before: HostSnapshot, ids: readonly string[]): Promise<string[]> {
+  const started = (await findDescendants()).filter(({ key }) => !before.descendants.has(key));
+  const found = new Set(started.map(({ pid }) => pid));
+  await Promise.all(
+    (await listPids()).map(async (pid) => {
+      const traces = ["environ", "cmdline", "cgroup", "mountinfo"].map((file) => readOf(pid, file));
+      const text = (await Promise.all(traces)).join("\n");
+      if (pid !== process.pid && ids.some((id) => text.includes(id)) && !(await isZombie(pid)))
+        found.add(pid);
     }),
   );
-  return found.flat();
+  return Promise.all(
+    [...found].map(async (pid) => {
+      const command = await readOf(pid, "cmdline");
+      return `process ${pid} (${command.replaceAll("\0", " ").trim()})`;
+    }),
+  );
+}
+
+interface Descendant {
+  readonly pid: number;
+  /** With the time of its start: numbers are given again. */
+  readonly key: string;
+}
+
+async function findDescendants(): Promise<readonly Descendant[]> {
+  const all = await Promise.all(
+    (await listPids()).map(async (pid) => {
+      // After the name, which may have anything in it: state, parent, …; the 20th of them is the start.
+      const [state, parent, ...rest] = (await readOf(pid, "stat")).replace(/^.*\) /s, "").split(" ");
+      return { pid, parent: Number(parent), isAlive: state !== "Z", key: `${pid} ${rest[17]}` };
+    }),
+  );
+  const found = new Map<number, (typeof all)[number]>();
+  let children = all.filter(({ parent }) => parent === process.pid);
+  while (children.length > 0) {
+    for (const child of children) found.set(child.pid, child);
+    children = all.filter(({ pid, parent }) => found.has(parent) && !found.has(pid));
+  }
+  return [...found.values()].filter(({ isAlive }) => isAlive);
+}
+
+async function isZombie(pid: number): Promise<boolean> {
+  return /\) Z /.test(await readOf(pid, "stat"));
+}
+
+async function listPids(): Promise<readonly number[]> {
+  return (await readdir("/proc").catch(() => [])).filter((name) => /^\d+$/.test(name)).map(Number);
+}
+
+function readOf(pid: number, file: string): Promise<string> {
+  return readFile(`/proc/${pid}/${file}`, "latin1").catch(() => "");
 }

@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { type ChildProcess, spawn, spawnSync } from "node:child_process";
 import { test } from "node:test";
 import { SandboxError } from "../../kernel/errors.js";
 import { definePlugin } from "../../plugin.js";
@@ -121,6 +122,73 @@ test("a facet that is said to be there and is not fails", async () => {
   assert.ok(each);
   const result = await runCase(each, subjectOf(new MemoryBackend(), { facets: ["pausing"] }));
   assert.equal(result.outcome, "failed");
+  assert.match(result.reason ?? "", /^pausing: declared, absent/);
+  const more = await runCase(each, subjectOf(new MemoryBackend({ snapshots: {} }), { facets: [] }));
+  assert.match(more.reason ?? "", /snapshots: present, not declared/);
+});
+
+test("a sandbox that never ends fails its case, which ends all the same", async () => {
+  const backend = new MemoryBackend({ onDestroy: () => new Promise(() => undefined) });
+  const { outcome, reason } = await runCase(
+    caseOf(() => Promise.resolve()),
+    subjectOf(backend),
+    { teardownTimeoutMs: 50 },
+  );
+  assert.deepEqual([outcome, reason], ["failed", "destroying what the case made: not within 50 ms"]);
+});
+
+test("a process that was started for a sandbox and left is found, whether or not its environment tells", async (context) => {
+  if (process.platform !== "linux") return context.skip("there is no /proc");
+  const left: ChildProcess[] = [];
+  context.after(() => left.forEach((child) => child.kill("SIGKILL")));
+  const backend = new MemoryBackend({
+    onProvision(step) {
+      if (step === "start") left.push(spawn("sleep", ["300"], { detached: true, stdio: "ignore" }));
+    },
+  });
+  const { outcome, reason } = await runCase(
+    caseOf(() => Promise.resolve()),
+    subjectOf(backend),
+  );
+  assert.equal(outcome, "failed");
+  assert.match(reason ?? "", /^left behind: .*process \d+ \(sleep 300\)/);
+
+  // One whose parent has ended, so that nobody sees who started it: its mounts, group or arguments tell.
+  const orphaning = new MemoryBackend({
+    onProvision(step, { id }) {
+      if (step !== "start") return;
+      spawnSync("sh", [
+        "-c",
+        '"$0" -e "setTimeout(() => {}, 300000)" "$1" >/dev/null 2>&1 &',
+        process.execPath,
+        id,
+      ]);
+    },
+  });
+  const orphaned = await runCase(
+    caseOf(() => Promise.resolve()),
+    subjectOf(orphaning),
+  );
+  assert.equal(orphaned.outcome, "failed");
+  const [, pid] = /process (\d+) /.exec(orphaned.reason ?? "") ?? [];
+  assert.ok(pid !== undefined, orphaned.reason);
+  process.kill(Number(pid), "SIGKILL");
+});
+
+test("a backend without root has no accounts to tell apart, which is no failure", async () => {
+  const backend = new MemoryBackend();
+  const provision = backend.provision.bind(backend);
+  backend.provision = async (spec, signal) => {
+    const sandbox = await provision(spec, signal);
+    const user = sandbox.user.bind(sandbox);
+    return Object.assign(sandbox, {
+      user: (name?: string) =>
+        name === "root" ? Promise.reject(new SandboxError("not_found", "unknown user root")) : user(name),
+    });
+  };
+  const run = (): Promise<never> => Promise.reject(new Error("must not run"));
+  const { outcome, reason } = await runCase(caseOf(run, { needs: ["accounts"] }), subjectOf(backend));
+  assert.deepEqual([outcome, reason], ["skipped", "it has no account root"]);
 });
 
 test("names of cases are unique", () => {

@@ -10,6 +10,7 @@ import { findLeaks, takeHostSnapshot } from "./host-snapshot.js";
 import { reasonUnmet } from "./needs.js";
 
 const CASE_TIMEOUT_MS = 30_000;
+const TEARDOWN_TIMEOUT_MS = 60_000;
 
 /** How one case went. */
 export interface ConformanceResult {
@@ -25,11 +26,13 @@ export interface ConformanceResult {
 
 /**
  * Runs one case in a sandbox of its own and looks for what it leaves behind. Never rejects.
+ * @param options.teardownTimeoutMs what destroying its sandboxes may take; a minute when absent.
  * Cases are run one at a time: the descriptors of this process are counted.
  */
 export async function runCase(
   each: ConformanceCase,
   subject: ConformanceSubject,
+  { teardownTimeoutMs = TEARDOWN_TIMEOUT_MS }: { readonly teardownTimeoutMs?: number } = {},
 ): Promise<ConformanceResult> {
   const startedAtMs = performance.now();
   const { name, group } = each;
@@ -42,7 +45,7 @@ export async function runCase(
     durationMs: performance.now() - startedAtMs,
   });
   try {
-    await attempt(each, subject);
+    await attempt(each, subject, teardownTimeoutMs);
     return result("passed");
   } catch (error) {
     return result(error instanceof CaseSkipped ? "skipped" : "failed", error);
@@ -58,17 +61,21 @@ export async function warmUp(subject: ConformanceSubject): Promise<void> {
     await context.write(context.home("warm"), "up");
     await context.read(context.home("warm"));
   } finally {
-    await context.close();
+    await context.within(TEARDOWN_TIMEOUT_MS, "destroying the first sandbox", context.close());
   }
 }
 
-async function attempt(each: ConformanceCase, subject: ConformanceSubject): Promise<void> {
+async function attempt(
+  each: ConformanceCase,
+  subject: ConformanceSubject,
+  teardownTimeoutMs: number,
+): Promise<void> {
   const before = await takeHostSnapshot();
   const context = new ConformanceContext(subject);
   const problems: unknown[] = [];
   const collect = (error: unknown): void => void problems.push(error);
   await context.within(CASE_TIMEOUT_MS, "the case", runWithNeeds(each, context)).catch(collect);
-  await context.close().catch(collect);
+  await context.within(teardownTimeoutMs, "destroying what the case made", context.close()).catch(collect);
   const leaks = await findLeaks(subject, before, context.ids);
   if (leaks.length > 0) problems.push(new Error(`left behind: ${leaks.join("; ")}`));
   if (problems.length === 1) throw problems[0];

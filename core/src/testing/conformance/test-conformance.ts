@@ -1,4 +1,5 @@
 import { after, before, describe, test } from "node:test";
+import { messageOf } from "../../kernel/errors.js";
 import type { ConformanceCase, ConformanceSubject } from "./conformance-case.js";
 import { conformanceCases } from "./conformance-cases.js";
 import { runCase, warmUp } from "./run-case.js";
@@ -15,15 +16,32 @@ export function testConformance(
   { cases = conformanceCases }: TestConformanceOptions = {},
 ): void {
   void describe(`${name} keeps the promises of a backend`, { concurrency: 1 }, () => {
-    let subject: ConformanceSubject;
+    let subject: ConformanceSubject | undefined;
+    let failure: unknown;
     before(async () => {
-      subject = await makeSubject();
-      await subject.backend.check();
-      await warmUp(subject);
+      try {
+        subject = await makeSubject();
+        await subject.backend.check();
+        await warmUp(subject);
+      } catch (error) {
+        failure = error;
+      }
     });
-    after(async () => subject[Symbol.asyncDispose]());
+    after(async () => {
+      await subject?.[Symbol.asyncDispose]();
+      // Also where only some of the cases were to be run.
+      if (failure !== undefined) throw failure;
+    });
+    // Node would cancel all of them when `before` throws, and tell the reason last.
+    void test("provision: this host can run it, and its first sandbox works", () => {
+      if (failure !== undefined) throw failure;
+    });
     for (const each of cases) {
       void test(`${each.group}: ${each.name}`, async (context) => {
+        if (subject === undefined || failure !== undefined) {
+          context.skip(`not tried: ${messageOf(failure)}`);
+          return;
+        }
         const { outcome, error, reason } = await runCase(each, subject);
         if (outcome === "failed") throw error;
         if (outcome === "skipped") context.skip(reason);

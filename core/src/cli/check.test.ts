@@ -1,0 +1,93 @@
+import assert from "node:assert/strict";
+import { existsSync } from "node:fs";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { readConfig } from "../config/read.js";
+import { boot } from "../boot.js";
+import { examine } from "../doctor/examine.js";
+import { BootError } from "../kernel/errors.js";
+import { check } from "./check.js";
+
+let directory: string;
+
+before(async () => {
+  directory = await mkdtemp(join(tmpdir(), "coppice-check-"));
+  const module = (name: string): string => JSON.stringify(new URL(`../${name}`, import.meta.url).href);
+  await writeFile(
+    join(directory, "backend.mjs"),
+    `import { memoryBackend } from ${module("testing.js")};
+     export default memoryBackend({ name: "jails", onCheck() { throw new Error("asked"); } });`,
+  );
+  await writeFile(
+    join(directory, "open.mjs"),
+    `import { definePlugin } from ${module("index.js")};
+     export default definePlugin({ name: "open", setup: (plugin) => void plugin.http("api").get("/", () => {}) });`,
+  );
+});
+after(() => rm(directory, { recursive: true }));
+
+async function write(text: string): Promise<string> {
+  const file = join(directory, "coppice.yaml");
+  await writeFile(file, text);
+  return file;
+}
+
+async function problemsOf(text: string): Promise<string> {
+  try {
+    await check([await write(text)]);
+  } catch (error) {
+    assert.ok(error instanceof BootError, String(error));
+    return error.message.replaceAll(directory, "");
+  }
+  assert.fail("it is fine");
+}
+
+test("check tells all that shows only when the plugins are together, each with its line", async () => {
+  assert.match(
+    await problemsOf(
+      "listeners:\n  api: { port: 4000 }\n  ops: { port: 4000 }\n  tls: { host: '::1', port: 4000 }\n",
+    ),
+    /^\/coppice\.yaml:3:10: listeners 'api' and 'ops' have the same port$/,
+  );
+  const problems = await problemsOf(`
+dataDir: ${join(directory, "data")}
+listeners:
+  api: { host: 0.0.0.0, port: 4000 }
+sandboxes:
+  defaultBackend: zones
+  templates:
+    base: { backend: vms }
+plugins:
+  ./backend.mjs: {}
+  ./open.mjs: {}
+`);
+  const [open = "", preferred = "", pinned = "", ...more] = problems.split("\n");
+  assert.match(
+    open,
+    /^\/coppice\.yaml:4:3: listener 'api' is on 0\.0\.0\.0.*surface 'api' has no authentication/,
+  );
+  assert.match(
+    preferred,
+    /^\/coppice\.yaml:6:3: sandboxes\.defaultBackend: there is no backend 'zones'; enabled are jails/,
+  );
+  assert.match(
+    pinned,
+    /^\/coppice\.yaml:8:13: sandboxes\.templates\.base\.backend: there is no backend 'vms'/,
+  );
+  assert.deepEqual(more, []);
+  assert.equal(existsSync(join(directory, "data")), false);
+});
+
+test("a dataDir where nothing can be made is refused at once, by doctor and by the start", async (context) => {
+  if (process.platform !== "linux") return context.skip("there is no /proc");
+  const file = await write(
+    "listeners: { api: { port: 0 } }\ndataDir: /proc/coppice/data\nlog: { level: silent }\n",
+  );
+  const config = readConfig(file, {});
+  const findings = await examine({ config });
+  const finding = findings.find(({ name }) => name === "dataDir");
+  assert.equal(finding?.severity, "fail", JSON.stringify(finding));
+  await assert.rejects(boot({ config }), /dataDir \/proc\/coppice\/data cannot be made: ENOENT/);
+});
