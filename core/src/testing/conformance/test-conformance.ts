@@ -17,14 +17,14 @@ export function testConformance(
 ): void {
   void describe(`${name} keeps the promises of a backend`, { concurrency: 1 }, () => {
     let subject: ConformanceSubject | undefined;
-    let failure: unknown;
+    let failure: Error | undefined;
     before(async () => {
       try {
         subject = await makeSubject();
         await subject.backend.check();
         await warmUp(subject);
       } catch (error) {
-        failure = error;
+        failure = error instanceof Error ? error : new Error(messageOf(error));
       }
     });
     after(async () => {
