@@ -20,7 +20,7 @@ import {
   VERSION,
 } from "./frames.js";
 import type { Identity } from "./identity.js";
-import { type Answer, OneAnswer } from "./one-answer.js";
+import { type Answer, type Expected, OneAnswer } from "./one-answer.js";
 import { type SpawnRequest, spawnError, writeSpawnRequest } from "./spawn-request.js";
 
 export interface AgentConnectionOptions {
@@ -75,7 +75,7 @@ export class AgentConnection {
     this.#writer = new FrameWriter(stream);
     const requests: Requests = {
       open: (type, payload, create) => this.#open(type, payload, create),
-      ask: (type, payload, reply) => this.#ask(type, payload, reply),
+      ask: (type, payload, expected) => this.#ask(type, payload, expected),
     };
     this.files = new AgentFiles(requests, {
       owner: options.defaultUser,
@@ -170,16 +170,23 @@ export class AgentConnection {
     const unknown = (cause?: unknown): SandboxError =>
       new SandboxError("not_found", `unknown user ${wanted}`, { cause });
     if (wanted.includes("\0") || Buffer.byteLength(wanted) > 255) throw unknown();
-    const answer = await this.#ask(Request.Account, new PayloadWriter().text(wanted).finish(), Reply.Account);
+    const answer = await this.#ask(Request.Account, new PayloadWriter().text(wanted).finish(), {
+      type: Reply.Account,
+      read: (reader) => {
+        const account = {
+          name: reader.text(),
+          uid: reader.u32(),
+          gid: reader.u32(),
+          home: reader.text(),
+          shell: reader.text(),
+        };
+        // The other groups that it is in.
+        for (let left = reader.u16(); left > 0; left--) reader.u32();
+        return account;
+      },
+    });
     if (answer.failure) throw unknown(answer.failure);
-    const reader = new PayloadReader(answer.payload);
-    return {
-      name: reader.text(),
-      uid: reader.u32(),
-      gid: reader.u32(),
-      home: reader.text(),
-      shell: reader.text(),
-    };
+    return answer.value;
   }
 
   /**
@@ -248,11 +255,11 @@ export class AgentConnection {
     return channel;
   }
 
-  async #ask(type: number, payload: Uint8Array, reply: number): Promise<Answer> {
+  async #ask<T>(type: number, payload: Uint8Array, expected: Expected<T>): Promise<Answer<T>> {
     let id = 0;
     const request = this.#open(type, payload, (link) => {
       id = link.id;
-      return new OneAnswer(reply, () => this.#channels.delete(id));
+      return new OneAnswer(expected, () => this.#channels.delete(id));
     });
     return request.answer;
   }

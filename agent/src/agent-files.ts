@@ -14,9 +14,9 @@ import { AgentListing, LISTING_WINDOW_BYTES } from "./agent-listing.js";
 import { AgentWatch, WATCH_WINDOW_BYTES } from "./agent-watch.js";
 import type { Channel, Link } from "./channel.js";
 import { readFileInfo } from "./file-info.js";
-import { PAYLOAD_LIMIT, PayloadReader, PayloadWriter, Reply, Request, Stage } from "./frames.js";
+import { PAYLOAD_LIMIT, PayloadWriter, Reply, Request, Stage } from "./frames.js";
 import { type Identity, writeIdentity } from "./identity.js";
-import type { Answer } from "./one-answer.js";
+import type { Answer, Expected } from "./one-answer.js";
 import { StagedWrite } from "./staged-write.js";
 
 /** What files need of a connection. */
@@ -24,7 +24,7 @@ export interface Requests {
   /** Starts a channel of a new id with a request. @throws SandboxError unavailable */
   open<C extends Channel>(type: number, payload: Uint8Array, create: (link: Link) => C): C;
   /** A request with one answer of this type. @throws SandboxError unavailable */
-  ask(type: number, payload: Uint8Array, reply: number): Promise<Answer>;
+  ask<T>(type: number, payload: Uint8Array, expected: Expected<T>): Promise<Answer<T>>;
 }
 
 export interface AgentFilesOptions {
@@ -65,9 +65,9 @@ export class AgentFiles implements Files {
   }
 
   async stat(path: string): Promise<FileInfo> {
-    const answer = await this.#requests.ask(Request.Stat, this.#payload(path).finish(), Reply.Info);
+    const answer = await this.#requests.ask(Request.Stat, this.#payload(path).finish(), infoOf(path));
     if (answer.failure) throw lookError(answer.failure, path);
-    return infoOf(answer.payload, path);
+    return answer.value;
   }
 
   async *list(path: string, depth: number): AsyncIterable<FileInfo> {
@@ -120,9 +120,9 @@ export class AgentFiles implements Files {
     const answer = await this.#requests.ask(
       Request.MakeDirectory,
       putPath(payload, path).finish(),
-      Reply.Info,
+      infoOf(path),
     );
-    if (!answer.failure) return infoOf(answer.payload, path);
+    if (!answer.failure) return answer.value;
     const { code, detail } = answer.failure;
     if (code === "EEXIST" && detail !== "directory") {
       const message = `path already exists but it is not a directory: ${path}`;
@@ -142,13 +142,13 @@ export class AgentFiles implements Files {
     options: Pick<WriteOptions, "user"> = {},
   ): Promise<FileInfo> {
     const payload = putPath(putPath(this.#identities(options), source), destination);
-    const answer = await this.#requests.ask(Request.Move, payload.finish(), Reply.Info);
+    const answer = await this.#requests.ask(Request.Move, payload.finish(), infoOf(destination));
     if (answer.failure) throw changeError(answer.failure, "rename", source, options);
-    return infoOf(answer.payload, destination);
+    return answer.value;
   }
 
   async remove(path: string): Promise<void> {
-    const answer = await this.#requests.ask(Request.Remove, this.#payload(path).finish(), Reply.Done);
+    const answer = await this.#requests.ask(Request.Remove, this.#payload(path).finish(), DONE);
     if (!answer.failure) return;
     if (answer.failure.code === "EBUSY" && /^\/+$/.test(path)) {
       throw new SandboxError("invalid_argument", "the root directory cannot be removed");
@@ -164,9 +164,9 @@ export class AgentFiles implements Files {
     payload.u8(flags).u16((mode ?? 0) & 0o7777);
     writeIdentity(payload, owner);
     putMetadata(payload, metadata ?? {});
-    const answer = await this.#requests.ask(Request.Change, payload.finish(), Reply.Info);
+    const answer = await this.#requests.ask(Request.Change, payload.finish(), infoOf(path));
     if (answer.failure) throw lookError(answer.failure, path);
-    return infoOf(answer.payload, path);
+    return answer.value;
   }
 
   async watch(
@@ -222,9 +222,9 @@ export class AgentFiles implements Files {
       await staged.write(body);
       return staged.commit();
     }
-    const answer = await this.#requests.ask(Request.Write, payload.finish(), Reply.Info);
+    const answer = await this.#requests.ask(Request.Write, payload.finish(), infoOf(path));
     if (answer.failure) throw changeError(answer.failure, "write", path, options);
-    return infoOf(answer.payload, path);
+    return answer.value;
   }
 }
 
@@ -282,11 +282,10 @@ function putMetadata(payload: PayloadWriter, metadata: Readonly<Record<string, s
   for (const [name, value] of entries) payload.text(name).text(value);
 }
 
-function infoOf(payload: Buffer, path: string): FileInfo {
-  const reader = new PayloadReader(payload);
-  const info = readFileInfo(reader, path);
-  reader.end();
-  return info;
+const DONE: Expected<void> = { type: Reply.Done, read: () => undefined };
+
+function infoOf(path: string): Expected<FileInfo> {
+  return { type: Reply.Info, read: (payload) => readFileInfo(payload, path) };
 }
 
 /** `a/b` below a file `a` is as missing as any other. */

@@ -1,37 +1,51 @@
 import type { SandboxError } from "@coppice/core/backend";
 import { type Failure, readFailure } from "./agent-error.js";
 import type { Channel } from "./channel.js";
-import { ProtocolError, Reply } from "./frames.js";
+import { PayloadReader, ProtocolError, Reply } from "./frames.js";
 
 /** An answer, or why there is none. */
-export type Answer =
-  | { readonly payload: Buffer; readonly failure?: undefined }
-  | { readonly failure: Failure };
+export type Answer<T> = { readonly value: T; readonly failure?: undefined } | { readonly failure: Failure };
+
+/** What an answer has to be. */
+export interface Expected<T> {
+  readonly type: number;
+  /** Reads all of its payload. @throws ProtocolError */
+  readonly read: (payload: PayloadReader) => T;
+}
 
 /** A request that gets one answer of one type, or an error. */
-export class OneAnswer implements Channel {
-  readonly #type: number;
+export class OneAnswer<T> implements Channel {
+  readonly #expected: Expected<T>;
   readonly #settled: () => void;
-  readonly #answer = Promise.withResolvers<Answer>();
+  readonly #answer = Promise.withResolvers<Answer<T>>();
 
   /** @param settled called when the id is free again. */
-  constructor(type: number, settled: () => void) {
-    this.#type = type;
+  constructor(expected: Expected<T>, settled: () => void) {
+    this.#expected = expected;
     this.#settled = settled;
   }
 
-  get answer(): Promise<Answer> {
+  get answer(): Promise<Answer<T>> {
     return this.#answer.promise;
   }
 
   receive(type: number, payload: Buffer): void {
-    if (type !== this.#type && type !== Reply.Error) throw new ProtocolError(`frame ${type} for a request`);
-    const answer = type === Reply.Error ? { failure: readFailure(payload) } : { payload };
+    const answer = this.#read(type, payload);
     this.#settled();
     this.#answer.resolve(answer);
   }
 
   lost(reason: SandboxError): void {
     this.#answer.reject(reason);
+  }
+
+  // As it arrives: what cannot be read ends the connection, not this request alone.
+  #read(type: number, payload: Buffer): Answer<T> {
+    if (type === Reply.Error) return { failure: readFailure(payload) };
+    if (type !== this.#expected.type) throw new ProtocolError(`frame ${type} for a request`);
+    const reader = new PayloadReader(payload);
+    const value = this.#expected.read(reader);
+    reader.end();
+    return { value };
   }
 }

@@ -190,6 +190,23 @@ describe("a hostile agent", () => {
         Buffer.concat([frame(Reply.Started, id, u32(1)), frame(Reply.Signalled, id, Buffer.from([0, 0]))]),
       (id) => Buffer.concat([frame(Reply.Started, id, u32(1)), frame(Reply.Info, id)]),
     ];
+    const short = Buffer.from([0, 0]);
+    const long = Buffer.alloc(200);
+    for (const [type, reply, ask] of [
+      [Request.Stat, Reply.Info, ({ files }) => files.stat("/x")],
+      [Request.Move, Reply.Info, ({ files }) => files.move("/x", "/y")],
+      [Request.Remove, Reply.Done, ({ files }) => files.remove("/x")],
+      [Request.Account, Reply.Account, (connection) => connection.user("user")],
+    ] satisfies readonly [number, number, (connection: AgentConnection) => Promise<unknown>][]) {
+      for (const payload of [short, long]) {
+        const { connection, agent, asked } = await scripted();
+        const waiting = ask(connection);
+        agent.write(frame(reply, await asked(type), payload));
+        await assert.rejects(waiting, isUnavailable, `reply ${reply}`);
+        assert.ok(connection.isOver, "the connection has ended");
+        await connection.closed;
+      }
+    }
     for (const [index, answer] of answers.entries()) {
       const { connection, agent, asked } = await scripted();
       const waiting = connection.files.stat("/x");
