@@ -37,6 +37,7 @@ export {
   type SurfaceRequest,
   type Target,
 } from "./http/surface-request.js";
+export { sandboxNotFound } from "./http/edge-refusal.js";
 export { isLocalClient, isSameOrigin } from "./http/local-client.js";
 export { permit, requireScope } from "./http/permit.js";
 export { SCOPES, type Principal, type Scope } from "./http/principal.js";

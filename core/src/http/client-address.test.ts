@@ -28,3 +28,16 @@ test("the word of a proxy is believed when the operator trusts it, and no furthe
     assert.equal(addresses.of(peer, headers), expected, `${peer} says ${forwarded}`);
   }
 });
+
+test("a client came by HTTPS when it did, or when a trusted proxy says so", () => {
+  const nobody = new ClientAddresses([]);
+  const trusting = new ClientAddresses(["10.0.0.0/8"]);
+  const said = (value: string) => ({ "x-forwarded-proto": value });
+  const proxy = { remoteAddress: "::ffff:10.0.0.1" };
+  assert.equal(trusting.protocolOf(proxy, said("https")), "https");
+  assert.equal(trusting.protocolOf(proxy, said("https, http")), "http", "the last word is the proxy's");
+  assert.equal(trusting.protocolOf(proxy, {}), "http");
+  assert.equal(trusting.protocolOf({ remoteAddress: "198.51.100.7" }, said("https")), "http");
+  assert.equal(nobody.protocolOf(proxy, said("https")), "http");
+  assert.equal(nobody.protocolOf({ ...proxy, encrypted: true }, said("http")), "https");
+});

@@ -29,6 +29,19 @@ export class ClientAddresses {
     return address;
   }
 
+  /** How the client reached the server, by the word of a trusted proxy before it where there is one. */
+  protocolOf(
+    socket: { readonly remoteAddress?: string | undefined; readonly encrypted?: boolean },
+    headers: IncomingHttpHeaders,
+  ): "http" | "https" {
+    if (socket.encrypted === true) return "https";
+    const said = String(headers["x-forwarded-proto"] ?? "")
+      .split(",")
+      .at(-1)
+      ?.trim();
+    return said === "https" && this.#isTrusted(plain(socket.remoteAddress ?? "")) ? "https" : "http";
+  }
+
   #isTrusted(address: string): boolean {
     return isIP(address) !== 0 && this.#trusted.check(address, familyOf(address));
   }

@@ -24,6 +24,12 @@ export class EdgeRefusal extends HttpError {
   }
 }
 
+/** The answer for a sandbox that does not serve: unknown, ended and foreign alike. @param why told to its owner alone. */
+export function sandboxNotFound(sandboxId: string, why?: string): HttpError {
+  const message = "The sandbox was not found";
+  return new EdgeRefusal(502, { sandboxId, message: why === undefined ? message : `${message}: ${why}` });
+}
+
 /** True for what browsers send, and programs that want to be taken for one. */
 export function isBrowser({ "user-agent": agent = "" }: IncomingHttpHeaders): boolean {
   return agent.startsWith("Mozilla/");

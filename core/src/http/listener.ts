@@ -363,6 +363,7 @@ export class HttpListener implements Listener {
       log: target === undefined ? log : log.child({ sandboxId: target.sandbox.record.id }),
       signal: gone.signal,
       target,
+      protocol: this.#services.clientAddresses.protocolOf(message.socket, message.headers),
       clientAddress: this.#services.clientAddresses.of(message.socket.remoteAddress, message.headers),
       principal: undefined,
     };

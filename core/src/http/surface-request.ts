@@ -27,6 +27,8 @@ export interface SurfaceRequest {
   readonly target: Target | undefined;
   /** The client's, by the word of trusted proxies where there are any. */
   readonly clientAddress: string;
+  /** How the client reached the server, by the word of trusted proxies where there are any. */
+  readonly protocol: "http" | "https";
   /** Who asks, by the word of a guard; undefined where none says: what is addressed to a sandbox, and open surfaces. */
   readonly principal: Principal | undefined;
 }

@@ -3,7 +3,7 @@ import type { Guard } from "../plugin.js";
 import { describeEnd } from "../sandbox/describe-end.js";
 import { isDigestOf } from "../sandbox/sandbox-secrets.js";
 import type { Sandboxes } from "../sandbox/sandboxes.js";
-import { EdgeRefusal } from "./edge-refusal.js";
+import { sandboxNotFound } from "./edge-refusal.js";
 import { HttpError } from "./http-error.js";
 import type { SurfaceRequest, Target } from "./surface-request.js";
 import type { Surfaces } from "./surfaces.js";
@@ -55,7 +55,7 @@ export class Targeting implements Targets {
     if (address !== undefined) {
       const sandbox = this.#sandboxes.find(address.sandboxId);
       if (sandbox === undefined) throw await this.#lost(address.sandboxId, message);
-      if (!sandbox.isReachable) throw notFound(address.sandboxId);
+      if (!sandbox.isReachable) throw sandboxNotFound(address.sandboxId);
       return { sandbox, port: address.port };
     }
     for (const resolve of this.#resolvers) {
@@ -78,23 +78,18 @@ export class Targeting implements Targets {
    * asking must not change the answer.
    */
   async use({ sandbox }: Target, { surface, method, url }: SurfaceRequest): Promise<() => void> {
-    if (sandbox.ended.aborted) throw notFound(sandbox.record.id);
+    if (sandbox.ended.aborted) throw sandboxNotFound(sandbox.record.id);
     const isProbe = surface !== "proxy" && method === "GET" && url.pathname === "/health";
     if (!isProbe) return this.#sandboxes.use(sandbox);
-    if (sandbox.record.state !== "running") throw notFound(sandbox.record.id);
+    if (sandbox.record.state !== "running") throw sandboxNotFound(sandbox.record.id);
     return () => {};
   }
 
   async #lost(sandboxId: string, { headers }: IncomingMessage): Promise<HttpError> {
     const token = headers["x-access-token"];
-    if (typeof token !== "string") return notFound(sandboxId);
+    if (typeof token !== "string") return sandboxNotFound(sandboxId);
     const ended = await this.#sandboxes.endOf(sandboxId).catch(() => undefined);
     const isOwner = ended?.accessTokenDigest !== undefined && isDigestOf(ended.accessTokenDigest, token);
-    return notFound(sandboxId, isOwner ? describeEnd(ended) : undefined);
+    return sandboxNotFound(sandboxId, isOwner ? describeEnd(ended) : undefined);
   }
-}
-
-function notFound(sandboxId: string, why?: string): HttpError {
-  const message = "The sandbox was not found";
-  return new EdgeRefusal(502, { sandboxId, message: why === undefined ? message : `${message}: ${why}` });
 }

@@ -1,4 +1,4 @@
-import { ENVD_PORT, HttpError, type Sandboxes, type TargetResolver } from "@coppice/core";
+import { ENVD_PORT, sandboxNotFound, type Sandboxes, type TargetResolver } from "@coppice/core";
 import { DOWNLOAD_TOKEN_PATH, type DownloadLinks } from "./download-links.js";
 
 /** Finds the sandbox of a download link, which names it in its token alone. The resolver throws what `check` throws. */
@@ -9,7 +9,6 @@ export function downloadLinkTarget(links: DownloadLinks, sandboxes: Sandboxes): 
     const sandboxId = links.check(token, url.searchParams.get("path") ?? "");
     const sandbox = sandboxes.find(sandboxId);
     if (sandbox?.isReachable === true) return { sandbox, port: ENVD_PORT };
-    const message = "The sandbox was not found";
-    throw new HttpError(502, message, { sandboxId, message, code: 502 });
+    throw sandboxNotFound(sandboxId);
   };
 }

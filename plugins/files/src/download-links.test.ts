@@ -46,7 +46,19 @@ suite("A download link", () => {
     assert.equal(named.status, 401);
 
     await files.server.sandboxes.kill(files.sandbox.record.id);
-    assert.equal((await fetch(link.url)).status, 502);
+    const gone = await fetch(link.url);
+    assert.deepEqual([gone.status, gone.headers.get("access-control-allow-origin")], [502, "*"]);
+  });
+
+  test("begins with https behind a proxy that says so", async () => {
+    await using files = await startFilesServer({ http: { trustedProxies: ["127.0.0.1"] } });
+    await files.put("a.txt", "a");
+    const answer = await files.fetch("/files/download-url", {
+      method: "POST",
+      headers: { "content-type": "application/json", "x-forwarded-proto": "https" },
+      body: JSON.stringify({ path: "a.txt" }),
+    });
+    assert.match(((await answer.json()) as { url: string }).url, /^https:\/\//);
   });
 
   test("is good for its path and sandbox only, until its second is over", async () => {

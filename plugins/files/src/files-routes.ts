@@ -88,7 +88,7 @@ export function registerFilesRoutes(
     const { token, expiresAt } = links.make(sandbox.record.id, path);
     const query = new URLSearchParams({ path }).toString();
     context.body = {
-      url: `${context.protocol}://${context.host}${DOWNLOAD_TOKEN_PATH}${token}?${query}`,
+      url: `${requestOf(context).protocol}://${context.host}${DOWNLOAD_TOKEN_PATH}${token}?${query}`,
       expires_at: expiresAt,
       sandboxID: sandbox.record.id,
     };

@@ -2,6 +2,7 @@ import { hash, randomBytes, timingSafeEqual } from "node:crypto";
 import {
   HttpError,
   isLocalClient,
+  sandboxNotFound,
   SandboxError,
   type Guard,
   type Sandboxes,
@@ -72,6 +73,5 @@ function refusal({ url, id }: { readonly url: URL; readonly id: string }): HttpE
   if (SANDBOX_PATH.test(url.pathname)) {
     return new HttpError(404, "There is no such sandbox, or the token is not its own");
   }
-  const message = "The sandbox was not found";
-  return new HttpError(502, message, { sandboxId: id, message, code: 502 });
+  return sandboxNotFound(id);
 }

@@ -55,6 +55,7 @@ export interface FilesServerOptions {
   readonly backend?: Plugin;
   /** Kept afterwards; one of its own when absent. */
   readonly dataDir?: string;
+  readonly http?: object;
 }
 
 export async function startFilesServer(options: FilesServerOptions = {}): Promise<FilesServer> {
@@ -64,7 +65,7 @@ export async function startFilesServer(options: FilesServerOptions = {}): Promis
       [files, options.settings ?? {}],
       [backend, {}],
     ],
-    server: { sandboxes: { defaultBackend: backend.name } },
+    server: { sandboxes: { defaultBackend: backend.name }, ...(options.http && { http: options.http }) },
     ...(options.dataDir !== undefined && { dataDir: options.dataDir }),
   });
   try {
