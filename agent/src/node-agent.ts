@@ -4,7 +4,6 @@ import { type ChildProcess, type SpawnOptions, execFileSync, spawn } from "node:
 import {
   closeSync,
   constants as fileConstants,
-  existsSync,
   lstatSync,
   mkdtempSync,
   openSync,
@@ -48,13 +47,24 @@ let madePipes = 0;
 
 /** One that says whose it is, so that what a killed process left goes away with the next one. */
 function makeDirectory(): string {
+  // Pids are the same within one namespace alone, and containers of one host may share this directory.
+  const processes = process.platform === "linux" ? statSync("/proc/self/ns/pid").ino : 0;
+  const prefix = `coppice-node-agent-${processes}-`;
   for (const name of readdirSync(tmpdir())) {
-    const pid = /^coppice-node-agent-(\d+)-/.exec(name)?.[1];
-    if (pid === undefined || existsSync(`/proc/${pid}`)) continue;
+    const pid = name.startsWith(prefix) ? /^\d+(?=-)/.exec(name.slice(prefix.length))?.[0] : undefined;
+    if (pid === undefined || isAlive(Number(pid))) continue;
     const path = join(tmpdir(), name);
     if (lstatSync(path).uid === process.getuid?.()) rmSync(path, { recursive: true, force: true });
   }
-  return mkdtempSync(join(tmpdir(), `coppice-node-agent-${process.pid}-`));
+  return mkdtempSync(join(tmpdir(), `${prefix}${process.pid}-`));
+}
+
+function isAlive(pid: number): boolean {
+  try {
+    return process.kill(pid, 0);
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === "EPERM";
+  }
 }
 
 interface Account {

@@ -1,5 +1,6 @@
 import { execFile } from "node:child_process";
 import { createHash } from "node:crypto";
+import { readlinkSync } from "node:fs";
 import { readFile } from "node:fs/promises";
 import { hostname } from "node:os";
 import { promisify } from "node:util";
@@ -26,8 +27,10 @@ export async function isGone(owner: Owner): Promise<boolean> {
   return host === thisHost() && start !== (await startOf(Number(pid)));
 }
 
+/** Where a pid means what it means here: containers of one host may share a directory, and have pids of their own. */
 function thisHost(): string {
-  return digest(hostname()).slice(0, 4);
+  const processes = process.platform === "linux" ? readlinkSync("/proc/self/ns/pid") : "";
+  return digest(hostname() + processes).slice(0, 4);
 }
 
 /** When a process started, as a digest; undefined when there is none. */
