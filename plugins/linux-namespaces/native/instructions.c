@@ -23,11 +23,12 @@
 
 #include "disk.h"
 
-enum { ARGUMENTS_LIMIT = 5 };
+// Names of descriptors of that many layers take up less than half a page.
+enum { ARGUMENTS_LIMIT = 4, LAYERS_LIMIT = 64 };
 
 static int root = -1;
 static int program = -1;
-static int host_null = -1;
+static int null = -1;
 
 static int open_target(const char *path) {
   if (root < 0) return open(path, O_PATH | O_CLOEXEC);
@@ -75,21 +76,51 @@ static int mount_at(const char *target, const char *type, unsigned long flags, c
   return result;
 }
 
-static int overlay(const char *target, const char *lower, const char *upper, const char *work, const char *options) {
-  static char data[12288];
+/** @return the descriptor of what a mount is made of: where that can be seen inside, it has no path. */
+static int open_layer(const char *path) { return open(path, O_PATH | O_DIRECTORY | O_CLOEXEC); }
+
+static int mount_overlay(const char *target, const char *options) {
   // Without `volatile` the end of each sandbox would write out everything that waits for the host's disk.
   static const char *const extras[] = {",volatile", ""};
+  // The kernel takes no more than a page.
+  char data[4096];
   for (unsigned index = 0; index < 2; index++) {
-    int length = snprintf(data, sizeof data, "lowerdir=%s,upperdir=%s,workdir=%s%s%s", lower, upper, work, options,
-                          extras[index]);
-    if (length >= (int)sizeof data) {
-      errno = ENAMETOOLONG;
+    if (snprintf(data, sizeof data, "%s%s", options, extras[index]) >= (int)sizeof data) {
+      errno = E2BIG;
       return -1;
     }
     if (mount_at(target, "overlay", 0, data) == 0) return 0;
     if (errno != EINVAL) return -1;
   }
   return -1;
+}
+
+/** @param lowers separated by colons. */
+static int overlay(const char *target, const char *lowers, const char *layer, const char *more) {
+  char options[4096] = "lowerdir=", *paths = strdup(lowers), *rest = paths;
+  int descriptors[LAYERS_LIMIT + 3];
+  unsigned count = 0;
+  int result = 0;
+  for (char *path; result == 0 && (path = strsep(&rest, ":")) != NULL;) {
+    errno = E2BIG;
+    if (count == LAYERS_LIMIT || (descriptors[count] = open_layer(path)) < 0) result = -1;
+    else strcat(strcat(options, count == 0 ? "" : ":"), descriptor_path(descriptors[count]));
+    if (result == 0) count++;
+  }
+  static const char *const names[] = {".", "upper", "work"}, *const keys[] = {"", ",upperdir=", ",workdir="};
+  unsigned first = count;
+  for (unsigned index = 0; result == 0 && index < 3; index++) {
+    int fd = index == 0 ? open_layer(layer) : openat(descriptors[first], names[index], O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) result = -1;
+    else descriptors[count++] = fd;
+    if (result == 0 && index > 0) strcat(strcat(options, keys[index]), descriptor_path(fd));
+  }
+  if (result == 0) result = mount_overlay(target, strcat(options, more));
+  int error = errno;
+  while (count > 0) close(descriptors[--count]);
+  free(paths);
+  errno = error;
+  return result;
 }
 
 /** Also where the path of the target cannot be resolved anew, because it has just been mounted upon. */
@@ -177,9 +208,8 @@ static int hide(const char *path) {
   if (result == 0 && S_ISDIR(status.st_mode)) {
     result = mount("tmpfs", descriptor_path(fd), "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=0k,mode=755");
   } else if (result == 0) {
-    // The host's own, opened before anything could have been put in its place.
     static char source[32];
-    strcpy(source, descriptor_path(host_null));
+    strcpy(source, descriptor_path(null));
     result = bind_descriptor(source, fd, "r");
   }
   close(fd);
@@ -203,6 +233,15 @@ static int make_device(const char *path, const char *major_number, const char *m
   int result = mknodat(parent, name, S_IFCHR | 0666, device);
   close(parent);
   return result;
+}
+
+/** Not by its path later, where it may have been covered. */
+static int open_null(const char *path) {
+  int fd = open_target(path);
+  if (fd < 0) return -1;
+  null = open(descriptor_path(fd), O_RDWR | O_CLOEXEC);
+  close(fd);
+  return null;
 }
 
 static int make_file(const char *path, const char *mode, const char *text) {
@@ -298,10 +337,10 @@ struct instruction {
 
 static const struct instruction instructions[] = {
     {"join", 1},         {"own-groups", 0},        {"directory", 2},     {"file", 3},      {"link", 2},
-    {"device", 3},       {"overlay", 5},           {"tmpfs", 3},         {"proc", 1},      {"devpts", 2},
+    {"device", 3},       {"overlay", 4},           {"tmpfs", 3},         {"proc", 1},      {"devpts", 2},
     {"bind", 3},         {"root", 1},              {"read-only", 1},     {"hide", 1},      {"enter", 0},
     {"hostname", 1},     {"loopback", 0},          {"project-quota", 3}, {"program", 1},   {"resource-limit", 2},
-    {"capabilities", 1}, {"no-new-privileges", 0}, {"system-calls", 0},  {"volume", 3},
+    {"capabilities", 1}, {"no-new-privileges", 0}, {"system-calls", 0},  {"volume", 3},    {"null", 1},
 };
 
 static int follow(const char *name, const char **arguments) {
@@ -310,7 +349,7 @@ static int follow(const char *name, const char **arguments) {
   if (IS("join")) return join_group(first);
   if (IS("own-groups")) return unshare(CLONE_NEWCGROUP);
   if (IS("directory")) return make_directory(first, second);
-  if (IS("overlay")) return overlay(first, second, third, arguments[3], arguments[4]);
+  if (IS("overlay")) return overlay(first, second, third, arguments[3]);
   if (IS("tmpfs")) return mount_at(first, "tmpfs", mount_flags(second), third);
   if (IS("proc")) return mount_at(first, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
   if (IS("devpts")) return mount_at(first, "devpts", MS_NOSUID | MS_NOEXEC, second);
@@ -318,6 +357,7 @@ static int follow(const char *name, const char **arguments) {
   if (IS("volume")) return mount_volume(first, second, third);
   if (IS("root")) return set_root(first);
   if (IS("device")) return make_device(first, second, third);
+  if (IS("null")) return open_null(first);
   if (IS("file")) return make_file(first, second, third);
   if (IS("link")) return make_link(first, second);
   if (IS("read-only")) return read_only(first);
@@ -341,8 +381,6 @@ static _Noreturn void give_up(int say, const char *what, const char *argument) {
 
 _Noreturn void follow_instructions(const char **words, unsigned count, int descriptor, int say) {
   umask(0);
-  host_null = open("/dev/null", O_RDWR | O_CLOEXEC);
-  if (host_null < 0) give_up(say, "open", "/dev/null");
   if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0) give_up(say, "make mounts private", "");
   for (unsigned at = 0; at < count;) {
     const char *name = words[at++];
@@ -352,7 +390,7 @@ _Noreturn void follow_instructions(const char **words, unsigned count, int descr
     }
     errno = EINVAL;
     if (found == NULL || count - at < found->count) give_up(say, "unknown instruction", name);
-    const char *arguments[ARGUMENTS_LIMIT] = {"", "", "", "", ""};
+    const char *arguments[ARGUMENTS_LIMIT] = {"", "", "", ""};
     for (unsigned index = 0; index < found->count; index++) arguments[index] = words[at + index];
     if (follow(name, arguments) < 0) give_up(say, name, arguments[0]);
     at += found->count;
@@ -361,8 +399,8 @@ _Noreturn void follow_instructions(const char **words, unsigned count, int descr
   if (setsid() < 0) give_up(say, "setsid", "");
   say = fcntl(say, F_DUPFD_CLOEXEC, 10);
   descriptor = fcntl(descriptor, F_DUPFD_CLOEXEC, 10);
-  host_null = fcntl(host_null, F_DUPFD_CLOEXEC, 10);
-  for (int standard = 0; standard < 3; standard++) dup2(host_null, standard);
+  null = fcntl(null, F_DUPFD_CLOEXEC, 10);
+  for (int standard = 0; standard < 3; standard++) dup2(null, standard);
   dup2(descriptor, 3);
   char *const arguments[] = {"coppice-agent", "listen", "3", NULL};
   char *const environment[] = {NULL};

@@ -13,11 +13,13 @@
  *   join FILE                     moves this process into a control group
  *   own-groups                    makes that group the top of what it sees of them
  *   directory PATH MODE, file PATH MODE TEXT, link PATH TARGET, device PATH MAJOR MINOR
- *   overlay TARGET LOWER UPPER WORK DATA, tmpfs TARGET FLAGS DATA, proc TARGET, devpts TARGET DATA
+ *   overlay TARGET LOWERS LAYER DATA   with the directories `upper` and `work` of the layer
+ *   tmpfs TARGET FLAGS DATA, proc TARGET, devpts TARGET DATA
  *   project-quota PATH PROJECT MEBIBYTES
  *   bind TARGET SOURCE FLAGS      with everything mounted below
  *   volume TARGET SOURCE FLAGS    as bind, over a directory of the root that is made where it is missing; no links
  *   root PATH                     from here on paths are inside of it, links included
+ *   null PATH                     what files are hidden by, and standard input and output of the program
  *   read-only PATH, hide PATH     where it exists
  *   enter                         makes the root `/` and leaves the old one
  *   hostname NAME, loopback, capabilities MASK, no-new-privileges, system-calls

@@ -408,6 +408,7 @@ static void run(uint32_t number, const char **words, unsigned count) {
   size_t length = strlen(words[0]);
   pid_t pid = -1;
   // A socket takes the whole input at once, or the program would have to be fed.
+  errno = E2BIG;
   if (length <= 65536 && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, input) == 0) {
     pid = fork_for(job, 0, -1, &say);
     if (pid == 0) {

@@ -6,6 +6,8 @@ import { join } from "node:path";
 import { once } from "node:events";
 import { after, before, describe, test } from "node:test";
 import type { Sandbox } from "@coppice/core/backend";
+import { sandboxPaths } from "./launch-instructions.js";
+import { readInit } from "./sandbox-record.js";
 import { type TestBackend, heldLimits, openTestBackend, reasonToSkip } from "./testing/test-backend.js";
 import { makeSandbox, runScript } from "./testing/test-sandbox.js";
 
@@ -139,6 +141,21 @@ void describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, 
     }
     for (const signal of ["KILL", "STOP", "TERM", "SEGV"]) await asRoot(`kill -${signal} 1`);
     assert.deepEqual((await asRoot("true")).exit, { code: 0 });
+  });
+
+  void test("does not learn where on the host the files are that it may change", async () => {
+    const { output } = await asRoot("cat /proc/self/mountinfo");
+    assert.ok(output.includes("overlay"));
+    assert.ok(!output.includes(opened.directory), output);
+  });
+
+  void test("has an agent that holds nothing of the host's /dev", async () => {
+    const { pid } = (await readInit(sandboxPaths(join(opened.directory, "sandboxes", sandbox.id)))) ?? {};
+    const inside = await stat(`/proc/${pid}/root/dev/null`);
+    for (const descriptor of [0, 1, 2]) {
+      const { dev, ino } = await stat(`/proc/${pid}/fd/${descriptor}`);
+      assert.deepEqual({ dev, ino }, { dev: inside.dev, ino: inside.ino });
+    }
   });
 
   void test("does not reach abstract sockets or ports of the host and of other sandboxes", async () => {

@@ -146,6 +146,7 @@ export function launchInstructions(options: LaunchOptions): string[] {
     ...template.binds.flatMap(({ target, source }) => ["bind", target, source, "rd"]),
     ...layers.flatMap(({ target, lowers, layer }) => overlayOf(target, lowers, layer, users)),
     ...devices(options),
+    ...instruction("null", "/dev/null"),
     ...instruction("proc", "/proc"),
     ...READ_ONLY_PROC.flatMap((name) => ["read-only", `/proc/${name}`]),
     ...HIDDEN_PROC.flatMap((name) => ["hide", `/proc/${name}`]),
@@ -222,9 +223,8 @@ function overlayOf(
   layer: string,
   users: UserNamespace | undefined,
 ): string[] {
-  const { upper, work } = layerPaths(layer);
   // Without privileges on the host its notes are in attributes that users may set, too.
-  return ["overlay", target, lowers.join(":"), upper, work, users === undefined ? "" : ",userxattr"];
+  return ["overlay", target, lowers.join(":"), layer, users === undefined ? "" : ",userxattr"];
 }
 
 function devices({ sharedMemoryMiB, users }: LaunchOptions): string[] {

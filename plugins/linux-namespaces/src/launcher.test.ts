@@ -31,6 +31,7 @@ void describe("the launcher", { skip: reasonToSkip() ?? false, concurrency: 1 },
     });
     assert.equal((await launcher.run(["no-such-program-anywhere"])).code, 127);
     assert.deepEqual(await launcher.run(["sh", "-c", "kill -9 $$"]), { code: -9, output: "" });
+    await assert.rejects(launcher.run(["cat"], "x".repeat(65_537)), /Argument list too long/);
     const many = await Promise.all(Array.from({ length: 100 }, () => launcher.run(["true"])));
     assert.ok(many.every(({ code }) => code === 0));
   });

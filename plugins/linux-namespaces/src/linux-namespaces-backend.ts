@@ -634,8 +634,9 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     const trial = sandboxPaths(join(this.#directory, "trial"));
     await launcher.remove(trial.directory);
     await mkdir(trial.directory, { mode: 0o700 });
-    const directories = ["lower", "upper", "work", "root"].map((name) => join(trial.directory, name));
-    const [lower = "", upper = "", work = "", root = ""] = directories;
+    const names = ["lower", "root", "layer", "layer/upper", "layer/work"];
+    const directories = names.map((name) => join(trial.directory, name));
+    const [lower = "", root = "", layer = ""] = directories;
     const make = directories.flatMap((path) => ["directory", path, "755"]);
     const attempt = async (words: readonly string[]): Promise<string | undefined> => {
       try {
@@ -651,7 +652,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     };
     try {
       const options = users === undefined ? "" : ",userxattr";
-      const overlay = [...make, "overlay", root, lower, upper, work, options];
+      const overlay = [...make, "overlay", root, lower, layer, options];
       const onDisk = layers === "memory" ? "not wanted" : await attempt(overlay);
       if (onDisk === undefined) return false;
       if (layers === "disk") throw new Error(`no overlay on ${this.#directory}: ${onDisk}`);
