@@ -17,8 +17,9 @@ function inCheckout(path) {
   return fileURLToPath(new URL(`../../${path}`, import.meta.url));
 }
 
-/** In a checkout, set-up has found a Python for the code interpreter and noted which. */
-function adoptPython() {
+/** In a checkout, set-up has found a Python for the code interpreter and noted which. This Node does for its JavaScript. */
+function adoptInterpreters() {
+  process.env.COPPICE_NODE ||= process.execPath;
   const record = inCheckout(".toolchain/python.json");
   if (process.env.COPPICE_PYTHON || !existsSync(record)) return;
   process.env.COPPICE_PYTHON = JSON.parse(readFileSync(record, "utf8")).interpreter;
@@ -46,7 +47,7 @@ async function runHere() {
     console.error("coppice: the project is not built: run `npm run setup` in it.");
     return 1;
   }
-  adoptPython();
+  adoptInterpreters();
   // Started by another process of ours: when that is gone, nobody could stop this one any more.
   if (process.connected) {
     process.once("disconnect", () => process.kill(process.pid, "SIGTERM"));

@@ -12,15 +12,17 @@ import {
   writeFile,
 } from "node:fs/promises";
 import { dirname, join } from "node:path";
+import type { HostNode } from "./host-node.js";
 import type { HostPython } from "./host-python.js";
 import type { Bind, PreparedTemplate } from "./prepared-template.js";
 import type { TemplateOwners } from "./template-owners.js";
 
 /** Raised when what is made of the same host changes. */
-const LAYOUT = 4;
+const LAYOUT = 5;
 const USER_ID = 1000;
 const PYTHON_DIRECTORY = "/opt/coppice/python";
 const PYTHON_BASE = "/opt/coppice/python-base";
+const NODE_DIRECTORY = "/opt/coppice/node";
 const HOST_PYTHON = "/usr/bin/python3";
 /** The one part of /usr that is the operator's and not the system's: sandboxes have one of their own. */
 const LOCAL = "/usr/local";
@@ -169,6 +171,8 @@ export interface BaseTemplateOptions {
   readonly parent: string;
   /** A Python with ipykernel, which is to be the sandbox's `python3`. */
   readonly python?: HostPython | undefined;
+  /** A Node.js that is to be the sandbox's `node`. */
+  readonly node?: HostNode | undefined;
   readonly owners: TemplateOwners;
 }
 
@@ -177,7 +181,7 @@ export interface BaseTemplateOptions {
  * what programs need. Made once for as long as the host stays as it is.
  */
 export async function prepareBaseTemplate(options: BaseTemplateOptions): Promise<PreparedTemplate> {
-  const { name, parent, python } = options;
+  const { name, parent, python, node } = options;
   const systemBinds = await systemDirectories();
   const path = join(parent, `${name}-${await digestOf(options)}`);
   if (!(await exists(path))) {
@@ -185,6 +189,10 @@ export async function prepareBaseTemplate(options: BaseTemplateOptions): Promise
     await mkdir(making, { recursive: true, mode: 0o700 });
     await makeRoot(join(making, "root"), options.owners);
     await makeLocal(join(making, "local"), python);
+    if (node !== undefined) {
+      await makeParents(join(making, "root"), NODE_DIRECTORY);
+      await symlink(join(NODE_DIRECTORY, node.name), join(making, "local/bin/node"));
+    }
     if (options.owners.needsOwnSudo) await makeSudo(join(making, "root"), join(making, "local"));
     if (python !== undefined) await makePython(join(making, "root"), python);
     await rename(making, path);
@@ -192,13 +200,17 @@ export async function prepareBaseTemplate(options: BaseTemplateOptions): Promise
   return {
     name,
     lowers: [join(path, "root")],
-    binds: [...systemBinds, ...(python === undefined ? [] : pythonBinds(python))],
+    binds: [
+      ...systemBinds,
+      ...(python === undefined ? [] : pythonBinds(python)),
+      ...(node === undefined ? [] : [{ target: NODE_DIRECTORY, source: node.directory }]),
+    ],
     overlays: [{ target: LOCAL, lowers: [join(path, "local")] }],
   };
 }
 
-async function digestOf({ python, owners }: BaseTemplateOptions): Promise<string> {
-  const parts: unknown[] = [LAYOUT, python, owners.description, await lacksPythonName()];
+async function digestOf({ python, node, owners }: BaseTemplateOptions): Promise<string> {
+  const parts: unknown[] = [LAYOUT, python, node, owners.description, await lacksPythonName()];
   for (const name of [
     ...HOST_CONFIGURATION.map((each) => `/etc/${each}`),
     ...SYSTEM_DIRECTORIES.map((each) => `/${each}`),

@@ -11,6 +11,7 @@ const templateSettings = z.discriminatedUnion("kind", [
       .min(1)
       .optional()
       .describe("Interpreter on this host, with ipykernel, that its sandboxes get as `python3`"),
+    node: z.string().min(1).optional().describe("Node.js on this host that its sandboxes get as `node`"),
   }),
   z.strictObject({
     kind: z.literal("directory").describe("Any root file system"),
@@ -30,6 +31,13 @@ export const linuxNamespacesConfig = z.strictObject({
     .min(1)
     .default("python3")
     .describe("Interpreter on this host, with ipykernel, for the template code-interpreter-v1"),
+  node: z
+    .string()
+    .min(1)
+    .optional()
+    .describe(
+      "Full path of a Node.js on this host for base and code-interpreter-v1; that of /usr unless set, which may be too old for kernels",
+    ),
   templates: z
     .record(z.string(), templateSettings)
     .default({})

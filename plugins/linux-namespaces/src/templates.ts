@@ -3,6 +3,7 @@ import { basename, dirname, join } from "node:path";
 import { SandboxError, messageOf } from "@coppice/core";
 import { prepareBaseTemplate } from "./base-template.js";
 import { prepareDirectoryTemplate } from "./directory-template.js";
+import { findNode } from "./host-node.js";
 import { type HostPython, askPython } from "./host-python.js";
 import type { Launcher } from "./launcher.js";
 import type { LinuxNamespacesSettings } from "./linux-namespaces-config.js";
@@ -37,8 +38,12 @@ export class Templates {
     this.#owners = templateOwners(options.launcher, options.users);
     this.#settings = new Map(
       Object.entries({
-        "base": { kind: "base" },
-        "code-interpreter-v1": { kind: "base", python: options.settings.python },
+        "base": { kind: "base", node: options.settings.node },
+        "code-interpreter-v1": {
+          kind: "base",
+          python: options.settings.python,
+          node: options.settings.node,
+        },
         ...options.settings.templates,
       } satisfies Record<string, TemplateSettings>),
     );
@@ -105,9 +110,16 @@ export class Templates {
         owners: this.#owners,
       });
     }
-    const { python } = settings;
-    const found = python === undefined ? undefined : await describePython(name, python, launcher);
-    return prepareBaseTemplate({ name: directoryName(name), parent, python: found, owners: this.#owners });
+    const { python, node } = settings;
+    return prepareBaseTemplate({
+      name: directoryName(name),
+      parent,
+      python: python === undefined ? undefined : await describePython(name, python, launcher),
+      node: await findNode(node).catch((error: unknown) => {
+        throw new Error(`template '${name}': its Node.js cannot be used: ${messageOf(error)}`);
+      }),
+      owners: this.#owners,
+    });
   }
 }
 

@@ -18,7 +18,7 @@ export interface LocalProcessSettings {
   readonly diskScanEntries: number;
   readonly killTimeoutMs: number;
   /** Where programs are looked for before the directories of PATH. */
-  readonly programDirectory?: string | undefined;
+  readonly programDirectories?: readonly string[] | undefined;
   /** What starts processes: the agent's program, or `node`; what was built, else `node`, when absent. */
   readonly agentBinary?: string | undefined;
 }
@@ -60,7 +60,7 @@ export class LocalProcessBackend implements SandboxBackend {
         "sandboxes of backend 'local-process' use the host's network: they cannot be kept from the internet",
       );
     }
-    const { writeInPlaceLimit, diskScanEntries, killTimeoutMs, programDirectory } = this.#settings;
+    const { writeInPlaceLimit, diskScanEntries, killTimeoutMs, programDirectories } = this.#settings;
     const directory = await makeSandboxDirectory(
       { parent: this.#parent, id, owner: await this.#self() },
       signal,
@@ -73,7 +73,7 @@ export class LocalProcessBackend implements SandboxBackend {
         writeInPlaceLimit,
         diskScanEntries,
         killTimeoutMs,
-        programDirectory,
+        programDirectories,
         onDestroyed: () => this.#sandboxes.delete(sandbox),
       });
       this.#sandboxes.add(sandbox);

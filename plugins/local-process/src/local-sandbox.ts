@@ -28,7 +28,7 @@ export interface LocalSandboxOptions {
   readonly diskScanEntries: number;
   readonly killTimeoutMs: number;
   /** Where programs are looked for before the directories of PATH. */
-  readonly programDirectory?: string | undefined;
+  readonly programDirectories?: readonly string[] | undefined;
   readonly onDestroyed: () => void;
 }
 
@@ -138,9 +138,9 @@ export class LocalSandbox implements Sandbox {
     const {
       agent,
       directory: { root },
-      programDirectory,
+      programDirectories,
     } = this.#options;
-    const searchPath = [programDirectory ?? [], command.env["PATH"] ?? []].flat().join(":");
+    const searchPath = [programDirectories ?? [], command.env["PATH"] ?? []].flat().join(":");
     const cwd = command.cwd ?? account.home;
     using directory = this.#openDirectory(cwd);
     try {

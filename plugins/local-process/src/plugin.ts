@@ -20,6 +20,11 @@ const config = z.strictObject({
     .min(1)
     .default("python3")
     .describe("Interpreter, with ipykernel, that `python3` means to what is started without a login shell."),
+  node: z
+    .string()
+    .min(1)
+    .default("node")
+    .describe("Node.js that `node` means to what is started without a login shell."),
   insecure: z
     .boolean()
     .default(false)
@@ -49,12 +54,12 @@ export const plugin = definePlugin({
   config,
   requires: { backends: Backends, listeners: Listeners },
   setup(plugin, { backends, listeners }) {
-    const { insecure, killTimeout, python, ...settings } = plugin.config;
+    const { insecure, killTimeout, python, node, ...settings } = plugin.config;
     const backend = new LocalProcessBackend(
       {
         ...settings,
         killTimeoutMs: killTimeout,
-        ...(isAbsolute(python) && { programDirectory: dirname(python) }),
+        programDirectories: [python, node].filter((program) => isAbsolute(program)).map(dirname),
       },
       plugin.log,
     );

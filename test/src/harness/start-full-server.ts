@@ -54,8 +54,8 @@ export async function startFullServer({
   };
   const backends: Readonly<Record<BackendName, readonly [plugin: Plugin, settings: object, python: string]>> =
     {
-      "local-process": [localProcess, {}, PYTHON],
-      "linux-namespaces": [linuxNamespaces, { directory, python: PYTHON }, "python3"],
+      "local-process": [localProcess, { node: process.execPath }, PYTHON],
+      "linux-namespaces": [linuxNamespaces, { directory, python: PYTHON, node: process.execPath }, "python3"],
       "jail-freebsd": [jailFreebsd, { ...(host ?? ownHost)?.configuration }, PYTHON_INSIDE],
     };
   const [backend, backendSettings, python] = backends[backendName];
