@@ -33,6 +33,7 @@ const HOST_CONFIGURATION = [
   "alternatives",
   "ca-certificates",
   "ca-certificates.conf",
+  "chromium.d",
   "crypto-policies",
   "debian_version",
   "fonts",

@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { type Examination, type Finding, messageOf } from "@coppice/core";
 import type { Egress } from "./egress.js";
 import type { EnforcedLimit } from "./enforced-limits.js";
+import type { Launcher } from "./launcher.js";
 import type { LinuxNamespacesSettings } from "./linux-namespaces-config.js";
 import type { Templates } from "./templates.js";
 import { findUplinkProgram } from "./uplink-program.js";
@@ -15,14 +16,22 @@ export interface FoundOnHost {
   /** Undefined where no sandbox gets out. */
   readonly egress: Pick<Egress, "description"> | undefined;
   readonly keepsLayersInMemory: boolean;
-  readonly templates: Templates;
+  readonly launcher: Pick<Launcher, "run">;
+  readonly templates: Pick<Templates, "get">;
   /** Undefined where the server is root. */
   readonly users: UserNamespace | undefined;
 }
 
+/** Where the host is looked at: a test gives another root, and another kernel. */
+export interface Host {
+  readonly root: string;
+  readonly release: string;
+}
+
+const THIS_HOST: Host = { root: "/", release: release() };
 const CODE_INTERPRETER = "code-interpreter-v1";
 const APPARMOR = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
-const INOTIFY_INSTANCES = "/proc/sys/fs/inotify/max_user_instances";
+const INOTIFY_INSTANCES = "proc/sys/fs/inotify/max_user_instances";
 const ENOUGH_INSTANCES = 8_192;
 const EGRESS_PROGRAMS = { ip: "iproute2", nft: "nftables", nsenter: "util-linux" };
 const DELEGATE =
@@ -37,16 +46,22 @@ const BETTER_DISK =
 export async function diagnoseHost(
   settings: LinuxNamespacesSettings,
   found: FoundOnHost | undefined,
-  { plugins }: Examination,
+  { plugins }: Pick<Examination, "plugins">,
+  host = THIS_HOST,
 ): Promise<readonly Finding[]> {
   if (found === undefined) return likelyCauses(settings);
+  const isOfHost = (template: string): boolean => settings.templates[template]?.kind !== "directory";
   return [
     ...found.limits.map(describeLimit),
     describeUsers(found.users),
     describeLayers(settings, found),
     describeEgress(found),
-    ...(await describeInotify()),
+    ...(await describeInotify(host)),
+    ...(settings.sudo && isOfHost("base") && found.users?.hasAccounts !== false
+      ? await describeSudo(host)
+      : []),
     ...(plugins.has("jupyter") ? [await describePython(found.templates)] : []),
+    ...(plugins.has("jupyter") && isOfHost(CODE_INTERPRETER) ? await describeNode(found, host) : []),
   ];
 }
 
@@ -91,15 +106,34 @@ function describeEgress({ egress }: FoundOnHost): Finding {
 }
 
 /** Since Linux 5.19 a user namespace counts the queues of its own users. */
-async function describeInotify(): Promise<readonly Finding[]> {
-  const [major = 0, minor = 0] = release().split(".").map(Number);
-  const most = Number(await readFile(INOTIFY_INSTANCES, "utf8").catch(() => Infinity));
+async function describeInotify({ root, release }: Host): Promise<readonly Finding[]> {
+  const [major = 0, minor = 0] = release.split(".").map(Number);
+  const most = Number(await readFile(join(root, INOTIFY_INSTANCES), "utf8").catch(() => Infinity));
   if (major > 5 || (major === 5 && minor >= 19) || most >= ENOUGH_INSTANCES) return [];
   const message = `all sandboxes together can watch files ${most} times: below Linux 5.19 they share what a user of the host may`;
   return [{ severity: "warn", message, fix: `sysctl fs.inotify.max_user_instances=${ENOUGH_INSTANCES}` }];
 }
 
-async function describePython(templates: Templates): Promise<Finding> {
+async function describeSudo({ root }: Host): Promise<readonly Finding[]> {
+  if (await isExecutable(join(root, "usr/bin/sudo"))) return [];
+  const message = "there is no sudo in sandboxes: templates are made of this host's /usr, which has none";
+  return [{ severity: "warn", message, fix: "apt-get install sudo" }];
+}
+
+/** Whether Node.js of the host's /usr can do what the kernels for JavaScript and TypeScript need. */
+async function describeNode({ launcher }: FoundOnHost, { root }: Host): Promise<readonly Finding[]> {
+  const script = "console.log(process.version, !!require('node:module').stripTypeScriptTypes)";
+  const { code, output } = await launcher.run([join(root, "usr/bin/node"), "-e", script]);
+  const [version = "", strips] = code === 0 ? output.trim().split(" ") : [];
+  if (strips === "true") return [];
+  const message =
+    version === ""
+      ? "no JavaScript or TypeScript runs as code in sandboxes: this host's /usr has no Node.js"
+      : `no TypeScript runs as code in sandboxes: Node.js ${version} of this host's /usr is older than 22.13`;
+  return [{ severity: "warn", message, fix: "install Node.js 22.13 or newer as /usr/bin/node" }];
+}
+
+async function describePython(templates: FoundOnHost["templates"]): Promise<Finding> {
   try {
     await templates.get(CODE_INTERPRETER);
     return { severity: "ok", message: `template ${CODE_INTERPRETER} has a Python with ipykernel` };
@@ -159,12 +193,14 @@ async function describeUserNamespaces(): Promise<Finding> {
 
 async function isOnPath(program: string): Promise<boolean> {
   for (const directory of (process.env["PATH"] ?? "").split(":")) {
-    const path = join(directory === "" ? "." : directory, program);
-    const isThere = await access(path, constants.X_OK).then(
-      () => true,
-      () => false,
-    );
-    if (isThere) return true;
+    if (await isExecutable(join(directory === "" ? "." : directory, program))) return true;
   }
   return false;
+}
+
+async function isExecutable(path: string): Promise<boolean> {
+  return access(path, constants.X_OK).then(
+    () => true,
+    () => false,
+  );
 }

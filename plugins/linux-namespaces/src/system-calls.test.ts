@@ -56,6 +56,27 @@ tell("user namespace", libc.unshare(0x10000000))
 tell("time namespace", libc.unshare(0x80))
 `;
 
+/** A pool of processes by each way to start them, which meet in shared memory. */
+const POOLS = `
+import multiprocessing
+if __name__ == "__main__":
+    for way in ("spawn", "fork", "forkserver"):
+        with multiprocessing.get_context(way).Pool(2) as pool:
+            assert pool.map(abs, [-1, 2]) == [1, 2]
+`;
+/** Makes the archive that pip installs. */
+const WHEEL = `
+from zipfile import ZipFile
+about = "made-1.dist-info/"
+with ZipFile("/tmp/made-1-py3-none-any.whl", "w") as wheel:
+    wheel.writestr("made.py", "")
+    wheel.writestr(about + "METADATA", "Metadata-Version: 2.1\\nName: made\\nVersion: 1\\n")
+    wheel.writestr(about + "WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+    wheel.writestr(about + "RECORD", "")
+`;
+const COMMIT = "-c user.name=one -c user.email=one@example.org commit --allow-empty -m one";
+const HEADLESS = "--headless --no-sandbox --disable-gpu --dump-dom";
+
 const ANSWERS = {
   "SETFLAGS": "EPERM",
   "SETFLAGS32": "EPERM",
@@ -142,12 +163,31 @@ void describe("system calls in a sandbox of linux-namespaces", { skip: reasonToS
     }
   });
 
-  void test("suffice for debuggers, and for programs with threads and children", async (context) => {
+  void test("suffice for debuggers, setuid programs, and programs with threads, children and terminals", async (context) => {
     const programs = [
       ["strace", "strace -f -o /dev/null /bin/sh -c 'true; true'"],
       ["gdb", "gdb -nx -batch -ex run /bin/true | grep 'exited normally'"],
       ["perl", "perl -e 'exit(fork ? wait > 0 ? 0 : 1 : 0)'"],
       ["node", "node -e 'new (require(`worker_threads`).Worker)(`1`, { eval: true })'"],
+      ["node", "node -e 'require(`child_process`).fork(`/dev/null`).on(`exit`, process.exit)'"],
+      ["python3", `cat > /tmp/pools.py << 'END'\n${POOLS}END\npython3 /tmp/pools.py`],
+      [
+        "pip",
+        `python3 -c '${WHEEL}' && pip install --no-index /tmp/made-1-py3-none-any.whl && python3 -c 'import made'`,
+      ],
+      ["make", "printf 'all: a b\\na b:\\n\\techo $@\\n' > /tmp/Makefile && make -j2 -f /tmp/Makefile"],
+      [
+        "git",
+        `cd /tmp && git init one && git -C one ${COMMIT} && git clone file:///tmp/one two && git -C two gc`,
+      ],
+      ["script", "script -qec tty /dev/null | grep /dev/pts/"],
+      ["tmux", "tmux -f /dev/null new-session -d cat && tmux kill-server"],
+      ["chromium", `chromium ${HEADLESS} 'data:text/html,<script>document.write(6*7)</script>' | grep 42`],
+      ["sudo", "sudo -n true && sudo -n -i true && sudo -n -u www-data id -un | grep www-data"],
+      ["apt-get", "su -c 'apt-get --version'"],
+      ["su", "su -c 'test $(id -u) = 0 && su user -c id' | grep 'uid=1000(user)'"],
+      ["passwd", "passwd --status user && ! chage --list root"],
+      ["useradd", "su -c 'useradd third && id third && userdel third'"],
       ["java", "java -version"],
       ["setarch", "setarch -R true"],
       ["ip", "ip address show lo"],

@@ -1,0 +1,86 @@
+import assert from "node:assert/strict";
+import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { afterEach, beforeEach, describe, test } from "node:test";
+import { type FoundOnHost, diagnoseHost } from "./diagnose-host.js";
+import { linuxNamespacesConfig } from "./linux-namespaces-config.js";
+
+const FOUND: FoundOnHost = {
+  limits: [],
+  egress: undefined,
+  keepsLayersInMemory: false,
+  // The file of a program has its answer.
+  launcher: {
+    run: async ([program = ""]) => {
+      const output = await readFile(program, "utf8").catch(() => undefined);
+      return { code: output === undefined ? 127 : 0, output: output ?? "" };
+    },
+  },
+  templates: { get: async (name) => ({ name, lowers: [], binds: [], overlays: [] }) },
+  users: undefined,
+};
+
+void describe("what doctor warns of on a host for linux-namespaces", () => {
+  let root: string;
+
+  beforeEach(async () => {
+    root = await mkdtemp(join(tmpdir(), "coppice-host-"));
+    await put("usr/bin/sudo", "#!/bin/sh\n");
+    await put("usr/bin/node", "v24.0.0 true\n");
+    await put("proc/sys/fs/inotify/max_user_instances", "128\n");
+  });
+  afterEach(async () => {
+    await rm(root, { recursive: true });
+  });
+
+  async function put(path: string, text: string): Promise<void> {
+    await mkdir(dirname(join(root, path)), { recursive: true });
+    await writeFile(join(root, path), text, { mode: 0o755 });
+  }
+
+  async function warnings({ release = "6.1.0-31-amd64", settings = {}, plugins = ["jupyter"] } = {}): Promise<
+    readonly string[]
+  > {
+    const parsed = linuxNamespacesConfig.parse({ directory: root, ...settings });
+    const findings = await diagnoseHost(parsed, FOUND, { plugins: new Set(plugins) }, { root, release });
+    return findings
+      .filter(({ severity }) => severity !== "ok")
+      .map(({ message, fix }) => `${message}; ${fix}`);
+  }
+
+  void test("is nothing where nothing is missing", async () => {
+    assert.deepEqual(await warnings(), []);
+  });
+
+  void test("is what users of one host may watch, where the kernel counts it for all sandboxes together", async () => {
+    for (const release of ["5.10.0-30-amd64", "5.18.9", "4.19.0"]) {
+      const [warning = "", ...others] = await warnings({ release });
+      assert.match(warning, /watch files 128 times.*; sysctl fs.inotify.max_user_instances=8192$/);
+      assert.deepEqual(others, []);
+    }
+    assert.deepEqual(await warnings({ release: "5.19.0" }), []);
+    await put("proc/sys/fs/inotify/max_user_instances", "8192\n");
+    assert.deepEqual(await warnings({ release: "5.10.0" }), []);
+  });
+
+  void test("is that sandboxes lack sudo, unless that is configured or they have another /usr", async () => {
+    await rm(join(root, "usr/bin/sudo"));
+    const [warning = "", ...others] = await warnings();
+    assert.match(warning, /no sudo in sandboxes.*; apt-get install sudo$/);
+    assert.deepEqual(others, []);
+    assert.deepEqual(await warnings({ settings: { sudo: false } }), []);
+    const base = { kind: "directory", path: "/srv/debian" };
+    assert.deepEqual(await warnings({ settings: { templates: { base } } }), []);
+  });
+
+  void test("is a Node.js that is missing or too old for kernels of the code interpreter", async () => {
+    await put("usr/bin/node", "v20.19.2 false\n");
+    assert.match((await warnings()).join("\n"), /^no TypeScript .* v20\.19\.2 .* 22\.13; install Node\.js/);
+    await rm(join(root, "usr/bin/node"));
+    assert.match((await warnings()).join("\n"), /^no JavaScript or TypeScript .* has no Node\.js; install/);
+    assert.deepEqual(await warnings({ plugins: [] }), []);
+    const directory = { kind: "directory", path: "/srv/debian" };
+    assert.deepEqual(await warnings({ settings: { templates: { "code-interpreter-v1": directory } } }), []);
+  });
+});
