@@ -78,7 +78,9 @@ suite("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
 
   before(async () => {
     server = await startTestServer({
-      plugins: [[memoryBackend({ ports: { [PORT]: (connection) => program.accept(connection) } }), {}]],
+      plugins: [
+        [memoryBackend({ ports: { [PORT]: (connection) => program.accept(connection) }, pausing: {} }), {}],
+      ],
       server: {
         http: {
           proxyIdleTimeout: `${IDLE_MS}ms`,
@@ -106,6 +108,8 @@ suite("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
       method,
       headers: { "e2b-sandbox-id": to.record.id, "e2b-sandbox-port": String(PORT), ...headers },
       agent: false,
+      // What is never answered is to fail its own test.
+      signal: AbortSignal.timeout(20_000),
     });
     outgoing.end(body);
     const [incoming] = await once(outgoing, "response");
@@ -225,6 +229,21 @@ suite("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     const envd = await ask({ to: closed, headers: { "e2b-sandbox-port": "49983" } });
     assert.notEqual(envd.status, 403);
     assert.equal((await ask()).status, 200, "others are open");
+  });
+
+  test("resumes a paused sandbox for nobody without its traffic token", async () => {
+    const closed = await create({ allowPublicTraffic: false, autoResume: true, onTimeout: "pause" });
+    const { id, trafficAccessToken = "" } = closed.record;
+    await server.sandboxes.pause(id);
+    const upgrade = { connection: "upgrade", upgrade: "websocket" };
+    for (const headers of [{}, upgrade]) {
+      const wrong = { ...headers, "e2b-traffic-access-token": "wrong" };
+      assert.equal((await ask({ to: closed, headers: wrong })).status, 403);
+      assert.equal(server.sandboxes.get(id).record.state, "paused");
+    }
+    const headers = { "e2b-traffic-access-token": trafficAccessToken };
+    assert.equal((await ask({ to: closed, headers })).status, 200);
+    assert.equal(server.sandboxes.get(id).record.state, "running");
   });
 
   test("B.4-7: refuses with 429 what is more than a sandbox may have under way, and none of another's", async () => {

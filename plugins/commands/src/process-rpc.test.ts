@@ -3,8 +3,10 @@ import { after, before, suite, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Code, ConnectError, createClient } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-node";
-import { ENVD_PORT } from "@coppice/core";
-import { Process } from "./generated/process/process_pb.js";
+import { create } from "@bufbuild/protobuf";
+import { definePlugin, ENVD_PORT } from "@coppice/core";
+import { memoryBackend, startTestServer } from "@coppice/core/testing";
+import { ConnectResponseSchema, Process } from "./generated/process/process_pb.js";
 import {
   type CommandsServer,
   type Frame,
@@ -432,4 +434,39 @@ test("the death of a sandbox cuts its streams without an end, and its commands c
   await cut;
   assert.equal(await server.metric("active"), 0);
   assert.equal(await server.metric('finished_total{status="killed"}'), 1);
+});
+
+test("what no handler meant to throw is `internal error` and nothing more, in answers and in streams", async () => {
+  const bug = (): never => {
+    throw new TypeError("the secret is 42");
+  };
+  const broken = definePlugin({
+    name: "broken",
+    setup(plugin) {
+      plugin.rpc("api").service(Process, {
+        list: bug,
+        async *connect() {
+          yield create(ConnectResponseSchema, {});
+          bug();
+        },
+        start: bug,
+      });
+    },
+  });
+  await using server = await startTestServer({ plugins: [[broken], [memoryBackend()]] });
+  for (const useBinaryFormat of [true, false]) {
+    const options = { baseUrl: server.url, httpVersion: "1.1", useBinaryFormat } as const;
+    const client = createClient(Process, createConnectTransport(options));
+    for (const call of [
+      () => client.list({}),
+      () => Array.fromAsync(client.start({})),
+      () => Array.fromAsync(client.connect({})),
+    ]) {
+      await assert.rejects(call, (error) => {
+        assert(error instanceof ConnectError);
+        assert.deepEqual([error.code, error.rawMessage], [Code.Internal, "internal error"]);
+        return true;
+      });
+    }
+  }
 });

@@ -8,6 +8,9 @@ import { fakeClock } from "@coppice/core/testing";
 import type { SandboxLogs } from "../commands.js";
 import { joined, openLogs, temporaryDirectory } from "../testing/log-scene.js";
 import { type LogFile, type LogFiles, diskFiles } from "./log-files.js";
+import { excessOfSandbox } from "./log-retention.js";
+import { SandboxLog } from "./sandbox-log.js";
+import { SegmentIndex } from "./segment-index.js";
 
 const KIB = 1024;
 
@@ -194,6 +197,62 @@ test("a full log writes over its oldest file, never over one that is being read"
   const kept = await joined(page.pieces);
   assert(kept.length > 256 * KIB, `${kept.length} bytes are kept`);
   assert(command.written.subarray(-kept.length).equals(kept), "nothing of what was written over is read");
+});
+
+test("a file that was another's before ends where what was written into it does", async (context) => {
+  const directory = await temporaryDirectory(context);
+  let replaced = 0;
+  const files: LogFiles = {
+    ...diskFiles,
+    replace(old, path) {
+      replaced += 1;
+      return diskFiles.replace(old, path);
+    },
+  };
+  await using scene = await open({ directory, settings: { maxPerSandbox: "512KiB" }, files });
+  const command = scene.begin();
+  // Large files first, so that those which come after are shorter.
+  for (const [pieces, size] of [
+    [6, 120 * KIB],
+    [300, 2 * KIB],
+  ] as const) {
+    for (let piece = 0; piece < pieces; piece += 1) {
+      await command.writeAll([randomBytes(size)]);
+      if (piece % 8 === 0) await scene.logs.of("sandbox1").find({ id: command.id });
+    }
+  }
+  await scene.logs.close();
+  let onDisk = 0;
+  for (const name of await filesOf(join(directory, "sandbox1"))) {
+    onDisk += (await stat(join(directory, "sandbox1", name))).size;
+  }
+  assert(replaced > 0);
+  assert.equal(onDisk, scene.logs.bytes);
+});
+
+test("a segment that is being written goes for its age alone", () => {
+  const log = new SandboxLog("sandbox1", "/nowhere");
+  const segments = [1, 2].map(() => Object.assign(log.next(0), { bytes: 100 }));
+  for (const segment of segments) log.add(segment);
+  const [finished, written] = segments;
+  assert(finished !== undefined && written !== undefined);
+  written.index = new SegmentIndex(0);
+  const limits = {
+    maxPerSandboxBytes: 50,
+    maxSegmentsPerSandbox: 10,
+    maxTotalBytes: 1000,
+    maxSandboxes: 10,
+    maxAgeMs: 1000,
+  };
+  assert.deepEqual(excessOfSandbox(log, limits, 999), [{ log, segment: finished }]);
+  assert.deepEqual(
+    excessOfSandbox(log, { ...limits, maxPerSandboxBytes: 500, maxSegmentsPerSandbox: 0 }, 999),
+    [{ log, segment: finished }],
+  );
+  assert.deepEqual(
+    excessOfSandbox(log, limits, 1000).map(({ segment }) => segment),
+    segments,
+  );
 });
 
 test("many short commands are bounded too, and the newest of them are found", async (context) => {
