@@ -7,12 +7,13 @@ import { suite, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { API_KEY } from "../harness/api-key.js";
+import { missingForNamespaces } from "../harness/on-each-backend.js";
 import { COPPICE } from "../harness/server-process.js";
-import { startFullServer } from "../harness/start-full-server.js";
+import { type FullServerOptions, startFullServer } from "../harness/start-full-server.js";
 
 const run = promisify(execFile);
 const DOMAIN = "dev.localhost";
-const CLIENT = fileURLToPath(new URL("../../src/e2e/python-client.py", import.meta.url));
+const client = (name: string) => fileURLToPath(new URL(`../../src/e2e/${name}`, import.meta.url));
 
 /** The interpreters that set-up makes for `npm test` where it can reach PyPI, and what their SDKs make of the same answers. */
 const SDKS = [
@@ -33,7 +34,7 @@ const SDKS = [
     // StreamInput came later.
     input: null,
   },
-];
+] as const;
 
 const found = ({ noError, killed, input }: (typeof SDKS)[number]) => ({
   commands: {
@@ -93,36 +94,75 @@ const found = ({ noError, killed, input }: (typeof SDKS)[number]) => ({
   stranger: "Cannot get the team for the given API key",
 });
 
+/** What either kind of client finds after pauses that keep the files alone. */
+const PAUSED = {
+  on_request: {
+    paused: [true, false],
+    ended: true,
+    state: "paused",
+    running: false,
+    metadata: { kept: "yes" },
+    note: "kept",
+    envs: "too\n",
+    processes: 0,
+    forgotten: "NameError",
+    same_token: "42",
+    restored: "43",
+    rebooted: "NameError",
+    note_after: "kept",
+  },
+  timeout: { paused: true, left: "kept\ngone\n" },
+};
+
+/** What a program finds, as a user of the SDK whose server has a domain; nothing is left after it. */
+async function findingsOf(
+  python: string,
+  program: string,
+  options: FullServerOptions = {},
+): Promise<unknown> {
+  const folder = await mkdtemp(join(tmpdir(), "coppice-python-sdk-"));
+  try {
+    await run(process.execPath, [COPPICE, "tls", "init", DOMAIN, folder]);
+    const tls = { cert: join(folder, "cert.pem"), key: join(folder, "key.pem") };
+    await using server = await startFullServer({
+      ...options,
+      server: { domain: DOMAIN, listeners: { api: { host: "127.0.0.1", port: 0, tls } } },
+    });
+    const { stdout } = await run(python, [client(program)], {
+      env: {
+        PATH: process.env["PATH"],
+        SSL_CERT_FILE: join(folder, "ca.pem"),
+        E2B_DOMAIN: `${DOMAIN}:${new URL(server.url).port}`,
+        E2B_API_KEY: API_KEY,
+      },
+      timeout: 200_000,
+    });
+    assert.equal(server.sandboxes.list().length, 0, "nothing is left");
+    return JSON.parse(stdout);
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+  }
+}
+
+const UNREACHABLE = "PyPI was not reachable when the tests were set up";
+
 suite("Unmodified Python SDKs", { timeout: 240_000 }, () => {
   for (const sdk of SDKS) {
     const { what, python } = sdk;
-    const skip = python === undefined ? "PyPI was not reachable when the tests were set up" : false;
     test(
       `${what} runs commands, talks to terminals, moves and watches files, executes code and understands every refusal`,
-      { skip },
-      async () => {
-        const folder = await mkdtemp(join(tmpdir(), "coppice-python-sdk-"));
-        try {
-          await run(process.execPath, [COPPICE, "tls", "init", DOMAIN, folder]);
-          const tls = { cert: join(folder, "cert.pem"), key: join(folder, "key.pem") };
-          await using server = await startFullServer({
-            server: { domain: DOMAIN, listeners: { api: { host: "127.0.0.1", port: 0, tls } } },
-          });
-          const { stdout } = await run(python ?? "", [CLIENT], {
-            env: {
-              PATH: process.env["PATH"],
-              SSL_CERT_FILE: join(folder, "ca.pem"),
-              E2B_DOMAIN: `${DOMAIN}:${new URL(server.url).port}`,
-              E2B_API_KEY: API_KEY,
-            },
-            timeout: 200_000,
-          });
-          assert.deepEqual(JSON.parse(stdout), found(sdk));
-          assert.equal(server.sandboxes.list().length, 0, "nothing is left");
-        } finally {
-          await rm(folder, { recursive: true, force: true });
-        }
-      },
+      { skip: python === undefined && UNREACHABLE },
+      async () => assert.deepEqual(await findingsOf(python ?? "", "python-client.py"), found(sdk)),
     );
   }
+
+  const { what, python } = SDKS[0];
+  test(
+    `${what} pauses sandboxes without their memory, by both of its clients`,
+    { skip: python === undefined ? UNREACHABLE : missingForNamespaces() },
+    async () => {
+      const findings = await findingsOf(python ?? "", "python-pause.py", { backend: "linux-namespaces" });
+      assert.deepEqual(findings, { sync: PAUSED, async: PAUSED, missing: "SandboxNotFoundException" });
+    },
+  );
 });
