@@ -1,31 +1,46 @@
 import assert from "node:assert/strict";
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdir, readFile, writeFile } from "node:fs/promises";
+import { mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { describe, test } from "node:test";
+import { setTimeout as delay } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
+import { ControlGroup } from "./control-groups.js";
+import { type SandboxPaths, sandboxPaths } from "./launch-instructions.js";
 import { NamespaceSandbox } from "./namespace-sandbox.js";
-import { openTestBackend, reasonToSkip } from "./testing/test-backend.js";
+import { isAlive, readFacts, readInit } from "./sandbox-record.js";
+import { isOnDisk, openTestBackend, reasonToSkip } from "./testing/test-backend.js";
 import { makeSandbox, runScript } from "./testing/test-sandbox.js";
 
 const SERVER = fileURLToPath(new URL("./testing/server-process.js", import.meta.url));
 
+const pathsOf = (directory: string, id: string) => sandboxPaths(join(directory, "sandboxes", id));
+
+async function untilStopping(paths: SandboxPaths): Promise<void> {
+  while ((await readFacts(paths))?.isStopped !== true) await delay(1);
+}
+
 /** Ids of the sandboxes that a server made, which is then killed. */
-async function makeAndKill(directory: string, count: number): Promise<Map<string, number>> {
-  const server = spawn(
-    process.execPath,
-    ["--disable-warning=ExperimentalWarning", SERVER, directory, String(count)],
-    {
-      stdio: ["ignore", "pipe", "inherit"],
-    },
-  );
+async function makeAndKill(
+  directory: string,
+  count: number,
+  { stopsForMs }: { readonly stopsForMs?: number } = {},
+): Promise<Map<string, number>> {
+  const words = [directory, String(count), ...(stopsForMs === undefined ? [] : ["stop"])];
+  const server = spawn(process.execPath, ["--disable-warning=ExperimentalWarning", SERVER, ...words], {
+    stdio: ["ignore", "pipe", "inherit"],
+  });
   const made = new Map<string, number>();
   for await (const line of createInterface({ input: server.stdout })) {
     if (line === "ready") break;
     const [id = "", pid] = line.split(" ");
     made.set(id, Number(pid));
+  }
+  if (stopsForMs !== undefined) {
+    await Promise.all([...made.keys()].map((id) => untilStopping(pathsOf(directory, id))));
+    await delay(stopsForMs);
   }
   await kill(server);
   return made;
@@ -35,6 +50,15 @@ async function kill(server: ChildProcess): Promise<void> {
   const ended = once(server, "exit");
   server.kill("SIGKILL");
   await ended;
+}
+
+/** Ends what the kernel has of a sandbox, as the end of its host does. */
+async function loseAllButFiles(paths: SandboxPaths): Promise<void> {
+  const init = await readInit(paths);
+  if (init !== undefined && (await isAlive(init))) process.kill(init.pid, "SIGKILL");
+  while (init !== undefined && (await isAlive(init))) await delay(10);
+  const facts = await readFacts(paths);
+  await new ControlGroup(facts?.groups ?? {}).remove();
 }
 
 void describe("after a server was killed", { skip: reasonToSkip() ?? false, concurrency: 1 }, () => {
@@ -90,7 +114,7 @@ void describe("after a server was killed", { skip: reasonToSkip() ?? false, conc
     await again.destroy();
   });
 
-  void test("a stopped one begins anew, also when nothing of it but its files is left", async () => {
+  void test("a stopped one begins anew with what its guest planted, which nothing of the host follows", async () => {
     await using opened = await openTestBackend();
     const sandbox = await makeSandbox(opened.backend);
     const spec = { id: sandbox.id, template: "base", limits: {}, allowInternetAccess: true };
@@ -106,19 +130,33 @@ void describe("after a server was killed", { skip: reasonToSkip() ?? false, conc
     await assert.rejects(runScript(found, "true"), { code: "unavailable" });
     await found.stopping?.start(spec, signal);
     assert.equal((await runScript(found, "cat ~/kept; readlink /etc/hosts")).output, "kept\n/etc/passwd\n");
-    // What a server leaves that ends while it stops, or starts, one.
-    const record = join(opened.directory, "sandboxes", sandbox.id, "sandbox.json");
-    const facts = JSON.parse(await readFile(record, "utf8")) as object;
-    await opened.backend.close();
-    await writeFile(record, JSON.stringify({ ...facts, isStopped: true }));
-    const [half] = await opened.backend.recover();
-    assert.ok(half);
-    await half.stopping?.stop();
-    await half.stopping?.start(spec, signal);
-    assert.equal((await runScript(half, "cat ~/kept")).output, "kept\n");
-    await half.stopping?.stop();
-    await half.destroy();
+    await found.stopping?.stop();
+    await found.destroy();
     assert.deepEqual(await opened.leaks(), []);
+  });
+
+  void test("one that was being stopped begins anew, also when the host was started again meanwhile", async (t) => {
+    await using opened = await openTestBackend();
+    if (!(await isOnDisk(opened.backend))) return t.skip("its layers are kept in memory");
+    await opened.backend.close();
+    let isRebooted = false;
+    for (const stopsForMs of [0, 0, 16, 16]) {
+      const [id = ""] = (await makeAndKill(opened.directory, 1, { stopsForMs })).keys();
+      if (isRebooted) await loseAllButFiles(pathsOf(opened.directory, id));
+      isRebooted = !isRebooted;
+      const [found] = await opened.backend.recover();
+      assert.equal(found?.id, id);
+      await found.stopping?.stop();
+      await found.stopping?.start(
+        { id, template: "base", limits: {}, allowInternetAccess: true },
+        new AbortController().signal,
+      );
+      assert.deepEqual(await found.adoption?.processes(), []);
+      assert.equal((await runScript(found, "cat /home/user/kept")).output, "kept\n");
+      await found.destroy();
+      assert.deepEqual(await opened.leaks(), []);
+      await opened.backend.close();
+    }
   });
 
   void test("volumes are there for the next one, with the sandboxes that have them, and what is half made can be removed", async () => {

@@ -1,16 +1,20 @@
 // The part of a server that a test can kill: makes sandboxes in the directory of its first argument, starts
-// programs in them, says so, and waits for its end.
+// programs in them, says so, and waits for its end. As a third argument, `stop` has it begin to stop them before it says so.
 import type { Logger } from "@coppice/core";
+import type { Sandbox } from "@coppice/core/backend";
 import { LinuxNamespacesBackend } from "../linux-namespaces-backend.js";
 import { linuxNamespacesConfig } from "../linux-namespaces-config.js";
 import { PYTHON } from "./test-backend.js";
-import { makeSandbox } from "./test-sandbox.js";
+import { makeSandbox, runScript } from "./test-sandbox.js";
 
-const [, , directory = "", count = "1"] = process.argv;
+const [, , directory = "", count = "1", then] = process.argv;
 const log = { info: () => undefined, warn: () => undefined } as unknown as Logger;
 const backend = new LinuxNamespacesBackend(linuxNamespacesConfig.parse({ directory, python: PYTHON }), log);
-for (let made = 0; made < Number(count); made++) {
+const made: Sandbox[] = [];
+while (made.length < Number(count)) {
   const sandbox = await makeSandbox(backend);
+  made.push(sandbox);
+  await runScript(sandbox, "echo kept > /home/user/kept");
   const script = "echo before; read line; echo after $line; exit 43";
   const { pid } = await sandbox.spawn({
     path: "/bin/sh",
@@ -19,5 +23,6 @@ for (let made = 0; made < Number(count); made++) {
   });
   process.stdout.write(`${sandbox.id} ${pid}\n`);
 }
+for (const sandbox of then === "stop" ? made : []) void sandbox.stopping?.stop();
 process.stdout.write("ready\n");
 setInterval(() => undefined, 60_000);
