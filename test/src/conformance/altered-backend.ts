@@ -26,7 +26,7 @@ export function alter(real: SandboxBackend, alterations: Alterations): SandboxBa
 }
 
 function alterSandbox(real: Sandbox, alterations: Alterations): Sandbox {
-  const files = { ...delegateFiles(real.files), ...alterations.files?.(real.files) };
+  const files = { ...delegateFiles(real), ...alterations.files?.(real.files) };
   const sandbox: Sandbox = {
     id: real.id,
     files,
@@ -51,16 +51,19 @@ function alterSandbox(real: Sandbox, alterations: Alterations): Sandbox {
   };
 }
 
-function delegateFiles(real: Files): Files {
+/** Of a sandbox that begins anew, the files are others. */
+function delegateFiles(sandbox: Sandbox): Files {
   return {
-    stat: (path) => real.stat(path),
-    list: (path, depth) => real.list(path, depth),
-    read: (path) => real.read(path),
-    write: (path, data, options) => real.write(path, data, options),
-    makeDir: (path, options) => real.makeDir(path, options),
-    move: (source, destination, options) => real.move(source, destination, options),
-    remove: (path) => real.remove(path),
-    ...(real.watch && { watch: real.watch.bind(real) }),
+    stat: (path) => sandbox.files.stat(path),
+    list: (path, depth) => sandbox.files.list(path, depth),
+    read: (path) => sandbox.files.read(path),
+    write: (path, data, options) => sandbox.files.write(path, data, options),
+    makeDir: (path, options) => sandbox.files.makeDir(path, options),
+    move: (source, destination, options) => sandbox.files.move(source, destination, options),
+    remove: (path) => sandbox.files.remove(path),
+    ...(sandbox.files.watch && {
+      watch: (path, options) => sandbox.files.watch?.(path, options) ?? Promise.reject(new Error("no watch")),
+    }),
   };
 }
 

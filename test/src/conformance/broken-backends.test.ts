@@ -232,6 +232,51 @@ const defects: readonly Defect[] = [
       pausing: { pause: async () => pausing?.pause(), resume: () => Promise.resolve() },
     }),
   },
+  {
+    defect: "stopping ends nothing",
+    noticedBy: "a stopped sandbox has no processes, keeps its files, and begins anew with them",
+    says: /exit is known: not within/,
+    sandbox: () => ({ stopping: { stop: () => Promise.resolve(), start: () => Promise.resolve() } }),
+  },
+  {
+    defect: "a sandbox that begins anew has lost a file",
+    noticedBy: "a stopped sandbox has no processes, keeps its files, and begins anew with them",
+    says: /strictly equal/,
+    sandbox: (real) => ({
+      stopping: {
+        stop: async () => real.stopping?.stop(),
+        start: async (spec, signal) => {
+          await real.stopping?.start(spec, signal);
+          await real.files.remove("/home/user/file");
+        },
+      },
+    }),
+  },
+  {
+    defect: "a stopped sandbox cannot be destroyed",
+    noticedBy: "a sandbox can be destroyed when it is stopped, and while it is being stopped or started",
+    says: /it is destroyed: not within|broken/,
+    sandbox: (real) => {
+      let isStopped = false;
+      return {
+        stopping: {
+          stop: async () => {
+            isStopped = true;
+            await real.stopping?.stop();
+          },
+          start: async (spec, signal) => {
+            await real.stopping?.start(spec, signal);
+            isStopped = false;
+          },
+        },
+        destroy: async () => {
+          const refuses = isStopped;
+          await real.destroy();
+          if (refuses) throw new Error("broken");
+        },
+      };
+    },
+  },
   // Isolation.
   {
     defect: "limits are ignored",
