@@ -55,8 +55,10 @@ async function kill(server: ChildProcess): Promise<void> {
 /** Ends what the kernel has of a sandbox, as the end of its host does. */
 async function loseAllButFiles(paths: SandboxPaths): Promise<void> {
   const init = await readInit(paths);
-  if (init !== undefined && (await isAlive(init))) process.kill(init.pid, "SIGKILL");
-  while (init !== undefined && (await isAlive(init))) await delay(10);
+  if (init !== undefined && (await isAlive(init))) {
+    process.kill(init.pid, "SIGKILL");
+    while (await isAlive(init)) await delay(10);
+  }
   const facts = await readFacts(paths);
   await new ControlGroup(facts?.groups ?? {}).remove();
 }
