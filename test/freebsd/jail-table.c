@@ -15,7 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-int deny_system_calls(void);
+int limit_system_calls(void);
 
 enum { MOST_JAILS = 1024 };
 
@@ -119,7 +119,7 @@ int confine(void) {
     if (prctl(PR_CAPBSET_DROP, number, 0, 0, 0) < 0 && errno != EINVAL) return -1;
   }
   // Before the capability is gone that it takes.
-  if (deny_system_calls() < 0) return -1;
+  if (limit_system_calls() < 0) return -1;
   struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
   uint32_t low = (uint32_t)CAPABILITIES;
   struct __user_cap_data_struct data[2] = {{low, low, 0}, {0, 0, 0}};
