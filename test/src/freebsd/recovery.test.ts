@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import type { Sandbox, SandboxBackend } from "@coppice/core/backend";
@@ -80,6 +81,14 @@ void describe("jail-freebsd, after its server ended", { skip }, () => {
     for (const sandbox of found) await sandbox.destroy();
     assert.deepEqual(await host.leaks(), []);
     await second.close();
+  });
+
+  it("has the configured agent in jails, too", async () => {
+    const backend = host.backend();
+    await backend.check();
+    const inside = join(host.settings.directory, "programs", "coppice-agent");
+    assert.deepEqual(await readFile(inside), await readFile(host.settings.agent ?? ""));
+    await backend.close();
   });
 
   it("removes what was not finished, and nothing that it did not make", async () => {

@@ -9,7 +9,12 @@ import { fakeClock } from "@coppice/core/testing";
 import plugin, { JailBackend, type JailSettings } from "@coppice/plugin-jail-freebsd";
 import { startCoppice } from "../harness/coppice-command.js";
 import { eventually } from "../harness/eventually.js";
-import { type FreebsdHost, openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
+import {
+  AGENT_INSIDE,
+  type FreebsdHost,
+  openFreebsdHost,
+  reasonWithoutFreebsdHost,
+} from "../harness/freebsd-host.js";
 
 const skip = reasonWithoutFreebsdHost() ?? false;
 const skipSigned =
@@ -70,8 +75,8 @@ void describe("coppice template, on a FreeBSD host", { skip }, () => {
     const { mounts, user } = host.settings.templates["base"] ?? { mounts: [], user: "user" };
     // The system of this template is the host's, where FreeBSD's would be its own.
     const system = mounts
-      .filter(({ target }) => target === "/usr")
-      .map((mount) => ({ ...mount, target: "/system" }));
+      .filter(({ target }) => ["/usr", AGENT_INSIDE].includes(target))
+      .map((mount) => (mount.target === "/usr" ? { ...mount, target: "/system" } : mount));
     return { ...host.settings, ...more, templates: { science: { mounts: system, user } } };
   };
 

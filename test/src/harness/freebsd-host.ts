@@ -136,6 +136,7 @@ exec /usr/bin/unshare --mount --net --pid --fork --kill-child --mount-proc --pro
   const enter = await makeScript(
     join(directory, "agent.sh"),
     `[ -e /var/run/zfs/inside ] && exec ${agent} "$@"
+[ -e ${AGENT_INSIDE}/coppice-agent ] && exec ${AGENT_INSIDE}/coppice-agent "$@"
 pid=/proc/$(cat ${directory}/pid)/ns
 exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_children -- ${agent} "$@"`,
   );
@@ -152,7 +153,11 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
     await rm(directory, { recursive: true });
     throw error;
   }
-  const mounts = [{ source: "/usr", target: "/usr" }, ...python.mounts];
+  const mounts = [
+    { source: "/usr", target: "/usr" },
+    { source: dirname(agent), target: AGENT_INSIDE },
+    ...python.mounts,
+  ];
   const template = { snapshot: `${POOL}/jails/_template@base`, mounts };
   const configuration = {
     dataset: `${POOL}/jails`,
@@ -219,6 +224,9 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
     },
   };
 }
+
+/** Where jails have what the configured agent, a script that enters the host's namespaces from elsewhere, stands for. */
+export const AGENT_INSIDE = "/opt/agent";
 
 /** The interpreter with ipykernel inside: wherever the host keeps it, there it is at one place. */
 export const PYTHON_INSIDE = "/opt/python/bin/python3";
