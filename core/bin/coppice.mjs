@@ -38,7 +38,11 @@ async function runUnderFetchedNode() {
     new URL("../../scripts/toolchain/foreground.mjs", import.meta.url)
   );
   const self = fileURLToPath(import.meta.url);
-  return runInForeground(node, [...process.execArgv, self, ...process.argv.slice(2)]);
+  const [verb] = process.argv.slice(2);
+  // A server reads nothing, and answers a second Ctrl-C by ending at once. What else there is may be fed, and ends with one.
+  const options =
+    verb === "start" ? {} : { stdio: ["inherit", "inherit", "inherit", "ipc"], detached: false };
+  return runInForeground(node, [...process.execArgv, self, ...process.argv.slice(2)], options);
 }
 
 async function runHere() {

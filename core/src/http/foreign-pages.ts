@@ -35,7 +35,7 @@ export class ForeignPages {
     if (!isLocal && !this.#isOwn(name)) {
       throw new HttpError(
         403,
-        `the host '${name}' is no name of this server: http.allowedHosts of its configuration may name it`,
+        `the host '${name}' is not known here: add it to http.allowedHosts in the server's configuration`,
       );
     }
     // By a public name the request came through a proxy, or at least not as one to this machine: what a page may do
@@ -43,7 +43,7 @@ export class ForeignPages {
     if (!isLocal || this.#isLocalPage(headers)) return;
     throw new HttpError(
       403,
-      "this web page may not use a server on this machine: http.allowedOrigins of its configuration may name it",
+      `the origin '${headers.origin}' is not allowed: add it to http.allowedOrigins in the server's configuration`,
     );
   }
 

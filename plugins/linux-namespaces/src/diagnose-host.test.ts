@@ -76,9 +76,11 @@ void describe("what doctor warns of on a host for linux-namespaces", () => {
 
   void test("is a Node.js that is missing or too old for kernels of the code interpreter", async () => {
     await put("usr/bin/node", "v20.19.2 false\n");
-    assert.match((await warnings()).join("\n"), /^no TypeScript .* v20\.19\.2 .* 22\.13; install Node\.js/);
+    assert.match((await warnings()).join("\n"), /^no TypeScript .* v20\.19\.2, .* 22\.13; name a Node\.js/);
     await rm(join(root, "usr/bin/node"));
-    assert.match((await warnings()).join("\n"), /^no JavaScript or TypeScript .* has no Node\.js; install/);
+    assert.match((await warnings()).join("\n"), /^no JavaScript or TypeScript .* is no Node\.js; name/);
+    await put("opt/node", "v24.0.0 true\n");
+    assert.deepEqual(await warnings({ settings: { node: join(root, "opt/node") } }), []);
     assert.deepEqual(await warnings({ plugins: [] }), []);
     const directory = { kind: "directory", path: "/srv/debian" };
     assert.deepEqual(await warnings({ settings: { templates: { "code-interpreter-v1": directory } } }), []);

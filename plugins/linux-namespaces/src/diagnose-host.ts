@@ -1,6 +1,6 @@
 import { access, constants, readFile } from "node:fs/promises";
 import { release } from "node:os";
-import { join } from "node:path";
+import { isAbsolute, join } from "node:path";
 import { type Examination, type Finding, messageOf } from "@coppice/core";
 import type { Egress } from "./egress.js";
 import type { EnforcedLimit } from "./enforced-limits.js";
@@ -50,6 +50,8 @@ export async function diagnoseHost(
   host = THIS_HOST,
 ): Promise<readonly Finding[]> {
   if (found === undefined) return likelyCauses(settings);
+  // A name is looked for in the sandbox, where it is the host's.
+  const node = settings.node !== undefined && isAbsolute(settings.node) ? settings.node : undefined;
   const isOfHost = (template: string): boolean => settings.templates[template]?.kind !== "directory";
   return [
     ...found.limits.map(describeLimit),
@@ -61,7 +63,9 @@ export async function diagnoseHost(
       ? await describeSudo(host)
       : []),
     ...(plugins.has("jupyter") ? [await describePython(found.templates)] : []),
-    ...(plugins.has("jupyter") && isOfHost(CODE_INTERPRETER) ? await describeNode(found, host) : []),
+    ...(plugins.has("jupyter") && isOfHost(CODE_INTERPRETER)
+      ? await describeNode(found, node ?? join(host.root, "usr/bin/node"))
+      : []),
   ];
 }
 
@@ -120,17 +124,17 @@ async function describeSudo({ root }: Host): Promise<readonly Finding[]> {
   return [{ severity: "warn", message, fix: "apt-get install sudo" }];
 }
 
-/** Whether Node.js of the host's /usr can do what the kernels for JavaScript and TypeScript need. */
-async function describeNode({ launcher }: FoundOnHost, { root }: Host): Promise<readonly Finding[]> {
+/** Whether the Node.js that sandboxes get can do what the kernels for JavaScript and TypeScript need. */
+async function describeNode({ launcher }: FoundOnHost, node: string): Promise<readonly Finding[]> {
   const script = "console.log(process.version, !!require('node:module').stripTypeScriptTypes)";
-  const { code, output } = await launcher.run([join(root, "usr/bin/node"), "-e", script]);
+  const { code, output } = await launcher.run([node, "-e", script]);
   const [version = "", strips] = code === 0 ? output.trim().split(" ") : [];
   if (strips === "true") return [];
   const message =
     version === ""
-      ? "no JavaScript or TypeScript runs as code in sandboxes: this host's /usr has no Node.js"
-      : `no TypeScript runs as code in sandboxes: Node.js ${version} of this host's /usr is older than 22.13`;
-  return [{ severity: "warn", message, fix: "install Node.js 22.13 or newer as /usr/bin/node" }];
+      ? `no JavaScript or TypeScript runs as code in sandboxes: ${node} is no Node.js`
+      : `no TypeScript runs as code in sandboxes: ${node} is ${version}, which is older than 22.13`;
+  return [{ severity: "warn", message, fix: "name a Node.js of 22.13 or newer as linux-namespaces.node" }];
 }
 
 async function describePython(templates: FoundOnHost["templates"]): Promise<Finding> {
