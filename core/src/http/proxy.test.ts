@@ -51,7 +51,7 @@ class Program {
       let text = "";
       connection.on("data", (data: Buffer) => {
         text += data.toString();
-        const isWhole = text.startsWith("GET") ? text.endsWith("\r\n\r\n") : text.endsWith(POSTED);
+        const isWhole = /^(GET|DELETE) /.test(text) ? text.endsWith("\r\n\r\n") : text.endsWith(POSTED);
         if (!isWhole) return;
         text = "";
         requests += 1;
@@ -174,6 +174,9 @@ suite("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     assert.equal((await ask(post)).text, "ok");
     assert.equal((await ask(post)).status, 502);
     assert.equal(program.connections.length, 3, "a POST is not sent twice");
+    assert.equal((await ask()).text, "ok");
+    assert.equal((await ask({ method: "DELETE" })).status, 502);
+    assert.equal(program.connections.length, 4, "what changes something is not sent twice, body or not");
   });
 
   test("does not keep a connection that the program closes or talks on", async () => {
@@ -185,7 +188,7 @@ suite("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     assert.equal(program.connections.length, 2);
     program.connections[1]?.write("HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged");
     await pause(20);
-    assert.equal((await ask()).text, "ok");
+    assert.equal((await ask({ method: "POST", body: POSTED })).text, "ok", "it is not asked again");
     assert.equal(program.connections.length, 3);
     program.behaviour = "hang up";
     await pause(IDLE_MS * 2);
@@ -221,9 +224,11 @@ suite("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
       assert.equal(upgrade.status, 403);
     }
     assert.equal(program.connections.length, 0);
-    const let_in = await ask({ to: closed, headers: { "E2B-Traffic-Access-Token": token } });
+    const secrets = { "E2B-Traffic-Access-Token": token, "X-API-Key": "e2b_1", "X-Access-Token": "e2b_2" };
+    const let_in = await ask({ to: closed, headers: secrets });
     assert.equal(let_in.status, 200);
-    assert.equal(let_in.seen().headers["e2b-traffic-access-token"], undefined);
+    for (const name of Object.keys(secrets))
+      assert.equal(let_in.seen().headers[name.toLowerCase()], undefined, name);
     const code = await ask({ to: closed, headers: { "e2b-sandbox-port": "49999" } });
     assert.equal(code.status, 403);
     const envd = await ask({ to: closed, headers: { "e2b-sandbox-port": "49983" } });

@@ -62,8 +62,17 @@ test("what is in a volume is used by its token alone, beside the sandboxes that 
   assert.equal(backend.alive.sandboxes, 1);
   await clock.advance(MINUTE_MS);
   assert.equal(backend.alive.sandboxes, 0);
-  await using opened = await volumes.open(volume.id, volume.token);
+  const opened = await volumes.open(volume.id, volume.token);
+  await using stays = await volumes.open(volume.id, volume.token);
   assert.equal(await textOf(opened, "/deep/file"), "text");
+  for (let times = 0; times < 2; times += 1) await opened[Symbol.asyncDispose]();
+  await clock.advance(2 * MINUTE_MS);
+  assert.equal(backend.alive.sandboxes, 1, "who leaves twice leaves for nobody else");
+  await stays[Symbol.asyncDispose]();
+  await using back = await volumes.open(volume.id, volume.token);
+  await clock.advance(2 * MINUTE_MS);
+  assert.equal(await textOf(back, "/deep/file"), "text");
+  assert.equal(backend.alive.sandboxes, 1, "it is used again before it was to be closed");
 });
 
 test("a volume that is removed, or a server that stops, ends all use of it", async (context) => {

@@ -151,12 +151,13 @@ test("a sandbox of the pool is nobody's until it is handed out, with all that it
 });
 
 test("who wants something else than the pool has gets a new one", async (context) => {
-  const domain = await startDomain(context, { pool: { min: 1 }, more: { maximum: 5 } });
+  const domain = await startDomain(context, { pool: { min: 1 }, more: { maximum: 6 } });
   const [warm] = (await domain.ledger.entries()).map(({ record }) => record.id);
   const others: readonly Partial<CreateSandbox>[] = [
     { template: "other" },
     { id: "debug" },
     { allowInternetAccess: false },
+    { egress: { allowOut: [], denyOut: ["1.1.1.1"] } },
     { limits: { memoryMiB: 65 } },
   ];
   for (const other of others) {

@@ -1,12 +1,18 @@
 import assert from "node:assert/strict";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { test } from "node:test";
 import type { Logger } from "@coppice/core";
 import { fakeClock } from "@coppice/core/testing";
 import { Deliverer } from "./deliverer.js";
 import type { DeliveryStore } from "./delivery-store.js";
+import type { EventBody } from "./event-body.js";
 import { EventsConfig } from "./events-config.js";
 import type { EventsMetrics } from "./events-metrics.js";
-import type { TargetGuard } from "./target-guard.js";
+import { EventsStore } from "./events-store.js";
+import { TargetGuard } from "./target-guard.js";
+import { Receiver } from "./testing/receiver.js";
 
 test("deliveries that cannot be read are logged and tried again, in a timer as anywhere", async () => {
   const clock = fakeClock();
@@ -34,4 +40,32 @@ test("deliveries that cannot be read are logged and tried again, in a timer as a
   assert.equal(logged.length, asked);
   await deliverer.stop();
   assert.equal(clock.pending, 0, "a timer is still armed");
+});
+
+test("an attempt that was answered leaves no timer", async (context) => {
+  const clock = fakeClock();
+  await using receiver = await Receiver.start();
+  const dataDir = await mkdtemp(join(tmpdir(), "coppice-events-"));
+  const config = EventsConfig.parse({});
+  const store = new EventsStore({ dataDir, config });
+  context.after(async () => {
+    store.close();
+    await rm(dataDir, { recursive: true });
+  });
+  const webhook = { id: "hook", tenant: "me", name: "mine", url: receiver.url, isEnabled: true };
+  store.webhooks.add({ ...webhook, types: [], secret: "quiet", createdAtMs: 0 });
+  store.deliveries.add("hook", { id: "event", type: "x", sandboxId: "y" } as EventBody, clock.now());
+  const { promise: attempted, resolve } = Promise.withResolvers<string>();
+  const deliverer = new Deliverer({
+    settings: config.webhooks,
+    deliveries: () => store.deliveries,
+    guard: new TargetGuard(["127.0.0.1"]),
+    metrics: { attempted: resolve } as unknown as EventsMetrics,
+    clock,
+    log: {} as unknown as Logger,
+  });
+  deliverer.start();
+  assert.equal(await attempted, "delivered");
+  assert.equal(clock.pending, 0);
+  await deliverer.stop();
 });

@@ -212,6 +212,22 @@ suite("A shell on pipes", { timeout: 240_000 }, () => {
     assert.deepEqual(frames.at(-1), { type: "exit", code: 3 });
   });
 
+  test("slows down a client whose input it does not read", async () => {
+    await using served = await serve(localProcess, { pingInterval: "300ms" });
+    await using client = await served.open("?dialect=json");
+    client.socket.send('{"type":"stdin","text":"exec sleep 60\\n"}');
+    const input = JSON.stringify({ type: "stdin", text: "x".repeat(900) });
+    for (let sent = 0; sent < 32 * 1024; sent += 1) client.socket.send(input);
+    let before = Number.POSITIVE_INFINITY;
+    while (client.socket.bufferedAmount > 0 && client.socket.bufferedAmount < before) {
+      before = client.socket.bufferedAmount;
+      await pause(500);
+    }
+    assert.ok(client.socket.bufferedAmount > 0, "all of it is in the server");
+    client.socket.terminate();
+    await untilNoShells(served);
+  });
+
   test("is slowed down by a client that does not read, and loses nothing", async () => {
     await using served = await serve(localProcess);
     await using client = await served.open("?dialect=json");

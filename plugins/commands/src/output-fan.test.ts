@@ -1,0 +1,17 @@
+import assert from "node:assert/strict";
+import { getEventListeners } from "node:events";
+import { test } from "node:test";
+import { OutputFan } from "./output-fan.js";
+
+test("nothing of a subscriber stays at its signal, whoever leaves first", async () => {
+  const { signal } = new AbortController();
+  const fan = new OutputFan(1000);
+  const left = fan.subscribe(signal)[Symbol.asyncIterator]();
+  const stays = fan.subscribe(signal)[Symbol.asyncIterator]();
+  assert.equal(getEventListeners(signal, "abort").length, 2);
+  await left.return?.();
+  assert.equal(getEventListeners(signal, "abort").length, 1);
+  fan.close();
+  assert.deepEqual(await stays.next(), { done: true, value: undefined });
+  assert.equal(getEventListeners(signal, "abort").length, 0);
+});

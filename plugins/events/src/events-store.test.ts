@@ -1,0 +1,82 @@
+import assert from "node:assert/strict";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { type TestContext, test } from "node:test";
+import type { SandboxEvent } from "@coppice/core";
+import { EventsConfig } from "./events-config.js";
+import { EventsStore } from "./events-store.js";
+
+const TYPE = "sandbox.lifecycle.updated";
+
+async function openStore(context: TestContext, settings: object): Promise<EventsStore> {
+  const dataDir = await mkdtemp(join(tmpdir(), "coppice-events-"));
+  const store = new EventsStore({ dataDir, config: EventsConfig.parse(settings) });
+  context.after(async () => {
+    store.close();
+    await rm(dataDir, { recursive: true });
+  });
+  return store;
+}
+
+function eventsOf(owner: string, count: number): readonly SandboxEvent[] {
+  return Array.from({ length: count }, (_, index) => ({
+    id: `${owner}-${index}`,
+    type: "updated" as const,
+    atMs: 1000,
+    sandboxId: `sandbox-of-${owner}`,
+    owner,
+    template: "base",
+    snapshot: undefined,
+    metadata: {},
+    detail: {},
+  }));
+}
+
+function webhookOf(tenant: string) {
+  const id = `webhook-of-${tenant}`;
+  const wish = { name: "mine", url: "https://hooks.example/", types: [TYPE], isEnabled: true };
+  return { id, tenant, ...wish, secret: "quiet", createdAtMs: 0 };
+}
+
+test("a tenant's events are kept up to its own maximum, whatever others do", async (context) => {
+  const store = await openStore(context, { maxEvents: 10 });
+  store.record([...eventsOf("quiet", 5), ...eventsOf("even", 10), ...eventsOf("busy", 100)], 1000);
+  const kept = (tenant: string) =>
+    store.events
+      .list({ tenant, types: [], limit: 200, offset: 0, oldestFirst: true })
+      .map(({ id }) => Number(id.split("-")[1]));
+  assert.deepEqual(kept("quiet"), [0, 1, 2, 3, 4]);
+  assert.deepEqual(kept("even"), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+  assert.deepEqual(kept("busy"), [90, 91, 92, 93, 94, 95, 96, 97, 98, 99]);
+});
+
+test("webhooks and deliveries are found by their own tenant and webhook alone", async (context) => {
+  const store = await openStore(context, {});
+  const { webhooks, deliveries } = store;
+  const [mine, theirs] = [webhookOf("me"), webhookOf("them")];
+  for (const webhook of [mine, theirs]) webhooks.add(webhook);
+  store.record([...eventsOf("me", 1), ...eventsOf("them", 1)], 1000);
+  const list = (tenant: string, webhook?: string) =>
+    deliveries.list({ tenant, webhook, limit: 10, offset: 0, oldestFirst: true });
+  assert.deepEqual(
+    list("me").map(({ webhook }) => webhook),
+    [mine.id],
+  );
+  assert.deepEqual(list("me", theirs.id), []);
+
+  // Done, so that they can be made again.
+  const done = { state: "delivered", attempts: 1, nextAtMs: undefined, endedAtMs: 1, status: 204 } as const;
+  for (const { id, webhook } of [...list("me"), ...list("them")])
+    deliveries.attempted(id, webhook, { ...done, error: undefined });
+  const [their] = list("them");
+  assert.ok(their);
+  assert.equal(deliveries.repeat(mine.id, their.id, 2000), false);
+  assert.deepEqual(list("them"), [their], "another webhook's delivery was touched");
+  assert.equal(deliveries.repeat(theirs.id, their.id, 2000), true);
+
+  assert.equal(webhooks.find("me", theirs.id), undefined);
+  webhooks.update({ ...theirs, tenant: "me", url: "https://mine.example/" });
+  assert.equal(webhooks.remove("me", theirs.id), false);
+  assert.deepEqual(webhooks.find("them", theirs.id), theirs);
+});
