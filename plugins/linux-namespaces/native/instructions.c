@@ -3,14 +3,17 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <linux/capability.h>
 #include <linux/openat2.h>
+#include <linux/securebits.h>
 #include <net/if.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/fsuid.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -26,9 +29,13 @@
 // Names of descriptors of that many layers take up less than half a page.
 enum { ARGUMENTS_LIMIT = 4, LAYERS_LIMIT = 64 };
 
+static struct given given;
 static int root = -1;
 static int program = -1;
 static int null = -1;
+
+// What the failed instruction could not map the ids of.
+static const char *unmapped;
 
 static int open_target(const char *path) {
   if (root < 0) return open(path, O_PATH | O_CLOEXEC);
@@ -76,8 +83,34 @@ static int mount_at(const char *target, const char *type, unsigned long flags, c
   return result;
 }
 
-/** @return the descriptor of what a mount is made of: where that can be seen inside, it has no path. */
-static int open_layer(const char *path) { return open(path, O_PATH | O_DIRECTORY | O_CLOEXEC); }
+/** @param path for the message. */
+static int set_attributes(int tree, uint64_t attributes, const char *path) {
+  struct mount_attr wanted = {.attr_set = attributes};
+  if (attributes == 0) return 0;
+  if (attributes & MOUNT_ATTR_IDMAP) wanted.userns_fd = (uint64_t)given.users;
+  int result = (int)syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH | AT_RECURSIVE, &wanted, sizeof wanted);
+  if (result < 0 && attributes & MOUNT_ATTR_IDMAP) unmapped = path;
+  return result;
+}
+
+static int move_tree(int tree, int target) {
+  return (int)syscall(SYS_move_mount, tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
+}
+
+/**
+ * @param place a directory that is not needed as it is: kernels before 6.15 take layers from nowhere else.
+ * @return the descriptor of what an overlay is made of: where that can be seen inside, it has no path.
+ */
+static int open_layer(const char *path, int place) {
+  if (given.users < 0) return open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+  int tree = (int)syscall(SYS_open_tree, AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+  if (tree < 0) return -1;
+  if (set_attributes(tree, MOUNT_ATTR_IDMAP, path) == 0 && move_tree(tree, place) == 0) return tree;
+  int error = errno;
+  close(tree);
+  errno = error;
+  return -1;
+}
 
 static int mount_overlay(const char *target, const char *options) {
   // Without `volatile` the end of each sandbox would write out everything that waits for the host's disk.
@@ -97,27 +130,29 @@ static int mount_overlay(const char *target, const char *options) {
 
 /** @param lowers separated by colons. */
 static int overlay(const char *target, const char *lowers, const char *layer, const char *more) {
-  char options[4096] = "lowerdir=", *paths = strdup(lowers), *rest = paths;
-  int descriptors[LAYERS_LIMIT + 3];
+  char options[4096] = "", *paths = strdup(lowers), *rest = paths;
+  int descriptors[LAYERS_LIMIT], place = open(layer, O_PATH | O_DIRECTORY | O_CLOEXEC);
   unsigned count = 0;
-  int result = 0;
-  for (char *path; result == 0 && (path = strsep(&rest, ":")) != NULL;) {
-    errno = E2BIG;
-    if (count == LAYERS_LIMIT || (descriptors[count] = open_layer(path)) < 0) result = -1;
-    else strcat(strcat(options, count == 0 ? "" : ":"), descriptor_path(descriptors[count]));
-    if (result == 0) count++;
-  }
-  static const char *const names[] = {".", "upper", "work"}, *const keys[] = {"", ",upperdir=", ",workdir="};
-  unsigned first = count;
+  int result = place < 0 ? -1 : 0;
+  // The layer first: by its path, what lies over the place would be found.
+  static const char *const names[] = {".", "upper", "work"}, *const keys[] = {"", "upperdir=", ",workdir="};
   for (unsigned index = 0; result == 0 && index < 3; index++) {
-    int fd = index == 0 ? open_layer(layer) : openat(descriptors[first], names[index], O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int flags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+    int fd = index == 0 ? open_layer(layer, place) : openat(descriptors[0], names[index], flags);
     if (fd < 0) result = -1;
     else descriptors[count++] = fd;
     if (result == 0 && index > 0) strcat(strcat(options, keys[index]), descriptor_path(fd));
   }
+  for (char *path; result == 0 && (path = strsep(&rest, ":")) != NULL;) {
+    errno = E2BIG;
+    if (count == LAYERS_LIMIT || (descriptors[count] = open_layer(path, place)) < 0) result = -1;
+    else strcat(strcat(options, count == 3 ? ",lowerdir=" : ":"), descriptor_path(descriptors[count]));
+    if (result == 0) count++;
+  }
   if (result == 0) result = mount_overlay(target, strcat(options, more));
   int error = errno;
   while (count > 0) close(descriptors[--count]);
+  if (place >= 0) close(place);
   free(paths);
   errno = error;
   return result;
@@ -129,20 +164,16 @@ static int bind_descriptor(const char *source, int target, const char *letters) 
   strcpy(target_path, descriptor_path(target));
   int tree = (int)syscall(SYS_open_tree, AT_FDCWD, source, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
   if (tree < 0) return -1;
-  struct mount_attr attributes = {.attr_set = 0};
+  uint64_t attributes = 0;
   for (; *letters != 0; letters++) {
-    if (*letters == 'r') attributes.attr_set |= MOUNT_ATTR_RDONLY;
-    if (*letters == 's') attributes.attr_set |= MOUNT_ATTR_NOSUID;
-    if (*letters == 'd') attributes.attr_set |= MOUNT_ATTR_NODEV;
-    if (*letters == 'x') attributes.attr_set |= MOUNT_ATTR_NOEXEC;
+    if (*letters == 'r') attributes |= MOUNT_ATTR_RDONLY;
+    if (*letters == 's') attributes |= MOUNT_ATTR_NOSUID;
+    if (*letters == 'd') attributes |= MOUNT_ATTR_NODEV;
+    if (*letters == 'x') attributes |= MOUNT_ATTR_NOEXEC;
+    if (*letters == 'm') attributes |= MOUNT_ATTR_IDMAP;
   }
-  int result = 0;
-  if (attributes.attr_set != 0) {
-    result = (int)syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH | AT_RECURSIVE, &attributes, sizeof attributes);
-  }
-  if (result == 0) {
-    result = (int)syscall(SYS_move_mount, tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
-  }
+  int result = set_attributes(tree, attributes, source);
+  if (result == 0) result = move_tree(tree, target);
   int error = errno;
   close(tree);
   errno = error;
@@ -305,9 +336,32 @@ static int limit_capabilities(const char *text) {
 static int set_root(const char *path) { return root = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC); }
 
 static int open_program(const char *path) {
-  program = open(path, O_RDONLY | O_CLOEXEC);
+  int tree = given.users < 0 ? -1 : (int)syscall(SYS_open_tree, AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+  // As that of another owner it would have to be for everybody.
+  bool is_mapped = tree >= 0 && set_attributes(tree, MOUNT_ATTR_IDMAP, path) == 0;
+  program = open(is_mapped ? descriptor_path(tree) : path, O_RDONLY | O_CLOEXEC);
+  unmapped = NULL;
+  if (tree >= 0) close(tree);
   // Out of the way of the descriptor that the program is given.
   return program < 0 ? -1 : (program = fcntl(program, F_DUPFD_CLOEXEC, 10));
+}
+
+/** Keeps the capabilities that come with the user id of root. */
+static int own_what_is_made(void) {
+  if (prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0) < 0) return -1;
+  setfsgid(given.first);
+  setfsuid(given.first);
+  errno = EINVAL;
+  return (id_t)setfsuid((uid_t)-1) == given.first ? 0 : -1;
+}
+
+static int join_users(void) {
+  if (setgroups(0, NULL) < 0 || setns(given.users, CLONE_NEWUSER) < 0) return -1;
+  if (setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0) return -1;
+  close(given.users);
+  given.users = -1;
+  // Of this namespace, or its root could not serve low ports.
+  return unshare(CLONE_NEWNET);
 }
 
 static int limit_resource(const char *name, const char *text) {
@@ -341,6 +395,7 @@ static const struct instruction instructions[] = {
     {"bind", 3},         {"root", 1},              {"read-only", 1},     {"hide", 1},      {"enter", 0},
     {"hostname", 1},     {"loopback", 0},          {"project-quota", 3}, {"program", 1},   {"resource-limit", 2},
     {"capabilities", 1}, {"no-new-privileges", 0}, {"system-calls", 0},  {"volume", 3},    {"null", 1},
+    {"owner", 0}, {"users", 0},
 };
 
 static int follow(const char *name, const char **arguments) {
@@ -357,6 +412,8 @@ static int follow(const char *name, const char **arguments) {
   if (IS("volume")) return mount_volume(first, second, third);
   if (IS("root")) return set_root(first);
   if (IS("device")) return make_device(first, second, third);
+  if (IS("owner")) return own_what_is_made();
+  if (IS("users")) return join_users();
   if (IS("null")) return open_null(first);
   if (IS("file")) return make_file(first, second, third);
   if (IS("link")) return make_link(first, second);
@@ -379,7 +436,8 @@ static _Noreturn void give_up(int say, const char *what, const char *argument) {
   _exit(1);
 }
 
-_Noreturn void follow_instructions(const char **words, unsigned count, int descriptor, int say) {
+_Noreturn void follow_instructions(const char **words, unsigned count, struct given what, int say) {
+  given = what;
   umask(0);
   if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0) give_up(say, "make mounts private", "");
   for (unsigned at = 0; at < count;) {
@@ -392,13 +450,17 @@ _Noreturn void follow_instructions(const char **words, unsigned count, int descr
     if (found == NULL || count - at < found->count) give_up(say, "unknown instruction", name);
     const char *arguments[ARGUMENTS_LIMIT] = {"", "", "", ""};
     for (unsigned index = 0; index < found->count; index++) arguments[index] = words[at + index];
-    if (follow(name, arguments) < 0) give_up(say, name, arguments[0]);
+    if (follow(name, arguments) < 0) {
+      give_up(say, unmapped == NULL ? name : "map-ids", unmapped == NULL ? arguments[0] : unmapped);
+    }
     at += found->count;
   }
+  errno = EINVAL;
+  if (given.users >= 0) give_up(say, "join", "the user namespace");
   if (program < 0) _exit(0);
   if (setsid() < 0) give_up(say, "setsid", "");
   say = fcntl(say, F_DUPFD_CLOEXEC, 10);
-  descriptor = fcntl(descriptor, F_DUPFD_CLOEXEC, 10);
+  int descriptor = fcntl(given.listener, F_DUPFD_CLOEXEC, 10);
   null = fcntl(null, F_DUPFD_CLOEXEC, 10);
   for (int standard = 0; standard < 3; standard++) dup2(null, standard);
   dup2(descriptor, 3);

@@ -3,7 +3,8 @@
 //
 //   frame    u32 length of the rest, u32 number, u8 operation or status, then texts: u32 length, bytes
 //   lock     directory                        holds the directory for this server; status 1 when another has it
-//   launch   directory, control group of version 2 or nothing, instruction words …
+//   launch   directory, control group of version 2 or nothing, first id of the sandbox on this host or nothing,
+//            instruction words …
 //            answers with the pid and the start time of the first process
 //   end      pid, start time, thaw file       answers when every process of the sandbox is gone
 //   remove   path …                           removes trees, however deep
@@ -221,15 +222,18 @@ static void wait_until_known(int go[2]) {
 static void launch(uint32_t number, const char **words, unsigned count) {
   struct job *job = add_job(number, LAUNCH);
   if (job == NULL) return;
-  int go[2] = {-1, -1}, listener = -1, group = -1, say = -1;
+  int go[2] = {-1, -1}, listener = -1, group = -1, say = -1, users = -1;
   int directory = open(words[0], O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (words[1][0] != 0 && (group = open(words[1], O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) goto failed;
   if (directory < 0 || pipe2(go, O_CLOEXEC) < 0 || (listener = listen_in(directory)) < 0) goto failed;
+  if (words[2][0] != 0 && (users = make_range_namespace(words[2])) < 0) goto failed;
   bool has_users = is_in_user_namespace();
-  pid_t pid = fork_for(job, has_users ? NAMESPACES | CLONE_NEWUSER : NAMESPACES, group, &say);
+  // A network of the user namespace comes with that.
+  unsigned long namespaces = users < 0 ? NAMESPACES | CLONE_NEWNET : NAMESPACES;
+  pid_t pid = fork_for(job, has_users ? namespaces | CLONE_NEWUSER : namespaces, group, &say);
   if (pid == 0) {
     wait_until_known(go);
-    follow_instructions(words + 2, count - 2, listener, say);
+    follow_instructions(words + 3, count - 3, (struct given){listener, users, (id_t)strtoul(words[2], NULL, 10)}, say);
   }
   if (pid < 0) goto failed;
   bool is_mapped = !has_users || map_sandbox(pid);
@@ -240,6 +244,7 @@ static void launch(uint32_t number, const char **words, unsigned count) {
   close(listener);
   close(directory);
   if (group >= 0) close(group);
+  if (users >= 0) close(users);
   return;
 failed:
   reply(number, 1, strerror(errno), NULL);
@@ -247,6 +252,7 @@ failed:
   if (listener >= 0) close(listener);
   if (directory >= 0) close(directory);
   if (group >= 0) close(group);
+  if (users >= 0) close(users);
   drop_job(job);
 }
 
@@ -463,7 +469,7 @@ static void handle(uint8_t *bytes, size_t length) {
   uint8_t operation = bytes[4];
   if (failure[0] != 0) reply(number, 1, failure, NULL);
   else if (operation == LOCK && count == 1) lock(number, words[0]);
-  else if (operation == LAUNCH && count >= 3) launch(number, words, count);
+  else if (operation == LAUNCH && count >= 4) launch(number, words, count);
   else if (operation == END && count == 3) end(number, words);
   else if (operation == REMOVE) remove_trees(number, words, count);
   else if (operation == RUN && count >= 2) run(number, words, count);

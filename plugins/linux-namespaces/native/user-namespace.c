@@ -9,14 +9,20 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/nsfs.h>
+#include <linux/sched.h>
+#include <linux/securebits.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAP_WORDS_LIMIT = 32 };
+enum { MAP_WORDS_LIMIT = 32, IDS = 65536 };
 
 static const char *sandbox_users, *sandbox_groups;
 
@@ -116,6 +122,36 @@ const char *enter_user_namespace(char *const words[USER_NAMESPACE_WORDS]) {
   sandbox_users = words[4];
   sandbox_groups = words[5];
   return NULL;
+}
+
+int make_range_namespace(const char *first) {
+  char map[64], path[32];
+  int namespace = -1;
+  snprintf(map, sizeof map, "0 %s %d", first, IDS);
+  // What is counted in the namespace counts also for who makes it, who is therefore nobody else. Without capabilities
+  // some kernels let nobody make one.
+  if (prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0) < 0) return -1;
+  struct clone_args arguments = {.flags = CLONE_NEWUSER, .exit_signal = SIGCHLD};
+  pid_t pid = seteuid((uid_t)strtoul(first, NULL, 10)) < 0 ? -1 : (pid_t)syscall(SYS_clone3, &arguments, sizeof arguments);
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    for (;;) pause();
+  }
+  int error = errno;
+  if (seteuid(0) < 0 || prctl(PR_SET_SECUREBITS, 0, 0, 0, 0) < 0) abort();
+  errno = error;
+  if (pid < 0) return -1;
+  snprintf(path, sizeof path, "/proc/%d/uid_map", (int)pid);
+  bool is_mapped = write_to(path, map);
+  snprintf(path, sizeof path, "/proc/%d/gid_map", (int)pid);
+  is_mapped = is_mapped && write_to(path, map);
+  snprintf(path, sizeof path, "/proc/%d/ns/user", (int)pid);
+  if (is_mapped) namespace = open(path, O_RDONLY | O_CLOEXEC);
+  error = errno;
+  kill(pid, SIGKILL);
+  has_succeeded(pid);
+  errno = error;
+  return namespace;
 }
 
 bool is_in_user_namespace(void) { return sandbox_users != NULL; }

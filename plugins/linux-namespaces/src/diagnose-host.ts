@@ -20,6 +20,8 @@ export interface FoundOnHost {
   readonly templates: Pick<Templates, "get">;
   /** Undefined where the server is root. */
   readonly users: UserNamespace | undefined;
+  /** Why the sandboxes of a server that is root have the ids of the host; undefined where they have not. */
+  readonly idsMissing: string | undefined;
 }
 
 /** Where the host is looked at: a test gives another root, and another kernel. */
@@ -55,7 +57,7 @@ export async function diagnoseHost(
   const isOfHost = (template: string): boolean => settings.templates[template]?.kind !== "directory";
   return [
     ...found.limits.map(describeLimit),
-    describeUsers(found.users),
+    describeUsers(found),
     describeLayers(settings, found),
     describeEgress(found),
     ...(await describeInotify(host)),
@@ -75,8 +77,16 @@ function describeLimit({ name, reach, how }: EnforcedLimit): Finding {
   return { severity: "warn", message, fix: name === "diskMiB" ? BETTER_DISK : DELEGATE };
 }
 
-function describeUsers(users: UserNamespace | undefined): Finding {
-  if (users === undefined) return { severity: "ok", message: "sandboxes have users and groups of their own" };
+function describeUsers({ users, idsMissing }: FoundOnHost): Finding {
+  if (users === undefined && idsMissing !== undefined) {
+    return {
+      severity: "warn",
+      message: `users of sandboxes have the ids of users of the host, and share what the kernel gives each: ${idsMissing}`,
+      fix: "use Linux 5.19 or later, with linux-namespaces.directory and /usr on a file system with id-mapped mounts: docs/linux.md",
+    };
+  }
+  if (users === undefined)
+    return { severity: "ok", message: "sandboxes have user ids of their own on this host" };
   if (users.hasAccounts) {
     const message = "sandboxes have users and groups of their own, in user namespaces of this user";
     return { severity: "ok", message };

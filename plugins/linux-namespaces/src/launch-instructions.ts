@@ -50,6 +50,8 @@ export interface LaunchOptions {
   readonly project: { readonly number: number; readonly limitMiB: number } | undefined;
   /** Undefined where the server is root. */
   readonly users: UserNamespace | undefined;
+  /** What root inside is on the host, where the server is root and gives each sandbox ids of its own. */
+  readonly firstId: number | undefined;
   readonly nameservers: readonly string[];
   readonly volumes: readonly MountedVolume[];
   /** It began before, and its layers are there: what is in them may be anything, and nothing is written to them from here. */
@@ -97,6 +99,9 @@ const DEVICE_LINKS = [
   ["ptmx", "pts/ptmx"],
 ] as const;
 
+/** Whose terminals are, by the name `tty`. */
+const TERMINALS_GROUP = 5;
+
 // Root inside has no capability that these would ask for, but some ask for nothing but the user id 0.
 const READ_ONLY_PROC = ["sys", "sysrq-trigger", "irq", "bus", "fs", "mtrr"];
 const HIDDEN_PROC = [
@@ -123,7 +128,8 @@ const HIDDEN_PROC = [
 
 /** The words that make the first process of a sandbox out of a forked launcher. */
 export function launchInstructions(options: LaunchOptions): string[] {
-  const { hasLayers, paths, template, memoryLayersMiB, project, resourceLimits, users } = options;
+  const { firstId, hasLayers, paths, template, memoryLayersMiB, project, resourceLimits, users } = options;
+  const mapped = firstId === undefined ? "" : "m";
   const layers = template.overlays.map((overlay, index) => ({
     ...overlay,
     layer: join(paths.layers, overlayLayer(index)),
@@ -140,10 +146,13 @@ export function launchInstructions(options: LaunchOptions): string[] {
     ...(project === undefined
       ? []
       : ["project-quota", paths.layers, String(project.number), String(project.limitMiB)]),
-    ...rootOverlay(options),
+    ...rootLayer(options),
     ...layers.flatMap(({ layer }) => layerDirectories(layer, hasLayers)),
+    // On the disk ids are as the sandbox sees them: which ones it has on the host shows nowhere.
+    ...(firstId === undefined ? [] : ["owner"]),
+    ...overlayOf(paths.mountPoint, template.lowers, join(paths.layers, ROOT_LAYER), users),
     ...instruction("root", paths.mountPoint),
-    ...template.binds.flatMap(({ target, source }) => ["bind", target, source, "rd"]),
+    ...template.binds.flatMap(({ target, source }) => ["bind", target, source, `rd${mapped}`]),
     ...layers.flatMap(({ target, lowers, layer }) => overlayOf(target, lowers, layer, users)),
     ...devices(options),
     ...instruction("null", "/dev/null"),
@@ -152,16 +161,17 @@ export function launchInstructions(options: LaunchOptions): string[] {
     ...HIDDEN_PROC.flatMap((name) => ["hide", `/proc/${name}`]),
     // Last, and before anything of the sandbox runs: what lies under them can be nothing but files.
     ...options.volumes.flatMap(({ target, source, readOnly }) =>
-      instruction("volume", target, source, readOnly ? "rsd" : "sd"),
+      instruction("volume", target, source, `${readOnly ? "r" : ""}sd${mapped}`),
     ),
     "enter",
     ...instruction("hostname", options.hostname),
-    "loopback",
     ...Object.entries({ ...resourceLimits, core: 0 }).flatMap(([name, value]) => [
       "resource-limit",
       name,
       String(value),
     ]),
+    ...(firstId === undefined ? [] : ["users"]),
+    "loopback",
     // Who has one account has none to become.
     ...(options.allowsSudo && users?.hasAccounts !== false ? [] : ["no-new-privileges"]),
     // Without no-new-privileges this takes a capability that the next one gives up.
@@ -170,12 +180,11 @@ export function launchInstructions(options: LaunchOptions): string[] {
   ];
 }
 
-function rootOverlay(options: LaunchOptions): string[] {
-  const { hasLayers, hostname, nameservers, paths, template, users } = options;
+function rootLayer(options: LaunchOptions): string[] {
+  const { hasLayers, hostname, nameservers, paths } = options;
   const layer = join(paths.layers, ROOT_LAYER);
   const { upper } = layerPaths(layer);
-  const mount = overlayOf(paths.mountPoint, template.lowers, layer, users);
-  if (hasLayers) return [...layerDirectories(layer, hasLayers), ...mount];
+  if (hasLayers) return layerDirectories(layer, hasLayers);
   return [
     ...layerDirectories(layer, hasLayers),
     ...directory(join(upper, "etc")),
@@ -186,7 +195,6 @@ function rootOverlay(options: LaunchOptions): string[] {
     ...directory(join(upper, "run")),
     ...directory(join(upper, "run/e2b")),
     ...instruction("file", join(upper, "run/e2b/.E2B_SANDBOX"), "644", "true"),
-    ...mount,
   ];
 }
 
@@ -227,14 +235,15 @@ function overlayOf(
   return ["overlay", target, lowers.join(":"), layer, users === undefined ? "" : ",userxattr"];
 }
 
-function devices({ sharedMemoryMiB, users }: LaunchOptions): string[] {
+function devices({ firstId = 0, sharedMemoryMiB, users }: LaunchOptions): string[] {
   const terminals = "newinstance,ptmxmode=0666,mode=0620";
+  const group = users?.hasAccounts === false ? "" : `,gid=${firstId + TERMINALS_GROUP}`;
   return [
     ...instruction("tmpfs", "/dev", "sx", "mode=755,size=64k,nr_inodes=256"),
     ...DEVICES.flatMap(([name, major, minor]) => device(`/dev/${name}`, [major, minor], users)),
     ...DEVICE_LINKS.flatMap(([name, target]) => ["link", `/dev/${name}`, target]),
     ...directory("/dev/pts"),
-    ...instruction("devpts", "/dev/pts", users?.hasAccounts === false ? terminals : `${terminals},gid=5`),
+    ...instruction("devpts", "/dev/pts", terminals + group),
     ...directory("/dev/shm"),
     ...instruction("tmpfs", "/dev/shm", "sd", `mode=1777,size=${sharedMemoryMiB}m`),
   ];

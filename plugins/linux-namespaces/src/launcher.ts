@@ -65,10 +65,17 @@ export class Launcher {
    * Starts the first process of a sandbox.
    * @param directory holds the files `agent.sock` and `init` of the sandbox afterwards.
    * @param unifiedGroup control group of version 2 in which it starts; empty for none.
+   * @param firstId of those that are its own on this host, of a server that is root; without, it has the host's.
    * @throws Error that names the instruction that failed; then nothing runs.
    */
-  async launch(directory: string, unifiedGroup: string, instructions: readonly string[]): Promise<Init> {
-    const [pid, start] = await this.#ask("launch", [directory, unifiedGroup, ...instructions]);
+  async launch(
+    directory: string,
+    unifiedGroup: string,
+    instructions: readonly string[],
+    firstId?: number,
+  ): Promise<Init> {
+    const first = firstId === undefined ? "" : String(firstId);
+    const [pid, start] = await this.#ask("launch", [directory, unifiedGroup, first, ...instructions]);
     const init = { pid: Number(pid), start: start ?? "" };
     this.#living.set(init.pid, init);
     return init;

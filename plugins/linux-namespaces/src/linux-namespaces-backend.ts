@@ -21,6 +21,7 @@ import { DiskWatch } from "./disk-watch.js";
 import { areClosed, checkEgressRules, Egress, interfacePrefix } from "./egress.js";
 import { claimRange } from "./egress-range.js";
 import { type EnforcedLimit, enforcedLimits } from "./enforced-limits.js";
+import { IDS_OF_SANDBOX, IdRanges } from "./id-ranges.js";
 import { installationDigest } from "./installation-digest.js";
 import {
   type MountedVolume,
@@ -62,6 +63,10 @@ interface Opened {
   readonly quotas: ProjectQuotas | undefined;
   /** Undefined where the server is root. */
   readonly users: UserNamespace | undefined;
+  /** Undefined where sandboxes have ids of the server's user, or those of the host. */
+  readonly ids: IdRanges | undefined;
+  /** Why the sandboxes of a server that is root have the ids of the host; undefined where they have not. */
+  readonly idsMissing: string | undefined;
   readonly limits: readonly EnforcedLimit[];
 }
 
@@ -71,6 +76,7 @@ interface Remains {
   readonly group: ControlGroup | undefined;
   readonly network: number | undefined;
   readonly project: number | undefined;
+  readonly firstId: number | undefined;
 }
 
 /** What the first process of a sandbox is made from. */
@@ -149,10 +155,12 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     let network: number | undefined;
     let project: number | undefined;
     let group: ControlGroup | undefined;
+    let firstId: number | undefined;
     try {
       const hasWayOut = spec.egress === undefined ? spec.allowInternetAccess : !areClosed(spec.egress);
       network = hasWayOut ? opened.egress?.take() : undefined;
       project = opened.quotas?.take();
+      firstId = opened.ids?.take();
       group = await opened.groups.create(spec.id, limits);
       const facts: SandboxFacts = {
         id: spec.id,
@@ -165,19 +173,27 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         groups: group.record,
         memoryLayersMiB: opened.keepsLayersInMemory ? limits.diskMiB : undefined,
         project,
+        firstId,
         network,
         isRestricted: spec.egress !== undefined,
       };
       await writeFacts(paths, facts);
       if (network !== undefined && spec.egress) await opened.egress?.restrict(network, spec.egress);
       signal.throwIfAborted();
-      await this.#launch(opened, { paths, template, facts, group, volumes, hasLayers: false });
-      const sandbox = await this.#connect(opened, { paths, facts, group, isNew: true }, signal);
+      const launched = await this.#launch(opened, {
+        paths,
+        template,
+        facts,
+        group,
+        volumes,
+        hasLayers: false,
+      });
+      const sandbox = await this.#connect(opened, { paths, facts: launched, group, isNew: true }, signal);
       signal.throwIfAborted();
       return sandbox;
     } catch (error) {
       this.#alive.delete(spec.id);
-      await this.#clear(opened, { paths, group, network, project }).catch((failure: unknown) => {
+      await this.#clear(opened, { paths, group, network, project, firstId }).catch((failure: unknown) => {
         // The next start tries again.
         this.#log.warn({ sandbox: spec.id, err: failure }, "a sandbox that failed was not cleared away");
       });
@@ -185,14 +201,32 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     }
   }
 
-  async #launch(opened: Opened, sandbox: LaunchedSandbox): Promise<void> {
+  async #launch(opened: Opened, sandbox: LaunchedSandbox): Promise<SandboxFacts> {
     const { facts, group, paths } = sandbox;
-    const init = await opened.launcher
-      .launch(paths.directory, group.unifiedPath, this.#instructions(opened, sandbox))
-      .catch((error: unknown) => {
-        throw mountRefusal(error) ?? error;
-      });
-    if (facts.network !== undefined) await opened.egress?.connect(init, facts.network);
+    try {
+      const words = this.#instructions(opened, sandbox);
+      const init = await opened.launcher.launch(paths.directory, group.unifiedPath, words, facts.firstId);
+      if (facts.network !== undefined) await opened.egress?.connect(init, facts.network);
+      return facts;
+    } catch (error) {
+      const text = /^map-ids (\/.*)$/s.exec(messageOf(error))?.[1];
+      if (facts.firstId === undefined || text === undefined) throw mountRefusal(error) ?? error;
+      const fields = { sandbox: facts.id, err: error };
+      this.#log.warn(fields, "a sandbox has the user ids of the host: its files cannot be mapped to others");
+      return this.#launchUnmapped(opened, sandbox, facts.firstId);
+    }
+  }
+
+  async #launchUnmapped(opened: Opened, sandbox: LaunchedSandbox, firstId: number): Promise<SandboxFacts> {
+    const { hasLayers, paths, template } = sandbox;
+    const made = hasLayers
+      ? workDirectories(paths, template.overlays.length)
+      : [paths.mountPoint, paths.layers];
+    await opened.launcher.remove(paths.socket, paths.init, ...made);
+    const facts = { ...sandbox.facts, firstId: undefined };
+    await writeFacts(paths, facts);
+    opened.ids?.release(firstId);
+    return this.#launch(opened, { ...sandbox, facts });
   }
 
   /** Lets a sandbox that is stopped begin anew with its layers. When that fails, it is stopped still. */
@@ -217,16 +251,32 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     const limits = fullLimits(spec.limits, this.#settings.limits);
     const network = before.network ?? (areClosed(rules) ? undefined : opened.egress?.take());
     let group: ControlGroup | undefined;
+    let firstId: number | undefined;
     try {
+      firstId = opened.ids?.take();
       signal.throwIfAborted();
       await opened.launcher.remove(paths.socket, paths.init, ...workDirectories(paths, root.overlays.length));
       group = await opened.groups.create(spec.id, limits);
       const isRestricted = before.isRestricted === true || spec.egress !== undefined || areClosed(rules);
-      const facts: SandboxFacts = { ...before, limits, groups: group.record, network, isRestricted };
-      await writeFacts(paths, facts);
+      const wanted: SandboxFacts = {
+        ...before,
+        limits,
+        groups: group.record,
+        network,
+        isRestricted,
+        firstId,
+      };
+      await writeFacts(paths, wanted);
       if (network !== undefined) await opened.egress?.restrict(network, rules);
       signal.throwIfAborted();
-      await this.#launch(opened, { paths, template: root, facts, group, volumes, hasLayers: true });
+      const facts = await this.#launch(opened, {
+        paths,
+        template: root,
+        facts: wanted,
+        group,
+        volumes,
+        hasLayers: true,
+      });
       const agent = await this.#openAgent({ facts, paths }, signal);
       signal.throwIfAborted();
       return { facts, group, agent };
@@ -235,10 +285,9 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       if (init !== undefined) await opened.launcher.end(init, group?.thawFile);
       await group?.remove();
       if (network !== undefined) await opened.egress?.disconnect(network);
-      if (network !== undefined && before.network === undefined) {
-        await writeFacts(paths, before);
-        opened.egress?.release(network);
-      }
+      await writeFacts(paths, before);
+      if (firstId !== undefined) opened.ids?.release(firstId);
+      if (network !== undefined && before.network === undefined) opened.egress?.release(network);
       throw error;
     }
   }
@@ -312,25 +361,27 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       hostname: facts.id,
       joinFiles: group.joinFiles,
       agent: opened.agent,
-      resourceLimits: this.#resourceLimits(opened, facts.limits),
+      resourceLimits: this.#resourceLimits(opened, facts),
       sharedMemoryMiB: Math.max(1, Math.floor(facts.limits.memoryMiB / 2)),
       allowsSudo: this.#settings.sudo,
       memoryLayersMiB: facts.memoryLayersMiB,
       project:
         facts.project === undefined ? undefined : { number: facts.project, limitMiB: facts.limits.diskMiB },
       users: opened.users,
+      firstId: facts.firstId,
       // It may get its network later.
       nameservers: opened.egress === undefined ? [] : this.#settings.nameservers,
     });
   }
 
   /** What holds each process, the last resort where no control group holds all of them. */
-  #resourceLimits({ groups, users }: Opened, limits: FullLimits): Record<string, number> {
+  #resourceLimits({ groups, users }: Opened, { firstId, limits }: SandboxFacts): Record<string, number> {
+    const hasOwnCount = users !== undefined || firstId !== undefined;
     return {
       files: this.#settings.limits.openFiles,
       ...(!groups.has("memory") && { data: limits.memoryMiB * MEBIBYTE }),
       // Elsewhere the kernel would count those of all sandboxes together.
-      ...(!groups.has("pids") && users !== undefined && { processes: limits.processes }),
+      ...(!groups.has("pids") && hasOwnCount && { processes: limits.processes }),
     };
   }
 
@@ -379,6 +430,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       agent,
       launcher: opened.launcher,
       quotas: opened.quotas,
+      ids: opened.ids,
       snapshots: opened.users === undefined ? opened.snapshots : undefined,
       limitsOf: (limits) => fullLimits(limits, this.#settings.limits),
       diskScanEntries: this.#settings.diskScanEntries,
@@ -407,6 +459,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     const init = await readInit(paths);
     const group = new ControlGroup(facts?.groups ?? {});
     if (facts?.network !== undefined) opened.egress?.retake(facts.network, facts.isRestricted === true);
+    if (facts?.firstId !== undefined) opened.ids?.retake(facts.firstId);
     if (facts?.isStopped === true) {
       if (facts.project !== undefined) opened.quotas?.retake(facts.project);
       return this.#hold(opened, { paths, facts, group, agent: undefined, isNew: false, knownKills: 0 });
@@ -426,13 +479,14 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         this.#log.warn({ sandbox: facts.id, err: error }, "a sandbox does not answer and is removed");
       }
     }
-    await this.#clear(opened, { paths, group, network: facts?.network, project: facts?.project });
+    const { firstId, network, project } = facts ?? {};
+    await this.#clear(opened, { paths, group, network, project, firstId });
     return undefined;
   }
 
   /** Removes a sandbox that nobody is connected to, whatever there is of it. */
   async #clear(opened: Opened, remains: Remains): Promise<void> {
-    const { group, network, paths, project } = remains;
+    const { firstId, group, network, paths, project } = remains;
     const init = await readInit(paths);
     if (init !== undefined) await opened.launcher.end(init, group?.thawFile);
     await group?.remove();
@@ -441,6 +495,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     if (project !== undefined) await opened.quotas?.release(project);
     // Not before its record is gone: no two of those that are there name the same one.
     if (network !== undefined) opened.egress?.release(network);
+    if (firstId !== undefined) opened.ids?.release(firstId);
   }
 
   async #lowersInUse(): Promise<Set<string>> {
@@ -540,9 +595,14 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         scanEntries: this.#settings.diskScanEntries,
       });
       await volumes.open();
+      const { ids, idsMissing } = await this.#findIds(launcher, {
+        digest,
+        keepsLayersInMemory,
+        template: await templates.get("base"),
+      });
       const limits = enforcedLimits({
         controllers: groups.found,
-        countsProcesses: users !== undefined,
+        countsProcesses: users !== undefined || ids !== undefined,
         keepsLayersInMemory,
         hasProjectQuotas: quotas !== undefined,
         endsPastDisk: this.#settings.diskLimit === "end",
@@ -551,6 +611,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         limits: Object.fromEntries(limits.map(({ name, how }) => [name, how])),
         egress: egress?.description ?? "none",
         hasAccounts: users?.hasAccounts ?? true,
+        hasOwnIds: ids !== undefined,
         keepsLayersInMemory,
       };
       this.#log.info(fields, "linux-namespaces is ready");
@@ -572,6 +633,8 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         keepsLayersInMemory,
         quotas,
         users,
+        ids,
+        idsMissing,
         limits,
       };
     } catch (error) {
@@ -628,41 +691,88 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     }
   }
 
-  /** Tries an overlay on the file system of the directory, in namespaces that end with the try. */
+  /** Tries an overlay on the file system of the directory. */
   async #mustKeepLayersInMemory(launcher: Launcher, users: UserNamespace | undefined): Promise<boolean> {
     const { layers } = this.#settings;
+    const options = users === undefined ? "" : ",userxattr";
+    const onDisk = layers === "memory" ? "not wanted" : await this.#tryOverlay(launcher, { options });
+    if (onDisk === undefined) return false;
+    if (layers === "disk") throw new Error(`no overlay on ${this.#directory}: ${onDisk}`);
+    const inMemory = await this.#tryOverlay(launcher, { isInMemory: true, options });
+    if (inMemory !== undefined) throw new Error(`no overlay file system: ${inMemory}`);
+    if (layers === "auto") {
+      const fields = { directory: this.#directory, reason: onDisk };
+      this.#log.warn(fields, "sandboxes keep their files in memory: no overlay on this file system");
+    }
+    return true;
+  }
+
+  /** Tries whether files can be shown to a sandbox as those of ids of its own. */
+  async #findIds(
+    launcher: Launcher,
+    given: {
+      readonly digest: string;
+      readonly keepsLayersInMemory: boolean;
+      readonly template: PreparedTemplate;
+    },
+  ): Promise<Pick<Opened, "ids" | "idsMissing">> {
+    const { ids: settings } = this.#settings;
+    if (process.geteuid?.() !== 0) return { ids: undefined, idsMissing: undefined };
+    if (settings.count < IDS_OF_SANDBOX)
+      return { ids: undefined, idsMissing: "linux-namespaces.ids has none" };
+    const ids = new IdRanges(settings, Number.parseInt(given.digest.slice(0, 6), 16));
+    const firstId = ids.take();
+    const sources = given.template.binds.map(({ source }) => source);
+    const isInMemory = given.keepsLayersInMemory;
+    const idsMissing = await this.#tryOverlay(launcher, { firstId, isInMemory, sources });
+    ids.release(firstId);
+    if (idsMissing === undefined) return { ids, idsMissing };
+    this.#log.warn({ reason: idsMissing }, "sandboxes have the user ids of the host");
+    return { ids: undefined, idsMissing };
+  }
+
+  /**
+   * In namespaces that end with the try.
+   * @param options `sources` are bound as well.
+   * @returns why there can be none.
+   */
+  async #tryOverlay(
+    launcher: Launcher,
+    {
+      firstId,
+      isInMemory = false,
+      options = "",
+      sources = [],
+    }: {
+      readonly firstId?: number | undefined;
+      readonly isInMemory?: boolean;
+      readonly options?: string;
+      readonly sources?: readonly string[];
+    },
+  ): Promise<string | undefined> {
     const trial = sandboxPaths(join(this.#directory, "trial"));
-    await launcher.remove(trial.directory);
-    await mkdir(trial.directory, { mode: 0o700 });
     const names = ["lower", "root", "layer", "layer/upper", "layer/work"];
     const directories = names.map((name) => join(trial.directory, name));
     const [lower = "", root = "", layer = ""] = directories;
-    const make = directories.flatMap((path) => ["directory", path, "755"]);
-    const attempt = async (words: readonly string[]): Promise<string | undefined> => {
-      try {
-        const init = await launcher.launch(trial.directory, "", words);
-        await launcher.end(init);
-        return undefined;
-      } catch (error) {
-        return messageOf(error);
-      } finally {
-        await launcher.remove(trial.directory);
-        await mkdir(trial.directory, { mode: 0o700 });
-      }
-    };
+    const words = [
+      ...(isInMemory ? ["tmpfs", trial.directory, "", ""] : []),
+      ...directories.flatMap((path) => ["directory", path, "755"]),
+      ...(firstId === undefined ? [] : ["owner"]),
+      "overlay",
+      root,
+      lower,
+      layer,
+      options,
+      ...sources.flatMap((source) => ["bind", lower, source, "rdm"]),
+      ...(firstId === undefined ? [] : ["users"]),
+    ];
+    await launcher.remove(trial.directory);
+    await mkdir(trial.directory, { mode: 0o700 });
     try {
-      const options = users === undefined ? "" : ",userxattr";
-      const overlay = [...make, "overlay", root, lower, layer, options];
-      const onDisk = layers === "memory" ? "not wanted" : await attempt(overlay);
-      if (onDisk === undefined) return false;
-      if (layers === "disk") throw new Error(`no overlay on ${this.#directory}: ${onDisk}`);
-      const inMemory = await attempt(["tmpfs", trial.directory, "", "", ...overlay]);
-      if (inMemory !== undefined) throw new Error(`no overlay file system: ${inMemory}`);
-      if (layers === "auto") {
-        const fields = { directory: this.#directory, reason: onDisk };
-        this.#log.warn(fields, "sandboxes keep their files in memory: no overlay on this file system");
-      }
-      return true;
+      await launcher.end(await launcher.launch(trial.directory, "", words, firstId));
+      return undefined;
+    } catch (error) {
+      return messageOf(error);
     } finally {
       await launcher.remove(trial.directory);
     }

@@ -3,6 +3,11 @@ import { size } from "@coppice/core";
 import { NOT_PUBLIC_IPV4 } from "@coppice/core/backend";
 import { z } from "zod";
 
+/** Above the accounts of any host. */
+const FEWEST_FIRST_ID = 65_536;
+/** The last id means none. */
+const MOST_IDS = 2 ** 32 - 1;
+
 const templateSettings = z.discriminatedUnion("kind", [
   z.strictObject({
     kind: z.literal("base").describe("This host's /usr with an /etc of its own"),
@@ -46,6 +51,14 @@ export const linuxNamespacesConfig = z.strictObject({
     .boolean()
     .default(true)
     .describe("Let the default user become root inside by sudo; false sets no_new_privs"),
+  ids: z
+    .strictObject({
+      first: z.int().min(FEWEST_FIRST_ID).default(1_073_741_824).describe("The first one"),
+      count: z.int().min(0).default(536_870_912).describe("How many, 65536 for each sandbox; 0: none"),
+    })
+    .refine(({ first, count }) => first + count <= MOST_IDS, "ends above 4294967294, the last id there is")
+    .prefault({})
+    .describe("Ids of this host that a root server gives its running sandboxes; used by nobody else"),
   layers: z
     .enum(["auto", "disk", "memory"])
     .default("auto")

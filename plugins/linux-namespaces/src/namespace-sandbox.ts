@@ -25,6 +25,7 @@ import type { DiskWatch, Watched } from "./disk-watch.js";
 import { DiskQuota, filesWithQuota } from "./disk-quota.js";
 import { areClosed, checkEgressRules, type Egress } from "./egress.js";
 import type { SandboxPaths } from "./launch-instructions.js";
+import type { IdRanges } from "./id-ranges.js";
 import type { Launcher } from "./launcher.js";
 import type { ProjectQuotas } from "./project-quotas.js";
 import type { SnapshotStore } from "./snapshot-store.js";
@@ -41,6 +42,8 @@ export interface NamespaceSandboxOptions {
   readonly agent: AgentConnection | undefined;
   /** Undefined where the file system does not count what a sandbox uses. */
   readonly quotas: ProjectQuotas | undefined;
+  /** Undefined where sandboxes have no ids of their own. */
+  readonly ids: IdRanges | undefined;
   /** What the backend makes of limits. */
   readonly limitsOf: (limits: Limits) => FullLimits;
   readonly diskScanEntries: number;
@@ -193,7 +196,7 @@ export class NamespaceSandbox implements Sandbox {
   }
 
   async #destroy(): Promise<void> {
-    const { egress, launcher, paths, quotas, onDestroyed } = this.#options;
+    const { egress, ids, launcher, paths, quotas, onDestroyed } = this.#options;
     this.#isDestroyed = true;
     // What begins meanwhile would begin after its end.
     this.#turning?.abort(new SandboxError("unavailable", "the sandbox has ended"));
@@ -204,12 +207,13 @@ export class NamespaceSandbox implements Sandbox {
     // Its end is what the operations that are under way are told of.
     await this.#connection?.closed;
     await this.#changes;
-    const { network, project } = this.#facts;
+    const { firstId, network, project } = this.#facts;
     const disconnected = network === undefined ? undefined : egress?.disconnect(network);
     await Promise.all([group.remove(), disconnected]);
     await launcher.remove(paths.directory);
     // Not before its record is gone: no two of those that are there name the same one.
     if (network !== undefined) egress?.release(network);
+    if (firstId !== undefined) ids?.release(firstId);
     if (project !== undefined) await quotas?.release(project);
     await onDestroyed();
   }
@@ -242,15 +246,19 @@ export class NamespaceSandbox implements Sandbox {
 
   async #endAll(): Promise<void> {
     if (this.#isHalted) return;
-    const { egress, launcher, paths } = this.#options;
+    const { egress, ids, launcher, paths } = this.#options;
     const init = await readInit(paths);
     if (init !== undefined) await launcher.end(init, this.#group.thawFile);
     await this.#connection?.closed;
     this.#connection = undefined;
     this.#isPaused = false;
     await this.#group.remove();
-    const { network } = this.#facts;
+    const { firstId, network } = this.#facts;
     if (network !== undefined) await egress?.disconnect(network);
+    if (firstId !== undefined) {
+      await this.#record({ firstId: undefined });
+      ids?.release(firstId);
+    }
     this.#isHalted = true;
   }
 

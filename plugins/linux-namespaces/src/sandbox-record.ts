@@ -25,6 +25,8 @@ export interface SandboxFacts {
   readonly memoryLayersMiB?: number | undefined;
   /** Number of the project that its files are counted for; undefined where the file system does not count. */
   readonly project?: number | undefined;
+  /** What root inside is on the host, where it has ids of its own; undefined while it is stopped. */
+  readonly firstId?: number | undefined;
   /** Number of its network; undefined without egress. */
   readonly network?: number | undefined;
   /** Whether that network has, or once had, rules of its own. */
