@@ -19,6 +19,7 @@ const FOUND: FoundOnHost = {
   },
   templates: { get: async (name) => ({ name, lowers: [], binds: [], overlays: [] }) },
   users: undefined,
+  idsMissing: undefined,
 };
 
 void describe("what doctor warns of on a host for linux-namespaces", () => {
