@@ -371,6 +371,7 @@ function createListeners(config: ServerConfig, services: ListenerServices): read
           headersTimeoutMs: config.http.headersTimeout,
           idleTimeoutMs: config.http.idleTimeout,
           maxConnections: config.http.maxConnections,
+          maxConnectionsPerAddress: config.http.maxConnectionsPerAddress,
         },
         services,
       ),

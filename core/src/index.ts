@@ -38,6 +38,7 @@ export {
   type Target,
 } from "./http/surface-request.js";
 export { sandboxNotFound } from "./http/edge-refusal.js";
+export { clientOf } from "./http/client-address.js";
 export { isLocalClient, isSameOrigin } from "./http/local-client.js";
 export { permit, requireScope } from "./http/permit.js";
 export { SCOPES, type Principal, type Scope } from "./http/principal.js";

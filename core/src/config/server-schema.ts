@@ -25,6 +25,13 @@ const httpConfig = z.strictObject({
   idleTimeout: duration().prefault("11m").describe("a connection that moves no byte for this long is closed"),
   messageLimit: size().prefault("16MiB").describe("largest RPC message"),
   maxConnections: z.int().min(1).default(10_000).describe("open connections per listener; more are refused"),
+  maxConnectionsPerAddress: z
+    .int()
+    .min(1)
+    .default(2_000)
+    .describe(
+      "open connections per listener of one client address (IPv6: of one /64) that is not in `trustedProxies`; more are closed",
+    ),
   proxyIdleTimeout: duration()
     .prefault("1s")
     .describe("time that a connection to a port of a sandbox is kept for the next request to it"),

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { ClientAddresses } from "./client-address.js";
+import { ClientAddresses, clientOf } from "./client-address.js";
 
 test("the word of a proxy is believed when the operator trusts it, and no further than that", () => {
   const nobody = new ClientAddresses([]);
@@ -40,4 +40,15 @@ test("a client came by HTTPS when it did, or when a trusted proxy says so", () =
   assert.equal(trusting.protocolOf({ remoteAddress: "198.51.100.7" }, said("https")), "http");
   assert.equal(nobody.protocolOf(proxy, said("https")), "http");
   assert.equal(nobody.protocolOf({ ...proxy, encrypted: true }, said("http")), "https");
+});
+
+test("an IPv6 client is its /64, whichever way the address is written", () => {
+  assert.equal(clientOf("198.51.100.7"), "198.51.100.7");
+  assert.equal(clientOf("2001:db8:0:7:1:2:3:4"), "2001:db8:0:7");
+  assert.equal(clientOf("2001:db8:0:7::9"), "2001:db8:0:7");
+  assert.equal(clientOf("2001:db8::9"), "2001:db8:0:0");
+  const trusting = new ClientAddresses(["10.0.0.0/8"]);
+  assert.equal(trusting.countedFor("::ffff:198.51.100.7"), "198.51.100.7");
+  assert.equal(trusting.countedFor("2001:db8:0:7::9"), "2001:db8:0:7");
+  assert.equal(trusting.countedFor("::ffff:10.0.0.1"), undefined);
 });

@@ -42,6 +42,12 @@ export class ClientAddresses {
     return said === "https" && this.#isTrusted(plain(socket.remoteAddress ?? "")) ? "https" : "http";
   }
 
+  /** What a connection counts for, or nothing for those of a trusted proxy: many clients share them. */
+  countedFor(peer: string | undefined): string | undefined {
+    const address = plain(peer ?? "");
+    return this.#isTrusted(address) ? undefined : clientOf(address);
+  }
+
   #isTrusted(address: string): boolean {
     return isIP(address) !== 0 && this.#trusted.check(address, familyOf(address));
   }
@@ -54,4 +60,16 @@ function plain(address: string): string {
 
 function familyOf(address: string): "ipv4" | "ipv6" {
   return isIP(address) === 6 ? "ipv6" : "ipv4";
+}
+
+/** What counts as one client: an IPv6 client has a whole /64 to choose addresses from. */
+export function clientOf(address: string): string {
+  if (!address.includes(":")) return address;
+  const [head = "", tail = ""] = address.split("::");
+  const left = head === "" ? [] : head.split(":");
+  const right = tail === "" ? [] : tail.split(":");
+  const middle = address.includes("::")
+    ? Array<string>(Math.max(8 - left.length - right.length, 0)).fill("0")
+    : [];
+  return [...left, ...middle, ...right].slice(0, 4).join(":");
 }

@@ -387,3 +387,38 @@ test("guards and routes see one path: those that the two would read in different
   assert.equal(await statusOf('/templates/a"b'), "200");
   assert.equal(seen.at(-1), "/templates/a%22b");
 });
+
+test("one address has so many connections and no more, and a closed one makes room", async () => {
+  const open = (server: { readonly url: string }) => {
+    const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
+    socket.on("error", () => undefined);
+    return socket;
+  };
+  const isServed = async (socket: ReturnType<typeof open>): Promise<boolean> => {
+    socket.write("GET /teapot HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    const { promise, resolve } = Promise.withResolvers<boolean>();
+    socket.once("data", () => resolve(true)).once("close", () => resolve(false));
+    return promise;
+  };
+  const start = (http: object) =>
+    startTestServer({
+      plugins: [[routes], [memoryBackend()]],
+      server: { http: { maxConnectionsPerAddress: 2, ...http } },
+    });
+  await using server = await start({});
+  const [first, second, third] = [open(server), open(server), open(server)];
+  assert.deepEqual(await Promise.all([first, second, third].map(isServed)), [true, true, false]);
+  first.destroy();
+  let isThereRoom = false;
+  while (!isThereRoom) {
+    const next = open(server);
+    isThereRoom = await isServed(next);
+    next.destroy();
+  }
+  second.destroy();
+
+  await using behind = await start({ trustedProxies: ["127.0.0.1"] });
+  const proxied = Array.from({ length: 5 }, () => open(behind));
+  assert.deepEqual(await Promise.all(proxied.map(isServed)), [true, true, true, true, true]);
+  for (const socket of proxied) socket.destroy();
+});

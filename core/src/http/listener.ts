@@ -38,6 +38,7 @@ export interface ListenerSettings {
   readonly headersTimeoutMs: number;
   readonly idleTimeoutMs: number;
   readonly maxConnections: number;
+  readonly maxConnectionsPerAddress: number;
 }
 
 export interface ListenerServices {
@@ -64,6 +65,8 @@ export class HttpListener implements Listener {
   /** One per running request: AbortSignal.any on a signal as old as the server would collect them for good. */
   readonly #running = new Set<AbortController>();
   readonly #upgraded = new Set<Duplex>();
+  /** Open connections by client. */
+  readonly #connections = new Map<string, number>();
 
   constructor(settings: ListenerSettings, services: ListenerServices) {
     this.#settings = settings;
@@ -83,6 +86,7 @@ export class HttpListener implements Listener {
       settings.tls === undefined ? createServer(options) : createTlsServer({ ...options, ...settings.tls });
     this.#server.maxConnections = settings.maxConnections;
     this.#server.timeout = settings.idleTimeoutMs;
+    this.#server.on("connection", (socket: Socket) => this.#count(socket));
     this.#server.on("request", (message, response) => void this.#serve(message, response));
     this.#server.on("upgrade", (message, socket, head) => void this.#upgrade(message, socket, head));
     // The SDK holds back a body until it is told to go on only when it asks to; say so at once.
@@ -179,6 +183,22 @@ export class HttpListener implements Listener {
     if (giveUp.aborted) cut();
     await promise;
     giveUp.removeEventListener("abort", cut);
+  }
+
+  #count(socket: Socket): void {
+    const client = this.#services.clientAddresses.countedFor(socket.remoteAddress);
+    if (client === undefined) return;
+    const open = this.#connections.get(client) ?? 0;
+    if (open >= this.#settings.maxConnectionsPerAddress) {
+      socket.destroy();
+      return;
+    }
+    this.#connections.set(client, open + 1);
+    socket.once("close", () => {
+      const left = (this.#connections.get(client) ?? 0) - 1;
+      if (left > 0) this.#connections.set(client, left);
+      else this.#connections.delete(client);
+    });
   }
 
   async #serve(message: IncomingMessage, response: ServerResponse): Promise<void> {

@@ -1,6 +1,6 @@
-import { type Guard, SandboxError } from "@coppice/core";
+import { clientOf, type Guard, SandboxError } from "@coppice/core";
 import { authenticate, type Credentials } from "./authenticate.js";
-import { clientOf, type RateLimit } from "./rate-limit.js";
+import type { RateLimit } from "./rate-limit.js";
 
 export interface AccessGuardOptions extends Credentials {
   readonly perAddress: RateLimit;

@@ -22,15 +22,3 @@ export class RateLimit {
     }
   }
 }
-
-/** What counts as one client: an IPv6 client has a whole /64 to choose addresses from. */
-export function clientOf(address: string): string {
-  if (!address.includes(":")) return address;
-  const [head = "", tail = ""] = address.split("::");
-  const left = head === "" ? [] : head.split(":");
-  const right = tail === "" ? [] : tail.split(":");
-  const middle = address.includes("::")
-    ? Array<string>(Math.max(8 - left.length - right.length, 0)).fill("0")
-    : [];
-  return [...left, ...middle, ...right].slice(0, 4).join(":");
-}
