@@ -93,6 +93,22 @@ describe("a connection inside", { skip: withoutBinary }, () => {
     await once(server, "close");
   });
 
+  it("lets go of its socket when it is not wanted any more", async () => {
+    const gone = Promise.withResolvers<void>();
+    const [server, port] = await listen("127.0.0.1", (socket) => {
+      for (const event of ["end", "error"]) socket.once(event, () => (socket.destroy(), gone.resolve()));
+      socket.resume();
+    });
+    const stream = await agent.dial(port, never);
+    stream.on("error", () => undefined);
+    const watchdog = setTimeout(() => gone.reject(new Error("its other end never learns of it")), 20_000);
+    stream.destroy();
+    await gone.promise;
+    clearTimeout(watchdog);
+    server.close();
+    await once(server, "close");
+  });
+
   it("ends when the other side resets it", async () => {
     const [server, port] = await listen("127.0.0.1", (socket) => {
       socket.once("data", () => socket.resetAndDestroy());

@@ -41,6 +41,8 @@ test("${env:…} and ${file:…} are filled in, anywhere in a string", () => {
   file("from a file\n", "secret");
   const path = file('a: "${env:ONE}-${env:TWO:-two}"\nb: "${file:secret}"\n');
   assert.deepEqual(readConfig(path, { ONE: "one" }).values, { a: "one-two", b: "from a file" });
+  const values = { a: "one-", b: "from a file" };
+  assert.deepEqual(readConfig(path, { ONE: "one", TWO: "" }).values, values, "an empty one is set");
 });
 
 test("references that lead nowhere and doubled keys are reported at their places, together", async () => {

@@ -71,7 +71,15 @@ suite("/commands", { timeout: 240_000 }, () => {
     const said = await run({ cmd: "exec sleep 60", timeout_ms: 200 });
     assert.deepEqual(said.at(-1), { type: "end", exit_code: -1 });
     assert.equal(await server.metric('finished_total{status="killed"}'), 1);
-    assert.deepEqual((await run({ cmd: "true", timeout_ms: 0 })).at(-1), { type: "end", exit_code: 0 });
+    await using hasty = await startCommandsServer({ defaultTimeout: "300ms" });
+    for (const [body, exit_code] of [
+      [{ cmd: "sleep 60" }, -1],
+      [{ cmd: "sleep 1", timeout_ms: 0 }, 0],
+    ] as const) {
+      const response = await hasty.fetch("/commands", { method: "POST", body: JSON.stringify(body) });
+      const last = (await response.text()).trimEnd().split("\n").at(-1) ?? "";
+      assert.deepEqual(JSON.parse(last), { type: "end", exit_code });
+    }
   });
 
   test("commands are listed, shown and killed by pid, and live on without their client", async () => {

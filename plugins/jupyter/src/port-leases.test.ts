@@ -75,6 +75,12 @@ describe("the ports of installed kernels", { timeout: 60_000 }, () => {
       [5, 6, 7, 8, 9].map((offset) => firstPort + offset),
     );
     await assert.rejects(leases.take(sandbox, never), none);
+    for (const server of servers.splice(0)) {
+      server.close();
+      await once(server, "close");
+    }
+    // They were passed over, not kept.
+    for (let times = 0; times < 2; times += 1) await leases.take(sandbox, never);
   });
 
   test("are not taken where nobody can tell, and nothing stays leased then", async () => {

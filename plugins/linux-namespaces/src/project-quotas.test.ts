@@ -1,8 +1,11 @@
+import assert from "node:assert/strict";
 import { execFileSync, spawnSync } from "node:child_process";
 import { mkdir, mkdtemp, rm, truncate, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
+import type { Launcher } from "./launcher.js";
+import { ProjectQuotas } from "./project-quotas.js";
 import { type Place, testApart } from "./testing/test-apart.js";
 import { reasonToSkip } from "./testing/test-backend.js";
 
@@ -55,4 +58,24 @@ void describe("on a file system that counts for projects", { skip: reasonToSkip(
     }
     await testApart(context, place, ["testing/project-quota-cases.js"]);
   });
+});
+
+void test("a number that was given back has no limit any more, and comes again after all others", async () => {
+  const asked: unknown[] = [];
+  const disk = async (...words: readonly unknown[]) => {
+    asked.push(words);
+    return "1";
+  };
+  const quotas = await ProjectQuotas.find({ disk } as unknown as Launcher, "/disk");
+  assert.ok(quotas !== undefined);
+  const first = quotas.take();
+  await quotas.release(first);
+  assert.deepEqual(asked.at(-1), ["limit", "/disk", first, 0]);
+  const taken = new Set<number>();
+  const takeAll = (): void => {
+    for (;;) taken.add(quotas.take());
+  };
+  assert.throws(takeAll, { code: "resource_exhausted" });
+  assert.equal(taken.size, 1_000_000);
+  assert.equal([...taken].at(-1), first);
 });

@@ -1,0 +1,12 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { currentOwner, isGone } from "./owner.js";
+
+test("an owner is gone when its pid is another process's by now, and never when it is of another host", async () => {
+  const own = await currentOwner();
+  const [host = "", pid = "", start = ""] = own.split(".");
+  assert.equal(await isGone(own), false);
+  assert.equal(await isGone(`${host}.${pid}.00000000`), true, "the pid was used again");
+  assert.equal(await isGone(`${host}.999999999.${start}`), true);
+  assert.equal(await isGone(`ffff${host}.${pid}.00000000`), false);
+});

@@ -1,0 +1,23 @@
+import assert from "node:assert/strict";
+import { chmod, mkdir, mkdtemp, readdir, rm, symlink, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test } from "node:test";
+import { removeTree } from "./remove-tree.js";
+
+test("a tree goes whole, however deep, with nothing left on the stage and nothing that a link leads to", async (context) => {
+  const folder = await mkdtemp(join(tmpdir(), "coppice-tree-"));
+  context.after(() => rm(folder, { recursive: true, force: true }));
+  const [stage, tree, kept] = [join(folder, "stage"), join(folder, "tree"), join(folder, "kept")];
+  await mkdir(stage);
+  await writeFile(kept, "kept");
+  const deepest = join(tree, ...Array<string>(200).fill("d"));
+  await mkdir(deepest, { recursive: true });
+  await writeFile(join(deepest, "file"), "x");
+  await symlink(folder, join(tree, "link"));
+  await chmod(join(tree, "d"), 0o000);
+  await removeTree(tree, stage);
+  assert.deepEqual((await readdir(folder)).toSorted(), ["kept", "stage"]);
+  assert.deepEqual(await readdir(stage), []);
+  await removeTree(tree, stage);
+});
