@@ -40,11 +40,14 @@ void describe("what doctor warns of on a host for linux-namespaces", () => {
     await writeFile(join(root, path), text, { mode: 0o755 });
   }
 
-  async function warnings({ release = "6.1.0-31-amd64", settings = {}, plugins = ["jupyter"] } = {}): Promise<
-    readonly string[]
-  > {
+  async function warnings({
+    release = "6.1.0-31-amd64",
+    settings = {},
+    plugins = ["jupyter"],
+    found = FOUND,
+  } = {}): Promise<readonly string[]> {
     const parsed = linuxNamespacesConfig.parse({ directory: root, ...settings });
-    const findings = await diagnoseHost(parsed, FOUND, { plugins: new Set(plugins) }, { root, release });
+    const findings = await diagnoseHost(parsed, found, { plugins: new Set(plugins) }, { root, release });
     return findings
       .filter(({ severity }) => severity !== "ok")
       .map(({ message, fix }) => `${message}; ${fix}`);
@@ -52,6 +55,16 @@ void describe("what doctor warns of on a host for linux-namespaces", () => {
 
   void test("is nothing where nothing is missing", async () => {
     assert.deepEqual(await warnings(), []);
+  });
+
+  void test("is that users of sandboxes have the ids of users of the host, and why", async () => {
+    const found = { ...FOUND, idsMissing: "map-ids /usr: Invalid argument" };
+    const [warning = "", ...others] = await warnings({ found });
+    assert.match(
+      warning,
+      /share what the kernel gives each: map-ids \/usr: Invalid argument; use Linux 5\.19/,
+    );
+    assert.deepEqual(others, []);
   });
 
   void test("is what users of one host may watch, where the kernel counts it for all sandboxes together", async () => {
