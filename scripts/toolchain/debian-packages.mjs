@@ -37,6 +37,7 @@ const WANTED = [
     packages: ["passt", "slirp4netns"],
     isThere: () => isInstalled("/usr/bin/pasta", "/usr/bin/slirp4netns"),
   },
+  { packages: ["nginx-light"], isThere: () => isInstalled("/usr/sbin/nginx") },
   { packages: ["zfs-fuse"], isThere: () => isInstalled("/usr/sbin/zfs-fuse") },
   { packages: ["signify-openbsd"], isThere: () => isInstalled("/usr/bin/signify-openbsd") },
   { packages: ["chromium"], isThere: () => isInstalled("/usr/bin/chromium") },

@@ -1,0 +1,69 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { existsSync } from "node:fs";
+import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { createServer, type AddressInfo } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { eventually } from "./eventually.js";
+
+const NGINX = "/usr/sbin/nginx";
+const CONFIGURATION = new URL("../../../config/nginx.conf", import.meta.url);
+const TEMPORARY = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+
+/** The reason why nginx cannot be started here; undefined when it can. */
+export const reasonWithoutNginx: string | undefined = existsSync(NGINX)
+  ? undefined
+  : "it needs nginx (Debian: nginx-light)";
+
+export interface Nginx extends AsyncDisposable {
+  readonly url: string;
+}
+
+/** `config/nginx.conf` as it is shipped, without TLS and before a server elsewhere, with one worker and one kept connection. */
+export async function startNginx(upstream: string): Promise<Nginx> {
+  const directory = await mkdtemp(join(tmpdir(), "coppice-nginx-"));
+  const port = await freePort();
+  const shipped = await readFile(CONFIGURATION, "utf8");
+  const site = shipped
+    .replace("server 127.0.0.1:3000;", `server ${new URL(upstream).host};`)
+    .replace("keepalive 64;", "keepalive 1;")
+    .replace("listen 443 ssl http2;", `listen 127.0.0.1:${port};`)
+    .replace(/^ +ssl_.*\n/gm, "");
+  const paths = TEMPORARY.map((name) => `  ${name}_temp_path ${join(directory, name)};\n`).join("");
+  const user = process.getuid?.() === 0 ? "user root;\n" : "";
+  const configuration = join(directory, "nginx.conf");
+  await mkdir(join(directory, "logs"));
+  await writeFile(
+    configuration,
+    `${user}daemon off;\nworker_processes 1;\npid ${join(directory, "pid")};\nerror_log ${join(directory, "error.log")};\n` +
+      `events { worker_connections 256; }\nhttp {\n  access_log off;\n${paths}${site}}\n`,
+  );
+  const child: ChildProcess = spawn(NGINX, ["-p", directory, "-c", configuration], { stdio: "ignore" });
+  const ended = once(child, "exit");
+  const url = `http://127.0.0.1:${port}`;
+  const stop = async (): Promise<void> => {
+    if (child.exitCode === null) child.kill("SIGTERM");
+    await ended;
+    await rm(directory, { recursive: true, force: true });
+  };
+  try {
+    await eventually(
+      "nginx serves",
+      async () => (await fetch(`${url}/health`).catch(() => undefined))?.status === 200,
+    );
+  } catch (error) {
+    await stop();
+    throw error;
+  }
+  return { url, [Symbol.asyncDispose]: stop };
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as AddressInfo;
+  server.close();
+  await once(server, "close");
+  return port;
+}
