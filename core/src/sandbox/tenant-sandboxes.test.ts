@@ -21,6 +21,7 @@ const WAYS: Readonly<Record<string, (sandboxes: Sandboxes, id: SandboxId) => unk
   resume: (sandboxes, id) => sandboxes.resume(id, 1000),
   setNetworkPolicy: (sandboxes, id) =>
     sandboxes.setNetworkPolicy(id, { allowInternetAccess: true, egress: undefined }),
+  setLimits: (sandboxes, id) => sandboxes.setLimits(id, { memoryMiB: 32 }),
   extendTooFar: (sandboxes, id) => sandboxes.extend(id, 1e12),
 };
 
