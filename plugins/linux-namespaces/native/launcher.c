@@ -226,7 +226,7 @@ static void launch(uint32_t number, const char **words, unsigned count) {
   int directory = open(words[0], O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (words[1][0] != 0 && (group = open(words[1], O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) goto failed;
   if (directory < 0 || pipe2(go, O_CLOEXEC) < 0 || (listener = listen_in(directory)) < 0) goto failed;
-  if (words[2][0] != 0 && (users = make_range_namespace(words[2])) < 0) goto failed;
+  if (words[2][0] != 0 && (users = range_namespace(words[2])) < 0) goto failed;
   bool has_users = is_in_user_namespace();
   // A network of the user namespace comes with that.
   unsigned long namespaces = users < 0 ? NAMESPACES | CLONE_NEWNET : NAMESPACES;
@@ -244,7 +244,6 @@ static void launch(uint32_t number, const char **words, unsigned count) {
   close(listener);
   close(directory);
   if (group >= 0) close(group);
-  if (users >= 0) close(users);
   return;
 failed:
   reply(number, 1, strerror(errno), NULL);
@@ -252,7 +251,6 @@ failed:
   if (listener >= 0) close(listener);
   if (directory >= 0) close(directory);
   if (group >= 0) close(group);
-  if (users >= 0) close(users);
   drop_job(job);
 }
 

@@ -22,7 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAP_WORDS_LIMIT = 32, IDS = 65536 };
+enum { MAP_WORDS_LIMIT = 32, IDS = 65536, RANGES_LIMIT = 256 };
 
 static const char *sandbox_users, *sandbox_groups;
 
@@ -124,7 +124,7 @@ const char *enter_user_namespace(char *const words[USER_NAMESPACE_WORDS]) {
   return NULL;
 }
 
-int make_range_namespace(const char *first) {
+static int make_range_namespace(const char *first) {
   char map[64], path[32];
   int namespace = -1;
   snprintf(map, sizeof map, "0 %s %d", first, IDS);
@@ -151,6 +151,25 @@ int make_range_namespace(const char *first) {
   kill(pid, SIGKILL);
   has_succeeded(pid);
   errno = error;
+  return namespace;
+}
+
+int range_namespace(const char *first) {
+  static struct {
+    char first[16];
+    int namespace;
+  } kept[RANGES_LIMIT];
+  static unsigned count, oldest;
+  for (unsigned index = 0; index < count; index++) {
+    if (strcmp(kept[index].first, first) == 0) return kept[index].namespace;
+  }
+  int namespace = make_range_namespace(first);
+  if (namespace < 0) return -1;
+  unsigned index = count < RANGES_LIMIT ? count++ : oldest++ % RANGES_LIMIT;
+  // Sandboxes that still run in it keep it.
+  if (kept[index].first[0] != 0) close(kept[index].namespace);
+  snprintf(kept[index].first, sizeof kept[index].first, "%s", first);
+  kept[index].namespace = namespace;
   return namespace;
 }
 
