@@ -10,9 +10,22 @@ import {
   startTestServer,
   type TestServer,
 } from "@coppice/core/testing";
+import { definePlugin, SCOPES } from "@coppice/core";
 import { plugin as sandboxApi } from "./plugin.js";
 
 const HOUR_MS = 3_600_000;
+
+/** Who asks is whom a header names. */
+const tenants = definePlugin({
+  name: "tenants",
+  setup(plugin) {
+    plugin.guard("api", ({ headers }) => ({
+      tenant: String(headers["x-tenant"] ?? "default"),
+      name: "key",
+      scopes: new Set(SCOPES),
+    }));
+  },
+});
 
 async function start(script: MemoryBackendOptions = {}, more: { dataDir?: string; settings?: object } = {}) {
   const { dataDir, settings = {} } = more;
@@ -25,15 +38,21 @@ async function start(script: MemoryBackendOptions = {}, more: { dataDir?: string
     plugins: [
       [memory, {}],
       [sandboxApi, settings],
+      [tenants, {}],
     ],
   });
   return { clock, memory, server };
 }
 
-async function create(server: TestServer, key: string, body: object = {}, signal?: AbortSignal) {
+async function create(
+  server: TestServer,
+  key: string,
+  body: object = {},
+  { signal, tenant = "default" }: { readonly signal?: AbortSignal; readonly tenant?: string } = {},
+) {
   const response = await fetch(`${server.url}/v2/sandboxes`, {
     method: "POST",
-    headers: { "idempotency-key": key },
+    headers: { "idempotency-key": key, "x-tenant": tenant },
     body: JSON.stringify({ templateID: "base", ...body }),
     ...(signal && { signal }),
   });
@@ -53,6 +72,17 @@ suite("a creation with an Idempotency-Key", () => {
     assert.equal((await create(server, "two", reordered)).id, two.id);
     assert.notEqual(two.id, answers[0]?.id);
     assert.equal(memory.backend.alive.sandboxes, 2);
+  });
+
+  test("is its tenant's: another one's of the same key knows nothing of it", async () => {
+    const { server } = await start();
+    await using _server = server;
+    const ours = await create(server, "key");
+    const theirs = await create(server, "key", { timeout: 60 }, { tenant: "other" });
+    assert.deepEqual([ours.status, theirs.status], [201, 201]);
+    assert.notEqual(theirs.id, ours.id);
+    assert.equal((await create(server, "key")).id, ours.id);
+    assert.equal((await create(server, "key", { timeout: 60 }, { tenant: "other" })).id, theirs.id);
   });
 
   test("is refused for another request, for a sandbox that has ended, and with a key that is none", async () => {
@@ -86,7 +116,7 @@ suite("a creation with an Idempotency-Key", () => {
     await using _server = server;
     assert.equal((await create(server, "key")).status, 500);
     const client = new AbortController();
-    const left = assert.rejects(create(server, "key", {}, client.signal));
+    const left = assert.rejects(create(server, "key", {}, { signal: client.signal }));
     await reached.promise;
     client.abort();
     await left;

@@ -74,6 +74,13 @@ suite("a list of sandboxes", () => {
     }
   });
 
+  test("has a next page only where something is on it", () => {
+    const all = ["a", "b", "c", "d"].map((id) => sandbox({ id }));
+    const hasNext = (limit: number) =>
+      listSandboxes(all, parseListQuery(new URLSearchParams(`limit=${limit}`))).nextToken !== undefined;
+    assert.deepEqual([3, 4, 5].map(hasNext), [true, false, false]);
+  });
+
   test("counts the running ones of all pages, unless only paused ones were asked for", () => {
     const all = [sandbox({ id: "a" }), sandbox({ id: "b" }), sandbox({ id: "c", state: "paused" })];
     const total = (query: string) =>
