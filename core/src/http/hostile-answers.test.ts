@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { once } from "node:events";
-import { connect } from "node:net";
+import { connect, type Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import { after, before, beforeEach, suite, test } from "node:test";
 import { memoryBackend } from "../testing/memory-backend.js";
@@ -182,6 +182,22 @@ suite("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
     await new Promise((resolve) => setTimeout(resolve, 100));
     client.socket.resume();
     assert((await client.ends()).endsWith(`\r\n\r\n${body}`));
+  });
+
+  test("answers an upgrade at length to clients that leave at any moment of it", async () => {
+    const body = "x".repeat(2 ** 20);
+    answer = (connection) => {
+      connection.write(`HTTP/1.1 200 OK\r\nContent-Length: ${body.length}\r\n\r\n`);
+      connection.write(body);
+    };
+    for (let round = 0; round < 30; round++) {
+      const client = new Client(server.url);
+      client.ask({ ...addressed, ...WEBSOCKET });
+      if (round % 3 > 0) await once(client.socket, "data");
+      if (round % 3 === 1) client.socket.destroy();
+      else (client.socket as Socket).resetAndDestroy();
+    }
+    await stillServes();
   });
 
   test("is told no credentials of this server, and every other header as its client wrote it", async () => {

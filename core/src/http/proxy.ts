@@ -84,7 +84,7 @@ export async function proxyRequest(
       connection.destroy();
       reject(brokenUpstream(target, "the program changed the protocol unasked"));
     });
-    sent.once("error", (error) => {
+    sent.on("error", (error) => {
       if (response.headersSent || request.signal.aborted) response.destroy();
       else if (sent.reusedSocket && mayRepeat) void sendAlone();
       else if (error instanceof HttpError || error instanceof SandboxError) reject(error);
@@ -166,7 +166,7 @@ export async function proxyUpgrade(
       reject(brokenUpstream(target, error));
     }
   });
-  sent.once("error", (error) => reject(brokenUpstream(target, error)));
+  sent.on("error", (error) => reject(brokenUpstream(target, error)));
   sent.end();
   await answered;
 }
@@ -188,6 +188,8 @@ function tunnel(socket: Duplex, upstream: Duplex): void {
 function lastAnswer(message: IncomingMessage, socket: Duplex): ServerResponse {
   const response = new ServerResponse(message);
   response.shouldKeepAlive = false;
+  // A client that leaves in the middle of it.
+  response.on("error", () => undefined);
   response.assignSocket(socket as Socket);
   // Node's server no longer serves this socket, so it does not tell the answer that there is room again.
   socket.on("drain", () => response.emit("drain"));
