@@ -26,9 +26,10 @@ const WIRE: Readonly<Record<ErrorCode, { readonly status: number; readonly conne
   unauthenticated: { status: 401, connect: Code.Unauthenticated },
 };
 
-/** What a write to a client fails with that has gone away in the middle of it. */
+/** What a write to a client fails with that has gone away in the middle of it, and what Node ends its request with. */
 function isCutOff(error: unknown): boolean {
-  return error instanceof Error && "code" in error && error.code === "ECANCELED";
+  if (!(error instanceof Error) || !("code" in error)) return false;
+  return error.code === "ECANCELED" || (error.code === "ECONNRESET" && error.message === "aborted");
 }
 
 /** The HTTP answer to whatever was thrown. What nobody meant to throw is logged once and shown as nothing but `internal error`. */
