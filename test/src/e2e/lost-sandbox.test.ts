@@ -8,7 +8,12 @@ import type { TestServer } from "@coppice/core/testing";
 import { API_KEY } from "../harness/api-key.js";
 import { eventually } from "../harness/eventually.js";
 import { exchange } from "../harness/exchange.js";
-import { type FreebsdHost, openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
+import {
+  AGENT_INSIDE,
+  type FreebsdHost,
+  openFreebsdHost,
+  reasonWithoutFreebsdHost,
+} from "../harness/freebsd-host.js";
 import { missingForNamespaces } from "../harness/on-each-backend.js";
 import { pointSdkAt } from "../harness/point-sdk-at.js";
 import { Scrape } from "../harness/scrape.js";
@@ -87,7 +92,7 @@ describe("a jail that somebody else removes", { skip: reasonWithoutFreebsdHost()
       await host.run(host.settings.programs.jail, "-q", "-R", `e2b-${sandboxId}`);
     },
     "by the end of its agent": async (sandboxId: string) => {
-      const agents = join(host.settings.agentInside, "coppice-agent listen");
+      const agents = join(AGENT_INSIDE, "coppice-agent listen");
       const kill = ["-l", `e2b-${sandboxId}`, "/usr/bin/pkill", "-9", "-f", agents];
       // The jail may be removed, and this with it, before it has ended.
       await host.run(host.settings.programs.jexec, ...kill).catch(() => undefined);
