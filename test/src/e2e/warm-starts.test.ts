@@ -101,7 +101,7 @@ describe("kernels that were forked", { skip: missingForNamespaces(), timeout: 24
         sandboxes: {
           defaultBackend: "linux-namespaces",
           onShutdown: "keep",
-          templates: { "base": { pool: { min: 1 } }, "code-interpreter-v1": {} },
+          templates: { "code-interpreter-v1": { pool: { min: 1 } } },
         },
       },
       plugins: (directory) => ({
