@@ -1,7 +1,7 @@
 import type { IncomingHttpHeaders } from "node:http";
 import { isIP } from "node:net";
 import { HttpError } from "./http-error.js";
-import { hostnameOf, hostnameOfOrigin, isLoopbackName, isSameOrigin } from "./local-client.js";
+import { hostnameOf, hostnameOfOrigin, isLocalName, isLoopbackName, isSameOrigin } from "./local-client.js";
 
 export interface ForeignPagesOptions {
   /** Sandboxes are below it; it and every name below it are this server's. */
@@ -57,10 +57,6 @@ export class ForeignPages {
     const page = hostnameOfOrigin(origin);
     return isLoopbackName(page) || isOfSameSandbox(page, hostnameOf(headers.host));
   }
-}
-
-function isLocalName(name: string): boolean {
-  return isLoopbackName(name) || name.endsWith(".localhost");
 }
 
 /** Programs on two ports of one sandbox are one application: `<port>-<id>.<domain>`. */

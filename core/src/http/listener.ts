@@ -5,7 +5,7 @@ import {
   type AddressInfo,
   createServer as createTcpServer,
   type Server as TcpServer,
-  Socket,
+  type Socket,
 } from "node:net";
 import { createSecureContext, Server as TlsServer } from "node:tls";
 import type { Duplex } from "node:stream";

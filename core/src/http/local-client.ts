@@ -5,6 +5,11 @@ export function isLoopbackName(name: string): boolean {
   return /^(localhost|127(\.\d{1,3}){3}|(\[::1\]|::1))$/i.test(name);
 }
 
+/** The same, or a name below `localhost`, which is this machine's too. */
+export function isLocalName(name: string): boolean {
+  return isLoopbackName(name) || name.endsWith(".localhost");
+}
+
 /** The host name of a `Host` header, in lower case and without its port. */
 export function hostnameOf(host: string | undefined): string {
   return (host ?? "").replace(/:\d*$/, "").toLowerCase();
@@ -22,8 +27,7 @@ export function isSameOrigin({ host, origin }: Pick<IncomingHttpHeaders, "host" 
  */
 export function isLocalClient(headers: IncomingHttpHeaders): boolean {
   const { origin } = headers;
-  const name = hostnameOf(headers.host);
-  if (!isLoopbackName(name) && !name.endsWith(".localhost")) return false;
+  if (!isLocalName(hostnameOf(headers.host))) return false;
   if (origin !== undefined) return isSameOrigin(headers) || isLoopbackName(hostnameOfOrigin(origin));
   // Images and scripts are asked for without an Origin. To open a link is something that the user does.
   return headers["sec-fetch-site"] !== "cross-site" || headers["sec-fetch-mode"] === "navigate";

@@ -147,9 +147,7 @@ export async function proxyUpgrade(
     createConnection: () => upstream,
   });
   sent.once("upgrade", (answer, _upstream, first) => {
-    const lines = answer.rawHeaders.flatMap((name, index) =>
-      index % 2 === 0 ? [`${name}: ${answer.rawHeaders[index + 1] ?? ""}\r\n`] : [],
-    );
+    const lines = Array.from(rawHeadersOf(answer), ([name, value]) => `${name}: ${value}\r\n`);
     socket.write(`HTTP/1.1 101 Switching Protocols\r\n${lines.join("")}\r\n`, "latin1");
     if (first.length > 0) socket.write(first);
     if (head.length > 0) upstream.write(head);
@@ -175,10 +173,7 @@ function tunnel(socket: Duplex, upstream: Duplex): void {
   upstream.once("close", () => socket.destroy());
   // A WebSocket has no half: who does not hang up after the other did is not waited for.
   for (const side of [socket, upstream]) {
-    side.once("finish", () => {
-      const timer = setTimeout(() => socket.destroy(), LINGER_MS).unref();
-      socket.once("close", () => clearTimeout(timer));
-    });
+    side.once("finish", () => destroySoon(socket));
   }
   socket.pipe(upstream);
   upstream.pipe(socket);
@@ -196,10 +191,14 @@ function lastAnswer(message: IncomingMessage, socket: Duplex): ServerResponse {
   socket.resume();
   response.once("finish", () => {
     socket.end();
-    const timer = setTimeout(() => socket.destroy(), LINGER_MS).unref();
-    socket.once("close", () => clearTimeout(timer));
+    destroySoon(socket);
   });
   return response;
+}
+
+function destroySoon(socket: Duplex): void {
+  const timer = setTimeout(() => socket.destroy(), LINGER_MS).unref();
+  socket.once("close", () => clearTimeout(timer));
 }
 
 /**
