@@ -12,17 +12,16 @@ import {
   writeFile,
 } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import type { HostNode } from "./host-node.js";
 import type { HostPython } from "./host-python.js";
 import type { Bind, PreparedTemplate } from "./prepared-template.js";
 import type { TemplateOwners } from "./template-owners.js";
 
 /** Raised when what is made of the same host changes. */
-const LAYOUT = 5;
+const LAYOUT = 6;
 const USER_ID = 1000;
 const PYTHON_DIRECTORY = "/opt/coppice/python";
 const PYTHON_BASE = "/opt/coppice/python-base";
-const NODE_DIRECTORY = "/opt/coppice/node";
+const NODE = "/opt/coppice/node";
 const HOST_PYTHON = "/usr/bin/python3";
 /** The one part of /usr that is the operator's and not the system's: sandboxes have one of their own. */
 const LOCAL = "/usr/local";
@@ -172,8 +171,8 @@ export interface BaseTemplateOptions {
   readonly parent: string;
   /** A Python with ipykernel, which is to be the sandbox's `python3`. */
   readonly python?: HostPython | undefined;
-  /** A Node.js that is to be the sandbox's `node`. */
-  readonly node?: HostNode | undefined;
+  /** Host path of a Node.js that is to be the sandbox's `node`. It alone: what else is in its directory is the operator's. */
+  readonly node?: string | undefined;
   readonly owners: TemplateOwners;
 }
 
@@ -191,8 +190,9 @@ export async function prepareBaseTemplate(options: BaseTemplateOptions): Promise
     await makeRoot(join(making, "root"), options.owners);
     await makeLocal(join(making, "local"), python);
     if (node !== undefined) {
-      await makeParents(join(making, "root"), NODE_DIRECTORY);
-      await symlink(join(NODE_DIRECTORY, node.name), join(making, "local/bin/node"));
+      await makeParents(join(making, "root"), dirname(NODE));
+      await makeFile(join(making, "root", NODE), "", 0o755);
+      await symlink(NODE, join(making, "local/bin/node"));
     }
     if (options.owners.needsOwnSudo) await makeSudo(join(making, "root"), join(making, "local"));
     if (python !== undefined) await makePython(join(making, "root"), python);
@@ -204,7 +204,7 @@ export async function prepareBaseTemplate(options: BaseTemplateOptions): Promise
     binds: [
       ...systemBinds,
       ...(python === undefined ? [] : pythonBinds(python)),
-      ...(node === undefined ? [] : [{ target: NODE_DIRECTORY, source: node.directory }]),
+      ...(node === undefined ? [] : [{ target: NODE, source: node }]),
     ],
     overlays: [{ target: LOCAL, lowers: [join(path, "local")] }],
   };
@@ -364,7 +364,8 @@ function packagesInside({ version }: HostPython): string {
   return `${PYTHON_DIRECTORY}/lib/python${version}/site-packages`;
 }
 
-function isInSystem(path: string): boolean {
+/** Whether sandboxes have a path of this host by themselves: it is in /usr, and not in the operator's part of that. */
+export function isInSystem(path: string): boolean {
   const isLocal = path === LOCAL || path.startsWith(`${LOCAL}/`);
   return path === "/usr" || (path.startsWith("/usr/") && !isLocal);
 }
