@@ -226,6 +226,16 @@ test("when a sandbox ends, the connections that serve it break instead of ending
   const reading = response.text();
   await server.sandboxes.kill(record.id);
   await assert.rejects(reading, /terminated/);
+  // A reset, not an end: to older SDKs the latter is a fault of the protocol.
+  const other = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
+  const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
+  socket.write(
+    `GET /forever HTTP/1.1\r\nhost: localhost\r\ne2b-sandbox-id: ${other.record.id}\r\ne2b-sandbox-port: 49983\r\n\r\n`,
+  );
+  await once(socket, "data");
+  const failed = once(socket.resume(), "error").then(([error]) => (error as NodeJS.ErrnoException).code);
+  await server.sandboxes.kill(other.record.id);
+  assert.equal(await failed, "ECONNRESET");
 });
 
 test("a connection that has asked for one sandbox outlives it, and serves the next request to another", async () => {

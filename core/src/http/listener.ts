@@ -5,9 +5,9 @@ import {
   type AddressInfo,
   createServer as createTcpServer,
   type Server as TcpServer,
-  type Socket,
+  Socket,
 } from "node:net";
-import { createSecureContext, Server as TlsServer } from "node:tls";
+import { createSecureContext, Server as TlsServer, TLSSocket } from "node:tls";
 import type { Duplex } from "node:stream";
 import { messageOf } from "../kernel/errors.js";
 import type { HttpMetrics } from "../observe/http-metrics.js";
@@ -429,7 +429,9 @@ function lingerOver(message: IncomingMessage): void {
  */
 function cutWhenEnded({ sandbox }: Target, socket: Duplex, closing: ServerResponse | Duplex): void {
   const cut = (): void => {
-    socket.destroy();
+    // Older SDKs take a plain end inside of an answer for a fault of the protocol. TLS has nothing like a reset.
+    if (socket instanceof Socket && !(socket instanceof TLSSocket)) socket.resetAndDestroy();
+    else socket.destroy();
   };
   sandbox.ended.addEventListener("abort", cut, { once: true });
   closing.once("close", () => sandbox.ended.removeEventListener("abort", cut));

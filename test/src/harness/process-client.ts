@@ -99,7 +99,7 @@ export class ProcessClient {
 
   #request(method: string, contentType: string) {
     const { hostname, port } = new URL(this.#url);
-    return httpRequest({
+    const outgoing = httpRequest({
       hostname,
       port,
       method: "POST",
@@ -107,6 +107,9 @@ export class ProcessClient {
       headers: { ...this.#headers, "content-type": contentType, "connect-protocol-version": "1" },
       agent: false,
     });
+    // A reset inside of the answer is an error of the request as well as of the answer, which is the one that is read.
+    outgoing.on("error", () => undefined);
+    return outgoing;
   }
 }
 
