@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { inlineDisposition, typeByContent, typeByName } from "./content-headers.js";
+import { inlineDisposition, pagePolicy, typeByContent, typeByName } from "./content-headers.js";
 
 test("The type comes from the extension, with a charset for text", () => {
   assert.equal(typeByName("a.TXT"), "text/plain; charset=utf-8");
@@ -23,4 +23,11 @@ test("A file name is bare, quoted or encoded, whatever it needs", () => {
   assert.equal(inlineDisposition('a"b\\c'), 'inline; filename="a\\"b\\\\c"');
   assert.equal(inlineDisposition("ü 1%.txt"), "inline; filename*=utf-8''%C3%BC%201%25.txt");
   assert.equal(inlineDisposition("a\r\nx: y"), "inline; filename*=utf-8''a%0D%0Ax%3A%20y");
+});
+
+test("What a browser would run as a page gets an origin of its own, and nothing else does", () => {
+  for (const name of ["a.html", "a.xhtml", "a.svg", "a.xml", "a.rss", "a.mathml"])
+    assert.match(pagePolicy(typeByName(name) ?? "") ?? "", /^sandbox (?!.*allow-same-origin)/, name);
+  for (const name of ["a.txt", "a.pdf", "a.png", "a.js"])
+    assert.equal(pagePolicy(typeByName(name) ?? ""), undefined, name);
 });

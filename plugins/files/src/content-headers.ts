@@ -18,6 +18,19 @@ export function typeByContent(start: Uint8Array): string {
   return start.some(isControl) ? "application/octet-stream" : "text/plain; charset=utf-8";
 }
 
+/** HTML, SVG and other XML, which a browser runs scripts of. */
+const IS_PAGE = /html|xml/;
+
+/**
+ * What makes a browser give a page of this type an origin that is nobody's. By a link it comes from the server's own
+ * address, where a page may do more than one of a sandbox. Undefined for what runs nothing.
+ */
+export function pagePolicy(type: string): string | undefined {
+  return IS_PAGE.test(type)
+    ? "sandbox allow-scripts allow-forms allow-modals allow-popups allow-downloads"
+    : undefined;
+}
+
 /** Content-Disposition `inline` with a file name: bare, quoted, or encoded by RFC 2231 where it must be. */
 export function inlineDisposition(name: string): string {
   if (/[^\t\x20-\x7e]/.test(name)) return `inline; filename*=utf-8''${percentEncode(name)}`;

@@ -5,7 +5,7 @@ import { HttpError, SandboxError, type SurfaceRequest } from "@coppice/core";
 import type { OpenFile } from "@coppice/core/backend";
 import { chooseCoding } from "./accept-encoding.js";
 import { type ByteRange, contentRange, parseByteRanges } from "./byte-ranges.js";
-import { SNIFF_BYTES, inlineDisposition, typeByContent, typeByName } from "./content-headers.js";
+import { SNIFF_BYTES, inlineDisposition, pagePolicy, typeByContent, typeByName } from "./content-headers.js";
 import type { UserFiles } from "./file-service.js";
 import { multipartRanges } from "./multipart-ranges.js";
 import { checkPreconditions, isConditional, isRangeWanted } from "./preconditions.js";
@@ -55,6 +55,8 @@ export async function sendDownload(files: UserFiles, download: DownloadRequest):
   const isSizeKnown = sizeBytes > 0 || start === undefined || start.length === 0;
   response.setHeader("vary", "Accept-Encoding");
   response.setHeader("content-disposition", inlineDisposition(name));
+  const policy = pagePolicy(type);
+  if (policy !== undefined) response.setHeader("content-security-policy", policy);
   if (modifiedAtMs > 0) response.setHeader("last-modified", new Date(modifiedAtMs).toUTCString());
   if (precondition === "not modified") {
     response.writeHead(304).end();

@@ -147,6 +147,30 @@ describe(
       assert.deepEqual(await attack(page), NOTHING);
     });
 
+    it("of a sandbox's file reach nothing, although its link is of the server's own address", async () => {
+      const { envdAccessToken } = sandbox as unknown as { readonly envdAccessToken: string };
+      const open = async (path: string): Promise<Page> => {
+        await sandbox.files.write(path, '<svg xmlns="http://www.w3.org/2000/svg"></svg>');
+        const made = await exchange(server.url, {
+          method: "POST",
+          path: "/files/download-url",
+          headers: {
+            "e2b-sandbox-id": sandbox.sandboxId,
+            "e2b-sandbox-port": "49983",
+            "x-access-token": envdAccessToken,
+          },
+          body: JSON.stringify({ path }),
+        });
+        const { url } = made.json() as { readonly url: string };
+        assert.equal(new URL(url).origin, server.url, made.text);
+        return browser.open(url);
+      };
+      const page = await open("/tmp/page.html");
+      assert.deepEqual(await attack(page), NOTHING);
+      for (const path of ["/tmp/page.html", "/tmp/page.svg", "/tmp/page.xhtml"])
+        assert.equal(await (await open(path)).run("self.origin"), "null", path);
+    });
+
     it("of this machine's own names are served: a page beside the server, and one of a sandbox", async () => {
       const own = await browser.open(`${server.url.replace("127.0.0.1", "localhost")}/health`);
       const headers = JSON.stringify({ headers: { "x-api-key": key } });
