@@ -110,6 +110,22 @@ suite("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
     });
   }
 
+  for (const [method, head] of [
+    ["HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 4"],
+    ["HEAD", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked"],
+    ["GET", "HTTP/1.1 204 No Content"],
+    ["POST", "HTTP/1.1 304 Not Modified\r\nContent-Length: 4"],
+  ] as const) {
+    test(`sends a body where there is none (${method}: ${head.slice(9)}): the answer is without it`, async () => {
+      answer = (connection) => connection.write(`${head}\r\n\r\nevil`);
+      const client = new Client(server.url);
+      client.ask({ ...addressed, Connection: "close" }, { method });
+      const text = await client.ends();
+      assert.ok(text.startsWith(head.slice(0, 12)) && !text.includes("evil"), text);
+      await stillServes();
+    });
+  }
+
   test("says a status of its own without its reason", async () => {
     answer = (connection) => connection.write("HTTP/1.1 418 Short and stout\r\nContent-Length: 0\r\n\r\n");
     const client = new Client(server.url);

@@ -71,7 +71,9 @@ export async function proxyRequest(
   const send = (connection: RequestOptions): void => {
     const sent = httpRequest({ ...options, ...connection });
     upstream = sent;
+    let answered: IncomingMessage | undefined;
     sent.on("response", (answer) => {
+      answered = answer;
       try {
         passBack(answer, response);
       } catch (error) {
@@ -85,6 +87,8 @@ export async function proxyRequest(
       reject(brokenUpstream(target, "the program changed the protocol unasked"));
     });
     sent.on("error", (error) => {
+      // Bytes behind a whole answer are not a part of it: a body after HEAD, say.
+      if (answered?.complete === true) return;
       if (response.headersSent || request.signal.aborted) response.destroy();
       else if (sent.reusedSocket && mayRepeat) void sendAlone();
       else if (error instanceof HttpError || error instanceof SandboxError) reject(error);

@@ -32,6 +32,17 @@ function isCutOff(error: unknown): boolean {
   return error.code === "ECANCELED" || (error.code === "ECONNRESET" && error.message === "aborted");
 }
 
+// Of SQLite: busy, read-only, I/O error, full.
+const STORE_FAILURES = new Set([5, 8, 10, 13]);
+const STORE_RETRY_AFTER_SECONDS = 5;
+
+/** What a write of the server's own fails with when its disk is full or fails, which may pass. */
+function isStoreFailure(error: unknown): boolean {
+  if (!(error instanceof Error)) return false;
+  const { code, errcode = 0 } = error as { readonly code?: unknown; readonly errcode?: number };
+  return code === "ENOSPC" || (code === "ERR_SQLITE_ERROR" && STORE_FAILURES.has(errcode % 256));
+}
+
 /** The HTTP answer to whatever was thrown. What nobody meant to throw is logged once and shown as nothing but `internal error`. */
 export function toHttpError(error: unknown, log: Logger): HttpError {
   if (error instanceof HttpError) return error;
@@ -47,6 +58,10 @@ export function toHttpError(error: unknown, log: Logger): HttpError {
   }
   if (isCutOff(error)) return new HttpError(WIRE.canceled.status, "the client is gone");
   log.error({ err: error }, "request failed");
+  if (isStoreFailure(error)) {
+    const retryAfterSeconds = STORE_RETRY_AFTER_SECONDS;
+    return new HttpError(503, "the server cannot write to its disk now", undefined, { retryAfterSeconds });
+  }
   return new HttpError(500, "internal error");
 }
 

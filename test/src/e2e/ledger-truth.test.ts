@@ -86,6 +86,13 @@ describe("a server whose SQLite files are not as they were", { timeout: 240_000 
       await writeFile(join(data, "ballast"), Buffer.alloc(2 ** 23)).catch(() => undefined);
       let refused: Answer | undefined;
       const made: string[] = [];
+      const webhook = {
+        name: "any",
+        url: "https://example.com/",
+        enabled: true,
+        events: ["sandbox.lifecycle.created"],
+        signatureSecret: "s".repeat(2 ** 9),
+      };
       await eventually("a creation that is refused", async () => {
         const answer = await create(server);
         if (answer.status === 201) made.push((answer.json() as typeof kept).sandboxID);
@@ -95,6 +102,12 @@ describe("a server whose SQLite files are not as they were", { timeout: 240_000 
       assert.equal(refused?.status, 503, refused?.text);
       assert.ok(refused.headers["retry-after"] !== undefined);
       assert.equal((await readiness(server)).status, 503);
+      await eventually("a webhook that is refused for the same reason", async () => {
+        const { status, text } = await call(server, "POST", "/events/webhooks", webhook);
+        if (status === 201) return false;
+        assert.match(`${status} ${text}`, /^503 .*cannot write to its disk/);
+        return true;
+      });
       await rm(join(data, "ballast"));
       await eventually("a creation that is made again", async () => (await create(server)).status === 201);
       await eventually(
