@@ -1,7 +1,7 @@
 import { SandboxError, type Process } from "@coppice/core";
 import { z } from "zod";
 import { writeKernelLabel } from "./kernel-label.js";
-import { ProgramOutput, startProgram, type ProgramCommand } from "./start-program.js";
+import { killProgram, ProgramOutput, startProgram, type ProgramCommand } from "./start-program.js";
 
 export interface KernelCommand extends Omit<ProgramCommand, "label"> {
   /** By which a later server finds its process. */
@@ -30,7 +30,7 @@ export async function startKernelProcess({ id, ...command }: KernelCommand): Pro
   const { process, report, lastWords } = started;
   const ports = KernelPorts.safeParse(report);
   if (ports.success) return { process, ports: ports.data, lastWords };
-  await process.kill("SIGKILL", "group").catch(() => undefined);
+  await killProgram(process);
   throw new SandboxError("failed_precondition", "the kernel did not report its ports");
 }
 

@@ -2,7 +2,15 @@ import assert from "node:assert/strict";
 import { PassThrough } from "node:stream";
 import { describe, test } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
-import type { Exit, Logger, Output, Process, Sandbox, User } from "@coppice/core";
+import {
+  SandboxError,
+  type Exit,
+  type Logger,
+  type Output,
+  type Process,
+  type Sandbox,
+  type User,
+} from "@coppice/core";
 import { fakeClock } from "@coppice/core/testing";
 import type { ExecutionEvent } from "./execution-event.js";
 import type { ChannelName } from "./kernel-channels.js";
@@ -31,21 +39,29 @@ class ScriptedKernel {
     iopub: new PassThrough({ objectMode: true }),
   };
   readonly #exit = Promise.withResolvers<Exit>();
+  readonly #outputEnd = Promise.withResolvers<void>();
+  readonly #stop = new AbortController();
+  #isLeft = false;
   #key = "";
   #ids = 0;
 
-  constructor() {
+  constructor({ listens = true } = {}) {
     const exit = this.#exit;
+    const outputEnd = this.#outputEnd;
+    void exit.promise.then(() => outputEnd.resolve());
     const process: Process = {
       pid: 1,
       output: (async function* (): AsyncGenerator<Output, void, undefined> {
         const ports = { shell: 1, iopub: 2, stdin: 3, control: 4, hb: 5 };
-        yield { stream: "stdout", data: Buffer.from(`${JSON.stringify(ports)}\n`) };
-        await exit.promise;
+        if (listens) yield { stream: "stdout", data: Buffer.from(`${JSON.stringify(ports)}\n`) };
+        await outputEnd.promise;
       })(),
       write: async () => undefined,
       closeInput: async () => undefined,
-      kill: async () => exit.resolve({ signal: "SIGKILL" }),
+      kill: async () => {
+        if (this.#isLeft) throw new SandboxError("canceled", "the connection was closed");
+        exit.resolve({ signal: "SIGKILL" });
+      },
       resize: async () => undefined,
       exit: exit.promise,
     };
@@ -89,8 +105,13 @@ class ScriptedKernel {
       log,
       isStill: () => false,
       onSilent: () => undefined,
-      signal: new AbortController().signal,
+      signal: this.#stop.signal,
     });
+  }
+
+  /** Whoever starts it wants it no more. */
+  stop(): void {
+    this.#stop.abort(new SandboxError("aborted", "the server stops"));
   }
 
   /** The first request of a type, or one after that. */
@@ -104,6 +125,12 @@ class ScriptedKernel {
 
   end(): void {
     this.#exit.resolve({ code: 1 });
+  }
+
+  /** The server lets go of the sandbox: nothing more is heard of the process, which may live on. */
+  leave(): void {
+    this.#isLeft = true;
+    this.#outputEnd.resolve();
   }
 
   /** From here on it is another kernel that speaks, with a key of its own. */
@@ -182,6 +209,19 @@ describe("a kernel", () => {
     scripted.end();
     await assert.rejects(scripted.started, { code: "failed_precondition" });
   });
+
+  for (const listens of [false, true]) {
+    test(`that starts in a sandbox which the server leaves is not waited for, ${listens ? "after" : "before"} it listens`, async () => {
+      const scripted = new ScriptedKernel({ listens });
+      if (listens) await scripted.asked("kernel_info_request");
+      await delay(HEARD_MS);
+      const given = assert.rejects(scripted.started, { code: "aborted" });
+      scripted.leave();
+      await delay(HEARD_MS);
+      scripted.stop();
+      await given;
+    });
+  }
 
   for (const order of [
     ["reply", "idle"],

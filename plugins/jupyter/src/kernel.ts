@@ -28,6 +28,7 @@ import { isInstalled, type InstalledKernel, type KernelProgram } from "./kernel-
 import { KernelRequest, type RequestEnd } from "./kernel-request.js";
 import { isListening } from "./is-listening.js";
 import type { PortLeases } from "./port-leases.js";
+import { killProgram } from "./start-program.js";
 import { decodeMessage, encodeMessage, signedFrames, type KernelMessage, type MessageParts } from "./wire.js";
 
 export interface KernelSettings {
@@ -201,7 +202,6 @@ export class Kernel {
     connection: KernelConnection,
   ): Promise<Kernel> {
     const { sandbox, settings, signal } = surroundings;
-    const killProcess = (): Promise<void> => started.process.kill("SIGKILL", "group").catch(() => undefined);
     let kernel: Kernel | undefined;
     try {
       const channels = settings.openChannels({
@@ -216,7 +216,7 @@ export class Kernel {
       });
       kernel = new Kernel(surroundings, started, { channels, connection });
     } catch (error) {
-      await killProcess();
+      await killProgram(started.process);
       throw error;
     }
     try {
@@ -224,9 +224,7 @@ export class Kernel {
       kernel.#listenToHeart(surroundings);
       return kernel;
     } catch (error) {
-      kernel.#isLeaving = true;
-      await killProcess();
-      await kernel.gone;
+      await kernel.kill();
       throw error;
     }
   }
@@ -388,8 +386,8 @@ export class Kernel {
   async kill(): Promise<void> {
     this.#isLeaving = true;
     for (const request of this.#requests.values()) request.end({ how: "closed" });
-    await this.#process.kill("SIGKILL", "group").catch(() => undefined);
-    await this.gone;
+    if (await killProgram(this.#process)) await this.gone;
+    else await this.leave();
   }
 
   /** Lets go of the kernel, which lives on for a later server. What runs here gets an end. */

@@ -59,15 +59,29 @@ export async function startProgram(command: ProgramCommand): Promise<StartedProg
     if (line === undefined) throw await endedEarly(process, output);
     return { process, report: parseJson(line), lastWords: () => output.lastWords() };
   } catch (error) {
-    await process.kill("SIGKILL", "group").catch(() => undefined);
+    await killProgram(process);
     throw error;
   } finally {
     signal.removeEventListener("abort", abort);
   }
 }
 
+/**
+ * Kills a process and what it started.
+ * @returns false when it is not known whether it has ended: the server has let go of the sandbox, and nothing more is
+ * heard of it. Its `exit` may never settle.
+ */
+export async function killProgram(process: Process): Promise<boolean> {
+  try {
+    await process.kill("SIGKILL", "group");
+    return true;
+  } catch (error) {
+    return error instanceof SandboxError && error.code === "not_found";
+  }
+}
+
 async function endedEarly(process: Process, output: ProgramOutput): Promise<SandboxError> {
-  await process.kill("SIGKILL", "group").catch(() => undefined);
+  if (!(await killProgram(process))) return new SandboxError("aborted", "the server has left the sandbox");
   const { code, signal } = await process.exit;
   const reason = output.lastWords().trim().split("\n").at(-1) ?? "";
   const how = signal === undefined ? `exit code ${code}` : signal;
