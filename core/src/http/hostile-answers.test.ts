@@ -172,6 +172,22 @@ suite("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
     await stillServes();
   });
 
+  test("does not answer an upgrade whose client leaves: its connection ends, also after bytes that came too early", async () => {
+    for (const early of ["", "early"]) {
+      const { promise: ended, resolve } = Promise.withResolvers<void>();
+      answer = (connection) => {
+        connection.once("close", resolve);
+        client.socket.write(early);
+        client.socket.end();
+      };
+      const client = new Client(server.url);
+      client.ask({ ...addressed, ...WEBSOCKET });
+      await ended;
+      assert.equal(await client.ends(), "");
+    }
+    await stillServes();
+  });
+
   test("gets bytes of a tunnel once it has said 101, both ways and to the end", async () => {
     answer = (connection, request) => {
       if (request.startsWith("GET"))

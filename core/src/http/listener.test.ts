@@ -422,3 +422,17 @@ test("one address has so many connections and no more, and a closed one makes ro
   assert.deepEqual(await Promise.all(proxied.map(isServed)), [true, true, true, true, true]);
   for (const socket of proxied) socket.destroy();
 });
+
+test("a refused upgrade's connection is closed, also when its client goes on sending and never hangs up", async () => {
+  await using server = await startTestServer();
+  const socket = connect({ port: Number(new URL(server.url).port), host: "127.0.0.1", allowHalfOpen: true });
+  socket.on("error", () => undefined);
+  socket.resume();
+  socket.write(
+    "GET /nowhere HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n",
+  );
+  while (!socket.destroyed) {
+    socket.write("more");
+    await pause(50);
+  }
+});

@@ -11,6 +11,7 @@ import {
 import type { Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import { messageOf, SandboxError } from "../kernel/errors.js";
+import { destroySoon } from "./destroy-soon.js";
 import { EdgeRefusal } from "./edge-refusal.js";
 import { HttpError } from "./http-error.js";
 import { dialPort, type PortConnections } from "./port-connections.js";
@@ -36,7 +37,8 @@ const CREDENTIALS: ReadonlySet<string> = new Set(["x-api-key", "x-access-token",
 /** What may be sent again when a kept connection turns out to be dead: it has changed nothing. */
 const SAFE_METHODS = new Set(["GET", "HEAD", "OPTIONS", "TRACE"]);
 
-const LINGER_MS = 1000;
+/** What a client may send of a tunnel before there is one, which WebSockets do not. */
+const EARLY_BYTES = 64 * 1024;
 
 /** Passes an HTTP request on to a port of its sandbox, streaming both ways. */
 export async function proxyRequest(
@@ -141,6 +143,7 @@ export async function proxyUpgrade(
     resolve();
   });
   if (socket.destroyed) upstream.destroy();
+  const early = keepEarly(socket, head);
   const headers = passOn(message, target);
   const sent = httpRequest({
     port: target.port,
@@ -154,11 +157,12 @@ export async function proxyUpgrade(
     const lines = Array.from(rawHeadersOf(answer), ([name, value]) => `${name}: ${value}\r\n`);
     socket.write(`HTTP/1.1 101 Switching Protocols\r\n${lines.join("")}\r\n`, "latin1");
     if (first.length > 0) socket.write(first);
-    if (head.length > 0) upstream.write(head);
+    for (const bytes of early.take()) upstream.write(bytes);
     tunnel(socket, upstream);
     resolve();
   });
   sent.once("response", (answer) => {
+    early.take();
     const response = lastAnswer(message, socket);
     try {
       passBack(answer, response);
@@ -171,6 +175,26 @@ export async function proxyUpgrade(
   sent.on("error", (error) => reject(brokenUpstream(target, error)));
   sent.end();
   await answered;
+}
+
+/** Reads what comes before an upgrade is answered: of a socket that nobody reads, nobody learns that its client has left. */
+function keepEarly(socket: Duplex, head: Buffer): { take(): readonly Buffer[] } {
+  const kept = [head];
+  let lengthBytes = head.length;
+  const leave = (): void => void socket.destroy();
+  const keep = (bytes: Buffer): void => {
+    kept.push(bytes);
+    lengthBytes += bytes.length;
+    if (lengthBytes > EARLY_BYTES) leave();
+  };
+  socket.on("data", keep);
+  socket.once("end", leave);
+  const take = (): readonly Buffer[] => {
+    socket.off("data", keep);
+    socket.off("end", leave);
+    return kept.filter(({ length }) => length > 0);
+  };
+  return { take };
 }
 
 function tunnel(socket: Duplex, upstream: Duplex): void {
@@ -198,11 +222,6 @@ function lastAnswer(message: IncomingMessage, socket: Duplex): ServerResponse {
     destroySoon(socket);
   });
   return response;
-}
-
-function destroySoon(socket: Duplex): void {
-  const timer = setTimeout(() => socket.destroy(), LINGER_MS).unref();
-  socket.once("close", () => clearTimeout(timer));
 }
 
 /**

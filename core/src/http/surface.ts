@@ -9,6 +9,7 @@ import type { BootProblem } from "../kernel/errors.js";
 import { currentOwner, runAs } from "../kernel/owner.js";
 import type { Logger } from "../observe/logger.js";
 import type { Answered, Guard, Observer, UpgradeHandler } from "../plugin.js";
+import { destroySoon } from "./destroy-soon.js";
 import { HttpError } from "./http-error.js";
 import { bindResponse } from "./message-stream.js";
 import { isPermit, permitByMethod, requireScope } from "./permit.js";
@@ -377,4 +378,7 @@ export function refuseUpgrade(socket: Duplex, { status, body, retryAfterSeconds 
     `HTTP/1.1 ${status} Refused\r\nconnection: close\r\n${retryAfter}content-type: ${typeof body === "string" ? "text/plain" : "application/json"}\r\n` +
       `content-length: ${Buffer.byteLength(text)}\r\n\r\n${text}`,
   );
+  // A socket with bytes in it that nobody reads is never closed, even when its client is gone.
+  socket.resume();
+  destroySoon(socket);
 }
