@@ -9,6 +9,7 @@
 #include <limits.h>
 #include <linux/dqblk_xfs.h>
 #include <linux/fs.h>
+#include <linux/kcmp.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -21,30 +22,116 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { PROJECT_QUOTA = 2, DEPTH_LIMIT = 500, BLOCK_BYTES = 512, OVERLAY = 0x794c7630 };
+enum { PROJECT_QUOTA = 2, HELD_LEVELS = 400, BLOCK_BYTES = 512, OVERLAY = 0x794c7630 };
 
 static uint64_t measured_bytes;
 static unsigned long entries_left;
 
-/** What goes away meanwhile takes up nothing. Takes the descriptor over. */
-static void measure_directory(int fd, unsigned depth) {
-  DIR *entries = fd < 0 ? NULL : fdopendir(fd);
-  if (entries == NULL) {
-    if (fd >= 0) close(fd);
-    return;
+/** A directory on the way down to where the walk is. */
+struct level {
+  /** -1 while it is closed. */
+  int fd;
+  dev_t device;
+  ino_t number;
+  /** Names of its directories, each with its zero. */
+  char *names;
+  size_t length, next;
+};
+
+static bool add_name(struct level *level, size_t *room, const char *name) {
+  size_t size = strlen(name) + 1;
+  if (level->length + size > *room) {
+    char *larger = realloc(level->names, (*room = *room * 2 + 1024));
+    if (larger == NULL) return false;
+    level->names = larger;
   }
-  for (struct dirent *entry; entries_left > 0 && (entry = readdir(entries)) != NULL;) {
-    struct stat status;
+  memcpy(level->names + level->length, name, size);
+  level->length += size;
+  return true;
+}
+
+/** Counts the entries of a directory and notes the directories among them. What goes away meanwhile takes up nothing. */
+static bool read_level(struct level *level) {
+  size_t room = 0;
+  struct stat status;
+  int fd = openat(level->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR *entries = fd < 0 ? NULL : fdopendir(fd);
+  if (entries == NULL) return fd < 0 || (close(fd), false);
+  bool is_complete = true;
+  for (struct dirent *entry; is_complete && entries_left > 0 && (entry = readdir(entries)) != NULL;) {
     if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
     entries_left--;
     if (fstatat(fd, entry->d_name, &status, AT_SYMLINK_NOFOLLOW) < 0 || status.st_nlink == 0) continue;
     bool is_directory = S_ISDIR(status.st_mode);
     // A file counts once, however many of its names there are.
     measured_bytes += (uint64_t)status.st_blocks * BLOCK_BYTES / (is_directory ? 1 : status.st_nlink);
-    if (!is_directory || depth == DEPTH_LIMIT) continue;
-    measure_directory(openat(fd, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), depth + 1);
+    if (is_directory) is_complete = add_name(level, &room, entry->d_name);
   }
   closedir(entries);
+  return is_complete;
+}
+
+/** Opens the parent of a directory again. @return -1 when that is another one by now. */
+static int reopen_parent(const struct level *parent, int child) {
+  struct stat status;
+  int fd = openat(child, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return -1;
+  if (fstat(fd, &status) == 0 && status.st_dev == parent->device && status.st_ino == parent->number) return fd;
+  close(fd);
+  return -1;
+}
+
+/**
+ * Adds a tree of any depth. Takes the descriptor over. Below `HELD_LEVELS` a directory is closed while the walk is in
+ * one of its own, and found again as that one's parent.
+ * @return false when something was moved so deep down that the walk lost its way, or memory has run out.
+ */
+static bool measure_tree(int fd) {
+  struct level *levels = NULL;
+  size_t count = 0, room = 0;
+  bool is_complete = true;
+  for (;;) {
+    if (fd >= 0) {
+      struct stat status;
+      if (count == room) {
+        struct level *larger = realloc(levels, (room = room * 2 + 64) * sizeof *levels);
+        if (larger == NULL) break;
+        levels = larger;
+      }
+      bool is_known = fstat(fd, &status) == 0;
+      levels[count++] = (struct level){.fd = fd, .device = status.st_dev, .number = status.st_ino};
+      fd = -1;
+      if (!is_known || !(is_complete = read_level(&levels[count - 1]))) break;
+      if (count > HELD_LEVELS + 1) {
+        close(levels[count - 2].fd);
+        levels[count - 2].fd = -1;
+      }
+    }
+    if (count == 0) break;
+    struct level *level = &levels[count - 1];
+    if (level->next < level->length) {
+      const char *name = level->names + level->next;
+      level->next += strlen(name) + 1;
+      fd = openat(level->fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+      continue;
+    }
+    if (count > 1 && levels[count - 2].fd < 0) {
+      levels[count - 2].fd = reopen_parent(&levels[count - 2], level->fd);
+      if (levels[count - 2].fd < 0) break;
+    }
+    close(level->fd);
+    free(level->names);
+    count--;
+  }
+  is_complete = is_complete && count == 0 && fd < 0;
+  if (fd >= 0) close(fd);
+  while (count > 0) {
+    struct level *level = &levels[--count];
+    if (level->fd >= 0) close(level->fd);
+    free(level->names);
+  }
+  free(levels);
+  return is_complete;
 }
 
 struct nameless {
@@ -59,38 +146,82 @@ static int compare_nameless(const void *one, const void *other) {
   return first->number < second->number ? -1 : first->number > second->number;
 }
 
-/** Adds files that were removed and are still written to, each once. Processes that end meanwhile hold none. */
-static void measure_nameless(const char *processes) {
-  static struct nameless *found;
-  size_t count = 0, room = 0;
+struct nameless_files {
+  struct nameless *found;
+  size_t count, room;
+};
+
+/** Notes a file that a path of /proc leads to when it has no name and does not lie in memory. */
+static void add_nameless(struct nameless_files *files, const char *path) {
+  struct stat status;
+  struct statfs system;
+  if (stat(path, &status) < 0 || !S_ISREG(status.st_mode) || status.st_nlink > 0) return;
+  if (statfs(path, &system) < 0 || system.f_type != OVERLAY) return;
+  if (files->count == files->room) {
+    struct nameless *larger = realloc(files->found, (files->room * 2 + 64) * sizeof *larger);
+    if (larger == NULL) return;
+    files->room = files->room * 2 + 64;
+    files->found = larger;
+  }
+  files->found[files->count++] = (struct nameless){status.st_dev, status.st_ino, status.st_blocks};
+}
+
+static void add_open_files(struct nameless_files *files, int pid, const char *thread) {
   char path[PATH_MAX];
+  snprintf(path, sizeof path, "/proc/%d/task/%.20s/fd", pid, thread);
+  DIR *descriptors = opendir(path);
+  for (struct dirent *entry; descriptors != NULL && (entry = readdir(descriptors)) != NULL;) {
+    snprintf(path, sizeof path, "/proc/%d/task/%.20s/fd/%.20s", pid, thread, entry->d_name);
+    if (entry->d_name[0] != '.') add_nameless(files, path);
+  }
+  if (descriptors != NULL) closedir(descriptors);
+}
+
+/** A thread may have left the table of descriptors that its process has, or outlive the first one. */
+static void add_threads(struct nameless_files *files, int pid) {
+  char path[PATH_MAX];
+  int last = 0;
+  snprintf(path, sizeof path, "/proc/%d/task", pid);
+  DIR *threads = opendir(path);
+  for (struct dirent *entry; threads != NULL && (entry = readdir(threads)) != NULL;) {
+    int thread = atoi(entry->d_name);
+    if (thread == 0 || (last != 0 && syscall(SYS_kcmp, last, thread, KCMP_FILES, 0, 0) == 0)) continue;
+    add_open_files(files, pid, entry->d_name);
+    last = thread;
+  }
+  if (threads != NULL) closedir(threads);
+}
+
+static void add_mapped_files(struct nameless_files *files, int pid) {
+  char path[PATH_MAX], *line = NULL;
+  size_t room = 0;
+  unsigned long from, to;
+  snprintf(path, sizeof path, "/proc/%d/maps", pid);
+  FILE *maps = fopen(path, "re");
+  while (maps != NULL && getline(&line, &room, maps) > 0) {
+    if (strstr(line, " (deleted)\n") == NULL || sscanf(line, "%lx-%lx", &from, &to) != 2) continue;
+    snprintf(path, sizeof path, "/proc/%d/map_files/%lx-%lx", pid, from, to);
+    add_nameless(files, path);
+  }
+  free(line);
+  if (maps != NULL) fclose(maps);
+}
+
+/** Adds files that were removed and are still open or mapped, each once. Processes that end meanwhile hold none. */
+static void measure_nameless(const char *processes) {
+  struct nameless_files files = {NULL, 0, 0};
   FILE *list = fopen(processes, "re");
   for (int pid; list != NULL && fscanf(list, "%d", &pid) == 1;) {
-    snprintf(path, sizeof path, "/proc/%d/fd", pid);
-    DIR *descriptors = opendir(path);
-    if (descriptors == NULL) continue;
-    for (struct dirent *entry; (entry = readdir(descriptors)) != NULL;) {
-      struct stat status;
-      struct statfs system;
-      if (fstatat(dirfd(descriptors), entry->d_name, &status, 0) < 0 || !S_ISREG(status.st_mode)) continue;
-      snprintf(path, sizeof path, "/proc/%d/fd/%.20s", pid, entry->d_name);
-      // Not what lies in memory.
-      if (status.st_nlink > 0 || statfs(path, &system) < 0 || system.f_type != OVERLAY) continue;
-      if (count == room) {
-        struct nameless *larger = realloc(found, (room = room * 2 + 64) * sizeof *found);
-        if (larger == NULL) break;
-        found = larger;
-      }
-      found[count++] = (struct nameless){status.st_dev, status.st_ino, status.st_blocks};
-    }
-    closedir(descriptors);
+    add_threads(&files, pid);
+    add_mapped_files(&files, pid);
   }
   if (list != NULL) fclose(list);
-  if (count > 0) qsort(found, count, sizeof *found, compare_nameless);
-  for (size_t index = 0; index < count; index++) {
-    if (index > 0 && compare_nameless(&found[index - 1], &found[index]) == 0) continue;
-    measured_bytes += (uint64_t)found[index].blocks * BLOCK_BYTES;
+  if (files.count > 0) qsort(files.found, files.count, sizeof *files.found, compare_nameless);
+  for (size_t index = 0; index < files.count; index++) {
+    if (index > 0 && compare_nameless(&files.found[index - 1], &files.found[index]) == 0) continue;
+    measured_bytes += (uint64_t)files.found[index].blocks * BLOCK_BYTES;
   }
+  free(files.found);
 }
 
 /** Does not need to know which device the directory is on. */
@@ -152,7 +283,8 @@ _Noreturn void answer_about_disk(const char **words, unsigned count, int say) {
     dprintf(say, "%d", is_enforced(directory));
   } else if (strcmp(question, "measure") == 0) {
     entries_left = project;
-    measure_directory(open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC), 0);
+    // A tree that is changed so that it cannot be measured counts as more than any limit.
+    if (!measure_tree(open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC))) measured_bytes = INT64_MAX;
     if (count > 3) measure_nameless(words[3]);
     dprintf(say, "%" PRIu64, measured_bytes);
   } else if (strcmp(question, "usage") == 0) {

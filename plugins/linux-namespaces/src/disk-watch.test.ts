@@ -19,6 +19,43 @@ if all(children):
         os.write(file, bytes(2 ** 20))
 time.sleep(120)
 `;
+const WRITE = `
+import ctypes, mmap, os, threading, time
+def write(path):
+    file = os.open(path, os.O_CREAT | os.O_RDWR)
+    if path != "deep": os.unlink(path)
+    return file
+def fill(file):
+    for _ in range(${WRITTEN_MIB}):
+        os.write(file, bytes(2 ** 20))
+os.chdir("/home/user")
+`;
+/** By what is written where no directory entry of the sandbox's leads. */
+const HIDDEN = {
+  "is below more directories than anybody holds open": `${WRITE}
+for _ in range(2000):
+    os.mkdir("d")
+    os.chdir("d")
+fill(write("deep"))
+time.sleep(120)
+`,
+  "is open in a thread with descriptors of its own": `${WRITE}
+def run():
+    assert ctypes.CDLL(None).unshare(0x400) == 0
+    fill(write("gone"))
+    time.sleep(120)
+threading.Thread(target=run).start()
+`,
+  "is mapped, and not open": `${WRITE}
+file = write("gone")
+os.ftruncate(file, ${WRITTEN_MIB} * 2 ** 20)
+memory = mmap.mmap(file, ${WRITTEN_MIB} * 2 ** 20)
+os.closerange(3, 64)
+for at in range(0, len(memory), 2 ** 20):
+    memory[at : at + 2 ** 20] = bytes([1]) * 2 ** 20
+time.sleep(120)
+`,
+};
 
 void describe("the disk of sandboxes without project quotas", { skip: reasonToSkip() ?? false }, () => {
   let opened: TestBackend;
@@ -55,6 +92,15 @@ void describe("the disk of sandboxes without project quotas", { skip: reasonToSk
     const sandbox = await makeSandbox(opened.backend);
     assert.equal(await lossOf(sandbox, `python3 -c '${NAMELESS}'`), "out of disk");
   });
+
+  for (const [how, script] of Object.entries(HIDDEN)) {
+    void test(`finds what ${how}`, async (context) => {
+      if (isHeld) return context.skip("the file system holds the limit");
+      if (process.getuid?.() !== 0) return context.skip("only root sees what its sandboxes hold open");
+      const sandbox = await makeSandbox(opened.backend);
+      assert.equal(await lossOf(sandbox, `python3 -c '${script}'`), "out of disk");
+    });
+  }
 
   void test("ends one that is past its limit when the next server takes it over", async (context) => {
     if (isHeld) return context.skip("the file system holds the limit");
