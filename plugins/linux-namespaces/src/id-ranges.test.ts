@@ -70,6 +70,17 @@ void describe("a sandbox with ids of its own", { skip: reasonToSkipRanges(), con
     assert.ok(firsts.every((first = 0) => first >= FIRST && first < FIRST + 4 * IDS_OF_SANDBOX));
   });
 
+  void test("has them also where its template has a single program of the host", async () => {
+    await using withProgram = await openTestBackend({
+      node: process.execPath,
+      ids: { first: FIRST + 4 * IDS_OF_SANDBOX, count: IDS_OF_SANDBOX },
+    });
+    const one = await makeSandbox(withProgram.backend);
+    const { output } = await runScript(one, "cat /proc/self/uid_map");
+    assert.match(output, new RegExp(`^\\s*0\\s+${FIRST + 4 * IDS_OF_SANDBOX}\\s`));
+    await one.destroy();
+  });
+
   void test("has files that on the disk are of the ids that it sees", async () => {
     await runScript(sandbox, "touch /root/a && touch /root/b && chown 1000:27 /root/b", "root");
     const root = join(pathsOf(sandbox).layers, "root/upper/root");

@@ -1,4 +1,4 @@
-import { access, constants, mkdir, readdir } from "node:fs/promises";
+import { access, constants, mkdir, readdir, stat } from "node:fs/promises";
 import { isAbsolute, join, resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { AgentConnection, agentBinary } from "@coppice/agent";
@@ -754,16 +754,28 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     const names = ["lower", "root", "layer", "layer/upper", "layer/work"];
     const directories = names.map((name) => join(trial.directory, name));
     const [lower = "", root = "", layer = ""] = directories;
+    const file = join(trial.directory, "file");
+    const binds = sources.map(async (source) => {
+      const isDirectory = await stat(source).then(
+        (found) => found.isDirectory(),
+        () => true,
+      );
+      return ["bind", isDirectory ? lower : file, source, "rdm"];
+    });
     const words = [
       ...(isInMemory ? ["tmpfs", trial.directory, "", ""] : []),
       ...directories.flatMap((path) => ["directory", path, "755"]),
+      "file",
+      file,
+      "644",
+      "",
       ...(firstId === undefined ? [] : ["owner"]),
       "overlay",
       root,
       lower,
       layer,
       options,
-      ...sources.flatMap((source) => ["bind", lower, source, "rdm"]),
+      ...(await Promise.all(binds)).flat(),
       ...(firstId === undefined ? [] : ["users"]),
     ];
     await launcher.remove(trial.directory);
