@@ -7,6 +7,7 @@ import { openTestBackend, reasonToSkip } from "./testing/test-backend.js";
 const facts = {
   abilities: ["terminals", "watching", "metadata", "accounts"],
   limits: ["memoryMiB", "processes", "cpuCount", "diskMiB"],
+  hasOwnUsers: process.getuid?.() === 0,
 } as const;
 
 const reason = reasonToSkip();

@@ -12,27 +12,6 @@ import { makeSandbox, runScript } from "./testing/test-sandbox.js";
 
 const FIRST = 1_500_000_256;
 
-/** Takes as many as its argument says of what the kernel counts for each user, prints how many it got, and keeps them. */
-const TAKE = `
-import ctypes, sys, time
-libc = ctypes.CDLL(None)
-def open_queue():
-    name = b"/coppice-%d" % time.monotonic_ns()
-    queue = libc.mq_open(name, 0o102, 0o600, None)
-    libc.mq_unlink(name)
-    return queue
-take = {
-    "inotify instances": lambda: libc.inotify_init1(0),
-    "pending signals": lambda: libc.timer_create(1, None, ctypes.byref(ctypes.c_void_p())),
-    "bytes of message queues": open_queue,
-}[sys.argv[1]]
-count = 0
-while count < int(sys.argv[2]) and take() >= 0:
-    count += 1
-print(count, flush=True)
-time.sleep(int(sys.argv[3]))
-`;
-
 void describe("ranges of ids", () => {
   void test("are given to one sandbox at a time, until none is left", () => {
     const ids = new IdRanges({ first: 1_000_000, count: 2 * IDS_OF_SANDBOX + 1 }, 7);
@@ -104,22 +83,6 @@ void describe("a sandbox with ids of its own", { skip: reasonToSkipRanges(), con
     assert.match((await runScript(sandbox, serve, "root")).output, /^serves$/m);
     assert.match((await runScript(sandbox, serve)).output, /PermissionError/);
   });
-
-  for (const name of ["inotify instances", "pending signals", "bytes of message queues"]) {
-    void test(`takes all ${name} that it may have, and others have theirs`, async () => {
-      const full = await makeSandbox(opened.backend);
-      const take = (count: number, seconds: number) => `python3 -c '${TAKE}' '${name}' ${count} ${seconds}`;
-      const start = `${take(1_000_000, 300)} > /tmp/taken 2>&1 & while ! [ -s /tmp/taken ]; do sleep 0.1; done; cat /tmp/taken`;
-      const { output } = await runScript(full, start, "root");
-      assert.ok(Number(output) > 0 && Number(output) < 1_000_000, output);
-      for (const user of ["root", "user"]) {
-        assert.equal((await runScript(other, take(2, 0), user)).output, "2\n", `another sandbox's ${user}`);
-      }
-      const ofHost = execFileSync("python3", ["-c", TAKE, name, "2", "0"], { encoding: "utf8" });
-      assert.equal(ofHost, "2\n", "root of the host");
-      await full.destroy();
-    });
-  }
 
   void test("gives them back while it is stopped, and is adopted with them while it runs", async () => {
     const stopping = await makeSandbox(opened.backend);

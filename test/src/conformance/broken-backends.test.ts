@@ -40,6 +40,7 @@ async function expectNoticed(
   const { outcome, reason } = await runCase(each, {
     backend: alter(real, alterations),
     limits: ["processes", "memoryMiB"],
+    hasOwnUsers: true,
     [Symbol.asyncDispose]: () => Promise.resolve(),
   });
   assert.equal(outcome, "failed", `'${noticedBy}' does not notice that ${defect}`);
@@ -342,6 +343,29 @@ describe("What is broken about a backend is noticed", { skip: missingForNamespac
     });
   }
 });
+
+describe(
+  "A backend that says that its sandboxes have users of their own, and has not",
+  { skip: missingForNamespaces() || process.getuid?.() !== 0 },
+  () => {
+    void test("is noticed by what one sandbox takes from another", { timeout: 240_000 }, async () => {
+      const directory = await mkdtemp(join(tmpdir(), "coppice-broken-"));
+      const settings = { directory, python: PYTHON, ids: { count: 0 } };
+      const shared = await startTestServer({ plugins: [[linuxNamespaces, settings]] });
+      try {
+        await expectNoticed(shared.resolve(Backends).get("linux-namespaces"), {
+          defect: "all sandboxes have the ids of the host",
+          noticedBy:
+            "a sandbox that takes all bytes of POSIX message queues that it can takes none of another's, or of the host's",
+          says: /lacks bytes of POSIX message queues/,
+        });
+      } finally {
+        await shared.stop();
+        await rm(directory, { recursive: true });
+      }
+    });
+  },
+);
 
 /** Operations that try the host where the sandbox has nothing: what following a link on the host does. */
 function onTheHost(): readonly Defect[] {

@@ -32,6 +32,8 @@ export type Need =
   | { readonly limit: keyof Limits }
   /** The subject says where the files of sandboxes are kept. */
   | "stateDirectory"
+  /** The subject says that the kernel knows the users of each sandbox apart. */
+  | "ownUsers"
   /** The subject names a server outside. */
   | "outside";
 
@@ -59,6 +61,8 @@ export interface ConformanceSubject extends AsyncDisposable {
   readonly limits?: readonly (keyof Limits)[];
   /** Absolute path of the directory on this host below which the files of sandboxes are kept. */
   readonly stateDirectory?: string;
+  /** On this host the kernel does not count the users of one sandbox with those of another, or with the host's. */
+  readonly hasOwnUsers?: boolean;
   /**
    * A TCP server outside of this host, or of what counts for it, that sends back what it gets. Sandboxes with
    * internet access reach it at both addresses.

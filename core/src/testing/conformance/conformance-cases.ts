@@ -4,6 +4,7 @@ import { containmentCases } from "./containment-cases.js";
 import { facetCases } from "./facet-cases.js";
 import { fileCases } from "./file-cases.js";
 import { isolationCases } from "./isolation-cases.js";
+import { kernelCountCases } from "./kernel-count-cases.js";
 import { lossCases } from "./loss-cases.js";
 import { metadataCases } from "./metadata-cases.js";
 import { networkCases } from "./network-cases.js";
@@ -34,4 +35,5 @@ export const conformanceCases: readonly ConformanceCase[] = [
   ...volumeCases,
   ...isolationCases,
   ...containmentCases,
+  ...kernelCountCases,
 ];

@@ -19,6 +19,10 @@ export async function reasonUnmet(need: Need, context: ConformanceContext): Prom
       return context.subject.stateDirectory === undefined
         ? "where on this host its files are kept is not said"
         : undefined;
+    case "ownUsers":
+      return context.subject.hasOwnUsers === true
+        ? undefined
+        : "its sandboxes are not said to have users of their own";
     case "outside":
       return context.subject.outside === undefined ? "no server outside is named" : undefined;
     case "terminals":
