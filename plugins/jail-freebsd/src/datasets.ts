@@ -5,9 +5,10 @@ import { type Host, HostCommandError } from "./host.js";
 
 /**
  * Where a dataset is in its life. `connecting`: its sandbox runs, and is given a connection that it was made without.
+ * `stopped`: its sandbox has no jail, or one that is being ended or made.
  * `retained`: its sandbox is gone, and others still need its blocks.
  */
-export type DatasetState = "creating" | "running" | "connecting" | "destroying" | "retained";
+export type DatasetState = "creating" | "running" | "connecting" | "stopped" | "destroying" | "retained";
 
 /** A dataset that this installation made. */
 export interface OwnedDataset {
@@ -107,6 +108,14 @@ export class Datasets {
 
   async set(name: string, property: string, value: string): Promise<void> {
     await this.#host.run("zfs", ["set", `${PREFIX}${property}=${value}`, this.#path(name)]);
+  }
+
+  /** Mounts a dataset where it belongs, if it is not: the host may have started anew. */
+  async mount(name: string): Promise<void> {
+    const words = ["mount", this.#path(name)];
+    const result = await this.#host.try("zfs", words);
+    if (result.code !== 0 && !/already mounted/.test(result.stderr))
+      throw new HostCommandError("zfs", words, result);
   }
 
   /** @throws SandboxError failed_precondition when it holds more than that. */

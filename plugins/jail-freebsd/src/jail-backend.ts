@@ -1,8 +1,9 @@
-import { chmod, copyFile, mkdir, readdir, rename, rm, rmdir } from "node:fs/promises";
-import { dirname, join } from "node:path";
-import { AgentConnection, agentBinary } from "@coppice/agent";
-import { type AddressLeases, SandboxError, messageOf, type Logger, type NetworkLeases } from "@coppice/core";
+import { readdir, rm, rmdir } from "node:fs/promises";
+import { join } from "node:path";
+import { AgentConnection } from "@coppice/agent";
+import { type AddressLeases, SandboxError, messageOf, type Logger } from "@coppice/core";
 import {
+  type EgressRules,
   egressRulesOf,
   type FullLimits,
   fullLimits,
@@ -14,49 +15,24 @@ import {
   type VolumeId,
   type VolumeSpec,
 } from "@coppice/core/backend";
-import { AddressPool } from "./address-pool.js";
-import { AliasNetworks } from "./alias-networks.js";
-import { BuiltTemplates } from "./built-templates.js";
-import { type DatasetState, type OwnedDataset, Datasets } from "./datasets.js";
-import { type EnforcedLimit, enforcedLimits } from "./enforced-limits.js";
-import { Host, connectSoon } from "./host.js";
+import type { DatasetState, OwnedDataset } from "./datasets.js";
+import type { EnforcedLimit } from "./enforced-limits.js";
+import { connectSoon } from "./host.js";
 import { type HostProblem, hostProblems, missingPrograms } from "./host-problems.js";
-import { installationOf } from "./installation.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
 import { JexecCommands } from "./jexec-commands.js";
-import { JexecHelpers } from "./jexec-helpers.js";
-import { JailSandbox } from "./jail-sandbox.js";
-import { Jails } from "./jails.js";
-import { ResourceRules } from "./resource-rules.js";
-import type { SandboxNetworks } from "./sandbox-networks.js";
+import { AGENT, type Opened, openHost } from "./open-host.js";
+import { JailSandbox, type RunningJail } from "./jail-sandbox.js";
 import { SandboxLink } from "./sandbox-link.js";
 import { type SandboxPaths, sandboxPaths } from "./sandbox-paths.js";
-import { TemplateSignatures } from "./template-signatures.js";
-import { Templates } from "./templates.js";
-import { UsageSampler } from "./usage-sampler.js";
-import { VnetNetworks } from "./vnet-networks.js";
-import { VolumeDatasets } from "./volume-datasets.js";
 
-/** What there is once the backend was opened. */
-interface Opened {
-  readonly host: Host;
-  readonly datasets: Datasets;
-  readonly jails: Jails;
-  readonly helpers: JexecHelpers;
-  readonly templates: Templates;
-  readonly volumes: VolumeDatasets;
-  /** Undefined where templates need not be signed. */
-  readonly signatures: TemplateSignatures | undefined;
-  /** Those of this installation's sandboxes. */
-  readonly leases: NetworkLeases;
-  /** Undefined where sandboxes have lo0 alone. */
-  readonly networks: SandboxNetworks | undefined;
-  /** Undefined where the kernel counts nothing. */
-  readonly rules: ResourceRules | undefined;
-  readonly usage: UsageSampler;
-  readonly limits: readonly EnforcedLimit[];
-  /** Directory on the host with the agent's program alone, which is mounted in every jail. */
-  readonly programs: string;
+/** A jail that is to be made around a dataset. */
+interface JailPlan {
+  readonly spec: SandboxSpec;
+  readonly paths: SandboxPaths;
+  readonly limits: FullLimits;
+  readonly egress: EgressRules;
+  readonly link: SandboxLink | undefined;
 }
 
 export interface JailBackendOptions {
@@ -67,11 +43,7 @@ export interface JailBackendOptions {
 }
 
 const MEBIBYTE = 2 ** 20;
-const AGENT = "coppice-agent";
 const AGENT_TIMEOUT_MS = 10_000;
-/** sun_path of FreeBSD without its NUL, the shortest there is. */
-const LONGEST_SOCKET_PATH = 103;
-const LONGEST_ID = 64;
 /** What a program of the host ends with that may have done its work. */
 const UNKNOWN_OUTCOME: ReadonlySet<string> = new Set(["deadline_exceeded", "unavailable"]);
 
@@ -153,10 +125,11 @@ export class JailBackend implements SandboxBackend {
   async #provision(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
     signal.throwIfAborted();
     const opened = await this.#open();
-    const { datasets, jails, networks, rules, templates } = opened;
+    const { datasets, networks, templates } = opened;
     const paths = sandboxPaths(this.#settings.directory, spec.id);
     const limits = fullLimits(spec.limits, this.#settings.limits);
-    const template = templates.get(spec.template);
+    // Before anything is made.
+    templates.get(spec.template);
     const origin = await originOf(opened, spec);
     const egress = spec.egress ?? egressRulesOf({ ...spec, egress: undefined });
     const link = networks && new SandboxLink({ id: spec.id, name: paths.name, networks, datasets });
@@ -176,45 +149,76 @@ export class JailBackend implements SandboxBackend {
         throw error;
       });
     try {
-      signal.throwIfAborted();
-      const { agentInside, devfsRuleset, procfs, sysvipc } = this.#settings;
-      const volumes = await opened.volumes.mountsIn(paths.root, spec.mounts ?? []);
-      // Before there is a jail: nothing ever runs in it without.
-      await rules?.set(paths.name, limits);
-      await link?.prepare(egress);
-      signal.throwIfAborted();
-      await jails.create(paths, {
-        name: paths.name,
-        hostname: spec.id,
-        root: paths.root,
-        stack: link?.stack ?? { kind: "own" },
-        devfsRuleset,
-        procfs,
-        sysvipc,
-        mounts: [
-          ...template.mounts,
-          { source: opened.programs, target: agentInside, readOnly: true },
-          ...volumes,
-        ],
-      });
-      signal.throwIfAborted();
-      await link?.connect();
-      signal.throwIfAborted();
-      const startedAtMs = performance.now();
-      await this.#startAgent(opened, paths);
-      const sandbox = await this.#connect(
-        opened,
-        { id: spec.id, paths, user: template.user, limits, link },
-        signal,
-      );
-      const durationMs = Number((performance.now() - startedAtMs).toFixed(2));
-      this.#log.debug({ sandbox: spec.id, durationMs }, "jexec, until the agent answers");
-      await datasets.set(paths.name, "state", "running");
-      signal.throwIfAborted();
-      return sandbox;
+      const run = await this.#run(opened, { spec, paths, limits, egress, link }, signal);
+      return this.#hold(opened, { id: spec.id, paths, limits, jail: run });
     } catch (error) {
-      this.#alive.delete(spec.id);
       await this.#giveUp(opened, spec.id);
+      throw error;
+    }
+  }
+
+  /** Makes a jail around a dataset in which nothing runs. What there is of it when it rejects is left. */
+  async #run(
+    opened: Opened,
+    { egress, limits, link, paths, spec }: JailPlan,
+    signal: AbortSignal,
+  ): Promise<RunningJail> {
+    const { datasets, jails, rules, templates } = opened;
+    const { agentInside, devfsRuleset, procfs, sysvipc } = this.#settings;
+    const template = templates.get(spec.template);
+    signal.throwIfAborted();
+    const volumes = await opened.volumes.mountsIn(paths.root, spec.mounts ?? []);
+    // Before there is a jail: nothing ever runs in it without.
+    await rules?.set(paths.name, limits);
+    await link?.prepare(egress);
+    signal.throwIfAborted();
+    await jails.create(paths, {
+      name: paths.name,
+      hostname: spec.id,
+      root: paths.root,
+      stack: link?.stack ?? { kind: "own" },
+      devfsRuleset,
+      procfs,
+      sysvipc,
+      mounts: [
+        ...template.mounts,
+        { source: opened.programs, target: agentInside, readOnly: true },
+        ...volumes,
+      ],
+    });
+    signal.throwIfAborted();
+    await link?.connect();
+    signal.throwIfAborted();
+    const startedAtMs = performance.now();
+    await this.#startAgent(opened, paths);
+    const jail = await this.#connect(opened, { paths, user: template.user, link }, signal);
+    const durationMs = Number((performance.now() - startedAtMs).toFixed(2));
+    this.#log.debug({ sandbox: spec.id, durationMs }, "jexec, until the agent answers");
+    await datasets.set(paths.name, "state", "running");
+    signal.throwIfAborted();
+    return jail;
+  }
+
+  /** Lets a stopped sandbox begin anew with its dataset. When that fails, it is stopped still. */
+  async #start(opened: Opened, spec: SandboxSpec, signal: AbortSignal) {
+    const { datasets, networks } = opened;
+    const { id } = spec;
+    const paths = sandboxPaths(this.#settings.directory, id);
+    const limits = fullLimits(spec.limits, this.#settings.limits);
+    const egress = spec.egress ?? egressRulesOf({ ...spec, egress: undefined });
+    // A stop, or an earlier start, may have failed half-way.
+    await this.#end(opened, id);
+    try {
+      signal.throwIfAborted();
+      const link = networks && (await SandboxLink.find({ id, name: paths.name, networks, datasets }, false));
+      await link?.reserve(egress);
+      await datasets.mount(paths.name);
+      await datasets.limit(paths.name, limits.diskMiB);
+      await datasets.set(paths.name, "limits", limitsText(limits));
+      return { jail: await this.#run(opened, { spec, paths, limits, egress, link }, signal), limits };
+    } catch (error) {
+      await datasets.set(paths.name, "state", "stopped");
+      await this.#end(opened, id);
       throw error;
     }
   }
@@ -226,11 +230,13 @@ export class JailBackend implements SandboxBackend {
     const living = owned.filter(({ name, state }) => isWhole(state) && running.has(name));
     await this.#reclaimAddresses(opened, new Set(living.map(({ name }) => name)));
     const adopted = await Promise.all(living.map((dataset) => this.#adopt(opened, dataset)));
+    const stopped = owned.filter(({ state }) => state === "stopped");
+    const found = await Promise.all(stopped.map((dataset) => this.#findStopped(opened, dataset)));
     await Promise.all([...(await this.#abandoned(opened))].map((id) => this.#clear(opened, id)));
     await opened.networks?.removeOthers();
     await opened.datasets.collect();
     this.#isRecovered = true;
-    return adopted.filter((sandbox) => sandbox !== undefined);
+    return [...adopted, ...found].filter((sandbox) => sandbox !== undefined);
   }
 
   /**
@@ -291,39 +297,54 @@ export class JailBackend implements SandboxBackend {
   }
 
   async #connect(
-    opened: Opened,
-    sandbox: {
-      readonly id: string;
-      readonly paths: SandboxPaths;
-      readonly user: string;
-      readonly limits: FullLimits;
-      readonly link: SandboxLink | undefined;
-    },
+    { helpers }: Opened,
+    {
+      link,
+      paths,
+      user,
+    }: { readonly paths: SandboxPaths; readonly user: string; readonly link: SandboxLink | undefined },
     signal: AbortSignal,
-  ): Promise<JailSandbox> {
-    const { id, paths, user, limits, link } = sandbox;
+  ): Promise<RunningJail> {
     const soon = AbortSignal.any([signal, AbortSignal.timeout(AGENT_TIMEOUT_MS)]);
     const { commands, writeInPlaceLimit } = this.#settings;
-    const { helpers } = opened;
     const use = { user, signal: soon };
     const options = { defaultUser: user, writeInPlaceLimit };
     const [agent, helper] = await Promise.all([
       connectSoon(paths.socket, soon).then((socket) => AgentConnection.open(socket, options)),
       commands === "jexec" ? helpers.open(paths, use) : helpers.find(paths, use),
     ]);
+    return { agent, helper: helper && new JexecCommands(helper), link };
+  }
+
+  /** @param sandbox without a jail: it is stopped. */
+  #hold(
+    opened: Opened,
+    {
+      id,
+      jail,
+      limits,
+      paths,
+    }: {
+      readonly id: string;
+      readonly paths: SandboxPaths;
+      readonly limits: FullLimits;
+      readonly jail: RunningJail | undefined;
+    },
+  ): JailSandbox {
     const made = new JailSandbox({
       id,
       name: paths.name,
       limits,
-      agent,
-      helper: helper && new JexecCommands(helper),
-      commands,
+      jail,
+      hasNetworks: opened.networks !== undefined,
+      commands: this.#settings.commands,
       datasets: opened.datasets,
       jails: opened.jails,
-      onRestrict: link && ((rules) => link.restrict(rules)),
       usage: opened.usage,
       onResize: opened.rules && ((limits, before) => this.#resize(opened, { paths, limits, before })),
-      onDestroy: async () => {
+      onStop: (agent) => this.#end(opened, id, agent),
+      onStart: (spec, signal) => this.#start(opened, spec, signal),
+      onDestroy: async (agent) => {
         await this.#clear(opened, id, agent);
         this.#alive.delete(id);
       },
@@ -373,15 +394,26 @@ export class JailBackend implements SandboxBackend {
       const { user } = templates.get(properties.get("template") ?? "");
       const link =
         networks && (await SandboxLink.find({ id, name, networks, datasets }, state === "running"));
-      return await this.#connect(
-        opened,
-        { id, paths, user, limits, link },
-        AbortSignal.timeout(AGENT_TIMEOUT_MS),
-      );
+      const jail = await this.#connect(opened, { paths, user, link }, AbortSignal.timeout(AGENT_TIMEOUT_MS));
+      return this.#hold(opened, { id, paths, limits, jail });
     } catch (error) {
       this.#log.warn({ sandbox: id, err: error }, "a sandbox does not answer and is removed");
       return undefined;
     }
+  }
+
+  /** Takes over a stopped sandbox of an earlier server; undefined when what is left of its jail cannot be ended. */
+  async #findStopped(opened: Opened, { name, properties }: OwnedDataset): Promise<JailSandbox | undefined> {
+    const id = idOf(name);
+    try {
+      await this.#end(opened, id);
+    } catch (error) {
+      this.#log.warn({ sandbox: id, err: error }, "a stopped sandbox cannot be kept and is removed");
+      return undefined;
+    }
+    const limits = limitsOf(properties.get("limits"), this.#settings.limits);
+    const paths = sandboxPaths(this.#settings.directory, id);
+    return this.#hold(opened, { id, paths, limits, jail: undefined });
   }
 
   /** Leases again what jails have and their leases do not say: the ledger was lost, or is an older copy. */
@@ -418,7 +450,21 @@ export class JailBackend implements SandboxBackend {
 
   /** Removes a sandbox, whatever there is of it: every step is content with nothing. Its lease goes last. */
   async #clear(opened: Opened, id: string, agent?: AgentConnection): Promise<void> {
-    const { datasets, helpers, jails, networks, rules } = opened;
+    const { datasets } = opened;
+    const paths = sandboxPaths(this.#settings.directory, id);
+    await this.#end(opened, id, agent);
+    await datasets.destroy(paths.name);
+    await rmdir(paths.root).catch(ifMissing);
+    await this.#giveBack(opened, id);
+    await datasets.collect();
+  }
+
+  /** Ends all of a sandbox but its dataset and its lease, as `#clear` does. */
+  async #end(
+    { helpers, jails, networks, rules }: Opened,
+    id: string,
+    agent?: AgentConnection,
+  ): Promise<void> {
     const paths = sandboxPaths(this.#settings.directory, id);
     await jails.remove(paths);
     // Its end is what the operations that are under way are told of.
@@ -427,99 +473,20 @@ export class JailBackend implements SandboxBackend {
     const lease = await networks?.addresses.find(id);
     if (lease !== undefined) await networks?.disconnect(lease);
     await rules?.remove(paths.name);
-    await datasets.destroy(paths.name);
-    await rmdir(paths.root).catch(ifMissing);
     await rm(paths.socket, { force: true });
-    await this.#giveBack(opened, id);
-    await datasets.collect();
   }
 
   #open(): Promise<Opened> {
-    this.#opening ??= this.#reallyOpen().catch((error: unknown) => {
+    this.#opening ??= openHost({
+      settings: this.#settings,
+      leases: this.#leases,
+      log: this.#log,
+      names: () => [...this.#alive.values()].map(({ name }) => name),
+    }).catch((error: unknown) => {
       this.#opening = undefined;
       throw error;
     });
     return this.#opening;
-  }
-
-  async #reallyOpen(): Promise<Opened> {
-    const { dataset, directory, hostCommandTimeout, programs, templateSignatures } = this.#settings;
-    const agent = this.#settings.agent ?? agentBinary();
-    if (agent === undefined)
-      throw new Error("the agent has not been built: install a C compiler and run set-up");
-    const longest = join(directory, "sockets", "x".repeat(LONGEST_ID));
-    if (Buffer.byteLength(longest) > LONGEST_SOCKET_PATH)
-      throw new Error(`directory ${directory} is too long`);
-    for (const name of ["conf", "roots", "sockets", "helpers", "programs", "volumes"]) {
-      // Root of a sandbox makes setuid files that no user of the host may reach.
-      await mkdir(join(directory, name), { recursive: true, mode: 0o700 });
-      // It may have been there.
-      await chmod(join(directory, name), 0o700);
-    }
-    const host = new Host({
-      programs,
-      agent,
-      socket: join(directory, "host.sock"),
-      timeoutMs: hostCommandTimeout,
-      log: this.#log,
-    });
-    const owner = installationOf(directory);
-    const leases = this.#leases.of(`${this.name}-${owner}`);
-    const datasets = new Datasets(host, { parent: dataset, owner });
-    const rules = new ResourceRules(host, this.#settings.limits);
-    const reason = await rules.reasonAgainst();
-    if (reason !== undefined)
-      this.#log.warn({ reason }, "sandboxes are held to no limits but those of their disks");
-    const held = reason === undefined ? rules : undefined;
-    return {
-      host,
-      datasets,
-      jails: await Jails.open(host),
-      helpers: new JexecHelpers({
-        host,
-        program: join(this.#settings.agentInside, AGENT),
-        log: this.#log,
-      }),
-      templates: new Templates(this.#settings.templates, {
-        parent: dataset,
-        built: new BuiltTemplates(host, { parent: dataset, builder: owner }),
-      }),
-      signatures: templateSignatures && new TemplateSignatures(host, templateSignatures),
-      leases,
-      networks: this.#networksOf(host, leases, owner),
-      rules: held,
-      volumes: new VolumeDatasets({
-        host,
-        datasets,
-        directory: join(directory, "volumes"),
-        owner: this.#settings.volumeOwner,
-      }),
-      usage: new UsageSampler({
-        datasets,
-        rules: held,
-        names: () => [...this.#alive.values()].map(({ name }) => name),
-        maximumAgeMs: this.#settings.usageMaximumAge,
-      }),
-      limits: enforcedLimits(reason),
-      programs: await this.#keepAgent(agent),
-    };
-  }
-
-  #networksOf(host: Host, leases: NetworkLeases, digest: string): SandboxNetworks | undefined {
-    const { network: settings } = this.#settings;
-    if (settings.kind === "none") return undefined;
-    const addresses = new AddressPool({ range: settings.range, leases });
-    return settings.kind === "vnet"
-      ? new VnetNetworks({ host, settings, addresses, digest })
-      : new AliasNetworks({ host, settings, addresses });
-  }
-
-  /** Jails that run keep the file that they were started from: it is replaced, never written to. */
-  async #keepAgent(agent: string): Promise<string> {
-    const program = join(this.#settings.directory, "programs", AGENT);
-    await copyFile(agent, `${program}.new`);
-    await rename(`${program}.new`, program);
-    return dirname(program);
   }
 }
 

@@ -13,9 +13,12 @@ test("a command whose agent is asked while a pause begins does not enter the jai
   const started = { closed: never, spawn: async () => void told.push("enter") } as unknown;
   const jails = { pause: async () => void told.push("stop"), resume: async () => void told.push("go on") };
   const options: Partial<JailSandboxOptions> = {
-    agent: agent as AgentConnection,
+    jail: {
+      agent: agent as AgentConnection,
+      helper: new JexecCommands(started as AgentConnection),
+      link: undefined,
+    },
     commands: "jexec",
-    helper: new JexecCommands(started as AgentConnection),
     jails: jails as Partial<JailSandboxOptions["jails"]> as JailSandboxOptions["jails"],
   };
   const sandbox = new JailSandbox(options as JailSandboxOptions);

@@ -37,13 +37,13 @@ export class SandboxLink {
   }
 
   /**
-   * Leases an address for a sandbox that is to be made, where it needs one.
+   * Leases an address for a sandbox whose jail is to be made, where it needs one and has none.
    * @throws SandboxError invalid_argument, resource_exhausted, unavailable
    */
   async reserve(rules: EgressRules): Promise<void> {
     const { id, networks } = this.#options;
     checkEgressRules(rules);
-    if (networks.needsAddress(rules)) this.#lease = await networks.addresses.take(id);
+    if (networks.needsAddress(rules)) this.#lease ??= await networks.addresses.take(id);
   }
 
   /** What the jail is to be made with. */

@@ -38,7 +38,7 @@ async function openSubject({ commands, networkKind }: Variant): Promise<Conforma
     backend,
     // Connecting a sandbox takes nine programs: the cases that need it say so.
     specification: { allowInternetAccess: false },
-    facets: ["pausing", "resizing", "snapshots", "networking", "volumes", "lost"],
+    facets: ["pausing", "stopping", "resizing", "snapshots", "networking", "volumes", "lost"],
     outside: OUTSIDE,
     abilities: ["terminals", "watching", "accounts"],
     limits: ["diskMiB", ...host.limits],

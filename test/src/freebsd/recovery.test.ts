@@ -83,6 +83,31 @@ void describe("jail-freebsd, after its server ended", { skip }, () => {
     await second.close();
   });
 
+  it("keeps sandboxes that are stopped, also where the server ended while it stopped or started one", async () => {
+    const spec = (id: string) => ({ id, template: "base", limits: {}, allowInternetAccess: false });
+    const first = host.backend();
+    const [stopped, halfStopped] = [await make(first), await make(first)];
+    for (const sandbox of [stopped, halfStopped]) await outputOf(sandbox, "echo kept > file");
+    await stopped.stopping?.stop();
+    await first.close();
+    // Nothing else of a stop, or all but the end of a start, is done.
+    await zfs("set", "coppice:state=stopped", `coppice/jails/e2b-${halfStopped.id}`);
+
+    const second = host.backend();
+    const found = await second.recover();
+    assert.deepEqual(found.map(({ id }) => id).toSorted(), [stopped.id, halfStopped.id].toSorted());
+    for (const sandbox of found) {
+      await assert.rejects(outputOf(sandbox, "true"), { code: "unavailable" });
+      assert.deepEqual(await sandbox.adoption?.processes(), []);
+      await sandbox.stopping?.start(spec(sandbox.id), new AbortController().signal);
+      assert.equal(await outputOf(sandbox, "cat file"), "kept\n");
+    }
+    await found[0]?.stopping?.stop();
+    for (const sandbox of found) await sandbox.destroy();
+    assert.deepEqual(await host.leaks(), []);
+    await second.close();
+  });
+
   it("has the configured agent in jails, too", async () => {
     const backend = host.backend();
     await backend.check();
