@@ -76,6 +76,19 @@ test("an id expires at its deadline, not before, and where it was moved to", asy
   assert.equal(clock.pending, 0);
 });
 
+test("a deadline before the one that is waited for is met", async () => {
+  const clock = fakeClock(0);
+  const expired: [string, number][] = [];
+  const reaper = new Reaper(clock, (id) => expired.push([id, clock.now()]));
+  reaper.start();
+  reaper.set("later", 100);
+  reaper.set("earlier", 50);
+  await clock.advance(60);
+  assert.deepEqual(expired, [["earlier", 50]]);
+  reaper.delete("later");
+  assert.equal(clock.pending, 0);
+});
+
 test("many that expire in one instant all expire, a slice at a time", async () => {
   const clock = fakeClock(0);
   let expired = 0;

@@ -1,0 +1,40 @@
+import assert from "node:assert/strict";
+import { getEventListeners } from "node:events";
+import { test } from "node:test";
+import { setImmediate } from "node:timers/promises";
+import { Semaphore } from "./semaphore.js";
+
+test("holders beyond the permits wait in order, and one more than may wait is refused", async () => {
+  const semaphore = new Semaphore(1, 2);
+  const release = await semaphore.acquire();
+  const order: string[] = [];
+  const waiting = ["first", "second"].map(async (name) => {
+    const leave = await semaphore.acquire();
+    order.push(name);
+    return leave;
+  });
+  await assert.rejects(semaphore.acquire(), { code: "unavailable" });
+  release();
+  // A second release must not let another one in.
+  release();
+  await setImmediate();
+  assert.deepEqual(order, ["first"]);
+  (await waiting[0])?.();
+  (await waiting[1])?.();
+  assert.deepEqual(order, ["first", "second"]);
+});
+
+test("a waiter that gives up leaves the queue, and a signal is not listened to any longer than it waits", async () => {
+  const semaphore = new Semaphore(1, 1);
+  const release = await semaphore.acquire();
+  const givingUp = new AbortController();
+  const reason = new Error("given up");
+  const waiting = semaphore.acquire(givingUp.signal);
+  givingUp.abort(reason);
+  await assert.rejects(waiting, reason);
+  const { signal } = new AbortController();
+  const next = semaphore.acquire(signal);
+  release();
+  (await next)();
+  assert.deepEqual(getEventListeners(signal, "abort"), []);
+});
