@@ -41,7 +41,7 @@ export async function startListeningAgent(
         return attempt;
       } catch (error) {
         attempt.destroy();
-        if (child.exitCode !== null) throw error;
+        if (child.exitCode !== null || child.signalCode !== null) throw error;
       }
     }
   };
