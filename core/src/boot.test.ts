@@ -10,9 +10,9 @@ import { BootError, messageOf } from "./kernel/errors.js";
 import { inject, injectable } from "./kernel/scope.js";
 import { createToken } from "./kernel/token.js";
 import { definePlugin, type Plugin } from "./plugin.js";
-import { Backends } from "./sandbox/backend.js";
-import { Ledger } from "./sandbox/ledger.js";
-import { Sandboxes } from "./sandbox/sandboxes.js";
+import { Backends } from "./sandbox/contract/backend.js";
+import { Ledger } from "./sandbox/ledger/ledger.js";
+import { Sandboxes } from "./sandbox/life/sandboxes.js";
 import { MemoryBackend, memoryBackend } from "./testing/memory-backend.js";
 import { startTestServer } from "./testing/start-test-server.js";
 

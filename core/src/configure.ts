@@ -1,22 +1,22 @@
 import type { z } from "zod";
 import type { ConfigSource } from "./config/read.js";
-import { serverConfig, type ServerConfig } from "./config/server-schema.js";
+import { serverConfig, type ServerConfig } from "./config/server/server-schema.js";
 import { Listeners, Targets } from "./http/targets.js";
 import { Clock } from "./kernel/clock.js";
 import { BootError, type BootProblem, messageOf } from "./kernel/errors.js";
 import { loadPlugin, pluginDirectory } from "./kernel/loader.js";
 import { orderPlugins } from "./kernel/order.js";
 import { Greeting } from "./observe/greeting.js";
-import { WarmUps } from "./sandbox/warm-ups.js";
+import { WarmUps } from "./sandbox/warm/warm-ups.js";
 import { isPlugin, type Plugin } from "./plugin.js";
-import { AddressLeases } from "./sandbox/address-leases.js";
-import { Admissions } from "./sandbox/admissions.js";
-import { Backends } from "./sandbox/backend.js";
-import { Sandboxes } from "./sandbox/sandboxes.js";
-import { SandboxEvents } from "./sandbox/sandbox-events.js";
-import { Snapshots } from "./sandbox/snapshots.js";
-import { Templates } from "./sandbox/templates.js";
-import { Volumes } from "./sandbox/volumes.js";
+import { AddressLeases } from "./sandbox/contract/address-leases.js";
+import { Admissions } from "./sandbox/model/admissions.js";
+import { Backends } from "./sandbox/contract/backend.js";
+import { Sandboxes } from "./sandbox/life/sandboxes.js";
+import { SandboxEvents } from "./sandbox/model/sandbox-events.js";
+import { Snapshots } from "./sandbox/model/snapshots.js";
+import { Templates } from "./sandbox/templates/templates.js";
+import { Volumes } from "./sandbox/model/volumes.js";
 
 /** A plugin that the configuration switches on, with its checked settings. */
 export interface EnabledPlugin {

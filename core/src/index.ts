@@ -45,23 +45,23 @@ export { SCOPES, type Principal, type Scope } from "./http/principal.js";
 export { type MessageStream, messageStreamOf } from "./http/message-stream.js";
 export { sandboxesOf, tenantOf } from "./http/tenant-of.js";
 export type { ServedRoute } from "./http/surface.js";
-export { Admissions, type AdmissionCheck } from "./sandbox/admissions.js";
-export type { NetworkPolicy } from "./sandbox/egress-rules.js";
-export { Templates, type TemplateFacts } from "./sandbox/templates.js";
-export type { HttpProbe, ReadinessProbe, ShellProbe, TcpProbe } from "./sandbox/readiness-probe.js";
-export type { LimitsChange } from "./sandbox/requested-limits.js";
-export { Sandboxes, type PauseOptions, type CreateSandbox } from "./sandbox/sandboxes.js";
-export type { SandboxEvent, SandboxEventDetail, SandboxEventType } from "./sandbox/sandbox-event.js";
-export { SandboxEvents, type EventRecorder } from "./sandbox/sandbox-events.js";
-export { DEFAULT_TENANT } from "./sandbox/tenant.js";
-export { WarmUps, type WarmUp } from "./sandbox/warm-ups.js";
+export { Admissions, type AdmissionCheck } from "./sandbox/model/admissions.js";
+export type { NetworkPolicy } from "./sandbox/contract/egress-rules.js";
+export { Templates, type TemplateFacts } from "./sandbox/templates/templates.js";
+export type { HttpProbe, ReadinessProbe, ShellProbe, TcpProbe } from "./sandbox/model/readiness-probe.js";
+export type { LimitsChange } from "./sandbox/model/requested-limits.js";
+export { Sandboxes, type PauseOptions, type CreateSandbox } from "./sandbox/life/sandboxes.js";
+export type { SandboxEvent, SandboxEventDetail, SandboxEventType } from "./sandbox/model/sandbox-event.js";
+export { SandboxEvents, type EventRecorder } from "./sandbox/model/sandbox-events.js";
+export { DEFAULT_TENANT } from "./sandbox/model/tenant.js";
+export { WarmUps, type WarmUp } from "./sandbox/warm/warm-ups.js";
 export type {
   EndReason,
   LiveSandbox,
   OnTimeout,
   SandboxRecord,
   SandboxState,
-} from "./sandbox/live-sandbox.js";
+} from "./sandbox/model/live-sandbox.js";
 export * from "./backend.js";
 export { basicUser } from "./http/basic-user.js";
 export { toHttpError } from "./http/wire-errors.js";
@@ -76,7 +76,7 @@ export {
   type Listener,
   type TargetResolver,
 } from "./http/targets.js";
-export { AddressLeases, type AddressLease, type NetworkLeases } from "./sandbox/address-leases.js";
+export { AddressLeases, type AddressLease, type NetworkLeases } from "./sandbox/contract/address-leases.js";
 export {
   Ledger,
   type EndedSandbox,
@@ -84,7 +84,7 @@ export {
   type LeaseWish,
   type LedgerEntry,
   type LedgerNote,
-} from "./sandbox/ledger.js";
+} from "./sandbox/ledger/ledger.js";
 export {
   Snapshots,
   type TenantSnapshots,
@@ -92,7 +92,7 @@ export {
   type ForkWish,
   type SnapshotRecord,
   type SnapshotState,
-} from "./sandbox/snapshots.js";
+} from "./sandbox/model/snapshots.js";
 export {
   Volumes,
   type CreateVolume,
@@ -100,11 +100,11 @@ export {
   type TenantVolumes,
   type VolumeRecord,
   type VolumeState,
-} from "./sandbox/volumes.js";
-export type { RecordedMount, RequestedMount } from "./sandbox/volume-mounts.js";
-export { processEnvironment, sandboxEnvironment } from "./sandbox/environment.js";
-export { parseSandboxId } from "./sandbox/parse-sandbox-id.js";
-export { resolveSandboxPath } from "./sandbox/sandbox-path.js";
+} from "./sandbox/model/volumes.js";
+export type { RecordedMount, RequestedMount } from "./sandbox/model/volume-mounts.js";
+export { processEnvironment, sandboxEnvironment } from "./sandbox/model/environment.js";
+export { parseSandboxId } from "./sandbox/contract/parse-sandbox-id.js";
+export { resolveSandboxPath } from "./sandbox/contract/sandbox-path.js";
 export { duration, size } from "./config/units.js";
 export { openedAtStart, type OpenedAtStart } from "./sqlite/opened-at-start.js";
 export { openDatabase, type DatabaseOptions } from "./sqlite/open-database.js";

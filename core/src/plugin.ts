@@ -12,7 +12,7 @@ import type { Class } from "./kernel/scope.js";
 import type { Token } from "./kernel/token.js";
 import type { HealthCheck } from "./observe/health.js";
 import type { Logger } from "./observe/logger.js";
-import type { SandboxId } from "./sandbox/backend.js";
+import type { SandboxId } from "./sandbox/contract/backend.js";
 
 /** Takes over the socket of a WebSocket (or other) upgrade. The surface has already let the request in. */
 export type UpgradeHandler = (

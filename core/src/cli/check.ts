@@ -3,7 +3,7 @@ import { readConfig } from "../config/read.js";
 import { configure } from "../configure.js";
 import { BootError, type BootProblem } from "../kernel/errors.js";
 import { createLogger } from "../observe/logger.js";
-import { unknownBackends } from "../sandbox/choose-backends.js";
+import { unknownBackends } from "../sandbox/backends/choose-backends.js";
 import { configArgument } from "./config-argument.js";
 
 /** Checks a configuration and that its plugins fit together, without starting anything or asking this host. */

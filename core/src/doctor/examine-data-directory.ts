@@ -2,7 +2,7 @@ import { constants } from "node:fs";
 import { access, mkdtemp, rmdir, stat } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { messageOf } from "../kernel/errors.js";
-import { reasonLedgerUnusable } from "../sandbox/sqlite-ledger.js";
+import { reasonLedgerUnusable } from "../sandbox/ledger/sqlite-ledger.js";
 import type { NamedFinding } from "./finding.js";
 
 const NAME = "dataDir";

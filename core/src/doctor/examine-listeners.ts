@@ -1,6 +1,6 @@
 import { once } from "node:events";
 import { createServer, type Server } from "node:net";
-import type { ServerConfig } from "../config/server-schema.js";
+import type { ServerConfig } from "../config/server/server-schema.js";
 import { messageOf } from "../kernel/errors.js";
 import type { NamedFinding } from "./finding.js";
 

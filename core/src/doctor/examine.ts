@@ -2,7 +2,7 @@ import { resolve } from "node:path";
 import { type BootOptions, type Inspected, inspect } from "../boot.js";
 import { type Configuration, configure } from "../configure.js";
 import { createLogger } from "../observe/logger.js";
-import { assessBackends } from "../sandbox/choose-backends.js";
+import { assessBackends } from "../sandbox/backends/choose-backends.js";
 import { examineDataDirectory } from "./examine-data-directory.js";
 import { examineListeners } from "./examine-listeners.js";
 import { failures, type Finding, type NamedFinding } from "./finding.js";

@@ -1,4 +1,4 @@
-import type { LiveSandbox } from "../sandbox/live-sandbox.js";
+import type { LiveSandbox } from "../sandbox/model/live-sandbox.js";
 import { EdgeRefusal } from "./edge-refusal.js";
 import type { Target } from "./surface-request.js";
 

@@ -1,6 +1,6 @@
-import { describeEnd } from "../sandbox/describe-end.js";
-import type { Sandboxes } from "../sandbox/sandboxes.js";
-import { UnknownSandbox } from "../sandbox/unknown-sandbox.js";
+import { describeEnd } from "../sandbox/life/describe-end.js";
+import type { Sandboxes } from "../sandbox/life/sandboxes.js";
+import { UnknownSandbox } from "../sandbox/contract/unknown-sandbox.js";
 import type { SurfaceRequest } from "./surface-request.js";
 import { tenantOf } from "./tenant-of.js";
 

@@ -9,7 +9,7 @@ import { z } from "zod";
 import { SandboxError } from "../kernel/errors.js";
 import { definePlugin } from "../plugin.js";
 import { memoryBackend } from "../testing/memory-backend.js";
-import { Sandboxes } from "../sandbox/sandboxes.js";
+import { Sandboxes } from "../sandbox/life/sandboxes.js";
 import { startTestServer } from "../testing/start-test-server.js";
 import { HttpError } from "./http-error.js";
 import { readJsonBody } from "./json-body.js";

@@ -4,7 +4,7 @@ import { request } from "node:http";
 import { test } from "node:test";
 import { SandboxError } from "../kernel/errors.js";
 import { type Answered, definePlugin } from "../plugin.js";
-import { Sandboxes } from "../sandbox/sandboxes.js";
+import { Sandboxes } from "../sandbox/life/sandboxes.js";
 import { memoryBackend } from "../testing/memory-backend.js";
 import { startTestServer } from "../testing/start-test-server.js";
 import { permit } from "./permit.js";

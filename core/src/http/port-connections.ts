@@ -2,7 +2,7 @@ import { Agent, type ClientRequest, type ClientRequestArgs } from "node:http";
 import type { Duplex } from "node:stream";
 import { setTimeout as pause } from "node:timers/promises";
 import { SandboxError } from "../kernel/errors.js";
-import type { LiveSandbox } from "../sandbox/live-sandbox.js";
+import type { LiveSandbox } from "../sandbox/model/live-sandbox.js";
 import { EdgeRefusal } from "./edge-refusal.js";
 import type { Target } from "./surface-request.js";
 

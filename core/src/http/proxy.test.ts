@@ -4,7 +4,7 @@ import { createServer, request as httpRequest, type Server } from "node:http";
 import type { Duplex } from "node:stream";
 import { after, before, beforeEach, suite, test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
-import type { LiveSandbox } from "../sandbox/live-sandbox.js";
+import type { LiveSandbox } from "../sandbox/model/live-sandbox.js";
 import { memoryBackend } from "../testing/memory-backend.js";
 import { startTestServer, type TestServer } from "../testing/start-test-server.js";
 

@@ -2,8 +2,8 @@ import type { IncomingMessage } from "node:http";
 import { type ContextValues, type HandlerContext, createContextKey } from "@connectrpc/connect";
 import { SandboxError } from "../kernel/errors.js";
 import type { Logger } from "../observe/logger.js";
-import type { SandboxId } from "../sandbox/backend.js";
-import type { LiveSandbox } from "../sandbox/live-sandbox.js";
+import type { SandboxId } from "../sandbox/contract/backend.js";
+import type { LiveSandbox } from "../sandbox/model/live-sandbox.js";
 import type { Principal } from "./principal.js";
 
 /** Which sandbox, and which port of it, a request is for. */

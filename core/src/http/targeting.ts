@@ -1,8 +1,8 @@
 import type { IncomingMessage } from "node:http";
 import type { Guard } from "../plugin.js";
-import { describeEnd } from "../sandbox/describe-end.js";
-import { isDigestOf } from "../sandbox/sandbox-secrets.js";
-import type { Sandboxes } from "../sandbox/sandboxes.js";
+import { describeEnd } from "../sandbox/life/describe-end.js";
+import { isDigestOf } from "../sandbox/backends/sandbox-secrets.js";
+import type { Sandboxes } from "../sandbox/life/sandboxes.js";
 import { sandboxNotFound } from "./edge-refusal.js";
 import { HttpError } from "./http-error.js";
 import type { SurfaceRequest, Target } from "./surface-request.js";

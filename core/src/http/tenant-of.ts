@@ -1,5 +1,5 @@
-import type { Sandboxes } from "../sandbox/sandboxes.js";
-import { DEFAULT_TENANT } from "../sandbox/tenant.js";
+import type { Sandboxes } from "../sandbox/life/sandboxes.js";
+import { DEFAULT_TENANT } from "../sandbox/model/tenant.js";
 import { type RequestCarrier, requestOf } from "./surface-request.js";
 
 /**

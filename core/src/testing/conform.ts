@@ -1,6 +1,6 @@
 import { BootError, messageOf } from "../kernel/errors.js";
 import type { Plugin } from "../plugin.js";
-import { Backends } from "../sandbox/backend.js";
+import { Backends } from "../sandbox/contract/backend.js";
 import type { ConformanceSubject } from "./conformance/conformance-case.js";
 import { conformanceCases } from "./conformance/conformance-cases.js";
 import { type ConformanceResult, runCase, warmUp } from "./conformance/run-case.js";

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { SandboxError, type ErrorCode } from "../kernel/errors.js";
-import type { Command, Process } from "../sandbox/process.js";
+import type { Command, Process } from "../sandbox/contract/process.js";
 import { MemoryBackend, type MemoryBackendOptions, type MemorySandbox } from "./memory-backend.js";
 
 async function makeSandbox(options: MemoryBackendOptions): Promise<[MemorySandbox, MemoryBackend]> {

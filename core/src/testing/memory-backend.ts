@@ -13,10 +13,10 @@ import {
   type Stats,
   type User,
   type VolumeId,
-} from "../sandbox/backend.js";
-import { type EgressRules, egressRulesOf } from "../sandbox/egress-rules.js";
-import type { FullLimits } from "../sandbox/full-limits.js";
-import type { Command, Process } from "../sandbox/process.js";
+} from "../sandbox/contract/backend.js";
+import { type EgressRules, egressRulesOf } from "../sandbox/contract/egress-rules.js";
+import type { FullLimits } from "../sandbox/contract/full-limits.js";
+import type { Command, Process } from "../sandbox/contract/process.js";
 import { MemoryFiles } from "./memory-files.js";
 import { MemoryProcess, type Program } from "./memory-process.js";
 

@@ -1,6 +1,6 @@
 import { posix } from "node:path";
 import { SandboxError } from "../kernel/errors.js";
-import type { User } from "../sandbox/backend.js";
+import type { User } from "../sandbox/contract/backend.js";
 import type {
   FileChange,
   FileInfo,
@@ -9,7 +9,7 @@ import type {
   OpenFile,
   ReadOptions,
   WriteOptions,
-} from "../sandbox/files.js";
+} from "../sandbox/contract/files.js";
 
 interface Node {
   readonly type: "file" | "directory" | "link";

@@ -1,4 +1,4 @@
-import type { AddressLease, AddressLeases, NetworkLeases } from "../sandbox/address-leases.js";
+import type { AddressLease, AddressLeases, NetworkLeases } from "../sandbox/contract/address-leases.js";
 
 /** Leases without a ledger, for tests of a backend: one for all that stand in for servers on one ledger. */
 export class MemoryLeases implements AddressLeases {

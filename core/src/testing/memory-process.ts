@@ -1,7 +1,7 @@
 import { SandboxError } from "../kernel/errors.js";
-import type { User } from "../sandbox/backend.js";
-import type { Files } from "../sandbox/files.js";
-import type { Command, Exit, Output, Process, Signal, TerminalSize } from "../sandbox/process.js";
+import type { User } from "../sandbox/contract/backend.js";
+import type { Files } from "../sandbox/contract/files.js";
+import type { Command, Exit, Output, Process, Signal, TerminalSize } from "../sandbox/contract/process.js";
 
 /** What a scripted program sees of the process that it is. */
 export interface ScriptedProcess {

@@ -9,7 +9,7 @@ import type { CleanupFailure } from "../kernel/cleanup.js";
 import type { Token } from "../kernel/token.js";
 import { createLogger, type Logger } from "../observe/logger.js";
 import type { Plugin } from "../plugin.js";
-import { Sandboxes } from "../sandbox/sandboxes.js";
+import { Sandboxes } from "../sandbox/life/sandboxes.js";
 
 export interface TestServerOptions {
   /** Plugins with their settings, as the configuration would have them. */

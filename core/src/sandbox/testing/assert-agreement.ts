@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
-import { egressRulesOf } from "../egress-rules.js";
-import { DEFAULT_TENANT } from "../tenant.js";
+import { egressRulesOf } from "../contract/egress-rules.js";
+import { DEFAULT_TENANT } from "../model/tenant.js";
 import type { CrashingServer, World } from "./crashing-server.js";
 
 /** What a server told of is what happened, once each and in its order. */

@@ -5,8 +5,8 @@ import { createLogger } from "../../observe/logger.js";
 import { fakeClock, type FakeClock } from "../../testing/fake-clock.js";
 import { MemoryBackend } from "../../testing/memory-backend.js";
 import { createSandboxDomain, type SandboxDomain } from "../domain.js";
-import type { SandboxEvent } from "../sandbox-event.js";
-import { sandboxesConfig } from "../sandboxes-config.js";
+import type { SandboxEvent } from "../model/sandbox-event.js";
+import { sandboxesConfig } from "../model/sandboxes-config.js";
 import { FragileLedger } from "./start-domain.js";
 
 /** What outlives servers: what the ledger holds, what the backend has, and time. */

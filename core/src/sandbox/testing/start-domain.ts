@@ -10,16 +10,23 @@ import { createLogger } from "../../observe/logger.js";
 import { fakeClock, type FakeClock } from "../../testing/fake-clock.js";
 import { MemoryLeases } from "../../testing/memory-leases.js";
 import { MemoryBackend, type MemoryBackendOptions } from "../../testing/memory-backend.js";
-import type { Sandbox, SandboxId, SandboxSpec, SnapshotId, VolumeId } from "../backend.js";
+import type { Sandbox, SandboxId, SandboxSpec, SnapshotId, VolumeId } from "../contract/backend.js";
 import { createSandboxDomain, type SandboxDomain } from "../domain.js";
-import type { AddressLease } from "../address-leases.js";
-import type { EndedSandbox, Leaseholder, LeaseWish, Ledger, LedgerEntry, LedgerNote } from "../ledger.js";
-import type { SandboxRecord } from "../live-sandbox.js";
-import type { SandboxEvent } from "../sandbox-event.js";
-import type { CreateSandbox } from "../sandboxes.js";
-import type { SnapshotRecord } from "../snapshots.js";
-import { sandboxesConfig } from "../sandboxes-config.js";
-import type { VolumeRecord } from "../volumes.js";
+import type { AddressLease } from "../contract/address-leases.js";
+import type {
+  EndedSandbox,
+  Leaseholder,
+  LeaseWish,
+  Ledger,
+  LedgerEntry,
+  LedgerNote,
+} from "../ledger/ledger.js";
+import type { SandboxRecord } from "../model/live-sandbox.js";
+import type { SandboxEvent } from "../model/sandbox-event.js";
+import type { CreateSandbox } from "../life/sandboxes.js";
+import type { SnapshotRecord } from "../model/snapshots.js";
+import { sandboxesConfig } from "../model/sandboxes-config.js";
+import type { VolumeRecord } from "../model/volumes.js";
 
 export const MINUTE_MS = 60_000;
 export const base: CreateSandbox = { template: "base", timeoutMs: 5 * MINUTE_MS, secure: true };

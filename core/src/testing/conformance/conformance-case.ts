@@ -1,4 +1,4 @@
-import type { Limits, Sandbox, SandboxBackend, SandboxSpec } from "../../sandbox/backend.js";
+import type { Limits, Sandbox, SandboxBackend, SandboxSpec } from "../../sandbox/contract/backend.js";
 import type { ConformanceContext } from "./conformance-context.js";
 
 /** What a case is about. */

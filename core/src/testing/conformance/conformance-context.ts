@@ -6,9 +6,9 @@ import { join } from "node:path";
 import type { Duplex } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
 import { type ErrorCode, SandboxError } from "../../kernel/errors.js";
-import type { Sandbox, SandboxBackend, SandboxSpec, User, VolumeId } from "../../sandbox/backend.js";
-import type { FileInfo } from "../../sandbox/files.js";
-import type { Command, Exit, Process } from "../../sandbox/process.js";
+import type { Sandbox, SandboxBackend, SandboxSpec, User, VolumeId } from "../../sandbox/contract/backend.js";
+import type { FileInfo } from "../../sandbox/contract/files.js";
+import type { Command, Exit, Process } from "../../sandbox/contract/process.js";
 import type { ConformanceSubject } from "./conformance-case.js";
 
 const PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { setTimeout as sleep } from "node:timers/promises";
 import { SandboxError } from "../../kernel/errors.js";
-import type { Sandbox } from "../../sandbox/backend.js";
+import type { Sandbox } from "../../sandbox/contract/backend.js";
 import type { ConformanceCase } from "./conformance-case.js";
 import type { ConformanceContext } from "./conformance-context.js";
 import { OutputReader } from "./output-reader.js";

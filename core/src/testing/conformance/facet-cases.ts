@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { setTimeout as sleep } from "node:timers/promises";
-import type { Sandbox } from "../../sandbox/backend.js";
+import type { Sandbox } from "../../sandbox/contract/backend.js";
 import type { ConformanceCase, Facet } from "./conformance-case.js";
 import { facetOf, findAbilities } from "./needs.js";
 import { OutputReader } from "./output-reader.js";

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
 import type { ErrorCode } from "../../kernel/errors.js";
-import type { FileInfo } from "../../sandbox/files.js";
+import type { FileInfo } from "../../sandbox/contract/files.js";
 import { CaseSkipped, type ConformanceCase } from "./conformance-case.js";
 import { type Canary, chunked, type ConformanceContext } from "./conformance-context.js";
 import { attackByLinkSwaps } from "./link-swap-attack.js";

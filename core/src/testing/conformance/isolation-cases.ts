@@ -4,7 +4,7 @@ import { lstat, readdir } from "node:fs/promises";
 import { createServer, type Server } from "node:net";
 import { homedir, networkInterfaces, tmpdir } from "node:os";
 import { dirname, join, relative, sep } from "node:path";
-import type { Sandbox } from "../../sandbox/backend.js";
+import type { Sandbox } from "../../sandbox/contract/backend.js";
 import type { ConformanceCase } from "./conformance-case.js";
 import type { Canary, ConformanceContext } from "./conformance-context.js";
 import { attackByLinkSwaps } from "./link-swap-attack.js";

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 // oxlint-disable-next-line no-restricted-imports -- a promise about the host is asked of the host
 import { execFile } from "node:child_process";
 import { promisify } from "node:util";
-import type { Sandbox } from "../../sandbox/backend.js";
+import type { Sandbox } from "../../sandbox/contract/backend.js";
 import type { ConformanceCase } from "./conformance-case.js";
 import type { ConformanceContext } from "./conformance-context.js";
 import { OutputReader } from "./output-reader.js";

@@ -3,7 +3,7 @@ import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setImmediate as nextTurn, setTimeout as sleep } from "node:timers/promises";
-import type { FileInfo } from "../../sandbox/files.js";
+import type { FileInfo } from "../../sandbox/contract/files.js";
 import type { Canary, ConformanceContext } from "./conformance-context.js";
 import { OutputReader } from "./output-reader.js";
 

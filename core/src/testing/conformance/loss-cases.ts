@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import type { Sandbox } from "../../sandbox/backend.js";
+import type { Sandbox } from "../../sandbox/contract/backend.js";
 import { CaseSkipped, type ConformanceCase } from "./conformance-case.js";
 
 const ANSWER_MS = 5_000;

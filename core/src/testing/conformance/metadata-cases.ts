@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import type { FileInfo } from "../../sandbox/files.js";
+import type { FileInfo } from "../../sandbox/contract/files.js";
 import type { ConformanceCase } from "./conformance-case.js";
 import { chunked, type ConformanceContext } from "./conformance-context.js";
 

@@ -1,5 +1,5 @@
 import { messageOf, SandboxError } from "../../kernel/errors.js";
-import type { Limits } from "../../sandbox/backend.js";
+import type { Limits } from "../../sandbox/contract/backend.js";
 import type { Ability, Facet, Need } from "./conformance-case.js";
 import type { ConformanceContext } from "./conformance-context.js";
 

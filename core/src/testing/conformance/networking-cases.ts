@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
-import type { Sandbox } from "../../sandbox/backend.js";
-import { ALL_TRAFFIC } from "../../sandbox/egress-rules.js";
+import type { Sandbox } from "../../sandbox/contract/backend.js";
+import { ALL_TRAFFIC } from "../../sandbox/contract/egress-rules.js";
 import type { ConformanceCase } from "./conformance-case.js";
 import type { ConformanceContext } from "./conformance-context.js";
 import { OutputReader } from "./output-reader.js";

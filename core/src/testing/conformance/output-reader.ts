@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { setTimeout as sleep } from "node:timers/promises";
-import type { Output, Process } from "../../sandbox/process.js";
+import type { Output, Process } from "../../sandbox/contract/process.js";
 
 const POLL_MS = 10;
 const TIMEOUT_MS = 5_000;

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import type { Sandbox } from "../../sandbox/backend.js";
+import type { Sandbox } from "../../sandbox/contract/backend.js";
 import type { ConformanceContext } from "./conformance-context.js";
 
 /**

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
-import type { Sandbox, SnapshotId } from "../../sandbox/backend.js";
+import type { Sandbox, SnapshotId } from "../../sandbox/contract/backend.js";
 import type { ConformanceCase } from "./conformance-case.js";
 import type { ConformanceContext } from "./conformance-context.js";
 import { startTicking } from "./ticking.js";

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { ErrorCode } from "../../kernel/errors.js";
-import type { Sandbox } from "../../sandbox/backend.js";
+import type { Sandbox } from "../../sandbox/contract/backend.js";
 import type { ConformanceCase } from "./conformance-case.js";
 
 const REFUSALS: readonly ErrorCode[] = ["unavailable", "not_found", "failed_precondition"];

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
-import type { Process, TerminalSize } from "../../sandbox/process.js";
+import type { Process, TerminalSize } from "../../sandbox/contract/process.js";
 import type { ConformanceCase } from "./conformance-case.js";
 import type { ConformanceContext, ScriptOptions } from "./conformance-context.js";
 import { OutputReader } from "./output-reader.js";

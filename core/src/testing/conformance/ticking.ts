@@ -1,4 +1,4 @@
-import type { Sandbox } from "../../sandbox/backend.js";
+import type { Sandbox } from "../../sandbox/contract/backend.js";
 import type { ConformanceContext } from "./conformance-context.js";
 import { OutputReader } from "./output-reader.js";
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
 import type { ErrorCode } from "../../kernel/errors.js";
-import type { Mount, SandboxSpec, VolumeId } from "../../sandbox/backend.js";
+import type { Mount, SandboxSpec, VolumeId } from "../../sandbox/contract/backend.js";
 import type { ConformanceCase } from "./conformance-case.js";
 
 const REFUSALS: readonly ErrorCode[] = ["not_found", "invalid_argument", "failed_precondition"];

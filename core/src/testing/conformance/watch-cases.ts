@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { setTimeout as sleep } from "node:timers/promises";
 import { SandboxError } from "../../kernel/errors.js";
-import type { WatchEvent } from "../../sandbox/files.js";
+import type { WatchEvent } from "../../sandbox/contract/files.js";
 import type { ConformanceCase } from "./conformance-case.js";
 import { chunked, type ConformanceContext } from "./conformance-context.js";
 

@@ -1,0 +1,122 @@
+import { BootError, SandboxError, messageOf } from "../../kernel/errors.js";
+import type { Patience } from "../../kernel/patience.js";
+import type { Logger } from "../../observe/logger.js";
+import type { Backends, SandboxBackend } from "../contract/backend.js";
+import type { BackendRegistry } from "./backend-registry.js";
+import type { SandboxesConfig } from "../model/sandboxes-config.js";
+
+/** Whether this host can run a backend. */
+export interface BackendVerdict {
+  readonly name: string;
+  /** Why it cannot. */
+  readonly reason: string | undefined;
+  /** It cannot, and another one of the defaults is used in its place. */
+  readonly isLeftOut: boolean;
+}
+
+/** What is known of the backends of a configuration on this host. */
+export interface Assessment {
+  readonly verdicts: readonly BackendVerdict[];
+  /** What is wrong with the choice itself. */
+  readonly problems: readonly string[];
+  readonly defaultBackend: string | undefined;
+}
+
+/**
+ * Checks every backend on this host and settles which one is the default. Of a list of defaults those that
+ * the host cannot run are left out, as long as one remains; any other backend that cannot run is a problem, and so is
+ * one that is busy or misconfigured: the next one of the list may isolate less.
+ * @throws BootError with every reason why this cannot work.
+ */
+export async function chooseBackends(
+  backends: BackendRegistry,
+  settings: SandboxesConfig,
+  { log, patience }: { readonly log: Logger; readonly patience: Patience },
+): Promise<void> {
+  const { verdicts, problems, defaultBackend } = await assessBackends(backends, settings, (backend) =>
+    patience.wait(backends.ownerOf(backend.name), `the check of backend '${backend.name}'`, () =>
+      backend.check(),
+    ),
+  );
+  const refused = verdicts.filter(({ reason, isLeftOut }) => reason !== undefined && !isLeftOut);
+  const failed = refused.map(({ name, reason }) => `backend '${name}': ${reason}`);
+  if (problems.length + failed.length > 0) {
+    throw new BootError([...problems, ...failed].map((message) => ({ message })));
+  }
+  for (const { name, reason, isLeftOut } of verdicts) {
+    if (!isLeftOut) continue;
+    backends.leaveOut(name);
+    log.warn({ backend: name, reason }, "this host cannot run a backend; the next one of the list is used");
+  }
+  backends.setDefault(defaultBackend);
+}
+
+/** Checks every backend on this host, and changes nothing. @param check calls the backend's own, for a limited time. */
+export async function assessBackends(
+  backends: Backends,
+  settings: SandboxesConfig,
+  check: (backend: SandboxBackend) => Promise<void>,
+): Promise<Assessment> {
+  const names = backends.all().map(({ name }) => name);
+  const preferred = [settings.defaultBackend ?? []].flat();
+  const pinned = Object.values(settings.templates).map(({ backend }) => backend);
+  const failures = await Promise.all(backends.all().map((backend) => failureOf(backend, check)));
+  const isUsable = (name: string): boolean =>
+    names.includes(name) && failures[names.indexOf(name)] === undefined;
+  const usable = preferred.filter(isUsable);
+  return {
+    verdicts: names.map((name, index) => ({
+      name,
+      reason: failures[index]?.reason,
+      isLeftOut:
+        failures[index]?.isOfHost === true &&
+        usable.length > 0 &&
+        preferred.includes(name) &&
+        !pinned.includes(name),
+    })),
+    problems: unknownBackends(names, settings).map(({ message }) => message),
+    defaultBackend: usable[0] ?? (names.length === 1 ? names[0] : undefined),
+  };
+}
+
+/** Codes of a check that failed although the host could run the backend. */
+const NOT_OF_HOST: ReadonlySet<string> = new Set(["unavailable", "invalid_argument"]);
+
+async function failureOf(
+  backend: SandboxBackend,
+  check: (backend: SandboxBackend) => Promise<void>,
+): Promise<{ readonly reason: string; readonly isOfHost: boolean } | undefined> {
+  try {
+    await check(backend);
+    return undefined;
+  } catch (error) {
+    const isOfHost = !(error instanceof SandboxError && NOT_OF_HOST.has(error.code));
+    return { reason: messageOf(error), isOfHost };
+  }
+}
+
+/** What the configuration names and no plugin added, each with the key that names it. */
+export function unknownBackends(
+  names: readonly string[],
+  { defaultBackend, templates }: SandboxesConfig,
+): readonly { readonly path: readonly string[]; readonly message: string }[] {
+  const known = names.length === 0 ? "none is enabled" : `enabled are ${names.join(", ")}`;
+  const preferred = [defaultBackend ?? []].flat();
+  const problems: { readonly path: readonly string[]; readonly message: string }[] = [];
+  const note = (path: readonly string[], text: string): void => {
+    const key = ["sandboxes", ...path];
+    problems.push({ path: key, message: `${key.join(".")}: ${text}; ${known}` });
+  };
+  const require = (path: readonly string[], name: string): void => {
+    if (!names.includes(name)) note(path, `there is no backend '${name}'`);
+  };
+  for (const name of preferred) require(["defaultBackend"], name);
+  const isChoiceOpen = Object.values(templates).some(({ backend }) => backend === undefined);
+  if (preferred.length === 0 && names.length > 1 && isChoiceOpen) {
+    note(["defaultBackend"], "choose one of the backends");
+  }
+  for (const [name, { backend }] of Object.entries(templates)) {
+    if (backend !== undefined) require(["templates", name, "backend"], backend);
+  }
+  return problems;
+}

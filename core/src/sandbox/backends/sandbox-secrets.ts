@@ -1,0 +1,42 @@
+import { hash, randomBytes, randomInt, timingSafeEqual } from "node:crypto";
+import type { SandboxId, SnapshotId, VolumeId } from "../contract/backend.js";
+
+const ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789";
+const ID_LENGTH = 20;
+
+/** A sandbox id as E2B's look: `i` and 20 characters of `[a-z0-9]`, not to be guessed. */
+export function newSandboxId(): SandboxId {
+  return newId("i");
+}
+
+/** `s` and 20 characters of `[a-z0-9]`, not to be guessed. */
+export function newSnapshotId(): SnapshotId {
+  return newId("s");
+}
+
+/** `v` and 20 characters of `[a-z0-9]`, not to be guessed. */
+export function newVolumeId(): VolumeId {
+  return newId("v");
+}
+
+/** An access token: 43 URL-safe characters that carry 256 random bits. */
+export function newAccessToken(): string {
+  return randomBytes(32).toString("base64url");
+}
+
+/** What is kept of a token that is not needed any more: SHA-256 in hexadecimal digits. */
+export function digestOf(token: string): string {
+  return hash("sha256", token, "hex");
+}
+
+/** Whether a digest is that of a token, in a time that tells nothing about either. */
+export function isDigestOf(digest: string, token: string): boolean {
+  const [known, given] = [Buffer.from(digest, "hex"), Buffer.from(digestOf(token), "hex")];
+  return known.length === given.length && timingSafeEqual(known, given);
+}
+
+function newId(prefix: string): string {
+  let id = prefix;
+  for (let length = 0; length < ID_LENGTH; length += 1) id += ID_ALPHABET[randomInt(ID_ALPHABET.length)];
+  return id;
+}

@@ -1,0 +1,54 @@
+import { SandboxError } from "../../kernel/errors.js";
+
+/** Lets a fixed number of holders in at a time; the others wait in the order they came. */
+export class Semaphore {
+  #free: number;
+  readonly #queueLimit: number;
+  readonly #waiting = new Set<() => void>();
+
+  /** @param queueLimit how many may wait. */
+  constructor(permits: number, queueLimit = Infinity) {
+    this.#free = permits;
+    this.#queueLimit = queueLimit;
+  }
+
+  /**
+   * Waits for a turn; the function returned gives it back.
+   * @throws SandboxError unavailable when the queue is full; the signal's reason when it aborts first.
+   */
+  async acquire(signal?: AbortSignal): Promise<() => void> {
+    signal?.throwIfAborted();
+    if (this.#free > 0) this.#free -= 1;
+    else await this.#turn(signal);
+    let isHeld = true;
+    return () => {
+      if (!isHeld) return;
+      isHeld = false;
+      const [next] = this.#waiting;
+      if (next === undefined) this.#free += 1;
+      else next();
+    };
+  }
+
+  #turn(signal: AbortSignal | undefined): Promise<void> {
+    if (this.#waiting.size >= this.#queueLimit) {
+      throw new SandboxError("unavailable", "too many requests are waiting for their turn, please retry");
+    }
+    return new Promise((resolve, reject) => {
+      const leave = (): void => {
+        this.#waiting.delete(enter);
+        signal?.removeEventListener("abort", giveUp);
+      };
+      const enter = (): void => {
+        leave();
+        resolve();
+      };
+      const giveUp = (): void => {
+        leave();
+        reject(signal?.reason as Error);
+      };
+      this.#waiting.add(enter);
+      signal?.addEventListener("abort", giveUp, { once: true });
+    });
+  }
+}

@@ -1,0 +1,122 @@
+import type { Clock } from "../../kernel/clock.js";
+import { SandboxError } from "../../kernel/errors.js";
+import type { Logger } from "../../observe/logger.js";
+import type { Sandbox } from "../contract/backend.js";
+import { Semaphore } from "./semaphore.js";
+
+export interface TeardownOptions {
+  readonly clock: Clock;
+  readonly log: Logger;
+  /** How long one attempt may take before it counts as failed. */
+  readonly destroyTimeoutMs: number;
+  readonly destroyConcurrency: number;
+  /** Told of every attempt to destroy a sandbox that failed. */
+  readonly onFailure: () => void;
+}
+
+/** Something to be undone for good. */
+export interface Undoing {
+  /** What and which, for messages. */
+  readonly what: "sandbox" | "snapshot" | "volume";
+  readonly id: string;
+  /** Safe to repeat, also while an earlier call still hangs. */
+  readonly run: () => Promise<void>;
+  /** After so many failures whoever waits is told. */
+  readonly soonAttempts: number;
+}
+
+/** What became of an order to undo something. */
+export interface Destruction {
+  /** Resolves when nothing of it is left; rejects when the first attempts failed, and more follow. */
+  readonly soon: Promise<void>;
+  /** Resolves with true when nothing of it is left, with false when this server stopped trying. */
+  readonly final: Promise<boolean>;
+}
+
+const SOON_ATTEMPTS = 3;
+const FIRST_DELAY_MS = 200;
+const LONGEST_DELAY_MS = 60_000;
+
+/** Destroys sandboxes and what they stand on, a bounded number at a time, and does not give up while the server runs. */
+export class Teardown {
+  readonly #options: TeardownOptions;
+  readonly #turns: Semaphore;
+  readonly #stopped = new AbortController();
+
+  constructor(options: TeardownOptions) {
+    this.#options = options;
+    this.#turns = new Semaphore(options.destroyConcurrency);
+  }
+
+  destroy(sandbox: Sandbox): Destruction {
+    const run = (): Promise<void> => sandbox.destroy();
+    return this.undo({ what: "sandbox", id: sandbox.id, run, soonAttempts: SOON_ATTEMPTS });
+  }
+
+  undo(undoing: Undoing): Destruction {
+    const { what, id } = undoing;
+    const { promise: soon, resolve, reject } = Promise.withResolvers<void>();
+    // Whoever only wants the end of it must not be told of the rejection by the process.
+    soon.catch(() => {});
+    const final = this.#undo(undoing, reject).then((isGone) => {
+      if (isGone) resolve();
+      else reject(new SandboxError("unavailable", `${what} "${id}" could not be destroyed`));
+      return isGone;
+    });
+    return { soon, final };
+  }
+
+  /** Ends the waiting between attempts; what is left is for the next start. */
+  stop(): void {
+    this.#stopped.abort();
+  }
+
+  async #undo(undoing: Undoing, fail: (error: Error) => void): Promise<boolean> {
+    const { what, id, soonAttempts } = undoing;
+    const { log, onFailure } = this.#options;
+    for (let attempt = 1; ; attempt += 1) {
+      const release = await this.#turns.acquire();
+      try {
+        await this.#attempt(undoing);
+        return true;
+      } catch (error) {
+        if (what === "sandbox") onFailure();
+        log.error({ [what]: id, attempt, err: error }, `destroying a ${what} failed`);
+        if (attempt >= soonAttempts) {
+          const text = `${what} "${id}" could not be destroyed yet; the server keeps trying`;
+          fail(new SandboxError("unavailable", text, { cause: error }));
+        }
+      } finally {
+        release();
+      }
+      await this.#delay(Math.min(FIRST_DELAY_MS * 2 ** (attempt - 1), LONGEST_DELAY_MS));
+      if (this.#stopped.signal.aborted && attempt >= soonAttempts) return false;
+    }
+  }
+
+  /** One call. A call that hangs is left behind: it is safe to repeat. */
+  async #attempt({ run }: Undoing): Promise<void> {
+    const { clock, destroyTimeoutMs } = this.#options;
+    const late = Promise.withResolvers<never>();
+    const takeBack = clock.after(destroyTimeoutMs, () => {
+      late.reject(new SandboxError("deadline_exceeded", `still not destroyed after ${destroyTimeoutMs} ms`));
+    });
+    try {
+      await Promise.race([run(), late.promise]);
+    } finally {
+      takeBack();
+    }
+  }
+
+  async #delay(delayMs: number): Promise<void> {
+    const { signal } = this.#stopped;
+    if (signal.aborted) return;
+    const { promise, resolve } = Promise.withResolvers<void>();
+    const wake = (): void => resolve();
+    const takeBack = this.#options.clock.after(delayMs, wake);
+    signal.addEventListener("abort", wake);
+    await promise;
+    signal.removeEventListener("abort", wake);
+    takeBack();
+  }
+}

@@ -1,0 +1,88 @@
+import { isIP } from "node:net";
+import { SandboxError } from "../../kernel/errors.js";
+
+/**
+ * IPv4 ranges that are no part of the public internet: this host, its networks, what providers share and test with,
+ * multicast and reserved ones. Source: IANA's registry of special-purpose addresses, but for its documentation ranges,
+ * which nothing answers at.
+ */
+export const NOT_PUBLIC_IPV4: readonly string[] = [
+  "0.0.0.0/8",
+  "10.0.0.0/8",
+  "100.64.0.0/10",
+  "127.0.0.0/8",
+  // Where Azure's hosts serve their guests, a public address that is not routed.
+  "168.63.129.16/32",
+  "169.254.0.0/16",
+  "172.16.0.0/12",
+  "192.0.0.0/24",
+  "192.168.0.0/16",
+  "198.18.0.0/15",
+  "224.0.0.0/4",
+  "240.0.0.0/4",
+];
+
+/** A destination that stands for everything outside, IPv6 included. */
+export const ALL_TRAFFIC = "0.0.0.0/0";
+
+/**
+ * What a sandbox may reach outside of it. A destination is an IP address or a range in CIDR notation, in
+ * `allowOut` also a domain name, `*.` before it for all names below. `allowOut` wins over `denyOut`; what
+ * neither names is reached. What the backend keeps from every sandbox, its host for one, no rule opens.
+ */
+export interface EgressRules {
+  readonly allowOut: readonly string[];
+  readonly denyOut: readonly string[];
+}
+
+/** What a sandbox is to reach outside, as its creator says it. */
+export interface NetworkPolicy {
+  /** False: as if `denyOut` had ALL_TRAFFIC in it. */
+  readonly allowInternetAccess: boolean;
+  readonly egress: EgressRules | undefined;
+}
+
+const NO_RULES: EgressRules = { allowOut: [], denyOut: [] };
+const LONGEST_DOMAIN = 253;
+// The last label of a name is never a number: that would be a misspelt address.
+const DOMAIN =
+  /^(\*\.)?([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*(?!\d+$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/i;
+
+/** A policy as nothing but rules, as backends take them. */
+export function egressRulesOf({ allowInternetAccess, egress = NO_RULES }: NetworkPolicy): EgressRules {
+  const { allowOut, denyOut } = egress;
+  return allowInternetAccess ? egress : { allowOut, denyOut: [ALL_TRAFFIC, ...denyOut] };
+}
+
+/** Whether a destination of a rule is an address or a range, and not a domain name. */
+export function isAddressRange(destination: string): boolean {
+  const [, address = "", length] = /^([\d.]+|[\da-f:.]+)(?:\/(\d{1,3}))?$/i.exec(destination) ?? [];
+  const version = isIP(address);
+  return version !== 0 && Number(length ?? 0) <= (version === 4 ? 32 : 128);
+}
+
+/**
+ * Refuses a policy that makes no sense.
+ * @throws SandboxError invalid_argument that names the destination.
+ */
+export function checkNetworkPolicy(policy: NetworkPolicy): void {
+  const { allowOut, denyOut } = egressRulesOf(policy);
+  for (const destination of denyOut) {
+    if (isAddressRange(destination)) continue;
+    refuse(`network.denyOut: '${destination}' is no IP address and no CIDR range`);
+  }
+  for (const destination of allowOut) {
+    if (isAddressRange(destination)) continue;
+    if (destination.length > LONGEST_DOMAIN || !DOMAIN.test(destination)) {
+      refuse(`network.allowOut: '${destination}' is no IP address, no CIDR range and no domain name`);
+    }
+    // Names are known by what they resolve to: without it everything else at those addresses would stay open.
+    if (!denyOut.includes(ALL_TRAFFIC)) {
+      refuse(`network.allowOut: the domain '${destination}' needs '${ALL_TRAFFIC}' (ALL_TRAFFIC) in denyOut`);
+    }
+  }
+}
+
+function refuse(message: string): never {
+  throw new SandboxError("invalid_argument", message);
+}

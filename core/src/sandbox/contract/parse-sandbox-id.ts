@@ -1,0 +1,12 @@
+import { SandboxError } from "../../kernel/errors.js";
+import type { SandboxId } from "./backend.js";
+
+/**
+ * The sandbox id in a path. Old clients send `<id>-<client id>`; what follows the dash means nothing.
+ * @throws SandboxError invalid_argument
+ */
+export function parseSandboxId(parameter: string | undefined): SandboxId {
+  const [id = ""] = (parameter ?? "").split("-");
+  if (!/^[a-z0-9]+$/.test(id)) throw new SandboxError("invalid_argument", "Invalid sandbox ID");
+  return id;
+}

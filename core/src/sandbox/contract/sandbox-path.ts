@@ -1,0 +1,23 @@
+import { posix } from "node:path";
+import { SandboxError } from "../../kernel/errors.js";
+import type { User } from "./backend.js";
+
+/**
+ * What a client's path means for a user: nothing or `~` is the home, relative paths start there and are
+ * cleaned, absolute ones stay as they are.
+ * @throws SandboxError invalid_argument for `~other` and for a NUL byte.
+ */
+export function resolveSandboxPath(path: string, user: User): string {
+  if (path.includes("\0")) throw new SandboxError("invalid_argument", "a path cannot contain a NUL byte");
+  if (path === "" || path === "~") return user.home;
+  if (path.startsWith("~/")) return below(user.home, path.slice(2));
+  if (path.startsWith("~")) {
+    throw new SandboxError("invalid_argument", "cannot expand user-specific home dir");
+  }
+  return path.startsWith("/") ? path : below(user.home, path);
+}
+
+function below(home: string, path: string): string {
+  const joined = posix.join(home, path);
+  return joined.endsWith("/") && joined !== "/" ? joined.slice(0, -1) : joined;
+}

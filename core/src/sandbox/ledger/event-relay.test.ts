@@ -1,0 +1,36 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { base, startDomain } from "../testing/start-domain.js";
+
+test("events wait for who cannot take them now, no more than may, and what is dropped is counted", async (context) => {
+  const domain = await startDomain(context, {}, { maximumOutbox: 5 });
+  const { sandboxes, clock, ledger } = domain;
+  let isBroken = true;
+  const told: string[] = [];
+  domain.events.add((events) => {
+    if (isBroken) throw new Error("disk full");
+    told.push(...events.map(({ sandboxId, type }) => `${type} ${sandboxId}`));
+  });
+  domain.tellEvents();
+  const expected: string[] = [];
+  const live = async (): Promise<void> => {
+    const { id } = (await sandboxes.create(base)).record;
+    await sandboxes.kill(id);
+    expected.push(`created ${id}`, `killed ${id}`);
+    await domain.events.caughtUp();
+  };
+  await live();
+  await live();
+  assert.equal((await ledger.outbox(100)).length, 4);
+  assert.equal(await domain.metric("events_dropped_total"), 0);
+  await live();
+  await live();
+  assert.equal((await ledger.outbox(100)).length, 5);
+  assert.equal(await domain.metric("events_dropped_total"), 3);
+
+  isBroken = false;
+  await clock.advance(5000);
+  await domain.events.caughtUp();
+  assert.deepEqual(told, expected.slice(3), "the newest, in their order");
+  assert.deepEqual(await ledger.outbox(1), []);
+});

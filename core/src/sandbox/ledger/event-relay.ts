@@ -1,0 +1,126 @@
+import { randomUUID } from "node:crypto";
+import type { Clock } from "../../kernel/clock.js";
+import type { Logger } from "../../observe/logger.js";
+import type { Ledger } from "./ledger.js";
+import type { SandboxRecord } from "../model/live-sandbox.js";
+import type { SandboxMetrics } from "../model/sandbox-metrics.js";
+import type { SandboxEvent, SandboxEventDetail, SandboxEventType } from "../model/sandbox-event.js";
+import type { EventRecorder, SandboxEvents } from "../model/sandbox-events.js";
+
+export interface EventRelayOptions {
+  readonly ledger: Ledger;
+  /** Events that may wait for who cannot take them now. */
+  readonly most: number;
+  readonly metrics: Pick<SandboxMetrics, "eventsDropped">;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+const AT_ONCE = 100;
+const RETRY_MS = 5000;
+
+/** Takes events from the ledger's outbox to the recorders. */
+export class EventRelay implements SandboxEvents {
+  readonly #options: EventRelayOptions;
+  readonly #recorders: EventRecorder[] = [];
+  #isStarted = false;
+  #isStopped = false;
+  #isWoken = false;
+  #passing: Promise<void> | undefined;
+  #disarm: (() => void) | undefined;
+
+  constructor(options: EventRelayOptions) {
+    this.#options = options;
+  }
+
+  add(recorder: EventRecorder): void {
+    this.#recorders.push(recorder);
+  }
+
+  /** An event that happens now, to be given to the ledger; undefined when nobody wants to know. */
+  of(
+    type: SandboxEventType,
+    record: Pick<SandboxRecord, "id" | "owner" | "template" | "snapshot" | "metadata">,
+    detail: SandboxEventDetail = {},
+  ): SandboxEvent | undefined {
+    if (this.#recorders.length === 0) return undefined;
+    const { id: sandboxId, owner, template, snapshot, metadata } = record;
+    const atMs = this.#options.clock.now();
+    return { id: randomUUID(), type, atMs, sandboxId, owner, template, snapshot, metadata, detail };
+  }
+
+  /** Says that an awaited event has happened. Never rejects: the next start says it where the ledger failed. */
+  async confirm(event: SandboxEvent | undefined): Promise<void> {
+    if (event === undefined) return;
+    const { ledger, clock, log } = this.#options;
+    try {
+      await ledger.confirm({ ...event, atMs: clock.now() });
+      this.wake();
+    } catch (error) {
+      log.error({ sandbox: event.sandboxId, event: event.type, err: error }, "an event could not be written");
+    }
+  }
+
+  /** To be called when the ledger may have got an event. */
+  wake(): void {
+    if (!this.#isStarted || this.#isStopped || this.#recorders.length === 0) return;
+    this.#isWoken = true;
+    this.#passing ??= this.#pass().finally(() => {
+      this.#passing = undefined;
+      if (this.#isWoken) this.wake();
+    });
+  }
+
+  async caughtUp(): Promise<void> {
+    this.wake();
+    await this.#passing;
+  }
+
+  /** Starts to hand over, with what the last server left. */
+  start(): void {
+    this.#isStarted = true;
+    this.wake();
+  }
+
+  /** Hands over what there is. What cannot be is left to the next start. */
+  async stop(): Promise<void> {
+    await this.caughtUp();
+    this.#isStopped = true;
+    this.#disarm?.();
+    this.#disarm = undefined;
+  }
+
+  /** Drops the oldest of too many events. Never rejects: a ledger that cannot be written gets no more of them either. */
+  async #makeRoom(): Promise<void> {
+    const { ledger, most, metrics, log } = this.#options;
+    try {
+      const dropped = await ledger.trimOutbox(most);
+      if (dropped === 0) return;
+      metrics.eventsDropped(dropped);
+      log.error({ dropped, most }, "more events wait than may: the oldest are dropped and will not be told");
+    } catch (error) {
+      log.error({ err: error }, "events that nobody takes could not be dropped");
+    }
+  }
+
+  async #pass(): Promise<void> {
+    const { ledger, clock, log } = this.#options;
+    this.#disarm?.();
+    this.#disarm = undefined;
+    try {
+      while (this.#isWoken) {
+        this.#isWoken = false;
+        const events = await ledger.outbox(AT_ONCE);
+        if (events.length === 0) continue;
+        for (const record of this.#recorders) await record(events);
+        await ledger.clearOutbox(events.map(({ id }) => id));
+        this.#isWoken = true;
+      }
+    } catch (error) {
+      this.#isWoken = false;
+      log.error({ err: error }, "events could not be handed over; that is tried again");
+      await this.#makeRoom();
+      this.#disarm = clock.after(RETRY_MS, () => this.wake());
+    }
+  }
+}

@@ -1,0 +1,571 @@
+import { chmodSync, closeSync, existsSync, mkdirSync, openSync, statSync } from "node:fs";
+import { join } from "node:path";
+import { DatabaseSync, type StatementSync } from "node:sqlite";
+import { z } from "zod";
+import type { SandboxId, SnapshotId, VolumeId } from "../contract/backend.js";
+import { BootError, messageOf, SandboxError } from "../../kernel/errors.js";
+import { knownVersion, migrate } from "../../sqlite/migrate.js";
+import type { AddressLease } from "../contract/address-leases.js";
+import type { EndedSandbox, Leaseholder, LeaseWish, Ledger, LedgerEntry, LedgerNote } from "./ledger.js";
+import type { SandboxRecord } from "../model/live-sandbox.js";
+import type { SandboxEvent } from "../model/sandbox-event.js";
+import type { SnapshotRecord } from "../model/snapshots.js";
+import { DEFAULT_TENANT } from "../model/tenant.js";
+import type { VolumeRecord } from "../model/volumes.js";
+
+export interface SqliteLedgerOptions {
+  /** Made when missing, for this user alone. The ledger is its file `ledger.sqlite`. */
+  readonly dataDir: string;
+  /** How many ended sandboxes are remembered. */
+  readonly endedKept: number;
+}
+
+// Each entry brings a ledger of that version to the next one; `user_version` counts them.
+const MIGRATIONS: readonly string[] = [
+  `CREATE TABLE sandbox (
+     id TEXT PRIMARY KEY,
+     record TEXT NOT NULL,
+     end_reason TEXT
+   ) STRICT;
+   CREATE TABLE ended_sandbox (
+     sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+     id TEXT NOT NULL,
+     backend TEXT NOT NULL,
+     template TEXT NOT NULL,
+     reason TEXT NOT NULL,
+     started_at_ms REAL NOT NULL,
+     ended_at_ms REAL NOT NULL
+   ) STRICT;
+   CREATE INDEX ended_sandbox_by_id ON ended_sandbox (id, sequence);`,
+  // Records may hold a traffic access token. A version that does not know it would open their ports.
+  "",
+  // Records may ask for a pause at their end. A version that does not know it would kill the sandbox.
+  "",
+  // Records belong to tenants. A version that does not know of them would hand every sandbox to everybody.
+  "ALTER TABLE ended_sandbox ADD COLUMN owner TEXT NOT NULL DEFAULT 'default'",
+  // Records may hold network rules. A version that does not know them would not keep to them.
+  "",
+  `CREATE TABLE snapshot (
+     id TEXT PRIMARY KEY,
+     record TEXT NOT NULL
+   ) STRICT;`,
+  "ALTER TABLE ended_sandbox ADD COLUMN access_token_digest TEXT",
+  // A version that does not know of events would leave awaited ones behind, and tell of them later.
+  `CREATE TABLE awaited_event (
+     sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+     id TEXT NOT NULL UNIQUE,
+     sandbox TEXT NOT NULL,
+     event TEXT NOT NULL
+   ) STRICT;
+   CREATE INDEX awaited_event_by_sandbox ON awaited_event (sandbox, sequence);
+   CREATE TABLE outbox (
+     sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+     id TEXT NOT NULL UNIQUE,
+     event TEXT NOT NULL
+   ) STRICT;`,
+  // Sandboxes may have volumes. A version that does not know them would forget that they do.
+  `CREATE TABLE volume (
+     id TEXT PRIMARY KEY,
+     record TEXT NOT NULL
+   ) STRICT;`,
+  // Sandboxes may have leased addresses. A version that does not know of leases would hand those out again.
+  `CREATE TABLE address_lease (
+     address TEXT PRIMARY KEY,
+     network TEXT NOT NULL,
+     holder TEXT NOT NULL
+   ) STRICT;
+   CREATE INDEX address_lease_by_holder ON address_lease (network, holder);`,
+  // Paused sandboxes may have no processes. A version that does not know it would try to let them go on.
+  "",
+  // Sandboxes may have ended because of their disk. A version that does not know it could not read why.
+  "",
+];
+
+const FILE_NAME = "ledger.sqlite";
+const SQLITE_BUSY = 5;
+/** A full disk is rarely emptied sooner. */
+const RETRY_AFTER_SECONDS = 5;
+
+const endReason = z.enum(["killed", "timed out", "out of memory", "out of disk", "backend lost", "shutdown"]);
+const text = z.record(z.string(), z.string());
+
+const limits = z.object({
+  cpuCount: z.number().optional(),
+  memoryMiB: z.number().optional(),
+  diskMiB: z.number().optional(),
+  processes: z.number().optional(),
+});
+
+const sandboxRecord = z.object({
+  id: z.string(),
+  // Absent in what was written before tenants.
+  owner: z.string().default(DEFAULT_TENANT),
+  backend: z.string(),
+  template: z.string(),
+  snapshot: z.string().optional(),
+  state: z.enum(["creating", "running", "paused", "killing"]),
+  startedAtMs: z.number(),
+  endsAtMs: z.number().optional(),
+  timeoutMs: z.number().optional(),
+  onTimeout: z.enum(["kill", "pause"]).default("kill"),
+  keepsMemory: z.boolean().optional(),
+  isStopped: z.boolean().optional(),
+  autoResume: z.boolean().default(false),
+  metadata: text,
+  environment: text,
+  accessToken: z.string().optional(),
+  trafficAccessToken: z.string().optional(),
+  maskRequestHost: z.string().optional(),
+  limits,
+  isResizing: z.boolean().optional(),
+  idempotency: z.object({ key: z.string(), fingerprint: z.string() }).optional(),
+  allowInternetAccess: z.boolean(),
+  egress: z.object({ allowOut: z.array(z.string()), denyOut: z.array(z.string()) }).optional(),
+  mounts: z
+    .array(z.object({ volume: z.string(), name: z.string(), path: z.string(), readOnly: z.boolean() }))
+    .default([]),
+});
+
+const snapshotRecord = z.object({
+  id: z.string(),
+  owner: z.string(),
+  state: z.enum(["taking", "ready", "removing"]),
+  name: z.string().optional(),
+  isTemporary: z.boolean().default(false),
+  backend: z.string(),
+  template: z.string(),
+  sandboxId: z.string(),
+  takenAtMs: z.number(),
+  limits,
+});
+
+const sandboxEvent = z.object({
+  id: z.string(),
+  type: z.enum(["created", "updated", "paused", "resumed", "snapshotted", "killed"]),
+  atMs: z.number(),
+  sandboxId: z.string(),
+  owner: z.string(),
+  template: z.string(),
+  snapshot: z.string().optional(),
+  metadata: text,
+  detail: z.object({
+    reason: z.string().optional(),
+    endsAtMs: z.number().optional(),
+    network: z
+      .object({
+        allowInternetAccess: z.boolean(),
+        allowOut: z.array(z.string()),
+        denyOut: z.array(z.string()),
+      })
+      .optional(),
+    limits: limits.optional(),
+    snapshot: z.string().optional(),
+    name: z.string().optional(),
+  }),
+});
+
+const volumeRecord = z.object({
+  id: z.string(),
+  owner: z.string(),
+  state: z.enum(["making", "ready", "removing"]),
+  name: z.string(),
+  backend: z.string(),
+  sizeMiB: z.number(),
+  token: z.string(),
+  createdAtMs: z.number(),
+});
+
+const addressLease = z.object({ address: z.string(), holder: z.string() });
+
+const endedSandbox = z.object({
+  id: z.string(),
+  owner: z.string(),
+  backend: z.string(),
+  template: z.string(),
+  reason: endReason,
+  startedAtMs: z.number(),
+  endedAtMs: z.number(),
+  accessTokenDigest: z
+    .string()
+    .nullable()
+    .transform((digest) => digest ?? undefined),
+});
+
+/**
+ * The ledger in one SQLite file. The file stays locked while it is open, so a second server on the
+ * same data directory is refused; the lock goes with the process, however that ends.
+ */
+export class SqliteLedger implements Ledger {
+  readonly #options: SqliteLedgerOptions;
+  #opened:
+    | {
+        readonly database: DatabaseSync;
+        readonly statements: ReturnType<typeof prepare>;
+        /** Of the file: another one in its place is not the ledger. */
+        readonly inode: number;
+      }
+    | undefined;
+
+  constructor(options: SqliteLedgerOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * Opens the ledger, or makes it.
+   * @throws BootError that names the file: in use, unreadable, damaged or from a newer version. An
+   * existing file is never replaced.
+   */
+  async open(): Promise<void> {
+    const database = openDatabase(this.#options.dataDir, this.#path);
+    this.#opened = { database, statements: prepare(database), inode: statSync(this.#path).ino };
+  }
+
+  async entries(): Promise<readonly LedgerEntry[]> {
+    return this.#read(({ entries, awaited }) =>
+      entries.all().map((row) => {
+        const record = parseRecord(row["record"]);
+        return {
+          record,
+          endReason: endReason.nullable().parse(row["end_reason"]) ?? undefined,
+          awaited: awaited.all(record.id).map(({ event }) => parseEvent(event)),
+        };
+      }),
+    );
+  }
+
+  async write(record: SandboxRecord, note: LedgerNote = {}): Promise<void> {
+    const { endReason, happened, awaited, withdrawn } = note;
+    const { statements } = this.#open;
+    const write = (): void => {
+      statements.write.run(record.id, JSON.stringify(record), endReason ?? null);
+      this.#tell(happened);
+      if (awaited !== undefined) statements.await.run(awaited.id, record.id, JSON.stringify(awaited));
+      if (withdrawn !== undefined) statements.withdraw.run(withdrawn);
+    };
+    if ((happened ?? awaited ?? withdrawn) === undefined) this.#written(write);
+    else this.#atOnce(write);
+  }
+
+  async remove(id: SandboxId): Promise<void> {
+    const { statements } = this.#open;
+    this.#atOnce(() => {
+      statements.remove.run(id);
+      statements.withdrawAll.run(id);
+    });
+  }
+
+  async end(ended: EndedSandbox, happened?: SandboxEvent): Promise<void> {
+    const { id, owner, backend, template, reason, startedAtMs, endedAtMs } = ended;
+    const { statements } = this.#open;
+    this.#atOnce(() => {
+      statements.remove.run(id);
+      statements.withdrawAll.run(id);
+      const digest = ended.accessTokenDigest ?? null;
+      statements.end.run(id, owner, backend, template, reason, startedAtMs, endedAtMs, digest);
+      statements.forget.run(this.#options.endedKept);
+      this.#tell(happened);
+    });
+  }
+
+  async findEnded(id: SandboxId): Promise<EndedSandbox | undefined> {
+    const row = this.#open.statements.findEnded.get(id);
+    return row === undefined ? undefined : endedSandbox.parse(row);
+  }
+
+  async snapshots(): Promise<readonly SnapshotRecord[]> {
+    return this.#read(({ snapshots }) =>
+      snapshots.all().map((row) => {
+        const record = snapshotRecord.parse(JSON.parse(String(row["record"])));
+        return { ...record, name: record.name };
+      }),
+    );
+  }
+
+  async writeSnapshot(record: SnapshotRecord, happened?: SandboxEvent): Promise<void> {
+    const { statements } = this.#open;
+    this.#atOnce(() => {
+      statements.writeSnapshot.run(record.id, JSON.stringify(record));
+      this.#tell(happened);
+    });
+  }
+
+  async removeSnapshot(id: SnapshotId): Promise<void> {
+    const { statements } = this.#open;
+    this.#written(() => statements.removeSnapshot.run(id));
+  }
+
+  async confirm(event: SandboxEvent): Promise<void> {
+    const { statements } = this.#open;
+    this.#atOnce(() => {
+      const { changes } = statements.withdraw.run(event.id);
+      if (changes > 0) this.#tell(event);
+    });
+  }
+
+  async outbox(limit: number): Promise<readonly SandboxEvent[]> {
+    return this.#open.statements.outbox.all(limit).map(({ event }) => parseEvent(event));
+  }
+
+  async clearOutbox(ids: readonly string[]): Promise<void> {
+    const { statements } = this.#open;
+    this.#atOnce(() => {
+      for (const id of ids) statements.clear.run(id);
+    });
+  }
+
+  async trimOutbox(most: number): Promise<number> {
+    const { statements } = this.#open;
+    return this.#written(() => Number(statements.trim.run(most).changes));
+  }
+
+  async volumes(): Promise<readonly VolumeRecord[]> {
+    return this.#read(({ volumes }) =>
+      volumes.all().map((row) => volumeRecord.parse(JSON.parse(String(row["record"])))),
+    );
+  }
+
+  async writeVolume(record: VolumeRecord): Promise<void> {
+    const { statements } = this.#open;
+    this.#written(() => statements.writeVolume.run(record.id, JSON.stringify(record)));
+  }
+
+  async removeVolume(id: VolumeId): Promise<void> {
+    const { statements } = this.#open;
+    this.#written(() => statements.removeVolume.run(id));
+  }
+
+  async leases(network: string): Promise<readonly AddressLease[]> {
+    return this.#read(({ leases }) => leases.all(network).map((row) => addressLease.parse(row)));
+  }
+
+  async leasedTo({ network, holder }: Leaseholder): Promise<readonly string[]> {
+    const { leasedTo } = this.#open.statements;
+    return leasedTo.all(network, holder).map(({ address }) => String(address));
+  }
+
+  async isLeased(address: string): Promise<boolean> {
+    return this.#open.statements.isLeased.get(address) !== undefined;
+  }
+
+  async lease({ network, holder, addresses }: LeaseWish): Promise<string | undefined> {
+    const { statements } = this.#open;
+    let leased: string | undefined;
+    this.#atOnce(() => {
+      leased = addresses.find((address) => statements.lease.run(address, network, holder).changes > 0);
+    });
+    return leased;
+  }
+
+  async endLeases({ network, holder }: Leaseholder): Promise<void> {
+    const { statements } = this.#open;
+    this.#written(() => statements.endLeases.run(network, holder));
+  }
+
+  /** Writes the version that it has: a full or failing disk refuses that, too. */
+  async check(): Promise<void> {
+    const { database } = this.#open;
+    this.#checkPlace();
+    database.exec(`PRAGMA user_version = ${MIGRATIONS.length}`);
+  }
+
+  async close(): Promise<void> {
+    this.#opened?.database.close();
+    this.#opened = undefined;
+  }
+
+  /** @throws BootError that names the file when what it holds is not understood. */
+  #read<T>(run: (statements: ReturnType<typeof prepare>) => T): T {
+    try {
+      return run(this.#open.statements);
+    } catch (error) {
+      throw new BootError([{ message: refusal(this.#path, error) }], { cause: error });
+    }
+  }
+
+  #tell(happened: SandboxEvent | undefined): void {
+    if (happened !== undefined) this.#open.statements.happened.run(happened.id, JSON.stringify(happened));
+  }
+
+  /** Everything that `run` writes, or nothing. */
+  #atOnce(run: () => void): void {
+    const { database } = this.#open;
+    this.#written(() => {
+      database.exec("BEGIN IMMEDIATE");
+      try {
+        run();
+        database.exec("COMMIT");
+      } catch (error) {
+        if (database.isTransaction) database.exec("ROLLBACK");
+        throw error;
+      }
+    });
+  }
+
+  /** @throws SandboxError unavailable when the file does not keep what `run` writes. */
+  #written<T>(run: () => T): T {
+    try {
+      this.#checkPlace();
+      return run();
+    } catch (error) {
+      const options = { cause: error, retryAfterSeconds: RETRY_AFTER_SECONDS };
+      throw new SandboxError("unavailable", "the server cannot write its ledger now", options);
+    }
+  }
+
+  /** SQLite goes on writing into a file without a name, which nobody can ever open again. */
+  #checkPlace(): void {
+    const found = statSync(this.#path, { throwIfNoEntry: false })?.ino;
+    if (found === this.#open.inode) return;
+    const what = found === undefined ? "is gone" : "is another file than the one that was opened";
+    throw new Error(`the ledger ${this.#path} ${what}: restart the server`);
+  }
+
+  get #path(): string {
+    return join(this.#options.dataDir, FILE_NAME);
+  }
+
+  get #open() {
+    if (this.#opened === undefined) throw new Error("the ledger is not open");
+    return this.#opened;
+  }
+}
+
+/**
+ * Why a server could not open the ledger of a data directory now: in use, unreadable, damaged or from a newer
+ * version. Undefined when it could, or would make one. What is in it stays as it is.
+ */
+export function reasonLedgerUnusable(dataDir: string): string | undefined {
+  const path = join(dataDir, FILE_NAME);
+  if (!existsSync(path)) return undefined;
+  let database: DatabaseSync | undefined;
+  try {
+    database = new DatabaseSync(path);
+    database.exec("PRAGMA locking_mode = EXCLUSIVE; BEGIN IMMEDIATE; ROLLBACK");
+    checkPages(database);
+    knownVersion(database, MIGRATIONS.length);
+    return undefined;
+  } catch (error) {
+    return refusal(path, error);
+  } finally {
+    database?.close();
+  }
+}
+
+function parseRecord(json: unknown): SandboxRecord {
+  const record = sandboxRecord.parse(JSON.parse(String(json)));
+  const { snapshot, endsAtMs, timeoutMs, accessToken, trafficAccessToken, maskRequestHost, egress } = record;
+  return {
+    ...record,
+    snapshot,
+    endsAtMs,
+    timeoutMs,
+    accessToken,
+    trafficAccessToken,
+    maskRequestHost,
+    egress,
+  };
+}
+
+function parseEvent(json: unknown): SandboxEvent {
+  const event = sandboxEvent.parse(JSON.parse(String(json)));
+  return { ...event, snapshot: event.snapshot };
+}
+
+function prepare(database: DatabaseSync) {
+  return {
+    entries: database.prepare("SELECT record, end_reason FROM sandbox"),
+    write: database.prepare(
+      `INSERT INTO sandbox (id, record, end_reason) VALUES (?, ?, ?)
+       ON CONFLICT (id) DO UPDATE SET record = excluded.record, end_reason = excluded.end_reason`,
+    ),
+    remove: database.prepare("DELETE FROM sandbox WHERE id = ?"),
+    awaited: database.prepare("SELECT event FROM awaited_event WHERE sandbox = ? ORDER BY sequence"),
+    await: database.prepare("INSERT INTO awaited_event (id, sandbox, event) VALUES (?, ?, ?)"),
+    withdraw: database.prepare("DELETE FROM awaited_event WHERE id = ?"),
+    withdrawAll: database.prepare("DELETE FROM awaited_event WHERE sandbox = ?"),
+    happened: database.prepare("INSERT INTO outbox (id, event) VALUES (?, ?)"),
+    outbox: database.prepare("SELECT event FROM outbox ORDER BY sequence LIMIT ?"),
+    clear: database.prepare("DELETE FROM outbox WHERE id = ?"),
+    trim: database.prepare(
+      `DELETE FROM outbox
+       WHERE sequence <= (SELECT sequence FROM outbox ORDER BY sequence DESC LIMIT 1 OFFSET ?)`,
+    ),
+    snapshots: database.prepare("SELECT record FROM snapshot"),
+    writeSnapshot: database.prepare(
+      `INSERT INTO snapshot (id, record) VALUES (?, ?)
+       ON CONFLICT (id) DO UPDATE SET record = excluded.record`,
+    ),
+    removeSnapshot: database.prepare("DELETE FROM snapshot WHERE id = ?"),
+    volumes: database.prepare("SELECT record FROM volume"),
+    writeVolume: database.prepare(
+      `INSERT INTO volume (id, record) VALUES (?, ?)
+       ON CONFLICT (id) DO UPDATE SET record = excluded.record`,
+    ),
+    removeVolume: database.prepare("DELETE FROM volume WHERE id = ?"),
+    leases: database.prepare("SELECT address, holder FROM address_lease WHERE network = ?"),
+    leasedTo: database.prepare("SELECT address FROM address_lease WHERE network = ? AND holder = ?"),
+    isLeased: database.prepare("SELECT 1 FROM address_lease WHERE address = ?"),
+    lease: database.prepare(
+      `INSERT INTO address_lease (address, network, holder) VALUES (?, ?, ?)
+       ON CONFLICT (address) DO NOTHING`,
+    ),
+    endLeases: database.prepare("DELETE FROM address_lease WHERE network = ? AND holder = ?"),
+    end: database.prepare(
+      `INSERT INTO ended_sandbox (id, owner, backend, template, reason, started_at_ms, ended_at_ms, access_token_digest)
+       VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+    ),
+    forget: database.prepare(
+      "DELETE FROM ended_sandbox WHERE sequence <= (SELECT max(sequence) FROM ended_sandbox) - ?",
+    ),
+    findEnded: database.prepare(
+      `SELECT id, owner, backend, template, reason, started_at_ms AS startedAtMs, ended_at_ms AS endedAtMs,
+              access_token_digest AS accessTokenDigest
+       FROM ended_sandbox WHERE id = ? ORDER BY sequence DESC LIMIT 1`,
+    ),
+  } satisfies Record<string, StatementSync>;
+}
+
+function openDatabase(dataDir: string, path: string): DatabaseSync {
+  let database: DatabaseSync | undefined;
+  try {
+    mkdirSync(dataDir, { recursive: true, mode: 0o700 });
+    createPrivate(path);
+    chmodSync(path, 0o600);
+    database = new DatabaseSync(path);
+    // Exclusive before the first read: the lock is then taken with it and kept until close.
+    database.exec("PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL");
+    database.exec("PRAGMA foreign_keys = ON");
+    checkPages(database);
+    migrate(database, MIGRATIONS);
+    return database;
+  } catch (error) {
+    database?.close();
+    throw new BootError([{ message: refusal(path, error) }], { cause: error });
+  }
+}
+
+/**
+ * Makes the file if it is missing. Never opens an existing one: closing any descriptor of it would
+ * drop the lock that another ledger of this process holds on it.
+ */
+function createPrivate(path: string): void {
+  try {
+    closeSync(openSync(path, "wx", 0o600));
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
+  }
+}
+
+function checkPages(database: DatabaseSync): void {
+  const [finding] = Object.values(database.prepare("PRAGMA quick_check(1)").get() ?? {});
+  if (finding !== "ok") throw new Error(`it is damaged (${String(finding)})`);
+}
+
+function refusal(path: string, error: unknown): string {
+  // The upper bits of an SQLite error say what kind of busy it is.
+  if (((error as { errcode?: number }).errcode ?? 0) % 256 === SQLITE_BUSY) {
+    return `the ledger ${path} is in use: another server runs on this data directory`;
+  }
+  const reason = error instanceof z.ZodError ? z.prettifyError(error) : messageOf(error);
+  return `cannot use the ledger ${path}: ${reason}. Restore it from a backup, or move it away to start without its sandboxes`;
+}

@@ -1,0 +1,16 @@
+import type { EndedSandbox } from "../ledger/ledger.js";
+import type { EndReason } from "../model/live-sandbox.js";
+
+const WORDS: Readonly<Record<EndReason, string>> = {
+  "killed": "it was killed",
+  "timed out": "its time was up",
+  "out of memory": "it ran out of memory",
+  "out of disk": "it used more disk than it may",
+  "backend lost": "its backend lost it",
+  "shutdown": "its server was shut down",
+};
+
+/** Why a sandbox is gone, and since when, for those who may know that it was there. */
+export function describeEnd({ reason, endedAtMs }: EndedSandbox): string {
+  return `${WORDS[reason]} at ${new Date(endedAtMs).toISOString()}`;
+}

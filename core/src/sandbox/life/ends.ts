@@ -1,0 +1,117 @@
+import type { Clock } from "../../kernel/clock.js";
+import type { Logger } from "../../observe/logger.js";
+import type { Sandbox, SandboxId } from "../contract/backend.js";
+import type { EventRelay } from "../ledger/event-relay.js";
+import type { HeldSandbox } from "../backends/held-sandbox.js";
+import type { EndedSandbox, Ledger } from "../ledger/ledger.js";
+import type { EndReason } from "../model/live-sandbox.js";
+import type { Reaper } from "./reaper.js";
+import type { SandboxMetrics } from "../model/sandbox-metrics.js";
+import { digestOf } from "../backends/sandbox-secrets.js";
+import type { Teardown } from "../backends/teardown.js";
+import type { VolumeRegistry } from "../volumes/volume-registry.js";
+
+export interface EndsOptions {
+  readonly ledger: Ledger;
+  readonly teardown: Teardown;
+  readonly volumes: Pick<VolumeRegistry, "released">;
+  readonly reaper: Reaper;
+  readonly metrics: SandboxMetrics;
+  readonly events: EventRelay;
+  readonly clock: Clock;
+  readonly log: Logger;
+  /** Told of each sandbox of which nothing is left. */
+  readonly onGone: (id: SandboxId) => void;
+}
+
+/** Ends sandboxes, each of them once, and remembers how those ended that anybody knew of. */
+export class Ends {
+  readonly #options: EndsOptions;
+
+  constructor(options: EndsOptions) {
+    this.#options = options;
+  }
+
+  /** Ends a sandbox once; every caller gets the same promise. */
+  end(held: HeldSandbox, reason: EndReason): Promise<void> {
+    if (held.ending !== undefined) return held.ending;
+    const runtime = held.end(reason);
+    this.#options.reaper.delete(held.record.id);
+    held.ending = runtime === undefined ? held.undone.promise : this.tearDown(held, runtime);
+    return held.ending;
+  }
+
+  /** Ends a sandbox as soon as its backend says that it has ended by itself. */
+  watch(held: HeldSandbox, { lost }: Sandbox): void {
+    void lost?.then((reason) => {
+      if (held.isEnding) return;
+      const { id, backend } = held.record;
+      this.#options.log.warn({ sandbox: id, backend, reason }, "a sandbox has ended by itself");
+      // A failure is already logged and counted, and tried again.
+      this.end(held, reason).catch(() => {});
+    });
+  }
+
+  /** Destroys one that serves nobody any more. Rejects when that failed for now; it is tried again all the same. */
+  async tearDown(held: HeldSandbox, runtime: Sandbox): Promise<void> {
+    const { ledger, teardown, log } = this.#options;
+    const { record, endReason } = held;
+    try {
+      await ledger.write(record, { endReason: held.hasServed ? endReason : undefined });
+    } catch (error) {
+      // Freeing what it uses matters more than a truthful ledger; the next start finds it gone.
+      log.error({ sandbox: record.id, err: error }, "writing the end of a sandbox failed");
+    }
+    const { soon, final } = teardown.destroy(runtime);
+    const buried = final.then((isGone) => (isGone ? this.bury(held) : undefined));
+    try {
+      await soon;
+    } catch (error) {
+      held.isLingering = true;
+      throw error;
+    }
+    await buried;
+  }
+
+  /** Destroys one that nobody knows of. Rejects when that failed for now; it is tried again all the same. */
+  async destroyUnknown(runtime: Sandbox): Promise<void> {
+    await this.#options.teardown.destroy(runtime).soon;
+  }
+
+  /** Forgets a sandbox of which nothing is left. Never rejects. */
+  async bury(held: HeldSandbox): Promise<void> {
+    const { ledger, volumes, log, metrics, events, onGone } = this.#options;
+    const { id, mounts } = held.record;
+    const ended = this.endedAs(held);
+    try {
+      if (held.hasServed) {
+        await ledger.end(ended, events.of("killed", held.record, { reason: ended.reason }));
+        events.wake();
+      } else {
+        await ledger.remove(id);
+      }
+    } catch (error) {
+      log.error({ sandbox: id, err: error }, "writing the end of a sandbox failed");
+    }
+    onGone(id);
+    await volumes.released(mounts.map(({ volume }) => volume));
+    if (!held.hasServed) return;
+    metrics.ended(ended.reason);
+    log.info({ sandbox: id, reason: ended.reason }, "sandbox ended");
+  }
+
+  /** What is to be remembered of a sandbox that ends now. */
+  endedAs({ record, endReason }: HeldSandbox): EndedSandbox {
+    const { id, owner, backend, template, startedAtMs, accessToken } = record;
+    return {
+      id,
+      owner,
+      backend,
+      template,
+      reason: endReason ?? "killed",
+      startedAtMs,
+      endedAtMs: this.#options.clock.now(),
+      accessTokenDigest: accessToken === undefined ? undefined : digestOf(accessToken),
+    };
+  }
+}

@@ -1,0 +1,288 @@
+import type { Clock } from "../../kernel/clock.js";
+import { messageOf, SandboxError } from "../../kernel/errors.js";
+import { runAs } from "../../kernel/owner.js";
+import type { Logger } from "../../observe/logger.js";
+import type { Sandbox, SandboxBackend } from "../contract/backend.js";
+import type { Ends } from "./ends.js";
+import type { EventRelay } from "../ledger/event-relay.js";
+import type { HeldSandbox } from "../backends/held-sandbox.js";
+import type { Ledger } from "../ledger/ledger.js";
+import type { LiveSandbox, SandboxRecord } from "../model/live-sandbox.js";
+import type { ReadinessProbe } from "../model/readiness-probe.js";
+import type { Reaper } from "./reaper.js";
+import { requireNetworking } from "../contract/require-networking.js";
+import type { SandboxMetrics } from "../model/sandbox-metrics.js";
+import type { SandboxesConfig } from "../model/sandboxes-config.js";
+import { reasonAgainstPause, specOf } from "../model/spec-of.js";
+import { Semaphore } from "../backends/semaphore.js";
+import { NotReady, untilReady } from "./until-ready.js";
+import type { AddedWarmUps } from "../warm/warm-ups.js";
+import type { WarmPools } from "../warm/warm-pools.js";
+
+export interface MakingsOptions {
+  readonly settings: SandboxesConfig;
+  /** The plugin that a backend is of. */
+  readonly ownerOf: (backend: string) => string;
+  readonly ledger: Ledger;
+  readonly ends: Ends;
+  readonly reaper: Reaper;
+  readonly metrics: SandboxMetrics;
+  readonly events: EventRelay;
+  readonly warmUps: AddedWarmUps;
+  readonly pools: WarmPools;
+  readonly clock: Clock;
+  readonly log: Logger;
+  /** Told of each sandbox as soon as it runs. */
+  readonly onMade: (sandbox: LiveSandbox) => void;
+}
+
+/** What the creator of a sandbox waits for. */
+export interface Making {
+  /** Its life once it is made; undefined = until killed. */
+  readonly timeoutMs: number | undefined;
+  /** What has to succeed before it is its creator's. */
+  readonly probe: ReadinessProbe | undefined;
+  /** Aborted when the creator waits no more. */
+  readonly signal: AbortSignal | undefined;
+}
+
+/** Makes sandboxes of what is held as `creating`: whole, or undone so that nothing is left. */
+export class Makings {
+  readonly #options: MakingsOptions;
+  readonly #turns: Semaphore;
+  #isClosed = false;
+
+  constructor(options: MakingsOptions) {
+    this.#options = options;
+    this.#turns = new Semaphore(options.settings.createConcurrency, options.settings.createQueue);
+  }
+
+  /** Whether no more are made. */
+  get isClosed(): boolean {
+    return this.#isClosed;
+  }
+
+  close(): void {
+    this.#isClosed = true;
+  }
+
+  /** Makes one that waits for its turn at the backend. When that fails, or is given up, it undoes everything first. */
+  async make(held: HeldSandbox, backend: SandboxBackend, making: Making): Promise<LiveSandbox> {
+    const provide = (): Promise<Sandbox> => this.#provisionInTurn(held, backend);
+    return this.#whileWanted(held, making.signal, this.#make(held, provide, making));
+  }
+
+  /** Gives a warm sandbox to its creator; undefined when it turns out not to work, and nothing of it is left then. */
+  async handOut(warm: HeldSandbox, making: Making): Promise<LiveSandbox | undefined> {
+    const { pools, warmUps, metrics, log } = this.#options;
+    const { id, template } = warm.record;
+    const { runtime } = warm;
+    const provide = async (): Promise<Sandbox> => {
+      await warmUps.handOut(warm, warm.making.signal);
+      return runtime;
+    };
+    try {
+      const made = await this.#whileWanted(warm, making.signal, this.#make(warm, provide, making));
+      pools.handedOut(template, "hit");
+      return made;
+    } catch (error) {
+      pools.handedOut(template, "broken");
+      const cannotPause =
+        warm.record.onTimeout === "pause" && reasonAgainstPause(warm.record, runtime) !== undefined;
+      // A second one would have to be waited for as long as the first.
+      if (making.signal?.aborted || this.#isClosed || cannotPause || error instanceof NotReady) {
+        metrics.createFailed();
+        throw error;
+      }
+      log.warn({ sandbox: id, template, err: error }, "a warm sandbox did not work; a new one is made");
+      return undefined;
+    }
+  }
+
+  /** Makes one that nobody has asked for yet. When that fails, or is given up, it undoes everything first. */
+  async warm(
+    held: HeldSandbox,
+    backend: SandboxBackend,
+    { probe, signal }: Pick<Making, "probe"> & { readonly signal: AbortSignal },
+  ): Promise<HeldSandbox> {
+    const { ledger, ends, warmUps, clock, settings, log } = this.#options;
+    const giveUp = (): void => held.making.abort(new SandboxError("aborted", "the server is stopping"));
+    signal.addEventListener("abort", giveUp, { once: true });
+    let takeBack: (() => void) | undefined;
+    let runtime: Sandbox | undefined;
+    try {
+      // As `creating`: whatever becomes of this server, the next one destroys it.
+      await ledger.write(held.record);
+      held.making.signal.throwIfAborted();
+      runtime = await this.#provision(held, backend);
+      held.making.signal.throwIfAborted();
+      held.warm({ ...held.record, state: "running" }, runtime);
+      takeBack = clock.after(settings.createTimeout, () => {
+        const text = `the sandbox was not warm within ${settings.createTimeout} ms`;
+        held.making.abort(new SandboxError("deadline_exceeded", text));
+      });
+      await warmUps.prepare(held, held.making.signal);
+      takeBack();
+      held.making.signal.throwIfAborted();
+      if (probe !== undefined) await this.#awaitReadiness(held, runtime, probe);
+      held.making.signal.throwIfAborted();
+      log.debug({ sandbox: held.record.id, template: held.record.template }, "sandbox is warm");
+      return held;
+    } catch (error) {
+      if (runtime === undefined) {
+        held.end("killed");
+        await ends.bury(held);
+      } else await ends.end(held, "killed");
+      throw error;
+    } finally {
+      takeBack?.();
+      signal.removeEventListener("abort", giveUp);
+    }
+  }
+
+  async #make(
+    held: HeldSandbox,
+    provide: () => Promise<Sandbox>,
+    { timeoutMs, probe }: Making,
+  ): Promise<LiveSandbox> {
+    const { ledger, ends, reaper, clock, metrics, events, log, onMade } = this.#options;
+    const { signal } = held.making;
+    const askedAtMs = held.record.startedAtMs;
+    const beganMs = performance.now();
+    let runtime: Sandbox | undefined;
+    try {
+      runtime = await provide();
+      const provideMs = sinceMs(beganMs);
+      const reason = held.record.onTimeout === "pause" && reasonAgainstPause(held.record, runtime);
+      if (reason) throw new SandboxError("failed_precondition", reason);
+      if (held.record.egress !== undefined) requireNetworking(runtime, held.record.backend);
+      if (probe !== undefined) await this.#awaitReadiness(held, runtime, probe);
+      const startedAtMs = clock.now();
+      const endsAtMs = timeoutMs === undefined ? undefined : startedAtMs + timeoutMs;
+      const record: SandboxRecord = { ...held.record, state: "running", startedAtMs, endsAtMs };
+      signal.throwIfAborted();
+      const event = events.of("created", record);
+      const writingMs = performance.now();
+      await ledger.write(record, { awaited: event });
+      const writeMs = sinceMs(writingMs);
+      // Given up during the last write: nobody learns of this sandbox, so it must not stay.
+      signal.throwIfAborted();
+      held.run(record, runtime);
+      // At once: what happens to it from now on has to come after.
+      const told = events.confirm(event);
+      reaper.set(record.id, endsAtMs);
+      metrics.created(startedAtMs - askedAtMs);
+      const { id, owner: tenant, template, backend } = record;
+      log.info({ sandbox: id, tenant, template, backend, provideMs, writeMs }, "sandbox created");
+      onMade(held);
+      await told;
+      return held;
+    } catch (error) {
+      // Whatever the backend says about an abort, its reason is the better answer.
+      const cause: unknown = signal.aborted ? signal.reason : error;
+      const warm = held.end("killed");
+      if (warm === undefined) {
+        metrics.createFailed();
+        const undone = runtime === undefined ? ends.bury(held) : ends.tearDown(held, runtime);
+        await undone.then(held.undone.resolve, held.undone.reject);
+      } else {
+        held.ending ??= ends.tearDown(held, warm);
+        await held.ending.catch(() => {});
+      }
+      throw cause;
+    }
+  }
+
+  async #awaitReadiness(held: HeldSandbox, runtime: Sandbox, probe: ReadinessProbe): Promise<void> {
+    const { settings, clock, metrics } = this.#options;
+    const { signal } = held.making;
+    const beganAtMs = clock.now();
+    try {
+      await untilReady({ record: held.record, runtime }, probe, {
+        settings: settings.readiness,
+        clock,
+        signal,
+      });
+      metrics.ready(probe.type, clock.now() - beganAtMs);
+    } catch (error) {
+      if (!signal.aborted) metrics.notReady(probe.type);
+      throw error;
+    }
+  }
+
+  async #provisionInTurn(held: HeldSandbox, backend: SandboxBackend): Promise<Sandbox> {
+    const { signal } = held.making;
+    const release = await this.#turns.acquire(signal);
+    try {
+      await this.#options.ledger.write(held.record);
+      signal.throwIfAborted();
+      return await this.#provision(held, backend);
+    } finally {
+      release();
+    }
+  }
+
+  async #provision(held: HeldSandbox, backend: SandboxBackend): Promise<Sandbox> {
+    const { ends, clock, settings, ownerOf } = this.#options;
+    const takeBack = clock.after(settings.createTimeout, () => {
+      const text = `backend '${backend.name}' did not make the sandbox within ${settings.createTimeout} ms`;
+      held.making.abort(new SandboxError("deadline_exceeded", text));
+    });
+    try {
+      const made = await runAs(ownerOf(backend.name), () =>
+        backend.provision(specOf(held.record), held.making.signal),
+      );
+      if (made.id !== held.record.id) {
+        // Nobody would ever find it by the id that everything else goes by.
+        await ends.destroyUnknown(made);
+        const text = `backend '${backend.name}' made sandbox '${made.id}' for '${held.record.id}'`;
+        throw new SandboxError("internal", text);
+      }
+      ends.watch(held, made);
+      return made;
+    } finally {
+      takeBack();
+    }
+  }
+
+  /**
+   * Waits for a sandbox as long as its creator does, then for it to be undone. A backend that does not
+   * react to being told so is left behind: what it makes later is torn down.
+   */
+  async #whileWanted(
+    held: HeldSandbox,
+    signal: AbortSignal | undefined,
+    made: Promise<LiveSandbox>,
+  ): Promise<LiveSandbox> {
+    const { clock, settings } = this.#options;
+    const abandoned = Promise.withResolvers<never>();
+    let takeBack: (() => void) | undefined;
+    const abandonLater = (): void => {
+      takeBack = clock.after(settings.destroyTimeout, () => {
+        held.isLingering = true;
+        const text = `sandbox "${held.record.id}" is still being undone: ${messageOf(held.making.signal.reason)}`;
+        const error = new SandboxError("unavailable", text);
+        held.undone.reject(error);
+        abandoned.reject(error);
+      });
+    };
+    const giveUp = (): void => {
+      held.making.abort(new SandboxError("canceled", "the request for the sandbox was canceled"));
+    };
+    held.making.signal.addEventListener("abort", abandonLater);
+    signal?.addEventListener("abort", giveUp);
+    if (signal?.aborted) giveUp();
+    try {
+      return await Promise.race([made, abandoned.promise]);
+    } finally {
+      held.making.signal.removeEventListener("abort", abandonLater);
+      signal?.removeEventListener("abort", giveUp);
+      takeBack?.();
+    }
+  }
+}
+
+/** To the hundredth of a millisecond. */
+function sinceMs(startMs: number): number {
+  return Number((performance.now() - startMs).toFixed(2));
+}

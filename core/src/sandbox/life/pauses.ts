@@ -1,0 +1,307 @@
+import type { Clock } from "../../kernel/clock.js";
+import { messageOf, SandboxError } from "../../kernel/errors.js";
+import type { Logger } from "../../observe/logger.js";
+import { beingKilled } from "../contract/being-killed.js";
+import type { EventRelay } from "../ledger/event-relay.js";
+import type { HeldSandbox } from "../backends/held-sandbox.js";
+import type { Ledger } from "../ledger/ledger.js";
+import type { Reaper } from "./reaper.js";
+import type { SandboxEvent } from "../model/sandbox-event.js";
+import type { PauseTrigger, ResumeTrigger, SandboxMetrics } from "../model/sandbox-metrics.js";
+import type { SandboxRecord } from "../model/live-sandbox.js";
+import type { SandboxesConfig } from "../model/sandboxes-config.js";
+import { reasonAgainstPause, specOf } from "../model/spec-of.js";
+import { untilReady } from "./until-ready.js";
+
+export interface PausesOptions {
+  readonly settings: Pick<
+    SandboxesConfig,
+    "pausedKept" | "resumedAtLeast" | "createTimeout" | "readiness" | "templates"
+  >;
+  readonly ledger: Ledger;
+  readonly reaper: Reaper;
+  readonly metrics: SandboxMetrics;
+  readonly events: EventRelay;
+  readonly clock: Clock;
+  readonly log: Logger;
+  /** Told of what stands for a sandbox from now on. */
+  readonly onSucceeded: (successor: HeldSandbox) => void;
+}
+
+interface Resumption {
+  /** Its life from then on; undefined = until killed. */
+  readonly timeoutMs: number | undefined;
+  readonly trigger: ResumeTrigger;
+  /** False: its processes begin anew. */
+  readonly keepsMemory?: boolean | undefined;
+}
+
+// What a failed pause at the end of a life waits before the next attempt.
+const RETRY_MS = 10_000;
+
+/** Pauses and resumes sandboxes; one change of a sandbox at a time, and its end goes before all. */
+export class Pauses {
+  readonly #options: PausesOptions;
+
+  constructor(options: PausesOptions) {
+    this.#options = options;
+  }
+
+  /** As `Sandboxes.pause`. */
+  async pause(held: HeldSandbox, trigger: PauseTrigger, keepsMemory = true): Promise<void> {
+    const { id, backend } = held.record;
+    while (held.isResuming()) await held.change?.done.catch(() => {});
+    const { state } = held.record;
+    if (state === "paused") throw conflict(`Error pausing sandbox - sandbox '${id}' is already paused`);
+    if (state !== "running") throw conflict(`Sandbox '${id}' cannot be paused while in '${state}' state`);
+    const reason = reasonAgainstPause({ backend, keepsMemory }, held.runtime);
+    if (reason !== undefined) throw new SandboxError("failed_precondition", reason);
+    await held.during("pausing", () => this.#freeze(held, trigger, keepsMemory));
+  }
+
+  /** As `Sandboxes.resume`. */
+  async resume(wanted: HeldSandbox, resumption: Resumption): Promise<boolean> {
+    let held = wanted.current;
+    for (; held.change !== undefined; held = held.current) {
+      const { kind, done } = held.change;
+      if (kind === "resuming") {
+        await done;
+        return true;
+      }
+      if (held.record.state === "running") return false;
+      // What fails is the affair of its own caller.
+      await done.catch(() => {});
+    }
+    const { id, state } = held.record;
+    if (state === "running") return false;
+    if (state !== "paused") throw conflict(`Sandbox '${id}' cannot be resumed while in '${state}' state`);
+    await held.during("resuming", async () => {
+      if (held.record.isStopped === true) await this.#startAnew(held, resumption);
+      else if (resumption.keepsMemory !== false) await this.#thaw(held, resumption);
+      else await this.#reboot(held, resumption);
+    });
+    return true;
+  }
+
+  /** As `Sandboxes.use`. */
+  async use(held: HeldSandbox): Promise<() => void> {
+    if (held.change !== undefined || held.record.state !== "running") await this.#wake(held);
+    const { clock } = this.#options;
+    held.requests += 1;
+    held.lastUsedAtMs = clock.now();
+    let isDone = false;
+    return () => {
+      if (isDone) return;
+      isDone = true;
+      held.requests -= 1;
+      held.lastUsedAtMs = clock.now();
+    };
+  }
+
+  /**
+   * Pauses a sandbox whose time has come, unless it has been used: then it gets its time again.
+   * What fails is tried again a little later; until then it runs on.
+   */
+  async expire(held: HeldSandbox): Promise<void> {
+    const { clock, ledger, reaper, log } = this.#options;
+    const { id, autoResume, timeoutMs } = held.record;
+    if (autoResume && timeoutMs !== undefined) {
+      const usedAtMs = held.requests > 0 ? clock.now() : held.lastUsedAtMs;
+      const endsAtMs = usedAtMs + timeoutMs;
+      if (endsAtMs > clock.now()) {
+        held.update({ endsAtMs });
+        reaper.set(id, endsAtMs);
+        await ledger.write(held.record);
+        return;
+      }
+    }
+    try {
+      await this.pause(held, "timeout", held.record.keepsMemory);
+    } catch (error) {
+      if (held.isEnding || held.record.state !== "running") return;
+      log.error({ sandbox: id, err: error }, "pausing a sandbox failed; it runs on and is tried again");
+      reaper.set(id, clock.now() + RETRY_MS);
+    }
+  }
+
+  /**
+   * Makes a sandbox that a server took over be what its record says, whatever its last server got done. One that
+   * cannot be paused again runs.
+   * @param awaited what was to happen to it.
+   */
+  async restore(held: HeldSandbox, awaited: readonly SandboxEvent[]): Promise<void> {
+    const { clock, ledger, events, log } = this.#options;
+    const { id, state, timeoutMs } = held.record;
+    const pause = awaited.find(({ type }) => type === "paused");
+    if (held.record.isStopped === true) {
+      await this.#stop(held);
+      for (const event of awaited) await events.confirm(event);
+      return;
+    }
+    try {
+      if (state !== "paused") await held.handle.pausing?.resume();
+      else if (held.handle.pausing === undefined) throw new Error("its backend cannot pause");
+      else await held.handle.pausing.pause();
+    } catch (error) {
+      if (state !== "paused") throw error;
+      log.error({ sandbox: id, err: error }, "a paused sandbox could not be paused again and runs");
+      const endsAtMs = timeoutMs === undefined ? undefined : clock.now() + timeoutMs;
+      held.update({ state: "running", endsAtMs });
+      const happened = pause === undefined ? events.of("resumed", held.record) : undefined;
+      await ledger.write(held.record, { happened, withdrawn: pause?.id });
+    }
+    // One that was withdrawn is not awaited any more.
+    for (const event of awaited) await events.confirm(event);
+  }
+
+  async #wake(held: HeldSandbox): Promise<void> {
+    const { autoResume, timeoutMs, state } = held.record;
+    const { resumedAtLeast } = this.#options.settings;
+    if (state === "running" || (state === "paused" && autoResume)) {
+      const lifeMs = timeoutMs === undefined ? undefined : Math.max(timeoutMs, resumedAtLeast);
+      await this.resume(held, { timeoutMs: lifeMs, trigger: "traffic" });
+    } else await held.change?.done;
+    if (held.record.state === "running") return;
+    throw transitioning();
+  }
+
+  async #freeze(held: HeldSandbox, trigger: PauseTrigger, keepsMemory: boolean): Promise<void> {
+    const { settings, ledger, reaper, metrics, events, clock, log } = this.#options;
+    const { id, endsAtMs } = held.record;
+    const { pausing } = held.runtime;
+    const event = events.of("paused", held.record, { reason: trigger });
+    // From here on nothing new reaches it, and what a crash leaves half frozen is paused by the next server.
+    const isStopped = !keepsMemory || undefined;
+    held.update({
+      state: "paused",
+      ...(isStopped && { isStopped }),
+      endsAtMs: clock.now() + settings.pausedKept,
+    });
+    reaper.set(id, held.record.endsAtMs);
+    try {
+      await ledger.write(held.record, { awaited: event });
+      if (!isStopped) await pausing?.pause();
+    } catch (error) {
+      metrics.pauseFailed();
+      if (held.isEnding) throw beingKilled(held.record.id);
+      const resumed = isStopped ? undefined : pausing?.resume();
+      await resumed?.catch((failure: unknown) => {
+        log.error({ sandbox: id, err: failure }, "a sandbox that could not be paused could not be resumed");
+      });
+      held.update({ state: "running", isStopped: undefined, endsAtMs });
+      if (!held.isEnding) {
+        reaper.set(id, endsAtMs);
+        await ledger.write(held.record, { withdrawn: event?.id });
+      }
+      throw new SandboxError("unavailable", `sandbox "${id}" could not be paused`, { cause: error });
+    }
+    if (held.isEnding) throw beingKilled(held.record.id);
+    const paused = isStopped ? held.succeed(this.#options.onSucceeded) : held;
+    if (isStopped) await paused.during("pausing", () => this.#stop(paused));
+    if (paused.isEnding) throw beingKilled(id);
+    await events.confirm(event);
+    metrics.paused(trigger);
+    log.info({ sandbox: id, trigger, keepsMemory }, "sandbox paused");
+  }
+
+  /** Ends the processes of one that is paused. What fails is finished before it begins anew. */
+  async #stop(held: HeldSandbox): Promise<void> {
+    const { metrics, log } = this.#options;
+    const { id } = held.record;
+    try {
+      if (held.handle.stopping === undefined) throw new Error("its backend cannot");
+      await held.handle.stopping.stop();
+    } catch (error) {
+      if (held.isEnding) return;
+      metrics.pauseFailed();
+      log.error({ sandbox: id, err: error }, "not all of a paused sandbox could be stopped");
+    }
+  }
+
+  /** Has one that was paused with its processes begin anew. */
+  async #reboot(held: HeldSandbox, resumption: Resumption): Promise<void> {
+    const { backend } = held.record;
+    const reason = reasonAgainstPause({ backend, keepsMemory: false }, held.handle);
+    if (reason !== undefined) throw new SandboxError("failed_precondition", reason);
+    const stopped = { ...held.record, isStopped: true };
+    await this.#options.ledger.write(stopped);
+    if (held.isEnding) throw beingKilled(held.record.id);
+    held.update(stopped);
+    const successor = held.succeed(this.#options.onSucceeded);
+    await successor.during("resuming", () => this.#startAnew(successor, resumption));
+  }
+
+  /** Its ledger says that it runs when it does: a server that ends meanwhile leaves one that is stopped. */
+  async #startAnew(held: HeldSandbox, { timeoutMs, trigger }: Resumption): Promise<void> {
+    const { settings, ledger, reaper, metrics, events, clock, log } = this.#options;
+    const { stopping } = held.handle;
+    const { id, template } = held.record;
+    const overdue = new AbortController();
+    const takeBack = clock.after(settings.createTimeout, () => {
+      const text = `the sandbox did not begin anew within ${settings.createTimeout} ms`;
+      overdue.abort(new SandboxError("deadline_exceeded", text));
+    });
+    const signal = AbortSignal.any([held.ended, overdue.signal]);
+    try {
+      // Of one whose memory was kept, or whose stop failed, something may run still.
+      await stopping?.stop();
+      await stopping?.start(specOf(held.record), signal);
+      takeBack();
+      const probe = settings.templates[template]?.readinessProbe;
+      const probed = { record: held.record, runtime: held.handle };
+      if (probe !== undefined)
+        await untilReady(probed, probe, { settings: settings.readiness, clock, signal });
+      signal.throwIfAborted();
+      const endsAtMs = timeoutMs === undefined ? undefined : clock.now() + timeoutMs;
+      const begun = { state: "running", isStopped: undefined, isResizing: undefined, endsAtMs } as const;
+      const running: SandboxRecord = { ...held.record, ...begun };
+      const happened = events.of("resumed", held.record, { reason: trigger });
+      await ledger.write(running, { happened });
+      if (held.isEnding) throw beingKilled(id);
+      held.update(begun);
+    } catch (error) {
+      if (held.isEnding) throw beingKilled(id);
+      await this.#stop(held);
+      const text = `sandbox "${id}" could not be resumed: ${messageOf(error)}`;
+      throw new SandboxError("unavailable", text, { cause: error });
+    } finally {
+      takeBack();
+    }
+    held.lastUsedAtMs = clock.now();
+    reaper.set(id, held.record.endsAtMs);
+    events.wake();
+    metrics.resumed(trigger);
+    log.info({ sandbox: id, trigger, keepsMemory: false }, "sandbox resumed");
+  }
+
+  async #thaw(held: HeldSandbox, { timeoutMs, trigger }: Resumption): Promise<void> {
+    const { ledger, reaper, metrics, events, clock, log } = this.#options;
+    const paused = held.record;
+    const event = events.of("resumed", paused, { reason: trigger });
+    const endsAtMs = timeoutMs === undefined ? undefined : clock.now() + timeoutMs;
+    try {
+      await ledger.write({ ...paused, state: "running", endsAtMs }, { awaited: event });
+      await held.handle.pausing?.resume();
+    } catch (error) {
+      if (held.isEnding) throw beingKilled(held.record.id);
+      await ledger.write(paused, { withdrawn: event?.id });
+      throw new SandboxError("unavailable", `sandbox "${paused.id}" could not be resumed`, { cause: error });
+    }
+    if (held.isEnding) throw beingKilled(held.record.id);
+    held.update({ state: "running", endsAtMs });
+    held.lastUsedAtMs = clock.now();
+    reaper.set(paused.id, endsAtMs);
+    await events.confirm(event);
+    metrics.resumed(trigger);
+    log.info({ sandbox: paused.id, trigger }, "sandbox resumed");
+  }
+}
+
+/** Of one that is being paused or resumed. */
+export function transitioning(): SandboxError {
+  return conflict("The sandbox is still transitioning. Try again in a moment.");
+}
+
+function conflict(message: string): SandboxError {
+  return new SandboxError("aborted", message);
+}

@@ -1,0 +1,126 @@
+import type { Clock } from "../../kernel/clock.js";
+import { BootError, messageOf } from "../../kernel/errors.js";
+import type { Patience } from "../../kernel/patience.js";
+import type { Logger } from "../../observe/logger.js";
+import type { Sandbox, SandboxBackend, SandboxId } from "../contract/backend.js";
+import type { BackendRegistry } from "../backends/backend-registry.js";
+import { egressRulesOf } from "../contract/egress-rules.js";
+import type { Ledger, LedgerEntry } from "../ledger/ledger.js";
+import type { EndReason, SandboxRecord } from "../model/live-sandbox.js";
+import type { SandboxRegistry } from "./sandbox-registry.js";
+import type { Teardown } from "../backends/teardown.js";
+
+export interface ReconcileOptions {
+  readonly backends: BackendRegistry;
+  readonly ledger: Ledger;
+  readonly registry: SandboxRegistry;
+  readonly teardown: Teardown;
+  readonly patience: Patience;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+/**
+ * Brings the ledger and the backends to agree after a start: adopts what both know as running,
+ * destroys what only the backend knows, ends what only the ledger knows, and finishes what was half
+ * done. Resolves when all of that is done, or failed for now and goes on in the background.
+ *
+ * A sandbox of a backend that is not enabled any more stays in the ledger as it is.
+ * @throws BootError when a backend cannot tell what it has.
+ */
+export async function reconcile(options: ReconcileOptions): Promise<void> {
+  const entries = await options.ledger.entries();
+  const backends = options.backends.all();
+  const names = new Set(backends.map((backend) => backend.name));
+  const stranded = entries.filter((entry) => !names.has(entry.record.backend));
+  for (const { record } of stranded) {
+    const fields = { sandbox: record.id, backend: record.backend };
+    options.log.warn(fields, "sandbox belongs to a backend that is not enabled");
+  }
+  await Promise.all(
+    backends.map((backend) =>
+      reconcileBackend(
+        backend,
+        entries.filter((entry) => entry.record.backend === backend.name),
+        options,
+      ),
+    ),
+  );
+}
+
+async function reconcileBackend(
+  backend: SandboxBackend,
+  entries: readonly LedgerEntry[],
+  options: ReconcileOptions,
+): Promise<void> {
+  const recovered = await recover(backend, options);
+  const work: Promise<unknown>[] = [];
+  for (const entry of entries) {
+    const runtime = recovered.get(entry.record.id);
+    recovered.delete(entry.record.id);
+    work.push(runtime === undefined ? settleLost(entry, options) : settleFound(entry, runtime, options));
+  }
+  for (const runtime of recovered.values()) {
+    options.log.warn({ sandbox: runtime.id, backend: backend.name }, "destroying an unknown sandbox");
+    work.push(options.teardown.destroy(runtime).soon);
+  }
+  // What failed is logged where it failed, and tried again.
+  await Promise.allSettled(work);
+}
+
+async function recover(
+  backend: SandboxBackend,
+  { backends, patience }: ReconcileOptions,
+): Promise<Map<SandboxId, Sandbox>> {
+  const what = `the stock-taking of backend '${backend.name}'`;
+  try {
+    const found = await patience.wait(backends.ownerOf(backend.name), what, () => backend.recover());
+    return new Map(found.map((sandbox) => [sandbox.id, sandbox]));
+  } catch (error) {
+    const message = `backend '${backend.name}' could not take stock of its sandboxes: ${messageOf(error)}`;
+    throw new BootError([{ message }], { cause: error });
+  }
+}
+
+async function settleFound(entry: LedgerEntry, runtime: Sandbox, options: ReconcileOptions): Promise<void> {
+  const { registry, clock, log } = options;
+  const { record, endReason } = entry;
+  // One that pauses at its end is adopted first: its deadline has come, and the pause follows.
+  const endsByPause = record.state === "running" && record.onTimeout === "pause";
+  const isOver = !endsByPause && record.endsAtMs !== undefined && record.endsAtMs <= clock.now();
+  if (record.state === "creating" || record.state === "killing") {
+    await registry.finish(record, runtime, endReason);
+  } else if (isOver) {
+    await registry.finish(record, runtime, "timed out");
+  } else if (!(await isConfined(record, runtime, log))) {
+    await registry.finish(record, runtime, "backend lost");
+  } else {
+    await registry.adopt(entry, runtime);
+    log.info({ sandbox: record.id }, "sandbox adopted");
+  }
+}
+
+/** Has a sandbox keep to the rules of the ledger, which may have been written just before the last server ended. */
+async function isConfined(record: SandboxRecord, runtime: Sandbox, log: Logger): Promise<boolean> {
+  if (runtime.networking === undefined && record.egress === undefined) return true;
+  // It begins anew with those of the ledger.
+  if (record.isStopped === true) return true;
+  try {
+    if (runtime.networking === undefined) throw new Error("its backend cannot restrict it any more");
+    await runtime.networking.restrict(egressRulesOf(record));
+    return true;
+  } catch (error) {
+    log.error(
+      { sandbox: record.id, err: error },
+      "a sandbox cannot be kept to its network rules and is ended",
+    );
+    return false;
+  }
+}
+
+async function settleLost(entry: LedgerEntry, options: ReconcileOptions): Promise<void> {
+  const { record, endReason } = entry;
+  const reason: EndReason | undefined =
+    record.state === "creating" || record.state === "killing" ? endReason : "backend lost";
+  await options.registry.forget(record, reason);
+}

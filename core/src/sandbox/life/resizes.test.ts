@@ -1,0 +1,137 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import type { Limits, Sandbox } from "../contract/backend.js";
+import type { SandboxRecord } from "../model/live-sandbox.js";
+import { assertNothingLeft, base, fails, FragileLedger, startDomain } from "../testing/start-domain.js";
+
+const SETTINGS = {
+  maximumLimits: { cpuCount: 4, memoryMiB: 4096 },
+  templates: { base: { limits: { memoryMiB: 512, diskMiB: 2048, processes: 64 } } },
+};
+
+test("a sandbox has what its creator chose, and may be given more and less while it runs", async (context) => {
+  const told: Limits[] = [];
+  const onResize = (_id: string, limits: Limits): void => void told.push(limits);
+  const domain = await startDomain(context, { resizing: { onResize } }, SETTINGS);
+  const { sandboxes, ledger } = domain;
+  const { record } = await sandboxes.create({ ...base, limits: { cpuCount: 2, memoryMiB: 1024 } });
+  const limitsNow = (): Limits => sandboxes.get(record.id).record.limits;
+  assert.deepEqual(limitsNow(), { cpuCount: 2, memoryMiB: 1024, diskMiB: 2048, processes: 64 });
+  await sandboxes.setLimits(record.id, { cpuCount: 1.5 });
+  assert.deepEqual(limitsNow(), { cpuCount: 1.5, memoryMiB: 1024, diskMiB: 2048, processes: 64 });
+  await sandboxes.setLimits(record.id, { cpuCount: 0, memoryMiB: 0, diskMiB: 1024 });
+  const last = { cpuCount: undefined, memoryMiB: 512, diskMiB: 1024, processes: 64 };
+  assert.deepEqual(limitsNow(), last, "0 is what the template has, or the backend's default");
+  assert.deepEqual(told.at(-1), last);
+  const [entry] = await ledger.entries();
+  assert.deepEqual(entry?.record.limits, JSON.parse(JSON.stringify(last)));
+  assert.equal(entry?.record.isResizing, undefined);
+  await sandboxes.kill(record.id);
+  await assertNothingLeft(domain);
+});
+
+test("more than the operator allows is refused, at creation and later, and changes nothing", async (context) => {
+  const { sandboxes } = await startDomain(context, { resizing: {} }, SETTINGS);
+  const { record } = await sandboxes.create(base);
+  for (const [limits, message] of [
+    [{ cpuCount: 5 }, /^5 CPUs are more than a sandbox of template 'base' may have \(4\)$/],
+    [{ memoryMiB: 4097 }, /^4097 MiB of memory are more than .* \(4096\)$/],
+    [{ diskMiB: 2049 }, /^2049 MiB of disk are more than .* \(2048\)$/],
+  ] as const) {
+    await assert.rejects(sandboxes.create({ ...base, limits }), fails("invalid_argument", message));
+    await assert.rejects(sandboxes.setLimits(record.id, limits), fails("invalid_argument", message));
+  }
+  assert.deepEqual(sandboxes.get(record.id).record, record);
+});
+
+test("what neither the operator nor the template limits is not the client's to choose", async (context) => {
+  const { sandboxes } = await startDomain(context);
+  const wanted = { ...base, limits: { cpuCount: 1 } };
+  await assert.rejects(
+    sandboxes.create(wanted),
+    fails("invalid_argument", /does not let clients choose CPUs/),
+  );
+});
+
+test("a change that fails leaves what held before, on the ledger too", async (context) => {
+  let isFailing = true;
+  const onResize = (): void => {
+    if (isFailing) throw new Error("busy");
+  };
+  const { sandboxes, ledger } = await startDomain(context, { resizing: { onResize } }, SETTINGS);
+  const { record } = await sandboxes.create({ ...base, limits: { cpuCount: 2 } });
+  await assert.rejects(sandboxes.setLimits(record.id, { cpuCount: 3 }), /busy/);
+  assert.equal(sandboxes.get(record.id).record.limits.cpuCount, 2);
+  assert.equal((await ledger.entries())[0]?.record.limits.cpuCount, 2);
+  isFailing = false;
+  await sandboxes.setLimits(record.id, { cpuCount: 3 });
+  assert.equal(sandboxes.get(record.id).record.limits.cpuCount, 3);
+});
+
+test("only a sandbox that runs, of a backend that can, is resized", async (context) => {
+  const { sandboxes } = await startDomain(context, { pausing: {}, resizing: {} }, SETTINGS);
+  const { record } = await sandboxes.create(base);
+  await sandboxes.pause(record.id);
+  await assert.rejects(sandboxes.setLimits(record.id, { cpuCount: 1 }), fails("aborted", /is not running$/));
+  await sandboxes.kill(record.id);
+  await assert.rejects(sandboxes.setLimits(record.id, { cpuCount: 1 }), fails("not_found", /not found/));
+  const other = await startDomain(context, {}, SETTINGS);
+  const unable = await other.sandboxes.create(base);
+  const refused = fails("failed_precondition", /^backend 'memory' does not support resizing$/);
+  await assert.rejects(other.sandboxes.setLimits(unable.record.id, { cpuCount: 1 }), refused);
+});
+
+test("whoever is asked about creations is asked about growth, and sees what was granted before", async (context) => {
+  const { sandboxes, admissions } = await startDomain(context, { resizing: {} }, SETTINGS);
+  const asked: [state: string, wanted: number, others: number][] = [];
+  const cpus = ({ limits }: SandboxRecord): number => limits.cpuCount ?? 0;
+  admissions.add((wanted, existing) => {
+    const used = existing.reduce((total, record) => total + cpus(record), 0);
+    asked.push([wanted.state, cpus(wanted), used]);
+    if (used + cpus(wanted) > 5) throw new Error("too much");
+  });
+  const [one, two] = await Promise.all(
+    [1, 1].map(async (cpuCount) => (await sandboxes.create({ ...base, limits: { cpuCount } })).record.id),
+  );
+  assert.ok(one && two);
+  const outcomes = await Promise.allSettled([one, two].map((id) => sandboxes.setLimits(id, { cpuCount: 3 })));
+  assert.deepEqual(outcomes.map(({ status }) => status).toSorted(), ["fulfilled", "rejected"]);
+  asked.length = 0;
+  const grown = outcomes[0]?.status === "fulfilled" ? one : two;
+  await sandboxes.setLimits(grown, { cpuCount: 2 });
+  assert.deepEqual(asked, [], "less is nobody's to refuse");
+  await sandboxes.setLimits(grown, { cpuCount: 4 });
+  assert.deepEqual(asked, [["running", 4, 1]]);
+});
+
+test("a server that ends while it resizes leaves word of it, and the next one does it", async (context) => {
+  const ledger = new FragileLedger();
+  const stuck = Promise.withResolvers<void>();
+  const told: (number | undefined)[] = [];
+  const onResize = (_id: string, { cpuCount }: Limits): Promise<void> | undefined => {
+    told.push(cpuCount);
+    return told.length === 1 ? stuck.promise : undefined;
+  };
+  const first = await startDomain(context, { resizing: { onResize } }, SETTINGS, { ledger });
+  const { record } = await first.sandboxes.create({ ...base, limits: { cpuCount: 1 } });
+  const resizing = first.sandboxes.setLimits(record.id, { cpuCount: 2 });
+  await eventually(() => told.length === 1);
+
+  // What a server finds that is started after the first one was killed.
+  const left = new FragileLedger();
+  for (const entry of await ledger.entries()) await left.write(entry.record);
+  const onRecover = (): readonly Sandbox[] => [...first.backend.sandboxes.values()];
+  const second = await startDomain(context, { onRecover }, SETTINGS, { ledger: left });
+  assert.deepEqual(told, [2, 2]);
+  assert.equal(second.sandboxes.get(record.id).record.limits.cpuCount, 2);
+  assert.equal((await left.entries())[0]?.record.isResizing, undefined);
+  stuck.resolve();
+  await resizing;
+});
+
+async function eventually(condition: () => boolean): Promise<void> {
+  for (let tries = 0; !condition(); tries += 1) {
+    assert.ok(tries < 100, "it did not come to that");
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+}

@@ -1,0 +1,99 @@
+import { SandboxError } from "../../kernel/errors.js";
+import type { Logger } from "../../observe/logger.js";
+import type { Limits, Sandbox } from "../contract/backend.js";
+import type { EventRelay } from "../ledger/event-relay.js";
+import type { HeldSandbox } from "../backends/held-sandbox.js";
+import type { Ledger } from "../ledger/ledger.js";
+import type { SandboxRecord } from "../model/live-sandbox.js";
+import { changedLimits, checkRequestedLimits, type LimitsChange } from "../model/requested-limits.js";
+import type { SandboxEvent } from "../model/sandbox-event.js";
+import type { SandboxesConfig } from "../model/sandboxes-config.js";
+import { unknownSandbox } from "../contract/unknown-sandbox.js";
+
+export interface ResizesOptions {
+  readonly settings: Pick<SandboxesConfig, "templates" | "maximumLimits">;
+  readonly ledger: Ledger;
+  readonly events: EventRelay;
+  readonly log: Logger;
+  /** Asked when a sandbox is to have more. @throws SandboxError */
+  readonly admit: (wanted: SandboxRecord) => void;
+}
+
+/** Changes the limits of sandboxes that run. */
+export class Resizes {
+  readonly #options: ResizesOptions;
+
+  constructor(options: ResizesOptions) {
+    this.#options = options;
+  }
+
+  /** As `Sandboxes.setLimits`. */
+  async resize(held: HeldSandbox, change: LimitsChange): Promise<void> {
+    const release = await held.turns.acquire();
+    try {
+      await this.#resize(held, change);
+    } finally {
+      release();
+    }
+  }
+
+  /** Makes a sandbox that a server took over have the limits of its record, if the last server was about to. */
+  async restore(record: SandboxRecord, { resizing }: Sandbox): Promise<SandboxRecord> {
+    if (record.isResizing !== true) return record;
+    const { ledger, events, log } = this.#options;
+    try {
+      await resizing?.resize(record.limits);
+    } catch (error) {
+      log.error(
+        { sandbox: record.id, err: error },
+        "a sandbox could not be given the limits that it was to have",
+      );
+      return record;
+    }
+    const restored: SandboxRecord = { ...record, isResizing: undefined };
+    await ledger.write(restored, { happened: events.of("updated", restored, { limits: restored.limits }) });
+    return restored;
+  }
+
+  async #resize(held: HeldSandbox, change: LimitsChange): Promise<void> {
+    const { settings, ledger, events, admit } = this.#options;
+    const { record } = held;
+    const { id, state, backend, limits: before } = record;
+    if (held.isEnding) throw unknownSandbox(id);
+    if (state !== "running") throw new SandboxError("aborted", `sandbox "${id}" is not running`);
+    // It may have outlived its template.
+    const templateLimits = settings.templates[record.template]?.limits ?? {};
+    checkRequestedLimits(change, { settings, template: record.template, templateLimits });
+    const { resizing } = held.runtime;
+    if (resizing === undefined) {
+      throw new SandboxError("failed_precondition", `backend '${backend}' does not support resizing`);
+    }
+    const limits = changedLimits(before, change, templateLimits);
+    if (isMore(limits, before)) admit({ ...record, limits });
+    // No await since it was admitted: whatever is asked for next is weighed against what this one has now.
+    held.update({ limits, isResizing: true });
+    let happened: SandboxEvent | undefined;
+    try {
+      // Before the backend acts: a server that ends in between leaves word of what it was to do.
+      await ledger.write(held.record);
+      await resizing.resize(limits);
+      held.update({ isResizing: undefined });
+      happened = events.of("updated", held.record, { limits });
+    } catch (error) {
+      held.update({ limits: before, isResizing: undefined });
+      throw error;
+    } finally {
+      // The end of a sandbox has been written, or will be, and must not be undone.
+      if (!held.isEnding) await ledger.write(held.record, { happened });
+      events.wake();
+    }
+    if (held.isEnding) throw unknownSandbox(id);
+  }
+}
+
+function isMore(limits: Limits, before: Limits): boolean {
+  const orNone = (limit: number | undefined): number => limit ?? Number.POSITIVE_INFINITY;
+  return (["cpuCount", "memoryMiB", "diskMiB"] as const).some(
+    (name) => orNone(limits[name]) > orNone(before[name]),
+  );
+}

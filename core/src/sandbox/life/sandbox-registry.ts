@@ -1,0 +1,549 @@
+import { AsyncResource } from "node:async_hooks";
+import type { Clock } from "../../kernel/clock.js";
+import { SandboxError } from "../../kernel/errors.js";
+import type { Logger } from "../../observe/logger.js";
+import type { Limits, Sandbox, SandboxBackend, SandboxId, VolumeId } from "../contract/backend.js";
+import type { BackendRegistry } from "../backends/backend-registry.js";
+import { beingKilled } from "../contract/being-killed.js";
+import { checkNetworkPolicy, egressRulesOf, type NetworkPolicy } from "../contract/egress-rules.js";
+import { Ends } from "./ends.js";
+import type { EventRelay } from "../ledger/event-relay.js";
+import { HeldSandbox } from "../backends/held-sandbox.js";
+import type { EndedSandbox, Ledger, LedgerEntry } from "../ledger/ledger.js";
+import type { EndReason, LiveSandbox, SandboxRecord, SandboxState } from "../model/live-sandbox.js";
+import { Makings } from "./makings.js";
+import { Pauses, transitioning } from "./pauses.js";
+import { checkReadinessProbe } from "../model/readiness-probe.js";
+import { Reaper } from "./reaper.js";
+import { checkRequestedLimits, type LimitsChange } from "../model/requested-limits.js";
+import { requireNetworking } from "../contract/require-networking.js";
+import { Resizes } from "./resizes.js";
+import type { AdmissionCheck } from "../model/admissions.js";
+import type { SandboxMetrics } from "../model/sandbox-metrics.js";
+import { newAccessToken, newSandboxId } from "../backends/sandbox-secrets.js";
+import type { SnapshotRecord, Snapshots } from "../model/snapshots.js";
+import type { CreateSandbox, PauseOptions, Sandboxes } from "./sandboxes.js";
+import type { SandboxesConfig } from "../model/sandboxes-config.js";
+import type { Teardown } from "../backends/teardown.js";
+import { findTemplate, type Template } from "../templates/template-reference.js";
+import { DEFAULT_TENANT } from "../model/tenant.js";
+import { TenantSandboxes } from "./tenant-sandboxes.js";
+import { unknownSandbox } from "../contract/unknown-sandbox.js";
+import { resolveMounts } from "../model/volume-mounts.js";
+import type { VolumeRegistry } from "../volumes/volume-registry.js";
+import type { AddedWarmUps } from "../warm/warm-ups.js";
+import type { WarmPools } from "../warm/warm-pools.js";
+
+export interface SandboxRegistryOptions {
+  readonly settings: SandboxesConfig;
+  readonly backends: BackendRegistry;
+  /** Asked before every creation. */
+  readonly admissions: Iterable<AdmissionCheck>;
+  readonly ledger: Ledger;
+  readonly snapshots: Snapshots;
+  readonly volumes: Pick<VolumeRegistry, "of" | "released">;
+  readonly teardown: Teardown;
+  readonly metrics: SandboxMetrics;
+  readonly events: EventRelay;
+  readonly warmUps: AddedWarmUps;
+  readonly pools: WarmPools;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+const SANDBOX_ID = /^[a-z0-9]+$/;
+const LONGEST_ID = 63;
+const HOUR_MS = 3_600_000;
+
+/** The sandboxes of this server, held in memory and written to the ledger before a backend acts. */
+export class SandboxRegistry implements Sandboxes {
+  readonly #options: SandboxRegistryOptions;
+  readonly #held = new Map<SandboxId, HeldSandbox>();
+  readonly #reaper: Reaper;
+  readonly #ends: Ends;
+  readonly #makings: Makings;
+  readonly #pauses: Pauses;
+  readonly #resizes: Resizes;
+  readonly #listeners: ((sandbox: LiveSandbox) => void)[] = [];
+
+  constructor(options: SandboxRegistryOptions) {
+    this.#options = options;
+    this.#reaper = new Reaper(options.clock, (id) => this.#expire(id));
+    const { settings, teardown, volumes, warmUps, pools, metrics, events, clock, log } = options;
+    this.#ends = new Ends({
+      teardown,
+      volumes,
+      reaper: this.#reaper,
+      metrics,
+      events,
+      clock,
+      log,
+      onGone: (id) => this.#held.delete(id),
+      get ledger() {
+        return options.ledger;
+      },
+    });
+    this.#makings = new Makings({
+      settings,
+      ownerOf: (backend) => options.backends.ownerOf(backend),
+      ends: this.#ends,
+      reaper: this.#reaper,
+      metrics,
+      events,
+      warmUps,
+      pools,
+      clock,
+      log,
+      onMade: (sandbox) => {
+        for (const listener of this.#listeners) listener(sandbox);
+      },
+      get ledger() {
+        return options.ledger;
+      },
+    });
+    this.#pauses = new Pauses({
+      settings,
+      onSucceeded: (held) => {
+        this.#held.set(held.record.id, held);
+        this.#ends.watch(held, held.handle);
+      },
+      reaper: this.#reaper,
+      metrics,
+      events,
+      clock,
+      log,
+      get ledger() {
+        return options.ledger;
+      },
+    });
+    this.#resizes = new Resizes({
+      settings,
+      events,
+      log,
+      admit: (wanted) => this.#askAdmissions(wanted),
+      get ledger() {
+        return options.ledger;
+      },
+    });
+    this.#addPools();
+  }
+
+  get defaultTimeoutMs(): number {
+    return this.#options.settings.defaultTimeout;
+  }
+
+  of(tenant: string): Sandboxes {
+    return new TenantSandboxes(this, tenant, (id) => this.#held.get(id)?.record.owner);
+  }
+
+  /** How many are in a state. */
+  count(state: SandboxState): number {
+    let count = 0;
+    for (const { record } of this.#held.values()) if (record.state === state) count += 1;
+    return count;
+  }
+
+  /** Whether any has a volume of which something is left. */
+  isMounted(id: VolumeId): boolean {
+    for (const { record } of this.#held.values()) {
+      if (record.mounts.some(({ volume }) => volume === id)) return true;
+    }
+    return false;
+  }
+
+  async create(request: CreateSandbox, signal?: AbortSignal): Promise<LiveSandbox> {
+    if (this.#makings.isClosed) throw new SandboxError("unavailable", "the server is stopping");
+    const { settings } = this.#options;
+    const snapshot = this.#options.snapshots.of(request.owner ?? DEFAULT_TENANT).find(request.template);
+    const template = findTemplate(settings.templates, snapshot?.template ?? request.template);
+    if (request.timeoutMs !== undefined) this.#checkNewTimeout(request.timeoutMs);
+    if (request.autoResume === true && request.onTimeout !== "pause") {
+      throw new SandboxError("invalid_argument", "autoResume only applies when onTimeout is pause.");
+    }
+    checkNetworkPolicy(networkPolicyOf(request));
+    checkRequestedLimits(request.limits ?? {}, {
+      settings,
+      template: template.name,
+      templateLimits: template.settings.limits,
+    });
+    if (request.readinessProbe !== undefined) checkReadinessProbe(request.readinessProbe, settings.readiness);
+    const backend = this.#backendOf(request, template, snapshot);
+    if (request.id !== undefined) this.#checkId(request.id);
+    const record = this.#recordOf(request, template, {
+      id: request.id ?? newSandboxId(),
+      backend,
+      snapshot,
+    });
+    this.#admit(record);
+    const warm = snapshot === undefined ? this.#takeWarm(request, template, backend) : undefined;
+    if (warm !== undefined) {
+      warm.warm({ ...record, id: warm.record.id, state: "running" }, warm.runtime);
+      // Its template's probe succeeded when it became warm.
+      const making = { timeoutMs: request.timeoutMs, probe: request.readinessProbe, signal };
+      const handedOut = await this.#makings.handOut(warm, making);
+      if (handedOut !== undefined) return handedOut;
+      this.#admit(record);
+    }
+    const held = new HeldSandbox(record);
+    // Taken at once, before the first await: that is what keeps parallel creations below the maximum.
+    this.#held.set(record.id, held);
+    const probe = request.readinessProbe ?? template.settings.readinessProbe;
+    return this.#makings.make(held, backend, { timeoutMs: request.timeoutMs, probe, signal });
+  }
+
+  find(id: SandboxId): LiveSandbox | undefined {
+    const held = this.#held.get(id);
+    return held === undefined || held.isEnding ? undefined : held;
+  }
+
+  get(id: SandboxId): LiveSandbox {
+    return this.#get(id);
+  }
+
+  onCreated(listener: (sandbox: LiveSandbox) => void): void {
+    // What it starts is its plugin's, not that of whoever creates a sandbox.
+    this.#listeners.push(AsyncResource.bind(listener));
+  }
+
+  /** As `get`, for the parts of the domain that change sandboxes. */
+  held(id: SandboxId): HeldSandbox {
+    return this.#get(id);
+  }
+
+  async remembers(id: SandboxId): Promise<boolean> {
+    return this.#held.has(id) || (await this.endOf(id)) !== undefined;
+  }
+
+  async endOf(id: SandboxId): Promise<EndedSandbox | undefined> {
+    const held = this.#held.get(id);
+    if (held === undefined) return this.#options.ledger.findEnded(id);
+    return held.isEnding && held.hasServed ? this.#ends.endedAs(held) : undefined;
+  }
+
+  list(): readonly LiveSandbox[] {
+    return [...this.#held.values()]
+      .filter((held) => !held.isEnding)
+      .toSorted((a, b) => b.record.startedAtMs - a.record.startedAtMs || compare(a.record.id, b.record.id));
+  }
+
+  async kill(id: SandboxId, reason: EndReason = "killed"): Promise<void> {
+    const held = this.#held.get(id);
+    if (held === undefined || held.isLingering) throw unknownSandbox(id);
+    await this.#ends.end(held, reason);
+  }
+
+  async setTimeout(id: SandboxId, timeoutMs: number): Promise<void> {
+    const held = this.#getRunning(id);
+    checkNumber(timeoutMs);
+    if (timeoutMs > this.#options.settings.maximumTimeout) {
+      throw new SandboxError("invalid_argument", "Max instance length exceeded");
+    }
+    if (timeoutMs <= 0) await this.#timeOut(held);
+    else await this.#moveEnd(held, this.#options.clock.now() + timeoutMs);
+  }
+
+  async extend(id: SandboxId, timeoutMs: number): Promise<void> {
+    const held = this.#getRunning(id);
+    checkNumber(timeoutMs);
+    this.#checkLongest(timeoutMs);
+    const endsAtMs = this.#options.clock.now() + timeoutMs;
+    const isLater = held.record.endsAtMs !== undefined && endsAtMs > held.record.endsAtMs;
+    if (isLater) await this.#moveEnd(held, endsAtMs);
+  }
+
+  async pause(id: SandboxId, { keepsMemory }: PauseOptions = {}): Promise<void> {
+    await this.#pauses.pause(this.#getUnlessKilled(id), "request", keepsMemory);
+  }
+
+  async resume(id: SandboxId, timeoutMs: number, { keepsMemory }: PauseOptions = {}): Promise<boolean> {
+    const held = this.#getUnlessKilled(id);
+    this.#checkNewTimeout(timeoutMs);
+    return this.#pauses.resume(held, { timeoutMs, trigger: "request", keepsMemory });
+  }
+
+  async use(sandbox: LiveSandbox): Promise<() => void> {
+    const held = this.#held.get(sandbox.record.id);
+    if (held === undefined) throw unknownSandbox(sandbox.record.id);
+    // Found just before another one came to stand for it.
+    if (held !== sandbox) throw transitioning();
+    return this.#pauses.use(held);
+  }
+
+  async setNetworkPolicy(id: SandboxId, policy: NetworkPolicy): Promise<void> {
+    checkNetworkPolicy(policy);
+    const held = this.#get(id);
+    const release = await held.turns.acquire();
+    try {
+      await this.#applyNetworkPolicy(held, policy);
+    } finally {
+      release();
+    }
+  }
+
+  async setLimits(id: SandboxId, change: LimitsChange): Promise<void> {
+    await this.#resizes.resize(this.#get(id), change);
+  }
+
+  /** Takes over a sandbox that outlived the last server, as its record says: running or paused. */
+  async adopt({ record, awaited }: LedgerEntry, runtime: Sandbox): Promise<void> {
+    const held = new HeldSandbox(await this.#resizes.restore(record, runtime), runtime);
+    await this.#pauses.restore(held, awaited);
+    this.#held.set(record.id, held);
+    this.#reaper.set(record.id, held.record.endsAtMs);
+    this.#ends.watch(held, runtime);
+  }
+
+  /**
+   * Ends a sandbox that outlived the last server and is not wanted any more.
+   * @param reason undefined for one that never served anybody: nothing is remembered of it.
+   */
+  finish(record: SandboxRecord, runtime: Sandbox, reason: EndReason | undefined): Promise<void> {
+    const held = new HeldSandbox(record, runtime);
+    held.hasServed = reason !== undefined;
+    held.end(reason ?? "killed");
+    this.#held.set(record.id, held);
+    held.ending = this.#ends.tearDown(held, runtime);
+    return held.ending;
+  }
+
+  /** Takes note that nothing is left of a sandbox that the last server held. */
+  async forget(record: SandboxRecord, reason: EndReason | undefined): Promise<void> {
+    const held = new HeldSandbox(record);
+    held.hasServed = reason !== undefined;
+    held.end(reason ?? "killed");
+    await this.#ends.bury(held);
+  }
+
+  /** Starts to end sandboxes whose time has come. */
+  start(): void {
+    this.#reaper.start();
+  }
+
+  /**
+   * Refuses new sandboxes, gives up those that are being made, and ends the others unless they are to be kept.
+   * Resolves when the backends have done, or failed for now, what they can.
+   */
+  async close(onShutdown: SandboxesConfig["onShutdown"]): Promise<void> {
+    this.#makings.close();
+    this.#reaper.stop();
+    const emptied = this.#options.pools.close();
+    const leaving = [...this.#held.values()].filter(
+      (held) => onShutdown === "destroy" || held.record.state === "creating" || held.isEnding,
+    );
+    await Promise.allSettled([emptied, ...leaving.map((held) => this.#ends.end(held, "shutdown"))]);
+  }
+
+  #get(id: SandboxId): HeldSandbox {
+    const held = this.#held.get(id);
+    if (held === undefined || held.isEnding) throw unknownSandbox(id);
+    return held;
+  }
+
+  /** For who may be told that it is there still. @throws SandboxError aborted while it is being killed. */
+  #getUnlessKilled(id: SandboxId): HeldSandbox {
+    const held = this.#held.get(id);
+    if (held?.isEnding === true && !held.isLingering) throw beingKilled(id);
+    return this.#get(id);
+  }
+
+  /** @throws SandboxError not_found for a paused one, too: that is what E2B's clients expect of it. */
+  #getRunning(id: SandboxId): HeldSandbox {
+    const held = this.#get(id);
+    if (held.record.state === "paused") {
+      throw new SandboxError("not_found", `Sandbox "${id}" is not running: it is paused`);
+    }
+    return held;
+  }
+
+  #backendOf(
+    request: CreateSandbox,
+    template: Template,
+    snapshot: SnapshotRecord | undefined,
+  ): SandboxBackend {
+    const { backends } = this.#options;
+    const name = snapshot?.backend ?? request.backend ?? template.settings.backend;
+    return name === undefined ? backends.default() : backends.get(name);
+  }
+
+  #recordOf(
+    request: CreateSandbox,
+    template: Template,
+    {
+      id,
+      backend,
+      snapshot,
+    }: {
+      readonly id: SandboxId;
+      readonly backend: SandboxBackend;
+      readonly snapshot?: SnapshotRecord | undefined;
+    },
+  ): SandboxRecord {
+    const owner = request.owner ?? DEFAULT_TENANT;
+    return {
+      id,
+      owner,
+      backend: backend.name,
+      template: template.name,
+      snapshot: snapshot?.id,
+      state: "creating",
+      startedAtMs: this.#options.clock.now(),
+      endsAtMs: undefined,
+      timeoutMs: request.timeoutMs,
+      onTimeout: request.onTimeout ?? "kill",
+      ...(request.keepsMemory === false && { keepsMemory: false }),
+      autoResume: request.autoResume ?? false,
+      metadata: { ...request.metadata },
+      environment: { ...request.environment },
+      accessToken: request.secure ? newAccessToken() : undefined,
+      trafficAccessToken: request.allowPublicTraffic === false ? newAccessToken() : undefined,
+      maskRequestHost: request.maskRequestHost,
+      ...(request.idempotency && { idempotency: request.idempotency }),
+      limits: { ...template.settings.limits, ...snapshot?.limits, ...given(request.limits ?? {}) },
+      ...networkPolicyOf(request),
+      mounts: resolveMounts(request.mounts ?? [], this.#options.volumes.of(owner), backend.name),
+    };
+  }
+
+  /** @throws SandboxError resource_exhausted at the server's maximum, or what the first check that refuses throws. */
+  #admit(wanted: SandboxRecord): void {
+    const { maximum } = this.#options.settings;
+    if (this.#held.size >= maximum) {
+      const text = `you have reached the maximum number of concurrent E2B sandboxes (${maximum}). If you need more, ask the operator of this server`;
+      throw new SandboxError("resource_exhausted", text);
+    }
+    this.#askAdmissions(wanted);
+  }
+
+  #askAdmissions(wanted: SandboxRecord): void {
+    const existing: SandboxRecord[] = [];
+    for (const { record, isLingering } of this.#held.values()) {
+      // What the server alone still has to clear away is not its owner's to wait for.
+      if (record.owner === wanted.owner && record.id !== wanted.id && !isLingering) existing.push(record);
+    }
+    for (const check of this.#options.admissions) check(wanted, existing);
+  }
+
+  #addPools(): void {
+    const { settings, pools, clock, log } = this.#options;
+    for (const [name, template] of Object.entries(settings.templates)) {
+      if (template.pool.min === 0 && template.pool.max === undefined) continue;
+      pools.add(name, {
+        settings: template.pool,
+        make: (signal) => this.#makeWarm({ name, settings: template }, signal),
+        // A failure is already logged and counted, and tried again.
+        discard: (held) => this.#ends.end(held, "killed").catch(() => {}),
+        clock,
+        log: log.child({ template: name }),
+      });
+    }
+  }
+
+  /** One of the template's pool, if it is what would be provisioned. Everything else is set when it is handed out. */
+  #takeWarm(request: CreateSandbox, template: Template, backend: SandboxBackend): HeldSandbox | undefined {
+    const limits = Object.entries(given(request.limits ?? {}));
+    const isPooled =
+      request.id === undefined &&
+      request.allowInternetAccess !== false &&
+      request.egress === undefined &&
+      (request.mounts ?? []).length === 0 &&
+      backend === this.#backendOf({ ...request, backend: undefined }, template, undefined) &&
+      limits.every(([name, value]) => template.settings.limits[name as keyof Limits] === value);
+    if (!isPooled) return undefined;
+    const warm = this.#options.pools.take(template.name);
+    if (warm !== undefined) this.#held.set(warm.record.id, warm);
+    return warm;
+  }
+
+  #makeWarm(template: Template, signal: AbortSignal): Promise<HeldSandbox> {
+    const request = { template: template.name, timeoutMs: undefined, secure: false };
+    const backend = this.#backendOf(request, template, undefined);
+    const held = new HeldSandbox(this.#recordOf(request, template, { id: newSandboxId(), backend }));
+    return this.#makings.warm(held, backend, { probe: template.settings.readinessProbe, signal });
+  }
+
+  #checkId(id: SandboxId): void {
+    if (!SANDBOX_ID.test(id) || id.length > LONGEST_ID) {
+      throw new SandboxError("invalid_argument", "Invalid sandbox ID");
+    }
+    if (this.#held.has(id)) throw new SandboxError("already_exists", `sandbox "${id}" already exists`);
+  }
+
+  #checkNewTimeout(timeoutMs: number): void {
+    checkNumber(timeoutMs);
+    if (timeoutMs <= 0) throw new SandboxError("invalid_argument", "Timeout must be greater than 0");
+    this.#checkLongest(timeoutMs);
+  }
+
+  #checkLongest(timeoutMs: number): void {
+    const { maximumTimeout } = this.#options.settings;
+    if (timeoutMs <= maximumTimeout) return;
+    const text = `Timeout cannot be greater than ${maximumTimeout / HOUR_MS} hours`;
+    throw new SandboxError("invalid_argument", text);
+  }
+
+  async #applyNetworkPolicy(held: HeldSandbox, policy: NetworkPolicy): Promise<void> {
+    const { ledger, events } = this.#options;
+    const { id, state, backend } = this.#get(held.record.id).record;
+    if (state !== "running") throw new SandboxError("aborted", `sandbox "${id}" is not running`);
+    const networking = requireNetworking(held.runtime, backend);
+    const { allowInternetAccess, egress } = held.record;
+    const { allowOut, denyOut } = policy.egress ?? { allowOut: [], denyOut: [] };
+    const network = { allowInternetAccess: policy.allowInternetAccess, allowOut, denyOut };
+    const event = events.of("updated", held.record, { network });
+    held.update(policy);
+    try {
+      // Before the backend acts: a server that ends in between finds here what it was to do.
+      await ledger.write(held.record, { awaited: event });
+      await networking.restrict(egressRulesOf(policy));
+    } catch (error) {
+      // Its end has been written, or will be, and must not be undone.
+      if (held.isEnding) throw unknownSandbox(id);
+      held.update({ allowInternetAccess, egress });
+      await ledger.write(held.record, { withdrawn: event?.id });
+      throw error;
+    }
+    await events.confirm(event);
+  }
+
+  async #moveEnd(held: HeldSandbox, endsAtMs: number): Promise<void> {
+    if (held.record.state === "creating") {
+      throw new SandboxError("unavailable", `sandbox "${held.record.id}" is not running`);
+    }
+    // In memory first and at once: of two calls at the same time each must see what the other did.
+    held.update({ endsAtMs });
+    this.#reaper.set(held.record.id, endsAtMs);
+    const { ledger, events } = this.#options;
+    await ledger.write(held.record, { happened: events.of("updated", held.record, { endsAtMs }) });
+    events.wake();
+  }
+
+  #expire(id: SandboxId): void {
+    const held = this.#held.get(id);
+    if (held === undefined) return;
+    // A failure is already logged and counted, and tried again.
+    const isUp = held.record.state === "running" && held.record.onTimeout === "pause";
+    (isUp ? this.#pauses.expire(held) : this.#ends.end(held, "timed out")).catch(() => {});
+  }
+
+  /** What a time-out does to a running sandbox whose client does not want to wait for it. */
+  async #timeOut(held: HeldSandbox): Promise<void> {
+    if (held.record.onTimeout === "pause") await this.#pauses.pause(held, "timeout", held.record.keepsMemory);
+    else await this.#ends.end(held, "timed out");
+  }
+}
+
+function networkPolicyOf({ allowInternetAccess = true, egress }: CreateSandbox): NetworkPolicy {
+  return { allowInternetAccess, egress };
+}
+
+function checkNumber(timeoutMs: number): void {
+  if (!Number.isFinite(timeoutMs)) throw new SandboxError("invalid_argument", "Timeout must be a number");
+}
+
+function given<T extends object>(options: T): Partial<T> {
+  return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined)) as Partial<T>;
+}
+
+function compare(a: string, b: string): number {
+  return a < b ? -1 : a > b ? 1 : 0;
+}

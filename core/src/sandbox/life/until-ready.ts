@@ -1,0 +1,153 @@
+import { request as httpRequest } from "node:http";
+import type { Duplex } from "node:stream";
+import type { Clock } from "../../kernel/clock.js";
+import { messageOf, SandboxError } from "../../kernel/errors.js";
+import type { Sandbox } from "../contract/backend.js";
+import { processEnvironment } from "../model/environment.js";
+import type { SandboxRecord } from "../model/live-sandbox.js";
+import type { HttpProbe, ReadinessProbe, ReadinessSettings, ShellProbe } from "../model/readiness-probe.js";
+
+/** A sandbox that did not become ready in time, and what its last attempt came to. */
+export class NotReady extends SandboxError {
+  constructor(timeoutMs: number, why: string) {
+    super("unavailable", `the sandbox was not ready within ${timeoutMs} ms: ${why}`);
+  }
+}
+
+export interface ReadinessOptions {
+  readonly settings: ReadinessSettings;
+  readonly clock: Clock;
+  /** Ends the waiting at once; what was tried is over when its sandbox is. */
+  readonly signal: AbortSignal;
+}
+
+/** A sandbox that may not be known to anybody yet. */
+interface ProbedSandbox {
+  readonly record: SandboxRecord;
+  readonly runtime: Sandbox;
+}
+
+/** Resolves when a probe of a sandbox succeeds. @throws NotReady, or the signal's reason. */
+export async function untilReady(
+  sandbox: ProbedSandbox,
+  probe: ReadinessProbe,
+  { settings, clock, signal }: ReadinessOptions,
+): Promise<void> {
+  const timeoutMs = probe.timeoutMs ?? settings.timeout;
+  const intervalMs = probe.intervalMs ?? settings.interval;
+  const endsAtMs = clock.now() + timeoutMs;
+  for (;;) {
+    const leftMs = Math.max(endsAtMs - clock.now(), 0);
+    const mayTakeMs = Math.min(settings.attemptTimeout, leftMs);
+    const failure = await within(mayTakeMs, { clock, signal }, (until) => attempt(sandbox, probe, until));
+    if (failure === undefined) return;
+    if (clock.now() + intervalMs >= endsAtMs) throw new NotReady(timeoutMs, failure);
+    await pass(intervalMs, { clock, signal });
+  }
+}
+
+/**
+ * What an attempt says, or that it took too long: then it is told so and left behind.
+ * @throws the signal's reason.
+ */
+async function within(
+  timeoutMs: number,
+  { clock, signal }: Pick<ReadinessOptions, "clock" | "signal">,
+  run: (until: AbortSignal) => Promise<string | undefined>,
+): Promise<string | undefined> {
+  signal.throwIfAborted();
+  const until = new AbortController();
+  const { promise, resolve, reject } = Promise.withResolvers<string | undefined>();
+  const giveUp = (): void => reject(signal.reason);
+  signal.addEventListener("abort", giveUp, { once: true });
+  const takeBack = clock.after(timeoutMs, () => resolve(`an attempt took longer than ${timeoutMs} ms`));
+  run(until.signal).then(resolve, (error: unknown) => resolve(messageOf(error)));
+  try {
+    return await promise;
+  } finally {
+    takeBack();
+    signal.removeEventListener("abort", giveUp);
+    until.abort();
+  }
+}
+
+async function pass(timeMs: number, { clock, signal }: Pick<ReadinessOptions, "clock" | "signal">) {
+  signal.throwIfAborted();
+  const { promise, resolve, reject } = Promise.withResolvers<void>();
+  const giveUp = (): void => reject(signal.reason);
+  signal.addEventListener("abort", giveUp, { once: true });
+  const takeBack = clock.after(timeMs, resolve);
+  try {
+    await promise;
+  } finally {
+    takeBack();
+    signal.removeEventListener("abort", giveUp);
+  }
+}
+
+/** Why it is not ready, undefined when it is. */
+async function attempt(
+  sandbox: ProbedSandbox,
+  probe: ReadinessProbe,
+  until: AbortSignal,
+): Promise<string | undefined> {
+  if (probe.type === "shell") return runShell(sandbox, probe, until);
+  const stream = await sandbox.runtime.dial(probe.port, until);
+  // Whatever becomes of the stream, the answer is what counts.
+  stream.on("error", () => {});
+  try {
+    return probe.type === "http" ? await askHttp(stream, probe, until) : undefined;
+  } finally {
+    stream.destroy();
+  }
+}
+
+async function askHttp(
+  stream: Duplex,
+  { port, path }: HttpProbe,
+  until: AbortSignal,
+): Promise<string | undefined> {
+  const { promise, resolve, reject } = Promise.withResolvers<number>();
+  const request = httpRequest({
+    createConnection: () => stream,
+    headers: { "host": `localhost:${port}`, "user-agent": "coppice-readiness" },
+    path,
+    signal: until,
+  });
+  request.on("error", reject);
+  request.on("response", (response) => {
+    resolve(response.statusCode ?? 0);
+    response.destroy();
+  });
+  request.end();
+  const status = await promise;
+  return status >= 200 && status < 400 ? undefined : `port ${port} answers ${status}`;
+}
+
+async function runShell(
+  sandbox: ProbedSandbox,
+  { command }: ShellProbe,
+  until: AbortSignal,
+): Promise<string | undefined> {
+  const { runtime } = sandbox;
+  const [path = "", ...args] = typeof command === "string" ? ["/bin/sh", "-lc", command] : command;
+  const env = processEnvironment(sandbox, await runtime.user());
+  const started = await runtime.spawn({ path, args, env, input: "none" });
+  // It may have ended by itself meanwhile.
+  const stop = (): void => void started.kill("SIGKILL", "group").catch(() => {});
+  if (until.aborted) stop();
+  until.addEventListener("abort", stop, { once: true });
+  // That it breaks shows in how the command ends.
+  discard(started.output).catch(() => {});
+  const { code, signal } = await started.exit;
+  until.removeEventListener("abort", stop);
+  if (code === 0) return undefined;
+  return code === undefined
+    ? `its command was ended by ${signal}`
+    : `its command ended with exit code ${code}`;
+}
+
+/** Reads what nobody wants, so that who writes it goes on. */
+async function discard(output: AsyncIterable<unknown>): Promise<void> {
+  for await (const piece of output) void piece;
+}

@@ -1,0 +1,29 @@
+import type { User } from "../contract/backend.js";
+import type { LiveSandbox } from "./live-sandbox.js";
+
+const DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/** What every process of a sandbox finds set, beside the account's own variables. */
+export function sandboxEnvironment(sandbox: Pick<LiveSandbox, "record">): Record<string, string> {
+  const { id, template, environment } = sandbox.record;
+  return { E2B_SANDBOX: "true", E2B_SANDBOX_ID: id, E2B_TEMPLATE_ID: template, ...environment };
+}
+
+/**
+ * The complete environment of a process: PATH, the account, the sandbox's own variables, then `extra`,
+ * where the later one wins.
+ */
+export function processEnvironment(
+  sandbox: Pick<LiveSandbox, "record">,
+  user: User,
+  extra: Readonly<Record<string, string>> = {},
+): Record<string, string> {
+  return {
+    PATH: DEFAULT_PATH,
+    HOME: user.home,
+    USER: user.name,
+    LOGNAME: user.name,
+    ...sandboxEnvironment(sandbox),
+    ...extra,
+  };
+}

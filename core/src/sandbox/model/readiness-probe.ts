@@ -1,0 +1,56 @@
+import { SandboxError } from "../../kernel/errors.js";
+
+/** What tells whether a sandbox can be used, tried again until it succeeds. */
+export type ReadinessProbe = (TcpProbe | HttpProbe | ShellProbe) & {
+  /** Time in which it has to succeed; the server's default when absent. */
+  readonly timeoutMs?: number | undefined;
+  /** Time between two attempts; the server's default when absent. */
+  readonly intervalMs?: number | undefined;
+};
+
+/** Succeeds when something inside takes connections. */
+export interface TcpProbe {
+  readonly type: "tcp";
+  readonly port: number;
+}
+
+/** Succeeds when something inside answers `GET <path>` with a status of 200 to 399. */
+export interface HttpProbe {
+  readonly type: "http";
+  readonly port: number;
+  /** With its query, where it has one. */
+  readonly path: string;
+}
+
+/** Succeeds when a command of the sandbox's default user ends with exit code 0. */
+export interface ShellProbe {
+  readonly type: "shell";
+  /** A line for `/bin/sh -lc`, or a program and its arguments. */
+  readonly command: string | readonly string[];
+}
+
+/** How long probes may take; lengths of time in milliseconds. */
+export interface ReadinessSettings {
+  readonly timeout: number;
+  readonly maximumTimeout: number;
+  readonly interval: number;
+  readonly leastInterval: number;
+  readonly attemptTimeout: number;
+}
+
+/** @throws SandboxError invalid_argument for a probe that asks for longer or more often than the server allows. */
+export function checkReadinessProbe(
+  { timeoutMs, intervalMs }: ReadinessProbe,
+  { maximumTimeout, leastInterval }: Pick<ReadinessSettings, "maximumTimeout" | "leastInterval">,
+): void {
+  if (timeoutMs !== undefined && !(timeoutMs > 0 && timeoutMs <= maximumTimeout)) {
+    throw refusal(`its time-out is more than 0 and at most ${maximumTimeout} ms`);
+  }
+  if (intervalMs !== undefined && !(intervalMs >= leastInterval && intervalMs <= maximumTimeout)) {
+    throw refusal(`its interval is at least ${leastInterval} ms and at most ${maximumTimeout} ms`);
+  }
+}
+
+function refusal(why: string): SandboxError {
+  return new SandboxError("invalid_argument", `Invalid readiness probe: ${why}`);
+}

@@ -1,0 +1,52 @@
+import { SandboxError } from "../../kernel/errors.js";
+import type { Limits } from "../contract/backend.js";
+import type { SandboxesConfig } from "./sandboxes-config.js";
+
+/** Limits that clients may choose. What is absent stays as it is, 0 is what the template has. */
+export type LimitsChange = Pick<Limits, "cpuCount" | "memoryMiB" | "diskMiB">;
+
+const UNITS = { cpuCount: "CPUs", memoryMiB: "MiB of memory", diskMiB: "MiB of disk" } as const;
+
+export interface RequestedLimitsOptions {
+  readonly settings: Pick<SandboxesConfig, "maximumLimits">;
+  readonly template: string;
+  /** What a sandbox of the template has where nobody asks for anything. */
+  readonly templateLimits: Limits;
+}
+
+/**
+ * Refuses what a client may not ask for: more than `maximumLimits`, or than the template has where that says nothing.
+ * @throws SandboxError invalid_argument
+ */
+export function checkRequestedLimits(
+  requested: LimitsChange,
+  { settings, template, templateLimits }: RequestedLimitsOptions,
+): void {
+  for (const name of ["cpuCount", "memoryMiB", "diskMiB"] as const) {
+    const wanted = requested[name] ?? 0;
+    if (wanted === 0) continue;
+    const most = settings.maximumLimits[name] ?? templateLimits[name];
+    if (most === undefined) {
+      throw new SandboxError("invalid_argument", `this server does not let clients choose ${UNITS[name]}`);
+    }
+    if (wanted > most) {
+      const text = `${wanted} ${UNITS[name]} are more than a sandbox of template '${template}' may have (${most})`;
+      throw new SandboxError("invalid_argument", text);
+    }
+  }
+}
+
+/** The limits that a change leads to. */
+export function changedLimits(limits: Limits, change: LimitsChange, template: Limits): Limits {
+  const chosen = (name: keyof LimitsChange): number | undefined => {
+    const wanted = change[name];
+    if (wanted === undefined) return limits[name];
+    return wanted === 0 ? template[name] : wanted;
+  };
+  return {
+    ...limits,
+    cpuCount: chosen("cpuCount"),
+    memoryMiB: chosen("memoryMiB"),
+    diskMiB: chosen("diskMiB"),
+  };
+}

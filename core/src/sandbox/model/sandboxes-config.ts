@@ -1,0 +1,196 @@
+import { z } from "zod";
+import { duration, size } from "../../config/units.js";
+import { messageOf } from "../../kernel/errors.js";
+import { checkReadinessProbe, type ReadinessProbe } from "./readiness-probe.js";
+
+const TEMPLATE_NAME = /^[a-z0-9-_]+(\/[a-z0-9-_]+)?$/;
+
+const templateName = z
+  .string()
+  .regex(TEMPLATE_NAME, "expected a template name: lower-case letters, digits, - and _, or namespace/name");
+
+const limits = z.strictObject({
+  cpuCount: z.number().positive().optional().describe("CPUs"),
+  memoryMiB: z.int().positive().optional().describe("Memory in MiB"),
+  diskMiB: z.int().positive().optional().describe("Disk in MiB"),
+  processes: z.int().positive().optional().describe("Processes at one time"),
+});
+
+const pool = z
+  .strictObject({
+    min: z.int().nonnegative().default(0).describe("Sandboxes that are kept ready"),
+    max: z
+      .int()
+      .positive()
+      .optional()
+      .describe("Most that are kept ready: a creation that finds none raises what is kept by one"),
+    refill: z.int().positive().default(1).describe("Sandboxes that are made ready at the same time"),
+    shrinkAfter: duration()
+      .prefault("10m")
+      .describe("Time without such a creation after which one less is kept"),
+  })
+  .superRefine(({ min, max }, context) => {
+    if (max === undefined || max >= min) return;
+    context.addIssue({ code: "custom", path: ["max"], message: "is less than min" });
+  });
+
+const port = z.int().min(1).max(65_535).describe("Port inside the sandbox");
+
+const probeTimes = {
+  timeout: duration().optional().describe("Time in which it has to succeed; that of `readiness` when absent"),
+  interval: duration().optional().describe("Time between two attempts; that of `readiness` when absent"),
+};
+
+const readinessProbe = z
+  .discriminatedUnion("type", [
+    z.strictObject({ type: z.literal("tcp"), port, ...probeTimes }),
+    z.strictObject({
+      type: z.literal("http"),
+      port,
+      path: z
+        .string()
+        .regex(/^\/[\x21-\x7e]*$/, "expected a path of printable ASCII that begins with /")
+        .default("/")
+        .describe("What is asked for; an answer of 200 to 399 will do"),
+      ...probeTimes,
+    }),
+    z.strictObject({
+      type: z.literal("shell"),
+      command: z
+        .union([z.string().min(1), z.array(z.string()).min(1)])
+        .describe("A line for /bin/sh -lc, or a program and its arguments, that has to end with 0"),
+      ...probeTimes,
+    }),
+  ])
+  .transform(({ timeout, interval, ...probe }): ReadinessProbe => ({
+    ...probe,
+    timeoutMs: timeout,
+    intervalMs: interval,
+  }));
+
+const readiness = z
+  .strictObject({
+    timeout: duration().prefault("60s").describe("Time that a sandbox has to become ready"),
+    maximumTimeout: duration().prefault("5m").describe("Most time that a probe may give it"),
+    interval: duration().prefault("250ms").describe("Time between two attempts"),
+    leastInterval: duration()
+      .prefault("50ms")
+      .describe("Least time between two attempts that a probe may name"),
+    attemptTimeout: duration().prefault("5s").describe("Time that one attempt may take"),
+  })
+  .superRefine(({ timeout, maximumTimeout }, context) => {
+    if (timeout <= maximumTimeout) return;
+    context.addIssue({ code: "custom", path: ["timeout"], message: "is longer than maximumTimeout" });
+  });
+
+const template = z.strictObject({
+  backend: z.string().optional().describe("Backend that makes it; the default backend when absent"),
+  aliases: z.array(templateName).default([]).describe("Further names that clients may use for it"),
+  limits: limits.prefault({}).describe("What a sandbox gets where its creator asks for nothing"),
+  pool: pool.prefault({}).describe("Sandboxes that are ready before they are asked for, beside `maximum`"),
+  readinessProbe: readinessProbe
+    .optional()
+    .describe("What has to succeed before a sandbox is its creator's, who may name another one"),
+});
+
+/** The key `sandboxes` of the server's configuration. Lengths of time are parsed to milliseconds. */
+export const sandboxesConfig = z
+  .strictObject({
+    defaultBackend: z
+      .union([z.string(), z.array(z.string()).min(1)])
+      .optional()
+      .describe(
+        "Backend of templates that name none, or a list of which the first that this host can run is taken; needed only when several are enabled",
+      ),
+    defaultTimeout: duration().prefault("5m").describe("Life of a sandbox whose creator names no time-out"),
+    maximumTimeout: duration().prefault("24h").describe("Longest time-out that a client may ask for"),
+    resumedAtLeast: duration()
+      .prefault("5m")
+      .describe(
+        "Least life of a sandbox that a request has resumed; its creator's time-out when that is longer",
+      ),
+    pausedKept: duration().prefault("30d").describe("Time after which a paused sandbox is removed"),
+    maximumSnapshots: z.int().nonnegative().default(100).describe("Snapshots that may exist at one time"),
+    snapshotsKept: duration()
+      .optional()
+      .describe("Time after which a snapshot is removed; when absent they stay until a client removes them"),
+    maximumLimits: limits
+      .omit({ processes: true })
+      .prefault({})
+      .describe(
+        "Most that clients may choose for a sandbox; what is absent is what its template has, if anything",
+      ),
+    maximumVolumes: z.int().nonnegative().default(100).describe("Volumes that may exist at one time"),
+    volumeSize: size().prefault("10GiB").describe("Disk of a volume whose creator names no size"),
+    maximumVolumeSize: size().prefault("100GiB").describe("Most disk that a client may ask for in a volume"),
+    openVolumes: z
+      .strictObject({
+        maximum: z.int().positive().default(8).describe("Volumes that are open at one time"),
+        idle: duration().prefault("1m").describe("Time after which one that nobody uses is closed"),
+      })
+      .prefault({})
+      .describe(
+        "Volumes whose contents clients use without a sandbox: each takes one of the backend's, beside `maximum`",
+      ),
+    maximum: z.int().positive().default(100).describe("Sandboxes that may exist at one time"),
+    onShutdown: z
+      .enum(["destroy", "keep"])
+      .default("destroy")
+      .describe("What a graceful stop does with sandboxes; kept ones are adopted at the next start"),
+    templates: z
+      .record(templateName, template)
+      .prefault({ "base": {}, "code-interpreter-v1": {} })
+      .describe("Templates that clients may create sandboxes from"),
+    readiness: readiness
+      .prefault({})
+      .describe("How long readiness probes may take, and how often they are tried"),
+    createTimeout: duration().prefault("60s").describe("Time that a backend has to make one sandbox"),
+    createConcurrency: z.int().positive().default(8).describe("Sandboxes that are made at the same time"),
+    createQueue: z.int().nonnegative().default(256).describe("Creations that may wait for their turn"),
+    destroyTimeout: duration()
+      .prefault("30s")
+      .describe("Time that one attempt to destroy a sandbox may take"),
+    destroyConcurrency: z
+      .int()
+      .positive()
+      .default(16)
+      .describe("Sandboxes that are destroyed at the same time"),
+    maximumOutbox: z
+      .int()
+      .positive()
+      .default(100_000)
+      .describe(
+        "Events that wait in the ledger while nobody can take them; beyond that the oldest are dropped",
+      ),
+    endedKept: z.int().nonnegative().default(1000).describe("Ended sandboxes that the ledger remembers"),
+  })
+  .superRefine((settings, context) => {
+    if (settings.defaultTimeout > settings.maximumTimeout) {
+      const message = "is longer than maximumTimeout";
+      context.addIssue({ code: "custom", path: ["defaultTimeout"], message });
+    }
+    if (settings.volumeSize > settings.maximumVolumeSize) {
+      const message = "is more than maximumVolumeSize";
+      context.addIssue({ code: "custom", path: ["volumeSize"], message });
+    }
+    for (const [template, { readinessProbe: probe }] of Object.entries(settings.templates)) {
+      try {
+        if (probe !== undefined) checkReadinessProbe(probe, settings.readiness);
+      } catch (error) {
+        const path = ["templates", template, "readinessProbe"];
+        context.addIssue({ code: "custom", path, message: messageOf(error) });
+      }
+    }
+    const names = new Set(Object.keys(settings.templates));
+    for (const [template, { aliases }] of Object.entries(settings.templates)) {
+      for (const [index, alias] of aliases.entries()) {
+        const path = ["templates", template, "aliases", index];
+        if (names.has(alias))
+          context.addIssue({ code: "custom", path, message: `'${alias}' is already taken` });
+        names.add(alias);
+      }
+    }
+  });
+
+/** The parsed settings of the sandbox domain; lengths of time in milliseconds. */
+export type SandboxesConfig = z.infer<typeof sandboxesConfig>;

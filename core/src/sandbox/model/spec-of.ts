@@ -1,0 +1,26 @@
+import type { Sandbox, SandboxSpec } from "../contract/backend.js";
+import { egressRulesOf } from "../contract/egress-rules.js";
+import type { SandboxRecord } from "./live-sandbox.js";
+
+/** What a backend is asked for by a record. */
+export function specOf(record: SandboxRecord): SandboxSpec {
+  const { id, template, snapshot, limits, allowInternetAccess, egress, mounts } = record;
+  return {
+    id,
+    template,
+    snapshot,
+    limits,
+    allowInternetAccess,
+    egress: egress && egressRulesOf(record),
+    mounts: mounts.map(({ volume, path, readOnly }) => ({ volume, path, readOnly })),
+  };
+}
+
+/** Why a sandbox cannot pause as its record wants it to; undefined when it can. */
+export function reasonAgainstPause(
+  { backend, keepsMemory }: Pick<SandboxRecord, "backend" | "keepsMemory">,
+  { pausing, stopping }: Sandbox,
+): string | undefined {
+  const [facet, how] = keepsMemory === false ? [stopping, " without memory"] : [pausing, ""];
+  return facet === undefined ? `backend '${backend}' does not support pausing${how}` : undefined;
+}

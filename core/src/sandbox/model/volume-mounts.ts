@@ -1,0 +1,71 @@
+import { posix } from "node:path";
+import { SandboxError } from "../../kernel/errors.js";
+import type { Mount } from "../contract/backend.js";
+import type { TenantVolumes } from "./volumes.js";
+
+/** A volume that a sandbox is to have. */
+export interface RequestedMount {
+  /** Id or name of a volume of the sandbox's owner. */
+  readonly volume: string;
+  /** Absolute path inside. */
+  readonly path: string;
+  /** False when absent. */
+  readonly readOnly?: boolean | undefined;
+}
+
+/** A volume that a sandbox has, with the name that it had when that was made. */
+export interface RecordedMount extends Mount {
+  readonly name: string;
+}
+
+const LONGEST_PATH = 1024;
+/** What holds the sandbox together: nothing may be laid over it. */
+const RESERVED = ["/proc", "/dev", "/sys", "/etc", "/run/e2b"];
+
+/**
+ * The volumes that are meant.
+ * @param backend that makes the sandbox.
+ * @throws SandboxError invalid_argument that says of each mount what is wrong with it.
+ */
+export function resolveMounts(
+  requested: readonly RequestedMount[],
+  volumes: TenantVolumes,
+  backend: string,
+): readonly RecordedMount[] {
+  const problems: string[] = [];
+  const mounts: RecordedMount[] = [];
+  for (const [index, { volume: reference, path, readOnly = false }] of requested.entries()) {
+    const volume = volumes.find(reference);
+    const problem = reasonAgainstPath(path, mounts);
+    if (volume === undefined) problems.push(`volume mount #${index}: volume '${reference}' not found`);
+    else if (problem !== undefined) problems.push(`volume mount #${index}: ${problem}`);
+    else if (volume.backend !== backend) {
+      const text = `volume '${volume.name}' is kept by backend '${volume.backend}', the sandbox is made by '${backend}'`;
+      problems.push(`volume mount #${index}: ${text}`);
+    } else mounts.push({ volume: volume.id, name: volume.name, path, readOnly });
+  }
+  if (problems.length === 0) return mounts;
+  throw new SandboxError("invalid_argument", `invalid mounts: ${problems.join("; ")}`);
+}
+
+function reasonAgainstPath(path: string, taken: readonly Mount[]): string | undefined {
+  if (path === "") return "path cannot be empty";
+  if (!path.startsWith("/")) return "path must be absolute";
+  if (path.length > LONGEST_PATH || /\p{Cc}/u.test(path)) {
+    return `path must be at most ${LONGEST_PATH} characters, none of them a control character`;
+  }
+  // Backends walk it name by name; a trailing slash would be an empty one.
+  if (posix.normalize(path) !== path || (path !== "/" && path.endsWith("/"))) {
+    return "path must not contain any '.', '..' or empty components";
+  }
+  if (path === "/" || RESERVED.some((reserved) => isWithin(path, reserved) || isWithin(reserved, path))) {
+    return `path '${path}' is the system's`;
+  }
+  const other = taken.find((mount) => isWithin(path, mount.path) || isWithin(mount.path, path));
+  if (other?.path === path) return `path '${path}' is already used`;
+  return other && `path '${path}' and '${other.path}' lie in each other`;
+}
+
+function isWithin(path: string, directory: string): boolean {
+  return path === directory || path.startsWith(`${directory}/`);
+}

@@ -1,0 +1,276 @@
+import type { Clock } from "../../kernel/clock.js";
+import { SandboxError } from "../../kernel/errors.js";
+import type { Logger } from "../../observe/logger.js";
+import { beingKilled } from "../contract/being-killed.js";
+import type { Backends, SandboxId, SnapshotId } from "../contract/backend.js";
+import type { EventRelay } from "../ledger/event-relay.js";
+import type { HeldSandbox } from "../backends/held-sandbox.js";
+import type { Ledger } from "../ledger/ledger.js";
+import { checkReadinessProbe } from "../model/readiness-probe.js";
+import { Reaper } from "../life/reaper.js";
+import type { SandboxMetrics } from "../model/sandbox-metrics.js";
+import { newSnapshotId } from "../backends/sandbox-secrets.js";
+import type { SandboxesConfig } from "../model/sandboxes-config.js";
+import type { Sandboxes } from "../life/sandboxes.js";
+import { createdLike } from "../life/created-like.js";
+import type { Forked, ForkWish, SnapshotRecord, Snapshots, TenantSnapshots } from "../model/snapshots.js";
+import type { Teardown } from "../backends/teardown.js";
+import { hasTemplate, parseTemplateReference } from "../templates/template-reference.js";
+import { unknownSandbox } from "../contract/unknown-sandbox.js";
+
+export interface SnapshotRegistryOptions {
+  readonly settings: Pick<SandboxesConfig, "templates" | "maximumSnapshots" | "snapshotsKept" | "readiness">;
+  /** @throws SandboxError not_found */
+  readonly held: (id: SandboxId) => HeldSandbox;
+  readonly sandboxes: Pick<Sandboxes, "create">;
+  readonly backends: Backends;
+  readonly ledger: Ledger;
+  readonly teardown: Teardown;
+  readonly metrics: SandboxMetrics;
+  readonly events: EventRelay;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+/** The snapshots of this server, written to the ledger before a backend acts. */
+export class SnapshotRegistry implements Snapshots {
+  readonly #options: SnapshotRegistryOptions;
+  readonly #records = new Map<SnapshotId, SnapshotRecord>();
+  /** Removals under way, or tried again later. */
+  readonly #removals = new Map<SnapshotId, Promise<void>>();
+  readonly #reaper: Reaper;
+
+  constructor(options: SnapshotRegistryOptions) {
+    this.#options = options;
+    this.#reaper = new Reaper(options.clock, (id) => {
+      const record = this.#records.get(id);
+      // A failure is logged and tried again.
+      if (record !== undefined) this.#discard(record).catch(() => {});
+    });
+  }
+
+  of(tenant: string): TenantSnapshots {
+    const held = (id: SandboxId): HeldSandbox => {
+      const found = this.#options.held(id);
+      if (found.record.owner !== tenant) throw unknownSandbox(id);
+      return found;
+    };
+    return {
+      take: async (id, name) => this.#takeAs(held(id), name),
+      fork: async (id, wanted, signal) => this.#fork(held(id), wanted, signal),
+      list: () => this.#list(tenant),
+      find: (reference) => this.#find(tenant, reference),
+      remove: (id) => this.#remove(tenant, id),
+    };
+  }
+
+  /**
+   * Brings the ledger and the backends to agree after a start: what is half taken or half removed goes, as does
+   * what only one of them knows. Snapshots of a backend that is not enabled any more stay as they are.
+   */
+  async reconcile(): Promise<void> {
+    const { backends, ledger, log } = this.#options;
+    const records = await ledger.snapshots();
+    await Promise.all(
+      backends.all().map(async (backend) => {
+        const kept = new Set(await backend.snapshots?.list());
+        for (const record of records.filter((one) => one.backend === backend.name)) {
+          const isThere = kept.delete(record.id);
+          const isWanted = record.state === "ready" && !record.isTemporary;
+          if (isWanted && isThere) this.#hold(record);
+          else {
+            if (isWanted) log.warn({ snapshot: record.id }, "a snapshot is lost");
+            if (isThere) kept.add(record.id);
+            await ledger.removeSnapshot(record.id);
+          }
+        }
+        for (const id of kept) {
+          log.warn({ snapshot: id, backend: backend.name }, "removing what is left of a snapshot");
+          await backend.snapshots?.remove(id);
+        }
+      }),
+    );
+  }
+
+  /** Starts to remove snapshots whose time has come. */
+  start(): void {
+    this.#reaper.start();
+  }
+
+  close(): void {
+    this.#reaper.stop();
+  }
+
+  async #takeAs(held: HeldSandbox, name: string | undefined): Promise<SnapshotRecord> {
+    const reference = name === undefined ? undefined : this.#checkName(name);
+    return this.#take(held, { name: reference, isTemporary: false });
+  }
+
+  #find(tenant: string, reference: string): SnapshotRecord | undefined {
+    const { name, tag } = parseTemplateReference(reference);
+    const full = `${name}:${tag}`;
+    return this.#ready(tenant).find((record) => `${record.id}:default` === full || record.name === full);
+  }
+
+  #list(tenant: string): readonly SnapshotRecord[] {
+    return this.#ready(tenant).filter(({ isTemporary }) => !isTemporary);
+  }
+
+  #ready(tenant: string): readonly SnapshotRecord[] {
+    return [...this.#records.values()]
+      .filter(({ owner, state }) => owner === tenant && state === "ready")
+      .toSorted((a, b) => b.takenAtMs - a.takenAtMs || (a.id < b.id ? -1 : 1));
+  }
+
+  async #remove(tenant: string, id: SnapshotId): Promise<void> {
+    const record = this.#records.get(id);
+    const isRemovable = record?.state === "ready" || this.#removals.has(id);
+    if (record === undefined || !isRemovable || record.owner !== tenant)
+      throw new SandboxError("not_found", `snapshot '${id}' not found`);
+    await this.#discard(record);
+  }
+
+  async #fork(
+    held: HeldSandbox,
+    { count, ...wanted }: ForkWish,
+    signal: AbortSignal | undefined,
+  ): Promise<readonly Forked[]> {
+    const { sandboxes, settings } = this.#options;
+    if (wanted.readinessProbe !== undefined) checkReadinessProbe(wanted.readinessProbe, settings.readiness);
+    const snapshot = await this.#take(held, { name: undefined, isTemporary: true });
+    try {
+      const made = await Promise.allSettled(
+        Array.from({ length: count }, () =>
+          sandboxes.create({ ...createdLike(held.record), ...wanted, template: snapshot.id }, signal),
+        ),
+      );
+      return made.map((one) =>
+        one.status === "fulfilled" ? { sandbox: one.value } : { error: one.reason as unknown },
+      );
+    } finally {
+      // The forks stand on what it kept, which the backend frees with the last of them.
+      await this.#discard(snapshot).catch(() => {});
+    }
+  }
+
+  #checkName(text: string): string {
+    const { name, tag } = parseTemplateReference(text);
+    if (hasTemplate(this.#options.settings.templates, name)) {
+      throw new SandboxError("already_exists", `'${name}' is the name of a template`);
+    }
+    return `${name}:${tag}`;
+  }
+
+  async #take(
+    held: HeldSandbox,
+    { name, isTemporary }: Pick<SnapshotRecord, "name" | "isTemporary">,
+  ): Promise<SnapshotRecord> {
+    const { settings, metrics, clock, log } = this.#options;
+    const { id, owner, backend, template, limits } = held.record;
+    // No await when it is idle: of two calls at the same time the second one must see the first.
+    while (held.isResuming()) await held.change?.done.catch(() => {});
+    const { state } = held.record;
+    if (state !== "running" && state !== "paused") {
+      throw new SandboxError("aborted", `Sandbox '${id}' cannot be snapshotted while in '${state}' state`);
+    }
+    const { snapshots } = held.handle;
+    if (snapshots === undefined) {
+      throw new SandboxError("failed_precondition", `backend '${backend}' does not support snapshots`);
+    }
+    if (this.#records.size >= settings.maximumSnapshots) {
+      const text = `you have reached the maximum number of snapshots (${settings.maximumSnapshots})`;
+      throw new SandboxError("resource_exhausted", text);
+    }
+    const record: SnapshotRecord = {
+      id: newSnapshotId(),
+      owner,
+      state: "taking",
+      name,
+      isTemporary,
+      backend,
+      template,
+      sandboxId: id,
+      takenAtMs: clock.now(),
+      limits,
+    };
+    this.#records.set(record.id, record);
+    try {
+      const made = await held.during("snapshotting", () =>
+        this.#make(record, held, () => snapshots.take(record.id)),
+      );
+      metrics.snapshotTaken(clock.now() - record.takenAtMs);
+      log.info({ sandbox: id, snapshot: record.id, name }, "snapshot taken");
+      return made;
+    } catch (error) {
+      if (held.isEnding) throw beingKilled(id);
+      log.error({ sandbox: id, err: error }, "taking a snapshot failed");
+      throw new SandboxError("unavailable", `no snapshot could be taken of sandbox "${id}"`, {
+        cause: error,
+      });
+    }
+  }
+
+  async #make(record: SnapshotRecord, held: HeldSandbox, take: () => Promise<void>): Promise<SnapshotRecord> {
+    const { ledger, events } = this.#options;
+    try {
+      await ledger.writeSnapshot(record);
+      await take();
+      if (record.name !== undefined) await this.#freeName(record.owner, record.name);
+      const ready: SnapshotRecord = { ...record, state: "ready" };
+      const detail = { snapshot: ready.id, name: ready.name };
+      await ledger.writeSnapshot(
+        ready,
+        ready.isTemporary ? undefined : events.of("snapshotted", held.record, detail),
+      );
+      events.wake();
+      this.#hold(ready);
+      return ready;
+    } catch (error) {
+      // All or nothing is the backend's promise, but not that of the ledger.
+      await this.#discard(record).catch(() => {});
+      throw error;
+    }
+  }
+
+  /** The newest snapshot of a name has it; older ones are found by their ids. */
+  async #freeName(owner: string, name: string): Promise<void> {
+    for (const other of this.#records.values()) {
+      if (other.owner !== owner || other.name !== name || other.state !== "ready") continue;
+      const nameless: SnapshotRecord = { ...other, name: undefined };
+      this.#records.set(other.id, nameless);
+      await this.#options.ledger.writeSnapshot(nameless);
+    }
+  }
+
+  #hold(record: SnapshotRecord): void {
+    const { snapshotsKept } = this.#options.settings;
+    this.#records.set(record.id, record);
+    if (snapshotsKept !== undefined) this.#reaper.set(record.id, record.takenAtMs + snapshotsKept);
+  }
+
+  /** Removes one for good; it counts until that is done. @throws SandboxError unavailable when it failed for now. */
+  #discard(record: SnapshotRecord): Promise<void> {
+    const { teardown } = this.#options;
+    const { id } = record;
+    const removing: SnapshotRecord = { ...record, state: "removing" };
+    let soon = this.#removals.get(id);
+    if (soon === undefined) {
+      this.#records.set(id, removing);
+      this.#reaper.delete(id);
+      const run = (): Promise<void> => this.#erase(removing);
+      soon = teardown.undo({ what: "snapshot", id, run, soonAttempts: 1 }).soon;
+      this.#removals.set(id, soon);
+    }
+    return soon;
+  }
+
+  async #erase(record: SnapshotRecord): Promise<void> {
+    const { backends, ledger } = this.#options;
+    const { id, backend } = record;
+    await ledger.writeSnapshot(record);
+    await backends.get(backend).snapshots?.remove(id);
+    await ledger.removeSnapshot(id);
+    this.#records.delete(id);
+    this.#removals.delete(id);
+  }
+}

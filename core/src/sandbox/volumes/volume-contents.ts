@@ -1,0 +1,153 @@
+import type { Clock } from "../../kernel/clock.js";
+import { SandboxError } from "../../kernel/errors.js";
+import type { Logger } from "../../observe/logger.js";
+import type { Sandbox, VolumeId } from "../contract/backend.js";
+import type { BackendRegistry } from "../backends/backend-registry.js";
+import { FilesBelow } from "../contract/files-below.js";
+import { newSandboxId } from "../backends/sandbox-secrets.js";
+import type { SandboxesConfig } from "../model/sandboxes-config.js";
+import type { Teardown } from "../backends/teardown.js";
+import type { OpenVolume, VolumeRecord } from "../model/volumes.js";
+
+export interface VolumeContentsOptions {
+  readonly settings: Pick<SandboxesConfig, "templates" | "createTimeout" | "openVolumes">;
+  readonly backends: BackendRegistry;
+  readonly teardown: Teardown;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+/** A sandbox that has a volume and is there for nothing else. */
+interface Opened {
+  readonly sandbox: Promise<Sandbox>;
+  /** Aborted when it is not to be used any more. */
+  readonly closing: AbortController;
+  users: number;
+  /** Takes back that it is closed for want of use. */
+  cancelIdle: (() => void) | undefined;
+}
+
+const MOUNTED_AT = "/volume";
+
+/**
+ * What is in volumes, for those who have no sandbox with them. Each is reached through a sandbox that is made for it
+ * alone and that nobody knows: whatever links are in the volume, they lead to nothing of the host's or of anybody's.
+ * The ledger does not know of them either, so the next server destroys what a crash leaves.
+ */
+export class VolumeContents {
+  readonly #options: VolumeContentsOptions;
+  readonly #opened = new Map<VolumeId, Opened>();
+  readonly #closed = new Set<Promise<void>>();
+  #isClosed = false;
+
+  constructor(options: VolumeContentsOptions) {
+    this.#options = options;
+  }
+
+  /** @throws SandboxError unavailable when too many others are open, or what the backend threw. */
+  async open(volume: VolumeRecord): Promise<OpenVolume> {
+    const opened = this.#opened.get(volume.id) ?? this.#make(volume);
+    opened.users += 1;
+    opened.cancelIdle?.();
+    opened.cancelIdle = undefined;
+    let isUsed = true;
+    const leave = (): void => {
+      if (!isUsed) return;
+      isUsed = false;
+      opened.users -= 1;
+      if (opened.users === 0) this.#closeLater(volume.id, opened);
+    };
+    try {
+      const { files } = await opened.sandbox;
+      return {
+        files: new FilesBelow(files, MOUNTED_AT),
+        [Symbol.asyncDispose]: async () => leave(),
+      };
+    } catch (error) {
+      leave();
+      throw error;
+    }
+  }
+
+  /** Ends all use of a volume. Resolves when no sandbox of this has it, or that failed for now. */
+  async close(id: VolumeId): Promise<void> {
+    const opened = this.#opened.get(id);
+    if (opened !== undefined) await this.#close(id, opened);
+  }
+
+  /** Ends all use of all volumes, for good. */
+  async closeAll(): Promise<void> {
+    this.#isClosed = true;
+    await Promise.all([...this.#opened].map(([id, opened]) => this.#close(id, opened)));
+    await Promise.all(this.#closed);
+  }
+
+  #make({ id, backend: name }: VolumeRecord): Opened {
+    if (this.#isClosed) throw new SandboxError("unavailable", "the server is stopping");
+    this.#makeRoom();
+    const closing = new AbortController();
+    const sandbox = this.#provision(id, name, closing);
+    const opened: Opened = { sandbox, closing, users: 0, cancelIdle: undefined };
+    this.#opened.set(id, opened);
+    const gone = (): void => void this.#close(id, opened);
+    sandbox.then(({ lost }) => void lost?.then(gone), gone);
+    return opened;
+  }
+
+  async #provision(volume: VolumeId, name: string, closing: AbortController): Promise<Sandbox> {
+    const { backends, settings, clock } = this.#options;
+    const backend = backends.get(name);
+    const isOfDefault = backend === backends.default();
+    const [template] =
+      Object.entries(settings.templates).find(([, one]) =>
+        one.backend === undefined ? isOfDefault : one.backend === name,
+      ) ?? [];
+    if (template === undefined) {
+      throw new SandboxError("failed_precondition", `no template is made by backend '${name}'`);
+    }
+    const takeBack = clock.after(settings.createTimeout, () => {
+      const text = `backend '${name}' did not open the volume within ${settings.createTimeout} ms`;
+      closing.abort(new SandboxError("deadline_exceeded", text));
+    });
+    try {
+      const mounts = [{ volume, path: MOUNTED_AT, readOnly: false }];
+      const spec = { id: newSandboxId(), template, limits: {}, allowInternetAccess: false, mounts };
+      return await backend.provision(spec, closing.signal);
+    } finally {
+      takeBack();
+    }
+  }
+
+  /** @throws SandboxError unavailable when all that are open are in use. */
+  #makeRoom(): void {
+    if (this.#opened.size < this.#options.settings.openVolumes.maximum) return;
+    const unused = [...this.#opened].find(([, { users }]) => users === 0);
+    if (unused === undefined) {
+      throw new SandboxError("unavailable", "too many volumes are being read and written, please retry");
+    }
+    void this.#close(...unused);
+  }
+
+  #closeLater(id: VolumeId, opened: Opened): void {
+    const { clock, settings } = this.#options;
+    if (this.#opened.get(id) !== opened) return;
+    opened.cancelIdle = clock.after(settings.openVolumes.idle, () => void this.#close(id, opened));
+  }
+
+  /** Never rejects: what could not be destroyed yet is tried again, and logged. */
+  async #close(id: VolumeId, opened: Opened): Promise<void> {
+    if (this.#opened.get(id) !== opened) return;
+    this.#opened.delete(id);
+    opened.cancelIdle?.();
+    opened.closing.abort(new SandboxError("unavailable", "the volume was closed"));
+    const closed = opened.sandbox.then(
+      (sandbox) => this.#options.teardown.destroy(sandbox).soon.catch(() => {}),
+      (error: unknown) => {
+        this.#options.log.debug({ volume: id, err: error }, "a volume was not opened");
+      },
+    );
+    this.#closed.add(closed);
+    await closed;
+    this.#closed.delete(closed);
+  }
+}

@@ -1,0 +1,230 @@
+import type { Clock } from "../../kernel/clock.js";
+import { SandboxError } from "../../kernel/errors.js";
+import type { Logger } from "../../observe/logger.js";
+import type { VolumeId } from "../contract/backend.js";
+import type { BackendRegistry } from "../backends/backend-registry.js";
+import type { Ledger } from "../ledger/ledger.js";
+import { digestOf, isDigestOf, newAccessToken, newVolumeId } from "../backends/sandbox-secrets.js";
+import type { SandboxesConfig } from "../model/sandboxes-config.js";
+import type { Teardown } from "../backends/teardown.js";
+import type { VolumeContents } from "./volume-contents.js";
+import type { CreateVolume, OpenVolume, TenantVolumes, VolumeRecord, Volumes } from "../model/volumes.js";
+
+export interface VolumeRegistryOptions {
+  readonly settings: Pick<SandboxesConfig, "maximumVolumes" | "volumeSize" | "maximumVolumeSize">;
+  readonly backends: BackendRegistry;
+  /** Whether any sandbox has it of which something is left. */
+  readonly isMounted: (id: VolumeId) => boolean;
+  readonly contents: Pick<VolumeContents, "open" | "close">;
+  readonly teardown: Teardown;
+  readonly ledger: Ledger;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+const NAME = /^[A-Za-z0-9_-]{1,128}$/;
+const MEBIBYTE = 2 ** 20;
+// No token is as short.
+const NO_TOKEN = "none";
+
+/** The volumes of this server, written to the ledger before a backend acts. */
+export class VolumeRegistry implements Volumes {
+  readonly #options: VolumeRegistryOptions;
+  readonly #records = new Map<VolumeId, VolumeRecord>();
+  /** Removals under way, or tried again later. */
+  readonly #removals = new Map<VolumeId, Promise<void>>();
+
+  constructor(options: VolumeRegistryOptions) {
+    this.#options = options;
+  }
+
+  of(tenant: string): TenantVolumes {
+    const get = (id: VolumeId): VolumeRecord => this.#get(tenant, id);
+    return {
+      create: (wanted) => this.#create(tenant, wanted),
+      find: (reference) => this.#find(tenant, reference),
+      get,
+      list: () => this.#list(tenant),
+      usage: async (id) => this.#usage(get(id)),
+      remove: async (id) => this.#remove(this.#removable(tenant, id)),
+    };
+  }
+
+  requireToken(id: VolumeId, token: string): void {
+    this.#withToken(id, token);
+  }
+
+  async open(id: VolumeId, token: string): Promise<OpenVolume> {
+    return this.#options.contents.open(this.#withToken(id, token));
+  }
+
+  /**
+   * Brings the ledger and the backends to agree after a start, when it is known which sandboxes are left: what is
+   * half made goes, as does what was removed and no sandbox has. What the ledger does not know stays, out of reach:
+   * nothing was ever made without it, so it is the ledger that is not whole. Volumes of a backend that is not
+   * enabled any more stay as they are.
+   */
+  async reconcile(): Promise<void> {
+    const { backends, ledger, isMounted, log } = this.#options;
+    const records = await ledger.volumes();
+    await Promise.all(
+      backends.all().map(async (backend) => {
+        const kept = new Set(await backend.volumes?.list());
+        for (const record of records.filter((one) => one.backend === backend.name)) {
+          const isThere = kept.delete(record.id);
+          const isWanted = record.state === "ready" || (record.state === "removing" && isMounted(record.id));
+          if (isThere && isWanted) this.#records.set(record.id, record);
+          else {
+            if (record.state === "ready") log.error({ volume: record.id }, "a volume is lost");
+            if (isThere) await backend.volumes?.remove(record.id);
+            await ledger.removeVolume(record.id);
+          }
+        }
+        for (const id of kept) {
+          log.warn(
+            { volume: id, backend: backend.name },
+            "a volume that the ledger does not know is left alone",
+          );
+        }
+      }),
+    );
+  }
+
+  /** Says that nothing is left of a sandbox that had these: what was only kept for it goes. Never rejects. */
+  async released(ids: readonly VolumeId[]): Promise<void> {
+    for (const id of new Set(ids)) {
+      const record = this.#records.get(id);
+      if (record?.state !== "removing" || this.#options.isMounted(id) || this.#removals.has(id)) continue;
+      // A failure is logged and tried again.
+      await this.#discard(record).catch(() => {});
+    }
+  }
+
+  #find(tenant: string, reference: string): VolumeRecord | undefined {
+    const record = this.#records.get(reference);
+    if (record?.owner === tenant && record.state === "ready") return record;
+    return this.#list(tenant).find(({ name }) => name === reference);
+  }
+
+  #get(tenant: string, id: VolumeId): VolumeRecord {
+    const record = this.#records.get(id);
+    if (record?.owner === tenant && record.state === "ready") return record;
+    throw new SandboxError("not_found", `volume '${id}' not found`);
+  }
+
+  /** As `#get`; also one whose removal failed, so that who asks again learns how it is. */
+  #removable(tenant: string, id: VolumeId): VolumeRecord {
+    const record = this.#records.get(id);
+    return record?.owner === tenant && this.#removals.has(id) ? record : this.#get(tenant, id);
+  }
+
+  #withToken(id: VolumeId, token: string): VolumeRecord {
+    const record = this.#records.get(id);
+    // Compared with something in any case: a volume that there is not takes as long.
+    const isRight = isDigestOf(digestOf(record?.token ?? NO_TOKEN), token);
+    if (record?.state === "ready" && isRight) return record;
+    throw new SandboxError("unauthenticated", "there is no such volume, or this is not its token");
+  }
+
+  #list(tenant: string): readonly VolumeRecord[] {
+    return [...this.#records.values()]
+      .filter(({ owner, state }) => owner === tenant && state === "ready")
+      .toSorted((a, b) => (a.name < b.name ? -1 : 1));
+  }
+
+  async #usage({ id, backend }: VolumeRecord): Promise<number> {
+    return (await this.#options.backends.get(backend).volumes?.usage(id)) ?? 0;
+  }
+
+  async #create(owner: string, { name, sizeMiB }: CreateVolume): Promise<VolumeRecord> {
+    const { backends, settings, clock, ledger, log } = this.#options;
+    if (!NAME.test(name)) throw new SandboxError("invalid_argument", "Invalid volume name");
+    const most = Math.floor(settings.maximumVolumeSize / MEBIBYTE);
+    const size = sizeMiB ?? Math.floor(settings.volumeSize / MEBIBYTE);
+    if (!Number.isInteger(size) || size < 1 || size > most) {
+      throw new SandboxError("invalid_argument", `the size of a volume is 1 to ${most} MiB`);
+    }
+    const backend = backends.default();
+    if (backend.volumes === undefined) {
+      throw new SandboxError("failed_precondition", `backend '${backend.name}' does not support volumes`);
+    }
+    const all = [...this.#records.values()];
+    if (all.some((one) => one.owner === owner && one.name === name && one.state !== "removing")) {
+      throw new SandboxError("already_exists", `Volume with name '${name}' already exists`);
+    }
+    if (all.length >= settings.maximumVolumes) {
+      const text = `you have reached the maximum number of volumes (${settings.maximumVolumes})`;
+      throw new SandboxError("resource_exhausted", text);
+    }
+    const record: VolumeRecord = {
+      id: newVolumeId(),
+      owner,
+      state: "making",
+      name,
+      backend: backend.name,
+      sizeMiB: size,
+      token: newAccessToken(),
+      createdAtMs: clock.now(),
+    };
+    // Taken at once, before the first await: of two calls with one name the second must see the first.
+    this.#records.set(record.id, record);
+    try {
+      await ledger.writeVolume(record);
+      await backend.volumes.make({ id: record.id, sizeMiB: size });
+      const ready: VolumeRecord = { ...record, state: "ready" };
+      await ledger.writeVolume(ready);
+      this.#records.set(record.id, ready);
+      log.info({ volume: record.id, backend: backend.name, sizeMiB: size }, "volume created");
+      return ready;
+    } catch (error) {
+      log.error({ volume: record.id, err: error }, "making a volume failed");
+      // All or nothing is the backend's promise, but not that of the ledger.
+      await this.#discard(record).catch(() => {});
+      throw new SandboxError("unavailable", `no volume '${name}' could be made`, { cause: error });
+    }
+  }
+
+  async #remove(record: VolumeRecord): Promise<void> {
+    const { contents, ledger, isMounted, log } = this.#options;
+    if (this.#removals.has(record.id) || !isMounted(record.id)) return this.#discard(record);
+    const removing: VolumeRecord = { ...record, state: "removing" };
+    this.#records.set(record.id, removing);
+    try {
+      await ledger.writeVolume(removing);
+    } catch (error) {
+      this.#records.set(record.id, record);
+      throw error;
+    }
+    await contents.close(record.id);
+    log.info({ volume: record.id }, "volume removed; its data stays until no sandbox has it");
+    // Its last sandbox may have ended meanwhile.
+    await this.released([record.id]);
+  }
+
+  /** Removes one for good; it counts until that is done. @throws SandboxError unavailable when it failed for now. */
+  #discard(record: VolumeRecord): Promise<void> {
+    const { teardown } = this.#options;
+    const { id } = record;
+    const removing: VolumeRecord = { ...record, state: "removing" };
+    let soon = this.#removals.get(id);
+    if (soon === undefined) {
+      this.#records.set(id, removing);
+      const run = (): Promise<void> => this.#erase(removing);
+      soon = teardown.undo({ what: "volume", id, run, soonAttempts: 1 }).soon;
+      this.#removals.set(id, soon);
+    }
+    return soon;
+  }
+
+  async #erase(record: VolumeRecord): Promise<void> {
+    const { backends, contents, ledger, log } = this.#options;
+    const { id, backend } = record;
+    await ledger.writeVolume(record);
+    await contents.close(id);
+    await backends.get(backend).volumes?.remove(id);
+    await ledger.removeVolume(id);
+    this.#records.delete(id);
+    this.#removals.delete(id);
+    log.info({ volume: id }, "volume removed");
+  }
+}

@@ -1,0 +1,145 @@
+import type { Clock } from "../../kernel/clock.js";
+import type { Logger } from "../../observe/logger.js";
+import type { HeldSandbox } from "../backends/held-sandbox.js";
+import type { SandboxesConfig } from "../model/sandboxes-config.js";
+
+/** The settings of one pool; lengths of time in milliseconds. */
+export type PoolSettings = SandboxesConfig["templates"][string]["pool"];
+
+export interface WarmPoolOptions {
+  readonly settings: PoolSettings;
+  /** Makes one sandbox ready. When it rejects, nothing of that sandbox is left. */
+  readonly make: (signal: AbortSignal) => Promise<HeldSandbox>;
+  /** Ends one that nobody asked for; resolves when that is done or failed for now. */
+  readonly discard: (held: HeldSandbox) => Promise<void>;
+  /** Told of every attempt to make one that failed. */
+  readonly onFailure: () => void;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+const FIRST_RETRY_MS = 1000;
+const LONGEST_RETRY_MS = 60_000;
+
+/**
+ * Sandboxes of one template that are ready before they are asked for. It keeps `min` of them; whoever finds
+ * none raises that by one, up to `max`, and it falls again when nobody was turned away for a while.
+ */
+export class WarmPool {
+  readonly #options: WarmPoolOptions;
+  readonly #ready: HeldSandbox[] = [];
+  readonly #making = new Set<Promise<void>>();
+  readonly #closed = new AbortController();
+  #kept: number;
+  #isFilling = false;
+  #failures = 0;
+  #cancelRetry: (() => void) | undefined;
+  #cancelShrinking: (() => void) | undefined;
+
+  constructor(options: WarmPoolOptions) {
+    this.#options = options;
+    this.#kept = options.settings.min;
+  }
+
+  /** How many are ready. */
+  get size(): number {
+    return this.#ready.length;
+  }
+
+  /** Starts to make what is missing, and goes on to after each `refill`. */
+  start(): void {
+    this.#isFilling = true;
+    this.refill();
+  }
+
+  /** The one that waited longest; undefined when there is none. Call `refill` when it has been handed out. */
+  take(): HeldSandbox | undefined {
+    const held = this.#ready.shift();
+    if (held === undefined) this.#grow();
+    return held;
+  }
+
+  /** Makes what is missing. Returns at once. */
+  refill(): void {
+    const { settings } = this.#options;
+    if (!this.#isFilling || this.#cancelRetry !== undefined) return;
+    while (this.#making.size < settings.refill && this.#ready.length + this.#making.size < this.#kept) {
+      const made = this.#makeOne().finally(() => {
+        this.#making.delete(made);
+        this.refill();
+      });
+      this.#making.add(made);
+    }
+  }
+
+  /** Ends every sandbox that nobody took, those that are being made included. */
+  async close(): Promise<void> {
+    this.#isFilling = false;
+    this.#cancelRetry?.();
+    this.#cancelShrinking?.();
+    this.#closed.abort();
+    await Promise.all(this.#making);
+    await Promise.all(this.#ready.splice(0).map((held) => this.#options.discard(held)));
+  }
+
+  /** Never rejects. */
+  async #makeOne(): Promise<void> {
+    const { make, discard, onFailure, log } = this.#options;
+    try {
+      const held = await make(this.#closed.signal);
+      this.#failures = 0;
+      if (this.#closed.signal.aborted) await discard(held);
+      else this.#keep(held);
+    } catch (error) {
+      if (this.#closed.signal.aborted) return;
+      onFailure();
+      log.warn({ err: error }, "a sandbox for the warm pool could not be made ready");
+      this.#retryLater();
+    }
+  }
+
+  #keep(held: HeldSandbox): void {
+    this.#ready.push(held);
+    held.ended.addEventListener("abort", () => this.#drop(held), { once: true });
+  }
+
+  /** One that has ended by itself while it waited. */
+  #drop(held: HeldSandbox): void {
+    const index = this.#ready.indexOf(held);
+    if (index === -1) return;
+    this.#ready.splice(index, 1);
+    this.#options.onFailure();
+    this.#retryLater();
+  }
+
+  #retryLater(): void {
+    const delayMs = Math.min(FIRST_RETRY_MS * 2 ** this.#failures, LONGEST_RETRY_MS);
+    this.#failures += 1;
+    this.#cancelRetry?.();
+    this.#cancelRetry = this.#options.clock.after(delayMs, () => {
+      this.#cancelRetry = undefined;
+      this.refill();
+    });
+  }
+
+  #grow(): void {
+    const { max } = this.#options.settings;
+    if (!this.#isFilling || max === undefined) return;
+    this.#kept = Math.min(this.#kept + 1, Math.max(max, this.#kept));
+    this.#shrinkLater();
+  }
+
+  #shrinkLater(): void {
+    const { settings, clock, discard } = this.#options;
+    this.#cancelShrinking?.();
+    this.#cancelShrinking = undefined;
+    if (this.#kept <= settings.min) return;
+    this.#cancelShrinking = clock.after(settings.shrinkAfter, () => {
+      this.#kept -= 1;
+      const surplus = this.#ready.length > this.#kept ? this.#ready.shift() : undefined;
+      // A failure is already logged and counted, and tried again.
+      if (surplus !== undefined) void discard(surplus);
+      this.#shrinkLater();
+    });
+  }
+}
