@@ -116,7 +116,9 @@ export class JailSandbox implements Sandbox {
   }
 
   get files(): Files {
-    return this.#running.agent.files;
+    // Of one that has ended the agent refuses everything itself.
+    if (this.#jail === undefined) throw new SandboxError("unavailable", "the sandbox is stopped");
+    return this.#jail.agent.files;
   }
 
   async spawn(command: Command): Promise<Process> {
