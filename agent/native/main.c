@@ -573,6 +573,11 @@ static void set_up_signals(sigset_t *while_waiting) {
   sigprocmask(SIG_SETMASK, &blocked, NULL);
 }
 
+static _Noreturn void fail(const char *message) {
+  fprintf(stderr, "coppice-agent: %s\n", message);
+  exit(64);
+}
+
 static void turn(const sigset_t *while_waiting) {
   bool has_more = pump();
   flush();
@@ -585,15 +590,12 @@ static void turn(const sigset_t *while_waiting) {
   struct timespec at_once = {0, 0};
   // Signals are let in here alone, so that nothing between two waits is ever interrupted.
   int count = ppoll(polled, polled_count, has_more ? &at_once : NULL, while_waiting);
+  // Somebody took its descriptors away by a resource limit: it would try again for ever.
+  if (count < 0 && errno == EINVAL) fail("cannot wait");
   process_reap();
   if (count > 0) dispatch();
   handle_frames();
   watch_follow();
-}
-
-static _Noreturn void fail(const char *message) {
-  fprintf(stderr, "coppice-agent: %s\n", message);
-  exit(64);
 }
 
 /** Moves a descriptor out of the way of stdin, stdout and stderr, which are opened if they are not. */

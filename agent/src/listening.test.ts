@@ -1,10 +1,12 @@
 import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
 import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
+import { promisify } from "node:util";
 import type { Exit } from "@coppice/core/backend";
 import { AgentConnection } from "./agent-connection.js";
 import { withoutBinary, withoutRoot } from "./testing/agent-kinds.js";
@@ -14,6 +16,17 @@ import { openDescriptors } from "./testing/open-descriptors.js";
 import { env, finish, run, shell } from "./testing/run.js";
 
 describe("an agent that listens", { skip: withoutBinary }, () => {
+  it("ends when its descriptors are taken away by a limit, in place of waiting in vain", async () => {
+    await using agent = await startListeningAgent();
+    const connection = await agent.connect();
+    const sleep = { path: "sleep", args: ["100"], env, cwd: "/" };
+    const started = await Promise.all([1, 2, 3].map(() => connection.spawn(sleep)));
+    await promisify(execFile)("prlimit", ["--pid", String(agent.child.pid), "--nofile=1:1"]);
+    await assert.rejects(connection.files.stat("/"));
+    await connection.closed;
+    for (const { pid } of started) process.kill(pid, "SIGKILL");
+  });
+
   it("keeps processes, their output and how they ended for the next server", async () => {
     await using agent = await startListeningAgent();
     const first = await agent.connect();

@@ -55,7 +55,7 @@ static const uint16_t allowed[] = {
     CALL(msgctl), CALL(msgget), CALL(msgrcv), CALL(msgsnd), CALL(msync), CALL(munlock), CALL(munlockall), CALL(munmap),
     CALL(nanosleep), CALL(newfstatat), CALL(openat), CALL(openat2), CALL(pidfd_open), CALL(pidfd_send_signal),
     CALL(pipe2), CALL(pkey_alloc), CALL(pkey_free), CALL(pkey_mprotect), CALL(ppoll), CALL(prctl), CALL(pread64),
-    CALL(preadv), CALL(preadv2), CALL(prlimit64), CALL(process_vm_readv), CALL(process_vm_writev), CALL(pselect6),
+    CALL(preadv), CALL(preadv2), CALL(process_vm_readv), CALL(process_vm_writev), CALL(pselect6),
     CALL(ptrace), CALL(pwrite64), CALL(pwritev), CALL(pwritev2), CALL(read), CALL(readahead), CALL(readlinkat),
     CALL(readv), CALL(recvfrom), CALL(recvmmsg), CALL(recvmsg), CALL(remap_file_pages), CALL(removexattr),
     CALL(renameat), CALL(renameat2), CALL(restart_syscall), CALL(rseq), CALL(rt_sigaction), CALL(rt_sigpending),
@@ -131,13 +131,17 @@ static const struct sock_filter personality_rule[] = {
     IF_IS(PER_LINUX32 | UNAME26, 3, 0), IF_IS(ADDR_NO_RANDOMIZE, 2, 0), IF_IS(0xffffffff, 1, 0), DENY_WITH(EPERM),
     ALLOW,
 };
+// The kernel lets root inside limit the agent, which is the first process and could open, or wait for, nothing then.
+static const struct sock_filter prlimit64_rule[] = {
+    LOAD(args[0]), IF_IS(1, 0, 1), DENY_WITH(EPERM), ALLOW,
+};
 
 #define RULE(name) {CALL(name), name##_rule, sizeof name##_rule / sizeof name##_rule[0]}
 static const struct rule {
   uint16_t number;
   const struct sock_filter *code;
   unsigned length;
-} rules[] = {RULE(clone), RULE(unshare), RULE(ioctl), RULE(socket), RULE(personality)};
+} rules[] = {RULE(clone), RULE(unshare), RULE(ioctl), RULE(socket), RULE(personality), RULE(prlimit64)};
 enum { RULES = sizeof rules / sizeof rules[0] };
 
 /** What is done with a call. Others are the numbers of rules. */

@@ -140,6 +140,8 @@ void describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, 
       assert.notDeepEqual(exit, { code: 0 }, `${attempt}: ${output}`);
     }
     for (const signal of ["KILL", "STOP", "TERM", "SEGV"]) await asRoot(`kill -${signal} 1`);
+    const limit = "import resource; resource.prlimit(1, resource.RLIMIT_NOFILE, (3, 3))";
+    assert.match((await asRoot(`python3 -c '${limit}'`)).output, /PermissionError/);
     assert.deepEqual((await asRoot("true")).exit, { code: 0 });
   });
 
