@@ -5,7 +5,8 @@ import { currentOwner } from "../kernel/owner.js";
 import { configArgument } from "./config-argument.js";
 
 const TELL_MS = 1_000;
-const LAST_MS = 1_000;
+/** How long the process of a stopped server may live on. */
+const LAST_MS = 3_000;
 
 /** Serves a configuration until a signal, or until something goes wrong that no request can be told of. */
 export async function start(args: readonly string[]): Promise<number> {
@@ -113,8 +114,12 @@ class Running {
         for (const { owner, error } of failures)
           server.log.error({ plugin: owner, err: error }, "stop went wrong");
         this.#stopped.resolve(failures.length === 0 && !this.#isBroken ? 0 : 1);
-        // What broke may also have left something that keeps the process alive.
-        if (this.#isBroken) setTimeout(() => process.exit(1), LAST_MS).unref();
+        setTimeout(() => {
+          // A timer, socket or child that a plugin has left must not keep the process alive.
+          const resources = process.getActiveResourcesInfo();
+          server.log.error({ resources }, "something keeps the stopped server's process alive: it exits");
+          process.exit();
+        }, LAST_MS).unref();
       },
       // Nothing in it rejects; should it, then there is nobody else to tell.
       (error: unknown) => {

@@ -37,6 +37,10 @@ export default definePlugin({
       failures[context.params.how]();
       context.status = 204;
     });
+    router.post("/leave-a-timer", (context) => {
+      setInterval(() => undefined, 10);
+      context.status = 204;
+    });
     router.post("/fail-twice-and-hang", (context) => {
       plugin.onStop(() => {
         setTimeout(() => { throw new Error("careless again"); }, 1);
@@ -108,6 +112,18 @@ describe("an error outside of any request", { timeout: 240_000 }, () => {
       }
     });
   }
+
+  it("or a timer that a plugin leaves, does not keep the process of a stopped server alive", async () => {
+    const installation = await install();
+    try {
+      const server = await ServerProcess.start(installation.configFile);
+      await fail(server, "/leave-a-timer");
+      assert.deepEqual(await server.stop(), { code: 0, signal: null }, server.printed.join("\n"));
+      assert.match(server.printed.join("\n"), /"resources":\[[^\]]*"Timeout"/);
+    } finally {
+      await installation.remove();
+    }
+  });
 
   it("is followed by another while the server stops: that goes on, and ends at its deadline", async () => {
     const installation = await install();
