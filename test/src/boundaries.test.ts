@@ -111,6 +111,40 @@ describe("the linter's import boundaries", () => {
   }
 });
 
+/** Folders whose rooms import only rooms that stand before them. */
+const ROOMS: Readonly<Record<string, readonly string[]>> = {
+  "core/src/sandbox": [
+    "contract",
+    "model",
+    "backends",
+    "ledger",
+    "templates",
+    "warm",
+    "volumes",
+    "life",
+    "snapshots",
+  ],
+};
+
+describe("the rooms of a folder", () => {
+  for (const [folder, rooms] of Object.entries(ROOMS)) {
+    it(`of ${folder} are all named, and import one way`, async () => {
+      const entries = await readdir(join(ROOT, folder), { withFileTypes: true });
+      const found = entries.filter((entry) => entry.isDirectory()).map(({ name }) => name);
+      assert.deepEqual(found.filter((name) => name !== "testing").toSorted(), [...rooms].toSorted());
+      for (const [index, room] of rooms.entries()) {
+        const files = await readdir(join(ROOT, folder, room), { recursive: true });
+        for (const file of files.filter((name) => name.endsWith(".ts") && !name.endsWith(".test.ts"))) {
+          const text = await readFile(join(ROOT, folder, room, file), "utf8");
+          const used = [...text.matchAll(/ from "\.\.\/([a-z]+)\//g)].map(([, name = ""]) => name);
+          const wrong = used.filter((name) => rooms.indexOf(name) > index);
+          assert.deepEqual(wrong, [], `${room}/${file}`);
+        }
+      }
+    });
+  }
+});
+
 describe("the linter's house rules", () => {
   it("refuse what they name, also where that takes types", async (context) => {
     const folder = await mkdtemp(join(tmpdir(), "coppice-rules-"));
