@@ -48,7 +48,8 @@ class Provider {
 
   async publish(kid: string): Promise<KeyPair> {
     const pair = await generateKeyPair("RS256", { extractable: true });
-    this.keys.push({ ...(await exportJWK(pair.publicKey)), kid, alg: "RS256", use: "sig" });
+    // Not every provider says for which algorithm a key is: the server itself has to.
+    this.keys.push({ ...(await exportJWK(pair.publicKey)), kid, use: "sig" });
     return pair;
   }
 
