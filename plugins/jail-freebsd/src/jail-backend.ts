@@ -25,10 +25,12 @@ import { AGENT, type Opened, openHost } from "./open-host.js";
 import { JailSandbox, type RunningJail } from "./jail-sandbox.js";
 import { SandboxLink } from "./sandbox-link.js";
 import { type SandboxPaths, sandboxPaths } from "./sandbox-paths.js";
+import type { JailTemplate } from "./templates.js";
 
 /** A jail that is to be made around a dataset. */
 interface JailPlan {
   readonly spec: SandboxSpec;
+  readonly template: JailTemplate;
   readonly paths: SandboxPaths;
   readonly limits: FullLimits;
   readonly egress: EgressRules;
@@ -128,8 +130,7 @@ export class JailBackend implements SandboxBackend {
     const { datasets, networks, templates } = opened;
     const paths = sandboxPaths(this.#settings.directory, spec.id);
     const limits = fullLimits(spec.limits, this.#settings.limits);
-    // Before anything is made.
-    templates.get(spec.template);
+    const template = templates.get(spec.template);
     const origin = await originOf(opened, spec);
     const egress = spec.egress ?? egressRulesOf({ ...spec, egress: undefined });
     const link = networks && new SandboxLink({ id: spec.id, name: paths.name, networks, datasets });
@@ -149,7 +150,7 @@ export class JailBackend implements SandboxBackend {
         throw error;
       });
     try {
-      const run = await this.#run(opened, { spec, paths, limits, egress, link }, signal);
+      const run = await this.#run(opened, { spec, template, paths, limits, egress, link }, signal);
       return this.#hold(opened, { id: spec.id, paths, limits, jail: run });
     } catch (error) {
       await this.#giveUp(opened, spec.id);
@@ -160,12 +161,11 @@ export class JailBackend implements SandboxBackend {
   /** Makes a jail around a dataset in which nothing runs. What there is of it when it rejects is left. */
   async #run(
     opened: Opened,
-    { egress, limits, link, paths, spec }: JailPlan,
+    { egress, limits, link, paths, spec, template }: JailPlan,
     signal: AbortSignal,
   ): Promise<RunningJail> {
-    const { datasets, jails, rules, templates } = opened;
+    const { datasets, jails, rules } = opened;
     const { agentInside, devfsRuleset, procfs, sysvipc } = this.#settings;
-    const template = templates.get(spec.template);
     signal.throwIfAborted();
     const volumes = await opened.volumes.mountsIn(paths.root, spec.mounts ?? []);
     // Before there is a jail: nothing ever runs in it without.
@@ -201,7 +201,7 @@ export class JailBackend implements SandboxBackend {
 
   /** Lets a stopped sandbox begin anew with its dataset. When that fails, it is stopped still. */
   async #start(opened: Opened, spec: SandboxSpec, signal: AbortSignal) {
-    const { datasets, networks } = opened;
+    const { datasets, networks, templates } = opened;
     const { id } = spec;
     const paths = sandboxPaths(this.#settings.directory, id);
     const limits = fullLimits(spec.limits, this.#settings.limits);
@@ -215,7 +215,11 @@ export class JailBackend implements SandboxBackend {
       await datasets.mount(paths.name);
       await datasets.limit(paths.name, limits.diskMiB);
       await datasets.set(paths.name, "limits", limitsText(limits));
-      return { jail: await this.#run(opened, { spec, paths, limits, egress, link }, signal), limits };
+      const template = templates.get(spec.template);
+      return {
+        jail: await this.#run(opened, { spec, template, paths, limits, egress, link }, signal),
+        limits,
+      };
     } catch (error) {
       await datasets.set(paths.name, "state", "stopped");
       await this.#end(opened, id);
@@ -236,7 +240,7 @@ export class JailBackend implements SandboxBackend {
     await opened.networks?.removeOthers();
     await opened.datasets.collect();
     this.#isRecovered = true;
-    return [...adopted, ...found].filter((sandbox) => sandbox !== undefined);
+    return [...adopted.filter((sandbox) => sandbox !== undefined), ...found];
   }
 
   /**
@@ -402,18 +406,21 @@ export class JailBackend implements SandboxBackend {
     }
   }
 
-  /** Takes over a stopped sandbox of an earlier server; undefined when what is left of its jail cannot be ended. */
-  async #findStopped(opened: Opened, { name, properties }: OwnedDataset): Promise<JailSandbox | undefined> {
+  /** Takes over a stopped sandbox of an earlier server. Nothing of it is lost where its jail cannot be ended now. */
+  async #findStopped(opened: Opened, { name, properties }: OwnedDataset): Promise<JailSandbox> {
     const id = idOf(name);
+    const limits = limitsOf(properties.get("limits"), this.#settings.limits);
+    const paths = sandboxPaths(this.#settings.directory, id);
+    const found = this.#hold(opened, { id, paths, limits, jail: undefined });
     try {
       await this.#end(opened, id);
     } catch (error) {
-      this.#log.warn({ sandbox: id, err: error }, "a stopped sandbox cannot be kept and is removed");
-      return undefined;
+      this.#log.warn(
+        { sandbox: id, err: error },
+        "a stopped sandbox keeps its jail until it is started or removed",
+      );
     }
-    const limits = limitsOf(properties.get("limits"), this.#settings.limits);
-    const paths = sandboxPaths(this.#settings.directory, id);
-    return this.#hold(opened, { id, paths, limits, jail: undefined });
+    return found;
   }
 
   /** Leases again what jails have and their leases do not say: the ledger was lost, or is an older copy. */

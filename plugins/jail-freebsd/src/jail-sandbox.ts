@@ -86,7 +86,7 @@ export class JailSandbox implements Sandbox {
   readonly #lose: (loss: Loss) => void;
   /** Undefined while it is stopped. */
   #jail: RunningJail | undefined;
-  /** A stop failed half-way. */
+  /** A stop or a start failed half-way. */
   #hasRest = false;
   /** While a start is under way. */
   #starting: AbortController | undefined;
@@ -236,9 +236,12 @@ export class JailSandbox implements Sandbox {
     if (this.#jail !== undefined) return;
     const starting = new AbortController();
     this.#starting = starting;
+    // Where it fails, a stop ends what is left.
+    this.#hasRest = true;
     try {
       const { onStart } = this.#options;
       const { jail, limits } = await onStart(spec, AbortSignal.any([signal, starting.signal]));
+      this.#hasRest = false;
       this.#limits = limits;
       this.#attach(jail);
     } finally {

@@ -2,11 +2,11 @@ import assert from "node:assert/strict";
 import { mkdir, readdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
-import type { Sandbox } from "@coppice/core/backend";
+import type { Sandbox, SandboxSpec } from "@coppice/core/backend";
 import { fakeClock } from "@coppice/core/testing";
 import plugin, { type JailSettings } from "@coppice/plugin-jail-freebsd";
 import { reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
-import { type FaultScene, type FaultyAct, FaultyHost, newId } from "../harness/jail-faults.js";
+import { FaultScene, type FaultyAct, FaultyHost, newId } from "../harness/jail-faults.js";
 
 const skip = reasonWithoutFreebsdHost() ?? false;
 const alone = { allowInternetAccess: false };
@@ -54,6 +54,19 @@ const volumes: FaultyAct<undefined> = {
   },
 };
 
+/** A sandbox that stops and begins anew. */
+const stops: FaultyAct<Sandbox> = {
+  prepare: (scene) => scene.make(alone),
+  act: async (_, sandbox) => {
+    await sandbox.stopping?.stop();
+    await sandbox.stopping?.start(specOf(sandbox), new AbortController().signal);
+  },
+};
+
+function specOf({ id }: Sandbox): SandboxSpec {
+  return { id, template: "base", limits: {}, ...alone };
+}
+
 void describe("what a jail can do beside running, on a host that fails", { skip }, () => {
   let host: FaultyHost;
 
@@ -64,6 +77,35 @@ void describe("what a jail can do beside running, on a host that fails", { skip 
 
   it("leaves nothing of a sandbox whose limits change, or that pauses", async () => {
     assert.ok((await host.failAtEach("dead", changes)) >= 6);
+    await host.checkDecoys();
+  });
+
+  it("leaves nothing of a sandbox that stops and begins anew", async () => {
+    for (const fault of ["dead", "once"] as const) assert.ok((await host.failAtEach(fault, stops)) >= 15);
+    await host.checkDecoys();
+  });
+
+  it("keeps a stopped sandbox, whichever command fails when the next server looks for it", async () => {
+    const first = await host.serve();
+    const scene = new FaultScene(first);
+    const { id, stopping } = await scene.make(alone);
+    await stopping?.stop();
+    await first.close();
+    for (let number = 0, hasFailed = true; hasFailed; number++) {
+      await host.failing.arm("once", number);
+      const failing = host.host.backend(host.failing.settings);
+      await failing.recover().catch(() => undefined);
+      await failing.close();
+      hasFailed = await host.failing.heal();
+    }
+    const last = host.host.backend();
+    const found = await last.recover();
+    assert.deepEqual(
+      found.map((sandbox) => sandbox.id),
+      [id],
+    );
+    await new FaultScene(last).end(found);
+    await last.close();
     await host.checkDecoys();
   });
 
