@@ -5,6 +5,7 @@ import type { Logger } from "../observe/logger.js";
 import { allowAnyOrigin } from "./cors.js";
 import { EdgeRefusal, isBrowser } from "./edge-refusal.js";
 import { HttpError } from "./http-error.js";
+import { sqliteErrorCode } from "../sqlite/sqlite-error-code.js";
 
 /** The one table from a SandboxError's code to the wire. */
 const WIRE: Readonly<Record<ErrorCode, { readonly status: number; readonly connect: Code }>> = {
@@ -39,8 +40,9 @@ const STORE_RETRY_AFTER_SECONDS = 5;
 /** What a write of the server's own fails with when its disk is full or fails, which may pass. */
 function isStoreFailure(error: unknown): boolean {
   if (!(error instanceof Error)) return false;
-  const { code, errcode = 0 } = error as { readonly code?: unknown; readonly errcode?: number };
-  return code === "ENOSPC" || (code === "ERR_SQLITE_ERROR" && STORE_FAILURES.has(errcode % 256));
+  return (
+    (error as NodeJS.ErrnoException).code === "ENOSPC" || STORE_FAILURES.has(sqliteErrorCode(error) ?? 0)
+  );
 }
 
 /** The HTTP answer to whatever was thrown. What nobody meant to throw is logged once and shown as nothing but `internal error`. */

@@ -6,7 +6,7 @@ import type { KernelMetrics } from "./kernel-metrics.js";
 import { ScriptedKernel } from "./testing/scripted-kernel.js";
 
 test("a kernel that did not take its environment is given it again", async () => {
-  const scripted = new ScriptedKernel({ begins: false });
+  const scripted = new ScriptedKernel();
   const { sandbox, user, settings, log } = scripted.start;
   let environment: Readonly<Record<string, string>> = {};
   const context = new CodeContext({

@@ -16,6 +16,7 @@ import { readKernelLabel } from "./kernel-label.js";
 import type { KernelMetrics } from "./kernel-metrics.js";
 import type { KernelNotes, SandboxNotes } from "./kernel-notes.js";
 import type { KernelSettings } from "./kernel.js";
+import { killProgram } from "./start-program.js";
 import { Zygote, type ZygoteSettings } from "./zygote.js";
 
 export interface CodeContextsOptions {
@@ -174,7 +175,7 @@ export class SandboxContexts {
     }
     for (const process of processes.values()) {
       // Begun when the server was killed, so that nobody was told of it; or of a language that is no more.
-      await process.kill("SIGKILL", "group").catch(() => undefined);
+      await killProgram(process);
     }
   }
 

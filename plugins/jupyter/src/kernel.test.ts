@@ -2,7 +2,12 @@ import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import type { ExecutionEvent } from "./execution-event.js";
+import { Kernel } from "./kernel.js";
 import { ScriptedKernel, type Sent } from "./testing/scripted-kernel.js";
+
+class StartedKernel extends ScriptedKernel {
+  readonly started = Kernel.start(this.start);
+}
 
 /** More than it takes for what has been said to be heard. */
 const HEARD_MS = 50;
@@ -14,7 +19,7 @@ async function isSettled(promise: Promise<unknown>): Promise<boolean> {
 
 /** A kernel that is ready, and what a cell of it tells. */
 async function ready() {
-  const scripted = new ScriptedKernel();
+  const scripted = new StartedKernel();
   const info = await scripted.asked("kernel_info_request");
   scripted.say("control", "kernel_info_reply", info, { status: "ok" });
   scripted.say("iopub", "status", info, { execution_state: "idle" });
@@ -34,7 +39,7 @@ describe("a kernel", () => {
     ["message", "reply"],
   ] as const) {
     test(`is ready with one reply on control and one message on iopub, here the ${first} before the ${second}`, async () => {
-      const scripted = new ScriptedKernel();
+      const scripted = new StartedKernel();
       const { started } = scripted;
       const asked = await scripted.asked("kernel_info_request");
       assert.equal(asked.channel, "control");
@@ -57,7 +62,7 @@ describe("a kernel", () => {
   }
 
   test("is not ready by what another kernel says, where that has one of its ports", async () => {
-    const scripted = new ScriptedKernel();
+    const scripted = new StartedKernel();
     const asked = await scripted.asked("kernel_info_request");
     scripted.say("control", "kernel_info_reply", asked, { status: "ok" });
     scripted.replace();
@@ -69,7 +74,7 @@ describe("a kernel", () => {
 
   for (const listens of [false, true]) {
     test(`that starts in a sandbox which the server leaves is not waited for, ${listens ? "after" : "before"} it listens`, async () => {
-      const scripted = new ScriptedKernel({ listens });
+      const scripted = new StartedKernel({ listens });
       if (listens) await scripted.asked("kernel_info_request");
       await delay(HEARD_MS);
       const given = assert.rejects(scripted.started, { code: "aborted" });

@@ -414,7 +414,7 @@ export class Kernel {
         onSilent();
         this.#isLeaving = true;
         // What runs in it has ended when its process has, as with any other death.
-        this.#process.kill("SIGKILL", "group").catch(() => undefined);
+        void killProgram(this.#process);
       },
     });
   }

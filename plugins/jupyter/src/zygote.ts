@@ -5,7 +5,7 @@ import { writeZygoteLabel, type ZygoteAddress } from "./kernel-label.js";
 import type { KernelMetrics } from "./kernel-metrics.js";
 import type { KernelProgram } from "./kernel-program.js";
 import { zygoteProgram } from "./python-program.js";
-import { ProgramOutput, startProgram } from "./start-program.js";
+import { killProgram, ProgramOutput, startProgram } from "./start-program.js";
 import { canGoOnWith } from "./start-variables.js";
 
 export interface ZygoteSettings {
@@ -84,7 +84,7 @@ export class Zygote {
   async kill(): Promise<void> {
     this.#ended.abort(new SandboxError("aborted", "the sandbox has ended"));
     await this.#starting;
-    await this.#running?.process.kill("SIGKILL", "group").catch(() => undefined);
+    if (this.#running !== undefined) await killProgram(this.#running.process);
   }
 
   /** Leaves it to a later server. */
@@ -101,7 +101,7 @@ export class Zygote {
   async #drop(): Promise<void> {
     const process = this.#running?.process;
     this.#running = undefined;
-    await process?.kill("SIGKILL", "group").catch(() => undefined);
+    if (process !== undefined) await killProgram(process);
   }
 
   async #start(): Promise<void> {

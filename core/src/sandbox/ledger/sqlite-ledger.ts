@@ -5,6 +5,7 @@ import { z } from "zod";
 import type { SandboxId, SnapshotId, VolumeId } from "../contract/backend.js";
 import { BootError, messageOf, SandboxError } from "../../kernel/errors.js";
 import { knownVersion, migrate } from "../../sqlite/migrate.js";
+import { sqliteErrorCode } from "../../sqlite/sqlite-error-code.js";
 import type { AddressLease } from "../contract/address-leases.js";
 import type { EndedSandbox, Leaseholder, LeaseWish, Ledger, LedgerEntry, LedgerNote } from "./ledger.js";
 import type { SandboxRecord } from "../model/live-sandbox.js";
@@ -562,8 +563,7 @@ function checkPages(database: DatabaseSync): void {
 }
 
 function refusal(path: string, error: unknown): string {
-  // The upper bits of an SQLite error say what kind of busy it is.
-  if (((error as { errcode?: number }).errcode ?? 0) % 256 === SQLITE_BUSY) {
+  if (sqliteErrorCode(error) === SQLITE_BUSY) {
     return `the ledger ${path} is in use: another server runs on this data directory`;
   }
   const reason = error instanceof z.ZodError ? z.prettifyError(error) : messageOf(error);

@@ -12,7 +12,7 @@ import {
 } from "@coppice/core";
 import { fakeClock } from "@coppice/core/testing";
 import type { ChannelName } from "../kernel-channels.js";
-import { Kernel, type KernelStart } from "../kernel.js";
+import type { KernelStart } from "../kernel.js";
 import { PortLeases } from "../port-leases.js";
 import { signedFrames } from "../wire.js";
 
@@ -30,7 +30,6 @@ export interface Sent {
 export class ScriptedKernel {
   readonly sent: Sent[] = [];
   readonly start: KernelStart;
-  readonly started: Promise<Kernel>;
   readonly #said = {
     shell: new PassThrough({ objectMode: true }),
     control: new PassThrough({ objectMode: true }),
@@ -44,8 +43,8 @@ export class ScriptedKernel {
   #key = "";
   #ids = 0;
 
-  /** @param options `begins` starts it at once; `listens` has it report its ports. */
-  constructor({ begins = true, listens = true } = {}) {
+  /** @param options `listens` has it report its ports. */
+  constructor({ listens = true } = {}) {
     const exit = this.#exit;
     const outputEnd = this.#outputEnd;
     void exit.promise.then(() => outputEnd.resolve());
@@ -107,8 +106,6 @@ export class ScriptedKernel {
       onSilent: () => undefined,
       signal: this.#stop.signal,
     };
-    this.started = begins ? Kernel.start(this.start) : Promise.reject(new Error("not begun"));
-    this.started.catch(() => undefined);
   }
 
   /** Whoever starts it wants it no more. */
