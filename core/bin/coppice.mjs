@@ -62,6 +62,3 @@ async function runHere() {
 }
 
 process.exitCode = await (isNewEnough() ? runHere() : runUnderFetchedNode());
-// Node 24 may spin for ever over what it still has to close when a process ends by itself, after a mixed load; a process
-// that is told to exit leaves that out. Nothing waits any more here, so nothing that was written is lost.
-process.once("beforeExit", () => process.exit());

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { once } from "node:events";
 import { Agent, type IncomingMessage, request } from "node:http";
-import { connect } from "node:net";
+import { connect, type Socket } from "node:net";
 import { Readable } from "node:stream";
 import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
@@ -15,6 +15,9 @@ import { HttpError } from "./http-error.js";
 import { readJsonBody } from "./json-body.js";
 import { requestOf, targetOf } from "./surface-request.js";
 import { Targets } from "./targets.js";
+
+/** Connections of clients that wait for ever, by the sandbox. */
+const served = new Map<string, Socket>();
 
 const routes = definePlugin({
   name: "routes",
@@ -44,6 +47,7 @@ const routes = definePlugin({
     envd.get("/forever", (ctx) => {
       ctx.body = new Readable({ read: () => undefined });
       ctx.res.write("started");
+      served.set(targetOf(ctx).record.id, ctx.req.socket);
     });
     plugin.upgrade("envd", "/socket/:name", (_request, { socket }) => {
       socket.write(
@@ -236,6 +240,23 @@ test("when a sandbox ends, the connections that serve it break instead of ending
   const failed = once(socket.resume(), "error").then(([error]) => (error as NodeJS.ErrnoException).code);
   await server.sandboxes.kill(other.record.id);
   assert.equal(await failed, "ECONNRESET");
+});
+
+test("a connection that is being ended when its sandbox ends is closed all the same", async () => {
+  await using server = await serve();
+  const { record } = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
+  const client = connect(Number(new URL(server.url).port), "127.0.0.1");
+  client.on("error", () => undefined);
+  client.write(
+    `GET /forever HTTP/1.1\r\nhost: localhost\r\ne2b-sandbox-id: ${record.id}\r\ne2b-sandbox-port: 49983\r\n\r\n`,
+  );
+  await once(client, "data");
+  const connection = served.get(record.id);
+  assert.ok(connection);
+  // Node answers the end of a client with its own, which the system is told of in the loop's next turn.
+  connection.once("end", () => void server.sandboxes.kill(record.id));
+  client.end();
+  await once(connection, "close", { signal: AbortSignal.timeout(5_000) });
 });
 
 test("a connection that has asked for one sandbox outlives it, and serves the next request to another", async () => {

@@ -429,8 +429,10 @@ function lingerOver(message: IncomingMessage): void {
  */
 function cutWhenEnded({ sandbox }: Target, socket: Duplex, closing: ServerResponse | Duplex): void {
   const cut = (): void => {
-    // Older SDKs take a plain end inside of an answer for a fault of the protocol. TLS has nothing like a reset.
-    if (socket instanceof Socket && !(socket instanceof TLSSocket)) socket.resetAndDestroy();
+    // Older SDKs take a plain end inside of an answer for a fault of the protocol. TLS has nothing like a reset. Node
+    // loses a socket that is reset while its end is still being sent: the descriptor would stay open for good.
+    const isEnding = socket.writableEnded && !socket.writableFinished;
+    if (socket instanceof Socket && !(socket instanceof TLSSocket) && !isEnding) socket.resetAndDestroy();
     else socket.destroy();
   };
   sandbox.ended.addEventListener("abort", cut, { once: true });
