@@ -189,7 +189,8 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     explain: (error, request) => explainEnd(error, request, domain.sandboxes),
   });
   const targeting = new Targeting(config.domain, domain.sandboxes, surfaces);
-  const listeners = createListeners(config, {
+  const certificates = readCertificates(config, source);
+  const listeners = createListeners(config, certificates, {
     surfaces,
     targeting,
     clientAddresses: new ClientAddresses(config.http.trustedProxies),
@@ -284,6 +285,10 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
   problems.push(
     ...surfaces.collisions(),
     ...surfaces.unreachable(Object.keys(config.listeners)),
+    ...surfaces.unserved(Object.keys(config.listeners)).map((name) => ({
+      message: `listeners.${name}: no plugin has a surface '${name}'`,
+      at: source.at(["listeners", name]),
+    })),
     ...metricProblems(pluginMetrics, coreMetrics),
     ...openDoors(listeners, surfaces, (name) => source.at(["listeners", name])),
   );
@@ -354,20 +359,43 @@ function describeBackends(backends: readonly SandboxBackend[]): readonly string[
   );
 }
 
+type Certificate = ReturnType<typeof readCertificate>;
+
 function readCertificate({ cert, key }: { readonly cert: string; readonly key: string }) {
   return { cert: readFileSync(cert, "utf8"), key: readFileSync(key, "utf8") };
 }
 
-function createListeners(config: ServerConfig, services: ListenerServices): readonly HttpListener[] {
+/** By the listener. @throws BootError for each that cannot be read. */
+function readCertificates(config: ServerConfig, source: ConfigSource): ReadonlyMap<string, Certificate> {
+  const certificates = new Map<string, Certificate>();
+  const problems: BootProblem[] = [];
+  for (const [name, { tls }] of Object.entries(config.listeners)) {
+    if (tls === undefined) continue;
+    try {
+      certificates.set(name, readCertificate(tls));
+    } catch (error) {
+      const message = `listeners.${name}.tls cannot be read: ${messageOf(error)}`;
+      problems.push({ message, at: source.at(["listeners", name, "tls"]) });
+    }
+  }
+  if (problems.length > 0) throw new BootError(problems);
+  return certificates;
+}
+
+function createListeners(
+  config: ServerConfig,
+  certificates: ReadonlyMap<string, Certificate>,
+  services: ListenerServices,
+): readonly HttpListener[] {
   return Object.entries(config.listeners).map(
-    ([name, { host, port, insecure, tls }]) =>
+    ([name, { host, port, insecure }]) =>
       new HttpListener(
         {
           name,
           host,
           port,
           insecure,
-          tls: tls && readCertificate(tls),
+          tls: certificates.get(name),
           headersTimeoutMs: config.http.headersTimeout,
           idleTimeoutMs: config.http.idleTimeout,
           maxConnections: config.http.maxConnections,

@@ -18,7 +18,7 @@ before(async () => {
   await writeFile(
     join(directory, "backend.mjs"),
     `import { memoryBackend } from ${module("testing.js")};
-     export default memoryBackend({ name: "jails", onCheck() { throw new Error("asked"); } });`,
+     export default memoryBackend({ name: "jails", templates: ["base"], onCheck() { throw new Error("asked"); } });`,
   );
   await writeFile(
     join(directory, "open.mjs"),
@@ -55,29 +55,45 @@ test("check tells all that shows only when the plugins are together, each with i
 dataDir: ${join(directory, "data")}
 listeners:
   api: { host: 0.0.0.0, port: 4000 }
+  opps: { port: 4001 }
 sandboxes:
   defaultBackend: zones
   templates:
     base: { backend: vms }
+    web: { backend: jails }
 plugins:
   ./backend.mjs: {}
   ./open.mjs: {}
 `);
-  const [open = "", preferred = "", pinned = "", ...more] = problems.split("\n");
+  const [unserved = "", open = "", preferred = "", pinned = "", missing = "", ...more] = problems.split("\n");
+  assert.match(unserved, /^\/coppice\.yaml:5:3: listeners\.opps: no plugin has a surface 'opps'$/);
   assert.match(
     open,
     /^\/coppice\.yaml:4:3: listener 'api' is on 0\.0\.0\.0.*surface 'api' has no authentication/,
   );
   assert.match(
     preferred,
-    /^\/coppice\.yaml:6:3: sandboxes\.defaultBackend: there is no backend 'zones'; enabled are jails/,
+    /^\/coppice\.yaml:7:3: sandboxes\.defaultBackend: there is no backend 'zones'; enabled are jails/,
   );
   assert.match(
     pinned,
-    /^\/coppice\.yaml:8:13: sandboxes\.templates\.base\.backend: there is no backend 'vms'/,
+    /^\/coppice\.yaml:9:13: sandboxes\.templates\.base\.backend: there is no backend 'vms'/,
+  );
+  assert.match(
+    missing,
+    /^\/coppice\.yaml:10:5: sandboxes\.templates\.web: backend 'jails' has no such template; it has base$/,
   );
   assert.deepEqual(more, []);
   assert.equal(existsSync(join(directory, "data")), false);
+});
+
+test("check and doctor say at which line a certificate is named that cannot be read", async () => {
+  const text =
+    "listeners:\n  api:\n    port: 0\n    tls: { cert: /no/cert.pem, key: /no/key.pem }\nlog: { level: silent }\n";
+  const expected = /coppice\.yaml:4:5: listeners\.api\.tls cannot be read: ENOENT.*\/no\/cert\.pem/;
+  assert.match(await problemsOf(text), expected);
+  const findings = await examine({ config: readConfig(await write(text), {}) });
+  assert.match(findings.find(({ severity }) => severity === "fail")?.message ?? "", expected);
 });
 
 test("a dataDir where nothing can be made is refused at once, by doctor and by the start", async (context) => {

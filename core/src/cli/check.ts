@@ -3,7 +3,7 @@ import { readConfig } from "../config/read.js";
 import { configure } from "../configure.js";
 import { BootError, type BootProblem } from "../kernel/errors.js";
 import { createLogger } from "../observe/logger.js";
-import { unknownBackends } from "../sandbox/backends/choose-backends.js";
+import { unknownNames } from "../sandbox/backends/choose-backends.js";
 import { configArgument } from "./config-argument.js";
 
 /** Checks a configuration and that its plugins fit together, without starting anything or asking this host. */
@@ -14,8 +14,7 @@ export async function check(args: readonly string[]): Promise<number> {
   const problems: BootProblem[] = [];
   await inspect({ config, configuration, log: createLogger("silent") }, async (inspected) => {
     problems.push(...inspected.problems);
-    const names = inspected.backends.all().map(({ name }) => name);
-    for (const { path, message } of unknownBackends(names, configuration.server.sandboxes))
+    for (const { path, message } of unknownNames(inspected.backends.all(), configuration.server.sandboxes))
       problems.push({ message, at: config.at(path) });
   });
   if (problems.length > 0) throw new BootError(problems);

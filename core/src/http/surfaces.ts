@@ -73,6 +73,11 @@ export class Surfaces {
     );
   }
 
+  /** Names of listeners that would serve nothing but what is addressed to a sandbox. */
+  unserved(listeners: readonly string[]): readonly string[] {
+    return listeners.filter((name) => !STANDARD_SURFACES.includes(name) && !this.#surfaces.has(name));
+  }
+
   seal(): void {
     for (const surface of this.#surfaces.values()) surface.seal();
   }

@@ -32,6 +32,7 @@ export interface MemoryBackendOptions {
   readonly name?: string | undefined;
   readonly isolated?: boolean | undefined;
   readonly defaultLimits?: FullLimits | undefined;
+  readonly templates?: readonly string[] | undefined;
   /** False: its sandboxes have no `networking`. */
   readonly networking?: boolean | undefined;
   /** Programs by name; a path means its last component. */
@@ -110,6 +111,7 @@ export class MemoryBackend implements SandboxBackend {
   readonly name: string;
   readonly isolated: boolean;
   readonly defaultLimits?: FullLimits;
+  readonly templates?: readonly string[];
   readonly snapshots?: NonNullable<SandboxBackend["snapshots"]>;
   readonly volumes?: NonNullable<SandboxBackend["volumes"]>;
   readonly #options: MemoryBackendOptions;
@@ -122,6 +124,7 @@ export class MemoryBackend implements SandboxBackend {
     this.name = options.name ?? "memory";
     this.isolated = options.isolated ?? true;
     if (options.defaultLimits !== undefined) this.defaultLimits = options.defaultLimits;
+    if (options.templates !== undefined) this.templates = options.templates;
     const { snapshots, volumes } = options;
     if (snapshots !== undefined) {
       this.snapshots = {

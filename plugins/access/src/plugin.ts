@@ -1,5 +1,5 @@
 import { join } from "node:path";
-import { Admissions, Clock, definePlugin, Greeting, openedAtStart } from "@coppice/core";
+import { Admissions, Clock, definePlugin, Greeting, openedAtStart, Templates } from "@coppice/core";
 import { AccessConfig } from "./access-config.js";
 import { accessGuard } from "./access-guard.js";
 import { accessMetrics } from "./access-metrics.js";
@@ -15,7 +15,7 @@ import { KeyStore } from "./key-store.js";
 import { keysCreate } from "./keys-create.js";
 import { keysList } from "./keys-list.js";
 import { keysRevoke } from "./keys-revoke.js";
-import { Quotas } from "./quotas.js";
+import { Quotas, refusedTemplates } from "./quotas.js";
 import { RateLimit } from "./rate-limit.js";
 import { serveWhoami } from "./whoami-route.js";
 
@@ -23,12 +23,12 @@ import { serveWhoami } from "./whoami-route.js";
 export const plugin = definePlugin({
   name: "access",
   config: AccessConfig,
-  requires: { admissions: Admissions, clock: Clock, greeting: Greeting },
+  requires: { admissions: Admissions, clock: Clock, greeting: Greeting, templates: Templates },
   verbs: {
     keys: { create: keysCreate, list: keysList, revoke: keysRevoke },
     audit: { list: auditList },
   },
-  setup(context, { admissions, clock, greeting }) {
+  setup(context, { admissions, clock, greeting, templates }) {
     const { apiKeys: configured, developmentKey, jwt, quotas, rateLimits, audit } = context.config;
     const { log } = context;
     const store = openedAtStart(() => new KeyStore(context.dataDir()));
@@ -66,6 +66,9 @@ export const plugin = definePlugin({
       }),
     );
     admissions.add(new Quotas({ settings: quotas, clock }).check);
+    context.onStart(() => {
+      for (const message of refusedTemplates(quotas, templates.all())) log.warn(message);
+    });
 
     let lost = 0;
     const onLost = (error: unknown): void => {

@@ -1,5 +1,7 @@
 import assert from "node:assert/strict";
 import { suite, test } from "node:test";
+import { AccessConfig } from "./access-config.js";
+import { refusedTemplates } from "./quotas.js";
 import { type Answer, startAccessServer } from "./testing/access-server.js";
 
 const TEMPLATES = {
@@ -76,6 +78,18 @@ suite("quotas", () => {
     assert.equal(limitless.status, 400);
     assert.match(limitless.json.message, /template 'limitless' has no limit of CPUs/);
     assert.equal((await server.create(free, "limitless")).status, 201);
+  });
+
+  test("name the templates that they refuse whatever is left, when the server starts", () => {
+    const templates = [
+      { name: "base", aliases: [], limits: { memoryMiB: 512 } },
+      { name: "limitless", aliases: [], limits: {} },
+    ];
+    const settings = AccessConfig.parse({ quotas: { tenants: { acme: { memoryMiB: 1 } } } }).quotas;
+    assert.deepEqual(refusedTemplates(settings, templates), [
+      "quotas of memoryMiB refuse template 'limitless': set sandboxes.templates.limitless.limits.memoryMiB",
+    ]);
+    assert.deepEqual(refusedTemplates(AccessConfig.parse({}).quotas, templates), []);
   });
 
   test("hold when a sandbox is to have more, which is no creation", async () => {

@@ -1,4 +1,10 @@
-import { type AdmissionCheck, type Clock, SandboxError, type SandboxRecord } from "@coppice/core";
+import {
+  type AdmissionCheck,
+  type Clock,
+  SandboxError,
+  type SandboxRecord,
+  type TemplateFacts,
+} from "@coppice/core";
 import type { QuotaSettings, TenantQuota } from "./access-config.js";
 
 export interface QuotasOptions {
@@ -7,9 +13,28 @@ export interface QuotasOptions {
   readonly clock: Clock;
 }
 
-type Countable = "cpuCount" | "memoryMiB";
+const COUNTABLE = ["cpuCount", "memoryMiB"] as const;
+type Countable = (typeof COUNTABLE)[number];
 
 const WORDS: Readonly<Record<Countable, string>> = { cpuCount: "CPUs", memoryMiB: "MiB of memory" };
+
+/**
+ * Says of each template which quotas it is refused by, whatever is left of them: they count by a limit that it lacks.
+ * @returns sentences.
+ */
+export function refusedTemplates(
+  { everybody, tenants }: QuotaSettings,
+  templates: readonly TemplateFacts[],
+): readonly string[] {
+  const quotas = [everybody, ...Object.values(tenants)];
+  return templates.flatMap(({ name, limits }) =>
+    COUNTABLE.filter(
+      (what) => limits[what] === undefined && quotas.some((quota) => quota[what] !== undefined),
+    ).map(
+      (what) => `quotas of ${what} refuse template '${name}': set sandboxes.templates.${name}.limits.${what}`,
+    ),
+  );
+}
 
 /** How many sandboxes a tenant may have, how large together, and how fast it may make them. */
 export class Quotas {
@@ -29,7 +54,7 @@ export class Quotas {
         `you have reached the maximum number of concurrent E2B sandboxes (${quota.sandboxes}). If you need more, ask the operator of this server`,
       );
     }
-    for (const what of ["cpuCount", "memoryMiB"] as const) {
+    for (const what of COUNTABLE) {
       const most = quota[what];
       if (most === undefined) continue;
       const used = sum(existing, what);

@@ -65,6 +65,7 @@ export async function diagnoseHost(
       ? await describeSudo(host)
       : []),
     ...(plugins.has("jupyter") ? [await describePython(found.templates)] : []),
+    ...(await describeTemplates(found.templates, Object.keys(settings.templates))),
     ...(plugins.has("jupyter") && isOfHost(CODE_INTERPRETER)
       ? await describeNode(found, node ?? join(host.root, "usr/bin/node"))
       : []),
@@ -145,6 +146,23 @@ async function describeNode({ launcher }: FoundOnHost, node: string): Promise<re
       ? `no JavaScript or TypeScript runs as code in sandboxes: ${node} is no Node.js`
       : `no TypeScript runs as code in sandboxes: ${node} is ${version}, which is older than 22.13`;
   return [{ severity: "warn", message, fix: "name a Node.js of 22.13 or newer as linux-namespaces.node" }];
+}
+
+/** Those of the configuration. */
+async function describeTemplates(
+  templates: FoundOnHost["templates"],
+  names: readonly string[],
+): Promise<readonly Finding[]> {
+  const findings: Finding[] = [];
+  for (const name of names) {
+    const error = await templates.get(name).then(
+      () => undefined,
+      (reason: unknown) => reason,
+    );
+    if (error === undefined) findings.push({ severity: "ok", message: `template ${name} can be made` });
+    else findings.push({ severity: "fail", message: messageOf(error) });
+  }
+  return findings;
 }
 
 async function describePython(templates: FoundOnHost["templates"]): Promise<Finding> {

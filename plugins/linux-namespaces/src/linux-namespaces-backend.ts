@@ -41,7 +41,7 @@ import { ProjectQuotas } from "./project-quotas.js";
 import { type SandboxFacts, isAlive, readFacts, readInit, writeFacts } from "./sandbox-record.js";
 import { type SnapshotChain, SnapshotStore } from "./snapshot-store.js";
 import { templateOwners } from "./template-owners.js";
-import { Templates } from "./templates.js";
+import { templateNames, Templates, wrongDirectories } from "./templates.js";
 import { Uplink } from "./uplink.js";
 import { findUplinkProgram } from "./uplink-program.js";
 import { type UserNamespace, findUserNamespace } from "./user-namespace.js";
@@ -128,10 +128,14 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     return this.#settings.limits;
   }
 
+  get templates(): readonly string[] {
+    return templateNames(this.#settings);
+  }
+
   async check(): Promise<void> {
     const problems = await this.#problems();
     // Whatever else is wrong: where the settings are, no other backend is what the operator wants.
-    const wrong = this.#wrongSettings();
+    const wrong = await this.#wrongSettings();
     if (problems.length === 0 && wrong.length === 0) {
       await this.#open().catch((error: unknown) => {
         if (error instanceof SandboxError) throw error;
@@ -331,7 +335,13 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     opened: Opened,
     { template: name, snapshot }: SandboxSpec,
   ): Promise<{ readonly chain: SnapshotChain; readonly template: PreparedTemplate }> {
-    const template = await opened.templates.get(name);
+    const template = await opened.templates.get(name).catch((error: unknown) => {
+      if (error instanceof SandboxError && error.code === "not_found") throw error;
+      // Its words name places of this host, which clients need not know.
+      this.#log.error({ template: name, err: error }, "a template cannot be made");
+      const message = `template '${name}' cannot be made: the log of the server says why`;
+      throw new SandboxError("failed_precondition", message, { cause: error });
+    });
     if (snapshot === undefined) return { chain: [], template };
     const chain = await opened.snapshots.chainOf(snapshot, name);
     const lowersOf = (layer: string, own: readonly string[]) => [
@@ -540,9 +550,11 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     return problems;
   }
 
-  #wrongSettings(): string[] {
-    if (!/[\\:,\s]/.test(this.#directory)) return [];
-    return [`directory '${this.#directory}' must not contain spaces, commas, colons or backslashes`];
+  async #wrongSettings(): Promise<string[]> {
+    const wrong = await wrongDirectories(this.#settings.templates);
+    if (/[\\:,\s]/.test(this.#directory))
+      wrong.push(`directory '${this.#directory}' must not contain spaces, commas, colons or backslashes`);
+    return wrong;
   }
 
   #open(): Promise<Opened> {

@@ -1,3 +1,4 @@
+import { BlockList } from "node:net";
 import { MOST_IN_PLACE_BYTES } from "@coppice/agent";
 import { size } from "@coppice/core";
 import { NOT_PUBLIC_IPV4 } from "@coppice/core/backend";
@@ -25,90 +26,104 @@ const templateSettings = z.discriminatedUnion("kind", [
   }),
 ]);
 
-export const linuxNamespacesConfig = z.strictObject({
-  directory: z
-    .string()
-    .min(1)
-    .default("/var/lib/coppice/linux-namespaces")
-    .describe("Where sandboxes are kept, outlasting restarts; one server at a time uses it"),
-  python: z
-    .string()
-    .min(1)
-    .default("python3")
-    .describe("Interpreter on this host, with ipykernel, for the template code-interpreter-v1"),
-  node: z
-    .string()
-    .min(1)
-    .optional()
-    .describe(
-      "Full path of a Node.js on this host for base and code-interpreter-v1; that of /usr unless set, which may be too old for kernels",
-    ),
-  templates: z
-    .record(z.string(), templateSettings)
-    .default({})
-    .describe("Further templates by name; base and code-interpreter-v1 are there unless named here"),
-  sudo: z
-    .boolean()
-    .default(true)
-    .describe("Let the default user become root inside by sudo; false sets no_new_privs"),
-  ids: z
-    .strictObject({
-      first: z.int().min(FEWEST_FIRST_ID).default(1_073_741_824).describe("The first one"),
-      count: z.int().min(0).default(536_870_912).describe("How many, 65536 for each sandbox; 0: none"),
-    })
-    .refine(({ first, count }) => first + count <= MOST_IDS, "ends above 4294967294, the last id there is")
-    .prefault({})
-    .describe("Ids of this host that a root server gives its running sandboxes; used by nobody else"),
-  layers: z
-    .enum(["auto", "disk", "memory"])
-    .default("auto")
-    .describe("Where sandboxes keep what they change: memory counts against their memory limit"),
-  limits: z
-    .strictObject({
-      cpuCount: z.number().positive().default(2).describe("CPUs"),
-      memoryMiB: z.int().min(16).default(1024).describe("Memory in MiB, shared memory included"),
-      diskMiB: z.int().min(16).default(10_240).describe("Disk in MiB"),
-      processes: z.int().min(16).default(512).describe("Processes and threads at one time"),
-      openFiles: z.int().min(64).default(65_536).describe("Open files of one process"),
-    })
-    .prefault({})
-    .describe("What a sandbox gets where neither its creator nor its template says"),
-  egress: z
-    .enum(["none", "nat"])
-    .default("none")
-    .describe("What allowInternetAccess gives: nothing, or the internet by veth and nftables"),
-  egressProgram: z
-    .string()
-    .regex(/^\/(.*\/)?(pasta|slirp4netns)$/, "expected the full path of pasta or slirp4netns")
-    .optional()
-    .describe("Full path of pasta or slirp4netns, for egress without root; looked for unless set"),
-  egressRange: z
-    .string()
-    .regex(/^10\.\d{1,3}\.0\.0\/16$/, "expected a range such as 10.213.0.0/16")
-    .default("10.213.0.0/16")
-    .describe("Addresses for sandboxes with egress; not used elsewhere on this host or its networks"),
-  egressBlocked: z
-    .array(z.cidrv4())
-    .default([...NOT_PUBLIC_IPV4])
-    .describe("Where sandboxes with egress do not get to, beside this host itself"),
-  nameservers: z
-    .array(z.ipv4())
-    .default(["1.1.1.1", "8.8.8.8"])
-    .describe("Name servers of sandboxes with egress"),
-  writeInPlaceLimit: size()
-    .refine((bytes) => bytes <= MOST_IN_PLACE_BYTES, "at most 240KiB: it goes to the sandbox in one piece")
-    .prefault("128KiB")
-    .describe("Files up to this size are written in place at once, larger ones beside it and moved in"),
-  diskLimit: z
-    .enum(["end", "report"])
-    .default("end")
-    .describe("What becomes of a sandbox whose programs go past diskMiB where no project quota holds them"),
-  diskScanEntries: z
-    .int()
-    .min(0)
-    .default(20_000)
-    .describe("How many files are looked at, at most, to tell how much disk a sandbox uses"),
-});
+export const linuxNamespacesConfig = z
+  .strictObject({
+    directory: z
+      .string()
+      .min(1)
+      .default("/var/lib/coppice/linux-namespaces")
+      .describe("Where sandboxes are kept, outlasting restarts; one server at a time uses it"),
+    python: z
+      .string()
+      .min(1)
+      .default("python3")
+      .describe("Interpreter on this host, with ipykernel, for the template code-interpreter-v1"),
+    node: z
+      .string()
+      .min(1)
+      .optional()
+      .describe(
+        "Full path of a Node.js on this host for base and code-interpreter-v1; that of /usr unless set, which may be too old for kernels",
+      ),
+    templates: z
+      .record(z.string(), templateSettings)
+      .default({})
+      .describe("Further templates by name; base and code-interpreter-v1 are there unless named here"),
+    sudo: z
+      .boolean()
+      .default(true)
+      .describe("Let the default user become root inside by sudo; false sets no_new_privs"),
+    ids: z
+      .strictObject({
+        first: z.int().min(FEWEST_FIRST_ID).default(1_073_741_824).describe("The first one"),
+        count: z.int().min(0).default(536_870_912).describe("How many, 65536 for each sandbox; 0: none"),
+      })
+      .refine(({ first, count }) => first + count <= MOST_IDS, "ends above 4294967294, the last id there is")
+      .prefault({})
+      .describe("Ids of this host that a root server gives its running sandboxes; used by nobody else"),
+    layers: z
+      .enum(["auto", "disk", "memory"])
+      .default("auto")
+      .describe("Where sandboxes keep what they change: memory counts against their memory limit"),
+    limits: z
+      .strictObject({
+        cpuCount: z.number().positive().default(2).describe("CPUs"),
+        memoryMiB: z.int().min(16).default(1024).describe("Memory in MiB, shared memory included"),
+        diskMiB: z.int().min(16).default(10_240).describe("Disk in MiB"),
+        processes: z.int().min(16).default(512).describe("Processes and threads at one time"),
+        openFiles: z.int().min(64).default(65_536).describe("Open files of one process"),
+      })
+      .prefault({})
+      .describe("What a sandbox gets where neither its creator nor its template says"),
+    egress: z
+      .enum(["none", "nat"])
+      .default("none")
+      .describe("What allowInternetAccess gives: nothing, or the internet by veth and nftables"),
+    egressProgram: z
+      .string()
+      .regex(/^\/(.*\/)?(pasta|slirp4netns)$/, "expected the full path of pasta or slirp4netns")
+      .optional()
+      .describe("Full path of pasta or slirp4netns, for egress without root; looked for unless set"),
+    egressRange: z
+      .string()
+      .regex(/^10\.\d{1,3}\.0\.0\/16$/, "expected a range such as 10.213.0.0/16")
+      .default("10.213.0.0/16")
+      .describe("Addresses for sandboxes with egress; not used elsewhere on this host or its networks"),
+    egressBlocked: z
+      .array(z.cidrv4())
+      .default([...NOT_PUBLIC_IPV4])
+      .describe("Where sandboxes with egress do not get to, beside this host itself"),
+    nameservers: z
+      .array(z.ipv4())
+      .default(["1.1.1.1", "8.8.8.8"])
+      .describe("Name servers of sandboxes with egress"),
+    writeInPlaceLimit: size()
+      .refine((bytes) => bytes <= MOST_IN_PLACE_BYTES, "at most 240KiB: it goes to the sandbox in one piece")
+      .prefault("128KiB")
+      .describe("Files up to this size are written in place at once, larger ones beside it and moved in"),
+    diskLimit: z
+      .enum(["end", "report"])
+      .default("end")
+      .describe("What becomes of a sandbox whose programs go past diskMiB where no project quota holds them"),
+    diskScanEntries: z
+      .int()
+      .min(0)
+      .default(20_000)
+      .describe("How many files are looked at, at most, to tell how much disk a sandbox uses"),
+  })
+  .superRefine(({ egress, egressBlocked, nameservers }, context) => {
+    if (egress === "none") return;
+    const blocked = new BlockList();
+    for (const range of egressBlocked) {
+      const [address = "", prefix] = range.split("/");
+      blocked.addSubnet(address, Number(prefix), "ipv4");
+    }
+    for (const [index, address] of nameservers.entries()) {
+      if (!blocked.check(address, "ipv4")) continue;
+      const message = `${address} is in a range of egressBlocked: no sandbox would reach it`;
+      context.addIssue({ code: "custom", path: ["nameservers", index], message });
+    }
+  });
 
 /** The parsed settings of the plugin. */
 export type LinuxNamespacesSettings = z.infer<typeof linuxNamespacesConfig>;

@@ -47,8 +47,38 @@ void describe("a server with linux-namespaces", { skip: reasonToSkip() ?? false,
     const settings = { directory, python: "/no/such/python" };
     await using server = await startTestServer({ plugins: [[linuxNamespaces, settings]] });
     const create = { template: "code-interpreter-v1", timeoutMs: undefined, secure: false };
-    await assert.rejects(server.sandboxes.create(create), /code-interpreter-v1.*\/no\/such\/python/);
+    const refused = {
+      code: "failed_precondition",
+      message: /^template 'code-interpreter-v1' cannot be made: [^/]*$/,
+    };
+    await assert.rejects(server.sandboxes.create(create), refused);
     assert.deepEqual(await readdir(join(directory, "sandboxes")), []);
+  });
+
+  void test("refuses to start with templates that it does not have, or whose directory is none", async () => {
+    const missing = join(directory, "missing");
+    const start = (settings: object, sandboxes: object) =>
+      startTestServer({ plugins: [[linuxNamespaces, { directory, ...settings }]], server: { sandboxes } });
+    await assert.rejects(
+      start({}, { templates: { web: {} } }),
+      /sandboxes\.templates\.web: backend 'linux-namespaces' has no such template; it has base, code-interpreter-v1/,
+    );
+    await assert.rejects(
+      start({ templates: { web: { kind: "directory", path: missing } } }, { templates: { web: {} } }),
+      new RegExp(`template 'web': ${missing} is no root file system: ENOENT`),
+    );
+  });
+
+  void test("refuses name servers that its sandboxes would not reach", () => {
+    const problemOf = (settings: object): string | undefined =>
+      linuxNamespaces.config.safeParse(settings).error?.issues.at(0)?.message;
+    const nameservers = ["1.1.1.1", "10.0.0.53"];
+    assert.match(
+      problemOf({ egress: "nat", nameservers }) ?? "",
+      /10\.0\.0\.53 is in a range of egressBlocked/,
+    );
+    assert.equal(problemOf({ egress: "nat", nameservers, egressBlocked: ["192.168.0.0/16"] }), undefined);
+    assert.equal(problemOf({ nameservers }), undefined);
   });
 
   void test("stops a server whose directory another one uses, though a backend without isolation is next", async () => {

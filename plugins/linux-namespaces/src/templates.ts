@@ -1,4 +1,4 @@
-import { mkdir, readdir } from "node:fs/promises";
+import { access, constants, mkdir, readdir } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
 import { SandboxError, messageOf } from "@coppice/core";
 import { prepareBaseTemplate } from "./base-template.js";
@@ -22,9 +22,30 @@ export interface TemplatesOptions {
   readonly users: UserNamespace | undefined;
 }
 
+/** There whatever is configured. */
+const BUILT_IN = ["base", "code-interpreter-v1"];
 const BASE_USER = "user";
 /** Its name and a digest of what it was made of. */
 const DIRECTORY = /^(.+)-[0-9a-f]{16}$/;
+
+export function templateNames({ templates }: LinuxNamespacesSettings): readonly string[] {
+  return [...new Set([...BUILT_IN, ...Object.keys(templates)])];
+}
+
+/** What is wrong with the directories that the configuration names as root file systems, in words. */
+export async function wrongDirectories(templates: LinuxNamespacesSettings["templates"]): Promise<string[]> {
+  const wrong: string[] = [];
+  for (const [name, settings] of Object.entries(templates)) {
+    if (settings.kind !== "directory") continue;
+    const reason = await access(join(settings.path, "etc/passwd"), constants.R_OK).then(
+      () => undefined,
+      (error: unknown) => messageOf(error),
+    );
+    if (reason !== undefined)
+      wrong.push(`template '${name}': ${settings.path} is no root file system: ${reason}`);
+  }
+  return wrong;
+}
 
 /** The templates of this backend, each made once. */
 export class Templates {

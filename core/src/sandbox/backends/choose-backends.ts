@@ -74,7 +74,7 @@ export async function assessBackends(
         preferred.includes(name) &&
         !pinned.includes(name),
     })),
-    problems: unknownBackends(names, settings).map(({ message }) => message),
+    problems: unknownNames(backends.all(), settings).map(({ message }) => message),
     defaultBackend: usable[0] ?? (names.length === 1 ? names[0] : undefined),
   };
 }
@@ -95,28 +95,35 @@ async function failureOf(
   }
 }
 
-/** What the configuration names and no plugin added, each with the key that names it. */
-export function unknownBackends(
-  names: readonly string[],
+/** What the configuration names and no plugin added, or no backend has, each with the key that names it. */
+export function unknownNames(
+  backends: readonly Pick<SandboxBackend, "name" | "templates">[],
   { defaultBackend, templates }: SandboxesConfig,
 ): readonly { readonly path: readonly string[]; readonly message: string }[] {
+  const names = backends.map(({ name }) => name);
   const known = names.length === 0 ? "none is enabled" : `enabled are ${names.join(", ")}`;
   const preferred = [defaultBackend ?? []].flat();
   const problems: { readonly path: readonly string[]; readonly message: string }[] = [];
   const note = (path: readonly string[], text: string): void => {
     const key = ["sandboxes", ...path];
-    problems.push({ path: key, message: `${key.join(".")}: ${text}; ${known}` });
+    problems.push({ path: key, message: `${key.join(".")}: ${text}` });
   };
   const require = (path: readonly string[], name: string): void => {
-    if (!names.includes(name)) note(path, `there is no backend '${name}'`);
+    if (!names.includes(name)) note(path, `there is no backend '${name}'; ${known}`);
   };
   for (const name of preferred) require(["defaultBackend"], name);
   const isChoiceOpen = Object.values(templates).some(({ backend }) => backend === undefined);
   if (preferred.length === 0 && names.length > 1 && isChoiceOpen) {
-    note(["defaultBackend"], "choose one of the backends");
+    note(["defaultBackend"], `choose one of the backends; ${known}`);
   }
-  for (const [name, { backend }] of Object.entries(templates)) {
-    if (backend !== undefined) require(["templates", name, "backend"], backend);
+  const candidates = preferred.length === 0 ? names : preferred;
+  for (const [template, { backend }] of Object.entries(templates)) {
+    if (backend !== undefined) require(["templates", template, "backend"], backend);
+    for (const { name, templates: its } of backends) {
+      if (its === undefined || its.includes(template)) continue;
+      if (backend === undefined ? !candidates.includes(name) : backend !== name) continue;
+      note(["templates", template], `backend '${name}' has no such template; it has ${its.join(", ")}`);
+    }
   }
   return problems;
 }

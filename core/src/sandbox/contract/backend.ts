@@ -83,6 +83,8 @@ export interface SandboxBackend {
   readonly isolated: boolean;
   /** What a sandbox gets where neither its creator nor its template says; absent = that differs, or is unknown. */
   readonly defaultLimits?: FullLimits;
+  /** Names of the templates that it has; absent = that shows only when a sandbox is made. */
+  readonly templates?: readonly string[];
   /**
    * Rejects with every reason why this host cannot run it: then another backend may be used in its place, as long as
    * the error is no SandboxError `unavailable` (busy) or `invalid_argument` (misconfigured).
