@@ -1,5 +1,6 @@
-import { readFileSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import { asksForHelp } from "./cli/asks-for-help.js";
+import { isUsageError } from "./cli/usage-error.js";
 import { BootError } from "./kernel/errors.js";
 
 /** A verb of the command line: one file each in `cli/`. Resolves with the exit code. */
@@ -26,8 +27,8 @@ const USAGE = `usage:\n${Object.values(VERBS)
   .join("\n")}
   coppice keys|audit|<verb of a plugin> <action> <config.yaml> [options]
   coppice --version
-  coppice --help [config.yaml]    with a configuration: the verbs of its plugins, too
-  coppice <verb> … --help         its options
+  coppice --help [config.yaml]             with a configuration: the verbs of its plugins, too
+  coppice <verb> … [config.yaml] --help    its options; those of a plugin's verb with a configuration
 `;
 
 /** sysexits.h: EX_USAGE, EX_CONFIG. */
@@ -43,9 +44,7 @@ export async function main(argv: readonly string[]): Promise<number> {
     return 0;
   }
   // A plugin's verb tells its options where a configuration says which plugins there are.
-  const isHelp =
-    asksForHelp(argv.slice(0, 1)) || (name !== "sandbox" && asksForHelp(args.slice(0, verb ? undefined : 2)));
-  if (isHelp) return help(argv);
+  if (asksForHelp(argv) && (name !== "sandbox" || args.length === 0)) return help(argv);
   const isOfPlugin = verb === undefined && name !== undefined && args.length > 1;
   if (verb === undefined && !isOfPlugin) {
     process.stderr.write(name === undefined ? USAGE : `coppice: there is no '${name}'\n${USAGE}`);
@@ -58,17 +57,29 @@ export async function main(argv: readonly string[]): Promise<number> {
   );
 }
 
-/** Prints how a verb is called, or all of them; with a configuration also those of its plugins. */
-function help([name = "", ...args]: readonly string[]): Promise<number> {
-  const verb = Object.hasOwn(VERBS, name) ? VERBS[name] : undefined;
-  process.stdout.write(verb === undefined ? USAGE : `usage:\n  coppice ${verb.usage}\n`);
+/** Prints how a verb is called, or all of them; where a configuration is named also those of its plugins. */
+async function help(argv: readonly string[]): Promise<number> {
+  const words = argv.filter((word) => !asksForHelp([word]));
+  const [name] = words;
+  const isOwn = name !== undefined && Object.hasOwn(VERBS, name);
+  const file = isOwn ? undefined : words.find((word) => existsSync(word));
+  if (file === undefined) {
+    process.stdout.write(usageOf(name));
+    return 0;
+  }
+  const verb = words.slice(0, words.indexOf(file));
   return explained(name, async () => {
-    const [file] = args;
-    if (!asksForHelp([name]) || file === undefined) return 0;
-    const usage = await (await import("./cli/plugin-verb.js")).pluginVerbUsage(file);
-    process.stdout.write(usage.map((line) => `${line}\n`).join(""));
+    const lines = await (await import("./cli/plugin-verb.js")).pluginVerbUsage(file, verb);
+    const head = verb.length === 0 ? USAGE : "usage:\n";
+    process.stdout.write(head + lines.map((line) => `${line}\n`).join(""));
     return 0;
   });
+}
+
+/** How a verb is called; how all are where it is none of core. */
+function usageOf(name: string | undefined): string {
+  const verb = name !== undefined && Object.hasOwn(VERBS, name) ? VERBS[name] : undefined;
+  return verb === undefined ? USAGE : `usage:\n  coppice ${verb.usage}\n`;
 }
 
 /** Tells what is wrong with a configuration. */
@@ -76,6 +87,10 @@ async function explained(verb: string | undefined, run: () => Promise<number>): 
   try {
     return await run();
   } catch (error) {
+    if (isUsageError(error)) {
+      process.stderr.write(`coppice: ${error.message}\n${usageOf(verb)}`);
+      return EXIT_USAGE;
+    }
     if (!(error instanceof BootError)) throw error;
     const failed = verb === "start" ? "cannot start" : "cannot use this configuration";
     process.stderr.write(`coppice: ${failed}\n${error.message.replace(/^/gm, "  ")}\n`);

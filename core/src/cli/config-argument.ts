@@ -1,9 +1,10 @@
-import { BootError } from "../kernel/errors.js";
+import { parseArgs } from "node:util";
+import { UsageError } from "./usage-error.js";
 
-/** The configuration file that a verb was given. @throws BootError when it was not exactly one. */
+/** The configuration file that a verb was given. @throws UsageError, or the error of parseArgs for an option. */
 export function configArgument(args: readonly string[]): string {
-  const [file, ...rest] = args;
-  if (file === undefined || rest.length > 0)
-    throw new BootError([{ message: "name one configuration file" }]);
+  const { positionals } = parseArgs({ args: [...args], allowPositionals: true });
+  const [file, ...rest] = positionals;
+  if (file === undefined || rest.length > 0) throw new UsageError("name one configuration file");
   return file;
 }

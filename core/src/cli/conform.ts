@@ -1,15 +1,17 @@
+import { parseArgs } from "node:util";
 import { BootError, messageOf } from "../kernel/errors.js";
 import { loadPlugin } from "../kernel/loader.js";
 import { isPlugin } from "../plugin.js";
+import { UsageError } from "./usage-error.js";
 
 const SIGN = { passed: "ok     ", failed: "FAILED ", skipped: "skipped" } as const;
 
 /** Puts the backends of a plugin through the conformance suite: one line a case, exit code 1 when one failed. */
 export async function conform(args: readonly string[]): Promise<number> {
-  const [key, settings = "{}", ...rest] = args;
-  if (key === undefined || rest.length > 0) {
-    throw new BootError([{ message: "name one plugin, and its settings as JSON if it needs any" }]);
-  }
+  const { positionals } = parseArgs({ args: [...args], allowPositionals: true });
+  const [key, settings = "{}", ...rest] = positionals;
+  if (key === undefined || rest.length > 0)
+    throw new UsageError("name one plugin, and its settings as JSON if it needs any");
   const plugin = await load(key);
   // Loaded here: no other verb needs the kit.
   const { runConformance } = await import("../testing/conform.js");

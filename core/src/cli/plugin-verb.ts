@@ -3,24 +3,22 @@ import { readConfig } from "../config/read.js";
 import { configure } from "../configure.js";
 import type { Verbs } from "../plugin.js";
 import { systemClock } from "../kernel/clock.js";
-import { BootError, SandboxError } from "../kernel/errors.js";
+import { SandboxError } from "../kernel/errors.js";
 import { printTable } from "./print-table.js";
-import { asksForHelp } from "./asks-for-help.js";
 import { makeDirectory } from "../kernel/make-directory.js";
-import { isBadUsage } from "./bad-usage.js";
+import { isUsageError, UsageError } from "./usage-error.js";
 
 /** sysexits.h: EX_USAGE. */
 const EXIT_USAGE = 64;
 
 /**
  * Runs `coppice <verb> <action> <config.yaml> [options]` of a plugin that the configuration enables.
- * @returns the exit code. @throws BootError when no plugin has that verb.
+ * @returns the exit code. @throws UsageError when no plugin has that verb.
  */
 export async function pluginVerb(verb: string, [name = "", file = "", ...args]: readonly string[]) {
   const { server, plugins } = await configure(readConfig(file, process.env));
   const owner = plugins.find(({ plugin }) => Object.hasOwn(plugin.verbs, verb));
-  if (owner === undefined)
-    throw new BootError([{ message: `neither coppice nor a plugin of ${file} has the verb '${verb}'` }]);
+  if (owner === undefined) throw noSuchVerb(verb, file);
   const { plugin, settings } = owner;
   const actions = plugin.verbs[verb] ?? {};
   const action = Object.hasOwn(actions, name) ? actions[name] : undefined;
@@ -30,10 +28,6 @@ export async function pluginVerb(verb: string, [name = "", file = "", ...args]: 
     return EXIT_USAGE;
   };
   if (action === undefined) return refuse(`'${verb}' has no '${name}'`);
-  if (asksForHelp(args)) {
-    process.stdout.write(`usage:\n${usageOf(verb, { [name]: action }).join("\n")}\n`);
-    return 0;
-  }
   try {
     return await action.run({
       config: settings,
@@ -48,19 +42,34 @@ export async function pluginVerb(verb: string, [name = "", file = "", ...args]: 
       printTable,
     });
   } catch (error) {
-    if (isBadUsage(error)) return refuse(error.message);
+    if (isUsageError(error)) return refuse(error.message);
     if (!(error instanceof SandboxError)) throw error;
     process.stderr.write(`coppice: ${error.message}\n`);
     return 1;
   }
 }
 
-/** A line for each verb and action of the plugins of a configuration. @throws BootError for one that is wrong. */
-export async function pluginVerbUsage(file: string): Promise<readonly string[]> {
+/**
+ * A line for each action of the plugins of a configuration, or of one verb, or for one action of that.
+ * @throws BootError for a configuration that is wrong. @throws UsageError where no plugin has that verb.
+ */
+export async function pluginVerbUsage(
+  file: string,
+  [only, action = ""]: readonly string[],
+): Promise<readonly string[]> {
   const { plugins } = await configure(readConfig(file, process.env));
-  return plugins.flatMap(({ plugin }) =>
-    Object.entries(plugin.verbs).flatMap(([verb, actions]) => usageOf(verb, actions)),
-  );
+  const verbs = plugins
+    .flatMap(({ plugin }) => Object.entries(plugin.verbs))
+    .filter(([verb]) => only === undefined || verb === only);
+  if (only !== undefined && verbs.length === 0) throw noSuchVerb(only, file);
+  return verbs.flatMap(([verb, actions]) => {
+    const one = Object.hasOwn(actions, action) ? actions[action] : undefined;
+    return usageOf(verb, one === undefined ? actions : { [action]: one });
+  });
+}
+
+function noSuchVerb(verb: string, file: string): UsageError {
+  return new UsageError(`neither coppice nor a plugin of ${file} has the verb '${verb}'`);
 }
 
 function usageOf(verb: string, actions: Verbs<unknown>[string]): readonly string[] {

@@ -8,7 +8,7 @@ import { kill } from "./sandbox/kill.js";
 import { list } from "./sandbox/list.js";
 import { logs } from "./sandbox/logs.js";
 import { asksForHelp } from "./asks-for-help.js";
-import { isBadUsage } from "./bad-usage.js";
+import { isUsageError } from "./usage-error.js";
 
 /** Something that the command line does with sandboxes of a server, one file each. */
 export interface SandboxAction {
@@ -56,7 +56,7 @@ export async function sandbox(args: readonly string[]): Promise<number> {
   try {
     return await action.run(new SandboxClient(values, process.env), own);
   } catch (error) {
-    if (isBadUsage(error)) {
+    if (isUsageError(error)) {
       process.stderr.write(`coppice: ${error.message}\nusage:\n  coppice sandbox ${name} ${action.usage}\n`);
       return EXIT_USAGE;
     }

@@ -1,14 +1,16 @@
 import { join, resolve } from "node:path";
-import { BootError } from "../kernel/errors.js";
+import { parseArgs } from "node:util";
+import { UsageError } from "./usage-error.js";
 
 const DEFAULT_FOLDER = ".coppice/tls";
 
 /** `tls init <domain> [folder]`: certificates for development, by a certificate authority of this machine's own. */
 export async function tls(args: readonly string[]): Promise<number> {
-  const [action, domain, folder = DEFAULT_FOLDER, ...rest] = args;
-  if (action !== "init" || domain === undefined || rest.length > 0) {
-    throw new BootError([{ message: "say: tls init <domain> [folder]" }]);
-  }
+  const { positionals } = parseArgs({ args: [...args], allowPositionals: true });
+  const [action, domain, folder = DEFAULT_FOLDER, ...rest] = positionals;
+  if (action !== "init") throw new UsageError(`'tls' has no '${action ?? ""}'`);
+  if (domain === undefined || rest.length > 0)
+    throw new UsageError("name one domain, and a folder if you like");
   // Loaded here: no other verb needs the X.509 library.
   const { initTls } = await import("./tls-init.js");
   const directory = resolve(folder);

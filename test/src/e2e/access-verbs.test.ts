@@ -72,6 +72,8 @@ describe("coppice keys and coppice audit", () => {
       [/coppice keys create <config.yaml> \[--tenant/, "--help", config],
       [/^usage:\n {2}coppice keys create <config.yaml> \[--tenant.*\n$/, "keys", "create", config, "--help"],
       [/coppice keys\|audit\|/, "keys", "create", "--help"],
+      [/^usage:\n {2}coppice keys create [^\n]*\n {2}coppice keys list [^]*revoke/, "keys", "--help", config],
+      [/^usage:\n {2}coppice audit list [^\n]*\n$/, "audit", "list", "--help", config],
       [/^usage:\n {2}coppice check <config.yaml>\n$/, "check", "--help"],
       [/^coppice \d+\.\d+\.\d+\n$/, "--version"],
     ];
@@ -91,7 +93,13 @@ describe("coppice keys and coppice audit", () => {
       [64, /Unknown option '--nome'/, "keys", "create", config, "--nome", "x"],
       [64, /name one key/, "keys", "revoke", config],
       [64, /--limit is a number/, "audit", "list", config, "--limit", "many"],
-      [78, /has the verb 'locks'/, "locks", "create", config],
+      [64, /has the verb 'locks'/, "locks", "create", config],
+      [64, /Unknown option '--loud'[^]*usage:\n {2}coppice check /, "check", config, "--loud"],
+      [64, /name one configuration file\nusage:\n {2}coppice doctor /, "doctor"],
+      [64, /name one configuration file\nusage:\n {2}coppice start /, "start", config, config],
+      [64, /name one plugin.*\nusage:\n {2}coppice conform /, "conform"],
+      [64, /'tls' has no ''\nusage:\n {2}coppice tls init /, "tls"],
+      [64, /name one domain/, "tls", "init"],
       [64, /there is no 'keys'/, "keys"],
     ];
     for (const [code, told, ...args] of wrong) {

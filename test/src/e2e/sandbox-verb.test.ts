@@ -166,6 +166,7 @@ describe("coppice sandbox", { timeout: 240_000 }, () => {
       [["create", "--env", "X"], 64, /--env is name=value/],
       [["exec", id], 64, /name a sandbox and a program/],
       [["exec", id, "--loud", "--", "true"], 64, /--loud/],
+      [["list", "--state", "dead"], 64, /--state is running or paused/],
       [["kill"], 64, /name a sandbox/],
       [["dance"], 64, /'sandbox' has no 'dance'/],
       [[], 64, /'sandbox' has no ''/],

@@ -2,6 +2,7 @@ import { parseArgs } from "node:util";
 import { z } from "zod";
 import { printTable } from "../print-table.js";
 import type { SandboxAction } from "../sandbox.js";
+import { UsageError } from "../usage-error.js";
 
 const page = z.array(
   z.looseObject({
@@ -14,6 +15,7 @@ const page = z.array(
   }),
 );
 
+const STATES = ["running", "paused"];
 const HEADING = ["ID", "TEMPLATE", "STATE", "STARTED", "END"];
 
 /** Prints the sandboxes that the key may see, the newest first: id, template, state, started, end. */
@@ -26,6 +28,8 @@ export const list: SandboxAction = {
       args: [...args],
       options: { state: { type: "string" }, json: { type: "boolean", default: false } },
     });
+    if (values.state !== undefined && !STATES.includes(values.state))
+      throw new UsageError(`--state is ${STATES.join(" or ")}`);
     const sandboxes: z.infer<typeof page> = [];
     let nextToken: string | undefined;
     do {
