@@ -48,7 +48,9 @@ export const linuxNamespacesConfig = z
     templates: z
       .record(z.string(), templateSettings)
       .default({})
-      .describe("Further templates by name; base and code-interpreter-v1 are there unless named here"),
+      .describe(
+        "Further templates by name, beside base and code-interpreter-v1: `{ kind: directory, path, user }` is any root file system, `{ kind: base, python, node }` this host's /usr",
+      ),
     sudo: z
       .boolean()
       .default(true)

@@ -28,7 +28,7 @@ export async function startNginx(upstream: string): Promise<Nginx> {
   const site = shipped
     .replace("server 127.0.0.1:3000;", `server ${new URL(upstream).host};`)
     .replace("keepalive 64;", "keepalive 1;")
-    .replace("listen 443 ssl http2;", `listen 127.0.0.1:${port};`)
+    .replace("listen 443 ssl;", `listen 127.0.0.1:${port};`)
     .replace(/^ +ssl_.*\n/gm, "");
   const paths = TEMPORARY.map((name) => `  ${name}_temp_path ${join(directory, name)};\n`).join("");
   const user = process.getuid?.() === 0 ? "user root;\n" : "";
