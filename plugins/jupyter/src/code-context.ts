@@ -54,7 +54,8 @@ export class CodeContext {
   #kernel: Promise<Kernel> | undefined;
   #places = 0;
   #observer: ContextObserver | undefined;
-  #connection: KernelConnection | undefined;
+  /** The kernel that is there. */
+  #running: Kernel | undefined;
   /** What the kernel that is there was started with. */
   #environment: Readonly<Record<string, string>> = {};
   /** Why the next kernel takes the place of another. */
@@ -84,7 +85,7 @@ export class CodeContext {
 
   /** How to speak to the kernel that is there. */
   get connection(): KernelConnection | undefined {
-    return this.#connection;
+    return this.#running?.connection;
   }
 
   /**
@@ -113,10 +114,7 @@ export class CodeContext {
   /** From now on tells one observer what becomes of this context. */
   watch(observer: ContextObserver): void {
     this.#observer = observer;
-    this.#kernel?.then(
-      (kernel) => observer.started(kernel),
-      () => undefined,
-    );
+    if (this.#running !== undefined) observer.started(this.#running);
   }
 
   /**
@@ -331,11 +329,11 @@ export class CodeContext {
   async #entered(kernel: Kernel): Promise<Kernel> {
     const { metrics, kernelChanged } = this.#options;
     this.#restartCause = "died";
-    this.#connection = kernel.connection;
+    this.#running = kernel;
     void kernel.gone.then(() => {
       metrics.kernelEnded();
-      if (this.#connection !== kernel.connection) return;
-      this.#connection = undefined;
+      if (this.#running !== kernel) return;
+      this.#running = undefined;
       void kernelChanged();
     });
     await kernelChanged();

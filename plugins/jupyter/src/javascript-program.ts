@@ -58,8 +58,9 @@ export function javascriptProgram({
 }: JavascriptProgramOptions): KernelProgram {
   return {
     path: node,
-    // An interrupt takes timers' callbacks down too; without this flag it would take the process.
-    args: ["--no-force-async-hooks-checks", "-e", BOOTSTRAP],
+    // An interrupt takes timers' callbacks down too; without the first flag it would take the process. Imports in cells
+    // are experimental for Node, which says so on the stderr of the first.
+    args: ["--no-force-async-hooks-checks", "--disable-warning=ExperimentalWarning", "-e", BOOTSTRAP],
     async start(key) {
       sources ??= readSources();
       // The rest is for the headers of a message.

@@ -109,15 +109,18 @@ async function describeProcess(pid: string): Promise<string> {
 async function groupsOf(digest: string): Promise<readonly string[]> {
   const mounts = (await text("/proc/self/mountinfo")).split("\n").filter((line) => / - cgroup2? /.test(line));
   const folders = mounts.map((line) => line.split(" ")[4] ?? "");
-  const names = await Promise.all(
-    folders.map(async (folder) =>
-      (await readdir(folder, { recursive: true, withFileTypes: true }).catch(() => []))
-        .filter((entry) => entry.isDirectory())
-        .map((entry) => join(entry.parentPath, entry.name))
-        .filter((path) => path.includes(`coppice-${digest}`)),
-    ),
-  );
-  return names.flat().sort();
+  const names = await Promise.all(folders.map(foldersBelow));
+  return names
+    .flat()
+    .filter((path) => path.includes(`coppice-${digest}`))
+    .sort();
+}
+
+/** Folder by folder: a recursive read of all fails where one goes meanwhile, and groups of others come and go. */
+async function foldersBelow(folder: string): Promise<readonly string[]> {
+  const entries = await readdir(folder, { withFileTypes: true }).catch(() => []);
+  const own = entries.filter((entry) => entry.isDirectory()).map(({ name }) => join(folder, name));
+  return [...own, ...(await Promise.all(own.map(foldersBelow))).flat()];
 }
 
 async function descriptorsOf({ pid, port }: HeldBy): Promise<readonly string[]> {
