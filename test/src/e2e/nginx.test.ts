@@ -1,18 +1,29 @@
 import assert from "node:assert/strict";
 import { Agent, request } from "node:http";
+import { execFile } from "node:child_process";
 import { once } from "node:events";
+import { mkdtemp, rm } from "node:fs/promises";
 import { connect } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import type { Duplex } from "node:stream";
 import { describe, it } from "node:test";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
 import { setTimeout as pause } from "node:timers/promises";
 import { Sandbox } from "e2b";
 import { memoryBackend, startTestServer } from "@coppice/core/testing";
 import sandboxApi from "@coppice/plugin-sandbox-api";
 import { API_KEY } from "../harness/api-key.js";
 import { pointSdkAt } from "../harness/point-sdk-at.js";
+import { COPPICE } from "../harness/server-process.js";
 import { startFullServer } from "../harness/start-full-server.js";
 import { reasonWithoutNginx, startNginx } from "../harness/start-nginx.js";
 
+const run = promisify(execFile);
+const DOMAIN = "dev.localhost";
+const CLIENT = fileURLToPath(new URL("refused-uploads-client.js", import.meta.url));
+const RESOLVER = new URL("../harness/resolve-localhost.js", import.meta.url).href;
 const PORT = 8080;
 const WEBSOCKET =
   "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n";
@@ -121,6 +132,35 @@ describe(
       await terminal.wait();
       assert.match(seen, /42/);
       await sandbox.kill();
+    });
+
+    it("the SDK is told why a large upload is refused", async () => {
+      const folder = await mkdtemp(join(tmpdir(), "coppice-nginx-tls-"));
+      try {
+        await run(process.execPath, [COPPICE, "tls", "init", DOMAIN, folder]);
+        await using server = await startFullServer({
+          server: { domain: DOMAIN, http: { trustedProxies: ["127.0.0.1"] } },
+          settings: { files: { maxUpload: "1MiB" } },
+        });
+        const certificate = { cert: join(folder, "cert.pem"), key: join(folder, "key.pem") };
+        await using nginx = await startNginx(server.url, certificate);
+        const { stdout } = await run(process.execPath, ["--import", RESOLVER, CLIENT], {
+          env: {
+            PATH: process.env["PATH"],
+            NODE_EXTRA_CA_CERTS: join(folder, "ca.pem"),
+            E2B_DOMAIN: `${DOMAIN}:${new URL(nginx.url).port}`,
+            E2B_API_KEY: API_KEY,
+          },
+          timeout: 100_000,
+        });
+        const reason = "SandboxError: 413: the upload is larger than 1048576 bytes";
+        assert.deepEqual(
+          JSON.parse(stdout),
+          Array.from({ length: 4 }, () => reason),
+        );
+      } finally {
+        await rm(folder, { recursive: true, force: true });
+      }
     });
   },
 );

@@ -2,7 +2,7 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { existsSync } from "node:fs";
 import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
-import { createServer, type AddressInfo } from "node:net";
+import { connect, createServer, type AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { eventually } from "./eventually.js";
@@ -20,16 +20,29 @@ export interface Nginx extends AsyncDisposable {
   readonly url: string;
 }
 
-/** `config/nginx.conf` as it is shipped, without TLS and before a server elsewhere, with one worker and one kept connection. */
-export async function startNginx(upstream: string): Promise<Nginx> {
+/** A certificate and its key: paths of PEM files. */
+export interface Certificate {
+  readonly cert: string;
+  readonly key: string;
+}
+
+/**
+ * `config/nginx.conf` as it is shipped before a server elsewhere, with one worker and one kept connection; without TLS
+ * where no certificate is given.
+ */
+export async function startNginx(upstream: string, certificate?: Certificate): Promise<Nginx> {
   const directory = await mkdtemp(join(tmpdir(), "coppice-nginx-"));
   const port = await freePort();
   const shipped = await readFile(CONFIGURATION, "utf8");
   const site = shipped
     .replace("server 127.0.0.1:3000;", `server ${new URL(upstream).host};`)
     .replace("keepalive 64;", "keepalive 1;")
-    .replace("listen 443 ssl;", `listen 127.0.0.1:${port};`)
-    .replace(/^ +ssl_.*\n/gm, "");
+    .replace(
+      /listen 443( ssl[^;]*);/,
+      (_, tls: string) => `listen 127.0.0.1:${port}${certificate ? tls : ""};`,
+    )
+    .replace(/^ +ssl_certificate .*$/m, certificate ? `ssl_certificate ${certificate.cert};` : "")
+    .replace(/^ +ssl_certificate_key .*$/m, certificate ? `ssl_certificate_key ${certificate.key};` : "");
   const paths = TEMPORARY.map((name) => `  ${name}_temp_path ${join(directory, name)};\n`).join("");
   const user = process.getuid?.() === 0 ? "user root;\n" : "";
   const configuration = join(directory, "nginx.conf");
@@ -41,17 +54,20 @@ export async function startNginx(upstream: string): Promise<Nginx> {
   );
   const child: ChildProcess = spawn(NGINX, ["-p", directory, "-c", configuration], { stdio: "ignore" });
   const ended = once(child, "exit");
-  const url = `http://127.0.0.1:${port}`;
+  const url = `${certificate ? "https" : "http"}://127.0.0.1:${port}`;
   const stop = async (): Promise<void> => {
     if (child.exitCode === null) child.kill("SIGTERM");
     await ended;
     await rm(directory, { recursive: true, force: true });
   };
   try {
-    await eventually(
-      "nginx serves",
-      async () => (await fetch(`${url}/health`).catch(() => undefined))?.status === 200,
-    );
+    await eventually("nginx listens", async () => {
+      const socket = connect(port, "127.0.0.1");
+      return await once(socket, "connect").then(
+        () => (socket.destroy(), true),
+        () => false,
+      );
+    });
   } catch (error) {
     await stop();
     throw error;
