@@ -14,6 +14,7 @@ differs from `python -m ipykernel_launcher` in what it mends:
 - what child processes write is decoded piecewise, so that a character on the edge of a read neither
   stops the capture nor becomes a replacement character;
 - a lone surrogate, in whatever text, costs that character and not the text or the error around it;
+- what `%pip install` adds can be imported at once, also where it is the first package of the user;
 - a NaN or an infinity in a displayed value is null, as JSON has neither;
 - nothing is written to the user's home.
 """
@@ -24,10 +25,12 @@ import json
 import math
 import os
 import select
+import site
 import sys
 import threading
 import time
 import traceback
+from importlib import machinery
 from json.encoder import encode_basestring
 
 # The debugger is a third of the import time: see coppice_debugging.
@@ -482,6 +485,22 @@ class KernelApp(IPKernelApp):
         return super()._bind_socket(socket, port)
 
 
+def _search_user_packages():
+    """Where pip cannot write to the environment, it installs for the user. Python searches that directory only if it was
+    there at the start, and remembers that there was nothing to search."""
+    directory = site.getusersitepackages()
+    if not site.ENABLE_USER_SITE or directory in sys.path:
+        return
+    packages = (at for at, place in enumerate(sys.path) if place.endswith(("site-packages", "dist-packages")))
+    sys.path.insert(next(packages, len(sys.path)), directory)
+    sys.path_importer_cache[directory] = machinery.FileFinder(
+        directory,
+        (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES),
+        (machinery.SourceFileLoader, machinery.SOURCE_SUFFIXES),
+        (machinery.SourcelessFileLoader, machinery.BYTECODE_SUFFIXES),
+    )
+
+
 def run(start):
     """Runs the kernel until it is shut down.
 
@@ -520,5 +539,6 @@ def run(start):
     app.config.Session.key = start["key"].encode()
     app.initialize([])
     if start["language"] == "python":
+        _search_user_packages()
         add_formatters(app.kernel.shell, start["mostCells"])
     app.start()

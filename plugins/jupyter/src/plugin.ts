@@ -44,7 +44,7 @@ const config = z.strictObject({
     .min(1)
     .optional()
     .describe(
-      "Account of a sandbox that kernels run as: `root` as E2B's do, with which `!apt-get install` works where the template has a package manager; the sandbox's default user when absent",
+      "Account of the sandbox that kernels run as: `root` as at E2B; the sandbox's default user when absent. `apt-get install` in a cell needs `root`, and a template whose /usr can be written",
     ),
   transport: z
     .enum(["zeromq", "zmtp"])
