@@ -1,13 +1,13 @@
 import type { Duplex } from "node:stream";
 import { messageOf, releaseMemory } from "@coppice/core";
 import { SandboxError, type User } from "@coppice/core/backend";
-import { readFailure } from "./agent-error.js";
+import { readFailure } from "./wire/agent-error.js";
 import { AgentDial, DIAL_WINDOW_BYTES } from "./agent-dial.js";
-import { AgentFiles, type Requests } from "./agent-files.js";
+import { AgentFiles, type Requests } from "./files/agent-files.js";
 import { AgentProcess } from "./agent-process.js";
-import type { Channel, Link } from "./channel.js";
-import { FrameReader } from "./frame-reader.js";
-import { FrameWriter } from "./frame-writer.js";
+import type { Channel, Link } from "./wire/channel.js";
+import { FrameReader } from "./wire/frame-reader.js";
+import { FrameWriter } from "./wire/frame-writer.js";
 import {
   type Frame,
   INPUT_WINDOW_BYTES,
@@ -18,10 +18,10 @@ import {
   Reply,
   Request,
   VERSION,
-} from "./frames.js";
-import type { Identity } from "./identity.js";
-import { type Answer, type Expected, OneAnswer } from "./one-answer.js";
-import { type SpawnRequest, spawnError, writeSpawnRequest } from "./spawn-request.js";
+} from "./wire/frames.js";
+import type { Identity } from "./wire/identity.js";
+import { type Answer, type Expected, OneAnswer } from "./wire/one-answer.js";
+import { type SpawnRequest, spawnError, writeSpawnRequest } from "./wire/spawn-request.js";
 
 export interface AgentConnectionOptions {
   /** Who runs commands and owns files when nobody is named; the agent's own account when absent. */

@@ -1,10 +1,10 @@
 import { Duplex } from "node:stream";
 import { SandboxError } from "@coppice/core/backend";
-import { type Failure, readFailure } from "./agent-error.js";
-import type { Channel, Link } from "./channel.js";
-import { CreditedQueue } from "./credited-queue.js";
-import { PayloadReader, PayloadWriter, ProtocolError, Reply, Request } from "./frames.js";
-import { InputWindow } from "./input-window.js";
+import { type Failure, readFailure } from "./wire/agent-error.js";
+import type { Channel, Link } from "./wire/channel.js";
+import { CreditedQueue } from "./wire/credited-queue.js";
+import { PayloadReader, PayloadWriter, ProtocolError, Reply, Request } from "./wire/frames.js";
+import { InputWindow } from "./wire/input-window.js";
 
 export const DIAL_WINDOW_BYTES = 262_144;
 

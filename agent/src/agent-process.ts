@@ -7,11 +7,11 @@ import {
   type Signal,
   type TerminalSize,
 } from "@coppice/core/backend";
-import type { Channel, Link } from "./channel.js";
-import { CreditedQueue } from "./credited-queue.js";
-import { PayloadReader, PayloadWriter, ProtocolError, Reply, Request } from "./frames.js";
-import { InputWindow } from "./input-window.js";
-import { cells } from "./spawn-request.js";
+import type { Channel, Link } from "./wire/channel.js";
+import { CreditedQueue } from "./wire/credited-queue.js";
+import { PayloadReader, PayloadWriter, ProtocolError, Reply, Request } from "./wire/frames.js";
+import { InputWindow } from "./wire/input-window.js";
+import { cells } from "./wire/spawn-request.js";
 
 /** What is known of a process when it appears. */
 export interface ProcessFacts {

@@ -3,7 +3,7 @@ import { once } from "node:events";
 import { createServer } from "node:net";
 import type { AddressInfo, Socket } from "node:net";
 import { describe, it, type TestContext } from "node:test";
-import { FrameReader } from "./frame-reader.js";
+import { FrameReader } from "./wire/frame-reader.js";
 import {
   type Frame,
   frameHeader,
@@ -14,8 +14,8 @@ import {
   Reply,
   Request,
   VERSION,
-} from "./frames.js";
-import { writeSpawnRequest } from "./spawn-request.js";
+} from "./wire/frames.js";
+import { writeSpawnRequest } from "./wire/spawn-request.js";
 import { withoutBinary } from "./testing/agent-kinds.js";
 import { type ListeningAgent, startListeningAgent } from "./testing/listening-agent.js";
 import { env } from "./testing/run.js";

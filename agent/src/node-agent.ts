@@ -16,8 +16,8 @@ import {
 import { Socket } from "node:net";
 import { constants, tmpdir } from "node:os";
 import { join } from "node:path";
-import { FrameReader } from "./frame-reader.js";
-import { FrameWriter } from "./frame-writer.js";
+import { FrameReader } from "./wire/frame-reader.js";
+import { FrameWriter } from "./wire/frame-writer.js";
 import {
   FRAME_COST,
   type Frame,
@@ -30,7 +30,7 @@ import {
   Request,
   Stage,
   VERSION,
-} from "./frames.js";
+} from "./wire/frames.js";
 
 const CHUNK_BYTES = 65_536;
 const LEFT_IN_PIPE_BYTES = 1_048_576;

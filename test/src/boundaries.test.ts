@@ -56,9 +56,9 @@ const ALLOWED: readonly Plant[] = [
   { path: "plugins/commands/src/wire/planted-own.ts", imports: "../commands.js" },
   { path: "plugins/commands/src/planted-testing.test.ts", imports: "@coppice/core/testing" },
   { path: "plugins/commands/src/testing/planted-kit.ts", imports: "@coppice/core/testing" },
-  { path: "plugins/jupyter/src/zeromq-channels.ts", imports: "zeromq" },
-  { path: "plugins/files/src/host-tree.ts", imports: "chokidar" },
-  { path: "plugins/local-process/src/host-processes.ts", imports: "node:child_process" },
+  { path: "plugins/jupyter/src/transport/zeromq-channels.ts", imports: "zeromq" },
+  { path: "plugins/files/src/watch/host-tree.ts", imports: "chokidar" },
+  { path: "plugins/local-process/src/processes/host-processes.ts", imports: "node:child_process" },
   { path: "test/src/planted-entry.ts", imports: "@coppice/core/testing" },
 ];
 

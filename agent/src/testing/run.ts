@@ -1,6 +1,6 @@
 import type { Exit, Process } from "@coppice/core/backend";
 import type { AgentConnection } from "../agent-connection.js";
-import type { SpawnRequest } from "../spawn-request.js";
+import type { SpawnRequest } from "../wire/spawn-request.js";
 
 export const env = { PATH: "/usr/local/bin:/usr/bin:/bin" };
 

@@ -1,6 +1,6 @@
 import { type Principal, SandboxError, type SurfaceRequest } from "@coppice/core";
-import { API_KEY_FORM } from "./api-key.js";
-import type { ApiKeys } from "./api-keys.js";
+import { API_KEY_FORM } from "./keys/api-key.js";
+import type { ApiKeys } from "./keys/api-keys.js";
 import type { JsonWebTokens } from "./json-web-tokens.js";
 
 export interface Credentials {

@@ -9,7 +9,7 @@ import {
 } from "@coppice/core";
 import { createRemoteJWKSet, errors, type JWTPayload, jwtVerify } from "jose";
 import type { JwtSettings } from "./access-config.js";
-import { TENANT_NAME } from "./tenant-name.js";
+import { TENANT_NAME } from "./keys/tenant-name.js";
 
 export interface JsonWebTokensOptions {
   readonly settings: JwtSettings;

@@ -15,5 +15,5 @@ export {
   type SandboxLogs,
   type StartCommand,
   type StartedCommand,
-} from "./commands.js";
-export { describeExit, type ExitReport } from "./exit-report.js";
+} from "./contract/commands.js";
+export { describeExit, type ExitReport } from "./contract/exit-report.js";

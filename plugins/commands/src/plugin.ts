@@ -1,16 +1,16 @@
 import { join } from "node:path";
 import { Clock, Sandboxes, definePlugin } from "@coppice/core";
-import { CommandMetrics } from "./command-metrics.js";
+import { CommandMetrics } from "./table/command-metrics.js";
 import { CommandsConfig } from "./commands-config.js";
-import { Commands } from "./commands.js";
-import { serveLogs } from "./logs-routes.js";
-import { serveNdjson } from "./ndjson.js";
+import { Commands } from "./contract/commands.js";
+import { serveLogs } from "./http/logs-routes.js";
+import { serveNdjson } from "./http/ndjson.js";
 import { diskFiles } from "./output-log/log-files.js";
 import { LogMetrics } from "./output-log/log-metrics.js";
 import { OutputLogs } from "./output-log/output-logs.js";
-import { serveProcessRpc } from "./process-rpc.js";
-import { ProcessTable } from "./process-table.js";
-import { serveSandboxLogs } from "./sandbox-logs-routes.js";
+import { serveProcessRpc } from "./rpc/process-rpc.js";
+import { ProcessTable } from "./table/process-table.js";
+import { serveSandboxLogs } from "./http/sandbox-logs-routes.js";
 
 /** Runs commands in sandboxes: one table of them, served as `process.Process` and as NDJSON. */
 export const plugin = definePlugin({

@@ -1,13 +1,13 @@
 import { join } from "node:path";
 import { Clock, definePlugin, Sandboxes, Targets } from "@coppice/core";
-import { downloadLinkTarget } from "./download-link-target.js";
-import { DownloadLinks } from "./download-links.js";
-import { FileService } from "./file-service.js";
+import { downloadLinkTarget } from "./http/download-link-target.js";
+import { DownloadLinks } from "./http/download-links.js";
+import { FileService } from "./service/file-service.js";
 import { filesConfig } from "./files-config.js";
-import { registerFilesRoutes } from "./files-routes.js";
-import { registerFilesystemRpc } from "./filesystem-rpc.js";
-import { persistentKey } from "./link-key.js";
-import { Watchers } from "./watchers.js";
+import { registerFilesRoutes } from "./http/files-routes.js";
+import { registerFilesystemRpc } from "./rpc/filesystem-rpc.js";
+import { persistentKey } from "./http/link-key.js";
+import { Watchers } from "./watch/watchers.js";
 
 /** The files of sandboxes: `filesystem.Filesystem`, `/files` up and down, links to them, directory watches. */
 export const plugin = definePlugin({

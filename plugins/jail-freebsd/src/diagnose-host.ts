@@ -1,5 +1,5 @@
 import { type Examination, type Finding, messageOf } from "@coppice/core";
-import type { EnforcedLimit } from "./enforced-limits.js";
+import type { EnforcedLimit } from "./host/enforced-limits.js";
 import type { JailBackend } from "./jail-backend.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
 

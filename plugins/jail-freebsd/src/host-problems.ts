@@ -1,16 +1,11 @@
 import { access, constants, realpath } from "node:fs/promises";
-import type { Datasets } from "./datasets.js";
-import type { Host } from "./host.js";
+import type { Datasets } from "./zfs/datasets.js";
+import type { Host } from "./host/host.js";
+import type { HostProblem } from "./host/host-problem.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
-import type { Jails } from "./jails.js";
-import type { SandboxNetworks } from "./sandbox-networks.js";
-import type { Templates } from "./templates.js";
-
-/** What keeps this host from running sandboxes, and how to mend it. */
-export interface HostProblem {
-  readonly message: string;
-  readonly fix: string;
-}
+import type { Jails } from "./jails/jails.js";
+import type { SandboxNetworks } from "./network/sandbox-networks.js";
+import type { Templates } from "./templates/templates.js";
 
 export interface HostProblemsOptions {
   readonly settings: JailSettings;

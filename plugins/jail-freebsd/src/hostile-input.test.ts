@@ -5,15 +5,15 @@ import { describe, it } from "node:test";
 import type { Logger } from "@coppice/core";
 import type { SandboxSpec } from "@coppice/core/backend";
 import { MemoryLeases, SeededRandom } from "@coppice/core/testing";
-import { Datasets } from "./datasets.js";
-import { installationOf } from "./installation.js";
-import { AliasNetworks } from "./alias-networks.js";
+import { Datasets } from "./zfs/datasets.js";
+import { installationOf } from "./host/installation.js";
+import { AliasNetworks } from "./network/alias-networks.js";
 import { JailBackend } from "./jail-backend.js";
-import { JexecHelpers } from "./jexec-helpers.js";
-import { sandboxPaths } from "./sandbox-paths.js";
+import { JexecHelpers } from "./jails/jexec-helpers.js";
+import { sandboxPaths } from "./jails/sandbox-paths.js";
 import { openRecordingHost, reasonWithoutRecordingHost } from "./testing/recording-host.js";
-import { VnetNetworks } from "./vnet-networks.js";
-import { VolumeDatasets } from "./volume-datasets.js";
+import { VnetNetworks } from "./network/vnet-networks.js";
+import { VolumeDatasets } from "./zfs/volume-datasets.js";
 
 const silent = { debug: () => undefined, info: () => undefined, warn: () => undefined } as unknown as Logger;
 /** In every hostile string, so that it is found wherever it got. */

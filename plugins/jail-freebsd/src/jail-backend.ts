@@ -15,17 +15,18 @@ import {
   type VolumeId,
   type VolumeSpec,
 } from "@coppice/core/backend";
-import type { DatasetState, OwnedDataset } from "./datasets.js";
-import type { EnforcedLimit } from "./enforced-limits.js";
-import { connectSoon } from "./host.js";
-import { type HostProblem, hostProblems, missingPrograms } from "./host-problems.js";
+import type { DatasetState, OwnedDataset } from "./zfs/datasets.js";
+import type { EnforcedLimit } from "./host/enforced-limits.js";
+import { connectSoon } from "./host/host.js";
+import type { HostProblem } from "./host/host-problem.js";
+import { hostProblems, missingPrograms } from "./host-problems.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
-import { JexecCommands } from "./jexec-commands.js";
+import { JexecCommands } from "./jails/jexec-commands.js";
 import { AGENT, type Opened, openHost } from "./open-host.js";
 import { JailSandbox, type RunningJail } from "./jail-sandbox.js";
 import { SandboxLink } from "./sandbox-link.js";
-import { type SandboxPaths, sandboxPaths } from "./sandbox-paths.js";
-import type { JailTemplate } from "./templates.js";
+import { type SandboxPaths, sandboxPaths } from "./jails/sandbox-paths.js";
+import type { JailTemplate } from "./templates/templates.js";
 
 /** A jail that is to be made around a dataset. */
 interface JailPlan {

@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { setImmediate } from "node:timers/promises";
 import type { AgentConnection } from "@coppice/agent";
 import { JailSandbox, type JailSandboxOptions } from "./jail-sandbox.js";
-import { JexecCommands } from "./jexec-commands.js";
+import { JexecCommands } from "./jails/jexec-commands.js";
 
 test("a command whose agent is asked while a pause begins does not enter the jail before the resumption", async () => {
   const told: string[] = [];

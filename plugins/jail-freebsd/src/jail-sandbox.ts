@@ -19,12 +19,12 @@ import {
   type Stats,
   type User,
 } from "@coppice/core/backend";
-import type { Datasets } from "./datasets.js";
+import type { Datasets } from "./zfs/datasets.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
-import type { Jails } from "./jails.js";
-import type { JexecCommands } from "./jexec-commands.js";
+import type { Jails } from "./jails/jails.js";
+import type { JexecCommands } from "./jails/jexec-commands.js";
 import type { SandboxLink } from "./sandbox-link.js";
-import type { UsageSampler } from "./usage-sampler.js";
+import type { UsageSampler } from "./zfs/usage-sampler.js";
 
 /** A jail that runs, and what this server speaks to it by. */
 export interface RunningJail {

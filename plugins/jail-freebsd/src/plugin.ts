@@ -3,9 +3,9 @@ import { diagnoseHost } from "./diagnose-host.js";
 import { JailBackend } from "./jail-backend.js";
 import { jailFreebsdConfig } from "./jail-freebsd-config.js";
 import { Sweeper } from "./sweeper.js";
-import { templateBuild } from "./template-build.js";
-import { templateGc } from "./template-gc.js";
-import { templateList } from "./template-list.js";
+import { templateBuild } from "./templates/template-build.js";
+import { templateGc } from "./templates/template-gc.js";
+import { templateList } from "./templates/template-list.js";
 
 /** A backend for FreeBSD hosts: each sandbox is a jail on a clone of a template's ZFS snapshot. */
 export const plugin = definePlugin({

@@ -1,9 +1,9 @@
 import type { EgressRules, SandboxId } from "@coppice/core/backend";
-import type { Lease } from "./address-pool.js";
-import type { Datasets } from "./datasets.js";
-import { checkEgressRules } from "./egress-policy.js";
-import type { JailStack } from "./jail-conf.js";
-import type { SandboxNetworks } from "./sandbox-networks.js";
+import type { Lease } from "./network/address-pool.js";
+import type { Datasets } from "./zfs/datasets.js";
+import { checkEgressRules } from "./network/egress-policy.js";
+import type { JailStack } from "./jails/jail-conf.js";
+import type { SandboxNetworks } from "./network/sandbox-networks.js";
 
 export interface SandboxLinkOptions {
   readonly id: SandboxId;

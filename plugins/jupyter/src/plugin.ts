@@ -9,18 +9,18 @@ import {
   type LiveSandbox,
 } from "@coppice/core";
 import { z } from "zod";
-import { CodeContexts } from "./code-contexts.js";
-import { codeRoutes } from "./code-routes.js";
-import { serveJupyter } from "./jupyter-server.js";
-import { JupyterServerConfig } from "./jupyter-server-config.js";
-import { javascriptProgram } from "./javascript-program.js";
-import { KernelMetrics } from "./kernel-metrics.js";
-import { KernelNotes } from "./kernel-notes.js";
-import { Languages } from "./languages.js";
-import { PORTS_OF_KERNEL, PortLeases } from "./port-leases.js";
-import { pythonProgram } from "./python-program.js";
-import { openTransport } from "./transport.js";
-import { warmKernels } from "./warm-kernels.js";
+import { CodeContexts } from "./contexts/code-contexts.js";
+import { codeRoutes } from "./e2b/code-routes.js";
+import { serveJupyter } from "./server/jupyter-server.js";
+import { JupyterServerConfig } from "./server/jupyter-server-config.js";
+import { javascriptProgram } from "./programs/javascript-program.js";
+import { KernelMetrics } from "./kernel/kernel-metrics.js";
+import { KernelNotes } from "./kernel/kernel-notes.js";
+import { Languages } from "./programs/languages.js";
+import { PORTS_OF_KERNEL, PortLeases } from "./programs/port-leases.js";
+import { pythonProgram } from "./programs/python-program.js";
+import { openTransport } from "./transport/transport.js";
+import { warmKernels } from "./contexts/warm-kernels.js";
 
 const LAST_PORT = 65_535;
 

@@ -2,13 +2,13 @@ import { access, constants, readFile } from "node:fs/promises";
 import { release } from "node:os";
 import { isAbsolute, join } from "node:path";
 import { type Examination, type Finding, messageOf } from "@coppice/core";
-import type { Egress } from "./egress.js";
-import type { EnforcedLimit } from "./enforced-limits.js";
-import type { Launcher } from "./launcher.js";
+import type { Egress } from "./network/egress.js";
+import type { EnforcedLimit } from "./limits/enforced-limits.js";
+import type { Launcher } from "./launcher/launcher.js";
 import type { LinuxNamespacesSettings } from "./linux-namespaces-config.js";
-import type { Templates } from "./templates.js";
-import { findUplinkProgram } from "./uplink-program.js";
-import type { UserNamespace } from "./user-namespace.js";
+import type { Templates } from "./templates/templates.js";
+import { findUplinkProgram } from "./network/uplink-program.js";
+import type { UserNamespace } from "./launcher/user-namespace.js";
 
 /** What the backend found when it was opened. */
 export interface FoundOnHost {

@@ -6,8 +6,8 @@ import { join } from "node:path";
 import { once } from "node:events";
 import { after, before, describe, test } from "node:test";
 import type { Sandbox } from "@coppice/core/backend";
-import { sandboxPaths } from "./launch-instructions.js";
-import { readInit } from "./sandbox-record.js";
+import { sandboxPaths } from "./launcher/launch-instructions.js";
+import { readInit } from "./storage/sandbox-record.js";
 import { type TestBackend, heldLimits, openTestBackend, reasonToSkip } from "./testing/test-backend.js";
 import { makeSandbox, runScript } from "./testing/test-sandbox.js";
 

@@ -15,13 +15,13 @@ import {
   type VolumeSpec,
 } from "@coppice/core/backend";
 import { connectAgent } from "./connect-agent.js";
-import { ControlGroup, ControlGroups } from "./control-groups.js";
+import { ControlGroup, ControlGroups } from "./limits/control-groups.js";
 import type { FoundOnHost } from "./diagnose-host.js";
-import { DiskWatch } from "./disk-watch.js";
-import { areClosed, checkEgressRules, Egress, interfacePrefix } from "./egress.js";
-import { claimRange } from "./egress-range.js";
-import { type EnforcedLimit, enforcedLimits } from "./enforced-limits.js";
-import { IDS_OF_SANDBOX, IdRanges } from "./id-ranges.js";
+import { DiskWatch } from "./limits/disk-watch.js";
+import { areClosed, checkEgressRules, Egress, interfacePrefix } from "./network/egress.js";
+import { claimRange } from "./network/egress-range.js";
+import { type EnforcedLimit, enforcedLimits } from "./limits/enforced-limits.js";
+import { IDS_OF_SANDBOX, IdRanges } from "./limits/id-ranges.js";
 import { installationDigest } from "./installation-digest.js";
 import {
   type MountedVolume,
@@ -31,21 +31,21 @@ import {
   overlayLayer,
   sandboxPaths,
   workDirectories,
-} from "./launch-instructions.js";
-import { type Init, Launcher } from "./launcher.js";
-import { launcherBinary } from "./launcher-binary.js";
+} from "./launcher/launch-instructions.js";
+import { type Init, Launcher } from "./launcher/launcher.js";
+import { launcherBinary } from "./launcher/launcher-binary.js";
 import { type Begun, NamespaceSandbox } from "./namespace-sandbox.js";
 import type { LinuxNamespacesSettings } from "./linux-namespaces-config.js";
-import type { PreparedTemplate } from "./prepared-template.js";
-import { ProjectQuotas } from "./project-quotas.js";
-import { type SandboxFacts, isAlive, readFacts, readInit, writeFacts } from "./sandbox-record.js";
-import { type SnapshotChain, SnapshotStore } from "./snapshot-store.js";
-import { templateOwners } from "./template-owners.js";
-import { templateNames, Templates, wrongDirectories } from "./templates.js";
-import { Uplink } from "./uplink.js";
-import { findUplinkProgram } from "./uplink-program.js";
-import { type UserNamespace, findUserNamespace } from "./user-namespace.js";
-import { VolumeStore } from "./volume-store.js";
+import type { PreparedTemplate } from "./launcher/prepared-template.js";
+import { ProjectQuotas } from "./limits/project-quotas.js";
+import { type SandboxFacts, isAlive, readFacts, readInit, writeFacts } from "./storage/sandbox-record.js";
+import { type SnapshotChain, SnapshotStore } from "./storage/snapshot-store.js";
+import { templateOwners } from "./templates/template-owners.js";
+import { templateNames, Templates, wrongDirectories } from "./templates/templates.js";
+import { Uplink } from "./network/uplink.js";
+import { findUplinkProgram } from "./network/uplink-program.js";
+import { type UserNamespace, findUserNamespace } from "./launcher/user-namespace.js";
+import { VolumeStore } from "./storage/volume-store.js";
 
 /** What there is once the backend was opened. */
 interface Opened {

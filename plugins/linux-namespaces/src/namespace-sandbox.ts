@@ -20,16 +20,16 @@ import {
   type Stats,
   type User,
 } from "@coppice/core/backend";
-import type { ControlGroup, GroupUsage } from "./control-groups.js";
-import type { DiskWatch, Watched } from "./disk-watch.js";
-import { DiskQuota, filesWithQuota } from "./disk-quota.js";
-import { areClosed, checkEgressRules, type Egress } from "./egress.js";
-import type { SandboxPaths } from "./launch-instructions.js";
-import type { IdRanges } from "./id-ranges.js";
-import type { Launcher } from "./launcher.js";
-import type { ProjectQuotas } from "./project-quotas.js";
-import type { SnapshotStore } from "./snapshot-store.js";
-import { type SandboxFacts, readInit, writeFacts } from "./sandbox-record.js";
+import type { ControlGroup, GroupUsage } from "./limits/control-groups.js";
+import type { DiskWatch, Watched } from "./limits/disk-watch.js";
+import { DiskQuota, filesWithQuota } from "./limits/disk-quota.js";
+import { areClosed, checkEgressRules, type Egress } from "./network/egress.js";
+import type { SandboxPaths } from "./launcher/launch-instructions.js";
+import type { IdRanges } from "./limits/id-ranges.js";
+import type { Launcher } from "./launcher/launcher.js";
+import type { ProjectQuotas } from "./limits/project-quotas.js";
+import type { SnapshotStore } from "./storage/snapshot-store.js";
+import { type SandboxFacts, readInit, writeFacts } from "./storage/sandbox-record.js";
 
 export interface NamespaceSandboxOptions {
   readonly facts: SandboxFacts;

@@ -1,6 +1,6 @@
 import { type AgentConnection, type SpawnRequest, agentBinary, startHostAgent } from "@coppice/agent";
 import { SandboxError } from "@coppice/core";
-import { LocalProcess } from "./local-process.js";
+import { LocalProcess } from "./processes/local-process.js";
 
 export interface HostAgentOptions {
   /** The agent's program, or `node` for the one without terminals; what was built, else `node`, when absent. */

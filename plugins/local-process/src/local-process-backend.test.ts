@@ -9,7 +9,7 @@ import { afterEach, beforeEach, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { agentBinary } from "@coppice/agent";
 import type { Sandbox } from "@coppice/core/backend";
-import { findProcesses } from "./host-processes.js";
+import { findProcesses } from "./processes/host-processes.js";
 import { LocalProcessBackend } from "./local-process-backend.js";
 import { childrenOf } from "./testing/children.js";
 import { silentLog } from "./testing/silent-log.js";

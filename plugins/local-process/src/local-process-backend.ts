@@ -4,12 +4,16 @@ import { resolve } from "node:path";
 import { type Logger, SandboxError, messageOf } from "@coppice/core";
 import type { Sandbox, SandboxBackend, SandboxSpec } from "@coppice/core/backend";
 import { HostAgent } from "./host-agent.js";
-import { killProcesses } from "./host-processes.js";
+import { killProcesses } from "./processes/host-processes.js";
 import { LocalSandbox } from "./local-sandbox.js";
-import { abandonedDirectories } from "./owned-directory.js";
-import { type Owner, currentOwner } from "./owner.js";
-import { makeSandboxDirectory, removeSandboxDirectory, sandboxDirectoryAt } from "./sandbox-directory.js";
-import { hold, pathForOthers } from "./walk.js";
+import { abandonedDirectories } from "./directories/owned-directory.js";
+import { type Owner, currentOwner } from "./directories/owner.js";
+import {
+  makeSandboxDirectory,
+  removeSandboxDirectory,
+  sandboxDirectoryAt,
+} from "./directories/sandbox-directory.js";
+import { hold, pathForOthers } from "./files/walk.js";
 
 export interface LocalProcessSettings {
   /** Where the trees of sandboxes are made; the system's directory for temporary files when absent. */

@@ -10,15 +10,15 @@ import {
   type Stats,
   type User,
 } from "@coppice/core/backend";
-import { findAccount } from "./accounts.js";
-import { dialLoopback, LOOPBACK_ADDRESS } from "./dial-loopback.js";
+import { findAccount } from "./files/accounts.js";
+import { dialLoopback, LOOPBACK_ADDRESS } from "./processes/dial-loopback.js";
 import type { HostAgent } from "./host-agent.js";
-import { killProcesses, ROOT_VARIABLE } from "./host-processes.js";
-import { LocalFiles } from "./local-files.js";
-import type { LocalProcess } from "./local-process.js";
-import { type SandboxDirectory, removeSandboxDirectory } from "./sandbox-directory.js";
-import { UsageMeter } from "./usage-meter.js";
-import { Tree, WalkError, pathForOthers } from "./walk.js";
+import { killProcesses, ROOT_VARIABLE } from "./processes/host-processes.js";
+import { LocalFiles } from "./files/local-files.js";
+import type { LocalProcess } from "./processes/local-process.js";
+import { type SandboxDirectory, removeSandboxDirectory } from "./directories/sandbox-directory.js";
+import { UsageMeter } from "./processes/usage-meter.js";
+import { Tree, WalkError, pathForOthers } from "./files/walk.js";
 
 export interface LocalSandboxOptions {
   readonly id: SandboxId;

@@ -19,33 +19,39 @@ import {
   Volumes,
   parseSandboxId,
 } from "@coppice/core";
-import { Capacities } from "./capacity.js";
-import { connectBody, connectSandbox } from "./connect.js";
-import { createBody, toCreateSandbox } from "./create-body.js";
-import { createSandbox, endUnlessClaimed } from "./create.js";
-import { forkBody, forkedBody, forkSandbox } from "./fork.js";
-import { IdempotentCreations, parseIdempotencyKey } from "./idempotent-creations.js";
-import { listSnapshots } from "./list-snapshots.js";
-import { listSandboxes, parseLegacyListQuery, parseListQuery } from "./list.js";
-import { MetricsHistory } from "./metrics-history.js";
-import { parseMetricsWindow, parseSandboxIds, samplesWithin } from "./metrics.js";
-import { pauseBody } from "./pause.js";
-import { networkBody, toNetworkPolicy } from "./network-policy.js";
+import { Capacities } from "./bodies/capacity.js";
+import { connectBody, connectSandbox } from "./sandboxes/connect.js";
+import { createBody, toCreateSandbox } from "./bodies/create-body.js";
+import { createSandbox, endUnlessClaimed } from "./sandboxes/create.js";
+import { forkBody, forkedBody, forkSandbox } from "./sandboxes/fork.js";
+import { IdempotentCreations, parseIdempotencyKey } from "./sandboxes/idempotent-creations.js";
+import { listSnapshots } from "./snapshots/list-snapshots.js";
+import { listSandboxes, parseLegacyListQuery, parseListQuery } from "./sandboxes/list.js";
+import { MetricsHistory } from "./bodies/metrics-history.js";
+import { parseMetricsWindow, parseSandboxIds, samplesWithin } from "./sandboxes/metrics.js";
+import { pauseBody } from "./sandboxes/pause.js";
+import { networkBody, toNetworkPolicy } from "./bodies/network-policy.js";
 import { publicDomain } from "./public-domain.js";
-import { refreshBody, refreshSandbox } from "./refresh.js";
-import { resumeBody, resumeSandbox } from "./resume.js";
+import { refreshBody, refreshSandbox } from "./sandboxes/refresh.js";
+import { resumeBody, resumeSandbox } from "./sandboxes/resume.js";
 import { SandboxApiConfig } from "./sandbox-api-config.js";
-import { limitsBody, listedSandboxBody, metricBody, sandboxBody, sandboxDetailBody } from "./sandbox-body.js";
-import { snapshotBody } from "./snapshot-body.js";
-import { takeSnapshotBody } from "./take-snapshot.js";
-import { templateIdOf } from "./template-id-of.js";
-import { serveTemplates } from "./template-routes.js";
+import {
+  limitsBody,
+  listedSandboxBody,
+  metricBody,
+  sandboxBody,
+  sandboxDetailBody,
+} from "./bodies/sandbox-body.js";
+import { snapshotBody } from "./snapshots/snapshot-body.js";
+import { takeSnapshotBody } from "./snapshots/take-snapshot.js";
+import { templateIdOf } from "./bodies/template-id-of.js";
+import { serveTemplates } from "./templates/template-routes.js";
 import { sdkEnvironment } from "./sdk-environment.js";
 import { isSecureUnlessSaid } from "./secure-by-default.js";
-import { setLimitsBody, setSandboxLimits } from "./set-limits.js";
-import { setSandboxTimeout, setTimeoutBody } from "./set-timeout.js";
-import { serveVolumeContents, volumeGuard } from "./volume-content-routes.js";
-import { serveVolumes } from "./volume-routes.js";
+import { setLimitsBody, setSandboxLimits } from "./sandboxes/set-limits.js";
+import { setSandboxTimeout, setTimeoutBody } from "./sandboxes/set-timeout.js";
+import { serveVolumeContents, volumeGuard } from "./volumes/volume-content-routes.js";
+import { serveVolumes } from "./volumes/volume-routes.js";
 
 /** What a creation needs of koa's context. */
 type CreationContext = Extract<RequestCarrier, { readonly state: unknown }> & {

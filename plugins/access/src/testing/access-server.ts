@@ -4,7 +4,7 @@ import { join } from "node:path";
 import type { Plugin } from "@coppice/core";
 import { fakeClock, memoryBackend, startTestServer } from "@coppice/core/testing";
 import sandboxApi from "@coppice/plugin-sandbox-api";
-import { KeyStore, type NewKey } from "../key-store.js";
+import { KeyStore, type NewKey } from "../keys/key-store.js";
 import { plugin as access } from "../plugin.js";
 
 export const START = Date.UTC(2026, 0, 1);

@@ -1,4 +1,4 @@
-import type { LoggedPiece } from "../commands.js";
+import type { LoggedPiece } from "../contract/commands.js";
 import type { OutputRange } from "./log-reader.js";
 import type { Recorder } from "./log-writer.js";
 

@@ -1,5 +1,5 @@
 import type { Output } from "@coppice/core/backend";
-import type { OutputPiece } from "../commands.js";
+import type { OutputPiece } from "../contract/commands.js";
 import {
   DATA_START_BYTES,
   type EndRecord,

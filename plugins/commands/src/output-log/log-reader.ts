@@ -8,7 +8,7 @@ import type {
   LoggedCommand,
   LoggedPiece,
   SandboxLogs,
-} from "../commands.js";
+} from "../contract/commands.js";
 import type { IndexCache } from "./index-cache.js";
 import type { LogWriter } from "./log-writer.js";
 import type { SandboxLog, Segment } from "./sandbox-log.js";

@@ -1,5 +1,5 @@
 import { type Clock, messageOf } from "@coppice/core";
-import type { CommandEnd, OutputPiece } from "../commands.js";
+import type { CommandEnd, OutputPiece } from "../contract/commands.js";
 import { LARGEST_BATCH_BYTES, LogBatch } from "./log-batch.js";
 import type { LogFile, LogFiles } from "./log-files.js";
 import type { LogMetrics } from "./log-metrics.js";

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fakeClock } from "@coppice/core/testing";
-import type { SandboxLogs } from "../commands.js";
+import type { SandboxLogs } from "../contract/commands.js";
 import { joined, openLogs, temporaryDirectory } from "../testing/log-scene.js";
 import { type LogFile, type LogFiles, diskFiles } from "./log-files.js";
 import { excessOfSandbox } from "./log-retention.js";

@@ -2,7 +2,7 @@ import { mkdir, readdir, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { type Clock, type Logger, SandboxError, messageOf } from "@coppice/core";
 import type { OutputLogConfig } from "../commands-config.js";
-import type { SandboxLogs } from "../commands.js";
+import type { SandboxLogs } from "../contract/commands.js";
 import type { CommandTape } from "./command-tape.js";
 import { IndexCache } from "./index-cache.js";
 import type { LogFiles } from "./log-files.js";

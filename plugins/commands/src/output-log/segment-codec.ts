@@ -1,7 +1,7 @@
 import { crc32 } from "node:zlib";
 import type { Exit, Output } from "@coppice/core/backend";
 import { z } from "zod";
-import type { CommandEnd } from "../commands.js";
+import type { CommandEnd } from "../contract/commands.js";
 
 /**
  * The records of a segment file. After `SEGMENT_MAGIC` they follow one another, each

@@ -1,5 +1,5 @@
 import { z } from "zod";
-import type { CommandEnd } from "../commands.js";
+import type { CommandEnd } from "../contract/commands.js";
 import { CommandEndJson, type SegmentRecord, type StartRecord, parseJson } from "./segment-codec.js";
 
 /** What one segment has of a command. */

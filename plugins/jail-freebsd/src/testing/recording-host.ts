@@ -3,8 +3,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { agentBinary } from "@coppice/agent";
 import { MemoryLeases } from "@coppice/core/testing";
-import { AddressPool } from "../address-pool.js";
-import { Host, type HostProgram } from "../host.js";
+import { AddressPool } from "../network/address-pool.js";
+import { Host, type HostProgram } from "../host/host.js";
 import { jailFreebsdConfig, type JailSettings } from "../jail-freebsd-config.js";
 
 /** A program that was run: its arguments, and what it read from stdin. */

@@ -11,10 +11,10 @@ import {
   type User,
 } from "@coppice/core";
 import { fakeClock } from "@coppice/core/testing";
-import type { ChannelName } from "../kernel-channels.js";
-import type { KernelStart } from "../kernel.js";
-import { PortLeases } from "../port-leases.js";
-import { signedFrames } from "../wire.js";
+import type { ChannelName } from "../transport/kernel-channels.js";
+import type { KernelStart } from "../kernel/kernel.js";
+import { PortLeases } from "../programs/port-leases.js";
+import { signedFrames } from "../transport/wire.js";
 
 const log = { debug() {}, warn() {}, error() {} } as unknown as Logger;
 

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { join } from "node:path";
 import type { Sandbox } from "@coppice/core/backend";
-import { sandboxPaths } from "../launch-instructions.js";
-import { readInit } from "../sandbox-record.js";
+import { sandboxPaths } from "../launcher/launch-instructions.js";
+import { readInit } from "../storage/sandbox-record.js";
 
 /** Ends the first process of a sandbox of a backend in that directory, and the kernel all others with it. */
 export async function endInit(directory: string, { id }: Pick<Sandbox, "id">): Promise<void> {

@@ -5,9 +5,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import type { Logger } from "@coppice/core";
-import { Egress } from "../egress.js";
-import { launcherBinary } from "../launcher-binary.js";
-import { Launcher } from "../launcher.js";
+import { Egress } from "../network/egress.js";
+import { launcherBinary } from "../launcher/launcher-binary.js";
+import { Launcher } from "../launcher/launcher.js";
 
 const FORWARDING = "/proc/sys/net/ipv4/ip_forward";
 const IN_USE = true;

@@ -2,7 +2,7 @@ import { execFileSync, spawnSync } from "node:child_process";
 import { chown, mkdir, mkdtemp, readFile, readdir, rm, rmdir, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { launcherBinary } from "../launcher-binary.js";
+import { launcherBinary } from "../launcher/launcher-binary.js";
 import { COMPILED, type Place } from "./test-apart.js";
 
 /** What a user has to be able to write in a group that is handed over. */

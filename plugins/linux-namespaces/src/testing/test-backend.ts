@@ -8,7 +8,7 @@ import type { z } from "zod";
 import { installationDigest } from "../installation-digest.js";
 import { LinuxNamespacesBackend } from "../linux-namespaces-backend.js";
 import { linuxNamespacesConfig } from "../linux-namespaces-config.js";
-import { readProcess } from "../sandbox-record.js";
+import { readProcess } from "../storage/sandbox-record.js";
 
 /** With ipykernel. Sandboxes of the template code-interpreter-v1 have it as `python3`, whatever is in the host's /usr. */
 export const PYTHON = process.env["COPPICE_PYTHON"] ?? "python3";

@@ -1,0 +1,317 @@
+import {
+  type FileInfo,
+  type Files,
+  type OpenFile,
+  SandboxError,
+  type WatchEvent,
+  type WatchOptions,
+  type WriteOptions,
+  networkMountError,
+} from "@coppice/core/backend";
+import { type Failure, fileError } from "../wire/agent-error.js";
+import { AgentFile } from "./agent-file.js";
+import { AgentListing, LISTING_WINDOW_BYTES } from "./agent-listing.js";
+import { AgentWatch, WATCH_WINDOW_BYTES } from "./agent-watch.js";
+import type { Channel, Link } from "../wire/channel.js";
+import { readFileInfo } from "../wire/file-info.js";
+import { PAYLOAD_LIMIT, PayloadWriter, Reply, Request, Stage } from "../wire/frames.js";
+import { type Identity, writeIdentity } from "../wire/identity.js";
+import type { Answer, Expected } from "../wire/one-answer.js";
+import { StagedWrite } from "./staged-write.js";
+
+/** What files need of a connection. */
+export interface Requests {
+  /** Starts a channel of a new id with a request. @throws SandboxError unavailable */
+  open<C extends Channel>(type: number, payload: Uint8Array, create: (link: Link) => C): C;
+  /** A request with one answer of this type. @throws SandboxError unavailable */
+  ask<T>(type: number, payload: Uint8Array, expected: Expected<T>): Promise<Answer<T>>;
+}
+
+export interface AgentFilesOptions {
+  /** Owner of what is created when the caller names none; the agent's own account when absent. */
+  readonly owner?: string | Identity | undefined;
+  /** Whose permissions count; the agent's own, which is root's, when absent. */
+  readonly actor?: string | Identity | undefined;
+  /** Bodies up to this many bytes are written in place, at once; as far as one frame has them. 131 072 when absent. */
+  readonly writeInPlaceLimit?: number | undefined;
+}
+
+/** What changes of a file; absent = stays. */
+export interface FileChange {
+  readonly mode?: number | undefined;
+  readonly owner?: string | Identity | undefined;
+  readonly metadata?: Readonly<Record<string, string>> | undefined;
+}
+
+const WRITE_IN_PLACE_LIMIT = 131_072;
+/** The most that `writeInPlaceLimit` is worth: a frame has a path and metadata beside it. */
+export const MOST_IN_PLACE_BYTES = 245_760;
+const BLOCK_BYTES = 65_536;
+const NEW_FILE_MODE = 0o644;
+const MAX_PATH_BYTES = 4_095;
+const HAS_METADATA = 1;
+const IS_STAGED = 2;
+const IS_RECURSIVE = 1;
+const ALLOWS_NETWORK_MOUNTS = 2;
+
+/** The files that an agent sees. */
+export class AgentFiles implements Files {
+  readonly #requests: Requests;
+  readonly #options: AgentFilesOptions;
+
+  constructor(requests: Requests, options: AgentFilesOptions = {}) {
+    this.#requests = requests;
+    this.#options = options;
+  }
+
+  async stat(path: string): Promise<FileInfo> {
+    const answer = await this.#requests.ask(Request.Stat, this.#payload(path).finish(), infoOf(path));
+    if (answer.failure) throw lookError(answer.failure, path);
+    return answer.value;
+  }
+
+  async *list(path: string, depth: number): AsyncIterable<FileInfo> {
+    const payload = this.#payload(path).u32(Math.min(depth, 0xffff_ffff)).u32(LISTING_WINDOW_BYTES);
+    const listing = this.#requests.open(
+      Request.List,
+      payload.finish(),
+      (link) => new AgentListing(link, path),
+    );
+    yield* listing.entries();
+  }
+
+  async read(path: string): Promise<OpenFile> {
+    const payload = this.#payload(path).finish();
+    return this.#requests.open(Request.Open, payload, (link) => new AgentFile(link, path)).open();
+  }
+
+  async write(path: string, data: AsyncIterable<Uint8Array>, options: WriteOptions = {}): Promise<FileInfo> {
+    requirePath(path);
+    const { writeInPlaceLimit = WRITE_IN_PLACE_LIMIT } = this.#options;
+    const held: Uint8Array[] = [];
+    let heldBytes = 0;
+    let staged: StagedWrite | undefined;
+    const block = new Block();
+    try {
+      for await (const chunk of data) {
+        heldBytes += chunk.byteLength;
+        if (staged === undefined && heldBytes <= writeInPlaceLimit) {
+          // A copy: the owner of the chunk may fill it again.
+          held.push(Uint8Array.from(chunk));
+          continue;
+        }
+        if (staged === undefined) {
+          staged = this.#stage(path, options);
+          for (const each of held.splice(0)) for (const full of block.add(each)) await staged.write(full);
+        }
+        for (const full of block.add(chunk)) await staged.write(full);
+      }
+      if (staged === undefined) return await this.#writeInPlace(path, Buffer.concat(held), options);
+      await staged.write(block.rest());
+      return await staged.commit();
+    } catch (error) {
+      staged?.abort();
+      throw error;
+    }
+  }
+
+  async makeDir(path: string, options: Pick<WriteOptions, "user"> = {}): Promise<FileInfo> {
+    const payload = this.#identities(options);
+    const answer = await this.#requests.ask(
+      Request.MakeDirectory,
+      putPath(payload, path).finish(),
+      infoOf(path),
+    );
+    if (!answer.failure) return answer.value;
+    const { code, detail } = answer.failure;
+    if (code === "EEXIST" && detail !== "directory") {
+      const message = `path already exists but it is not a directory: ${path}`;
+      throw new SandboxError("invalid_argument", message, { cause: answer.failure });
+    }
+    if (code === "EEXIST") {
+      throw new SandboxError("already_exists", `directory already exists: ${path}`, {
+        cause: answer.failure,
+      });
+    }
+    throw changeError(answer.failure, "mkdir", path, options);
+  }
+
+  async move(
+    source: string,
+    destination: string,
+    options: Pick<WriteOptions, "user"> = {},
+  ): Promise<FileInfo> {
+    const payload = putPath(putPath(this.#identities(options), source), destination);
+    const answer = await this.#requests.ask(Request.Move, payload.finish(), infoOf(destination));
+    if (answer.failure) throw changeError(answer.failure, "rename", source, options);
+    return answer.value;
+  }
+
+  async remove(path: string): Promise<void> {
+    const answer = await this.#requests.ask(Request.Remove, this.#payload(path).finish(), DONE);
+    if (!answer.failure) return;
+    if (answer.failure.code === "EBUSY" && /^\/+$/.test(path)) {
+      throw new SandboxError("invalid_argument", "the root directory cannot be removed");
+    }
+    throw fileError(answer.failure, "remove", path);
+  }
+
+  /** Changes mode, owner or metadata; follows a link. */
+  async change(path: string, { mode, owner, metadata }: FileChange): Promise<FileInfo> {
+    const payload = this.#payload(path);
+    const flags =
+      (mode === undefined ? 0 : 1) | (owner === undefined ? 0 : 2) | (metadata === undefined ? 0 : 4);
+    payload.u8(flags).u16((mode ?? 0) & 0o7777);
+    writeIdentity(payload, owner);
+    putMetadata(payload, metadata ?? {});
+    const answer = await this.#requests.ask(Request.Change, payload.finish(), infoOf(path));
+    if (answer.failure) throw lookError(answer.failure, path);
+    return answer.value;
+  }
+
+  async watch(
+    path: string,
+    { recursive, allowNetworkMounts = false, signal }: WatchOptions,
+  ): Promise<AsyncIterable<WatchEvent>> {
+    signal.throwIfAborted();
+    const payload = this.#payload(path)
+      .u8((recursive ? IS_RECURSIVE : 0) | (allowNetworkMounts ? ALLOWS_NETWORK_MOUNTS : 0))
+      .u32(WATCH_WINDOW_BYTES);
+    const watch = this.#requests.open(Request.Watch, payload.finish(), (link) => new AgentWatch(link));
+    const failure = await watch.ready;
+    if (failure?.code === "ENOSPC") {
+      throw new SandboxError("resource_exhausted", "too many directories are watched", { cause: failure });
+    }
+    if (failure?.code === "EREMOTE") throw networkMountError(path, failure);
+    if (failure) throw fileError(failure, "watch", path);
+    return watch.events(signal);
+  }
+
+  /** The beginning of most requests: who acts, on which path. */
+  #payload(path: string): PayloadWriter {
+    const payload = new PayloadWriter();
+    writeIdentity(payload, this.#options.actor);
+    return putPath(payload, path);
+  }
+
+  #identities({ user }: Pick<WriteOptions, "user">): PayloadWriter {
+    const payload = new PayloadWriter();
+    writeIdentity(payload, this.#options.actor);
+    writeIdentity(payload, user ?? this.#options.owner);
+    return payload;
+  }
+
+  #writeRequest(path: string, options: WriteOptions, isStaged: boolean): PayloadWriter {
+    const { mode = NEW_FILE_MODE, metadata } = options;
+    const payload = putPath(this.#identities(options), path).u16(mode & 0o7777);
+    payload.u8((metadata ? HAS_METADATA : 0) | (isStaged ? IS_STAGED : 0));
+    putMetadata(payload, metadata ?? {});
+    return payload;
+  }
+
+  #stage(path: string, options: WriteOptions): StagedWrite {
+    const payload = this.#writeRequest(path, options, true).finish();
+    const errorOf = (failure: Failure): SandboxError => changeError(failure, "write", path, options);
+    return this.#requests.open(Request.Write, payload, (link) => new StagedWrite(link, path, errorOf));
+  }
+
+  async #writeInPlace(path: string, body: Buffer, options: WriteOptions): Promise<FileInfo> {
+    const payload = this.#writeRequest(path, options, false).bytes(body);
+    if (payload.byteLength > PAYLOAD_LIMIT) {
+      const staged = this.#stage(path, options);
+      await staged.write(body);
+      return staged.commit();
+    }
+    const answer = await this.#requests.ask(Request.Write, payload.finish(), infoOf(path));
+    if (answer.failure) throw changeError(answer.failure, "write", path, options);
+    return answer.value;
+  }
+}
+
+/** Gathers chunks of any size into blocks of one. */
+class Block {
+  #bytes = Buffer.allocUnsafeSlow(BLOCK_BYTES);
+  #length = 0;
+
+  *add(chunk: Uint8Array): Generator<Buffer, undefined> {
+    for (let start = 0; start < chunk.byteLength;) {
+      const piece = chunk.subarray(start, start + BLOCK_BYTES - this.#length);
+      this.#bytes.set(piece, this.#length);
+      this.#length += piece.byteLength;
+      start += piece.byteLength;
+      if (this.#length === BLOCK_BYTES) yield this.rest();
+    }
+  }
+
+  rest(): Buffer {
+    const full = this.#bytes.subarray(0, this.#length);
+    this.#bytes = Buffer.allocUnsafeSlow(BLOCK_BYTES);
+    this.#length = 0;
+    return full;
+  }
+}
+
+function requirePath(path: string): void {
+  if (path.includes("\0")) throw new SandboxError("invalid_argument", "a path cannot contain a NUL byte");
+  if (!path.startsWith("/")) throw new SandboxError("invalid_argument", `path is not absolute: ${path}`);
+  if (Buffer.byteLength(path) > MAX_PATH_BYTES) {
+    throw new SandboxError("invalid_argument", "file name too long");
+  }
+}
+
+function putPath(payload: PayloadWriter, path: string): PayloadWriter {
+  requirePath(path);
+  return payload.text(path);
+}
+
+const MAX_METADATA_ENTRIES = 128;
+const MAX_METADATA_BYTES = 32_768;
+
+function putMetadata(payload: PayloadWriter, metadata: Readonly<Record<string, string>>): void {
+  const entries = Object.entries(metadata);
+  let bytes = 0;
+  for (const [name, value] of entries) {
+    if (name.includes("\0"))
+      throw new SandboxError("invalid_argument", "a metadata key cannot contain a NUL byte");
+    bytes += Buffer.byteLength(name) + Buffer.byteLength(value);
+  }
+  if (entries.length > MAX_METADATA_ENTRIES || bytes > MAX_METADATA_BYTES) {
+    throw new SandboxError("invalid_argument", "too much metadata");
+  }
+  payload.u16(entries.length);
+  for (const [name, value] of entries) payload.text(name).text(value);
+}
+
+const DONE: Expected<void> = { type: Reply.Done, read: () => undefined };
+
+function infoOf(path: string): Expected<FileInfo> {
+  return { type: Reply.Info, read: (payload) => readFileInfo(payload, path) };
+}
+
+/** `a/b` below a file `a` is as missing as any other. */
+function lookError(failure: Failure, path: string): SandboxError {
+  const code = failure.code === "ENOTDIR" ? "ENOENT" : failure.code;
+  return fileError({ ...failure, code }, "lstat", path);
+}
+
+function changeError(
+  failure: Failure,
+  operation: string,
+  path: string,
+  { user }: Pick<WriteOptions, "user">,
+): SandboxError {
+  const options = { cause: failure };
+  if (failure.stage === Stage.User) {
+    return new SandboxError("unauthenticated", `invalid username: '${user ?? "default"}'`, options);
+  }
+  if (failure.stage === Stage.Parent && failure.detail !== "" && failure.detail !== path) {
+    return new SandboxError("invalid_argument", `path is a file: ${failure.detail}`, options);
+  }
+  if (failure.code === "EISDIR") {
+    return new SandboxError("invalid_argument", `path is a directory: ${path}`, options);
+  }
+  if (failure.code === "ENXIO") {
+    return new SandboxError("invalid_argument", `path '${path}' is not a regular file`, options);
+  }
+  return fileError(failure, operation, path);
+}

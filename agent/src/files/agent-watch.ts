@@ -1,0 +1,115 @@
+import { SandboxError, type WatchEvent, type WatchEventType } from "@coppice/core/backend";
+import { type Failure, readFailure } from "../wire/agent-error.js";
+import type { Channel, Link } from "../wire/channel.js";
+import { CreditedQueue } from "../wire/credited-queue.js";
+import { PayloadReader, PayloadWriter, ProtocolError, Reply, Request } from "../wire/frames.js";
+
+/** More than the queue of the kernel holds: who falls behind loses the watch no earlier than there. */
+export const WATCH_WINDOW_BYTES = 1_048_576;
+
+const TYPES: readonly (WatchEventType | undefined)[] = [
+  undefined,
+  "create",
+  "write",
+  "remove",
+  "rename",
+  "chmod",
+];
+
+/** A watch of a directory. */
+export class AgentWatch implements Channel {
+  readonly #link: Link;
+  /** As they came: read into objects, small changes would take many times their bytes. */
+  readonly #queue: CreditedQueue<Buffer>;
+  readonly #ready = Promise.withResolvers<Failure | undefined>();
+  #isReady = false;
+  #isOver = false;
+
+  constructor(link: Link) {
+    this.#link = link;
+    this.#queue = new CreditedQueue(WATCH_WINDOW_BYTES, WATCH_WINDOW_BYTES, (bytes) => {
+      if (!this.#isOver) link.send(Request.Credit, new PayloadWriter().u32(bytes).finish());
+    });
+  }
+
+  /** Resolves when changes are seen from now on, or with why they cannot be. */
+  get ready(): Promise<Failure | undefined> {
+    return this.#ready.promise;
+  }
+
+  receive(type: number, payload: Buffer): void {
+    if (type === Reply.Error) {
+      const failure = readFailure(payload);
+      this.#end();
+      if (!this.#isReady) this.#ready.resolve(failure);
+      else
+        this.#queue.fail(
+          new SandboxError("internal", "changes came faster than they were read: some are lost"),
+        );
+    } else if (type === Reply.Done && !this.#isReady) {
+      this.#isReady = true;
+      this.#ready.resolve(undefined);
+    } else if (type === Reply.Changes) {
+      const cost = this.#queue.spend(payload.byteLength);
+      checkChanges(payload);
+      this.#queue.push(payload, cost);
+    } else {
+      throw new ProtocolError(`frame ${type} for a watch`);
+    }
+  }
+
+  lost(reason: SandboxError): void {
+    this.#isOver = true;
+    this.#ready.reject(reason);
+    this.#queue.fail(reason);
+  }
+
+  async *events(signal: AbortSignal): AsyncGenerator<WatchEvent, undefined> {
+    const stop = (): void => this.stop();
+    signal.addEventListener("abort", stop);
+    try {
+      if (signal.aborted) return;
+      for (;;) {
+        const changes = await this.#queue.take();
+        if (changes === undefined) return;
+        for (const event of readChanges(changes)) {
+          if (signal.aborted) return;
+          yield event;
+        }
+      }
+    } finally {
+      signal.removeEventListener("abort", stop);
+      this.stop();
+    }
+  }
+
+  /** Ends the watch, and the iteration of its events. */
+  stop(): void {
+    this.#queue.clear();
+    this.#end();
+  }
+
+  #end(): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    this.#link.release();
+  }
+}
+
+/** @throws ProtocolError */
+function checkChanges(payload: Buffer): void {
+  const reader = new PayloadReader(payload);
+  while (!reader.isAtEnd) {
+    if (TYPES[reader.u8()] === undefined) throw new ProtocolError("an unknown kind of change");
+    reader.skip(reader.u16());
+  }
+}
+
+function* readChanges(payload: Buffer): Generator<WatchEvent, undefined> {
+  const reader = new PayloadReader(payload);
+  while (!reader.isAtEnd) {
+    const type = TYPES[reader.u8()];
+    const name = reader.text();
+    if (type !== undefined) yield { type, name };
+  }
+}

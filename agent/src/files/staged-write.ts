@@ -1,0 +1,71 @@
+import { type FileInfo, SandboxError } from "@coppice/core/backend";
+import { type Failure, readFailure } from "../wire/agent-error.js";
+import type { Channel, Link } from "../wire/channel.js";
+import { readFileInfo } from "../wire/file-info.js";
+import { PayloadReader, ProtocolError, Reply, Request } from "../wire/frames.js";
+import { InputWindow } from "../wire/input-window.js";
+
+const UNDER_WAY_BYTES = 131_072;
+
+/** A file on its way: it appears when all of it is there. */
+export class StagedWrite implements Channel {
+  readonly #link: Link;
+  readonly #path: string;
+  readonly #errorOf: (failure: Failure) => SandboxError;
+  readonly #input: InputWindow;
+  readonly #done = Promise.withResolvers<FileInfo>();
+  #isOver = false;
+
+  constructor(link: Link, path: string, errorOf: (failure: Failure) => SandboxError) {
+    this.#link = link;
+    this.#path = path;
+    this.#errorOf = errorOf;
+    this.#input = new InputWindow((data) => link.send(Request.Input, data));
+    // Whoever writes hears of it by `write` or by `commit`.
+    this.#done.promise.catch(() => undefined);
+  }
+
+  /** Resolves when there is room for more. The data must not change afterwards. @throws SandboxError */
+  async write(data: Uint8Array): Promise<void> {
+    await this.#input.send(data);
+    await this.#input.drainTo(UNDER_WAY_BYTES);
+  }
+
+  /** The file is whole. @throws SandboxError */
+  async commit(): Promise<FileInfo> {
+    if (!this.#isOver) this.#link.send(Request.InputEnd);
+    return this.#done.promise;
+  }
+
+  /** The file is not wanted any more: nothing of it stays. */
+  abort(): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    this.#link.release();
+  }
+
+  receive(type: number, payload: Buffer): void {
+    if (type === Reply.Taken) {
+      this.#input.taken(new PayloadReader(payload).u32());
+    } else if (type === Reply.Error) {
+      const error = this.#errorOf(readFailure(payload));
+      this.#input.fail(() => error);
+      this.#done.reject(error);
+      this.abort();
+    } else if (type === Reply.Info) {
+      const reader = new PayloadReader(payload);
+      const info = readFileInfo(reader, this.#path);
+      reader.end();
+      this.#done.resolve(info);
+      this.abort();
+    } else {
+      throw new ProtocolError(`frame ${type} for a write`);
+    }
+  }
+
+  lost(reason: SandboxError): void {
+    this.#isOver = true;
+    this.#input.fail(() => reason);
+    this.#done.reject(reason);
+  }
+}

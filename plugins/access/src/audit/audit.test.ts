@@ -1,0 +1,116 @@
+import assert from "node:assert/strict";
+import { join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
+import { test } from "node:test";
+import { AuditLog } from "./audit-log.js";
+import { startAccessServer } from "../testing/access-server.js";
+
+test("every write and every refusal is in the audit before its client is answered, for admins of its tenant", async () => {
+  await using server = await startAccessServer();
+  const ask = async (key: string, query = "") =>
+    (await server.call(`GET /audit/events${query}`, { "x-api-key": key })).json;
+  const admin = server.newKey({ name: "boss", scopes: ["admin"] });
+  const user = server.newKey({ name: "ci" });
+  const foreign = server.newKey({ tenant: "other", scopes: ["admin"] });
+  const made = await server.call(
+    "POST /v2/sandboxes?token=secret",
+    { "x-api-key": user },
+    { templateID: "base" },
+  );
+  const id: string = made.json.sandboxID;
+  const [first] = (await ask(admin)).events;
+  assert.deepEqual(
+    { ...first, eventID: "", requestID: "" },
+    {
+      eventID: "",
+      timestamp: new Date(server.clock.now()).toISOString(),
+      method: "POST",
+      path: "/v2/sandboxes",
+      route: "/v2/sandboxes",
+      status: 201,
+      outcome: "allowed",
+      tenantID: "acme",
+      principalName: "ci",
+      scopes: ["read", "write", "exec", "attach"],
+      sandboxID: id,
+      address: "127.0.0.1",
+      requestID: "",
+    },
+  );
+  assert.equal(first.requestID, made.headers.get("x-request-id"));
+  await server.call(`GET /sandboxes/${id}`, { "x-api-key": user });
+  await server.call("GET /sandboxes/imadeup", { "x-api-key": user });
+  await server.call(`GET /audit/events`, { "x-api-key": user });
+  await server.call(`DELETE /sandboxes/${id}`, { "x-api-key": user });
+  await server.call(`DELETE /sandboxes/${id}`, { "x-api-key": foreign });
+  await server.call("GET /sandboxes", { "x-api-key": "e2b_0" });
+  const line = (event: Record<string, unknown>) =>
+    [event["method"], event["path"], event["status"], event["outcome"], event["sandboxID"]].join(" ");
+  assert.deepEqual((await ask(admin, "?orderAsc=true")).events.map(line), [
+    `POST /v2/sandboxes 201 allowed ${id}`,
+    "GET /sandboxes/imadeup 404 error imadeup",
+    "GET /audit/events 403 denied ",
+    `DELETE /sandboxes/${id} 204 allowed ${id}`,
+  ]);
+  assert.deepEqual((await ask(foreign)).events.map(line), [`DELETE /sandboxes/${id} 404 error ${id}`]);
+  // Another tenant's are answered like those of one that is made up.
+  assert.deepEqual(await ask(foreign, "?tenantID=acme"), await ask(foreign, "?tenant=madeup"));
+  assert.equal((await ask(admin, "?outcome=denied")).count, 1);
+  assert.equal((await ask(admin, "?pathPrefix=/sandboxes")).count, 2);
+  assert.deepEqual((await ask(admin, "?limit=1&offset=1")).events.map(line), [
+    "GET /audit/events 403 denied ",
+  ]);
+  for (const query of ["?limit=501", "?limit=x", "?outcome=maybe", "?offset=-1", "?orderAsc=perhaps"]) {
+    assert.equal((await ask(admin, query)).code, 400, query);
+  }
+});
+
+test("what was written outlives the server, within limits of number and age; strangers push out none but their like", async () => {
+  await using server = await startAccessServer();
+  const limits = {
+    dataDir: join(server.dataDir, "access"),
+    maxEntries: 100,
+    maxStrangers: 20,
+    maxAgeMs: 10_000,
+  };
+  const entry = {
+    requestId: "r",
+    address: "192.0.2.1",
+    method: "POST",
+    path: "/x",
+    route: "none",
+    status: 401,
+    outcome: "denied",
+    principal: undefined,
+    scopes: [],
+    sandbox: undefined,
+  } as const;
+  const all = { limit: 10_000, offset: 0, oldestFirst: true };
+  const first = new AuditLog(limits);
+  for (let index = 0; index < 40; index += 1) first.write({ ...entry, atMs: index, tenant: "acme" });
+  for (let index = 0; index < 1000; index += 1) first.write({ ...entry, atMs: 5000, tenant: undefined });
+  first.close();
+  const second = new AuditLog(limits);
+  const kept = (tenant?: string) => second.list({ ...all, tenant }).length;
+  assert.equal(kept("acme"), 40);
+  assert.ok(kept() - 40 <= 20 + 64, `${kept() - 40} of strangers are left`);
+  for (let index = 0; index < 1000; index += 1) second.write({ ...entry, atMs: 9000, tenant: "acme" });
+  assert.ok(kept("acme") <= 100 + 64);
+  for (let index = 0; index < 64; index += 1) second.write({ ...entry, atMs: 60_000, tenant: "other" });
+  assert.equal(kept("acme"), 0, "they are too old");
+  second.close();
+});
+
+test("an audit that cannot be written is told to the operator, and serving goes on", async () => {
+  await using server = await startAccessServer();
+  const key = server.newKey();
+  const audit = new DatabaseSync(join(server.dataDir, "access", "audit.sqlite"));
+  audit.exec("DROP TABLE event");
+  audit.close();
+  const made = await server.call("POST /v2/sandboxes", { "x-api-key": key }, { templateID: "base" });
+  assert.equal(made.status, 201);
+  const metrics = await (await fetch(`${server.urls["ops"]}/metrics`)).text();
+  assert.match(metrics, /^coppice_access_audit_lost_total 1$/m);
+  const ready = (await (await fetch(`${server.urls["ops"]}/readyz`)).json()) as { details: unknown };
+  assert.deepEqual(ready.details, { audit: { lost: "1 entries" } });
+});

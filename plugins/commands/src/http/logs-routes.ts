@@ -1,0 +1,117 @@
+import { type PluginContext, SandboxError, targetOf } from "@coppice/core";
+import { z } from "zod";
+import type { OutputLogConfig } from "../commands-config.js";
+import type { Commands, LogPage, LoggedCommand } from "../contract/commands.js";
+import { describeExit } from "../contract/exit-report.js";
+import { unfinishedBytes } from "./unfinished-bytes.js";
+
+export interface LogsRoutesOptions {
+  readonly commands: Commands;
+  readonly config: OutputLogConfig;
+}
+
+const STREAM_NAMES = { stdout: "stdout", stderr: "stderr", pty: "terminal" } as const;
+// So that a page always has room for a whole character.
+const SMALLEST_PAGE = 4;
+const LONGEST_CHARACTER = 4;
+
+const wholeNumber = z
+  .string()
+  .regex(/^\d{1,15}$/, "expected a number of bytes")
+  .transform(Number);
+
+/** Serves the log of commands page by page, also of those that have ended. */
+export function serveLogs(
+  router: ReturnType<PluginContext<unknown>["http"]>,
+  { commands, config }: LogsRoutesOptions,
+): void {
+  const Query = z.object({
+    /** A byte of the command's output, all streams together: `next_cursor` of the page before. */
+    cursor: wholeNumber.default(0),
+    limit: wholeNumber
+      .refine((bytes) => bytes >= SMALLEST_PAGE && bytes <= config.maxPage, {
+        error: `expected ${SMALLEST_PAGE} to ${config.maxPage} bytes`,
+      })
+      .default(config.defaultPage),
+    /** Only what was written here; the cursor goes on counting all of it. */
+    stream: z.enum(["stdout", "stderr", "pty"]).optional(),
+    encoding: z.enum(["utf-8", "base64"]).default("utf-8"),
+  });
+
+  router.get("/commands/:pid/logs", async (context) => {
+    const query = Query.safeParse(context.query);
+    if (!query.success) {
+      const [issue] = query.error.issues;
+      throw new SandboxError("invalid_argument", `${issue?.path.join(".")}: ${issue?.message}`);
+    }
+    const sandbox = targetOf(context);
+    const { cursor, limit, stream, encoding } = query.data;
+    const selector = readSelector(context.params["pid"] ?? "");
+    const logs = commands.log(sandbox.record.id);
+    const { id } = await logs.find(selector);
+    const page = await logs.page(id, { cursor, limitBytes: limit });
+    const { command, truncatedBefore } = page;
+    const wanted = stream === undefined ? undefined : STREAM_NAMES[stream];
+    const isText = encoding === "utf-8";
+    const { bytes, nextCursor } = joinPieces(page, { wanted, isText });
+    context.body = {
+      command_id: command.id,
+      pid: command.pid,
+      bytes: Buffer.from(bytes).toString(encoding),
+      next_cursor: nextCursor,
+      ...(truncatedBefore !== undefined && { truncated_before: truncatedBefore }),
+      phase: command.phase,
+      exit_code: exitCode(command.end),
+      started_at: new Date(command.startedAtMs).toISOString(),
+      ...(command.end !== undefined && { exited_at: new Date(command.end.endedAtMs).toISOString() }),
+    };
+  });
+}
+
+/** A pid, or the id that names one command for good. */
+function readSelector(text: string): { readonly pid: number } | { readonly id: string } {
+  if (/^\d{1,10}$/.test(text)) return { pid: Number(text) };
+  if (/^[0-9a-f-]{36}$/.test(text)) return { id: text };
+  throw new SandboxError("invalid_argument", "a command is named by its pid, a number, or by its id");
+}
+
+interface JoinOptions {
+  readonly wanted: LogPage["pieces"][number]["stream"] | undefined;
+  /** A character that is not whole waits for the next page, unless there is nothing else to wait for. */
+  readonly isText: boolean;
+}
+
+function joinPieces({ command, pieces, nextCursor }: LogPage, { wanted, isText }: JoinOptions) {
+  const bytes = Buffer.concat(pieces.flatMap(({ stream, data }) => (isWanted(stream, wanted) ? [data] : [])));
+  const isRunning = command.phase === "running";
+  const tail = lastOfOneStream(pieces, wanted);
+  const cut = isText && (isRunning || nextCursor < command.outputBytes) ? unfinishedBytes(tail) : 0;
+  // What is missing of the character may never have been kept: an ended command's page goes on at any rate.
+  if (cut === bytes.length && !isRunning) return { bytes, nextCursor };
+  return { bytes: bytes.subarray(0, bytes.length - cut), nextCursor: nextCursor - cut };
+}
+
+/**
+ * The end of the page, as far as it is of one stream: where another one had its turn within a character, the
+ * cursor cannot go round that.
+ */
+function lastOfOneStream(pieces: LogPage["pieces"], wanted: JoinOptions["wanted"]): Uint8Array {
+  const last = pieces.at(-1);
+  if (last === undefined || !isWanted(last.stream, wanted)) return Buffer.alloc(0);
+  const run: Uint8Array[] = [];
+  let length = 0;
+  for (const { stream, data } of pieces.toReversed()) {
+    if (stream !== last.stream || length >= LONGEST_CHARACTER) break;
+    run.unshift(data.subarray(-LONGEST_CHARACTER));
+    length += data.length;
+  }
+  return Buffer.concat(run);
+}
+
+function isWanted(stream: string, wanted: string | undefined): boolean {
+  return wanted === undefined || stream === wanted;
+}
+
+function exitCode(end: LoggedCommand["end"]): number | null {
+  return end?.exit === undefined ? null : describeExit(end.exit).exitCode;
+}

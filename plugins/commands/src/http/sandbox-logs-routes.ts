@@ -1,0 +1,155 @@
+import {
+  parseInput,
+  parseSandboxId,
+  type PluginContext,
+  type RequestCarrier,
+  requestOf,
+  type Sandboxes,
+  sandboxesOf,
+} from "@coppice/core";
+import { z } from "zod";
+import type { Commands, SandboxLogs } from "../contract/commands.js";
+import { type LogLine, logLines } from "./log-lines.js";
+
+export interface SandboxLogsRoutesOptions {
+  readonly commands: Commands;
+  readonly sandboxes: Sandboxes;
+  /** UTF-16 units of the longest message. */
+  readonly longestLine: number;
+  /** About how much text one answer may have, in UTF-16 units. */
+  readonly largestAnswer: number;
+}
+
+type LogsContext = RequestCarrier & { readonly params: Readonly<Record<string, string>> };
+
+const LEVELS = ["debug", "info", "warn", "error"] as const;
+const MOST_ENTRIES = 1000;
+const LONGEST_SEARCH = 256;
+
+const milliseconds = z
+  .string()
+  .regex(/^\d{1,15}$/, "expected unix milliseconds")
+  .transform(Number);
+const limit = z
+  .string()
+  .regex(/^\d{1,9}$/, "expected a number of entries")
+  .transform(Number)
+  .refine((count) => count <= MOST_ENTRIES, { error: `expected at most ${MOST_ENTRIES}` })
+  .default(MOST_ENTRIES);
+
+const LegacyQuery = z.object({ start: milliseconds.default(0), limit });
+
+const Query = z.object({
+  /** The first moment of a forward page, the last one of a backward page. */
+  cursor: milliseconds.optional(),
+  limit,
+  direction: z.enum(["forward", "backward"]).default("forward"),
+  /** The least that is wanted. */
+  level: z.enum(LEVELS).default("debug"),
+  search: z.string().max(LONGEST_SEARCH).default(""),
+});
+
+/** Serves what a sandbox's commands wrote as E2B's log entries, also after its end. */
+export function serveSandboxLogs(
+  router: ReturnType<PluginContext<unknown>["http"]>,
+  { commands, sandboxes, longestLine, largestAnswer }: SandboxLogsRoutesOptions,
+): void {
+  const linesOf = async (context: LogsContext, sinceMs: number) => {
+    const id = parseSandboxId(context.params["id"]);
+    const own = sandboxesOf(context, sandboxes);
+    const logs = commands.log(id);
+    if (!((await own.remembers(id)) && (await hasAny(logs)))) own.get(id);
+    return logLines(logs, { sinceMs, longestLine });
+  };
+
+  router.get("/sandboxes/:id/logs", async (context) => {
+    const query = parseInput(LegacyQuery, context.query);
+    const lines = await linesOf(context, query.start);
+    const { signal } = requestOf(context);
+    const found = await firstOf(lines, { most: query.limit, largestAnswer, signal, isWanted: () => true });
+    context.body = {
+      logs: found.map((line) => ({ timestamp: timestampOf(line.atMs), line: jsonLineOf(line) })),
+      logEntries: found.map(entryOf),
+    };
+  });
+
+  router.get("/v2/sandboxes/:id/logs", async (context) => {
+    const { cursor, direction, level, search, limit: most } = parseInput(Query, context.query);
+    const least = LEVELS.indexOf(level);
+    const lastMs = direction === "backward" ? (cursor ?? Infinity) : Infinity;
+    const isWanted = (line: LogLine): boolean =>
+      line.atMs <= lastMs && LEVELS.indexOf(levelOf(line)) >= least && line.text.includes(search);
+    const lines = await linesOf(context, direction === "forward" ? (cursor ?? 0) : 0);
+    const { signal } = requestOf(context);
+    const take = direction === "forward" ? firstOf : lastOf;
+    context.body = { logs: (await take(lines, { most, largestAnswer, signal, isWanted })).map(entryOf) };
+  });
+}
+
+interface TakeOptions {
+  readonly most: number;
+  readonly largestAnswer: number;
+  readonly signal: AbortSignal;
+  readonly isWanted: (line: LogLine) => boolean;
+}
+
+/** The first lines that are wanted. */
+async function firstOf(lines: AsyncIterable<LogLine>, options: TakeOptions): Promise<readonly LogLine[]> {
+  const { most, largestAnswer, signal, isWanted } = options;
+  const taken: LogLine[] = [];
+  let units = 0;
+  if (most === 0) return taken;
+  for await (const line of lines) {
+    if (signal.aborted) break;
+    if (!isWanted(line)) continue;
+    taken.push(line);
+    units += line.text.length;
+    if (taken.length >= most || units >= largestAnswer) break;
+  }
+  return taken;
+}
+
+/** The last lines that are wanted, the newest first. */
+async function lastOf(lines: AsyncIterable<LogLine>, options: TakeOptions): Promise<readonly LogLine[]> {
+  const { most, largestAnswer, signal, isWanted } = options;
+  const taken: LogLine[] = [];
+  let units = 0;
+  for await (const line of lines) {
+    if (signal.aborted) break;
+    if (!isWanted(line)) continue;
+    taken.push(line);
+    units += line.text.length;
+    while (taken.length > most || (units > largestAnswer && taken.length > 1)) {
+      units -= taken.shift()?.text.length ?? 0;
+    }
+  }
+  return taken.reverse();
+}
+
+function entryOf({ atMs, text, stream, command }: LogLine) {
+  return {
+    timestamp: timestampOf(atMs),
+    level: levelOf({ stream }),
+    message: text,
+    fields: { stream, pid: String(command.pid), commandID: command.id, cmd: command.path },
+  };
+}
+
+/** E2B's CLI parses each line, and shows `level`, `logger` and `message` of it. */
+function jsonLineOf(line: LogLine): string {
+  const { fields, ...entry } = entryOf(line);
+  return JSON.stringify({ ...entry, logger: "process", ...fields });
+}
+
+function levelOf({ stream }: Pick<LogLine, "stream">): (typeof LEVELS)[number] {
+  return stream === "stderr" ? "error" : "info";
+}
+
+function timestampOf(atMs: number): string {
+  return new Date(atMs).toISOString();
+}
+
+async function hasAny(logs: SandboxLogs): Promise<boolean> {
+  for await (const _ of logs.list()) return true;
+  return false;
+}

@@ -1,0 +1,258 @@
+import { Code, ConnectError, type ConnectRouter, type HandlerContext } from "@connectrpc/connect";
+import { type Clock, SandboxError, basicUser, messageStreamOf, requestOf, targetOf } from "@coppice/core";
+import type { CommandSelector, Commands, CommandSet, StartedCommand } from "../contract/commands.js";
+import {
+  type PTY,
+  Process,
+  type ProcessInput,
+  type ProcessSelector,
+  Signal,
+} from "../generated/process/process_pb.js";
+import { processEvents } from "./process-events.js";
+
+export interface ProcessRpcOptions {
+  readonly commands: Commands;
+  readonly clock: Clock;
+  /** Silence before a keepalive, where the client does not ask for another. */
+  readonly keepaliveMs: number;
+}
+
+const REPLAY_HEADER = "coppice-replay";
+const LONGEST_KEEPALIVE_SECONDS = 24 * 3600;
+
+/** Serves `process.Process` as E2B's envd does, from the command table. */
+export function serveProcessRpc(rpc: Pick<ConnectRouter, "service">, options: ProcessRpcOptions): void {
+  const { commands, clock } = options;
+
+  const find = (
+    context: HandlerContext,
+    selector: ProcessSelector | undefined,
+    among?: CommandSet,
+  ): StartedCommand => commands.find(targetOf(context), readSelector(selector), among);
+
+  const follow = (
+    context: HandlerContext,
+    command: StartedCommand,
+    { deadline, from }: { readonly deadline: AbortSignal | undefined; readonly from?: number | undefined },
+  ) =>
+    processEvents(command, {
+      signal: requestOf(context).signal,
+      deadline,
+      keepaliveMs: readKeepaliveMs(context) ?? options.keepaliveMs,
+      clock,
+      messages: messageStreamOf(context),
+      from,
+    });
+
+  rpc.service(Process, {
+    async *start(request, context) {
+      const timeoutMs = readTimeoutMs(context);
+      const command = await commands.start(targetOf(context), {
+        path: request.process?.cmd ?? "",
+        args: request.process?.args,
+        environment: request.process?.envs,
+        cwd: request.process?.cwd,
+        user: basicUser(context.requestHeader.get("authorization")),
+        tag: request.tag,
+        terminal: request.pty && readTerminalSize(request.pty),
+        input: request.stdin === false ? "none" : "pipe",
+        timeoutMs,
+      });
+      // Connect holds the message until the stream ends, with all that it does not know in it.
+      delete request.process;
+      delete request.$unknown;
+      yield* follow(context, command, { deadline: timeoutMs === undefined ? undefined : command.expired });
+    },
+
+    async *connect({ process }, context) {
+      const command = find(context, process, "retained");
+      const timeoutMs = readTimeoutMs(context);
+      const from = readReplay(context);
+      // The client counts on from here; without this it could not tell what the log has not kept.
+      if (from !== undefined) {
+        context.responseHeader.set(REPLAY_HEADER, String(await command.keptFrom(from)));
+      }
+      if (timeoutMs === undefined) {
+        yield* follow(context, command, { deadline: undefined, from });
+        return;
+      }
+      // Only this stream's time is limited: the process lives on.
+      const deadline = new AbortController();
+      const cancel = clock.after(timeoutMs, () => deadline.abort());
+      try {
+        yield* follow(context, command, { deadline: deadline.signal, from });
+      } finally {
+        cancel();
+      }
+    },
+
+    list(_request, context) {
+      const running = commands.list(targetOf(context));
+      return { processes: running.map(describeCommand) };
+    },
+
+    async sendSignal({ process, signal }, context) {
+      const command = find(context, process);
+      if (signal !== Signal.SIGTERM && signal !== Signal.SIGKILL) {
+        throw new ConnectError(`invalid signal: ${signalName(signal)}`, Code.Unimplemented);
+      }
+      try {
+        await command.kill(signal === Signal.SIGTERM ? "SIGTERM" : "SIGKILL");
+      } catch (error) {
+        throw notSignalled(error);
+      }
+      return {};
+    },
+
+    async sendInput({ process, input }, context) {
+      await sendInput(find(context, process), input);
+      return {};
+    },
+
+    async streamInput(requests, context) {
+      let command: StartedCommand | undefined;
+      for await (const { event } of requests) {
+        if (event.case === "start") command = find(context, event.value.process);
+        else if (event.case === "data") {
+          if (command === undefined) {
+            throw new ConnectError("the first message of an input stream is its start", Code.InvalidArgument);
+          }
+          await sendInput(command, event.value.input);
+        }
+      }
+      return {};
+    },
+
+    async closeStdin({ process }, context) {
+      const command = find(context, process);
+      if (command.request.terminal !== undefined) {
+        throw new ConnectError(
+          "error closing stdin: cannot close stdin for PTY process — send Ctrl+D (0x04) instead",
+          Code.Unknown,
+        );
+      }
+      await command.closeInput();
+      return {};
+    },
+
+    async update({ process, pty }, context) {
+      const command = find(context, process);
+      if (pty === undefined) return {};
+      try {
+        await command.resize(readTerminalSize(pty));
+      } catch (error) {
+        throw reworded(error, "failed_precondition", "error resizing tty: tty not assigned to process");
+      }
+      return {};
+    },
+  });
+}
+
+async function sendInput(command: StartedCommand, input: ProcessInput | undefined): Promise<void> {
+  const hasTerminal = command.request.terminal !== undefined;
+  switch (input?.input.case) {
+    case "stdin":
+      if (hasTerminal) {
+        throw new ConnectError(
+          "error writing to stdin: tty assigned to process — input should be written to the pty, not the stdin",
+          Code.Internal,
+        );
+      }
+      break;
+    case "pty":
+      if (!hasTerminal) {
+        throw new ConnectError(
+          "error writing to tty: tty not assigned to process — input should be written to the stdin, not the tty",
+          Code.Internal,
+        );
+      }
+      break;
+    default:
+      throw new ConnectError("invalid input type: neither stdin nor pty is set", Code.Unimplemented);
+  }
+  try {
+    await command.write(input.input.value);
+  } catch (error) {
+    throw reworded(error, "failed_precondition", "error writing to stdin: stdin not enabled or closed");
+  }
+}
+
+function readSelector(selector: ProcessSelector | undefined): CommandSelector {
+  switch (selector?.selector.case) {
+    case "pid":
+      return { pid: selector.selector.value };
+    case "tag":
+      return { tag: selector.selector.value };
+    default:
+      throw new ConnectError("invalid input type: the request selects no process", Code.Unimplemented);
+  }
+}
+
+// A terminal without cells is of no use to any program.
+function readTerminalSize({ size }: PTY): { columns: number; rows: number } {
+  return { columns: size?.cols || 80, rows: size?.rows || 24 };
+}
+
+/** @throws SandboxError deadline_exceeded when no time is left. */
+function readTimeoutMs(context: HandlerContext): number | undefined {
+  const timeoutMs = context.timeoutMs();
+  if (timeoutMs !== undefined && timeoutMs <= 0) {
+    throw new SandboxError("deadline_exceeded", "context deadline exceeded");
+  }
+  return timeoutMs;
+}
+
+function readKeepaliveMs(context: HandlerContext): number | undefined {
+  const header = context.requestHeader.get("keepalive-ping-interval") ?? "";
+  const seconds = /^\d{1,9}$/.test(header) ? Number(header) : 0;
+  return seconds > 0 ? Math.min(seconds, LONGEST_KEEPALIVE_SECONDS) * 1000 : undefined;
+}
+
+/**
+ * `Coppice-Replay` of a Connect: begin with this byte of the output, `all` for the first one that is kept.
+ * Absent, as the SDKs have it, means live output alone: they append whatever they get.
+ */
+function readReplay(context: HandlerContext): number | undefined {
+  const header = context.requestHeader.get(REPLAY_HEADER);
+  if (header === null) return undefined;
+  if (header === "all") return 0;
+  const offset = /^\d+$/.test(header) ? Number(header) : NaN;
+  if (Number.isSafeInteger(offset)) return offset;
+  throw new SandboxError("invalid_argument", `${REPLAY_HEADER} is 'all' or a number of bytes`);
+}
+
+function describeCommand({ pid, request }: StartedCommand) {
+  return {
+    pid,
+    ...(request.tag === undefined ? {} : { tag: request.tag }),
+    config: {
+      cmd: request.path,
+      args: [...(request.args ?? [])],
+      envs: { ...request.environment },
+      ...(request.cwd === undefined ? {} : { cwd: request.cwd }),
+    },
+  };
+}
+
+function signalName(signal: Signal): string {
+  return signal === Signal.UNSPECIFIED ? "SIGNAL_UNSPECIFIED" : String(signal);
+}
+
+/** Whatever the system said: envd knows one code for it. */
+function notSignalled(error: unknown): unknown {
+  if (!(error instanceof SandboxError)) return error;
+  return new ConnectError(
+    `error sending signal: ${error.message}`,
+    Code.Internal,
+    undefined,
+    undefined,
+    error,
+  );
+}
+
+/** envd answers these failures as `internal`, with a text that clients show. */
+function reworded(error: unknown, code: SandboxError["code"], message: string): unknown {
+  return error instanceof SandboxError && error.code === code
+    ? new ConnectError(message, Code.Internal, undefined, undefined, error)
+    : error;
+}

@@ -1,0 +1,55 @@
+import { z } from "zod";
+import type { StartCommand } from "../contract/commands.js";
+
+const PREFIX = "commands:";
+/** What a backend keeps with a process. */
+const LONGEST_LABEL_BYTES = 4095;
+
+const labelSchema = z.object({
+  id: z.string(),
+  startedAtMs: z.number(),
+  /** Absent: it may live as long as it wants. */
+  expiresAtMs: z.number().optional(),
+  path: z.string(),
+  args: z.array(z.string()).optional(),
+  cwd: z.string().optional(),
+  user: z.string().optional(),
+  tag: z.string().optional(),
+  terminal: z.object({ columns: z.number(), rows: z.number() }).optional(),
+  input: z.enum(["pipe", "none"]).optional(),
+});
+
+/** What a later server has to know of a command that outlives this one. */
+export type CommandLabel = z.infer<typeof labelSchema>;
+
+/**
+ * Writes down a command for the server that finds its process running. Variables stay out: they may be
+ * secrets, and nothing needs them again. What is too long is shortened from its end, the arguments first.
+ */
+export function writeCommandLabel(
+  request: StartCommand,
+  facts: Pick<CommandLabel, "id" | "startedAtMs" | "expiresAtMs">,
+): string {
+  const { path, args, cwd, user, tag, terminal, input } = request;
+  const whole = { ...facts, path, args, cwd, user, tag, terminal, input };
+  for (const shorter of [
+    whole,
+    { ...whole, args: undefined },
+    { ...facts, path: path.slice(0, 500), tag, terminal, input },
+  ]) {
+    const label = PREFIX + JSON.stringify(shorter);
+    if (Buffer.byteLength(label) <= LONGEST_LABEL_BYTES) return label;
+  }
+  return PREFIX + JSON.stringify({ ...facts, path: "", terminal, input });
+}
+
+/** The command that a label is of; undefined when it is none of ours. */
+export function readCommandLabel(label: string): CommandLabel | undefined {
+  if (!label.startsWith(PREFIX)) return undefined;
+  try {
+    return labelSchema.parse(JSON.parse(label.slice(PREFIX.length)));
+  } catch {
+    // Of another version, whose commands nobody can know any more.
+    return undefined;
+  }
+}

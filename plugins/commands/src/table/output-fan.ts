@@ -1,0 +1,133 @@
+import type { OutputPiece } from "../contract/commands.js";
+
+// What an entry of a queue costs beside its bytes, so that a flood of tiny pieces is bounded as well.
+const ENTRY_BYTES = 64;
+
+/** Gives each of its subscribers a copy of one output, at the pace of the slowest. */
+export class OutputFan {
+  readonly #bufferBytes: number;
+  readonly #subscriptions = new Set<Subscription>();
+  #isClosed = false;
+  #waiting: (() => void) | undefined;
+
+  /** @param bufferBytes what a subscriber may have unread before `publish` waits for it. */
+  constructor(bufferBytes: number) {
+    this.#bufferBytes = bufferBytes;
+  }
+
+  /** Everything published from now on, until the fan is closed or the signal aborts. Iterate once. */
+  subscribe(signal: AbortSignal): AsyncIterable<OutputPiece> {
+    const subscription = new Subscription({
+      signal,
+      onRoom: () => this.#wake(),
+      onLeave: () => {
+        this.#subscriptions.delete(subscription);
+        this.#wake();
+      },
+    });
+    if (this.#isClosed || signal.aborted) subscription.close();
+    else this.#subscriptions.add(subscription);
+    return subscription;
+  }
+
+  /** Resolves when every subscriber has room for more; at once where there is none. */
+  async publish(output: OutputPiece): Promise<void> {
+    for (const subscription of this.#subscriptions) subscription.push(output);
+    while (this.#isFull()) {
+      await new Promise<void>((resolve) => {
+        this.#waiting = resolve;
+      });
+    }
+  }
+
+  /** Subscribers get what they have not read yet, then the end. Lets go of a publisher that waits. */
+  close(): void {
+    this.#isClosed = true;
+    for (const subscription of this.#subscriptions) subscription.close();
+    this.#subscriptions.clear();
+    this.#wake();
+  }
+
+  #isFull(): boolean {
+    for (const subscription of this.#subscriptions) {
+      if (subscription.queuedBytes >= this.#bufferBytes) return true;
+    }
+    return false;
+  }
+
+  #wake(): void {
+    this.#waiting?.();
+    this.#waiting = undefined;
+  }
+}
+
+interface SubscriptionOptions {
+  readonly signal: AbortSignal;
+  readonly onRoom: () => void;
+  readonly onLeave: () => void;
+}
+
+// No async generator: `return` has to work while a `next` is pending.
+class Subscription implements AsyncIterableIterator<OutputPiece> {
+  readonly #options: SubscriptionOptions;
+  readonly #queue: OutputPiece[] = [];
+  readonly #leave = (): void => this.#finish();
+  #isClosed = false;
+  #pending: ((result: IteratorResult<OutputPiece>) => void) | undefined;
+  queuedBytes = 0;
+
+  constructor(options: SubscriptionOptions) {
+    this.#options = options;
+    options.signal.addEventListener("abort", this.#leave, { once: true });
+  }
+
+  push(output: OutputPiece): void {
+    if (this.#pending !== undefined) {
+      this.#settle({ done: false, value: output });
+      return;
+    }
+    this.#queue.push(output);
+    this.queuedBytes += output.data.length + ENTRY_BYTES;
+  }
+
+  close(): void {
+    this.#isClosed = true;
+    this.#options.signal.removeEventListener("abort", this.#leave);
+    this.#settle({ done: true, value: undefined });
+  }
+
+  next(): Promise<IteratorResult<OutputPiece>> {
+    const output = this.#queue.shift();
+    if (output !== undefined) {
+      this.queuedBytes -= output.data.length + ENTRY_BYTES;
+      this.#options.onRoom();
+      return Promise.resolve({ done: false, value: output });
+    }
+    if (this.#isClosed) return Promise.resolve({ done: true, value: undefined });
+    return new Promise((resolve) => {
+      this.#pending = resolve;
+    });
+  }
+
+  return(): Promise<IteratorResult<OutputPiece>> {
+    this.#finish();
+    return Promise.resolve({ done: true, value: undefined });
+  }
+
+  [Symbol.asyncIterator](): this {
+    return this;
+  }
+
+  /** Leaves without reading the rest. */
+  #finish(): void {
+    this.#queue.length = 0;
+    this.queuedBytes = 0;
+    this.close();
+    this.#options.onLeave();
+  }
+
+  #settle(result: IteratorResult<OutputPiece>): void {
+    this.#pending?.(result);
+    this.#pending = undefined;
+  }
+}

@@ -1,0 +1,327 @@
+import {
+  type Clock,
+  type LiveSandbox,
+  type Logger,
+  SandboxError,
+  processEnvironment,
+  resolveSandboxPath,
+} from "@coppice/core";
+import type { Process, Sandbox, SandboxId, User } from "@coppice/core/backend";
+import { readCommandLabel, writeCommandLabel } from "./command-label.js";
+import type { CommandMetrics } from "./command-metrics.js";
+import type { CommandsConfig } from "../commands-config.js";
+import type {
+  CommandSelector,
+  CommandSet,
+  Commands,
+  SandboxLogs,
+  StartCommand,
+  StartedCommand,
+} from "../contract/commands.js";
+import { newCommandId } from "./command-id.js";
+import { toRemember } from "./remembered-request.js";
+import type { OutputLogs } from "../output-log/output-logs.js";
+import { SandboxCommand, checkTerminalSize } from "./sandbox-command.js";
+
+export interface ProcessTableOptions {
+  readonly config: CommandsConfig;
+  readonly metrics: CommandMetrics;
+  readonly clock: Clock;
+  readonly log: Logger;
+  /** Keeps what commands write. */
+  readonly logs: OutputLogs;
+}
+
+/** What the table knows of one sandbox. */
+interface Row {
+  /** Commands asked for whose process is not there yet: they count towards the limit. */
+  starting: number;
+  readonly running: Set<SandboxCommand>;
+  /** Ended commands, oldest end first, each with what stops its retention timer. */
+  readonly ended: Map<SandboxCommand, () => void>;
+}
+
+/** A process that belongs in the table, with what is known of it. */
+interface Entry {
+  readonly id: string;
+  readonly process: Process;
+  readonly request: StartCommand;
+  readonly startedAtMs: number;
+  /** When it is killed; undefined = never. */
+  readonly expiresAtMs: number | undefined;
+  /** What its log has already. */
+  readonly loggedBytes: number;
+}
+
+/** Holds the commands of every sandbox. */
+export class ProcessTable implements Commands {
+  readonly #options: ProcessTableOptions;
+  readonly #rows = new Map<LiveSandbox, Row>();
+
+  constructor(options: ProcessTableOptions) {
+    this.#options = options;
+  }
+
+  async start(sandbox: LiveSandbox, request: StartCommand): Promise<StartedCommand> {
+    const { config, metrics, clock } = this.#options;
+    const calledAtMs = clock.now();
+    const calledAt = performance.now();
+    const { runtime } = sandbox;
+    checkStrings(request, config);
+    if (request.terminal !== undefined) checkTerminalSize(request.terminal);
+    const row = this.#row(sandbox);
+    if (row.running.size + row.starting >= config.maxCommandsPerSandbox) {
+      throw new SandboxError(
+        "resource_exhausted",
+        `the sandbox already runs ${config.maxCommandsPerSandbox} commands`,
+      );
+    }
+    row.starting += 1;
+    try {
+      const user = await findUser(runtime, request.user);
+      const id = newCommandId(calledAtMs);
+      const expiresAtMs = request.timeoutMs === undefined ? undefined : calledAtMs + request.timeoutMs;
+      const cwd = resolveSandboxPath(request.cwd ?? "", user);
+      const spawning = runtime.spawn({
+        path: request.path,
+        args: request.args ?? [],
+        env: processEnvironment(sandbox, user, request.environment),
+        cwd,
+        user: user.name,
+        terminal: request.terminal,
+        input: request.input,
+        label: writeCommandLabel(request, {
+          id,
+          startedAtMs: calledAtMs,
+          ...(expiresAtMs !== undefined && { expiresAtMs }),
+        }),
+      });
+      const process = await spawning.catch((error: unknown) => {
+        throw notStarted(error, request, cwd);
+      });
+      metrics.startTook((performance.now() - calledAt) / 1000);
+      return this.#enter(sandbox, row, {
+        id,
+        process,
+        request: toRemember(request, config.maxListedSize),
+        startedAtMs: clock.now(),
+        expiresAtMs,
+        loggedBytes: 0,
+      });
+    } finally {
+      row.starting -= 1;
+    }
+  }
+
+  /** Takes over the commands of a sandbox that outlived another server: what runs, and what ended meanwhile. */
+  async adopt(sandbox: LiveSandbox): Promise<void> {
+    for (const process of await sandbox.adopted()) {
+      const label = readCommandLabel(process.label);
+      if (label === undefined) continue;
+      const { id, startedAtMs, expiresAtMs, ...request } = label;
+      // Its cursors go on where the log of the other server ends.
+      const logged = await this.log(sandbox.record.id)
+        .find({ id })
+        .catch(() => undefined);
+      const loggedBytes = logged?.outputBytes ?? 0;
+      this.#enter(sandbox, this.#row(sandbox), {
+        id,
+        process,
+        request,
+        startedAtMs,
+        expiresAtMs,
+        loggedBytes,
+      });
+    }
+  }
+
+  list(sandbox: LiveSandbox): readonly StartedCommand[] {
+    return [...(this.#rows.get(sandbox)?.running ?? [])];
+  }
+
+  find(sandbox: LiveSandbox, selector: CommandSelector, among: CommandSet = "running"): StartedCommand {
+    const row = this.#rows.get(sandbox);
+    const command =
+      newest(row?.running ?? [], selector) ??
+      (among === "retained" ? newest(row?.ended.keys() ?? [], selector) : undefined);
+    if (command !== undefined) return command;
+    const which =
+      selector.tag === undefined ? `pid ${selector.pid}` : `tag ${selector.tag.slice(0, LONGEST_SHOWN)}`;
+    throw new SandboxError("not_found", `process with ${which} not found`);
+  }
+
+  log(sandboxId: SandboxId): SandboxLogs {
+    return this.#options.logs.of(sandboxId);
+  }
+
+  /** Ends every command in the books and forgets all sandboxes. */
+  close(): void {
+    for (const sandbox of this.#rows.keys()) this.#drop(sandbox);
+  }
+
+  #enter(sandbox: LiveSandbox, row: Row, entry: Entry): SandboxCommand {
+    const { config, metrics, clock, log, logs } = this.#options;
+    const { id, process, request, startedAtMs, expiresAtMs, loggedBytes } = entry;
+    const { path, tag } = request;
+    metrics.started();
+    // Nobody would finish the log of a sandbox that has ended meanwhile.
+    const tape = sandbox.ended.aborted
+      ? undefined
+      : logs.begin(sandbox.record.id, { id, pid: process.pid, path, tag, startedAtMs });
+    const command = new SandboxCommand({
+      id,
+      tape,
+      loggedBytes,
+      process,
+      request,
+      clock,
+      log,
+      startedAtMs,
+      timeLeftMs: expiresAtMs === undefined ? undefined : expiresAtMs - clock.now(),
+      subscriberBufferBytes: config.subscriberBuffer,
+      killedOutputGraceMs: config.killedOutputGrace,
+      onEnd: (end) => {
+        metrics.finished(end.outcome);
+        this.#retain(sandbox, command);
+      },
+    });
+    // The sandbox may have ended meanwhile; the end of its row is past, so nobody else would tell the command.
+    if (sandbox.ended.aborted) command.abandon();
+    else row.running.add(command);
+    return command;
+  }
+
+  #row(sandbox: LiveSandbox): Row {
+    let row = this.#rows.get(sandbox);
+    if (row === undefined) {
+      row = { starting: 0, running: new Set(), ended: new Map() };
+      // A sandbox that has ended gets no entry: nothing would ever remove it.
+      if (!sandbox.ended.aborted) {
+        this.#rows.set(sandbox, row);
+        sandbox.ended.addEventListener("abort", () => this.#drop(sandbox), { once: true });
+      }
+    }
+    return row;
+  }
+
+  #drop(sandbox: LiveSandbox): void {
+    const row = this.#rows.get(sandbox);
+    if (row === undefined) return;
+    this.#rows.delete(sandbox);
+    for (const command of row.running) command.abandon();
+    for (const stopTimer of row.ended.values()) stopTimer();
+    this.#options.logs.release(sandbox.record.id);
+  }
+
+  /** Keeps the end of a command for a while. */
+  #retain(sandbox: LiveSandbox, command: SandboxCommand): void {
+    const row = this.#rows.get(sandbox);
+    if (row === undefined) return;
+    const { config, clock } = this.#options;
+    row.running.delete(command);
+    row.ended.set(
+      command,
+      clock.after(config.endedRetention, () => row.ended.delete(command)),
+    );
+    if (row.ended.size <= config.maxEndedCommands) return;
+    for (const [oldest, stopTimer] of row.ended) {
+      stopTimer();
+      row.ended.delete(oldest);
+      break;
+    }
+  }
+}
+
+const LONGEST_SHOWN = 200;
+/** PATH_MAX of Linux. */
+const LONGEST_PATH_BYTES = 4095;
+/** LOGIN_NAME_MAX of Linux. */
+const LONGEST_USER_BYTES = 256;
+const MOST_SHOWN_WORDS = 20;
+
+async function findUser(runtime: Sandbox, name: string | undefined): Promise<User> {
+  try {
+    return await runtime.user(name === "" ? undefined : name);
+  } catch (error) {
+    if (name === undefined || !(error instanceof SandboxError) || error.code !== "not_found") throw error;
+    throw new SandboxError("unauthenticated", `invalid username: '${name.slice(0, LONGEST_SHOWN)}'`, {
+      cause: error,
+    });
+  }
+}
+
+function newest(commands: Iterable<SandboxCommand>, selector: CommandSelector): SandboxCommand | undefined {
+  let found: SandboxCommand | undefined;
+  for (const command of commands) {
+    const isMeant =
+      selector.tag === undefined ? command.pid === selector.pid : command.request.tag === selector.tag;
+    if (isMeant) found = command;
+  }
+  return found;
+}
+
+/** What execve would refuse is refused here, in words. */
+function checkStrings(request: StartCommand, config: CommandsConfig): void {
+  const { path, args = [], environment = {} } = request;
+  if (path === "") throw new SandboxError("invalid_argument", "error starting process: no command was given");
+  refuseLonger(request, "the tag", request.tag, config.maxTagSize);
+  refuseLonger(request, "the working directory", request.cwd, LONGEST_PATH_BYTES);
+  refuseLonger(request, "the user's name", request.user, LONGEST_USER_BYTES);
+  for (const name of Object.keys(environment)) {
+    if (name === "" || name.includes("=")) {
+      throw invalidStart(request, `'${name.slice(0, LONGEST_SHOWN)}' cannot be the name of a variable`);
+    }
+  }
+  const variables = Object.entries(environment).map(([name, value]) => `${name}=${value}`);
+  let totalBytes = 0;
+  for (const text of [path, ...args, ...variables]) {
+    if (text.includes("\0")) throw invalidStart(request, "arguments and variables cannot contain a NUL byte");
+    const lengthBytes = Buffer.byteLength(text) + 1;
+    if (lengthBytes > config.maxArgumentSize) {
+      throw invalidStart(
+        request,
+        `an argument or variable is larger than ${config.maxArgumentSize - 1} bytes`,
+      );
+    }
+    totalBytes += lengthBytes;
+  }
+  if (totalBytes > config.maxArgumentsSize) {
+    throw invalidStart(
+      request,
+      `arguments and variables are larger than ${config.maxArgumentsSize} bytes together`,
+    );
+  }
+}
+
+function refuseLonger(request: StartCommand, what: string, text: string | undefined, maxBytes: number): void {
+  if (text === undefined || Buffer.byteLength(text) <= maxBytes) return;
+  throw invalidStart(request, `${what} is longer than ${maxBytes} bytes`);
+}
+
+/** What a backend could not start, in envd's words. A directory or a user that is not there has words of its own. */
+function notStarted(error: unknown, request: StartCommand, cwd: string): unknown {
+  if (!(error instanceof SandboxError)) return error;
+  const { code, message } = error;
+  const isCommandsFault =
+    code === "failed_precondition" || (code === "invalid_argument" && !message.startsWith("cwd '"));
+  if (!isCommandsFault) return error;
+  if (request.terminal === undefined) return invalidStart(request, message, error);
+  const { columns, rows } = request.terminal;
+  return new SandboxError(
+    "invalid_argument",
+    `error starting pty with command '${shownCommand(request)}' in dir '${cwd}' with '${columns}' cols and '${rows}' rows: ${message}`,
+    { cause: error },
+  );
+}
+
+function invalidStart(request: StartCommand, reason: string, cause?: unknown): SandboxError {
+  const text = `error starting process '${shownCommand(request)}': ${reason}`;
+  return new SandboxError("invalid_argument", text, { cause });
+}
+
+function shownCommand({ path, args = [] }: StartCommand): string {
+  // What is too long, or too many, is what some of these errors are about.
+  const words = [path, ...args.slice(0, MOST_SHOWN_WORDS)].map((word) => word.slice(0, LONGEST_SHOWN));
+  const line = words.join(" ").replaceAll("\0", "\\0");
+  return line.length > LONGEST_SHOWN ? `${line.slice(0, LONGEST_SHOWN)}…` : line;
+}

@@ -1,0 +1,27 @@
+import type { StartCommand } from "../contract/commands.js";
+
+/** What is remembered of a request while its command runs: all of it, or its first arguments where it is long. */
+export function toRemember(request: StartCommand, mostBytes: number): StartCommand {
+  const { args = [], environment = {} } = request;
+  let bytes = Buffer.byteLength(request.path);
+  for (const text of [...args, ...Object.entries(environment).flat()]) bytes += Buffer.byteLength(text);
+  if (bytes <= mostBytes) return request;
+  const kept: string[] = [];
+  let left = mostBytes;
+  for (const argument of args) {
+    left -= Buffer.byteLength(argument);
+    if (left < 0) break;
+    kept.push(argument);
+  }
+  return { ...request, path: cut(request.path, mostBytes), args: kept, environment: undefined };
+}
+
+/** What is remembered of it once the command has ended. */
+export function withoutVariables(request: StartCommand): StartCommand {
+  return { ...request, environment: undefined };
+}
+
+/** A copy: a slice of a string keeps all of it in memory. */
+function cut(text: string, mostBytes: number): string {
+  return Buffer.from(text).subarray(0, mostBytes).toString();
+}

@@ -1,0 +1,227 @@
+import { setImmediate as nextTurn } from "node:timers/promises";
+import { type Clock, type Logger, SandboxError } from "@coppice/core";
+import type { Exit, Process, Signal, TerminalSize } from "@coppice/core/backend";
+import type {
+  CommandEnd,
+  CommandOutcome,
+  OutputPiece,
+  StartCommand,
+  StartedCommand,
+} from "../contract/commands.js";
+import { OutputFan } from "./output-fan.js";
+import type { CommandTape } from "../output-log/command-tape.js";
+import { withoutVariables } from "./remembered-request.js";
+import { replayed } from "./replayed.js";
+
+export interface SandboxCommandOptions {
+  readonly id: string;
+  readonly process: Process;
+  readonly request: StartCommand;
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly startedAtMs: number;
+  /** What is left of `request.timeoutMs`. */
+  readonly timeLeftMs: number | undefined;
+  readonly subscriberBufferBytes: number;
+  readonly killedOutputGraceMs: number;
+  /** Records its output; undefined where none is kept. */
+  readonly tape: CommandTape | undefined;
+  /** What the tape has already, of a command that is taken over. */
+  readonly loggedBytes: number;
+  /** Called once, after `end` was set and before anyone is told of it. */
+  readonly onEnd: (end: CommandEnd) => void;
+}
+
+const LARGEST_TERMINAL = 0xffff;
+/** A process that waits for a device does not die before it is done with that. */
+const REAPED_WITHIN_MS = 500;
+
+/** One process of a sandbox, from its start to its end: reads its output, keeps its time, knows its end. */
+export class SandboxCommand implements StartedCommand {
+  readonly id: string;
+  readonly startedAtMs: number;
+  readonly ended: Promise<CommandEnd>;
+  readonly #options: Omit<SandboxCommandOptions, "request">;
+  readonly #process: Process;
+  readonly #output: OutputFan;
+  readonly #expiry = new AbortController();
+  readonly #requestedSignals = new Set<Signal>();
+  readonly #cancelTimers: (() => void)[] = [];
+  #request: StartCommand;
+  #resolveEnded!: (end: CommandEnd) => void;
+  #end: CommandEnd | undefined;
+  #exit: Exit | undefined;
+  #isOutputRead = false;
+  #isFatalSignalDelivered = false;
+  /** What subscribers were given so far, and the log: nothing else runs between the two. */
+  #outputBytes: number;
+
+  constructor({ request, ...options }: SandboxCommandOptions) {
+    this.id = options.id;
+    this.#options = options;
+    this.#outputBytes = options.loggedBytes;
+    this.#process = options.process;
+    this.#request = request;
+    this.startedAtMs = options.startedAtMs;
+    this.#output = new OutputFan(options.subscriberBufferBytes);
+    this.ended = new Promise((resolve) => {
+      this.#resolveEnded = resolve;
+    });
+    if (options.timeLeftMs !== undefined) {
+      this.#cancelTimers.push(options.clock.after(options.timeLeftMs, () => this.#expire()));
+    }
+    void this.#readOutput();
+    void this.#awaitExit();
+  }
+
+  get request(): StartCommand {
+    return this.#request;
+  }
+
+  get pid(): number {
+    return this.#process.pid;
+  }
+
+  get end(): CommandEnd | undefined {
+    return this.#end;
+  }
+
+  get expired(): AbortSignal {
+    return this.#expiry.signal;
+  }
+
+  subscribe(signal: AbortSignal, from?: number): AsyncIterable<OutputPiece> {
+    const live = this.#output.subscribe(signal);
+    const { tape } = this.#options;
+    if (tape === undefined || from === undefined || from >= this.#outputBytes) return live;
+    // The subscription has begun, so the log is needed up to here and no further.
+    return replayed({ history: tape.output({ from, until: this.#outputBytes }), live, signal });
+  }
+
+  async keptFrom(offset: number): Promise<number> {
+    return (await this.#options.tape?.keptFrom(offset)) ?? this.#outputBytes;
+  }
+
+  async write(data: Uint8Array): Promise<void> {
+    if (this.#end !== undefined || (this.request.input === "none" && this.request.terminal === undefined)) {
+      throw new SandboxError("failed_precondition", "stdin not enabled or closed");
+    }
+    if (data.length > 0) await this.#process.write(data);
+  }
+
+  async closeInput(): Promise<void> {
+    if (this.request.terminal !== undefined) {
+      throw new SandboxError("failed_precondition", "cannot close the input of a terminal");
+    }
+    if (this.#end === undefined && this.request.input !== "none") await this.#process.closeInput();
+  }
+
+  async kill(signal: Signal, scope: "process" | "group" = "process"): Promise<void> {
+    if (this.#end !== undefined) throw new SandboxError("not_found", "the process has already finished");
+    const isFatal = signal === "SIGKILL" || signal === "SIGTERM";
+    // Before the signal is on its way: its effect may be known sooner than its delivery.
+    this.#requestedSignals.add(signal);
+    try {
+      await this.#process.kill(signal, scope);
+      if (isFatal) this.#isFatalSignalDelivered = true;
+      // The client's next command may look for it, and it is to be gone by then.
+      if (signal === "SIGKILL") await this.#untilReaped();
+    } catch (error) {
+      const isGone = error instanceof SandboxError && error.code === "not_found";
+      if (!isGone || !isFatal) throw error;
+      // The process is gone but children of it hold the output open: who asks for its end means the stream too.
+      this.#cutOutputSoon();
+      return;
+    }
+    if (isFatal && this.#exit !== undefined) this.#cutOutputSoon();
+  }
+
+  async resize(size: TerminalSize): Promise<void> {
+    if (this.request.terminal === undefined) {
+      throw new SandboxError("failed_precondition", "tty not assigned to process");
+    }
+    checkTerminalSize(size);
+    await this.#process.resize(size);
+  }
+
+  /** Its sandbox is gone: ends the command without waiting for anything of it. */
+  abandon(): void {
+    this.#finish();
+  }
+
+  async #readOutput(): Promise<void> {
+    // Gives whoever started it the chance to subscribe before the first byte is read.
+    await nextTurn();
+    const { tape } = this.#options;
+    try {
+      for await (const output of this.#process.output) {
+        if (this.#end !== undefined) break;
+        const piece: OutputPiece = { stream: output.stream, data: output.data, offset: this.#outputBytes };
+        this.#outputBytes += output.data.length;
+        tape?.append(piece);
+        await this.#output.publish(piece);
+        await tape?.room();
+      }
+    } catch (error) {
+      this.#options.log.error({ err: error, pid: this.pid }, "reading the output of a command failed");
+    }
+    this.#isOutputRead = true;
+    if (this.#exit !== undefined) this.#finish();
+  }
+
+  async #awaitExit(): Promise<void> {
+    this.#exit = await this.#process.exit;
+    if (this.#isOutputRead) this.#finish();
+    else if (this.#isFatalSignalDelivered || this.#isEndedByRequest()) this.#cutOutputSoon();
+  }
+
+  #expire(): void {
+    this.#expiry.abort();
+    this.kill("SIGKILL").catch((error: unknown) => {
+      if (error instanceof SandboxError && error.code === "not_found") return;
+      this.#options.log.error({ err: error, pid: this.pid }, "killing a command at its timeout failed");
+    });
+  }
+
+  #cutOutputSoon(): void {
+    if (this.#end !== undefined) return;
+    const { clock, killedOutputGraceMs } = this.#options;
+    this.#cancelTimers.push(clock.after(killedOutputGraceMs, () => this.#finish()));
+  }
+
+  async #untilReaped(): Promise<void> {
+    const late = Promise.withResolvers<void>();
+    const cancel = this.#options.clock.after(REAPED_WITHIN_MS, late.resolve);
+    await Promise.race([this.#process.exit, late.promise]);
+    cancel();
+  }
+
+  #isEndedByRequest(): boolean {
+    return this.#exit?.signal !== undefined && this.#requestedSignals.has(this.#exit.signal);
+  }
+
+  #outcome(): CommandOutcome {
+    if (this.#exit === undefined || this.#isFatalSignalDelivered || this.#isEndedByRequest()) return "killed";
+    return this.#exit.code === 0 ? "ok" : "error";
+  }
+
+  #finish(): void {
+    if (this.#end !== undefined) return;
+    for (const cancel of this.#cancelTimers) cancel();
+    this.#end = { exit: this.#exit, outcome: this.#outcome(), endedAtMs: this.#options.clock.now() };
+    this.#request = withoutVariables(this.#request);
+    this.#options.tape?.end(this.#end);
+    this.#options.onEnd(this.#end);
+    this.#output.close();
+    this.#resolveEnded(this.#end);
+  }
+}
+
+/** @throws SandboxError invalid_argument for a size that no terminal has. */
+export function checkTerminalSize({ columns, rows }: TerminalSize): void {
+  for (const cells of [columns, rows]) {
+    if (!Number.isInteger(cells) || cells < 1 || cells > LARGEST_TERMINAL) {
+      throw new SandboxError("invalid_argument", `a terminal has 1 to ${LARGEST_TERMINAL} columns and rows`);
+    }
+  }
+}

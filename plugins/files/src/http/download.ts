@@ -1,0 +1,142 @@
+import type { ServerResponse } from "node:http";
+import { pipeline } from "node:stream/promises";
+import { createGzip } from "node:zlib";
+import { HttpError, SandboxError, type SurfaceRequest } from "@coppice/core";
+import type { OpenFile } from "@coppice/core/backend";
+import { chooseCoding } from "./accept-encoding.js";
+import { type ByteRange, contentRange, parseByteRanges } from "./byte-ranges.js";
+import { SNIFF_BYTES, inlineDisposition, pagePolicy, typeByContent, typeByName } from "./content-headers.js";
+import type { UserFiles } from "../service/file-service.js";
+import { multipartRanges } from "./multipart-ranges.js";
+import { checkPreconditions, isConditional, isRangeWanted } from "./preconditions.js";
+
+export interface DownloadRequest {
+  readonly request: SurfaceRequest;
+  readonly response: ServerResponse;
+  readonly path: string;
+  readonly gzipLevel: number;
+}
+
+/** GET and HEAD /files: answers the way Go's http.ServeContent does, without entity tags. */
+export async function sendDownload(files: UserFiles, download: DownloadRequest): Promise<void> {
+  const { request, response } = download;
+  const { headers } = request;
+  await using file = await files.open(download.path);
+  const { name, modifiedAtMs, sizeBytes } = file.info;
+  const mustBeIdentity = isConditional(headers);
+  const coding = chooseCoding(
+    String(headers["accept-encoding"] ?? ""),
+    mustBeIdentity ? ["identity"] : ["gzip", "identity"],
+  );
+  if (coding === undefined) {
+    throw new HttpError(
+      406,
+      "error parsing Accept-Encoding: no acceptable encoding found, supported: [gzip]",
+    );
+  }
+  const precondition = checkPreconditions(headers, modifiedAtMs);
+  if (precondition === "failed") throw new HttpError(412, "the file has changed");
+  const ranges =
+    precondition === "proceed" && isRangeWanted(headers, modifiedAtMs)
+      ? parseByteRanges(headers.range, sizeBytes)
+      : "whole";
+  if (ranges === "unsatisfiable") {
+    response.setHeader("content-range", `bytes */${sizeBytes}`);
+    throw new HttpError(416, "invalid range: failed to overlap");
+  }
+
+  // Read ahead where the name says nothing, and where the size may lie: files of /proc say 0.
+  const namedType = typeByName(name);
+  const start =
+    namedType === undefined || sizeBytes === 0
+      ? await collect(file.content({ length: SNIFF_BYTES }))
+      : undefined;
+  const type = namedType ?? typeByContent(start ?? new Uint8Array());
+  const isSizeKnown = sizeBytes > 0 || start === undefined || start.length === 0;
+  response.setHeader("vary", "Accept-Encoding");
+  response.setHeader("content-disposition", inlineDisposition(name));
+  const policy = pagePolicy(type);
+  if (policy !== undefined) response.setHeader("content-security-policy", policy);
+  if (modifiedAtMs > 0) response.setHeader("last-modified", new Date(modifiedAtMs).toUTCString());
+  if (precondition === "not modified") {
+    response.writeHead(304).end();
+    return;
+  }
+  response.setHeader("accept-ranges", "bytes");
+  const body = ranges === "whole" ? wholeBody(file, type, isSizeKnown) : partialBody(file, type, ranges);
+  response.setHeader("content-type", body.contentType);
+  if (body.contentRange !== undefined) response.setHeader("content-range", body.contentRange);
+  if (coding === "gzip") response.setHeader("content-encoding", "gzip");
+  else if (body.lengthBytes !== undefined) response.setHeader("content-length", body.lengthBytes);
+  response.writeHead(body.status);
+  if (request.method === "HEAD") {
+    response.end();
+    return;
+  }
+  try {
+    if (coding === "gzip") {
+      await pipeline(body.content(), createGzip({ level: download.gzipLevel }), response);
+    } else await pipeline(body.content(), response);
+  } catch (error) {
+    // A client that leaves in the middle is nothing to report.
+    if (!request.signal.aborted) throw error;
+  }
+}
+
+/** What is sent of a file. */
+interface DownloadBody {
+  readonly status: 200 | 206;
+  readonly contentType: string;
+  readonly contentRange?: string;
+  /** undefined: nobody knows before all of it was read. */
+  readonly lengthBytes: number | undefined;
+  content(): AsyncIterable<Uint8Array>;
+}
+
+function wholeBody(file: OpenFile, contentType: string, isSizeKnown: boolean): DownloadBody {
+  const { sizeBytes } = file.info;
+  return {
+    status: 200,
+    contentType,
+    lengthBytes: isSizeKnown ? sizeBytes : undefined,
+    content: () => (isSizeKnown ? exactly(file, { start: 0, length: sizeBytes }) : file.content()),
+  };
+}
+
+function partialBody(file: OpenFile, type: string, ranges: readonly ByteRange[]): DownloadBody {
+  const { sizeBytes } = file.info;
+  const [only, ...others] = ranges;
+  if (only !== undefined && others.length === 0) {
+    return {
+      status: 206,
+      contentType: type,
+      contentRange: contentRange(only, sizeBytes),
+      lengthBytes: only.length,
+      content: () => exactly(file, only),
+    };
+  }
+  const parts = multipartRanges(ranges, { type, sizeBytes });
+  return {
+    status: 206,
+    contentType: parts.contentType,
+    lengthBytes: parts.lengthBytes,
+    content: () => parts.content((range) => exactly(file, range)),
+  };
+}
+
+/** As many bytes as were promised, also when the file grows meanwhile; one that shrinks breaks the answer off. */
+async function* exactly(file: OpenFile, { start, length }: ByteRange): AsyncGenerator<Uint8Array> {
+  let leftBytes = length;
+  if (leftBytes === 0) return;
+  for await (const chunk of file.content({ offset: start, length })) {
+    leftBytes -= chunk.length;
+    yield chunk;
+  }
+  if (leftBytes > 0) throw new SandboxError("data_loss", "the file shrank while it was read");
+}
+
+async function collect(content: AsyncIterable<Uint8Array>): Promise<Uint8Array> {
+  const chunks: Uint8Array[] = [];
+  for await (const chunk of content) chunks.push(chunk);
+  return Buffer.concat(chunks);
+}

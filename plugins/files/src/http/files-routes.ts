@@ -1,0 +1,127 @@
+import {
+  HttpError,
+  type LiveSandbox,
+  type PluginContext,
+  SandboxError,
+  readJsonBody,
+  requestOf,
+  targetOf,
+} from "@coppice/core";
+import { z } from "zod";
+import { batchBody, writeBatch } from "./batch.js";
+import { composeBody, composeFiles } from "./compose.js";
+import { DOWNLOAD_TOKEN_PATH, type DownloadLinks } from "./download-links.js";
+import { sendDownload } from "./download.js";
+import type { FileService, UserFiles } from "../service/file-service.js";
+import { parseMetadataHeaders } from "./metadata-headers.js";
+import { receiveUpload } from "./upload.js";
+
+export interface FilesRoutesOptions {
+  readonly service: FileService;
+  readonly links: DownloadLinks;
+  readonly maxBatchBytes: number;
+  readonly maxUploadBytes: number;
+  readonly maxParts: number;
+  readonly gzipLevel: number;
+}
+
+const downloadUrlBody = z.object({ path: z.string().min(1), username: z.string().nullish() });
+
+/**
+ * Serves `/files`, up and down, and what grew around it. Whether the client may is decided before: by its
+ * token or its signature. A download link is checked here: it is its own proof.
+ */
+export function registerFilesRoutes(
+  router: ReturnType<PluginContext<unknown>["http"]>,
+  options: FilesRoutesOptions,
+): void {
+  const { service, links, gzipLevel, maxUploadBytes, maxParts } = options;
+  const bodyOptions = { limitBytes: options.maxBatchBytes };
+
+  router.get("/files", async (context) => {
+    const request = requestOf(context);
+    const query = request.url.searchParams;
+    const files = await filesAs(service, targetOf(context), userIn(query));
+    // The body is piped here, with an end to it that koa does not give to one that breaks off.
+    context.respond = false;
+    const path = query.get("path") ?? "";
+    await sendDownload(files, { request, response: context.res, path, gzipLevel });
+  });
+
+  router.post("/files", async (context) => {
+    const query = requestOf(context).url.searchParams;
+    const files = await filesAs(service, targetOf(context), userIn(query));
+    const path = query.get("path") ?? undefined;
+    try {
+      context.body = await receiveUpload(files, { message: context.req, path, maxUploadBytes, maxParts });
+    } catch (error) {
+      if (!(error instanceof HttpError) || error.status !== 413) throw error;
+      // Thrown on, it would close the connection under a client that still sends and so never reads the
+      // answer. Here the rest of the body is skipped instead.
+      context.status = error.status;
+      context.body = error.body;
+    }
+  });
+
+  router.post("/files/compose", async (context) => {
+    const body = await readJsonBody(context.req, composeBody, bodyOptions);
+    const files = await filesAs(service, targetOf(context), body.username || undefined);
+    context.body = await composeFiles(files, body, maxParts);
+  });
+
+  router.post("/files/batch", async (context) => {
+    const { url, log } = requestOf(context);
+    const metadata = parseMetadataHeaders(context.req.headers);
+    const files = await filesAs(service, targetOf(context), userIn(url.searchParams));
+    const entries = await readJsonBody(context.req, batchBody, bodyOptions);
+    if (entries.length > maxParts) {
+      throw new SandboxError("invalid_argument", `one batch can have ${maxParts} entries`);
+    }
+    context.body = await writeBatch(files.startUpload(metadata), entries, log);
+  });
+
+  router.post("/files/download-url", async (context) => {
+    const body = await readJsonBody(context.req, downloadUrlBody, bodyOptions);
+    const sandbox = targetOf(context);
+    const files = await filesAs(service, sandbox, body.username || undefined);
+    const path = files.resolve(body.path);
+    const { token, expiresAt } = links.make(sandbox.record.id, path);
+    const query = new URLSearchParams({ path }).toString();
+    context.body = {
+      url: `${requestOf(context).protocol}://${context.host}${DOWNLOAD_TOKEN_PATH}${token}?${query}`,
+      expires_at: expiresAt,
+      sandboxID: sandbox.record.id,
+    };
+  });
+
+  router.get(`${DOWNLOAD_TOKEN_PATH}:token`, async (context) => {
+    const request = requestOf(context);
+    const sandbox = targetOf(context);
+    const path = request.url.searchParams.get("path") ?? "";
+    // The client may have named the sandbox by itself: then this is the first look at the token.
+    if (links.check(context.params["token"] ?? "", path) !== sandbox.record.id) {
+      throw new SandboxError("unauthenticated", "invalid download link");
+    }
+    const files = await service.as(sandbox, undefined);
+    context.respond = false;
+    await sendDownload(files, { request, response: context.res, path, gzipLevel });
+  });
+}
+
+/** The user is `username` in the query; the Ruby client says `user`. */
+function userIn(query: URLSearchParams): string | undefined {
+  return query.get("username") || query.get("user") || undefined;
+}
+
+async function filesAs(
+  service: FileService,
+  sandbox: LiveSandbox,
+  username: string | undefined,
+): Promise<UserFiles> {
+  try {
+    return await service.as(sandbox, username);
+  } catch (error) {
+    if (!(error instanceof SandboxError) || error.code !== "not_found") throw error;
+    throw new HttpError(401, `error looking up user '${username}': user: unknown user ${username}`);
+  }
+}

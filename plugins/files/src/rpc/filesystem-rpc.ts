@@ -1,0 +1,149 @@
+import { posix } from "node:path";
+import type { ConnectRouter, HandlerContext } from "@connectrpc/connect";
+import { create } from "@bufbuild/protobuf";
+import { SandboxError, basicUser, targetOf } from "@coppice/core";
+import type { FileInfo, WatchEvent, WatchEventType } from "@coppice/core/backend";
+import { toEntryInfo } from "./entry-info.js";
+import type { FileService, UserFiles } from "../service/file-service.js";
+import {
+  type EntryInfo,
+  EventType,
+  Filesystem,
+  type FilesystemEvent,
+  FilesystemEventSchema,
+  type WatchDirRequest,
+  type CreateWatcherRequest,
+} from "../generated/filesystem/filesystem_pb.js";
+import { readableBy } from "./strict-client.js";
+import type { DirectoryWatch, WatchRequest, Watchers } from "../watch/watchers.js";
+
+export interface FilesystemRpcOptions {
+  readonly service: FileService;
+  readonly watchers: Watchers;
+  /** Unless the client asks for another interval. */
+  readonly keepaliveMs: number;
+}
+
+const EVENT_TYPES: Readonly<Record<WatchEventType, EventType>> = {
+  create: EventType.CREATE,
+  write: EventType.WRITE,
+  remove: EventType.REMOVE,
+  rename: EventType.RENAME,
+  chmod: EventType.CHMOD,
+};
+
+// A client that asks for keepalives more often than this is served at this pace.
+const SHORTEST_KEEPALIVE_MS = 1000;
+
+/** Serves `filesystem.Filesystem`. */
+export function registerFilesystemRpc(
+  router: Pick<ConnectRouter, "service">,
+  { service, watchers, keepaliveMs }: FilesystemRpcOptions,
+): void {
+  const filesOf = (context: HandlerContext): Promise<UserFiles> => filesAs(service, context);
+  // Which watcher collects entries is the wire's business: the events themselves have none.
+  const watchersWithEntries = new WeakSet<DirectoryWatch>();
+
+  router.service(Filesystem, {
+    async stat({ path }, context) {
+      return { entry: entryFor(context, await (await filesOf(context)).stat(path)) };
+    },
+
+    async makeDir({ path }, context) {
+      return { entry: entryFor(context, await (await filesOf(context)).makeDir(path)) };
+    },
+
+    async move({ source, destination }, context) {
+      return { entry: entryFor(context, await (await filesOf(context)).move(source, destination)) };
+    },
+
+    async listDir({ path, depth }, context) {
+      const entries = await (await filesOf(context)).list(path, depth);
+      return { entries: entries.map((entry) => entryFor(context, entry)) };
+    },
+
+    async remove({ path }, context) {
+      await (await filesOf(context)).remove(path);
+      return {};
+    },
+
+    async *watchDir(request, context) {
+      const files = await filesOf(context);
+      await using watch = await watchers.open(files.sandbox, toWatchRequest(files, request));
+      yield { event: { case: "start", value: {} } };
+      const pauseMs = keepaliveOf(context) ?? keepaliveMs;
+      for (;;) {
+        await watch.wait(pauseMs, context.signal);
+        // Why: the deadline of the request, which the client is told, or the client itself.
+        context.signal.throwIfAborted();
+        const events = watch.take();
+        if (events.length === 0) yield { event: { case: "keepalive", value: {} } };
+        for (const event of events) {
+          const value = await toFilesystemEvent(event, request.includeEntry ? { files, watch } : undefined);
+          yield { event: { case: "filesystem", value } };
+        }
+      }
+    },
+
+    async createWatcher(request, context) {
+      const files = await filesOf(context);
+      const watcherId = await watchers.create(files.sandbox, toWatchRequest(files, request));
+      if (request.includeEntry) watchersWithEntries.add(watchers.find(files.sandbox, watcherId));
+      return { watcherId };
+    },
+
+    async getWatcherEvents({ watcherId }, context) {
+      const files = await filesOf(context);
+      const watch = watchers.find(files.sandbox, watcherId);
+      const entries = watchersWithEntries.has(watch) ? { files, watch } : undefined;
+      const events: FilesystemEvent[] = [];
+      for (const event of watch.take()) events.push(await toFilesystemEvent(event, entries));
+      return { events };
+    },
+
+    async removeWatcher({ watcherId }, context) {
+      await watchers.remove(targetOf(context), watcherId);
+      return {};
+    },
+  });
+}
+
+function entryFor({ requestHeader }: HandlerContext, info: FileInfo): EntryInfo {
+  return readableBy(requestHeader, toEntryInfo(info));
+}
+
+async function filesAs(service: FileService, context: HandlerContext): Promise<UserFiles> {
+  const username = basicUser(context.requestHeader.get("authorization"));
+  try {
+    return await service.as(targetOf(context), username);
+  } catch (error) {
+    if (!(error instanceof SandboxError) || error.code !== "not_found") throw error;
+    throw new SandboxError("unauthenticated", `invalid username: '${username}'`);
+  }
+}
+
+function toWatchRequest(files: UserFiles, request: WatchDirRequest | CreateWatcherRequest): WatchRequest {
+  const { path, recursive, allowNetworkMounts } = request;
+  return { path: files.resolve(path), recursive, allowNetworkMounts };
+}
+
+/** With `entries`: what the entry is now; absent for what is gone, by its event or by the time it is read. */
+async function toFilesystemEvent(
+  { name, type }: WatchEvent,
+  entries: { readonly files: UserFiles; readonly watch: DirectoryWatch } | undefined,
+): Promise<FilesystemEvent> {
+  const event = create(FilesystemEventSchema, { name, type: EVENT_TYPES[type] });
+  if (entries === undefined || type === "remove" || type === "rename") return event;
+  try {
+    event.entry = toEntryInfo(await entries.files.stat(posix.join(entries.watch.path, name)));
+  } catch (error) {
+    if (!(error instanceof SandboxError)) throw error;
+  }
+  return event;
+}
+
+/** Keepalive-Ping-Interval, in seconds on the wire. */
+function keepaliveOf(context: HandlerContext): number | undefined {
+  const seconds = Number(context.requestHeader.get("keepalive-ping-interval") ?? Number.NaN);
+  return seconds > 0 ? Math.max(seconds * 1000, SHORTEST_KEEPALIVE_MS) : undefined;
+}

@@ -1,0 +1,340 @@
+import { posix } from "node:path";
+import { type LiveSandbox, SandboxError, resolveSandboxPath } from "@coppice/core";
+import type { ErrorCode, FileInfo, Files, OpenFile, User } from "@coppice/core/backend";
+import { RealPaths } from "./real-paths.js";
+import type { Watchers } from "../watch/watchers.js";
+
+// Linux's PATH_MAX and NAME_MAX, without the NUL. FreeBSD has the same NAME_MAX and a shorter PATH_MAX,
+// which its backend reports.
+const LONGEST_PATH_BYTES = 4095;
+const LONGEST_NAME_BYTES = 255;
+
+export interface FileServiceOptions {
+  readonly maxListEntries: number;
+  readonly maxFilesPerUpload: number;
+  readonly watchers: Watchers;
+}
+
+/** What clients may do with the files of a sandbox, and what they are told when it fails. */
+export class FileService {
+  readonly #options: FileServiceOptions;
+
+  constructor(options: FileServiceOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * The files of a sandbox as one of its users sees them.
+   * @param username the sandbox's default user when absent.
+   * @throws SandboxError not_found for an unknown user.
+   */
+  async as(sandbox: LiveSandbox, username: string | undefined): Promise<UserFiles> {
+    const user = await sandbox.runtime.user(username);
+    return new UserFiles(sandbox, user, this.#options);
+  }
+}
+
+/** The files of one sandbox, with paths read the way one user means them. Errors carry envd's texts. */
+export class UserFiles {
+  readonly sandbox: LiveSandbox;
+  readonly #user: User;
+  readonly #options: FileServiceOptions;
+
+  constructor(sandbox: LiveSandbox, user: User, options: FileServiceOptions) {
+    this.sandbox = sandbox;
+    this.#user = user;
+    this.#options = options;
+  }
+
+  /** The absolute path that a client's path means. @throws SandboxError invalid_argument */
+  resolve(path: string): string {
+    const absolute = resolveSandboxPath(path, this.#user);
+    const isTooLong =
+      Buffer.byteLength(absolute) > LONGEST_PATH_BYTES ||
+      absolute.split("/").some((name) => Buffer.byteLength(name) > LONGEST_NAME_BYTES);
+    if (isTooLong) throw new SandboxError("invalid_argument", "file name too long");
+    return absolute;
+  }
+
+  async stat(path: string): Promise<FileInfo> {
+    const absolute = this.resolve(path);
+    return explained(this.#files.stat(absolute), {
+      not_found: () =>
+        new SandboxError("not_found", `file not found: lstat ${absolute}: no such file or directory`),
+    });
+  }
+
+  async makeDir(path: string): Promise<FileInfo> {
+    const absolute = this.resolve(path);
+    const made = explained(this.#files.makeDir(absolute, { user: this.#user.name }), {
+      already_exists: () => new SandboxError("already_exists", `directory already exists: ${absolute}`),
+      invalid_argument: async () => {
+        const file = await this.#fileAbove(absolute);
+        return file === undefined
+          ? new SandboxError("invalid_argument", `path already exists but it is not a directory: ${absolute}`)
+          : new SandboxError("internal", `path is a file: ${file}`);
+      },
+    });
+    return this.#options.watchers.during(this.sandbox, { path: absolute }, made);
+  }
+
+  async move(source: string, destination: string): Promise<FileInfo> {
+    const from = this.resolve(source);
+    const to = this.resolve(destination);
+    const failed = (error: SandboxError): SandboxError =>
+      new SandboxError("internal", `error renaming: ${error.message}`);
+    return this.#options.watchers.during(
+      this.sandbox,
+      { source: from, path: to },
+      explained(this.#files.move(from, to, { user: this.#user.name }), {
+        not_found: () => new SandboxError("not_found", `source file not found: ${from}`),
+        already_exists: failed,
+        invalid_argument: failed,
+        failed_precondition: failed,
+      }),
+    );
+  }
+
+  /** @param depth path components below the directory; 0 counts as 1. */
+  async list(path: string, depth: number): Promise<readonly FileInfo[]> {
+    const absolute = this.resolve(path);
+    const { maxListEntries } = this.#options;
+    const collect = async (): Promise<readonly FileInfo[]> => {
+      const entries: FileInfo[] = [];
+      for await (const entry of this.#files.list(absolute, Math.max(depth, 1))) {
+        if (entries.length === maxListEntries) {
+          throw new SandboxError(
+            "resource_exhausted",
+            `more than ${maxListEntries} entries below ${absolute}`,
+          );
+        }
+        entries.push(entry);
+      }
+      return entries;
+    };
+    return explained(collect(), {
+      not_found: () =>
+        new SandboxError("not_found", `path not found: lstat ${absolute}: no such file or directory`),
+      invalid_argument: () => new SandboxError("invalid_argument", `path is not a directory: ${absolute}`),
+      failed_precondition: () =>
+        new SandboxError("failed_precondition", `cyclic symlink or chain >255 links at "${absolute}"`),
+    });
+  }
+
+  async remove(path: string): Promise<void> {
+    const absolute = this.resolve(path);
+    const failed = (error: SandboxError): SandboxError =>
+      new SandboxError("internal", `error removing file or directory: ${error.message}`, { cause: error });
+    await explained(this.#files.remove(absolute), {
+      invalid_argument: failed,
+      permission_denied: failed,
+      failed_precondition: failed,
+      internal: failed,
+    });
+    this.#options.watchers.removed(this.sandbox, absolute);
+  }
+
+  /** Opens a regular file to be read. */
+  async open(path: string): Promise<OpenFile> {
+    const absolute = this.resolve(path);
+    const failed = (error: SandboxError): SandboxError =>
+      new SandboxError("internal", `error opening file '${absolute}': ${error.message}`, { cause: error });
+    return explained(this.#files.read(absolute), {
+      internal: failed,
+      permission_denied: failed,
+      not_found: () => new SandboxError("not_found", `path '${absolute}' does not exist`),
+      invalid_argument: async () => {
+        const info = await this.#statIfPresent(absolute);
+        if (info === undefined) {
+          return new SandboxError("not_found", `path '${absolute}' does not exist`);
+        }
+        const what = info.kind === "directory" ? "a directory" : "not a regular file";
+        return new SandboxError("invalid_argument", `path '${absolute}' is ${what}`);
+      },
+    });
+  }
+
+  /** Starts an upload of one file or more, which all get this metadata. */
+  startUpload(metadata: Readonly<Record<string, string>>): Upload {
+    const writtenPaths = new Set<string>();
+    return {
+      write: async (path, content) => {
+        const absolute = this.resolve(path);
+        if (writtenPaths.size === this.#options.maxFilesPerUpload) {
+          throw new SandboxError(
+            "invalid_argument",
+            `one upload request can have ${this.#options.maxFilesPerUpload} files`,
+          );
+        }
+        const key = posix.normalize(absolute);
+        if (writtenPaths.has(key)) {
+          throw new SandboxError(
+            "invalid_argument",
+            `you cannot upload multiple files to the same path '${absolute}' in one upload request, only the first specified file was uploaded`,
+          );
+        }
+        writtenPaths.add(key);
+        return this.#options.watchers.during(
+          this.sandbox,
+          { path: absolute },
+          this.#write(absolute, content, metadata),
+        );
+      },
+    };
+  }
+
+  /**
+   * Joins files into one, which appears whole or not at all, and removes them.
+   * @throws SandboxError invalid_argument (the destination among the sources, a source that is no regular
+   * file, a destination that is a directory), not_found `source file not found: <path>`,
+   * resource_exhausted (no room: it has a `shortage`). Then every source is as it was.
+   */
+  async compose(sources: readonly string[], destination: string): Promise<FileInfo> {
+    const to = this.resolve(destination);
+    const from = sources.map((source) => this.resolve(source));
+    const realPaths = new RealPaths(this.#files);
+    const targets = [await realPaths.ofEntry(to), await realPaths.ofTarget(to)];
+    for (const source of new Set(from)) {
+      const info = await this.#source(source);
+      if (info.kind !== "file") {
+        throw new SandboxError("invalid_argument", `source path is not a regular file: ${source}`);
+      }
+      // Removing the sources would remove what was just written.
+      if (targets.includes(await realPaths.ofEntry(source))) {
+        throw new SandboxError("invalid_argument", `source path is the destination: ${source}`);
+      }
+    }
+    const written = await this.#options.watchers.during(
+      this.sandbox,
+      { path: to },
+      this.#write(to, this.#joined(from), {}),
+    );
+    for (const source of new Set(from)) {
+      // A link is removed, not what it leads to.
+      await this.#files.remove(source);
+    }
+    return written;
+  }
+
+  async *#joined(paths: readonly string[]): AsyncGenerator<Uint8Array> {
+    for (const path of paths) {
+      // One at a time: there may be more sources than descriptors.
+      await using file = await explained(this.#files.read(path), {
+        not_found: () => missingSource(path),
+        invalid_argument: () =>
+          new SandboxError("invalid_argument", `source path is not a regular file: ${path}`),
+      });
+      yield* file.content();
+    }
+  }
+
+  #source(path: string): Promise<FileInfo> {
+    return explained(this.#files.stat(path), {
+      not_found: () => missingSource(path),
+      invalid_argument: () => missingSource(path),
+    });
+  }
+
+  async #write(
+    path: string,
+    content: AsyncIterable<Uint8Array>,
+    metadata: Readonly<Record<string, string>>,
+  ): Promise<FileInfo> {
+    let writtenBytes = 0;
+    let sourceFailure: { readonly error: unknown } | undefined;
+    async function* counted(): AsyncGenerator<Uint8Array> {
+      try {
+        for await (const chunk of content) {
+          writtenBytes += chunk.length;
+          yield chunk;
+        }
+      } catch (error) {
+        sourceFailure = { error };
+        throw error;
+      }
+    }
+    try {
+      return await explained(this.#files.write(path, counted(), { user: this.#user.name, metadata }), {
+        resource_exhausted: (error) => withoutRoom(error, writtenBytes),
+        invalid_argument: (error) => this.#whyNotWritten(path, error),
+        already_exists: (error) => this.#whyNotWritten(path, error),
+      });
+    } catch (error) {
+      // A backend may put its own words around what the client's stream did.
+      if (sourceFailure !== undefined) throw sourceFailure.error;
+      throw error;
+    }
+  }
+
+  async #whyNotWritten(path: string, error: SandboxError): Promise<SandboxError> {
+    const info = await this.#statIfPresent(path);
+    if (info?.kind === "directory") {
+      return new SandboxError("invalid_argument", `path is a directory: ${path}`);
+    }
+    const file = await this.#fileAbove(path);
+    if (file === undefined) return error;
+    return new SandboxError("internal", `error ensuring directories: path is a file: ${file}`);
+  }
+
+  /** The nearest existing ancestor, if it is a file, which nothing can be below of. */
+  async #fileAbove(path: string): Promise<string | undefined> {
+    for (let above = posix.dirname(path); above !== "/"; above = posix.dirname(above)) {
+      const info = await this.#statIfPresent(above);
+      if (info !== undefined) return info.kind === "directory" ? undefined : above;
+    }
+    return undefined;
+  }
+
+  async #statIfPresent(path: string): Promise<FileInfo | undefined> {
+    try {
+      return await this.#files.stat(path);
+    } catch (error) {
+      // Below a file, stat says "not a directory", which is invalid_argument.
+      if (error instanceof SandboxError) return undefined;
+      throw error;
+    }
+  }
+
+  get #files(): Files {
+    return this.sandbox.runtime.files;
+  }
+}
+
+/** The files of one upload request. */
+export interface Upload {
+  /**
+   * Writes one file; all of it, or, when `content` throws, nothing.
+   * @throws SandboxError invalid_argument (a directory, a path used before, too many files),
+   * resource_exhausted (no room: it has a `shortage`), internal (a file where a directory is needed).
+   */
+  write(path: string, content: AsyncIterable<Uint8Array>): Promise<FileInfo>;
+}
+
+/** A lack of something else, such as descriptors, stays what it is. */
+function withoutRoom(error: SandboxError, writtenBytes: number): SandboxError {
+  const { shortage } = error;
+  if (shortage === undefined) return error;
+  const message =
+    shortage === "inodes"
+      ? "not enough inodes available"
+      : `attempted to write ${writtenBytes} bytes: not enough disk space available`;
+  return new SandboxError("resource_exhausted", message, { cause: error, shortage });
+}
+
+function missingSource(path: string): SandboxError {
+  return new SandboxError("not_found", `source file not found: ${path}`);
+}
+
+type Explanations = Partial<Record<ErrorCode, (error: SandboxError) => SandboxError | Promise<SandboxError>>>;
+
+/** Gives the errors of a backend the texts that clients know. */
+async function explained<T>(result: Promise<T>, explanations: Explanations): Promise<T> {
+  try {
+    return await result;
+  } catch (error) {
+    if (!(error instanceof SandboxError)) throw error;
+    const explanation = await explanations[error.code]?.(error);
+    // Refusals of our own pass through here too, with the right words already.
+    throw explanation ?? error;
+  }
+}

@@ -1,0 +1,92 @@
+import assert from "node:assert/strict";
+import { chmod, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, describe, it } from "node:test";
+import { agentBinary } from "@coppice/agent";
+import { Host, HostCommandError } from "./host.js";
+import { jailFreebsdConfig } from "../jail-freebsd-config.js";
+import { reasonWithoutRecordingHost } from "../testing/recording-host.js";
+
+void describe("programs of the host", { skip: reasonWithoutRecordingHost() ?? false }, () => {
+  let directory: string;
+  let host: Host;
+  let logged: object[] = [];
+
+  /** Has zfs(8) be a script. */
+  const script = async (text: string) => {
+    const path = join(directory, "zfs");
+    await writeFile(path, `#!/bin/sh\n${text}\n`);
+    await chmod(path, 0o755);
+  };
+
+  before(async () => {
+    directory = await mkdtemp(join(tmpdir(), "ch-"));
+    const { programs } = jailFreebsdConfig.parse({
+      // Others have programs of these names in PATH: Java has a jexec.
+      programs: { zfs: join(directory, "zfs"), jexec: join(directory, "sh") },
+    });
+    process.env["COPPICE_TEST_SECRET"] = "hidden";
+    host = new Host({
+      programs,
+      agent: agentBinary() ?? "",
+      socket: join(directory, "host.sock"),
+      timeoutMs: 30_000,
+      log: { debug: (entry: unknown) => void logged.push(entry as object), warn: () => undefined },
+    });
+  });
+  after(async () => {
+    delete process.env["COPPICE_TEST_SECRET"];
+    await host.close({ isEmpty: true });
+    await rm(directory, { recursive: true });
+  });
+
+  void it("are those at the paths of the settings, which are whole ones, and no others of their names", async () => {
+    await assert.rejects(host.run("jexec", ["-c", "true"]), /No such file or directory/);
+    for (const path of ["jexec", "./jexec", "usr/sbin/jexec", "/usr/sbin/je xec", "/usr/sbin/jexec;"]) {
+      assert.equal(jailFreebsdConfig.safeParse({ programs: { jexec: path } }).success, false, path);
+    }
+  });
+
+  void it("are logged with their arguments, their end and how long they took, and not with what they read", async () => {
+    await script("cat > /dev/null; exit 3");
+    logged = [];
+    const { code } = await host.try("zfs", ["list", "$(id)"], { input: "secret" });
+    assert.equal(code, 3);
+    const [entry, ...others] = logged as { durationMs: number }[];
+    assert.ok(entry && entry.durationMs > 0);
+    assert.deepEqual(
+      { ...entry, durationMs: 0 },
+      { program: "zfs", args: ["list", "$(id)"], code, durationMs: 0 },
+    );
+    assert.deepEqual(others, []);
+    assert.doesNotMatch(JSON.stringify(logged), /secret/);
+  });
+
+  void it("see nothing of the server's environment", async () => {
+    await script("env");
+    const names = (await host.run("zfs", [])).split("\n").map((line) => line.split("=")[0]);
+    assert.ok(names.includes("LC_ALL") && names.includes("PATH"));
+    assert.ok(!names.includes("COPPICE_TEST_SECRET"));
+  });
+
+  void it("fail with what they say, and are cut off, with those they have begun, when they take too long or say too much", async () => {
+    await script("echo no such thing >&2; exit 1");
+    await assert.rejects(host.run("zfs", ["destroy"]), (error) => {
+      assert.ok(error instanceof HostCommandError);
+      assert.equal(error.message, "zfs destroy ended with 1: no such thing");
+      return true;
+    });
+    const pid = join(directory, "pid");
+    await script(`sleep 600 & echo $! > ${pid}; wait`);
+    await assert.rejects(host.run("zfs", [], { timeoutMs: 2_000 }), { code: "deadline_exceeded" });
+    const words = `/proc/${(await readFile(pid, "utf8")).trim()}/cmdline`;
+    assert.equal(await readFile(words, "utf8").catch(() => ""), "");
+    // As one that waits in the kernel, nothing ends it.
+    await script(`setsid sleep 600 & echo $! > ${pid}; wait`);
+    await assert.rejects(host.run("zfs", [], { timeoutMs: 2_000 }), { code: "deadline_exceeded" });
+    process.kill(Number(await readFile(pid, "utf8")), "SIGKILL");
+    await script("head -c 9000000 /dev/zero");
+    await assert.rejects(host.run("zfs", []), { code: "resource_exhausted" });
+  });
+});

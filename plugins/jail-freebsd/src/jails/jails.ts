@@ -1,0 +1,131 @@
+import { rename, rm, stat, writeFile } from "node:fs/promises";
+import { setTimeout as sleep } from "node:timers/promises";
+import { SandboxError } from "@coppice/core";
+import { type Host, HostCommandError } from "../host/host.js";
+import { type JailConfOptions, jailConf, removalConf } from "./jail-conf.js";
+import type { SandboxPaths } from "./sandbox-paths.js";
+
+const PAUSE_ROUNDS = 100;
+const PAUSE_MS = 10;
+const UNMOUNT_ROUNDS = 50;
+const NOT_FOUND = /not found/;
+
+/** The node of sysctl(8) below which the kernel lists the parameters that jails can have. */
+const PARAMETERS = "security.jail.param";
+
+/** The jails of this host, each made and removed by a jail.conf(5) of its own. */
+export class Jails {
+  readonly #host: Host;
+  readonly #known: ReadonlySet<string>;
+
+  private constructor(host: Host, known: ReadonlySet<string>) {
+    this.#host = host;
+    this.#known = known;
+  }
+
+  /** Asks the kernel which parameters it knows: that differs from release to release. @throws HostCommandError */
+  static async open(host: Host): Promise<Jails> {
+    const listed = (await host.run("sysctl", ["-N", PARAMETERS])).split("\n");
+    return new Jails(host, new Set(listed.map((name) => name.slice(PARAMETERS.length + 1))));
+  }
+
+  /** Makes a jail in which nothing runs yet. @throws HostCommandError */
+  async create({ conf, name }: SandboxPaths, options: Omit<JailConfOptions, "known">): Promise<void> {
+    await writeFile(`${conf}.new`, jailConf({ ...options, known: this.#known }), { mode: 0o600 });
+    await rename(`${conf}.new`, conf);
+    await this.#host.run("jail", ["-q", "-f", conf, "-c", name]);
+    if (options.stack.kind === "shared") return;
+    // Nothing inside may touch interfaces, the first address included.
+    await this.#host.run("ifconfig", ["-j", name, "lo0", "inet", "127.0.0.1/8", "up"]);
+  }
+
+  /** Ends all processes of a jail, and unmounts what lies on its root. A missing one is fine. @throws HostCommandError */
+  async remove(paths: SandboxPaths): Promise<void> {
+    const { conf, root } = paths;
+    const words = ["-q", "-f", conf, "-r", paths.name];
+    if (await hasFile(conf)) await this.#remove(paths, words);
+    // One of that name may be somebody else's: without a file of ours, what is known of it is where it lies.
+    else if ((await this.#rootOf(paths.name)) === root) {
+      await this.#remove(paths, words.with(2, "-"), removalConf(paths));
+    }
+    await this.#unmountBelow(root);
+    await rm(conf, { force: true });
+    await rm(`${conf}.new`, { force: true });
+  }
+
+  /** Stops every process of a jail: again, while one that was not stopped may have made another. */
+  async pause(name: string): Promise<void> {
+    for (let round = 0; round < PAUSE_ROUNDS; round++) {
+      await this.#signal("STOP", name);
+      if (!(await this.#isMoving(name))) return;
+      await sleep(PAUSE_MS);
+    }
+    await this.resume(name);
+    throw new SandboxError("unavailable", "the processes of the sandbox could not be stopped");
+  }
+
+  /** Lets what was stopped go on. */
+  async resume(name: string): Promise<void> {
+    await this.#signal("CONT", name);
+  }
+
+  /** Names of all jails, dying ones included. */
+  async names(): Promise<ReadonlySet<string>> {
+    const lines = await this.#host.run("jls", ["-d", "name"]);
+    return new Set(lines.split("\n").filter((line) => line !== ""));
+  }
+
+  async #isMoving(name: string): Promise<boolean> {
+    const words = ["-J", name, "-o", "state="];
+    const { code, stdout, stderr } = await this.#host.try("ps", words);
+    // 1 without a word: there is no process.
+    if (code !== 0 && (code !== 1 || stderr !== ""))
+      throw new HostCommandError("ps", words, { code, stdout, stderr });
+    return stdout.split("\n").some((state) => /^\s*[^TZ\s]/.test(state));
+  }
+
+  async #signal(signal: string, name: string): Promise<void> {
+    const words = [`-${signal}`, "-j", name];
+    const result = await this.#host.try("pkill", words);
+    // 1: there was no process to signal.
+    if (result.code > 1 || result.code < 0) throw new HostCommandError("pkill", words, result);
+  }
+
+  async #remove({ name, root }: SandboxPaths, words: readonly string[], input?: string): Promise<void> {
+    const removed = await this.#host.try("jail", words, input === undefined ? {} : { input });
+    if (removed.code === 0 || NOT_FOUND.test(removed.stderr)) return;
+    // The kernel kills without waiting: jail(8) may have found what is mounted in use, when the jail was gone already.
+    if ((await this.#rootOf(name)) === root) throw new HostCommandError("jail", words, removed);
+  }
+
+  /** Where a jail lies; undefined when there is none of that name. */
+  async #rootOf(name: string): Promise<string | undefined> {
+    const { code, stdout } = await this.#host.try("jls", ["-j", name, "path"]);
+    return code === 0 ? stdout.trim() : undefined;
+  }
+
+  /**
+   * What a jail that died, was never finished, or was still in use has left mounted, whoever uses it. The clone itself
+   * stays.
+   */
+  async #unmountBelow(root: string): Promise<void> {
+    for (let round = 1; ; round++) {
+      const table = await this.#host.run("mount", ["-p"]);
+      const points = table.split("\n").map((line) => line.split(/\s+/)[1] ?? "");
+      const below = points.filter((point) => point.startsWith(`${root}/`)).toReversed();
+      if (below.length === 0) return;
+      const words = ["-f", ...below];
+      const result = await this.#host.try("umount", words);
+      if (result.code === 0) return;
+      if (round === UNMOUNT_ROUNDS) throw new HostCommandError("umount", words, result);
+      await sleep(PAUSE_MS);
+    }
+  }
+}
+
+async function hasFile(path: string): Promise<boolean> {
+  return stat(path).then(
+    () => true,
+    () => false,
+  );
+}

@@ -1,0 +1,155 @@
+import type { EgressRules } from "@coppice/core/backend";
+import type { AddressPool, Lease } from "./address-pool.js";
+import { aliasRules } from "./alias-rules.js";
+import { destinationTest } from "./egress-policy.js";
+import type { Host } from "../host/host.js";
+import type { HostProblem } from "../host/host-problem.js";
+import type { JailStack } from "../jails/jail-conf.js";
+import type { NetworkSettings } from "../network-config.js";
+import { PfAnchors } from "./pf-anchors.js";
+import { translatedStatesOf } from "./pf-states.js";
+import type { SandboxNetworks } from "./sandbox-networks.js";
+
+export interface AliasNetworksOptions {
+  readonly host: Host;
+  readonly settings: NetworkSettings;
+  readonly addresses: AddressPool;
+}
+
+/** When more connections than this are to be cut, all of the sandbox are, by one command. */
+const MOST_KILLS = 32;
+const MISSING = /can't assign requested address|does not exist/i;
+/** What sockstat(1) says of one that takes what comes to any address of version 4. */
+const LISTENER = /^\S+\s+(\S+)\s+\S+\s+\S+\s+(?:tcp|udp)(?:4|46)\s+\*:(\d+)\s/gm;
+
+/**
+ * Connects jails that share the stack of the host: each has one alias of a loopback interface, which jail(8) makes and
+ * removes with it, and an anchor of pf(4) that translates it and has its rules. The anchor, and the tag and label of its
+ * connections, are named by the number of the address.
+ */
+export class AliasNetworks implements SandboxNetworks {
+  readonly addresses: AddressPool;
+  readonly #host: Host;
+  readonly #settings: NetworkSettings;
+  readonly #anchors: PfAnchors;
+
+  constructor({ addresses, host, settings }: AliasNetworksOptions) {
+    this.addresses = addresses;
+    this.#host = host;
+    this.#settings = settings;
+    this.#anchors = new PfAnchors(host, settings.anchor);
+  }
+
+  async problems(): Promise<readonly HostProblem[]> {
+    const { loopback, outside } = this.#settings;
+    const problems: HostProblem[] = [];
+    if ((await this.#host.try("ifconfig", [loopback])).code !== 0) {
+      const fix = `ifconfig ${loopback} create up, and the lines of rc.conf in docs/freebsd.md`;
+      problems.push({ message: `there is no interface ${loopback}`, fix });
+    }
+    const leading = await this.#host.try("ifconfig", [outside]);
+    if (!/^\s+inet /m.test(leading.stdout)) {
+      const fix = "set jail-freebsd.network.outside to the interface that leads out, and in pf.conf too";
+      problems.push({ message: `there is no interface ${outside} with an IPv4 address`, fix });
+    }
+    const { stdout: interfaces } = await this.#host.try("pfctl", ["-v", "-s", "Interfaces"]);
+    for (const link of ["lo0", loopback, outside]) {
+      if (!interfaces.split("\n").includes(`${link} (skip)`)) continue;
+      const message = `pf does not look at ${link}: sandboxes reach the host, and each other, there`;
+      problems.push({ message, fix: `remove ${link} from set skip in pf.conf, then service pf reload` });
+    }
+    problems.push(...(await this.#anchors.problems(["nat-anchor", "anchor"])));
+    return [...problems, ...(await this.#listenerProblems())];
+  }
+
+  /** Without one, a jail that shares the stack could not even reach itself. */
+  needsAddress(): boolean {
+    return true;
+  }
+
+  stackOf(lease: Lease | undefined): JailStack {
+    if (lease === undefined) throw new Error("a sandbox that shares the stack of the host needs an address");
+    return { kind: "shared", link: this.#settings.loopback, address: lease.address };
+  }
+
+  async prepare(lease: Lease, rules: EgressRules): Promise<void> {
+    const { hostPorts, outside } = this.#settings;
+    const { anchor, tag } = this.#namesOf(lease);
+    const policy = { ...this.#settings, rules };
+    const { address } = lease;
+    await this.#anchors.load(anchor, aliasRules({ address, outside, tag, hostPorts, policy }));
+  }
+
+  /** With its jail, it is. */
+  async connect(): Promise<void> {}
+
+  async restrict(lease: Lease, rules: EgressRules): Promise<void> {
+    await this.prepare(lease, rules);
+    const isOpen = destinationTest({ ...this.#settings, rules });
+    // A host with too many states to look through is no reason to leave one that must not be.
+    const listing = await this.#host
+      .run("pfctl", ["-i", this.#settings.outside, "-vv", "-s", "states"])
+      .catch(() => undefined);
+    const closed =
+      listing === undefined
+        ? undefined
+        : translatedStatesOf(listing, lease.address).filter(({ destination }) => !isOpen(destination));
+    if (closed === undefined || closed.length > MOST_KILLS) return this.#cutAll(lease);
+    for (const { id } of closed) await this.#host.run("pfctl", ["-q", "-k", "id", "-k", id]);
+  }
+
+  async disconnect(lease: Lease): Promise<void> {
+    await this.#cutAll(lease);
+    await this.#anchors.flush(this.#namesOf(lease).anchor);
+    await this.#removeAlias(lease.address);
+  }
+
+  async found(): Promise<ReadonlyMap<string, string>> {
+    const { stdout } = await this.#host.try("jls", ["name", "ip4.addr"]);
+    return new Map(
+      stdout.split("\n").flatMap((line) => {
+        const [jail = "", address = ""] = line.split(" ");
+        return this.addresses.numberOf(address) === undefined ? [] : [[jail, address] as const];
+      }),
+    );
+  }
+
+  async removeOthers(): Promise<void> {
+    const { stdout } = await this.#host.try("ifconfig", [this.#settings.loopback]);
+    for (const [, address = ""] of stdout.matchAll(/^\s+inet ([\d.]+) /gm)) {
+      const number = this.addresses.numberOf(address);
+      if (number !== undefined) await this.addresses.whileFree(number, () => this.#removeAlias(address));
+    }
+    for (const name of await this.#anchors.names()) {
+      const number = Number(/^alias(\d+)$/.exec(name)?.[1]);
+      await this.addresses.whileFree(number, () => this.#anchors.flush(name));
+    }
+  }
+
+  /** Programs that what a sandbox sends to its own address would reach. */
+  async #listenerProblems(): Promise<readonly HostProblem[]> {
+    const { hostPorts } = this.#settings;
+    const { stdout } = await this.#host.try("sockstat", ["-q", "-4", "-6", "-l"]);
+    const found = new Map<string, string>();
+    for (const [, program = "", port = ""] of stdout.matchAll(LISTENER)) {
+      if (!hostPorts.includes(Number(port))) found.set(port, program);
+    }
+    return [...found].map(([port, program]) => ({
+      message: `${program} listens at port ${port} of every address, those of sandboxes included`,
+      fix: `have it listen at addresses of the host alone, or put ${port} into jail-freebsd.network.hostPorts`,
+    }));
+  }
+
+  async #removeAlias(address: string): Promise<void> {
+    await this.#host.remove("ifconfig", [this.#settings.loopback, "inet", address, "-alias"], MISSING);
+  }
+
+  async #cutAll(lease: Lease): Promise<void> {
+    await this.#host.run("pfctl", ["-q", "-k", "label", "-k", this.#namesOf(lease).tag]);
+  }
+
+  #namesOf({ number }: Lease) {
+    const anchor = `alias${number}`;
+    return { anchor, tag: `${this.#settings.anchor}_${anchor}` };
+  }
+}

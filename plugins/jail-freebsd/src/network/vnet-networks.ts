@@ -1,0 +1,182 @@
+import { ALL_TRAFFIC, type EgressRules } from "@coppice/core/backend";
+import type { AddressPool, Lease } from "./address-pool.js";
+import { bridgeRules } from "./bridge-rules.js";
+import { destinationTest } from "./egress-policy.js";
+import type { Host } from "../host/host.js";
+import type { HostProblem } from "../host/host-problem.js";
+import type { JailStack } from "../jails/jail-conf.js";
+import type { NetworkSettings } from "../network-config.js";
+import { PfAnchors } from "./pf-anchors.js";
+import { statesOf } from "./pf-states.js";
+import type { SandboxNetworks } from "./sandbox-networks.js";
+
+export interface VnetNetworksOptions {
+  readonly host: Host;
+  readonly settings: NetworkSettings;
+  readonly addresses: AddressPool;
+  /** Of the installation; the epairs of this one are known by it. */
+  readonly digest: string;
+}
+
+/** Connections to more destinations than this are cut together with the rest, by one command. */
+const MOST_KILLS = 32;
+// arp(8) of FreeBSD 14 hands on what netlink(4) says.
+const MISSING = /does not exist|cannot locate|can't locate|not found|No such file or directory/i;
+/** Without these pf does not see what a member of a bridge sends to the host. */
+const NEEDED_SYSCTLS = [
+  "net.inet.ip.forwarding",
+  "net.link.bridge.pfil_member",
+  "net.link.bridge.pfil_local_phys",
+];
+
+/**
+ * Connects jails that have a stack of their own: an epair(4) each, the host's end of it a private member of one
+ * bridge, and an anchor of pf(4) with the rules of each. All that a sandbox has there is named by the number of
+ * its address, so that it can be removed whoever made it and however far that came.
+ */
+export class VnetNetworks implements SandboxNetworks {
+  readonly addresses: AddressPool;
+  readonly #host: Host;
+  readonly #settings: NetworkSettings;
+  readonly #anchors: PfAnchors;
+  readonly #group: string;
+
+  constructor({ addresses, digest, host, settings }: VnetNetworksOptions) {
+    this.addresses = addresses;
+    this.#host = host;
+    this.#settings = settings;
+    this.#anchors = new PfAnchors(host, settings.anchor);
+    // The name of a group of interfaces does not end with a digit.
+    this.#group = `coppice_${digest.slice(0, 6)}_`;
+  }
+
+  async problems(): Promise<readonly HostProblem[]> {
+    const { bridge } = this.#settings;
+    const problems: HostProblem[] = [];
+    const { stdout: shown } = await this.#host.try("ifconfig", [bridge]);
+    const address = `${this.addresses.gateway}/${this.addresses.prefixLength}`;
+    if (!shown.includes(`inet ${this.addresses.gateway} `)) {
+      problems.push({
+        message: `there is no bridge ${bridge} with the address ${address}`,
+        fix: `ifconfig bridge create name ${bridge} inet ${address} up, and the lines of rc.conf in docs/freebsd.md`,
+      });
+    }
+    for (const name of NEEDED_SYSCTLS) {
+      const { stdout } = await this.#host.try("sysctl", ["-n", name]);
+      if (stdout.trim() === "1") continue;
+      problems.push({
+        message: `${name} is not 1`,
+        fix: `sysctl ${name}=1, and put it into /etc/sysctl.conf`,
+      });
+    }
+    return [...problems, ...(await this.#anchors.problems(["anchor"]))];
+  }
+
+  needsAddress({ allowOut, denyOut }: EgressRules): boolean {
+    return allowOut.length > 0 || !denyOut.includes(ALL_TRAFFIC) || this.#settings.resolvers.length > 0;
+  }
+
+  stackOf(): JailStack {
+    return { kind: "own" };
+  }
+
+  async prepare(lease: Lease, rules: EgressRules): Promise<void> {
+    const { link } = this.#namesOf(lease);
+    const { bridge } = this.#settings;
+    const policy = { ...this.#settings, rules };
+    await this.#anchors.load(link, bridgeRules({ link, bridge, address: lease.address, policy }));
+  }
+
+  async connect(jail: string, lease: Lease): Promise<void> {
+    const { bridge } = this.#settings;
+    const { epair, link, inner, hardware } = this.#namesOf(lease);
+    await this.#host.run("ifconfig", [epair, "create"]);
+    await this.#host.run("ifconfig", [inner, "ether", hardware]);
+    await this.#host.run("ifconfig", [inner, "vnet", jail]);
+    const inside = `${lease.address}/${this.addresses.prefixLength}`;
+    await this.#host.run("ifconfig", ["-j", jail, inner, "inet", inside, "up"]);
+    await this.#host.run("ifconfig", [link, "group", this.#group, "description", jail, "up"]);
+    // Whose an address is, is not learnt from what jails send.
+    const member = ["addm", link, "private", link, "-learn", link, "static", link, hardware];
+    await this.#host.run("ifconfig", [bridge, ...member]);
+    await this.#host.run("arp", ["-S", lease.address, hardware]);
+    await this.#host.run("route", ["-j", jail, "-n", "add", "default", this.addresses.gateway]);
+  }
+
+  async restrict(lease: Lease, rules: EgressRules): Promise<void> {
+    const { bridge } = this.#settings;
+    await this.prepare(lease, rules);
+    const isOpen = destinationTest({ ...this.#settings, rules });
+    // A host with too many states to look through is no reason to leave one that must not be.
+    const states = await this.#host.run("pfctl", ["-i", bridge, "-s", "states"]).catch(() => undefined);
+    const closed =
+      states === undefined
+        ? undefined
+        : new Set(
+            statesOf(states, lease.address)
+              .filter((destination) => !isOpen(destination))
+              .map(({ address }) => address),
+          );
+    if (closed === undefined || closed.size > MOST_KILLS) return this.#cut(lease);
+    for (const destination of closed) await this.#cut(lease, destination);
+  }
+
+  async disconnect(lease: Lease): Promise<void> {
+    const { link } = this.#namesOf(lease);
+    await this.#cut(lease);
+    await this.#anchors.flush(link);
+    await this.#host.remove("ifconfig", [link, "destroy"], MISSING);
+    await this.#host.remove("arp", ["-d", lease.address], MISSING);
+  }
+
+  async found(): Promise<ReadonlyMap<string, string>> {
+    const { stdout } = await this.#host.try("ifconfig", ["-a"]);
+    const found = new Map<string, string>();
+    // Each interface begins at the margin.
+    for (const text of stdout.split(/^(?=\S)/m)) {
+      const [, link = ""] = /^(\w+): /.exec(text) ?? [];
+      const [, jail] = /^\s+description: (\S+)$/m.exec(text) ?? [];
+      const [, groups = ""] = /^\s+groups: (.*)$/m.exec(text) ?? [];
+      const address = this.addresses.addressAt(this.#numberOf(link));
+      if (jail === undefined || address === undefined || !groups.split(" ").includes(this.#group)) continue;
+      found.set(jail, address);
+    }
+    return found;
+  }
+
+  async removeOthers(): Promise<void> {
+    const links = (await this.#host.try("ifconfig", ["-g", this.#group])).stdout.split(/\s+/);
+    for (const link of links) {
+      if (link === "") continue;
+      await this.addresses.whileFree(this.#numberOf(link), () =>
+        this.#host.remove("ifconfig", [link, "destroy"], MISSING),
+      );
+    }
+    for (const name of await this.#anchors.names()) {
+      await this.addresses.whileFree(this.#numberOf(name), () => this.#anchors.flush(name));
+    }
+  }
+
+  /** Ends connections to one destination, or all, also where their addresses are translated. */
+  async #cut({ address }: Lease, destination?: string): Promise<void> {
+    const hosts = ["-k", address, ...(destination === undefined ? [] : ["-k", destination])];
+    await this.#host.run("pfctl", ["-q", "-M", "-i", this.#settings.bridge, ...hosts]);
+  }
+
+  #namesOf({ address, number }: Lease) {
+    const epair = `epair${this.#settings.firstEpair + number}`;
+    const bytes = address.split(".").map((part) => Number(part).toString(16).padStart(2, "0"));
+    return {
+      epair,
+      link: `${epair}a`,
+      inner: `${epair}b`,
+      // Locally administered, and of nobody else on this bridge.
+      hardware: ["02", "c0", ...bytes].join(":"),
+    };
+  }
+
+  /** Of the address that an epair, or an anchor, is named by. */
+  #numberOf(link: string): number {
+    return Number(/^epair(\d+)a$/.exec(link)?.[1]) - this.#settings.firstEpair;
+  }
+}

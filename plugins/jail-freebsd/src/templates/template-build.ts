@@ -1,0 +1,37 @@
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+import { messageOf, SandboxError, type VerbAction } from "@coppice/core";
+import { buildTemplate } from "./build-template.js";
+import { HostCommandError } from "../host/host.js";
+import type { JailSettings } from "../jail-freebsd-config.js";
+import { readTemplateFile } from "./template-file.js";
+import { withTemplateWorkshop } from "./template-workshop.js";
+
+/** Builds what a file says, unless that was built before, and has sandboxes of that template begin with it. */
+export const templateBuild: VerbAction<JailSettings> = {
+  usage: "<template.yaml>",
+  async run(context) {
+    const { args, config, print } = context;
+    const { positionals } = parseArgs({ args: [...args], allowPositionals: true, options: {} });
+    const [file, ...others] = positionals;
+    if (file === undefined || others.length > 0) {
+      throw new SandboxError("invalid_argument", "name the file of one template");
+    }
+    const recipe = await readTemplateFile(file);
+    const isNew = await withTemplateWorkshop(context, async ({ host, templates }) =>
+      buildTemplate(recipe, {
+        host,
+        templates,
+        directory: join(config.directory, "templates"),
+        agentInside: config.agentInside,
+        timeoutMs: config.templateCommandTimeout,
+        onStep: print,
+      }),
+    ).catch((error: unknown) => {
+      if (!(error instanceof HostCommandError)) throw error;
+      throw new SandboxError("failed_precondition", messageOf(error), { cause: error });
+    });
+    print(`${recipe.name} ${recipe.digest}${isNew ? "" : ", which was built before"}`);
+    return 0;
+  },
+};

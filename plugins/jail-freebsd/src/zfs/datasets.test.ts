@@ -1,0 +1,86 @@
+import assert from "node:assert/strict";
+import { mkdir, readFile, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { describe, it } from "node:test";
+import { Datasets } from "./datasets.js";
+import {
+  openRecordingHost,
+  type RecordingHost,
+  reasonWithoutRecordingHost,
+} from "../testing/recording-host.js";
+
+const PATH = "zroot/jails/e2b-abc";
+
+function datasetsOf({ host, settings }: RecordingHost): Datasets {
+  return new Datasets(host, { parent: settings.dataset, owner: "ours" });
+}
+
+/** Has zfs(8) say who owns what it is asked of, and refuse a verb so often, before it does it. */
+async function refuse({ settings }: RecordingHost, verb: string, messages: readonly string[]): Promise<void> {
+  const { directory, programs } = settings;
+  await mkdir(directory, { recursive: true });
+  const said = join(directory, "said");
+  await writeFile(said, messages.map((message) => `${message}\n`).join(""));
+  const script = `[ "$1" = get ] && printf 'ours\\tlocal\\n'
+if [ "$1" = ${verb} ] && [ -s ${said} ]; then head -n 1 ${said} >&2; sed -i 1d ${said}; exit 1; fi
+echo "$@" >> ${join(directory, "did")}
+`;
+  await writeFile(programs.zfs, `#!/bin/sh\n${script}`);
+}
+
+void describe("datasets", { skip: reasonWithoutRecordingHost() ?? false }, () => {
+  void it("are destroyed by none but who made them, whatever they are called", async () => {
+    await using recording = await openRecordingHost();
+    const datasets = datasetsOf(recording);
+    // What is inherited says nothing of who made it; - is what has no owner.
+    for (const said of [
+      "theirs\tlocal\n",
+      "ours\tinherited from zroot/jails\n",
+      "-\t-\n",
+      "ours\treceived\n",
+    ]) {
+      await recording.answer("zfs", said);
+      await assert.rejects(datasets.destroy("e2b-abc"), { code: "permission_denied" }, said);
+    }
+    const calls = (await recording.calls()).map(({ args }) => args.join(" "));
+    assert.deepEqual([...new Set(calls)], [`get -H -o value,source coppice:owner ${PATH}`]);
+    await recording.answer("zfs", "ours\tlocal\n");
+    await datasets.destroy("e2b-abc");
+    assert.deepEqual(
+      (await recording.calls()).slice(1).map(({ args }) => args.join(" ")),
+      [`unmount -f ${PATH}`, `destroy ${PATH}`],
+    );
+  });
+
+  void it("are asked for again for as long as they are busy, in the words of each release, and for nothing else", async () => {
+    await using recording = await openRecordingHost();
+    const datasets = datasetsOf(recording);
+    await refuse(recording, "destroy", [
+      `cannot destroy '${PATH}': dataset is busy`,
+      `cannot unmount '/jails/e2b-abc': pool or dataset is busy`,
+      `cannot unmount '/jails/e2b-abc': umount failed`,
+      `cannot unmount '/jails/e2b-abc': Device busy`,
+    ]);
+    await datasets.destroy("e2b-abc");
+    await refuse(recording, "destroy", ["cannot open: permission denied"]);
+    await assert.rejects(datasets.destroy("e2b-abc"), { message: /permission denied/ });
+    await refuse(recording, "unmount", [`cannot unmount '${PATH}': not currently mounted`]);
+    await datasets.destroy("e2b-abc");
+  });
+
+  void it("are kept out of sight when others were cloned from them, or have snapshots", async () => {
+    for (const reason of [
+      `cannot destroy '${PATH}': filesystem has dependent clones`,
+      `cannot destroy '${PATH}': filesystem has children`,
+    ]) {
+      await using recording = await openRecordingHost();
+      await refuse(recording, "destroy", [reason]);
+      await datasetsOf(recording).destroy("e2b-abc");
+      const did = await readFile(join(recording.settings.directory, "did"), "utf8");
+      assert.deepEqual(did.trim().split("\n").slice(-2), [
+        `set mountpoint=none ${PATH}`,
+        `set coppice:state=retained ${PATH}`,
+      ]);
+    }
+  });
+});

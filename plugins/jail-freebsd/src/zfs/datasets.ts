@@ -1,0 +1,281 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import { SandboxError } from "@coppice/core";
+import type { SnapshotId } from "@coppice/core/backend";
+import { type Host, HostCommandError } from "../host/host.js";
+
+/**
+ * Where a dataset is in its life. `connecting`: its sandbox runs, and is given a connection that it was made without.
+ * `stopped`: its sandbox has no jail, or one that is being ended or made.
+ * `retained`: its sandbox is gone, and others still need its blocks.
+ */
+export type DatasetState = "creating" | "running" | "connecting" | "stopped" | "destroying" | "retained";
+
+/** A dataset that this installation made. */
+export interface OwnedDataset {
+  readonly name: string;
+  readonly state: DatasetState;
+  /** Other properties of ours, without their prefix. */
+  readonly properties: ReadonlyMap<string, string>;
+}
+
+export interface CloneOptions {
+  /** `<dataset>@<snapshot>` */
+  readonly origin: string;
+  readonly mountPoint: string;
+  readonly refquotaMiB: number;
+  /** Kept with it, as `coppice:<name>`. */
+  readonly properties: Readonly<Record<string, string>>;
+}
+
+const PREFIX = "coppice:";
+const BUSY_ATTEMPTS = 50;
+const LONGEST_BUSY_PAUSE_MS = 200;
+/** How the releases say that somebody has not let go yet. */
+const BUSY = /dataset is busy|umount failed|cannot unmount|Device busy/i;
+const MISSING = /dataset does not exist|could not find any snapshots/;
+const NEEDED = /has dependent clones|has children|has snapshots/;
+
+/**
+ * The ZFS datasets of one installation, all of them children of one. Whose a dataset is stands in a property of
+ * it: what has another owner, or none, is never changed. Only what zfs(8) has had since 2011 is used.
+ */
+export class Datasets {
+  readonly parent: string;
+  readonly #host: Host;
+  readonly #owner: string;
+  /** False while no dataset is known to be retained, and no removed snapshot to be left. */
+  #hasRetained = true;
+
+  /** @param owner what tells this installation's datasets from those of others in the same pool. */
+  constructor(host: Host, { parent, owner }: { readonly parent: string; readonly owner: string }) {
+    this.#host = host;
+    this.parent = parent;
+    this.#owner = owner;
+  }
+
+  /** @throws SandboxError not_found when there is no such snapshot, already_exists */
+  async clone(name: string, { origin, mountPoint, refquotaMiB, properties }: CloneOptions): Promise<void> {
+    const own = { ...properties, owner: this.#owner, state: "creating" };
+    const options = [
+      `refquota=${refquotaMiB}M`,
+      `mountpoint=${mountPoint}`,
+      ...Object.entries(own).map(([property, value]) => `${PREFIX}${property}=${value}`),
+    ];
+    try {
+      await this.#host.run("zfs", [
+        "clone",
+        ...options.flatMap((option) => ["-o", option]),
+        origin,
+        this.#path(name),
+      ]);
+    } catch (error) {
+      if (!(error instanceof HostCommandError)) throw error;
+      if (MISSING.test(error.stderr)) {
+        throw new SandboxError("not_found", `there is no snapshot ${origin}`, { cause: error });
+      }
+      if (/already exists/.test(error.stderr)) {
+        throw new SandboxError("already_exists", `dataset ${name} already exists`, { cause: error });
+      }
+      throw error;
+    }
+  }
+
+  /** Makes a dataset with nothing in it, mounted. @throws SandboxError already_exists */
+  async create(
+    name: string,
+    { mountPoint, refquotaMiB }: Pick<CloneOptions, "mountPoint" | "refquotaMiB">,
+  ): Promise<void> {
+    const options = [
+      `refquota=${refquotaMiB}M`,
+      `mountpoint=${mountPoint}`,
+      `${PREFIX}owner=${this.#owner}`,
+      `${PREFIX}state=creating`,
+    ];
+    const words = ["create", ...options.flatMap((option) => ["-o", option]), this.#path(name)];
+    const result = await this.#host.try("zfs", words);
+    if (/already exists/.test(result.stderr)) {
+      throw new SandboxError("already_exists", `dataset ${name} already exists`);
+    }
+    if (result.code !== 0) throw new HostCommandError("zfs", words, result);
+  }
+
+  /** Whether there is a snapshot of that name, which need not be this installation's. */
+  async hasSnapshot(snapshot: string): Promise<boolean> {
+    const { code, stderr } = await this.#host.try("zfs", ["get", "-H", "-o", "value", "type", snapshot]);
+    if (code !== 0 && !MISSING.test(stderr)) throw new Error(`zfs get: ${stderr.trim()}`);
+    return code === 0;
+  }
+
+  async set(name: string, property: string, value: string): Promise<void> {
+    await this.#host.run("zfs", ["set", `${PREFIX}${property}=${value}`, this.#path(name)]);
+  }
+
+  /** Mounts a dataset where it belongs, if it is not: the host may have started anew. */
+  async mount(name: string): Promise<void> {
+    const words = ["mount", this.#path(name)];
+    const result = await this.#host.try("zfs", words);
+    if (result.code !== 0 && !/already mounted/.test(result.stderr))
+      throw new HostCommandError("zfs", words, result);
+  }
+
+  /** @throws SandboxError failed_precondition when it holds more than that. */
+  async limit(name: string, refquotaMiB: number): Promise<void> {
+    const words = ["set", `refquota=${refquotaMiB}M`, this.#path(name)];
+    const result = await this.#host.try("zfs", words);
+    if (/less than current used/.test(result.stderr)) {
+      throw new SandboxError("failed_precondition", "the sandbox uses more disk than that");
+    }
+    if (result.code !== 0) throw new HostCommandError("zfs", words, result);
+  }
+
+  /**
+   * Bytes that datasets refer to, what they share with their origins included, all by one command; those that are
+   * not there are left out.
+   */
+  async usedBytes(names: readonly string[]): Promise<ReadonlyMap<string, number>> {
+    if (names.length === 0) return new Map();
+    const words = ["get", "-Hp", "-o", "name,value", "referenced", ...names.map((name) => this.#path(name))];
+    const { stdout } = await this.#host.try("zfs", words);
+    return new Map(
+      stdout.split("\n").flatMap((line) => {
+        const [path = "", value] = line.split("\t");
+        return value === undefined ? [] : [[path.slice(this.parent.length + 1), Number(value)] as const];
+      }),
+    );
+  }
+
+  /** All that this installation made for sandboxes, or for something else that names begin with, by one command. */
+  async owned(prefix = "e2b-"): Promise<readonly OwnedDataset[]> {
+    const names = ["owner", "state", "template", "limits"].map((name) => `${PREFIX}${name}`);
+    const words = ["get", "-Hp", "-r", "-o", "name,property,value,source", names.join(","), this.parent];
+    const found = new Map<string, Map<string, string>>();
+    for (const line of (await this.#host.run("zfs", words)).split("\n")) {
+      const [path = "", property = "", value = "", source] = line.split("\t");
+      // What is inherited says nothing of who made it.
+      if (source !== "local" || path.includes("@") || !path.startsWith(`${this.parent}/${prefix}`)) continue;
+      const name = path.slice(this.parent.length + 1);
+      if (!found.has(name)) found.set(name, new Map());
+      found.get(name)?.set(property.slice(PREFIX.length), value);
+    }
+    return [...found].flatMap(([name, properties]) => {
+      if (properties.get("owner") !== this.#owner) return [];
+      return [{ name, state: (properties.get("state") ?? "destroying") as DatasetState, properties }];
+    });
+  }
+
+  /**
+   * Gives up a dataset, mounted or not. One that others were cloned from stays, out of sight, until `collect`.
+   * A missing one is fine. @throws SandboxError permission_denied for one that has another owner.
+   */
+  async destroy(name: string): Promise<void> {
+    const path = this.#path(name);
+    if (!(await this.#isOwn(path))) return;
+    // Without what it is mounted as: that would be in the way of the next of that name.
+    await zfsUntilFree(this.#host, ["unmount", "-f", path]);
+    if (await zfsUntilFree(this.#host, ["destroy", path])) return;
+    await this.#host.run("zfs", ["set", "mountpoint=none", path]);
+    await this.set(name, "state", "retained");
+    this.#hasRetained = true;
+  }
+
+  /** Keeps what a dataset holds at one moment. @throws SandboxError unavailable when it is being destroyed. */
+  async snapshot(name: string, id: SnapshotId): Promise<void> {
+    const path = `${this.#path(name)}@${checkedSnapshotId(id)}`;
+    const words = ["snapshot", "-o", `${PREFIX}snapshot=kept`, path];
+    const result = await this.#host.try("zfs", words);
+    if (MISSING.test(result.stderr)) throw new SandboxError("unavailable", "the sandbox has ended");
+    if (result.code !== 0) throw new HostCommandError("zfs", words, result);
+  }
+
+  /** Full names of the snapshots that `snapshot` took and nobody removed, by their ids. */
+  async snapshots(): Promise<ReadonlyMap<SnapshotId, string>> {
+    return this.#snapshotsMarked("kept");
+  }
+
+  /** Gives a snapshot up; datasets that were cloned from it stay. A missing one is fine. */
+  async removeSnapshot(id: SnapshotId): Promise<void> {
+    const full = (await this.snapshots()).get(id);
+    if (full === undefined) return;
+    // What is needed until its last clone is gone must not be cloned again.
+    await this.#host.run("zfs", ["set", `${PREFIX}snapshot=removed`, full]);
+    this.#hasRetained = true;
+    await this.collect();
+  }
+
+  async #snapshotsMarked(mark: "kept" | "removed"): Promise<ReadonlyMap<SnapshotId, string>> {
+    const words = ["get", "-Hp", "-r", "-o", "name,value,source", `${PREFIX}snapshot`, this.parent];
+    const owned = new Set((await this.owned()).map(({ name }) => `${this.parent}/${name}`));
+    const found = new Map<SnapshotId, string>();
+    for (const line of (await this.#host.run("zfs", words)).split("\n")) {
+      const [full = "", value, source] = line.split("\t");
+      const [path = "", id] = full.split("@");
+      if (id !== undefined && value === mark && source === "local" && owned.has(path)) found.set(id, full);
+    }
+    return found;
+  }
+
+  /** Destroys the snapshots that were removed and the retained datasets, as far as nobody needs them any more. */
+  async collect(): Promise<void> {
+    if (!this.#hasRetained) return;
+    // One that is retained while this looks around says so again.
+    this.#hasRetained = false;
+    try {
+      await this.#collect();
+    } catch (error) {
+      this.#hasRetained = true;
+      throw error;
+    }
+  }
+
+  async #collect(): Promise<void> {
+    // Those that were cloned go with the last of their clones.
+    for (const full of (await this.#snapshotsMarked("removed")).values()) {
+      await zfsUntilFree(this.#host, ["destroy", "-d", full]);
+    }
+    const retained = (await this.owned()).filter(({ state }) => state === "retained");
+    // One may hold the other: again, as long as that makes a difference.
+    for (let rest = retained; rest.length > 0;) {
+      const left: OwnedDataset[] = [];
+      for (const each of rest) {
+        if (!(await zfsUntilFree(this.#host, ["destroy", this.#path(each.name)]))) left.push(each);
+      }
+      if (left.length > 0) this.#hasRetained = true;
+      if (left.length === rest.length) return;
+      rest = left;
+    }
+  }
+
+  async #isOwn(path: string): Promise<boolean> {
+    const words = ["get", "-H", "-o", "value,source", `${PREFIX}owner`, path];
+    const { code, stdout, stderr } = await this.#host.try("zfs", words);
+    if (code !== 0 && MISSING.test(stderr)) return false;
+    if (code !== 0) throw new Error(`zfs get: ${stderr.trim()}`);
+    if (stdout.trim() === `${this.#owner}\tlocal`) return true;
+    throw new SandboxError("permission_denied", `dataset ${path} belongs to somebody else`);
+  }
+
+  #path(name: string): string {
+    if (!/^(e2b|volume)-[a-z0-9]+$/.test(name)) throw new Error(`'${name}' is no dataset of ours`);
+    return `${this.parent}/${name}`;
+  }
+}
+
+/**
+ * Runs a command of zfs again while somebody keeps the dataset busy. What is missing is fine.
+ * @returns false when others need it. @throws HostCommandError
+ */
+export async function zfsUntilFree(host: Host, words: readonly string[]): Promise<boolean> {
+  for (let attempt = 1; ; attempt++) {
+    const result = await host.try("zfs", words);
+    const { code, stderr } = result;
+    if (code === 0 || MISSING.test(stderr) || /not currently mounted|not mounted/.test(stderr)) return true;
+    if (NEEDED.test(stderr)) return false;
+    if (!BUSY.test(stderr) || attempt === BUSY_ATTEMPTS) throw new HostCommandError("zfs", words, result);
+    await sleep(Math.min(5 * attempt, LONGEST_BUSY_PAUSE_MS));
+  }
+}
+
+function checkedSnapshotId(id: SnapshotId): SnapshotId {
+  if (!/^[a-z0-9]+$/.test(id)) throw new Error(`'${id}' is no id of a snapshot`);
+  return id;
+}

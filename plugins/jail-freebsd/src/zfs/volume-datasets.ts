@@ -1,0 +1,113 @@
+import { rmdir } from "node:fs/promises";
+import { join } from "node:path";
+import { SandboxError } from "@coppice/core";
+import type { Mount, VolumeId, VolumeSpec } from "@coppice/core/backend";
+import type { Datasets } from "./datasets.js";
+import type { Host } from "../host/host.js";
+import type { NullfsMount } from "../jails/jail-conf.js";
+
+export interface VolumeDatasetsOptions {
+  readonly host: Host;
+  readonly datasets: Datasets;
+  /** Where they are mounted on the host; only root can enter it. */
+  readonly directory: string;
+  /** Uid and gid of whoever owns a new one. */
+  readonly owner: number;
+}
+
+const NAME = "volume-";
+
+/** Directories that sandboxes share: a dataset each, which is mounted into jails by nullfs. */
+export class VolumeDatasets {
+  readonly #options: VolumeDatasetsOptions;
+
+  constructor(options: VolumeDatasetsOptions) {
+    this.#options = options;
+  }
+
+  /** @throws SandboxError already_exists */
+  async make({ id, sizeMiB }: VolumeSpec): Promise<void> {
+    const { datasets, host, owner } = this.#options;
+    await datasets.create(nameOf(id), { mountPoint: this.#pathOf(id), refquotaMiB: sizeMiB });
+    try {
+      await host.run("chown", [`${owner}:${owner}`, this.#pathOf(id)]);
+      // Until then it cannot be mounted.
+      await datasets.set(nameOf(id), "state", "running");
+    } catch (error) {
+      await this.remove(id);
+      throw error;
+    }
+  }
+
+  /** Half-made ones and half-removed ones included. */
+  async list(): Promise<readonly VolumeId[]> {
+    const owned = await this.#options.datasets.owned(NAME);
+    return owned.map(({ name }) => name.slice(NAME.length));
+  }
+
+  /** A missing one is fine. */
+  async remove(id: VolumeId): Promise<void> {
+    await this.#options.datasets.destroy(nameOf(id));
+    await rmdir(this.#pathOf(id)).catch((error: NodeJS.ErrnoException) => {
+      if (error.code !== "ENOENT") throw error;
+    });
+  }
+
+  /** @throws SandboxError not_found */
+  async usage(id: VolumeId): Promise<number> {
+    const used = (await this.#options.datasets.usedBytes([nameOf(id)])).get(nameOf(id));
+    if (used === undefined) throw new SandboxError("not_found", `volume '${id}' not found`);
+    return used;
+  }
+
+  /**
+   * What has to be mounted so that a sandbox has them, and makes the places for it in a clone in which nothing runs.
+   * @param root of the clone.
+   * @throws SandboxError not_found, or invalid_argument for a place that is none
+   */
+  async mountsIn(root: string, mounts: readonly Mount[]): Promise<readonly NullfsMount[]> {
+    if (mounts.length === 0) return [];
+    const owned = await this.#options.datasets.owned(NAME);
+    const whole = new Set(owned.filter(({ state }) => state === "running").map(({ name }) => name));
+    const made: NullfsMount[] = [];
+    for (const { volume, path, readOnly } of mounts) {
+      if (!whole.has(nameOf(volume))) throw new SandboxError("not_found", `volume '${volume}' not found`);
+      await this.#makePlace(root, path);
+      made.push({ source: this.#pathOf(volume), target: path, readOnly, isShared: true });
+    }
+    return made;
+  }
+
+  /** Name by name: on the way no link leads to directories of the host. */
+  async #makePlace(root: string, path: string): Promise<void> {
+    const { host } = this.#options;
+    // What is mounted by name is written into jail.conf(5).
+    if (!/^(\/[A-Za-z0-9._@:+-]+)+$/.test(path)) {
+      throw new SandboxError(
+        "invalid_argument",
+        `'${path}' has characters that no place of a volume can have`,
+      );
+    }
+    let place = (await host.run("realpath", [root])).trim();
+    for (const name of path.slice(1).split("/")) {
+      place = `${place}/${name}`;
+      const made = await host.try("mkdir", [place]);
+      // The dot makes a file an error.
+      const found = await host.try("realpath", [`${place}/.`]);
+      if (found.code === 0 && found.stdout.trim() === place) continue;
+      const reason = made.code === 0 ? found.stderr : made.stderr;
+      throw new SandboxError("invalid_argument", `there cannot be a volume at '${path}'`, {
+        cause: new Error(reason.trim()),
+      });
+    }
+  }
+
+  #pathOf(id: VolumeId): string {
+    return join(this.#options.directory, nameOf(id));
+  }
+}
+
+function nameOf(id: VolumeId): string {
+  if (!/^[a-z0-9]+$/.test(id)) throw new Error(`'${id}' is no id of a volume`);
+  return `${NAME}${id}`;
+}

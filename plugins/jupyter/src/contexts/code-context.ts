@@ -1,0 +1,374 @@
+import { isDeepStrictEqual } from "node:util";
+import { messageOf, SandboxError, type Logger, type Process, type User, type Sandbox } from "@coppice/core";
+import { syntheticError, type ExecutionEvent } from "../kernel/execution-event.js";
+import { FifoLock } from "./fifo-lock.js";
+import type { KernelMetrics, RestartCause } from "../kernel/kernel-metrics.js";
+import type { KernelConnection } from "../kernel/kernel-notes.js";
+import { isInstalled, type InstalledKernel, type KernelProgram } from "../programs/kernel-program.js";
+import {
+  Kernel,
+  type KernelExecution,
+  type KernelSettings,
+  type KernelSurroundings,
+} from "../kernel/kernel.js";
+import type { KernelObserver } from "../kernel/kernel-observer.js";
+import type { ContextObserver } from "./context-observer.js";
+import { limitOutput } from "../kernel/output-limit.js";
+import { canGoOnWith } from "../programs/start-variables.js";
+import type { Zygote } from "../kernel/zygote.js";
+
+export interface CodeContextOptions {
+  readonly id: string;
+  readonly language: string;
+  /** Absolute path inside the sandbox, where every kernel of this context starts. */
+  readonly cwd: string;
+  readonly sandbox: Sandbox;
+  /** True while nothing in the sandbox runs. */
+  readonly isStill: () => boolean;
+  readonly user: User;
+  /** Complete environment of its kernels, asked for at each start. */
+  readonly environment: () => Readonly<Record<string, string>>;
+  readonly program: KernelProgram | InstalledKernel;
+  /** What its kernels are forked from, where that can be. */
+  readonly zygote: Zygote | undefined;
+  readonly settings: KernelSettings;
+  /** Executions that wait behind the one that runs. */
+  readonly maxWaiting: number;
+  /** Of one execution. */
+  readonly maxOutputBytes: number;
+  readonly metrics: KernelMetrics;
+  readonly log: Logger;
+  /** Called when a kernel is there, which is used once this has resolved, and when it is gone. */
+  readonly kernelChanged: () => Promise<void>;
+}
+
+// A fork takes a tenth of a second; a zygote that is stopped takes for ever.
+const FORK_TIMEOUT_MS = 5000;
+
+/**
+ * A place where code runs and leaves its state for the next code. It keeps its id, directory and
+ * environment while kernels come and go under it: a kernel is started when the first one needs it, and
+ * again after it died.
+ */
+export class CodeContext {
+  readonly id: string;
+  readonly language: string;
+  readonly cwd: string;
+  readonly #options: CodeContextOptions;
+  readonly #turns = new FifoLock();
+  readonly #removed = new AbortController();
+  #kernel: Promise<Kernel> | undefined;
+  #places = 0;
+  #observer: ContextObserver | undefined;
+  /** The kernel that is there. */
+  #running: Kernel | undefined;
+  /** What the kernel that is there was started with. */
+  #environment: Readonly<Record<string, string>> = {};
+  /** Why the next kernel takes the place of another. */
+  #restartCause: RestartCause | undefined;
+
+  constructor(options: CodeContextOptions) {
+    this.id = options.id;
+    this.language = options.language;
+    this.cwd = options.cwd;
+    this.#options = options;
+  }
+
+  /**
+   * Waits until a kernel is there.
+   * @throws SandboxError invalid_argument for a cwd that does not exist, failed_precondition with the
+   * reason when the kernel does not come up, resource_exhausted when there are no ports for it, aborted when the
+   * context is removed meanwhile.
+   */
+  async ready(): Promise<void> {
+    await this.#usableKernel();
+  }
+
+  /** The kernel that runs or is being started; undefined while nobody has needed one. */
+  get kernel(): Promise<Kernel> | undefined {
+    return this.#kernel;
+  }
+
+  /** How to speak to the kernel that is there. */
+  get connection(): KernelConnection | undefined {
+    return this.#running?.connection;
+  }
+
+  /**
+   * Takes over the kernel that this context had under an earlier server. What cannot be taken over is ended and
+   * replaced. Before anything else is asked of the context.
+   */
+  adopt(process: Process, connection: KernelConnection): void {
+    this.#kernel = this.#started(
+      this.#adopt(process, connection).catch((error: unknown) => {
+        this.#options.log.warn(
+          { err: error, context: this.id },
+          "kernel could not be taken over and is ended",
+        );
+        this.#restartCause = "lost";
+        return this.#start();
+      }),
+    );
+  }
+
+  /** The kernel that this context had is no more. */
+  lost(): void {
+    this.#options.log.warn({ context: this.id }, "kernel ended while no server ran");
+    this.#restartCause = "lost";
+  }
+
+  /** From now on tells one observer what becomes of this context. */
+  watch(observer: ContextObserver): void {
+    this.#observer = observer;
+    if (this.#running !== undefined) observer.started(this.#running);
+  }
+
+  /**
+   * Takes a place among the executions of this context, until it is disposed of. Before anything else is waited for,
+   * the start of a kernel too.
+   * @throws SandboxError resource_exhausted when as many wait as may.
+   */
+  takePlace(): Disposable {
+    const { maxWaiting, metrics } = this.#options;
+    if (this.#places > maxWaiting) {
+      metrics.executionRefused();
+      const message = `Context ${this.id} already has ${maxWaiting} executions waiting, which is the limit`;
+      throw new SandboxError("resource_exhausted", message);
+    }
+    this.#places++;
+    return { [Symbol.dispose]: () => void this.#places-- };
+  }
+
+  /**
+   * Runs code after everything that was asked for before it. Ends quietly when the signal is aborted,
+   * which interrupts the code; the next in turn begins once the kernel is free.
+   */
+  async *execute(
+    execution: KernelExecution,
+    signal: AbortSignal,
+  ): AsyncGenerator<ExecutionEvent, void, undefined> {
+    if (isInstalled(this.#options.program) && Object.keys(execution.variables).length > 0) {
+      const message = `a kernel for ${this.language} takes no variables with its code; give them to the sandbox`;
+      yield syntheticError("NotSupported", message);
+      return;
+    }
+    let turn: Disposable;
+    try {
+      turn = await this.#turns.acquire(signal);
+    } catch (error) {
+      if (signal.aborted) return;
+      throw error;
+    }
+    const { metrics, maxOutputBytes } = this.#options;
+    try {
+      let kernel: Kernel;
+      try {
+        kernel = await this.#usableKernel();
+      } catch (error) {
+        yield syntheticError("UnexpectedEndOfExecution", messageOf(error));
+        return;
+      }
+      const startedMs = performance.now();
+      let status: "ok" | "error" | "died" = "ok";
+      let isComplete = false;
+      try {
+        for await (const event of limitOutput(kernel.execute(execution, signal), maxOutputBytes)) {
+          if (event.type === "error") status = kernel.isUsable ? "error" : "died";
+          yield event;
+        }
+        isComplete = !signal.aborted;
+      } finally {
+        const seconds = (performance.now() - startedMs) / 1000;
+        metrics.executionEnded(isComplete ? status : "interrupted", seconds);
+      }
+    } finally {
+      turn[Symbol.dispose]();
+    }
+  }
+
+  /**
+   * Gives the kernel that is there, and has not run anything, the environment of now. One that cannot be given it is
+   * ended: the next use starts another.
+   * @throws SandboxError failed_precondition when the kernel does not answer.
+   */
+  async renewEnvironment(): Promise<void> {
+    const kernel = await this.#kernel;
+    if (kernel === undefined) return;
+    const before = this.#environment;
+    const after = this.#options.environment();
+    // Asking a kernel that has nothing to change would be half of what a warm start takes.
+    if (isDeepStrictEqual(before, after)) return;
+    if (canGoOnWith(before, after)) {
+      const unset = Object.keys(before).filter((name) => !(name in after));
+      await kernel.changeEnvironment({ set: after, unset });
+      // Not before: one that did not answer is to be asked again.
+      this.#environment = after;
+    } else {
+      this.#restartCause = undefined;
+      await kernel.kill();
+    }
+  }
+
+  /** Lets the kernel do once what the first cell would otherwise be the first to do. Leaves nothing behind. */
+  async rehearse(): Promise<void> {
+    await (await this.#usableKernel()).rehearse();
+  }
+
+  /**
+   * Replaces the kernel; what runs is ended. Directory and environment are as at the start.
+   * @throws SandboxError as `ready` does; the context stays, its next use tries again.
+   */
+  async restart(): Promise<void> {
+    const before = this.#kernel;
+    this.#observer?.restarting();
+    this.#restartCause = "asked";
+    this.#kernel = this.#started(
+      (async () => {
+        const kernel = await before?.catch(() => undefined);
+        await kernel?.close();
+        return this.#start();
+      })(),
+    );
+    await this.#kernel;
+  }
+
+  /** Ends the kernel; whoever runs or waits here gets an end. Safe to repeat. */
+  async remove(): Promise<void> {
+    this.#removed.abort(new SandboxError("aborted", "the context was removed"));
+    this.#observer?.removed();
+    const kernel = await this.#kernel?.catch(() => undefined);
+    await kernel?.close();
+  }
+
+  /** As `remove`, without asking the kernel. */
+  async kill(): Promise<void> {
+    this.#removed.abort(new SandboxError("aborted", "the sandbox has ended"));
+    this.#observer?.removed();
+    const kernel = await this.#kernel?.catch(() => undefined);
+    await kernel?.kill();
+  }
+
+  /** Leaves the kernel to a later server; whoever runs or waits here gets an end. */
+  async leave(): Promise<void> {
+    this.#removed.abort(new SandboxError("aborted", "the server stops"));
+    const kernel = await this.#kernel?.catch(() => undefined);
+    await kernel?.leave();
+  }
+
+  async #usableKernel(): Promise<Kernel> {
+    for (;;) {
+      this.#removed.signal.throwIfAborted();
+      this.#kernel ??= this.#started(this.#start());
+      const promise = this.#kernel;
+      const kernel = await promise;
+      if (kernel.isUsable) return kernel;
+      // It is about to end, or has just done so.
+      if (this.#kernel === promise) this.#kernel = undefined;
+    }
+  }
+
+  #started(kernel: Promise<Kernel>): Promise<Kernel> {
+    // A failed start is told to those who wait for it and forgotten, so that the next use tries again.
+    const forget = (): void => {
+      if (this.#kernel === kernel) this.#kernel = undefined;
+    };
+    kernel.then(({ gone }) => gone).then(forget, forget);
+    return kernel;
+  }
+
+  async #start(): Promise<Kernel> {
+    const { environment, metrics, zygote } = this.#options;
+    this.#removed.signal.throwIfAborted();
+    this.#observer?.starting();
+    const startedMs = performance.now();
+    const env = environment();
+    const forked = await this.#fork(env);
+    let kernel: Kernel;
+    try {
+      kernel = forked ?? (await this.#startCold(env));
+    } catch (error) {
+      // Of a sandbox that is gone no kernel was to come up.
+      if (!this.#removed.signal.aborted) metrics.startFailed();
+      throw error;
+    }
+    metrics.kernelStarted(forked ? "forked" : "cold", (performance.now() - startedMs) / 1000);
+    // For the next one; not before, because it would take the processor from this one.
+    void zygote?.start();
+    this.#environment = env;
+    if (this.#restartCause !== undefined) metrics.restarted(this.#restartCause);
+    return this.#entered(kernel);
+  }
+
+  /** Undefined when it has to be started cold. @throws when that would not help either. */
+  async #fork(env: Readonly<Record<string, string>>): Promise<Kernel | undefined> {
+    const { user, program, zygote, settings, metrics, log } = this.#options;
+    const forked = isInstalled(program) ? undefined : zygote?.forked(program, env);
+    if (forked === undefined) return undefined;
+    const surroundings = {
+      ...this.#surroundings,
+      settings: { ...settings, startTimeoutMs: Math.min(settings.startTimeoutMs, FORK_TIMEOUT_MS) },
+    };
+    try {
+      return await Kernel.start({ ...surroundings, user, env, cwd: this.cwd, program: forked });
+    } catch (error) {
+      if (!(error instanceof SandboxError) || error.code !== "failed_precondition") throw error;
+      this.#removed.signal.throwIfAborted();
+      log.warn({ err: error }, "kernel could not be forked and is started");
+      metrics.zygoteFailed();
+      zygote?.distrust();
+      return undefined;
+    }
+  }
+
+  #startCold(env: Readonly<Record<string, string>>): Promise<Kernel> {
+    const { user, program } = this.#options;
+    return Kernel.start({ ...this.#surroundings, user, env, cwd: this.cwd, program });
+  }
+
+  async #adopt(process: Process, connection: KernelConnection): Promise<Kernel> {
+    this.#observer?.starting();
+    const kernel = await Kernel.adopt({ ...this.#surroundings, process, connection });
+    this.#options.metrics.kernelAdopted();
+    return this.#entered(kernel);
+  }
+
+  async #entered(kernel: Kernel): Promise<Kernel> {
+    const { metrics, kernelChanged } = this.#options;
+    this.#restartCause = "died";
+    this.#running = kernel;
+    void kernel.gone.then(() => {
+      metrics.kernelEnded();
+      if (this.#running !== kernel) return;
+      this.#running = undefined;
+      void kernelChanged();
+    });
+    await kernelChanged();
+    this.#observer?.started(kernel);
+    return kernel;
+  }
+
+  get #observation(): KernelObserver {
+    const current = (): ContextObserver | undefined => this.#observer;
+    return {
+      get isWatching() {
+        return current() !== undefined;
+      },
+      received: (channel, message) => current()?.received(channel, message),
+    };
+  }
+
+  get #surroundings(): KernelSurroundings {
+    const { sandbox, isStill, program, settings, metrics, log } = this.#options;
+    return {
+      sandbox,
+      isStill,
+      program,
+      settings,
+      log,
+      onSilent: () => metrics.kernelSilent(),
+      // Whoever watches by then: one may come after the kernel.
+      observer: this.#observation,
+      signal: this.#removed.signal,
+    };
+  }
+}

@@ -1,0 +1,378 @@
+import { randomUUID } from "node:crypto";
+import { setImmediate } from "node:timers/promises";
+import {
+  processEnvironment,
+  resolveSandboxPath,
+  SandboxError,
+  type LiveSandbox,
+  type Logger,
+  type Process,
+  type User,
+} from "@coppice/core";
+import type { AdoptedProcess } from "@coppice/core/backend";
+import { CodeContext } from "./code-context.js";
+import { DEFAULT_LANGUAGE, languageNamed, type Languages } from "../programs/languages.js";
+import { readKernelLabel } from "../programs/kernel-label.js";
+import type { KernelMetrics } from "../kernel/kernel-metrics.js";
+import type { KernelNotes, SandboxNotes } from "../kernel/kernel-notes.js";
+import type { KernelSettings } from "../kernel/kernel.js";
+import { killProgram } from "../programs/start-program.js";
+import { Zygote, type ZygoteSettings } from "../kernel/zygote.js";
+
+export interface CodeContextsOptions {
+  readonly languages: Languages;
+  /** The account that kernels run as; the sandbox's default one when undefined. */
+  readonly userName: string | undefined;
+  readonly settings: KernelSettings;
+  readonly zygotes: ZygoteSettings & {
+    /** False: every kernel of that sandbox is started by itself. */
+    readonly isWanted: (sandbox: LiveSandbox) => boolean;
+  };
+  readonly maxContexts: number;
+  /** Executions of one context that wait behind the one that runs. */
+  readonly maxWaiting: number;
+  readonly maxOutputBytes: number;
+  readonly metrics: KernelMetrics;
+  /** For the server after this one. */
+  readonly notes: KernelNotes;
+  readonly log: Logger;
+}
+
+export interface CreateContext {
+  /** `python` when absent or empty. */
+  readonly language?: string | undefined;
+  /** Inside the sandbox; relative to the user's home, which it is when absent. */
+  readonly cwd?: string | undefined;
+}
+
+interface Entry {
+  readonly contexts: SandboxContexts;
+  /** Settles when what another server left here has been taken over. */
+  readonly adopted: Promise<void>;
+}
+
+/** The contexts of every sandbox, dropped with it. */
+export class CodeContexts {
+  readonly #options: CodeContextsOptions;
+  readonly #sandboxes = new Map<LiveSandbox, Entry>();
+  /** Outlived another server; what it knew of them has not been looked at. */
+  readonly #leftOver = new Set<LiveSandbox>();
+
+  constructor(options: CodeContextsOptions) {
+    this.#options = options;
+  }
+
+  /** @throws SandboxError unavailable when the sandbox has ended or is paused. */
+  async of(sandbox: LiveSandbox): Promise<SandboxContexts> {
+    const { contexts, adopted } = this.#sandboxes.get(sandbox) ?? this.#enter(sandbox);
+    await adopted;
+    return contexts;
+  }
+
+  /**
+   * Takes over the contexts of sandboxes that outlived another server, those of paused ones when they are asked for,
+   * and forgets what it knew of the rest. What fails is logged: such a sandbox has no contexts.
+   */
+  async adopt(sandboxes: readonly LiveSandbox[]): Promise<void> {
+    await this.#options.notes.keepOnly(sandboxes);
+    for (const sandbox of sandboxes) {
+      this.#leftOver.add(sandbox);
+      sandbox.ended.addEventListener("abort", () => this.#leftOver.delete(sandbox), { once: true });
+    }
+    const running = sandboxes.filter(({ record }) => record.state === "running");
+    await Promise.all(running.map((sandbox) => this.of(sandbox)));
+  }
+
+  /** Starts the kernel that code without a context runs in. Never rejects: the first code will tell what is wrong. */
+  async warm(sandbox: LiveSandbox): Promise<void> {
+    try {
+      const context = await (await this.of(sandbox)).defaultFor(undefined);
+      await context.ready();
+    } catch (error) {
+      const fields = { err: error, sandbox: sandbox.record.id };
+      if (!sandbox.ended.aborted) this.#options.log.warn(fields, "the kernel of a new sandbox did not start");
+    }
+  }
+
+  /** Ends every kernel, or leaves it to a later server where that can take it over. */
+  async leave(): Promise<void> {
+    const all = [...this.#sandboxes.values()];
+    this.#sandboxes.clear();
+    await Promise.all(all.map(({ contexts }) => contexts.leave()));
+  }
+
+  #enter(sandbox: LiveSandbox): Entry {
+    const { id } = sandbox.record;
+    if (sandbox.ended.aborted) throw new SandboxError("unavailable", `sandbox ${id} has ended`);
+    const contexts = new SandboxContexts(sandbox, this.#options);
+    const adopted = this.#leftOver.delete(sandbox) ? contexts.adopt() : Promise.resolve();
+    const entry = {
+      contexts,
+      adopted: adopted.catch((error: unknown) => {
+        this.#options.log.error({ err: error, sandbox: id }, "kernels could not be taken over");
+      }),
+    };
+    this.#sandboxes.set(sandbox, entry);
+    sandbox.ended.addEventListener(
+      "abort",
+      () => {
+        this.#sandboxes.delete(sandbox);
+        void contexts.end();
+      },
+      { once: true },
+    );
+    return entry;
+  }
+}
+
+/** The contexts of one sandbox, oldest first. A default context of a language is there as soon as it is asked for. */
+export class SandboxContexts {
+  readonly #sandbox: LiveSandbox;
+  readonly #options: CodeContextsOptions;
+  readonly #contexts = new Map<string, CodeContext>();
+  readonly #defaults = new Map<string, Promise<CodeContext>>();
+  readonly #defaultIds = new Set<string>();
+  /** Undefined where nothing outlives the server. */
+  readonly #notes: SandboxNotes | undefined;
+  #zygote: Zygote | undefined;
+  #creating = 0;
+
+  constructor(sandbox: LiveSandbox, options: CodeContextsOptions) {
+    this.#sandbox = sandbox;
+    this.#options = options;
+    this.#notes = options.notes.of(sandbox);
+  }
+
+  /** What is kept for a later server. */
+  get notes(): SandboxNotes | undefined {
+    return this.#notes;
+  }
+
+  /**
+   * Takes over what the server before had here: contexts by their ids, and their kernels as they are. Ends kernels
+   * that belong to no context. Resolves before the kernels are ready.
+   */
+  async adopt(): Promise<void> {
+    const { contexts } = (await this.#notes?.read()) ?? { contexts: [] };
+    const processes = await this.#kernelProcesses();
+    for (const { kernel, isDefault, ...known } of contexts) {
+      const context = await this.#contextOf(known).catch((error: unknown) => {
+        this.#options.log.warn({ err: error, context: known.id }, "context cannot be taken over");
+      });
+      if (context === undefined) continue;
+      this.#contexts.set(context.id, context);
+      if (isDefault) {
+        this.#defaultIds.add(context.id);
+        this.#defaults.set(context.language, Promise.resolve(context));
+      }
+      if (kernel === undefined) continue;
+      const process = processes.get(kernel.id);
+      if (process === undefined || (await hasEnded(process))) context.lost();
+      else {
+        context.adopt(process, kernel);
+        processes.delete(kernel.id);
+      }
+    }
+    for (const process of processes.values()) {
+      // Begun when the server was killed, so that nobody was told of it; or of a language that is no more.
+      await killProgram(process);
+    }
+  }
+
+  /** Starts what kernels are forked from, and then, if it is wanted, the kernel that code without a context runs in. */
+  async prepare({ withKernel }: { readonly withKernel: boolean }): Promise<void> {
+    await (await this.#zygoteOf())?.start();
+    if (withKernel) await (await this.defaultFor(undefined)).rehearse();
+  }
+
+  /**
+   * Gives kernels that nobody has used the environment that the sandbox has got since they were started.
+   * @throws SandboxError failed_precondition when one does not answer.
+   */
+  async renewEnvironment(): Promise<void> {
+    const renewals = [...this.#contexts.values()].map((context) => context.renewEnvironment());
+    await Promise.all([this.#zygote?.renewEnvironment(), ...renewals]);
+  }
+
+  /** Every context, the default ones of these languages first, whose kernels may not have been needed yet. */
+  async list(languages: readonly string[] = [DEFAULT_LANGUAGE]): Promise<readonly CodeContext[]> {
+    const first: CodeContext[] = [];
+    for (const language of languages) first.push(await this.defaultFor(language));
+    return [...new Set([...first, ...this.#contexts.values()])];
+  }
+
+  /** @throws SandboxError not_found with E2B's text. */
+  get(id: string): CodeContext {
+    const context = this.#contexts.get(id);
+    if (context === undefined) throw new SandboxError("not_found", `Context ${id} not found`);
+    return context;
+  }
+
+  /** The one that code without a context runs in. @throws SandboxError unimplemented for a language that is not here. */
+  defaultFor(language: string | undefined): Promise<CodeContext> {
+    const name = languageNamed(language);
+    let context = this.#defaults.get(name);
+    if (context === undefined) {
+      context = this.#make(name, undefined).then(async (made) => {
+        this.#contexts.set(made.id, made);
+        this.#defaultIds.add(made.id);
+        await this.#note();
+        return made;
+      });
+      this.#defaults.set(name, context);
+      context.catch(() => this.#defaults.delete(name));
+    }
+    return context;
+  }
+
+  /**
+   * Makes a context whose kernel runs.
+   * @throws SandboxError unimplemented for a language that is not here, invalid_argument for a cwd that
+   * does not exist, resource_exhausted for one context too many or when there are no ports for its kernel,
+   * failed_precondition when that does not come up.
+   */
+  async create({ language, cwd }: CreateContext): Promise<CodeContext> {
+    const name = languageNamed(language);
+    const { maxContexts } = this.#options;
+    if (this.#contexts.size + this.#creating >= maxContexts) {
+      throw new SandboxError(
+        "resource_exhausted",
+        `the sandbox already has ${maxContexts} contexts, which is the limit`,
+      );
+    }
+    this.#creating++;
+    try {
+      const context = await this.#make(name, cwd);
+      const remove = (): void => void context.kill();
+      this.#sandbox.ended.addEventListener("abort", remove, { once: true });
+      try {
+        await context.ready();
+      } finally {
+        this.#sandbox.ended.removeEventListener("abort", remove);
+      }
+      this.#contexts.set(context.id, context);
+      await this.#note();
+      return context;
+    } finally {
+      this.#creating--;
+    }
+  }
+
+  /** @throws SandboxError not_found with E2B's text. */
+  async remove(id: string): Promise<void> {
+    const context = this.get(id);
+    this.#contexts.delete(id);
+    this.#defaultIds.delete(id);
+    for (const [language, made] of this.#defaults) {
+      if ((await made.catch(() => undefined)) === context) this.#defaults.delete(language);
+    }
+    await Promise.all([this.#note(), context.remove()]);
+  }
+
+  /** Ends every kernel at once: the sandbox is no more. */
+  async end(): Promise<void> {
+    const kills = [this.#zygote, ...this.#forget()].map((one) => one?.kill());
+    await Promise.all([this.#notes?.remove(), ...kills]);
+  }
+
+  /** Leaves every kernel to a later server, or ends it where none can take it over. */
+  async leave(): Promise<void> {
+    if (this.#notes === undefined) return this.end();
+    // First, or it would be noted that the kernels are gone.
+    await this.#notes.close();
+    this.#zygote?.leave();
+    await Promise.all(this.#forget().map((context) => context.leave()));
+  }
+
+  #forget(): readonly CodeContext[] {
+    const contexts = [...this.#contexts.values()];
+    this.#contexts.clear();
+    this.#defaults.clear();
+    return contexts;
+  }
+
+  /** Writes down for a later server what is here. */
+  async #note(): Promise<void> {
+    if (this.#notes === undefined) return;
+    await this.#notes.update({
+      contexts: [...this.#contexts.values()].map((context) => {
+        const { id, language, cwd, connection } = context;
+        return { id, language, cwd, isDefault: this.#defaultIds.has(id), kernel: connection };
+      }),
+    });
+  }
+
+  async #kernelProcesses(): Promise<Map<string, AdoptedProcess>> {
+    const processes = new Map<string, AdoptedProcess>();
+    for (const process of await this.#sandbox.adopted()) {
+      const label = readKernelLabel(process.label);
+      if (label === undefined) continue;
+      if ("kernel" in label) processes.set(label.kernel, process);
+      else (await this.#zygoteOf())?.adopt(process, label.zygote);
+    }
+    return processes;
+  }
+
+  async #zygoteOf(): Promise<Zygote | undefined> {
+    const { zygotes, metrics, log } = this.#options;
+    const sandbox = this.#sandbox;
+    if (!zygotes.isWanted(sandbox)) return undefined;
+    const user = await this.#user();
+    return (this.#zygote ??= new Zygote({
+      sandbox: sandbox.runtime,
+      user,
+      environment: () => processEnvironment(sandbox, user),
+      settings: zygotes,
+      metrics,
+      log: log.child({ sandbox: sandbox.record.id }),
+    }));
+  }
+
+  /** @throws SandboxError failed_precondition when the sandbox has no such account. */
+  async #user(): Promise<User> {
+    const { userName } = this.#options;
+    try {
+      return await this.#sandbox.runtime.user(userName);
+    } catch (error) {
+      if (!(error instanceof SandboxError) || error.code !== "not_found") throw error;
+      throw new SandboxError("failed_precondition", `the sandbox has no account '${userName}'`, {
+        cause: error,
+      });
+    }
+  }
+
+  async #make(language: string, cwd: string | undefined): Promise<CodeContext> {
+    // Relative to the home of the sandbox's user, whoever runs the kernel.
+    const user = await this.#sandbox.runtime.user();
+    return this.#contextOf({ id: randomUUID(), language, cwd: resolveSandboxPath(cwd ?? "", user) });
+  }
+
+  async #contextOf({
+    id,
+    language,
+    cwd,
+  }: Pick<CodeContext, "id" | "language" | "cwd">): Promise<CodeContext> {
+    const sandbox = this.#sandbox;
+    const program = await this.#options.languages.programFor(language, sandbox.runtime);
+    const user = await this.#user();
+    sandbox.ended.throwIfAborted();
+    return new CodeContext({
+      id,
+      language,
+      cwd,
+      sandbox: sandbox.runtime,
+      isStill: () => sandbox.isStill,
+      user,
+      environment: () => processEnvironment(sandbox, user),
+      program,
+      zygote: await this.#zygoteOf(),
+      ...this.#options,
+      log: this.#options.log.child({ sandbox: sandbox.record.id }),
+      kernelChanged: () => this.#note(),
+    });
+  }
+}
+
+async function hasEnded({ exit }: Process): Promise<boolean> {
+  return Promise.race([exit.then(() => true), setImmediate(false)]);
+}

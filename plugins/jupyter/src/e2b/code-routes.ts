@@ -1,0 +1,141 @@
+import {
+  HttpError,
+  messageOf,
+  requestOf,
+  SandboxError,
+  targetOf,
+  type Clock,
+  type PluginContext,
+} from "@coppice/core";
+import { ContextBody, ExecuteBody, readCodeBody } from "./code-body.js";
+import type { CodeContext } from "../contexts/code-context.js";
+import type { CodeContexts } from "../contexts/code-contexts.js";
+import { streamExecution } from "./execution-stream.js";
+
+/** The contexts of E2B's sandboxes begin with these two. */
+const ALWAYS_LISTED = ["python", "javascript"];
+
+type Router = ReturnType<PluginContext<unknown>["http"]>;
+
+export interface CodeRoutesOptions {
+  readonly contexts: CodeContexts;
+  readonly clock: Clock;
+  readonly keepaliveMs: number;
+  readonly maxCodeBytes: number;
+}
+
+/** The HTTP interface of E2B's code interpreter, which both of its SDKs speak. */
+export function codeRoutes(
+  router: Router,
+  { contexts, clock, keepaliveMs, maxCodeBytes }: CodeRoutesOptions,
+): void {
+  router.get("/health", (ctx) => {
+    ctx.type = "application/json";
+    ctx.body = '"OK"';
+  });
+
+  router.post("/execute", async (ctx) => {
+    const { signal } = requestOf(ctx);
+    const sandbox = await contexts.of(targetOf(ctx));
+    const body = await readCodeBody(ctx.req, ExecuteBody, maxCodeBytes);
+    if (body.context_id && body.language) {
+      throw new HttpError(
+        400,
+        "Only one of context_id or language can be provided",
+        "Only one of context_id or language can be provided",
+      );
+    }
+    const context = await creating(async () =>
+      body.context_id ? sandbox.get(body.context_id) : sandbox.defaultFor(body.language ?? undefined),
+    );
+    using _place = placeIn(context);
+    // Before the headers, because a context that cannot come up is a status of its own.
+    await creating(() => context.ready());
+    const execution = { code: body.code.toWellFormed(), variables: body.env_vars ?? {} };
+    ctx.respond = false;
+    await streamExecution(ctx.res, context.execute(execution, signal), { clock, keepaliveMs, signal });
+  });
+
+  router.post("/contexts", async (ctx) => {
+    const sandbox = await contexts.of(targetOf(ctx));
+    const { language, cwd } = await readCodeBody(ctx.req, ContextBody, maxCodeBytes);
+    const context = await creating(() =>
+      sandbox.create({ language: language ?? undefined, cwd: cwd ?? undefined }),
+    );
+    ctx.body = view(context);
+  });
+
+  router.get("/contexts", async (ctx) => {
+    ctx.body = (await (await contexts.of(targetOf(ctx))).list(ALWAYS_LISTED)).map(view);
+  });
+
+  router.post("/contexts/:id/restart", async (ctx) => {
+    const sandbox = await contexts.of(targetOf(ctx));
+    const context = found(() => sandbox.get(ctx.params["id"] ?? ""));
+    try {
+      await context.restart();
+    } catch (error) {
+      requestOf(ctx).log.warn({ err: error, context: context.id }, "context did not restart");
+      throw new HttpError(500, messageOf(error), `Failed to restart context ${context.id}`);
+    }
+    sendNull(ctx);
+  });
+
+  router.delete("/contexts/:id", async (ctx) => {
+    const sandbox = await contexts.of(targetOf(ctx));
+    const { id } = found(() => sandbox.get(ctx.params["id"] ?? ""));
+    await sandbox.remove(id);
+    sendNull(ctx);
+  });
+}
+
+/** Refused as plain text, as everything here is. */
+function placeIn(context: CodeContext): Disposable {
+  try {
+    return context.takePlace();
+  } catch (error) {
+    throw new HttpError(429, messageOf(error), messageOf(error));
+  }
+}
+
+function view({ id, language, cwd }: CodeContext): object {
+  return { id, language, cwd };
+}
+
+// Koa takes a null body for "no content".
+function sendNull(ctx: { type: string; body: unknown }): void {
+  ctx.type = "application/json";
+  ctx.body = "null";
+}
+
+function found(find: () => CodeContext): CodeContext {
+  try {
+    return find();
+  } catch (error) {
+    throw asText(error);
+  }
+}
+
+/** What E2B's server answers, as plain text, when there is no context to run in. */
+async function creating<T>(create: () => Promise<T>): Promise<T> {
+  try {
+    return await create();
+  } catch (error) {
+    throw asText(error);
+  }
+}
+
+const CREATION_STATUS = new Map([
+  ["unimplemented", 500],
+  ["failed_precondition", 500],
+  ["invalid_argument", 400],
+  ["resource_exhausted", 429],
+]);
+
+function asText(error: unknown): unknown {
+  if (!(error instanceof SandboxError)) return error;
+  if (error.code === "not_found") return new HttpError(404, error.message, error.message);
+  const status = CREATION_STATUS.get(error.code);
+  if (status === undefined) return error;
+  return new HttpError(status, error.message, `Failed to create context: ${error.message}`);
+}

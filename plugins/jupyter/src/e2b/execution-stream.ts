@@ -1,0 +1,76 @@
+import { once } from "node:events";
+import type { ServerResponse } from "node:http";
+import type { Clock } from "@coppice/core";
+import { Breather } from "../kernel/breather.js";
+import { END_LINE, KEEPALIVE_LINE, lineOf, LONGEST_COPY_BYTES } from "./event-line.js";
+import type { ExecutionEvent } from "../kernel/execution-event.js";
+
+export interface ExecutionStreamOptions {
+  readonly clock: Clock;
+  /** Silence after which a keepalive is sent. */
+  readonly keepaliveMs: number;
+  /** Aborted when the client is gone. */
+  readonly signal: AbortSignal;
+}
+
+/**
+ * Answers 200 at once and then one line per event, as fast as the client takes them. A client that goes
+ * away ends it without an error.
+ */
+export async function streamExecution(
+  response: ServerResponse,
+  events: AsyncIterable<ExecutionEvent>,
+  { clock, keepaliveMs, signal }: ExecutionStreamOptions,
+): Promise<void> {
+  response.writeHead(200);
+  response.flushHeaders();
+  let lastWriteMs = clock.now();
+  let isWithinLine = false;
+  let cancelTimer = (): void => undefined;
+  // One timer that looks back: most executions write far more often than it fires.
+  const armKeepalive = (delayMs: number): void => {
+    cancelTimer = clock.after(delayMs, () => {
+      const silentMs = clock.now() - lastWriteMs;
+      // A client that does not read keeps what is written already: more would only pile up.
+      if (silentMs >= keepaliveMs && !response.writableNeedDrain && !isWithinLine) {
+        response.write(KEEPALIVE_LINE);
+        lastWriteMs = clock.now();
+        armKeepalive(keepaliveMs);
+      } else armKeepalive(silentMs >= keepaliveMs ? keepaliveMs : keepaliveMs - silentMs);
+    });
+  };
+  armKeepalive(keepaliveMs);
+  const breather = new Breather();
+  try {
+    for await (const event of events) {
+      if (signal.aborted) return;
+      lastWriteMs = clock.now();
+      isWithinLine = true;
+      let isLent = false;
+      for (const piece of lineOf(event)) {
+        isLent ||= piece.length > LONGEST_COPY_BYTES;
+        if (!response.write(piece)) await once(response, "drain", { signal });
+        await breather.breathe();
+      }
+      // What the event holds is gone as soon as the next one is asked for.
+      if (isLent && response.writableLength > 0) await flushed(response, signal);
+      isWithinLine = false;
+    }
+    if (!signal.aborted) response.end(END_LINE);
+  } catch (error) {
+    if (!signal.aborted) throw error;
+  } finally {
+    cancelTimer();
+  }
+}
+
+/** Rejects when the signal is aborted. */
+function flushed(response: ServerResponse, signal: AbortSignal): Promise<void> {
+  const { promise, resolve, reject } = Promise.withResolvers<void>();
+  const abort = (): void => reject(signal.reason);
+  signal.throwIfAborted();
+  signal.addEventListener("abort", abort, { once: true });
+  // Called when everything before it is written; of nothing, nothing is sent.
+  response.write("", () => resolve());
+  return promise.finally(() => signal.removeEventListener("abort", abort));
+}

@@ -1,9 +1,0 @@
-import type { KernelMessage } from "./wire.js";
-
-const EXECUTION_STATE = /^\s*\{\s*"execution_state"\s*:\s*"(busy|idle)"\s*\}\s*$/;
-
-/** What a `status` message says; undefined for any other message and for states that no request has. */
-export function executionStateOf({ type, content }: KernelMessage): "busy" | "idle" | undefined {
-  if (type !== "status" || content.length >= 256) return undefined;
-  return EXECUTION_STATE.exec(content.toString("latin1"))?.[1] as "busy" | "idle" | undefined;
-}

@@ -1,0 +1,115 @@
+import { asciiJson } from "../json/ascii-json.js";
+import { beginningOf } from "../json/json-beginning.js";
+import { membersOf, membersOfLong, type RawJson } from "../json/raw-json.js";
+import type { KernelMessage } from "../transport/wire.js";
+
+/** One thing that happened while code ran. */
+export type ExecutionEvent =
+  | { readonly type: "number_of_executions"; readonly executionCount: number }
+  | {
+      readonly type: "stdout" | "stderr";
+      /** A JSON string. */
+      readonly text: RawJson;
+      /** ISO 8601 with an offset. */
+      readonly timestamp: string;
+    }
+  | {
+      readonly type: "result";
+      /** By MIME type, in the kernel's order. */
+      readonly data: ReadonlyMap<string, RawJson>;
+      /** The value of the cell's last expression, not something it displayed. */
+      readonly isMainResult: boolean;
+    }
+  | { readonly type: "error"; readonly name: string; readonly value: string; readonly traceback: string };
+
+export type ErrorEvent = Extract<ExecutionEvent, { type: "error" }>;
+
+/**
+ * What an iopub message says to the one whose code runs; undefined for what does not concern them. A long
+ * message does not hold the event loop meanwhile.
+ * @throws SyntaxError for a content that is no JSON object.
+ */
+export async function eventOf(
+  message: KernelMessage,
+  { maxErrorBytes }: { readonly maxErrorBytes: number },
+): Promise<ExecutionEvent | undefined> {
+  switch (message.type) {
+    case "execute_input": {
+      const count = Number(membersOf(message.content).get("execution_count")?.bytes.toString("latin1"));
+      return Number.isSafeInteger(count)
+        ? { type: "number_of_executions", executionCount: count }
+        : undefined;
+    }
+    case "stream": {
+      const members = await membersOfLong(message.content);
+      const text = members.get("text");
+      const name = members.get("name")?.bytes.toString("latin1");
+      if (text?.bytes[0] !== QUOTE || (name !== '"stdout"' && name !== '"stderr"')) return undefined;
+      return { type: name === '"stdout"' ? "stdout" : "stderr", text, timestamp: timestampOf(message) };
+    }
+    case "execute_result":
+    case "display_data": {
+      const data = (await membersOfLong(message.content)).get("data");
+      if (data?.bytes[0] !== OPEN_OBJECT) return undefined;
+      const values = await membersOfLong(data.bytes);
+      return { type: "result", data: values, isMainResult: message.type === "execute_result" };
+    }
+    case "error":
+      return errorIn(message.content, maxErrorBytes);
+    default:
+      return undefined;
+  }
+}
+
+/**
+ * The error that an `error` message or a failed `execute_reply` describes. Of one that is longer than that, value and
+ * traceback are cut, and say so.
+ * @throws SyntaxError for a content that is no JSON object.
+ */
+export async function errorIn(content: Buffer, maxErrorBytes: number): Promise<ErrorEvent> {
+  const fields = content.length > maxErrorBytes ? await membersOfLong(content) : membersOf(content);
+  const mostBytes = maxErrorBytes >> 1;
+  return {
+    type: "error",
+    name: errorText(fields.get("ename"), mostBytes) ?? "Error",
+    value: errorText(fields.get("evalue"), mostBytes) ?? "",
+    traceback: errorText(fields.get("traceback"), mostBytes) ?? "",
+  };
+}
+
+function errorText(json: RawJson | undefined, mostBytes: number): string | undefined {
+  if (json === undefined) return undefined;
+  const value = beginningOf(json.bytes, mostBytes);
+  let text: string;
+  if (typeof value === "string") text = value;
+  else if (Array.isArray(value)) text = value.filter((frame) => typeof frame === "string").join("");
+  else return undefined;
+  const leftBytes = json.bytes.length - mostBytes;
+  return (leftBytes > 0 ? `${text}\n[truncated: ${leftBytes} more bytes]` : text).toWellFormed();
+}
+
+/** An error that the server tells by itself, in the words of E2B's server. */
+export function syntheticError(name: string, value: string): ErrorEvent {
+  return { type: "error", name, value, traceback: "" };
+}
+
+/** A text event that the server makes itself. */
+export function noteEvent(text: string): ExecutionEvent {
+  return {
+    type: "stderr",
+    text: { bytes: Buffer.from(asciiJson(text)), isPlain: true },
+    timestamp: withOffset(new Date().toISOString()),
+  };
+}
+
+const QUOTE = 0x22;
+const OPEN_OBJECT = 0x7b;
+const ISO_DATE = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)$/;
+
+function timestampOf({ date }: KernelMessage): string {
+  return withOffset(date !== undefined && ISO_DATE.test(date) ? date : new Date().toISOString());
+}
+
+function withOffset(date: string): string {
+  return date.replace(/Z$/, "+00:00");
+}

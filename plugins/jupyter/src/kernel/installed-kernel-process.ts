@@ -1,0 +1,63 @@
+import { posix } from "node:path";
+import { writeKernelLabel } from "../programs/kernel-label.js";
+import { takeOverKernelProcess, type KernelCommand, type KernelProcess } from "../programs/kernel-process.js";
+import type { InstalledKernel } from "../programs/kernel-program.js";
+import type { PortLeases } from "../programs/port-leases.js";
+
+export interface InstalledKernelCommand extends Omit<KernelCommand, "program"> {
+  readonly program: InstalledKernel;
+  readonly portLeases: PortLeases;
+}
+
+/**
+ * Starts a kernel that the sandbox has. It may not listen yet when this resolves, and it may end instead. Its ports are
+ * leased until it ends.
+ * @throws SandboxError invalid_argument for a cwd that does not exist, resource_exhausted when no ports are free, or the
+ * signal's reason; then nothing of it is left.
+ */
+export async function startInstalledKernel(command: InstalledKernelCommand): Promise<KernelProcess> {
+  const { id, sandbox, user, program, env, cwd, key, portLeases, signal } = command;
+  const lease = await portLeases.take(sandbox, signal);
+  const { ports } = lease;
+  const file = `/tmp/kernel-${id}.json`;
+  const giveBack = async (): Promise<void> => {
+    lease[Symbol.dispose]();
+    await sandbox.files.remove(file).catch(() => undefined);
+  };
+  const connection = {
+    transport: "tcp",
+    ip: "127.0.0.1",
+    shell_port: ports.shell,
+    iopub_port: ports.iopub,
+    stdin_port: ports.stdin,
+    control_port: ports.control,
+    hb_port: ports.hb,
+    key,
+    signature_scheme: "hmac-sha256",
+    kernel_name: program.name,
+  };
+  // Relative, because a backend without a root of its own shows its processes the host's.
+  const seen = posix.relative(cwd, file);
+  const [path = "", ...args] = program.argv.map((word) => word.replaceAll("{connection_file}", seen));
+  try {
+    await sandbox.files.write(file, textOf(JSON.stringify(connection)), { user: user.name, mode: 0o600 });
+    const process = await sandbox.spawn({
+      path,
+      args,
+      env: { ...env, ...program.env },
+      cwd,
+      user: user.name,
+      input: "none",
+      label: writeKernelLabel(id),
+    });
+    void process.exit.then(giveBack);
+    return takeOverKernelProcess(process, ports);
+  } catch (error) {
+    await giveBack();
+    throw error;
+  }
+}
+
+async function* textOf(text: string): AsyncGenerator<Uint8Array, void, undefined> {
+  yield Buffer.from(text);
+}

@@ -1,0 +1,92 @@
+import { executionStateOf } from "./execution-state.js";
+import { Handoff } from "./handoff.js";
+import type { KernelMessage } from "../transport/wire.js";
+
+/** How a request came to its end. */
+export type RequestEnd =
+  /** Reply and idle arrived; the reply is undefined when it got lost, as an interrupt can make it. */
+  | { readonly how: "finished"; readonly reply: KernelMessage | undefined }
+  /** The kernel's process is gone. */
+  | { readonly how: "died" }
+  /** The server ended the kernel. */
+  | { readonly how: "closed" };
+
+/**
+ * One request to a kernel: done when its reply and its idle have both arrived, in whatever order. Of one on control
+ * nothing is waited for but the reply, which must not wait behind output: whoever gets it calls `finish`.
+ */
+export class KernelRequest {
+  readonly id: string;
+  /** What iopub says about it. Pulled: while nobody takes a message, the kernel waits. */
+  readonly messages = new Handoff<KernelMessage>();
+  readonly done: Promise<RequestEnd>;
+  #resolveDone: (end: RequestEnd) => void;
+  #reply: KernelMessage | undefined;
+  #hasBegun = false;
+  #isIdle = false;
+  #isInterrupted = false;
+  #isDone = false;
+
+  constructor(id: string) {
+    this.id = id;
+    ({ promise: this.done, resolve: this.#resolveDone } = Promise.withResolvers<RequestEnd>());
+  }
+
+  get isDone(): boolean {
+    return this.#isDone;
+  }
+
+  /** True once the kernel has said that its code runs. */
+  get hasBegun(): boolean {
+    return this.#hasBegun;
+  }
+
+  /** True once its reply is there. */
+  get isAnswered(): boolean {
+    return this.#reply !== undefined;
+  }
+
+  get isIdle(): boolean {
+    return this.#isIdle;
+  }
+
+  /** Takes an iopub message of this request; a promise while the reader is busy. */
+  publish(message: KernelMessage): Promise<void> | undefined {
+    if (message.type === "status") {
+      if (executionStateOf(message) === "idle") {
+        this.#isIdle = true;
+        this.#settle();
+      }
+      return undefined;
+    }
+    if (message.type === "execute_input") this.#hasBegun = true;
+    return this.messages.put(message);
+  }
+
+  reply(message: KernelMessage): void {
+    this.#reply = message;
+    this.#settle();
+  }
+
+  /** From here on idle alone is an end: an interrupt between the cell and its reply loses the reply. */
+  interrupted(): void {
+    this.#isInterrupted = true;
+    this.#settle();
+  }
+
+  end(end: RequestEnd): void {
+    if (this.#isDone) return;
+    this.#isDone = true;
+    this.#resolveDone(end);
+    this.messages.end();
+  }
+
+  /** Ends it with what arrived so far. */
+  finish(): void {
+    this.end({ how: "finished", reply: this.#reply });
+  }
+
+  #settle(): void {
+    if (this.#isIdle && (this.#reply !== undefined || this.#isInterrupted)) this.finish();
+  }
+}

@@ -1,0 +1,777 @@
+import { randomBytes, randomUUID } from "node:crypto";
+import { setTimeout as delay } from "node:timers/promises";
+import {
+  SandboxError,
+  releaseMemory,
+  type Logger,
+  type Process,
+  type Sandbox,
+  type User,
+} from "@coppice/core";
+import { Breather } from "./breather.js";
+import {
+  errorIn,
+  eventOf,
+  noteEvent,
+  syntheticError,
+  type ErrorEvent,
+  type ExecutionEvent,
+} from "./execution-event.js";
+import { executionStateOf } from "./execution-state.js";
+import { Heartbeat, type HeartbeatSettings } from "../transport/heartbeat.js";
+import type { ChannelName, KernelChannels, OpenKernelChannels } from "../transport/kernel-channels.js";
+import type { KernelConnection } from "./kernel-notes.js";
+import { startKernelProcess, takeOverKernelProcess, type KernelProcess } from "../programs/kernel-process.js";
+import type { KernelObserver } from "./kernel-observer.js";
+import { startInstalledKernel } from "./installed-kernel-process.js";
+import { isInstalled, type InstalledKernel, type KernelProgram } from "../programs/kernel-program.js";
+import { KernelRequest, type RequestEnd } from "./kernel-request.js";
+import { isListening } from "../programs/is-listening.js";
+import type { PortLeases } from "../programs/port-leases.js";
+import { killProgram } from "../programs/start-program.js";
+import {
+  decodeMessage,
+  encodeMessage,
+  signedFrames,
+  type KernelMessage,
+  type MessageParts,
+} from "../transport/wire.js";
+
+export interface KernelSettings {
+  readonly startTimeoutMs: number;
+  /** How long an interrupted cell may go on, and an idle kernel begin no other, before the kernel is killed. */
+  readonly interruptGraceMs: number;
+  /** A larger message breaks the connection to the kernel. */
+  readonly maxMessageBytes: number;
+  /** Value and traceback of a larger error are cut. */
+  readonly maxErrorBytes: number;
+  readonly openChannels: OpenKernelChannels;
+  readonly heartbeat: HeartbeatSettings;
+  /** Where kernels that the sandbox has get their ports from. */
+  readonly portLeases: PortLeases;
+}
+
+/** What a kernel needs around it, whether it is started or taken over. */
+export interface KernelSurroundings {
+  readonly sandbox: Sandbox;
+  readonly program: KernelProgram | InstalledKernel;
+  readonly settings: KernelSettings;
+  readonly log: Logger;
+  readonly observer?: KernelObserver | undefined;
+  /** True while nothing in the sandbox runs: a kernel is not expected to answer then. */
+  readonly isStill: () => boolean;
+  /** Told when a kernel is ended because its heartbeat stopped. */
+  readonly onSilent: () => void;
+  /** Aborted: the start is given up. */
+  readonly signal: AbortSignal;
+}
+
+export interface KernelStart extends KernelSurroundings {
+  readonly user: User;
+  readonly env: Readonly<Record<string, string>>;
+  /** Absolute path inside the sandbox. */
+  readonly cwd: string;
+}
+
+export interface KernelAdoption extends KernelSurroundings {
+  readonly process: Process;
+  /** As the server before had it. */
+  readonly connection: KernelConnection;
+}
+
+export interface KernelExecution {
+  readonly code: string;
+  /** Set in the process's environment while this code runs. */
+  readonly variables: Readonly<Record<string, string>>;
+}
+
+const FIRST_NUDGE_MS = 25;
+const LONGEST_NUDGE_MS = 200;
+/** A reply without an idle, or an idle without a reply, ends a request after this long, iopub being quiet. */
+const MISSING_HALF_MS = 5000;
+/** After the process ended: how long iopub must be quiet before what it sent is all there is. */
+const LAST_MESSAGES_MS = 50;
+const SHUTDOWN_GRACE_MS = 1000;
+/** How long after its connection a kernel's process may end for that to be the reason. */
+const LOST_GRACE_MS = 500;
+const ANSWER_MS = 5000;
+const FIRST_REPEAT_MS = 250;
+const REPEAT_INTERRUPT_MS = 1000;
+/** A kernel may say busy about whatever it likes. */
+const MOST_OTHERS = 1000;
+/** An aborted request never ran, so it may be sent again; some kernels abort whatever comes for 200 ms after an error. */
+const ABORTED_WAITS_MS = [0, 100, 200, 400];
+/** The protocol's word, and tslab's. */
+const ABORTED: ReadonlySet<unknown> = new Set(["aborted", "abort"]);
+
+/** One kernel process and the connection to it, from ready to gone. */
+export class Kernel {
+  /** Settles when its process has ended and no message of it is left. */
+  readonly gone: Promise<void>;
+  /** For the server that takes it over. */
+  readonly connection: KernelConnection;
+  readonly #process: Process;
+  /** Undefined for a kernel of ours. */
+  readonly #interruptMode: InstalledKernel["interruptMode"] | undefined;
+  readonly #lastWords: () => string;
+  readonly #channels: KernelChannels;
+  readonly #key: string;
+  readonly #session: string;
+  readonly #settings: KernelSettings;
+  readonly #log: Logger;
+  readonly #observer: KernelObserver | undefined;
+  #heartbeat: Heartbeat | undefined;
+  readonly #requests = new Map<string, KernelRequest>();
+  /** What other clients have asked for and the kernel is busy with. */
+  readonly #others = new Set<string>();
+  readonly #ready = Promise.withResolvers<void>();
+  #hasReplied = false;
+  #hasPublished = false;
+  #isPublishing = false;
+  #lastIopubMs = 0;
+  #isLeaving = false;
+  #hasExited = false;
+
+  /**
+   * Starts a kernel and waits until it answers and its output arrives.
+   * @throws SandboxError invalid_argument for a cwd that does not exist, failed_precondition when it
+   * does not come up, resource_exhausted when there are no ports for it; nothing of it is left then.
+   */
+  static start(start: KernelStart): Promise<Kernel> {
+    return Kernel.#withinStartTime(start, async (signal) => {
+      const { program } = start;
+      if (isInstalled(program)) return Kernel.#startInstalled({ ...start, program, signal });
+      const { id, key, session } = newIdentity();
+      const started = await startKernelProcess({ ...start, program, id, key, signal });
+      return Kernel.#connect({ ...start, signal }, started, { id, key, session, ports: started.ports });
+    });
+  }
+
+  static async #startInstalled(
+    start: KernelStart & { readonly program: InstalledKernel },
+    isSecond = false,
+  ): Promise<Kernel> {
+    const { sandbox, settings, log, signal } = start;
+    const { id, key, session } = newIdentity();
+    const started = await startInstalledKernel({ ...start, id, key, portLeases: settings.portLeases });
+    const { ports } = started;
+    try {
+      return await Kernel.#connect(start, started, { id, key, session, ports });
+    } catch (error) {
+      // Nobody listened before it was started, and now it has ended: somebody else came first.
+      const wasLate =
+        !isSecond && (await isListening(sandbox, Object.values(ports), signal).catch(() => false));
+      if (!wasLate) throw error;
+      log.warn({ err: error }, "somebody else took a port of a kernel, which is started again with others");
+      return Kernel.#startInstalled(start, true);
+    }
+  }
+
+  /**
+   * Takes over a kernel that an earlier server started, with its state. What that server ran in it is
+   * interrupted, for nobody waits for it any more; what Jupyter's clients run goes on.
+   * @throws SandboxError failed_precondition when it does not answer, or does not heed the interrupt; it
+   * is killed then.
+   */
+  static adopt(adoption: KernelAdoption): Promise<Kernel> {
+    const { process, connection } = adoption;
+    return Kernel.#withinStartTime(adoption, async (signal) => {
+      const taken = takeOverKernelProcess(process, connection.ports);
+      // Another session: the kernel may not have noticed yet that the last one's connections are gone.
+      const renewed = { ...connection, session: randomUUID() };
+      const kernel = await Kernel.#connect({ ...adoption, signal }, taken, renewed);
+      await kernel.#endRequestsOf(connection.session);
+      return kernel;
+    });
+  }
+
+  static async #withinStartTime(
+    { settings, signal }: KernelSurroundings,
+    start: (signal: AbortSignal) => Promise<Kernel>,
+  ): Promise<Kernel> {
+    const timeout = new SandboxError(
+      "failed_precondition",
+      `the kernel was not ready within ${settings.startTimeoutMs} ms`,
+    );
+    const deadline = new AbortController();
+    const timer = setTimeout(() => deadline.abort(timeout), settings.startTimeoutMs);
+    try {
+      return await start(AbortSignal.any([signal, deadline.signal]));
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+
+  static async #connect(
+    surroundings: KernelSurroundings,
+    started: KernelProcess,
+    connection: KernelConnection,
+  ): Promise<Kernel> {
+    const { sandbox, settings, signal } = surroundings;
+    let kernel: Kernel | undefined;
+    try {
+      const channels = settings.openChannels({
+        ports: started.ports,
+        address: sandbox.address,
+        dial: (port, dialSignal) => sandbox.dial(port, dialSignal),
+        identity: connection.session,
+        maxMessageBytes: settings.maxMessageBytes,
+        onLost: (channel) => {
+          if (kernel !== undefined) void kernel.#connectionLost(channel);
+        },
+      });
+      kernel = new Kernel(surroundings, started, { channels, connection });
+    } catch (error) {
+      await killProgram(started.process);
+      throw error;
+    }
+    try {
+      await kernel.#becomeReady(signal);
+      kernel.#listenToHeart(surroundings);
+      return kernel;
+    } catch (error) {
+      await kernel.kill();
+      throw error;
+    }
+  }
+
+  private constructor(
+    { program, settings, log, observer }: KernelSurroundings,
+    { process, lastWords }: KernelProcess,
+    { channels, connection }: { readonly channels: KernelChannels; readonly connection: KernelConnection },
+  ) {
+    this.connection = connection;
+    const { key, session } = connection;
+    this.#process = process;
+    this.#interruptMode = isInstalled(program) ? program.interruptMode : undefined;
+    this.#lastWords = lastWords;
+    this.#key = key;
+    this.#session = session;
+    this.#settings = settings;
+    this.#log = log;
+    this.#observer = observer;
+    this.#channels = channels;
+    const readings = (["shell", "control", "stdin"] as const).map((channel) => this.#readReplies(channel));
+    for (const reading of [...readings, this.#readIopub()]) {
+      reading.catch((error: unknown) => {
+        log.error({ err: error }, "connection to the kernel broke");
+        void this.kill();
+      });
+    }
+    this.gone = this.#awaitEnd();
+  }
+
+  /** False once it has ended, or is about to. */
+  get isUsable(): boolean {
+    return !this.#isLeaving && !this.#hasExited;
+  }
+
+  /**
+   * Runs code and tells what happens, as it is pulled: a slow reader slows the code. What an event holds is
+   * the reader's until it pulls the next one. One error at most, and nothing after it. When the signal is aborted or the reader leaves early, the code is interrupted
+   * and the generator ends only after the kernel is free again, or dead; code that waits behind another
+   * client's is never run.
+   */
+  async *execute(
+    execution: KernelExecution,
+    signal: AbortSignal,
+  ): AsyncGenerator<ExecutionEvent, void, undefined> {
+    for (let attempt = 0; ; attempt++) {
+      const request = this.#request("shell", "execute_request", {
+        content: {
+          code: execution.code,
+          silent: false,
+          store_history: true,
+          user_expressions: {},
+          allow_stdin: false,
+          stop_on_error: false,
+        },
+        metadata: { env_vars: execution.variables },
+      });
+      const leave = (): void => request.messages.abandon();
+      signal.addEventListener("abort", leave, { once: true });
+      if (signal.aborted) leave();
+      try {
+        let error: ErrorEvent | undefined;
+        for await (const message of request.messages) {
+          const event = await this.#eventOf(message);
+          if (event === undefined) continue;
+          if (event.type === "error") error ??= event;
+          else yield event;
+          if (this.#observer?.isWatching !== true) releaseMemory(message.content);
+        }
+        if (signal.aborted) return;
+        const end = await request.done;
+        const waitMs = ABORTED_WAITS_MS[attempt];
+        if (end.how === "finished" && ABORTED.has(statusOf(end.reply)) && waitMs !== undefined) {
+          await delay(waitMs, undefined, { signal }).catch(() => undefined);
+          if (signal.aborted) return;
+          continue;
+        }
+        error ??= await errorOf(end, this.#settings);
+        if (error !== undefined) yield error;
+        return;
+      } finally {
+        signal.removeEventListener("abort", leave);
+        if (!request.isDone) {
+          request.messages.abandon();
+          await this.#cancel(request);
+        }
+        this.#requests.delete(request.id);
+      }
+    }
+  }
+
+  /**
+   * Passes on what a client wrote, in order with everything else on that channel.
+   * @throws SandboxError already_exists for the id of a request that runs, invalid_argument for the server's
+   * own session: the answers would be taken for those of somebody else.
+   */
+  async forward(
+    channel: Exclude<ChannelName, "iopub">,
+    message: MessageParts & { readonly id: string; readonly session: string | undefined },
+  ): Promise<void> {
+    if (this.#requests.has(message.id)) throw new SandboxError("already_exists", "the msg_id is in use");
+    if (message.session === this.#session) {
+      throw new SandboxError("invalid_argument", "the session is the server's own");
+    }
+    if (!this.isUsable) return;
+    await this.#channels.send(channel, signedFrames(message, this.#key)).catch(() => undefined);
+  }
+
+  /** Changes its environment for good. @throws SandboxError failed_precondition when it does not answer. */
+  async changeEnvironment(change: {
+    readonly set: Readonly<Record<string, string>>;
+    readonly unset: readonly string[];
+  }): Promise<void> {
+    const asked = this.#request("control", "coppice_environment_request", { content: change });
+    const isAnswered = await this.#within(ANSWER_MS, asked.done);
+    this.#requests.delete(asked.id);
+    if (isAnswered && (await asked.done).how === "finished") return;
+    throw new SandboxError("failed_precondition", "the kernel did not take its environment");
+  }
+
+  /** Runs an empty cell that nobody sees and that does not count. */
+  async rehearse(): Promise<void> {
+    const request = this.#request("shell", "execute_request", {
+      content: {
+        code: "pass",
+        silent: true,
+        store_history: false,
+        user_expressions: {},
+        allow_stdin: false,
+        stop_on_error: false,
+      },
+    });
+    request.messages.abandon();
+    await request.done;
+    this.#requests.delete(request.id);
+  }
+
+  /** Interrupts whatever runs; resolves when the kernel has said that it did, or time is up. */
+  async interrupt(): Promise<void> {
+    const asked = this.#requestInterrupt("interrupt_request", {});
+    await this.#within(this.#settings.interruptGraceMs, asked.done);
+    this.#requests.delete(asked.id);
+  }
+
+  /** Ends the kernel: politely when it is free, so that exit handlers run, at once when it is busy. */
+  async close(): Promise<void> {
+    if (!this.#isLeaving && !this.#hasExited) {
+      this.#isLeaving = true;
+      if (this.#requests.size === 0) {
+        const asked = this.#request("control", "shutdown_request", { content: { restart: false } });
+        await this.#within(SHUTDOWN_GRACE_MS, this.gone);
+        this.#requests.delete(asked.id);
+      }
+    }
+    await this.kill();
+  }
+
+  /** Ends the kernel and what it started, at once. */
+  async kill(): Promise<void> {
+    this.#isLeaving = true;
+    for (const request of this.#requests.values()) request.end({ how: "closed" });
+    if (await killProgram(this.#process)) await this.gone;
+    else await this.leave();
+  }
+
+  /** Lets go of the kernel, which lives on for a later server. What runs here gets an end. */
+  async leave(): Promise<void> {
+    this.#isLeaving = true;
+    this.#heartbeat?.stop();
+    for (const request of this.#requests.values()) request.end({ how: "closed" });
+    await this.#channels.close();
+  }
+
+  #listenToHeart({ sandbox, settings, isStill, onSilent }: KernelSurroundings): void {
+    if (this.#hasExited) return;
+    const isOurs = this.#interruptMode === undefined;
+    this.#heartbeat = new Heartbeat({
+      ...settings.heartbeat,
+      dial: (signal) => sandbox.dial(this.connection.ports.hb, signal),
+      // Of one of ours, code can stop all threads before it has answered once.
+      isSure: isOurs,
+      // Ours answer while code runs; of others some have one thread for both.
+      isDue: () => !isStill() && (isOurs || !this.#isRunningCode),
+      onSilent: () => {
+        if (!this.isUsable) return;
+        this.#log.warn("kernel has no heartbeat any more and is killed");
+        onSilent();
+        this.#isLeaving = true;
+        // What runs in it has ended when its process has, as with any other death.
+        void killProgram(this.#process);
+      },
+    });
+  }
+
+  get #isRunningCode(): boolean {
+    return this.#others.size > 0 || [...this.#requests.values()].some(({ hasBegun }) => hasBegun);
+  }
+
+  // Ready = one reply, and one message on iopub: only then is its subscription in force. Kernels before
+  // ipykernel 7 say nothing on iopub by themselves, so each question is there to make them talk.
+  async #becomeReady(signal: AbortSignal): Promise<void> {
+    const stop = Promise.withResolvers<never>();
+    const abort = (): void => stop.reject(signal.reason);
+    signal.addEventListener("abort", abort, { once: true });
+    const died = this.gone.then(() => {
+      const reason = this.#lastWords().trim().split("\n").at(-1);
+      throw new SandboxError(
+        "failed_precondition",
+        `the kernel ended while it started${reason ? `: ${reason}` : ""}`,
+      );
+    });
+    // Settled by whichever is first; the others are nobody's business then.
+    died.catch(() => undefined);
+    stop.promise.catch(() => undefined);
+    const nudges: KernelRequest[] = [];
+    try {
+      signal.throwIfAborted();
+      for (let waitMs = FIRST_NUDGE_MS; !(this.#hasReplied && this.#hasPublished); waitMs *= 2) {
+        nudges.push(this.#requestInfo());
+        const waited = this.#within(Math.min(waitMs, LONGEST_NUDGE_MS), this.#ready.promise);
+        await Promise.race([waited, died, stop.promise]);
+      }
+    } finally {
+      signal.removeEventListener("abort", abort);
+      for (const nudge of nudges) this.#requests.delete(nudge.id);
+    }
+  }
+
+  // By its id: while another client's code runs, an interrupt of whatever runs would end that.
+  async #cancel(request: KernelRequest): Promise<void> {
+    // A kernel that is not ours can only interrupt whatever runs, so until this runs it is not asked.
+    while (
+      this.#interruptMode !== undefined &&
+      this.#others.size > 0 &&
+      !request.hasBegun &&
+      !request.isDone
+    ) {
+      await this.#within(FIRST_REPEAT_MS, request.done);
+    }
+    let untilMs = performance.now() + this.#settings.interruptGraceMs;
+    const leftMs = (): number => Math.max(0, untilMs - performance.now());
+    // Code and what runs it may swallow an interrupt, some moments long.
+    let waitMs = FIRST_REPEAT_MS;
+    for (; !request.isDone && leftMs() > 0; waitMs = Math.min(2 * waitMs, REPEAT_INTERRUPT_MS)) {
+      const asked = this.#requestInterrupt("cancel_request", { msg_id: request.id });
+      // Not before the kernel says that the signal was sent: it must not meet the next cell.
+      while (!(await this.#within(leftMs(), asked.done))) {
+        // Deaf because of somebody else's code: whether that is to end is not for this request to say.
+        if (request.hasBegun || this.#others.size === 0) break;
+        untilMs = performance.now() + this.#settings.interruptGraceMs;
+      }
+      this.#requests.delete(asked.id);
+      if (!asked.isDone) break;
+      if (this.#wasRunning(await asked.done)) {
+        request.interrupted();
+        await this.#within(Math.min(waitMs, leftMs()), request.done);
+      } else if (request.hasBegun || (await this.#takesRequests())) request.finish();
+      else break;
+    }
+    if (request.isDone) return;
+    this.#log.warn("kernel is not to be had for another cell and is killed");
+    await this.kill();
+  }
+
+  /**
+   * Whether the kernel answers on shell within the grace, or is busy for somebody else. What an earlier cell has left
+   * behind may keep it from ever beginning another, and no interrupt reaches that.
+   */
+  async #takesRequests(): Promise<boolean> {
+    const untilMs = performance.now() + this.#settings.interruptGraceMs;
+    const probe = this.#request("shell", "kernel_info_request", { content: {} });
+    probe.messages.abandon();
+    try {
+      do {
+        if (this.#others.size > 0) return true;
+        if ((await this.#within(FIRST_REPEAT_MS, probe.done)) || probe.isAnswered) return true;
+      } while (performance.now() < untilMs);
+      return false;
+    } finally {
+      this.#requests.delete(probe.id);
+    }
+  }
+
+  /** Interrupts what was run for a session until that is over. @throws SandboxError failed_precondition when it goes on. */
+  async #endRequestsOf(session: string): Promise<void> {
+    const untilMs = performance.now() + this.#settings.interruptGraceMs;
+    const leftMs = (): number => Math.max(0, untilMs - performance.now());
+    // Answered when everything before it is over.
+    const probe = this.#request("shell", "kernel_info_request", { content: {} });
+    probe.messages.abandon();
+    try {
+      for (let waitMs = FIRST_NUDGE_MS; leftMs() > 0; waitMs = Math.min(2 * waitMs, REPEAT_INTERRUPT_MS)) {
+        if (await this.#within(Math.min(waitMs, leftMs()), probe.done)) return;
+        const asked = this.#requestInterrupt("cancel_request", { session });
+        await this.#within(leftMs(), asked.done);
+        this.#requests.delete(asked.id);
+        if (!asked.isDone) break;
+        if (!this.#wasRunning(await asked.done)) return;
+      }
+    } finally {
+      this.#requests.delete(probe.id);
+    }
+    await this.kill();
+    throw new SandboxError("failed_precondition", "the kernel goes on with what nobody waits for any more");
+  }
+
+  /** Whether what was to be cancelled had begun; a kernel that is not ours cannot tell that it had not. */
+  #wasRunning(end: RequestEnd): boolean {
+    if (this.#interruptMode !== undefined) return true;
+    return end.how === "finished" && replyContent(end.reply)["is_running"] === true;
+  }
+
+  /** Asks for a sign of life. Only ours answer on control, which they do while code runs. */
+  #requestInfo(): KernelRequest {
+    const channel = this.#interruptMode === undefined ? "control" : "shell";
+    const request = this.#request(channel, "kernel_info_request", { content: {} });
+    request.messages.abandon();
+    return request;
+  }
+
+  /** Asks for the end of what runs. Kernels that are not ours cannot be told of what in particular. */
+  #requestInterrupt(
+    type: "interrupt_request" | "cancel_request",
+    content: Readonly<Record<string, string>>,
+  ): KernelRequest {
+    if (this.#interruptMode === undefined) return this.#request("control", type, { content });
+    if (this.#interruptMode === "message")
+      return this.#request("control", "interrupt_request", { content: {} });
+    const request = new KernelRequest(randomUUID());
+    const sent = this.#process.kill("SIGINT", "group").catch(() => undefined);
+    void sent.then(() => request.finish());
+    return request;
+  }
+
+  #request(
+    channel: "shell" | "control",
+    type: string,
+    { content, metadata }: Readonly<{ content: Record<string, unknown>; metadata?: Record<string, unknown> }>,
+  ): KernelRequest {
+    const request = new KernelRequest(randomUUID());
+    // Nobody reads what iopub says about these, and what is not read holds up everything behind it.
+    if (channel === "control") request.messages.abandon();
+    if (this.#hasExited) {
+      request.end({ how: "died" });
+      return request;
+    }
+    this.#requests.set(request.id, request);
+    const frames = encodeMessage(
+      { id: request.id, type, session: this.#session, content, metadata },
+      this.#key,
+    );
+    // Fails only when the channels are closed, and then the request has ended another way.
+    this.#channels.send(channel, frames).catch(() => undefined);
+    return request;
+  }
+
+  async #readReplies(channel: Exclude<ChannelName, "iopub">): Promise<void> {
+    for await (const frames of this.#channels.receive(channel)) {
+      const message = await this.#decode(frames);
+      if (message === undefined) continue;
+      if (message.type === "kernel_info_reply") {
+        this.#hasReplied = true;
+        this.#progress();
+      }
+      if (asksToExit(message)) {
+        this.#isLeaving = true;
+        // It goes by itself when the cell that said exit() is over.
+        void this.#within(SHUTDOWN_GRACE_MS, this.gone).then(() => this.kill());
+      }
+      if (message.parentSession !== this.#session) await this.#observer?.received(channel, message);
+      const request = message.parentId === undefined ? undefined : this.#requests.get(message.parentId);
+      if (request === undefined) continue;
+      request.reply(message);
+      // Nobody waits for more of these than the reply.
+      if (channel === "control") request.finish();
+      else if (!request.isDone) void this.#finishSoon(request);
+    }
+  }
+
+  async #readIopub(): Promise<void> {
+    // What has arrived already is read without a turn of the event loop in between.
+    const breather = new Breather();
+    for await (const frames of this.#channels.receive("iopub")) {
+      await breather.breathe();
+      this.#lastIopubMs = performance.now();
+      const message = await this.#decode(frames);
+      // Of another kernel, where that has the port.
+      if (message === undefined) continue;
+      this.#hasPublished = true;
+      this.#progress();
+      // What the server asks on control, to see whether the kernel answers, is nobody else's business.
+      if (message.parentSession !== this.#session || message.parentType === "execute_request") {
+        await this.#pausing(this.#observer?.received("iopub", message));
+      }
+      this.#noteOthers(message);
+      const request = message.parentId === undefined ? undefined : this.#requests.get(message.parentId);
+      if (request === undefined) continue;
+      const taken = request.publish(message);
+      if (request.isIdle && !request.isDone) void this.#finishSoon(request);
+      await this.#pausing(taken);
+    }
+  }
+
+  #noteOthers(message: KernelMessage): void {
+    const { parentId, parentType, parentSession } = message;
+    if (parentId === undefined || parentSession === this.#session) return;
+    // Of a kernel that is not ours an end of anything else may never come.
+    if (parentType !== "execute_request" && this.#interruptMode !== undefined) return;
+    const state = executionStateOf(message);
+    if (state === "idle") this.#others.delete(parentId);
+    else if (state === "busy" && this.#others.size < MOST_OTHERS) this.#others.add(parentId);
+  }
+
+  // A message over the limit breaks the connection. What was published until another one stands is lost, ends
+  // of executions too, so that nothing this kernel says can be relied on any more.
+  async #connectionLost(channel: ChannelName): Promise<void> {
+    if (channel !== "iopub" || !this.#hasPublished || this.#isLeaving) return;
+    if (await this.#within(LOST_GRACE_MS, this.gone)) return;
+    this.#log.warn("connection to a kernel was lost, and it is killed");
+    await this.kill();
+  }
+
+  async #pausing(taken: Promise<void> | undefined): Promise<void> {
+    if (taken === undefined) return;
+    this.#isPublishing = true;
+    await taken;
+    this.#isPublishing = false;
+    this.#lastIopubMs = performance.now();
+  }
+
+  #progress(): void {
+    if (this.#hasReplied && this.#hasPublished) this.#ready.resolve();
+  }
+
+  async #decode(frames: readonly Buffer[]): Promise<KernelMessage | undefined> {
+    try {
+      return await decodeMessage(frames, this.#key);
+    } catch (error) {
+      this.#log.debug({ err: error }, "kernel sent what is no message");
+      return undefined;
+    }
+  }
+
+  async #eventOf(message: KernelMessage): Promise<ExecutionEvent | undefined> {
+    try {
+      return await eventOf(message, this.#settings);
+    } catch (error) {
+      this.#log.debug({ err: error }, "kernel sent a message with a broken content");
+      return noteEvent(`[${message.type} left out: its JSON is not valid, or nested too deeply]\n`);
+    }
+  }
+
+  async #finishSoon(request: KernelRequest): Promise<void> {
+    for (let quietMs = 0; quietMs < MISSING_HALF_MS;) {
+      const waitMs = MISSING_HALF_MS - quietMs;
+      if (await this.#within(waitMs, request.done)) return;
+      // Its idle may be behind output that a slow reader has not taken yet.
+      quietMs = this.#isPublishing ? 0 : performance.now() - this.#lastIopubMs;
+    }
+    this.#log.warn("kernel ended a request by halves");
+    request.finish();
+  }
+
+  async #awaitEnd(): Promise<void> {
+    await this.#process.exit;
+    this.#hasExited = true;
+    this.#heartbeat?.stop();
+    const exitedMs = performance.now();
+    for (;;) {
+      const quietMs = this.#isPublishing ? 0 : performance.now() - Math.max(exitedMs, this.#lastIopubMs);
+      if (quietMs >= LAST_MESSAGES_MS) break;
+      await delay(LAST_MESSAGES_MS - quietMs);
+    }
+    const closed = this.#channels.close();
+    for (const request of this.#requests.values()) request.end({ how: "died" });
+    this.#requests.clear();
+    await closed;
+  }
+
+  /** True when the promise settled within that time. */
+  async #within(timeoutMs: number, promise: Promise<unknown>): Promise<boolean> {
+    const stop = new AbortController();
+    try {
+      return await Promise.race([
+        promise.then(() => true),
+        delay(timeoutMs, false, { signal: stop.signal, ref: false }).catch(() => false),
+      ]);
+    } finally {
+      stop.abort();
+    }
+  }
+}
+
+function newIdentity(): Pick<KernelConnection, "id" | "key" | "session"> {
+  return { id: randomUUID(), key: randomBytes(32).toString("hex"), session: randomUUID() };
+}
+
+async function errorOf(
+  end: RequestEnd,
+  { maxErrorBytes }: { readonly maxErrorBytes: number },
+): Promise<ErrorEvent | undefined> {
+  if (end.how === "died") return syntheticError("ContextRestarting", "Context was restarted");
+  if (end.how === "closed") {
+    return syntheticError(
+      "UnexpectedEndOfExecution",
+      "Connection to the execution was closed before the execution was finished",
+    );
+  }
+  if (end.reply === undefined) return syntheticError("UnexpectedEndOfExecution", "The kernel did not reply");
+  const status = statusOf(end.reply);
+  if (status === "error") return errorIn(end.reply.content, maxErrorBytes);
+  return ABORTED.has(status) ? syntheticError("ExecutionAborted", "Execution was aborted") : undefined;
+}
+
+function replyContent(reply: KernelMessage | undefined): Readonly<Record<string, unknown>> {
+  // Only an error is ever as long, and iopub tells that too.
+  if (reply?.isChecked === true) return {};
+  try {
+    const content: unknown = JSON.parse(reply?.content.toString("utf8") ?? "{}");
+    return typeof content === "object" && content !== null ? (content as Record<string, unknown>) : {};
+  } catch {
+    return {};
+  }
+}
+
+function statusOf(reply: KernelMessage | undefined): unknown {
+  return replyContent(reply)["status"];
+}
+
+/** True for the reply to a cell that called `exit()`: the kernel ends right after it. */
+function asksToExit(reply: KernelMessage): boolean {
+  if (reply.type !== "execute_reply" || !reply.content.includes("ask_exit")) return false;
+  const { payload } = replyContent(reply);
+  return (
+    Array.isArray(payload) &&
+    payload.some(
+      (entry: unknown) =>
+        typeof entry === "object" &&
+        entry !== null &&
+        (entry as Record<string, unknown>)["source"] === "ask_exit" &&
+        (entry as Record<string, unknown>)["keepkernel"] !== true,
+    )
+  );
+}

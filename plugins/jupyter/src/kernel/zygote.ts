@@ -1,0 +1,152 @@
+import { randomBytes } from "node:crypto";
+import { SandboxError, type Logger, type Process, type Sandbox, type User } from "@coppice/core";
+import { z } from "zod";
+import { writeZygoteLabel, type ZygoteAddress } from "../programs/kernel-label.js";
+import type { KernelMetrics } from "./kernel-metrics.js";
+import type { KernelProgram } from "../programs/kernel-program.js";
+import { zygoteProgram } from "../programs/python-program.js";
+import { killProgram, ProgramOutput, startProgram } from "../programs/start-program.js";
+import { canGoOnWith } from "../programs/start-variables.js";
+
+export interface ZygoteSettings {
+  /** Interpreter with ipykernel, inside the sandbox. */
+  readonly python: string;
+  readonly imports: readonly string[];
+  readonly startTimeoutMs: number;
+}
+
+export interface ZygoteOptions {
+  readonly sandbox: Sandbox;
+  readonly user: User;
+  /** Complete environment of the sandbox's processes now. */
+  readonly environment: () => Readonly<Record<string, string>>;
+  readonly settings: ZygoteSettings;
+  readonly metrics: KernelMetrics;
+  readonly log: Logger;
+}
+
+const Report = z.object({ failures: z.record(z.string(), z.string()), threads: z.array(z.string()) });
+
+// One that ends again and again is ended by something that will not change.
+const MOST_STARTS = 3;
+
+interface Running {
+  readonly process: Process;
+  readonly address: ZygoteAddress;
+  readonly environment: Readonly<Record<string, string>>;
+}
+
+/**
+ * The process of one sandbox that Python kernels are forked from: everything that a kernel imports is there
+ * already, and shared. It is of this sandbox alone, so siblings of different tenants share nothing.
+ */
+export class Zygote {
+  readonly #options: ZygoteOptions;
+  readonly #ended = new AbortController();
+  #starting: Promise<void> | undefined;
+  #running: Running | undefined;
+  #starts = 0;
+
+  constructor(options: ZygoteOptions) {
+    this.#options = options;
+  }
+
+  /** Starts it unless it runs. Resolves when it is ready, or cannot be had, which is logged: kernels do without. */
+  start(): Promise<void> {
+    if (this.#running !== undefined || this.#ended.signal.aborted) return Promise.resolve();
+    this.#starting ??= this.#start().finally(() => (this.#starting = undefined));
+    return this.#starting;
+  }
+
+  /**
+   * How a kernel with that environment is forked; undefined when it has to be started: it is not ready, it runs in
+   * another environment, or that kernel cannot be forked.
+   */
+  forked(program: KernelProgram, env: Readonly<Record<string, string>>): KernelProgram | undefined {
+    if (this.#running === undefined || !canGoOnWith(this.#running.environment, env)) return undefined;
+    return program.forkedFrom?.(this.#running.address);
+  }
+
+  /** It did not do what it is for: nothing more is asked of it. What was forked from it lives on, with it. */
+  distrust(): void {
+    this.#running = undefined;
+    this.#starts = MOST_STARTS;
+  }
+
+  /** Takes over the one that an earlier server started. */
+  adopt(process: Process, address: ZygoteAddress): void {
+    // What it says has to be read: a full pipe would stop it.
+    void new ProgramOutput(process, { isStarting: false });
+    this.#enter({ process, address, environment: this.#options.environment() });
+  }
+
+  /** Ends it, with every kernel that was forked from it. */
+  async kill(): Promise<void> {
+    this.#ended.abort(new SandboxError("aborted", "the sandbox has ended"));
+    await this.#starting;
+    if (this.#running !== undefined) await killProgram(this.#running.process);
+  }
+
+  /** Leaves it to a later server. */
+  leave(): void {
+    this.#ended.abort(new SandboxError("aborted", "the server stops"));
+  }
+
+  /** Ends it, with what was forked from it, where the sandbox's environment has become one that it cannot give. */
+  async renewEnvironment(): Promise<void> {
+    if (this.#running === undefined) return;
+    if (!canGoOnWith(this.#running.environment, this.#options.environment())) await this.#drop();
+  }
+
+  async #drop(): Promise<void> {
+    const process = this.#running?.process;
+    this.#running = undefined;
+    if (process !== undefined) await killProgram(process);
+  }
+
+  async #start(): Promise<void> {
+    const { sandbox, user, environment, settings, metrics, log } = this.#options;
+    if (this.#starts >= MOST_STARTS) return;
+    this.#starts += 1;
+    const name = `coppice-zygote-${randomBytes(8).toString("hex")}`;
+    const address = { name, secret: randomBytes(32).toString("hex") };
+    const env = environment();
+    const timeout = AbortSignal.timeout(settings.startTimeoutMs);
+    try {
+      const { process, report, lastWords } = await startProgram({
+        sandbox,
+        user,
+        program: zygoteProgram({ ...settings, name }),
+        env,
+        // Nothing that the user has there must be imported in the place of a library.
+        cwd: "/",
+        key: address.secret,
+        label: writeZygoteLabel(address),
+        signal: AbortSignal.any([this.#ended.signal, timeout]),
+      });
+      this.#enter({ process, address, environment: env });
+      const { failures, threads } = Report.parse(report);
+      for (const [module, reason] of Object.entries(failures)) {
+        log.info({ module, reason }, "zygote does without a module");
+      }
+      if (threads.length > 0) throw new Error(`a module started threads: ${threads.join(", ")}`);
+      void process.exit.then((exit) => {
+        if (!this.#ended.signal.aborted) log.warn({ exit, lastWords: lastWords() }, "zygote ended");
+      });
+    } catch (error) {
+      if (this.#ended.signal.aborted) return;
+      await this.#drop();
+      metrics.zygoteFailed();
+      log.warn({ err: error }, "zygote could not be started; kernels start by themselves");
+    }
+  }
+
+  #enter(running: Running): void {
+    this.#running = running;
+    this.#options.metrics.zygoteStarted();
+    void running.process.exit.then(() => {
+      this.#options.metrics.zygoteEnded();
+      if (this.#running === running) this.#running = undefined;
+    });
+  }
+}

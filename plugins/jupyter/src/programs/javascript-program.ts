@@ -1,0 +1,85 @@
+import { readFile } from "node:fs/promises";
+import { createRequire } from "node:module";
+import type { KernelProgram } from "./kernel-program.js";
+
+export interface JavascriptProgramOptions {
+  /** Node.js inside the sandbox. */
+  readonly node: string;
+  /** A larger message of a kernel is not taken. */
+  readonly maxMessageBytes: number;
+  readonly language: "javascript" | "typescript";
+}
+
+const LOADER = `
+const { compileFunction } = require("node:vm");
+const loaded = new Map();
+function load(name) {
+  let module = loaded.get(name);
+  if (module === undefined) {
+    module = { exports: {} };
+    loaded.set(name, module);
+    const run = compileFunction(
+      sources[name],
+      ["module", "exports", "require", "load", "sources", "start", "workerSource"],
+      { filename: "coppice:" + name },
+    );
+    run(module, module.exports, require, load, sources, start, workerSource);
+  }
+  return module.exports;
+}
+`;
+
+const WORKER = `
+const { sources } = require("node:worker_threads").workerData;
+const start = undefined, workerSource = undefined;
+${LOADER}
+load("protocol");
+`;
+
+// In a function: what is declared outside of one would be in the way of the user's names.
+const BOOTSTRAP = `(() => {
+const input = require("node:fs").readFileSync(0);
+const { sources, workerSource, ...start } = JSON.parse(input.toString("utf8", input.indexOf(10) + 1));
+${LOADER}
+load("kernel");
+})()`;
+
+// Before each cell, on its first line.
+const PREFIX = "await void 0;";
+const MODULES = ["fitting", "kernel", "mime", "output-ring", "protocol", "source", "zmtp"];
+
+let sources: Promise<Readonly<Record<string, string>>> | undefined;
+
+/** Node.js as a kernel: code runs in V8's REPL mode. Needs nothing in the sandbox but Node.js 20, for TypeScript 22.13, or newer. */
+export function javascriptProgram({
+  node,
+  language,
+  maxMessageBytes,
+}: JavascriptProgramOptions): KernelProgram {
+  return {
+    path: node,
+    // An interrupt takes timers' callbacks down too; without the first flag it would take the process. Imports in cells
+    // are experimental for Node, which says so on the stderr of the first.
+    args: ["--no-force-async-hooks-checks", "--disable-warning=ExperimentalWarning", "-e", BOOTSTRAP],
+    async start(key) {
+      sources ??= readSources();
+      // The rest is for the headers of a message.
+      const mostBytes = Math.floor(maxMessageBytes * 0.9);
+      return { sources: await sources, workerSource: WORKER, prefix: PREFIX, key, language, mostBytes };
+    },
+  };
+}
+
+async function readSources(): Promise<Readonly<Record<string, string>>> {
+  const files = MODULES.map((name): [string, URL | string] => [
+    name,
+    new URL(`../../javascript/${name}.cjs`, import.meta.url),
+  ]);
+  // Sent along, because the sandbox need not have it; parsed there only when a cell imports something.
+  files.push(["acorn", createRequire(import.meta.url).resolve("acorn")]);
+  const read = files.map(async ([name, file]): Promise<[string, string]> => [
+    name,
+    await readFile(file, "utf8"),
+  ]);
+  return Object.fromEntries(await Promise.all(read));
+}

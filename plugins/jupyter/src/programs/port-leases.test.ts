@@ -1,0 +1,140 @@
+import assert from "node:assert/strict";
+import { randomInt } from "node:crypto";
+import { once } from "node:events";
+import { createServer, type Server } from "node:net";
+import { after, afterEach, before, describe, test } from "node:test";
+import { SandboxError, type Sandbox } from "@coppice/core";
+import { startInstalledKernel, type InstalledKernelCommand } from "../kernel/installed-kernel-process.js";
+import { isListening } from "./is-listening.js";
+import type { KernelProcess } from "./kernel-process.js";
+import { PortLeases, type PortLease } from "./port-leases.js";
+import { startCodeServer, type CodeServer } from "../testing/code-server.js";
+
+const never = new AbortController().signal;
+const none = { code: "resource_exhausted", message: /^no ports are free for another kernel/ };
+
+describe("the ports of installed kernels", { timeout: 60_000 }, () => {
+  // Away from those that real kernels have on this machine.
+  const firstPort = 11_000 + 20 * randomInt(400);
+  const servers: Server[] = [];
+  let own: CodeServer;
+  let sandbox: Sandbox;
+
+  before(async () => {
+    own = await startCodeServer();
+    sandbox = (await own.create()).live.runtime;
+  });
+  after(() => own[Symbol.asyncDispose]());
+  afterEach(async () => {
+    for (const server of servers.splice(0)) {
+      server.close();
+      // Not before what asked has hung up.
+      await once(server, "close");
+    }
+  });
+
+  /** Accepts, and says nothing. */
+  async function listen(port: number): Promise<void> {
+    const server = createServer();
+    servers.push(server);
+    server.listen(port, "127.0.0.1");
+    await once(server, "listening");
+  }
+
+  const portsOf = (leases: readonly PortLease[]): readonly number[] =>
+    leases.flatMap(({ ports }) => Object.values(ports)).toSorted((one, other) => one - other);
+
+  test("are ports, all of them", async () => {
+    await assert.rejects(startCodeServer({ installedKernels: { firstPort: 60_000 } }), /beyond 65535/);
+  });
+
+  test("are never those of another one, and none are left when all have some", async () => {
+    const leases = new PortLeases({ firstPort, maximum: 4 });
+    const taken = await Promise.all(Array.from({ length: 4 }, () => leases.take(sandbox, never)));
+    assert.deepEqual(
+      portsOf(taken),
+      Array.from({ length: 20 }, (_, index) => firstPort + index),
+    );
+    await assert.rejects(leases.take(sandbox, never), none);
+    const [first] = taken;
+    first?.[Symbol.dispose]();
+    const next = await leases.take(sandbox, never);
+    assert.deepEqual(next.ports, first?.ports);
+    // It is somebody else's by now.
+    first?.[Symbol.dispose]();
+    await assert.rejects(leases.take(sandbox, never), none);
+  });
+
+  test("are passed over where somebody listens on one of them", async () => {
+    const leases = new PortLeases({ firstPort, maximum: 3 });
+    await listen(firstPort + 3);
+    await listen(firstPort + 10);
+    const lease = await leases.take(sandbox, never);
+    assert.deepEqual(
+      portsOf([lease]),
+      [5, 6, 7, 8, 9].map((offset) => firstPort + offset),
+    );
+    await assert.rejects(leases.take(sandbox, never), none);
+    for (const server of servers.splice(0)) {
+      server.close();
+      await once(server, "close");
+    }
+    // They were passed over, not kept.
+    for (let times = 0; times < 2; times += 1) await leases.take(sandbox, never);
+  });
+
+  test("are not taken where nobody can tell, and nothing stays leased then", async () => {
+    const leases = new PortLeases({ firstPort, maximum: 1 });
+    const lost = new SandboxError("unavailable", "the sandbox has ended");
+    await assert.rejects(leases.take({ dial: () => Promise.reject(lost) }, never), lost);
+    // Looks like a refusal, and is none.
+    const late = new SandboxError("failed_precondition", "the kernel was not ready in time");
+    const silent: Pick<Sandbox, "dial"> = {
+      dial: async (_port, signal) => {
+        await once(signal, "abort");
+        throw signal.reason;
+      },
+    };
+    const abort = new AbortController();
+    const aborted = assert.rejects(leases.take(silent, abort.signal), late);
+    abort.abort(late);
+    await aborted;
+    assert.ok(await isListening(silent, [firstPort], never), "a dial that does not end was not refused");
+    await leases.take(sandbox, never);
+  });
+
+  test("are given back when the kernel ends, and when it was not started", async () => {
+    const portLeases = new PortLeases({ firstPort, maximum: 1 });
+    const start = async (change: Partial<InstalledKernelCommand> = {}): Promise<KernelProcess> => {
+      const user = await sandbox.user();
+      return startInstalledKernel({
+        id: "of-a-test",
+        sandbox,
+        user,
+        program: {
+          name: "endless",
+          displayName: "Endless",
+          language: "endless",
+          argv: ["sleep", "1000"],
+          env: {},
+          interruptMode: "signal",
+        },
+        env: { PATH: process.env["PATH"] ?? "" },
+        cwd: user.home,
+        key: "key",
+        portLeases,
+        signal: never,
+        ...change,
+      });
+    };
+    await assert.rejects(start({ cwd: "/does/not/exist" }), { code: "invalid_argument" });
+    await assert.rejects(start({ id: "no/such/directory\0" }), { code: "invalid_argument" });
+    await assert.rejects(start({ signal: AbortSignal.abort(new Error("not wanted")) }), /not wanted/);
+    const { process: first } = await start();
+    await assert.rejects(start(), none);
+    await first.kill("SIGKILL", "group");
+    await first.exit;
+    const { process: second } = await start();
+    await second.kill("SIGKILL", "group");
+  });
+});

@@ -1,0 +1,105 @@
+import { readFileSync } from "node:fs";
+import { readFile } from "node:fs/promises";
+import type { ZygoteAddress } from "./kernel-label.js";
+import type { KernelProgram } from "./kernel-program.js";
+
+export interface PythonProgramOptions {
+  /** Interpreter with ipykernel, inside the sandbox. */
+  readonly python: string;
+  /** Cells of a DataFrame, or points of a chart, in one result. */
+  readonly maxDataCells: number;
+  /** A larger message of a kernel is not taken. */
+  readonly maxMessageBytes: number;
+  readonly language: "python" | "bash";
+}
+
+export interface ZygoteProgramOptions {
+  readonly python: string;
+  /** Modules that it imports, those that kernels need themselves aside. */
+  readonly imports: readonly string[];
+  /** Where it is to listen. */
+  readonly name: string;
+}
+
+// What a command line cannot hold, or would show to everyone, follows on stdin. A module is compiled when
+// it is imported, so what a cell does not need costs it nothing. The folder that it starts in is the user's: a
+// json.py there is not the library's. IPython puts it back, behind the standard library, as in every Jupyter kernel.
+const BOOTSTRAP = `
+import sys
+sys.path[:] = [place for place in sys.path if place]
+import importlib, json
+from importlib.machinery import ModuleSpec
+
+class Sources:
+    def __init__(self, sources):
+        self._sources = sources
+    def find_spec(self, name, path=None, target=None):
+        return ModuleSpec(name, self) if name in self._sources else None
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        name = module.__name__
+        exec(compile(self._sources[name], "<" + name + ">", "exec"), module.__dict__)
+
+start = json.loads(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))
+sys.meta_path.append(Sources(start.pop("modules")))
+importlib.import_module(start.pop("main")).run(start)
+`;
+
+const MODULES = ["launcher", "cancelling", "debugging", "fitting", "results", "charts", "bash", "zygote"];
+
+let modules: Promise<Readonly<Record<string, string>>> | undefined;
+// Small enough for a command line: to read it from stdin would cost a parser of JSON.
+const FORK = readFileSync(new URL("../../python/fork.py", import.meta.url), "utf8");
+
+/** A kernel for Python or bash, on top of the ipykernel that the sandbox has. */
+export function pythonProgram(options: PythonProgramOptions): KernelProgram {
+  const { python } = options;
+  return {
+    path: python,
+    args: ["-c", BOOTSTRAP],
+    async start(key) {
+      modules ??= readModules();
+      return { main: "coppice_launcher", modules: await modules, key, ...startOf(options) };
+    },
+    forkedFrom: (zygote) => forkProgram(options, zygote),
+  };
+}
+
+/** The process that such kernels can be forked from. Whoever asks it has to know the key. */
+export function zygoteProgram({ python, imports, name }: ZygoteProgramOptions): KernelProgram {
+  return {
+    path: python,
+    args: ["-c", BOOTSTRAP],
+    async start(key) {
+      modules ??= readModules();
+      return { main: "coppice_zygote", modules: await modules, secret: key, imports, name };
+    },
+  };
+}
+
+function forkProgram(options: PythonProgramOptions, { name, secret }: ZygoteAddress): KernelProgram {
+  const { python } = options;
+  return {
+    path: python,
+    // Without site-packages it starts in a fifth of the time.
+    args: ["-I", "-S", "-c", FORK, name],
+    start: async (key) => ({ secret, key, ...startOf(options) }),
+  };
+}
+
+/** What `run` of the launcher is told beside the key. */
+function startOf({ language, maxDataCells, maxMessageBytes }: PythonProgramOptions): object {
+  // The rest is for the headers of a message.
+  return { language, mostCells: maxDataCells, mostBytes: Math.floor(maxMessageBytes * 0.9) };
+}
+
+async function readModules(): Promise<Readonly<Record<string, string>>> {
+  const sources = await Promise.all(
+    MODULES.map(async (name): Promise<[string, string]> => {
+      const url = new URL(`../../python/${name}.py`, import.meta.url);
+      return [`coppice_${name}`, await readFile(url, "utf8")];
+    }),
+  );
+  return Object.fromEntries(sources);
+}

@@ -1,0 +1,218 @@
+import {
+  HttpError,
+  readJsonBody,
+  SandboxError,
+  targetOf,
+  type PluginContext,
+  type RequestCarrier,
+} from "@coppice/core";
+import { z } from "zod";
+import type { CodeContext } from "../contexts/code-context.js";
+import { SANDBOX_PREFIX } from "./jupyter-access.js";
+import { installedSpecOf, kernelSpecOf, specNameOf, type KernelSpecModel } from "./kernel-specs.js";
+import { UnknownLanguageError, type Languages } from "../programs/languages.js";
+import type { JupyterSandboxes, NotebookSession, SandboxKernels } from "./sandbox-kernels.js";
+
+type Router = ReturnType<PluginContext<unknown>["http"]>;
+
+export interface JupyterRoutesOptions {
+  readonly sandboxes: JupyterSandboxes;
+  readonly languages: Pick<Languages, "own" | "installed">;
+  readonly maxBodyBytes: number;
+}
+
+const Name = z.string().max(256).nullish();
+const Path = z.string().max(4096);
+const StartKernelBody = z.object({ name: Name, path: Path.nullish() });
+const KernelChoice = z.object({ id: Name, name: Name }).nullish();
+/** Clients before JupyterLab put the path into `notebook`. */
+const Notebook = z.object({ path: Path, name: Path.nullish() }).nullish();
+const StartSessionBody = z.object({
+  path: Path.nullish(),
+  name: Path.nullish(),
+  type: Name,
+  kernel: KernelChoice,
+  notebook: Notebook,
+});
+
+/** What clients take for the version of Jupyter Server whose interface this is. */
+const SERVER_VERSION = "2.14.0";
+
+/** Jupyter's REST interface to the kernels of a sandbox: below the root where the sandbox is known, and by path. */
+export function jupyterRoutes(
+  router: Router,
+  { sandboxes, languages, maxBodyBytes }: JupyterRoutesOptions,
+): void {
+  const kernelsOf = (ctx: RequestCarrier): Promise<SandboxKernels> => sandboxes.of(targetOf(ctx));
+  const specsOf = async (ctx: RequestCarrier): Promise<readonly KernelSpecModel[]> => [
+    ...languages.own.map(kernelSpecOf),
+    ...(await languages.installed(targetOf(ctx).runtime)).map(installedSpecOf),
+  ];
+  const bodyOptions = { limitBytes: maxBodyBytes, empty: {} };
+
+  for (const prefix of ["", SANDBOX_PREFIX]) {
+    const at = (path: string): string => `${prefix}/api${path}`;
+
+    router.get(at(""), (ctx) => {
+      ctx.body = { version: SERVER_VERSION };
+    });
+
+    router.get(at("/status"), async (ctx) => {
+      const kernels = await kernelsOf(ctx);
+      const models = (await kernels.list()).map((context) => kernelModel(kernels, context));
+      ctx.body = {
+        started: new Date(kernels.startedAtMs).toISOString(),
+        last_activity: models.map((model) => model.last_activity).reduce((a, b) => (a > b ? a : b)),
+        connections: models.reduce((sum, model) => sum + model.connections, 0),
+        kernels: models.length,
+      };
+    });
+
+    router.get(at("/kernelspecs"), async (ctx) => {
+      const specs = await specsOf(ctx);
+      const kernelspecs = Object.fromEntries(specs.map((spec) => [spec.name, spec]));
+      ctx.body = { default: specs[0]?.name, kernelspecs };
+    });
+
+    router.get(at("/kernelspecs/:name"), async (ctx) => {
+      const name = ctx.params["name"] ?? "";
+      const spec = (await specsOf(ctx)).find((known) => known.name === name);
+      if (spec === undefined)
+        throw new SandboxError("not_found", `Kernel spec ${name.slice(0, 100)} not found`);
+      ctx.body = spec;
+    });
+
+    router.get(at("/kernels"), async (ctx) => {
+      const kernels = await kernelsOf(ctx);
+      ctx.body = (await kernels.list()).map((context) => kernelModel(kernels, context));
+    });
+
+    router.post(at("/kernels"), async (ctx) => {
+      const kernels = await kernelsOf(ctx);
+      const { name, path } = await readJsonBody(ctx.req, StartKernelBody, bodyOptions);
+      const context = await starting(() => kernels.start(name ?? undefined, path ?? undefined));
+      ctx.status = 201;
+      ctx.set("location", `${rootOf(ctx.path, "/api/kernels")}/api/kernels/${context.id}`);
+      ctx.body = kernelModel(kernels, context);
+    });
+
+    router.get(at("/kernels/:id"), async (ctx) => {
+      const kernels = await kernelsOf(ctx);
+      ctx.body = kernelModel(kernels, kernelNamed(kernels, ctx.params["id"]));
+    });
+
+    router.delete(at("/kernels/:id"), async (ctx) => {
+      const kernels = await kernelsOf(ctx);
+      await kernels.remove(kernelNamed(kernels, ctx.params["id"]).id);
+      ctx.status = 204;
+    });
+
+    router.post(at("/kernels/:id/interrupt"), async (ctx) => {
+      const kernels = await kernelsOf(ctx);
+      await kernels.clientsOf(kernelNamed(kernels, ctx.params["id"])).interrupt();
+      ctx.status = 204;
+    });
+
+    router.post(at("/kernels/:id/restart"), async (ctx) => {
+      const kernels = await kernelsOf(ctx);
+      const context = kernelNamed(kernels, ctx.params["id"]);
+      await starting(() => kernels.clientsOf(context).restart());
+      ctx.body = kernelModel(kernels, context);
+    });
+
+    router.get(at("/sessions"), async (ctx) => {
+      const kernels = await kernelsOf(ctx);
+      ctx.body = kernels.sessions().map((session) => sessionModel(kernels, session));
+    });
+
+    router.post(at("/sessions"), async (ctx) => {
+      const kernels = await kernelsOf(ctx);
+      const body = await readJsonBody(ctx.req, StartSessionBody, bodyOptions);
+      const path = body.path ?? body.notebook?.path;
+      if (path === undefined)
+        throw new SandboxError("invalid_argument", "validation error: path: Field required");
+      const session = await starting(() =>
+        kernels.open({
+          path,
+          name: body.name ?? body.notebook?.name ?? "",
+          type: body.type ?? "notebook",
+          kernelId: body.kernel?.id ?? undefined,
+          kernelName: body.kernel?.name ?? undefined,
+        }),
+      );
+      ctx.status = 201;
+      ctx.set("location", `${rootOf(ctx.path, "/api/sessions")}/api/sessions/${session.id}`);
+      ctx.body = sessionModel(kernels, session);
+    });
+
+    router.get(at("/sessions/:id"), async (ctx) => {
+      const kernels = await kernelsOf(ctx);
+      ctx.body = sessionModel(kernels, kernels.session(ctx.params["id"] ?? ""));
+    });
+
+    router.patch(at("/sessions/:id"), async (ctx) => {
+      const kernels = await kernelsOf(ctx);
+      const body = await readJsonBody(ctx.req, StartSessionBody, bodyOptions);
+      const session = await starting(() =>
+        kernels.change(ctx.params["id"] ?? "", {
+          path: body.path ?? body.notebook?.path,
+          name: body.name ?? body.notebook?.name ?? undefined,
+          type: body.type ?? undefined,
+          kernelId: body.kernel?.id ?? undefined,
+          kernelName: body.kernel?.name ?? undefined,
+        }),
+      );
+      ctx.body = sessionModel(kernels, session);
+    });
+
+    router.delete(at("/sessions/:id"), async (ctx) => {
+      await (await kernelsOf(ctx)).close(ctx.params["id"] ?? "");
+      ctx.status = 204;
+    });
+  }
+}
+
+/** The context with that id. @throws SandboxError not_found in Jupyter's words. */
+export function kernelNamed(kernels: SandboxKernels, id: string | undefined): CodeContext {
+  try {
+    return kernels.get(id ?? "");
+  } catch (error) {
+    throw new SandboxError("not_found", `Kernel does not exist: ${(id ?? "").slice(0, 100)}`, {
+      cause: error,
+    });
+  }
+}
+
+function kernelModel(kernels: SandboxKernels, context: CodeContext) {
+  const clients = kernels.clientsOf(context);
+  return {
+    id: context.id,
+    name: specNameOf(context.language),
+    last_activity: new Date(clients.lastActivityMs).toISOString(),
+    execution_state: clients.state,
+    connections: clients.connections,
+  };
+}
+
+function sessionModel(kernels: SandboxKernels, { id, path, name, type, kernelId }: NotebookSession): object {
+  const kernel = kernelModel(kernels, kernels.get(kernelId));
+  return { id, path, name, type, kernel, notebook: { path, name } };
+}
+
+/** Where the server's root is, as this request addressed it. */
+function rootOf(path: string, collection: string): string {
+  return path.slice(0, path.lastIndexOf(collection));
+}
+
+async function starting<T>(start: () => Promise<T>): Promise<T> {
+  try {
+    return await start();
+  } catch (error) {
+    if (error instanceof UnknownLanguageError)
+      throw new HttpError(501, error.message, JSON.parse(error.message) as Record<string, unknown>);
+    // A kernel that does not come up is not the client's mistake.
+    if (error instanceof SandboxError && error.code === "failed_precondition")
+      throw new HttpError(500, error.message);
+    throw error;
+  }
+}

@@ -1,0 +1,699 @@
+import assert from "node:assert/strict";
+import { randomUUID } from "node:crypto";
+import { after, before, describe, test } from "node:test";
+import { setTimeout as delay } from "node:timers/promises";
+import type { LiveSandbox } from "@coppice/core";
+import { SeededRandom } from "@coppice/core/testing";
+import { encodeFrame, V1_PROTOCOL } from "./client-frame.js";
+import { startCodeServer, type CodeServer } from "../testing/code-server.js";
+import { JupyterSocket } from "../testing/jupyter-socket.js";
+
+const QUEUE_BYTES = 256 * 1024;
+const REPLAY_BYTES = 100 * 1024;
+
+let own: CodeServer;
+let sandbox: LiveSandbox;
+let token: string;
+
+before(async () => {
+  own = await startCodeServer({
+    maxContexts: 6,
+    interruptGrace: "2s",
+    server: {
+      maxClientQueue: `${QUEUE_BYTES}B`,
+      slowClientTimeout: "3s",
+      slowLookerTimeout: "500ms",
+      replay: "1s",
+      maxReplay: `${REPLAY_BYTES}B`,
+      maxRestarts: 2,
+      maxFrame: "1MiB",
+      maxPending: 50,
+      maxClients: 3,
+      maxSessions: 2,
+      ping: "3s",
+    },
+  });
+  sandbox = await own.server.sandboxes.create({ template: "base", timeoutMs: 600_000, secure: true });
+  token = sandbox.record.accessToken ?? "";
+});
+
+after(() => own[Symbol.asyncDispose]());
+
+const root = (id = sandbox.record.id): string => `${own.server.url}/sandboxes/${id}/jupyter`;
+
+function api(path: string, init: RequestInit = {}): Promise<Response> {
+  return fetch(`${root()}${path}`, {
+    signal: AbortSignal.timeout(15_000),
+    ...init,
+    headers: { "authorization": `token ${token}`, "content-type": "application/json" },
+  });
+}
+
+interface KernelModel {
+  readonly id: string;
+  readonly execution_state: string;
+  readonly connections: number;
+}
+
+interface SessionModel {
+  readonly id: string;
+  readonly kernel: { readonly id: string };
+}
+
+async function startKernel(): Promise<KernelModel & AsyncDisposable> {
+  const response = await api("/api/kernels", { method: "POST", body: "{}" });
+  assert.equal(response.status, 201, await response.clone().text());
+  const model = (await response.json()) as KernelModel;
+  return {
+    ...model,
+    [Symbol.asyncDispose]: async () => void (await api(`/api/kernels/${model.id}`, { method: "DELETE" })),
+  };
+}
+
+const modelOf = async (id: string): Promise<KernelModel> =>
+  (await (await api(`/api/kernels/${id}`)).json()) as KernelModel;
+
+function connect(kernelId: string, session?: string, protocols?: readonly string[]): Promise<JupyterSocket> {
+  const query = new URLSearchParams({ token, ...(session !== undefined && { session_id: session }) });
+  return JupyterSocket.open(
+    `${root().replace(/^http/, "ws")}/api/kernels/${kernelId}/channels?${query.toString()}`,
+    protocols,
+  );
+}
+
+async function metric(name: string): Promise<number> {
+  const page = await (await fetch(`${own.server.urls["ops"]}/metrics`)).text();
+  const line = page.split("\n").find((candidate) => candidate.startsWith(`coppice_jupyter_${name} `));
+  return Number(line?.split(" ").at(-1) ?? Number.NaN);
+}
+
+async function until(what: string, check: () => Promise<boolean>): Promise<void> {
+  for (const startedMs = performance.now(); performance.now() - startedMs < 10_000;) {
+    if (await check()) return;
+    await delay(25);
+  }
+  assert.fail(what);
+}
+
+describe("who gets in", () => {
+  test("the sandbox's token opens it, in a header or in the query; nothing else does", async () => {
+    const good: readonly RequestInit["headers"][] = [
+      { "x-access-token": token },
+      { authorization: `token ${token}` },
+      { authorization: `Bearer ${token}` },
+    ];
+    for (const headers of good)
+      assert.equal((await fetch(`${root()}/api/status`, { headers: headers ?? {} })).status, 200);
+    assert.equal((await fetch(`${root()}/api/status?token=${token}`)).status, 200);
+    for (const query of ["", "?token=", `?token=${token}x`, `?TOKEN=${token}`])
+      assert.equal((await fetch(`${root()}/api/status${query}`)).status, 404, query);
+    assert.equal(
+      (await fetch(`${root()}/api/status`, { headers: { authorization: `Basic ${token}` } })).status,
+      404,
+    );
+    // A header that is wrong is not mended by a query that is right.
+    assert.equal(
+      (await fetch(`${root()}/api/status?token=${token}`, { headers: { "x-access-token": "x" } })).status,
+      404,
+    );
+  });
+
+  test("a wrong token and a sandbox that does not exist look the same, by path and by header", async () => {
+    const look = async (url: string, headers: Record<string, string>): Promise<unknown> => {
+      const response = await fetch(url, { headers });
+      return {
+        status: response.status,
+        type: response.headers.get("content-type"),
+        body: await response.text(),
+      };
+    };
+    assert.deepEqual(
+      await look(`${root()}/api/kernels`, {}),
+      await look(`${root("inothing")}/api/kernels`, {}),
+    );
+    const byHeader = (id: string): Promise<unknown> =>
+      look(`${own.server.url}/api/kernels`, { "e2b-sandbox-id": id, "e2b-sandbox-port": "8888" });
+    const unknown = JSON.stringify(await byHeader("inothing")).replaceAll("inothing", sandbox.record.id);
+    assert.equal(JSON.stringify(await byHeader(sandbox.record.id)), unknown);
+    await assert.rejects(
+      JupyterSocket.open(`${root().replace(/^http/, "ws")}/api/kernels/x/channels`),
+      /404/,
+    );
+    await assert.rejects(
+      JupyterSocket.open(`${root("inothing").replace(/^http/, "ws")}/api/kernels/x/channels`),
+      /404/,
+    );
+  });
+
+  test("port 8888 of a sandbox answers the same, without the path", async () => {
+    const headers = {
+      "e2b-sandbox-id": sandbox.record.id,
+      "e2b-sandbox-port": "8888",
+      "x-access-token": token,
+    };
+    const response = await fetch(`${own.server.url}/api/kernels`, { headers });
+    assert.deepEqual(await response.json(), await (await api("/api/kernels")).json());
+    const other = await own.create();
+    const crossed = await fetch(`${root(other.live.record.id)}/api/kernels`, { headers });
+    assert.equal(crossed.status, 404, "a path and headers that name different sandboxes");
+    await own.server.sandboxes.kill(other.live.record.id);
+  });
+
+  test("a sandbox without a token is open to programs, not to web pages from elsewhere", async () => {
+    const open = await own.create();
+    const url = `${root(open.live.record.id)}/api/kernelspecs`;
+    assert.equal((await fetch(url)).status, 200);
+    assert.equal((await fetch(url, { headers: { origin: "http://localhost:8000" } })).status, 200);
+    assert.equal((await fetch(url, { headers: { origin: "https://elsewhere.example" } })).status, 403);
+    await own.server.sandboxes.kill(open.live.record.id);
+  });
+});
+
+describe("bad requests", () => {
+  test("each is a 4xx, and the server goes on", async () => {
+    const cases: readonly (readonly [string, string, string | undefined, number])[] = [
+      ["GET", "/api/kernels/none", undefined, 404],
+      ["DELETE", "/api/kernels/none", undefined, 404],
+      ["POST", "/api/kernels/none/interrupt", undefined, 404],
+      ["POST", "/api/kernels/none/restart", undefined, 404],
+      ["POST", "/api/kernels", "{", 400],
+      ["POST", "/api/kernels", "[]", 400],
+      ["POST", "/api/kernels", '{"name": 1}', 400],
+      ["POST", "/api/kernels", `{"name": "${"x".repeat(300)}"}`, 400],
+      ["POST", "/api/kernels", `{"path": "a\\u0000b/c"}`, 400],
+      ["POST", "/api/kernels", `{"x": "${"x".repeat(2_000_000)}"}`, 413],
+      ["POST", "/api/kernels", '{"name": "cobol"}', 501],
+      ["POST", "/api/sessions", "{}", 400],
+      ["POST", "/api/sessions", '{"path": "a.ipynb", "kernel": {"id": "none"}}', 404],
+      ["GET", "/api/sessions/none", undefined, 404],
+      ["PATCH", "/api/sessions/none", "{}", 404],
+      ["DELETE", "/api/sessions/none", undefined, 404],
+      ["GET", "/api/kernelspecs/none", undefined, 404],
+      ["PUT", "/api/kernels", "{}", 405],
+      ["GET", "/api/contents", undefined, 404],
+    ];
+    for (const [method, path, body, status] of cases) {
+      const response = await api(path, { method, ...(body !== undefined && { body }) });
+      const text = await response.text();
+      assert.equal(response.status, status, `${method} ${path} ${body?.slice(0, 40)}: ${text.slice(0, 200)}`);
+      assert.equal(typeof (JSON.parse(text) as { message: unknown }).message, "string");
+    }
+    assert.equal((await api("/api/status")).status, 200);
+  });
+
+  test("one session too many is refused and leaves no kernel", async () => {
+    const open = (path: string): Promise<Response> =>
+      api("/api/sessions", { method: "POST", body: JSON.stringify({ path }) });
+    const [first, second, third] = [await open("a.ipynb"), await open("b.ipynb"), await open("c.ipynb")];
+    assert.deepEqual([first.status, second.status, third.status], [201, 201, 429]);
+    const again = (await (await open("a.ipynb")).json()) as { id: string };
+    const sessions = (await (await api("/api/sessions")).json()) as { id: string }[];
+    assert.deepEqual(sessions.map(({ id }) => id).includes(again.id), true);
+    assert.equal(sessions.length, 2);
+    for (const { id } of sessions)
+      assert.equal((await api(`/api/sessions/${id}`, { method: "DELETE" })).status, 204);
+  });
+
+  test("sessions that are asked for at once have one kernel each, and one too many has none", async () => {
+    const kernels = async (): Promise<readonly string[]> =>
+      ((await (await api("/api/kernels")).json()) as KernelModel[]).map(({ id }) => id);
+    const before = await kernels();
+    const paths = ["a.ipynb", "b.ipynb", "a.ipynb", "c.ipynb", "a.ipynb"];
+    const opened = await Promise.all(
+      paths.map((path) => api("/api/sessions", { method: "POST", body: JSON.stringify({ path }) })),
+    );
+    assert.deepEqual(
+      opened.map(({ status }) => status),
+      [201, 201, 201, 429, 201],
+    );
+    const [a, b, again] = (await Promise.all(opened.map((response) => response.json()))) as SessionModel[];
+    assert.ok(a !== undefined && b !== undefined);
+    assert.deepEqual(again, a);
+    assert.deepEqual((await kernels()).toSorted(), [...before, a.kernel.id, b.kernel.id].toSorted());
+    for (const { id } of [a, b]) await api(`/api/sessions/${id}`, { method: "DELETE" });
+    assert.deepEqual(await kernels(), before);
+  });
+
+  test("a session that gets another kernel ends the one that it had, and no other session's", async () => {
+    const json = async (path: string, method: string, body: object): Promise<SessionModel> =>
+      (await (await api(path, { method, body: JSON.stringify(body) })).json()) as SessionModel;
+    const isThere = async (id: string): Promise<boolean> => (await api(`/api/kernels/${id}`)).status === 200;
+    const one = await json("/api/sessions", "POST", { path: "one.ipynb" });
+    const other = await json("/api/sessions", "POST", { path: "other.ipynb", kernel: { id: one.kernel.id } });
+    const shared = one.kernel.id;
+    const changed = await json(`/api/sessions/${one.id}`, "PATCH", { kernel: { name: "python3" } });
+    assert.notEqual(changed.kernel.id, shared);
+    assert.ok(await isThere(shared), "the other session uses it");
+    const renamed = await json(`/api/sessions/${one.id}`, "PATCH", { path: "new.ipynb" });
+    assert.equal(renamed.kernel.id, changed.kernel.id);
+    const taken = await json(`/api/sessions/${one.id}`, "PATCH", { kernel: { id: shared } });
+    assert.deepEqual([taken.kernel.id, await isThere(changed.kernel.id)], [shared, false]);
+    const again = await json(`/api/sessions/${one.id}`, "PATCH", { kernel: { id: shared } });
+    assert.ok(again.kernel.id === shared && (await isThere(shared)));
+    for (const { id } of [one, other]) await api(`/api/sessions/${id}`, { method: "DELETE" });
+    assert.equal(await isThere(shared), false);
+  });
+
+  test("WebSockets: an unknown kernel, a strange session id, one client too many", async () => {
+    await using kernel = await startKernel();
+    await assert.rejects(connect("none"), /404/);
+    await assert.rejects(connect(kernel.id, "a b"), /400/);
+    await assert.rejects(connect(kernel.id, "x".repeat(300)), /400/);
+    using _first = await connect(kernel.id);
+    using _second = await connect(kernel.id);
+    using _third = await connect(kernel.id, "third");
+    await assert.rejects(connect(kernel.id), /429/);
+    using _again = await connect(kernel.id, "third");
+  });
+});
+
+describe("hostile clients", () => {
+  test("mutilated messages end their connection at most; a bystander and the kernel notice nothing", async () => {
+    await using kernel = await startKernel();
+    using bystander = await connect(kernel.id, "bystander");
+    const random = new SeededRandom(23);
+    let refused = 0;
+    for (let round = 0; round < 60; round++) {
+      const isV1 = random.below(2) === 0;
+      const hostile = await connect(kernel.id, undefined, isV1 ? [V1_PROTOCOL] : []);
+      for (let count = 0; count < 10; count++) {
+        const header = {
+          msg_id: randomUUID(),
+          msg_type: ["kernel_info_request", "input_reply", "x", "shutdown"][random.below(4)],
+          session: "h",
+        };
+        const { data, isBinary } = encodeFrame(
+          {
+            channel: (["shell", "control", "stdin", "iopub"] as const)[random.below(4)] ?? "shell",
+            id: header.msg_id,
+            type: String(header.msg_type),
+            session: "h",
+            header: Buffer.from(JSON.stringify(header)),
+            parentHeader: Buffer.from("{}"),
+            metadata: Buffer.from("{}"),
+            content: Buffer.from('{"x": [1, {"y": "é"}]}'),
+            buffers: random.below(2) === 0 ? [] : [Buffer.alloc(random.below(50), random.below(256))],
+          },
+          isV1 ? "v1" : "json",
+        );
+        for (let change = random.below(4); change > 0; change--)
+          data[random.below(data.length)] = random.below(256);
+        hostile.socket.send(data, { binary: random.below(10) === 0 ? !isBinary : isBinary });
+      }
+      hostile.socket.send("{}");
+      const code = await hostile.closed;
+      assert.ok(code === 1007 || code === 1006, `closed with ${code}`);
+      refused++;
+    }
+    assert.equal(refused, 60);
+    const id = bystander.execute("print('untouched')");
+    assert.equal((await bystander.end(id)).content["status"], "ok");
+    assert.equal(bystander.textOf(id), "untouched\n");
+    assert.ok(
+      !bystander.received.some(
+        ({ channel, parent_header }) => channel !== "iopub" && parent_header.msg_id !== id,
+      ),
+    );
+    assert.ok((await metric("refused_frames_total")) >= 50);
+  });
+
+  test("a message larger than the limit ends its connection, one on no channel is ignored", async () => {
+    await using kernel = await startKernel();
+    using socket = await connect(kernel.id);
+    socket.send("kernel_info_request", {}, { channel: "heartbeat" });
+    socket.send("status", { execution_state: "dead" }, { channel: "iopub" });
+    const id = socket.execute("1");
+    await socket.end(id);
+    assert.ok(!socket.received.some(({ content }) => content["execution_state"] === "dead"));
+    socket.socket.send(`{"x": "${"x".repeat(1_100_000)}"}`);
+    assert.equal(await socket.closed, 1009);
+  });
+
+  test("more unanswered requests than may be end the connection, not the kernel", async () => {
+    await using kernel = await startKernel();
+    using socket = await connect(kernel.id);
+    socket.execute("import time; time.sleep(1)");
+    for (let count = 0; count < 60; count++) socket.send("kernel_info_request", {});
+    assert.equal(await socket.closed, 1013);
+    using next = await connect(kernel.id);
+    assert.equal((await next.end(next.execute("1"))).content["status"], "ok");
+  });
+
+  test("the id of somebody else's request is not taken again, and its owner gets its answers alone", async () => {
+    await using kernel = await startKernel();
+    using one = await connect(kernel.id);
+    using two = await connect(kernel.id);
+    const id = one.execute("import time; time.sleep(0.3); print('mine')");
+    await one.find(
+      "busy",
+      ({ header, parent_header }) => header.msg_type === "execute_input" && parent_header.msg_id === id,
+    );
+    two.send("execute_request", { code: "print('stolen')", silent: false }, { id });
+    await one.end(id);
+    await two.end(two.execute("1"));
+    assert.equal(one.textOf(id), "mine\n");
+    assert.ok(
+      !two.received.some(({ channel, parent_header }) => channel === "shell" && parent_header.msg_id === id),
+    );
+  });
+
+  test("what /execute runs cannot be answered for by a client", async () => {
+    const open = await own.create();
+    const run = open.run("import time; time.sleep(0.7); print('whole')");
+    const [context] = (await (await open.fetch("/contexts")).json()) as { id: string }[];
+    using socket = await JupyterSocket.open(
+      `${root(open.live.record.id).replace(/^http/, "ws")}/api/kernels/${context?.id}/channels`,
+    );
+    const { header, parent_header } = await socket.find(
+      "a message of the execution",
+      ({ header: { msg_type } }) => msg_type === "execute_input",
+    );
+    socket.send(
+      "execute_request",
+      { code: "print('forged')", silent: false },
+      { id: String(parent_header.msg_id) },
+    );
+    const session = (parent_header as { session?: string }).session ?? "";
+    assert.notEqual(session, header.session);
+    socket.send("execute_request", { code: "print('forged')", silent: false }, { session });
+    assert.equal((await run).text("stdout"), "whole\n");
+    assert.equal((await open.run("print('after')")).text("stdout"), "after\n");
+    await socket.end(socket.execute("1"));
+    assert.ok(!socket.received.some(({ content }) => content["text"] === "forged\n"));
+    await own.server.sandboxes.kill(open.live.record.id);
+    assert.ok([1006, 1000].includes(await socket.closed));
+  });
+
+  test("an execution that is given up while it waits behind a client's code never runs, and leaves that alone", async () => {
+    const open = await own.create();
+    for (const [language, code, waiting, check] of [
+      ["python", "import time; time.sleep(1.5); print('whole')", "print('never')", "print('next')"],
+      [
+        "javascript",
+        "await new Promise((done) => setTimeout(done, 1500)); console.log('whole')",
+        "console.log('never')",
+        "console.log('next')",
+      ],
+      ["bash", "sleep 1.5; echo whole", "echo never", "echo next"],
+    ] as const) {
+      const made = await open.fetch("/contexts", { method: "POST", body: JSON.stringify({ language }) });
+      const { id } = (await made.json()) as { id: string };
+      using socket = await JupyterSocket.open(
+        `${root(open.live.record.id).replace(/^http/, "ws")}/api/kernels/${id}/channels`,
+      );
+      const running = socket.execute(code);
+      await socket.find(
+        "the client's code",
+        ({ header, parent_header }) =>
+          header.msg_type === "execute_input" && parent_header.msg_id === running,
+      );
+      const client = new AbortController();
+      const given = open.fetch("/execute", {
+        method: "POST",
+        body: JSON.stringify({ code: waiting, context_id: id }),
+        signal: client.signal,
+      });
+      await given;
+      client.abort();
+      const next = await open.run(check, { context_id: id });
+      assert.equal(next.text("stdout"), "next\n", language);
+      assert.equal((await socket.end(running)).content["status"], "ok", language);
+      assert.equal(socket.textOf(running), "whole\n", language);
+      const printed = socket.received.map(({ content }) => content["text"]).join("");
+      assert.ok(!printed.includes("never"), `${language}: ${printed}`);
+    }
+    await own.server.sandboxes.kill(open.live.record.id);
+  });
+
+  test("the same ids in two kernels stay apart", async () => {
+    await using first = await startKernel();
+    await using second = await startKernel();
+    using one = await connect(first.id, "same");
+    using two = await connect(second.id, "same");
+    for (let round = 0; round < 10; round++) {
+      const id = `request-${round}`;
+      for (const [socket, name] of [
+        [one, "one"],
+        [two, "two"],
+      ] as const)
+        socket.send("execute_request", { code: `print('${name}')`, silent: false }, { id });
+      await Promise.all([one.end(id), two.end(id)]);
+      assert.equal(one.textOf(id), "one\n");
+      assert.equal(two.textOf(id), "two\n");
+    }
+  });
+});
+
+describe("slow clients", () => {
+  test("one that only looks on is closed, and the owner of the output gets all of it", async () => {
+    await using kernel = await startKernel();
+    using owner = await connect(kernel.id);
+    using looker = await connect(kernel.id);
+    await looker.end(looker.execute("1"));
+    const slowBefore = await metric("slow_clients_total");
+    const id = owner.execute(
+      "import time\nprint('begun', flush=True)\ntime.sleep(0.2)\nprint('x' * 20_000_000)",
+    );
+    // Not before: with nothing to read, one that is paused is soon taken for lost.
+    await owner.find("its beginning", ({ content }) => content["text"] === "begun\n");
+    looker.socket.pause();
+    await owner.end(id);
+    assert.equal(owner.textOf(id).length, "begun\n".length + 20_000_001);
+    looker.socket.resume();
+    assert.ok([1006, 1013].includes(await looker.closed));
+    await until("it was counted", async () => (await metric("slow_clients_total")) > slowBefore);
+  });
+
+  test("one whose own output waits slows its code, and misses nothing", async () => {
+    await using kernel = await startKernel();
+    using owner = await connect(kernel.id);
+    await owner.end(owner.execute("import time"));
+    const baseBytes = process.memoryUsage().rss;
+    const id = owner.execute("print('x' * 60_000_000)");
+    let peakBytes = 0;
+    for (let round = 0; round < 10; round++) {
+      owner.socket.pause();
+      await delay(100);
+      peakBytes = Math.max(peakBytes, process.memoryUsage().rss);
+      owner.socket.resume();
+      await delay(5);
+    }
+    await owner.end(id);
+    assert.equal(owner.textOf(id).length, 60_000_001);
+    const grownMiB = (peakBytes - baseBytes) / 2 ** 20;
+    assert.ok(grownMiB < 100, `memory grew by ${grownMiB.toFixed(0)} MiB while the client read nothing`);
+  });
+
+  test("one that takes nothing any more is given up, and the kernel is free again", async () => {
+    await using kernel = await startKernel();
+    using stuck = await connect(kernel.id);
+    await stuck.end(stuck.execute("1"));
+    stuck.socket.pause();
+    stuck.execute("print('x' * 60_000_000)");
+    await delay(200);
+    // Whoever looks on meanwhile may be too slow for all that output as well, and then comes back.
+    for (let attempt = 1; ; attempt += 1) {
+      using other = await connect(kernel.id);
+      try {
+        assert.equal((await other.end(other.execute("1"))).content["status"], "ok");
+        break;
+      } catch (error) {
+        if (attempt === 5 || !String(error).includes("the connection is closed")) throw error;
+      }
+    }
+  });
+});
+
+describe("lost clients", () => {
+  test("the same session gets what it missed, another one does not", async () => {
+    await using kernel = await startKernel();
+    const first = await connect(kernel.id, "mine");
+    const id = first.execute("import time\nfor i in range(5): print(i, flush=True); time.sleep(0.1)");
+    await first.find("output", ({ content }) => content["text"] === "0\n");
+    first.socket.terminate();
+    await first.closed;
+    await delay(250);
+    using stranger = await connect(kernel.id, "other");
+    using second = await connect(kernel.id, "mine");
+    await second.end(id);
+    assert.equal(first.textOf(id) + second.textOf(id), "0\n1\n2\n3\n4\n");
+    await delay(100);
+    assert.ok(!stranger.received.some(({ channel }) => channel !== "iopub"));
+    assert.ok(!stranger.textOf(id).startsWith("1"));
+  });
+
+  test("of too much only the ends and a note are kept", async () => {
+    await using kernel = await startKernel();
+    const first = await connect(kernel.id, "mine");
+    const id = first.execute(
+      "import time; time.sleep(0.3)\nfor i in range(50): print('x' * 10_000, flush=True)",
+    );
+    await first.find("busy", ({ header }) => header.msg_type === "execute_input");
+    first.socket.terminate();
+    await first.closed;
+    await delay(700);
+    using second = await connect(kernel.id, "mine");
+    assert.equal((await second.end(id)).content["status"], "ok");
+    assert.ok(second.textOf(id).length <= REPLAY_BYTES);
+    assert.match(second.textOf(id, "stderr"), /output missing: more than 102400 bytes/);
+  });
+
+  test("after a while nothing is kept", async () => {
+    await using kernel = await startKernel();
+    const first = await connect(kernel.id, "mine");
+    const missed = first.execute("import time; time.sleep(0.3); print('missed')");
+    await first.find("busy", ({ header }) => header.msg_type === "execute_input");
+    first.socket.terminate();
+    await first.closed;
+    await delay(1300);
+    using second = await connect(kernel.id, "mine");
+    await second.end(second.execute("2"));
+    assert.equal(second.textOf(missed), "");
+    assert.equal(second.received.filter(({ header }) => header.msg_type === "execute_reply").length, 1);
+    assert.equal((await modelOf(kernel.id)).connections, 1);
+  });
+
+  test("a second connection of a session takes over from the first", async () => {
+    await using kernel = await startKernel();
+    using first = await connect(kernel.id, "mine");
+    using second = await connect(kernel.id, "mine");
+    assert.equal(await first.closed, 1000);
+    assert.equal((await second.end(second.execute("1"))).content["status"], "ok");
+    assert.equal((await modelOf(kernel.id)).connections, 1);
+  });
+
+  test("code that waits for a line from a client that never comes back is interrupted", async () => {
+    await using kernel = await startKernel();
+    const asked = await connect(kernel.id, "mine");
+    asked.execute("input()", { allow_stdin: true });
+    await asked.find("question", ({ header }) => header.msg_type === "input_request");
+    asked.socket.terminate();
+    using other = await connect(kernel.id);
+    assert.equal((await other.end(other.execute("'free'"))).content["status"], "ok");
+    const gone = await connect(kernel.id);
+    const id = gone.execute("import time; time.sleep(0.2); input()", { allow_stdin: true });
+    await gone.find(
+      "start",
+      ({ header, parent_header }) => header.msg_type === "execute_input" && parent_header.msg_id === id,
+    );
+    gone.socket.terminate();
+    assert.equal((await other.end(other.execute("'free'"))).content["status"], "ok");
+  });
+
+  test("a client that does not answer pings is gone", async () => {
+    await using kernel = await startKernel();
+    using silent = await connect(kernel.id);
+    await silent.end(silent.execute("1"));
+    assert.equal((await modelOf(kernel.id)).connections, 1);
+    silent.socket.pause();
+    await until("the silent client is dropped", async () => (await modelOf(kernel.id)).connections === 0);
+  });
+});
+
+describe("the life of a kernel", () => {
+  const state = (wanted: string) => (message: { readonly content: Readonly<Record<string, unknown>> }) =>
+    message.content["execution_state"] === wanted;
+
+  test("one that keeps dying is restarted so often, then said to be dead; a restart brings it back", async () => {
+    await using kernel = await startKernel();
+    using socket = await connect(kernel.id);
+    await socket.end(socket.execute("1"));
+    const restarts = (): number => socket.received.filter(state("restarting")).length;
+    for (let round = 1; round <= 2; round++) {
+      socket.execute("import os; os._exit(1)");
+      await until(`restart ${round}`, async () => restarts() === round);
+      await socket.end(socket.execute("1"));
+    }
+    socket.execute("import os; os._exit(1)");
+    await socket.find("its end", state("dead"));
+    assert.equal((await modelOf(kernel.id)).execution_state, "dead");
+    assert.equal((await api(`/api/kernels/${kernel.id}/restart`, { method: "POST" })).status, 200);
+    assert.equal((await socket.end(socket.execute("1"))).content["execution_count"], 1);
+  });
+
+  test("one that is asked to restart is said to, not to come back from a death; what clients wait for ends", async () => {
+    await using kernel = await startKernel();
+    using asking = await connect(kernel.id);
+    using other = await connect(kernel.id);
+    await asking.end(asking.execute("1"));
+    const running = other.execute("import time; time.sleep(60)");
+    const waiting = asking.send("complete_request", { code: "pri", cursor_pos: 3 });
+    await asking.find("its run", ({ parent_header }) => parent_header.msg_id === running);
+    assert.equal((await api(`/api/kernels/${kernel.id}/restart`, { method: "POST" })).status, 200);
+    assert.deepEqual((await other.end(running)).content, { status: "aborted" });
+    assert.equal((await asking.end(waiting)).header.msg_type, "complete_reply");
+    for (const client of [asking, other]) {
+      const told = await client.find("the restart", ({ header }) => header.msg_type === "shutdown_reply");
+      assert.deepEqual([told.channel, told.content], ["iopub", { status: "ok", restart: true }]);
+      assert.equal((await client.end(client.execute("1"))).content["status"], "ok");
+      assert.ok(!client.received.some(state("restarting")));
+    }
+  });
+
+  test("a death that nobody sees costs nothing until somebody comes", async () => {
+    const open = await own.create();
+    const [context] = (await (await open.fetch("/contexts")).json()) as { id: string }[];
+    const url = `${root(open.live.record.id)}/api/kernels/${context?.id}`;
+    const model = async (): Promise<KernelModel> => (await (await fetch(url)).json()) as KernelModel;
+    await open.run("x = 1");
+    assert.equal((await model()).execution_state, "idle");
+    await open.run("import os; os._exit(1)");
+    await until("the kernel is not there", async () => (await model()).execution_state === "starting");
+    using socket = await JupyterSocket.open(`${url.replace(/^http/, "ws")}/channels`);
+    assert.equal((await socket.end(socket.execute("1"))).content["status"], "ok");
+    await own.server.sandboxes.kill(open.live.record.id);
+  });
+
+  test("a removed kernel is dead for its clients and has no session", async () => {
+    const kernel = await startKernel();
+    using socket = await connect(kernel.id);
+    await socket.end(socket.execute("1"));
+    assert.equal((await api(`/api/kernels/${kernel.id}`, { method: "DELETE" })).status, 204);
+    await socket.find("its end", state("dead"));
+    assert.equal(await socket.closed, 1000);
+    assert.equal((await api(`/api/kernels/${kernel.id}`)).status, 404);
+  });
+
+  test("control is a channel of its own: it is answered while a cell runs, and ends that", async () => {
+    await using kernel = await startKernel();
+    using socket = await connect(kernel.id);
+    const cell = socket.execute("print('on', flush=True)\nwhile True: pass");
+    await socket.find("its start", ({ header, parent_header }) => {
+      return header.msg_type === "stream" && parent_header.msg_id === cell;
+    });
+    for (const type of ["kernel_info", "interrupt"]) {
+      const asked = socket.send(`${type}_request`, {}, { channel: "control" });
+      const reply = await socket.end(asked);
+      assert.deepEqual(
+        [reply.channel, reply.header.msg_type, reply.content["status"]],
+        ["control", `${type}_reply`, "ok"],
+      );
+    }
+    assert.equal((await socket.end(cell)).content["ename"], "KeyboardInterrupt");
+  });
+
+  test("busy is said for as long as a request runs", async () => {
+    await using kernel = await startKernel();
+    using socket = await connect(kernel.id);
+    const id = socket.execute("import time; time.sleep(0.5)");
+    await socket.find(
+      "busy",
+      ({ header, parent_header }) => header.msg_type === "execute_input" && parent_header.msg_id === id,
+    );
+    assert.equal((await modelOf(kernel.id)).execution_state, "busy");
+    await socket.end(id);
+    assert.equal((await modelOf(kernel.id)).execution_state, "idle");
+  });
+});
+
+test("switched off, nothing of it answers and port 8888 is the sandbox's own", async () => {
+  await using off = await startCodeServer({ server: { enabled: false } });
+  const { live } = await off.create();
+  assert.equal(
+    (await fetch(`${off.server.url}/sandboxes/${live.record.id}/jupyter/api/kernels`)).status,
+    404,
+  );
+  const headers = { "e2b-sandbox-id": live.record.id, "e2b-sandbox-port": "8888" };
+  const response = await fetch(`${off.server.url}/api/kernels`, { headers });
+  assert.match(await response.text(), /port is not open/);
+});

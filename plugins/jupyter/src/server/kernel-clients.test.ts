@@ -1,0 +1,212 @@
+import assert from "node:assert/strict";
+import { EventEmitter } from "node:events";
+import { test } from "node:test";
+import { setImmediate as turn } from "node:timers/promises";
+import { systemClock, type Logger } from "@coppice/core";
+import { SeededRandom } from "@coppice/core/testing";
+import type { WebSocket } from "ws";
+import type { ChannelName } from "../transport/kernel-channels.js";
+import { ClientSocket } from "./client-socket.js";
+import { decodeFrame, type ClientFrame } from "./client-frame.js";
+import { JupyterServerConfig } from "./jupyter-server-config.js";
+import { KernelClients } from "./kernel-clients.js";
+import type { Kernel } from "../kernel/kernel.js";
+import type { KernelMessage } from "../transport/wire.js";
+
+const log = { debug: () => undefined, warn: () => undefined } as unknown as Logger;
+
+interface Seen {
+  readonly channel: string;
+  readonly parent: string | undefined;
+  readonly raw: string;
+}
+
+/** A client whose socket only records. */
+class RecordingSocket extends EventEmitter {
+  readonly seen: Seen[] = [];
+  readonly protocol = "";
+
+  send(data: Buffer, _options: object, sent: () => void): void {
+    const raw = data.toString("utf8");
+    const message = JSON.parse(raw) as { channel: string; parent_header: { msg_id?: string } };
+    this.seen.push({ channel: message.channel, parent: message.parent_header.msg_id, raw });
+    sent();
+  }
+
+  close(): void {
+    this.emit("close", 1000);
+  }
+
+  terminate(): void {
+    this.emit("close", 1006);
+  }
+
+  ping(): void {}
+}
+
+/** Clients of a kernel that does what the test says. */
+function arrange() {
+  const forwarded: ClientFrame[] = [];
+  let interrupts = 0;
+  const gone = Promise.withResolvers<void>();
+  const kernel = {
+    isUsable: true,
+    gone: gone.promise,
+    forward: async (_channel: ChannelName, frame: ClientFrame) => void forwarded.push(frame),
+    interrupt: async () => void interrupts++,
+  } as unknown as Kernel;
+  const clients = new KernelClients(
+    { watch: () => undefined, ready: async () => undefined, restart: async () => undefined },
+    { settings: JupyterServerConfig.parse({ maxPending: 100 }), clock: systemClock, log },
+  );
+  clients.started(kernel);
+  const connect = (id: string) => {
+    const recording = new RecordingSocket();
+    const socket = new ClientSocket(recording as unknown as WebSocket, {
+      framing: "json",
+      clock: systemClock,
+      queueBytes: 1e6,
+      stallMs: 1000,
+      patienceMs: 1000,
+      pingMs: 60_000,
+    });
+    const session = clients.connect(id, socket);
+    const send = (requestId: string, channel = "shell", type = "execute_request"): void => {
+      const header = { msg_id: requestId, msg_type: type, session: id };
+      const data = Buffer.from(JSON.stringify({ channel, header, content: {} }));
+      clients.accept(session, decodeFrame(data, { framing: "json", isBinary: false }));
+    };
+    return { seen: recording.seen, session, socket, send, leave: () => recording.terminate() };
+  };
+  return { clients, connect, forwarded, interrupts: () => interrupts };
+}
+
+function message(
+  type: string,
+  parentId: string | undefined,
+  parts: Partial<KernelMessage> = {},
+): KernelMessage {
+  return {
+    id: "k",
+    type,
+    session: "kernel",
+    date: undefined,
+    parentId,
+    parentType: "execute_request",
+    parentSession: "x",
+    header: Buffer.from(JSON.stringify({ msg_id: "k", msg_type: type, session: "kernel" })),
+    parentHeader: Buffer.from(JSON.stringify(parentId === undefined ? {} : { msg_id: parentId })),
+    metadata: Buffer.from("{}"),
+    content: Buffer.from("{}"),
+    buffers: [],
+    ...parts,
+  };
+}
+
+test("whatever a kernel sends, clients get whole messages, and answers to their own requests alone", async () => {
+  const { clients, connect } = arrange();
+  const random = new SeededRandom(5);
+  const all = ["a", "b", "c"].map((name) => ({ name, ...connect(name) }));
+  for (let index = 0; index < 30; index++) {
+    const one = all[index % 3];
+    one?.send(`${one.name}-${index}`);
+  }
+  const junk = [
+    "{}",
+    "",
+    "[]",
+    "null",
+    "{",
+    '{"execution_state": "busy"}',
+    '{"execution_state": "idle"}',
+    '{}, "channel": "stdin"',
+    '{"\u2028": "é"}',
+    `${'{"a":'.repeat(600)}1${"}".repeat(600)}`,
+  ];
+  const types = [
+    "status",
+    "stream",
+    "execute_reply",
+    "input_request",
+    "iopub_welcome",
+    "shutdown_reply",
+    "__proto__",
+    "x".repeat(500),
+  ];
+  const channels = ["shell", "control", "stdin", "iopub"] as const;
+  for (let round = 0; round < 20_000; round++) {
+    const owner = all[random.below(3)];
+    const parent = [undefined, "nobody's", `${owner?.name}-${random.below(40)}`, "__proto__"][
+      random.below(4)
+    ];
+    const part = (): Buffer =>
+      random.below(20) === 0
+        ? Buffer.from([0x7b, random.below(256), 0x7d])
+        : Buffer.from(junk[random.below(junk.length)] ?? "");
+    const parts = random.below(3) === 0 ? { content: part(), metadata: part() } : { content: part() };
+    await clients.received(
+      channels[random.below(4)] ?? "iopub",
+      message(types[random.below(types.length)] ?? "", parent, parts),
+    );
+  }
+  for (const { name, seen } of all) {
+    assert.ok(seen.length > 0);
+    for (const { channel, parent, raw } of seen)
+      assert.ok(channel === "iopub" || parent?.startsWith(`${name}-`), `${name} got ${raw}`);
+  }
+  assert.ok(["idle", "busy"].includes(clients.state));
+  clients.removed();
+});
+
+test("a line that a client was not asked for does not reach the kernel, and one answer is enough", async () => {
+  const { clients, connect, forwarded } = arrange();
+  const asked = connect("asked");
+  const other = connect("other");
+  asked.send("cell");
+  await clients.received("stdin", message("input_request", "cell"));
+  other.send("r1", "stdin", "input_reply");
+  asked.send("r2", "stdin", "execute_request");
+  asked.send("r3", "stdin", "input_reply");
+  asked.send("r4", "stdin", "input_reply");
+  await turn();
+  assert.deepEqual(
+    forwarded.map(({ id }) => id),
+    ["cell", "r3"],
+  );
+  clients.removed();
+});
+
+test("a question for somebody who is not there interrupts the kernel", async () => {
+  const { clients, connect, interrupts } = arrange();
+  await clients.received("stdin", message("input_request", "nobody's"));
+  assert.equal(interrupts(), 1);
+  const asked = connect("asked");
+  asked.send("cell");
+  await clients.received("stdin", message("input_request", "cell"));
+  asked.leave();
+  clients.disconnect(asked.session, asked.socket, false);
+  assert.equal(interrupts(), 2);
+  clients.removed();
+});
+
+test("answers that come late find their client; of ids there are never too many", async () => {
+  const { clients, connect } = arrange();
+  const client = connect("a");
+  client.send("cell");
+  await clients.received(
+    "iopub",
+    message("status", "cell", { content: Buffer.from('{"execution_state": "idle"}') }),
+  );
+  await clients.received("shell", message("execute_reply", "cell"));
+  assert.deepEqual(
+    client.seen.map(({ channel }) => channel),
+    ["iopub", "shell"],
+  );
+  for (let index = 0; index < 5000; index++)
+    await clients.received(
+      "iopub",
+      message("status", `made up ${index}`, { content: Buffer.from('{"execution_state": "busy"}') }),
+    );
+  assert.equal(clients.state, "busy");
+  clients.removed();
+});

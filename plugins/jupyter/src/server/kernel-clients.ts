@@ -1,0 +1,393 @@
+import { messageOf, type Clock, type Logger } from "@coppice/core";
+import type { ChannelName } from "../transport/kernel-channels.js";
+import type { ClientFrame } from "./client-frame.js";
+import { ClientSession } from "./client-session.js";
+import { CloseCode, type ClientSocket } from "./client-socket.js";
+import type { CodeContext } from "../contexts/code-context.js";
+import { executionStateOf } from "../kernel/execution-state.js";
+import type { JupyterServerSettings } from "./jupyter-server-config.js";
+import type { ContextObserver } from "../contexts/context-observer.js";
+import type { Kernel } from "../kernel/kernel.js";
+import { sharedFrameOf, syntheticFrame, type SharedFrame } from "./server-frame.js";
+import type { KernelMessage } from "../transport/wire.js";
+
+export type ExecutionState = "starting" | "idle" | "busy" | "restarting" | "dead";
+
+export interface KernelClientsOptions {
+  readonly settings: JupyterServerSettings;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+interface Pending {
+  readonly session: ClientSession;
+  readonly channel: "shell" | "control";
+  readonly type: string;
+  readonly header: Buffer;
+  readonly sizeBytes: number;
+}
+
+/** A kernel that lived this long counts as stable: what kills it later is another failure. */
+const STABLE_MS = 10_000;
+/** How many requests are known after their end, for answers that come late. */
+const REMEMBERED_REQUESTS = 1000;
+/** A kernel may say busy about whatever it likes. */
+const MOST_BUSY = 1000;
+const REQUEST_CHANNELS: ReadonlySet<string> = new Set(["shell", "control"]);
+
+/**
+ * The clients of one context's kernel: one set of sockets to the kernel, any number of clients. What the
+ * kernel publishes goes to all of them, an answer to whoever asked.
+ */
+export class KernelClients implements ContextObserver {
+  readonly #context: Pick<CodeContext, "ready" | "restart">;
+  readonly #options: KernelClientsOptions;
+  readonly #sessions = new Map<string, ClientSession>();
+  readonly #pending = new Map<string, Pending>();
+  /** Sessions of requests that have ended, oldest first. */
+  readonly #ended = new Map<string, ClientSession>();
+  readonly #busy = new Set<string>();
+  /** What clients sent before the kernel was there. */
+  #waiting: { readonly channel: "shell" | "control"; readonly frame: ClientFrame }[] = [];
+  #kernel: Kernel | undefined;
+  #state: ExecutionState = "starting";
+  #kernelSession = "";
+  #startedAtMs = 0;
+  #failures = 0;
+  #lastActivityMs: number;
+  #isRemoved = false;
+
+  constructor(context: Pick<CodeContext, "watch" | "ready" | "restart">, options: KernelClientsOptions) {
+    this.#context = context;
+    this.#options = options;
+    this.#lastActivityMs = options.clock.now();
+    context.watch(this);
+  }
+
+  get state(): ExecutionState {
+    return this.#state === "idle" && this.#busy.size > 0 ? "busy" : this.#state;
+  }
+
+  /** Milliseconds since the Unix epoch. */
+  get lastActivityMs(): number {
+    return this.#lastActivityMs;
+  }
+
+  get connections(): number {
+    let count = 0;
+    for (const session of this.#sessions.values()) if (session.isConnected) count++;
+    return count;
+  }
+
+  /** True when one more client may connect. */
+  hasRoomFor(sessionId: string): boolean {
+    return this.#sessions.has(sessionId) || this.connections < this.#options.settings.maxClients;
+  }
+
+  /** Serves a connection; a lost client that comes back gets what it missed. Starts the kernel if there is none. */
+  connect(sessionId: string, socket: ClientSocket): ClientSession {
+    let session = this.#sessions.get(sessionId);
+    if (session === undefined) {
+      this.#makeRoom();
+      session = new ClientSession(sessionId, this.#options.settings.maxReplay);
+      this.#sessions.set(sessionId, session);
+    }
+    session.cancelForget();
+    session.connect(socket);
+    if (this.#state !== "dead") this.#wake();
+    return session;
+  }
+
+  /** A connection is gone; its client may come back for a while when it gave a session id. */
+  disconnect(session: ClientSession, socket: ClientSocket, mayReturn: boolean): void {
+    if (!session.disconnect(socket)) return;
+    if (this.#isRemoved || !mayReturn) this.#forget(session);
+    else {
+      session.cancelForget = this.#options.clock.after(this.#options.settings.replay, () =>
+        this.#forget(session),
+      );
+    }
+  }
+
+  /**
+   * Passes on what a client sent. What makes no sense is dropped: an unknown channel, input that nobody asked
+   * for, the id of a request that runs.
+   */
+  accept(session: ClientSession, frame: ClientFrame): void {
+    this.#lastActivityMs = this.#options.clock.now();
+    const { channel } = frame;
+    if (channel === "stdin") {
+      if (!session.isAskedForInput || frame.type !== "input_reply") return;
+      session.isAskedForInput = false;
+      this.#send(channel, frame);
+    } else if (REQUEST_CHANNELS.has(channel)) this.#request(channel as "shell" | "control", session, frame);
+  }
+
+  /** @throws what `CodeContext.restart` throws; the state is `dead` then. */
+  async restart(): Promise<void> {
+    this.#failures = 0;
+    try {
+      await this.#context.restart();
+    } catch (error) {
+      this.#die(error);
+      throw error;
+    }
+  }
+
+  /** Interrupts what runs. Nothing runs in a kernel that is not there. */
+  async interrupt(): Promise<void> {
+    await this.#kernel?.interrupt();
+  }
+
+  received(channel: ChannelName, message: KernelMessage): Promise<void> | undefined {
+    this.#lastActivityMs = this.#options.clock.now();
+    this.#kernelSession = message.session ?? "";
+    // Meant for whoever subscribed, which is the server.
+    if (message.type === "iopub_welcome") return undefined;
+    if (channel === "iopub") return this.#published(message);
+    const owner = this.#ownerOf(message.parentId);
+    if (channel === "stdin") {
+      if (message.type !== "input_request") return undefined;
+      if (owner === undefined) {
+        // Nobody will ever answer, and the kernel would wait for it.
+        void this.interrupt();
+        return undefined;
+      }
+      owner.isAskedForInput = true;
+    }
+    if (owner === undefined) return undefined;
+    const frame = sharedFrameOf(channel, message);
+    if (frame === undefined) return undefined;
+    if (channel !== "stdin" && message.parentId !== undefined) this.#settle(message.parentId);
+    return this.#deliver(owner, frame, true);
+  }
+
+  starting(): void {
+    if (this.#state !== "restarting") this.#state = "starting";
+  }
+
+  started(kernel: Kernel): void {
+    if (this.#kernel === kernel || !kernel.isUsable || this.#isRemoved) return;
+    if (this.#kernel !== undefined) {
+      // One that was about to leave has a successor before it is gone. What waits is for the new one.
+      const waiting = this.#waiting.map(({ channel, frame }) => ({
+        channel,
+        frame,
+        pending: this.#pending.get(frame.id),
+      }));
+      this.#restartingFrom();
+      for (const { channel, frame, pending } of waiting) {
+        if (pending === undefined) continue;
+        this.#count(frame.id, pending);
+        this.#waiting.push({ channel, frame });
+      }
+    }
+    this.#kernel = kernel;
+    this.#state = "idle";
+    this.#startedAtMs = this.#options.clock.now();
+    void kernel.gone.then(() => this.#gone(kernel));
+    const waiting = this.#waiting;
+    this.#waiting = [];
+    for (const { channel, frame } of waiting) this.#send(channel, frame);
+  }
+
+  // Clients are told what a kernel tells them when it is asked to restart, and no `restarting`: by that a kernel that
+  // died comes back, and JupyterLab would connect once for it and once more for the restart that it asked for.
+  restarting(): void {
+    this.#kernel = undefined;
+    for (const pending of this.#pending.values()) this.#abort(pending);
+    this.#dropRequests();
+    this.#state = "restarting";
+    this.#say("shutdown_reply", { status: "ok", restart: true });
+  }
+
+  removed(): void {
+    if (this.#isRemoved) return;
+    this.#isRemoved = true;
+    this.#kernel = undefined;
+    this.#state = "dead";
+    this.#dropRequests();
+    this.#say("status", { execution_state: "dead" });
+    for (const session of this.#sessions.values()) {
+      session.cancelForget();
+      session.close(CloseCode.Normal, "the kernel was removed");
+    }
+    this.#sessions.clear();
+  }
+
+  #request(channel: "shell" | "control", session: ClientSession, frame: ClientFrame): void {
+    const { maxPending, maxPendingBytes } = this.#options.settings;
+    if (this.#pending.has(frame.id) || this.#state === "dead") return;
+    const { header, metadata, content, buffers } = frame;
+    const sizeBytes = [header, metadata, content, ...buffers].reduce((sum, { length }) => sum + length, 0);
+    if (session.pendingRequests >= maxPending || session.pendingBytes + sizeBytes > maxPendingBytes) {
+      session.close(CloseCode.TryAgain, "too many requests without an answer");
+      return;
+    }
+    // A copy: the frame is in the memory of everything that arrived with it.
+    this.#count(frame.id, { session, channel, type: frame.type, header: Buffer.from(header), sizeBytes });
+    if (this.#kernel?.isUsable === true) this.#send(channel, frame);
+    else {
+      this.#waiting.push({ channel, frame });
+      this.#wake();
+    }
+  }
+
+  #count(id: string, pending: Pending): void {
+    this.#pending.set(id, pending);
+    pending.session.pendingRequests++;
+    pending.session.pendingBytes += pending.sizeBytes;
+  }
+
+  #send(channel: Exclude<ChannelName, "iopub">, frame: ClientFrame): void {
+    this.#kernel?.forward(channel, frame).catch((error: unknown) => {
+      this.#options.log.debug({ err: error }, "a client's message was not passed on");
+      this.#settle(frame.id);
+    });
+  }
+
+  #published(message: KernelMessage): Promise<void> | undefined {
+    const { parentId } = message;
+    const frame = sharedFrameOf("iopub", message);
+    if (frame === undefined) {
+      this.#options.log.debug("kernel published what is no JSON");
+      return undefined;
+    }
+    const owner = this.#ownerOf(parentId);
+    if (parentId !== undefined) {
+      const state = executionStateOf(message);
+      if (state === "busy" && this.#busy.size < MOST_BUSY) this.#busy.add(parentId);
+      else if (state === "idle") {
+        this.#busy.delete(parentId);
+        this.#settle(parentId);
+      }
+    }
+    return this.#broadcast(frame, owner);
+  }
+
+  /** Ends a request that no kernel will answer any more. */
+  #abort({ session, channel, type, header: parentHeader }: Pending): void {
+    const parts = { session: this.#kernelSession, parentHeader };
+    if (type.endsWith("_request")) {
+      const reply = type.replace(/request$/, "reply");
+      void this.#deliver(
+        session,
+        syntheticFrame({ ...parts, channel, type: reply, content: { status: "aborted" } }),
+        true,
+      );
+    }
+    const content = { execution_state: "idle" };
+    void this.#broadcast(syntheticFrame({ ...parts, type: "status", content }), session);
+  }
+
+  #say(type: "status" | "stream" | "shutdown_reply", content: object): void {
+    // Nothing waits for a client to read it.
+    void this.#broadcast(syntheticFrame({ type, content, session: this.#kernelSession }), undefined);
+  }
+
+  #broadcast(frame: SharedFrame, owner: ClientSession | undefined): Promise<void> | undefined {
+    const waits: Promise<void>[] = [];
+    for (const session of this.#sessions.values()) {
+      const wait = this.#deliver(session, frame, session === owner);
+      if (wait !== undefined) waits.push(wait);
+    }
+    return waits.length === 0 ? undefined : Promise.all(waits).then(() => undefined);
+  }
+
+  #deliver(session: ClientSession, frame: SharedFrame, isOwn: boolean): Promise<void> | undefined {
+    const outcome = session.deliver(frame, isOwn);
+    if (outcome !== "lost") return outcome;
+    this.#forget(session);
+    return undefined;
+  }
+
+  #ownerOf(requestId: string | undefined): ClientSession | undefined {
+    if (requestId === undefined) return undefined;
+    return this.#pending.get(requestId)?.session ?? this.#ended.get(requestId);
+  }
+
+  /** A request has its answer: it no longer counts, but a late message still finds its client. */
+  #settle(requestId: string): void {
+    const pending = this.#pending.get(requestId);
+    if (pending === undefined) return;
+    this.#pending.delete(requestId);
+    pending.session.pendingRequests--;
+    pending.session.pendingBytes -= pending.sizeBytes;
+    this.#ended.set(requestId, pending.session);
+    if (this.#ended.size <= REMEMBERED_REQUESTS) return;
+    const [oldest] = this.#ended.keys();
+    if (oldest !== undefined) this.#ended.delete(oldest);
+  }
+
+  #forget(session: ClientSession): void {
+    session.cancelForget();
+    if (this.#sessions.get(session.id) !== session) return;
+    this.#sessions.delete(session.id);
+    for (const [id, pending] of this.#pending) if (pending.session === session) this.#pending.delete(id);
+    for (const [id, ended] of this.#ended) if (ended === session) this.#ended.delete(id);
+    this.#waiting = this.#waiting.filter(({ frame }) => this.#pending.has(frame.id));
+    if (session.isAskedForInput) void this.interrupt();
+  }
+
+  #makeRoom(): void {
+    if (this.#sessions.size < this.#options.settings.maxClients) return;
+    for (const session of this.#sessions.values()) {
+      if (session.isConnected) continue;
+      this.#forget(session);
+      return;
+    }
+  }
+
+  #wake(): void {
+    if (this.#isRemoved || this.#kernel?.isUsable === true) return;
+    this.#context.ready().catch((error: unknown) => this.#die(error));
+  }
+
+  #gone(kernel: Kernel): void {
+    if (this.#kernel !== kernel) return;
+    this.#kernel = undefined;
+    if (this.#isRemoved) return;
+    const { clock, settings } = this.#options;
+    const isStable = clock.now() - this.#startedAtMs >= STABLE_MS;
+    this.#failures = isStable ? 1 : this.#failures + 1;
+    if (this.#sessions.size === 0) {
+      // The next one who needs it starts it.
+      this.#dropRequests();
+      this.#state = "starting";
+    } else if (this.#failures > settings.maxRestarts) {
+      this.#die(new Error(`the kernel died ${this.#failures} times in a row`));
+    } else {
+      this.#restartingFrom();
+      this.#wake();
+    }
+  }
+
+  #restartingFrom(): void {
+    this.#dropRequests();
+    this.#state = "restarting";
+    this.#say("status", { execution_state: "restarting" });
+  }
+
+  #die(reason: unknown): void {
+    if (this.#isRemoved || this.#state === "dead" || this.#kernel?.isUsable === true) return;
+    this.#options.log.warn({ reason: messageOf(reason) }, "kernel stays down");
+    this.#dropRequests();
+    this.#state = "dead";
+    const text = `\n[the kernel is dead: ${messageOf(reason)}]\n`;
+    this.#say("stream", { name: "stderr", text });
+    this.#say("status", { execution_state: "dead" });
+  }
+
+  /** Nobody answers what the last kernel was asked. */
+  #dropRequests(): void {
+    this.#pending.clear();
+    this.#ended.clear();
+    this.#busy.clear();
+    this.#waiting = [];
+    for (const session of this.#sessions.values()) {
+      session.pendingRequests = 0;
+      session.pendingBytes = 0;
+      session.isAskedForInput = false;
+    }
+  }
+}

@@ -1,0 +1,234 @@
+import { randomUUID } from "node:crypto";
+import { posix } from "node:path";
+import { resolveSandboxPath, SandboxError, type Clock, type LiveSandbox, type Logger } from "@coppice/core";
+import type { CodeContext } from "../contexts/code-context.js";
+import type { CodeContexts, SandboxContexts } from "../contexts/code-contexts.js";
+import type { JupyterServerSettings } from "./jupyter-server-config.js";
+import { KernelClients } from "./kernel-clients.js";
+
+export interface SandboxKernelsOptions {
+  readonly contexts: CodeContexts;
+  readonly settings: JupyterServerSettings;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+/** A document that somebody has open, and the kernel that it uses. */
+export interface NotebookSession {
+  readonly id: string;
+  readonly path: string;
+  readonly name: string;
+  readonly type: string;
+  readonly kernelId: string;
+}
+
+export interface StartSession {
+  readonly path: string;
+  readonly name: string;
+  readonly type: string;
+  /** A kernel that runs already; a new one otherwise. */
+  readonly kernelId: string | undefined;
+  readonly kernelName: string | undefined;
+}
+
+export type ChangeSession = { readonly [K in keyof StartSession]?: StartSession[K] | undefined };
+
+/** The Jupyter side of every sandbox, dropped with it. */
+export class JupyterSandboxes {
+  readonly #options: SandboxKernelsOptions;
+  readonly #sandboxes = new Map<LiveSandbox, SandboxKernels>();
+
+  constructor(options: SandboxKernelsOptions) {
+    this.#options = options;
+  }
+
+  /** @throws SandboxError unavailable when the sandbox has ended. */
+  async of(sandbox: LiveSandbox): Promise<SandboxKernels> {
+    const contexts = await this.#options.contexts.of(sandbox);
+    if (sandbox.ended.aborted)
+      throw new SandboxError("unavailable", `sandbox ${sandbox.record.id} has ended`);
+    let kernels = this.#sandboxes.get(sandbox);
+    if (kernels === undefined) {
+      kernels = new SandboxKernels(sandbox, contexts, this.#options);
+      this.#sandboxes.set(sandbox, kernels);
+      sandbox.ended.addEventListener("abort", () => this.#sandboxes.delete(sandbox), { once: true });
+    }
+    return kernels;
+  }
+}
+
+/** The kernels of one sandbox as Jupyter's clients see them: the contexts of `/execute`, by the same ids. */
+export class SandboxKernels {
+  readonly startedAtMs: number;
+  readonly #sandbox: LiveSandbox;
+  readonly #contexts: SandboxContexts;
+  readonly #options: SandboxKernelsOptions;
+  readonly #clients = new WeakMap<CodeContext, KernelClients>();
+  readonly #sessions = new Map<string, NotebookSession>();
+  /** Sessions whose kernel is being started, by the path of their document. */
+  readonly #opening = new Map<string, Promise<NotebookSession>>();
+
+  constructor(sandbox: LiveSandbox, contexts: SandboxContexts, options: SandboxKernelsOptions) {
+    this.#sandbox = sandbox;
+    this.#contexts = contexts;
+    this.#options = options;
+    this.startedAtMs = options.clock.now();
+    // Those of the server before this one.
+    for (const session of contexts.notes?.sessions ?? []) this.#sessions.set(session.id, session);
+  }
+
+  list(): Promise<readonly CodeContext[]> {
+    return this.#contexts.list();
+  }
+
+  /** @throws SandboxError not_found */
+  get(id: string): CodeContext {
+    return this.#contexts.get(id);
+  }
+
+  /** The clients of a kernel; from the first call on they see what it does. */
+  clientsOf(context: CodeContext): KernelClients {
+    let clients = this.#clients.get(context);
+    if (clients === undefined) {
+      clients = new KernelClients(context, this.#options);
+      this.#clients.set(context, clients);
+    }
+    return clients;
+  }
+
+  /**
+   * Starts a kernel in the folder of a document, or in the nearest folder above it that exists.
+   * @throws what `SandboxContexts.create` throws.
+   */
+  async start(kernelName: string | undefined, documentPath: string | undefined): Promise<CodeContext> {
+    const cwd = documentPath === undefined ? undefined : await this.#folderOf(documentPath);
+    const context = await this.#contexts.create({ language: kernelName, cwd });
+    this.clientsOf(context);
+    return context;
+  }
+
+  /** @throws SandboxError not_found */
+  async remove(id: string): Promise<void> {
+    await this.#contexts.remove(id);
+    for (const session of this.#sessions.values()) {
+      if (session.kernelId === id) this.#sessions.delete(session.id);
+    }
+    await this.#note();
+  }
+
+  /** Sessions whose kernel is there, oldest first. */
+  sessions(): readonly NotebookSession[] {
+    for (const session of this.#sessions.values()) {
+      if (!this.#has(session.kernelId)) this.#sessions.delete(session.id);
+    }
+    return [...this.#sessions.values()];
+  }
+
+  /** @throws SandboxError not_found */
+  session(id: string): NotebookSession {
+    const session = this.sessions().find((known) => known.id === id);
+    if (session === undefined) throw new SandboxError("not_found", `Session ${id.slice(0, 100)} not found`);
+    return session;
+  }
+
+  /**
+   * The session of a document: one that is open already or is being opened, or a new one with its kernel.
+   * @throws SandboxError resource_exhausted for one too many, or what starting its kernel throws.
+   */
+  async open(start: StartSession): Promise<NotebookSession> {
+    const open = this.sessions().find(({ path }) => path === start.path);
+    if (open !== undefined) return open;
+    let opening = this.#opening.get(start.path);
+    if (opening === undefined) {
+      this.#refuseTooMany();
+      opening = this.#openNew(start).finally(() => this.#opening.delete(start.path));
+      this.#opening.set(start.path, opening);
+    }
+    return opening;
+  }
+
+  async #openNew(start: StartSession): Promise<NotebookSession> {
+    const kernelId = await this.#kernelFor(start, start.path);
+    const { path, name, type } = start;
+    const session = { id: randomUUID(), path, name, type, kernelId };
+    this.#sessions.set(session.id, session);
+    await this.#note();
+    return session;
+  }
+
+  /**
+   * Renames a session's document or gives it another kernel, which ends the one that it had, as jupyter_server does:
+   * unless another session uses that one.
+   * @throws SandboxError not_found, or as `open` does.
+   */
+  async change(id: string, change: ChangeSession): Promise<NotebookSession> {
+    const path = change.path ?? this.session(id).path;
+    const isOtherKernel = change.kernelId !== undefined || change.kernelName !== undefined;
+    const chosen = isOtherKernel ? await this.#kernelFor(change, path) : undefined;
+    // It may have been closed or changed while a kernel was started.
+    const before = this.#sessions.get(id);
+    if (before === undefined) {
+      if (chosen !== undefined && change.kernelId === undefined) await this.remove(chosen);
+      return this.session(id);
+    }
+    const session = {
+      id,
+      path,
+      name: change.name ?? before.name,
+      type: change.type ?? before.type,
+      kernelId: chosen ?? before.kernelId,
+    };
+    this.#sessions.set(id, session);
+    const isUsed = this.sessions().some(({ kernelId }) => kernelId === before.kernelId);
+    if (isUsed || !this.#has(before.kernelId)) await this.#note();
+    else await this.remove(before.kernelId);
+    return session;
+  }
+
+  /** Ends a session and its kernel. @throws SandboxError not_found */
+  async close(id: string): Promise<void> {
+    const { kernelId } = this.session(id);
+    this.#sessions.delete(id);
+    await this.remove(kernelId);
+  }
+
+  /** Writes down the sessions for a later server. */
+  async #note(): Promise<void> {
+    await this.#contexts.notes?.update({ sessions: [...this.#sessions.values()] });
+  }
+
+  async #kernelFor({ kernelId, kernelName }: ChangeSession, path: string): Promise<string> {
+    return kernelId === undefined ? (await this.start(kernelName, path)).id : this.get(kernelId).id;
+  }
+
+  #refuseTooMany(): void {
+    const { maxSessions } = this.#options.settings;
+    if (this.#sessions.size + this.#opening.size < maxSessions) return;
+    throw new SandboxError(
+      "resource_exhausted",
+      `the sandbox already has ${maxSessions} sessions, which is the limit`,
+    );
+  }
+
+  #has(kernelId: string): boolean {
+    try {
+      this.get(kernelId);
+      return true;
+    } catch {
+      return false;
+    }
+  }
+
+  // What Jupyter calls a path starts at the user's home, with or without a slash before it.
+  async #folderOf(documentPath: string): Promise<string | undefined> {
+    const { runtime } = this.#sandbox;
+    const user = await runtime.user();
+    const relative = posix.normalize(`/${documentPath}`).slice(1);
+    for (let folder = posix.dirname(relative); folder !== "."; folder = posix.dirname(folder)) {
+      const path = resolveSandboxPath(folder, user);
+      const entry = await runtime.files.stat(path).catch(() => undefined);
+      if (entry?.kind === "directory") return path;
+    }
+    return undefined;
+  }
+}

@@ -1,0 +1,170 @@
+import { isUtf8 } from "node:buffer";
+import { createHmac, timingSafeEqual } from "node:crypto";
+import { setImmediate as nextTurn } from "node:timers/promises";
+import { membersOfLong } from "../json/raw-json.js";
+
+/** What a client sends to a kernel. */
+export interface ClientMessage {
+  /** Never used twice: a kernel drops a message whose signature it has seen. */
+  readonly id: string;
+  readonly type: string;
+  readonly session: string;
+  readonly content: Readonly<Record<string, unknown>>;
+  readonly metadata?: Readonly<Record<string, unknown>> | undefined;
+}
+
+/** The parts of a message as somebody else wrote them: four pieces of JSON text, and buffers. */
+export interface MessageParts {
+  readonly header: Buffer;
+  readonly parentHeader: Buffer;
+  readonly metadata: Buffer;
+  readonly content: Buffer;
+  readonly buffers: readonly Buffer[];
+}
+
+/** What a kernel sent, its signature checked and nothing but the headers parsed. */
+export interface KernelMessage extends MessageParts {
+  readonly id: string;
+  readonly type: string;
+  /** The kernel's own; another one after each start. */
+  readonly session: string | undefined;
+  /** As the kernel wrote it; usually ISO 8601. */
+  readonly date: string | undefined;
+  /** Id of the request that it belongs to. */
+  readonly parentId: string | undefined;
+  /** Type of that request. */
+  readonly parentType: string | undefined;
+  /** Session of the client that made that request. */
+  readonly parentSession: string | undefined;
+  /** The content is known to be a JSON object: that of a long message, which is read piece by piece when it comes. */
+  readonly isChecked?: boolean;
+}
+
+/** Why frames are no message of the kernel. */
+export class WireError extends Error {
+  override readonly name = "WireError";
+}
+
+const DELIMITER = Buffer.from("<IDS|MSG>");
+// Headers are a few hundred bytes; what is larger is not worth a parser.
+const LARGEST_HEADER_BYTES = 64 * 1024;
+const LARGEST_METADATA_BYTES = 1024 * 1024;
+/** Signed and checked with turns of the event loop in between. */
+const LONG_BYTES = 1024 * 1024;
+
+/** The frames of a message as Jupyter's protocol 5.3 has them, without routing identities. */
+export function encodeMessage(message: ClientMessage, key: string): readonly Buffer[] {
+  const header = {
+    msg_id: message.id,
+    msg_type: message.type,
+    session: message.session,
+    username: "coppice",
+    date: new Date().toISOString(),
+    version: "5.3",
+  };
+  const signed = [header, {}, message.metadata ?? {}, message.content].map((part) =>
+    Buffer.from(JSON.stringify(part)),
+  );
+  return [DELIMITER, Buffer.from(signatureOf(signed, key)), ...signed];
+}
+
+/** The frames of a message that is passed on, signed anew. */
+export function signedFrames(parts: MessageParts, key: string): readonly Buffer[] {
+  const { header, parentHeader, metadata, content, buffers } = parts;
+  const signed = [header, parentHeader, metadata, content];
+  return [DELIMITER, Buffer.from(signatureOf(signed, key)), ...signed, ...buffers];
+}
+
+/**
+ * Reads the frames of one message; a long one does not hold the event loop meanwhile.
+ * @throws WireError for missing frames, a wrong signature, unusable headers, oversized metadata, and for a
+ * long content that is no JSON object.
+ */
+export async function decodeMessage(frames: readonly Buffer[], key: string): Promise<KernelMessage> {
+  const start = frames.findIndex((frame) => frame.equals(DELIMITER));
+  if (start < 0) throw new WireError("no delimiter");
+  const [signature, header, parentHeader, metadata, content, ...buffers] = frames.slice(start + 1);
+  if (!signature || !header || !parentHeader || !metadata || !content) throw new WireError("missing frames");
+  const isLong = content.length >= LONG_BYTES;
+  if (metadata.length > LARGEST_METADATA_BYTES) throw new WireError("oversized metadata");
+  const signed = [header, parentHeader, metadata, content];
+  const expected = Buffer.from(isLong ? await longSignatureOf(signed, key) : signatureOf(signed, key));
+  if (signature.length !== expected.length || !timingSafeEqual(signature, expected)) {
+    throw new WireError("wrong signature");
+  }
+  const fields = headerFields(header);
+  const parent = headerFields(parentHeader);
+  const id = textIn(fields, "msg_id");
+  const type = textIn(fields, "msg_type");
+  if (id === undefined || type === undefined) throw new WireError("a header without msg_id or msg_type");
+  if (isLong) await checkLong(content);
+  return {
+    id,
+    type,
+    session: textIn(fields, "session"),
+    date: textIn(fields, "date"),
+    parentId: textIn(parent, "msg_id"),
+    parentType: textIn(parent, "msg_type"),
+    parentSession: textIn(parent, "session"),
+    header,
+    parentHeader,
+    metadata,
+    content,
+    buffers,
+    isChecked: isLong,
+  };
+}
+
+function signatureOf(parts: readonly Buffer[], key: string): string {
+  const hmac = createHmac("sha256", key);
+  for (const part of parts) hmac.update(part);
+  return hmac.digest("hex");
+}
+
+async function longSignatureOf(parts: readonly Buffer[], key: string): Promise<string> {
+  const hmac = createHmac("sha256", key);
+  for (const part of parts) {
+    for (let start = 0; start < part.length; start += LONG_BYTES) {
+      hmac.update(part.subarray(start, start + LONG_BYTES));
+      await nextTurn();
+    }
+  }
+  return hmac.digest("hex");
+}
+
+async function checkLong(content: Buffer): Promise<void> {
+  try {
+    await membersOfLong(content);
+  } catch (error) {
+    throw new WireError("a content that is no JSON object", { cause: error });
+  }
+  for (let start = 0; start < content.length;) {
+    let end = Math.min(start + LONG_BYTES, content.length);
+    // Not within a character; of what is no UTF-8 one of the two parts is not either.
+    for (let back = 0; back < 3 && isContinuation(content[end]); back++) end--;
+    if (!isUtf8(content.subarray(start, end))) throw new WireError("a content that is no UTF-8");
+    start = end;
+    await nextTurn();
+  }
+}
+
+function isContinuation(byte: number | undefined): boolean {
+  return byte !== undefined && (byte & 0xc0) === 0x80;
+}
+
+function headerFields(header: Buffer): object {
+  if (header.length > LARGEST_HEADER_BYTES) throw new WireError("an oversized header");
+  let fields: unknown;
+  try {
+    fields = JSON.parse(header.toString("utf8"));
+  } catch (error) {
+    throw new WireError("a header that is no JSON", { cause: error });
+  }
+  if (typeof fields !== "object" || fields === null) throw new WireError("a header that is no object");
+  return fields;
+}
+
+function textIn(fields: object, name: string): string | undefined {
+  const value: unknown = Object.hasOwn(fields, name) ? Reflect.get(fields, name) : undefined;
+  return typeof value === "string" ? value : undefined;
+}

@@ -1,0 +1,63 @@
+import { execFile } from "node:child_process";
+import { createHash, randomBytes } from "node:crypto";
+import { access, constants, mkdir, readFile, readdir, rename, rm } from "node:fs/promises";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+import { messageOf } from "@coppice/core";
+
+const run = promisify(execFile);
+
+const SOURCES = fileURLToPath(new URL("../../native", import.meta.url));
+const CHECKOUT_CACHE = fileURLToPath(new URL("../../../../.toolchain/linux-namespaces", import.meta.url));
+const FLAGS = [
+  "-std=c17",
+  "-O2",
+  "-Wall",
+  "-Wextra",
+  "-Wshadow",
+  "-Werror",
+  "-fstack-protector-strong",
+  "-fPIE",
+  "-pie",
+];
+const COMPILE_TIMEOUT_MS = 60_000;
+
+/**
+ * The launcher, compiled from the sources beside this package unless that was done before.
+ * @param cache directory for it where the package itself cannot be written to.
+ * @throws Error that says what is missing.
+ */
+export async function launcherBinary(cache: string): Promise<string> {
+  const sources = (await readdir(SOURCES)).filter((name) => /\.[ch]$/.test(name)).toSorted();
+  const digest = createHash("sha256").update(FLAGS.join(" "));
+  for (const name of sources) digest.update(name).update(await readFile(join(SOURCES, name)));
+  const name = `coppice-launcher-${digest.digest("hex").slice(0, 16)}`;
+  const places = [join(CHECKOUT_CACHE, name), join(cache, name)];
+  for (const place of places) if (await canRun(place)) return place;
+  const programs = sources.filter((each) => each.endsWith(".c")).map((each) => join(SOURCES, each));
+  let failure: unknown;
+  for (const place of places) {
+    const making = `${place}.${randomBytes(4).toString("hex")}`;
+    try {
+      await mkdir(join(place, ".."), { recursive: true });
+      await run("cc", [...FLAGS, "-o", making, ...programs], { timeout: COMPILE_TIMEOUT_MS });
+      await rename(making, place);
+      return place;
+    } catch (error) {
+      failure = error;
+      await rm(making, { force: true });
+    }
+  }
+  if ((failure as NodeJS.ErrnoException).code === "ENOENT") {
+    throw new Error("the launcher has to be compiled, and there is no C compiler: install gcc or clang");
+  }
+  throw new Error(`the launcher could not be compiled: ${messageOf(failure)}`);
+}
+
+async function canRun(path: string): Promise<boolean> {
+  return access(path, constants.X_OK).then(
+    () => true,
+    () => false,
+  );
+}

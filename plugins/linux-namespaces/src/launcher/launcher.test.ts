@@ -1,0 +1,114 @@
+import assert from "node:assert/strict";
+import { existsSync } from "node:fs";
+import { mkdir, mkdtemp, readFile, readdir, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, beforeEach, describe, test } from "node:test";
+import { agentBinary } from "@coppice/agent";
+import { Launcher } from "./launcher.js";
+import { launcherBinary } from "./launcher-binary.js";
+import { reasonToSkip } from "../testing/test-backend.js";
+import { findUserNamespace } from "./user-namespace.js";
+
+void describe("the launcher", { skip: reasonToSkip() ?? false, concurrency: 1 }, () => {
+  let directory: string;
+  let launcher: Launcher;
+
+  beforeEach(async () => {
+    directory = await mkdtemp(join(tmpdir(), "coppice-launcher-"));
+    launcher = new Launcher(await launcherBinary(directory), await findUserNamespace());
+  });
+  afterEach(async () => {
+    await launcher.close();
+    await rm(directory, { recursive: true, force: true });
+  });
+
+  void test("runs programs of the host with an input, and tells how they end", async () => {
+    assert.deepEqual(await launcher.run(["cat"], "through"), { code: 0, output: "through" });
+    assert.deepEqual(await launcher.run(["sh", "-c", "echo said >&2; exit 43"]), {
+      code: 43,
+      output: "said\n",
+    });
+    assert.equal((await launcher.run(["no-such-program-anywhere"])).code, 127);
+    assert.deepEqual(await launcher.run(["sh", "-c", "kill -9 $$"]), { code: -9, output: "" });
+    await assert.rejects(launcher.run(["cat"], "x".repeat(65_537)), /Argument list too long/);
+    const many = await Promise.all(Array.from({ length: 100 }, () => launcher.run(["true"])));
+    assert.ok(many.every(({ code }) => code === 0));
+  });
+
+  void test("removes trees of any depth, with names of any kind, and nothing that links lead to", async () => {
+    const tree = join(directory, "tree");
+    await mkdir(tree);
+    await writeFile(join(directory, "kept"), "kept");
+    const script = `cd "$0" && ln -s ../kept link && ln -s .. up && mkfifo pipe && mkdir moved-0 && touch moved-0/moved-0`;
+    // Longer than any path may be.
+    const dig = `for (let depth = 0; depth < 3000; depth++) {
+      for (const name of ["a-name-of-some-length", "b"]) fs.mkdirSync(name);
+      process.chdir("a-name-of-some-length");
+    }`;
+    for (const argv of [
+      ["sh", "-c", script, tree],
+      ["sh", "-c", 'cd "$0" && exec "$@"', tree, process.execPath, "-e", dig],
+    ]) {
+      const { code, output } = await launcher.run(argv);
+      assert.equal(code, 0, output);
+    }
+    await launcher.remove(tree, join(directory, "missing"));
+    assert.equal(existsSync(tree), false);
+    assert.equal(await readFile(join(directory, "kept"), "utf8"), "kept");
+  });
+
+  void test("names the instruction that failed, and leaves no process", async () => {
+    const words = [
+      "directory",
+      join(directory, "made"),
+      "755",
+      "bind",
+      join(directory, "missing"),
+      "/usr",
+      "r",
+    ];
+    await assert.rejects(launcher.launch(directory, "", words), /bind .*missing: No such file or directory/);
+    const [pid] = (await readFile(join(directory, "init"), "utf8")).split(" ");
+    assert.equal(existsSync(`/proc/${pid}`), false);
+    await assert.rejects(launcher.launch(directory, "", ["dance"]), /.+/);
+  });
+
+  void test("mounts are seen by nobody else", async () => {
+    const before = await readFile("/proc/self/mountinfo", "utf8");
+    const place = join(directory, "place");
+    await mkdir(place);
+    const program = agentBinary() ?? assert.fail("there is no agent");
+    const init = await launcher.launch(directory, "", ["tmpfs", place, "", "", "program", program]);
+    assert.equal(await readFile("/proc/self/mountinfo", "utf8"), before);
+    await launcher.end(init);
+    assert.equal(existsSync(`/proc/${init.pid}`), false);
+    await launcher.end(init);
+  });
+
+  void test("does not end a process that only has the same pid", async () => {
+    await launcher.end({ pid: process.pid, start: "1" });
+  });
+
+  void test("a killed one is replaced by the next request, and holds what it held", async () => {
+    await launcher.lock(directory);
+    const { output } = await launcher.run(["sh", "-c", "echo $PPID"]);
+    const waiting = launcher.run(["sleep", "5"]);
+    process.kill(Number(output), "SIGKILL");
+    await assert.rejects(waiting, /the launcher/);
+    assert.equal((await launcher.run(["true"])).code, 0);
+    const other = new Launcher(await launcherBinary(directory));
+    await assert.rejects(other.lock(directory), /another server uses it/);
+    await other.close();
+  });
+
+  void test("is compiled once", async () => {
+    const binary = await launcherBinary(directory);
+    assert.equal(await launcherBinary(directory), binary);
+    const names = await readdir(join(binary, ".."));
+    assert.deepEqual(
+      names.filter((name) => /\.[0-9a-f]{8}$/.test(name)),
+      [],
+    );
+  });
+});

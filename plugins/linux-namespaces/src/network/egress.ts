@@ -1,0 +1,426 @@
+import { readFile, writeFile } from "node:fs/promises";
+import { networkInterfaces } from "node:os";
+import { setInterval } from "node:timers/promises";
+import { type Logger, SandboxError } from "@coppice/core";
+import { ALL_TRAFFIC, type EgressRules, isAddressRange } from "@coppice/core/backend";
+import type { HostRun, Init, Launcher } from "../launcher/launcher.js";
+import type { Uplink } from "./uplink.js";
+
+export interface EgressSettings {
+  /** Private range that the addresses of sandboxes are from, an IPv4 /16: `10.213.0.0/16`. */
+  readonly range: string;
+  /** IPv4 ranges that sandboxes do not reach. */
+  readonly blocked: readonly string[];
+}
+
+export interface EgressOptions {
+  readonly launcher: Launcher;
+  readonly settings: EgressSettings;
+  /** Of the installation; names its interfaces and its table. */
+  readonly digest: string;
+  /** By which sandboxes leave where the server is not root; undefined where they leave by the host's network. */
+  readonly uplink: Uplink | undefined;
+  readonly log: Logger;
+}
+
+const FORWARDING = "/proc/sys/net/ipv4/ip_forward";
+const TABLE_PREFIX = "coppice_";
+/**
+ * An empty table: there while forwarding is on because a server, of whatever installation, turned it on. Like
+ * the setting it outlives that server, and no boot.
+ */
+const FORWARDING_MARK = `${TABLE_PREFIX}forwarding`;
+/** Networks of four addresses, two of them usable, in a /16 whose last 256 are for an uplink. */
+const NETWORKS = 16_320;
+/** How often an uplink is looked after. */
+const LOOK_EVERY_MS = 1_000;
+
+/** How the interfaces of an installation begin. */
+export function interfacePrefix(digest: string): string {
+  return `cp${digest.slice(0, 6)}`;
+}
+
+/**
+ * Lets sandboxes out to the internet: a pair of interfaces each, one table of rules for all of them. The
+ * rules name interfaces by their prefix, so a sandbox without rules of its own comes and goes without a change
+ * to them. One with rules has two chains and two sets, found by the name of its interface.
+ */
+export class Egress {
+  readonly #launcher: Launcher;
+  readonly #settings: EgressSettings;
+  readonly #digest: string;
+  readonly #uplink: Uplink | undefined;
+  readonly #log: Logger;
+  readonly #closing = new AbortController();
+  #looking: Promise<void> | undefined;
+  #hostAddresses: readonly string[] = [];
+  readonly #used = new Set<number>();
+  /** Those of the used ones that may have rules of their own. */
+  readonly #restricted = new Set<number>();
+
+  constructor({ launcher, settings, digest, uplink, log }: EgressOptions) {
+    this.#launcher = launcher;
+    this.#settings = settings;
+    this.#digest = digest;
+    this.#uplink = uplink;
+    this.#log = log;
+  }
+
+  /** In a few words: by what sandboxes get out. */
+  get description(): string {
+    return this.#uplink?.description ?? "veth and nftables, on the network of this host";
+  }
+
+  /**
+   * Puts the rules for all in place of those of an earlier server. Those of its sandboxes stay, so that there is
+   * no moment without them. @throws Error that says what is missing. */
+  async open(): Promise<void> {
+    await this.#uplink?.open();
+    await this.#run(["ip", "-Version"]);
+    await this.#applyRules();
+    if (this.#uplink !== undefined) {
+      await this.#run(["tee", FORWARDING], "1");
+      this.#looking = this.#lookAfter(this.#uplink);
+      return;
+    }
+    if ((await readFile(FORWARDING, "utf8")).trim() === "1") return;
+    await this.#run(["nft", "add", "table", "inet", FORWARDING_MARK]);
+    await writeFile(FORWARDING, "1");
+  }
+
+  /**
+   * Takes the rules away, unless sandboxes that live on are held by them. The last installation to do so turns
+   * forwarding off again, if one of them, and not the host, turned it on.
+   */
+  async close(isInUse: boolean): Promise<void> {
+    this.#closing.abort();
+    await this.#looking;
+    if (isInUse) return;
+    if (this.#uplink !== undefined) {
+      await this.#uplink.remove();
+      return;
+    }
+    await this.#launcher.run(["nft", "delete", "table", "inet", this.#table]);
+    const before = await this.#tables();
+    if (!before.includes(FORWARDING_MARK) || before.length > 1) return;
+    await writeFile(FORWARDING, "0");
+    // Another installation makes its table before it looks whether forwarding is on.
+    if ((await this.#tables()).length > 1) await writeFile(FORWARDING, "1");
+    else await this.#launcher.run(["nft", "delete", "table", "inet", FORWARDING_MARK]);
+  }
+
+  /** A network of its own for a sandbox. @throws SandboxError resource_exhausted */
+  take(): number {
+    for (let network = 0; network < NETWORKS; network++) {
+      if (this.#used.has(network)) continue;
+      this.#used.add(network);
+      return network;
+    }
+    throw new SandboxError("resource_exhausted", "all networks for sandboxes are in use");
+  }
+
+  /** Says that a sandbox of an earlier server has it. */
+  retake(network: number, isRestricted: boolean): void {
+    this.#used.add(network);
+    if (isRestricted) this.#restricted.add(network);
+  }
+
+  /** Gives it back, after `disconnect`. */
+  release(network: number): void {
+    this.#used.delete(network);
+  }
+
+  /**
+   * Replaces the rules of one network, before it is connected or while it is used. What they forbid is refused
+   * from then on in both directions, whether a connection was there before or not.
+   */
+  async restrict(network: number, rules: EgressRules): Promise<void> {
+    const isWithoutRules = rules.allowOut.length + rules.denyOut.length === 0;
+    if (isWithoutRules && !this.#restricted.has(network)) return;
+    this.#restricted.add(network);
+    await this.#run(["nft", "-f", "-"], this.#rulesOf(network, rules));
+    if (isWithoutRules) await this.#unrestrict(network);
+  }
+
+  /** Connects a sandbox. */
+  async connect(init: Init, network: number): Promise<void> {
+    const { host, guest } = this.#addresses(network);
+    const name = this.#interface(network);
+    await this.#run(
+      ["ip", "-batch", "-"],
+      `link add ${name} type veth peer name eth0 netns ${init.pid}
+address add ${host}/30 dev ${name}
+link set ${name} up
+`,
+    );
+    await this.#run(
+      [...insideOf(init), "ip", "-batch", "-"],
+      `address add ${guest}/30 dev eth0
+link set eth0 up
+route add default via ${host}
+`,
+    );
+  }
+
+  /**
+   * Connects a sandbox of an earlier server again, where that server's way out is gone. One that had rules reaches
+   * nothing until it is given them.
+   */
+  async reconnect(init: Init, network: number): Promise<void> {
+    if (this.#uplink?.isNew !== true) return;
+    if (this.#restricted.has(network)) await this.restrict(network, { allowOut: [], denyOut: [ALL_TRAFFIC] });
+    // The kernel takes its time to remove the other end of what is gone.
+    await this.#launcher.run([...insideOf(init), "ip", "link", "delete", "eth0"]);
+    await this.connect(init, network);
+  }
+
+  /** Removes the interfaces and the rules of a sandbox, which need not be there. */
+  async disconnect(network: number): Promise<void> {
+    // The kernel removes them too, some time after the last process has ended.
+    await this.#tryTo(["ip", "link", "delete", this.#interface(network)]);
+    if (this.#restricted.has(network)) await this.#unrestrict(network);
+  }
+
+  /** Removes the interfaces of sandboxes that are gone. */
+  async removeOthers(): Promise<void> {
+    const { output } = await this.#run(["ip", "-oneline", "link", "show"]);
+    const known = new Set([...this.#used].map((network) => this.#interface(network)));
+    for (const [, name = ""] of output.matchAll(/^\d+: ([^@:\s]+)/gm)) {
+      if (!name.startsWith(this.#prefix) || known.has(name)) continue;
+      await this.#tryTo(["ip", "link", "delete", name]);
+    }
+  }
+
+  /** Those of all installations on this host. */
+  async #tables(): Promise<string[]> {
+    const { output } = await this.#run(["nft", "list", "tables", "inet"]);
+    return output.split(/\s+/).filter((word) => word.startsWith(TABLE_PREFIX));
+  }
+
+  get #prefix(): string {
+    return interfacePrefix(this.#digest);
+  }
+
+  get #table(): string {
+    return TABLE_PREFIX + this.#digest;
+  }
+
+  #interface(network: number): string {
+    return `${this.#prefix}${network.toString(36)}`;
+  }
+
+  #addresses(network: number): { readonly host: string; readonly guest: string } {
+    const [first = "10", second = "213"] = this.#settings.range.split(".");
+    const start = network * 4;
+    const address = (offset: number): string =>
+      `${first}.${second}.${(start + offset) >> 8}.${(start + offset) & 255}`;
+    return { host: address(1), guest: address(2) };
+  }
+
+  #rules(): string {
+    const { blocked, range } = this.#settings;
+    const ours = `"${this.#prefix}*"`;
+    const table = `inet ${this.#table}`;
+    // All of it is one transaction. What is flushed is made before, so that it does not matter whether it was there.
+    return `table ${table} {
+  set blocked {
+    type ipv4_addr
+    flags interval
+    auto-merge
+  }
+  map outgoing {
+    type ifname : verdict
+  }
+  map incoming {
+    type ifname : verdict
+  }
+  chain input {
+    type filter hook input priority -10; policy accept;
+  }
+  chain forward {
+    type filter hook forward priority -10; policy accept;
+  }
+  chain postrouting {
+    type nat hook postrouting priority 100; policy accept;
+  }
+}
+flush set ${table} blocked
+flush chain ${table} input
+flush chain ${table} forward
+flush chain ${table} postrouting
+table ${table} {
+  set blocked {
+    type ipv4_addr
+    flags interval
+    auto-merge
+    elements = { ${[...blocked, range, ...this.#hostAddresses].join(", ")} }
+  }
+  chain input {
+    iifname ${ours} drop
+  }
+  chain forward {
+    iifname ${ours} meta nfproto ipv6 drop
+    iifname ${ours} ip daddr @blocked drop
+    iifname ${ours} iifname vmap @outgoing
+    oifname ${ours} oifname vmap @incoming
+    oifname ${ours} ct state established,related accept
+    oifname ${ours} drop
+  }
+  chain postrouting {
+    ip saddr ${range} oifname != ${ours} masquerade
+  }
+}
+`;
+  }
+
+  /** Looks at each packet, not at connections: so a change holds for those that are open. */
+  #rulesOf(network: number, { allowOut, denyOut }: EgressRules): string {
+    const { allow, deny, incoming, outgoing } = namesOf(network);
+    const link = this.#interface(network);
+    const table = `inet ${this.#table}`;
+    return `${this.#emptyRulesOf(network)}
+flush set ${table} ${allow}
+flush set ${table} ${deny}
+flush chain ${table} ${outgoing}
+flush chain ${table} ${incoming}
+table ${table} {
+  ${setOf(allow, allowOut)}
+  ${setOf(deny, denyOut)}
+  chain ${outgoing} {
+    ip daddr @${allow} return
+    ip daddr @${deny} meta l4proto tcp reject with tcp reset
+    ip daddr @${deny} reject with icmpx admin-prohibited
+  }
+  chain ${incoming} {
+    ip saddr @${allow} return
+    ip saddr @${deny} drop
+  }
+  map outgoing {
+    type ifname : verdict
+    elements = { "${link}" : jump ${outgoing} }
+  }
+  map incoming {
+    type ifname : verdict
+    elements = { "${link}" : jump ${incoming} }
+  }
+}
+`;
+  }
+
+  #emptyRulesOf(network: number): string {
+    const { allow, deny, incoming, outgoing } = namesOf(network);
+    return `table inet ${this.#table} {
+  ${setOf(allow, [])}
+  ${setOf(deny, [])}
+  chain ${outgoing} {
+  }
+  chain ${incoming} {
+  }
+}`;
+  }
+
+  /** Removes the rules of a network, whatever there is of them. */
+  async #unrestrict(network: number): Promise<void> {
+    const { allow, deny, incoming, outgoing } = namesOf(network);
+    const link = this.#interface(network);
+    const table = `inet ${this.#table}`;
+    await this.#run(
+      ["nft", "-f", "-"],
+      `${this.#rulesOf(network, { allowOut: [], denyOut: [] })}
+delete element ${table} outgoing { "${link}" }
+delete element ${table} incoming { "${link}" }
+delete chain ${table} ${outgoing}
+delete chain ${table} ${incoming}
+delete set ${table} ${allow}
+delete set ${table} ${deny}
+`,
+    );
+    this.#restricted.delete(network);
+  }
+
+  /** Keeps the way out, and what it must not lead to, as the host changes. */
+  async #lookAfter(uplink: Uplink): Promise<void> {
+    const { signal } = this.#closing;
+    try {
+      for await (const _ of setInterval(LOOK_EVERY_MS, undefined, { signal, ref: false })) {
+        try {
+          await uplink.keep();
+          if (hostAddresses().join() !== this.#hostAddresses.join()) await this.#applyRules();
+        } catch (error) {
+          this.#log.error({ err: error }, "sandboxes do not get out as they should");
+        }
+      }
+    } catch (error) {
+      if (!signal.aborted) throw error;
+    }
+  }
+
+  async #applyRules(): Promise<void> {
+    // A program of the host reaches the host: there is no chain for what goes to it, as there is for interfaces.
+    if (this.#uplink !== undefined) this.#hostAddresses = hostAddresses();
+    await this.#run(["nft", "-f", "-"], this.#rules());
+  }
+
+  /** @throws Error that says what failed. */
+  async #run(argv: readonly string[], input?: string): Promise<{ readonly output: string }> {
+    const { code, output } = await this.#tryTo(argv, input);
+    if (code === 0) return { output };
+    const [program = ""] = argv;
+    if (code === 127) throw new Error(`egress needs the program ${program}, which this host does not have`);
+    throw new Error(`${argv.slice(0, 2).join(" ")} failed: ${output.trim()}`);
+  }
+
+  async #tryTo(argv: readonly string[], input?: string): Promise<HostRun> {
+    return this.#launcher.run(this.#uplink?.within(argv) ?? argv, input);
+  }
+}
+
+/**
+ * Whether rules leave no destination open, so that a sandbox needs no way out.
+ */
+export function areClosed({ allowOut, denyOut }: EgressRules): boolean {
+  return allowOut.length === 0 && denyOut.includes(ALL_TRAFFIC);
+}
+
+/**
+ * Refuses rules that cannot be kept here: names of domains, which are known only to who looks them up.
+ * @throws SandboxError invalid_argument
+ */
+export function checkEgressRules({ allowOut }: EgressRules): void {
+  const domain = allowOut.find((destination) => !isAddressRange(destination));
+  if (domain === undefined) return;
+  const text = `network.allowOut: this server does not support domain names ('${domain}'): name addresses or ranges`;
+  throw new SandboxError("invalid_argument", text);
+}
+
+/** The words that run a program in the network of a sandbox. */
+function insideOf({ pid }: Init): readonly string[] {
+  return ["nsenter", `--net=/proc/${pid}/ns/net`, "--"];
+}
+
+function hostAddresses(): readonly string[] {
+  const all = Object.values(networkInterfaces()).flatMap((addresses) => addresses ?? []);
+  return all.filter(({ family }) => family === "IPv4").map(({ address }) => address);
+}
+
+function namesOf(network: number) {
+  const number = network.toString(36);
+  return {
+    allow: `allow_${number}`,
+    deny: `deny_${number}`,
+    outgoing: `outgoing_${number}`,
+    incoming: `incoming_${number}`,
+  };
+}
+
+/** A set of the destinations of version 4; those of version 6 are reached by no sandbox. */
+function setOf(name: string, destinations: readonly string[]): string {
+  const addresses = destinations.filter((destination) => !destination.includes(":"));
+  const elements = addresses.length === 0 ? "" : `elements = { ${addresses.join(", ")} }`;
+  return `set ${name} {
+    type ipv4_addr
+    flags interval
+    auto-merge
+    ${elements}
+  }`;
+}

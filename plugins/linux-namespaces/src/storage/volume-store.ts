@@ -1,0 +1,127 @@
+import { mkdir, readdir, readFile, rename, stat, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { SandboxError } from "@coppice/core";
+import type { Mount, VolumeId, VolumeSpec } from "@coppice/core/backend";
+import type { MountedVolume } from "../launcher/launch-instructions.js";
+import type { Launcher } from "../launcher/launcher.js";
+import type { ProjectQuotas } from "../limits/project-quotas.js";
+import type { TemplateOwners } from "../templates/template-owners.js";
+
+export interface VolumeStoreOptions {
+  readonly directory: string;
+  readonly launcher: Launcher;
+  /** Undefined where the file system does not count what a volume uses. */
+  readonly quotas: ProjectQuotas | undefined;
+  readonly owners: TemplateOwners;
+  /** Files looked at, at most, to tell what a volume uses. */
+  readonly scanEntries: number;
+}
+
+/** What a later server has to know of a volume. Written before anything is made. */
+interface VolumeFacts {
+  readonly sizeMiB: number;
+  readonly project?: number | undefined;
+}
+
+const USER_ID = 1000;
+const RECORD = "volume.json";
+const DATA = "data";
+
+/** Keeps directories that sandboxes share. Each lies below one that only the server's user can enter. */
+export class VolumeStore {
+  readonly #options: VolumeStoreOptions;
+
+  constructor(options: VolumeStoreOptions) {
+    this.#options = options;
+  }
+
+  /** Takes stock of what earlier servers made. */
+  async open(): Promise<void> {
+    await mkdir(this.#options.directory, { recursive: true, mode: 0o700 });
+    for (const id of await this.list()) {
+      const project = (await this.#read(id))?.project;
+      if (project !== undefined) this.#options.quotas?.retake(project);
+    }
+  }
+
+  /** @throws SandboxError already_exists */
+  async make({ id, sizeMiB }: VolumeSpec): Promise<void> {
+    const { owners, quotas } = this.#options;
+    try {
+      await mkdir(this.#path(id), { mode: 0o700 });
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
+      throw new SandboxError("already_exists", `volume '${id}' exists`);
+    }
+    try {
+      const project = quotas?.take();
+      await this.#write(id, { sizeMiB, project });
+      const data = this.#dataOf(id);
+      // Under another name until it is whole: what has the right one can be mounted.
+      await mkdir(`${data}.making`, { mode: 0o755 });
+      if (project !== undefined) await quotas?.hold(`${data}.making`, project, sizeMiB);
+      await owners.giveToUser(`${data}.making`, USER_ID);
+      await rename(`${data}.making`, data);
+    } catch (error) {
+      await this.remove(id);
+      throw error;
+    }
+  }
+
+  /** Half-made ones and half-removed ones included. */
+  async list(): Promise<readonly VolumeId[]> {
+    return readdir(this.#options.directory);
+  }
+
+  /** Missing ones are fine. */
+  async remove(id: VolumeId): Promise<void> {
+    const { launcher, quotas } = this.#options;
+    const project = (await this.#read(id))?.project;
+    // The record last: what is left when this is cut short still says which project it is of.
+    await launcher.remove(this.#dataOf(id), `${this.#dataOf(id)}.making`);
+    if (project !== undefined) await quotas?.release(project);
+    await launcher.remove(this.#path(id));
+  }
+
+  /** @throws SandboxError not_found */
+  async usage(id: VolumeId): Promise<number> {
+    const { launcher, quotas, scanEntries } = this.#options;
+    const { project } = await this.#get(id);
+    if (project !== undefined && quotas !== undefined) return quotas.usage(project);
+    return Number(await launcher.disk("measure", this.#dataOf(id), scanEntries));
+  }
+
+  /** @throws SandboxError not_found */
+  async mounted({ volume, path, readOnly }: Mount): Promise<MountedVolume> {
+    await this.#get(volume);
+    return { source: this.#dataOf(volume), target: path, readOnly };
+  }
+
+  async #get(id: VolumeId): Promise<VolumeFacts> {
+    const facts = await this.#read(id);
+    const data = await stat(this.#dataOf(id)).catch(() => undefined);
+    if (facts === undefined || data === undefined) {
+      throw new SandboxError("not_found", `volume '${id}' not found`);
+    }
+    return facts;
+  }
+
+  async #write(id: VolumeId, facts: VolumeFacts): Promise<void> {
+    const path = join(this.#path(id), RECORD);
+    await writeFile(`${path}.new`, JSON.stringify(facts), { mode: 0o600 });
+    await rename(`${path}.new`, path);
+  }
+
+  async #read(id: VolumeId): Promise<VolumeFacts | undefined> {
+    const text = await readFile(join(this.#path(id), RECORD), "utf8").catch(() => undefined);
+    return text === undefined ? undefined : (JSON.parse(text) as VolumeFacts);
+  }
+
+  #dataOf(id: VolumeId): string {
+    return join(this.#path(id), DATA);
+  }
+
+  #path(id: VolumeId): string {
+    return join(this.#options.directory, id);
+  }
+}

@@ -1,0 +1,160 @@
+import { access, constants, mkdir, readdir } from "node:fs/promises";
+import { basename, dirname, join } from "node:path";
+import { SandboxError, messageOf } from "@coppice/core";
+import { prepareBaseTemplate } from "./base-template.js";
+import { prepareDirectoryTemplate } from "./directory-template.js";
+import { findNode } from "./host-node.js";
+import { type HostPython, askPython } from "./host-python.js";
+import type { Launcher } from "../launcher/launcher.js";
+import type { LinuxNamespacesSettings } from "../linux-namespaces-config.js";
+import type { PreparedTemplate } from "../launcher/prepared-template.js";
+import { type TemplateOwners, templateOwners } from "./template-owners.js";
+import type { UserNamespace } from "../launcher/user-namespace.js";
+
+type TemplateSettings = LinuxNamespacesSettings["templates"][string];
+
+export interface TemplatesOptions {
+  /** Directory on the host in which they are kept. */
+  readonly parent: string;
+  readonly settings: LinuxNamespacesSettings;
+  readonly launcher: Launcher;
+  /** Of a server that is not root. */
+  readonly users: UserNamespace | undefined;
+}
+
+/** There whatever is configured. */
+const BUILT_IN = ["base", "code-interpreter-v1"];
+const BASE_USER = "user";
+/** Its name and a digest of what it was made of. */
+const DIRECTORY = /^(.+)-[0-9a-f]{16}$/;
+
+export function templateNames({ templates }: LinuxNamespacesSettings): readonly string[] {
+  return [...new Set([...BUILT_IN, ...Object.keys(templates)])];
+}
+
+/** What is wrong with the directories that the configuration names as root file systems, in words. */
+export async function wrongDirectories(templates: LinuxNamespacesSettings["templates"]): Promise<string[]> {
+  const wrong: string[] = [];
+  for (const [name, settings] of Object.entries(templates)) {
+    if (settings.kind !== "directory") continue;
+    const reason = await access(join(settings.path, "etc/passwd"), constants.R_OK).then(
+      () => undefined,
+      (error: unknown) => messageOf(error),
+    );
+    if (reason !== undefined)
+      wrong.push(`template '${name}': ${settings.path} is no root file system: ${reason}`);
+  }
+  return wrong;
+}
+
+/** The templates of this backend, each made once. */
+export class Templates {
+  readonly #options: TemplatesOptions;
+  readonly #settings: ReadonlyMap<string, TemplateSettings>;
+  readonly #owners: TemplateOwners;
+  readonly #prepared = new Map<string, Promise<PreparedTemplate>>();
+
+  constructor(options: TemplatesOptions) {
+    this.#options = options;
+    this.#owners = templateOwners(options.launcher, options.users);
+    this.#settings = new Map(
+      Object.entries({
+        "base": { kind: "base", node: options.settings.node },
+        "code-interpreter-v1": {
+          kind: "base",
+          python: options.settings.python,
+          node: options.settings.node,
+        },
+        ...options.settings.templates,
+      } satisfies Record<string, TemplateSettings>),
+    );
+  }
+
+  /** Makes those whose making can only fail by what this host lacks. */
+  async prepare(): Promise<void> {
+    await mkdir(this.#options.parent, { recursive: true, mode: 0o700 });
+    await this.get("base");
+  }
+
+  /** @throws SandboxError not_found, failed_precondition when this host lacks what it is made of. */
+  async get(name: string): Promise<PreparedTemplate> {
+    const settings = this.#settings.get(name);
+    if (settings === undefined) {
+      throw new SandboxError("not_found", `linux-namespaces has no template '${name}'`);
+    }
+    const preparing = this.#prepared.get(name) ?? this.#make(name, settings);
+    this.#prepared.set(name, preparing);
+    try {
+      return await preparing;
+    } catch (error) {
+      this.#prepared.delete(name);
+      throw new SandboxError("failed_precondition", messageOf(error), { cause: error });
+    }
+  }
+
+  /** The default account of a template's sandboxes. */
+  userOf(name: string): string {
+    const settings = this.#settings.get(name);
+    return settings?.kind === "directory" ? settings.user : BASE_USER;
+  }
+
+  /**
+   * Removes what was made for this host as it was earlier, where no sandbox is left of that. What is not
+   * known to be out of date stays: to find out would take the making of every template.
+   */
+  async removeUnused(lowersInUse: ReadonlySet<string>): Promise<void> {
+    const { parent, launcher } = this.#options;
+    const prepared = new Map<string, PreparedTemplate>();
+    for (const [name, preparing] of this.#prepared) {
+      const template = await preparing.catch(() => undefined);
+      if (template !== undefined) prepared.set(directoryName(name), template);
+    }
+    const lowers = [...prepared.values()].flatMap((template) => template.lowers);
+    const used = new Set([...lowersInUse, ...lowers].map((lower) => basename(dirname(lower))));
+    const configured = new Set([...this.#settings.keys()].map(directoryName));
+    const unused = (await readdir(parent)).filter((entry) => {
+      const name = DIRECTORY.exec(entry)?.[1];
+      const isUnknown = name !== undefined && configured.has(name) && !prepared.has(name);
+      return !used.has(entry) && !isUnknown;
+    });
+    if (unused.length > 0) await launcher.remove(...unused.map((entry) => join(parent, entry)));
+  }
+
+  async #make(name: string, settings: TemplateSettings): Promise<PreparedTemplate> {
+    const { parent, launcher } = this.#options;
+    if (settings.kind === "directory") {
+      return prepareDirectoryTemplate({
+        name: directoryName(name),
+        parent,
+        directory: settings.path,
+        user: settings.user,
+        owners: this.#owners,
+      });
+    }
+    const { python, node } = settings;
+    return prepareBaseTemplate({
+      name: directoryName(name),
+      parent,
+      python: python === undefined ? undefined : await describePython(name, python, launcher),
+      node: await findNode(node).catch((error: unknown) => {
+        throw new Error(`template '${name}': its Node.js cannot be used: ${messageOf(error)}`);
+      }),
+      owners: this.#owners,
+    });
+  }
+}
+
+function directoryName(template: string): string {
+  return template.replaceAll("/", "_");
+}
+
+async function describePython(
+  template: string,
+  interpreter: string,
+  launcher: Launcher,
+): Promise<HostPython> {
+  return askPython(interpreter, launcher).catch((error: unknown) => {
+    const advice = "install python3-ipykernel, or name another interpreter as `python`";
+    throw new Error(`template '${template}': ${interpreter} fails: ${messageOf(error)}; ${advice}`);
+  });
+}

@@ -1,0 +1,98 @@
+import type { LiveSandbox, SandboxRecord } from "@coppice/core";
+import type { Capacity } from "./capacity.js";
+import type { Sample } from "./metrics-history.js";
+import { mountBody } from "../volumes/volume-body.js";
+
+/** What the SDKs derive features from: 0.6.4 and above turns every one on. */
+export const ENVD_VERSION = "0.6.13";
+
+// Deprecated, but every response must have it.
+const CLIENT_ID = "coppice";
+
+// The field is required; this is how a sandbox without an end is told.
+const NEVER = "9999-12-31T23:59:59.999Z";
+
+/** The answer to create and connect. */
+export function sandboxBody({ record }: LiveSandbox, domain: string | undefined) {
+  return {
+    templateID: record.snapshot ?? record.template,
+    alias: record.template,
+    sandboxID: record.id,
+    clientID: CLIENT_ID,
+    envdVersion: ENVD_VERSION,
+    ...(record.accessToken === undefined ? {} : { envdAccessToken: record.accessToken }),
+    trafficAccessToken: record.trafficAccessToken ?? null,
+    // Anything but null overrides the domain that the client was set to.
+    domain: domain ?? null,
+  };
+}
+
+/** One entry of a list. */
+export function listedSandboxBody({ record }: LiveSandbox, capacity: Capacity) {
+  return {
+    templateID: record.snapshot ?? record.template,
+    alias: record.template,
+    sandboxID: record.id,
+    clientID: CLIENT_ID,
+    startedAt: new Date(record.startedAtMs).toISOString(),
+    endAt: record.endsAtMs === undefined ? NEVER : new Date(record.endsAtMs).toISOString(),
+    cpuCount: Math.max(Math.round(capacity.cpuCount), 1),
+    memoryMB: Math.round(capacity.memoryMiB),
+    diskSizeMB: Math.round(capacity.diskMiB),
+    state: publicState(record),
+    envdVersion: ENVD_VERSION,
+    metadata: record.metadata,
+    volumeMounts: record.mounts.map(mountBody),
+  };
+}
+
+/** The answer to a question about one sandbox. */
+export function sandboxDetailBody(sandbox: LiveSandbox, capacity: Capacity, domain: string | undefined) {
+  const {
+    accessToken,
+    allowInternetAccess,
+    autoResume,
+    egress,
+    onTimeout,
+    trafficAccessToken,
+    maskRequestHost,
+  } = sandbox.record;
+  return {
+    ...listedSandboxBody(sandbox, capacity),
+    ...(accessToken === undefined ? {} : { envdAccessToken: accessToken }),
+    domain: domain ?? null,
+    allowInternetAccess,
+    network: {
+      allowPublicTraffic: trafficAccessToken === undefined,
+      ...egress,
+      ...(maskRequestHost === undefined ? {} : { maskRequestHost }),
+    },
+    lifecycle: { autoResume, onTimeout },
+  };
+}
+
+/** The answer to a change of limits. */
+export function limitsBody(sandboxID: string, { cpuCount, memoryMiB, diskMiB }: Capacity) {
+  return { sandboxID, cpuCount, memoryMB: Math.round(memoryMiB), diskSizeMB: Math.round(diskMiB) };
+}
+
+/** One sample of what a sandbox uses. */
+export function metricBody({ stats, atMs }: Sample) {
+  return {
+    timestamp: new Date(atMs).toISOString(),
+    timestampUnix: Math.floor(atMs / 1000),
+    cpuCount: stats.cpuCount,
+    // E2B's 100 is all CPUs together.
+    cpuUsedPct: Math.round((stats.cpuUsedPercent / Math.max(stats.cpuCount, 1)) * 100) / 100,
+    memUsed: stats.memoryUsedBytes,
+    memTotal: stats.memoryTotalBytes,
+    memCache: stats.memoryCacheBytes,
+    diskUsed: stats.diskUsedBytes,
+    diskTotal: stats.diskTotalBytes,
+  };
+}
+
+/** The two states that clients know. */
+export function publicState({ state }: SandboxRecord): "running" | "paused" {
+  return state === "paused" ? "paused" : "running";
+}

@@ -1,0 +1,85 @@
+import { createHash } from "node:crypto";
+import type { LiveSandbox, SandboxRecord, SnapshotRecord, TemplateFacts } from "@coppice/core";
+import { ENVD_VERSION } from "../bodies/sandbox-body.js";
+
+/** A template in the sandboxes of whoever asks for it. */
+export interface TemplateUse {
+  readonly template: TemplateFacts;
+  /** Those that were made from it, not from a snapshot of one. */
+  readonly sandboxes: readonly LiveSandbox[];
+  /** When the server began to serve its templates: they have no dates of their own. */
+  readonly servedSinceMs: number;
+}
+
+/** One entry of the list of templates, and what all answers about a template begin with. */
+export function templateBody({ template, sandboxes, servedSinceMs }: TemplateUse) {
+  const since = new Date(servedSinceMs).toISOString();
+  const { name, aliases, limits } = template;
+  return {
+    templateID: name,
+    buildID: buildIdOf(name),
+    public: true,
+    names: [name, ...aliases],
+    aliases: [name, ...aliases],
+    // 0 where its backend cannot tell.
+    cpuCount: Math.ceil(limits.cpuCount ?? 0),
+    memoryMB: limits.memoryMiB ?? 0,
+    diskSizeMB: limits.diskMiB ?? 0,
+    createdAt: since,
+    updatedAt: since,
+    createdBy: null,
+    lastSpawnedAt: lastStart(sandboxes.map(({ record }) => record)),
+    spawnCount: sandboxes.length,
+    buildCount: 1,
+    buildStatus: "ready",
+    envdVersion: ENVD_VERSION,
+  };
+}
+
+/** The answer to a question about one template: its only build is what the server serves. */
+export function templateDetailBody(use: TemplateUse) {
+  const body = templateBody(use);
+  const { buildID, cpuCount, memoryMB, diskSizeMB, createdAt, updatedAt, envdVersion } = body;
+  const build = {
+    buildID,
+    status: "ready",
+    createdAt,
+    updatedAt,
+    finishedAt: createdAt,
+    cpuCount,
+    memoryMB,
+    diskSizeMB,
+    envdVersion,
+  };
+  return { ...body, builds: [build] };
+}
+
+/** The answer for a name: what it stands for. */
+export function aliasBody(templateID: string, isPublic: boolean) {
+  return { templateID, public: isPublic };
+}
+
+/** The tags of a template: what is served is all that there is. */
+export function templateTagsBody(template: TemplateFacts, servedSinceMs: number) {
+  return [
+    { tag: "default", buildID: buildIdOf(template.name), createdAt: new Date(servedSinceMs).toISOString() },
+  ];
+}
+
+/** The tags of a snapshot: the one that its name ends with. */
+export function snapshotTagsBody({ id, name, takenAtMs }: SnapshotRecord) {
+  const tag = name?.split(":")[1] ?? "default";
+  return [{ tag, buildID: buildIdOf(id), createdAt: new Date(takenAtMs).toISOString() }];
+}
+
+function lastStart(records: readonly SandboxRecord[]): string | null {
+  if (records.length === 0) return null;
+  return new Date(Math.max(...records.map(({ startedAtMs }) => startedAtMs))).toISOString();
+}
+
+/** Clients expect a UUID: always the same one for the same name. */
+function buildIdOf(name: string): string {
+  const digest = createHash("sha256").update(name).digest("hex");
+  // Version 8: one of a scheme of its own.
+  return `${digest.slice(0, 8)}-${digest.slice(8, 12)}-8${digest.slice(13, 16)}-8${digest.slice(17, 20)}-${digest.slice(20, 32)}`;
+}

@@ -1,0 +1,135 @@
+import { pipeline } from "node:stream/promises";
+import {
+  type Files,
+  type Guard,
+  HttpError,
+  type PluginContext,
+  readJsonBody,
+  requestOf,
+  SandboxError,
+  type SurfaceRequest,
+  toHttpError,
+  type Volumes,
+} from "@coppice/core";
+import type { SandboxApiConfig } from "../sandbox-api-config.js";
+import { volumeEntry } from "./volume-entry.js";
+import {
+  changeInVolume,
+  contentOf,
+  listVolume,
+  makeVolumeDirectory,
+  removeFromVolume,
+  writeVolumeFile,
+} from "./volume-files.js";
+import { parseVolumeQuery, volumeMetadataBody } from "./volume-query.js";
+
+type Router = ReturnType<PluginContext<unknown>["http"]>;
+type Context = Parameters<Parameters<Router["get"]>[1]>[0];
+
+const BEARER = /^bearer +(\S+)$/i;
+const CONTENT = /^\/volumecontent\/([a-z0-9]+)\//;
+
+/** Keeps out who does not have the token of the volume that is asked for. */
+export function volumeGuard(volumes: Volumes): Guard {
+  return (request) => {
+    try {
+      const [, id = ""] = CONTENT.exec(request.url.pathname) ?? [];
+      volumes.requireToken(id, tokenOf(request.headers));
+    } catch (error) {
+      throw inWords(error, request);
+    }
+  };
+}
+
+/** Serves what is in volumes to whoever has their tokens: E2B's volume API, which has a listener of its own. */
+export function serveVolumeContents(
+  router: Router,
+  volumes: Volumes,
+  { maxBody, maxVolumeEntries }: Pick<SandboxApiConfig, "maxBody" | "maxVolumeEntries">,
+): void {
+  const within = (serve: (ctx: Context, files: Files) => Promise<void>) => async (ctx: Context) => {
+    const request = requestOf(ctx);
+    try {
+      await using volume = await volumes.open(ctx.params["id"] ?? "", tokenOf(request.headers));
+      await serve(ctx, volume.files);
+    } catch (error) {
+      throw inWords(error, request);
+    }
+  };
+  const queryOf = (ctx: Context) => parseVolumeQuery(requestOf(ctx).url.searchParams);
+
+  router.get(
+    "/volumecontent/:id/path",
+    within(async (ctx, files) => {
+      ctx.body = volumeEntry(await files.stat(queryOf(ctx).path));
+    }),
+  );
+
+  router.patch(
+    "/volumecontent/:id/path",
+    within(async (ctx, files) => {
+      const { path } = queryOf(ctx);
+      const change = await readJsonBody(ctx.req, volumeMetadataBody, { limitBytes: maxBody, empty: {} });
+      ctx.body = volumeEntry(await changeInVolume(files, { path, ...change }));
+    }),
+  );
+
+  router.delete(
+    "/volumecontent/:id/path",
+    within(async (ctx, files) => {
+      await removeFromVolume(files, queryOf(ctx).path);
+      ctx.status = 204;
+    }),
+  );
+
+  router.get(
+    "/volumecontent/:id/dir",
+    within(async (ctx, files) => {
+      ctx.body = (await listVolume(files, queryOf(ctx), maxVolumeEntries)).map(volumeEntry);
+    }),
+  );
+
+  router.post(
+    "/volumecontent/:id/dir",
+    within(async (ctx, files) => {
+      ctx.body = volumeEntry(await makeVolumeDirectory(files, queryOf(ctx)));
+      ctx.status = 201;
+    }),
+  );
+
+  router.get(
+    "/volumecontent/:id/file",
+    within(async (ctx, files) => {
+      await using file = await files.read(queryOf(ctx).path);
+      ctx.respond = false;
+      ctx.res.writeHead(200, {
+        "content-type": "application/octet-stream",
+        "content-length": file.info.sizeBytes,
+      });
+      // A client that leaves in the middle is nothing to report, and it is too late to answer anything else.
+      await pipeline(contentOf(file), ctx.res).catch(() => ctx.res.destroy());
+    }),
+  );
+
+  router.put(
+    "/volumecontent/:id/file",
+    within(async (ctx, files) => {
+      const info = await writeVolumeFile(files, queryOf(ctx), ctx.req.iterator({ destroyOnReturn: false }));
+      ctx.body = volumeEntry(info);
+      ctx.status = 201;
+    }),
+  );
+}
+
+function tokenOf(headers: SurfaceRequest["headers"]): string {
+  const token = BEARER.exec(headers.authorization ?? "")?.[1];
+  if (token !== undefined) return token;
+  throw new SandboxError("unauthenticated", "authorization header is missing");
+}
+
+/** What failed as this API says it: with a word for `code`, where all others have a number. */
+function inWords(error: unknown, { log }: Pick<SurfaceRequest, "log">): HttpError {
+  const { status, message } = toHttpError(error, log);
+  const code = error instanceof SandboxError ? error.code : status < 500 ? "invalid_argument" : "internal";
+  return new HttpError(status, message, { code, message });
+}
