@@ -155,7 +155,7 @@ function schemaJson(server, plugins) {
   return `${JSON.stringify(schema, undefined, 2)}\n`;
 }
 
-const { serverConfig } = await load("core/dist/config/server/server-schema.js");
+const { serverConfig } = await load("core/dist/boot/server-schema.js");
 const server = toJsonSchema(serverConfig);
 const plugins = await pluginSchemas();
 const files = {

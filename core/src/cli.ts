@@ -1,6 +1,6 @@
 import { existsSync, readFileSync } from "node:fs";
-import { asksForHelp } from "./cli/asks-for-help.js";
-import { isUsageError } from "./cli/usage-error.js";
+import { asksForHelp } from "./cli/arguments/asks-for-help.js";
+import { isUsageError } from "./cli/arguments/usage-error.js";
 import { BootError } from "./kernel/errors.js";
 
 /** A verb of the command line: one file each in `cli/`. Resolves with the exit code. */

@@ -1,4 +1,4 @@
-import "./http/native-base64.js";
+import "./http/messages/native-base64.js";
 export {
   BootError,
   SandboxError,
@@ -13,9 +13,6 @@ export { Clock, systemClock } from "./kernel/clock.js";
 export { releaseMemory } from "./release-memory.js";
 export {
   definePlugin,
-  type Answered,
-  type Guard,
-  type Observer,
   type Plugin,
   type PluginContext,
   type PluginDefinition,
@@ -23,9 +20,8 @@ export {
   type VerbAction,
   type VerbContext,
   type Verbs,
-  type UpgradeHandler,
-} from "./plugin.js";
-export type { Diagnosis, Examination, Finding } from "./doctor/finding.js";
+} from "./plugin/plugin.js";
+export type { Diagnosis, Examination, Finding } from "./observe/finding.js";
 export type { HealthCheck, HealthDetails } from "./observe/health.js";
 export { Greeting } from "./observe/greeting.js";
 export type { Logger } from "./observe/logger.js";
@@ -36,15 +32,15 @@ export {
   type RequestCarrier,
   type SurfaceRequest,
   type Target,
-} from "./http/surface-request.js";
-export { sandboxNotFound } from "./http/edge-refusal.js";
-export { clientOf } from "./http/client-address.js";
-export { isLocalClient, isSameOrigin } from "./http/local-client.js";
-export { permit, requireScope } from "./http/permit.js";
-export { SCOPES, type Principal, type Scope } from "./http/principal.js";
-export { type MessageStream, messageStreamOf } from "./http/message-stream.js";
-export { sandboxesOf, tenantOf } from "./http/tenant-of.js";
-export type { ServedRoute } from "./http/surface.js";
+} from "./http/surfaces/surface-request.js";
+export { sandboxNotFound } from "./http/messages/edge-refusal.js";
+export { clientOf } from "./http/clients/client-address.js";
+export { isLocalClient, isSameOrigin } from "./http/clients/local-client.js";
+export { permit, requireScope } from "./http/surfaces/permit.js";
+export { SCOPES, type Principal, type Scope } from "./http/surfaces/principal.js";
+export { type MessageStream, messageStreamOf } from "./http/messages/message-stream.js";
+export { sandboxesOf, tenantOf } from "./http/surfaces/tenant-of.js";
+export type { ServedRoute } from "./http/surfaces/surface.js";
 export { Admissions, type AdmissionCheck } from "./sandbox/model/admissions.js";
 export type { NetworkPolicy } from "./sandbox/contract/egress-rules.js";
 export { Templates, type TemplateFacts } from "./sandbox/templates/templates.js";
@@ -63,11 +59,11 @@ export type {
   SandboxState,
 } from "./sandbox/model/live-sandbox.js";
 export * from "./backend.js";
-export { basicUser } from "./http/basic-user.js";
-export { toHttpError } from "./http/wire-errors.js";
-export { HttpError } from "./http/http-error.js";
-export { parseInput } from "./http/parse-input.js";
-export { readBody, readJsonBody, type JsonBodyOptions } from "./http/json-body.js";
+export { basicUser } from "./http/clients/basic-user.js";
+export { toHttpError } from "./http/messages/wire-errors.js";
+export { HttpError } from "./http/messages/http-error.js";
+export { parseInput } from "./http/messages/parse-input.js";
+export { readBody, readJsonBody, type JsonBodyOptions } from "./http/messages/json-body.js";
 export {
   CODE_PORT,
   ENVD_PORT,
@@ -75,7 +71,7 @@ export {
   Targets,
   type Listener,
   type TargetResolver,
-} from "./http/targets.js";
+} from "./http/surfaces/targets.js";
 export { AddressLeases, type AddressLease, type NetworkLeases } from "./sandbox/contract/address-leases.js";
 export {
   Ledger,
@@ -108,5 +104,6 @@ export { resolveSandboxPath } from "./sandbox/contract/sandbox-path.js";
 export { duration, size } from "./config/units.js";
 export { openedAtStart, type OpenedAtStart } from "./sqlite/opened-at-start.js";
 export { openDatabase, type DatabaseOptions } from "./sqlite/open-database.js";
-export { boot, type BootOptions, type Server } from "./boot.js";
+export { boot, type BootOptions, type Server } from "./boot/boot.js";
 export { configFromValues, readConfig, type ConfigSource } from "./config/read.js";
+export type { Answered, Guard, Observer, UpgradeHandler } from "./http/surfaces/surface-hooks.js";

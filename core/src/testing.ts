@@ -1,4 +1,4 @@
-import "./http/native-base64.js";
+import "./http/messages/native-base64.js";
 
 export { startTestServer, type TestServer, type TestServerOptions } from "./testing/start-test-server.js";
 export { fakeClock, type FakeClock } from "./testing/fake-clock.js";
@@ -25,7 +25,7 @@ export {
   type ConformanceSubject,
   type Facet,
   type Need,
-} from "./testing/conformance/conformance-case.js";
+} from "./testing/conformance/kit/conformance-case.js";
 export { conformanceCases } from "./testing/conformance/conformance-cases.js";
 export type {
   Canary,
@@ -33,6 +33,6 @@ export type {
   Finished,
   ScriptOptions,
   StartOptions,
-} from "./testing/conformance/conformance-context.js";
+} from "./testing/conformance/kit/conformance-context.js";
 export { runCase, type ConformanceResult } from "./testing/conformance/run-case.js";
 export { testConformance, type TestConformanceOptions } from "./testing/conformance/test-conformance.js";

@@ -28,7 +28,7 @@ const REFUSED: readonly Plant[] = [
   { path: "plugins/commands/src/planted-tsyringe.ts", imports: "tsyringe" },
   { path: "plugins/commands/src/planted-child.ts", imports: "node:child_process" },
   { path: "plugins/commands/src/planted-bare-child.ts", imports: "child_process" },
-  { path: "plugins/commands/src/planted-dist.ts", imports: "@coppice/core/dist/boot.js" },
+  { path: "plugins/commands/src/planted-dist.ts", imports: "@coppice/core/dist/boot/boot.js" },
   { path: "plugins/commands/src/planted-other-entry.ts", imports: "@coppice/core/kernel" },
   { path: "plugins/commands/src/planted-testing.ts", imports: "@coppice/core/testing" },
   {
@@ -42,7 +42,7 @@ const REFUSED: readonly Plant[] = [
   { path: "plugins/jupyter/src/planted-zeromq.ts", imports: "zeromq" },
   { path: "plugins/files/src/planted-chokidar.ts", imports: "chokidar" },
   { path: "plugins/local-process/src/planted-child.ts", imports: "node:child_process" },
-  { path: "test/src/planted-dist.ts", imports: "@coppice/core/dist/boot.js" },
+  { path: "test/src/planted-dist.ts", imports: "@coppice/core/dist/boot/boot.js" },
 ];
 
 const ALLOWED: readonly Plant[] = [
@@ -113,6 +113,9 @@ describe("the linter's import boundaries", () => {
 
 /** Folders whose rooms import only rooms that stand before them. */
 const ROOMS: Readonly<Record<string, readonly string[]>> = {
+  "agent/src": ["wire", "files"],
+  "core/src": ["kernel", "sqlite", "observe", "config", "sandbox", "http", "plugin", "boot", "cli"],
+  "core/src/http": ["messages", "clients", "surfaces", "targeting", "proxy"],
   "core/src/sandbox": [
     "contract",
     "model",
@@ -124,26 +127,62 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
     "life",
     "snapshots",
   ],
+  "core/src/testing/conformance": ["kit", "cases"],
+  "plugins/access/src": ["keys", "audit"],
+  "plugins/commands/src": ["contract", "output-log", "table", "rpc", "http"],
+  "plugins/files/src": ["watch", "service", "http", "rpc"],
+  "plugins/jail-freebsd/src": ["host", "jails", "zfs", "network", "templates"],
+  "plugins/jupyter/src": ["json", "transport", "programs", "kernel", "contexts", "e2b", "server"],
+  "plugins/linux-namespaces/src": ["launcher", "limits", "templates", "storage", "network"],
+  "plugins/local-process/src": ["files", "processes", "directories"],
+  "plugins/sandbox-api/src": ["volumes", "bodies", "sandboxes", "snapshots", "templates"],
 };
+
+/** Folders of a folder that are no rooms: what tests and benchmarks alone use, and what is generated. */
+const NO_ROOMS = ["testing", "generated", "bench"];
+const MOST_FILES = 21;
 
 describe("the rooms of a folder", () => {
   for (const [folder, rooms] of Object.entries(ROOMS)) {
     it(`of ${folder} are all named, and import one way`, async () => {
       const entries = await readdir(join(ROOT, folder), { withFileTypes: true });
       const found = entries.filter((entry) => entry.isDirectory()).map(({ name }) => name);
-      assert.deepEqual(found.filter((name) => name !== "testing").toSorted(), [...rooms].toSorted());
+      assert.deepEqual(found.filter((name) => !NO_ROOMS.includes(name)).toSorted(), [...rooms].toSorted());
       for (const [index, room] of rooms.entries()) {
-        const files = await readdir(join(ROOT, folder, room), { recursive: true });
-        for (const file of files.filter((name) => name.endsWith(".ts") && !name.endsWith(".test.ts"))) {
-          const text = await readFile(join(ROOT, folder, room, file), "utf8");
-          const used = [...text.matchAll(/ from "\.\.\/([a-z]+)\//g)].map(([, name = ""]) => name);
-          const wrong = used.filter((name) => rooms.indexOf(name) > index);
-          assert.deepEqual(wrong, [], `${room}/${file}`);
+        for (const file of (await sourcesIn(folder)).filter((name) => name.startsWith(`${room}/`))) {
+          const text = await readFile(join(ROOT, folder, file), "utf8");
+          for (const [, path = ""] of text.matchAll(/ from "(\.[^"]+)"/g)) {
+            const [other = "", ...below] = relative(".", join(dirname(file), path)).split("/");
+            // Above them all is what puts them together; of that they know the configuration alone.
+            if (below.length === 0) assert.match(other, /-config\.js$/, `${file} imports ${path}`);
+            else if (other !== "..") assert.ok(rooms.indexOf(other) <= index, `${file} imports ${path}`);
+          }
         }
       }
     });
   }
+
+  it("hold no more files than can be read at a glance", async () => {
+    const packages = [
+      "agent",
+      "core",
+      ...(await readdir(join(ROOT, "plugins"))).map((name) => `plugins/${name}`),
+    ];
+    for (const name of packages) {
+      const folders = (await sourcesIn(`${name}/src`)).map((file) => dirname(file));
+      for (const folder of new Set(folders)) {
+        const count = folders.filter((one) => one === folder).length;
+        assert.ok(count <= MOST_FILES, `${name}/src/${folder} has ${count} files`);
+      }
+    }
+  });
 });
+
+/** Sources below a folder, without tests, as paths from it. */
+async function sourcesIn(folder: string): Promise<readonly string[]> {
+  const files = await readdir(join(ROOT, folder), { recursive: true });
+  return files.filter((name) => name.endsWith(".ts") && !name.endsWith(".test.ts"));
+}
 
 describe("the linter's house rules", () => {
   it("refuse what they name, also where that takes types", async (context) => {
@@ -280,8 +319,8 @@ describe("the packages of the project", () => {
       "@connectrpc/connect": /^(core|plugins\/(commands|files))\/src\//,
       "@connectrpc/connect-node": /^core\/src\/http\//,
       "@bufbuild/protobuf": /^(core|plugins\/(commands|files))\/src\//,
-      "zeromq": /^plugins\/jupyter\/src\/zeromq-channels\.ts$/,
-      "chokidar": /^plugins\/files\/src\/host-tree\.ts$/,
+      "zeromq": /^plugins\/jupyter\/src\/transport\/zeromq-channels\.ts$/,
+      "chokidar": /^plugins\/files\/src\/watch\/host-tree\.ts$/,
       "pino": /^core\/src\//,
       "prom-client": /^(core|plugins\/[^/]+)\/src\//,
       "ws": /^(core|plugins\/[^/]+|test)\/src\//,

@@ -114,7 +114,7 @@ describe("the documentation", () => {
   });
 
   it("gives every error code the status that the table in the code gives it", async () => {
-    const code = await text("core/src/http/wire-errors.ts");
+    const code = await text("core/src/http/messages/wire-errors.ts");
     const table = new Map(
       [...code.matchAll(/^ {2}(\w+): \{ status: (\d+),/gm)].map(([, name, status]) => [name, status]),
     );

@@ -5,8 +5,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { readConfig } from "../config/read.js";
-import { boot } from "../boot.js";
-import { examine } from "../doctor/examine.js";
+import { boot } from "../boot/boot.js";
+import { examine } from "../boot/examine.js";
 import { BootError } from "../kernel/errors.js";
 import { check } from "./check.js";
 

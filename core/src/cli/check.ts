@@ -1,10 +1,10 @@
-import { inspect } from "../boot.js";
+import { inspect } from "../boot/boot.js";
 import { readConfig } from "../config/read.js";
-import { configure } from "../configure.js";
+import { configure } from "../boot/configure.js";
 import { BootError, type BootProblem } from "../kernel/errors.js";
 import { createLogger } from "../observe/logger.js";
 import { unknownNames } from "../sandbox/backends/choose-backends.js";
-import { configArgument } from "./config-argument.js";
+import { configArgument } from "./arguments/config-argument.js";
 
 /** Checks a configuration and that its plugins fit together, without starting anything or asking this host. */
 export async function check(args: readonly string[]): Promise<number> {

@@ -1,8 +1,8 @@
 import { parseArgs } from "node:util";
 import { BootError, messageOf } from "../kernel/errors.js";
 import { loadPlugin } from "../kernel/loader.js";
-import { isPlugin } from "../plugin.js";
-import { UsageError } from "./usage-error.js";
+import { isPlugin } from "../plugin/plugin.js";
+import { UsageError } from "./arguments/usage-error.js";
 
 const SIGN = { passed: "ok     ", failed: "FAILED ", skipped: "skipped" } as const;
 

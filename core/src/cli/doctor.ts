@@ -1,8 +1,8 @@
 import { readConfig } from "../config/read.js";
-import { examine } from "../doctor/examine.js";
-import { failures, formatFinding, type NamedFinding } from "../doctor/finding.js";
+import { examine } from "../boot/examine.js";
+import { failures, formatFinding, type NamedFinding } from "../observe/finding.js";
 import { BootError } from "../kernel/errors.js";
-import { configArgument } from "./config-argument.js";
+import { configArgument } from "./arguments/config-argument.js";
 
 /** Says what this host lacks for a configuration, and how to get it: a line each, exit code 1 when it cannot be served. */
 export async function doctor(args: readonly string[]): Promise<number> {

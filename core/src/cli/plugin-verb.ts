@@ -1,12 +1,12 @@
 import { join, resolve } from "node:path";
 import { readConfig } from "../config/read.js";
-import { configure } from "../configure.js";
-import type { Verbs } from "../plugin.js";
+import { configure } from "../boot/configure.js";
+import type { Verbs } from "../plugin/plugin.js";
 import { systemClock } from "../kernel/clock.js";
 import { SandboxError } from "../kernel/errors.js";
-import { printTable } from "./print-table.js";
+import { printTable } from "./terminal/print-table.js";
 import { makeDirectory } from "../kernel/make-directory.js";
-import { isUsageError, UsageError } from "./usage-error.js";
+import { isUsageError, UsageError } from "./arguments/usage-error.js";
 
 /** sysexits.h: EX_USAGE. */
 const EXIT_USAGE = 64;

@@ -7,20 +7,9 @@ import { exec } from "./sandbox/exec.js";
 import { kill } from "./sandbox/kill.js";
 import { list } from "./sandbox/list.js";
 import { logs } from "./sandbox/logs.js";
-import { asksForHelp } from "./asks-for-help.js";
-import { isUsageError } from "./usage-error.js";
-
-/** Something that the command line does with sandboxes of a server, one file each. */
-export interface SandboxAction {
-  /** What follows its name. */
-  readonly usage: string;
-  /** The exit code when the server cannot be reached or refuses. */
-  readonly failed: number;
-  /** The exit code when there is no such sandbox. */
-  readonly notFound: number;
-  /** @returns the exit code. @throws ApiFailure, or what `parseArgs` throws. */
-  run(client: SandboxClient, args: readonly string[]): Promise<number>;
-}
+import type { SandboxAction } from "./sandbox/sandbox-action.js";
+import { asksForHelp } from "./arguments/asks-for-help.js";
+import { isUsageError } from "./arguments/usage-error.js";
 
 const ACTIONS: Readonly<Record<string, SandboxAction>> = { create, list, exec, logs, kill };
 

@@ -1,8 +1,8 @@
-import { boot, type Server } from "../boot.js";
+import { boot, type Server } from "../boot/boot.js";
 import { readConfig } from "../config/read.js";
 import { messageOf } from "../kernel/errors.js";
 import { currentOwner } from "../kernel/owner.js";
-import { configArgument } from "./config-argument.js";
+import { configArgument } from "./arguments/config-argument.js";
 
 const TELL_MS = 1_000;
 /** How long the process of a stopped server may live on. */

@@ -1,6 +1,6 @@
 import { join, resolve } from "node:path";
 import { parseArgs } from "node:util";
-import { UsageError } from "./usage-error.js";
+import { UsageError } from "./arguments/usage-error.js";
 
 const DEFAULT_FOLDER = ".coppice/tls";
 

@@ -4,9 +4,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, test } from "node:test";
 import { z } from "zod";
-import { configure } from "../configure.js";
+import { configure } from "../boot/configure.js";
 import { BootError } from "../kernel/errors.js";
-import { definePlugin } from "../plugin.js";
+import { definePlugin } from "../plugin/plugin.js";
 import { readConfig } from "./read.js";
 import { duration, size } from "./units.js";
 

@@ -7,14 +7,14 @@ import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { z } from "zod";
 import { SandboxError } from "../kernel/errors.js";
-import { definePlugin } from "../plugin.js";
+import { definePlugin } from "../plugin/plugin.js";
 import { memoryBackend } from "../testing/memory-backend.js";
 import { Sandboxes } from "../sandbox/life/sandboxes.js";
 import { startTestServer } from "../testing/start-test-server.js";
-import { HttpError } from "./http-error.js";
-import { readJsonBody } from "./json-body.js";
-import { requestOf, targetOf } from "./surface-request.js";
-import { Targets } from "./targets.js";
+import { HttpError } from "./messages/http-error.js";
+import { readJsonBody } from "./messages/json-body.js";
+import { requestOf, targetOf } from "./surfaces/surface-request.js";
+import { Targets } from "./surfaces/targets.js";
 
 /** Connections of clients that wait for ever, by the sandbox. */
 const served = new Map<string, Socket>();

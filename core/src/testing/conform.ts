@@ -1,7 +1,7 @@
 import { BootError, messageOf } from "../kernel/errors.js";
-import type { Plugin } from "../plugin.js";
+import type { Plugin } from "../plugin/plugin.js";
 import { Backends } from "../sandbox/contract/backend.js";
-import type { ConformanceSubject } from "./conformance/conformance-case.js";
+import type { ConformanceSubject } from "./conformance/kit/conformance-case.js";
 import { conformanceCases } from "./conformance/conformance-cases.js";
 import { type ConformanceResult, runCase, warmUp } from "./conformance/run-case.js";
 import { startTestServer } from "./start-test-server.js";

@@ -1,6 +1,6 @@
 import { duplexPair, type Duplex } from "node:stream";
 import { SandboxError } from "../kernel/errors.js";
-import { definePlugin, type Plugin } from "../plugin.js";
+import { definePlugin, type Plugin } from "../plugin/plugin.js";
 import {
   Backends,
   type Limits,

@@ -1,14 +1,14 @@
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { boot, type Server } from "../boot.js";
-import type { ServedRoute } from "../http/surface.js";
+import { boot, type Server } from "../boot/boot.js";
+import type { ServedRoute } from "../http/surfaces/surface.js";
 import { configFromValues } from "../config/read.js";
 import type { Clock } from "../kernel/clock.js";
 import type { CleanupFailure } from "../kernel/cleanup.js";
 import type { Token } from "../kernel/token.js";
 import { createLogger, type Logger } from "../observe/logger.js";
-import type { Plugin } from "../plugin.js";
+import type { Plugin } from "../plugin/plugin.js";
 import { Sandboxes } from "../sandbox/life/sandboxes.js";
 
 export interface TestServerOptions {

@@ -2,7 +2,7 @@ import { parseArgs } from "node:util";
 import { z } from "zod";
 import { duration } from "../../config/units.js";
 import { SandboxError } from "../../kernel/errors.js";
-import type { SandboxAction } from "../sandbox.js";
+import type { SandboxAction } from "./sandbox-action.js";
 import { namedValues } from "./named-values.js";
 
 const made = z.looseObject({ sandboxID: z.string() });

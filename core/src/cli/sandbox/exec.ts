@@ -2,7 +2,7 @@ import { once } from "node:events";
 import { parseArgs } from "node:util";
 import { z } from "zod";
 import { messageOf, SandboxError } from "../../kernel/errors.js";
-import type { SandboxAction } from "../sandbox.js";
+import type { SandboxAction } from "./sandbox-action.js";
 import { connectMessages, connectRequest } from "./connect-stream.js";
 import { namedValues } from "./named-values.js";
 import { ApiFailure, type ApiRequest } from "./sandbox-client.js";

@@ -1,8 +1,8 @@
 import { parseArgs } from "node:util";
 import { z } from "zod";
-import { printTable } from "../print-table.js";
-import type { SandboxAction } from "../sandbox.js";
-import { UsageError } from "../usage-error.js";
+import { printTable } from "../terminal/print-table.js";
+import type { SandboxAction } from "./sandbox-action.js";
+import { UsageError } from "../arguments/usage-error.js";
 
 const page = z.array(
   z.looseObject({

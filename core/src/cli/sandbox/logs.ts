@@ -2,8 +2,8 @@ import { setTimeout as pause } from "node:timers/promises";
 import { parseArgs } from "node:util";
 import { z } from "zod";
 import { SandboxError } from "../../kernel/errors.js";
-import type { SandboxAction } from "../sandbox.js";
-import { visibleText } from "../visible-text.js";
+import type { SandboxAction } from "./sandbox-action.js";
+import { visibleText } from "../terminal/visible-text.js";
 import type { SandboxClient } from "./sandbox-client.js";
 
 const FULL_PAGE = 1000;

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { SandboxError } from "../../kernel/errors.js";
-import { definePlugin } from "../../plugin.js";
+import { definePlugin } from "../../plugin/plugin.js";
 import { memoryBackend } from "../../testing/memory-backend.js";
 import { startTestServer } from "../../testing/start-test-server.js";
 import { Admissions } from "../model/admissions.js";

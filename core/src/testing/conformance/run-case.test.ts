@@ -2,10 +2,10 @@ import assert from "node:assert/strict";
 import { type ChildProcess, spawn, spawnSync } from "node:child_process";
 import { test } from "node:test";
 import { SandboxError } from "../../kernel/errors.js";
-import { definePlugin } from "../../plugin.js";
+import { definePlugin } from "../../plugin/plugin.js";
 import { runConformance } from "../conform.js";
 import { MemoryBackend, memoryBackend } from "../memory-backend.js";
-import type { Ability, ConformanceCase, ConformanceSubject, Need } from "./conformance-case.js";
+import type { Ability, ConformanceCase, ConformanceSubject, Need } from "./kit/conformance-case.js";
 import { conformanceCases } from "./conformance-cases.js";
 import { runCase } from "./run-case.js";
 

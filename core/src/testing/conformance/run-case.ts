@@ -4,10 +4,10 @@ import {
   type ConformanceCase,
   type ConformanceGroup,
   type ConformanceSubject,
-} from "./conformance-case.js";
-import { ConformanceContext } from "./conformance-context.js";
-import { findLeaks, takeHostSnapshot } from "./host-snapshot.js";
-import { reasonUnmet } from "./needs.js";
+} from "./kit/conformance-case.js";
+import { ConformanceContext } from "./kit/conformance-context.js";
+import { findLeaks, takeHostSnapshot } from "./kit/host-snapshot.js";
+import { reasonUnmet } from "./kit/needs.js";
 
 const CASE_TIMEOUT_MS = 30_000;
 const TEARDOWN_TIMEOUT_MS = 60_000;

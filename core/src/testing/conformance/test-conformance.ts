@@ -1,6 +1,6 @@
 import { after, before, describe, test } from "node:test";
 import { messageOf } from "../../kernel/errors.js";
-import type { ConformanceCase, ConformanceSubject } from "./conformance-case.js";
+import type { ConformanceCase, ConformanceSubject } from "./kit/conformance-case.js";
 import { conformanceCases } from "./conformance-cases.js";
 import { runCase, warmUp } from "./run-case.js";
 

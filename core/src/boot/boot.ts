@@ -1,0 +1,438 @@
+import "../http/messages/native-base64.js";
+import { readFileSync } from "node:fs";
+import { resolve } from "node:path";
+import { collectDefaultMetrics, Registry } from "prom-client";
+import type { ConfigSource } from "../config/read.js";
+import type { ServerConfig } from "./server-schema.js";
+import type { Diagnosis } from "../observe/finding.js";
+import { type Configuration, configure } from "./configure.js";
+import { ClientAddresses } from "../http/clients/client-address.js";
+import { HttpListener, type ListenerServices } from "../http/listener.js";
+import { openDoors } from "../http/surfaces/open-doors.js";
+import { explainEnd } from "../http/surfaces/explain-end.js";
+import { ExchangeLimit } from "../http/proxy/exchange-limit.js";
+import { ForeignPages } from "../http/clients/foreign-pages.js";
+import { PortConnections } from "../http/proxy/port-connections.js";
+import type { ServedRoute } from "../http/surfaces/surface.js";
+import { Surfaces } from "../http/surfaces/surfaces.js";
+import { Targeting } from "../http/targeting/targeting.js";
+import { Listeners, Targets } from "../http/surfaces/targets.js";
+import { Cleanup, type CleanupFailure } from "../kernel/cleanup.js";
+import { Clock, systemClock } from "../kernel/clock.js";
+import { BootError, type BootProblem, messageOf } from "../kernel/errors.js";
+import { makeDirectory } from "../kernel/make-directory.js";
+import { Patience } from "../kernel/patience.js";
+import { Scope } from "../kernel/scope.js";
+import { type Token, tokenName } from "../kernel/token.js";
+import { CollectedGreeting, Greeting } from "../observe/greeting.js";
+import { Health } from "../observe/health.js";
+import { HttpMetrics } from "../observe/http-metrics.js";
+import { createLogger, type Logger } from "../observe/logger.js";
+import { metricProblems, type OwnedRegistry } from "../observe/metric-names.js";
+import { serveOps } from "../observe/ops-routes.js";
+import { createPluginContext } from "../plugin/plugin-context.js";
+import { isOfAnotherCore, type Plugin } from "../plugin/plugin.js";
+import { AddressLeases } from "../sandbox/contract/address-leases.js";
+import { Admissions } from "../sandbox/model/admissions.js";
+import { Backends, type SandboxBackend } from "../sandbox/contract/backend.js";
+import { createSandboxDomain, type SandboxDomain } from "../sandbox/domain.js";
+import { Ledger } from "../sandbox/ledger/ledger.js";
+import { SandboxEvents } from "../sandbox/model/sandbox-events.js";
+import { Sandboxes } from "../sandbox/life/sandboxes.js";
+import { WarmUps } from "../sandbox/warm/warm-ups.js";
+import { Snapshots } from "../sandbox/model/snapshots.js";
+import { Templates } from "../sandbox/templates/templates.js";
+import { Volumes } from "../sandbox/model/volumes.js";
+
+export interface BootOptions {
+  readonly config: ConfigSource;
+  /** Plugins that are at hand as values, by the key that the configuration has for them. */
+  readonly plugins?: ReadonlyMap<string, Plugin>;
+  readonly clock?: Clock;
+  /** Replaces the configured logger. */
+  readonly log?: Logger;
+}
+
+/** A running server. */
+export interface Server {
+  readonly listeners: readonly HttpListener[];
+  readonly log: Logger;
+  /** Everything that plugins serve. */
+  readonly routes: readonly ServedRoute[];
+  /** What plugins tell whoever started the server. */
+  readonly greeting: readonly string[];
+  /** A service of the kernel, or one that a plugin provides. @throws Error when there is none. */
+  resolve<T>(token: Token<T>): T;
+  /** Requests and WebSockets under way. */
+  readonly requests: number;
+  /** How long `stop` waits for those. */
+  readonly drainTimeoutMs: number;
+  /** How long each clean-up step of `stop` may take. */
+  readonly stopTimeoutMs: number;
+  /** Reads the certificates of listeners with TLS again. @throws Error when one cannot be used; it stays as it was. */
+  reloadCertificates(): number;
+  /** Drains, then undoes everything; answers what did not end well. A second call waits for the first. */
+  stop(): Promise<readonly CleanupFailure[]>;
+}
+
+/**
+ * Starts a server: configure, setup, start, listen.
+ * @throws BootError with every problem of the configuration at once, or with why a later phase failed;
+ * then everything that was done has been undone.
+ */
+export async function boot(options: BootOptions): Promise<Server> {
+  const clock = options.clock ?? systemClock;
+  const configuration = await configure(options.config, options.plugins);
+  const log = options.log ?? createLogger(configuration.server.log.level);
+  const assembly = { configuration, source: options.config, clock, log, cleanup: new Cleanup() };
+  try {
+    return await serve(await assemble(assembly), assembly);
+  } catch (error) {
+    throw await undo(assembly, error);
+  }
+}
+
+export interface InspectOptions extends BootOptions {
+  /** Of `configure`, for the same source and plugins. */
+  readonly configuration: Configuration;
+  readonly log: Logger;
+}
+
+/** A configuration that was set up. */
+export interface Inspected {
+  readonly configuration: Configuration;
+  readonly backends: Backends;
+  /** What keeps it from being started. */
+  readonly problems: readonly BootProblem[];
+  /** What plugins have to say about this host, in the order in which they were set up. */
+  readonly diagnoses: readonly { readonly name: string; readonly run: Diagnosis }[];
+}
+
+/**
+ * Sets a configuration up without starting it, lets it be looked at, and undoes it.
+ * @throws BootError with why it could not be set up, or what `look` throws.
+ */
+export async function inspect(
+  options: InspectOptions,
+  look: (inspected: Inspected) => Promise<void>,
+): Promise<void> {
+  const { config: source, configuration, clock = systemClock, log } = options;
+  const assembly = { configuration, source, clock, log, cleanup: new Cleanup() };
+  try {
+    const { domain, problems, diagnoses } = await assemble(assembly);
+    await look({ configuration, backends: domain.backends, problems, diagnoses });
+  } catch (error) {
+    throw await undo(assembly, error);
+  }
+  const failures = await assembly.cleanup.run(clock, configuration.server.stopTimeout);
+  if (failures.length === 0) return;
+  throw new BootError(
+    failures.map(({ owner, message }) => ({ message: `clean-up of '${owner}': ${message}` })),
+  );
+}
+
+/** Undoes what was done. @returns what to throw. */
+async function undo({ cleanup, clock, configuration, log }: Assembly, error: unknown): Promise<BootError> {
+  for (const failure of await cleanup.run(clock, configuration.server.stopTimeout)) {
+    log.error({ plugin: failure.owner, err: failure.error }, "clean-up after a failed start went wrong");
+  }
+  return error instanceof BootError
+    ? error
+    : new BootError([{ message: messageOf(error) }], { cause: error });
+}
+
+interface Assembly {
+  readonly configuration: Configuration;
+  readonly source: ConfigSource;
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly cleanup: Cleanup;
+}
+
+/** What setup leaves. */
+interface Assembled {
+  readonly patience: Patience;
+  readonly domain: SandboxDomain;
+  readonly surfaces: Surfaces;
+  readonly listeners: readonly HttpListener[];
+  readonly health: Health;
+  readonly greeting: CollectedGreeting;
+  readonly services: ReadonlyMap<symbol, unknown>;
+  readonly problems: readonly BootProblem[];
+  readonly starts: readonly { readonly owner: string; readonly run: () => unknown }[];
+  readonly diagnoses: Inspected["diagnoses"];
+}
+
+async function assemble({ configuration, source, clock, log, cleanup }: Assembly): Promise<Assembled> {
+  const { server: config, plugins } = configuration;
+  const patience = new Patience({
+    clock,
+    timeoutMs: config.startTimeout,
+    onSlow: (plugin, step) => log.warn({ plugin, step }, "waiting for a plugin"),
+  });
+  const coreMetrics = new Registry();
+  collectDefaultMetrics({ register: coreMetrics });
+  cleanup.push("core", () => coreMetrics.clear());
+  const dataDir = resolve(config.dataDir);
+  const domain = createSandboxDomain({
+    config: config.sandboxes,
+    dataDir,
+    clock,
+    log: log.child({ plugin: "core" }),
+    metrics: coreMetrics,
+    patience,
+    ledger: () => services.get(Ledger) as Ledger | undefined,
+  });
+  const surfaces = new Surfaces({
+    log,
+    messageLimitBytes: config.http.messageLimit,
+    explain: (error, request) => explainEnd(error, request, domain.sandboxes),
+  });
+  const targeting = new Targeting(config.domain, domain.sandboxes, surfaces);
+  const certificates = readCertificates(config, source);
+  const listeners = createListeners(config, certificates, {
+    surfaces,
+    targeting,
+    clientAddresses: new ClientAddresses(config.http.trustedProxies),
+    foreignPages: new ForeignPages({ ...config.http, domain: config.domain }),
+    connections: new PortConnections({
+      idleTimeoutMs: config.http.proxyIdleTimeout,
+      maxIdle: config.http.proxyIdleConnections,
+    }),
+    exchanges: new ExchangeLimit(config.http.proxyMaxExchanges),
+    metrics: new HttpMetrics(coreMetrics),
+    log,
+  });
+  const health = new Health();
+  health.add("ledger", () => domain.ledger.check());
+  const greeting = new CollectedGreeting();
+  greeting.add(() => describeBackends(domain.backends.all()));
+  const services = new Map<symbol, unknown>([
+    [Sandboxes, domain.sandboxes],
+    [Snapshots, domain.snapshots],
+    [SandboxEvents, domain.events],
+    [Templates, domain.templates],
+    [Volumes, domain.volumes],
+    [Backends, domain.backends],
+    [AddressLeases, domain.leases],
+    [WarmUps, domain.warmUps],
+    [Admissions, domain.admissions],
+    [Clock, clock],
+    [Targets, targeting],
+    [Listeners, { all: () => listeners } satisfies Listeners],
+    [Greeting, greeting],
+  ]);
+
+  // setup: in dependency order, so that what a plugin provides is there for those after it.
+  const problems: BootProblem[] = [];
+  const starts: { readonly owner: string; readonly run: () => unknown }[] = [];
+  const diagnoses: { readonly name: string; readonly run: Diagnosis }[] = [];
+  const pluginMetrics: OwnedRegistry[] = [];
+  const sealed = new AbortController();
+  for (const { key, plugin, settings } of plugins) {
+    if (isOfAnotherCore(plugin)) {
+      log.warn(
+        { plugin: plugin.name },
+        "the plugin brings a copy of @coppice/core of its own: install it beside the server's, with core as a peer dependency",
+      );
+    }
+    const scope = new Scope(plugin.name);
+    for (const token of new Set(Object.values(plugin.requires))) scope.bindValue(token, services.get(token));
+    const registry = new Registry();
+    pluginMetrics.push({ plugin: plugin.name, registry });
+    cleanup.push(plugin.name, () => registry.clear());
+    const context = createPluginContext({
+      plugin,
+      settings,
+      log: log.child({ plugin: plugin.name }),
+      scope,
+      registry,
+      dataDir,
+      surfaces,
+      health,
+      sealed: sealed.signal,
+      diagnose: (name, run) => diagnoses.push({ name, run }),
+      onStart: (run) => starts.push({ owner: plugin.name, run }),
+      onStop: (run) => cleanup.push(plugin.name, run),
+    });
+    const required = Object.entries(plugin.requires).map(
+      ([name, token]) => [name, services.get(token)] as const,
+    );
+    try {
+      await patience.wait(plugin.name, "its setup", () =>
+        plugin.setup(context, Object.fromEntries(required)),
+      );
+    } catch (error) {
+      const message = `plugin '${plugin.name}' could not be set up: ${messageOf(error)}`;
+      throw new BootError([{ message, at: source.at(["plugins", key]) }], { cause: error });
+    }
+    const incomplete = [
+      ...scope.unfilled(),
+      ...plugin.provides
+        .filter((token) => !scope.has(token))
+        .map((token) => `provides '${tokenName(token)}' but did not bind it`),
+    ].map((message) => ({ message: `plugin '${plugin.name}': ${message}`, at: source.at(["plugins", key]) }));
+    problems.push(...incomplete);
+    if (incomplete.length > 0) continue;
+    for (const token of plugin.provides) services.set(token, scope.resolve(token));
+  }
+  const registries = [coreMetrics, ...pluginMetrics.map(({ registry }) => registry)];
+  serveOps(surfaces.get("ops").router("core"), registries, health);
+  sealed.abort();
+  surfaces.freeze();
+
+  // What shows only once everything is registered.
+  problems.push(
+    ...surfaces.collisions(),
+    ...surfaces.unreachable(Object.keys(config.listeners)),
+    ...surfaces.unserved(Object.keys(config.listeners)).map((name) => ({
+      message: `listeners.${name}: no plugin has a surface '${name}'`,
+      at: source.at(["listeners", name]),
+    })),
+    ...metricProblems(pluginMetrics, coreMetrics),
+    ...openDoors(listeners, surfaces, (name) => source.at(["listeners", name])),
+  );
+  return { patience, domain, surfaces, listeners, health, greeting, services, problems, starts, diagnoses };
+}
+
+async function serve(
+  assembled: Assembled,
+  { configuration, clock, log, cleanup }: Assembly,
+): Promise<Server> {
+  const { server: config } = configuration;
+  const { patience, domain, surfaces, listeners, health, greeting, services, problems, starts } = assembled;
+
+  // start: the backends, then the plugins.
+  if (problems.length > 0) throw new BootError(problems);
+  await requireFreeAddresses(listeners);
+  makeDataDirectory(resolve(config.dataDir));
+  cleanup.push("core", () => domain.stop());
+  await domain.start();
+  for (const { owner, run } of starts) {
+    try {
+      await patience.wait(owner, "its start", run);
+    } catch (error) {
+      throw new BootError([{ message: `plugin '${owner}' could not start: ${messageOf(error)}` }], {
+        cause: error,
+      });
+    }
+  }
+
+  // listen: last, so that no request meets a half-started plugin.
+  surfaces.seal();
+  cleanup.push("core", () => drain(listeners, clock, config.http.drainTimeout));
+  for (const listener of listeners) await listener.open();
+  domain.fillPools();
+  domain.tellEvents();
+  return {
+    listeners,
+    log,
+    routes: surfaces.routes(),
+    greeting: greeting.lines(),
+    resolve<T>(token: Token<T>): T {
+      if (!services.has(token)) throw new Error(`no enabled plugin provides '${tokenName(token)}'`);
+      return services.get(token) as T;
+    },
+    get requests() {
+      return listeners.reduce((count, listener) => count + listener.requests, 0);
+    },
+    drainTimeoutMs: config.http.drainTimeout,
+    stopTimeoutMs: config.stopTimeout + config.http.drainTimeout,
+    reloadCertificates() {
+      const secured = listeners.flatMap((listener) => {
+        const tls = config.listeners[listener.name]?.tls;
+        return tls === undefined ? [] : [{ listener, tls: readCertificate(tls) }];
+      });
+      for (const { listener, tls } of secured) listener.renew(tls);
+      return secured.length;
+    },
+    stop() {
+      health.stopping();
+      return cleanup.run(clock, config.stopTimeout + config.http.drainTimeout);
+    },
+  };
+}
+
+function describeBackends(backends: readonly SandboxBackend[]): readonly string[] {
+  return backends.map(
+    ({ name, isolated }) => `  ${name}: ${isolated ? "isolated sandboxes" : "sandboxes WITHOUT isolation"}`,
+  );
+}
+
+type Certificate = ReturnType<typeof readCertificate>;
+
+function readCertificate({ cert, key }: { readonly cert: string; readonly key: string }) {
+  return { cert: readFileSync(cert, "utf8"), key: readFileSync(key, "utf8") };
+}
+
+/** By the listener. @throws BootError for each that cannot be read. */
+function readCertificates(config: ServerConfig, source: ConfigSource): ReadonlyMap<string, Certificate> {
+  const certificates = new Map<string, Certificate>();
+  const problems: BootProblem[] = [];
+  for (const [name, { tls }] of Object.entries(config.listeners)) {
+    if (tls === undefined) continue;
+    try {
+      certificates.set(name, readCertificate(tls));
+    } catch (error) {
+      const message = `listeners.${name}.tls cannot be read: ${messageOf(error)}`;
+      problems.push({ message, at: source.at(["listeners", name, "tls"]) });
+    }
+  }
+  if (problems.length > 0) throw new BootError(problems);
+  return certificates;
+}
+
+function createListeners(
+  config: ServerConfig,
+  certificates: ReadonlyMap<string, Certificate>,
+  services: ListenerServices,
+): readonly HttpListener[] {
+  return Object.entries(config.listeners).map(
+    ([name, { host, port, insecure }]) =>
+      new HttpListener(
+        {
+          name,
+          host,
+          port,
+          insecure,
+          tls: certificates.get(name),
+          headersTimeoutMs: config.http.headersTimeout,
+          idleTimeoutMs: config.http.idleTimeout,
+          maxConnections: config.http.maxConnections,
+          maxConnectionsPerAddress: config.http.maxConnectionsPerAddress,
+        },
+        services,
+      ),
+  );
+}
+
+/** @throws BootError that names the directory when it cannot be made. */
+function makeDataDirectory(dataDir: string): void {
+  try {
+    makeDirectory(dataDir, 0o700);
+  } catch (error) {
+    throw new BootError([{ message: `dataDir ${dataDir} cannot be made: ${messageOf(error)}` }], {
+      cause: error,
+    });
+  }
+}
+
+/** Finds out before anything is started, for all listeners at once. @throws BootError for each address that is taken. */
+async function requireFreeAddresses(listeners: readonly HttpListener[]): Promise<void> {
+  const tried = await Promise.allSettled(listeners.map((listener) => listener.tryAddress()));
+  const problems = tried.flatMap((one) =>
+    one.status === "rejected" ? [{ message: messageOf(one.reason) }] : [],
+  );
+  if (problems.length > 0) throw new BootError(problems);
+}
+
+/** Lets what is running end, and cuts what has not when the time is up. */
+async function drain(listeners: readonly HttpListener[], clock: Clock, timeoutMs: number): Promise<void> {
+  const giveUp = new AbortController();
+  const disarm = clock.after(timeoutMs, () => giveUp.abort());
+  try {
+    await Promise.all(listeners.map((listener) => listener.close(giveUp.signal)));
+  } finally {
+    disarm();
+  }
+}

@@ -1,0 +1,135 @@
+import type { z } from "zod";
+import type { ConfigSource } from "../config/read.js";
+import { serverConfig, type ServerConfig } from "./server-schema.js";
+import { Listeners, Targets } from "../http/surfaces/targets.js";
+import { Clock } from "../kernel/clock.js";
+import { BootError, type BootProblem, messageOf } from "../kernel/errors.js";
+import { loadPlugin, pluginDirectory } from "../kernel/loader.js";
+import { orderPlugins } from "../kernel/order.js";
+import { Greeting } from "../observe/greeting.js";
+import { WarmUps } from "../sandbox/warm/warm-ups.js";
+import { isPlugin, type Plugin } from "../plugin/plugin.js";
+import { AddressLeases } from "../sandbox/contract/address-leases.js";
+import { Admissions } from "../sandbox/model/admissions.js";
+import { Backends } from "../sandbox/contract/backend.js";
+import { Sandboxes } from "../sandbox/life/sandboxes.js";
+import { SandboxEvents } from "../sandbox/model/sandbox-events.js";
+import { Snapshots } from "../sandbox/model/snapshots.js";
+import { Templates } from "../sandbox/templates/templates.js";
+import { Volumes } from "../sandbox/model/volumes.js";
+
+/** A plugin that the configuration switches on, with its checked settings. */
+export interface EnabledPlugin {
+  /** Its key in the configuration. */
+  readonly key: string;
+  readonly plugin: Plugin;
+  readonly settings: unknown;
+}
+
+/** A configuration that holds together. */
+export interface Configuration {
+  readonly server: ServerConfig;
+  /** In the order in which they can be set up. */
+  readonly plugins: readonly EnabledPlugin[];
+}
+
+/** What every plugin may require although no plugin provides it. */
+const BUILT_IN: ReadonlySet<symbol> = new Set<symbol>([
+  Sandboxes,
+  Snapshots,
+  SandboxEvents,
+  Templates,
+  Volumes,
+  Backends,
+  AddressLeases,
+  Admissions,
+  Clock,
+  Targets,
+  Listeners,
+  Greeting,
+  WarmUps,
+]);
+
+/**
+ * Checks a configuration and loads its plugins, without setting anything up.
+ * @param atHand plugins that need no loading, by their key in the configuration.
+ * @throws BootError with every problem found, each at its line.
+ */
+export async function configure(
+  source: ConfigSource,
+  atHand: ReadonlyMap<string, Plugin> = new Map(),
+): Promise<Configuration> {
+  const problems: BootProblem[] = [];
+  const note = (path: readonly PropertyKey[], message: string): void => {
+    problems.push({ message, at: source.at(path) });
+  };
+  const noteIssues = (path: readonly PropertyKey[], error: z.ZodError | undefined): void => {
+    for (const issue of error?.issues ?? []) {
+      if (issue.code !== "unrecognized_keys") note([...path, ...issue.path], describe(path, issue));
+      else for (const key of issue.keys) note([...path, ...issue.path, key], `unknown key '${key}'`);
+    }
+  };
+
+  const server = serverConfig.safeParse(source.values);
+  noteIssues([], server.error);
+
+  for (const [name, other] of sharedPorts(server.data)) {
+    note(["listeners", name, "port"], `listeners '${other}' and '${name}' have the same port`);
+  }
+
+  const plugins: EnabledPlugin[] = [];
+  for (const [key, settings] of Object.entries(pluginSettings(source.values))) {
+    let plugin: unknown;
+    try {
+      plugin = atHand.get(key) ?? (await loadPlugin(key, pluginDirectory(source.file)));
+      if (!isPlugin(plugin))
+        throw new Error(`'${key}' is no plugin: its default export was not made by definePlugin`);
+    } catch (error) {
+      note(["plugins", key], messageOf(error));
+      continue;
+    }
+    const twin = plugins.find((other) => other.plugin.name === plugin.name);
+    if (twin !== undefined)
+      note(["plugins", key], `'${twin.key}' and '${key}' are both a plugin named '${plugin.name}'`);
+    const checked = plugin.config.safeParse(settings ?? {});
+    noteIssues(["plugins", key], checked.error);
+    plugins.push({ key, plugin, settings: checked.data });
+  }
+
+  const order = orderPlugins(
+    plugins.map(({ plugin }) => plugin),
+    BUILT_IN,
+  );
+  const byName = new Map(plugins.map((entry) => [entry.plugin.name, entry]));
+  for (const { plugin, message } of order.problems)
+    note(["plugins", byName.get(plugin.name)?.key ?? plugin.name], message);
+
+  if (problems.length > 0 || server.data === undefined) throw new BootError(problems);
+  return {
+    server: server.data,
+    plugins: order.ordered.flatMap(({ name }) => byName.get(name) ?? []),
+  };
+}
+
+/** Pairs of listeners of which the second cannot be opened. */
+function sharedPorts(server: ServerConfig | undefined): readonly (readonly [string, string])[] {
+  const listeners = Object.entries(server?.listeners ?? {});
+  const isEverything = (host: string): boolean => host === "0.0.0.0" || host === "::";
+  return listeners.flatMap(([name, { host, port }], index) =>
+    listeners
+      .slice(0, index)
+      .filter(([, other]) => port !== 0 && other.port === port)
+      .filter(([, other]) => other.host === host || isEverything(other.host) || isEverything(host))
+      .map(([other]) => [name, other] as const),
+  );
+}
+
+function pluginSettings(values: unknown): Record<string, unknown> {
+  const plugins = (values as { readonly plugins?: unknown } | null)?.plugins;
+  return typeof plugins === "object" && plugins !== null ? (plugins as Record<string, unknown>) : {};
+}
+
+function describe(path: readonly PropertyKey[], issue: z.core.$ZodIssue): string {
+  const where = [...path, ...issue.path].map(String).join(".");
+  return where === "" ? issue.message : `${where}: ${issue.message}`;
+}

@@ -1,0 +1,103 @@
+import { z } from "zod";
+import { sandboxesConfig } from "../sandbox/model/sandboxes-config.js";
+import { duration, size } from "../config/units.js";
+
+const tlsConfig = z.strictObject({
+  cert: z.string().describe("PEM file of the certificate chain"),
+  key: z.string().describe("PEM file of the private key"),
+});
+
+const listenerConfig = z.strictObject({
+  host: z
+    .string()
+    .default("127.0.0.1")
+    .describe("address to bind; anything but loopback needs authentication"),
+  port: z.int().min(0).max(65535).describe("TCP port; 0 picks a free one"),
+  insecure: z
+    .boolean()
+    .default(false)
+    .describe("serve off loopback although something here has no authentication or isolation"),
+  tls: tlsConfig.optional().describe("serve HTTPS"),
+});
+
+const httpConfig = z.strictObject({
+  headersTimeout: duration().prefault("30s").describe("time a client has to send its request headers"),
+  idleTimeout: duration().prefault("11m").describe("a connection that moves no byte for this long is closed"),
+  messageLimit: size().prefault("16MiB").describe("largest RPC message"),
+  maxConnections: z.int().min(1).default(10_000).describe("open connections per listener; more are refused"),
+  maxConnectionsPerAddress: z
+    .int()
+    .min(1)
+    .default(2_000)
+    .describe(
+      "open connections per listener of one client address (IPv6: of one /64) that is not in `trustedProxies`; more are closed",
+    ),
+  proxyIdleTimeout: duration()
+    .prefault("1s")
+    .describe("time that a connection to a port of a sandbox is kept for the next request to it"),
+  proxyIdleConnections: z
+    .int()
+    .min(1)
+    .default(16)
+    .describe("connections to one port of one sandbox that are kept"),
+  proxyMaxExchanges: z
+    .int()
+    .min(1)
+    .default(1_000)
+    .describe("requests and WebSockets to the ports of one sandbox at a time; more are refused with 429"),
+  trustedProxies: z
+    .array(z.union([z.ipv4(), z.ipv6(), z.cidrv4(), z.cidrv6()]))
+    .default([])
+    .describe("addresses and CIDR ranges of proxies whose X-Forwarded-For is believed"),
+  allowedHosts: z
+    .array(z.string().regex(/^[A-Za-z0-9.-]+$/, "expected a host name without a port"))
+    .default([])
+    .describe(
+      "host names that listeners on loopback take besides localhost, addresses, and `domain` with all below it: those of a proxy in front",
+    ),
+  allowedOrigins: z
+    .array(
+      z
+        .string()
+        .regex(/^[a-z][a-z0-9+.-]*:\/\/[^/]+$/, "expected an origin, such as https://app.example.com"),
+    )
+    .default([])
+    .describe("web pages of elsewhere that may use listeners on loopback by the names of this machine"),
+  drainTimeout: duration()
+    .prefault("10s")
+    .describe("time that running requests get to end when the server stops"),
+});
+
+/** Everything the server itself reads of the configuration; settings of plugins are each plugin's own. */
+export const serverConfig = z.strictObject({
+  listeners: z
+    .record(z.string().regex(/^[a-z][a-z0-9-]*$/, "a listener's name is kebab-case"), listenerConfig)
+    .refine((listeners) => Object.keys(listeners).length > 0, "at least one listener is needed")
+    .describe("addresses to serve; the name is the surface that is served where no sandbox is addressed"),
+  dataDir: z.string().default("./.coppice").describe("ledger, and what plugins keep, of this installation"),
+  domain: z
+    .string()
+    .regex(/^[a-z0-9.-]+$/, "a domain is lower-case letters, digits, dots and dashes")
+    .default("localhost")
+    .describe("requests to <port>-<sandbox id>.<domain> are for that port of that sandbox"),
+  log: z
+    .strictObject({
+      level: z.enum(["trace", "debug", "info", "warn", "error", "fatal", "silent"]).default("info"),
+    })
+    .prefault({})
+    .describe("JSON lines on stdout"),
+  http: httpConfig.prefault({}).describe("limits of every listener"),
+  startTimeout: duration()
+    .prefault("5m")
+    .describe(
+      "time that each step of the start gets: the setup and start of a plugin, the check of a backend",
+    ),
+  stopTimeout: duration().prefault("20s").describe("time that each clean-up step gets when the server stops"),
+  sandboxes: sandboxesConfig.prefault({}).describe("the sandboxes of this server"),
+  plugins: z
+    .record(z.string(), z.unknown())
+    .default({})
+    .describe("present = on; a bare name is @coppice/plugin-<name>, one with a slash is a package or a path"),
+});
+
+export type ServerConfig = z.infer<typeof serverConfig>;

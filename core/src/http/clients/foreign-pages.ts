@@ -1,0 +1,66 @@
+import type { IncomingHttpHeaders } from "node:http";
+import { isIP } from "node:net";
+import { HttpError } from "../messages/http-error.js";
+import { hostnameOf, hostnameOfOrigin, isLocalName, isLoopbackName, isSameOrigin } from "./local-client.js";
+
+export interface ForeignPagesOptions {
+  /** Sandboxes are below it; it and every name below it are this server's. */
+  readonly domain: string;
+  /** Further host names that clients and proxies use for this server. */
+  readonly allowedHosts: readonly string[];
+  /** Origins of web pages that may call this server on loopback. */
+  readonly allowedOrigins: readonly string[];
+}
+
+/**
+ * Keeps web pages from elsewhere out of a loopback listener. A browser on this machine connects to it for every page
+ * that it shows: to 127.0.0.1, which `Origin` tells, or to a name of the page's own that was made to resolve to
+ * 127.0.0.1, which `Host` tells.
+ */
+export class ForeignPages {
+  readonly #domain: string;
+  readonly #hosts: ReadonlySet<string>;
+  readonly #origins: ReadonlySet<string>;
+
+  constructor({ domain, allowedHosts, allowedOrigins }: ForeignPagesOptions) {
+    this.#domain = domain;
+    this.#hosts = new Set(allowedHosts.map((host) => host.toLowerCase()));
+    this.#origins = new Set(allowedOrigins);
+  }
+
+  /** @throws HttpError 403 for a request that a page from elsewhere may have made. */
+  refuse(headers: IncomingHttpHeaders): void {
+    const name = hostnameOf(headers.host);
+    const isLocal = name === "" || isIP(name.replace(/^\[|\]$/g, "")) !== 0 || isLocalName(name);
+    if (!isLocal && !this.#isOwn(name)) {
+      throw new HttpError(
+        403,
+        `the host '${name}' is not known here: add it to http.allowedHosts in the server's configuration`,
+      );
+    }
+    // By a public name the request came through a proxy, or at least not as one to this machine: what a page may do
+    // there is for its credentials to decide.
+    if (!isLocal || this.#isLocalPage(headers)) return;
+    throw new HttpError(
+      403,
+      `the origin '${headers.origin}' is not allowed: add it to http.allowedOrigins in the server's configuration`,
+    );
+  }
+
+  #isOwn(name: string): boolean {
+    return this.#hosts.has(name) || name === this.#domain || name.endsWith(`.${this.#domain}`);
+  }
+
+  #isLocalPage(headers: IncomingHttpHeaders): boolean {
+    const { origin } = headers;
+    if (origin === undefined || isSameOrigin(headers) || this.#origins.has(origin)) return true;
+    const page = hostnameOfOrigin(origin);
+    return isLoopbackName(page) || isOfSameSandbox(page, hostnameOf(headers.host));
+  }
+}
+
+/** Programs on two ports of one sandbox are one application: `<port>-<id>.<domain>`. */
+function isOfSameSandbox(page: string, host: string): boolean {
+  const [, sandbox] = /^\d+-(.+)$/.exec(host) ?? [];
+  return sandbox !== undefined && /^\d+-(.+)$/.exec(page)?.[1] === sandbox;
+}

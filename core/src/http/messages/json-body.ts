@@ -1,0 +1,54 @@
+import type { IncomingMessage } from "node:http";
+import type { z } from "zod";
+import { SandboxError } from "../../kernel/errors.js";
+import { HttpError } from "./http-error.js";
+import { parseInput } from "./parse-input.js";
+
+export interface JsonBodyOptions {
+  /** Bytes; a longer body is answered 413. */
+  readonly limitBytes?: number;
+  /** What an absent body stands for; without it an empty body is unreadable JSON. */
+  readonly empty?: unknown;
+}
+
+const DEFAULT_LIMIT_BYTES = 1024 * 1024;
+
+/** Reads a whole request body. @throws HttpError 413 past the limit. */
+export async function readBody(message: IncomingMessage, limitBytes: number): Promise<Buffer> {
+  const chunks: Buffer[] = [];
+  let lengthBytes = 0;
+  // Left early, a plain loop over the message would destroy the connection, and the answer with it.
+  for await (const chunk of message.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
+    lengthBytes += chunk.length;
+    if (lengthBytes > limitBytes) {
+      throw new HttpError(413, `the request body is larger than ${limitBytes} bytes`);
+    }
+    chunks.push(chunk);
+  }
+  return Buffer.concat(chunks, lengthBytes);
+}
+
+/**
+ * Reads and validates a JSON request body.
+ * @throws SandboxError invalid_argument with E2B's texts: `Error when parsing request: …` for what is
+ * no JSON, `validation error: …` for what has the wrong shape. HttpError 413 past the limit.
+ */
+export async function readJsonBody<S extends z.ZodType>(
+  message: IncomingMessage,
+  schema: S,
+  options: JsonBodyOptions = {},
+): Promise<z.infer<S>> {
+  const body = await readBody(message, options.limitBytes ?? DEFAULT_LIMIT_BYTES);
+  let value: unknown;
+  if (body.length === 0 && "empty" in options) value = options.empty;
+  else {
+    try {
+      value = JSON.parse(body.toString("utf8"));
+    } catch (error) {
+      throw new SandboxError("invalid_argument", `Error when parsing request: ${(error as Error).message}`, {
+        cause: error,
+      });
+    }
+  }
+  return parseInput(schema, value);
+}

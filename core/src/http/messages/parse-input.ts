@@ -1,0 +1,14 @@
+import type { z } from "zod";
+import { SandboxError } from "../../kernel/errors.js";
+
+/**
+ * What a schema makes of a client's input.
+ * @throws SandboxError invalid_argument `validation error: …` with E2B's text: where, and what is wrong there.
+ */
+export function parseInput<S extends z.ZodType>(schema: S, input: unknown): z.infer<S> {
+  const parsed = schema.safeParse(input);
+  if (parsed.success) return parsed.data;
+  const [issue] = parsed.error.issues;
+  const where = issue?.path.length ? `${issue.path.join(".")}: ` : "";
+  throw new SandboxError("invalid_argument", `validation error: ${where}${issue?.message ?? "invalid"}`);
+}

@@ -1,0 +1,142 @@
+import type { IncomingHttpHeaders, ServerResponse } from "node:http";
+import { Code, ConnectError, type Interceptor } from "@connectrpc/connect";
+import { type ErrorCode, SandboxError } from "../../kernel/errors.js";
+import type { Logger } from "../../observe/logger.js";
+import { allowAnyOrigin } from "./cors.js";
+import { EdgeRefusal, isBrowser } from "./edge-refusal.js";
+import { HttpError } from "./http-error.js";
+import { sqliteErrorCode } from "../../sqlite/sqlite-error-code.js";
+
+/** The one table from a SandboxError's code to the wire. */
+const WIRE: Readonly<Record<ErrorCode, { readonly status: number; readonly connect: Code }>> = {
+  canceled: { status: 499, connect: Code.Canceled },
+  unknown: { status: 500, connect: Code.Unknown },
+  invalid_argument: { status: 400, connect: Code.InvalidArgument },
+  deadline_exceeded: { status: 504, connect: Code.DeadlineExceeded },
+  not_found: { status: 404, connect: Code.NotFound },
+  already_exists: { status: 409, connect: Code.AlreadyExists },
+  permission_denied: { status: 403, connect: Code.PermissionDenied },
+  resource_exhausted: { status: 429, connect: Code.ResourceExhausted },
+  failed_precondition: { status: 400, connect: Code.FailedPrecondition },
+  aborted: { status: 409, connect: Code.Aborted },
+  out_of_range: { status: 400, connect: Code.OutOfRange },
+  unimplemented: { status: 501, connect: Code.Unimplemented },
+  internal: { status: 500, connect: Code.Internal },
+  unavailable: { status: 503, connect: Code.Unavailable },
+  data_loss: { status: 500, connect: Code.DataLoss },
+  unauthenticated: { status: 401, connect: Code.Unauthenticated },
+};
+
+/** What a write to a client fails with that has gone away in the middle of it, and what Node ends its request with. */
+function isCutOff(error: unknown): boolean {
+  if (!(error instanceof Error) || !("code" in error)) return false;
+  return error.code === "ECANCELED" || (error.code === "ECONNRESET" && error.message === "aborted");
+}
+
+// Of SQLite: busy, read-only, I/O error, full.
+const STORE_FAILURES = new Set([5, 8, 10, 13]);
+const STORE_RETRY_AFTER_SECONDS = 5;
+
+/** What a write of the server's own fails with when its disk is full or fails, which may pass. */
+function isStoreFailure(error: unknown): boolean {
+  if (!(error instanceof Error)) return false;
+  return (
+    (error as NodeJS.ErrnoException).code === "ENOSPC" || STORE_FAILURES.has(sqliteErrorCode(error) ?? 0)
+  );
+}
+
+/** The HTTP answer to whatever was thrown. What nobody meant to throw is logged once and shown as nothing but `internal error`. */
+export function toHttpError(error: unknown, log: Logger): HttpError {
+  if (error instanceof HttpError) return error;
+  if (error instanceof SandboxError) {
+    const { status } = WIRE[error.code];
+    if (status === 500) log.error({ err: error }, "request failed");
+    const { message, retryAfterSeconds } = error;
+    return new HttpError(status, message, undefined, { retryAfterSeconds });
+  }
+  // Koa and its libraries mark what the client did wrong with a status and `expose`.
+  if (error instanceof Error && "expose" in error && error.expose === true && "status" in error) {
+    return new HttpError(Number(error.status), error.message);
+  }
+  if (isCutOff(error)) return new HttpError(WIRE.canceled.status, "the client is gone");
+  log.error({ err: error }, "request failed");
+  if (isStoreFailure(error)) {
+    const retryAfterSeconds = STORE_RETRY_AFTER_SECONDS;
+    return new HttpError(503, "the server cannot write to its disk now", undefined, { retryAfterSeconds });
+  }
+  return new HttpError(500, "internal error");
+}
+
+/** The Connect error for whatever was thrown. */
+export function toConnectError(error: unknown, log: Logger): ConnectError {
+  if (error instanceof ConnectError) return error;
+  if (error instanceof SandboxError) {
+    if (WIRE[error.code].status === 500) log.error({ err: error }, "rpc failed");
+    return new ConnectError(error.message, WIRE[error.code].connect, undefined, undefined, error);
+  }
+  if (isCutOff(error))
+    return new ConnectError("the client is gone", Code.Canceled, undefined, undefined, error);
+  log.error({ err: error }, "rpc failed");
+  return new ConnectError("internal error", Code.Internal, undefined, undefined, error);
+}
+
+/** Answers an error, or destroys the connection when the answer has already begun. */
+export function writeHttpError(response: ServerResponse, error: HttpError): void {
+  if (response.headersSent || response.destroyed) {
+    response.destroy();
+    return;
+  }
+  // That a sandbox is gone is an answer too, which a web page may have like any other of the sandbox.
+  if (error instanceof EdgeRefusal) allowAnyOrigin(response);
+  const [type, text] = encode(error, response.req.headers);
+  const bytes = Buffer.from(text);
+  response.writeHead(error.status, {
+    "content-type": type,
+    "content-length": bytes.length,
+    ...(error.retryAfterSeconds === undefined ? {} : { "retry-after": String(error.retryAfterSeconds) }),
+  });
+  response.end(response.req.method === "HEAD" ? undefined : bytes);
+}
+
+function encode(error: HttpError, headers: IncomingHttpHeaders): readonly [type: string, text: string] {
+  if (error instanceof EdgeRefusal && isBrowser(headers)) return ["text/html; charset=utf-8", error.page];
+  const { body } = error;
+  return typeof body === "string"
+    ? ["text/plain; charset=utf-8", body]
+    : ["application/json", JSON.stringify(body)];
+}
+
+/** Translates what RPC handlers throw. */
+export function errorInterceptor(
+  logOf: (values: Parameters<ReturnType<Interceptor>>[0]["contextValues"]) => Logger,
+): Interceptor {
+  return (next) => async (request) => {
+    const log = logOf(request.contextValues);
+    try {
+      const response = await next(request);
+      if (!response.stream) return response;
+      // What a stream throws while it is read never passes the catch below.
+      return { ...response, message: translated(response.message, { signal: request.signal, log }) };
+    } catch (error) {
+      throw toConnectError(endOf(request.signal, error), log);
+    }
+  };
+}
+
+async function* translated<T>(
+  messages: AsyncIterable<T>,
+  { signal, log }: { readonly signal: AbortSignal; readonly log: Logger },
+): AsyncGenerator<T> {
+  try {
+    yield* messages;
+  } catch (error) {
+    throw toConnectError(endOf(signal, error), log);
+  }
+}
+
+/** What an RPC ended with: one whose client has gone, or whose time is up, fails wherever it is, in many words. */
+function endOf({ aborted, reason }: AbortSignal, error: unknown): unknown {
+  const isAborted = aborted && error instanceof Error && error.name === "AbortError";
+  if (!isAborted) return error;
+  return reason instanceof ConnectError ? reason : new ConnectError("the client is gone", Code.Canceled);
+}

@@ -1,0 +1,260 @@
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import { connect, type Socket } from "node:net";
+import type { Duplex } from "node:stream";
+import { after, before, beforeEach, suite, test } from "node:test";
+import { memoryBackend } from "../../testing/memory-backend.js";
+import { startTestServer, type TestServer } from "../../testing/start-test-server.js";
+
+const PORT = 8080;
+const GOOD = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine";
+const WEBSOCKET = {
+  "Connection": "Upgrade",
+  "Upgrade": "websocket",
+  "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+};
+
+/** Requests as one client's connection carries them, and all that comes back until it ends. */
+class Client {
+  readonly socket: Duplex;
+  text = "";
+
+  constructor(url: string) {
+    this.socket = connect(Number(new URL(url).port), "127.0.0.1");
+    this.socket.on("error", () => undefined);
+    this.socket.setEncoding("latin1");
+    this.socket.on("data", (text: string) => (this.text += text));
+  }
+
+  ask(headers: Record<string, string>, { path = "/", method = "GET" } = {}): void {
+    const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`);
+    this.socket.write(`${method} ${path} HTTP/1.1\r\nHost: localhost\r\n${lines.join("")}\r\n`);
+  }
+
+  /** @param pattern of what has come. */
+  async sees(pattern: RegExp): Promise<RegExpExecArray> {
+    for (;;) {
+      const found = pattern.exec(this.text);
+      if (found !== null) return found;
+      if (this.socket.readableEnded || this.socket.destroyed) assert.match(this.text, pattern);
+      await Promise.race([once(this.socket, "data"), once(this.socket, "close")]);
+    }
+  }
+
+  async ends(): Promise<string> {
+    if (!this.socket.destroyed) await once(this.socket, "close");
+    return this.text;
+  }
+}
+
+suite("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
+  let server: TestServer;
+  let addressed: Record<string, string>;
+  /** What the program says to each request, and does after it. */
+  let answer: (connection: Duplex, request: string) => void;
+  let requests: string[];
+
+  before(async () => {
+    const accept = (connection: Duplex): void => {
+      connection.on("error", () => undefined);
+      let text = "";
+      connection.on("data", (data: Buffer) => {
+        text += data.toString("latin1");
+        if (!text.includes("\r\n\r\n")) return;
+        requests.push(text);
+        const request = text;
+        text = "";
+        setImmediate(() => answer(connection, request));
+      });
+    };
+    server = await startTestServer({ plugins: [[memoryBackend({ ports: { [PORT]: accept } }), {}]] });
+    const { record } = await server.sandboxes.create({
+      template: "base",
+      timeoutMs: undefined,
+      secure: false,
+    });
+    addressed = { "E2b-Sandbox-Id": record.id, "E2b-Sandbox-Port": String(PORT) };
+  });
+  after(() => server.stop());
+  beforeEach(() => {
+    requests = [];
+    answer = (connection) => connection.write(GOOD);
+  });
+
+  async function stillServes(client = new Client(server.url)): Promise<void> {
+    answer = (connection) => connection.write(GOOD);
+    const seen = client.text.length;
+    client.ask({ ...addressed, Connection: "close" });
+    assert.match((await client.ends()).slice(seen), /^HTTP\/1\.1 200 OK\r\n[^]*\r\n\r\nfine$/);
+  }
+
+  for (const [what, head] of [
+    ["a reason that cannot be written", "HTTP/1.1 200 O\x01K"],
+    ["a reason of bytes beyond ASCII", "HTTP/1.1 200 \xff\xfe"],
+    ["a status below all others", "HTTP/1.1 099 No"],
+    ["the status 000", "HTTP/1.1 000 No"],
+    ["a status of four digits", "HTTP/1.1 2000 No"],
+    ["no status", "HTTP/1.1 "],
+    ["the status 101 that nobody asked for", "HTTP/1.1 101 No\r\nConnection: Upgrade\r\nUpgrade: websocket"],
+    ["a header's name that cannot be written", "HTTP/1.1 200 OK\r\nx\x01: y"],
+    ["a header's value that cannot be written", "HTTP/1.1 200 OK\r\nx: a\x01b"],
+    ["two lengths", "HTTP/1.1 200 OK\r\nContent-Length: 3"],
+  ] as const) {
+    test(`answers with ${what}: one answer, and the server and the connection go on`, async () => {
+      answer = (connection) => connection.write(`${head}\r\nContent-Length: 2\r\n\r\nhi`);
+      const client = new Client(server.url);
+      client.ask(addressed);
+      // A reason alone may be left out.
+      await client.sees(/^HTTP\/1\.1 (502 Bad Gateway\r\n[^]*"code":502\}|200 OK\r\n[^]*\r\n\r\nhi)$/);
+      await stillServes(client);
+    });
+  }
+
+  for (const [method, head] of [
+    ["HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 4"],
+    ["HEAD", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked"],
+    ["GET", "HTTP/1.1 204 No Content"],
+    ["POST", "HTTP/1.1 304 Not Modified\r\nContent-Length: 4"],
+  ] as const) {
+    test(`sends a body where there is none (${method}: ${head.slice(9)}): the answer is without it`, async () => {
+      answer = (connection) => connection.write(`${head}\r\n\r\nevil`);
+      const client = new Client(server.url);
+      client.ask({ ...addressed, Connection: "close" }, { method });
+      const text = await client.ends();
+      assert.ok(text.startsWith(head.slice(0, 12)) && !text.includes("evil"), text);
+      await stillServes();
+    });
+  }
+
+  test("says a status of its own without its reason", async () => {
+    answer = (connection) => connection.write("HTTP/1.1 418 Short and stout\r\nContent-Length: 0\r\n\r\n");
+    const client = new Client(server.url);
+    client.ask({ ...addressed, Connection: "close" });
+    assert.match(await client.ends(), /^HTTP\/1\.1 418 I'm a Teapot\r\n/);
+  });
+
+  test("refuses an upgrade and reads on: its answer is the connection's last, and it hears nothing more", async () => {
+    const secret = "x-api-key: e2b_secret";
+    for (const refusal of [
+      "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: keep-alive\r\n\r\nevil",
+      "HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nevilHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nEVIL",
+      "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nevil\r\n0\r\n\r\n",
+    ]) {
+      requests = [];
+      answer = (connection) => connection.write(refusal);
+      const client = new Client(server.url);
+      client.ask({ ...addressed, ...WEBSOCKET });
+      await client.sees(/evil/);
+      // What a proxy before the server would send for its next client.
+      client.socket.write(`GET /sandboxes HTTP/1.1\r\nHost: localhost\r\n${secret}\r\n\r\n`);
+      const text = await client.ends();
+      assert.match(text, /^HTTP\/1\.1 (200|404) [^]*\r\nconnection: close\r\n/i, refusal);
+      assert(!text.includes("EVIL") && text.split("HTTP/1.1").length === 2, text);
+      assert.equal(requests.length, 1);
+      assert(!requests.join().includes("secret"));
+    }
+    await stillServes();
+  });
+
+  test("answers an upgrade with what is no HTTP, or not at all: 502, and the connection ends", async () => {
+    for (const garbage of [
+      "\x16\x03\x01",
+      "HTTP/1.1 099 No\r\nContent-Length: 0\r\n\r\n",
+      "HTTP/1.1 101 Fine\r\nContent-Length: 0\r\n\r\n",
+      undefined,
+    ]) {
+      answer = (connection) =>
+        garbage === undefined ? connection.destroy() : connection.end(garbage, "latin1");
+      const client = new Client(server.url);
+      client.ask({ ...addressed, ...WEBSOCKET });
+      assert.match(await client.ends(), /^HTTP\/1\.1 502 [^]*connection: close[^]*"code":502\}$/i, garbage);
+    }
+    await stillServes();
+  });
+
+  test("does not answer an upgrade whose client leaves: its connection ends, also after bytes that came too early", async () => {
+    for (const early of ["", "early"]) {
+      const { promise: ended, resolve } = Promise.withResolvers<void>();
+      answer = (connection) => {
+        connection.once("close", resolve);
+        client.socket.write(early);
+        client.socket.end();
+      };
+      const client = new Client(server.url);
+      client.ask({ ...addressed, ...WEBSOCKET });
+      await ended;
+      assert.equal(await client.ends(), "");
+    }
+    await stillServes();
+  });
+
+  test("gets bytes of a tunnel once it has said 101, both ways and to the end", async () => {
+    answer = (connection, request) => {
+      if (request.startsWith("GET"))
+        connection.write(
+          "HTTP/1.1 101 Switching\r\nX-Mine: Yes\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nfirst",
+        );
+    };
+    const client = new Client(server.url);
+    client.ask({ ...addressed, ...WEBSOCKET });
+    await client.sees(/^HTTP\/1\.1 101 Switching Protocols\r\nX-Mine: Yes\r\n[^]*\r\n\r\nfirst$/);
+    answer = (connection, request) => connection.end(`echo ${request}`);
+    client.socket.write("bytes\r\n\r\n");
+    assert.match(await client.ends(), /echo bytes\r\n\r\n$/);
+  });
+
+  test("answers an upgrade at length, and is not read faster than its client reads", async () => {
+    const body = "x".repeat(4 * 2 ** 20);
+    answer = (connection) =>
+      connection.write(`HTTP/1.1 200 OK\r\nContent-Length: ${body.length}\r\n\r\n${body}`);
+    const client = new Client(server.url);
+    client.ask({ ...addressed, ...WEBSOCKET });
+    await once(client.socket, "data");
+    client.socket.pause();
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    client.socket.resume();
+    assert((await client.ends()).endsWith(`\r\n\r\n${body}`));
+  });
+
+  test("answers an upgrade at length to clients that leave at any moment of it", async () => {
+    const body = "x".repeat(2 ** 20);
+    answer = (connection) => {
+      connection.write(`HTTP/1.1 200 OK\r\nContent-Length: ${body.length}\r\n\r\n`);
+      connection.write(body);
+    };
+    for (let round = 0; round < 30; round++) {
+      const client = new Client(server.url);
+      client.ask({ ...addressed, ...WEBSOCKET });
+      if (round % 3 > 0) await once(client.socket, "data");
+      if (round % 3 === 1) client.socket.destroy();
+      else (client.socket as Socket).resetAndDestroy();
+    }
+    await stillServes();
+  });
+
+  test("is told no credentials of this server, and every other header as its client wrote it", async () => {
+    const headers = {
+      ...addressed,
+      "X-API-Key": "e2b_secret",
+      "X-Access-Token": "secret",
+      "E2B-Traffic-Access-Token": "secret",
+      "Authorization": "Bearer of-the-program",
+      "X-My-Header": "Mine",
+      "x-lower": "1",
+      "X-LOWER": "2",
+    };
+    for (const more of [{ Connection: "close" }, WEBSOCKET]) {
+      requests = [];
+      const client = new Client(server.url);
+      client.ask({ ...headers, ...more });
+      await client.ends();
+      const [request = ""] = requests;
+      assert(!request.includes("secret"), request);
+      assert.match(request, /\r\nHost: localhost\r\n/);
+      assert.match(request, /\r\nAuthorization: Bearer of-the-program\r\n/);
+      assert.match(request, /\r\nX-My-Header: Mine\r\n/);
+      assert.match(request, /\r\nx-lower: 1\r\nx-lower: 2\r\n/);
+      assert.match(request, /\r\nX-Forwarded-For: /);
+    }
+  });
+});

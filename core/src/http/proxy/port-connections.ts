@@ -1,0 +1,122 @@
+import { Agent, type ClientRequest, type ClientRequestArgs } from "node:http";
+import type { Duplex } from "node:stream";
+import { setTimeout as pause } from "node:timers/promises";
+import { SandboxError } from "../../kernel/errors.js";
+import type { LiveSandbox } from "../../sandbox/model/live-sandbox.js";
+import { EdgeRefusal } from "../messages/edge-refusal.js";
+import type { Target } from "../surfaces/surface-request.js";
+
+export interface PortConnectionsOptions {
+  /** How long a connection waits for its next request. */
+  readonly idleTimeoutMs: number;
+  /** Connections that wait, to one port of one sandbox. */
+  readonly maxIdle: number;
+}
+
+/** A program that is just starting gets this many milliseconds, dial by dial, until it listens. */
+const DIAL_PAUSES_MS = [100, 200, 300, 400];
+
+/** Connections to the ports of sandboxes, kept for a while after a request for the next one to the same port. */
+export class PortConnections {
+  readonly #options: PortConnectionsOptions;
+  readonly #agents = new WeakMap<LiveSandbox, PortAgent>();
+
+  constructor(options: PortConnectionsOptions) {
+    this.#options = options;
+  }
+
+  /** An agent for requests to this sandbox; to a port by `port` of their options. Its connections end with the sandbox. */
+  agent(sandbox: LiveSandbox): Agent {
+    const known = this.#agents.get(sandbox);
+    if (known !== undefined) return known;
+    const agent = new PortAgent(sandbox, this.#options);
+    this.#agents.set(sandbox, agent);
+    sandbox.ended.addEventListener("abort", () => agent.destroy(), { once: true });
+    if (sandbox.ended.aborted) agent.destroy();
+    return agent;
+  }
+}
+
+/**
+ * A new connection to a port of a sandbox.
+ * @throws HttpError 502 when nothing listens there, also after waiting a second for it.
+ */
+export async function dialPort({ sandbox, port }: Target, signal: AbortSignal): Promise<Duplex> {
+  for (const pauseMs of [...DIAL_PAUSES_MS, undefined]) {
+    try {
+      const socket = await sandbox.runtime.dial(port, signal);
+      // Whoever uses it listens too; without this an error between two users would end the server.
+      socket.on("error", () => undefined);
+      return socket;
+    } catch (error) {
+      const isClosedPort = error instanceof SandboxError && error.code === "failed_precondition";
+      if (!isClosedPort) throw error;
+      if (pauseMs !== undefined) await pause(pauseMs, undefined, { signal });
+    }
+  }
+  const message = "The sandbox is running but port is not open";
+  throw new EdgeRefusal(502, { sandboxId: sandbox.record.id, message, port });
+}
+
+/** Node takes an error alone; its types do not say so. */
+type DialCallback = (error: unknown, stream?: Duplex) => void;
+
+/** Node's own pool over the backend's `dial`, which gives streams that need not be sockets of this host. */
+class PortAgent extends Agent {
+  readonly #sandbox: LiveSandbox;
+  readonly #idleTimeoutMs: number;
+  /** What ends the wait of an idle connection. */
+  readonly #waiting = new WeakMap<Duplex, () => void>();
+
+  constructor(sandbox: LiveSandbox, { idleTimeoutMs, maxIdle }: PortConnectionsOptions) {
+    super({ keepAlive: true, maxFreeSockets: maxIdle, scheduling: "lifo" });
+    this.#sandbox = sandbox;
+    this.#idleTimeoutMs = idleTimeoutMs;
+  }
+
+  override createConnection(
+    options: ClientRequestArgs,
+    callback?: (error: Error | null, stream: Duplex) => void,
+  ): undefined {
+    void this.#dial(Number(options.port), callback as DialCallback | undefined);
+  }
+
+  async #dial(port: number, callback: DialCallback | undefined): Promise<void> {
+    let stream: Duplex;
+    try {
+      // Not aborted with the request that asked first: the pool may give the connection to another one.
+      stream = await dialPort({ sandbox: this.#sandbox, port }, this.#sandbox.ended);
+    } catch (error) {
+      callback?.(error);
+      return;
+    }
+    callback?.(undefined, asSocket(stream));
+  }
+
+  override keepSocketAlive(socket: Duplex): boolean {
+    if (this.#sandbox.ended.aborted) return false;
+    const drop = (): void => void socket.destroy();
+    const timer = setTimeout(drop, this.#idleTimeoutMs).unref();
+    // What a program says between two requests belongs to neither, and one that hangs up is no use.
+    socket.once("end", drop);
+    socket.once("data", drop);
+    socket.resume();
+    this.#waiting.set(socket, () => {
+      clearTimeout(timer);
+      socket.off("end", drop);
+      socket.off("data", drop);
+    });
+    return true;
+  }
+
+  override reuseSocket(socket: Duplex, request: ClientRequest): void {
+    this.#waiting.get(socket)?.();
+    this.#waiting.delete(socket);
+    super.reuseSocket(socket, request);
+  }
+}
+
+/** Node's pool takes what it holds for sockets of this host; a backend's stream need not be one. */
+function asSocket(stream: Duplex): Duplex {
+  return "ref" in stream ? stream : Object.assign(stream, { ref: () => stream, unref: () => stream });
+}

@@ -1,0 +1,309 @@
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import { createServer, request as httpRequest, type Server } from "node:http";
+import type { Duplex } from "node:stream";
+import { after, before, beforeEach, suite, test } from "node:test";
+import { setTimeout as pause } from "node:timers/promises";
+import type { LiveSandbox } from "../../sandbox/model/live-sandbox.js";
+import { memoryBackend } from "../../testing/memory-backend.js";
+import { startTestServer, type TestServer } from "../../testing/start-test-server.js";
+
+const IDLE_MS = 600;
+const MOST_EXCHANGES = 6;
+const PORT = 8080;
+const POSTED = "posted";
+/** So many requests are answered at once by a program that serves together. */
+const TOGETHER = 5;
+
+/** A program on a port of a sandbox, and what came to it. */
+class Program {
+  connections: Duplex[] = [];
+  requests = 0;
+  /** Answers that wait for others. */
+  readonly #held: (() => void)[] = [];
+  /** What the next connections do instead of serving. */
+  behaviour:
+    | "serve"
+    | "take and keep silent"
+    | "serve together"
+    | "hang up on the second request"
+    | "hang up" = "serve";
+  readonly #server: Server = createServer({ keepAliveTimeout: 60_000 }, (message, response) => {
+    this.requests += 1;
+    const chunks: Buffer[] = [];
+    message.on("data", (chunk: Buffer) => chunks.push(chunk));
+    message.on("end", () => {
+      const { method, url, headers } = message;
+      const seen = JSON.stringify({ method, url, headers, body: Buffer.concat(chunks).toString() });
+      this.#held.push(() => response.end(seen));
+      if (this.behaviour === "serve together" && this.#held.length < TOGETHER) return;
+      for (const answer of this.#held.splice(0)) setTimeout(answer, 0);
+    });
+  });
+
+  accept(connection: Duplex): void {
+    this.connections.push(connection);
+    connection.on("error", () => undefined);
+    if (this.behaviour === "hang up") connection.destroy();
+    else if (this.behaviour === "take and keep silent") connection.resume();
+    else if (this.behaviour === "hang up on the second request") {
+      let requests = 0;
+      let text = "";
+      connection.on("data", (data: Buffer) => {
+        text += data.toString();
+        const isWhole = /^(GET|DELETE) /.test(text) ? text.endsWith("\r\n\r\n") : text.endsWith(POSTED);
+        if (!isWhole) return;
+        text = "";
+        requests += 1;
+        // Later: an answer inside the request's own write would be there before the request was sent.
+        setImmediate(() => {
+          if (requests === 1) connection.write("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok");
+          else connection.destroy();
+        });
+      });
+    } else this.#server.emit("connection", connection);
+  }
+}
+
+interface Seen {
+  readonly method: string;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly body: string;
+}
+
+suite("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
+  let program: Program;
+  let server: TestServer;
+  let sandbox: LiveSandbox;
+
+  before(async () => {
+    server = await startTestServer({
+      plugins: [
+        [memoryBackend({ ports: { [PORT]: (connection) => program.accept(connection) }, pausing: {} }), {}],
+      ],
+      server: {
+        http: {
+          proxyIdleTimeout: `${IDLE_MS}ms`,
+          proxyIdleConnections: 2,
+          proxyMaxExchanges: MOST_EXCHANGES,
+        },
+      },
+    });
+  });
+  after(() => server.stop());
+  beforeEach(async () => {
+    program = new Program();
+    sandbox = await create();
+  });
+
+  function create(wanted: Parameters<TestServer["sandboxes"]["create"]>[0] | object = {}) {
+    return server.sandboxes.create({ template: "base", timeoutMs: undefined, secure: true, ...wanted });
+  }
+
+  async function ask(
+    options: { method?: string; headers?: Record<string, string>; body?: string; to?: LiveSandbox } = {},
+  ): Promise<{ readonly status: number; readonly text: string; seen(): Seen }> {
+    const { method = "GET", headers = {}, body, to = sandbox } = options;
+    const outgoing = httpRequest(server.url, {
+      method,
+      headers: { "e2b-sandbox-id": to.record.id, "e2b-sandbox-port": String(PORT), ...headers },
+      agent: false,
+      // What is never answered is to fail its own test.
+      signal: AbortSignal.timeout(20_000),
+    });
+    outgoing.end(body);
+    const [incoming] = await once(outgoing, "response");
+    let text = "";
+    for await (const chunk of incoming) text += String(chunk);
+    // The last byte is here before the proxy has put the connection away.
+    await pause(5);
+    return { status: incoming.statusCode, text, seen: () => JSON.parse(text) as Seen };
+  }
+
+  test("keeps a connection for the next request, with and without a body", async () => {
+    for (const body of ["", "some", "", "more"]) {
+      const answer = await ask({ method: body === "" ? "GET" : "POST", body });
+      assert.equal(answer.seen().body, body);
+      assert.equal(answer.seen().headers["connection"], "keep-alive");
+    }
+    assert.equal(program.connections.length, 1);
+    assert.equal(program.requests, 4);
+    for (let round = 0; round < 20; round += 1) await ask();
+    assert.equal(program.connections.length, 1);
+  });
+
+  test("keeps no more than it may, for no longer than it may", async () => {
+    program.behaviour = "serve together";
+    await Promise.all(Array.from({ length: TOGETHER }, () => ask()));
+    assert.equal(program.connections.length, TOGETHER);
+    program.behaviour = "serve";
+    const open = (): number => program.connections.filter(({ destroyed }) => !destroyed).length;
+    const deadline = performance.now() + IDLE_MS;
+    while (open() > 2 && performance.now() < deadline) await pause(5);
+    assert.equal(open(), 2, "two wait");
+    for (let waits = 0; open() > 0; waits += 1) {
+      assert.ok(waits < 100, "one waits for long");
+      await pause(IDLE_MS / 5);
+    }
+    assert.equal((await ask()).status, 200);
+    assert.equal(program.connections.length, TOGETHER + 1);
+  });
+
+  test("drops what it keeps when the sandbox ends, and gives no connection to another sandbox", async () => {
+    const other = await create();
+    await ask();
+    await ask({ to: other });
+    assert.equal(program.connections.length, 2);
+    await server.sandboxes.kill(sandbox.record.id);
+    await pause(20);
+    assert.deepEqual(
+      program.connections.map(({ destroyed }) => destroyed),
+      [true, false],
+    );
+    assert.equal((await ask()).status, 502);
+    assert.equal((await ask({ to: other })).status, 200);
+    assert.equal(program.connections.length, 2);
+  });
+
+  test("asks again on a new connection where the kept one is dead, if that changes nothing", async () => {
+    program.behaviour = "hang up on the second request";
+    assert.equal((await ask()).text, "ok");
+    assert.equal((await ask()).text, "ok");
+    assert.equal(program.connections.length, 2);
+    const post = { method: "POST", body: POSTED };
+    assert.equal((await ask(post)).text, "ok");
+    assert.equal((await ask(post)).status, 502);
+    assert.equal(program.connections.length, 3, "a POST is not sent twice");
+    assert.equal((await ask()).text, "ok");
+    assert.equal((await ask({ method: "DELETE" })).status, 502);
+    assert.equal(program.connections.length, 4, "what changes something is not sent twice, body or not");
+  });
+
+  test("does not keep a connection that the program closes or talks on", async () => {
+    program.behaviour = "hang up on the second request";
+    await ask();
+    program.connections[0]?.end();
+    await pause(20);
+    await ask({ method: "POST", body: POSTED });
+    assert.equal(program.connections.length, 2);
+    program.connections[1]?.write("HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged");
+    await pause(20);
+    assert.equal((await ask({ method: "POST", body: POSTED })).text, "ok", "it is not asked again");
+    assert.equal(program.connections.length, 3);
+    program.behaviour = "hang up";
+    await pause(IDLE_MS * 2);
+    assert.equal((await ask()).status, 502);
+  });
+
+  test("shares no connection that somebody is logged in on", async () => {
+    await ask({ headers: { authorization: "NTLM abc" } });
+    await ask({ headers: { authorization: "Negotiate abc" } });
+    await ask();
+    assert.equal(program.connections.length, 3);
+  });
+
+  test("asks for the traffic token of a sandbox without public traffic, and keeps it to itself", async () => {
+    const closed = await create({ allowPublicTraffic: false });
+    const token = closed.record.trafficAccessToken ?? "";
+    assert.ok(token.length >= 32);
+    const secured = "Sandbox is secured with traffic access token.";
+    for (const [headers, text] of [
+      [{}, `${secured} Token header 'e2b-traffic-access-token' is missing`],
+      [
+        { "e2b-traffic-access-token": "wrong" },
+        `${secured} Provided token in header 'e2b-traffic-access-token' is invalid`,
+      ],
+    ] as const) {
+      const refused = await ask({ to: closed, headers });
+      assert.equal(refused.status, 403);
+      assert.deepEqual(JSON.parse(refused.text), { sandboxId: closed.record.id, message: text, code: 403 });
+      const upgrade = await ask({
+        to: closed,
+        headers: { ...headers, connection: "upgrade", upgrade: "websocket" },
+      });
+      assert.equal(upgrade.status, 403);
+    }
+    assert.equal(program.connections.length, 0);
+    const secrets = { "E2B-Traffic-Access-Token": token, "X-API-Key": "e2b_1", "X-Access-Token": "e2b_2" };
+    const let_in = await ask({ to: closed, headers: secrets });
+    assert.equal(let_in.status, 200);
+    for (const name of Object.keys(secrets))
+      assert.equal(let_in.seen().headers[name.toLowerCase()], undefined, name);
+    const code = await ask({ to: closed, headers: { "e2b-sandbox-port": "49999" } });
+    assert.equal(code.status, 403);
+    const envd = await ask({ to: closed, headers: { "e2b-sandbox-port": "49983" } });
+    assert.notEqual(envd.status, 403);
+    assert.equal((await ask()).status, 200, "others are open");
+  });
+
+  test("resumes a paused sandbox for nobody without its traffic token", async () => {
+    const closed = await create({ allowPublicTraffic: false, autoResume: true, onTimeout: "pause" });
+    const { id, trafficAccessToken = "" } = closed.record;
+    await server.sandboxes.pause(id);
+    const upgrade = { connection: "upgrade", upgrade: "websocket" };
+    for (const headers of [{}, upgrade]) {
+      const wrong = { ...headers, "e2b-traffic-access-token": "wrong" };
+      assert.equal((await ask({ to: closed, headers: wrong })).status, 403);
+      assert.equal(server.sandboxes.get(id).record.state, "paused");
+    }
+    const headers = { "e2b-traffic-access-token": trafficAccessToken };
+    assert.equal((await ask({ to: closed, headers })).status, 200);
+    assert.equal(server.sandboxes.get(id).record.state, "running");
+  });
+
+  test("B.4-7: refuses with 429 what is more than a sandbox may have under way, and none of another's", async () => {
+    program.behaviour = "take and keep silent";
+    const headers = { "e2b-sandbox-id": sandbox.record.id, "e2b-sandbox-port": String(PORT) };
+    const silent = Array.from({ length: MOST_EXCHANGES }, (_, at) => {
+      const upgrade = { connection: "upgrade", upgrade: "websocket" };
+      const outgoing = httpRequest(server.url, {
+        headers: at % 2 === 0 ? headers : { ...headers, ...upgrade },
+        agent: false,
+      });
+      outgoing.on("error", () => undefined);
+      outgoing.end();
+      return outgoing;
+    });
+    const deadline = performance.now() + 5_000;
+    while (program.connections.length < MOST_EXCHANGES && performance.now() < deadline) await pause(5);
+    const message = `The sandbox has too many concurrent incoming connections (limit: ${MOST_EXCHANGES})`;
+    const refused = await ask();
+    assert.equal(refused.status, 429);
+    assert.deepEqual(JSON.parse(refused.text), { sandboxId: sandbox.record.id, message, code: 429 });
+    assert.equal((await ask({ headers: { connection: "upgrade", upgrade: "websocket" } })).status, 429);
+    assert.equal(program.connections.length, MOST_EXCHANGES);
+    program.behaviour = "serve";
+    assert.equal((await ask({ to: await create() })).status, 200);
+    for (const outgoing of silent) outgoing.destroy();
+    let answer = await ask();
+    while (answer.status !== 200 && performance.now() < deadline) answer = await ask();
+    assert.equal(answer.status, 200, "what is over counts no more");
+  });
+
+  test("B.4-8: shows browsers a page, with the same status", async () => {
+    const browser = {
+      "user-agent": "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0",
+    };
+    for (const [options, status, text] of [
+      [{ headers: { "e2b-sandbox-id": "inever" } }, 502, "The sandbox was not found"],
+      [{ headers: { "e2b-sandbox-port": "8081" } }, 502, "port is not open"],
+      [{ to: await create({ allowPublicTraffic: false }) }, 403, "is missing"],
+    ] as const) {
+      const headers = { ...("headers" in options ? options.headers : {}), ...browser };
+      const answer = await ask({ ...options, headers });
+      assert.equal(answer.status, status);
+      assert.match(answer.text, /^<!doctype html>/);
+      assert.ok(answer.text.includes(text), answer.text);
+    }
+    assert.equal((await ask({ headers: browser })).status, 200);
+  });
+
+  test("shows programs the Host that the sandbox was made with, and whom the client asked", async () => {
+    const masked = await create({ maskRequestHost: "app.example:${PORT}" });
+    const { headers } = (await ask({ to: masked, headers: { host: "client.localhost:8000" } })).seen();
+    assert.equal(headers["host"], `app.example:${PORT}`);
+    assert.equal(headers["x-forwarded-host"], "client.localhost:8000");
+    const plain = (await ask({ headers: { host: "client.localhost:8000" } })).seen().headers;
+    assert.equal(plain["host"], "client.localhost:8000");
+  });
+});

@@ -1,0 +1,298 @@
+import {
+  type ClientRequest,
+  request as httpRequest,
+  type IncomingMessage,
+  type OutgoingHttpHeaders,
+  type RequestOptions,
+  ServerResponse,
+  validateHeaderName,
+  validateHeaderValue,
+} from "node:http";
+import type { Socket } from "node:net";
+import type { Duplex } from "node:stream";
+import { messageOf, SandboxError } from "../../kernel/errors.js";
+import { destroySoon } from "../messages/destroy-soon.js";
+import { EdgeRefusal } from "../messages/edge-refusal.js";
+import { HttpError } from "../messages/http-error.js";
+import { dialPort, type PortConnections } from "./port-connections.js";
+import { TRAFFIC_TOKEN_HEADER } from "../targeting/traffic-token.js";
+import type { SurfaceRequest, Target } from "../surfaces/surface-request.js";
+
+/** Said of the connection to the next hop only, so never passed on. */
+const HOP_BY_HOP: ReadonlySet<string> = new Set([
+  "connection",
+  "keep-alive",
+  "proxy-authenticate",
+  "proxy-authorization",
+  "proxy-connection",
+  "te",
+  "trailer",
+  "transfer-encoding",
+  "upgrade",
+]);
+
+/** For this server: a program in a sandbox is a stranger, and with them it could act as its visitors. */
+const CREDENTIALS: ReadonlySet<string> = new Set(["x-api-key", "x-access-token", TRAFFIC_TOKEN_HEADER]);
+
+/** What may be sent again when a kept connection turns out to be dead: it has changed nothing. */
+const SAFE_METHODS = new Set(["GET", "HEAD", "OPTIONS", "TRACE"]);
+
+/** What a client may send of a tunnel before there is one, which WebSockets do not. */
+const EARLY_BYTES = 64 * 1024;
+
+/** Passes an HTTP request on to a port of its sandbox, streaming both ways. */
+export async function proxyRequest(
+  request: SurfaceRequest,
+  target: Target,
+  exchange: {
+    readonly message: IncomingMessage;
+    readonly response: ServerResponse;
+    readonly connections: PortConnections;
+  },
+): Promise<void> {
+  const { message, response, connections } = exchange;
+  const { promise: ended, resolve, reject } = Promise.withResolvers<void>();
+  const options: RequestOptions = {
+    port: target.port,
+    method: message.method ?? "GET",
+    path: message.url ?? "/",
+    headers: passOn(message, target),
+    setHost: false,
+  };
+  const mayRepeat = SAFE_METHODS.has(options.method ?? "") && !hasBody(message);
+
+  let upstream: ClientRequest | undefined;
+  let ownSocket: Duplex | undefined;
+  response.once("close", () => {
+    // Does nothing to an exchange that is over: its connection is the pool's again.
+    upstream?.destroy();
+    ownSocket?.destroy();
+    resolve();
+  });
+
+  const send = (connection: RequestOptions): void => {
+    const sent = httpRequest({ ...options, ...connection });
+    upstream = sent;
+    let answered: IncomingMessage | undefined;
+    sent.on("response", (answer) => {
+      answered = answer;
+      try {
+        passBack(answer, response);
+      } catch (error) {
+        sent.destroy();
+        reject(brokenUpstream(target, error));
+      }
+    });
+    // Without a listener Node ends this exchange and tells nobody.
+    sent.once("upgrade", (_answer, connection) => {
+      connection.destroy();
+      reject(brokenUpstream(target, "the program changed the protocol unasked"));
+    });
+    sent.on("error", (error) => {
+      // Bytes behind a whole answer are not a part of it: a body after HEAD, say.
+      if (answered?.complete === true) return;
+      if (response.headersSent || request.signal.aborted) response.destroy();
+      else if (sent.reusedSocket && mayRepeat) void sendAlone();
+      else if (error instanceof HttpError || error instanceof SandboxError) reject(error);
+      else reject(brokenUpstream(target, error));
+    });
+    if (!hasBody(message)) {
+      sent.end();
+      return;
+    }
+    // A program may answer before it has read anything, and a client may wait for that before it writes.
+    sent.flushHeaders();
+    message.pipe(sent);
+  };
+  /** On a connection that is this exchange's alone and goes with it. */
+  const sendAlone = async (): Promise<void> => {
+    try {
+      const socket = await dialPort(target, request.signal);
+      ownSocket = socket;
+      if (request.signal.aborted) socket.destroy();
+      send({ createConnection: () => socket });
+    } catch (error) {
+      reject(error);
+    }
+  };
+
+  if (isBoundToConnection(message)) await sendAlone();
+  else send({ agent: connections.agent(target.sandbox) });
+  await ended;
+}
+
+/** True for a login that counts for a connection as a whole: on a shared one others would be logged in, too. */
+function isBoundToConnection({ headers }: IncomingMessage): boolean {
+  return /^(ntlm|negotiate)\b/i.test(headers.authorization ?? "");
+}
+
+/**
+ * Passes an upgrade (a WebSocket) on to a port of its sandbox and then moves bytes. Only an answer 101 makes a tunnel:
+ * after any other the client's connection ends, because a proxy before this server would give it its next client.
+ */
+export async function proxyUpgrade(
+  request: SurfaceRequest,
+  target: Target,
+  upgrade: { readonly message: IncomingMessage; readonly socket: Duplex; readonly head: Buffer },
+): Promise<void> {
+  const { message, socket, head } = upgrade;
+  const { promise: answered, resolve, reject } = Promise.withResolvers<void>();
+  const upstream = await dialPort(target, request.signal);
+  socket.once("close", () => {
+    upstream.destroy();
+    resolve();
+  });
+  if (socket.destroyed) upstream.destroy();
+  const early = keepEarly(socket, head);
+  const headers = passOn(message, target);
+  const sent = httpRequest({
+    port: target.port,
+    method: message.method ?? "GET",
+    path: message.url ?? "/",
+    headers: { ...headers, Connection: "Upgrade", Upgrade: message.headers.upgrade ?? "" },
+    setHost: false,
+    createConnection: () => upstream,
+  });
+  sent.once("upgrade", (answer, _upstream, first) => {
+    const lines = Array.from(rawHeadersOf(answer), ([name, value]) => `${name}: ${value}\r\n`);
+    socket.write(`HTTP/1.1 101 Switching Protocols\r\n${lines.join("")}\r\n`, "latin1");
+    if (first.length > 0) socket.write(first);
+    for (const bytes of early.take()) upstream.write(bytes);
+    tunnel(socket, upstream);
+    resolve();
+  });
+  sent.once("response", (answer) => {
+    early.take();
+    const response = lastAnswer(message, socket);
+    try {
+      passBack(answer, response);
+      resolve();
+    } catch (error) {
+      response.detachSocket(socket as Socket);
+      reject(brokenUpstream(target, error));
+    }
+  });
+  sent.on("error", (error) => reject(brokenUpstream(target, error)));
+  sent.end();
+  await answered;
+}
+
+/** Reads what comes before an upgrade is answered: of a socket that nobody reads, nobody learns that its client has left. */
+function keepEarly(socket: Duplex, head: Buffer): { take(): readonly Buffer[] } {
+  const kept = [head];
+  let lengthBytes = head.length;
+  const leave = (): void => void socket.destroy();
+  const keep = (bytes: Buffer): void => {
+    kept.push(bytes);
+    lengthBytes += bytes.length;
+    if (lengthBytes > EARLY_BYTES) leave();
+  };
+  socket.on("data", keep);
+  socket.once("end", leave);
+  const take = (): readonly Buffer[] => {
+    socket.off("data", keep);
+    socket.off("end", leave);
+    return kept.filter(({ length }) => length > 0);
+  };
+  return { take };
+}
+
+function tunnel(socket: Duplex, upstream: Duplex): void {
+  upstream.once("close", () => socket.destroy());
+  // A WebSocket has no half: who does not hang up after the other did is not waited for.
+  for (const side of [socket, upstream]) {
+    side.once("finish", () => destroySoon(socket));
+  }
+  socket.pipe(upstream);
+  upstream.pipe(socket);
+}
+
+/** An answer on the socket of an upgrade, which ends with it. */
+function lastAnswer(message: IncomingMessage, socket: Duplex): ServerResponse {
+  const response = new ServerResponse(message);
+  response.shouldKeepAlive = false;
+  // A client that leaves in the middle of it.
+  response.on("error", () => undefined);
+  response.assignSocket(socket as Socket);
+  // Node's server no longer serves this socket, so it does not tell the answer that there is room again.
+  socket.on("drain", () => response.emit("drain"));
+  socket.resume();
+  response.once("finish", () => {
+    socket.end();
+    destroySoon(socket);
+  });
+  return response;
+}
+
+/**
+ * Gives a program's answer to the client. @throws Error for one that HTTP cannot say: Node reads what it refuses to
+ * write. Nothing of it has been written then.
+ */
+function passBack(answer: IncomingMessage, response: ServerResponse): void {
+  const status = answer.statusCode ?? 0;
+  if (status < 200 || status > 999) throw new Error(`the program answered with the status ${status}`);
+  const headers: string[] = [];
+  for (const [name, value] of rawHeadersOf(answer)) {
+    if (HOP_BY_HOP.has(name.toLowerCase())) continue;
+    validateHeaderName(name);
+    validateHeaderValue(name, value);
+    headers.push(name, value);
+  }
+  // Its reason stays here: the status says all of it, and Node refuses to write some of what it reads.
+  response.writeHead(status, headers);
+  // A short answer is all here already: headers and body then leave in one write. One that takes its time
+  // must not hold back its headers.
+  setImmediate(() => response.flushHeaders());
+  // Not stream.pipeline: its listeners are more than Node takes for a leak, and it says so for each response.
+  // What breaks off is destroyed on the other side, too.
+  answer.once("error", () => response.destroy());
+  answer.pipe(response);
+}
+
+function* rawHeadersOf({ rawHeaders }: IncomingMessage): Generator<readonly [name: string, value: string]> {
+  for (let index = 0; index + 1 < rawHeaders.length; index += 2)
+    yield [rawHeaders[index] ?? "", rawHeaders[index + 1] ?? ""];
+}
+
+function brokenUpstream({ sandbox, port }: Target, cause: unknown): HttpError {
+  const message = `The sandbox is running but the connection to the port broke: ${messageOf(cause)}`;
+  return new EdgeRefusal(502, { sandboxId: sandbox.record.id, message, port });
+}
+
+function hasBody({ headers }: IncomingMessage): boolean {
+  return headers["transfer-encoding"] !== undefined || Number(headers["content-length"] ?? 0) > 0;
+}
+
+/** The headers of a request for the program, named as its client wrote them. */
+function passOn(message: IncomingMessage, { sandbox, port }: Target): OutgoingHttpHeaders {
+  const kept = new Map<string, { readonly name: string; values: string[] }>();
+  const set = (name: string, value: string): void => {
+    const values = [value];
+    kept.set(name.toLowerCase(), { name, values });
+  };
+  const setUnlessSaid = (name: string, value: string): void => {
+    if (!kept.has(name.toLowerCase())) set(name, value);
+  };
+  for (const [name, value] of rawHeadersOf(message)) {
+    const key = name.toLowerCase();
+    if (HOP_BY_HOP.has(key) || CREDENTIALS.has(key)) continue;
+    const known = kept.get(key);
+    if (known === undefined) set(name, value);
+    else known.values.push(value);
+  }
+  // One chunked body stays chunked: without a length Node would send none for GET and DELETE.
+  if (message.headers["transfer-encoding"] !== undefined) set("Transfer-Encoding", "chunked");
+  const peer = message.socket.remoteAddress ?? "";
+  const earlier = message.headers["x-forwarded-for"];
+  set("X-Forwarded-For", earlier === undefined ? peer : `${String(earlier)}, ${peer}`);
+  const { maskRequestHost } = sandbox.record;
+  if (maskRequestHost === undefined) setUnlessSaid("X-Forwarded-Host", message.headers.host ?? "");
+  else {
+    set("X-Forwarded-Host", message.headers.host ?? "");
+    set("Host", maskRequestHost.replaceAll("${PORT}", String(port)));
+  }
+  setUnlessSaid("X-Forwarded-Proto", "encrypted" in message.socket ? "https" : "http");
+  return Object.fromEntries(
+    [...kept.values()].map(({ name, values }) => [name, values.length === 1 ? (values[0] ?? "") : values]),
+  );
+}

@@ -1,0 +1,25 @@
+import { describeEnd } from "../../sandbox/life/describe-end.js";
+import type { Sandboxes } from "../../sandbox/life/sandboxes.js";
+import { UnknownSandbox } from "../../sandbox/contract/unknown-sandbox.js";
+import type { SurfaceRequest } from "./surface-request.js";
+import { tenantOf } from "./tenant-of.js";
+
+/**
+ * Adds to the answer for an unknown sandbox how it ended, if whoever asks is of the tenant that it belonged to. To
+ * everybody else it stays one that never was. Never rejects.
+ * @returns what to answer in the place of `error`.
+ */
+export async function explainEnd(
+  error: unknown,
+  request: SurfaceRequest,
+  sandboxes: Sandboxes,
+): Promise<unknown> {
+  if (!(error instanceof UnknownSandbox)) return error;
+  try {
+    const ended = await sandboxes.of(tenantOf(request)).endOf(error.sandboxId);
+    return ended === undefined ? error : new UnknownSandbox(error.sandboxId, describeEnd(ended));
+  } catch (failure) {
+    request.log.error({ err: failure }, "the end of a sandbox could not be looked up");
+    return error;
+  }
+}

@@ -1,0 +1,85 @@
+import type { IncomingMessage } from "node:http";
+import { type ContextValues, type HandlerContext, createContextKey } from "@connectrpc/connect";
+import { SandboxError } from "../../kernel/errors.js";
+import type { Logger } from "../../observe/logger.js";
+import type { SandboxId } from "../../sandbox/contract/backend.js";
+import type { LiveSandbox } from "../../sandbox/model/live-sandbox.js";
+import type { Principal } from "./principal.js";
+
+/** Which sandbox, and which port of it, a request is for. */
+export interface Target {
+  readonly sandbox: LiveSandbox;
+  readonly port: number;
+}
+
+/** What the server knows of a request before any route sees it. */
+export interface SurfaceRequest {
+  /** The client's `X-Request-Id` when it is sane, else a new one; answered in the same header. */
+  readonly id: string;
+  /** The surface whose routes serve it: `api`, `envd`, `code`, `ops`. */
+  readonly surface: string;
+  readonly method: string;
+  readonly url: URL;
+  readonly headers: IncomingMessage["headers"];
+  readonly log: Logger;
+  /** Aborted when the client goes away, or the server gives up draining. */
+  readonly signal: AbortSignal;
+  readonly target: Target | undefined;
+  /** The client's, by the word of trusted proxies where there are any. */
+  readonly clientAddress: string;
+  /** How the client reached the server, by the word of trusted proxies where there are any. */
+  readonly protocol: "http" | "https";
+  /** Who asks, by the word of a guard; undefined where none says: what is addressed to a sandbox, and open surfaces. */
+  readonly principal: Principal | undefined;
+}
+
+const requestKey = createContextKey<SurfaceRequest | undefined>(undefined, {
+  description: "surface request",
+});
+
+/** Puts the request where `requestOf` finds it in an RPC. */
+export function bindRequest(values: ContextValues, request: SurfaceRequest): ContextValues {
+  return values.set(requestKey, request);
+}
+
+/** The request that an RPC's context values belong to. */
+export function requestIn(values: ContextValues): SurfaceRequest {
+  const request = values.get(requestKey);
+  if (request === undefined) throw new Error("this RPC did not come through a surface");
+  return request;
+}
+
+/** A koa context (`ctx.state.request`), a Connect handler context, or the request itself, as upgrades get it. */
+export type RequestCarrier =
+  | HandlerContext
+  | { readonly state: { readonly request?: SurfaceRequest } }
+  | SurfaceRequest;
+
+/** The request that a koa, an RPC or an upgrade handler serves. */
+export function requestOf(carrier: RequestCarrier): SurfaceRequest {
+  if ("values" in carrier) return requestIn(carrier.values);
+  if (!("state" in carrier)) return carrier;
+  const { request } = carrier.state;
+  if (request === undefined) throw new Error("this context did not come through a surface");
+  return request;
+}
+
+/** What is said of requests while they are served. */
+const concerned = new WeakMap<SurfaceRequest, SandboxId>();
+
+/** Says which sandbox a request is about when its path does not: one that it makes. Observers are told. */
+export function noteSandbox(carrier: RequestCarrier, id: SandboxId): void {
+  concerned.set(requestOf(carrier), id);
+}
+
+/** The sandbox that was noted. */
+export function notedSandbox(request: SurfaceRequest): SandboxId | undefined {
+  return concerned.get(request);
+}
+
+/** The sandbox that a request is for. @throws SandboxError invalid_argument when it names none. */
+export function targetOf(carrier: RequestCarrier): LiveSandbox {
+  const { target } = requestOf(carrier);
+  if (target === undefined) throw new SandboxError("invalid_argument", "the request names no sandbox");
+  return target.sandbox;
+}

@@ -1,0 +1,384 @@
+import type { IncomingMessage, ServerResponse } from "node:http";
+import type { Duplex } from "node:stream";
+import Router from "@koa/router";
+import { type ConnectRouter, createConnectRouter, createContextValues } from "@connectrpc/connect";
+import { compressionGzip, universalRequestFromNodeRequest } from "@connectrpc/connect-node";
+import type { UniversalHandler } from "@connectrpc/connect/protocol";
+import Koa from "koa";
+import type { BootProblem } from "../../kernel/errors.js";
+import { currentOwner, runAs } from "../../kernel/owner.js";
+import type { Logger } from "../../observe/logger.js";
+import type { Answered, Guard, Observer, UpgradeHandler } from "./surface-hooks.js";
+import { destroySoon } from "../messages/destroy-soon.js";
+import { HttpError } from "../messages/http-error.js";
+import { bindResponse } from "../messages/message-stream.js";
+import { isPermit, permitByMethod, requireScope } from "./permit.js";
+import { overlaps } from "./route-overlap.js";
+import { sendAnswer } from "../messages/send-answer.js";
+import { bindRequest, notedSandbox, requestIn, type SurfaceRequest } from "./surface-request.js";
+import { blameSender, mayBeUnparsable } from "../messages/unparsable-message.js";
+import { errorInterceptor, toHttpError, writeHttpError } from "../messages/wire-errors.js";
+
+export interface SurfaceOptions {
+  readonly log: Logger;
+  /** Bytes of one RPC message. */
+  readonly messageLimitBytes: number;
+  /** What to answer in the place of an error that a route threw. Never rejects. */
+  readonly explain: (error: unknown, request: SurfaceRequest) => Promise<unknown>;
+}
+
+const LONGEST_TIMER_MS = 2 ** 31 - 1;
+
+interface Upgrade {
+  readonly plugin: string;
+  readonly path: string;
+  readonly accept: UpgradeHandler;
+}
+
+interface Owned<T> {
+  readonly plugin: string;
+  readonly value: T;
+}
+
+interface Served {
+  readonly request: SurfaceRequest;
+  route: () => RoutePattern;
+}
+
+/** What a request was answered by: a route pattern, never the raw path, which is unbounded. */
+export type RoutePattern = string;
+
+/** Something that a surface serves. */
+export interface ServedRoute {
+  readonly surface: string;
+  readonly plugin: string;
+  readonly kind: "http" | "rpc" | "upgrade";
+  /** `GET` of an upgrade, `POST` of an RPC; HEAD comes along with every GET. */
+  readonly method: string;
+  /** With `:name` for what may be anything. */
+  readonly path: string;
+}
+
+/** A named set of routes, RPCs, upgrades and guards that plugins fill and listeners serve. */
+export class Surface {
+  readonly name: string;
+  readonly #options: SurfaceOptions;
+  readonly #routers: Owned<Router>[] = [];
+  readonly #rpcRouters: Owned<ConnectRouter>[] = [];
+  readonly #upgrades: Upgrade[] = [];
+  readonly #guards: Owned<Guard>[] = [];
+  readonly #observers: Owned<Observer>[] = [];
+  /** Koa makes its context from the message alone: this is how a request gets into `ctx.state`. */
+  readonly #served = new WeakMap<IncomingMessage, Served>();
+  #koa: ReturnType<Koa["callback"]> | undefined;
+  #rpcs: ReadonlyMap<string, Owned<UniversalHandler>> = new Map();
+
+  constructor(name: string, options: SurfaceOptions) {
+    this.name = name;
+    this.#options = options;
+  }
+
+  /** True when some plugin serves something here. */
+  get isServed(): boolean {
+    return this.#routers.length + this.#rpcRouters.length + this.#upgrades.length > 0;
+  }
+
+  get isGuarded(): boolean {
+    return this.#guards.length > 0;
+  }
+
+  /** Who registered something to be served. */
+  get plugins(): readonly string[] {
+    const owned = [...this.#routers, ...this.#rpcRouters, ...this.#upgrades];
+    return [...new Set(owned.map(({ plugin }) => plugin))];
+  }
+
+  router(plugin: string): Router {
+    const router = new Router();
+    this.#routers.push({ plugin, value: router });
+    return router;
+  }
+
+  rpcRouter(plugin: string): ConnectRouter {
+    const router = createConnectRouter({
+      grpc: false,
+      grpcWeb: false,
+      acceptCompression: [compressionGzip],
+      // The SDKs offer gzip on everything; compressing a live stream would hold its messages back.
+      compressMinBytes: Number.MAX_SAFE_INTEGER,
+      readMaxBytes: this.#options.messageLimitBytes,
+      jsonOptions: { ignoreUnknownFields: true },
+      interceptors: [errorInterceptor((values) => requestIn(values).log)],
+    });
+    this.#rpcRouters.push({ plugin, value: router });
+    return router;
+  }
+
+  addUpgrade(plugin: string, path: string, accept: UpgradeHandler): void {
+    this.#upgrades.push({ plugin, path, accept });
+  }
+
+  addGuard(guard: Guard): void {
+    this.#guards.push({ plugin: currentOwner(), value: guard });
+  }
+
+  addObserver(observer: Observer): void {
+    this.#observers.push({ plugin: currentOwner(), value: observer });
+  }
+
+  /** Everything that plugins put here. */
+  routes(): readonly ServedRoute[] {
+    const { name: surface } = this;
+    const http = this.#routers.flatMap(({ plugin, value }) =>
+      value.stack.flatMap((layer) =>
+        // A layer without methods is middleware.
+        layer.methods
+          .filter((method) => method !== "HEAD")
+          .map((method) => ({ surface, plugin, kind: "http", method, path: String(layer.path) }) as const),
+      ),
+    );
+    const rpc = this.#rpcRouters.flatMap(({ plugin, value }) =>
+      value.handlers.map(
+        ({ requestPath: path }) => ({ surface, plugin, kind: "rpc", method: "POST", path }) as const,
+      ),
+    );
+    const upgrade = this.#upgrades.map(
+      ({ plugin, path }) => ({ surface, plugin, kind: "upgrade", method: "GET", path }) as const,
+    );
+    return [...http, ...rpc, ...upgrade];
+  }
+
+  /** Every pair of plugins that claim the same request, and every path that no request can have. */
+  collisions(): readonly BootProblem[] {
+    const problems: BootProblem[] = [];
+    const routes = this.routes();
+    for (const [index, route] of routes.entries()) {
+      const { plugin, path } = route;
+      const verb = verbOf(route);
+      const place = `on surface '${this.name}'`;
+      if (!/^[/({*]/.test(path)) {
+        problems.push({
+          message: `plugin '${plugin}' serves ${verb} ${path} ${place}: a path begins with /`,
+        });
+      }
+      for (const other of routes.slice(0, index)) {
+        if (verbOf(other) !== verb) continue;
+        if (other.path.replace(PARAMETER, ":") === path.replace(PARAMETER, ":")) {
+          problems.push({
+            message: `plugins '${other.plugin}' and '${plugin}' both serve ${verb} ${path} ${place}`,
+          });
+        } else if (other.plugin !== plugin && overlaps(other.path, path)) {
+          // Within a plugin its author has ordered them; between two it would be the order of the configuration.
+          problems.push({
+            message: `plugins '${other.plugin}' and '${plugin}' both serve some requests ${place}: ${verb} ${other.path} and ${verb} ${path}`,
+          });
+        }
+      }
+    }
+    return problems;
+  }
+
+  /** From now on registering throws: it would be served unchecked, or not at all. */
+  freeze(): void {
+    for (const { plugin, value } of [...this.#routers, ...this.#rpcRouters]) {
+      const refuse = (): never => {
+        throw new Error(`plugin '${plugin}' registers a route after its setup has ended`);
+      };
+      const verbs = "stack" in value ? ["register", "use"] : ["service", "rpc"];
+      for (const verb of verbs) Object.defineProperty(value, verb, { value: refuse });
+    }
+  }
+
+  /** Freezes what was registered into handlers. Call once, before the first request. */
+  seal(): void {
+    this.#rpcs = new Map(
+      this.#rpcRouters.flatMap(({ plugin, value }) =>
+        value.handlers.map((handler) => [handler.requestPath, { plugin, value: handler }] as const),
+      ),
+    );
+    const koa = new Koa();
+    // What reaches koa's own handler was already answered below.
+    koa.silent = true;
+    const surface = this.name;
+    koa.use(async (ctx, next) => {
+      const served = this.#served.get(ctx.req);
+      if (served === undefined) throw new Error("a request reached koa without a surface");
+      ctx.state["request"] = served.request;
+      served.route = () => matchedRoute(ctx);
+      let refusal: HttpError | undefined;
+      try {
+        await next();
+        // Koa's own 404 is a text; an empty 404 makes the E2B SDKs miss "not found".
+        if (ctx.status === 404 && ctx.body === undefined && ctx.respond !== false) {
+          throw new HttpError(404, `no route for ${ctx.method} ${ctx.path} on surface '${surface}'`);
+        }
+      } catch (error) {
+        refusal = toHttpError(await this.#options.explain(error, served.request), served.request.log);
+      }
+      this.#tell(served.request, { status: refusal?.status ?? ctx.status, route: served.route() });
+      if (refusal === undefined) return;
+      ctx.respond = false;
+      writeHttpError(ctx.res, refusal);
+    });
+    for (const { plugin, value } of this.#routers) {
+      for (const { methods, stack } of value.stack) {
+        if (methods.length > 0 && !stack.some((part) => isPermit(part))) stack.unshift(permitByMethod);
+        stack.unshift((_, next) => runAs(plugin, next));
+      }
+      koa.use(value.routes());
+    }
+    koa.use((ctx) => {
+      const allowed = this.#methodsAt(ctx.path);
+      if (allowed.length === 0) return;
+      ctx.set("allow", allowed.join(", "));
+      throw new HttpError(405, `${ctx.method} is not served at ${ctx.path}`);
+    });
+    this.#koa = koa.callback();
+  }
+
+  /** Asks the guards. @returns the request with who it comes from, where one of them says so. */
+  async letIn(request: SurfaceRequest): Promise<SurfaceRequest> {
+    let asked = request;
+    try {
+      for (const { plugin, value: guard } of this.#guards) {
+        const principal = await runAs(plugin, () => guard(asked));
+        if (principal !== undefined) asked = { ...asked, principal };
+      }
+      return asked;
+    } catch (error) {
+      throw this.#refuse(asked, error, "none");
+    }
+  }
+
+  /** Serves a request that was let in; a stream may go on after that. */
+  async serve(request: SurfaceRequest, message: IncomingMessage, response: ServerResponse): Promise<void> {
+    const rpc = this.#rpcs.get(request.url.pathname);
+    this.#served.set(message, { request, route: () => rpc?.value.requestPath ?? "none" });
+    if (rpc !== undefined) {
+      await this.#serveRpc(rpc, request, message, response);
+      return;
+    }
+    // A listener may have the name of a surface that nobody has put anything on.
+    if (this.#koa === undefined) throw new HttpError(404, `surface '${this.name}' serves nothing`);
+    await this.#koa(message, response);
+  }
+
+  /** What serves a request, from the moment that it is known. */
+  routeOf(message: IncomingMessage): RoutePattern {
+    return this.#served.get(message)?.route() ?? "none";
+  }
+
+  /** Hands an upgrade that was let in to whoever takes its path. @throws HttpError when nobody does, or it is refused. */
+  async upgrade(request: SurfaceRequest, upgrade: Parameters<UpgradeHandler>[1]): Promise<void> {
+    const { pathname } = request.url;
+    const found = this.#upgrades.find(({ path }) => matches(path, pathname));
+    const route = found?.path ?? "none";
+    try {
+      if (found === undefined)
+        throw new HttpError(404, `no WebSocket at ${pathname} on surface '${this.name}'`);
+      requireScope(request, "attach");
+      await runAs(found.plugin, () => found.accept(request, upgrade));
+    } catch (error) {
+      throw this.#refuse(request, await this.#options.explain(error, request), route);
+    }
+    this.#tell(request, { status: 101, route });
+  }
+
+  async #serveRpc(
+    { plugin, value: rpc }: Owned<UniversalHandler>,
+    request: SurfaceRequest,
+    message: IncomingMessage,
+    response: ServerResponse,
+  ): Promise<void> {
+    // Connect gives it to setTimeout as it is, which takes anything longer than 2^31 ms for 1 ms.
+    if (Number(message.headers["connect-timeout-ms"]) > LONGEST_TIMER_MS)
+      delete message.headers["connect-timeout-ms"];
+    const route = rpc.requestPath;
+    const values = bindResponse(bindRequest(createContextValues(), request), response);
+    let answer;
+    try {
+      requireScope(request, "exec");
+      answer = await runAs(plugin, () =>
+        rpc(universalRequestFromNodeRequest(message, response, undefined, values)),
+      );
+      if (mayBeUnparsable(message.headers)) answer = await blameSender(answer);
+      if (answer.body === undefined && answer.status >= 400) {
+        for (const [name, value] of answer.header ?? []) response.setHeader(name, value);
+        throw new HttpError(answer.status, rpcRefusal(answer.status, message));
+      }
+    } catch (error) {
+      throw this.#refuse(request, error, route);
+    }
+    this.#tell(request, { status: answer.status, route });
+    await sendAnswer(answer, response);
+  }
+
+  /** Tells of a refusal. @returns what to throw. */
+  #refuse(request: SurfaceRequest, error: unknown, route: RoutePattern): HttpError {
+    const refusal = toHttpError(error, request.log);
+    this.#tell(request, { status: refusal.status, route });
+    return refusal;
+  }
+
+  #tell(request: SurfaceRequest, answered: Omit<Answered, "sandboxId">): void {
+    if (this.#observers.length === 0) return;
+    const sandboxId = notedSandbox(request);
+    for (const { plugin, value: observer } of this.#observers)
+      runAs(plugin, () => observer(request, { ...answered, sandboxId }));
+  }
+
+  #methodsAt(path: string): readonly string[] {
+    return [
+      ...new Set(
+        this.#routers.flatMap(({ value }) =>
+          value.stack
+            .filter((layer) => layer.methods.length > 0 && layer.match(path))
+            .flatMap((layer) => layer.methods),
+        ),
+      ),
+    ];
+  }
+}
+
+const PARAMETER = /:[A-Za-z_]\w*/g;
+
+function verbOf({ kind, method }: ServedRoute): string {
+  return kind === "upgrade" ? "UPGRADE" : method;
+}
+
+/** Set by the router on the context of the route that matched. */
+function matchedRoute(context: object): RoutePattern {
+  const { _matchedRoute: pattern } = context as { readonly _matchedRoute?: string | RegExp };
+  return pattern?.toString() ?? "none";
+}
+
+function rpcRefusal(status: number, message: IncomingMessage): string {
+  if (status === 405) return `an RPC takes POST, not ${message.method}`;
+  if (status === 415)
+    return `an RPC does not take the content type '${message.headers["content-type"] ?? ""}'`;
+  return "the RPC was refused";
+}
+
+function matches(pattern: string, pathname: string): boolean {
+  const expected = pattern.split("/");
+  const actual = pathname.split("/");
+  return (
+    expected.length === actual.length &&
+    expected.every((segment, index) =>
+      segment.startsWith(":") ? actual[index] !== "" : segment === actual[index],
+    )
+  );
+}
+
+/** Sockets of upgrades are raw: this is how one is refused. */
+export function refuseUpgrade(socket: Duplex, { status, body, retryAfterSeconds }: HttpError): void {
+  const text = typeof body === "string" ? body : JSON.stringify(body);
+  const retryAfter = retryAfterSeconds === undefined ? "" : `retry-after: ${retryAfterSeconds}\r\n`;
+  socket.end(
+    `HTTP/1.1 ${status} Refused\r\nconnection: close\r\n${retryAfter}content-type: ${typeof body === "string" ? "text/plain" : "application/json"}\r\n` +
+      `content-length: ${Buffer.byteLength(text)}\r\n\r\n${text}`,
+  );
+  // A socket with bytes in it that nobody reads is never closed, even when its client is gone.
+  socket.resume();
+  destroySoon(socket);
+}

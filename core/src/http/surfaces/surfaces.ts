@@ -1,0 +1,84 @@
+import type { BootProblem } from "../../kernel/errors.js";
+import { type ServedRoute, Surface, type SurfaceOptions } from "./surface.js";
+import { CODE_PORT, ENVD_PORT } from "./targets.js";
+
+/** Those that plugins of the project fill; a configuration need not have a listener for each. */
+const STANDARD_SURFACES = ["api", "envd", "code", "ops", "volumes"];
+
+/** The surfaces of a server, by name. */
+export class Surfaces {
+  readonly #options: SurfaceOptions;
+  readonly #surfaces = new Map<string, Surface>();
+  /** The ports inside every sandbox that the server itself answers, by the surface that does. */
+  readonly #ports = new Map([
+    [ENVD_PORT, "envd"],
+    [CODE_PORT, "code"],
+  ]);
+
+  constructor(options: SurfaceOptions) {
+    this.#options = options;
+  }
+
+  get(name: string): Surface {
+    let surface = this.#surfaces.get(name);
+    if (surface === undefined) {
+      surface = new Surface(name, this.#options);
+      this.#surfaces.set(name, surface);
+    }
+    return surface;
+  }
+
+  /** @throws Error when another surface answers that port. */
+  claimPort(port: number, name: string): void {
+    const owner = this.#ports.get(port) ?? name;
+    if (owner !== name)
+      throw new Error(`port ${port} of a sandbox is answered by surface '${owner}' already`);
+    this.#ports.set(port, name);
+  }
+
+  /** What requests that are addressed to a sandbox may be answered by. */
+  get addressed(): readonly string[] {
+    return [...new Set(this.#ports.values())];
+  }
+
+  /** The surface that answers a port of a sandbox; undefined when the port is the sandbox's own. */
+  ofPort(port: number): Surface | undefined {
+    const name = this.#ports.get(port);
+    const surface = name === undefined ? undefined : this.#surfaces.get(name);
+    return surface?.isServed === true ? surface : undefined;
+  }
+
+  /** Everything that plugins serve. */
+  routes(): readonly ServedRoute[] {
+    return [...this.#surfaces.values()].flatMap((surface) => surface.routes());
+  }
+
+  /** Ends the time in which plugins may register something. */
+  freeze(): void {
+    for (const surface of this.#surfaces.values()) surface.freeze();
+  }
+
+  collisions(): readonly BootProblem[] {
+    return [...this.#surfaces.values()].flatMap((surface) => surface.collisions());
+  }
+
+  /** What is registered where no listener and no port of a sandbox would ever ask for it. @param listeners their names. */
+  unreachable(listeners: readonly string[]): readonly BootProblem[] {
+    const known = new Set([...STANDARD_SURFACES, ...this.addressed, ...listeners]);
+    const unknown = [...this.#surfaces.values()].filter(({ name }) => !known.has(name));
+    return unknown.flatMap(({ name, plugins }) =>
+      plugins.map((plugin) => ({
+        message: `plugin '${plugin}' serves on surface '${name}', which no listener has; there are ${[...known].join(", ")}`,
+      })),
+    );
+  }
+
+  /** Names of listeners that would serve nothing but what is addressed to a sandbox. */
+  unserved(listeners: readonly string[]): readonly string[] {
+    return listeners.filter((name) => !STANDARD_SURFACES.includes(name) && !this.#surfaces.has(name));
+  }
+
+  seal(): void {
+    for (const surface of this.#surfaces.values()) surface.seal();
+  }
+}

@@ -1,0 +1,52 @@
+import type { IncomingHttpHeaders } from "node:http";
+import { HttpError } from "../messages/http-error.js";
+
+/** A sandbox and a port as a request names them, before anyone looked whether they exist. */
+export interface Address {
+  readonly sandboxId: string;
+  readonly port: number;
+}
+
+const SANDBOX_ID = /^[a-z0-9]+$/;
+/** What the SDKs in debug mode call the one shared sandbox, which is known by the port that was asked. */
+const DEBUG_SANDBOX_ID = "debug_sandbox_id";
+
+/**
+ * Which sandbox a request is addressed to: by the headers `E2b-Sandbox-Id` and `E2b-Sandbox-Port`, else
+ * by `Host: <port>-<id>.<domain>`. Undefined when it names none.
+ * @throws HttpError 400 with the text of the E2B edge.
+ */
+export function addressOf(headers: IncomingHttpHeaders, domain: string): Address | undefined {
+  const id = headers["e2b-sandbox-id"];
+  const port = headers["e2b-sandbox-port"];
+  if (namesDebugSandbox(headers)) return undefined;
+  if (id !== undefined || port !== undefined) {
+    if (typeof id !== "string" || typeof port !== "string")
+      throw new HttpError(400, "missing header", "missing header");
+    return parse(port, id);
+  }
+  const host = (headers.host ?? "").replace(/:\d*$/, "").toLowerCase();
+  const suffix = `.${domain}`;
+  if (!host.endsWith(suffix)) return undefined;
+  const label = host.slice(0, -suffix.length);
+  if (label === "api" || label === "sandbox") return undefined;
+  const [portLabel, idLabel] = label.split("-");
+  if (portLabel === undefined || idLabel === undefined || label.includes(".")) {
+    throw new HttpError(400, "Invalid host", "Invalid host");
+  }
+  return parse(portLabel, idLabel);
+}
+
+/** True for the SDKs in debug mode, whatever sandbox they mean. */
+export function namesDebugSandbox(headers: IncomingHttpHeaders): boolean {
+  return headers["e2b-sandbox-id"] === DEBUG_SANDBOX_ID;
+}
+
+function parse(port: string, sandboxId: string): Address {
+  // Some clients still send the long form `<id>-<client id>`.
+  const [id = ""] = sandboxId.split("-");
+  if (!SANDBOX_ID.test(id)) throw new HttpError(400, "Invalid sandbox ID", "Invalid sandbox ID");
+  const number = /^\d{1,5}$/.test(port) ? Number(port) : 0;
+  if (number < 1 || number > 65535) throw new HttpError(400, "Invalid sandbox port", "Invalid sandbox port");
+  return { sandboxId: id, port: number };
+}

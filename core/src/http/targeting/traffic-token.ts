@@ -1,0 +1,31 @@
+import { hash, timingSafeEqual } from "node:crypto";
+import type { IncomingHttpHeaders } from "node:http";
+import { EdgeRefusal } from "../messages/edge-refusal.js";
+import type { Target } from "../surfaces/surface-request.js";
+import { ENVD_PORT } from "../surfaces/targets.js";
+
+/** Presents the secret of a sandbox that keeps public traffic out. */
+export const TRAFFIC_TOKEN_HEADER = "e2b-traffic-access-token";
+
+/**
+ * Keeps out of the ports of a sandbox without public traffic whoever does not know its secret; envd's port
+ * has a token of its own.
+ * @throws HttpError 403 with the texts of the E2B edge.
+ */
+export function requireTrafficToken({ sandbox, port }: Target, headers: IncomingHttpHeaders): void {
+  const { id, trafficAccessToken } = sandbox.record;
+  if (trafficAccessToken === undefined || port === ENVD_PORT) return;
+  const given = headers[TRAFFIC_TOKEN_HEADER];
+  if (typeof given === "string" && isSame(trafficAccessToken, given)) return;
+  const what =
+    typeof given !== "string" || given === ""
+      ? `Token header '${TRAFFIC_TOKEN_HEADER}' is missing`
+      : `Provided token in header '${TRAFFIC_TOKEN_HEADER}' is invalid`;
+  const message = `Sandbox is secured with traffic access token. ${what}`;
+  throw new EdgeRefusal(403, { sandboxId: id, message });
+}
+
+/** In a time that tells nothing about either. */
+function isSame(secret: string, given: string): boolean {
+  return timingSafeEqual(hash("sha256", secret, "buffer"), hash("sha256", given, "buffer"));
+}

@@ -1,0 +1,97 @@
+import { join } from "node:path";
+import type { Registry } from "prom-client";
+import type { Diagnosis } from "../observe/finding.js";
+import type { Surfaces } from "../http/surfaces/surfaces.js";
+import { makeDirectory } from "../kernel/make-directory.js";
+import type { Class, Scope } from "../kernel/scope.js";
+import type { Token } from "../kernel/token.js";
+import type { Health } from "../observe/health.js";
+import type { Logger } from "../observe/logger.js";
+import type { Plugin, PluginContext } from "./plugin.js";
+
+export interface PluginContextParts {
+  readonly plugin: Plugin;
+  readonly settings: unknown;
+  readonly log: Logger;
+  readonly scope: Scope;
+  readonly registry: Registry;
+  /** The server's, absolute. */
+  readonly dataDir: string;
+  readonly surfaces: Surfaces;
+  readonly health: Health;
+  /** Aborted once setup is over: what is registered later would never be checked nor served. */
+  readonly sealed: AbortSignal;
+  readonly diagnose: (name: string, run: Diagnosis) => void;
+  readonly onStart: (run: () => unknown) => void;
+  readonly onStop: (run: () => unknown) => void;
+}
+
+/** The kernel's side of what a plugin sees in `setup`. */
+export function createPluginContext(parts: PluginContextParts): PluginContext<unknown> {
+  const { plugin, scope, surfaces, health } = parts;
+  const whileOpen = (verb: string): void => {
+    if (parts.sealed.aborted)
+      throw new Error(`plugin '${plugin.name}' calls ${verb} after its setup has ended`);
+  };
+  const context: PluginContext<unknown> = {
+    name: plugin.name,
+    config: parts.settings,
+    log: parts.log,
+    metrics: parts.registry,
+    dataDir() {
+      const directory = join(parts.dataDir, plugin.name);
+      makeDirectory(directory, 0o700);
+      return directory;
+    },
+    bind<T>(key: Class<T> | Token<T>, implementation?: Class<T>) {
+      whileOpen("bind");
+      const built = implementation ?? key;
+      if (typeof built !== "function")
+        throw new TypeError("bind needs a class: a token alone does not say what to build");
+      scope.bindClass(key, built);
+      return context;
+    },
+    bindValue(key, value) {
+      whileOpen("bindValue");
+      scope.bindValue(key, value);
+      return context;
+    },
+    resolve<T>(key: Class<T> | Token<T>): T {
+      return scope.resolve<T>(key);
+    },
+    http(surface) {
+      whileOpen("http");
+      return surfaces.get(surface).router(plugin.name);
+    },
+    rpc(surface) {
+      whileOpen("rpc");
+      return surfaces.get(surface).rpcRouter(plugin.name);
+    },
+    upgrade(surface, path, accept) {
+      whileOpen("upgrade");
+      surfaces.get(surface).addUpgrade(plugin.name, path, accept);
+    },
+    guard(surface, check) {
+      whileOpen("guard");
+      surfaces.get(surface).addGuard(check);
+    },
+    observe(surface, observer) {
+      whileOpen("observe");
+      surfaces.get(surface).addObserver(observer);
+    },
+    health(name, check) {
+      whileOpen("health");
+      health.add(name, check);
+    },
+    diagnose(name, run) {
+      whileOpen("diagnose");
+      parts.diagnose(name, run);
+    },
+    onStart(run) {
+      whileOpen("onStart");
+      parts.onStart(run);
+    },
+    onStop: parts.onStop,
+  };
+  return context;
+}

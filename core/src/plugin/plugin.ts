@@ -1,0 +1,176 @@
+import type { ConnectRouter } from "@connectrpc/connect";
+import type Router from "@koa/router";
+import type { Registry } from "prom-client";
+import { z } from "zod";
+import type { Diagnosis } from "../observe/finding.js";
+import type { Guard, Observer, UpgradeHandler } from "../http/surfaces/surface-hooks.js";
+import type { Clock } from "../kernel/clock.js";
+import type { Class } from "../kernel/scope.js";
+import type { Token } from "../kernel/token.js";
+import type { HealthCheck } from "../observe/health.js";
+import type { Logger } from "../observe/logger.js";
+
+/** The services that a plugin asked for, under the names it gave them. */
+export type Resolved<R> = { readonly [K in keyof R]: R[K] extends Token<infer T> ? T : never };
+
+/** What a plugin may do during `setup`. */
+export interface PluginContext<Config> {
+  readonly name: string;
+  readonly config: Config;
+  readonly log: Logger;
+  /** This plugin's own registry; every metric in it is named `coppice_<name>_…`. */
+  readonly metrics: Registry;
+  /**
+   * A directory for what this plugin has to keep: `<server's dataDir>/<name>`, absolute, made for this user
+   * alone when it is first asked for. Write to it from `onStart` on: by then no other server has this `dataDir`.
+   * @throws Error of the file system when it cannot be made.
+   */
+  dataDir(): string;
+  /** Binds a class, once per server, under itself or under a token. */
+  bind<T>(key: Class<T> | Token<T>, implementation?: Class<T>): this;
+  bindValue<T>(key: Token<T>, value: T): this;
+  /** @throws Error that names the token when this plugin neither bound nor required it. */
+  resolve<T>(key: Class<T> | Token<T>): T;
+  /** A router of its own on a surface: `api`, `envd`, `code`, `ops`, or another one that the configuration names. */
+  http(surface: string): Router;
+  /** Connect's own registration, at the exact paths of the methods. */
+  rpc(surface: string): Pick<ConnectRouter, "service" | "rpc">;
+  /** Takes upgrade requests at a path: segments in `:name` match anything. */
+  upgrade(surface: string, path: string, accept: UpgradeHandler): void;
+  /** Runs before every request of a surface, after targeting and before any route. */
+  guard(surface: string, check: Guard): void;
+  /** Is told how every request of a surface was answered, refused ones too. */
+  observe(surface: string, observer: Observer): void;
+  /**
+   * Part of `/readyz`: rejects with the reason while this plugin cannot serve. What it resolves with is told
+   * there as well.
+   */
+  health(name: string, check: HealthCheck): void;
+  /**
+   * Part of `coppice doctor`: looks at the host for what this plugin needs of it. Runs without a start, after
+   * the `check` of every backend, and at no other time.
+   */
+  diagnose(name: string, run: Diagnosis): void;
+  onStart(run: () => unknown): void;
+  /** Undo stands beside do: call it right after what it undoes. Last in, first out. */
+  onStop(run: () => unknown): void;
+}
+
+/** What an action of the command line is given: no server runs in its process, one may in another. */
+export interface VerbContext<Config> {
+  readonly config: Config;
+  /** What follows the configuration file. */
+  readonly args: readonly string[];
+  readonly clock: Clock;
+  /** As of the plugin's context; a server may be using it at this moment. */
+  readonly dataDir: () => string;
+  /** A line for whoever called. */
+  readonly print: (line: string) => void;
+  /** Rows below a heading, in columns on a terminal; elsewhere tab-separated lines without the heading. */
+  readonly printTable: (heading: readonly string[], rows: readonly (readonly string[])[]) => void;
+}
+
+/** One thing that `coppice <verb> <action> <config.yaml> [options]` does. */
+export interface VerbAction<Config> {
+  /** The options, as the usage shows them. */
+  readonly usage: string;
+  /**
+   * @returns the exit code.
+   * @throws SandboxError with what to tell: invalid_argument for bad options, which exits with 64.
+   */
+  run(context: VerbContext<Config>): number | Promise<number>;
+}
+
+/** Actions by their names, by verb. */
+export type Verbs<Config> = Readonly<Record<string, Readonly<Record<string, VerbAction<Config>>>>>;
+
+// `any`: a record of tokens of unlike services has no narrower common type that keeps inference.
+// oxlint-disable-next-line typescript/no-explicit-any
+type TokenRecord = Record<string, Token<any>>;
+
+/** A plugin as the kernel sees it; made by `definePlugin`. */
+export interface Plugin {
+  readonly name: string;
+  readonly config: z.ZodType;
+  readonly requires: TokenRecord;
+  readonly provides: readonly symbol[];
+  readonly verbs: Verbs<unknown>;
+  setup(plugin: PluginContext<unknown>, services: Record<string, unknown>): void | Promise<void>;
+}
+
+/** What a plugin needs to have to be one; two installed copies of core agree on it. Its value is the copy that made it. */
+const IS_PLUGIN = Symbol.for("coppice.plugin");
+
+export interface PluginDefinition<C extends z.ZodType, R extends TokenRecord> {
+  /** kebab-case: its config key, its log field, its metric prefix `coppice_<name>_`. */
+  readonly name: string;
+  /** Settings as zod: defaults, messages and docs come from it. Unknown keys are refused: use `z.strictObject`. */
+  readonly config?: C;
+  /** Services that must be there, checked before anything is set up. */
+  readonly requires?: R;
+  /** Tokens that are bound when `setup` returns. */
+  readonly provides?: readonly symbol[];
+  /** What it adds to the command line: `coppice <verb> <action> <config.yaml>`. */
+  readonly verbs?: Verbs<z.infer<C>>;
+  setup(plugin: PluginContext<z.infer<C>>, services: Resolved<R>): void | Promise<void>;
+}
+
+const NO_CONFIG = z.strictObject({});
+const KEBAB_CASE = /^[a-z][a-z0-9]*(-[a-z0-9]+)*$/;
+
+/**
+ * Makes a plugin: a value that requires and provides tokens and registers what it serves.
+ *
+ * A package is a plugin package when its default export is what this returns.
+ * @throws TypeError that names the plugin when the definition cannot be one.
+ */
+export function definePlugin<C extends z.ZodType = typeof NO_CONFIG, const R extends TokenRecord = {}>(
+  definition: PluginDefinition<C, R>,
+): Plugin {
+  if (!KEBAB_CASE.test(definition.name)) {
+    throw new TypeError(`a plugin's name is kebab-case, not '${definition.name}'`);
+  }
+  checkDefinition(definition);
+  const plugin = {
+    [IS_PLUGIN]: import.meta.url,
+    name: definition.name,
+    config: definition.config ?? NO_CONFIG,
+    requires: definition.requires ?? {},
+    provides: definition.provides ?? [],
+    verbs: (definition.verbs ?? {}) as Verbs<unknown>,
+    setup: (context: PluginContext<unknown>, services: Record<string, unknown>) =>
+      definition.setup(context as PluginContext<z.infer<C>>, services as Resolved<R>),
+  };
+  return plugin;
+}
+
+/** What plain JavaScript, or an import that came to nothing, can get wrong: said here, by the plugin's name. */
+function checkDefinition({
+  name,
+  config,
+  requires,
+  provides,
+  ...rest
+}: PluginDefinition<z.ZodType, TokenRecord>): void {
+  const refuse = (text: string): never => {
+    throw new TypeError(`plugin '${name}': ${text}`);
+  };
+  if (typeof rest.setup !== "function") refuse("setup is not a function");
+  // Asked for what is used of it: a schema may come from another installed copy of zod.
+  if (config !== undefined && typeof (config as Partial<z.ZodType> | null)?.safeParse !== "function")
+    refuse("config is not a zod schema");
+  for (const [key, token] of Object.entries(requires ?? {}))
+    if (typeof token !== "symbol") refuse(`requires.${key} is ${String(token)}, not a token`);
+  for (const token of provides ?? [])
+    if (typeof token !== "symbol") refuse(`provides has ${String(token)}, which is not a token`);
+}
+
+/** True for what the `definePlugin` of another installed copy of core made. */
+export function isOfAnotherCore(plugin: Plugin): boolean {
+  return Reflect.get(plugin, IS_PLUGIN) !== import.meta.url;
+}
+
+/** True for what `definePlugin` made. */
+export function isPlugin(value: unknown): value is Plugin {
+  return typeof value === "object" && value !== null && IS_PLUGIN in value;
+}
