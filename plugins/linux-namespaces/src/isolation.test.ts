@@ -77,6 +77,51 @@ void describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, 
     }
   });
 
+  void test("has mounts that allow no more than they have to", async () => {
+    const volume = { id: "flags", sizeMiB: 16 };
+    await opened.backend.volumes.make(volume);
+    const mounts = ["/kept", "/shown"].map((path) => ({
+      volume: volume.id,
+      path,
+      readOnly: path === "/shown",
+    }));
+    const own = await makeSandbox(opened.backend, { mounts });
+    try {
+      const { output } = await runScript(own, "cut -d' ' -f5,6 /proc/self/mountinfo", "root");
+      const flags = new Map(
+        output.split("\n").map((line) => {
+          const [place = "", options = ""] = line.split(" ");
+          return [
+            place,
+            options.split(",").filter((option) => /^(ro|nosuid|nodev|noexec)$/.test(option)),
+          ] as const;
+        }),
+      );
+      const wanted: Readonly<Record<string, readonly string[]>> = {
+        "/usr": ["ro", "nodev"],
+        "/dev": ["nosuid", "noexec"],
+        "/dev/pts": ["nosuid", "noexec"],
+        "/dev/shm": ["nosuid", "nodev"],
+        "/proc": ["nosuid", "nodev", "noexec"],
+        "/kept": ["nosuid", "nodev"],
+        "/shown": ["ro", "nosuid", "nodev"],
+      };
+      for (const [place, expected] of Object.entries(wanted))
+        assert.deepEqual(flags.get(place), expected, place);
+      const inProc = [...flags].filter(([place]) => place.startsWith("/proc/"));
+      assert.ok(inProc.length > 5, output);
+      for (const [place, found] of inProc)
+        assert.deepEqual(
+          found.filter((flag) => flag !== "nodev"),
+          ["ro", "nosuid", "noexec"],
+          place,
+        );
+    } finally {
+      await own.destroy();
+      await opened.backend.volumes.remove(volume.id);
+    }
+  });
+
   void test("inherits no variable of the server", async () => {
     process.env["COPPICE_TEST_SECRET"] = "in the server's environment";
     try {
