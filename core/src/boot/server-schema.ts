@@ -16,7 +16,7 @@ const listenerConfig = z.strictObject({
   insecure: z
     .boolean()
     .default(false)
-    .describe("serve off loopback although something here has no authentication or isolation"),
+    .describe("serve other machines although authentication or isolation is missing"),
   tls: tlsConfig.optional().describe("serve HTTPS"),
 });
 
@@ -53,7 +53,7 @@ const httpConfig = z.strictObject({
     .array(z.string().regex(/^[A-Za-z0-9.-]+$/, "expected a host name without a port"))
     .default([])
     .describe(
-      "host names that listeners on loopback take besides localhost, addresses, and `domain` with all below it: those of a proxy in front",
+      "further host names that listeners on loopback accept, such as those of a proxy in front; localhost, addresses and `domain` with its subdomains are always accepted",
     ),
   allowedOrigins: z
     .array(
@@ -62,7 +62,9 @@ const httpConfig = z.strictObject({
         .regex(/^[a-z][a-z0-9+.-]*:\/\/[^/]+$/, "expected an origin, such as https://app.example.com"),
     )
     .default([])
-    .describe("web pages of elsewhere that may use listeners on loopback by the names of this machine"),
+    .describe(
+      "further origins whose web pages may call listeners on loopback; pages of this machine always may",
+    ),
   drainTimeout: duration()
     .prefault("10s")
     .describe("time that running requests get to end when the server stops"),

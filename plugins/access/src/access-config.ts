@@ -16,17 +16,17 @@ const jwksUrl = z.url({ protocol: /^https?$/ }).refine((text) => {
 
 const jwt = z.strictObject({
   jwksUrl: jwksUrl.describe("Where the identity provider publishes its keys."),
-  issuer: z.string().optional().describe("What `iss` has to be; not checked when absent."),
+  issuer: z.string().optional().describe("Required value of `iss`; not checked when absent."),
   audience: z
     .union([z.string(), z.array(z.string()).min(1)])
     .optional()
-    .describe("What `aud` has to be or hold, one of several; not checked when absent."),
+    .describe("Required value of `aud`, or one of its values; not checked when absent."),
   tenantClaim: z
     .string()
     .default("org_id")
     .describe("Claim that names the tenant; a token without it is a tenant of its own, `sub:<sub>`."),
   clockTolerance: duration().prefault("30s").describe("How far the provider's clock may be off."),
-  cacheFor: duration().prefault("10m").describe("How long fetched keys are believed."),
+  cacheFor: duration().prefault("10m").describe("How long fetched keys are cached."),
   refetchAfter: duration()
     .prefault("30s")
     .describe("Least time between two fetches for keys that are not known yet."),
@@ -59,12 +59,14 @@ const quota = z.strictObject({
 export type TenantQuota = z.infer<typeof quota>;
 
 const quotas = z.strictObject({
-  everybody: quota.prefault({}).describe("Each tenant that is not named; what is absent has no limit."),
+  everybody: quota
+    .prefault({})
+    .describe("Quotas of each tenant that is not named below; what is absent has no limit."),
   tenants: z
     .record(z.string().min(1), quota)
     .default({})
     .describe(
-      "By tenant, in the place of `everybody`: `acme`, or `sub:<sub>` of a JWT without an organization.",
+      "Quotas of single tenants, in place of `everybody`: `acme`, or `sub:<sub>` of a JWT without an organization.",
     ),
 });
 
@@ -87,17 +89,17 @@ export const AccessConfig = z.strictObject({
     .array(apiKey)
     .default([])
     .describe(
-      "Keys of the tenant `default` that may do everything, best `e2b_` and 40 hex digits, as the Python SDK wants; others are made by `coppice keys create`.",
+      "Keys of the tenant `default` with all permissions; the Python SDK wants `e2b_` and 40 hex digits. `coppice keys create` makes further keys.",
     ),
   developmentKey: z
     .union([z.literal("random"), apiKey])
     .optional()
     .describe(
-      "One more of these, for a server that is tried out: `random` is made at the first start and kept in `dataDir/access/development-key`.",
+      "One more such key, for trying out a server: `random` makes one at the first start and stores it in `dataDir/access/development-key`.",
     ),
   jwt: jwt
     .optional()
-    .describe("An identity provider whose RS256 tokens are let in as `Authorization: Bearer`."),
+    .describe("An identity provider whose RS256 tokens are accepted as `Authorization: Bearer`."),
   quotas: quotas.prefault({}).describe("What tenants may have."),
   rateLimits: z
     .strictObject({
@@ -115,7 +117,7 @@ export const AccessConfig = z.strictObject({
         .int()
         .positive()
         .default(10_000)
-        .describe("Entries about requests that were not let in, which anybody can cause; counted apart."),
+        .describe("Entries about rejected requests, which anybody can cause; counted separately."),
       maxAge: duration().prefault("90d").describe("How long an entry is kept."),
     })
     .prefault({})

@@ -9,22 +9,22 @@ const OutputLogConfig = z.strictObject({
     .prefault("64MiB")
     .describe("Output kept of one sandbox; beyond it the oldest is removed."),
   maxTotal: size().prefault("1GiB").describe("Output kept of all sandboxes together."),
-  maxSandboxes: count().default(10_000).describe("Sandboxes, mostly ended ones, that output is kept of."),
+  maxSandboxes: count().default(10_000).describe("Sandboxes whose output is kept, most of them ended."),
   maxAge: duration()
     .prefault("7d")
     .describe("How long output is kept, also when its command and its sandbox have ended."),
   flushInterval: duration()
     .prefault("50ms")
-    .describe("How long output is gathered before it is written: what a crash of the server can lose."),
+    .describe("How long output is collected before it is written; a crash of the server loses it."),
   buffer: size()
     .prefault("4MiB")
-    .describe("Output of one sandbox that may wait for the disk before its commands are made to."),
+    .describe("Output of one sandbox that may wait for the disk; beyond it its commands wait as well."),
   stallTimeout: duration()
     .prefault("2s")
     .describe("How long the disk may take for a write before commands go on without a log."),
   retryInterval: duration()
     .prefault("10s")
-    .describe("How long the log is left alone after the disk was full or failed."),
+    .describe("Pause after a full disk or a failed write before the log is tried again."),
   sweepInterval: duration().prefault("1m").describe("How often output that is too old is looked for."),
   defaultPage: size()
     .prefault("256KiB")
@@ -39,12 +39,10 @@ export type OutputLogConfig = z.infer<typeof OutputLogConfig>;
 /** Settings of the commands plugin, each with its default. */
 export const CommandsConfig = z.strictObject({
   maxCommandsPerSandbox: count().default(1000).describe("Commands that may run in one sandbox at a time."),
-  maxEndedCommands: count()
-    .default(256)
-    .describe("Ended commands of one sandbox that are kept for a late look."),
+  maxEndedCommands: count().default(256).describe("Ended commands of one sandbox whose result is kept."),
   endedRetention: duration()
     .prefault("30s")
-    .describe("How long the end of a command can still be asked for."),
+    .describe("How long the result of an ended command can be asked for."),
   maxArgumentSize: size()
     .prefault("128KiB")
     .describe("Longest single argument or variable; Linux itself takes no more than 128KiB."),
@@ -63,17 +61,17 @@ export const CommandsConfig = z.strictObject({
     .describe("Output held for a client that reads slowly, before the command is made to wait."),
   killedOutputGrace: duration()
     .prefault("200ms")
-    .describe("How long the output of a killed command may stay open, where children of it hold it."),
+    .describe("How long children of a killed command may hold its output open."),
   keepaliveInterval: duration()
     .prefault("50s")
     .describe("Silence after which a stream gets a keepalive, unless the client asks for its own interval."),
   defaultTimeout: duration()
     .prefault("60s")
-    .describe("Life of a command of POST /commands without timeout_ms."),
+    .describe("Time-out of a command of POST /commands without timeout_ms."),
   maxLineSize: size()
     .prefault("64KiB")
     .describe("Longest line of POST /commands and of a sandbox's logs; a longer one comes in pieces."),
-  log: OutputLogConfig.prefault({}).describe("What is kept of the output of commands."),
+  log: OutputLogConfig.prefault({}).describe("The stored output of commands."),
 });
 
 export type CommandsConfig = z.infer<typeof CommandsConfig>;

@@ -20,12 +20,12 @@ export const EventsConfig = z.strictObject({
         .int()
         .positive()
         .default(1000)
-        .describe("Deliveries that may wait for one webhook; what happens beyond is listed as dropped."),
+        .describe("Deliveries that may wait for one webhook; further events are listed as dropped."),
       maxDeliveries: z
         .int()
         .positive()
         .default(1000)
-        .describe("Deliveries of one webhook that are remembered when they are done, the newest."),
+        .describe("Finished deliveries of one webhook that are remembered, the newest."),
       attempts: z
         .int()
         .positive()
@@ -40,12 +40,10 @@ export const EventsConfig = z.strictObject({
       privateTargets: z
         .array(range)
         .default([])
-        .describe(
-          "Addresses that are not public, and may be delivered to all the same: 127.0.0.1, 10.0.0.0/8.",
-        ),
+        .describe("Non-public addresses that webhooks may have nevertheless: 127.0.0.1, 10.0.0.0/8."),
     })
     .prefault({})
-    .describe("Who is told of events."),
+    .describe("HTTP endpoints that events are delivered to."),
 });
 
 export type EventsConfig = z.infer<typeof EventsConfig>;

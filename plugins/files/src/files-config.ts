@@ -24,7 +24,7 @@ export const filesConfig = z.strictObject({
     .min(0)
     .default(4_096)
     .describe(
-      "most names that the server's own watches hold, by a descriptor each, to tell a move from a removal",
+      "most files for which the server's own watches keep a descriptor open, to tell a move from a removal",
     ),
   maxBufferedEvents: count
     .default(10_000)

@@ -56,9 +56,7 @@ export const jailFreebsdConfig = z.strictObject({
   commands: z
     .enum(["jexec", "agent"])
     .default("jexec")
-    .describe(
-      "What starts commands: jexec(8), by a helper on the host, or the agent inside, which is faster",
-    ),
+    .describe("Program that starts commands: jexec(8) on the host, or the agent inside, which is faster"),
   devfsRuleset: z.int().min(1).default(200).describe("Ruleset of devfs.rules for /dev of sandboxes"),
   procfs: z.boolean().default(false).describe("Give sandboxes a /proc"),
   sysvipc: z
@@ -94,10 +92,12 @@ export const jailFreebsdConfig = z.strictObject({
     .describe("Uid and gid that a new volume belongs to: those of the accounts that sandboxes run as"),
   usageMaximumAge: duration()
     .prefault("1s")
-    .describe("How old what is told of the use of a sandbox may be: of all of them it is found out at once"),
+    .describe(
+      "Greatest age of the resource usage in an answer; the usage of all sandboxes is measured together",
+    ),
   sweepEvery: duration()
     .prefault("60s")
-    .describe("How often what a failure has left of sandboxes is looked for, and cleared away"),
+    .describe("How often remains of failed sandboxes are looked for and removed"),
   hostCommandTimeout: duration()
     .prefault("30s")
     .describe("How long a command of the host may take before it is killed and counts as failed"),
@@ -112,7 +112,7 @@ export const jailFreebsdConfig = z.strictObject({
       ),
     })
     .optional()
-    .describe("Has sandboxes begin with nothing but templates that were signed"),
+    .describe("Accept only templates that are signed"),
   writeInPlaceLimit: size()
     .refine((bytes) => bytes <= MOST_IN_PLACE_BYTES, "at most 240KiB: it goes to the sandbox in one piece")
     .prefault("128KiB")

@@ -51,7 +51,9 @@ export const networkSettings = z.strictObject({
   blocked: z
     .array(z.cidrv4())
     .default([...NOT_PUBLIC_IPV4])
-    .describe("Where no sandbox gets to, whatever its rules, beside the host itself"),
+    .describe(
+      "Address ranges that no sandbox reaches, whatever its rules; the host itself is always blocked",
+    ),
   resolvers: z
     .array(z.ipv4())
     .default([])
@@ -60,7 +62,7 @@ export const networkSettings = z.strictObject({
     .int()
     .min(16)
     .default(10_000)
-    .describe("States that pf keeps for one rule of a sandbox at one time; more connections are refused"),
+    .describe("States that pf keeps at a time for one rule of a sandbox; more connections are refused"),
 });
 
 /** The parsed settings of the network. */

@@ -37,7 +37,7 @@ const config = z.strictObject({
     .min(1)
     .default("node")
     .describe(
-      "Node.js for JavaScript and TypeScript (22.13 or newer), inside the sandbox: a path or a name in PATH",
+      "Program for JavaScript and TypeScript inside the sandbox, Node.js 22.13 or newer: a path or a name in PATH",
     ),
   user: z
     .string()
@@ -50,7 +50,7 @@ const config = z.strictObject({
     .enum(["zeromq", "zmtp"])
     .default("zeromq")
     .describe(
-      "What speaks to kernels: the native `zeromq` library, where a sandbox's ports have an address of the host, or this plugin's own `zmtp`, which speaks to all others anyway",
+      "Client for kernels: the native library `zeromq`, for sandboxes whose ports have an address of the host, or the plugin's own `zmtp`. All other sandboxes are always reached by `zmtp`",
     ),
   kernel: kernelStart
     .default("lazy")
@@ -66,27 +66,23 @@ const config = z.strictObject({
     .default({})
     .describe("What is different for sandboxes of a template, by its name"),
   startTimeout: duration().prefault("30s").describe("How long a kernel may take to start"),
-  keepalive: duration()
-    .prefault("5s")
-    .describe("Silence after which an execution's stream says that it is alive"),
+  keepalive: duration().prefault("5s").describe("Silence after which an execution's stream gets a keepalive"),
   interruptGrace: duration()
     .prefault("5s")
     .describe(
-      "How long an interrupted cell may go on, and an idle kernel begin no other, before it is killed",
+      "Time that an interrupted cell has to end, and then the kernel to begin the next one, before the kernel is killed",
     ),
   heartbeat: z
     .strictObject({
-      interval: duration().prefault("5s").describe("How often a kernel is asked whether it lives"),
+      interval: duration().prefault("5s").describe("Time between two heartbeats of a kernel"),
       maxMisses: z
         .int()
         .min(2)
         .default(6)
-        .describe("Questions in a row without an answer that make it a dead one"),
+        .describe("Heartbeats in a row without an answer after which a kernel counts as dead"),
     })
     .prefault({})
-    .describe(
-      "A kernel whose process is there but does nothing any more is ended; its context starts another",
-    ),
+    .describe("Ends a kernel whose process exists but does not answer; its context starts another one"),
   maxContexts: z
     .int()
     .min(1)
@@ -96,7 +92,7 @@ const config = z.strictObject({
     .int()
     .min(1)
     .default(100)
-    .describe("Executions of one context that wait behind the one that runs; one more is refused with 429"),
+    .describe("Executions that may wait in one context; one more is refused with 429"),
   maxCode: size().prefault("16MiB").describe("Largest request body"),
   maxOutput: size()
     .prefault("256MiB")
@@ -104,7 +100,7 @@ const config = z.strictObject({
   maxMessage: size()
     .prefault("128MiB")
     .describe(
-      "Largest single message of a kernel: kernels of ours cut a value or an error, a larger one all the same ends the kernel, with an error for what runs",
+      "Largest single message of a kernel. Built-in kernels shorten values and errors to it; a kernel that sends a larger message is ended, and its execution fails",
     ),
   maxError: size()
     .prefault("1MiB")
@@ -123,16 +119,14 @@ const config = z.strictObject({
         .describe("Modules that it imports for all kernels; one that a sandbox lacks is left out"),
     })
     .prefault({})
-    .describe("A process that has imported what Python kernels need, and that they are forked from"),
+    .describe("A process that has imported what Python kernels need, and from which they are forked"),
   installedKernels: z
     .strictObject({
       firstPort: z
         .int()
         .min(1024)
         .default(20_000)
-        .describe(
-          "First of the ports that they are told to listen on, five each; best below the ephemeral ones",
-        ),
+        .describe("First port that they listen on; each takes five. Best below the ephemeral ports"),
       maximum: z.int().min(1).default(2000).describe("Of them at once; one more is refused with 429"),
     })
     .refine(
@@ -140,8 +134,10 @@ const config = z.strictObject({
       `firstPort and five ports for each of the maximum are beyond ${LAST_PORT}`,
     )
     .prefault({})
-    .describe("Kernels that a sandbox has beside ours, as those of R"),
-  server: JupyterServerConfig.prefault({}).describe("The Jupyter server that each sandbox seems to have"),
+    .describe("Kernels that a template has beside the built-in ones, such as R"),
+  server: JupyterServerConfig.prefault({}).describe(
+    "An interface like that of a Jupyter server, for each sandbox",
+  ),
 });
 
 /** `run_code`: Python kernels inside the sandboxes, behind E2B's code interpreter interface. */

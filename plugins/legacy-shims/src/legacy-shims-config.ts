@@ -5,21 +5,21 @@ const count = () => z.int().positive();
 
 /** Settings of the legacy-shims plugin, each with its default. */
 export const LegacyShimsConfig = z.strictObject({
-  shell: z.string().startsWith("/").default("/bin/sh").describe("The program at the end of a WebSocket."),
+  shell: z.string().startsWith("/").default("/bin/sh").describe("Program that a WebSocket is connected to."),
   dialect: z
     .enum(["json", "pty"])
     .default("pty")
     .describe("Frames of a WebSocket that does not say `?dialect=`: JSON texts over pipes, or a terminal."),
-  defaultTimeout: duration().prefault("60s").describe("Life of a command of /exec without timeout_ms."),
+  defaultTimeout: duration().prefault("60s").describe("Time-out of a command of /exec without timeout_ms."),
   maximumTimeout: duration().prefault("1h").describe("Longest timeout_ms of /exec."),
   maxBody: size().prefault("1MiB").describe("Largest request body of /exec."),
   maxOutput: size()
     .prefault("1MiB")
-    .describe("Most that /exec keeps of each of stdout and stderr; the rest is read and dropped."),
+    .describe("Most of stdout, and of stderr, that /exec returns; the rest is dropped."),
   maxExecutions: count().default(64).describe("Requests to /exec that are served at a time."),
   maxMessage: size().prefault("64KiB").describe("Largest message that a WebSocket takes."),
-  maxSockets: count().default(256).describe("WebSockets that are open at a time."),
-  maxSocketsPerSandbox: count().default(16).describe("WebSockets to one sandbox that are open at a time."),
+  maxSockets: count().default(256).describe("Open WebSockets at a time."),
+  maxSocketsPerSandbox: count().default(16).describe("Open WebSockets to one sandbox at a time."),
   maxLine: size()
     .prefault("64KiB")
     .describe("Longest line that the JSON dialect waits to see the end of; a longer one comes in pieces."),

@@ -62,11 +62,15 @@ export const linuxNamespacesConfig = z
       })
       .refine(({ first, count }) => first + count <= MOST_IDS, "ends above 4294967294, the last id there is")
       .prefault({})
-      .describe("Ids of this host that a root server gives its running sandboxes; used by nobody else"),
+      .describe(
+        "Range of user ids on this host for running sandboxes of a root server; nothing else may use it",
+      ),
     layers: z
       .enum(["auto", "disk", "memory"])
       .default("auto")
-      .describe("Where sandboxes keep what they change: memory counts against their memory limit"),
+      .describe(
+        "Where the changed files of a sandbox are stored; in memory they count against its memory limit",
+      ),
     limits: z
       .strictObject({
         cpuCount: z.number().positive().default(2).describe("CPUs"),
@@ -80,7 +84,9 @@ export const linuxNamespacesConfig = z
     egress: z
       .enum(["none", "nat"])
       .default("none")
-      .describe("What allowInternetAccess gives: nothing, or the internet by veth and nftables"),
+      .describe(
+        "Network of a sandbox that allows internet access, which is the default: none, or the internet, by veth and nftables",
+      ),
     egressProgram: z
       .string()
       .regex(/^\/(.*\/)?(pasta|slirp4netns)$/, "expected the full path of pasta or slirp4netns")
@@ -94,7 +100,7 @@ export const linuxNamespacesConfig = z
     egressBlocked: z
       .array(z.cidrv4())
       .default([...NOT_PUBLIC_IPV4])
-      .describe("Where sandboxes with egress do not get to, beside this host itself"),
+      .describe("Address ranges that sandboxes with egress cannot reach; this host itself is always blocked"),
     nameservers: z
       .array(z.ipv4())
       .default(["1.1.1.1", "8.8.8.8"])
@@ -106,7 +112,7 @@ export const linuxNamespacesConfig = z
     diskLimit: z
       .enum(["end", "report"])
       .default("end")
-      .describe("What becomes of a sandbox whose programs go past diskMiB where no project quota holds them"),
+      .describe("Where no project quota enforces diskMiB: end a sandbox that exceeds it, or only report it"),
     diskScanEntries: z
       .int()
       .min(0)

@@ -19,12 +19,14 @@ const config = z.strictObject({
     .string()
     .min(1)
     .default("python3")
-    .describe("Interpreter, with ipykernel, that `python3` means to what is started without a login shell."),
+    .describe(
+      "Interpreter with ipykernel that is `python3` for processes that are started without a login shell.",
+    ),
   node: z
     .string()
     .min(1)
     .default("node")
-    .describe("Node.js that `node` means to what is started without a login shell."),
+    .describe("`node` for processes that are started without a login shell: path of a Node.js."),
   insecure: z
     .boolean()
     .default(false)
@@ -42,7 +44,9 @@ const config = z.strictObject({
     .describe("How many files are looked at, at most, to tell how much disk a sandbox uses."),
   killTimeout: duration()
     .prefault("5s")
-    .describe("How long the processes of a sandbox may take to go after SIGKILL before destroying it fails."),
+    .describe(
+      "How long the processes of a sandbox may take to end after SIGKILL before destroying it fails.",
+    ),
 });
 
 /**

@@ -9,18 +9,18 @@ export const SandboxApiConfig = z.strictObject({
     .regex(/^[A-Za-z0-9.-]+(:\d+)?$/, "expected a host name, with a port where it is not 443")
     .optional()
     .describe(
-      "Wildcard domain that clients are told to reach sandboxes at, with port 0 for that of the listener `api`; none = what they are set to.",
+      "Wildcard domain at which clients reach sandboxes; port 0 stands for the port of the listener `api`. When absent, clients use the domain that they are configured with.",
     ),
   secureByDefault: z
     .enum(SECURE_BY_DEFAULT)
     .default("except-sdks")
     .describe(
-      "Whether a sandbox of `POST /sandboxes` asks for its access token when the request does not say `secure`; the exception are E2B SDKs from before there were tokens.",
+      "Whether a sandbox of `POST /sandboxes` requires its access token when the request does not say `secure`; `except-sdks` leaves out E2B SDKs that are older than access tokens.",
     ),
   legacyDefaultTimeout: duration()
     .prefault("15s")
     .describe(
-      "Life of a sandbox from POST /sandboxes that names no time-out, and the least that /refreshes gives.",
+      "Lifetime of a sandbox when POST /sandboxes names no time-out, and the shortest that /refreshes sets.",
     ),
   metricsInterval: duration()
     .refine((ms) => ms >= 100, "expected 100ms or more")
@@ -34,7 +34,9 @@ export const SandboxApiConfig = z.strictObject({
     .int()
     .min(1)
     .default(10_000)
-    .describe("Idempotency-Keys that are remembered, the newest; running sandboxes have theirs besides."),
+    .describe(
+      "The newest keys of creations that are remembered (Idempotency-Key); those of running sandboxes are kept as well.",
+    ),
   maxForks: z.int().positive().default(16).describe("Most sandboxes that one fork may make."),
   maxBody: size().prefault("1MiB").describe("Largest request body."),
   maxVariable: size()

@@ -23,11 +23,13 @@ const pool = z
       .int()
       .positive()
       .optional()
-      .describe("Most that are kept ready: a creation that finds none raises what is kept by one"),
+      .describe(
+        "Most sandboxes that are kept ready: each creation that finds none ready raises their number by one",
+      ),
     refill: z.int().positive().default(1).describe("Sandboxes that are made ready at the same time"),
     shrinkAfter: duration()
       .prefault("10m")
-      .describe("Time without such a creation after which one less is kept"),
+      .describe("Time without such a creation after which the number falls by one"),
   })
   .superRefine(({ min, max }, context) => {
     if (max === undefined || max >= min) return;
@@ -87,10 +89,12 @@ const template = z.strictObject({
   backend: z.string().optional().describe("Backend that makes it; the default backend when absent"),
   aliases: z.array(templateName).default([]).describe("Further names that clients may use for it"),
   limits: limits.prefault({}).describe("What a sandbox gets where its creator asks for nothing"),
-  pool: pool.prefault({}).describe("Sandboxes that are ready before they are asked for, beside `maximum`"),
+  pool: pool
+    .prefault({})
+    .describe("Sandboxes that are made before they are asked for; `maximum` does not count them"),
   readinessProbe: readinessProbe
     .optional()
-    .describe("What has to succeed before a sandbox is its creator's, who may name another one"),
+    .describe("Probe that has to succeed before a creation is answered; the request may name another one"),
 });
 
 /** The key `sandboxes` of the server's configuration. Lengths of time are parsed to milliseconds. */
@@ -102,12 +106,14 @@ export const sandboxesConfig = z
       .describe(
         "Backend of templates that name none, or a list of which the first that this host can run is taken; needed only when several are enabled",
       ),
-    defaultTimeout: duration().prefault("5m").describe("Life of a sandbox whose creator names no time-out"),
+    defaultTimeout: duration()
+      .prefault("5m")
+      .describe("Lifetime of a sandbox whose creator names no time-out"),
     maximumTimeout: duration().prefault("24h").describe("Longest time-out that a client may ask for"),
     resumedAtLeast: duration()
       .prefault("5m")
       .describe(
-        "Least life of a sandbox that a request has resumed; its creator's time-out when that is longer",
+        "Shortest lifetime of a sandbox that a request has resumed; its creator's time-out when that is longer",
       ),
     pausedKept: duration().prefault("30d").describe("Time after which a paused sandbox is removed"),
     maximumSnapshots: z.int().nonnegative().default(100).describe("Snapshots that may exist at one time"),
@@ -118,7 +124,7 @@ export const sandboxesConfig = z
       .omit({ processes: true })
       .prefault({})
       .describe(
-        "Most that clients may choose for a sandbox; what is absent is what its template has, if anything",
+        "Largest limits that a client may ask for; where one is absent, the limit of the template is the largest",
       ),
     maximumVolumes: z.int().nonnegative().default(100).describe("Volumes that may exist at one time"),
     volumeSize: size().prefault("10GiB").describe("Disk of a volume whose creator names no size"),
@@ -126,11 +132,11 @@ export const sandboxesConfig = z
     openVolumes: z
       .strictObject({
         maximum: z.int().positive().default(8).describe("Volumes that are open at one time"),
-        idle: duration().prefault("1m").describe("Time after which one that nobody uses is closed"),
+        idle: duration().prefault("1m").describe("Time without use after which one is closed"),
       })
       .prefault({})
       .describe(
-        "Volumes whose contents clients use without a sandbox: each takes one of the backend's, beside `maximum`",
+        "Volumes that clients read and write without a sandbox: each uses a sandbox of its own, which `maximum` does not count",
       ),
     maximum: z.int().positive().default(100).describe("Sandboxes that may exist at one time"),
     onShutdown: z
@@ -159,9 +165,7 @@ export const sandboxesConfig = z
       .int()
       .positive()
       .default(100_000)
-      .describe(
-        "Events that wait in the ledger while nobody can take them; beyond that the oldest are dropped",
-      ),
+      .describe("Events that wait in the ledger for delivery; beyond that the oldest are dropped"),
     endedKept: z.int().nonnegative().default(1000).describe("Ended sandboxes that the ledger remembers"),
   })
   .superRefine((settings, context) => {
