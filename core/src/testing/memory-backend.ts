@@ -33,6 +33,7 @@ export interface MemoryBackendOptions {
   readonly isolated?: boolean | undefined;
   readonly defaultLimits?: FullLimits | undefined;
   readonly templates?: readonly string[] | undefined;
+  readonly offline?: boolean | undefined;
   /** False: its sandboxes have no `networking`. */
   readonly networking?: boolean | undefined;
   /** Programs by name; a path means its last component. */
@@ -112,6 +113,7 @@ export class MemoryBackend implements SandboxBackend {
   readonly isolated: boolean;
   readonly defaultLimits?: FullLimits;
   readonly templates?: readonly string[];
+  readonly offline?: boolean;
   readonly snapshots?: NonNullable<SandboxBackend["snapshots"]>;
   readonly volumes?: NonNullable<SandboxBackend["volumes"]>;
   readonly #options: MemoryBackendOptions;
@@ -125,6 +127,7 @@ export class MemoryBackend implements SandboxBackend {
     this.isolated = options.isolated ?? true;
     if (options.defaultLimits !== undefined) this.defaultLimits = options.defaultLimits;
     if (options.templates !== undefined) this.templates = options.templates;
+    if (options.offline !== undefined) this.offline = options.offline;
     const { snapshots, volumes } = options;
     if (snapshots !== undefined) {
       this.snapshots = {

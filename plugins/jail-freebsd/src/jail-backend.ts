@@ -83,6 +83,10 @@ export class JailBackend implements SandboxBackend {
     return this.#settings.limits;
   }
 
+  get offline(): boolean {
+    return this.#settings.network.kind === "none";
+  }
+
   async check(): Promise<void> {
     const problems = await this.problems();
     if (problems.length === 0) return;

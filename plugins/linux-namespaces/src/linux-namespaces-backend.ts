@@ -132,6 +132,10 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     return templateNames(this.#settings);
   }
 
+  get offline(): boolean {
+    return this.#settings.egress === "none";
+  }
+
   async check(): Promise<void> {
     const problems = await this.#problems();
     // Whatever else is wrong: where the settings are, no other backend is what the operator wants.

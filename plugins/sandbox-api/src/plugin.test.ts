@@ -200,6 +200,16 @@ suite("the E2B control plane", () => {
     assert.equal((await call(server, update, { body: {} })).status, 404);
   });
 
+  test("tells no internet access where the backend gives none, though its creator asks for it", async () => {
+    const plugins = [sandboxApi, memoryBackend({ offline: true })].map((plugin) => [plugin, {}] as const);
+    await using offline = await startTestServer({ plugins });
+    const { json } = await call(offline, "POST /sandboxes", {
+      body: { templateID: "base", allow_internet_access: true },
+    });
+    const told = await call<{ allowInternetAccess: boolean }>(offline, `GET /sandboxes/${json.sandboxID}`);
+    assert.equal(told.json.allowInternetAccess, false);
+  });
+
   test("gives a sandbox the limits that its creator chose, and changes them while it runs", async () => {
     const { sandboxID } = await create({ cpuCount: 4, memory_mb: 256, diskSizeMB: 0 });
     const patch = (body: object) => call<object>(server, `PATCH /sandboxes/${sandboxID}/limits`, { body });

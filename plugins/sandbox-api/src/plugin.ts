@@ -1,5 +1,6 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import {
+  Backends,
   Clock,
   type CreateSandbox,
   definePlugin,
@@ -68,11 +69,12 @@ export const plugin = definePlugin({
     snapshots: Snapshots,
     templates: Templates,
     volumes: Volumes,
+    backends: Backends,
     clock: Clock,
     listeners: Listeners,
     greeting: Greeting,
   },
-  setup(context, { sandboxes, snapshots, templates, volumes, clock, listeners, greeting }) {
+  setup(context, { sandboxes, snapshots, templates, volumes, backends, clock, listeners, greeting }) {
     const { legacyDefaultTimeout, maxBody, maxForks, maxNetworkRules, maxVariable } = context.config;
     const { idempotencyKept, maxIdempotencyKeys, metricsInterval, metricsKept } = context.config;
     const router = context.http("api");
@@ -232,7 +234,12 @@ export const plugin = definePlugin({
 
     router.get("/sandboxes/:id", async (ctx) => {
       const sandbox = own(ctx).get(parseSandboxId(ctx.params["id"]));
-      ctx.body = sandboxDetailBody(sandbox, await capacities.of(sandbox), domain());
+      const backend = backends.all().find(({ name }) => name === sandbox.record.backend);
+      ctx.body = sandboxDetailBody(sandbox, {
+        capacity: await capacities.of(sandbox),
+        domain: domain(),
+        isOffline: backend?.offline === true,
+      });
     });
 
     router.delete("/sandboxes/:id", async (ctx) => {

@@ -12,7 +12,7 @@ const UNKNOWN_ID = "iabcdefghij0123456789";
 
 onEachBackend(
   "the life of a sandbox through the e2b SDK",
-  ({ sandbox: shared }) => {
+  ({ backend, sandbox: shared }) => {
     it("is what it was created as", async () => {
       const metadata = { "user id": "a&b=c", "plain": "x" };
       const sandbox = await Sandbox.create({ metadata, envs: { GLOBAL: "for all" }, timeoutMs: 120_000 });
@@ -22,6 +22,8 @@ onEachBackend(
       assert.equal(info.templateId, "base");
       assert.equal(info.state, "running");
       assert.deepEqual(info.metadata, metadata);
+      // The host's network, or none: `egress` is none unless it is configured.
+      assert.equal(info.allowInternetAccess, backend === "local-process");
       assert.equal(Math.round((info.endAt.getTime() - info.startedAt.getTime()) / 1000), 120);
       assert.equal(await sandbox.isRunning(), true);
       const { stdout } = await sandbox.commands.run('echo "$GLOBAL $E2B_SANDBOX $E2B_SANDBOX_ID"');

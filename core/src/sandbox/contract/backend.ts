@@ -85,6 +85,8 @@ export interface SandboxBackend {
   readonly defaultLimits?: FullLimits;
   /** Names of the templates that it has; absent = that shows only when a sandbox is made. */
   readonly templates?: readonly string[];
+  /** True: none of its sandboxes reaches anything outside, whatever is asked for. */
+  readonly offline?: boolean;
   /**
    * Rejects with every reason why this host cannot run it: then another backend may be used in its place, as long as
    * the error is no SandboxError `unavailable` (busy) or `invalid_argument` (misconfigured).

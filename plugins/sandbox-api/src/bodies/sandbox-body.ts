@@ -47,7 +47,14 @@ export function listedSandboxBody({ record }: LiveSandbox, capacity: Capacity) {
 }
 
 /** The answer to a question about one sandbox. */
-export function sandboxDetailBody(sandbox: LiveSandbox, capacity: Capacity, domain: string | undefined) {
+export function sandboxDetailBody(
+  sandbox: LiveSandbox,
+  {
+    capacity,
+    domain,
+    isOffline,
+  }: { readonly capacity: Capacity; readonly domain: string | undefined; readonly isOffline: boolean },
+) {
   const {
     accessToken,
     allowInternetAccess,
@@ -61,7 +68,7 @@ export function sandboxDetailBody(sandbox: LiveSandbox, capacity: Capacity, doma
     ...listedSandboxBody(sandbox, capacity),
     ...(accessToken === undefined ? {} : { envdAccessToken: accessToken }),
     domain: domain ?? null,
-    allowInternetAccess,
+    allowInternetAccess: allowInternetAccess && !isOffline,
     network: {
       allowPublicTraffic: trafficAccessToken === undefined,
       ...egress,
