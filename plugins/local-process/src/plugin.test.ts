@@ -39,14 +39,14 @@ test("listeners that other machines can reach are refused, all at once and by na
   const listeners = {
     api: { host: "0.0.0.0", port: 0 },
     ops: { host: "127.0.0.1", port: 0 },
-    other: { host: "::", port: 0 },
+    volumes: { host: "::", port: 0 },
   };
   await assert.rejects(
     startTestServer({ plugins: [[localProcess, { directory }]], server: { listeners } }),
     (error) => {
       assert.ok(error instanceof BootError, String(error));
       assert.match(error.message, /listener 'api' on 0\.0\.0\.0/);
-      assert.match(error.message, /listener 'other' on ::/);
+      assert.match(error.message, /listener 'volumes' on ::/);
       assert.doesNotMatch(error.message, /'ops'/);
       return true;
     },
