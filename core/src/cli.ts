@@ -1,6 +1,7 @@
 import { existsSync, readFileSync } from "node:fs";
 import { asksForHelp } from "./cli/arguments/asks-for-help.js";
 import { isUsageError } from "./cli/arguments/usage-error.js";
+import { didYouMean } from "./kernel/did-you-mean.js";
 import { BootError } from "./kernel/errors.js";
 
 /** A verb of the command line: one file each in `cli/`. Resolves with the exit code. */
@@ -47,7 +48,8 @@ export async function main(argv: readonly string[]): Promise<number> {
   if (asksForHelp(argv) && (name !== "sandbox" || args.length === 0)) return help(argv);
   const isOfPlugin = verb === undefined && name !== undefined && args.length > 1;
   if (verb === undefined && !isOfPlugin) {
-    process.stderr.write(name === undefined ? USAGE : `coppice: there is no '${name}'\n${USAGE}`);
+    const reason = `coppice: there is no '${name}'${didYouMean(name ?? "", Object.keys(VERBS))}\n`;
+    process.stderr.write(name === undefined ? USAGE : reason + USAGE);
     return EXIT_USAGE;
   }
   return explained(name, async () =>

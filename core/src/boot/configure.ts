@@ -1,8 +1,10 @@
 import type { z } from "zod";
+import { knownKeys } from "../config/known-keys.js";
 import type { ConfigSource } from "../config/read.js";
 import { serverConfig, type ServerConfig } from "./server-schema.js";
 import { Listeners, Targets } from "../http/surfaces/targets.js";
 import { Clock } from "../kernel/clock.js";
+import { didYouMean } from "../kernel/did-you-mean.js";
 import { BootError, type BootProblem, messageOf } from "../kernel/errors.js";
 import { loadPlugin, pluginDirectory } from "../kernel/loader.js";
 import { orderPlugins } from "../kernel/order.js";
@@ -63,17 +65,26 @@ export async function configure(
   const note = (path: readonly PropertyKey[], message: string): void => {
     problems.push({ message, at: source.at(path) });
   };
-  const noteIssues = (path: readonly PropertyKey[], error: z.ZodError | undefined): void => {
+  const parse = <C extends z.ZodType>(
+    path: readonly PropertyKey[],
+    schema: C,
+    values: unknown,
+  ): z.infer<C> | undefined => {
+    const { data, error } = schema.safeParse(values);
     for (const issue of error?.issues ?? []) {
       if (issue.code !== "unrecognized_keys") note([...path, ...issue.path], describe(path, issue));
-      else for (const key of issue.keys) note([...path, ...issue.path, key], `unknown key '${key}'`);
+      else
+        for (const key of issue.keys) {
+          const suggestion = didYouMean(key, knownKeys(schema, issue.path));
+          note([...path, ...issue.path, key], `unknown key '${key}'${suggestion}`);
+        }
     }
+    return data;
   };
 
-  const server = serverConfig.safeParse(source.values);
-  noteIssues([], server.error);
+  const server = parse([], serverConfig, source.values);
 
-  for (const [name, other] of sharedPorts(server.data)) {
+  for (const [name, other] of sharedPorts(server)) {
     note(["listeners", name, "port"], `listeners '${other}' and '${name}' have the same port`);
   }
 
@@ -91,9 +102,7 @@ export async function configure(
     const twin = plugins.find((other) => other.plugin.name === plugin.name);
     if (twin !== undefined)
       note(["plugins", key], `'${twin.key}' and '${key}' are both a plugin named '${plugin.name}'`);
-    const checked = plugin.config.safeParse(settings ?? {});
-    noteIssues(["plugins", key], checked.error);
-    plugins.push({ key, plugin, settings: checked.data });
+    plugins.push({ key, plugin, settings: parse(["plugins", key], plugin.config, settings ?? {}) });
   }
 
   const order = orderPlugins(
@@ -104,9 +113,9 @@ export async function configure(
   for (const { plugin, message } of order.problems)
     note(["plugins", byName.get(plugin.name)?.key ?? plugin.name], message);
 
-  if (problems.length > 0 || server.data === undefined) throw new BootError(problems);
+  if (problems.length > 0 || server === undefined) throw new BootError(problems);
   return {
-    server: server.data,
+    server,
     plugins: order.ordered.flatMap(({ name }) => byName.get(name) ?? []),
   };
 }

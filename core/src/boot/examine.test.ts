@@ -185,7 +185,7 @@ test("what keeps plugins from being set up does not keep the rest from being tol
   ]);
   assert.deepEqual(await linesOf([memoryBackend()], { listener: {}, dataDirectory: "x" }), [
     NODE,
-    "FAIL  configuration: test.yaml listener: unknown key 'listener'",
+    "FAIL  configuration: test.yaml listener: unknown key 'listener'; did you mean 'listeners'?",
     "FAIL  configuration: test.yaml dataDirectory: unknown key 'dataDirectory'",
   ]);
 });

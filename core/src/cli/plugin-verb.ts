@@ -1,8 +1,9 @@
 import { join, resolve } from "node:path";
 import { readConfig } from "../config/read.js";
-import { configure } from "../boot/configure.js";
+import { configure, type EnabledPlugin } from "../boot/configure.js";
 import type { Verbs } from "../plugin/plugin.js";
 import { systemClock } from "../kernel/clock.js";
+import { didYouMean } from "../kernel/did-you-mean.js";
 import { SandboxError } from "../kernel/errors.js";
 import { printTable } from "./terminal/print-table.js";
 import { makeDirectory } from "../kernel/make-directory.js";
@@ -18,7 +19,7 @@ const EXIT_USAGE = 64;
 export async function pluginVerb(verb: string, [name = "", file = "", ...args]: readonly string[]) {
   const { server, plugins } = await configure(readConfig(file, process.env));
   const owner = plugins.find(({ plugin }) => Object.hasOwn(plugin.verbs, verb));
-  if (owner === undefined) throw noSuchVerb(verb, file);
+  if (owner === undefined) throw noSuchVerb(verb, file, plugins);
   const { plugin, settings } = owner;
   const actions = plugin.verbs[verb] ?? {};
   const action = Object.hasOwn(actions, name) ? actions[name] : undefined;
@@ -27,7 +28,8 @@ export async function pluginVerb(verb: string, [name = "", file = "", ...args]: 
     process.stderr.write(`coppice: ${reason}\nusage:\n${usage.join("\n")}\n`);
     return EXIT_USAGE;
   };
-  if (action === undefined) return refuse(`'${verb}' has no '${name}'`);
+  if (action === undefined)
+    return refuse(`'${verb}' has no '${name}'${didYouMean(name, Object.keys(actions))}`);
   try {
     return await action.run({
       config: settings,
@@ -61,15 +63,17 @@ export async function pluginVerbUsage(
   const verbs = plugins
     .flatMap(({ plugin }) => Object.entries(plugin.verbs))
     .filter(([verb]) => only === undefined || verb === only);
-  if (only !== undefined && verbs.length === 0) throw noSuchVerb(only, file);
+  if (only !== undefined && verbs.length === 0) throw noSuchVerb(only, file, plugins);
   return verbs.flatMap(([verb, actions]) => {
     const one = Object.hasOwn(actions, action) ? actions[action] : undefined;
     return usageOf(verb, one === undefined ? actions : { [action]: one });
   });
 }
 
-function noSuchVerb(verb: string, file: string): UsageError {
-  return new UsageError(`neither coppice nor a plugin of ${file} has the verb '${verb}'`);
+function noSuchVerb(verb: string, file: string, plugins: readonly EnabledPlugin[]): UsageError {
+  const known = plugins.flatMap(({ plugin }) => Object.keys(plugin.verbs));
+  const suggestion = didYouMean(verb, known);
+  return new UsageError(`neither coppice nor a plugin of ${file} has the verb '${verb}'${suggestion}`);
 }
 
 function usageOf(verb: string, actions: Verbs<unknown>[string]): readonly string[] {

@@ -1,5 +1,6 @@
 import { parseArgs } from "node:util";
 import { z } from "zod";
+import { didYouMean } from "../kernel/did-you-mean.js";
 import { messageOf } from "../kernel/errors.js";
 import { ApiFailure, SandboxClient } from "./sandbox/sandbox-client.js";
 import { create } from "./sandbox/create.js";
@@ -33,7 +34,10 @@ export async function sandbox(args: readonly string[]): Promise<number> {
   if (action === undefined) {
     const isHelp = name === "--help" || name === "-h";
     if (isHelp) process.stdout.write(USAGE);
-    else process.stderr.write(`coppice: 'sandbox' has no '${name}'\n${USAGE}`);
+    else
+      process.stderr.write(
+        `coppice: 'sandbox' has no '${name}'${didYouMean(name, Object.keys(ACTIONS))}\n${USAGE}`,
+      );
     return isHelp ? 0 : EXIT_USAGE;
   }
   if (asksForHelp(own)) {

@@ -57,6 +57,34 @@ test("references that lead nowhere and doubled keys are reported at their places
   assert.match(problems.join("\n"), /coppice\.yaml:3:1 .*unique/i);
 });
 
+test("an unknown key is told with the known one that it resembles, wherever it stands", async () => {
+  const kinds = z.discriminatedUnion("kind", [
+    z.strictObject({ kind: z.literal("one"), path: z.string().optional() }),
+    z.strictObject({ kind: z.literal("two"), size: size().prefault("1KiB") }),
+  ]);
+  const config = z
+    .strictObject({
+      made: z.record(z.string(), kinds).default({}),
+      list: z.array(z.strictObject({ word: z.int() })),
+    })
+    .prefault({ list: [] });
+  const nested = definePlugin({ name: "nested", config, setup: () => undefined });
+  const path = file(`lisetners: {}
+listeners: { api: { port: 1, hsot: here } }
+sandboxes: { templates: { base: { pool: { mim: 1 }, quite: different } } }
+plugins: { nested: { made: { a: { kind: two, syze: 1 } }, list: [{ word: 1, wrd: 1 }] } }
+`);
+  const problems = await problemsOf(() => configure(readConfig(path, {}), new Map([["nested", nested]])));
+  assert.deepEqual(problems.toSorted(), [
+    "coppice.yaml:1:1 unknown key 'lisetners'; did you mean 'listeners'?",
+    "coppice.yaml:2:30 unknown key 'hsot'; did you mean 'host'?",
+    "coppice.yaml:3:43 unknown key 'mim'; did you mean 'min'?",
+    "coppice.yaml:3:53 unknown key 'quite'",
+    "coppice.yaml:4:46 unknown key 'syze'; did you mean 'size'?",
+    "coppice.yaml:4:77 unknown key 'wrd'; did you mean 'word'?",
+  ]);
+});
+
 test("a file that cannot be read is one clear problem", async () => {
   assert.match(
     (await problemsOf(() => readConfig("/nowhere.yaml", {})))[0] ?? "",
