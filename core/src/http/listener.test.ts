@@ -128,6 +128,42 @@ test("a guard keeps a request out before any route", async () => {
   ]);
 });
 
+test("a guard of what is addressed to a sandbox keeps strangers out of each port, also by an upgrade", async () => {
+  const asked: number[] = [];
+  const guarded = definePlugin({
+    name: "guarded",
+    requires: { targets: Targets },
+    setup(_plugin, { targets }) {
+      targets.guard(({ target }) => {
+        asked.push(target?.port ?? 0);
+        throw new SandboxError("unauthenticated", "who are you?");
+      });
+    },
+  });
+  await using server = await startTestServer({ plugins: [[guarded], [routes], [memoryBackend()]] });
+  const { record } = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
+  const ports = [49983, 8080];
+  for (const port of ports) {
+    const headers = { "e2b-sandbox-id": record.id, "e2b-sandbox-port": String(port) };
+    for (const upgrade of [{}, { connection: "Upgrade", upgrade: "websocket" }]) {
+      const refused = request(`${server.url}/socket/one`, {
+        headers: { ...headers, ...upgrade },
+        agent: false,
+      });
+      refused.on("upgrade", (_response, socket) => socket.destroy()).end();
+      const [response] = (await once(refused, "response", { signal: AbortSignal.timeout(5_000) })) as [
+        IncomingMessage,
+      ];
+      response.resume();
+      assert.equal(response.statusCode, 401, `${port} ${JSON.stringify(upgrade)}`);
+    }
+  }
+  assert.deepEqual(
+    asked,
+    ports.flatMap((port) => [port, port]),
+  );
+});
+
 test("a sane request id is kept, another one replaced", async () => {
   await using server = await serve();
   const idOf = async (id: string) =>
@@ -226,6 +262,7 @@ test("when a sandbox ends, the connections that serve it break instead of ending
   const { record } = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
   const response = await fetch(`${server.url}/forever`, {
     headers: { "e2b-sandbox-id": record.id, "e2b-sandbox-port": "49983" },
+    signal: AbortSignal.timeout(5_000),
   });
   const reading = response.text();
   await server.sandboxes.kill(record.id);
@@ -237,7 +274,9 @@ test("when a sandbox ends, the connections that serve it break instead of ending
     `GET /forever HTTP/1.1\r\nhost: localhost\r\ne2b-sandbox-id: ${other.record.id}\r\ne2b-sandbox-port: 49983\r\n\r\n`,
   );
   await once(socket, "data");
-  const failed = once(socket.resume(), "error").then(([error]) => (error as NodeJS.ErrnoException).code);
+  const failed = once(socket.resume(), "error", { signal: AbortSignal.timeout(5_000) }).then(
+    ([error]) => (error as NodeJS.ErrnoException).code,
+  );
   await server.sandboxes.kill(other.record.id);
   assert.equal(await failed, "ECONNRESET");
 });
@@ -358,7 +397,7 @@ test("a client that does not finish its headers, and one that falls silent, lose
     const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
     socket.on("error", () => undefined).resume();
     socket.write(text);
-    await once(socket, "close");
+    await once(socket, "close", { signal: AbortSignal.timeout(10_000) });
     return (performance.now() - startedAt) / 1000;
   };
   assert.ok((await secondsUntilClosed("GET / HTTP/1.1\r\nhost: ")) < 1.9, "headers that never end");
@@ -409,7 +448,7 @@ test("guards and routes see one path: those that the two would read in different
   assert.equal(seen.at(-1), "/templates/a%22b");
 });
 
-test("one address has so many connections and no more, and a closed one makes room", async () => {
+test("one address has so many connections and no more, nor have all together, and a closed one makes room", async () => {
   const open = (server: { readonly url: string }) => {
     const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
     socket.on("error", () => undefined);
@@ -431,12 +470,18 @@ test("one address has so many connections and no more, and a closed one makes ro
   assert.deepEqual(await Promise.all([first, second, third].map(isServed)), [true, true, false]);
   first.destroy();
   let isThereRoom = false;
-  while (!isThereRoom) {
+  for (const endMs = performance.now() + 5_000; !isThereRoom;) {
+    assert.ok(performance.now() < endMs, "a closed connection still counts");
     const next = open(server);
     isThereRoom = await isServed(next);
     next.destroy();
   }
   second.destroy();
+
+  await using small = await start({ maxConnections: 2, maxConnectionsPerAddress: 10 });
+  const taken = [open(small), open(small), open(small)];
+  assert.deepEqual(await Promise.all(taken.map(isServed)), [true, true, false]);
+  for (const socket of taken) socket.destroy();
 
   await using behind = await start({ trustedProxies: ["127.0.0.1"] });
   const proxied = Array.from({ length: 5 }, () => open(behind));
@@ -452,8 +497,8 @@ test("a refused upgrade's connection is closed, also when its client goes on sen
   socket.write(
     "GET /nowhere HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n",
   );
-  while (!socket.destroyed) {
+  for (const endMs = performance.now() + 10_000; !socket.destroyed; await pause(50)) {
+    assert.ok(performance.now() < endMs, "the connection is not closed");
     socket.write("more");
-    await pause(50);
   }
 });

@@ -167,6 +167,16 @@ void describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, 
     assert.equal(output, "CapPrm:\t00000000200404fb\nCapBnd:\t00000000200404fb\nCapAmb:\t0000000000000000\n");
   });
 
+  void test("writes to nothing of the kernel's, is at the top of the control groups that it sees, and dumps no core", async () => {
+    // What is hidden is a device, whatever the directory says that it is in.
+    const own = "-path '/proc/[0-9]*' -o -path /proc/self -o -path /proc/thread-self -o -path /proc/pressure";
+    const writable = `find /proc -mindepth 1 \\( ${own} \\) -prune -o ! -type l -perm /222 -print 2> /dev/null |
+      while read -r path; do test -f "$path" && test -w "$path" && echo "$path"; done; true`;
+    assert.equal((await asRoot(writable)).output, "");
+    const { output } = await asRoot("cut -d: -f3 /proc/self/cgroup | sort -u; ulimit -Hc");
+    assert.equal(output, "/\n0\n");
+  });
+
   void test("cannot take its files out of the project whose quota they count for, as root either", async () => {
     const { output } = await asRoot(`python3 -c '${LEAVE_PROJECT}'`);
     assert.equal(output, "Operation not permitted\n");

@@ -7,6 +7,7 @@ import { memoryBackend } from "../../testing/memory-backend.js";
 import { startTestServer, type TestServer } from "../../testing/start-test-server.js";
 
 const PORT = 8080;
+const PATIENCE_MS = 8_000;
 const GOOD = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine";
 const WEBSOCKET = {
   "Connection": "Upgrade",
@@ -18,6 +19,8 @@ const WEBSOCKET = {
 class Client {
   readonly socket: Duplex;
   text = "";
+  /** Waits of a test for its client end with it by an error of their own, not with the time of the suite. */
+  readonly #patience = { signal: AbortSignal.timeout(PATIENCE_MS) };
 
   constructor(url: string) {
     this.socket = connect(Number(new URL(url).port), "127.0.0.1");
@@ -37,12 +40,15 @@ class Client {
       const found = pattern.exec(this.text);
       if (found !== null) return found;
       if (this.socket.readableEnded || this.socket.destroyed) assert.match(this.text, pattern);
-      await Promise.race([once(this.socket, "data"), once(this.socket, "close")]);
+      await Promise.race([
+        once(this.socket, "data", this.#patience),
+        once(this.socket, "close", this.#patience),
+      ]);
     }
   }
 
   async ends(): Promise<string> {
-    if (!this.socket.destroyed) await once(this.socket, "close");
+    if (!this.socket.destroyed) await once(this.socket, "close", this.#patience);
     return this.text;
   }
 }
@@ -174,7 +180,9 @@ suite("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
 
   test("does not answer an upgrade whose client leaves: its connection ends, also after bytes that came too early", async () => {
     for (const early of ["", "early"]) {
-      const { promise: ended, resolve } = Promise.withResolvers<void>();
+      const { promise: ended, resolve, reject } = Promise.withResolvers<void>();
+      AbortSignal.timeout(PATIENCE_MS).onabort = () =>
+        reject(new Error("the program's connection stays open"));
       answer = (connection) => {
         connection.once("close", resolve);
         client.socket.write(early);
