@@ -1,4 +1,5 @@
-import { pino, type Logger as PinoLogger } from "pino";
+import { type DestinationStream, type Logger as PinoLogger, pino, stdSerializers } from "pino";
+import { SandboxError } from "../kernel/errors.js";
 
 /** Structured log: `log.info({ fields }, "constant message")`. Never payloads, never secrets. */
 export type Logger = PinoLogger;
@@ -16,7 +17,21 @@ const SECRETS = [
   'headers["x-access-token"]',
 ];
 
-/** A logger that writes JSON lines to stdout. */
-export function createLogger(level: string): Logger {
-  return pino({ level, base: null, timestamp: pino.stdTimeFunctions.isoTime, redact: SECRETS });
+/** A logger that writes JSON lines. @param destination stdout when absent. */
+export function createLogger(level: string, destination?: DestinationStream): Logger {
+  const options = {
+    level,
+    base: null,
+    timestamp: pino.stdTimeFunctions.isoTime,
+    redact: SECRETS,
+    serializers: { err: describeError },
+  };
+  return destination === undefined ? pino(options) : pino(options, destination);
+}
+
+/** Without a stack where the message says all: a failure that is foreseen, and that nothing else caused. */
+function describeError(error: Error): object {
+  if (!(error instanceof SandboxError) || error.code === "internal" || error.cause !== undefined)
+    return stdSerializers.err(error);
+  return { type: error.name, code: error.code, message: error.message };
 }

@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { test, type TestContext } from "node:test";
 import { Registry } from "prom-client";
 import type { z } from "zod";
+import { SandboxError } from "../../kernel/errors.js";
 import { createLogger } from "../../observe/logger.js";
 import { fakeClock } from "../../testing/fake-clock.js";
 import { MemoryBackend } from "../../testing/memory-backend.js";
@@ -32,6 +33,8 @@ interface Setting {
   readonly pool: Pool;
   readonly warmUp?: Partial<WarmUp>;
   readonly more?: z.input<typeof sandboxesConfig>;
+  /** Lines of the log are added. */
+  readonly logged?: string[];
   /** Of a server before. */
   readonly backend?: MemoryBackend;
   readonly dataDir?: string;
@@ -50,7 +53,7 @@ async function startDomain(context: TestContext, setting: Setting): Promise<Fixt
     }),
     dataDir,
     clock,
-    log: createLogger("silent"),
+    log: createLogger("warn", { write: (line) => void setting.logged?.push(line) }),
     metrics,
   });
   context.after(async () => {
@@ -185,6 +188,45 @@ test("a sandbox with volumes has them also where its template has a pool", async
     ["/data"],
   );
   assert.equal((await runtime.files.stat("/data")).path, "/data");
+});
+
+test("a pool that cannot be filled is one line of the log for each reason, without a stack", async (context) => {
+  let reason: string | undefined = "there is no kernel";
+  const logged: string[] = [];
+  const domain = await startDomain(context, {
+    pool: { min: 1 },
+    logged,
+    warmUp: {
+      prepare: async () => {
+        if (reason !== undefined) throw new SandboxError("failed_precondition", reason);
+      },
+    },
+  });
+  const goOn = async (): Promise<void> => {
+    await domain.clock.advance(MINUTE_MS);
+    await domain.settle();
+  };
+  const told = () =>
+    logged.map((line) => {
+      const { template, err, msg } = JSON.parse(line) as Record<string, unknown>;
+      return { template, err, msg };
+    });
+  const line = (message: string) => ({
+    template: "base",
+    err: { type: "SandboxError", code: "failed_precondition", message },
+    msg: "a sandbox for the warm pool could not be made ready; it is tried again",
+  });
+  await goOn();
+  await goOn();
+  assert.ok((await domain.metric("warm_failures_total")) > 1);
+  assert.deepEqual(told(), [line("there is no kernel")]);
+  reason = "there is no memory";
+  await goOn();
+  assert.deepEqual(told(), [line("there is no kernel"), line("there is no memory")]);
+  reason = undefined;
+  await goOn();
+  assert.equal(await domain.metric("warm"), 1);
+  assert.equal(logged.length, 2);
 });
 
 test("one that cannot be made ready is destroyed and tried again later; creations do without", async (context) => {

@@ -1,4 +1,5 @@
 import type { Clock } from "../../kernel/clock.js";
+import { messageOf } from "../../kernel/errors.js";
 import type { Logger } from "../../observe/logger.js";
 import type { HeldSandbox } from "../backends/held-sandbox.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
@@ -33,6 +34,8 @@ export class WarmPool {
   #kept: number;
   #isFilling = false;
   #failures = 0;
+  /** Of the last failure since one could be made. */
+  #reason: string | undefined;
   #cancelRetry: (() => void) | undefined;
   #cancelShrinking: (() => void) | undefined;
 
@@ -88,12 +91,17 @@ export class WarmPool {
     try {
       const held = await make(this.#closed.signal);
       this.#failures = 0;
+      this.#reason = undefined;
       if (this.#closed.signal.aborted) await discard(held);
       else this.#keep(held);
     } catch (error) {
       if (this.#closed.signal.aborted) return;
       onFailure();
-      log.warn({ err: error }, "a sandbox for the warm pool could not be made ready");
+      const reason = messageOf(error);
+      // Tried again for as long as it fails: one line says it all.
+      if (reason !== this.#reason)
+        log.warn({ err: error }, "a sandbox for the warm pool could not be made ready; it is tried again");
+      this.#reason = reason;
       this.#retryLater();
     }
   }
