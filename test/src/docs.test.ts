@@ -83,7 +83,7 @@ describe("the documentation", () => {
       listed.add(row);
       if (!(await text(file)).includes(`"${title}"`)) missing.push(`${file}: ${title}`);
     }
-    const folder = "test/src/e2e";
+    const folder = "test/src/e2e/contract";
     for (const name of await readdir(join(ROOT, folder))) {
       if (!name.startsWith("contract-")) continue;
       const titles = (await text(join(folder, name))).matchAll(/"((?:0\.1-\d+|[A-E]\.\d+(?:-\d)?) [^"]+)"/g);

@@ -1,0 +1,42 @@
+import assert from "node:assert/strict";
+import { after, before, describe, it } from "node:test";
+import { Sandbox } from "@e2b/code-interpreter";
+import type { TestServer } from "@coppice/core/testing";
+import { missingForNamespaces } from "../../harness/on-each-backend.js";
+import { pointSdkAt } from "../../harness/point-sdk-at.js";
+import { startFullServer } from "../../harness/start-full-server.js";
+
+describe(
+  "jupyter.user: root, through the code interpreter SDK",
+  { skip: missingForNamespaces(), timeout: 120_000 },
+  () => {
+    let server: TestServer;
+    let sandbox: Sandbox;
+    before(async () => {
+      server = await startFullServer({
+        backend: "linux-namespaces",
+        settings: { jupyter: { user: "root" } },
+      });
+      pointSdkAt(server.url);
+      sandbox = await Sandbox.create();
+    });
+    after(() => server.stop());
+
+    it("cells change the system, contexts begin in /root, and files belong to root", async () => {
+      const ran = await sandbox.runCode(
+        "import os\nopen('/etc/made-by-a-cell', 'w').close()\nprint(os.getuid(), os.getcwd())\n!touch /root/x && id -u",
+      );
+      assert.equal(ran.error, undefined, ran.error?.traceback);
+      // What `!` runs has a terminal.
+      assert.equal(ran.logs.stdout.join(""), "0 /home/user\n0\r\n");
+      const context = await sandbox.createCodeContext({ cwd: "/root", language: "python" });
+      assert.equal(context.cwd, "/root");
+      const listed = await sandbox.runCode("import os\nos.listdir('.').count('x')", { context });
+      assert.equal(listed.text, "1");
+      const bash = await sandbox.runCode("id -un; cd /root && pwd", { language: "bash" });
+      assert.equal(bash.logs.stdout.join(""), "root\n/root\n");
+      // Commands stay the sandbox's user's.
+      assert.equal((await sandbox.commands.run("id -un")).stdout, "user\n");
+    });
+  },
+);

@@ -1,0 +1,69 @@
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { readdir } from "node:fs/promises";
+import { after, before, describe, it } from "node:test";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+import type { TestServer } from "@coppice/core/testing";
+import { API_KEY } from "../../harness/api-key.js";
+import { startFullServer } from "../../harness/start-full-server.js";
+
+const run = promisify(execFile);
+const EXAMPLES = fileURLToPath(new URL("../../../../examples/", import.meta.url));
+
+/** What each prints, in whichever language. */
+const PRINTED: Readonly<Record<string, string>> = {
+  "hello": "hello, world\n\n",
+  "persistent-state": "printed: 42\nresult:  12.566\n",
+  "rich-output":
+    "    city  sunny days\n0   Brno         167\n1  Porto         229\nHTML:  true\n" +
+    'data:  {"city":["Brno","Porto"],"sunny days":[167,229]}\n' +
+    "plot:  PNG 89504e470d0a1a0a\n",
+  "errors": "KeyError: 'coffee'\nin the traceback: true\ntimed out\nafter both: 3\n",
+  "contexts": "default own\nafter a restart: False\nbash: 123\nremoved: true\n",
+  "streaming": "step 0\nstep 1\nstep 2\ncareful\nresult: half way\nerror:  ZeroDivisionError\n",
+  "chart": 'bar chart "Sold", what by how many\ncups of tea: 30\ncups of coffee: 42\n',
+};
+
+const LANGUAGES = [
+  { what: "in JavaScript", suffix: ".mjs", program: process.execPath },
+  { what: "in Python", suffix: ".py", program: process.env["COPPICE_PYTHON_SDK_NEWEST"] },
+];
+
+describe("the examples with the official SDKs", { timeout: 240_000 }, () => {
+  let server: TestServer;
+
+  before(async () => {
+    server = await startFullServer();
+  });
+  after(() => server.stop());
+
+  it("are all known here", async () => {
+    const found = (await readdir(EXAMPLES)).filter((name) => !/^(README\.md|quickstart\.mjs)$/.test(name));
+    const known = Object.keys(PRINTED).flatMap((name) => LANGUAGES.map(({ suffix }) => name + suffix));
+    assert.deepEqual(found.toSorted(), known.toSorted());
+  });
+
+  for (const { what, suffix, program } of LANGUAGES) {
+    const skip = program === undefined ? "PyPI was not reachable when the tests were set up" : false;
+    describe(what, { skip, concurrency: 2 }, () => {
+      for (const [name, printed] of Object.entries(PRINTED)) {
+        it(`${name}${suffix} prints what it promises and leaves nothing behind`, async () => {
+          const { stdout, stderr } = await run(program ?? "", [EXAMPLES + name + suffix], {
+            env: {
+              PATH: process.env["PATH"],
+              E2B_API_URL: server.url,
+              E2B_SANDBOX_URL: server.url,
+              E2B_API_KEY: API_KEY,
+            },
+            timeout: 200_000,
+          });
+          assert.equal(stdout, printed);
+          assert.equal(stderr, "");
+        });
+      }
+    });
+  }
+
+  it("leave no sandbox", () => assert.equal(server.sandboxes.list().length, 0));
+});

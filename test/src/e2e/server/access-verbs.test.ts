@@ -1,0 +1,115 @@
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { after, before, describe, it } from "node:test";
+import { exchange } from "../../harness/exchange.js";
+import { COPPICE, type Installation, makeInstallation, ServerProcess } from "../../harness/server-process.js";
+
+/** What `coppice` prints and how it ends. */
+function coppice(...args: readonly string[]) {
+  return new Promise<{ readonly code: number; readonly stdout: string; readonly stderr: string }>(
+    (resolve) => {
+      const child = execFile(process.execPath, [COPPICE, ...args], (_error, stdout, stderr) =>
+        resolve({ code: child.exitCode ?? -1, stdout, stderr }),
+      );
+    },
+  );
+}
+
+describe("coppice keys and coppice audit", () => {
+  let installation: Installation;
+  let server: ServerProcess;
+  let config: string;
+
+  before(async () => {
+    installation = await makeInstallation();
+    config = installation.configFile;
+    server = await ServerProcess.start(config);
+  });
+
+  after(async () => {
+    await server.stop();
+    await installation.remove();
+  });
+
+  const statusWith = async (key: string): Promise<number> =>
+    (await exchange(server.url, { path: "/sandboxes", headers: { "x-api-key": key } })).status;
+
+  it("make, list and revoke keys of a running server, which heeds them at once", async () => {
+    const made = await coppice(
+      "keys",
+      "create",
+      config,
+      "--tenant",
+      "acme",
+      "--name",
+      "ci",
+      "--expires",
+      "30d",
+    );
+    assert.equal(made.code, 0, made.stderr);
+    const key = made.stdout.trim();
+    assert.match(key, /^e2b_[0-9a-f]{40}$/);
+    assert.equal(await statusWith(key), 200);
+    const listed = await coppice("keys", "list", config, "--json");
+    assert.ok(!listed.stdout.includes(key));
+    const [row] = JSON.parse(listed.stdout) as Record<string, string>[];
+    assert.deepEqual([row?.["tenant"], row?.["name"], row?.["scopes"]], ["acme", "ci", "exec"]);
+    assert.equal(row?.["state"], "in use");
+    assert.equal((await coppice("keys", "revoke", config, row?.["id"] ?? "")).code, 0);
+    assert.equal(await statusWith(key), 401);
+    assert.match((await coppice("keys", "list", config)).stdout, /\trevoked\t/);
+    const again = await coppice("keys", "revoke", config, row?.["id"] ?? "");
+    assert.deepEqual([again.code, again.stdout], [1, ""]);
+    assert.match(again.stderr, /no key 'k[0-9a-f]+' is in use/);
+    const audit = await coppice("audit", "list", config, "--limit", "1");
+    const entry = JSON.parse(audit.stdout) as Record<string, unknown>;
+    assert.deepEqual([entry["path"], entry["status"], entry["tenantID"]], ["/sandboxes", 401, null]);
+  });
+
+  it("tell their options, as all verbs do, and those of a configuration's plugins", async () => {
+    const told: readonly (readonly [RegExp, ...args: readonly string[]])[] = [
+      [/^usage:\n {2}coppice start/, "--help"],
+      [/coppice keys create <config.yaml> \[--tenant/, "--help", config],
+      [/^usage:\n {2}coppice keys create <config.yaml> \[--tenant.*\n$/, "keys", "create", config, "--help"],
+      [/coppice keys\|audit\|/, "keys", "create", "--help"],
+      [/^usage:\n {2}coppice keys create [^\n]*\n {2}coppice keys list [^]*revoke/, "keys", "--help", config],
+      [/^usage:\n {2}coppice audit list [^\n]*\n$/, "audit", "list", "--help", config],
+      [/^usage:\n {2}coppice check <config.yaml>\n$/, "check", "--help"],
+      [/^coppice \d+\.\d+\.\d+\n$/, "--version"],
+    ];
+    for (const [pattern, ...args] of told) {
+      const { code, stdout, stderr } = await coppice(...args);
+      assert.deepEqual([code, stderr], [0, ""], args.join(" "));
+      assert.match(stdout, pattern);
+    }
+  });
+
+  it("say what is wrong with what they are asked", async () => {
+    const wrong: readonly (readonly [code: number, told: RegExp, ...args: readonly string[]])[] = [
+      [64, /'keys' has no 'mint'[^]*keys create <config.yaml>/, "keys", "mint", config],
+      [64, /--scopes is a list of read, exec, admin/, "keys", "create", config, "--scopes", "all"],
+      [64, /--tenant is letters/, "keys", "create", config, "--tenant", "a b"],
+      [64, /--expires is a length of time/, "keys", "create", config, "--expires", "soon"],
+      [64, /Unknown option '--nome'/, "keys", "create", config, "--nome", "x"],
+      [64, /name one key/, "keys", "revoke", config],
+      [64, /--limit is a number/, "audit", "list", config, "--limit", "many"],
+      [64, /has the verb 'locks'/, "locks", "create", config],
+      [64, /Unknown option '--loud'[^]*usage:\n {2}coppice check /, "check", config, "--loud"],
+      [64, /name one configuration file\nusage:\n {2}coppice doctor /, "doctor"],
+      [64, /name one configuration file\nusage:\n {2}coppice start /, "start", config, config],
+      [64, /name one plugin.*\nusage:\n {2}coppice conform /, "conform"],
+      [64, /'tls' has no ''\nusage:\n {2}coppice tls init /, "tls"],
+      [64, /name one domain/, "tls", "init"],
+      [64, /there is no 'keys'\n/, "keys"],
+      [64, /there is no 'chekc'; did you mean 'check'\?/, "chekc", config],
+      [64, /has the verb 'key'; did you mean 'keys'\?/, "key", "create", config],
+      [64, /'keys' has no 'ceate'; did you mean 'create'\?/, "keys", "ceate", config],
+      [64, /'sandbox' has no 'kil'; did you mean 'kill'\?/, "sandbox", "kil"],
+    ];
+    for (const [code, told, ...args] of wrong) {
+      const ended = await coppice(...args);
+      assert.equal(ended.code, code, `${args.join(" ")}: ${ended.stderr}`);
+      assert.match(ended.stderr, told);
+    }
+  });
+});

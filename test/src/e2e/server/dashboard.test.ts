@@ -1,0 +1,155 @@
+import assert from "node:assert/strict";
+import { createServer } from "node:http";
+import { once } from "node:events";
+import { readFile } from "node:fs/promises";
+import type { AddressInfo } from "node:net";
+import { after, before, describe, it } from "node:test";
+import type { TestServer } from "@coppice/core/testing";
+import { Sandbox } from "@e2b/code-interpreter";
+import { parser } from "@prometheus-io/lezer-promql";
+import { parse as parseYaml } from "yaml";
+import { eventually } from "../../harness/eventually.js";
+import { exchange } from "../../harness/exchange.js";
+import { API_KEY } from "../../harness/api-key.js";
+import { pointSdkAt } from "../../harness/point-sdk-at.js";
+import { Scrape } from "../../harness/scrape.js";
+import { startFullServer } from "../../harness/start-full-server.js";
+
+const FOLDER = new URL("../../../../docs/grafana/", import.meta.url);
+/** What Prometheus has of itself: the first two of every target, `le` of every histogram. */
+const OF_PROMETHEUS = new Set(["instance", "job", "le"]);
+const SETTLE_MS = 30_000;
+
+/** A metric that a query reads, and the labels that it selects or groups it by. */
+interface Reading {
+  readonly query: string;
+  readonly metric: string;
+  readonly labels: readonly string[];
+}
+
+interface Panel {
+  readonly title: string;
+  readonly targets?: readonly { readonly expr: string }[];
+}
+
+interface Rule {
+  readonly alert: string;
+  readonly expr: string;
+}
+
+/** @throws AssertionError when it is no PromQL. */
+function readingsOf(query: string): readonly Reading[] {
+  // Grafana puts its variables in before Prometheus reads it.
+  const text = query.replaceAll("$__rate_interval", "5m").replaceAll("$instance", ".*");
+  const metrics: string[] = [];
+  const labels = new Set<string>();
+  parser.parse(text).iterate({
+    enter({ name, type, from, to }) {
+      assert.ok(!type.isError, `no PromQL at ${from} of: ${text}`);
+      if (name === "Identifier") metrics.push(text.slice(from, to));
+      if (name === "LabelName") labels.add(text.slice(from, to));
+    },
+  });
+  assert.notEqual(metrics.length, 0, `reads nothing: ${text}`);
+  const own = [...labels].filter((label) => !OF_PROMETHEUS.has(label));
+  return metrics.map((metric) => ({ query, metric, labels: own }));
+}
+
+describe("the dashboard and the alerts of docs/grafana", () => {
+  let server: TestServer;
+  let scrape: Scrape;
+
+  before(async () => {
+    server = await startFullServer({
+      server: {
+        sandboxes: { templates: { "base": {}, "code-interpreter-v1": { pool: { min: 1 } } } },
+      },
+      settings: { events: { webhooks: { privateTargets: ["127.0.0.1"] } } },
+    });
+    pointSdkAt(server.url);
+    const ops = server.urls["ops"] ?? "";
+    await using receiver = await listen();
+    await exchange(server.url, {
+      method: "POST",
+      path: "/events/webhooks",
+      headers: { "content-type": "application/json", "x-api-key": API_KEY },
+      body: JSON.stringify({ url: receiver.url, events: ["sandbox.lifecycle.created"] }),
+    });
+    await eventually(
+      "a warm sandbox",
+      async () => (await Scrape.of(ops)).sum("coppice_sandboxes_warm") === 1,
+      SETTLE_MS,
+    );
+    const sandbox = await Sandbox.create();
+    await sandbox.commands.run("true");
+    await sandbox.runCode("1");
+    await sandbox.files.write("a", "b");
+    await sandbox.kill();
+    await eventually(
+      "a delivery",
+      async () => (await Scrape.of(ops)).sum("coppice_events_attempts_total") > 0,
+      SETTLE_MS,
+    );
+    scrape = await Scrape.of(ops);
+  });
+
+  after(async () => {
+    await server.stop();
+  });
+
+  const check = ({ query, metric, labels }: Reading): void => {
+    // Prometheus' own, of whether it could read a target.
+    if (metric === "up") return;
+    assert.ok(scrape.names.has(metric), `no server has ${metric}, which is read by: ${query}`);
+    const missing = labels.filter((label) => !scrape.labelsOf(metric).has(label));
+    assert.deepEqual(missing, [], `labels of ${metric}, read by: ${query}`);
+  };
+
+  it("read what a server has, by labels that it has", async () => {
+    const dashboard = JSON.parse(await readFile(new URL("coppice.json", FOLDER), "utf8")) as {
+      readonly panels: readonly Panel[];
+    };
+    const queries = dashboard.panels.flatMap(({ targets = [] }) => targets.map(({ expr }) => expr));
+    assert.ok(queries.length > 30, "the dashboard is empty");
+    for (const query of queries) readingsOf(query).forEach(check);
+    const { groups } = parseYaml(await readFile(new URL("alerts.yaml", FOLDER), "utf8")) as {
+      readonly groups: readonly { readonly rules: readonly Rule[] }[];
+    };
+    const rules = groups.flatMap(({ rules }) => rules);
+    assert.ok(rules.length > 5, "there are no alerts");
+    for (const { expr } of rules) readingsOf(expr).forEach(check);
+  });
+
+  it("leave out no metric of a feature that is on", async () => {
+    const text =
+      (await readFile(new URL("coppice.json", FOLDER), "utf8")) +
+      (await readFile(new URL("alerts.yaml", FOLDER), "utf8"));
+    const unseen = [...scrape.names]
+      .filter((name) => name.startsWith("coppice_"))
+      .map((name) => name.replace(/_(bucket|sum|count)$/, ""))
+      .filter((name) => !text.includes(name));
+    assert.deepEqual([...new Set(unseen)], []);
+  });
+
+  it("tell the routes of RPCs, files and code apart", () => {
+    for (const route of ["/process.Process/Start", "/files", "/execute", "/v2/sandboxes"])
+      assert.ok(scrape.sum("coppice_http_request_seconds_count", `route="${route}"`) > 0, route);
+  });
+});
+
+/** Somebody who takes whatever comes. */
+async function listen(): Promise<AsyncDisposable & { readonly url: string }> {
+  const receiver = createServer((message, response) => {
+    message.resume();
+    response.end();
+  }).listen(0, "127.0.0.1");
+  await once(receiver, "listening");
+  return {
+    url: `http://127.0.0.1:${(receiver.address() as AddressInfo).port}/`,
+    async [Symbol.asyncDispose]() {
+      receiver.closeAllConnections();
+      receiver.close();
+      await once(receiver, "close");
+    },
+  };
+}
