@@ -10,6 +10,7 @@ import { SandboxError } from "../kernel/errors.js";
 import { definePlugin } from "../plugin/plugin.js";
 import { memoryBackend } from "../testing/memory-backend.js";
 import { Sandboxes } from "../sandbox/life/sandboxes.js";
+import { fakeClock } from "../testing/fake-clock.js";
 import { startTestServer } from "../testing/start-test-server.js";
 import { HttpError } from "./messages/http-error.js";
 import { readJsonBody } from "./messages/json-body.js";
@@ -164,6 +165,50 @@ test("a guard of what is addressed to a sandbox keeps strangers out of each port
   );
 });
 
+test("a client that leaves while a guard looks at it is told of by the signal, and its sandbox is unused again", async () => {
+  const clock = fakeClock();
+  const looking = Promise.withResolvers<void>();
+  const looked = Promise.withResolvers<void>();
+  const slow = definePlugin({
+    name: "slow",
+    requires: { targets: Targets },
+    setup(_plugin, { targets }) {
+      targets.guard(async ({ signal }) => {
+        looking.resolve();
+        try {
+          await once(signal, "abort", { signal: AbortSignal.timeout(5_000) });
+          looked.resolve();
+        } catch (error) {
+          looked.reject(error);
+        }
+      });
+    },
+  });
+  await using server = await startTestServer({
+    clock,
+    plugins: [[slow], [routes], [memoryBackend({ pausing: {} })]],
+  });
+  const made = await server.sandboxes.create({
+    template: "base",
+    timeoutMs: 60_000,
+    secure: false,
+    autoResume: true,
+    onTimeout: "pause",
+  });
+  const headers = { "e2b-sandbox-id": made.record.id, "e2b-sandbox-port": "49983" };
+  const asked = request(`${server.url}/who`, { headers, agent: false });
+  asked.on("error", () => undefined).end();
+  await looking.promise;
+  asked.destroy();
+  await looked.promise;
+  await pause(10);
+  await clock.advance(150_000);
+  for (let waits = 0; server.sandboxes.get(made.record.id).record.state !== "paused"; waits++) {
+    assert.ok(waits < 100, "a request that is over still counts");
+    await pause(10);
+  }
+});
+
 test("a sane request id is kept, another one replaced", async () => {
   await using server = await serve();
   const idOf = async (id: string) =>
@@ -268,17 +313,22 @@ test("when a sandbox ends, the connections that serve it break instead of ending
   await server.sandboxes.kill(record.id);
   await assert.rejects(reading, /terminated/);
   // A reset, not an end: to older SDKs the latter is a fault of the protocol.
-  const other = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
-  const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
-  socket.write(
-    `GET /forever HTTP/1.1\r\nhost: localhost\r\ne2b-sandbox-id: ${other.record.id}\r\ne2b-sandbox-port: 49983\r\n\r\n`,
-  );
-  await once(socket, "data");
-  const failed = once(socket.resume(), "error", { signal: AbortSignal.timeout(5_000) }).then(
-    ([error]) => (error as NodeJS.ErrnoException).code,
-  );
-  await server.sandboxes.kill(other.record.id);
-  assert.equal(await failed, "ECONNRESET");
+  const upgrade = "connection: Upgrade\r\nupgrade: websocket\r\n";
+  for (const [path, more] of [
+    ["/forever", ""],
+    ["/socket/one", upgrade],
+  ] as const) {
+    const { id } = (await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false }))
+      .record;
+    const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
+    socket.write(
+      `GET ${path} HTTP/1.1\r\nhost: localhost\r\n${more}e2b-sandbox-id: ${id}\r\ne2b-sandbox-port: 49983\r\n\r\n`,
+    );
+    await once(socket, "data");
+    const failed = once(socket.resume(), "error", { signal: AbortSignal.timeout(5_000) });
+    await server.sandboxes.kill(id);
+    assert.equal(((await failed) as readonly NodeJS.ErrnoException[])[0]?.code, "ECONNRESET", path);
+  }
 });
 
 test("a connection that is being ended when its sandbox ends is closed all the same", async () => {
@@ -390,6 +440,7 @@ test("the SDKs' name for the debug sandbox means nothing to the control plane", 
 
 test("a client that does not finish its headers, and one that falls silent, lose their connection", async () => {
   await using server = await startTestServer({
+    plugins: [[routes]],
     server: { http: { headersTimeout: "100ms", idleTimeout: "2s", drainTimeout: "200ms" } },
   });
   const secondsUntilClosed = async (text: string): Promise<number> => {
@@ -402,17 +453,24 @@ test("a client that does not finish its headers, and one that falls silent, lose
   };
   assert.ok((await secondsUntilClosed("GET / HTTP/1.1\r\nhost: ")) < 1.9, "headers that never end");
   assert.ok((await secondsUntilClosed("GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")) < 5, "a kept connection");
-  const unfinished = "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n";
-  assert.ok((await secondsUntilClosed(unfinished)) < 5, "a body that never comes");
+  for (const [path, who] of [
+    ["/", "nobody"],
+    ["/body", "a route"],
+  ] as const) {
+    const unfinished = `POST ${path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n`;
+    assert.ok((await secondsUntilClosed(unfinished)) < 5, `a body that never comes, and ${who} reads`);
+  }
 });
 
 test("guards and routes see one path: those that the two would read in different ways are refused", async () => {
   const seen: string[] = [];
+  const routed: string[] = [];
   const watched = definePlugin({
     name: "watched",
     setup(plugin) {
       plugin.guard("api", ({ url }) => void seen.push(url.pathname));
       plugin.http("api").get("/templates/:id", (ctx) => {
+        routed.push(ctx.path);
         ctx.body = ctx.path;
       });
     },
@@ -446,6 +504,7 @@ test("guards and routes see one path: those that the two would read in different
     assert.equal(await statusOf(path), "200", path);
   assert.equal(await statusOf('/templates/a"b'), "200");
   assert.equal(seen.at(-1), "/templates/a%22b");
+  assert.deepEqual(routed, seen);
 });
 
 test("one address has so many connections and no more, nor have all together, and a closed one makes room", async () => {
@@ -477,6 +536,14 @@ test("one address has so many connections and no more, nor have all together, an
     next.destroy();
   }
   second.destroy();
+  // The last one that closes leaves nothing that counts.
+  let hasAllRoom = false;
+  for (const endMs = performance.now() + 5_000; !hasAllRoom;) {
+    assert.ok(performance.now() < endMs, "when all are closed, not as many can be open again");
+    const both = [open(server), open(server)];
+    hasAllRoom = (await Promise.all(both.map(isServed))).every(Boolean);
+    for (const socket of both) socket.destroy();
+  }
 
   await using small = await start({ maxConnections: 2, maxConnectionsPerAddress: 10 });
   const taken = [open(small), open(small), open(small)];

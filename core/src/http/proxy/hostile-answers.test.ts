@@ -246,6 +246,7 @@ suite("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
       "X-API-Key": "e2b_secret",
       "X-Access-Token": "secret",
       "E2B-Traffic-Access-Token": "secret",
+      "Proxy-Authorization": "Basic secret",
       "Authorization": "Bearer of-the-program",
       "X-My-Header": "Mine",
       "x-lower": "1",

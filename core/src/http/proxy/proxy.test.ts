@@ -5,6 +5,7 @@ import type { Duplex } from "node:stream";
 import { after, before, beforeEach, suite, test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import type { LiveSandbox } from "../../sandbox/model/live-sandbox.js";
+import { definePlugin } from "../../plugin/plugin.js";
 import { memoryBackend } from "../../testing/memory-backend.js";
 import { startTestServer, type TestServer } from "../../testing/start-test-server.js";
 
@@ -80,6 +81,12 @@ suite("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     server = await startTestServer({
       plugins: [
         [memoryBackend({ ports: { [PORT]: (connection) => program.accept(connection) }, pausing: {} }), {}],
+        [
+          definePlugin({
+            name: "code",
+            setup: (plugin) => void plugin.http("code").get("/", () => undefined),
+          }),
+        ],
       ],
       server: {
         http: {
@@ -229,8 +236,10 @@ suite("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     assert.equal(let_in.status, 200);
     for (const name of Object.keys(secrets))
       assert.equal(let_in.seen().headers[name.toLowerCase()], undefined, name);
-    const code = await ask({ to: closed, headers: { "e2b-sandbox-port": "49999" } });
-    assert.equal(code.status, 403);
+    const code = { "e2b-sandbox-port": "49999" };
+    assert.equal((await ask({ to: closed, headers: code })).status, 403);
+    const upgraded = { ...code, connection: "upgrade", upgrade: "websocket" };
+    assert.equal((await ask({ to: closed, headers: upgraded })).status, 403);
     const envd = await ask({ to: closed, headers: { "e2b-sandbox-port": "49983" } });
     assert.notEqual(envd.status, 403);
     assert.equal((await ask()).status, 200, "others are open");
@@ -255,16 +264,16 @@ suite("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     program.behaviour = "take and keep silent";
     const headers = { "e2b-sandbox-id": sandbox.record.id, "e2b-sandbox-port": String(PORT) };
     const silent = Array.from({ length: MOST_EXCHANGES }, (_, at) => {
-      const upgrade = { connection: "upgrade", upgrade: "websocket" };
+      const ways = [{}, { connection: "upgrade", upgrade: "websocket" }, { authorization: "NTLM abc" }];
       const outgoing = httpRequest(server.url, {
-        headers: at % 2 === 0 ? headers : { ...headers, ...upgrade },
+        headers: { ...headers, ...ways[at % ways.length] },
         agent: false,
       });
       outgoing.on("error", () => undefined);
       outgoing.end();
       return outgoing;
     });
-    const deadline = performance.now() + 5_000;
+    let deadline = performance.now() + 5_000;
     while (program.connections.length < MOST_EXCHANGES && performance.now() < deadline) await pause(5);
     const message = `The sandbox has too many concurrent incoming connections (limit: ${MOST_EXCHANGES})`;
     const refused = await ask();
@@ -274,7 +283,13 @@ suite("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     assert.equal(program.connections.length, MOST_EXCHANGES);
     program.behaviour = "serve";
     assert.equal((await ask({ to: await create() })).status, 200);
+    const taken = program.connections.slice(0, MOST_EXCHANGES);
     for (const outgoing of silent) outgoing.destroy();
+    for (let waits = 0; !taken.every(({ destroyed }) => destroyed); waits += 1) {
+      assert.ok(waits < 500, "a program is still asked by a client that has left");
+      await pause(10);
+    }
+    deadline = performance.now() + 5_000;
     let answer = await ask();
     while (answer.status !== 200 && performance.now() < deadline) answer = await ask();
     // Each that is still counted would leave less room.
