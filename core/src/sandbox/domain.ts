@@ -143,8 +143,13 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
   });
   return {
     templates: configuredTemplates(settings.templates, (backend) => {
-      const name = backend ?? backends.defaultName;
-      return backends.all().find((one) => one.name === name)?.defaultLimits;
+      const all = backends.all();
+      // Before the choice: the one that is chosen unless this host cannot run it.
+      const [preferred = all.length === 1 ? all[0]?.name : undefined] = [
+        settings.defaultBackend ?? [],
+      ].flat();
+      const name = backend ?? backends.defaultName ?? preferred;
+      return all.find((one) => one.name === name)?.defaultLimits;
     }),
     leases: new LedgerLeases(ledgerInUse),
     warmUps,

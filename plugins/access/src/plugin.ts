@@ -69,6 +69,9 @@ export const plugin = definePlugin({
     context.onStart(() => {
       for (const message of refusedTemplates(quotas, templates.all())) log.warn(message);
     });
+    context.diagnose("quotas", async () =>
+      refusedTemplates(quotas, templates.all()).map((message) => ({ severity: "fail", message })),
+    );
 
     let lost = 0;
     const onLost = (error: unknown): void => {

@@ -1,5 +1,7 @@
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
+import { mkdir, writeFile } from "node:fs/promises";
+import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { exchange } from "../../harness/exchange.js";
 import { COPPICE, type Installation, makeInstallation, ServerProcess } from "../../harness/server-process.js";
@@ -82,6 +84,32 @@ describe("coppice keys and coppice audit", () => {
       assert.deepEqual([code, stderr], [0, ""], args.join(" "));
       assert.match(stdout, pattern);
     }
+  });
+
+  it("leave to doctor to tell which templates the quotas refuse: those without a limit of their backend", async () => {
+    const directory = join(installation.directory, "quotas");
+    await mkdir(directory);
+    const findings = async (backend: string): Promise<string> => {
+      const file = join(directory, `${backend}.yaml`);
+      await writeFile(
+        file,
+        `listeners: { api: { port: 0 } }
+dataDir: ${directory}
+sandboxes: { templates: { base: {} } }
+plugins:
+  ${backend}: { directory: ${join(directory, backend)} }
+  sandbox-api: {}
+  access: { quotas: { everybody: { memoryMiB: 1024 } } }
+`,
+      );
+      const { code, stdout } = await coppice("doctor", file);
+      if (backend === "local-process") assert.equal(code, 1, stdout);
+      return stdout;
+    };
+    const refused =
+      /^FAIL {2}quotas: quotas of memoryMiB refuse template 'base': set sandboxes\.templates\.base\.limits\.memoryMiB$/m;
+    assert.match(await findings("local-process"), refused);
+    assert.doesNotMatch(await findings("linux-namespaces"), refused);
   });
 
   it("say what is wrong with what they are asked", async () => {
