@@ -172,7 +172,7 @@ export function launchInstructions(options: LaunchOptions): string[] {
     ]),
     ...(firstId === undefined ? [] : ["users"]),
     "loopback",
-    // Who has one account has none to become.
+    // A sandbox with a single account has no root that sudo could change to.
     ...(options.allowsSudo && users?.hasAccounts !== false ? [] : ["no-new-privileges"]),
     // Without no-new-privileges this takes a capability that the next one gives up.
     "system-calls",
