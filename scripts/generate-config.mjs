@@ -21,7 +21,7 @@ const HEADER = `\
 #
 # A key that is commented out has no default. Lengths of time: 250ms, 30s, 5m, 24h, 7d. Sizes: 64KiB,
 # 16MiB, 10GiB. \${env:NAME}, \${env:NAME:-fallback} and \${file:path} are filled in anywhere in a value.
-# An unknown key is an error. \`npx --no coppice check <file>\` checks a configuration without serving it.
+# An unknown key is an error. \`npx --no -- coppice check <file>\` checks a configuration without serving it.
 `;
 
 async function load(path) {

@@ -46,6 +46,16 @@ describe("the documentation", () => {
     assert.deepEqual(broken, []);
   });
 
+  it("calls npx so that the options are the command's", async () => {
+    const wrong: string[] = [];
+    const config = (await readdir(join(ROOT, "config"), { withFileTypes: true })).filter((it) => it.isFile());
+    for (const page of [...(await pages()), ...config.map(({ name }) => join("config", name))]) {
+      // Without `--`, npx takes `--help` and `--version` for itself.
+      if (/npx --no (?!-- )/.test(await text(page))) wrong.push(page);
+    }
+    assert.deepEqual(wrong, []);
+  });
+
   it("names source files that are there", async () => {
     const missing: string[] = [];
     for (const page of await pages()) {
