@@ -4,7 +4,7 @@ import { ClientAddresses, clientOf } from "./client-address.js";
 
 test("the word of a proxy is believed when the operator trusts it, and no further than that", () => {
   const nobody = new ClientAddresses([]);
-  const trusting = new ClientAddresses(["10.0.0.0/8", "fd00::/64", "192.0.2.1"]);
+  const trusting = new ClientAddresses(["10.0.0.0/8", "fd00::/64", "192.0.2.1", "2001:db8:1::1"]);
   const cases: readonly [ClientAddresses, peer: string | undefined, forwarded: string | undefined, string][] =
     [
       [nobody, "198.51.100.7", undefined, "198.51.100.7"],
@@ -22,6 +22,8 @@ test("the word of a proxy is believed when the operator trusts it, and no furthe
       [trusting, "10.0.0.1", "203.0.113.9, unknown", "10.0.0.1"],
       [trusting, "10.0.0.1", "10.2.0.1, 10.3.0.1", "10.2.0.1"],
       [trusting, "10.0.0.1", ", ,", "10.0.0.1"],
+      [trusting, "2001:db8:1::1", "203.0.113.9", "203.0.113.9"],
+      [trusting, "2001:db8:1::2", "203.0.113.9", "2001:db8:1::2"],
     ];
   for (const [addresses, peer, forwarded, expected] of cases) {
     const headers = forwarded === undefined ? {} : { "x-forwarded-for": forwarded };

@@ -63,6 +63,7 @@ suite("web pages from elsewhere", { timeout: 60_000 }, () => {
       "localhost.evil.example:80",
       "evil-localhost",
       "sandboxes.example.evil.example",
+      "evilsandboxes.example",
     ]) {
       assert.equal(await statusFor({ host }), 403, host);
       assert.equal(await statusFor({ host, ...preflight }, "OPTIONS"), 403, host);
