@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
 import { after, before, describe, test } from "node:test";
 import type { Sandbox } from "@coppice/core/backend";
 import { type TestBackend, openTestBackend, reasonToSkip } from "../testing/test-backend.js";
@@ -54,6 +55,14 @@ tell("mmap at zero", libc.personality(0x100000))
 tell("own directory", libc.unshare(0x200))
 tell("user namespace", libc.unshare(0x10000000))
 tell("time namespace", libc.unshare(0x80))
+`;
+
+/** Asks for the number that is getpid for programs of 32 bits, and writev for others, as those do it. */
+const CALL_OF_32_BITS = `
+import ctypes, mmap
+memory = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+memory.write(bytes.fromhex("b814000000cd80c3"))
+print(ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(memory)))())
 `;
 
 /** A pool of processes by each way to start them, which meet in shared memory. */
@@ -152,6 +161,15 @@ void describe("system calls in a sandbox of linux-namespaces", { skip: reasonToS
       for (let number = 467; number <= 600; number++) assert.equal(answers.get(String(number)), "38");
       for (const number of [426, 435, 457]) assert.equal(answers.get(String(number)), "38", `${number}`);
     }
+  });
+
+  void test("are none of those of 32 bits, whose numbers mean others", async (context) => {
+    if (process.arch !== "x64") return context.skip("the instructions are those of x86_64");
+    const host = spawnSync("/usr/bin/python3", ["-c", CALL_OF_32_BITS], { encoding: "utf8" });
+    if (host.status !== 0) return context.skip("this kernel has none of 32 bits");
+    const ENOSYS = -38;
+    for (const user of ["user", "root"])
+      assert.deepEqual(await python(CALL_OF_32_BITS, user), [String(ENOSYS)]);
   });
 
   void test("are held to arguments that are harmless", async () => {
