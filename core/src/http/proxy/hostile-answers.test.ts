@@ -196,6 +196,30 @@ suite("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
     await stillServes();
   });
 
+  test("leaves in the middle of an answer: its client can tell that from the answer's end", async () => {
+    answer = (connection) => {
+      connection.write("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n");
+      setImmediate(() => connection.destroy());
+    };
+    const client = new Client(server.url);
+    client.ask({ ...addressed, Connection: "close" });
+    const text = await client.ends();
+    assert.match(text, /half/);
+    assert.doesNotMatch(text, /\r\n0\r\n\r\n$/);
+    await stillServes();
+  });
+
+  test("does not answer an upgrade: its client may send so much before and no more", async () => {
+    const asked = Promise.withResolvers<void>();
+    answer = () => asked.resolve();
+    const client = new Client(server.url);
+    client.ask({ ...addressed, ...WEBSOCKET });
+    await asked.promise;
+    client.socket.write("x".repeat(64 * 1024 + 1));
+    assert.equal(await client.ends(), "");
+    await stillServes();
+  });
+
   test("gets bytes of a tunnel once it has said 101, both ways and to the end", async () => {
     answer = (connection, request) => {
       if (request.startsWith("GET"))

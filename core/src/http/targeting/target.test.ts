@@ -47,7 +47,7 @@ test("an address that makes no sense is refused with the edge's texts", () => {
     [() => host("80-i_bc.sandboxes.example"), "Invalid sandbox ID"],
     [() => headers("../etc", "80"), "Invalid sandbox ID"],
     [() => host("http-iabc.sandboxes.example"), "Invalid sandbox port"],
-    [() => headers("iabc", "70000"), "Invalid sandbox port"],
+    [() => headers("iabc", "65536"), "Invalid sandbox port"],
     [() => headers("iabc", "0"), "Invalid sandbox port"],
   ];
   for (const [run, text] of refusals) {
