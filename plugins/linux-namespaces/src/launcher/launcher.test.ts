@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { existsSync } from "node:fs";
-import { mkdir, mkdtemp, readFile, readdir, rm, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, readFile, readdir, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, test } from "node:test";
@@ -108,6 +108,16 @@ void describe("the launcher", { skip: reasonToSkip() ?? false, concurrency: 1 },
     const other = new Launcher(await launcherBinary(directory));
     await assert.rejects(other.lock(directory), /another server uses it/);
     await other.close();
+  });
+
+  void test("keeps so much of what a program says that outlives it, and no more", async () => {
+    const { pid } = await launcher.start(directory, ["/bin/sh", "-c", "head -c 200000 /dev/zero"]);
+    while (
+      existsSync(`/proc/${pid}`) &&
+      !(await readFile(`/proc/${pid}/stat`, "utf8").catch(() => " Z ")).includes(") Z")
+    )
+      await sleep(20);
+    assert.equal((await stat(join(directory, "log"))).size, 65_536);
   });
 
   void test("is compiled once", async () => {
