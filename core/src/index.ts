@@ -17,6 +17,7 @@ export {
   type PluginContext,
   type PluginDefinition,
   type Resolved,
+  type Router,
   type VerbAction,
   type VerbContext,
   type Verbs,
@@ -77,7 +78,7 @@ export {
   Ledger,
   type EndedSandbox,
   type Leaseholder,
-  type LeaseWish,
+  type LeaseRequest,
   type LedgerEntry,
   type LedgerNote,
 } from "./sandbox/ledger/ledger.js";
@@ -85,7 +86,7 @@ export {
   Snapshots,
   type TenantSnapshots,
   type Forked,
-  type ForkWish,
+  type ForkRequest,
   type SnapshotRecord,
   type SnapshotState,
 } from "./sandbox/model/snapshots.js";

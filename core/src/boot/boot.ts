@@ -5,10 +5,11 @@ import { collectDefaultMetrics, Registry } from "prom-client";
 import type { ConfigSource } from "../config/read.js";
 import type { ServerConfig } from "./server-schema.js";
 import type { Diagnosis } from "../observe/finding.js";
+import { builtInServices } from "./built-in-services.js";
 import { type Configuration, configure } from "./configure.js";
 import { ClientAddresses } from "../http/clients/client-address.js";
 import { HttpListener, type ListenerServices } from "../http/listener.js";
-import { openDoors } from "../http/surfaces/open-doors.js";
+import { unguardedListeners } from "../http/surfaces/unguarded-listeners.js";
 import { explainEnd } from "../http/surfaces/explain-end.js";
 import { ExchangeLimit } from "../http/proxy/exchange-limit.js";
 import { ForeignPages } from "../http/clients/foreign-pages.js";
@@ -16,15 +17,14 @@ import { PortConnections } from "../http/proxy/port-connections.js";
 import type { ServedRoute } from "../http/surfaces/surface.js";
 import { Surfaces } from "../http/surfaces/surfaces.js";
 import { Targeting } from "../http/targeting/targeting.js";
-import { Listeners, Targets } from "../http/surfaces/targets.js";
 import { Cleanup, type CleanupFailure } from "../kernel/cleanup.js";
-import { Clock, systemClock } from "../kernel/clock.js";
+import { type Clock, systemClock } from "../kernel/clock.js";
 import { BootError, type BootProblem, messageOf } from "../kernel/errors.js";
 import { makeDirectory } from "../kernel/make-directory.js";
 import { Patience } from "../kernel/patience.js";
 import { Scope } from "../kernel/scope.js";
 import { type Token, tokenName } from "../kernel/token.js";
-import { CollectedGreeting, Greeting } from "../observe/greeting.js";
+import { CollectedGreeting } from "../observe/greeting.js";
 import { Health } from "../observe/health.js";
 import { HttpMetrics } from "../observe/http-metrics.js";
 import { createLogger, type Logger } from "../observe/logger.js";
@@ -32,17 +32,9 @@ import { metricProblems, type OwnedRegistry } from "../observe/metric-names.js";
 import { serveOps } from "../observe/ops-routes.js";
 import { createPluginContext } from "../plugin/plugin-context.js";
 import { isOfAnotherCore, type Plugin } from "../plugin/plugin.js";
-import { AddressLeases } from "../sandbox/contract/address-leases.js";
-import { Admissions } from "../sandbox/model/admissions.js";
-import { Backends, type SandboxBackend } from "../sandbox/contract/backend.js";
+import type { Backends, SandboxBackend } from "../sandbox/contract/backend.js";
 import { createSandboxDomain, type SandboxDomain } from "../sandbox/domain.js";
 import { Ledger } from "../sandbox/ledger/ledger.js";
-import { SandboxEvents } from "../sandbox/model/sandbox-events.js";
-import { Sandboxes } from "../sandbox/life/sandboxes.js";
-import { WarmUps } from "../sandbox/warm/warm-ups.js";
-import { Snapshots } from "../sandbox/model/snapshots.js";
-import { Templates } from "../sandbox/templates/templates.js";
-import { Volumes } from "../sandbox/model/volumes.js";
 
 export interface BootOptions {
   readonly config: ConfigSource;
@@ -207,21 +199,21 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
   health.add("ledger", () => domain.ledger.check());
   const greeting = new CollectedGreeting();
   greeting.add(() => describeBackends(domain.backends.all()));
-  const services = new Map<symbol, unknown>([
-    [Sandboxes, domain.sandboxes],
-    [Snapshots, domain.snapshots],
-    [SandboxEvents, domain.events],
-    [Templates, domain.templates],
-    [Volumes, domain.volumes],
-    [Backends, domain.backends],
-    [AddressLeases, domain.leases],
-    [WarmUps, domain.warmUps],
-    [Admissions, domain.admissions],
-    [Clock, clock],
-    [Targets, targeting],
-    [Listeners, { all: () => listeners } satisfies Listeners],
-    [Greeting, greeting],
-  ]);
+  const services = builtInServices({
+    sandboxes: domain.sandboxes,
+    snapshots: domain.snapshots,
+    events: domain.events,
+    templates: domain.templates,
+    volumes: domain.volumes,
+    backends: domain.backends,
+    leases: domain.leases,
+    warmUps: domain.warmUps,
+    admissions: domain.admissions,
+    clock,
+    targets: targeting,
+    listeners: { all: () => listeners },
+    greeting,
+  });
 
   // setup: in dependency order, so that what a plugin provides is there for those after it.
   const problems: BootProblem[] = [];
@@ -290,7 +282,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
       at: source.at(["listeners", name]),
     })),
     ...metricProblems(pluginMetrics, coreMetrics),
-    ...openDoors(listeners, surfaces, (name) => source.at(["listeners", name])),
+    ...unguardedListeners(listeners, surfaces, (name) => source.at(["listeners", name])),
   );
   return { patience, domain, surfaces, listeners, health, greeting, services, problems, starts, diagnoses };
 }

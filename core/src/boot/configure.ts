@@ -1,24 +1,13 @@
 import type { z } from "zod";
+import { BUILT_IN } from "./built-in-services.js";
 import { knownKeys } from "../config/known-keys.js";
 import type { ConfigSource } from "../config/read.js";
 import { serverConfig, type ServerConfig } from "./server-schema.js";
-import { Listeners, Targets } from "../http/surfaces/targets.js";
-import { Clock } from "../kernel/clock.js";
 import { didYouMean } from "../kernel/did-you-mean.js";
 import { BootError, type BootProblem, messageOf } from "../kernel/errors.js";
 import { loadPlugin, pluginDirectory } from "../kernel/loader.js";
 import { orderPlugins } from "../kernel/order.js";
-import { Greeting } from "../observe/greeting.js";
-import { WarmUps } from "../sandbox/warm/warm-ups.js";
 import { isPlugin, type Plugin } from "../plugin/plugin.js";
-import { AddressLeases } from "../sandbox/contract/address-leases.js";
-import { Admissions } from "../sandbox/model/admissions.js";
-import { Backends } from "../sandbox/contract/backend.js";
-import { Sandboxes } from "../sandbox/life/sandboxes.js";
-import { SandboxEvents } from "../sandbox/model/sandbox-events.js";
-import { Snapshots } from "../sandbox/model/snapshots.js";
-import { Templates } from "../sandbox/templates/templates.js";
-import { Volumes } from "../sandbox/model/volumes.js";
 
 /** A plugin that the configuration switches on, with its checked settings. */
 export interface EnabledPlugin {
@@ -34,23 +23,6 @@ export interface Configuration {
   /** In the order in which they can be set up. */
   readonly plugins: readonly EnabledPlugin[];
 }
-
-/** What every plugin may require although no plugin provides it. */
-const BUILT_IN: ReadonlySet<symbol> = new Set<symbol>([
-  Sandboxes,
-  Snapshots,
-  SandboxEvents,
-  Templates,
-  Volumes,
-  Backends,
-  AddressLeases,
-  Admissions,
-  Clock,
-  Targets,
-  Listeners,
-  Greeting,
-  WarmUps,
-]);
 
 /**
  * Checks a configuration and loads its plugins, without setting anything up.

@@ -228,7 +228,7 @@ export class HttpListener implements Listener {
     // A client that goes away in the middle of either direction is no event worth an unhandled error.
     message.on("error", () => undefined);
     response.on("error", () => undefined);
-    response.once("finish", () => lingerOver(message));
+    response.once("finish", () => drainThenClose(message));
     try {
       this.#refuseForeign(message);
       if (asksToNameSandbox(message)) {
@@ -250,7 +250,7 @@ export class HttpListener implements Listener {
       if (target !== undefined) cutWhenEnded(target, message.socket, response);
       if (surface === undefined) {
         routeOf = () => "proxy";
-        await this.#services.targeting.letIn(request);
+        await this.#services.targeting.authorize(request);
         requireTrafficToken(target as Target, message.headers);
         // Gone while its sandbox was looked for: there is no end any more that would count it off.
         if (response.destroyed) return;
@@ -266,10 +266,10 @@ export class HttpListener implements Listener {
           answerPreflight(response);
           return;
         }
-        await this.#services.targeting.letIn(request);
+        await this.#services.targeting.authorize(request);
         requireTrafficToken(target, message.headers);
       }
-      const admitted = await surface.letIn(request);
+      const admitted = await surface.authorize(request);
       if (target !== undefined) await use.begin(target, request);
       routeOf = () => surface.routeOf(message);
       await surface.serve(admitted, message, response);
@@ -302,7 +302,7 @@ export class HttpListener implements Listener {
       });
       if (target !== undefined) {
         cutWhenEnded(target, socket, socket);
-        await this.#services.targeting.letIn(request);
+        await this.#services.targeting.authorize(request);
         requireTrafficToken(target, message.headers);
       }
       if (surface === undefined) {
@@ -312,7 +312,7 @@ export class HttpListener implements Listener {
         await proxyUpgrade(request, target as Target, { message, socket, head });
         return;
       }
-      const admitted = await surface.letIn(request);
+      const admitted = await surface.authorize(request);
       if (target !== undefined) await use.begin(target, request);
       await surface.upgrade(admitted, { message, socket, head });
     } catch (error) {
@@ -413,7 +413,7 @@ function requirePlainPath(message: IncomingMessage, url: URL): void {
  * A refusal is out before its body is in. Cutting the connection at once would lose the answer at a client
  * that is still writing; reading on for ever would let one write for ever.
  */
-function lingerOver(message: IncomingMessage): void {
+function drainThenClose(message: IncomingMessage): void {
   if (message.complete) return;
   message.resume();
   const timer = setTimeout(() => {

@@ -1,5 +1,5 @@
 import type { ConnectRouter } from "@connectrpc/connect";
-import type Router from "@koa/router";
+import type KoaRouter from "@koa/router";
 import type { Registry } from "prom-client";
 import { z } from "zod";
 import type { Diagnosis } from "../observe/finding.js";
@@ -9,6 +9,9 @@ import type { Class } from "../kernel/scope.js";
 import type { Token } from "../kernel/token.js";
 import type { HealthCheck } from "../observe/health.js";
 import type { Logger } from "../observe/logger.js";
+
+/** Routes of a plugin on one surface. */
+export type Router = KoaRouter;
 
 /** The services that a plugin asked for, under the names it gave them. */
 export type Resolved<R> = { readonly [K in keyof R]: R[K] extends Token<infer T> ? T : never };

@@ -1,7 +1,7 @@
-import { permit, type PluginContext, requestOf, tenantOf } from "@coppice/core";
+import { permit, type Router, requestOf, tenantOf } from "@coppice/core";
 
 /** Serves GET /auth/whoami: what the server takes a credential for. */
-export function serveWhoami(router: ReturnType<PluginContext<unknown>["http"]>): void {
+export function serveWhoami(router: Router): void {
   router.get("/auth/whoami", permit("read"), (ctx) => {
     const { principal } = requestOf(ctx);
     ctx.body = {

@@ -1,5 +1,5 @@
 import {
-  type PluginContext,
+  type Router,
   type RequestCarrier,
   requestOf,
   SandboxError,
@@ -16,10 +16,7 @@ export interface EventRoutesOptions {
 }
 
 /** Serves GET /events/sandboxes and GET /events/sandboxes/:id: what happened to whoever asks. */
-export function serveEvents(
-  router: ReturnType<PluginContext<unknown>["http"]>,
-  { store, events }: EventRoutesOptions,
-): void {
+export function serveEvents(router: Router, { store, events }: EventRoutesOptions): void {
   const list = async (ctx: RequestCarrier, sandbox?: string) => {
     const query = requestOf(ctx).url.searchParams;
     const page = parsePage(query);

@@ -1,6 +1,6 @@
 import {
   permit,
-  type PluginContext,
+  type Router,
   readJsonBody,
   type RequestCarrier,
   requestOf,
@@ -21,10 +21,7 @@ export interface WebhookRoutesOptions {
 }
 
 /** Serves /events/webhooks: to admins of a tenant, who is told of its events, and what came of that. */
-export function serveWebhooks(
-  router: ReturnType<PluginContext<unknown>["http"]>,
-  { webhooks, store, events }: WebhookRoutesOptions,
-): void {
+export function serveWebhooks(router: Router, { webhooks, store, events }: WebhookRoutesOptions): void {
   const admin = permit("admin");
 
   const deliveries = async (ctx: RequestCarrier, webhook?: string) => {

@@ -6,13 +6,13 @@ import type { TargetGuard } from "./target-guard.js";
 import type { Webhook } from "./webhook.js";
 
 /** What somebody asks for who registers a webhook. */
-export type WebhookWish = Pick<Webhook, "name" | "url" | "types" | "isEnabled"> & {
+export type WebhookRequest = Pick<Webhook, "name" | "url" | "types" | "isEnabled"> & {
   /** A random one when absent. */
   readonly secret: string | undefined;
 };
 
 /** What is to be different about a webhook. */
-export type WebhookChange = { readonly [K in keyof WebhookWish]?: WebhookWish[K] | undefined };
+export type WebhookChange = { readonly [K in keyof WebhookRequest]?: WebhookRequest[K] | undefined };
 
 export interface WebhooksOptions {
   readonly settings: EventsConfig["webhooks"];
@@ -33,7 +33,7 @@ export class Webhooks {
   }
 
   /** @throws SandboxError invalid_argument (URL), resource_exhausted (`maxWebhooks`). */
-  register(tenant: string, { secret, ...wish }: WebhookWish): Webhook {
+  register(tenant: string, { secret, ...wish }: WebhookRequest): Webhook {
     const { settings, store, clock } = this.#options;
     this.#checkUrl(wish.url);
     const { webhooks } = store();

@@ -1,6 +1,6 @@
 import {
   permit,
-  type PluginContext,
+  type Router,
   readJsonBody,
   requestOf,
   SandboxError,
@@ -32,10 +32,7 @@ function execBody(config: LegacyShimsConfig) {
 }
 
 /** Serves POST /sandboxes/:id/exec: one command, its whole output in one answer. */
-export function serveExec(
-  router: ReturnType<PluginContext<unknown>["http"]>,
-  { sandboxes, commands, config }: ExecOptions,
-): void {
+export function serveExec(router: Router, { sandboxes, commands, config }: ExecOptions): void {
   const schema = execBody(config);
   let running = 0;
 

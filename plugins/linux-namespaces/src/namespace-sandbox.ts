@@ -332,12 +332,12 @@ export class NamespaceSandbox implements Sandbox {
     const { paths } = this.#options;
     const group = this.#group;
     const { template, snapshots: chain = [], isStopped } = this.#facts;
-    const isStill = this.#isPaused || isStopped === true;
-    if (!isStill) await group.freeze();
+    const isFrozen = this.#isPaused || isStopped === true;
+    if (!isFrozen) await group.freeze();
     try {
       await snapshots.keep(id, { layers: paths.layers, template, chain });
     } finally {
-      if (!isStill && !this.#isDestroyed) await group.thaw();
+      if (!isFrozen && !this.#isDestroyed) await group.thaw();
     }
   }
 

@@ -237,7 +237,7 @@ export class Surface {
   }
 
   /** Asks the guards. @returns the request with who it comes from, where one of them says so. */
-  async letIn(request: SurfaceRequest): Promise<SurfaceRequest> {
+  async authorize(request: SurfaceRequest): Promise<SurfaceRequest> {
     let asked = request;
     try {
       for (const { plugin, value: guard } of this.#guards) {

@@ -37,7 +37,7 @@ export class Targeting implements Targets {
   }
 
   /** Asks the guards of what is addressed to a sandbox. @throws what they throw. */
-  async letIn(request: SurfaceRequest): Promise<void> {
+  async authorize(request: SurfaceRequest): Promise<void> {
     for (const check of this.#guards) await check(request);
   }
 

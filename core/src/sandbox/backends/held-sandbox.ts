@@ -83,7 +83,7 @@ export class HeldSandbox implements LiveSandbox {
     return state === "running" || (state === "paused" && (autoResume || this.change?.kind === "resuming"));
   }
 
-  get isStill(): boolean {
+  get isFrozen(): boolean {
     return this.#record.state === "paused" || this.change !== undefined;
   }
 

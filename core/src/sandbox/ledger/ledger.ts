@@ -48,7 +48,7 @@ export interface Leaseholder {
 }
 
 /** An address for a holder: the first of these that is free. */
-export interface LeaseWish extends Leaseholder {
+export interface LeaseRequest extends Leaseholder {
   readonly addresses: readonly string[];
 }
 
@@ -105,7 +105,7 @@ export interface Ledger {
    * Leases the first of some addresses that nobody has, in any network. Where several servers share a ledger it is
    * the ledger that sees to it that only one of them gets it. @returns undefined when all of them are taken.
    */
-  lease(wish: LeaseWish): Promise<string | undefined>;
+  lease(wish: LeaseRequest): Promise<string | undefined>;
   /** Gives back all that a holder has leased. Unknown holders are fine. */
   endLeases(who: Leaseholder): Promise<void>;
   /** Rejects with the reason why it cannot be written now. */

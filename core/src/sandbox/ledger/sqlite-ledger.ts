@@ -7,7 +7,7 @@ import { BootError, messageOf, SandboxError } from "../../kernel/errors.js";
 import { knownVersion, migrate } from "../../sqlite/migrate.js";
 import { sqliteErrorCode } from "../../sqlite/sqlite-error-code.js";
 import type { AddressLease } from "../contract/address-leases.js";
-import type { EndedSandbox, Leaseholder, LeaseWish, Ledger, LedgerEntry, LedgerNote } from "./ledger.js";
+import type { EndedSandbox, Leaseholder, LeaseRequest, Ledger, LedgerEntry, LedgerNote } from "./ledger.js";
 import type { SandboxRecord } from "../model/live-sandbox.js";
 import type { SandboxEvent } from "../model/sandbox-event.js";
 import type { SnapshotRecord } from "../model/snapshots.js";
@@ -348,7 +348,7 @@ export class SqliteLedger implements Ledger {
     return this.#open.statements.isLeased.get(address) !== undefined;
   }
 
-  async lease({ network, holder, addresses }: LeaseWish): Promise<string | undefined> {
+  async lease({ network, holder, addresses }: LeaseRequest): Promise<string | undefined> {
     const { statements } = this.#open;
     let leased: string | undefined;
     this.#atOnce(() => {

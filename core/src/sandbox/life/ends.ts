@@ -63,7 +63,7 @@ export class Ends {
       log.error({ sandbox: record.id, err: error }, "writing the end of a sandbox failed");
     }
     const { soon, final } = teardown.destroy(runtime);
-    const buried = final.then((isGone) => (isGone ? this.bury(held) : undefined));
+    const buried = final.then((isGone) => (isGone ? this.recordEnd(held) : undefined));
     try {
       await soon;
     } catch (error) {
@@ -79,7 +79,7 @@ export class Ends {
   }
 
   /** Forgets a sandbox of which nothing is left. Never rejects. */
-  async bury(held: HeldSandbox): Promise<void> {
+  async recordEnd(held: HeldSandbox): Promise<void> {
     const { ledger, volumes, log, metrics, events, onGone } = this.#options;
     const { id, mounts } = held.record;
     const ended = this.endedAs(held);

@@ -11,7 +11,7 @@ import type { EventRelay } from "../ledger/event-relay.js";
 import { HeldSandbox } from "../backends/held-sandbox.js";
 import type { EndedSandbox, Ledger, LedgerEntry } from "../ledger/ledger.js";
 import type { EndReason, LiveSandbox, SandboxRecord, SandboxState } from "../model/live-sandbox.js";
-import { Makings } from "./makings.js";
+import { CreationQueue } from "./creation-queue.js";
 import { Pauses, transitioning } from "./pauses.js";
 import { checkReadinessProbe } from "../model/readiness-probe.js";
 import { Reaper } from "./reaper.js";
@@ -61,7 +61,7 @@ export class SandboxRegistry implements Sandboxes {
   readonly #held = new Map<SandboxId, HeldSandbox>();
   readonly #reaper: Reaper;
   readonly #ends: Ends;
-  readonly #makings: Makings;
+  readonly #creations: CreationQueue;
   readonly #pauses: Pauses;
   readonly #resizes: Resizes;
   readonly #listeners: ((sandbox: LiveSandbox) => void)[] = [];
@@ -83,7 +83,7 @@ export class SandboxRegistry implements Sandboxes {
         return options.ledger;
       },
     });
-    this.#makings = new Makings({
+    this.#creations = new CreationQueue({
       settings,
       ownerOf: (backend) => options.backends.ownerOf(backend),
       ends: this.#ends,
@@ -152,7 +152,7 @@ export class SandboxRegistry implements Sandboxes {
   }
 
   async create(request: CreateSandbox, signal?: AbortSignal): Promise<LiveSandbox> {
-    if (this.#makings.isClosed) throw new SandboxError("unavailable", "the server is stopping");
+    if (this.#creations.isClosed) throw new SandboxError("unavailable", "the server is stopping");
     const { settings } = this.#options;
     const snapshot = this.#options.snapshots.of(request.owner ?? DEFAULT_TENANT).find(request.template);
     const template = findTemplate(settings.templates, snapshot?.template ?? request.template);
@@ -180,7 +180,7 @@ export class SandboxRegistry implements Sandboxes {
       warm.warm({ ...record, id: warm.record.id, state: "running" }, warm.runtime);
       // Its template's probe succeeded when it became warm.
       const making = { timeoutMs: request.timeoutMs, probe: request.readinessProbe, signal };
-      const handedOut = await this.#makings.handOut(warm, making);
+      const handedOut = await this.#creations.handOut(warm, making);
       if (handedOut !== undefined) return handedOut;
       this.#admit(record);
     }
@@ -188,7 +188,7 @@ export class SandboxRegistry implements Sandboxes {
     // Taken at once, before the first await: that is what keeps parallel creations below the maximum.
     this.#held.set(record.id, held);
     const probe = request.readinessProbe ?? template.settings.readinessProbe;
-    return this.#makings.make(held, backend, { timeoutMs: request.timeoutMs, probe, signal });
+    return this.#creations.make(held, backend, { timeoutMs: request.timeoutMs, probe, signal });
   }
 
   find(id: SandboxId): LiveSandbox | undefined {
@@ -311,7 +311,7 @@ export class SandboxRegistry implements Sandboxes {
     const held = new HeldSandbox(record);
     held.hasServed = reason !== undefined;
     held.end(reason ?? "killed");
-    await this.#ends.bury(held);
+    await this.#ends.recordEnd(held);
   }
 
   /** Starts to end sandboxes whose time has come. */
@@ -324,7 +324,7 @@ export class SandboxRegistry implements Sandboxes {
    * Resolves when the backends have done, or failed for now, what they can.
    */
   async close(onShutdown: SandboxesConfig["onShutdown"]): Promise<void> {
-    this.#makings.close();
+    this.#creations.close();
     this.#reaper.stop();
     const emptied = this.#options.pools.close();
     const leaving = [...this.#held.values()].filter(
@@ -458,7 +458,7 @@ export class SandboxRegistry implements Sandboxes {
     const request = { template: template.name, timeoutMs: undefined, secure: false };
     const backend = this.#backendOf(request, template, undefined);
     const held = new HeldSandbox(this.#recordOf(request, template, { id: newSandboxId(), backend }));
-    return this.#makings.warm(held, backend, { probe: template.settings.readinessProbe, signal });
+    return this.#creations.warm(held, backend, { probe: template.settings.readinessProbe, signal });
   }
 
   #checkId(id: SandboxId): void {

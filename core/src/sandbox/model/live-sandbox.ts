@@ -76,7 +76,7 @@ export interface LiveSandbox {
   /** True when a request may be addressed to it: it runs, or the request makes it run again. */
   readonly isReachable: boolean;
   /** True while its processes stand still, or may do so: paused, or being paused, resumed or snapshotted. */
-  readonly isStill: boolean;
+  readonly isFrozen: boolean;
   /** What it uses, also while it is paused. @throws SandboxError unavailable before it ran and after its end. */
   stats(): Promise<Stats>;
   /** What already ran in it when this server took it over, as its backend's `adoption` tells, also while it is paused. */

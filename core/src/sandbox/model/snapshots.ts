@@ -26,7 +26,7 @@ export interface SnapshotRecord {
 }
 
 /** What is asked of a fork. */
-export interface ForkWish {
+export interface ForkRequest {
   readonly count: number;
   readonly timeoutMs: number;
   readonly readinessProbe?: ReadinessProbe | undefined;
@@ -67,7 +67,7 @@ export interface TenantSnapshots {
    * `readinessProbe` says, or its template's: what was asked of the other one may be true of its processes alone.
    * @throws SandboxError what `take` throws; a sandbox that cannot be made is an entry with its error.
    */
-  fork(id: SandboxId, wanted: ForkWish, signal?: AbortSignal): Promise<readonly Forked[]>;
+  fork(id: SandboxId, wanted: ForkRequest, signal?: AbortSignal): Promise<readonly Forked[]>;
 }
 
 export const Snapshots = createToken<Snapshots>("snapshots");

@@ -13,7 +13,7 @@ import { newSnapshotId } from "../backends/sandbox-secrets.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
 import type { Sandboxes } from "../life/sandboxes.js";
 import { createdLike } from "../life/created-like.js";
-import type { Forked, ForkWish, SnapshotRecord, Snapshots, TenantSnapshots } from "../model/snapshots.js";
+import type { Forked, ForkRequest, SnapshotRecord, Snapshots, TenantSnapshots } from "../model/snapshots.js";
 import type { Teardown } from "../backends/teardown.js";
 import { hasTemplate, parseTemplateReference } from "../templates/template-reference.js";
 import { unknownSandbox } from "../contract/unknown-sandbox.js";
@@ -132,7 +132,7 @@ export class SnapshotRegistry implements Snapshots {
 
   async #fork(
     held: HeldSandbox,
-    { count, ...wanted }: ForkWish,
+    { count, ...wanted }: ForkRequest,
     signal: AbortSignal | undefined,
   ): Promise<readonly Forked[]> {
     const { sandboxes, settings } = this.#options;

@@ -16,7 +16,7 @@ import type { AddressLease } from "../contract/address-leases.js";
 import type {
   EndedSandbox,
   Leaseholder,
-  LeaseWish,
+  LeaseRequest,
   Ledger,
   LedgerEntry,
   LedgerNote,
@@ -137,7 +137,7 @@ export class FragileLedger implements Ledger {
     return !(await this.#leases.of("").isFree(address));
   }
 
-  async lease({ network, holder, addresses }: LeaseWish): Promise<string | undefined> {
+  async lease({ network, holder, addresses }: LeaseRequest): Promise<string | undefined> {
     return this.#leases.of(network).take(holder, addresses);
   }
 

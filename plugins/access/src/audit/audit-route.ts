@@ -1,4 +1,4 @@
-import { parseInput, permit, type PluginContext, requestOf, tenantOf } from "@coppice/core";
+import { parseInput, permit, type Router, requestOf, tenantOf } from "@coppice/core";
 import { z } from "zod";
 import type { AuditEvent, AuditLog } from "./audit-log.js";
 
@@ -19,7 +19,7 @@ const query = z.object({
 });
 
 /** Serves GET /audit/events: to admins of a tenant, what happened in its name. */
-export function serveAudit(router: ReturnType<PluginContext<unknown>["http"]>, log: () => AuditLog): void {
+export function serveAudit(router: Router, log: () => AuditLog): void {
   router.get("/audit/events", permit("admin"), (ctx) => {
     const data = parseInput(query, Object.fromEntries(requestOf(ctx).url.searchParams));
     const tenant = tenantOf(ctx);

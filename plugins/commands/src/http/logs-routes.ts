@@ -1,4 +1,4 @@
-import { type PluginContext, SandboxError, targetOf } from "@coppice/core";
+import { type Router, SandboxError, targetOf } from "@coppice/core";
 import { z } from "zod";
 import type { OutputLogConfig } from "../commands-config.js";
 import type { Commands, LogPage, LoggedCommand } from "../contract/commands.js";
@@ -21,10 +21,7 @@ const wholeNumber = z
   .transform(Number);
 
 /** Serves the log of commands page by page, also of those that have ended. */
-export function serveLogs(
-  router: ReturnType<PluginContext<unknown>["http"]>,
-  { commands, config }: LogsRoutesOptions,
-): void {
+export function serveLogs(router: Router, { commands, config }: LogsRoutesOptions): void {
   const Query = z.object({
     /** A byte of the command's output, all streams together: `next_cursor` of the page before. */
     cursor: wholeNumber.default(0),

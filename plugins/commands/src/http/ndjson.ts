@@ -1,6 +1,6 @@
 import { Readable } from "node:stream";
 import {
-  type PluginContext,
+  type Router,
   type RequestCarrier,
   SandboxError,
   readJsonBody,
@@ -33,10 +33,7 @@ const StartBody = z.object({
 const KillBody = z.object({ signal: z.enum(["SIGKILL", "SIGTERM"]).default("SIGKILL") });
 
 /** Serves commands to curl and shell scripts: JSON in, one JSON object per line out. */
-export function serveNdjson(
-  router: ReturnType<PluginContext<unknown>["http"]>,
-  { commands, config }: NdjsonOptions,
-): void {
+export function serveNdjson(router: Router, { commands, config }: NdjsonOptions): void {
   const find = (context: RequestCarrier, pid: string | undefined, among?: CommandSet): StartedCommand => {
     if (!/^\d{1,10}$/.test(pid ?? "")) throw new SandboxError("invalid_argument", "a pid is a number");
     return commands.find(targetOf(context), { pid: Number(pid) }, among);

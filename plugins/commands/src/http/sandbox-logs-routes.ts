@@ -1,7 +1,7 @@
 import {
   parseInput,
   parseSandboxId,
-  type PluginContext,
+  type Router,
   type RequestCarrier,
   requestOf,
   type Sandboxes,
@@ -51,7 +51,7 @@ const Query = z.object({
 
 /** Serves what a sandbox's commands wrote as E2B's log entries, also after its end. */
 export function serveSandboxLogs(
-  router: ReturnType<PluginContext<unknown>["http"]>,
+  router: Router,
   { commands, sandboxes, longestLine, largestAnswer }: SandboxLogsRoutesOptions,
 ): void {
   const linesOf = async (context: LogsContext, sinceMs: number) => {

@@ -103,7 +103,7 @@ function scene(settings: Record<string, unknown> = {}) {
     } as unknown as LiveSandbox["record"],
     runtime,
     isReachable: true,
-    isStill: false,
+    isFrozen: false,
     stats: () => runtime.stats(),
     adopted: async () => [],
     ended: end.signal,

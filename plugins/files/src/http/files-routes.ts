@@ -1,7 +1,7 @@
 import {
   HttpError,
   type LiveSandbox,
-  type PluginContext,
+  type Router,
   SandboxError,
   readJsonBody,
   requestOf,
@@ -31,10 +31,7 @@ const downloadUrlBody = z.object({ path: z.string().min(1), username: z.string()
  * Serves `/files`, up and down, and what grew around it. Whether the client may is decided before: by its
  * token or its signature. A download link is checked here: it is its own proof.
  */
-export function registerFilesRoutes(
-  router: ReturnType<PluginContext<unknown>["http"]>,
-  options: FilesRoutesOptions,
-): void {
+export function registerFilesRoutes(router: Router, options: FilesRoutesOptions): void {
   const { service, links, gzipLevel, maxUploadBytes, maxParts } = options;
   const bodyOptions = { limitBytes: options.maxBatchBytes };
 

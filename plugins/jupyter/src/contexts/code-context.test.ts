@@ -19,7 +19,7 @@ test("a kernel that did not take its environment is given it again", async () =>
     settings,
     log,
     program: scripted.start.program,
-    isStill: () => false,
+    isFrozen: () => false,
     environment: () => environment,
     maxWaiting: 1,
     maxOutputBytes: 1,

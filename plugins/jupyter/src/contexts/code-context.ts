@@ -24,7 +24,7 @@ export interface CodeContextOptions {
   readonly cwd: string;
   readonly sandbox: Sandbox;
   /** True while nothing in the sandbox runs. */
-  readonly isStill: () => boolean;
+  readonly isFrozen: () => boolean;
   readonly user: User;
   /** Complete environment of its kernels, asked for at each start. */
   readonly environment: () => Readonly<Record<string, string>>;
@@ -315,7 +315,7 @@ export class CodeContext {
       this.#removed.signal.throwIfAborted();
       log.warn({ err: error }, "kernel could not be forked and is started");
       metrics.zygoteFailed();
-      zygote?.distrust();
+      zygote?.disable();
       return undefined;
     }
   }
@@ -358,10 +358,10 @@ export class CodeContext {
   }
 
   get #surroundings(): KernelSurroundings {
-    const { sandbox, isStill, program, settings, metrics, log } = this.#options;
+    const { sandbox, isFrozen, program, settings, metrics, log } = this.#options;
     return {
       sandbox,
-      isStill,
+      isFrozen,
       program,
       settings,
       log,

@@ -361,7 +361,7 @@ export class SandboxContexts {
       language,
       cwd,
       sandbox: sandbox.runtime,
-      isStill: () => sandbox.isStill,
+      isFrozen: () => sandbox.isFrozen,
       user,
       environment: () => processEnvironment(sandbox, user),
       program,

@@ -5,7 +5,7 @@ import {
   SandboxError,
   targetOf,
   type Clock,
-  type PluginContext,
+  type Router,
 } from "@coppice/core";
 import { ContextBody, ExecuteBody, readCodeBody } from "./code-body.js";
 import type { CodeContext } from "../contexts/code-context.js";
@@ -14,8 +14,6 @@ import { streamExecution } from "./execution-stream.js";
 
 /** The contexts of E2B's sandboxes begin with these two. */
 const ALWAYS_LISTED = ["python", "javascript"];
-
-type Router = ReturnType<PluginContext<unknown>["http"]>;
 
 export interface CodeRoutesOptions {
   readonly contexts: CodeContexts;

@@ -1,7 +1,7 @@
 import { once } from "node:events";
 import type { ServerResponse } from "node:http";
 import type { Clock } from "@coppice/core";
-import { Breather } from "../kernel/breather.js";
+import { EventLoopYield } from "../kernel/event-loop-yield.js";
 import { END_LINE, KEEPALIVE_LINE, lineOf, LONGEST_COPY_BYTES } from "./event-line.js";
 import type { ExecutionEvent } from "../kernel/execution-event.js";
 
@@ -40,7 +40,7 @@ export async function streamExecution(
     });
   };
   armKeepalive(keepaliveMs);
-  const breather = new Breather();
+  const turn = new EventLoopYield();
   try {
     for await (const event of events) {
       if (signal.aborted) return;
@@ -50,7 +50,7 @@ export async function streamExecution(
       for (const piece of lineOf(event)) {
         isLent ||= piece.length > LONGEST_COPY_BYTES;
         if (!response.write(piece)) await once(response, "drain", { signal });
-        await breather.breathe();
+        await turn.whenDue();
       }
       // What the event holds is gone as soon as the next one is asked for.
       if (isLent && response.writableLength > 0) await flushed(response, signal);

@@ -8,7 +8,7 @@ import {
   type Sandbox,
   type User,
 } from "@coppice/core";
-import { Breather } from "./breather.js";
+import { EventLoopYield } from "./event-loop-yield.js";
 import {
   errorIn,
   eventOf,
@@ -59,7 +59,7 @@ export interface KernelSurroundings {
   readonly log: Logger;
   readonly observer?: KernelObserver | undefined;
   /** True while nothing in the sandbox runs: a kernel is not expected to answer then. */
-  readonly isStill: () => boolean;
+  readonly isFrozen: () => boolean;
   /** Told when a kernel is ended because its heartbeat stopped. */
   readonly onSilent: () => void;
   /** Aborted: the start is given up. */
@@ -113,7 +113,7 @@ export class Kernel {
   readonly #process: Process;
   /** Undefined for a kernel of ours. */
   readonly #interruptMode: InstalledKernel["interruptMode"] | undefined;
-  readonly #lastWords: () => string;
+  readonly #outputTail: () => string;
   readonly #channels: KernelChannels;
   readonly #key: string;
   readonly #session: string;
@@ -237,14 +237,14 @@ export class Kernel {
 
   private constructor(
     { program, settings, log, observer }: KernelSurroundings,
-    { process, lastWords }: KernelProcess,
+    { process, outputTail }: KernelProcess,
     { channels, connection }: { readonly channels: KernelChannels; readonly connection: KernelConnection },
   ) {
     this.connection = connection;
     const { key, session } = connection;
     this.#process = process;
     this.#interruptMode = isInstalled(program) ? program.interruptMode : undefined;
-    this.#lastWords = lastWords;
+    this.#outputTail = outputTail;
     this.#key = key;
     this.#session = session;
     this.#settings = settings;
@@ -404,7 +404,7 @@ export class Kernel {
     await this.#channels.close();
   }
 
-  #listenToHeart({ sandbox, settings, isStill, onSilent }: KernelSurroundings): void {
+  #listenToHeart({ sandbox, settings, isFrozen, onSilent }: KernelSurroundings): void {
     if (this.#hasExited) return;
     const isOurs = this.#interruptMode === undefined;
     this.#heartbeat = new Heartbeat({
@@ -413,7 +413,7 @@ export class Kernel {
       // Of one of ours, code can stop all threads before it has answered once.
       isSure: isOurs,
       // Ours answer while code runs; of others some have one thread for both.
-      isDue: () => !isStill() && (isOurs || !this.#isRunningCode),
+      isDue: () => !isFrozen() && (isOurs || !this.#isRunningCode),
       onSilent: () => {
         if (!this.isUsable) return;
         this.#log.warn("kernel has no heartbeat any more and is killed");
@@ -436,7 +436,7 @@ export class Kernel {
     const abort = (): void => stop.reject(signal.reason);
     signal.addEventListener("abort", abort, { once: true });
     const died = this.gone.then(() => {
-      const reason = this.#lastWords().trim().split("\n").at(-1);
+      const reason = this.#outputTail().trim().split("\n").at(-1);
       throw new SandboxError(
         "failed_precondition",
         `the kernel ended while it started${reason ? `: ${reason}` : ""}`,
@@ -612,9 +612,9 @@ export class Kernel {
 
   async #readIopub(): Promise<void> {
     // What has arrived already is read without a turn of the event loop in between.
-    const breather = new Breather();
+    const turn = new EventLoopYield();
     for await (const frames of this.#channels.receive("iopub")) {
-      await breather.breathe();
+      await turn.whenDue();
       this.#lastIopubMs = performance.now();
       const message = await this.#decode(frames);
       // Of another kernel, where that has the port.

@@ -68,7 +68,7 @@ export class Zygote {
   }
 
   /** It did not do what it is for: nothing more is asked of it. What was forked from it lives on, with it. */
-  distrust(): void {
+  disable(): void {
     this.#running = undefined;
     this.#starts = MOST_STARTS;
   }
@@ -113,7 +113,7 @@ export class Zygote {
     const env = environment();
     const timeout = AbortSignal.timeout(settings.startTimeoutMs);
     try {
-      const { process, report, lastWords } = await startProgram({
+      const { process, report, outputTail } = await startProgram({
         sandbox,
         user,
         program: zygoteProgram({ ...settings, name }),
@@ -131,7 +131,7 @@ export class Zygote {
       }
       if (threads.length > 0) throw new Error(`a module started threads: ${threads.join(", ")}`);
       void process.exit.then((exit) => {
-        if (!this.#ended.signal.aborted) log.warn({ exit, lastWords: lastWords() }, "zygote ended");
+        if (!this.#ended.signal.aborted) log.warn({ exit, outputTail: outputTail() }, "zygote ended");
       });
     } catch (error) {
       if (this.#ended.signal.aborted) return;

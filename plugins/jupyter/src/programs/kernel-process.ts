@@ -14,7 +14,7 @@ export interface KernelProcess {
   /** Ports on the loopback address inside the sandbox. */
   readonly ports: KernelPorts;
   /** The end of what it wrote outside of any execution; it is where a crash leaves its reason. */
-  readonly lastWords: () => string;
+  readonly outputTail: () => string;
 }
 
 const Port = z.int().min(1).max(65535);
@@ -27,9 +27,9 @@ export type KernelPorts = z.infer<typeof KernelPorts>;
  */
 export async function startKernelProcess({ id, ...command }: KernelCommand): Promise<KernelProcess> {
   const started = await startProgram({ ...command, label: writeKernelLabel(id) });
-  const { process, report, lastWords } = started;
+  const { process, report, outputTail } = started;
   const ports = KernelPorts.safeParse(report);
-  if (ports.success) return { process, ports: ports.data, lastWords };
+  if (ports.success) return { process, ports: ports.data, outputTail };
   await killProgram(process);
   throw new SandboxError("failed_precondition", "the kernel did not report its ports");
 }
@@ -37,5 +37,5 @@ export async function startKernelProcess({ id, ...command }: KernelCommand): Pro
 /** Takes over a kernel that an earlier server started. */
 export function takeOverKernelProcess(process: Process, ports: KernelPorts): KernelProcess {
   const output = new ProgramOutput(process, { isStarting: false });
-  return { process, ports, lastWords: () => output.lastWords() };
+  return { process, ports, outputTail: () => output.outputTail() };
 }

@@ -21,7 +21,7 @@ export interface StartedProgram {
   /** The JSON of the first line that it wrote; undefined where that is none. */
   readonly report: unknown;
   /** The end of what it wrote since; it is where a crash leaves its reason. */
-  readonly lastWords: () => string;
+  readonly outputTail: () => string;
 }
 
 const LONGEST_REPORT = 16_384;
@@ -57,7 +57,7 @@ export async function startProgram(command: ProgramCommand): Promise<StartedProg
     );
     const line = await Promise.race([aborted, output.firstLine, send.then(() => output.firstLine)]);
     if (line === undefined) throw await endedEarly(process, output);
-    return { process, report: parseJson(line), lastWords: () => output.lastWords() };
+    return { process, report: parseJson(line), outputTail: () => output.outputTail() };
   } catch (error) {
     await killProgram(process);
     throw error;
@@ -83,7 +83,7 @@ export async function killProgram(process: Process): Promise<boolean> {
 async function endedEarly(process: Process, output: ProgramOutput): Promise<SandboxError> {
   if (!(await killProgram(process))) return new SandboxError("aborted", "the server has left the sandbox");
   const { code, signal } = await process.exit;
-  const reason = output.lastWords().trim().split("\n").at(-1) ?? "";
+  const reason = output.outputTail().trim().split("\n").at(-1) ?? "";
   const how = signal === undefined ? `exit code ${code}` : signal;
   return new SandboxError(
     "failed_precondition",
@@ -103,7 +103,7 @@ function parseJson(line: string): unknown {
 export class ProgramOutput {
   /** undefined: the output ended before it. */
   readonly firstLine: Promise<string | undefined>;
-  #lastWords = Buffer.alloc(0);
+  #outputTail = Buffer.alloc(0);
 
   constructor(process: Process, { isStarting }: { readonly isStarting: boolean }) {
     const { promise, resolve } = Promise.withResolvers<string | undefined>();
@@ -111,8 +111,8 @@ export class ProgramOutput {
     void this.#drain(process, { head: isStarting ? Buffer.alloc(0) : undefined, resolve });
   }
 
-  lastWords(): string {
-    return this.#lastWords.toString("utf8");
+  outputTail(): string {
+    return this.#outputTail.toString("utf8");
   }
 
   // To the end: a full pipe would stop the program.
@@ -130,7 +130,7 @@ export class ProgramOutput {
         resolve(head.toString("utf8", 0, Math.max(end, 0)));
         head = undefined;
       } else {
-        this.#lastWords = Buffer.concat([this.#lastWords, data]).subarray(-LAST_WORDS_BYTES);
+        this.#outputTail = Buffer.concat([this.#outputTail, data]).subarray(-LAST_WORDS_BYTES);
       }
     }
     resolve(undefined);

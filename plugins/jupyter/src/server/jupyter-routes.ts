@@ -3,7 +3,7 @@ import {
   readJsonBody,
   SandboxError,
   targetOf,
-  type PluginContext,
+  type Router,
   type RequestCarrier,
 } from "@coppice/core";
 import { z } from "zod";
@@ -12,8 +12,6 @@ import { SANDBOX_PREFIX } from "./jupyter-access.js";
 import { installedSpecOf, kernelSpecOf, specNameOf, type KernelSpecModel } from "./kernel-specs.js";
 import { UnknownLanguageError, type Languages } from "../programs/languages.js";
 import type { JupyterSandboxes, NotebookSession, SandboxKernels } from "./sandbox-kernels.js";
-
-type Router = ReturnType<PluginContext<unknown>["http"]>;
 
 export interface JupyterRoutesOptions {
   readonly sandboxes: JupyterSandboxes;

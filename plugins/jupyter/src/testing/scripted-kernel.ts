@@ -102,7 +102,7 @@ export class ScriptedKernel {
         }),
       },
       log,
-      isStill: () => false,
+      isFrozen: () => false,
       onSilent: () => undefined,
       signal: this.#stop.signal,
     };

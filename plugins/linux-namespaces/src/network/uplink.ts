@@ -80,7 +80,7 @@ export class Uplink {
         continue;
       }
       await launcher.end(started);
-      throw new Error(`${program.path} ${isInTime ? "ended" : "is too slow"}: ${await this.#lastWords()}`);
+      throw new Error(`${program.path} ${isInTime ? "ended" : "is too slow"}: ${await this.#outputTail()}`);
     }
   }
 
@@ -117,7 +117,7 @@ export class Uplink {
     return new RegExp(`^${INTERFACE}\\t0{8}\\t`, "m").test(routes);
   }
 
-  async #lastWords(): Promise<string> {
+  async #outputTail(): Promise<string> {
     const log = await readFile(join(this.#options.directory, "log"), "utf8").catch(() => "");
     // It also complains of a host without a system log, which does not stop it.
     const lines = log.split("\n").filter((line) => line !== "" && !line.includes("syslog"));

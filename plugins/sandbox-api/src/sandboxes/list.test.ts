@@ -32,7 +32,7 @@ function sandbox(record: Partial<SandboxRecord> & Pick<SandboxRecord, "id">): Li
     record: whole,
     ended: new AbortController().signal,
     isReachable: true,
-    isStill: false,
+    isFrozen: false,
     get runtime(): never {
       throw new Error("a list does not touch the backend");
     },

@@ -8,7 +8,7 @@ import {
   type TemplateFacts,
   type Templates,
   type TenantSnapshots,
-  type PluginContext,
+  type Router,
 } from "@coppice/core";
 import { listTemplates } from "./list-templates.js";
 import {
@@ -29,7 +29,7 @@ export interface TemplateRoutesOptions {
 
 /** What E2B's clients can ask about templates. A snapshot is one to them, too. */
 export function serveTemplates(
-  router: ReturnType<PluginContext<unknown>["http"]>,
+  router: Router,
   { templates, clock, sandboxes, snapshots }: TemplateRoutesOptions,
 ): void {
   const servedSinceMs = clock.now();

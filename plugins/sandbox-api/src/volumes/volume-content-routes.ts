@@ -3,7 +3,7 @@ import {
   type Files,
   type Guard,
   HttpError,
-  type PluginContext,
+  type Router,
   readJsonBody,
   requestOf,
   SandboxError,
@@ -23,7 +23,6 @@ import {
 } from "./volume-files.js";
 import { parseVolumeQuery, volumeMetadataBody } from "./volume-query.js";
 
-type Router = ReturnType<PluginContext<unknown>["http"]>;
 type Context = Parameters<Parameters<Router["get"]>[1]>[0];
 
 const BEARER = /^bearer +(\S+)$/i;

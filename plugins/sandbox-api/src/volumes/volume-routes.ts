@@ -1,6 +1,6 @@
 import {
   permit,
-  type PluginContext,
+  type Router,
   readJsonBody,
   type RequestCarrier,
   tenantOf,
@@ -11,7 +11,7 @@ import { createVolumeBody, volumeAndTokenBody, volumeBody } from "./volume-body.
 
 /** Serves the volumes of the E2B control plane. */
 export function serveVolumes(
-  router: ReturnType<PluginContext<unknown>["http"]>,
+  router: Router,
   volumes: Volumes,
   { domain, maxBody }: { readonly domain: () => string | undefined; readonly maxBody: number },
 ): void {

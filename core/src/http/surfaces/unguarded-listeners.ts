@@ -3,7 +3,7 @@ import type { Surfaces } from "./surfaces.js";
 import type { Listener } from "./targets.js";
 
 /** Listeners that others can reach and that serve something nobody guards, unless the operator said it is meant. */
-export function openDoors(
+export function unguardedListeners(
   listeners: readonly Listener[],
   surfaces: Surfaces,
   at: (listener: string) => string,

@@ -4,11 +4,11 @@ import { setImmediate as nextTurn } from "node:timers/promises";
 const LONGEST_MS = 3;
 
 /** Lets other work of this process have its turn in between, for a loop that is never short of input. */
-export class Breather {
+export class EventLoopYield {
   #sinceMs = performance.now();
 
   /** A promise when it is time to wait for the next turn. */
-  breathe(): Promise<void> | undefined {
+  whenDue(): Promise<void> | undefined {
     return performance.now() - this.#sinceMs < LONGEST_MS ? undefined : this.#wait();
   }
 

@@ -47,7 +47,7 @@ export interface Making {
 }
 
 /** Makes sandboxes of what is held as `creating`: whole, or undone so that nothing is left. */
-export class Makings {
+export class CreationQueue {
   readonly #options: MakingsOptions;
   readonly #turns: Semaphore;
   #isClosed = false;
@@ -131,7 +131,7 @@ export class Makings {
     } catch (error) {
       if (runtime === undefined) {
         held.end("killed");
-        await ends.bury(held);
+        await ends.recordEnd(held);
       } else await ends.end(held, "killed");
       throw error;
     } finally {
@@ -183,7 +183,7 @@ export class Makings {
       const warm = held.end("killed");
       if (warm === undefined) {
         metrics.createFailed();
-        const undone = runtime === undefined ? ends.bury(held) : ends.tearDown(held, runtime);
+        const undone = runtime === undefined ? ends.recordEnd(held) : ends.tearDown(held, runtime);
         await undone.then(held.undone.resolve, held.undone.reject);
       } else {
         held.ending ??= ends.tearDown(held, warm);

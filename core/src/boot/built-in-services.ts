@@ -1,0 +1,38 @@
+import { Listeners, Targets } from "../http/surfaces/targets.js";
+import { Clock } from "../kernel/clock.js";
+import { Greeting } from "../observe/greeting.js";
+import type { Resolved } from "../plugin/plugin.js";
+import { AddressLeases } from "../sandbox/contract/address-leases.js";
+import { Backends } from "../sandbox/contract/backend.js";
+import { Sandboxes } from "../sandbox/life/sandboxes.js";
+import { Admissions } from "../sandbox/model/admissions.js";
+import { SandboxEvents } from "../sandbox/model/sandbox-events.js";
+import { Snapshots } from "../sandbox/model/snapshots.js";
+import { Volumes } from "../sandbox/model/volumes.js";
+import { Templates } from "../sandbox/templates/templates.js";
+import { WarmUps } from "../sandbox/warm/warm-ups.js";
+
+const TOKENS = {
+  sandboxes: Sandboxes,
+  snapshots: Snapshots,
+  events: SandboxEvents,
+  templates: Templates,
+  volumes: Volumes,
+  backends: Backends,
+  leases: AddressLeases,
+  warmUps: WarmUps,
+  admissions: Admissions,
+  clock: Clock,
+  targets: Targets,
+  listeners: Listeners,
+  greeting: Greeting,
+} as const;
+
+/** Tokens that every plugin may require although no plugin provides them. */
+export const BUILT_IN: ReadonlySet<symbol> = new Set<symbol>(Object.values(TOKENS));
+
+/** The services of those tokens, by token. */
+export function builtInServices(services: Resolved<typeof TOKENS>): Map<symbol, unknown> {
+  const names = Object.keys(TOKENS) as (keyof typeof TOKENS)[];
+  return new Map<symbol, unknown>(names.map((name) => [TOKENS[name], services[name]]));
+}
