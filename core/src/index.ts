@@ -10,6 +10,7 @@ export {
 export { createToken, tokenName, type Token } from "./kernel/token.js";
 export { inject, injectable, type Class } from "./kernel/scope.js";
 export { Clock, systemClock } from "./kernel/clock.js";
+export { secretEqual } from "./kernel/secret-equal.js";
 export { releaseMemory } from "./release-memory.js";
 export {
   definePlugin,

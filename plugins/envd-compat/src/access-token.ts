@@ -1,5 +1,4 @@
-import { SandboxError, type SurfaceRequest } from "@coppice/core";
-import { secretEqual } from "./secret-equal.js";
+import { SandboxError, type SurfaceRequest, secretEqual } from "@coppice/core";
 
 /** The token that a request presents; an empty header presents none. */
 export function presentedToken({ headers }: Pick<SurfaceRequest, "headers">): string | undefined {

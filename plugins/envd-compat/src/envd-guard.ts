@@ -1,8 +1,7 @@
-import { type Clock, type Guard, SandboxError, type SurfaceRequest } from "@coppice/core";
+import { type Clock, type Guard, SandboxError, type SurfaceRequest, secretEqual } from "@coppice/core";
 import { presentedToken, requireToken } from "./access-token.js";
 import { fileOperation, parseSignedFileRequest, SignatureCheck } from "./file-signature.js";
 import { RESERVED_PATHS } from "./reserved-paths.js";
-import { secretEqual } from "./secret-equal.js";
 
 const DOWNLOAD_LINK = /^\/files\/download-token\/[\w.-]+$/;
 

@@ -1,6 +1,5 @@
 import { createHash, type Hash } from "node:crypto";
-import { SandboxError } from "@coppice/core";
-import { secretEqual } from "./secret-equal.js";
+import { SandboxError, secretEqual } from "@coppice/core";
 
 /** What a signed file URL says. */
 export interface SignedFileRequest {

@@ -1,4 +1,4 @@
-import { hash, timingSafeEqual } from "node:crypto";
+import { secretEqual } from "../../kernel/secret-equal.js";
 import type { IncomingHttpHeaders } from "node:http";
 import { EdgeRefusal } from "../messages/edge-refusal.js";
 import type { Target } from "../surfaces/surface-request.js";
@@ -16,16 +16,11 @@ export function requireTrafficToken({ sandbox, port }: Target, headers: Incoming
   const { id, trafficAccessToken } = sandbox.record;
   if (trafficAccessToken === undefined || port === ENVD_PORT) return;
   const given = headers[TRAFFIC_TOKEN_HEADER];
-  if (typeof given === "string" && isSame(trafficAccessToken, given)) return;
+  if (typeof given === "string" && secretEqual(trafficAccessToken, given)) return;
   const what =
     typeof given !== "string" || given === ""
       ? `Token header '${TRAFFIC_TOKEN_HEADER}' is missing`
       : `Provided token in header '${TRAFFIC_TOKEN_HEADER}' is invalid`;
   const message = `Sandbox is secured with traffic access token. ${what}`;
   throw new EdgeRefusal(403, { sandboxId: id, message });
-}
-
-/** In a time that tells nothing about either. */
-function isSame(secret: string, given: string): boolean {
-  return timingSafeEqual(hash("sha256", secret, "buffer"), hash("sha256", given, "buffer"));
 }

@@ -1,4 +1,5 @@
-import { hash, randomBytes, randomInt, timingSafeEqual } from "node:crypto";
+import { hash, randomBytes, randomInt } from "node:crypto";
+import { secretEqual } from "../../kernel/secret-equal.js";
 import type { SandboxId, SnapshotId, VolumeId } from "../contract/backend.js";
 
 const ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789";
@@ -31,8 +32,7 @@ export function digestOf(token: string): string {
 
 /** Whether a digest is that of a token, in a time that tells nothing about either. */
 export function isDigestOf(digest: string, token: string): boolean {
-  const [known, given] = [Buffer.from(digest, "hex"), Buffer.from(digestOf(token), "hex")];
-  return known.length === given.length && timingSafeEqual(known, given);
+  return secretEqual(digest, digestOf(token));
 }
 
 function newId(prefix: string): string {

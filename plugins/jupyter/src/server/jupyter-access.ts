@@ -1,4 +1,4 @@
-import { hash, randomBytes, timingSafeEqual } from "node:crypto";
+import { randomBytes } from "node:crypto";
 import {
   HttpError,
   isLocalClient,
@@ -8,6 +8,7 @@ import {
   type Sandboxes,
   type SurfaceRequest,
   type TargetResolver,
+  secretEqual,
 } from "@coppice/core";
 
 /** Below this path everything is of one sandbox's Jupyter server; `:sandboxId` names it. */
@@ -65,7 +66,7 @@ function isPresented(token: string, { headers, url }: Pick<SurfaceRequest, "head
     AUTHORIZATION.exec(authorization ?? "")?.[1] ??
     url.searchParams.get("token") ??
     "";
-  return timingSafeEqual(hash("sha256", token, "buffer"), hash("sha256", presented, "buffer"));
+  return secretEqual(token, presented);
 }
 
 /** What "no such sandbox" and "not your sandbox" look like, in the way that the request addressed it. */

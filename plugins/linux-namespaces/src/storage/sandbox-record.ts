@@ -1,37 +1,52 @@
 import { readFile, rename, writeFile } from "node:fs/promises";
-import type { FullLimits, SandboxId } from "@coppice/core/backend";
-import type { GroupRecord } from "../limits/control-groups.js";
+import { z } from "zod";
 import type { SandboxPaths } from "../launcher/launch-instructions.js";
 import type { Init } from "../launcher/launcher.js";
-import type { PreparedTemplate } from "../launcher/prepared-template.js";
-import type { SnapshotChain } from "./snapshot-store.js";
 
-/** What a server has to know to take over a sandbox of an earlier one. Written before anything is made. */
-export interface SandboxFacts {
-  readonly id: SandboxId;
-  readonly template: string;
-  /** Host paths of what its root consists of. */
-  readonly lowers: readonly string[];
-  /** All of what its root is made from; absent in what was written before sandboxes could be stopped. */
-  readonly root?: PreparedTemplate | undefined;
-  /** Whether it has no processes, or is about to have none, and begins anew when it is wanted. */
-  readonly isStopped?: boolean | undefined;
-  /** Snapshots that its layers lie upon. */
-  readonly snapshots?: SnapshotChain | undefined;
-  readonly user: string;
-  readonly limits: FullLimits;
-  readonly groups: GroupRecord;
-  /** Kept in memory, size in MiB, or undefined where it is on the disk. */
-  readonly memoryLayersMiB?: number | undefined;
-  /** Number of the project that its files are counted for; undefined where the file system does not count. */
-  readonly project?: number | undefined;
-  /** What root inside is on the host, where it has ids of its own; undefined while it is stopped. */
-  readonly firstId?: number | undefined;
-  /** Number of its network; undefined without egress. */
-  readonly network?: number | undefined;
-  /** Whether that network has, or once had, rules of its own. */
-  readonly isRestricted?: boolean | undefined;
-}
+const names = z.array(z.string()).readonly();
+const limit = z.number();
+
+/** Facts by which a server takes over a sandbox of an earlier one. Written before anything is made. */
+const sandboxFacts = z
+  .object({
+    id: z.string(),
+    template: z.string(),
+    /** Host paths of what its root consists of. */
+    lowers: names,
+    /** All of what its root is made from; absent in what was written before sandboxes could be stopped. */
+    root: z
+      .object({
+        name: z.string(),
+        lowers: names,
+        binds: z.array(z.object({ target: z.string(), source: z.string() }).readonly()).readonly(),
+        overlays: z.array(z.object({ target: z.string(), lowers: names }).readonly()).readonly(),
+      })
+      .readonly()
+      .optional(),
+    /** True while it has no processes, or is about to have none, and begins anew when it is wanted. */
+    isStopped: z.boolean().optional(),
+    /** Snapshots that its layers lie upon. */
+    snapshots: names.optional(),
+    user: z.string(),
+    limits: z.object({ cpuCount: limit, memoryMiB: limit, diskMiB: limit, processes: limit }).readonly(),
+    /** By controller. */
+    groups: z
+      .record(z.string(), z.object({ version: z.literal([1, 2]), path: z.string() }).readonly())
+      .readonly(),
+    /** Size in MiB of layers in memory; undefined where they are on the disk. */
+    memoryLayersMiB: z.number().optional(),
+    /** Number of the project that its files are counted for; undefined where the file system does not count. */
+    project: z.number().optional(),
+    /** Id of its root on the host, where it has ids of its own; undefined while it is stopped. */
+    firstId: z.number().optional(),
+    /** Number of its network; undefined without egress. */
+    network: z.number().optional(),
+    /** True when that network has, or once had, rules of its own. */
+    isRestricted: z.boolean().optional(),
+  })
+  .readonly();
+
+export type SandboxFacts = z.infer<typeof sandboxFacts>;
 
 export async function writeFacts(paths: SandboxPaths, facts: SandboxFacts): Promise<void> {
   await writeFile(`${paths.record}.new`, JSON.stringify(facts), { mode: 0o600 });
@@ -41,7 +56,7 @@ export async function writeFacts(paths: SandboxPaths, facts: SandboxFacts): Prom
 /** Undefined when it was never written whole. */
 export async function readFacts(paths: SandboxPaths): Promise<SandboxFacts | undefined> {
   try {
-    return JSON.parse(await readFile(paths.record, "utf8")) as SandboxFacts;
+    return sandboxFacts.parse(JSON.parse(await readFile(paths.record, "utf8")));
   } catch {
     return undefined;
   }

@@ -2,10 +2,13 @@ import { mkdir, readdir, readFile, rename, stat, writeFile } from "node:fs/promi
 import { join } from "node:path";
 import { SandboxError } from "@coppice/core";
 import type { SnapshotId } from "@coppice/core/backend";
+import { z } from "zod";
 import type { Launcher } from "../launcher/launcher.js";
 
 /** Snapshots that files stand on, the topmost first. */
 export type SnapshotChain = readonly SnapshotId[];
+
+const snapshotFacts = z.object({ template: z.string(), chain: z.array(z.string()).readonly() }).readonly();
 
 export interface SnapshotStoreOptions {
   readonly directory: string;
@@ -140,11 +143,9 @@ export class SnapshotStore {
     return (await stat(join(this.#path(id), REMOVED)).catch(() => undefined)) !== undefined;
   }
 
-  async #read(
-    id: SnapshotId,
-  ): Promise<{ readonly template: string; readonly chain: SnapshotChain } | undefined> {
+  async #read(id: SnapshotId): Promise<z.infer<typeof snapshotFacts> | undefined> {
     const text = await readFile(join(this.#path(id), RECORD), "utf8").catch(() => undefined);
     if (text === undefined) return undefined;
-    return JSON.parse(text) as { template: string; chain: SnapshotChain };
+    return snapshotFacts.parse(JSON.parse(text));
   }
 }

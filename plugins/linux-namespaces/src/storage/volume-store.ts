@@ -2,6 +2,7 @@ import { mkdir, readdir, readFile, rename, stat, writeFile } from "node:fs/promi
 import { join } from "node:path";
 import { SandboxError } from "@coppice/core";
 import type { Mount, VolumeId, VolumeSpec } from "@coppice/core/backend";
+import { z } from "zod";
 import type { MountedVolume } from "../launcher/launch-instructions.js";
 import type { Launcher } from "../launcher/launcher.js";
 import type { ProjectQuotas } from "../limits/project-quotas.js";
@@ -18,10 +19,8 @@ export interface VolumeStoreOptions {
 }
 
 /** What a later server has to know of a volume. Written before anything is made. */
-interface VolumeFacts {
-  readonly sizeMiB: number;
-  readonly project?: number | undefined;
-}
+const volumeFacts = z.object({ sizeMiB: z.number(), project: z.number().optional() }).readonly();
+type VolumeFacts = z.infer<typeof volumeFacts>;
 
 const USER_ID = 1000;
 const RECORD = "volume.json";
@@ -114,7 +113,7 @@ export class VolumeStore {
 
   async #read(id: VolumeId): Promise<VolumeFacts | undefined> {
     const text = await readFile(join(this.#path(id), RECORD), "utf8").catch(() => undefined);
-    return text === undefined ? undefined : (JSON.parse(text) as VolumeFacts);
+    return text === undefined ? undefined : volumeFacts.parse(JSON.parse(text));
   }
 
   #dataOf(id: VolumeId): string {

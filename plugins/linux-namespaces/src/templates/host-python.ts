@@ -1,15 +1,20 @@
+import { z } from "zod";
 import type { Launcher } from "../launcher/launcher.js";
 
-/** An interpreter of this host, by what of the file system it needs. */
-export interface HostPython {
-  /** Two numbers: `3.12`. */
-  readonly version: string;
-  readonly isVenv: boolean;
-  /** Where the interpreter itself and its standard library are. */
-  readonly basePrefix: string;
-  /** Directory of the packages that it was given. */
-  readonly packages: string;
-}
+/** An interpreter of this host, and the places that it needs. */
+const hostPython = z
+  .object({
+    /** Two numbers: `3.12`. */
+    version: z.string().regex(/^\d+\.\d+$/),
+    isVenv: z.boolean(),
+    /** Directory of the interpreter itself and its standard library. */
+    basePrefix: z.string().startsWith("/"),
+    /** Directory of the packages that it was given. */
+    packages: z.string().startsWith("/"),
+  })
+  .readonly();
+
+export type HostPython = z.infer<typeof hostPython>;
 
 const QUESTION = `
 import json, os, sys, sysconfig
@@ -26,5 +31,5 @@ export async function askPython(interpreter: string, launcher: Launcher): Promis
   const { code, output } = await launcher.run([interpreter, "-I", "-c", QUESTION]);
   const answer = output.trim().split("\n").at(-1) ?? "";
   if (code !== 0) throw new Error(answer === "" ? `it ended with exit code ${code}` : answer);
-  return JSON.parse(answer) as HostPython;
+  return hostPython.parse(JSON.parse(answer));
 }

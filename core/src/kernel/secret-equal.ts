@@ -1,6 +1,6 @@
 import { hash, timingSafeEqual } from "node:crypto";
 
-/** Compares a secret with what a client presents, in a time that tells nothing about either. */
+/** Compares a secret with a client's text in a time that depends on neither. */
 export function secretEqual(secret: string, given: string): boolean {
   return timingSafeEqual(hash("sha256", secret, "buffer"), hash("sha256", given, "buffer"));
 }
