@@ -484,7 +484,7 @@ static void accept_connection(void) {
   int fd = accept(listener, NULL, NULL);
   if (fd < 0) return;
   fcntl(fd, F_SETFD, FD_CLOEXEC);
-  // What the last server still said counts, such as what it has seen the end of.
+  // Frames that the last server still sent count, such as those that confirm an end.
   for (unsigned round = 0; round < LAST_ROUNDS && connection >= 0 && receive(); round++) {
     handle_frames();
     flush();

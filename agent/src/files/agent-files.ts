@@ -36,7 +36,7 @@ export interface AgentFilesOptions {
   readonly writeInPlaceLimit?: number | undefined;
 }
 
-/** What changes of a file; absent = stays. */
+/** Attributes of a file that are to change; absent = stays. */
 export interface FileChange {
   readonly mode?: number | undefined;
   readonly owner?: string | Identity | undefined;

@@ -51,7 +51,7 @@ export interface Server {
   readonly log: Logger;
   /** Everything that plugins serve. */
   readonly routes: readonly ServedRoute[];
-  /** What plugins tell whoever started the server. */
+  /** Lines of plugins for the person who started the server. */
   readonly greeting: readonly string[];
   /** A service of the kernel, or one that a plugin provides. @throws Error when there is none. */
   resolve<T>(token: Token<T>): T;
@@ -94,9 +94,9 @@ export interface InspectOptions extends BootOptions {
 export interface Inspected {
   readonly configuration: Configuration;
   readonly backends: Backends;
-  /** What keeps it from being started. */
+  /** Problems that keep it from being started. */
   readonly problems: readonly BootProblem[];
-  /** What plugins have to say about this host, in the order in which they were set up. */
+  /** Diagnoses of the host by plugins, in the order in which those were set up. */
   readonly diagnoses: readonly { readonly name: string; readonly run: Diagnosis }[];
 }
 
@@ -141,7 +141,7 @@ interface Assembly {
   readonly cleanup: Cleanup;
 }
 
-/** What setup leaves. */
+/** Result of the setup phase. */
 interface Assembled {
   readonly patience: Patience;
   readonly domain: SandboxDomain;
@@ -273,7 +273,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
   sealed.abort();
   surfaces.freeze();
 
-  // What shows only once everything is registered.
+  // Problems that show only once everything is registered.
   problems.push(
     ...surfaces.collisions(),
     ...surfaces.unreachable(Object.keys(config.listeners)),

@@ -8,7 +8,7 @@ import type { NamedFinding } from "../observe/finding.js";
 const NAME = "dataDir";
 const ELSEWHERE = "make it writable for this user, or set dataDir to another directory";
 
-/** Whether a server could keep its data there. Leaves nothing. @param dataDir absolute. */
+/** Finds out whether a server can keep its data in a directory. Leaves nothing there. @param dataDir absolute. */
 export async function examineDataDirectory(dataDir: string): Promise<readonly NamedFinding[]> {
   const existing = await nearestExisting(dataDir);
   try {

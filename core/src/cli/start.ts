@@ -76,7 +76,7 @@ class Running {
 
   /**
    * Thrown where no request can be answered with it: in a timer, an event handler, a promise that nobody waits for.
-   * What state that left is unknown, so the server ends; the next one takes over its sandboxes.
+   * The state that it leaves is unknown, so the server ends; the next one takes over its sandboxes.
    */
   readonly #onError = (error: unknown): void => {
     const plugin = currentOwner();

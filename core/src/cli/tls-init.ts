@@ -17,7 +17,7 @@ import {
 } from "@peculiar/x509";
 import { BootError } from "../kernel/errors.js";
 
-// What a browser or an SDK of any age verifies.
+// Algorithms that browsers and SDKs of any age can verify.
 const KEY = { name: "ECDSA", namedCurve: "P-256" };
 const SIGNING = { name: "ECDSA", hash: "SHA-256" };
 

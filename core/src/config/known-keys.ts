@@ -1,6 +1,6 @@
 import { z } from "zod";
 
-/** What of JSON Schema leads to the keys of an object. */
+/** Parts of a JSON Schema that lead to the keys of an object. */
 interface SchemaNode {
   readonly properties?: Readonly<Record<string, SchemaNode>>;
   readonly additionalProperties?: SchemaNode | false;

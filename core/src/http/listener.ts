@@ -320,7 +320,7 @@ export class HttpListener implements Listener {
     }
   }
 
-  /** What the request is for. No surface: it goes to a port of the target's own. */
+  /** Destination of a request. Without a surface it is a port that a program in the sandbox serves. */
   async #target(message: IncomingMessage) {
     // HTTP/1.0 has no Host, and what is built on these headers relies on one.
     message.headers.host ??= this.name;

@@ -32,7 +32,7 @@ export function recogniseAcrossCopies(type: Function, name: string): void {
   });
 }
 
-/** What a file system has no more of, for what was to be written. */
+/** The resource that a file system has run out of. */
 export type Shortage = "space" | "inodes";
 
 /**

@@ -1,6 +1,6 @@
 import { tokenName } from "./token.js";
 
-/** What ordering needs to know of a plugin. */
+/** The parts of a plugin that its order depends on. */
 export interface Orderable {
   readonly name: string;
   readonly requires: Readonly<Record<string, symbol>>;

@@ -4,7 +4,7 @@ import { within } from "./within.js";
 
 export interface PatienceOptions {
   readonly clock: Clock;
-  /** What each step gets; undefined = whatever it takes. */
+  /** Time of each step; undefined = no limit. */
   readonly timeoutMs: number | undefined;
   /** Told of a step that takes noticeably long. */
   readonly onSlow: (plugin: string, step: string) => void;

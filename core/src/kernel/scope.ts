@@ -99,7 +99,7 @@ function parametersOf(implementation: Class<unknown>): readonly Parameter[] {
     declaring = Object.getPrototypeOf(declaring);
   }
   if (typeof declaring !== "function" || declaring === Function.prototype) return [];
-  // What tsyringe's `inject` leaves behind.
+  // Metadata written by tsyringe's `inject`.
   const injected: Readonly<Record<number, { readonly token: Key } | undefined>> =
     Reflect.getOwnMetadata("injectionTokens", declaring) ?? {};
   const names = parameterNames(declaring);

@@ -4,13 +4,13 @@ import { BootError, messageOf } from "../kernel/errors.js";
 export interface Finding {
   /** `warn`: a server runs, without something that it could have. `fail`: it does not run, or not as configured. */
   readonly severity: "ok" | "warn" | "fail";
-  /** What was found, as a sentence without a full stop. */
+  /** The finding, as a sentence without a full stop. */
   readonly message: string;
-  /** What to do about it. */
+  /** The remedy. */
   readonly fix?: string | undefined;
 }
 
-/** What a plugin may want to know when it looks at the host. */
+/** Input of a plugin's diagnosis of the host. */
 export interface Examination {
   /** Aborted when its answer is not waited for any more. */
   readonly signal: AbortSignal;
@@ -34,7 +34,7 @@ export function formatFinding({ severity, name, message, fix }: NamedFinding): s
   return `${SIGN[severity]}  ${name}: ${text.replaceAll(/\s*\n\s*/g, "; ")}`;
 }
 
-/** What was thrown, as a failure for each problem in it. */
+/** Turns an error into a failure for each problem in it. */
 export function failures(name: string, error: unknown): readonly NamedFinding[] {
   if (!(error instanceof BootError)) return [{ name, severity: "fail", message: messageOf(error) }];
   return error.problems.map(({ message, at }) => ({

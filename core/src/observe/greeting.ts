@@ -1,11 +1,11 @@
 import { createToken } from "../kernel/token.js";
 
-/** What a server tells whoever started it by hand, once it serves. Not a log: nothing reads it but a person. */
+/** Text for the person who started the server by hand, printed once it serves. It is no log: programs do not read it. */
 export interface Greeting {
   /** @param lines asked for when the listeners have their ports. */
   add(lines: () => readonly string[]): void;
   /**
-   * What a client's shell exports to use this server, shown together for pasting.
+   * Environment variables that point a client at this server, shown together for pasting.
    * @param variables asked for as lines are. Values are a shell's: quoted where they have to be.
    */
   addVariables(variables: () => Readonly<Record<string, string>>): void;

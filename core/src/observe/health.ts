@@ -1,13 +1,13 @@
 import { messageOf } from "../kernel/errors.js";
 import { currentOwner, runAs } from "../kernel/owner.js";
 
-/** What there is to know of something that works: by name, in words. */
+/** Details of a healthy part of the server: values by name. */
 export type HealthDetails = Readonly<Record<string, string>>;
 
 /** Rejects with the reason why something does not work. What it resolves with is told beside its `ok`. */
 export type HealthCheck = (signal: AbortSignal) => Promise<HealthDetails | undefined | void>;
 
-/** Whether the server can serve, and why not. */
+/** Health of the server, with the reasons why it cannot serve. */
 export interface Readiness {
   readonly ready: boolean;
   /** By check: `ok`, or the reason why not. */

@@ -7,7 +7,7 @@ export interface OwnedRegistry {
   readonly registry: Registry;
 }
 
-/** What every metric of a plugin starts with: `coppice_jail_freebsd_` for `jail-freebsd`. */
+/** Prefix of every metric of a plugin: `coppice_jail_freebsd_` for `jail-freebsd`. */
 export function metricPrefix(plugin: string): string {
   return `coppice_${plugin.replaceAll("-", "_")}_`;
 }

@@ -16,7 +16,7 @@ export type Router = KoaRouter;
 /** The services that a plugin asked for, under the names it gave them. */
 export type Resolved<R> = { readonly [K in keyof R]: R[K] extends Token<infer T> ? T : never };
 
-/** What a plugin may do during `setup`. */
+/** Everything that a plugin may do during `setup`. */
 export interface PluginContext<Config> {
   readonly name: string;
   readonly config: Config;
@@ -59,10 +59,10 @@ export interface PluginContext<Config> {
   onStop(run: () => unknown): void;
 }
 
-/** What an action of the command line is given: no server runs in its process, one may in another. */
+/** Context of an action of the command line. No server runs in its process; one may run in another. */
 export interface VerbContext<Config> {
   readonly config: Config;
-  /** What follows the configuration file. */
+  /** Arguments behind the configuration file. */
   readonly args: readonly string[];
   readonly clock: Clock;
   /** As of the plugin's context; a server may be using it at this moment. */
@@ -101,7 +101,7 @@ export interface Plugin {
   setup(plugin: PluginContext<unknown>, services: Record<string, unknown>): void | Promise<void>;
 }
 
-/** What a plugin needs to have to be one; two installed copies of core agree on it. Its value is the copy that made it. */
+/** Property by which a plugin is recognised, also by another installed copy of core. Its value is the copy that made it. */
 const IS_PLUGIN = Symbol.for("coppice.plugin");
 
 export interface PluginDefinition<C extends z.ZodType, R extends TokenRecord> {
@@ -113,7 +113,7 @@ export interface PluginDefinition<C extends z.ZodType, R extends TokenRecord> {
   readonly requires?: R;
   /** Tokens that are bound when `setup` returns. */
   readonly provides?: readonly symbol[];
-  /** What it adds to the command line: `coppice <verb> <action> <config.yaml>`. */
+  /** Verbs that it adds to the command line: `coppice <verb> <action> <config.yaml>`. */
   readonly verbs?: Verbs<z.infer<C>>;
   setup(plugin: PluginContext<z.infer<C>>, services: Resolved<R>): void | Promise<void>;
 }
@@ -147,7 +147,7 @@ export function definePlugin<C extends z.ZodType = typeof NO_CONFIG, const R ext
   return plugin;
 }
 
-/** What plain JavaScript, or an import that came to nothing, can get wrong: said here, by the plugin's name. */
+/** Refuses mistakes that only plain JavaScript, or an import of a missing name, can make, with the plugin's name. */
 function checkDefinition({
   name,
   config,

@@ -1,6 +1,6 @@
 import { Counter, type Registry } from "prom-client";
 
-/** What is counted about access. */
+/** Metrics of access. */
 export function accessMetrics(registry: Registry) {
   const registers = [registry];
   const refused = new Counter({

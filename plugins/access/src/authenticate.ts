@@ -13,7 +13,7 @@ const BEARER = /^bearer +(\S+)$/i;
 const JWT_FORM = /^[\w-]+\.[\w-]+\.[\w-]*$/;
 
 /**
- * Who a request comes from: by `X-API-Key`, else by `Authorization: Bearer` with a key or a JWT.
+ * Finds the principal of a request: by `X-API-Key`, else by `Authorization: Bearer` with a key or a JWT.
  * @throws SandboxError unauthenticated with E2B's texts.
  */
 export async function authenticate(

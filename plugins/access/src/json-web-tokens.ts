@@ -37,7 +37,7 @@ export class JsonWebTokens {
   }
 
   /**
-   * Who presents a token.
+   * Finds the principal of a token.
    * @throws SandboxError unauthenticated for whatever is wrong with it, unavailable when the provider's keys
    * cannot be had.
    */

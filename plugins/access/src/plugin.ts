@@ -19,7 +19,7 @@ import { Quotas, refusedTemplates } from "./quotas.js";
 import { RateLimit } from "./rate-limit.js";
 import { serveWhoami } from "./whoami-route.js";
 
-/** Who may come in to the control plane, and how much of the server a tenant may have. */
+/** Authentication and authorization of the control plane, quotas and rate limits of tenants. */
 export const plugin = definePlugin({
   name: "access",
   config: AccessConfig,

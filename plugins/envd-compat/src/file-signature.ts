@@ -1,7 +1,7 @@
 import { createHash, type Hash } from "node:crypto";
 import { SandboxError, secretEqual } from "@coppice/core";
 
-/** What a signed file URL says. */
+/** Parameters of a signed file URL. */
 export interface SignedFileRequest {
   readonly path: string;
   readonly operation: "read" | "write";
@@ -35,7 +35,7 @@ export function parseSignedFileRequest(method: string, url: URL): SignedFileRequ
   };
 }
 
-/** What a request does to a file, if it is one that may be signed. */
+/** Returns the operation of a request on a file; undefined for one that cannot be signed. */
 export function fileOperation(method: string, url: URL): SignedFileRequest["operation"] | undefined {
   if (url.pathname !== "/files") return undefined;
   return method === "GET" ? "read" : method === "POST" ? "write" : undefined;

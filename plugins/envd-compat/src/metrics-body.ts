@@ -2,7 +2,7 @@ import type { Stats } from "@coppice/core";
 
 const MIB = 2 ** 20;
 
-/** What a sandbox uses, as envd tells it. */
+/** Resource usage of a sandbox, as envd shows it. */
 export function metricsBody(stats: Stats, nowMs: number) {
   return {
     ts: Math.floor(nowMs / 1000),

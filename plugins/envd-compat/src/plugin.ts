@@ -9,7 +9,7 @@ import { metricsBody } from "./metrics-body.js";
 import { RESERVED_PATHS, reservedPathRefusal } from "./reserved-paths.js";
 import { signatureTarget } from "./signature-target.js";
 
-/** What makes a sandbox look as if E2B's envd ran in it: its tokens and small routes, and the ways to reach it. */
+/** The parts of E2B's envd that belong to no other plugin: tokens, small routes, and the ways to reach a sandbox. */
 export const plugin = definePlugin({
   name: "envd-compat",
   config: EnvdCompatConfig,

@@ -1,6 +1,6 @@
 import { HttpError } from "@coppice/core";
 
-/** What E2B's control plane asks of envd. Here the server is both, so these are nobody's to call. */
+/** Routes by which E2B's control plane calls envd. Here the server is both, so that clients are refused. */
 export const RESERVED_PATHS: readonly string[] = [
   "/init",
   "/freeze",

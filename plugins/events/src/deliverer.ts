@@ -167,7 +167,7 @@ export class Deliverer {
   }
 }
 
-/** What went wrong, without the addresses that Node puts into its texts. */
+/** Message of an error, without the addresses that Node puts into it. */
 function messageOf(error: unknown): string {
   const code = (error as { readonly code?: unknown }).code;
   if (typeof code === "string") return `the connection failed (${code})`;

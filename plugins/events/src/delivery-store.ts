@@ -2,7 +2,7 @@ import { randomUUID } from "node:crypto";
 import type { DatabaseSync, SQLInputValue, SQLOutputValue } from "node:sqlite";
 import type { EventBody } from "./event-body.js";
 
-/** What became of a delivery; `dropped` when too many were waiting already. */
+/** Outcome of a delivery; `dropped` when too many were waiting already. */
 export type DeliveryState = "pending" | "delivered" | "failed" | "dropped";
 
 /** One event on its way to one webhook. Times are milliseconds since the Unix epoch. */
@@ -30,7 +30,7 @@ export interface DueDelivery {
   readonly webhook: string;
   readonly attempts: number;
   readonly nextAtMs: number;
-  /** What is sent, byte for byte the same in every attempt. */
+  /** Body of the request, byte for byte the same in every attempt. */
   readonly body: string;
   readonly url: string;
   readonly secret: string;
@@ -62,7 +62,7 @@ export interface DeliveryStoreOptions {
   readonly maxDeliveries: number;
 }
 
-/** What webhooks were told, and are to be told. */
+/** Deliveries to webhooks, past and waiting. */
 export class DeliveryStore {
   readonly #options: DeliveryStoreOptions;
   readonly #statements: ReturnType<typeof prepare>;

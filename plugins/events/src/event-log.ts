@@ -23,7 +23,7 @@ export interface EventLogOptions {
 /** Deleting row by row would double the work of writing. */
 const TRIMMED_EVERY = 64;
 
-/** What happened to sandboxes, within limits of number and age. */
+/** Events of sandboxes, within limits of number and age. */
 export class EventLog {
   readonly #options: EventLogOptions;
   readonly #statements: ReturnType<typeof prepare>;

@@ -21,7 +21,7 @@ export function serveEvents(router: Router, { store, events }: EventRoutesOption
     const query = requestOf(ctx).url.searchParams;
     const page = parsePage(query);
     const types = parseTypes(query);
-    // Whoever has just been answered finds here what was done.
+    // A client finds here the event of a request that was just answered.
     await events.caughtUp();
     return store().events.list({ tenant: tenantOf(ctx), sandbox, types, ...page });
   };

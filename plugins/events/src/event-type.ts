@@ -2,7 +2,7 @@ import type { SandboxEventType } from "@coppice/core";
 
 const PREFIX = "sandbox.lifecycle.";
 
-/** What E2B calls the types of events. */
+/** E2B's names of the types of events. */
 const NAMES: Readonly<Record<SandboxEventType, string>> = {
   created: `${PREFIX}created`,
   updated: `${PREFIX}updated`,

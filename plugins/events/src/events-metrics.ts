@@ -3,7 +3,7 @@ import { Counter, Gauge, Histogram, type Registry } from "prom-client";
 /** How an attempt to deliver ended; `failed` was the last one. */
 export type AttemptOutcome = "delivered" | "retried" | "failed";
 
-/** What is counted about events and their deliveries. */
+/** Metrics of events and their deliveries. */
 export interface EventsMetrics {
   recorded(type: string): void;
   dropped(count: number): void;

@@ -12,7 +12,7 @@ export interface EventsStoreOptions {
   readonly config: EventsConfig;
 }
 
-/** What came of recording events. */
+/** Result of recording events. */
 export interface Recorded {
   /** The names of the types of those that were not known before. */
   readonly types: readonly string[];

@@ -8,7 +8,7 @@ import { TargetGuard } from "./target-guard.js";
 import { serveWebhooks } from "./webhook-routes.js";
 import { Webhooks } from "./webhooks.js";
 
-/** What happened to sandboxes: kept for a while, listed, and told to webhooks. */
+/** Events of sandboxes: kept for a while, listed, and delivered to webhooks. */
 export const plugin = definePlugin({
   name: "events",
   config: EventsConfig,

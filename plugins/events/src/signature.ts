@@ -1,6 +1,6 @@
 import { createHash, createHmac } from "node:crypto";
 
-/** What is signed. */
+/** The signed parts of a delivery. */
 export interface SignedMessage {
   /** The same for every attempt to deliver one event. */
   readonly id: string;

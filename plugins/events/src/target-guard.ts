@@ -34,13 +34,13 @@ export class TargetGuard {
     this.#allowed = listOf(allowed);
   }
 
-  /** Whether an address may be connected to. */
+  /** True for an address that deliveries may connect to. */
   permits(address: string): boolean {
     const family = isIP(address) === 6 ? "ipv6" : "ipv4";
     return this.#allowed.check(address, family) || !this.#notPublic.check(address, family);
   }
 
-  /** Whether the host of a URL may be connected to, as far as its text tells. */
+  /** True for a URL whose host deliveries may connect to, as far as its text tells. */
   permitsHost(hostname: string): boolean {
     const address = hostname.replace(/^\[(.*)\]$/, "$1");
     return isIP(address) === 0 || this.permits(address);

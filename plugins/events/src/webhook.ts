@@ -8,7 +8,7 @@ export interface Webhook {
   readonly types: readonly string[];
   /** False: nothing is delivered to it, and nothing more is kept for it. */
   readonly isEnabled: boolean;
-  /** What deliveries are signed with. */
+  /** Secret that deliveries are signed with. */
   readonly secret: string;
   readonly createdAtMs: number;
 }

@@ -5,13 +5,13 @@ import type { EventsStore } from "./events-store.js";
 import type { TargetGuard } from "./target-guard.js";
 import type { Webhook } from "./webhook.js";
 
-/** What somebody asks for who registers a webhook. */
+/** Options of a new webhook. */
 export type WebhookRequest = Pick<Webhook, "name" | "url" | "types" | "isEnabled"> & {
   /** A random one when absent. */
   readonly secret: string | undefined;
 };
 
-/** What is to be different about a webhook. */
+/** Changes of a webhook. */
 export type WebhookChange = { readonly [K in keyof WebhookRequest]?: WebhookRequest[K] | undefined };
 
 export interface WebhooksOptions {
@@ -24,7 +24,7 @@ export interface WebhooksOptions {
   readonly onDue: (webhook: string) => void;
 }
 
-/** Who is told of the events of which tenant. Another tenant's webhook is answered as one that never was. */
+/** The webhooks of all tenants. Another tenant's webhook is answered as one that does not exist. */
 export class Webhooks {
   readonly #options: WebhooksOptions;
 
@@ -64,7 +64,7 @@ export class Webhooks {
     return webhook;
   }
 
-  /** What waits for it goes to its new URL. @throws SandboxError not_found, invalid_argument (URL). */
+  /** Waiting deliveries go to its new URL. @throws SandboxError not_found, invalid_argument (URL). */
   update(tenant: string, id: string, change: WebhookChange): Webhook {
     const before = this.get(tenant, id);
     if (change.url !== undefined) this.#checkUrl(change.url);

@@ -1,7 +1,7 @@
 import { SandboxError } from "@coppice/core";
 import { z } from "zod";
 
-/** What a client says over a WebSocket, in either dialect. */
+/** Message of a client over a WebSocket, in either dialect. */
 export type ClientFrame =
   | { readonly type: "input"; readonly data: Uint8Array }
   | { readonly type: "resize"; readonly columns: number; readonly rows: number }

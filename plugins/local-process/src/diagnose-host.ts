@@ -2,7 +2,7 @@ import { tmpdir } from "node:os";
 import { type Examination, type Finding, messageOf } from "@coppice/core";
 import type { HostAgent } from "./host-agent.js";
 
-/** What a sandbox finds programs by, unless its creator says otherwise. */
+/** PATH of a sandbox, unless its creator sets one. */
 const PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const QUESTION = `
 import platform

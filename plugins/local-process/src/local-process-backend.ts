@@ -23,7 +23,7 @@ export interface LocalProcessSettings {
   readonly killTimeoutMs: number;
   /** Where programs are looked for before the directories of PATH. */
   readonly programDirectories?: readonly string[] | undefined;
-  /** What starts processes: the agent's program, or `node`; what was built, else `node`, when absent. */
+  /** Program that starts processes: the agent, or `node`; when absent, the built agent, else `node`. */
   readonly agentBinary?: string | undefined;
 }
 

@@ -54,7 +54,7 @@ import { setSandboxTimeout, setTimeoutBody } from "./sandboxes/set-timeout.js";
 import { serveVolumeContents, volumeGuard } from "./volumes/volume-content-routes.js";
 import { serveVolumes } from "./volumes/volume-routes.js";
 
-/** What a creation needs of koa's context. */
+/** The parts of koa's context that a creation uses. */
 type CreationContext = Extract<RequestCarrier, { readonly state: unknown }> & {
   readonly req: IncomingMessage;
   readonly res: ServerResponse;

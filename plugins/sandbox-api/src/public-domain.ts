@@ -11,7 +11,7 @@ export function publicDomain(
   return port === undefined ? configured : configured?.replace(OWN_PORT, `:${port}`);
 }
 
-/** Whether a domain is for this machine's own clients, which find the server by its URL. */
+/** True for a domain that only clients on this machine use, which find the server by its URL. */
 export function hasOwnPort(domain: string): boolean {
   return OWN_PORT.test(domain);
 }

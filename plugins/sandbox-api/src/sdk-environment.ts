@@ -1,7 +1,7 @@
 import type { Listener } from "@coppice/core";
 import { hasOwnPort } from "./public-domain.js";
 
-/** What points an E2B SDK at this server. The key is said by who checks keys. */
+/** Variables that point an E2B SDK at this server. The plugin that checks keys adds the key. */
 export function sdkEnvironment(
   listeners: readonly Listener[],
   domain: string | undefined,

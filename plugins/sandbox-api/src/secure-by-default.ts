@@ -1,6 +1,6 @@
 import type { IncomingHttpHeaders } from "node:http";
 
-/** Whose sandboxes ask for their token when `POST /sandboxes` does not say `secure`. */
+/** Settings for the clients whose sandboxes require their token when `POST /sandboxes` does not say `secure`. */
 export const SECURE_BY_DEFAULT = ["always", "except-sdks", "never"] as const;
 
 /**

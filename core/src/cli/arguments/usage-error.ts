@@ -3,7 +3,7 @@ import { SandboxError } from "../../kernel/errors.js";
 /** A verb was called with arguments that it cannot take: exit code 64, after how it is called. */
 export class UsageError extends Error {}
 
-/** Whether an error is about the arguments of a verb. */
+/** True for an error about the arguments of a verb. */
 export function isUsageError(error: unknown): error is Error {
   if (error instanceof UsageError) return true;
   if (error instanceof SandboxError) return error.code === "invalid_argument";

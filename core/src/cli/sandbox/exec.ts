@@ -75,7 +75,7 @@ export const exec: SandboxAction = {
 
 interface FollowOptions {
   readonly envd: (request: ApiRequest) => Promise<Response>;
-  /** Whether this process's own is the command's. */
+  /** True when the command gets the stdin of this process. */
   readonly stdin: boolean;
   readonly asJson: boolean;
 }
@@ -110,7 +110,7 @@ async function follow({ body }: Response, { envd, stdin, asJson }: FollowOptions
     }
     throw new ApiFailure("the stream ended before the command");
   } catch (error) {
-    // What reading the body throws when the connection breaks.
+    // Thrown by a read of the body when the connection breaks.
     if (error instanceof TypeError)
       throw new ApiFailure(`the connection broke: ${messageOf(error)}`, { cause: error });
     throw error;

@@ -65,7 +65,7 @@ class LogReader {
     this.#path = `/v2/sandboxes/${encodeURIComponent(sandboxId)}/logs`;
   }
 
-  /** What was not read yet; nothing when that is all there is now. */
+  /** The lines that were not read yet; empty when there are no more now. */
   async next(): Promise<readonly Entry[]> {
     const answer = await this.#client.request({ path: `${this.#path}?cursor=${this.#sinceMs}` });
     const { logs: found } = page.parse(await answer.json());

@@ -2,7 +2,7 @@ import type { SandboxClient } from "./sandbox-client.js";
 
 /** Something that the command line does with sandboxes of a server, one file each. */
 export interface SandboxAction {
-  /** What follows its name. */
+  /** Arguments behind its name. */
   readonly usage: string;
   /** The exit code when the server cannot be reached or refuses. */
   readonly failed: number;

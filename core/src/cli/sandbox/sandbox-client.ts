@@ -33,7 +33,7 @@ export class SandboxClient {
   readonly #sandboxUrl: string;
   readonly #key: string | undefined;
 
-  /** What was said on the command line goes before the environment. */
+  /** Options of the command line go before the environment. */
   constructor(
     said: { readonly url?: string; readonly key?: string },
     environment: Readonly<NodeJS.ProcessEnv>,

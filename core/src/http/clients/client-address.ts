@@ -42,7 +42,7 @@ export class ClientAddresses {
     return said === "https" && this.#isTrusted(plain(socket.remoteAddress ?? "")) ? "https" : "http";
   }
 
-  /** What a connection counts for, or nothing for those of a trusted proxy: many clients share them. */
+  /** Key by which a connection is counted; undefined for those of a trusted proxy, which many clients share. */
   countedFor(peer: string | undefined): string | undefined {
     const address = plain(peer ?? "");
     return this.#isTrusted(address) ? undefined : clientOf(address);
@@ -62,7 +62,7 @@ function familyOf(address: string): "ipv4" | "ipv6" {
   return isIP(address) === 6 ? "ipv6" : "ipv4";
 }
 
-/** What counts as one client: an IPv6 client has a whole /64 to choose addresses from. */
+/** Key of a client address: an IPv6 client counts with its /64, from which it may choose addresses. */
 export function clientOf(address: string): string {
   if (!address.includes(":")) return address;
   const [head = "", tail = ""] = address.split("::");

@@ -1,6 +1,6 @@
 import type { IncomingHttpHeaders } from "node:http";
 
-/** Whether a name or an address is this machine's own, whatever a name server says: `localhost`, `127.0.0.1`, `[::1]`. */
+/** True for a name or an address that means this machine whatever a name server says: `localhost`, `127.0.0.1`, `[::1]`. */
 export function isLoopbackName(name: string): boolean {
   return /^(localhost|127(\.\d{1,3}){3}|(\[::1\]|::1))$/i.test(name);
 }
@@ -21,7 +21,7 @@ export function isSameOrigin({ host, origin }: Pick<IncomingHttpHeaders, "host" 
 }
 
 /**
- * Whether a request comes from a program of this machine or a page that it serves. False for a browser on a page from
+ * True for a request from a program of this machine or from a page that it serves. False for a browser on a page from
  * elsewhere, which reaches loopback from its user's machine: by another origin, or by a name that was made to resolve
  * here. A page below `localhost` is a sandbox's own (`<port>-<id>.localhost`): it may talk to where it came from alone.
  */

@@ -9,14 +9,14 @@ const EXPOSED = [
   "x-content-type-options",
 ].join(", ");
 
-/** What is addressed to a sandbox may be called from any web page, as the E2B edge has it: the token decides. */
+/** CORS headers of requests to a sandbox: any web page may send them, as at the E2B edge, because the token decides. */
 export function allowAnyOrigin(response: ServerResponse): void {
   response.setHeader("access-control-allow-origin", "*");
   response.setHeader("access-control-expose-headers", EXPOSED);
 }
 
 /**
- * Whether a browser asks if it may name a sandbox in a header. Its question has only the names of the headers to
+ * True for a preflight in which a browser asks if it may name a sandbox in a header. Its question has only the names of the headers to
  * come, so which sandbox that will be nobody can tell.
  */
 export function asksToNameSandbox({ method, headers }: IncomingMessage): boolean {

@@ -8,7 +8,7 @@ export interface EdgeRefusalFacts {
   readonly port?: number | undefined;
 }
 
-/** What the E2B edge answers in a sandbox's stead: JSON to programs, a page to browsers. */
+/** An answer of the E2B edge in place of a sandbox: JSON for programs, a page for browsers. */
 export class EdgeRefusal extends HttpError {
   constructor(status: number, { sandboxId, message, port }: EdgeRefusalFacts) {
     super(status, message, { sandboxId, message, ...(port !== undefined && { port }), code: status });

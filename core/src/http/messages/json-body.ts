@@ -7,7 +7,7 @@ import { parseInput } from "./parse-input.js";
 export interface JsonBodyOptions {
   /** Bytes; a longer body is answered 413. */
   readonly limitBytes?: number;
-  /** What an absent body stands for; without it an empty body is unreadable JSON. */
+  /** Value of an absent body; without it an empty body is unreadable JSON. */
   readonly empty?: unknown;
 }
 

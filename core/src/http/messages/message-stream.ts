@@ -4,7 +4,7 @@ import { writeChunk } from "./write-chunk.js";
 
 /** The answer of an RPC that streams, for messages that are encoded already. */
 export interface MessageStream {
-  /** What the client reads: JSON, or binary protobuf. */
+  /** Encoding that the client reads: JSON, or binary protobuf. */
   readonly codec: "json" | "proto";
   /**
    * Sends whole envelopes as they are, cut in any way, behind all that the handler has yielded. Only after the first

@@ -2,7 +2,7 @@ import type { z } from "zod";
 import { SandboxError } from "../../kernel/errors.js";
 
 /**
- * What a schema makes of a client's input.
+ * Parses a client's input by a schema.
  * @throws SandboxError invalid_argument `validation error: …` with E2B's text: where, and what is wrong there.
  */
 export function parseInput<S extends z.ZodType>(schema: S, input: unknown): z.infer<S> {

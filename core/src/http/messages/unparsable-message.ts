@@ -4,10 +4,10 @@ import type { UniversalServerResponse } from "@connectrpc/connect/protocol";
 const END_STREAM = 0x02;
 const HEAD_BYTES = 5;
 
-/** What connect-es says of a message that was no protobuf, or no gzip. */
+/** Message of connect-es about a body that is no protobuf, or no gzip. */
 const SENDERS_FAULT = /^(parse binary: |decompression failed)/;
 
-/** Whether `blameSender` may have something to do with a request. Others, which are nearly all, need not wait for it. */
+/** True when `blameSender` may concern a request. Nearly all others need not wait for it. */
 export function mayBeUnparsable(headers: IncomingHttpHeaders): boolean {
   return (
     /^application\/(connect\+)?proto\b/.test(headers["content-type"] ?? "") ||

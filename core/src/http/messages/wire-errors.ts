@@ -27,7 +27,7 @@ const WIRE: Readonly<Record<ErrorCode, { readonly status: number; readonly conne
   unauthenticated: { status: 401, connect: Code.Unauthenticated },
 };
 
-/** What a write to a client fails with that has gone away in the middle of it, and what Node ends its request with. */
+/** Error codes of a write to a client that has gone away meanwhile, and of the end of its request. */
 function isCutOff(error: unknown): boolean {
   if (!(error instanceof Error) || !("code" in error)) return false;
   return error.code === "ECANCELED" || (error.code === "ECONNRESET" && error.message === "aborted");
@@ -37,7 +37,7 @@ function isCutOff(error: unknown): boolean {
 const STORE_FAILURES = new Set([5, 8, 10, 13]);
 const STORE_RETRY_AFTER_SECONDS = 5;
 
-/** What a write of the server's own fails with when its disk is full or fails, which may pass. */
+/** Error codes of the server's own writes to a disk that is full or fails, which may pass. */
 function isStoreFailure(error: unknown): boolean {
   if (!(error instanceof Error)) return false;
   return (
@@ -115,7 +115,7 @@ export function errorInterceptor(
     try {
       const response = await next(request);
       if (!response.stream) return response;
-      // What a stream throws while it is read never passes the catch below.
+      // An error that a stream throws while it is read never passes the catch below.
       return { ...response, message: translated(response.message, { signal: request.signal, log }) };
     } catch (error) {
       throw toConnectError(endOf(request.signal, error), log);
@@ -134,7 +134,7 @@ async function* translated<T>(
   }
 }
 
-/** What an RPC ended with: one whose client has gone, or whose time is up, fails wherever it is, in many words. */
+/** Error with which an RPC ended. One whose client has gone, or whose time is up, fails wherever it is, with many messages. */
 function endOf({ aborted, reason }: AbortSignal, error: unknown): unknown {
   const isAborted = aborted && error instanceof Error && error.name === "AbortError";
   if (!isAborted) return error;

@@ -45,7 +45,7 @@ export async function dialPort({ sandbox, port }: Target, signal: AbortSignal): 
   for (const pauseMs of [...DIAL_PAUSES_MS, undefined]) {
     try {
       const socket = await sandbox.runtime.dial(port, signal);
-      // Whoever uses it listens too; without this an error between two users would end the server.
+      // Each user listens, too; without this an error between two users would end the server.
       socket.on("error", () => undefined);
       return socket;
     } catch (error) {
@@ -65,7 +65,7 @@ type DialCallback = (error: unknown, stream?: Duplex) => void;
 class PortAgent extends Agent {
   readonly #sandbox: LiveSandbox;
   readonly #idleTimeoutMs: number;
-  /** What ends the wait of an idle connection. */
+  /** Cancel the timers of idle connections. */
   readonly #waiting = new WeakMap<Duplex, () => void>();
 
   constructor(sandbox: LiveSandbox, { idleTimeoutMs, maxIdle }: PortConnectionsOptions) {
@@ -97,7 +97,7 @@ class PortAgent extends Agent {
     if (this.#sandbox.ended.aborted) return false;
     const drop = (): void => void socket.destroy();
     const timer = setTimeout(drop, this.#idleTimeoutMs).unref();
-    // What a program says between two requests belongs to neither, and one that hangs up is no use.
+    // Bytes between two requests belong to neither; a connection that the program closes is of no use.
     socket.once("end", drop);
     socket.once("data", drop);
     socket.resume();

@@ -322,7 +322,7 @@ suite("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     const { headers } = (await ask({ to: masked, headers: asked })).seen();
     assert.equal(headers["host"], `app.example:${PORT}`);
     assert.equal(headers["x-forwarded-host"], "client.localhost:8000");
-    // Whoever asked last is at the end, as programs expect it of proxies.
+    // The last hop is at the end, as programs expect it of proxies.
     assert.match(headers["x-forwarded-for"] ?? "", /^192\.0\.2\.1, .*127\.0\.0\.1$/);
     const plain = (await ask({ headers: { host: "client.localhost:8000" } })).seen().headers;
     assert.equal(plain["host"], "client.localhost:8000");

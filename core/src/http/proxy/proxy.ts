@@ -34,10 +34,10 @@ const HOP_BY_HOP: ReadonlySet<string> = new Set([
 /** For this server: a program in a sandbox is a stranger, and with them it could act as its visitors. */
 const CREDENTIALS: ReadonlySet<string> = new Set(["x-api-key", "x-access-token", TRAFFIC_TOKEN_HEADER]);
 
-/** What may be sent again when a kept connection turns out to be dead: it has changed nothing. */
+/** Methods that change nothing: such a request may be sent again when a kept connection turns out to be dead. */
 const SAFE_METHODS = new Set(["GET", "HEAD", "OPTIONS", "TRACE"]);
 
-/** What a client may send of a tunnel before there is one, which WebSockets do not. */
+/** Limit of the bytes that a client sends before its upgrade is answered. WebSocket clients send none. */
 const EARLY_BYTES = 64 * 1024;
 
 /** Passes an HTTP request on to a port of its sandbox, streaming both ways. */
@@ -244,7 +244,7 @@ function passBack(answer: IncomingMessage, response: ServerResponse): void {
   // must not hold back its headers.
   setImmediate(() => response.flushHeaders());
   // Not stream.pipeline: its listeners are more than Node takes for a leak, and it says so for each response.
-  // What breaks off is destroyed on the other side, too.
+  // When one side breaks off, the other one is destroyed, too.
   answer.once("error", () => response.destroy());
   answer.pipe(response);
 }

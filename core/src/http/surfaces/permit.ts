@@ -24,7 +24,7 @@ export function permit(scope: Scope): Middleware {
   return middleware;
 }
 
-/** What routes without a `permit` get. */
+/** Permission of routes without a `permit`. */
 export const permitByMethod: Middleware = (ctx, next) => {
   requireScope(ctx, READING.has(ctx.method) ? "read" : "write");
   return next();

@@ -1,10 +1,10 @@
-/** What a credential allows; each route asks for one. */
+/** Permission of a credential; each route asks for one. */
 export type Scope = "read" | "write" | "exec" | "attach" | "admin";
 
 /** Every scope there is. */
 export const SCOPES: readonly Scope[] = ["read", "write", "exec", "attach", "admin"];
 
-/** Who a request comes from, as a guard found out. */
+/** Sender of a request, as a guard found out. */
 export interface Principal {
   /** Owns what it makes, and sees only what it owns. */
   readonly tenant: string;

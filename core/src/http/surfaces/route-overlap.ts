@@ -6,7 +6,7 @@ interface Pattern {
 }
 
 /**
- * Whether some path is matched by both of two route patterns: literal segments, `:name`, and what has a `*rest`.
+ * Returns true when one path can match both of two route patterns: literal segments, `:name`, and what has a `*rest`.
  * Of a regular expression nothing is known: no.
  */
 export function overlaps(one: string, other: string): boolean {

@@ -12,7 +12,7 @@ export interface Target {
   readonly port: number;
 }
 
-/** What the server knows of a request before any route sees it. */
+/** A request as guards and routes see it. */
 export interface SurfaceRequest {
   /** The client's `X-Request-Id` when it is sane, else a new one; answered in the same header. */
   readonly id: string;
@@ -29,7 +29,7 @@ export interface SurfaceRequest {
   readonly clientAddress: string;
   /** How the client reached the server, by the word of trusted proxies where there are any. */
   readonly protocol: "http" | "https";
-  /** Who asks, by the word of a guard; undefined where none says: what is addressed to a sandbox, and open surfaces. */
+  /** Sender, as a guard named it; undefined for requests to a sandbox, and on surfaces without authentication. */
   readonly principal: Principal | undefined;
 }
 
@@ -64,7 +64,7 @@ export function requestOf(carrier: RequestCarrier): SurfaceRequest {
   return request;
 }
 
-/** What is said of requests while they are served. */
+/** Sandboxes that requests are about, where their paths do not say so. */
 const concerned = new WeakMap<SurfaceRequest, SandboxId>();
 
 /** Says which sandbox a request is about when its path does not: one that it makes. Observers are told. */

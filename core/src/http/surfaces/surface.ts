@@ -23,7 +23,7 @@ export interface SurfaceOptions {
   readonly log: Logger;
   /** Bytes of one RPC message. */
   readonly messageLimitBytes: number;
-  /** What to answer in the place of an error that a route threw. Never rejects. */
+  /** Returns the error to answer instead of the one that a route threw. Never rejects. */
   readonly explain: (error: unknown, request: SurfaceRequest) => Promise<unknown>;
 }
 
@@ -45,7 +45,7 @@ interface Served {
   route: () => RoutePattern;
 }
 
-/** What a request was answered by: a route pattern, never the raw path, which is unbounded. */
+/** The pattern of the route that answered a request; never the raw path, which is unbounded. */
 export type RoutePattern = string;
 
 /** Something that a surface serves. */
@@ -87,7 +87,7 @@ export class Surface {
     return this.#guards.length > 0;
   }
 
-  /** Who registered something to be served. */
+  /** Plugins that registered something to be served. */
   get plugins(): readonly string[] {
     const owned = [...this.#routers, ...this.#rpcRouters, ...this.#upgrades];
     return [...new Set(owned.map(({ plugin }) => plugin))];
@@ -197,7 +197,7 @@ export class Surface {
       ),
     );
     const koa = new Koa();
-    // What reaches koa's own handler was already answered below.
+    // Errors that reach koa's own handler were already answered below.
     koa.silent = true;
     const surface = this.name;
     koa.use(async (ctx, next) => {
@@ -263,7 +263,7 @@ export class Surface {
     await this.#koa(message, response);
   }
 
-  /** What serves a request, from the moment that it is known. */
+  /** Returns the pattern of the route that serves a request, as soon as it is known. */
   routeOf(message: IncomingMessage): RoutePattern {
     return this.#served.get(message)?.route() ?? "none";
   }

@@ -36,7 +36,7 @@ export class Surfaces {
     this.#ports.set(port, name);
   }
 
-  /** What requests that are addressed to a sandbox may be answered by. */
+  /** Surfaces that may answer requests that are addressed to a sandbox. */
   get addressed(): readonly string[] {
     return [...new Set(this.#ports.values())];
   }
@@ -62,7 +62,7 @@ export class Surfaces {
     return [...this.#surfaces.values()].flatMap((surface) => surface.collisions());
   }
 
-  /** What is registered where no listener and no port of a sandbox would ever ask for it. @param listeners their names. */
+  /** Problems: surfaces with routes that no listener and no port of a sandbox leads to. @param listeners their names. */
   unreachable(listeners: readonly string[]): readonly BootProblem[] {
     const known = new Set([...STANDARD_SURFACES, ...this.addressed, ...listeners]);
     const unknown = [...this.#surfaces.values()].filter(({ name }) => !known.has(name));

@@ -35,7 +35,7 @@ export type TargetResolver = (
   listener: Listener,
 ) => Promise<Target | undefined>;
 
-/** What requests are for. */
+/** Further ways to find the sandbox of a request, and checks of requests that are addressed to sandboxes. */
 export interface Targets {
   /** A further way to find the sandbox of a request; asked in the order they were added. */
   add(resolver: TargetResolver): void;

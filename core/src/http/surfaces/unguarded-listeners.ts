@@ -10,7 +10,7 @@ export function unguardedListeners(
 ): readonly BootProblem[] {
   return listeners.flatMap((listener) => {
     if (listener.isLoopback || listener.insecure) return [];
-    // What is addressed to a sandbox comes in through every listener.
+    // Requests that are addressed to a sandbox come in through every listener.
     const open = [...new Set([listener.name, ...surfaces.addressed])].filter((name) => {
       const surface = surfaces.get(name);
       return surface.isServed && !surface.isGuarded;

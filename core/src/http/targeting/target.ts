@@ -8,7 +8,7 @@ export interface Address {
 }
 
 const SANDBOX_ID = /^[a-z0-9]+$/;
-/** What the SDKs in debug mode call the one shared sandbox, which is known by the port that was asked. */
+/** Name of the one shared sandbox in debug mode of the SDKs. The port of the listener tells which surface is meant. */
 const DEBUG_SANDBOX_ID = "debug_sandbox_id";
 
 /**

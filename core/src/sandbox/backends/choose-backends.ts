@@ -5,7 +5,7 @@ import type { Backends, SandboxBackend } from "../contract/backend.js";
 import type { BackendRegistry } from "./backend-registry.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
 
-/** Whether this host can run a backend. */
+/** Result of the check of a backend on this host. */
 export interface BackendVerdict {
   readonly name: string;
   /** Why it cannot. */
@@ -14,10 +14,10 @@ export interface BackendVerdict {
   readonly isLeftOut: boolean;
 }
 
-/** What is known of the backends of a configuration on this host. */
+/** Results for all backends of a configuration on this host. */
 export interface Assessment {
   readonly verdicts: readonly BackendVerdict[];
-  /** What is wrong with the choice itself. */
+  /** Problems of the choice itself. */
   readonly problems: readonly string[];
   readonly defaultBackend: string | undefined;
 }
@@ -95,7 +95,7 @@ async function failureOf(
   }
 }
 
-/** What the configuration names and no plugin added, or no backend has, each with the key that names it. */
+/** Backends and templates that the configuration names and that do not exist, each with the key that names it. */
 export function unknownNames(
   backends: readonly Pick<SandboxBackend, "name" | "templates">[],
   { defaultBackend, templates }: SandboxesConfig,

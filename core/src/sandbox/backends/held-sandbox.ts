@@ -5,7 +5,7 @@ import type { EndReason, LiveSandbox, SandboxRecord } from "../model/live-sandbo
 import type { AdoptedProcess } from "../contract/process.js";
 import { Semaphore } from "./semaphore.js";
 
-/** What is being done to a sandbox. */
+/** An operation on a sandbox that is under way. */
 export interface Change {
   readonly kind: "pausing" | "resuming" | "snapshotting";
   readonly done: Promise<unknown>;
@@ -139,7 +139,7 @@ export class HeldSandbox implements LiveSandbox {
     return true;
   }
 
-  /** What stands for the sandbox now: itself, or what came after it. */
+  /** The current backend sandbox: the first one, or its successor. */
   get current(): HeldSandbox {
     return this.#successor?.current ?? this;
   }

@@ -25,12 +25,12 @@ export function newAccessToken(): string {
   return randomBytes(32).toString("base64url");
 }
 
-/** What is kept of a token that is not needed any more: SHA-256 in hexadecimal digits. */
+/** Digest that is kept in place of a token: SHA-256 in hexadecimal digits. */
 export function digestOf(token: string): string {
   return hash("sha256", token, "hex");
 }
 
-/** Whether a digest is that of a token, in a time that tells nothing about either. */
+/** True for the digest of a token, in a time that depends on neither. */
 export function isDigestOf(digest: string, token: string): boolean {
   return secretEqual(digest, digestOf(token));
 }

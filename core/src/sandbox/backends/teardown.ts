@@ -16,7 +16,7 @@ export interface TeardownOptions {
 
 /** Something to be undone for good. */
 export interface Undoing {
-  /** What and which, for messages. */
+  /** Kind and id, for messages. */
   readonly what: "sandbox" | "snapshot" | "volume";
   readonly id: string;
   /** Safe to repeat, also while an earlier call still hangs. */
@@ -25,7 +25,7 @@ export interface Undoing {
   readonly soonAttempts: number;
 }
 
-/** What became of an order to undo something. */
+/** Progress of a teardown. */
 export interface Destruction {
   /** Resolves when nothing of it is left; rejects when the first attempts failed, and more follow. */
   readonly soon: Promise<void>;

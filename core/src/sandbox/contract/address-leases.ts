@@ -5,12 +5,12 @@ import type { SandboxId } from "./backend.js";
 export interface AddressLease {
   /** As the backend wrote it: one address is always written the same way. */
   readonly address: string;
-  /** Whose it is, also while no client knows of that sandbox yet. */
+  /** The sandbox that has it, also before any client knows of that sandbox. */
   readonly holder: SandboxId;
 }
 
 /**
- * Who has which addresses of one network. All of it is in the server's ledger, so that it outlives the server; every
+ * The addresses of networks, and the sandboxes that have them. All of it is in the server's ledger, so that it outlives the server; every
  * method rejects before the ledger is open, which is after the backends' `check`.
  */
 export interface NetworkLeases {
@@ -18,7 +18,7 @@ export interface NetworkLeases {
   all(): Promise<readonly AddressLease[]>;
   /** The addresses that a holder has in this network. */
   heldBy(holder: SandboxId): Promise<readonly string[]>;
-  /** Whether nobody has an address, in any network. */
+  /** True when no address is leased, in any network. */
   isFree(address: string): Promise<boolean>;
   /**
    * Leases the first of some addresses that nobody has, in any network, whoever else asks at that moment.

@@ -12,7 +12,7 @@ export type SnapshotId = string;
 /** `[a-z0-9]+`, chosen by the server. */
 export type VolumeId = string;
 
-/** What a sandbox may use. Absent = the backend's default; a backend enforces what it can and says so in its docs. */
+/** Resource limits of a sandbox. Absent = the backend's default; a backend enforces what it can and says so in its docs. */
 export interface Limits {
   readonly cpuCount?: number | undefined;
   readonly memoryMiB?: number | undefined;
@@ -31,11 +31,11 @@ export interface Mount {
 /** A directory to be kept for sandboxes, whose default user owns it. */
 export interface VolumeSpec {
   readonly id: VolumeId;
-  /** What is in it takes up no more, where the backend can enforce that. */
+  /** Limit of its contents, where the backend can enforce one. */
   readonly sizeMiB: number;
 }
 
-/** What is to be provisioned. */
+/** A sandbox that is to be provisioned. */
 export interface SandboxSpec {
   readonly id: SandboxId;
   /** Name of a template that the server's configuration lists. */
@@ -44,7 +44,7 @@ export interface SandboxSpec {
   /** False: no route out of the sandbox, except to what `egress` allows. */
   readonly allowInternetAccess: boolean;
   /**
-   * What it may reach outside, `allowInternetAccess: false` included; absent = no rules. A backend that cannot
+   * Rules for connections to the outside, `allowInternetAccess: false` included; absent = no rules. A backend that cannot
    * keep to rules ignores them and makes sandboxes without `networking`, which the server then does not use.
    */
   readonly egress?: EgressRules | undefined;
@@ -64,7 +64,7 @@ export interface User {
   readonly shell: string;
 }
 
-/** What a sandbox uses now. Bytes, unless the name says otherwise. */
+/** Current resource usage of a sandbox. Bytes, unless the name says otherwise. */
 export interface Stats {
   readonly cpuCount: number;
   /** Of all its CPUs together, 0 to 100 × cpuCount. */
@@ -81,7 +81,7 @@ export interface SandboxBackend {
   readonly name: string;
   /** True when a sandbox cannot reach the host's files, processes and network. */
   readonly isolated: boolean;
-  /** What a sandbox gets where neither its creator nor its template says; absent = that differs, or is unknown. */
+  /** Limits of a sandbox for which neither its creator nor its template sets any; absent = they differ, or are unknown. */
   readonly defaultLimits?: FullLimits;
   /** Names of the templates that it has; absent = that shows only when a sandbox is made. */
   readonly templates?: readonly string[];
@@ -95,7 +95,7 @@ export interface SandboxBackend {
   /** All or nothing: when it rejects, nothing of the sandbox is left. */
   provision(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox>;
   /**
-   * What outlived the last server: each sandbox returned works, or was stopped. What cannot be used again it has
+   * The sandboxes that outlived the last server: each one returned works, or was stopped. One that cannot be used again it has
    * already destroyed, whole.
    */
   recover(): Promise<readonly Sandbox[]>;

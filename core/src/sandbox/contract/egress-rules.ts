@@ -26,7 +26,7 @@ export const NOT_PUBLIC_IPV4: readonly string[] = [
 export const ALL_TRAFFIC = "0.0.0.0/0";
 
 /**
- * What a sandbox may reach outside of it. A destination is an IP address or a range in CIDR notation, in
+ * Rules for connections that a sandbox makes to the outside. A destination is an IP address or a range in CIDR notation, in
  * `allowOut` also a domain name, `*.` before it for all names below. `allowOut` wins over `denyOut`; what
  * neither names is reached. What the backend keeps from every sandbox, its host for one, no rule opens.
  */
@@ -35,7 +35,7 @@ export interface EgressRules {
   readonly denyOut: readonly string[];
 }
 
-/** What a sandbox is to reach outside, as its creator says it. */
+/** Network access of a sandbox, as its creator asked for it. */
 export interface NetworkPolicy {
   /** False: as if `denyOut` had ALL_TRAFFIC in it. */
   readonly allowInternetAccess: boolean;
@@ -54,7 +54,7 @@ export function egressRulesOf({ allowInternetAccess, egress = NO_RULES }: Networ
   return allowInternetAccess ? egress : { allowOut, denyOut: [ALL_TRAFFIC, ...denyOut] };
 }
 
-/** Whether a destination of a rule is an address or a range, and not a domain name. */
+/** True for a destination that is an address or a range, and not a domain name. */
 export function isAddressRange(destination: string): boolean {
   const [, address = "", length] = /^([\d.]+|[\da-f:.]+)(?:\/(\d{1,3}))?$/i.exec(destination) ?? [];
   const version = isIP(address);

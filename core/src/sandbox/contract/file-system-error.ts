@@ -3,11 +3,11 @@ import { type ErrorCode, SandboxError } from "../../kernel/errors.js";
 export interface FailedFileOperation {
   /** The name of an errno: `ENOENT`. */
   readonly errno: string;
-  /** What was done to the path, by the name of the system call: `lstat`. */
+  /** Name of the system call that failed: `lstat`. */
   readonly operation: string;
   /** As the sandbox sees it. */
   readonly path: string;
-  /** Whether there was room but no inode left, for `ENOSPC` and `EDQUOT`. False when absent. */
+  /** For `ENOSPC` and `EDQUOT`: true when there was room but no inode left. False when absent. */
   readonly lacksInodes?: boolean | undefined;
   readonly cause: unknown;
 }
@@ -41,7 +41,7 @@ const FAILURES: ReadonlyMap<string, readonly [ErrorCode, string]> = new Map([
 const WITHOUT_ROOM: ReadonlySet<string> = new Set(["ENOSPC", "EDQUOT", "EFBIG"]);
 
 /**
- * What a failed file operation means to who asked for it, in the words of envd:
+ * Translates a failed file operation for the client, with the messages of envd:
  * `lstat /x: no such file or directory`. Undefined for an errno that no file operation is expected to have.
  */
 export function fileSystemError({

@@ -49,7 +49,7 @@ export class FilesBelow implements Omit<Files, "watch" | "hostPath"> {
     await this.#files.remove(this.#in(path));
   }
 
-  /** No `..` leads above the directory; what its links lead to is the affair of whose files they are. */
+  /** No `..` leads above the directory; links in it are resolved by the underlying files. */
   #in(path: string): string {
     return posix.join(this.#directory, posix.resolve("/", path));
   }

@@ -1,4 +1,4 @@
-/** What a path is, after following a final link (`unknown`: a dangling link, a device, a socket, a pipe). */
+/** Type of a path, after following a final link (`unknown`: a dangling link, a device, a socket, a pipe). */
 export type FileKind = "file" | "directory" | "unknown";
 
 /** One entry of a sandbox's file system. All but `kind` and `mode` describe the entry itself, as lstat does. */
@@ -44,7 +44,7 @@ export interface WriteOptions {
   readonly metadata?: Readonly<Record<string, string>> | undefined;
 }
 
-/** What changes of a file; absent = stays. */
+/** Attributes of a file that are to change; absent = stays. */
 export interface FileChange {
   /** The low twelve bits. */
   readonly mode?: number | undefined;

@@ -24,7 +24,7 @@ export interface Command {
   /** `"pipe"` (default): `write` reaches its stdin. `"none"`: stdin is empty from the start. */
   readonly input?: "pipe" | "none" | undefined;
   /**
-   * What the caller wants to know of it again after a restart of the server, at most 4 095 bytes: kept outside of
+   * Text of the caller that is read again after a restart of the server, at most 4 095 bytes: kept outside of
    * the sandbox's reach and handed back by `adoption`. By convention `<plugin>:<JSON>`.
    */
   readonly label?: string | undefined;
@@ -46,7 +46,7 @@ export interface Process {
   /** As seen inside the sandbox. */
   readonly pid: number;
   /**
-   * What it writes, in order per stream. Pulled: a slow reader slows the process. It can be
+   * Output, in order per stream. Pulled: a slow reader slows the process. It can be
    * iterated once; leaving the loop early discards the rest, so that the process never blocks on it.
    * It ends when every holder of the pipes is gone or the process was killed, and it never throws.
    */

@@ -1,7 +1,7 @@
 import { SandboxError } from "../../kernel/errors.js";
 import type { Sandbox } from "./backend.js";
 
-/** What lets a sandbox keep to network rules. @throws SandboxError invalid_argument when nothing does. */
+/** The facet of a sandbox that keeps to network rules. @throws SandboxError invalid_argument when nothing does. */
 export function requireNetworking(
   { networking }: Sandbox,
   backend: string,

@@ -3,7 +3,7 @@ import { SandboxError } from "../../kernel/errors.js";
 import type { User } from "./backend.js";
 
 /**
- * What a client's path means for a user: nothing or `~` is the home, relative paths start there and are
+ * Resolves a client's path for a user: nothing or `~` is the home, relative paths start there and are
  * cleaned, absolute ones stay as they are.
  * @throws SandboxError invalid_argument for `~other` and for a NUL byte.
  */

@@ -15,7 +15,7 @@ export interface LedgerEntry {
   readonly awaited: readonly SandboxEvent[];
 }
 
-/** What is written together with a sandbox: all of it or nothing. */
+/** Records that are written together with a sandbox: all of them or none. */
 export interface LedgerNote {
   /** Why it is being killed. */
   readonly endReason?: EndReason | undefined;
@@ -27,7 +27,7 @@ export interface LedgerNote {
   readonly withdrawn?: string | undefined;
 }
 
-/** What is remembered of a sandbox that is gone. */
+/** Record of a sandbox that has ended. */
 export interface EndedSandbox {
   readonly id: SandboxId;
   /** The tenant that it belonged to: to others it never was. */
@@ -41,7 +41,7 @@ export interface EndedSandbox {
   readonly accessTokenDigest?: string | undefined;
 }
 
-/** Who leases addresses. */
+/** Holder of leased addresses. */
 export interface Leaseholder {
   readonly network: string;
   readonly holder: SandboxId;
@@ -73,7 +73,7 @@ export interface Ledger {
   remove(id: SandboxId): Promise<void>;
   /** Replaces a sandbox by the memory of it. The oldest memories go when there are too many. */
   end(ended: EndedSandbox, happened?: SandboxEvent): Promise<void>;
-  /** What is remembered of a sandbox that is gone. */
+  /** Record of a sandbox that has ended. */
   findEnded(id: SandboxId): Promise<EndedSandbox | undefined>;
   /** Every snapshot that is not known to be gone. */
   snapshots(): Promise<readonly SnapshotRecord[]>;
@@ -99,7 +99,7 @@ export interface Ledger {
   leases(network: string): Promise<readonly AddressLease[]>;
   /** The addresses that a holder has leased. */
   leasedTo(who: Leaseholder): Promise<readonly string[]>;
-  /** Whether somebody has leased an address, in any network. */
+  /** True when an address is leased, in any network. */
   isLeased(address: string): Promise<boolean>;
   /**
    * Leases the first of some addresses that nobody has, in any network. Where several servers share a ledger it is

@@ -36,11 +36,11 @@ export interface MakingsOptions {
   readonly onMade: (sandbox: LiveSandbox) => void;
 }
 
-/** What the creator of a sandbox waits for. */
+/** Conditions that the creator of a sandbox waits for. */
 export interface Making {
   /** Its life once it is made; undefined = until killed. */
   readonly timeoutMs: number | undefined;
-  /** What has to succeed before it is its creator's. */
+  /** Probe that has to succeed before the creation is answered. */
   readonly probe: ReadinessProbe | undefined;
   /** Aborted when the creator waits no more. */
   readonly signal: AbortSignal | undefined;
@@ -57,7 +57,7 @@ export class CreationQueue {
     this.#turns = new Semaphore(options.settings.createConcurrency, options.settings.createQueue);
   }
 
-  /** Whether no more are made. */
+  /** True when no more are made. */
   get isClosed(): boolean {
     return this.#isClosed;
   }

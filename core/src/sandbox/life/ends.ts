@@ -100,7 +100,7 @@ export class Ends {
     log.info({ sandbox: id, reason: ended.reason }, "sandbox ended");
   }
 
-  /** What is to be remembered of a sandbox that ends now. */
+  /** The record of a sandbox that ends now. */
   endedAs({ record, endReason }: HeldSandbox): EndedSandbox {
     const { id, owner, backend, template, startedAtMs, accessToken } = record;
     return {

@@ -36,7 +36,7 @@ interface Resumption {
   readonly keepsMemory?: boolean | undefined;
 }
 
-// What a failed pause at the end of a life waits before the next attempt.
+// Time between attempts of a pause at the end of a time-out that fails.
 const RETRY_MS = 10_000;
 
 /** Pauses and resumes sandboxes; one change of a sandbox at a time, and its end goes before all. */
@@ -69,7 +69,7 @@ export class Pauses {
         return true;
       }
       if (held.record.state === "running") return false;
-      // What fails is the affair of its own caller.
+      // A failure is told to its own caller.
       await done.catch(() => {});
     }
     const { id, state } = held.record;
@@ -100,7 +100,7 @@ export class Pauses {
 
   /**
    * Pauses a sandbox whose time has come, unless it has been used: then it gets its time again.
-   * What fails is tried again a little later; until then it runs on.
+   * A pause that fails is tried again a little later; until then the sandbox runs on.
    */
   async expire(held: HeldSandbox): Promise<void> {
     const { clock, ledger, reaper, log } = this.#options;

@@ -64,7 +64,7 @@ async function reconcileBackend(
     options.log.warn({ sandbox: runtime.id, backend: backend.name }, "destroying an unknown sandbox");
     work.push(options.teardown.destroy(runtime).soon);
   }
-  // What failed is logged where it failed, and tried again.
+  // Failures are logged where they happen, and tried again.
   await Promise.allSettled(work);
 }
 

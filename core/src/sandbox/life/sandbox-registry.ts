@@ -143,7 +143,7 @@ export class SandboxRegistry implements Sandboxes {
     return count;
   }
 
-  /** Whether any has a volume of which something is left. */
+  /** True when a sandbox that is not wholly removed has a volume. */
   isMounted(id: VolumeId): boolean {
     for (const { record } of this.#held.values()) {
       if (record.mounts.some(({ volume }) => volume === id)) return true;
@@ -201,7 +201,7 @@ export class SandboxRegistry implements Sandboxes {
   }
 
   onCreated(listener: (sandbox: LiveSandbox) => void): void {
-    // What it starts is its plugin's, not that of whoever creates a sandbox.
+    // Work that it starts belongs to its plugin, not to the creator of a sandbox.
     this.#listeners.push(AsyncResource.bind(listener));
   }
 
@@ -417,7 +417,7 @@ export class SandboxRegistry implements Sandboxes {
   #askAdmissions(wanted: SandboxRecord): void {
     const existing: SandboxRecord[] = [];
     for (const { record, isLingering } of this.#held.values()) {
-      // What the server alone still has to clear away is not its owner's to wait for.
+      // The owner does not wait for a removal that only the server still has to finish.
       if (record.owner === wanted.owner && record.id !== wanted.id && !isLingering) existing.push(record);
     }
     for (const check of this.#options.admissions) check(wanted, existing);
@@ -525,7 +525,7 @@ export class SandboxRegistry implements Sandboxes {
     (isUp ? this.#pauses.expire(held) : this.#ends.end(held, "timed out")).catch(() => {});
   }
 
-  /** What a time-out does to a running sandbox whose client does not want to wait for it. */
+  /** Applies the action of a time-out to a running sandbox, without a client that waits for it. */
   async #timeOut(held: HeldSandbox): Promise<void> {
     if (held.record.onTimeout === "pause") await this.#pauses.pause(held, "timeout", held.record.keepsMemory);
     else await this.#ends.end(held, "timed out");

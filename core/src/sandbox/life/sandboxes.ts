@@ -7,7 +7,7 @@ import type { ReadinessProbe } from "../model/readiness-probe.js";
 import type { LimitsChange } from "../model/requested-limits.js";
 import type { RequestedMount } from "../model/volume-mounts.js";
 
-/** What is needed to make a sandbox. */
+/** Options of a new sandbox. */
 export interface CreateSandbox {
   /** The tenant that it is made for; `default` when absent. */
   readonly owner?: string | undefined;
@@ -33,13 +33,13 @@ export interface CreateSandbox {
   /** Kept in its record, for who finds it again by that. */
   readonly idempotency?: Idempotency | undefined;
   readonly allowInternetAccess?: boolean | undefined;
-  /** What it may reach outside; no rules when absent. */
+  /** Rules for connections to the outside; none when absent. */
   readonly egress?: EgressRules | undefined;
   /** Volumes of the owner's that it is to have; none when absent. */
   readonly mounts?: readonly RequestedMount[] | undefined;
-  /** What has to succeed before the creation does; the template's when absent. */
+  /** Probe that has to succeed before the creation does; the template's when absent. */
   readonly readinessProbe?: ReadinessProbe | undefined;
-  /** A name of the default's stead; the server's default backend when absent. */
+  /** Backend to use instead of the server's default. */
   readonly backend?: string | undefined;
   /** A fixed id (the debug sandbox); a random one when absent. */
   readonly id?: SandboxId | undefined;

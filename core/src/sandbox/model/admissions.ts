@@ -9,7 +9,7 @@ import type { SandboxRecord } from "./live-sandbox.js";
  */
 export type AdmissionCheck = (wanted: SandboxRecord, existing: readonly SandboxRecord[]) => void;
 
-/** Who may have one more sandbox, or a larger one. */
+/** Checks that are asked before a sandbox is created or grows. */
 export interface Admissions {
   /** Asked before every creation and before limits are raised, in the order they were added. */
   add(check: AdmissionCheck): void;

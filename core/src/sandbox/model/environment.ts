@@ -3,7 +3,7 @@ import type { LiveSandbox } from "./live-sandbox.js";
 
 const DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/** What every process of a sandbox finds set, beside the account's own variables. */
+/** Variables of every process of a sandbox, beside those of its account. */
 export function sandboxEnvironment(sandbox: Pick<LiveSandbox, "record">): Record<string, string> {
   const { id, template, environment } = sandbox.record;
   return { E2B_SANDBOX: "true", E2B_SANDBOX_ID: id, E2B_TEMPLATE_ID: template, ...environment };

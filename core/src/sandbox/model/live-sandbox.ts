@@ -6,7 +6,7 @@ import type { RecordedMount } from "./volume-mounts.js";
 /** Where a sandbox is in its life. Only `running` serves requests. */
 export type SandboxState = "creating" | "running" | "paused" | "killing";
 
-/** What becomes of a sandbox whose time has come. */
+/** Action at the end of a sandbox's time-out. */
 export type OnTimeout = "kill" | "pause";
 
 /** Why a sandbox is gone. */
@@ -18,7 +18,7 @@ export type EndReason =
   | "backend lost"
   | "shutdown";
 
-/** What makes a creation the same one when it is asked for again. */
+/** Key by which a repeated creation is recognised. */
 export interface Idempotency {
   /** Its creator's, among those of its tenant. */
   readonly key: string;
@@ -26,14 +26,14 @@ export interface Idempotency {
   readonly fingerprint: string;
 }
 
-/** What the ledger keeps of a sandbox. Times are milliseconds since the Unix epoch. */
+/** Record of a sandbox in the ledger. Times are milliseconds since the Unix epoch. */
 export interface SandboxRecord {
   readonly id: SandboxId;
   /** The tenant that it belongs to. */
   readonly owner: string;
   readonly backend: string;
   readonly template: string;
-  /** Whose files it began with; undefined = its template's. */
+  /** Snapshot with whose files it began; undefined = those of its template. */
   readonly snapshot: SnapshotId | undefined;
   readonly state: SandboxState;
   readonly startedAtMs: number;
@@ -62,7 +62,7 @@ export interface SandboxRecord {
   readonly isResizing?: boolean | undefined;
   readonly idempotency?: Idempotency | undefined;
   readonly allowInternetAccess: boolean;
-  /** What it may reach outside; undefined = no rules. */
+  /** Rules for connections to the outside; undefined = no rules. */
   readonly egress: EgressRules | undefined;
   /** The volumes that it has. */
   readonly mounts: readonly RecordedMount[];
@@ -77,9 +77,9 @@ export interface LiveSandbox {
   readonly isReachable: boolean;
   /** True while its processes stand still, or may do so: paused, or being paused, resumed or snapshotted. */
   readonly isFrozen: boolean;
-  /** What it uses, also while it is paused. @throws SandboxError unavailable before it ran and after its end. */
+  /** Resource usage, also while it is paused. @throws SandboxError unavailable before it ran and after its end. */
   stats(): Promise<Stats>;
-  /** What already ran in it when this server took it over, as its backend's `adoption` tells, also while it is paused. */
+  /** Processes that already ran in it when this server adopted it, as its backend's `adoption` lists them, also while it is paused. */
   adopted(): Promise<readonly AdoptedProcess[]>;
   /**
    * Aborted with an EndReason as soon as the sandbox no longer serves, before anything of it is torn

@@ -1,6 +1,6 @@
 import { SandboxError } from "../../kernel/errors.js";
 
-/** What tells whether a sandbox can be used, tried again until it succeeds. */
+/** Probe that tells when a sandbox is ready; it is repeated until it succeeds. */
 export type ReadinessProbe = (TcpProbe | HttpProbe | ShellProbe) & {
   /** Time in which it has to succeed; the server's default when absent. */
   readonly timeoutMs?: number | undefined;

@@ -10,7 +10,7 @@ const UNITS = { cpuCount: "CPUs", memoryMiB: "MiB of memory", diskMiB: "MiB of d
 export interface RequestedLimitsOptions {
   readonly settings: Pick<SandboxesConfig, "maximumLimits">;
   readonly template: string;
-  /** What a sandbox of the template has where nobody asks for anything. */
+  /** Limits of a sandbox of the template whose creator asks for none. */
   readonly templateLimits: Limits;
 }
 

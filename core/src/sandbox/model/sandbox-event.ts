@@ -1,6 +1,6 @@
 import type { Limits, SandboxId, SnapshotId } from "../contract/backend.js";
 
-/** What happened to a sandbox. */
+/** An event in the life of a sandbox. */
 export type SandboxEventType = "created" | "updated" | "paused" | "resumed" | "snapshotted" | "killed";
 
 /** One thing that happened to a sandbox. Nothing in it is a secret. */
@@ -14,13 +14,13 @@ export interface SandboxEvent {
   /** The tenant that the sandbox belongs to. */
   readonly owner: string;
   readonly template: string;
-  /** Whose files it began with; undefined = its template's. */
+  /** Snapshot with whose files it began; undefined = those of its template. */
   readonly snapshot: SnapshotId | undefined;
   readonly metadata: Readonly<Record<string, string>>;
   readonly detail: SandboxEventDetail;
 }
 
-/** What there is to say beside the type. */
+/** Details of an event, by its type. */
 export interface SandboxEventDetail {
   /** Why: an EndReason of `killed`, what asked for `paused` and `resumed`. */
   readonly reason?: string | undefined;
@@ -36,7 +36,7 @@ export interface SandboxEventDetail {
     | undefined;
   /** The limits that `updated` set, all of them. */
   readonly limits?: Limits | undefined;
-  /** What was taken of `snapshotted`. */
+  /** Snapshot that was taken, of an event `snapshotted`. */
   readonly snapshot?: SnapshotId | undefined;
   /** The name that it was given. */
   readonly name?: string | undefined;

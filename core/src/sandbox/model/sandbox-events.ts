@@ -4,7 +4,7 @@ import type { SandboxEvent } from "./sandbox-event.js";
 /** Keeps events somewhere: resolves, or returns, when they are safe there. */
 export type EventRecorder = (events: readonly SandboxEvent[]) => void | Promise<void>;
 
-/** What happens to sandboxes, for whoever wants to know all of it. */
+/** Delivery of the events of all sandboxes. */
 export interface SandboxEvents {
   /**
    * Hands over every event of what really happened, in that order, once everything has started. What a recorder

@@ -2,7 +2,7 @@ import { Counter, Gauge, Histogram, type Registry } from "prom-client";
 import type { EndReason } from "./live-sandbox.js";
 import type { ReadinessProbe } from "./readiness-probe.js";
 
-/** What the sandbox domain counts. */
+/** Metrics of the sandbox domain. */
 export interface SandboxMetrics {
   created(tookMs: number): void;
   createFailed(): void;
@@ -20,10 +20,10 @@ export interface SandboxMetrics {
   notReady(probe: ReadinessProbe["type"]): void;
 }
 
-/** What paused a sandbox. */
+/** Cause of a pause. */
 export type PauseTrigger = "request" | "timeout";
 
-/** What resumed a sandbox: a client that asked for it, or traffic. */
+/** Cause of a resumption: a client that asked for it, or traffic. */
 export type ResumeTrigger = "request" | "traffic";
 
 /**

@@ -6,7 +6,7 @@ import type { ReadinessProbe } from "./readiness-probe.js";
 /** Where a snapshot is in its life. Only a `ready` one is found. */
 export type SnapshotState = "taking" | "ready" | "removing";
 
-/** What the ledger keeps of a snapshot. */
+/** Record of a snapshot in the ledger. */
 export interface SnapshotRecord {
   readonly id: SnapshotId;
   /** The tenant that it belongs to. */
@@ -21,11 +21,11 @@ export interface SnapshotRecord {
   /** The sandbox it was taken of, which may be gone. */
   readonly sandboxId: SandboxId;
   readonly takenAtMs: number;
-  /** What its sandbox was allowed to use: sandboxes made from it get the same where they ask for nothing. */
+  /** Limits of its sandbox: sandboxes made from it get the same where they ask for none. */
   readonly limits: Limits;
 }
 
-/** What is asked of a fork. */
+/** Options of a fork. */
 export interface ForkRequest {
   readonly count: number;
   readonly timeoutMs: number;
@@ -41,7 +41,7 @@ export interface Snapshots {
   of(tenant: string): TenantSnapshots;
 }
 
-/** What one tenant can do with snapshots. */
+/** Operations of one tenant on snapshots. */
 export interface TenantSnapshots {
   /**
    * Keeps the files of a sandbox, running or paused, as they are now. It goes on; while that takes it stands still.

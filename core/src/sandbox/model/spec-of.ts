@@ -2,7 +2,7 @@ import type { Sandbox, SandboxSpec } from "../contract/backend.js";
 import { egressRulesOf } from "../contract/egress-rules.js";
 import type { SandboxRecord } from "./live-sandbox.js";
 
-/** What a backend is asked for by a record. */
+/** The specification for a backend that a record stands for. */
 export function specOf(record: SandboxRecord): SandboxSpec {
   const { id, template, snapshot, limits, allowInternetAccess, egress, mounts } = record;
   return {

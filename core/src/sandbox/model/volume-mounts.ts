@@ -19,7 +19,7 @@ export interface RecordedMount extends Mount {
 }
 
 const LONGEST_PATH = 1024;
-/** What holds the sandbox together: nothing may be laid over it. */
+/** Directories that a sandbox cannot do without: nothing may be mounted over them. */
 const RESERVED = ["/proc", "/dev", "/sys", "/etc", "/run/e2b"];
 
 /**

@@ -5,7 +5,7 @@ import type { Files } from "../contract/files.js";
 /** Where a volume is in its life. Only a `ready` one is found. */
 export type VolumeState = "making" | "ready" | "removing";
 
-/** What the ledger keeps of a volume. */
+/** Record of a volume in the ledger. */
 export interface VolumeRecord {
   readonly id: VolumeId;
   /** The tenant that it belongs to. */
@@ -20,7 +20,7 @@ export interface VolumeRecord {
   readonly createdAtMs: number;
 }
 
-/** What is needed to make a volume. */
+/** Options of a new volume. */
 export interface CreateVolume {
   /** Letters, digits, `-` and `_`. */
   readonly name: string;
@@ -47,7 +47,7 @@ export interface OpenVolume extends AsyncDisposable {
   readonly files: Files;
 }
 
-/** What one tenant can do with volumes. */
+/** Operations of one tenant on volumes. */
 export interface TenantVolumes {
   /**
    * Makes an empty volume, on the backend that makes sandboxes whose template names none.

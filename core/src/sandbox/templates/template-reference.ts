@@ -1,7 +1,7 @@
 import { SandboxError } from "../../kernel/errors.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
 
-/** What a client's `[namespace/]alias[:tag]` says, lower-cased. */
+/** Parts of a client's `[namespace/]alias[:tag]`, lower-cased. */
 export interface TemplateReference {
   /** `alias` or `namespace/alias`. */
   readonly name: string;
@@ -52,7 +52,7 @@ export function findTemplate(templates: SandboxesConfig["templates"], reference:
   throw new SandboxError("not_found", `template '${name}' not found`);
 }
 
-/** Whether a name or an alias of a configured template. */
+/** True for a name or an alias of a configured template. */
 export function hasTemplate(templates: SandboxesConfig["templates"], name: string): boolean {
   return Object.entries(templates).some(
     ([templateName, { aliases }]) => templateName === name || aliases.includes(name),

@@ -6,11 +6,11 @@ export interface TemplateFacts {
   readonly name: string;
   /** Its further names. */
   readonly aliases: readonly string[];
-  /** What a sandbox of it gets where its creator asks for nothing; what is absent its backend cannot tell. */
+  /** Limits of a sandbox of it whose creator asks for none; absent where its backend cannot tell. */
   readonly limits: Limits;
 }
 
-/** What sandboxes can be made from, besides snapshots. The same for every tenant. */
+/** Templates of sandboxes, the same for every tenant. */
 export interface Templates {
   /** In the order of the configuration. */
   all(): readonly TemplateFacts[];

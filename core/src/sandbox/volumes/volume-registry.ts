@@ -13,7 +13,7 @@ import type { CreateVolume, OpenVolume, TenantVolumes, VolumeRecord, Volumes } f
 export interface VolumeRegistryOptions {
   readonly settings: Pick<SandboxesConfig, "maximumVolumes" | "volumeSize" | "maximumVolumeSize">;
   readonly backends: BackendRegistry;
-  /** Whether any sandbox has it of which something is left. */
+  /** True when a sandbox that is not wholly removed has it. */
   readonly isMounted: (id: VolumeId) => boolean;
   readonly contents: Pick<VolumeContents, "open" | "close">;
   readonly teardown: Teardown;

@@ -1,7 +1,7 @@
 import { createToken } from "../../kernel/token.js";
 import type { LiveSandbox } from "../model/live-sandbox.js";
 
-/** What a plugin does to a sandbox of a warm pool. A failure costs that sandbox, never the one who asks for it. */
+/** Preparations of plugins for sandboxes of a warm pool. A failure costs that sandbox, never its later creator. */
 export interface WarmUp {
   /**
    * Starts early what its first user would wait for. Nobody knows the sandbox yet; its `record` has its final

@@ -2,7 +2,7 @@ import { join } from "node:path";
 import type { DatabaseSync, SQLInputValue, SQLOutputValue } from "node:sqlite";
 import { openDatabase } from "@coppice/core";
 
-/** What came of a request. */
+/** Result of a request, for the audit. */
 export type Outcome = "allowed" | "denied" | "error";
 
 /** One entry: who asked for what, when, and what came of it. Nothing in it is a secret. */

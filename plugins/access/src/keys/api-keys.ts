@@ -26,7 +26,7 @@ export class ApiKeys {
     this.#configured.set(digestOf(key), { tenant: DEFAULT_TENANT, name, scopes: new Set(SCOPES) });
   }
 
-  /** Who presents a key; undefined for one that was never made, has expired or is revoked. */
+  /** Finds the principal of a key; undefined for one that was never made, has expired or is revoked. */
   find(key: string): Principal | undefined {
     const digest = digestOf(key);
     const configured = this.#configured.get(digest);

@@ -1,5 +1,5 @@
 /**
- * What a shell puts into E2B_API_KEY. No key itself: whatever a server prints may be kept in a log.
+ * Shell expression for E2B_API_KEY. It holds no key: text that a server prints may be kept in a log.
  * @param keyFile of the development key.
  */
 export function keyExpression(keyFile: string | undefined): string {

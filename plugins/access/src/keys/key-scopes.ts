@@ -11,7 +11,7 @@ const GRANTED: Readonly<Record<KeyScope, readonly Scope[]>> = {
   admin: SCOPES,
 };
 
-/** What a route may ask of a key with these scopes. */
+/** Permissions of a key with these scopes. */
 export function scopesOfKey(scopes: readonly KeyScope[]): ReadonlySet<Scope> {
   return new Set(scopes.flatMap((scope) => GRANTED[scope]));
 }

@@ -5,7 +5,7 @@ import { openDatabase, SandboxError } from "@coppice/core";
 import { digestOf, newApiKey } from "./api-key.js";
 import { isKeyScope, type KeyScope } from "./key-scopes.js";
 
-/** What is kept of a key. Times are milliseconds since the Unix epoch. */
+/** Record of a key. Times are milliseconds since the Unix epoch. */
 export interface StoredKey {
   readonly id: string;
   readonly tenant: string;

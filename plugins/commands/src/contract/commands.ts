@@ -1,7 +1,7 @@
 import { type LiveSandbox, createToken } from "@coppice/core";
 import type { Exit, Output, SandboxId, Signal, TerminalSize } from "@coppice/core/backend";
 
-/** What to start in a sandbox. */
+/** A command that is to be started in a sandbox. */
 export interface StartCommand {
   /** The program: an absolute path, or a name looked up in PATH. No shell is involved unless this names one. */
   readonly path: string;
@@ -64,7 +64,7 @@ export interface StartedCommand {
    * A copy of the output from now on; a subscription made in the turn of the event loop in which `start`
    * resolved gets all of it. It ends after the last byte, when `end` is set, or when the signal aborts.
    *
-   * Whoever subscribes must read on, or abort: once a subscriber's buffer is full the process waits for it.
+   * A subscriber must read on, or abort: once its buffer is full the process waits for it.
    * Without subscribers output is read and discarded.
    * @param from begin with this byte instead of the next one: what the log has kept from there on, then what
    * comes, each byte once. What it has not kept is left out; offsets tell. An offset that the command has not
@@ -108,7 +108,7 @@ export type LogSelector =
 /** `lost`: its sandbox, or the server, ended before it did, so nobody knows what became of it. */
 export type CommandPhase = "running" | "exited" | "killed" | "lost";
 
-/** What the log knows of a command besides its output. */
+/** Record of a command in the log, besides its output. */
 export interface LoggedCommand {
   readonly id: string;
   readonly sandboxId: SandboxId;

@@ -20,7 +20,7 @@ export interface LogReaderOptions {
   readonly sandboxId: string;
   /** Asked anew each time: a log may begin, and be gone, while somebody has a reader of it. */
   readonly findLog: () => SandboxLog | undefined;
-  /** What still writes to it. */
+  /** Returns the writer of the log, while there is one. */
   readonly findWriter: () => LogWriter | undefined;
   readonly indices: IndexCache;
 }

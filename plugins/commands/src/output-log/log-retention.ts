@@ -14,7 +14,7 @@ export interface Excess {
   readonly segment: Segment;
 }
 
-/** What one sandbox has too much of, oldest first. The segment being written stays while it is not too old. */
+/** Segments of one sandbox beyond its limits, oldest first. The segment being written stays while it is not too old. */
 export function excessOfSandbox(log: SandboxLog, limits: RetentionLimits, nowMs: number): readonly Excess[] {
   const excess: Excess[] = [];
   let { bytes } = log;
@@ -31,7 +31,7 @@ export function excessOfSandbox(log: SandboxLog, limits: RetentionLimits, nowMs:
   return excess;
 }
 
-/** What there is too much of in all sandboxes together, the longest unwritten first. */
+/** Segments beyond the limit of all sandboxes together, the longest unwritten first. */
 export function excessInTotal(logs: Iterable<SandboxLog>, limits: RetentionLimits): readonly Excess[] {
   const all: Excess[] = [];
   const left = new Map<SandboxLog, number>();

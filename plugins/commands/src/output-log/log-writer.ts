@@ -38,7 +38,7 @@ export interface LogWriterOptions {
   readonly onRotate: (bytes: number) => void;
 }
 
-/** What the log says of a command besides its output. */
+/** Facts about a command that the log keeps, besides its output. */
 export interface CommandHeading {
   readonly id: string;
   readonly pid: number;
@@ -114,7 +114,7 @@ export class LogWriter {
   #unwrittenEnds: Recorded[] = [];
   #recorded = 0;
   #settled = 0;
-  /** Up to here it was taken to be written; and up to here it is to be, also where more would still fit. */
+  /** Offset that the writer was given, and the offset that it has to reach even when more would fit. */
   #taken = 0;
   #due = 0;
   #active: ActiveSegment | undefined;

@@ -31,7 +31,7 @@ const MOST_SEGMENTS = 8 * SEGMENTS_PER_LIMIT;
 const CACHED_COMMANDS = 20_000;
 const LOOKS_AT_ONCE = 16;
 
-/** What is kept of what commands write: a log for each sandbox, below one directory. */
+/** Kept output of commands: a log for each sandbox, below one directory. */
 export class OutputLogs {
   readonly #options: OutputLogsOptions;
   readonly #limits: RetentionLimits;

@@ -50,7 +50,7 @@ export interface EndRecord {
   readonly end: CommandEnd;
 }
 
-/** What a segment that was finished has at its end, see SegmentIndex. */
+/** Footer of a finished segment, see SegmentIndex. */
 export interface IndexRecord {
   readonly kind: "index";
   readonly json: Buffer;
@@ -66,9 +66,9 @@ const BLOCK_BYTES = 4096;
 const SAMPLE_BYTES = 64;
 const KINDS = ["start", "data", "end", "index"] as const;
 const STREAMS: readonly Output["stream"][] = ["stdout", "stderr", "terminal"];
-// What stands before the data in the body of a data record.
+// Fields before the data in the body of a data record.
 const DATA_FIELDS_BYTES = 4 + 1 + 8 + 8;
-/** What stands before the data of a data record. */
+/** Bytes before the data of a data record. */
 export const DATA_START_BYTES: number = RECORD_HEAD_BYTES + DATA_FIELDS_BYTES;
 
 const exit: z.ZodType<Exit> = z.union([
@@ -99,7 +99,7 @@ const startJson = z.object({
 
 const endJson = z.object({ number: z.int().min(0), offset: z.int().min(0), end: CommandEndJson });
 
-/** What `decodeRecord` knows a record by, after its length and kind and the first bytes of its body. */
+/** Checksum by which `decodeRecord` verifies a record, over its length, kind and body; of a long body over samples. */
 function checksumOf(seed: number, start: Buffer, rest: Buffer): number {
   const checksum = crc32(start, seed);
   if (rest.length <= BLOCK_BYTES) return crc32(rest, checksum);

@@ -33,7 +33,7 @@ const READ_BYTES = 256 * 1024;
 const TRAILER_MAGIC = Buffer.from("copindex", "latin1");
 const TRAILER_BYTES = 8 + TRAILER_MAGIC.length;
 
-/** What finishes a segment of this number: its index, and a trailer that tells where that is. */
+/** Encodes the footer of the segment of this number: its index, and a trailer with the offset of that. */
 export function encodeFooter(index: SegmentIndex, number: number): Buffer {
   const trailer = Buffer.alloc(TRAILER_BYTES);
   trailer.writeDoubleLE(index.endsAt, 0);

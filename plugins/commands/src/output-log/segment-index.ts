@@ -2,7 +2,7 @@ import { z } from "zod";
 import type { CommandEnd } from "../contract/commands.js";
 import { CommandEndJson, type SegmentRecord, type StartRecord, parseJson } from "./segment-codec.js";
 
-/** What one segment has of a command. */
+/** Entry of a command in the index of one segment. */
 export interface IndexedCommand extends Omit<StartRecord, "kind" | "offset"> {
   /** Offsets of the first byte of it here, and of the one after the last. */
   readonly first: number;

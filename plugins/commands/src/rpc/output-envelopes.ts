@@ -1,11 +1,11 @@
 import type { MessageStream } from "@coppice/core";
 import type { Output } from "@coppice/core/backend";
 
-// What envd reads from a pipe or a terminal at a time; clients may have sized buffers after it.
+// envd reads so much from a pipe or a terminal at a time; clients may have sized buffers after it.
 const PIPE_CHUNK_BYTES = 32 * 1024;
 const TERMINAL_CHUNK_BYTES = 16 * 1024;
 
-/** What stands before each message of a Connect stream: no flags, and its length. */
+/** Header of each message of a Connect stream: no flags, and the length. */
 const ENVELOPE_BYTES = 5;
 
 /** The data fields of ProcessEvent.DataEvent. */

@@ -2,7 +2,7 @@ import { z } from "zod";
 import type { StartCommand } from "../contract/commands.js";
 
 const PREFIX = "commands:";
-/** What a backend keeps with a process. */
+/** Label that a backend keeps with a process. */
 const LONGEST_LABEL_BYTES = 4095;
 
 const labelSchema = z.object({
@@ -19,7 +19,7 @@ const labelSchema = z.object({
   input: z.enum(["pipe", "none"]).optional(),
 });
 
-/** What a later server has to know of a command that outlives this one. */
+/** Facts about a command by which a later server takes it over. */
 export type CommandLabel = z.infer<typeof labelSchema>;
 
 /**

@@ -1,6 +1,6 @@
 import type { OutputPiece } from "../contract/commands.js";
 
-// What an entry of a queue costs beside its bytes, so that a flood of tiny pieces is bounded as well.
+// Overhead of an entry of a queue, so that a flood of tiny pieces is bounded as well.
 const ENTRY_BYTES = 64;
 
 /** Gives each of its subscribers a copy of one output, at the pace of the slowest. */

@@ -32,7 +32,7 @@ export interface ProcessTableOptions {
   readonly logs: OutputLogs;
 }
 
-/** What the table knows of one sandbox. */
+/** Entry of one sandbox in the table. */
 interface Row {
   /** Commands asked for whose process is not there yet: they count towards the limit. */
   starting: number;
@@ -260,7 +260,7 @@ function newest(commands: Iterable<SandboxCommand>, selector: CommandSelector): 
   return found;
 }
 
-/** What execve would refuse is refused here, in words. */
+/** Refuses arguments that execve would refuse, with a message. */
 function checkStrings(request: StartCommand, config: CommandsConfig): void {
   const { path, args = [], environment = {} } = request;
   if (path === "") throw new SandboxError("invalid_argument", "error starting process: no command was given");
@@ -298,7 +298,7 @@ function refuseLonger(request: StartCommand, what: string, text: string | undefi
   throw invalidStart(request, `${what} is longer than ${maxBytes} bytes`);
 }
 
-/** What a backend could not start, in envd's words. A directory or a user that is not there has words of its own. */
+/** Translates the error of a start into envd's message. A missing directory and an unknown user have messages of their own. */
 function notStarted(error: unknown, request: StartCommand, cwd: string): unknown {
   if (!(error instanceof SandboxError)) return error;
   const { code, message } = error;

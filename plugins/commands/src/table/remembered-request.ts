@@ -1,6 +1,6 @@
 import type { StartCommand } from "../contract/commands.js";
 
-/** What is remembered of a request while its command runs: all of it, or its first arguments where it is long. */
+/** The kept part of a request while its command runs: all of it, or its first arguments where it is long. */
 export function toRemember(request: StartCommand, mostBytes: number): StartCommand {
   const { args = [], environment = {} } = request;
   let bytes = Buffer.byteLength(request.path);
@@ -16,7 +16,7 @@ export function toRemember(request: StartCommand, mostBytes: number): StartComma
   return { ...request, path: cut(request.path, mostBytes), args: kept, environment: undefined };
 }
 
-/** What is remembered of it once the command has ended. */
+/** The kept part of it once the command has ended. */
 export function withoutVariables(request: StartCommand): StartCommand {
   return { ...request, environment: undefined };
 }

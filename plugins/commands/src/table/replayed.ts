@@ -1,7 +1,7 @@
 import type { OutputPiece } from "../contract/commands.js";
 
 export interface ReplayedOptions {
-  /** What was written before `live` began. */
+  /** Output from before `live` began. */
   readonly history: AsyncIterable<OutputPiece>;
   /** Has begun already. */
   readonly live: AsyncIterable<OutputPiece>;

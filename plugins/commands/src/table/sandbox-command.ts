@@ -20,7 +20,7 @@ export interface SandboxCommandOptions {
   readonly clock: Clock;
   readonly log: Logger;
   readonly startedAtMs: number;
-  /** What is left of `request.timeoutMs`. */
+  /** The rest of `request.timeoutMs`. */
   readonly timeLeftMs: number | undefined;
   readonly subscriberBufferBytes: number;
   readonly killedOutputGraceMs: number;

@@ -15,7 +15,7 @@ const batchEntry = z.object({
     .optional(),
 });
 
-/** What became of one entry of a batch; `status` as if the file had come in a request of its own. */
+/** Result of one entry of a batch; `status` is that of a separate request for the file. */
 export interface BatchResult {
   readonly path: string;
   readonly ok: boolean;

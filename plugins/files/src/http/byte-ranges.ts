@@ -5,7 +5,7 @@ export interface ByteRange {
 }
 
 /**
- * What a Range header asks of a file of `sizeBytes`: one range or more, in the order of the header, `"whole"` for
+ * Resolves a Range header for a file of `sizeBytes`: one range or more, in the order of the header, `"whole"` for
  * everything, or `"unsatisfiable"` for what is no byte range or lies past the end.
  *
  * As in Go's http.ServeContent: of several ranges those past the end are left out, an empty file is always whole, and

@@ -5,7 +5,7 @@ import type { SandboxId } from "@coppice/core/backend";
 /** Routes of links: `/files/download-token/<token>?path=<path>`. */
 export const DOWNLOAD_TOKEN_PATH = "/files/download-token/";
 
-/** What lets its bearer read one file of one sandbox for a while. */
+/** A link with which its bearer can read one file of one sandbox for a while. */
 export interface DownloadLink {
   readonly token: string;
   /** Unix seconds. */

@@ -83,7 +83,7 @@ export async function sendDownload(files: UserFiles, download: DownloadRequest):
   }
 }
 
-/** What is sent of a file. */
+/** The part of a file that is sent. */
 interface DownloadBody {
   readonly status: 200 | 206;
   readonly contentType: string;

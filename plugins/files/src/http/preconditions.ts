@@ -14,7 +14,7 @@ export function isConditional(headers: IncomingHttpHeaders): boolean {
 }
 
 /**
- * What a conditional GET comes to for a file without an entity tag: RFC 9110, 13.2.2. Dates that do
+ * Evaluates a conditional GET for a file without an entity tag: RFC 9110, 13.2.2. Dates that do
  * not parse count as absent.
  */
 export function checkPreconditions(

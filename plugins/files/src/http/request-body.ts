@@ -35,7 +35,7 @@ async function* received(message: IncomingMessage): AsyncGenerator<Uint8Array> {
   } catch (error) {
     throw new SandboxError("canceled", "the client went away", { cause: error });
   } finally {
-    // What is left of the body stands between the answer and the connection's next request.
+    // The rest of the body stands between the answer and the next request of the connection.
     message.resume();
   }
 }

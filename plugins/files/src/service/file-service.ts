@@ -15,7 +15,7 @@ export interface FileServiceOptions {
   readonly watchers: Watchers;
 }
 
-/** What clients may do with the files of a sandbox, and what they are told when it fails. */
+/** Operations of clients on the files of a sandbox, with their errors. */
 export class FileService {
   readonly #options: FileServiceOptions;
 

@@ -10,7 +10,7 @@ import { HostTree } from "./host-tree.js";
 import { type News, NewsQueue } from "./news-queue.js";
 import { ObservedEntries } from "./observed-entries.js";
 
-/** What the file service did, or is about to do: to `path`, which for a move was `source` before. */
+/** An operation of the file service, done or about to be done, on `path`; for a move the path was `source` before. */
 export interface Change {
   readonly path: string;
   readonly source?: string | undefined;
@@ -43,9 +43,9 @@ interface Hold {
 const LOOK_MS = 500;
 /** The two halves of a move, a few milliseconds apart on a machine that has time. */
 const MOVE_MS = 150;
-/** How old the time may be that a kernel notes as that of a birth. */
+/** Granularity of a kernel's birth times. */
 const TICK_MS = 10;
-/** An entry is as it is a moment before the host says so. */
+/** A change is visible before its event comes; it is waited for so long. */
 const LATE_MS = 20;
 /** How long the host's news of what the file service has done may be on its way, and the names for which that is kept in mind. */
 const SERVED_MS = 1_000;
@@ -150,7 +150,7 @@ export class HostWatch {
     this.#tree.forget(name);
   }
 
-  /** What the file service has done. */
+  /** Emits the event of an operation of the file service. */
   #tell(
     info: FileInfo,
     { to, from, above, isMove }: Record<"to" | "from" | "above", string | undefined> & { isMove: boolean },

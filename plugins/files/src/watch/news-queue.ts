@@ -10,7 +10,7 @@ export interface News {
   unseenSinceMs: number | undefined;
   /** The name that came or went right after this one. */
   followedBy: string | undefined;
-  /** It did not add up, and nothing more has been told. */
+  /** Events that contradict each other, and no further one has come. */
   isAll: boolean;
 }
 

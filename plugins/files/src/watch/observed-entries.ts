@@ -131,7 +131,7 @@ export class ObservedEntries {
     const [topmost = { name }] = parents;
     const owned = events(topmost.name, "chmod");
     const created = [...parents, ...events(name, "create")];
-    // Of what is in a new directory nobody watches yet when it gets its owner.
+    // The entries of a new directory get their owner before the directory is watched.
     return parents.length === 0 ? [...created, ...owned, ...written] : [...created, ...written, ...owned];
   }
 
@@ -143,7 +143,7 @@ export class ObservedEntries {
     if (this.has(name)) return state === undefined ? [] : this.see(name, state);
     const created = [...this.#parentsOf(name), ...events(name, "create")];
     this.#set(name, state);
-    // Of those in the topmost nobody watches yet when they get their owner.
+    // Those in the topmost directory get their owner before it is watched.
     return [...created, ...events(created[0]?.name ?? name, "chmod")];
   }
 

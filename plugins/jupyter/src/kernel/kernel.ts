@@ -478,7 +478,7 @@ export class Kernel {
       const asked = this.#requestInterrupt("cancel_request", { msg_id: request.id });
       // Not before the kernel says that the signal was sent: it must not meet the next cell.
       while (!(await this.#within(leftMs(), asked.done))) {
-        // Deaf because of somebody else's code: whether that is to end is not for this request to say.
+        // Busy with another client's cell, which this request must not interrupt.
         if (request.hasBegun || this.#others.size === 0) break;
         untilMs = performance.now() + this.#settings.interruptGraceMs;
       }
@@ -491,7 +491,7 @@ export class Kernel {
       else break;
     }
     if (request.isDone) return;
-    this.#log.warn("kernel is not to be had for another cell and is killed");
+    this.#log.warn("kernel does not become ready for another cell and is killed");
     await this.kill();
   }
 
@@ -690,7 +690,7 @@ export class Kernel {
       // Its idle may be behind output that a slow reader has not taken yet.
       quietMs = this.#isPublishing ? 0 : performance.now() - this.#lastIopubMs;
     }
-    this.#log.warn("kernel ended a request by halves");
+    this.#log.warn("kernel sent only one of idle and reply for a request");
     request.finish();
   }
 

@@ -36,7 +36,7 @@ export class PortLeases {
   }
 
   /**
-   * Leases ports that nobody listens on in that sandbox. Who else might come in between has to be borne.
+   * Leases ports that nobody listens on in that sandbox. Another process of the sandbox may still take one first.
    * @throws SandboxError resource_exhausted when there are none, or what `isListening` throws; then nothing is leased.
    */
   async take(sandbox: Pick<Sandbox, "dial">, signal: AbortSignal): Promise<PortLease> {

@@ -5,11 +5,11 @@ import type { Owner } from "./owner.js";
 import { removeTree } from "../files/remove-tree.js";
 import { makeDirectory } from "../files/walk.js";
 
-/** What a sandbox has on the disk of this host. */
+/** Directories of a sandbox on the disk of this host. */
 export interface SandboxDirectory {
   /** Holds everything below. */
   readonly path: string;
-  /** What the sandbox sees as `/`. */
+  /** The root directory of the sandbox. */
   readonly root: string;
   /** For files on their way in and trees on their way out; the sandbox does not show it. */
   readonly stage: string;

@@ -2,7 +2,7 @@ import { SandboxError, fileSystemError } from "@coppice/core/backend";
 import { WalkError, codeOf } from "./walk.js";
 
 /**
- * What a failed call means to who asked for it, in the words of envd: `lstat /x: no such file or directory`.
+ * Translates a failed call for the client, with the message of envd: `lstat /x: no such file or directory`.
  * An error that comes from somewhere else, such as the source of an upload, stays what it is.
  */
 export function fileError(error: unknown, operation: string, path: string): unknown {

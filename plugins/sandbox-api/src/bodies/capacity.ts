@@ -1,6 +1,6 @@
 import type { Limits, LiveSandbox } from "@coppice/core";
 
-/** What a sandbox has at most. */
+/** Limits of a sandbox, as the API shows them. */
 export interface Capacity {
   readonly cpuCount: number;
   readonly memoryMiB: number;

@@ -42,7 +42,7 @@ export function createBody({ variableLimitBytes, volumeMountLimit, ...networkOpt
 
 export type CreateBody = z.infer<ReturnType<typeof createBody>>;
 
-/** What a route adds to the body: the two generations of the API differ in these. */
+/** Parts of a creation that differ between the two generations of the API. */
 export interface CreateDefaults {
   readonly timeoutMs: number;
   /** Whatever the body says; undefined = the body decides. */

@@ -37,7 +37,7 @@ export const lifecycleFields = {
 
 const schema = z.object(lifecycleFields);
 
-/** What happens at the end of a sandbox's time, and whether requests bring it back. */
+/** Action at the end of a sandbox's time-out, and whether requests resume it. */
 export interface Lifecycle {
   readonly onTimeout: OnTimeout;
   /** False: a pause at its end ends its processes. */

@@ -7,7 +7,7 @@ import {
   type Stats,
 } from "@coppice/core";
 
-/** What a sandbox used at one moment. */
+/** Resource usage of a sandbox at one moment. */
 export interface Sample {
   /** Milliseconds since the Unix epoch. */
   readonly atMs: number;
@@ -28,7 +28,7 @@ export interface MetricsHistoryOptions {
 const CONCURRENCY = 4;
 
 /**
- * What running sandboxes used, a sample of each in every interval, as long as they exist. One timer serves all;
+ * Resource usage of running sandboxes, a sample of each in every interval, as long as they exist. One timer serves all;
  * nothing is kept across a restart.
  */
 export class MetricsHistory {
@@ -56,7 +56,7 @@ export class MetricsHistory {
     this.#takeBack?.();
   }
 
-  /** What is known of a sandbox, oldest first. One of which nothing is known yet is asked. Never rejects. */
+  /** Samples of a sandbox, oldest first. One without any is measured at once. Never rejects. */
   async of(sandbox: LiveSandbox): Promise<readonly Sample[]> {
     const known = this.#samples.get(sandbox);
     if (known !== undefined) return known;

@@ -7,7 +7,7 @@ export interface NetworkBodyOptions {
   readonly networkRuleLimit: number;
 }
 
-/** What the network of a create body and the body of an update have in common. Whether a destination is one is the domain's to say. */
+/** Rules that a create body and the body of an update have in common. The domain validates destinations. */
 export function networkRuleFields({ networkRuleLimit }: NetworkBodyOptions) {
   const destinations = z.array(z.string().max(255)).max(networkRuleLimit);
   return {

@@ -40,7 +40,7 @@ const readinessProbe = z
   })
   .nullish();
 
-/** What a create body, or that of a fork, waits for, under both its names. */
+/** Readiness probe of a create or fork body, under both its names. */
 export const readinessFields = { readinessProbe, readiness_probe: readinessProbe };
 
 const schema = z.object(readinessFields);

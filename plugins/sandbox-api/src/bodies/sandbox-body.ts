@@ -3,7 +3,7 @@ import type { Capacity } from "./capacity.js";
 import type { Sample } from "./metrics-history.js";
 import { mountBody } from "../volumes/volume-body.js";
 
-/** What the SDKs derive features from: 0.6.4 and above turns every one on. */
+/** Version from which the SDKs derive features: 0.6.4 and above turns every one on. */
 export const ENVD_VERSION = "0.6.13";
 
 // Deprecated, but every response must have it.

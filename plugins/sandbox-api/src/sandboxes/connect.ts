@@ -9,7 +9,7 @@ export const connectBody = z.object({
   memory: z.boolean().nullish(),
 });
 
-/** What a client that connects gets. */
+/** Result of a connect. */
 export interface Connected {
   readonly sandbox: LiveSandbox;
   /** False when it ran already. */

@@ -5,7 +5,7 @@ export function snapshotBody({ id, name }: SnapshotRecord) {
   return {
     snapshotID: name ?? `${id}:default`,
     names: name === undefined ? [] : [name],
-    // What E2B's clients ask for with `memory: false`: files are kept, processes are not.
+    // E2B's clients ask for that with `memory: false`: files are kept, processes are not.
     memory: false,
   };
 }

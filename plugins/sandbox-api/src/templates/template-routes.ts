@@ -27,7 +27,7 @@ export interface TemplateRoutesOptions {
   readonly snapshots: (carrier: RequestCarrier) => TenantSnapshots;
 }
 
-/** What E2B's clients can ask about templates. A snapshot is one to them, too. */
+/** Routes by which E2B's clients read templates. A snapshot is a template to them, too. */
 export function serveTemplates(
   router: Router,
   { templates, clock, sandboxes, snapshots }: TemplateRoutesOptions,
