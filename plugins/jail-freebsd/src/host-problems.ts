@@ -40,7 +40,7 @@ export async function hostProblems(options: HostProblemsOptions): Promise<readon
   }
   await jails.names();
   const directory = await realpath(settings.directory);
-  // What is mounted is told of by its real place.
+  // Mounts are listed by their real paths.
   if (directory !== settings.directory) {
     const message = `directory ${settings.directory} is ${directory}, by a symbolic link`;
     problems.push({ message, fix: `set jail-freebsd.directory to ${directory}` });

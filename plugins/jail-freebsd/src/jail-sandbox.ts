@@ -43,9 +43,9 @@ export interface JailSandboxOptions {
   readonly limits: FullLimits;
   /** Undefined for a sandbox that is stopped. */
   readonly jail: RunningJail | undefined;
-  /** Whether its connections can be restricted. */
+  /** True when its connections can be restricted. */
   readonly hasNetworks: boolean;
-  /** What starts commands from now on; the other may have some that still run. */
+  /** Starts commands from now on; the other one may have some that still run. */
   readonly commands: JailSettings["commands"];
   readonly datasets: Datasets;
   readonly jails: Jails;

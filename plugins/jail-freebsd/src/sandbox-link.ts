@@ -46,7 +46,7 @@ export class SandboxLink {
     if (networks.needsAddress(rules)) this.#lease ??= await networks.addresses.take(id);
   }
 
-  /** What the jail is to be made with. */
+  /** Parameters of the jail. */
   get stack(): JailStack {
     return this.#options.networks.stackOf(this.#lease);
   }

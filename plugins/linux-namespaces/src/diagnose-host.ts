@@ -10,7 +10,7 @@ import type { Templates } from "./templates/templates.js";
 import { findUplinkProgram } from "./network/uplink-program.js";
 import type { UserNamespace } from "./launcher/user-namespace.js";
 
-/** What the backend found when it was opened. */
+/** Findings of the backend when it was opened. */
 export interface FoundOnHost {
   readonly limits: readonly EnforcedLimit[];
   /** Undefined where no sandbox gets out. */
@@ -42,7 +42,7 @@ const BETTER_DISK =
   "give linux-namespaces.directory a file system with project quotas, or set linux-namespaces.layers: memory";
 
 /**
- * What `coppice doctor` says of this host beside whether it can run the backend at all.
+ * Findings of `coppice doctor` about this host, beside the backend's own check.
  * @param found undefined where it cannot: then only what may be the cause is told.
  */
 export async function diagnoseHost(
@@ -135,7 +135,7 @@ async function describeSudo({ root }: Host): Promise<readonly Finding[]> {
   return [{ severity: "warn", message, fix: "apt-get install sudo" }];
 }
 
-/** Whether the Node.js that sandboxes get can do what the kernels for JavaScript and TypeScript need. */
+/** Checks that the Node.js of sandboxes is new enough for kernels of JavaScript and TypeScript. */
 async function describeNode({ launcher }: FoundOnHost, node: string): Promise<readonly Finding[]> {
   const script = "console.log(process.version, !!require('node:module').stripTypeScriptTypes)";
   const { code, output } = await launcher.run([node, "-e", script]);

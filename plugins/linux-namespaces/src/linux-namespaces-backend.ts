@@ -47,7 +47,7 @@ import { findUplinkProgram } from "./network/uplink-program.js";
 import { type UserNamespace, findUserNamespace } from "./launcher/user-namespace.js";
 import { VolumeStore } from "./storage/volume-store.js";
 
-/** What there is once the backend was opened. */
+/** Parts of the backend once it is open. */
 interface Opened {
   readonly launcher: Launcher;
   readonly groups: ControlGroups;
@@ -57,7 +57,7 @@ interface Opened {
   readonly agent: string;
   /** Undefined where no sandbox gets out. */
   readonly egress: Egress | undefined;
-  /** Whether what sandboxes change has to be kept in memory. */
+  /** True when the writable layers of sandboxes have to be in memory. */
   readonly keepsLayersInMemory: boolean;
   /** Undefined where the file system does not count what a sandbox uses. */
   readonly quotas: ProjectQuotas | undefined;
@@ -70,7 +70,7 @@ interface Opened {
   readonly limits: readonly EnforcedLimit[];
 }
 
-/** What there may be of a sandbox that nobody is connected to. */
+/** Possible remains of a sandbox without a connection. */
 interface Remains {
   readonly paths: SandboxPaths;
   readonly group: ControlGroup | undefined;
@@ -79,7 +79,7 @@ interface Remains {
   readonly firstId: number | undefined;
 }
 
-/** What the first process of a sandbox is made from. */
+/** Input of the launch of a sandbox's first process. */
 interface LaunchedSandbox {
   readonly paths: SandboxPaths;
   readonly template: PreparedTemplate;
@@ -312,7 +312,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     return adopted.filter((sandbox) => sandbox !== undefined);
   }
 
-  /** What is known of this host since a check that succeeded. */
+  /** Facts about this host since a successful check. */
   async found(): Promise<FoundOnHost | undefined> {
     const opened = await this.#opening?.catch(() => undefined);
     return opened;
@@ -334,7 +334,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     return this.#alive.size;
   }
 
-  /** What the root of a sandbox consists of, with the snapshot that it begins with laid over its template. */
+  /** Layers of the root of a sandbox: its template, with the snapshot that it begins with laid over it. */
   async #filesOf(
     opened: Opened,
     { template: name, snapshot }: SandboxSpec,
@@ -388,7 +388,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     });
   }
 
-  /** What holds each process, the last resort where no control group holds all of them. */
+  /** Resource limits of each process, the last resort where no control group limits all of them. */
   #resourceLimits({ groups, users }: Opened, { firstId, limits }: SandboxFacts): Record<string, number> {
     const hasOwnCount = users !== undefined || firstId !== undefined;
     return {
@@ -453,7 +453,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       egress: opened.egress,
       diskWatch: this.#settings.diskLimit === "end" ? this.#diskWatch : undefined,
       isNew,
-      // What is kept in memory goes with the last process.
+      // Layers in memory go with the last process.
       onBegin:
         root === undefined || facts.memoryLayersMiB !== undefined
           ? undefined
@@ -807,7 +807,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   }
 }
 
-/** What a launch that failed has to say of a volume that could not be mounted; undefined for other failures. */
+/** Error of a failed launch that could not mount a volume; undefined for other failures. */
 function mountRefusal(error: unknown): SandboxError | undefined {
   const [, path, reason] = /^volume (\/.*): (.*)$/s.exec(messageOf(error)) ?? [];
   if (path === undefined) return undefined;

@@ -44,17 +44,17 @@ export interface NamespaceSandboxOptions {
   readonly quotas: ProjectQuotas | undefined;
   /** Undefined where sandboxes have no ids of their own. */
   readonly ids: IdRanges | undefined;
-  /** What the backend makes of limits. */
+  /** Fills limits up with the backend's defaults. */
   readonly limitsOf: (limits: Limits) => FullLimits;
   readonly diskScanEntries: number;
   /** Processes of it that the kernel has ended for want of memory before this server had it. */
   readonly knownKills: number;
   readonly log: Logger;
-  /** What ends it when it takes more of the disk than it may; undefined where nothing does, or has to. */
+  /** Ends it when it exceeds its disk limit; undefined where that is not done, or not needed. */
   readonly diskWatch: DiskWatch | undefined;
   /** Its layers are still empty. */
   readonly isNew: boolean;
-  /** What connects it to the host's network; undefined where nothing does. */
+  /** Its connection to the host's network; undefined without one. */
   readonly egress: Egress | undefined;
   /** Lets it begin anew after all of it has ended; undefined where its files end with it. */
   readonly onBegin:
@@ -198,7 +198,7 @@ export class NamespaceSandbox implements Sandbox {
   async #destroy(): Promise<void> {
     const { egress, ids, launcher, paths, quotas, onDestroyed } = this.#options;
     this.#isDestroyed = true;
-    // What begins meanwhile would begin after its end.
+    // Operations that begin meanwhile would begin after its end.
     this.#turning?.abort(new SandboxError("unavailable", "the sandbox has ended"));
     if (this.#turning !== undefined) await this.#changes;
     const group = this.#group;

@@ -9,7 +9,7 @@ export interface JailConfOptions {
   readonly stack: JailStack;
   readonly devfsRuleset: number;
   readonly procfs: boolean;
-  /** Whether it has System V IPC, its own. */
+  /** True when it has a separate System V IPC. */
   readonly sysvipc: boolean;
   readonly mounts: readonly NullfsMount[];
   /** Parameters that this kernel knows. */
@@ -59,7 +59,7 @@ export function jailConf(options: JailConfOptions): string {
     ...stackLines(stack),
     "exec.clean;",
     assign("exec.timeout", "20"),
-    // Who ignores SIGTERM would hold up a removal for ten seconds.
+    // A process that ignores SIGTERM would hold up a removal for ten seconds.
     assign("stop.timeout", "0"),
     ...mounts.map(({ source, target, readOnly, isShared = false }) => {
       const options = `${readOnly ? "ro" : "rw"}${isShared ? ",nosuid" : ""}`;

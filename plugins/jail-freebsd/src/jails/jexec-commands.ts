@@ -52,7 +52,7 @@ export class JexecCommands {
     this.#held = undefined;
   }
 
-  /** What the helper had when this server came, oldest first. */
+  /** Commands that the helper had when this server came, oldest first. */
   async processes(): Promise<readonly AgentProcess[]> {
     return this.#helper.processes();
   }

@@ -2,7 +2,7 @@ import type { FullLimits } from "@coppice/core/backend";
 import { type Host, HostCommandError } from "../host/host.js";
 import type { JailSettings } from "../jail-freebsd-config.js";
 
-/** What a jail uses, as the kernel counts it. */
+/** Resource usage of a jail, as the kernel counts it. */
 export interface CountedUsage {
   /** Of one CPU: 150 is one and a half of them. */
   readonly cpuPercent: number;
@@ -59,7 +59,7 @@ export class ResourceRules {
     await this.#host.remove("rctl", ["-r", `jail:${name}`], NO_RULE);
   }
 
-  /** What jails use, all by one command; those of which the kernel does not know are left out. */
+  /** Usage of jails by one command; those that the kernel does not know are left out. */
   async usage(names: readonly string[]): Promise<ReadonlyMap<string, CountedUsage>> {
     if (names.length === 0) return new Map();
     const words = ["-u", ...names.map((name) => `jail:${name}`)];

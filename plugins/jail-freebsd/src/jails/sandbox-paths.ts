@@ -1,7 +1,7 @@
 import { join } from "node:path";
 import type { SandboxId } from "@coppice/core/backend";
 
-/** What a sandbox has on the host beside its dataset, and what it is called there. */
+/** Files of a sandbox on the host, beside its dataset, and its names there. */
 export interface SandboxPaths {
   /** Of its jail and its dataset. */
   readonly name: string;

@@ -44,7 +44,7 @@ export class AddressPool {
     this.#end = size - 1;
   }
 
-  /** What the host has: the way out. */
+  /** Address of the host: the gateway. */
   get gateway(): string {
     return addressOf(this.#start + 1);
   }
@@ -67,7 +67,7 @@ export class AddressPool {
     throw new SandboxError("resource_exhausted", "all addresses for sandboxes are in use");
   }
 
-  /** What a sandbox has; undefined for nothing of this range. */
+  /** Address of a sandbox; undefined when it has none of this range. */
   async find(holder: SandboxId): Promise<Lease | undefined> {
     const held = await this.#leases.heldBy(holder);
     return held.map((address) => this.#leaseOf(address)).find((lease) => lease !== undefined);

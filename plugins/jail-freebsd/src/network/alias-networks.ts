@@ -19,7 +19,7 @@ export interface AliasNetworksOptions {
 /** When more connections than this are to be cut, all of the sandbox are, by one command. */
 const MOST_KILLS = 32;
 const MISSING = /can't assign requested address|does not exist/i;
-/** What sockstat(1) says of one that takes what comes to any address of version 4. */
+/** Line of sockstat(1) of a socket that listens at every IPv4 address. */
 const LISTENER = /^\S+\s+(\S+)\s+\S+\s+\S+\s+(?:tcp|udp)(?:4|46)\s+\*:(\d+)\s/gm;
 
 /**

@@ -2,7 +2,7 @@ import { BlockList, isIPv4 } from "node:net";
 import { SandboxError } from "@coppice/core";
 import { ALL_TRAFFIC, type EgressRules, isAddressRange } from "@coppice/core/backend";
 
-/** What one sandbox may reach. */
+/** Rules for the connections of one sandbox. */
 export interface EgressPolicy {
   readonly blocked: readonly string[];
   readonly resolvers: readonly string[];

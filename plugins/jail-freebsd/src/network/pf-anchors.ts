@@ -13,7 +13,7 @@ export class PfAnchors {
   }
 
   /**
-   * What of pf the host lacks.
+   * Parts of pf that the host lacks.
    * @param kinds `anchor`, and `nat-anchor` where addresses are translated by the rules of sandboxes.
    */
   async problems(kinds: readonly ("anchor" | "nat-anchor")[]): Promise<readonly HostProblem[]> {

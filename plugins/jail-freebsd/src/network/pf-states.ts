@@ -2,7 +2,7 @@ import type { Destination } from "./egress-policy.js";
 
 /** A connection as pf remembers it. */
 export interface PfState {
-  /** What pfctl(8) kills it by. */
+  /** Argument by which pfctl(8) kills it. */
   readonly id: string;
   readonly destination: Destination;
 }

@@ -9,7 +9,7 @@ export interface SandboxNetworks {
   readonly addresses: AddressPool;
   /** All that the host lacks. */
   problems(): Promise<readonly HostProblem[]>;
-  /** Whether a sandbox that has such rules needs an address. */
+  /** True when a sandbox with such rules needs an address. */
   needsAddress(rules: EgressRules): boolean;
   /** What a jail is made with that has this address, or none where it needs none. */
   stackOf(lease: Lease | undefined): JailStack;

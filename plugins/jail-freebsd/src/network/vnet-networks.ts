@@ -96,7 +96,7 @@ export class VnetNetworks implements SandboxNetworks {
     const inside = `${lease.address}/${this.addresses.prefixLength}`;
     await this.#host.run("ifconfig", ["-j", jail, inner, "inet", inside, "up"]);
     await this.#host.run("ifconfig", [link, "group", this.#group, "description", jail, "up"]);
-    // Whose an address is, is not learnt from what jails send.
+    // Owners of addresses are not learnt from packets of jails.
     const member = ["addm", link, "private", link, "-learn", link, "static", link, hardware];
     await this.#host.run("ifconfig", [bridge, ...member]);
     await this.#host.run("arp", ["-S", lease.address, hardware]);

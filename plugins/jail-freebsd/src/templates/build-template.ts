@@ -72,7 +72,7 @@ export async function buildTemplate(
     if (installed.length > 0) onStep(`packages: ${installed.join(" ")}`);
     await templates.finish(name, digest, installed.length > 0 ? digestOf(installed) : undefined);
   } catch (error) {
-    // What this cannot remove, the next build or `template gc` does.
+    // The next build or `template gc` removes the rest.
     await templates.remove(path.slice(path.lastIndexOf("/") + 1)).catch(() => undefined);
     throw error;
   } finally {

@@ -10,12 +10,12 @@ export interface BuiltTemplate {
   readonly snapshot: string | undefined;
   /** Of the snapshot: what is signed. */
   readonly guid: string | undefined;
-  /** Whether sandboxes that are made now begin with it. */
+  /** True when new sandboxes begin with it. */
   readonly isCurrent: boolean;
-  /** Whether datasets were cloned from it. */
+  /** True when datasets were cloned from it. */
   readonly isInUse: boolean;
   readonly usedBytes: number;
-  /** What tells its packages, with their versions, from others; undefined where it has none or is not whole. */
+  /** Digest of its packages with their versions; undefined where it has none or is not whole. */
   readonly packages: string | undefined;
 }
 
@@ -66,7 +66,7 @@ export class BuiltTemplates {
     return path;
   }
 
-  /** Whether a template with that digest was built whole. */
+  /** True when a template with that digest was built whole. */
   async isWhole(name: string, digest: string): Promise<boolean> {
     const path = `${this.#path(name, digest)}@${digest}`;
     return (await this.#host.try("zfs", ["get", "-H", "-o", "value", "type", path])).code === 0;

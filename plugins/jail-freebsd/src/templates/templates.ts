@@ -3,7 +3,7 @@ import type { BuiltTemplates } from "./built-templates.js";
 import type { NullfsMount } from "../jails/jail-conf.js";
 import type { JailSettings } from "../jail-freebsd-config.js";
 
-/** What a sandbox of a template is made of. */
+/** A template, as jails are made from it. */
 export interface JailTemplate {
   /** Its default account. */
   readonly user: string;

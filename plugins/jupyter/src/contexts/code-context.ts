@@ -29,7 +29,7 @@ export interface CodeContextOptions {
   /** Complete environment of its kernels, asked for at each start. */
   readonly environment: () => Readonly<Record<string, string>>;
   readonly program: KernelProgram | InstalledKernel;
-  /** What its kernels are forked from, where that can be. */
+  /** Process that its kernels are forked from, where that is possible. */
   readonly zygote: Zygote | undefined;
   readonly settings: KernelSettings;
   /** Executions that wait behind the one that runs. */
@@ -62,7 +62,7 @@ export class CodeContext {
   #observer: ContextObserver | undefined;
   /** The kernel that is there. */
   #running: Kernel | undefined;
-  /** What the kernel that is there was started with. */
+  /** Environment that the running kernel was started with. */
   #environment: Readonly<Record<string, string>> = {};
   /** Why the next kernel takes the place of another. */
   #restartCause: RestartCause | undefined;

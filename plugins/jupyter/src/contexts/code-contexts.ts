@@ -143,7 +143,7 @@ export class SandboxContexts {
     this.#notes = options.notes.of(sandbox);
   }
 
-  /** What is kept for a later server. */
+  /** Notes for a later server. */
   get notes(): SandboxNotes | undefined {
     return this.#notes;
   }

@@ -14,7 +14,7 @@ export function warmKernels(contexts: CodeContexts, isEager: (sandbox: LiveSandb
       try {
         signal.throwIfAborted();
         const own = await contexts.of(sandbox);
-        // What goes on when it is given up ends with the sandbox.
+        // Work that goes on when it is given up ends with the sandbox.
         await Promise.race([givenUp, own.prepare({ withKernel: isEager(sandbox) })]);
       } finally {
         signal.removeEventListener("abort", giveUp);

@@ -114,7 +114,7 @@ function found(find: () => CodeContext): CodeContext {
   }
 }
 
-/** What E2B's server answers, as plain text, when there is no context to run in. */
+/** Plain text that E2B's server answers when no context can be made. */
 async function creating<T>(create: () => Promise<T>): Promise<T> {
   try {
     return await create();

@@ -23,7 +23,7 @@ export const KEEPALIVE_LINE = Buffer.from('{"type": "keepalive"}\n');
 /** Always the last line. */
 export const END_LINE = Buffer.from('{"type": "end_of_execution"}\n');
 
-/** What is longer is not copied for the sake of fewer pieces. */
+/** Longer texts are not copied for the sake of fewer pieces. */
 export const LONGEST_COPY_BYTES = 4096;
 
 /**

@@ -52,7 +52,7 @@ export async function streamExecution(
         if (!response.write(piece)) await once(response, "drain", { signal });
         await turn.whenDue();
       }
-      // What the event holds is gone as soon as the next one is asked for.
+      // The memory of the event is reused as soon as the next one is asked for.
       if (isLent && response.writableLength > 0) await flushed(response, signal);
       isWithinLine = false;
     }

@@ -90,7 +90,7 @@ function* scanMembers(json: Buffer): Generator<void, ReadonlyMap<string, RawJson
   return members;
 }
 
-/** What is to come next in a value that has not ended. */
+/** Next token that a value which has not ended may have. */
 const enum Step {
   Value,
   Name,

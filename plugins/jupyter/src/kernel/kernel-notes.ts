@@ -41,10 +41,10 @@ const notes = z.object({
   ),
 });
 
-/** What it takes to speak to a kernel that runs. */
+/** Connection data of a running kernel. */
 export type KernelConnection = z.infer<typeof connection>;
 
-/** What a later server has to know of a sandbox to take its kernels over. */
+/** Facts by which a later server takes over the kernels of a sandbox. */
 export type Notes = z.infer<typeof notes>;
 
 export interface KernelNotesOptions {

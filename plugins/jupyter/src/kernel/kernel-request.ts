@@ -17,7 +17,7 @@ export type RequestEnd =
  */
 export class KernelRequest {
   readonly id: string;
-  /** What iopub says about it. Pulled: while nobody takes a message, the kernel waits. */
+  /** Its messages on iopub. Pulled: while no reader takes one, the kernel waits. */
   readonly messages = new Handoff<KernelMessage>();
   readonly done: Promise<RequestEnd>;
   #resolveDone: (end: RequestEnd) => void;

@@ -51,7 +51,7 @@ export interface KernelSettings {
   readonly portLeases: PortLeases;
 }
 
-/** What a kernel needs around it, whether it is started or taken over. */
+/** Dependencies of a kernel, whether it is started or taken over. */
 export interface KernelSurroundings {
   readonly sandbox: Sandbox;
   readonly program: KernelProgram | InstalledKernel;
@@ -122,7 +122,7 @@ export class Kernel {
   readonly #observer: KernelObserver | undefined;
   #heartbeat: Heartbeat | undefined;
   readonly #requests = new Map<string, KernelRequest>();
-  /** What other clients have asked for and the kernel is busy with. */
+  /** Requests of other clients that the kernel is busy with. */
   readonly #others = new Set<string>();
   readonly #ready = Promise.withResolvers<void>();
   #hasReplied = false;
@@ -419,7 +419,7 @@ export class Kernel {
         this.#log.warn("kernel has no heartbeat any more and is killed");
         onSilent();
         this.#isLeaving = true;
-        // What runs in it has ended when its process has, as with any other death.
+        // Its executions end with its process, as with any other death.
         void killProgram(this.#process);
       },
     });
@@ -611,7 +611,7 @@ export class Kernel {
   }
 
   async #readIopub(): Promise<void> {
-    // What has arrived already is read without a turn of the event loop in between.
+    // Messages that have arrived already are read without a turn of the event loop in between.
     const turn = new EventLoopYield();
     for await (const frames of this.#channels.receive("iopub")) {
       await turn.whenDue();
@@ -621,7 +621,7 @@ export class Kernel {
       if (message === undefined) continue;
       this.#hasPublished = true;
       this.#progress();
-      // What the server asks on control, to see whether the kernel answers, is nobody else's business.
+      // Requests by which the server itself checks that the kernel answers are not shown to clients.
       if (message.parentSession !== this.#session || message.parentType === "execute_request") {
         await this.#pausing(this.#observer?.received("iopub", message));
       }

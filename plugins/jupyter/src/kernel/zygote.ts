@@ -75,7 +75,7 @@ export class Zygote {
 
   /** Takes over the one that an earlier server started. */
   adopt(process: Process, address: ZygoteAddress): void {
-    // What it says has to be read: a full pipe would stop it.
+    // Its output has to be read: a full pipe would stop it.
     void new ProgramOutput(process, { isStarting: false });
     this.#enter({ process, address, environment: this.#options.environment() });
   }

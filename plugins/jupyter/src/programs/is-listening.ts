@@ -4,7 +4,7 @@ import { SandboxError, type Sandbox } from "@coppice/core";
 const LONGEST_ANSWER_MS = 1000;
 
 /**
- * Whether somebody in a sandbox listens on any of these ports. A port that does not answer within a second is
+ * True when a program in the sandbox listens on any of these ports. A port that does not answer within a second is
  * listened on: nobody refused.
  * @throws the signal's reason, or what `dial` throws when it cannot tell, as unavailable for a sandbox that has ended.
  */
@@ -21,7 +21,7 @@ async function isTaken(sandbox: Pick<Sandbox, "dial">, port: number, signal: Abo
   const late = AbortSignal.timeout(LONGEST_ANSWER_MS);
   try {
     const stream = await sandbox.dial(port, AbortSignal.any([signal, late]));
-    // Whoever listens may break it before it is closed here.
+    // The listener may break it before it is closed here.
     stream.on("error", () => undefined);
     stream.destroy();
     return true;

@@ -3,7 +3,7 @@ import { z } from "zod";
 /** Where a zygote listens inside its sandbox, and what whoever asks it has to know. */
 export type ZygoteAddress = z.infer<typeof zygote>;
 
-/** What a process of ours is, for the server that finds it running. */
+/** Label of a process of this plugin, for the server that finds it running. */
 export type KernelLabel = { readonly kernel: string } | { readonly zygote: ZygoteAddress };
 
 const PREFIX = "jupyter:";
@@ -21,7 +21,7 @@ export function writeZygoteLabel(address: ZygoteAddress): string {
   return PREFIX + JSON.stringify({ zygote: address });
 }
 
-/** What a label is of; undefined when it is none of ours. */
+/** Parses a label; undefined when it is none of this plugin. */
 export function readKernelLabel(text: string): KernelLabel | undefined {
   if (!text.startsWith(PREFIX)) return undefined;
   try {

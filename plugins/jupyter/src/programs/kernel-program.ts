@@ -23,7 +23,7 @@ export interface InstalledKernel {
   readonly interruptMode: "signal" | "message";
 }
 
-/** Whether a program is a kernel that the sandbox has. */
+/** True for a kernel that is installed in the sandbox. */
 export function isInstalled(program: KernelProgram | InstalledKernel): program is InstalledKernel {
   return "argv" in program;
 }

@@ -18,7 +18,7 @@ export function languageNamed(asked: string | undefined): string {
   return ALIASES.get(name) ?? name;
 }
 
-/** What can run code. */
+/** Languages that can run code. */
 export class Languages {
   readonly #own: ReadonlyMap<string, KernelProgram>;
   readonly #log: Logger;

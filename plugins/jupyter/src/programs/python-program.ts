@@ -88,7 +88,7 @@ function forkProgram(options: PythonProgramOptions, { name, secret }: ZygoteAddr
   };
 }
 
-/** What `run` of the launcher is told beside the key. */
+/** Arguments of `run` of the launcher, beside the key. */
 function startOf({ language, maxDataCells, maxMessageBytes }: PythonProgramOptions): object {
   // The rest is for the headers of a message.
   return { language, mostCells: maxDataCells, mostBytes: Math.floor(maxMessageBytes * 0.9) };

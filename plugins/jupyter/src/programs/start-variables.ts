@@ -1,4 +1,4 @@
-// What the interpreter, the linker and libraries look at once, when they start or are imported.
+// Variables that the interpreter, the linker and libraries read only when they start or are imported.
 const READ_AT_START =
   /^(PYTHON|LD_|LC_|LANG|TZ$|MALLOC_|MPL|OMP_|OPENBLAS_|GOTO_|MKL_|BLIS_|NUMEXPR_|NUMBA_)/;
 

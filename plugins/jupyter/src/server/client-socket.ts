@@ -6,7 +6,7 @@ import type { SharedFrame } from "./server-frame.js";
 export interface ClientSocketOptions {
   readonly framing: Framing;
   readonly clock: Clock;
-  /** What may wait for the client. */
+  /** Limit of the bytes that wait for the client. */
   readonly queueBytes: number;
   /** How long it may take nothing while its own output waits. */
   readonly stallMs: number;
@@ -106,7 +106,7 @@ export class ClientSocket {
     return this.#drained.promise;
   }
 
-  /** What may not have reached the client, in order. */
+  /** Frames that may not have reached the client, in order. */
   unsent(): readonly SharedFrame[] {
     return [...this.#waiting].map(({ frame }) => frame);
   }

@@ -69,7 +69,7 @@ function isPresented(token: string, { headers, url }: Pick<SurfaceRequest, "head
   return secretEqual(token, presented);
 }
 
-/** What "no such sandbox" and "not your sandbox" look like, in the way that the request addressed it. */
+/** Answer for both "no such sandbox" and "not your sandbox", in the form in which the request addressed it. */
 function refusal({ url, id }: { readonly url: URL; readonly id: string }): HttpError {
   if (SANDBOX_PATH.test(url.pathname)) {
     return new HttpError(404, "There is no such sandbox, or the token is not its own");

@@ -33,7 +33,7 @@ const StartSessionBody = z.object({
   notebook: Notebook,
 });
 
-/** What clients take for the version of Jupyter Server whose interface this is. */
+/** Version of Jupyter Server that clients are told. */
 const SERVER_VERSION = "2.14.0";
 
 /** Jupyter's REST interface to the kernels of a sandbox: below the root where the sandbox is known, and by path. */

@@ -47,7 +47,7 @@ export class KernelClients implements ContextObserver {
   /** Sessions of requests that have ended, oldest first. */
   readonly #ended = new Map<string, ClientSession>();
   readonly #busy = new Set<string>();
-  /** What clients sent before the kernel was there. */
+  /** Requests of clients from before the kernel was there. */
   #waiting: { readonly channel: "shell" | "control"; readonly frame: ClientFrame }[] = [];
   #kernel: Kernel | undefined;
   #state: ExecutionState = "starting";

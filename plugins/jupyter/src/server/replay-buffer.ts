@@ -1,6 +1,6 @@
 import { syntheticFrame, type SharedFrame } from "./server-frame.js";
 
-/** What may be left out when there is too much: without the rest, a client would wait for ever. */
+/** Messages that may be left out when there are too many: without one of the others a client would wait for ever. */
 const OUTPUT = new Set([
   "stream",
   "display_data",

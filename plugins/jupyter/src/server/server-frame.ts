@@ -34,7 +34,7 @@ export class SharedFrame {
   }
 }
 
-/** What a kernel sent, for clients; undefined when a client could not read it. */
+/** Frame for clients of a kernel's message; undefined when a client could not read it. */
 export function sharedFrameOf(channel: ChannelName, message: KernelMessage): SharedFrame | undefined {
   const { id, type, session = "", header, parentHeader, metadata, content, buffers } = message;
   // The kernel is a stranger: what it sends must not break the text around it.
@@ -53,7 +53,7 @@ export interface SyntheticFrame {
   readonly parentHeader?: Buffer | undefined;
 }
 
-/** What the server says in place of the kernel. */
+/** Frame of a message that the server sends in place of the kernel. */
 export function syntheticFrame({
   channel,
   type,

@@ -21,7 +21,7 @@ export interface HeartbeatOptions extends HeartbeatSettings {
   readonly onSilent: () => void;
 }
 
-// What a REP socket, as the protocol wants it to be, takes from a DEALER: an empty frame goes before the message.
+// A REP socket takes messages of a DEALER with an empty frame before them.
 const QUESTION = [Buffer.alloc(0), Buffer.from("ping")];
 const LARGEST_ANSWER_BYTES = 1024;
 

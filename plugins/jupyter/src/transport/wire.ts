@@ -3,7 +3,7 @@ import { createHmac, timingSafeEqual } from "node:crypto";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { membersOfLong } from "../json/raw-json.js";
 
-/** What a client sends to a kernel. */
+/** A message to a kernel. */
 export interface ClientMessage {
   /** Never used twice: a kernel drops a message whose signature it has seen. */
   readonly id: string;
@@ -22,7 +22,7 @@ export interface MessageParts {
   readonly buffers: readonly Buffer[];
 }
 
-/** What a kernel sent, its signature checked and nothing but the headers parsed. */
+/** A message of a kernel. Its signature is checked, and only its headers are parsed. */
 export interface KernelMessage extends MessageParts {
   readonly id: string;
   readonly type: string;

@@ -94,7 +94,7 @@ export class ZmtpChannel {
     const tooSlow = setTimeout(abort, HANDSHAKE_MS);
     let isReady = false;
     this.#closed.addEventListener("abort", abort, { once: true });
-    // What breaks it is told by its end.
+    // The error is told by its end.
     stream.on("error", () => undefined);
     try {
       if (this.#closed.aborted) return;
@@ -122,7 +122,7 @@ export class ZmtpChannel {
       clearTimeout(tooSlow);
       this.#closed.removeEventListener("abort", abort);
       stream.destroy();
-      // What waits for a connection that never came to be waits for the next one.
+      // Messages for a connection that was never made wait for the next one.
       if (isReady && !this.#closed.aborted) this.#ready = unclaimed();
     }
   }

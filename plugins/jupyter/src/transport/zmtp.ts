@@ -1,4 +1,4 @@
-/** What a ZMTP peer said: that it speaks the protocol, a command, or a message. */
+/** Input of a ZMTP peer: its greeting, a command, or a message. */
 export type ZmtpEvent =
   | { readonly kind: "greeting" }
   | { readonly kind: "command"; readonly name: string; readonly body: Buffer }
@@ -30,7 +30,7 @@ const LONG_HEADER_BYTES = 9;
 /** A kernel sends seven and its buffers. */
 const MOST_FRAMES = 1024;
 const LARGEST_COMMAND_BYTES = 4096;
-/** What is longer is not copied once more to be sent with what is beside it. */
+/** Longer parts are not copied to be sent together with their neighbours. */
 const WORTH_JOINING_BYTES = 64 * 1024;
 
 /**
@@ -106,7 +106,7 @@ export class ZmtpReader {
   }
 
   /**
-   * What the next bytes complete, in order. Taken to its end before the next call.
+   * Everything that the next bytes complete, in order. Taken to its end before the next call.
    * @throws ZmtpError; nothing can be read after that.
    */
   *read(chunk: Buffer): Generator<ZmtpEvent, void, undefined> {

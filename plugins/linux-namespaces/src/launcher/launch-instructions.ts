@@ -2,7 +2,7 @@ import { join } from "node:path";
 import type { PreparedTemplate } from "./prepared-template.js";
 import type { UserNamespace } from "./user-namespace.js";
 
-/** What a sandbox keeps on the host, all of it below one directory that only the server's user can enter. */
+/** Files of a sandbox on the host, below one directory that only the server's user can enter. */
 export interface SandboxPaths {
   readonly directory: string;
   readonly record: string;
@@ -10,7 +10,7 @@ export interface SandboxPaths {
   readonly socket: string;
   /** Where its root is mounted, in its own namespace only. */
   readonly mountPoint: string;
-  /** What it changed of its template. */
+  /** Its changes of the template. */
   readonly layers: string;
 }
 
@@ -50,7 +50,7 @@ export interface LaunchOptions {
   readonly project: { readonly number: number; readonly limitMiB: number } | undefined;
   /** Undefined where the server is root. */
   readonly users: UserNamespace | undefined;
-  /** What root inside is on the host, where the server is root and gives each sandbox ids of its own. */
+  /** Id of its root on the host, where the server is root and gives each sandbox separate ids. */
   readonly firstId: number | undefined;
   readonly nameservers: readonly string[];
   readonly volumes: readonly MountedVolume[];
@@ -99,7 +99,7 @@ const DEVICE_LINKS = [
   ["ptmx", "pts/ptmx"],
 ] as const;
 
-/** Whose terminals are, by the name `tty`. */
+/** Group of terminals: `tty`. */
 const TERMINALS_GROUP = 5;
 
 // Root inside has no capability that these would ask for, but some ask for nothing but the user id 0.

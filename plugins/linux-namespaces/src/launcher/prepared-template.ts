@@ -13,7 +13,7 @@ export interface Overlay {
   readonly lowers: readonly string[];
 }
 
-/** What a sandbox of a template is made from; read-only and shared by all of them. */
+/** Layers and mounts of a template, read-only and shared by all of its sandboxes. */
 export interface PreparedTemplate {
   readonly name: string;
   /** Host paths of what becomes the root, the topmost first. */

@@ -5,9 +5,9 @@ import { messageOf } from "@coppice/core";
 
 /** How a server that is not root gets to be root of namespaces. */
 export interface UserNamespace {
-  /** What the launcher has to be told: `native/user-namespace.h`. */
+  /** Arguments of the launcher: `native/user-namespace.h`. */
   readonly words: readonly string[];
-  /** Whether a sandbox has users and groups of its own; else it has one, uid and gid 1000. */
+  /** True when a sandbox has all its users and groups; else it has one, uid and gid 1000. */
   readonly hasAccounts: boolean;
   /** Why it has not; undefined where it has. */
   readonly reason?: string | undefined;

@@ -3,7 +3,7 @@ import { basename, dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { SandboxError, messageOf } from "@coppice/core";
 
-/** What a sandbox is measured and held by. `cpuacct` is part of `cpu` in version 2. */
+/** Controllers that measure and limit a sandbox. `cpuacct` is part of `cpu` in version 2. */
 export type Controller = "memory" | "cpu" | "cpuacct" | "pids" | "freezer";
 const CONTROLLERS: readonly Controller[] = ["memory", "cpu", "cpuacct", "pids", "freezer"];
 
@@ -158,7 +158,7 @@ export class ControlGroup {
     return this.record["freezer"] !== undefined;
   }
 
-  /** What lets go of killed processes that a version 1 freezer still holds. */
+  /** File that thaws killed processes which a version 1 freezer still holds. */
   get thawFile(): string | undefined {
     const freezer = this.record["freezer"];
     return freezer?.version === 1 ? join(freezer.path, "freezer.state") : undefined;

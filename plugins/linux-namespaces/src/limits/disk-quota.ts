@@ -9,7 +9,7 @@ export interface DiskQuotaOptions {
 }
 
 /**
- * What a sandbox uses of its disk: measured now and then, and what is written through the server is added
+ * Disk usage of a sandbox: measured now and then, and bytes that are written through the server are added
  * to that in between. What programs inside write counts from the next measurement on.
  */
 export class DiskQuota {
@@ -53,7 +53,7 @@ export class DiskQuota {
   }
 
   async #requireRoom(): Promise<void> {
-    // What was removed since the last measurement makes room.
+    // Files that were removed since the last measurement make room.
     if ((await this.measure()) > this.limitBytes) {
       throw new SandboxError("resource_exhausted", "the disk of the sandbox is full", { shortage: "space" });
     }

@@ -13,7 +13,7 @@ export interface Watched {
 
 interface Known {
   usedBytes: number;
-  /** What the file system had free at that time. */
+  /** Free bytes of the file system at that time. */
   freeBytes: number;
   atMs: number;
   isBusy: boolean;
@@ -47,7 +47,7 @@ export class DiskWatch {
     const [usedBytes, atMs] = isNew ? [0, performance.now()] : [Infinity, -Infinity];
     this.#known.set(watched, { usedBytes, freeBytes: NaN, atMs, isBusy: false });
     this.#timer ??= setInterval(() => void this.#look(), LOOK_EVERY_MS).unref();
-    // What is free when nothing of it can have written anything yet.
+    // Free space before any process of it can have written.
     void this.#look();
   }
 

@@ -1,6 +1,6 @@
 import type { Controller } from "./control-groups.js";
 
-/** What holds sandboxes of this host to each of their limits. */
+/** How this host enforces each limit of sandboxes. */
 export interface EnforcedLimit {
   readonly name: "memoryMiB" | "cpuCount" | "processes" | "diskMiB" | "openFiles" | "pausing";
   /** `whole` sandboxes, `part` of what the name says, or not at all. */
@@ -9,14 +9,14 @@ export interface EnforcedLimit {
   readonly how: string;
 }
 
-/** What was found on this host that could hold sandboxes to anything. */
+/** Means of this host to enforce limits. */
 export interface LimitMeans {
   readonly controllers: ReadonlyMap<Controller, 1 | 2>;
-  /** Whether the processes of a sandbox are counted apart from those of others: in its user namespace. */
+  /** True when the processes of a sandbox are counted apart from those of others: in its user namespace. */
   readonly countsProcesses: boolean;
   readonly keepsLayersInMemory: boolean;
   readonly hasProjectQuotas: boolean;
-  /** Whether sandboxes are ended that programs made larger than they may be. */
+  /** True when sandboxes that exceed their disk limit are ended. */
   readonly endsPastDisk: boolean;
 }
 

@@ -376,7 +376,7 @@ delete set ${table} ${deny}
 }
 
 /**
- * Whether rules leave no destination open, so that a sandbox needs no way out.
+ * True for rules that leave no destination open, so that a sandbox needs no network.
  */
 export function areClosed({ allowOut, denyOut }: EgressRules): boolean {
   return allowOut.length === 0 && denyOut.includes(ALL_TRAFFIC);

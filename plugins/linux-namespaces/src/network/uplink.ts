@@ -34,7 +34,7 @@ export class Uplink {
     this.#options = options;
   }
 
-  /** Whether what an earlier server connected is not connected any more. */
+  /** True when connections of an earlier server are gone. */
   get isNew(): boolean {
     return this.#isNew;
   }

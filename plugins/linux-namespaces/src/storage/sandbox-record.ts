@@ -74,7 +74,7 @@ export async function readProcess(path: string): Promise<Init | undefined> {
   return pid === undefined || start === undefined ? undefined : { pid: Number(pid), start };
 }
 
-/** Whether the very same process still runs. A dead one that nobody has waited for yet does not. */
+/** True while the very same process runs. A zombie does not. */
 export async function isAlive({ pid, start }: Init): Promise<boolean> {
   const text = await readFile(`/proc/${pid}/stat`, "latin1").catch(() => "");
   // The program's name is in parentheses and may hold anything.

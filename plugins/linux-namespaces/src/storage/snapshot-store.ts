@@ -77,7 +77,7 @@ export class SnapshotStore {
   }
 
   /**
-   * What a sandbox that begins with a snapshot stands on.
+   * Snapshots below a sandbox that begins with one.
    * @throws SandboxError not_found, invalid_argument when it is of another template.
    */
   async chainOf(id: SnapshotId, template: string): Promise<SnapshotChain> {

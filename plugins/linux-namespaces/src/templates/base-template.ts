@@ -26,7 +26,7 @@ const HOST_PYTHON = "/usr/bin/python3";
 /** The one part of /usr that is the operator's and not the system's: sandboxes have one of their own. */
 const LOCAL = "/usr/local";
 
-// What programs of the host's /usr need of its /etc. None of it is secret, and what others than its owner
+// Files of the host's /etc that programs of its /usr need. None of it is secret, and what others than its owner
 // cannot read is left out all the same.
 const HOST_CONFIGURATION = [
   "alternatives",
@@ -132,7 +132,7 @@ const SUDOERS = `Defaults secure_path="/usr/local/sbin:/usr/local/bin:/usr/sbin:
 root ALL=(ALL:ALL) ALL
 @includedir /etc/sudoers.d
 `;
-/** Whoever may be \`user\` may be root: there is nothing to ask for. */
+/** The account \`user\` may become root: there is no password to ask for. */
 const PERMIT_ALL = ["auth", "account", "password", "session"]
   .map((type) => `${type} required pam_permit.so\n`)
   .join("");
@@ -307,7 +307,7 @@ async function copyReadable(source: string, target: string): Promise<void> {
   }
 }
 
-/** What becomes /usr/local, which comes first in PATH. */
+/** Makes the /usr/local of sandboxes, which comes first in PATH. */
 async function makeLocal(local: string, python: HostPython | undefined): Promise<void> {
   await makeDirectory(local, 0o755);
   for (const name of LOCAL_DIRECTORIES) await makeDirectory(join(local, name), 0o755);
@@ -329,7 +329,7 @@ async function makeLocal(local: string, python: HostPython | undefined): Promise
   }
 }
 
-/** Whether this host calls its Python `python3` alone, as Debian does: programs that are written ask for `python` too. */
+/** True when this host has its Python as `python3` only, as Debian does: programs call `python`, too. */
 async function lacksPythonName(): Promise<boolean> {
   return (await exists(HOST_PYTHON)) && !(await exists("/usr/bin/python"));
 }
@@ -364,7 +364,7 @@ function packagesInside({ version }: HostPython): string {
   return `${PYTHON_DIRECTORY}/lib/python${version}/site-packages`;
 }
 
-/** Whether sandboxes have a path of this host by themselves: it is in /usr, and not in the operator's part of that. */
+/** True for a path of this host that every sandbox has: in /usr, and not in the operator's part of that. */
 export function isInSystem(path: string): boolean {
   const isLocal = path === LOCAL || path.startsWith(`${LOCAL}/`);
   return path === "/usr" || (path.startsWith("/usr/") && !isLocal);

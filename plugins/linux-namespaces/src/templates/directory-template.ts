@@ -17,7 +17,7 @@ export interface DirectoryTemplateOptions {
 }
 
 const USER_ID = 1000;
-/** What a sandbox mounts upon or cannot do without. */
+/** Directories that a sandbox needs or that are mounted upon. */
 const DIRECTORIES = [
   ["dev", 0o755],
   ["etc", 0o755],

@@ -1,13 +1,13 @@
 import type { Launcher } from "../launcher/launcher.js";
 import type { UserNamespace } from "../launcher/user-namespace.js";
 
-/** Whose the files of a template are, as its sandboxes see it. What nobody was given is root's. */
+/** Owners of a template's files, as its sandboxes see them. Files belong to root unless they were given to another owner. */
 export interface TemplateOwners {
   /** Differs where templates have to. */
   readonly description: string;
   /** False where every file is the one user's, who is called root as well. */
   readonly hasAccounts: boolean;
-  /** Whether programs of the host that raise their user have no effect inside. */
+  /** True when setuid programs of the host have no effect inside. */
   readonly needsOwnSudo: boolean;
   /** Makes a file or directory, not what is in it, that of the user and group with this id. */
   giveToUser(path: string, id: number): Promise<void>;

@@ -32,7 +32,7 @@ export function templateNames({ templates }: LinuxNamespacesSettings): readonly 
   return [...new Set([...BUILT_IN, ...Object.keys(templates)])];
 }
 
-/** What is wrong with the directories that the configuration names as root file systems, in words. */
+/** Problems of the directories that the configuration names as root file systems. */
 export async function wrongDirectories(templates: LinuxNamespacesSettings["templates"]): Promise<string[]> {
   const wrong: string[] = [];
   for (const [name, settings] of Object.entries(templates)) {
