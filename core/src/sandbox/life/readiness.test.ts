@@ -14,7 +14,9 @@ import {
   MINUTE_MS,
   startDomain,
 } from "../testing/start-domain.js";
+import { systemClock } from "../../kernel/clock.js";
 import { DEFAULT_TENANT } from "../model/tenant.js";
+import { untilReady } from "./until-ready.js";
 
 const SECOND_MS = 1000;
 
@@ -216,4 +218,29 @@ test("a probe that asks for more than the server allows is refused before anythi
     await assert.rejects(making, fails("invalid_argument", why));
   }
   await assertNothingLeft(domain);
+});
+
+test("a command whose output breaks off is judged by how it ended", async () => {
+  const output: AsyncIterable<never> = {
+    [Symbol.asyncIterator]: () => ({ next: () => Promise.reject(new Error("the agent is gone")) }),
+  };
+  const process = { output, exit: Promise.resolve({ code: 0 }), kill: () => Promise.resolve() };
+  const runtime = {
+    user: () => Promise.resolve({ name: "user", home: "/", shell: "/bin/sh" }),
+    spawn: () => Promise.resolve(process),
+  };
+  const settings = {
+    timeout: SECOND_MS,
+    maximumTimeout: SECOND_MS,
+    interval: 1,
+    leastInterval: 1,
+    attemptTimeout: SECOND_MS,
+  };
+  const sandbox = { record: { id: "probed", environment: {} }, runtime } as unknown as Parameters<
+    typeof untilReady
+  >[0];
+  const { signal } = new AbortController();
+  // A rejection that is not handled would fail this test.
+  await untilReady(sandbox, { type: "shell", command: "true" }, { settings, clock: systemClock, signal });
+  await new Promise(setImmediate);
 });

@@ -81,6 +81,13 @@ void describe("the launcher", { skip: reasonToSkip() ?? false, concurrency: 1 },
     await assert.rejects(launcher.launch(directory, "", ["dance"]), /.+/);
   });
 
+  void test("refuses an overlay of more layers than the kernel takes options for", async () => {
+    for (const path of ["target", "layer", "layer/upper", "layer/work"]) await mkdir(join(directory, path));
+    const lowers = Array.from({ length: 65 }, () => "/usr").join(":");
+    const words = ["overlay", join(directory, "target"), lowers, join(directory, "layer"), ""];
+    await assert.rejects(launcher.launch(directory, "", words), /overlay .*target: Argument list too long/);
+  });
+
   void test("mounts are seen by nobody else", async () => {
     const before = await readFile("/proc/self/mountinfo", "utf8");
     const place = join(directory, "place");
