@@ -235,6 +235,27 @@ suite("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
     assert.match(await client.ends(), /echo bytes\r\n\r\n$/);
   });
 
+  for (const [what, leave] of [
+    ["breaks a tunnel off", (connection: Duplex) => void connection.destroy()],
+    ["keeps its end of a tunnel open when the client has closed", () => undefined],
+  ] as const) {
+    test(`${what}: the client's connection ends`, async () => {
+      const tunnelled = Promise.withResolvers<Duplex>();
+      answer = (connection) => {
+        connection.write("HTTP/1.1 101 Yes\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n");
+        tunnelled.resolve(connection);
+      };
+      const client = new Client(server.url);
+      client.ask({ ...addressed, ...WEBSOCKET });
+      const connection = await tunnelled.promise;
+      await client.sees(/^HTTP\/1\.1 101/);
+      leave(connection);
+      if (what.startsWith("keeps")) client.socket.end();
+      await client.ends();
+      await stillServes();
+    });
+  }
+
   test("answers an upgrade at length, and is not read faster than its client reads", async () => {
     const body = "x".repeat(4 * 2 ** 20);
     answer = (connection) =>
