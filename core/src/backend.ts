@@ -10,5 +10,6 @@ export {
 export * from "./sandbox/contract/files.js";
 export { type FullLimits, fullLimits } from "./sandbox/contract/full-limits.js";
 export * from "./sandbox/contract/process.js";
+export { addressList } from "./kernel/address-list.js";
 export { sharedUntilFailure } from "./kernel/shared-until-failure.js";
 export { SandboxError, type ErrorCode, type Shortage } from "./kernel/errors.js";

@@ -1,6 +1,6 @@
 import { existsSync, readFileSync } from "node:fs";
 import { asksForHelp } from "./cli/arguments/asks-for-help.js";
-import { isUsageError } from "./cli/arguments/usage-error.js";
+import { isUsageError, UsageError } from "./cli/arguments/usage-error.js";
 import { didYouMean } from "./kernel/did-you-mean.js";
 import { BootError } from "./kernel/errors.js";
 
@@ -39,7 +39,7 @@ const EXIT_CONFIG = 78;
 /** Runs the command line. @returns the exit code. */
 export async function main(argv: readonly string[]): Promise<number> {
   const [name, ...args] = argv;
-  const verb = name !== undefined && Object.hasOwn(VERBS, name) ? VERBS[name] : undefined;
+  const verb = verbNamed(name);
   if (name === "--version") {
     process.stdout.write(`coppice ${version()}\n`);
     return 0;
@@ -63,8 +63,7 @@ export async function main(argv: readonly string[]): Promise<number> {
 async function help(argv: readonly string[]): Promise<number> {
   const words = argv.filter((word) => !asksForHelp([word]));
   const [name] = words;
-  const isOwn = name !== undefined && Object.hasOwn(VERBS, name);
-  const file = isOwn ? undefined : words.find((word) => existsSync(word));
+  const file = verbNamed(name) ? undefined : words.find((word) => existsSync(word));
   if (file === undefined) {
     process.stdout.write(usageOf(name));
     return 0;
@@ -78,9 +77,13 @@ async function help(argv: readonly string[]): Promise<number> {
   });
 }
 
+function verbNamed(name: string | undefined) {
+  return name !== undefined && Object.hasOwn(VERBS, name) ? VERBS[name] : undefined;
+}
+
 /** How a verb is called; how all are where it is none of core. */
 function usageOf(name: string | undefined): string {
-  const verb = name !== undefined && Object.hasOwn(VERBS, name) ? VERBS[name] : undefined;
+  const verb = verbNamed(name);
   return verb === undefined ? USAGE : `usage:\n  coppice ${verb.usage}\n`;
 }
 
@@ -90,7 +93,8 @@ async function explained(verb: string | undefined, run: () => Promise<number>): 
     return await run();
   } catch (error) {
     if (isUsageError(error)) {
-      process.stderr.write(`coppice: ${error.message}\n${usageOf(verb)}`);
+      const usage = error instanceof UsageError ? error.usage : undefined;
+      process.stderr.write(`coppice: ${error.message}\n${usage ?? usageOf(verb)}`);
       return EXIT_USAGE;
     }
     if (!(error instanceof BootError)) throw error;

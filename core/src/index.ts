@@ -23,6 +23,7 @@ export {
   type VerbContext,
   type Verbs,
 } from "./plugin/plugin.js";
+export type { Answered, Guard, Observer, UpgradeHandler } from "./http/surfaces/surface-hooks.js";
 export type { Diagnosis, Examination, Finding } from "./observe/finding.js";
 export type { HealthCheck, HealthDetails } from "./observe/health.js";
 export { Greeting } from "./observe/greeting.js";
@@ -108,4 +109,3 @@ export { openedAtStart, type OpenedAtStart } from "./sqlite/opened-at-start.js";
 export { openDatabase, type DatabaseOptions } from "./sqlite/open-database.js";
 export { boot, type BootOptions, type Server } from "./boot/boot.js";
 export { configFromValues, readConfig, type ConfigSource } from "./config/read.js";
-export type { Answered, Guard, Observer, UpgradeHandler } from "./http/surfaces/surface-hooks.js";

@@ -289,7 +289,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
 
 async function serve(
   assembled: Assembled,
-  { configuration, clock, log, cleanup }: Assembly,
+  { configuration, source, clock, log, cleanup }: Assembly,
 ): Promise<Server> {
   const { server: config } = configuration;
   const { patience, domain, surfaces, listeners, health, greeting, services, problems, starts } = assembled;
@@ -331,12 +331,12 @@ async function serve(
     drainTimeoutMs: config.http.drainTimeout,
     stopTimeoutMs: config.stopTimeout + config.http.drainTimeout,
     reloadCertificates() {
-      const secured = listeners.flatMap((listener) => {
-        const tls = config.listeners[listener.name]?.tls;
-        return tls === undefined ? [] : [{ listener, tls: readCertificate(tls) }];
-      });
-      for (const { listener, tls } of secured) listener.renew(tls);
-      return secured.length;
+      const certificates = readCertificates(config, source);
+      for (const listener of listeners) {
+        const tls = certificates.get(listener.name);
+        if (tls !== undefined) listener.renew(tls);
+      }
+      return certificates.size;
     },
     stop() {
       health.stopping();
@@ -351,10 +351,10 @@ function describeBackends(backends: readonly SandboxBackend[]): readonly string[
   );
 }
 
-type Certificate = ReturnType<typeof readCertificate>;
-
-function readCertificate({ cert, key }: { readonly cert: string; readonly key: string }) {
-  return { cert: readFileSync(cert, "utf8"), key: readFileSync(key, "utf8") };
+/** As PEM. */
+interface Certificate {
+  readonly cert: string;
+  readonly key: string;
 }
 
 /** By the listener. @throws BootError for each that cannot be read. */
@@ -364,7 +364,7 @@ function readCertificates(config: ServerConfig, source: ConfigSource): ReadonlyM
   for (const [name, { tls }] of Object.entries(config.listeners)) {
     if (tls === undefined) continue;
     try {
-      certificates.set(name, readCertificate(tls));
+      certificates.set(name, { cert: readFileSync(tls.cert, "utf8"), key: readFileSync(tls.key, "utf8") });
     } catch (error) {
       const message = `listeners.${name}.tls cannot be read: ${messageOf(error)}`;
       problems.push({ message, at: source.at(["listeners", name, "tls"]) });

@@ -9,12 +9,9 @@ import { printTable } from "./terminal/print-table.js";
 import { makeDirectory } from "../kernel/make-directory.js";
 import { isUsageError, UsageError } from "./arguments/usage-error.js";
 
-/** sysexits.h: EX_USAGE. */
-const EXIT_USAGE = 64;
-
 /**
  * Runs `coppice <verb> <action> <config.yaml> [options]` of a plugin that the configuration enables.
- * @returns the exit code. @throws UsageError when no plugin has that verb.
+ * @returns the exit code. @throws UsageError
  */
 export async function pluginVerb(verb: string, [name = "", file = "", ...args]: readonly string[]) {
   const { server, plugins } = await configure(readConfig(file, process.env));
@@ -23,13 +20,9 @@ export async function pluginVerb(verb: string, [name = "", file = "", ...args]: 
   const { plugin, settings } = owner;
   const actions = plugin.verbs[verb] ?? {};
   const action = Object.hasOwn(actions, name) ? actions[name] : undefined;
-  const usage = usageOf(verb, actions);
-  const refuse = (reason: string): number => {
-    process.stderr.write(`coppice: ${reason}\nusage:\n${usage.join("\n")}\n`);
-    return EXIT_USAGE;
-  };
+  const usage = `usage:\n${usageOf(verb, actions).join("\n")}\n`;
   if (action === undefined)
-    return refuse(`'${verb}' has no '${name}'${didYouMean(name, Object.keys(actions))}`);
+    throw new UsageError(`'${verb}' has no '${name}'${didYouMean(name, Object.keys(actions))}`, usage);
   try {
     return await action.run({
       config: settings,
@@ -44,7 +37,7 @@ export async function pluginVerb(verb: string, [name = "", file = "", ...args]: 
       printTable,
     });
   } catch (error) {
-    if (isUsageError(error)) return refuse(error.message);
+    if (isUsageError(error)) throw new UsageError(error.message, usage);
     if (!(error instanceof SandboxError)) throw error;
     process.stderr.write(`coppice: ${error.message}\n`);
     return 1;

@@ -10,7 +10,7 @@ import { list } from "./sandbox/list.js";
 import { logs } from "./sandbox/logs.js";
 import type { SandboxAction } from "./sandbox/sandbox-action.js";
 import { asksForHelp } from "./arguments/asks-for-help.js";
-import { isUsageError } from "./arguments/usage-error.js";
+import { isUsageError, UsageError } from "./arguments/usage-error.js";
 
 const ACTIONS: Readonly<Record<string, SandboxAction>> = { create, list, exec, logs, kill };
 
@@ -21,27 +21,23 @@ const USAGE = `usage:\n${Object.entries(ACTIONS)
   --key <API key or JWT>        else COPPICE_TOKEN, E2B_API_KEY, which no other user of this machine sees
 `;
 
-/** sysexits.h: EX_USAGE. */
-const EXIT_USAGE = 64;
 /** 128 and SIGPIPE. */
 const EXIT_BROKEN_PIPE = 141;
 
-/** Makes and uses sandboxes of a server that runs somewhere, over HTTP. @returns the exit code. */
+/** Makes and uses sandboxes of a server that runs somewhere, over HTTP. @returns the exit code. @throws UsageError */
 export async function sandbox(args: readonly string[]): Promise<number> {
   const { values, rest } = takeConnection(args);
   const [name = "", ...own] = rest;
   const action = Object.hasOwn(ACTIONS, name) ? ACTIONS[name] : undefined;
   if (action === undefined) {
-    const isHelp = name === "--help" || name === "-h";
-    if (isHelp) process.stdout.write(USAGE);
-    else
-      process.stderr.write(
-        `coppice: 'sandbox' has no '${name}'${didYouMean(name, Object.keys(ACTIONS))}\n${USAGE}`,
-      );
-    return isHelp ? 0 : EXIT_USAGE;
+    if (!asksForHelp([name]))
+      throw new UsageError(`'sandbox' has no '${name}'${didYouMean(name, Object.keys(ACTIONS))}`, USAGE);
+    process.stdout.write(USAGE);
+    return 0;
   }
+  const usage = `usage:\n  coppice sandbox ${name} ${action.usage}\n`;
   if (asksForHelp(own)) {
-    process.stdout.write(`usage:\n  coppice sandbox ${name} ${action.usage}\n`);
+    process.stdout.write(usage);
     return 0;
   }
   // As a program ends whose reader has gone, `| head` for one.
@@ -49,10 +45,7 @@ export async function sandbox(args: readonly string[]): Promise<number> {
   try {
     return await action.run(new SandboxClient(values, process.env), own);
   } catch (error) {
-    if (isUsageError(error)) {
-      process.stderr.write(`coppice: ${error.message}\nusage:\n  coppice sandbox ${name} ${action.usage}\n`);
-      return EXIT_USAGE;
-    }
+    if (isUsageError(error)) throw new UsageError(error.message, usage);
     if (error instanceof z.ZodError || error instanceof SyntaxError) {
       process.stderr.write("coppice: the answer is none of a sandbox server: is the URL right?\n");
       return action.failed;

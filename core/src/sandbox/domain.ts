@@ -7,7 +7,7 @@ import type { AdmissionCheck, Admissions } from "./model/admissions.js";
 import type { Backends } from "./contract/backend.js";
 import { BackendRegistry } from "./backends/backend-registry.js";
 import { configuredTemplates } from "./templates/configured-templates.js";
-import { chooseBackends } from "./backends/choose-backends.js";
+import { chooseBackends, firstOrOnly } from "./backends/choose-backends.js";
 import { EventRelay } from "./ledger/event-relay.js";
 import type { Ledger } from "./ledger/ledger.js";
 import { LedgerLeases } from "./ledger/ledger-leases.js";
@@ -145,10 +145,11 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     templates: configuredTemplates(settings.templates, (backend) => {
       const all = backends.all();
       // Before the choice: the one that is chosen unless this host cannot run it.
-      const [preferred = all.length === 1 ? all[0]?.name : undefined] = [
-        settings.defaultBackend ?? [],
-      ].flat();
-      const name = backend ?? backends.defaultName ?? preferred;
+      const likely = firstOrOnly(
+        [settings.defaultBackend ?? []].flat(),
+        all.map(({ name }) => name),
+      );
+      const name = backend ?? backends.defaultName ?? likely;
       return all.find((one) => one.name === name)?.defaultLimits;
     }),
     leases: new LedgerLeases(ledgerInUse),

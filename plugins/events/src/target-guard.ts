@@ -1,6 +1,6 @@
 import { lookup as resolveName } from "node:dns";
-import { BlockList, isIP, type LookupFunction } from "node:net";
-import { NOT_PUBLIC_IPV4 } from "@coppice/core/backend";
+import { type BlockList, isIP, type LookupFunction } from "node:net";
+import { addressList, NOT_PUBLIC_IPV4 } from "@coppice/core/backend";
 
 /** Addresses that are not of the public internet: this host, its networks, and what stands for them in IPv6. */
 const NOT_PUBLIC: readonly string[] = [
@@ -26,12 +26,12 @@ const NOT_PUBLIC: readonly string[] = [
 
 /** Keeps deliveries to the public internet, and to what the operator has named beside it. */
 export class TargetGuard {
-  readonly #notPublic = listOf(NOT_PUBLIC);
+  readonly #notPublic = addressList(NOT_PUBLIC);
   readonly #allowed: BlockList;
 
   /** @param allowed addresses and ranges that are not public and may be reached. */
   constructor(allowed: readonly string[]) {
-    this.#allowed = listOf(allowed);
+    this.#allowed = addressList(allowed);
   }
 
   /** True for an address that deliveries may connect to. */
@@ -60,15 +60,4 @@ export class TargetGuard {
       else callback(null, first.address, first.family);
     });
   };
-}
-
-function listOf(ranges: readonly string[]): BlockList {
-  const list = new BlockList();
-  for (const range of ranges) {
-    const [address = "", bits] = range.split("/");
-    const family = isIP(address) === 6 ? "ipv6" : "ipv4";
-    if (bits === undefined) list.addAddress(address, family);
-    else list.addSubnet(address, Number(bits), family);
-  }
-  return list;
 }

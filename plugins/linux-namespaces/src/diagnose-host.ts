@@ -64,8 +64,10 @@ export async function diagnoseHost(
     ...(settings.sudo && isOfHost("base") && found.users?.hasAccounts !== false
       ? await describeSudo(host)
       : []),
-    ...(plugins.has("jupyter") ? [await describePython(found.templates)] : []),
-    ...(await describeTemplates(found.templates, Object.keys(settings.templates))),
+    ...(await describeTemplates(found.templates, [
+      ...(plugins.has("jupyter") ? [CODE_INTERPRETER] : []),
+      ...Object.keys(settings.templates),
+    ])),
     ...(plugins.has("jupyter") && isOfHost(CODE_INTERPRETER)
       ? await describeNode(found, node ?? join(host.root, "usr/bin/node"))
       : []),
@@ -148,30 +150,22 @@ async function describeNode({ launcher }: FoundOnHost, node: string): Promise<re
   return [{ severity: "warn", message, fix: "name a Node.js of 22.13 or newer as linux-namespaces.node" }];
 }
 
-/** Those of the configuration. */
+/** Makes templates, each once, and tells which cannot be made. */
 async function describeTemplates(
   templates: FoundOnHost["templates"],
-  names: readonly string[],
+  names: Iterable<string>,
 ): Promise<readonly Finding[]> {
   const findings: Finding[] = [];
-  for (const name of names) {
-    const error = await templates.get(name).then(
-      () => undefined,
-      (reason: unknown) => reason,
-    );
-    if (error === undefined) findings.push({ severity: "ok", message: `template ${name} can be made` });
-    else findings.push({ severity: "fail", message: messageOf(error) });
+  for (const name of new Set(names)) {
+    try {
+      await templates.get(name);
+      const what = name === CODE_INTERPRETER ? "has a Python with ipykernel" : "can be made";
+      findings.push({ severity: "ok", message: `template ${name} ${what}` });
+    } catch (error) {
+      findings.push({ severity: "fail", message: messageOf(error) });
+    }
   }
   return findings;
-}
-
-async function describePython(templates: FoundOnHost["templates"]): Promise<Finding> {
-  try {
-    await templates.get(CODE_INTERPRETER);
-    return { severity: "ok", message: `template ${CODE_INTERPRETER} has a Python with ipykernel` };
-  } catch (error) {
-    return { severity: "fail", message: messageOf(error) };
-  }
 }
 
 async function likelyCauses({ egress, egressProgram }: LinuxNamespacesSettings): Promise<readonly Finding[]> {

@@ -41,7 +41,7 @@ import { ProjectQuotas } from "./limits/project-quotas.js";
 import { type SandboxFacts, isAlive, readFacts, readInit, writeFacts } from "./storage/sandbox-record.js";
 import { type SnapshotChain, SnapshotStore } from "./storage/snapshot-store.js";
 import { templateOwners } from "./templates/template-owners.js";
-import { templateNames, Templates, wrongDirectories } from "./templates/templates.js";
+import { Templates, templateSettings, wrongDirectories } from "./templates/templates.js";
 import { Uplink } from "./network/uplink.js";
 import { findUplinkProgram } from "./network/uplink-program.js";
 import { type UserNamespace, findUserNamespace } from "./launcher/user-namespace.js";
@@ -129,7 +129,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   }
 
   get templates(): readonly string[] {
-    return templateNames(this.#settings);
+    return Object.keys(templateSettings(this.#settings));
   }
 
   get offline(): boolean {

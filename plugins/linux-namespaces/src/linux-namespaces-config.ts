@@ -1,7 +1,6 @@
-import { BlockList } from "node:net";
 import { MOST_IN_PLACE_BYTES } from "@coppice/agent";
 import { size } from "@coppice/core";
-import { NOT_PUBLIC_IPV4 } from "@coppice/core/backend";
+import { addressList, NOT_PUBLIC_IPV4 } from "@coppice/core/backend";
 import { z } from "zod";
 
 /** Above the accounts of any host. */
@@ -121,11 +120,7 @@ export const linuxNamespacesConfig = z
   })
   .superRefine(({ egress, egressBlocked, nameservers }, context) => {
     if (egress === "none") return;
-    const blocked = new BlockList();
-    for (const range of egressBlocked) {
-      const [address = "", prefix] = range.split("/");
-      blocked.addSubnet(address, Number(prefix), "ipv4");
-    }
+    const blocked = addressList(egressBlocked);
     for (const [index, address] of nameservers.entries()) {
       if (!blocked.check(address, "ipv4")) continue;
       const message = `${address} is in a range of egressBlocked: no sandbox would reach it`;

@@ -1,7 +1,15 @@
 import { SandboxError } from "../../kernel/errors.js";
 
 /** A verb was called with arguments that it cannot take: exit code 64, after how it is called. */
-export class UsageError extends Error {}
+export class UsageError extends Error {
+  /** @param usage of what was called; of the whole verb when absent. */
+  constructor(
+    message: string,
+    readonly usage?: string,
+  ) {
+    super(message);
+  }
+}
 
 /** True for an error about the arguments of a verb. */
 export function isUsageError(error: unknown): error is Error {

@@ -1,17 +1,14 @@
 import type { IncomingHttpHeaders } from "node:http";
-import { BlockList, isIP } from "node:net";
+import { type BlockList, isIP } from "node:net";
+import { addressList } from "../../kernel/address-list.js";
 
 /** Finds out which address a request comes from when proxies that the operator trusts stand in front. */
 export class ClientAddresses {
-  readonly #trusted = new BlockList();
+  readonly #trusted: BlockList;
 
   /** @param trustedProxies addresses and CIDR ranges; nobody else's `X-Forwarded-For` is believed. */
   constructor(trustedProxies: readonly string[]) {
-    for (const range of trustedProxies) {
-      const [address = "", prefix] = range.split("/");
-      const family = familyOf(address);
-      this.#trusted.addSubnet(address, Number(prefix ?? (family === "ipv6" ? 128 : 32)), family);
-    }
+    this.#trusted = addressList(trustedProxies);
   }
 
   /**

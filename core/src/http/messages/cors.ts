@@ -16,8 +16,8 @@ export function allowAnyOrigin(response: ServerResponse): void {
 }
 
 /**
- * True for a preflight in which a browser asks if it may name a sandbox in a header. Its question has only the names of the headers to
- * come, so which sandbox that will be nobody can tell.
+ * True for a preflight in which a browser asks if it may name a sandbox in a header. It has only the names of the
+ * headers to come, so the sandbox is not known yet.
  */
 export function asksToNameSandbox({ method, headers }: IncomingMessage): boolean {
   const names = headers["access-control-request-headers"]?.toLowerCase().split(",") ?? [];

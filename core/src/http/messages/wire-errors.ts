@@ -134,7 +134,7 @@ async function* translated<T>(
   }
 }
 
-/** Error with which an RPC ended. One whose client has gone, or whose time is up, fails wherever it is, with many messages. */
+/** Error with which an RPC ended. Without a client, or after its time, it may fail anywhere, with any message. */
 function endOf({ aborted, reason }: AbortSignal, error: unknown): unknown {
   const isAborted = aborted && error instanceof Error && error.name === "AbortError";
   if (!isAborted) return error;

@@ -75,8 +75,13 @@ export async function assessBackends(
         !pinned.includes(name),
     })),
     problems: unknownNames(backends.all(), settings).map(({ message }) => message),
-    defaultBackend: usable[0] ?? (names.length === 1 ? names[0] : undefined),
+    defaultBackend: firstOrOnly(usable, names),
   };
+}
+
+/** The default backend: the first of those that are preferred, or the only one that there is. */
+export function firstOrOnly(preferred: readonly string[], names: readonly string[]): string | undefined {
+  return preferred[0] ?? (names.length === 1 ? names[0] : undefined);
 }
 
 /** Codes of a check that failed although the host could run the backend. */

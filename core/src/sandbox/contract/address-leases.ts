@@ -10,8 +10,8 @@ export interface AddressLease {
 }
 
 /**
- * The addresses of networks, and the sandboxes that have them. All of it is in the server's ledger, so that it outlives the server; every
- * method rejects before the ledger is open, which is after the backends' `check`.
+ * The addresses of one network, and the sandboxes that have them. All of it is in the server's ledger, so that it
+ * outlives the server; every method rejects before the ledger is open, which is after the backends' `check`.
  */
 export interface NetworkLeases {
   /** Every lease of this network. */

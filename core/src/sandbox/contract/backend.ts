@@ -44,8 +44,8 @@ export interface SandboxSpec {
   /** False: no route out of the sandbox, except to what `egress` allows. */
   readonly allowInternetAccess: boolean;
   /**
-   * Rules for connections to the outside, `allowInternetAccess: false` included; absent = no rules. A backend that cannot
-   * keep to rules ignores them and makes sandboxes without `networking`, which the server then does not use.
+   * Rules for connections to the outside, `allowInternetAccess: false` included; absent = no rules. A backend that
+   * cannot keep to rules ignores them and makes sandboxes without `networking`, which the server then does not use.
    */
   readonly egress?: EgressRules | undefined;
   /** Begin with the files of this snapshot, which was taken of a sandbox of that template. */
@@ -95,8 +95,8 @@ export interface SandboxBackend {
   /** All or nothing: when it rejects, nothing of the sandbox is left. */
   provision(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox>;
   /**
-   * The sandboxes that outlived the last server: each one returned works, or was stopped. One that cannot be used again it has
-   * already destroyed, whole.
+   * The sandboxes that outlived the last server: each one returned works, or was stopped. Those that cannot be used
+   * again are destroyed by then, whole.
    */
   recover(): Promise<readonly Sandbox[]>;
   /** Of a backend whose sandboxes have the facet `snapshots`: what it keeps, which outlives them. */

@@ -26,8 +26,8 @@ export const NOT_PUBLIC_IPV4: readonly string[] = [
 export const ALL_TRAFFIC = "0.0.0.0/0";
 
 /**
- * Rules for connections that a sandbox makes to the outside. A destination is an IP address or a range in CIDR notation, in
- * `allowOut` also a domain name, `*.` before it for all names below. `allowOut` wins over `denyOut`; what
+ * Rules for connections that a sandbox makes to the outside. A destination is an IP address or a range in CIDR
+ * notation, in `allowOut` also a domain name, `*.` before it for all names below. `allowOut` wins over `denyOut`; what
  * neither names is reached. What the backend keeps from every sandbox, its host for one, no rule opens.
  */
 export interface EgressRules {

@@ -19,7 +19,7 @@ import { NotReady, untilReady } from "./until-ready.js";
 import type { AddedWarmUps } from "../warm/warm-ups.js";
 import type { WarmPools } from "../warm/warm-pools.js";
 
-export interface MakingsOptions {
+export interface CreationQueueOptions {
   readonly settings: SandboxesConfig;
   /** The plugin that a backend is of. */
   readonly ownerOf: (backend: string) => string;
@@ -48,11 +48,11 @@ export interface Making {
 
 /** Makes sandboxes of what is held as `creating`: whole, or undone so that nothing is left. */
 export class CreationQueue {
-  readonly #options: MakingsOptions;
+  readonly #options: CreationQueueOptions;
   readonly #turns: Semaphore;
   #isClosed = false;
 
-  constructor(options: MakingsOptions) {
+  constructor(options: CreationQueueOptions) {
     this.#options = options;
     this.#turns = new Semaphore(options.settings.createConcurrency, options.settings.createQueue);
   }

@@ -63,14 +63,14 @@ export class Ends {
       log.error({ sandbox: record.id, err: error }, "writing the end of a sandbox failed");
     }
     const { soon, final } = teardown.destroy(runtime);
-    const buried = final.then((isGone) => (isGone ? this.recordEnd(held) : undefined));
+    const recorded = final.then((isGone) => (isGone ? this.recordEnd(held) : undefined));
     try {
       await soon;
     } catch (error) {
       held.isLingering = true;
       throw error;
     }
-    await buried;
+    await recorded;
   }
 
   /** Destroys one that nobody knows of. Rejects when that failed for now; it is tried again all the same. */

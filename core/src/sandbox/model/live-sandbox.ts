@@ -79,7 +79,7 @@ export interface LiveSandbox {
   readonly isFrozen: boolean;
   /** Resource usage, also while it is paused. @throws SandboxError unavailable before it ran and after its end. */
   stats(): Promise<Stats>;
-  /** Processes that already ran in it when this server adopted it, as its backend's `adoption` lists them, also while it is paused. */
+  /** Processes from before this server adopted it, as `adoption` of its backend lists them, also while it is paused. */
   adopted(): Promise<readonly AdoptedProcess[]>;
   /**
    * Aborted with an EndReason as soon as the sandbox no longer serves, before anything of it is torn

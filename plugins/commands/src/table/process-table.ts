@@ -298,7 +298,7 @@ function refuseLonger(request: StartCommand, what: string, text: string | undefi
   throw invalidStart(request, `${what} is longer than ${maxBytes} bytes`);
 }
 
-/** Translates the error of a start into envd's message. A missing directory and an unknown user have messages of their own. */
+/** Translates the error of a start into envd's message. A missing directory and an unknown user keep theirs. */
 function notStarted(error: unknown, request: StartCommand, cwd: string): unknown {
   if (!(error instanceof SandboxError)) return error;
   const { code, message } = error;

@@ -10,7 +10,7 @@ export interface News {
   unseenSinceMs: number | undefined;
   /** The name that came or went right after this one. */
   followedBy: string | undefined;
-  /** Events that contradict each other, and no further one has come. */
+  /** True when the events contradict each other, and no further one has come in time. */
   isAll: boolean;
 }
 

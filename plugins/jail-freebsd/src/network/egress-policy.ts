@@ -1,6 +1,6 @@
-import { BlockList, isIPv4 } from "node:net";
+import { type BlockList, isIPv4 } from "node:net";
 import { SandboxError } from "@coppice/core";
-import { ALL_TRAFFIC, type EgressRules, isAddressRange } from "@coppice/core/backend";
+import { ALL_TRAFFIC, addressList, type EgressRules, isAddressRange } from "@coppice/core/backend";
 
 /** Rules for the connections of one sandbox. */
 export interface EgressPolicy {
@@ -115,10 +115,7 @@ function withoutEmptyMask(destination: string): string {
 }
 
 function blockList(destinations: readonly string[]): BlockList {
-  const list = new BlockList();
-  for (const destination of versionFour(destinations)) {
-    const [address = "", length = "32"] = destination.split("/");
-    if (isIPv4(address)) list.addSubnet(address, Number(length), "ipv4");
-  }
-  return list;
+  return addressList(
+    versionFour(destinations).filter((destination) => isIPv4(destination.replace(/\/.*/, ""))),
+  );
 }

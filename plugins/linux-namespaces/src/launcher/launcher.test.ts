@@ -9,6 +9,7 @@ import { agentBinary } from "@coppice/agent";
 import { Launcher } from "./launcher.js";
 import { launcherBinary } from "./launcher-binary.js";
 import { reasonToSkip } from "../testing/test-backend.js";
+import { isAlive } from "../storage/sandbox-record.js";
 import { findUserNamespace } from "./user-namespace.js";
 
 void describe("the launcher", { skip: reasonToSkip() ?? false, concurrency: 1 }, () => {
@@ -118,12 +119,8 @@ void describe("the launcher", { skip: reasonToSkip() ?? false, concurrency: 1 },
   });
 
   void test("keeps so much of what a program says that outlives it, and no more", async () => {
-    const { pid } = await launcher.start(directory, ["/bin/sh", "-c", "head -c 200000 /dev/zero"]);
-    while (
-      existsSync(`/proc/${pid}`) &&
-      !(await readFile(`/proc/${pid}/stat`, "utf8").catch(() => " Z ")).includes(") Z")
-    )
-      await sleep(20);
+    const program = await launcher.start(directory, ["/bin/sh", "-c", "head -c 200000 /dev/zero"]);
+    while (await isAlive(program)) await sleep(20);
     assert.equal((await stat(join(directory, "log"))).size, 65_536);
   });
 

@@ -33,9 +33,7 @@ const DIRECTORIES = [
  */
 export async function prepareDirectoryTemplate(options: DirectoryTemplateOptions): Promise<PreparedTemplate> {
   const { name, directory, owners, parent, user } = options;
-  const passwd = await readFile(join(directory, "etc/passwd"), "utf8").catch((error: unknown) => {
-    throw new Error(`template '${name}': ${directory} is no root file system: ${messageOf(error)}`);
-  });
+  const passwd = await readAccounts(name, directory);
   const digest = createHash("sha256")
     .update(JSON.stringify([directory, user, passwd, owners.description]))
     .digest("hex");
@@ -47,6 +45,13 @@ export async function prepareDirectoryTemplate(options: DirectoryTemplateOptions
     await rename(making, path);
   }
   return { name, lowers: [join(path, "root"), directory], binds: [], overlays: [] };
+}
+
+/** The `/etc/passwd` of a root file system. @throws Error when the directory is none. */
+export async function readAccounts(template: string, directory: string): Promise<string> {
+  return readFile(join(directory, "etc/passwd"), "utf8").catch((error: unknown) => {
+    throw new Error(`template '${template}': ${directory} is no root file system: ${messageOf(error)}`);
+  });
 }
 
 async function makeOverlay(root: string, passwd: string, options: DirectoryTemplateOptions): Promise<void> {

@@ -1,8 +1,8 @@
-import { access, constants, mkdir, readdir } from "node:fs/promises";
+import { mkdir, readdir } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
 import { SandboxError, messageOf } from "@coppice/core";
 import { prepareBaseTemplate } from "./base-template.js";
-import { prepareDirectoryTemplate } from "./directory-template.js";
+import { prepareDirectoryTemplate, readAccounts } from "./directory-template.js";
 import { findNode } from "./host-node.js";
 import { type HostPython, askPython } from "./host-python.js";
 import type { Launcher } from "../launcher/launcher.js";
@@ -22,14 +22,21 @@ export interface TemplatesOptions {
   readonly users: UserNamespace | undefined;
 }
 
-/** There whatever is configured. */
-const BUILT_IN = ["base", "code-interpreter-v1"];
 const BASE_USER = "user";
 /** Its name and a digest of what it was made of. */
 const DIRECTORY = /^(.+)-[0-9a-f]{16}$/;
 
-export function templateNames({ templates }: LinuxNamespacesSettings): readonly string[] {
-  return [...new Set([...BUILT_IN, ...Object.keys(templates)])];
+/** All templates: two that are always there, and those of the configuration, which may replace them. */
+export function templateSettings({
+  python,
+  node,
+  templates,
+}: LinuxNamespacesSettings): Readonly<Record<string, TemplateSettings>> {
+  return {
+    "base": { kind: "base", node },
+    "code-interpreter-v1": { kind: "base", python, node },
+    ...templates,
+  };
 }
 
 /** Problems of the directories that the configuration names as root file systems. */
@@ -37,12 +44,7 @@ export async function wrongDirectories(templates: LinuxNamespacesSettings["templ
   const wrong: string[] = [];
   for (const [name, settings] of Object.entries(templates)) {
     if (settings.kind !== "directory") continue;
-    const reason = await access(join(settings.path, "etc/passwd"), constants.R_OK).then(
-      () => undefined,
-      (error: unknown) => messageOf(error),
-    );
-    if (reason !== undefined)
-      wrong.push(`template '${name}': ${settings.path} is no root file system: ${reason}`);
+    await readAccounts(name, settings.path).catch((error: unknown) => wrong.push(messageOf(error)));
   }
   return wrong;
 }
@@ -57,17 +59,7 @@ export class Templates {
   constructor(options: TemplatesOptions) {
     this.#options = options;
     this.#owners = templateOwners(options.launcher, options.users);
-    this.#settings = new Map(
-      Object.entries({
-        "base": { kind: "base", node: options.settings.node },
-        "code-interpreter-v1": {
-          kind: "base",
-          python: options.settings.python,
-          node: options.settings.node,
-        },
-        ...options.settings.templates,
-      } satisfies Record<string, TemplateSettings>),
-    );
+    this.#settings = new Map(Object.entries(templateSettings(options.settings)));
   }
 
   /** Makes those whose making can only fail by what this host lacks. */

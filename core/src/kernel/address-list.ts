@@ -1,0 +1,12 @@
+import { BlockList, isIP } from "node:net";
+
+/** Addresses and CIDR ranges, of both versions, to check an address against. */
+export function addressList(ranges: Iterable<string>): BlockList {
+  const list = new BlockList();
+  for (const range of ranges) {
+    const [address = "", prefix] = range.split("/");
+    const family = isIP(address) === 6 ? "ipv6" : "ipv4";
+    list.addSubnet(address, Number(prefix ?? (family === "ipv6" ? 128 : 32)), family);
+  }
+  return list;
+}
