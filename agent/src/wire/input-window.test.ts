@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { setImmediate as turn } from "node:timers/promises";
 import { PayloadWriter, Reply } from "./frames.js";
 import { InputWindow } from "./input-window.js";
@@ -8,7 +8,7 @@ import { StagedWrite } from "../files/staged-write.js";
 /** More than goes out in one piece. */
 const WINDOW_BYTES = 100_000;
 
-test("writes at the same time go out whole and in the order of the calls, as there is room for them", async () => {
+it("writes at the same time go out whole and in the order of the calls, as there is room for them", async () => {
   let posted = "";
   let underWay = 0;
   const input = new InputWindow((data) => {
@@ -32,7 +32,7 @@ test("writes at the same time go out whole and in the order of the calls, as the
   assert.ok(posted === texts.join(""), "they are mixed up");
 });
 
-test("a file that is written waits for the agent to take what is under way", async () => {
+it("a file that is written waits for the agent to take what is under way", async () => {
   let sentBytes = 0;
   const link = {
     id: 1,

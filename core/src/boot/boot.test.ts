@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { mkdtemp, rm, stat } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { test } from "node:test";
+import { it } from "node:test";
 import { Counter } from "prom-client";
 import { configFromValues } from "../config/read.js";
 import { boot } from "./boot.js";
@@ -41,7 +41,7 @@ async function refusal(plugins: readonly Plugin[]): Promise<BootError> {
   assert.fail("the server started");
 }
 
-test("a plugin meets what it requires as a value, whatever order the configuration has", async () => {
+it("a plugin meets what it requires as a value, whatever order the configuration has", async () => {
   const user = definePlugin({
     name: "user",
     requires: { counting: Counting, sandboxes: Sandboxes },
@@ -56,7 +56,7 @@ test("a plugin meets what it requires as a value, whatever order the configurati
   assert.equal(server.resolve(Counting).next(), 2);
 });
 
-test("classes of a plugin are injected from its own scope", async () => {
+it("classes of a plugin are injected from its own scope", async () => {
   @injectable()
   class Doubling {
     constructor(@inject(Counting) readonly counting: Counting) {}
@@ -78,7 +78,7 @@ test("classes of a plugin are injected from its own scope", async () => {
   assert.deepEqual(await (await fetch(`${server.url}/double`)).json(), { next: 2 });
 });
 
-test("phases run in order, and stop undoes them in reverse", async () => {
+it("phases run in order, and stop undoes them in reverse", async () => {
   const trace: string[] = [];
   const traced = (name: string, requires: Record<string, symbol>, provides: readonly symbol[]) =>
     definePlugin({
@@ -114,7 +114,7 @@ test("phases run in order, and stop undoes them in reverse", async () => {
   ]);
 });
 
-test("a plugin that cannot be set up or started takes the start back", async () => {
+it("a plugin that cannot be set up or started takes the start back", async () => {
   for (const phase of ["setup", "start"] as const) {
     let undone = 0;
     const failing = definePlugin({
@@ -136,7 +136,7 @@ test("a plugin that cannot be set up or started takes the start back", async () 
   }
 });
 
-test("what a plugin says that it provides but does not bind is reported", async () => {
+it("what a plugin says that it provides but does not bind is reported", async () => {
   const liar = definePlugin({ name: "liar", provides: [Counting], setup: () => undefined });
   assert.match(
     (await refusal([liar])).message,
@@ -144,7 +144,7 @@ test("what a plugin says that it provides but does not bind is reported", async 
   );
 });
 
-test("all collisions are reported at once: routes, upgrade paths, metrics and prefixes", async () => {
+it("all collisions are reported at once: routes, upgrade paths, metrics and prefixes", async () => {
   const claiming = (name: string) =>
     definePlugin({
       name,
@@ -173,7 +173,7 @@ test("all collisions are reported at once: routes, upgrade paths, metrics and pr
   ]);
 });
 
-test("a plugin that provides the ledger takes the place of the SQLite file", async () => {
+it("a plugin that provides the ledger takes the place of the SQLite file", async () => {
   const written: string[] = [];
   const remembering = definePlugin({
     name: "remembering",
@@ -213,7 +213,7 @@ test("a plugin that provides the ledger takes the place of the SQLite file", asy
   assert.deepEqual(written, ["creating", "running", "killing", "killed", "closed"]);
 });
 
-test("registering after setup is refused: nothing would serve it", async () => {
+it("registering after setup is refused: nothing would serve it", async () => {
   let late: (() => unknown) | undefined;
   const tardy = definePlugin({
     name: "tardy",
@@ -226,7 +226,7 @@ test("registering after setup is refused: nothing would serve it", async () => {
   assert.throws(() => late?.(), /plugin 'tardy' calls http after its setup has ended/);
 });
 
-test("a route cannot be added to a router that was kept either", async () => {
+it("a route cannot be added to a router that was kept either", async () => {
   const thrown: string[] = [];
   const tardy = definePlugin({
     name: "tardy",
@@ -255,7 +255,7 @@ test("a route cannot be added to a router that was kept either", async () => {
   );
 });
 
-test("what two plugins would both serve is refused in either order, for the order would decide", async () => {
+it("what two plugins would both serve is refused in either order, for the order would decide", async () => {
   const serving = (name: string, method: "get" | "post", path: string) =>
     definePlugin({
       name,
@@ -283,7 +283,7 @@ test("what two plugins would both serve is refused in either order, for the orde
   await (await startTestServer({ plugins: apart.map((plugin) => [plugin] as const) })).stop();
 });
 
-test("what no request could reach is refused: an unknown surface, a path without its slash", async () => {
+it("what no request could reach is refused: an unknown surface, a path without its slash", async () => {
   const lost = definePlugin({
     name: "lost",
     setup(plugin) {
@@ -307,7 +307,7 @@ test("what no request could reach is refused: an unknown surface, a path without
   );
 });
 
-test("two health checks of one name are refused, and whose they are is said", async () => {
+it("two health checks of one name are refused, and whose they are is said", async () => {
   const checking = (name: string) =>
     definePlugin({
       name,
@@ -319,7 +319,7 @@ test("two health checks of one name are refused, and whose they are is said", as
   );
 });
 
-test("a step of the start that does not end is given up at its deadline, by name", async () => {
+it("a step of the start that does not end is given up at its deadline, by name", async () => {
   const never = (): Promise<never> => new Promise(() => undefined);
   const withBackend = (change: object): Plugin => {
     const backend = Object.assign(new MemoryBackend(), change);
@@ -346,7 +346,7 @@ test("a step of the start that does not end is given up at its deadline, by name
   }
 });
 
-test("a backend's sandbox that is not the one asked for is refused and destroyed", async () => {
+it("a backend's sandbox that is not the one asked for is refused and destroyed", async () => {
   const backend = new MemoryBackend();
   const provision = backend.provision.bind(backend);
   backend.provision = (spec, signal) => provision({ ...spec, id: `${spec.id}x` }, signal);
@@ -364,7 +364,7 @@ test("a backend's sandbox that is not the one asked for is refused and destroyed
   assert.deepEqual(server.sandboxes.list(), []);
 });
 
-test("a mistake in a plugin's definition is told by the plugin's name", () => {
+it("a mistake in a plugin's definition is told by the plugin's name", () => {
   const define = definePlugin as (definition: object) => Plugin;
   const setup = (): undefined => undefined;
   assert.throws(
@@ -379,7 +379,7 @@ test("a mistake in a plugin's definition is told by the plugin's name", () => {
   assert.throws(() => define({ name: "acme" }), /plugin 'acme': setup is not a function/);
 });
 
-test("a clean-up that fails is reported by its plugin's name", async () => {
+it("a clean-up that fails is reported by its plugin's name", async () => {
   const untidy = definePlugin({
     name: "untidy",
     setup(plugin) {
@@ -392,7 +392,7 @@ test("a clean-up that fails is reported by its plugin's name", async () => {
   await assert.rejects(server.stop(), /untidy: left a mess/);
 });
 
-test("off loopback an unguarded surface is refused unless the operator says so", async () => {
+it("off loopback an unguarded surface is refused unless the operator says so", async () => {
   const open = definePlugin({
     name: "open",
     setup(plugin) {
@@ -410,7 +410,7 @@ test("off loopback an unguarded surface is refused unless the operator says so",
   await (await startTestServer(server({ insecure: true }))).stop();
 });
 
-test("an address that is taken is named, and what was opened before is closed", async (context) => {
+it("an address that is taken is named, and what was opened before is closed", async (context) => {
   await using first = await startTestServer();
   const port = Number(new URL(first.url).port);
   const dataDir = await mkdtemp(join(tmpdir(), "coppice-boot-"));
@@ -426,7 +426,7 @@ test("an address that is taken is named, and what was opened before is closed", 
   );
 });
 
-test("readiness names the check that fails and tells what others say, and /healthz does not care", async () => {
+it("readiness names the check that fails and tells what others say, and /healthz does not care", async () => {
   const ill = definePlugin({
     name: "ill",
     setup(plugin) {
@@ -448,7 +448,7 @@ test("readiness names the check that fails and tells what others say, and /healt
   assert.equal((await fetch(`${server.urls["ops"]}/healthz`)).status, 200);
 });
 
-test("a plugin has a directory of its own for what it keeps, shut to other users", async () => {
+it("a plugin has a directory of its own for what it keeps, shut to other users", async () => {
   let kept: string | undefined;
   const keeper = definePlugin({
     name: "log-keeper",

@@ -4,7 +4,7 @@ import { chmod, mkdir, mkdtemp, readdir, rm, writeFile } from "node:fs/promises"
 import { type AddressInfo, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterEach, beforeEach, test } from "node:test";
+import { afterEach, beforeEach, it } from "node:test";
 import { configFromValues } from "../config/read.js";
 import { definePlugin, type Plugin } from "../plugin/plugin.js";
 import { memoryBackend } from "../testing/memory-backend.js";
@@ -39,7 +39,7 @@ async function linesOf(plugins: readonly Plugin[], server: object = {}): Promise
   return findings.map(formatFinding);
 }
 
-test("a host that lacks nothing is told so line by line, and nothing is left on it", async () => {
+it("a host that lacks nothing is told so line by line, and nothing is left on it", async () => {
   const lines = await linesOf([memoryBackend({ name: "jails" })]);
   assert.deepEqual(lines, [
     NODE,
@@ -51,7 +51,7 @@ test("a host that lacks nothing is told so line by line, and nothing is left on 
   assert.deepEqual(await readdir(directory), []);
 });
 
-test("all that a host lacks is told at once", async () => {
+it("all that a host lacks is told at once", async () => {
   const taken = createServer().listen(0, "127.0.0.1");
   await once(taken, "listening");
   const { port } = taken.address() as AddressInfo;
@@ -94,7 +94,7 @@ test("all that a host lacks is told at once", async () => {
   }
 });
 
-test("two listeners at one address are found out", async () => {
+it("two listeners at one address are found out", async () => {
   const probe = createServer().listen(0, "127.0.0.1");
   await once(probe, "listening");
   const { port } = probe.address() as AddressInfo;
@@ -106,7 +106,7 @@ test("two listeners at one address are found out", async () => {
   assert.deepEqual(lines, [NODE, `FAIL  configuration: test.yaml listeners.ops.port: ${message}`]);
 });
 
-test("a backend in whose place another one is used is no failure, one that is chosen is", async () => {
+it("a backend in whose place another one is used is no failure, one that is chosen is", async () => {
   const plugins = [
     memoryBackend({ name: "jails", onCheck: () => Promise.reject(new Error("no ZFS pool")) }),
     memoryBackend({ name: "processes" }),
@@ -124,7 +124,7 @@ test("a backend in whose place another one is used is no failure, one that is ch
   ]);
 });
 
-test("a data directory that a server uses, or that is damaged, is a failure and stays as it is", async () => {
+it("a data directory that a server uses, or that is damaged, is a failure and stays as it is", async () => {
   const dataDir = join(directory, "data");
   await mkdir(dataDir);
   const server = await startTestServer({ plugins: [[memoryBackend()]], dataDir });
@@ -143,7 +143,7 @@ test("a data directory that a server uses, or that is damaged, is a failure and 
   assert.match(damaged[1] ?? "", /^FAIL {2}dataDir: cannot use the ledger .*: file is not a database/);
 });
 
-test(
+it(
   "a data directory of somebody else is a failure",
   { skip: process.getuid?.() === 0 && "root may write everywhere" },
   async () => {
@@ -154,7 +154,7 @@ test(
   },
 );
 
-test("plugins are set up, asked and undone, and never started", async () => {
+it("plugins are set up, asked and undone, and never started", async () => {
   const calls: string[] = [];
   const watched = definePlugin({
     name: "watched",
@@ -172,7 +172,7 @@ test("plugins are set up, asked and undone, and never started", async () => {
   assert.deepEqual(calls, ["setup", "diagnose, memory and watched, false", "stop"]);
 });
 
-test("what keeps plugins from being set up does not keep the rest from being told", async () => {
+it("what keeps plugins from being set up does not keep the rest from being told", async () => {
   const broken = definePlugin({
     name: "broken",
     setup() {

@@ -3,7 +3,7 @@ import { existsSync } from "node:fs";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { after, before, test } from "node:test";
+import { after, before, it } from "node:test";
 import { readConfig } from "../config/read.js";
 import { boot } from "../boot/boot.js";
 import { examine } from "../boot/examine.js";
@@ -44,7 +44,7 @@ async function problemsOf(text: string): Promise<string> {
   assert.fail("it is fine");
 }
 
-test("check tells all that shows only when the plugins are together, each with its line", async () => {
+it("check tells all that shows only when the plugins are together, each with its line", async () => {
   assert.match(
     await problemsOf(
       "listeners:\n  api: { port: 4000 }\n  ops: { port: 4000 }\n  tls: { host: '::1', port: 4000 }\n",
@@ -87,7 +87,7 @@ plugins:
   assert.equal(existsSync(join(directory, "data")), false);
 });
 
-test("check and doctor say at which line a certificate is named that cannot be read", async () => {
+it("check and doctor say at which line a certificate is named that cannot be read", async () => {
   const text =
     "listeners:\n  api:\n    port: 0\n    tls: { cert: /no/cert.pem, key: /no/key.pem }\nlog: { level: silent }\n";
   const expected = /coppice\.yaml:4:5: listeners\.api\.tls cannot be read: ENOENT.*\/no\/cert\.pem/;
@@ -96,7 +96,7 @@ test("check and doctor say at which line a certificate is named that cannot be r
   assert.match(findings.find(({ severity }) => severity === "fail")?.message ?? "", expected);
 });
 
-test("a dataDir where nothing can be made is refused at once, by doctor and by the start", async (context) => {
+it("a dataDir where nothing can be made is refused at once, by doctor and by the start", async (context) => {
   if (process.platform !== "linux") return context.skip("there is no /proc");
   const file = await write(
     "listeners: { api: { port: 0 } }\ndataDir: /proc/coppice/data\nlog: { level: silent }\n",

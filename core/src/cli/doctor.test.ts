@@ -3,7 +3,7 @@ import { randomUUID } from "node:crypto";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { after, before, test, type TestContext } from "node:test";
+import { after, before, it, type TestContext } from "node:test";
 import { doctor } from "./doctor.js";
 
 let directory: string;
@@ -46,21 +46,21 @@ async function report(context: TestContext, file: string): Promise<{ code: numbe
   }
 }
 
-test("a configuration that can be served ends with exit code 0", async (context) => {
+it("a configuration that can be served ends with exit code 0", async (context) => {
   const { code, lines } = await run(context, "");
   assert.equal(code, 0);
   assert.ok(lines.includes("ok    backend jails: this host can run it"), lines.join("\n"));
   assert.equal(lines.at(-1), "5 ok, 0 warn, 0 FAIL");
 });
 
-test("a host that cannot serve it is told why, and the exit code is 1", async (context) => {
+it("a host that cannot serve it is told why, and the exit code is 1", async (context) => {
   const { code, lines } = await run(context, 'throw new Error("there is no ZFS pool");');
   assert.equal(code, 1);
   assert.ok(lines.includes("FAIL  backend jails: there is no ZFS pool"), lines.join("\n"));
   assert.equal(lines.at(-1), "4 ok, 0 warn, 1 FAIL");
 });
 
-test("a configuration that cannot be read is a failure like any other", async (context) => {
+it("a configuration that cannot be read is a failure like any other", async (context) => {
   const { code, lines } = await report(context, join(directory, "missing.yaml"));
   assert.equal(code, 1);
   assert.match(

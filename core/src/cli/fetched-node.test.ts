@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
 import { existsSync } from "node:fs";
-import { test } from "node:test";
+import { it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 
@@ -18,7 +18,7 @@ else {
 }
 delete process.env.IS_OLD;`;
 
-void test(
+it(
   "the fetched Node gets the options and the standard input of the older one that it stands in for",
   { skip: existsSync(FETCHED) ? false : "no Node was fetched: that of this host is new enough" },
   async () => {

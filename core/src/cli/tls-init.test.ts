@@ -5,11 +5,11 @@ import { mkdtemp, readFile, rm, stat, writeFile } from "node:fs/promises";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterEach, beforeEach, suite, test } from "node:test";
+import { afterEach, beforeEach, describe, it } from "node:test";
 import { connect, createServer } from "node:tls";
 import { initTls } from "./tls-init.js";
 
-suite("certificates for development", () => {
+describe("certificates for development", () => {
   let directory: string;
   beforeEach(async () => {
     directory = await mkdtemp(join(tmpdir(), "coppice-tls-"));
@@ -17,7 +17,7 @@ suite("certificates for development", () => {
   afterEach(() => rm(directory, { recursive: true, force: true }));
   const read = (name: string): Promise<string> => readFile(join(directory, name), "utf8");
 
-  test("are good for the domain and what is right below it, to clients that trust the authority", async () => {
+  it("are good for the domain and what is right below it, to clients that trust the authority", async () => {
     assert.deepEqual(await initTls("dev.localhost", directory), { isNewAuthority: true });
     const [ca, cert, key] = await Promise.all(["ca.pem", "cert.pem", "key.pem"].map(read));
     assert.ok(ca && cert && key);
@@ -50,7 +50,7 @@ suite("certificates for development", () => {
     }
   });
 
-  test("keep their keys to this user, and their authority for the next domain", async () => {
+  it("keep their keys to this user, and their authority for the next domain", async () => {
     await initTls("dev.localhost", directory);
     const authority = await read("ca.pem");
     const first = await read("cert.pem");
@@ -65,7 +65,7 @@ suite("certificates for development", () => {
     assert.notEqual(second.serialNumber, new X509Certificate(first).serialNumber);
   });
 
-  test("are not made for what cannot have a wildcard, nor by half an authority", async () => {
+  it("are not made for what cannot have a wildcard, nor by half an authority", async () => {
     for (const domain of ["localhost", "", "UPPER.case", "a..b", "-a.b", "*.a.b", `${"a".repeat(250)}.b`]) {
       await assert.rejects(initTls(domain, directory), /cannot have a wildcard/, domain);
     }

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { after, test } from "node:test";
+import { after, it } from "node:test";
 import { z } from "zod";
 import { configure } from "../boot/configure.js";
 import { BootError } from "../kernel/errors.js";
@@ -29,7 +29,7 @@ async function problemsOf(run: () => unknown): Promise<readonly string[]> {
   assert.fail("no BootError was thrown");
 }
 
-test("durations and sizes are parsed to milliseconds and bytes", () => {
+it("durations and sizes are parsed to milliseconds and bytes", () => {
   assert.equal(duration().parse("1.5s"), 1500);
   assert.equal(duration().parse("24h"), 86_400_000);
   assert.equal(size().parse("10GiB"), 10 * 2 ** 30);
@@ -37,7 +37,7 @@ test("durations and sizes are parsed to milliseconds and bytes", () => {
   assert.throws(() => size().parse("10GB"), /64KiB/);
 });
 
-test("${env:…} and ${file:…} are filled in, anywhere in a string", () => {
+it("${env:…} and ${file:…} are filled in, anywhere in a string", () => {
   file("from a file\n", "secret");
   const path = file('a: "${env:ONE}-${env:TWO:-two}"\nb: "${file:secret}"\n');
   assert.deepEqual(readConfig(path, { ONE: "one" }).values, { a: "one-two", b: "from a file" });
@@ -45,7 +45,7 @@ test("${env:…} and ${file:…} are filled in, anywhere in a string", () => {
   assert.deepEqual(readConfig(path, { ONE: "one", TWO: "" }).values, values, "an empty one is set");
 });
 
-test("references that lead nowhere and doubled keys are reported at their places, together", async () => {
+it("references that lead nowhere and doubled keys are reported at their places, together", async () => {
   const path = file('a: "${env:NOT_SET}"\nb: "${file:./absent}"\na: 1\n');
   const problems = await problemsOf(() => readConfig(path, {}));
   assert.equal(problems.length, 3);
@@ -57,7 +57,7 @@ test("references that lead nowhere and doubled keys are reported at their places
   assert.match(problems.join("\n"), /coppice\.yaml:3:1 .*unique/i);
 });
 
-test("an unknown key is told with the known one that it resembles, wherever it stands", async () => {
+it("an unknown key is told with the known one that it resembles, wherever it stands", async () => {
   const kinds = z.discriminatedUnion("kind", [
     z.strictObject({ kind: z.literal("one"), path: z.string().optional() }),
     z.strictObject({ kind: z.literal("two"), size: size().prefault("1KiB") }),
@@ -85,14 +85,14 @@ plugins: { nested: { made: { a: { kind: two, syze: 1 } }, list: [{ word: 1, wrd:
   ]);
 });
 
-test("a file that cannot be read is one clear problem", async () => {
+it("a file that cannot be read is one clear problem", async () => {
   assert.match(
     (await problemsOf(() => readConfig("/nowhere.yaml", {})))[0] ?? "",
     /cannot read the configuration/,
   );
 });
 
-test("every mistake of server and plugin settings is reported at once, with file and line", async () => {
+it("every mistake of server and plugin settings is reported at once, with file and line", async () => {
   const strict = definePlugin({
     name: "strict",
     config: z.strictObject({ count: z.int() }),

@@ -3,7 +3,7 @@ import { once } from "node:events";
 import { Agent, type IncomingMessage, request } from "node:http";
 import { connect, type Socket } from "node:net";
 import { Readable } from "node:stream";
-import { test } from "node:test";
+import { it } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { z } from "zod";
 import { SandboxError } from "../kernel/errors.js";
@@ -66,7 +66,7 @@ async function answer(url: string, init?: RequestInit): Promise<readonly [number
   return [response.status, response.headers.get("content-type")?.includes("json") ? JSON.parse(text) : text];
 }
 
-test("errors become the contract's status and body, and nothing unexpected is shown", async () => {
+it("errors become the contract's status and body, and nothing unexpected is shown", async () => {
   await using server = await serve();
   assert.deepEqual(await answer(`${server.url}/refuse/not_found`), [
     404,
@@ -82,7 +82,7 @@ test("errors become the contract's status and body, and nothing unexpected is sh
   assert.equal((await answer(`${server.url}/teapot`, { method: "DELETE" }))[0], 405);
 });
 
-test("a body that is no JSON, has the wrong shape or is too long is refused, and the next request is served", async () => {
+it("a body that is no JSON, has the wrong shape or is too long is refused, and the next request is served", async () => {
   await using server = await serve();
   const post = (body: string) => answer(`${server.url}/body`, { method: "POST", body });
   assert.match(
@@ -98,7 +98,7 @@ test("a body that is no JSON, has the wrong shape or is too long is refused, and
   assert.deepEqual(await post('{"name":"fine"}'), [200, { name: "fine" }]);
 });
 
-test("a body of which only the beginning is read does not cost the next requests their connection", async () => {
+it("a body of which only the beginning is read does not cost the next requests their connection", async () => {
   await using server = await serve();
   const socket = connect(Number(new URL(server.url).port), "127.0.0.1").setEncoding("utf8");
   const closed = once(socket, "close");
@@ -121,7 +121,7 @@ test("a body of which only the beginning is read does not cost the next requests
   socket.destroy();
 });
 
-test("a guard keeps a request out before any route", async () => {
+it("a guard keeps a request out before any route", async () => {
   await using server = await serve();
   assert.deepEqual(await answer(`${server.url}/teapot`, { headers: { "x-stranger": "1" } }), [
     401,
@@ -129,7 +129,7 @@ test("a guard keeps a request out before any route", async () => {
   ]);
 });
 
-test("a guard of what is addressed to a sandbox keeps strangers out of each port, also by an upgrade", async () => {
+it("a guard of what is addressed to a sandbox keeps strangers out of each port, also by an upgrade", async () => {
   const asked: number[] = [];
   const guarded = definePlugin({
     name: "guarded",
@@ -165,7 +165,7 @@ test("a guard of what is addressed to a sandbox keeps strangers out of each port
   );
 });
 
-test("a client that leaves while a guard looks at it is told of by the signal, and its sandbox is unused again", async () => {
+it("a client that leaves while a guard looks at it is told of by the signal, and its sandbox is unused again", async () => {
   const clock = fakeClock();
   const looking = Promise.withResolvers<void>();
   const looked = Promise.withResolvers<void>();
@@ -209,7 +209,7 @@ test("a client that leaves while a guard looks at it is told of by the signal, a
   }
 });
 
-test("a sane request id is kept, another one replaced", async () => {
+it("a sane request id is kept, another one replaced", async () => {
   await using server = await serve();
   const idOf = async (id: string) =>
     (await fetch(`${server.url}/teapot`, { headers: { "x-request-id": id } })).headers.get("x-request-id");
@@ -217,7 +217,7 @@ test("a sane request id is kept, another one replaced", async () => {
   assert.match((await idOf("no spaces, please")) ?? "", /^[0-9a-f-]{36}$/);
 });
 
-test("a request is targeted by headers and by host, on every listener", async () => {
+it("a request is targeted by headers and by host, on every listener", async () => {
   await using server = await serve();
   const { record } = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
   for (const url of [server.url, server.urls["envd"]]) {
@@ -232,7 +232,7 @@ test("a request is targeted by headers and by host, on every listener", async ()
   response.resume();
 });
 
-test("a sandbox that does not exist, and one that ended, get the same 502", async () => {
+it("a sandbox that does not exist, and one that ended, get the same 502", async () => {
   await using server = await serve();
   const { record } = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
   await server.sandboxes.kill(record.id);
@@ -244,7 +244,7 @@ test("a sandbox that does not exist, and one that ended, get the same 502", asyn
   }
 });
 
-test("what was asked of a sandbox that ends while it is looked for is answered as for one that has ended", async () => {
+it("what was asked of a sandbox that ends while it is looked for is answered as for one that has ended", async () => {
   const ending = definePlugin({
     name: "ending",
     requires: { targets: Targets, sandboxes: Sandboxes },
@@ -264,7 +264,7 @@ test("what was asked of a sandbox that ends while it is looked for is answered a
   ]);
 });
 
-test("a preflight is answered for what is addressed to a sandbox", async () => {
+it("a preflight is answered for what is addressed to a sandbox", async () => {
   await using server = await serve();
   const { record } = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
   const response = await fetch(`${server.url}/who`, {
@@ -284,7 +284,7 @@ test("a preflight is answered for what is addressed to a sandbox", async () => {
   assert.deepEqual([methods, age], ["HEAD, GET, POST, PUT, PATCH, DELETE", "7200"]);
 });
 
-test("a browser that will name a sandbox in a header may, and reads that it is gone", async () => {
+it("a browser that will name a sandbox in a header may, and reads that it is gone", async () => {
   await using server = await serve();
   const names = "e2b-sandbox-port, E2b-Sandbox-Id,x-access-token";
   const asked = await fetch(`${server.url}/who`, {
@@ -302,7 +302,7 @@ test("a browser that will name a sandbox in a header may, and reads that it is g
   assert.equal(api.headers.get("access-control-allow-origin"), null, "what is no sandbox's is for nobody");
 });
 
-test("when a sandbox ends, the connections that serve it break instead of ending", async () => {
+it("when a sandbox ends, the connections that serve it break instead of ending", async () => {
   await using server = await serve();
   const { record } = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
   const response = await fetch(`${server.url}/forever`, {
@@ -331,7 +331,7 @@ test("when a sandbox ends, the connections that serve it break instead of ending
   }
 });
 
-test("a connection that is being ended when its sandbox ends is closed all the same", async () => {
+it("a connection that is being ended when its sandbox ends is closed all the same", async () => {
   await using server = await serve();
   const { record } = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
   const client = connect(Number(new URL(server.url).port), "127.0.0.1");
@@ -348,7 +348,7 @@ test("a connection that is being ended when its sandbox ends is closed all the s
   await once(connection, "close", { signal: AbortSignal.timeout(5_000) });
 });
 
-test("a connection that has asked for one sandbox outlives it, and serves the next request to another", async () => {
+it("a connection that has asked for one sandbox outlives it, and serves the next request to another", async () => {
   await using server = await serve();
   const make = () => server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
   const [gone, next] = [(await make()).record.id, (await make()).record.id];
@@ -370,7 +370,7 @@ test("a connection that has asked for one sandbox outlives it, and serves the ne
   assert.deepEqual(await who(next), [port, JSON.stringify({ id: next })]);
 });
 
-test("upgrades find their handler; a wrong path and a dead sandbox are refused on the socket", async () => {
+it("upgrades find their handler; a wrong path and a dead sandbox are refused on the socket", async () => {
   await using server = await serve();
   const { record } = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
   const upgrade = async (path: string, id: string): Promise<string> => {
@@ -387,7 +387,7 @@ test("upgrades find their handler; a wrong path and a dead sandbox are refused o
   assert.match(await upgrade("/socket/one", "inever"), /^HTTP\/1\.1 502 .*The sandbox was not found/s);
 });
 
-test("garbage on the socket does not disturb the server", async () => {
+it("garbage on the socket does not disturb the server", async () => {
   await using server = await serve();
   for (const garbage of [
     "\x16\x03\x01\x02",
@@ -403,7 +403,7 @@ test("garbage on the socket does not disturb the server", async () => {
   assert.equal((await answer(`${server.url}/teapot`))[0], 418);
 });
 
-test("a stop waits for running requests, then cuts them", async () => {
+it("a stop waits for running requests, then cuts them", async () => {
   const REQUESTS = 2;
   let begun = 0;
   const bothBegan = Promise.withResolvers<void>();
@@ -428,7 +428,7 @@ test("a stop waits for running requests, then cuts them", async () => {
   await cut;
 });
 
-test("the SDKs' name for the debug sandbox means nothing to the control plane", async () => {
+it("the SDKs' name for the debug sandbox means nothing to the control plane", async () => {
   await using server = await serve();
   for (const path of ["/teapot", "/who"]) {
     const answer = await fetch(`${server.url}${path}`, {
@@ -438,7 +438,7 @@ test("the SDKs' name for the debug sandbox means nothing to the control plane", 
   }
 });
 
-test("a client that does not finish its headers, and one that falls silent, lose their connection", async () => {
+it("a client that does not finish its headers, and one that falls silent, lose their connection", async () => {
   await using server = await startTestServer({
     plugins: [[routes]],
     server: { http: { headersTimeout: "100ms", idleTimeout: "2s", drainTimeout: "200ms" } },
@@ -462,7 +462,7 @@ test("a client that does not finish its headers, and one that falls silent, lose
   }
 });
 
-test("guards and routes see one path: those that the two would read in different ways are refused", async () => {
+it("guards and routes see one path: those that the two would read in different ways are refused", async () => {
   const seen: string[] = [];
   const routed: string[] = [];
   const watched = definePlugin({
@@ -507,7 +507,7 @@ test("guards and routes see one path: those that the two would read in different
   assert.deepEqual(routed, seen);
 });
 
-test("one address has so many connections and no more, nor have all together, and a closed one makes room", async () => {
+it("one address has so many connections and no more, nor have all together, and a closed one makes room", async () => {
   const open = (server: { readonly url: string }) => {
     const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
     socket.on("error", () => undefined);
@@ -556,7 +556,7 @@ test("one address has so many connections and no more, nor have all together, an
   for (const socket of proxied) socket.destroy();
 });
 
-test("a refused upgrade's connection is closed, also when its client goes on sending and never hangs up", async () => {
+it("a refused upgrade's connection is closed, also when its client goes on sending and never hangs up", async () => {
   await using server = await startTestServer();
   const socket = connect({ port: Number(new URL(server.url).port), host: "127.0.0.1", allowHalfOpen: true });
   socket.on("error", () => undefined);

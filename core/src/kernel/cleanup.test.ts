@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { Cleanup } from "./cleanup.js";
 import { systemClock } from "./clock.js";
 
-test("undo steps run last in, first out, one at a time", async () => {
+it("undo steps run last in, first out, one at a time", async () => {
   const cleanup = new Cleanup();
   const trace: string[] = [];
   for (const name of ["one", "two", "three"]) {
@@ -17,7 +17,7 @@ test("undo steps run last in, first out, one at a time", async () => {
   assert.deepEqual(trace, ["three begins", "three ends", "two begins", "two ends", "one begins", "one ends"]);
 });
 
-test("a step that throws or hangs is named, and the rest still run", async () => {
+it("a step that throws or hangs is named, and the rest still run", async () => {
   const cleanup = new Cleanup();
   let reached = false;
   cleanup.push("first", () => {
@@ -38,7 +38,7 @@ test("a step that throws or hangs is named, and the rest still run", async () =>
   assert.ok(reached);
 });
 
-test("a second run waits for the first and runs nothing again", async () => {
+it("a second run waits for the first and runs nothing again", async () => {
   const cleanup = new Cleanup();
   let runs = 0;
   cleanup.push("once", () => {

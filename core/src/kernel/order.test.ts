@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { orderPlugins } from "./order.js";
 import { createToken } from "./token.js";
 
@@ -14,7 +14,7 @@ const plugin = (name: string, requires: readonly symbol[], provides: readonly sy
   provides,
 });
 
-test("providers come before those who require them, else the given order stays", () => {
+it("providers come before those who require them, else the given order stays", () => {
   const plugins = [
     plugin("last", [B], []),
     plugin("free", [], []),
@@ -29,7 +29,7 @@ test("providers come before those who require them, else the given order stays",
   );
 });
 
-test("missing, doubled and circular requirements are all reported", () => {
+it("missing, doubled and circular requirements are all reported", () => {
   const plugins = [
     plugin("lonely", [C], []),
     plugin("one", [B], [A]),
@@ -44,7 +44,7 @@ test("missing, doubled and circular requirements are all reported", () => {
   ]);
 });
 
-test("what the server provides needs no plugin, and no plugin may replace it", () => {
+it("what the server provides needs no plugin, and no plugin may replace it", () => {
   const { problems } = orderPlugins([plugin("user", [A], []), plugin("usurper", [], [A])], new Set([A]));
   assert.deepEqual(
     problems.map(({ message }) => message),

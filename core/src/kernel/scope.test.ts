@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { inject, injectable, Scope } from "./scope.js";
 import { createToken } from "./token.js";
 
@@ -26,11 +26,11 @@ class Incomplete {
   ) {}
 }
 
-test("tokens made twice with the same id are the same token", () => {
+it("tokens made twice with the same id are the same token", () => {
   assert.equal(createToken("test-greeting"), Greeting);
 });
 
-test("a class is built once, with what the scope holds", () => {
+it("a class is built once, with what the scope holds", () => {
   const scope = new Scope("demo");
   scope.bindValue(Greeting, { text: "hello" });
   scope.bindClass(Greeter, Greeter);
@@ -39,7 +39,7 @@ test("a class is built once, with what the scope holds", () => {
   assert.equal(scope.resolve(Greeter), greeter);
 });
 
-test("a subclass without a constructor is built with its parent's parameters", () => {
+it("a subclass without a constructor is built with its parent's parameters", () => {
   const scope = new Scope("demo");
   scope.bindValue(Greeting, { text: "hello" });
   scope.bindClass(LoudGreeter, LoudGreeter);
@@ -47,7 +47,7 @@ test("a subclass without a constructor is built with its parent's parameters", (
   assert.equal(scope.resolve<LoudGreeter>(LoudGreeter).greeting.text, "hello");
 });
 
-test("a scope is sealed: another scope's services and unbound classes cannot be resolved", () => {
+it("a scope is sealed: another scope's services and unbound classes cannot be resolved", () => {
   const other = new Scope("other");
   other.bindValue(Greeting, { text: "mine" });
   other.bindClass(Greeter, Greeter);
@@ -56,7 +56,7 @@ test("a scope is sealed: another scope's services and unbound classes cannot be 
   assert.throws(() => scope.resolve(Greeter), /neither binds nor requires 'Greeter'/);
 });
 
-test("two scopes build two instances of the same class", () => {
+it("two scopes build two instances of the same class", () => {
   const scopes = ["one", "two"].map((text) => {
     const scope = new Scope(text);
     scope.bindValue(Greeting, { text });
@@ -69,7 +69,7 @@ test("two scopes build two instances of the same class", () => {
   );
 });
 
-test("every constructor parameter that cannot be filled is named", () => {
+it("every constructor parameter that cannot be filled is named", () => {
   const scope = new Scope("demo");
   scope.bindValue(Greeting, { text: "hello" });
   scope.bindClass(Incomplete, Incomplete);
@@ -79,7 +79,7 @@ test("every constructor parameter that cannot be filled is named", () => {
   ]);
 });
 
-test("binding a key twice is refused", () => {
+it("binding a key twice is refused", () => {
   const scope = new Scope("demo");
   scope.bindValue(Greeting, { text: "hello" });
   assert.throws(() => scope.bindValue(Greeting, { text: "again" }), /binds 'test-greeting' twice/);

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { Health } from "./health.js";
 
-test("a check that does not answer is a failure of its own, in time, and holds up no other", async () => {
+it("a check that does not answer is a failure of its own, in time, and holds up no other", async () => {
   const health = new Health();
   health.add("quick", async () => undefined);
   health.add("silent", () => new Promise(() => {}));
@@ -18,7 +18,7 @@ test("a check that does not answer is a failure of its own, in time, and holds u
   });
 });
 
-test("a server that is stopping is not ready, however well it is", async () => {
+it("a server that is stopping is not ready, however well it is", async () => {
   const health = new Health();
   health.add("disk", async () => undefined);
   assert.equal((await health.readiness()).ready, true);

@@ -2,10 +2,10 @@ import assert from "node:assert/strict";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { test } from "node:test";
+import { it } from "node:test";
 import { openDatabase } from "./open-database.js";
 
-test("a file whose migration fails is left as it was, and is brought on by one that works", async (context) => {
+it("a file whose migration fails is left as it was, and is brought on by one that works", async (context) => {
   const folder = await mkdtemp(join(tmpdir(), "coppice-sqlite-"));
   context.after(() => rm(folder, { recursive: true }));
   const path = join(folder, "some.sqlite");

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { SandboxError, type ErrorCode } from "../kernel/errors.js";
 import type { Command, Process } from "../sandbox/contract/process.js";
 import { MemoryBackend, type MemoryBackendOptions, type MemorySandbox } from "./memory-backend.js";
@@ -33,7 +33,7 @@ async function* bytes(...parts: string[]): AsyncIterable<Uint8Array> {
   for (const part of parts) yield Buffer.from(part);
 }
 
-test("scripted programs read, write, trap and end as processes do", async () => {
+it("scripted programs read, write, trap and end as processes do", async () => {
   const [sandbox, backend] = await makeSandbox({
     programs: {
       async cat({ stdin, stdout, stderr, args, env, cwd, user }) {
@@ -98,7 +98,7 @@ test("scripted programs read, write, trap and end as processes do", async () => 
   assert.equal(backend.alive.processes, 0);
 });
 
-test("files in memory follow links, keep owners and never reach outside", async () => {
+it("files in memory follow links, keep owners and never reach outside", async () => {
   const [{ files }, backend] = await makeSandbox({});
   await files.write("/home/user/a/b.txt", bytes("hello ", "there"), { user: "root", metadata: { k: "v" } });
   const info = await files.stat("/home/user/a/b.txt");
@@ -167,7 +167,7 @@ test("files in memory follow links, keep owners and never reach outside", async 
   assert.equal((await files.stat("/home/user/a")).kind, "directory");
 });
 
-test("ports are dialled, and what is open is counted until the sandbox is gone", async () => {
+it("ports are dialled, and what is open is counted until the sandbox is gone", async () => {
   const [sandbox, backend] = await makeSandbox({
     ports: { 80: (connection) => void connection.pipe(connection) },
     programs: {

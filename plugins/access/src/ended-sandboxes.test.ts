@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { suite, test } from "node:test";
+import { describe, it } from "node:test";
 import { startAccessServer } from "./testing/access-server.js";
 
 const MADE_UP = "imadeup00000000000000";
@@ -35,8 +35,8 @@ async function start() {
   };
 }
 
-suite("a sandbox that has ended", () => {
-  test("is told how to its tenant, and is one that never was to everybody else", async () => {
+describe("a sandbox that has ended", () => {
+  it("is told how to its tenant, and is one that never was to everybody else", async () => {
     const { server, keys, ask, create, edge } = await start();
     await using _server = server;
     const killed = await create();
@@ -75,7 +75,7 @@ suite("a sandbox that has ended", () => {
     assert.equal(await edge(killed.id, late.token), "The sandbox was not found");
   });
 
-  test("without a token says nothing at the edge, where nobody can show that it was theirs", async () => {
+  it("without a token says nothing at the edge, where nobody can show that it was theirs", async () => {
     const { server, keys, ask, edge } = await start();
     await using _server = server;
     const { json } = await ask("POST /sandboxes", keys.own, { templateID: "base" });

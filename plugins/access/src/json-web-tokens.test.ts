@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { createHmac } from "node:crypto";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
-import { after, before, suite, test } from "node:test";
+import { after, before, describe, it } from "node:test";
 import {
   exportJWK,
   exportPKCS8,
@@ -67,7 +67,7 @@ function sign(
   return new SignJWT(claims).setProtectedHeader({ alg: "RS256", ...header }).sign(privateKey);
 }
 
-suite("a JWT", () => {
+describe("a JWT", () => {
   let provider: Provider;
   let one: KeyPair;
   let server: Awaited<ReturnType<typeof startAccessServer>>;
@@ -92,7 +92,7 @@ suite("a JWT", () => {
 
   const whoami = (token: string) => server.call("GET /auth/whoami", { authorization: `Bearer ${token}` });
 
-  test("lets in a tenant with the scopes that it has, however they are written", async () => {
+  it("lets in a tenant with the scopes that it has, however they are written", async () => {
     assert.deepEqual((await whoami(await sign(one, CLAIMS))).json, {
       tenantID: "acme",
       principalName: "ada",
@@ -119,7 +119,7 @@ suite("a JWT", () => {
     assert.equal(server.sandboxes.get(made.json.sandboxID).record.owner, "acme");
   });
 
-  test("is refused with 401 whatever is wrong with it", async () => {
+  it("is refused with 401 whatever is wrong with it", async () => {
     const stranger = await generateKeyPair("RS256");
     const spki = await exportSPKI(one.publicKey);
     const encode = (value: unknown) => Buffer.from(JSON.stringify(value)).toString("base64url");
@@ -173,14 +173,14 @@ suite("a JWT", () => {
     );
   });
 
-  test("with a key that is not known has the keys fetched anew, but not at everybody's will", async () => {
+  it("with a key that is not known has the keys fetched anew, but not at everybody's will", async () => {
     const before = provider.fetches;
     for (let tried = 0; tried < 20; tried += 1)
       assert.equal((await whoami(await sign(one, CLAIMS, { kid: `made-up-${tried}` }))).status, 401);
     assert.ok(provider.fetches - before <= 1, `${provider.fetches - before} fetches`);
   });
 
-  test("is taken after the provider has changed its keys, and not while they cannot be had", async () => {
+  it("is taken after the provider has changed its keys, and not while they cannot be had", async () => {
     const rotating = new Provider();
     await rotating.start();
     const first = await rotating.publish("one");

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { readFile, stat } from "node:fs/promises";
 import { join } from "node:path";
-import { suite, test } from "node:test";
+import { describe, it } from "node:test";
 import { definePlugin, permit, SCOPES } from "@coppice/core";
 import { startAccessServer } from "./testing/access-server.js";
 
@@ -20,8 +20,8 @@ const scoped = definePlugin({
   },
 });
 
-suite("a key", () => {
-  test("lets in its tenant, by either header; every other is refused with E2B's texts", async () => {
+describe("a key", () => {
+  it("lets in its tenant, by either header; every other is refused with E2B's texts", async () => {
     await using server = await startAccessServer({ settings: { apiKeys: [CONFIGURED] } });
     const key = server.newKey({ name: "ci" });
     const expiring = server.newKey({ expiresAtMs: server.clock.now() + HOUR_MS });
@@ -67,7 +67,7 @@ suite("a key", () => {
     assert.equal((await server.call("GET /health/")).status, 401);
   });
 
-  test("is kept as a digest alone, in files of this user", async () => {
+  it("is kept as a digest alone, in files of this user", async () => {
     await using server = await startAccessServer();
     const key = server.newKey();
     for (const name of ["keys.sqlite", "keys.sqlite-wal", "audit.sqlite"]) {
@@ -82,7 +82,7 @@ suite("a key", () => {
     server.newKey({ name: "same", tenant: "other" });
   });
 
-  test("does what its scopes allow", async () => {
+  it("does what its scopes allow", async () => {
     await using server = await startAccessServer({ plugins: [scoped] });
     const allowed = {
       read: ["read"],
@@ -103,8 +103,8 @@ suite("a key", () => {
   });
 });
 
-suite("rate limits", () => {
-  test("count clients by address and keys by name, and say when there is room again", async () => {
+describe("rate limits", () => {
+  it("count clients by address and keys by name, and say when there is room again", async () => {
     const rateLimits = { perAddress: { requests: 6, per: "1h" }, perKey: { requests: 2, per: "1h" } };
     const http = { trustedProxies: ["127.0.0.1"], drainTimeout: "200ms" };
     await using server = await startAccessServer({ settings: { rateLimits }, server: { http } });
@@ -136,7 +136,7 @@ suite("rate limits", () => {
     assert.deepEqual(await statuses(1, () => from("2001:db8:1:3::1")), [401]);
   });
 
-  test("do not believe just anybody who says whom a request comes from", async () => {
+  it("do not believe just anybody who says whom a request comes from", async () => {
     const rateLimits = { perAddress: { requests: 2, per: "1h" } };
     await using server = await startAccessServer({ settings: { rateLimits } });
     const statuses: number[] = [];
@@ -148,15 +148,15 @@ suite("rate limits", () => {
   });
 });
 
-suite("a server that others can reach", () => {
+describe("a server that others can reach", () => {
   const server = { listeners: { api: { host: "0.0.0.0", port: 0 } } };
 
-  test("starts with access, also before there is a key", async () => {
+  it("starts with access, also before there is a key", async () => {
     await using running = await startAccessServer({ server });
     assert.equal((await running.call("GET /sandboxes")).status, 401);
   });
 
-  test("takes no key that can be guessed, and no keys of a provider over plain http", async () => {
+  it("takes no key that can be guessed, and no keys of a provider over plain http", async () => {
     for (const settings of [
       { apiKeys: ["local"] },
       { apiKeys: [""] },

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { suite, test } from "node:test";
+import { describe, it } from "node:test";
 import { AccessConfig } from "./access-config.js";
 import { refusedTemplates } from "./quotas.js";
 import { type Answer, startAccessServer } from "./testing/access-server.js";
@@ -29,8 +29,8 @@ function assertRefused({ status, headers, json }: Answer, message: RegExp, retry
   assert.equal(headers.get("retry-after"), retryAfter);
 }
 
-suite("quotas", () => {
-  test("hold under a hundred creations at once, each of which is made or refused with a Retry-After", async () => {
+describe("quotas", () => {
+  it("hold under a hundred creations at once, each of which is made or refused with a Retry-After", async () => {
     await using server = await serverWith({
       everybody: { sandboxes: 7 },
       tenants: { other: { sandboxes: 3 } },
@@ -55,7 +55,7 @@ suite("quotas", () => {
     assertRefused(await server.create(keys[1] ?? ""), /\(3\)/);
   });
 
-  test("count CPUs and memory by what templates give", async () => {
+  it("count CPUs and memory by what templates give", async () => {
     await using server = await serverWith({
       tenants: { acme: { cpuCount: 6 }, other: { memoryMiB: 4608 }, none: { sandboxes: 0 } },
     });
@@ -80,7 +80,7 @@ suite("quotas", () => {
     assert.equal((await server.create(free, "limitless")).status, 201);
   });
 
-  test("name the templates that they refuse whatever is left, when the server starts", () => {
+  it("name the templates that they refuse whatever is left, when the server starts", () => {
     const templates = [
       { name: "base", aliases: [], limits: { memoryMiB: 512 } },
       { name: "limitless", aliases: [], limits: {} },
@@ -92,7 +92,7 @@ suite("quotas", () => {
     assert.deepEqual(refusedTemplates(AccessConfig.parse({}).quotas, templates), []);
   });
 
-  test("hold when a sandbox is to have more, which is no creation", async () => {
+  it("hold when a sandbox is to have more, which is no creation", async () => {
     await using server = await serverWith({
       everybody: { cpuCount: 6, sandboxes: 2, creations: { sandboxes: 2 } },
     });
@@ -110,7 +110,7 @@ suite("quotas", () => {
     assert.equal((await resize(grown === first ? second : first, { cpuCount: 5 })).status, 200);
   });
 
-  test("hold the rate of creations, and say when the next one may come", async () => {
+  it("hold the rate of creations, and say when the next one may come", async () => {
     await using server = await serverWith({ everybody: { creations: { sandboxes: 2, per: "1m" } } });
     const [key, other] = [server.newKey(), server.newKey({ tenant: "other" })];
     assert.equal((await server.create(key)).status, 201);
@@ -129,7 +129,7 @@ suite("quotas", () => {
     assertRefused(await server.create(key), /rate/, "21");
   });
 
-  test("are everybody's for a tenant that has the name of something else", async () => {
+  it("are everybody's for a tenant that has the name of something else", async () => {
     await using server = await serverWith({ everybody: { sandboxes: 1 } });
     for (const tenant of ["constructor", "toString", "hasOwnProperty"]) {
       const key = server.newKey({ tenant });

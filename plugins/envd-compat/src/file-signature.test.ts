@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { suite, test } from "node:test";
+import { describe, it } from "node:test";
 import { SandboxError } from "@coppice/core";
 import { parseSignedFileRequest, SignatureCheck } from "./file-signature.js";
 
@@ -10,8 +10,8 @@ function signedUrl(query: Record<string, string>): URL {
   return new URL(`http://server/files?${new URLSearchParams(query).toString()}`);
 }
 
-suite("a signed file URL", () => {
-  test("is checked by E2B's algorithm", () => {
+describe("a signed file URL", () => {
+  it("is checked by E2B's algorithm", () => {
     const url = signedUrl({ username: "user", path: "hello.txt", signature: SIGNATURE });
     const signed = parseSignedFileRequest("GET", url);
     assert.ok(signed);
@@ -22,7 +22,7 @@ suite("a signed file URL", () => {
     assert.equal(check.isExpired(Date.now()), false);
   });
 
-  test("is good for the operation, path, user and expiration that were signed, and no other", () => {
+  it("is good for the operation, path, user and expiration that were signed, and no other", () => {
     const signedFor = { username: "user", path: "hello.txt", signature: SIGNATURE };
     const others: [string, Record<string, string>][] = [
       ["POST", signedFor],
@@ -37,7 +37,7 @@ suite("a signed file URL", () => {
     }
   });
 
-  test("expires when its second is over", () => {
+  it("expires when its second is over", () => {
     const signed = parseSignedFileRequest(
       "GET",
       signedUrl({ signature: "v1_x", signature_expiration: "1000" }),
@@ -47,7 +47,7 @@ suite("a signed file URL", () => {
     assert.equal(new SignatureCheck(signed).isExpired(1_001_000), true);
   });
 
-  test("is refused when it says more than its signature covers", () => {
+  it("is refused when it says more than its signature covers", () => {
     const base = `http://server/files?path=hello.txt&username=user&signature=${encodeURIComponent(SIGNATURE)}`;
     for (const extra of ["&user=root", "&path=/etc/shadow", "&username=root", "&signature=v1_x"]) {
       assert.throws(
@@ -61,7 +61,7 @@ suite("a signed file URL", () => {
     });
   });
 
-  test("is only ever one for reading or writing a file", () => {
+  it("is only ever one for reading or writing a file", () => {
     assert.equal(parseSignedFileRequest("GET", new URL("http://server/files?path=a")), undefined);
     assert.equal(parseSignedFileRequest("DELETE", signedUrl({ signature: "v1_x" })), undefined);
     assert.equal(parseSignedFileRequest("GET", new URL("http://server/envs?signature=v1_x")), undefined);

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { request as httpRequest } from "node:http";
-import { after, before, suite, test } from "node:test";
+import { after, before, describe, it } from "node:test";
 import {
   type CreateSandbox,
   CODE_PORT,
@@ -81,7 +81,7 @@ function signedQuery(token: string, operation: "read" | "write", fields: Record<
   return query.toString();
 }
 
-suite("the envd of a sandbox", () => {
+describe("the envd of a sandbox", () => {
   let clock: FakeClock;
   let server: TestServer;
   let secure: LiveSandbox;
@@ -112,7 +112,7 @@ suite("the envd of a sandbox", () => {
   });
   after(() => server.stop());
 
-  test("is healthy as long as it lives, whoever asks", async () => {
+  it("is healthy as long as it lives, whoever asks", async () => {
     const mortal = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: true });
     const alive = await call(server.url, "GET /health", { to: mortal });
     assert.deepEqual([alive.status, alive.text], [204, ""]);
@@ -134,7 +134,7 @@ suite("the envd of a sandbox", () => {
     }
   });
 
-  test("asks for its token everywhere else", async () => {
+  it("asks for its token everywhere else", async () => {
     const guarded = [
       "GET /envs",
       "GET /metrics",
@@ -171,7 +171,7 @@ suite("the envd of a sandbox", () => {
     }
   });
 
-  test("is not resumed by who is refused", async () => {
+  it("is not resumed by who is refused", async () => {
     const { record } = await server.sandboxes.create({
       template: "base",
       timeoutMs: undefined,
@@ -198,7 +198,7 @@ suite("the envd of a sandbox", () => {
     await server.sandboxes.kill(record.id);
   });
 
-  test("takes a token or a signature for files, and says which of them is wrong", async () => {
+  it("takes a token or a signature for files, and says which of them is wrong", async () => {
     const good = signedQuery(token, "read", { username: "user", path: "a b/ü+.txt" });
     const now = Math.floor(clock.now() / 1000);
     const lasting = signedQuery(token, "read", { path: "x", signature_expiration: String(now) });
@@ -245,7 +245,7 @@ suite("the envd of a sandbox", () => {
     assert.equal(badTime.status, 400);
   });
 
-  test("is found by a signed URL that names no sandbox", async () => {
+  it("is found by a signed URL that names no sandbox", async () => {
     const reading = await call(server.url, `GET /files?${signedQuery(token, "read", { path: "x" })}`);
     assert.deepEqual([reading.status, reading.text], [200, secure.record.id]);
     const writing = signedQuery(other.record.accessToken ?? "", "write", {});
@@ -275,7 +275,7 @@ suite("the envd of a sandbox", () => {
     );
   });
 
-  test("tells its variables and what it uses, for nobody to cache", async () => {
+  it("tells its variables and what it uses, for nobody to cache", async () => {
     const headers = { "X-Access-Token": token };
     const envs = await call(server.url, "GET /envs", { to: secure, headers });
     assert.deepEqual(JSON.parse(envs.text), {
@@ -300,7 +300,7 @@ suite("the envd of a sandbox", () => {
     });
   });
 
-  test("keeps its control routes from everybody, with and without a token", async () => {
+  it("keeps its control routes from everybody, with and without a token", async () => {
     for (const path of ["/init", "/freeze", "/unfreeze", "/collapse", "/fsfreeze", "/fsthaw", "/upgrade"]) {
       for (const [to, headers] of [
         [secure, {}],
@@ -319,7 +319,7 @@ suite("the envd of a sandbox", () => {
     }
   });
 
-  test("runs code only for who has its token, which the SDKs do not present for contexts", async () => {
+  it("runs code only for who has its token, which the SDKs do not present for contexts", async () => {
     const port = CODE_PORT;
     const headers = { "X-Access-Token": token };
     const wrong = { "X-Access-Token": "wrong" };
@@ -337,7 +337,7 @@ suite("the envd of a sandbox", () => {
   });
 });
 
-suite("debug mode", () => {
+describe("debug mode", () => {
   /** fetch sets Host and refuses Origin: what a browser would send has to be said by hand. */
   async function browse(url: string, path: string, headers: Record<string, string>): Promise<number> {
     const { promise, resolve, reject } = Promise.withResolvers<number>();
@@ -359,7 +359,7 @@ suite("debug mode", () => {
       server: { ...server },
     });
 
-  test("makes one sandbox for all who come first at the same time, and keeps it", async () => {
+  it("makes one sandbox for all who come first at the same time, and keeps it", async () => {
     let made = 0;
     const memory = memoryBackend({
       async onProvision(step) {
@@ -384,7 +384,7 @@ suite("debug mode", () => {
     assert.equal((await call(envd, "GET /health")).status, 204);
   });
 
-  test("makes another when it was killed, even while the old one is still going", async () => {
+  it("makes another when it was killed, even while the old one is still going", async () => {
     const memory = memoryBackend({
       async onDestroy() {
         await new Promise((resolve) => setTimeout(resolve, 30));
@@ -401,7 +401,7 @@ suite("debug mode", () => {
     assert.equal(memory.backend.alive.sandboxes, 1);
   });
 
-  test("tries again after a creation that failed", async () => {
+  it("tries again after a creation that failed", async () => {
     let fails = true;
     const memory = memoryBackend({
       onProvision() {
@@ -415,7 +415,7 @@ suite("debug mode", () => {
     assert.equal((await call(envd, "GET /health")).status, 204);
   });
 
-  test("is for clients of this machine, not for web pages from elsewhere that a browser here shows", async () => {
+  it("is for clients of this machine, not for web pages from elsewhere that a browser here shows", async () => {
     await using server = await debugServer();
     const { envd = "" } = server.urls;
     const { host, port } = new URL(envd);
@@ -462,7 +462,7 @@ suite("debug mode", () => {
     assert.equal(await browse(server.url, "/", { host, ...addressed, "e2b-sandbox-port": "8080" }), 502);
   });
 
-  test("is not there unless it is switched on and nobody else can reach the listener", async () => {
+  it("is not there unless it is switched on and nobody else can reach the listener", async () => {
     await using off = await startTestServer({
       plugins: [
         [memoryBackend(), {}],

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { test } from "node:test";
+import { it } from "node:test";
 import type { Logger } from "@coppice/core";
 import { fakeClock } from "@coppice/core/testing";
 import { Deliverer } from "./deliverer.js";
@@ -14,7 +14,7 @@ import { EventsStore } from "./events-store.js";
 import { TargetGuard } from "./target-guard.js";
 import { Receiver } from "./testing/receiver.js";
 
-test("deliveries that cannot be read are logged and tried again, in a timer as anywhere", async () => {
+it("deliveries that cannot be read are logged and tried again, in a timer as anywhere", async () => {
   const clock = fakeClock();
   const logged: unknown[] = [];
   let asked = 0;
@@ -42,7 +42,7 @@ test("deliveries that cannot be read are logged and tried again, in a timer as a
   assert.equal(clock.pending, 0, "a timer is still armed");
 });
 
-test("an attempt that was answered leaves no timer", async (context) => {
+it("an attempt that was answered leaves no timer", async (context) => {
   const clock = fakeClock();
   await using receiver = await Receiver.start();
   const dataDir = await mkdtemp(join(tmpdir(), "coppice-events-"));

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { type TestContext, test } from "node:test";
+import { it, type TestContext } from "node:test";
 import type { SandboxEvent } from "@coppice/core";
 import { EventsConfig } from "./events-config.js";
 import { EventsStore } from "./events-store.js";
@@ -39,7 +39,7 @@ function webhookOf(tenant: string) {
   return { id, tenant, ...wish, secret: "quiet", createdAtMs: 0 };
 }
 
-test("a tenant's events are kept up to its own maximum, whatever others do", async (context) => {
+it("a tenant's events are kept up to its own maximum, whatever others do", async (context) => {
   const store = await openStore(context, { maxEvents: 10 });
   store.record([...eventsOf("quiet", 5), ...eventsOf("even", 10), ...eventsOf("busy", 100)], 1000);
   const kept = (tenant: string) =>
@@ -51,7 +51,7 @@ test("a tenant's events are kept up to its own maximum, whatever others do", asy
   assert.deepEqual(kept("busy"), [90, 91, 92, 93, 94, 95, 96, 97, 98, 99]);
 });
 
-test("webhooks and deliveries are found by their own tenant and webhook alone", async (context) => {
+it("webhooks and deliveries are found by their own tenant and webhook alone", async (context) => {
   const store = await openStore(context, {});
   const { webhooks, deliveries } = store;
   const [mine, theirs] = [webhookOf("me"), webhookOf("them")];

@@ -1,11 +1,11 @@
 import assert from "node:assert/strict";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
-import { test } from "node:test";
+import { it } from "node:test";
 import { fakeClock, SeededRandom } from "@coppice/core/testing";
 import { startEventsServer, until } from "./testing/events-server.js";
 
-test("an event says what E2B's clients look for, each type with what there is to say", async () => {
+it("an event says what E2B's clients look for, each type with what there is to say", async () => {
   const sandboxes = { maximumLimits: { cpuCount: 4 } };
   await using server = await startEventsServer({ server: { sandboxes } });
   const { call, clock } = server;
@@ -58,7 +58,7 @@ test("an event says what E2B's clients look for, each type with what there is to
   assert.equal(new Set(json.map((event: { id: string }) => event.id)).size, 8);
 });
 
-test("lists are pages, in either order, of the types that are asked for; queries that make no sense are refused", async () => {
+it("lists are pages, in either order, of the types that are asked for; queries that make no sense are refused", async () => {
   await using server = await startEventsServer();
   const { call } = server;
   const first = await server.create();
@@ -95,7 +95,7 @@ test("lists are pages, in either order, of the types that are asked for; queries
   }
 });
 
-test("events outlive the server, within limits of number and age", async () => {
+it("events outlive the server, within limits of number and age", async () => {
   const clock = fakeClock();
   await using first = await startEventsServer({ clock, settings: { maxEvents: 20, maxAge: "1h" } });
   const { dataDir } = first;
@@ -123,7 +123,7 @@ test("events outlive the server, within limits of number and age", async () => {
   assert.ok(Date.parse(oldest.timestamp) > clock.now() - 3_600_000, "what is older than an hour is gone");
 });
 
-test("what could not be kept is kept later, and nothing twice", async () => {
+it("what could not be kept is kept later, and nothing twice", async () => {
   await using server = await startEventsServer();
   const database = new DatabaseSync(join(server.dataDir, "events", "events.sqlite"));
   database.exec("ALTER TABLE event RENAME TO hidden");
@@ -137,7 +137,7 @@ test("what could not be kept is kept later, and nothing twice", async () => {
   assert.deepEqual(await server.types(id), ["created", "killed"]);
 });
 
-test("events agree with what happened, whatever is done in whatever order", async () => {
+it("events agree with what happened, whatever is done in whatever order", async () => {
   const random = new SeededRandom(Number(process.env["COPPICE_FUZZ_SEED"] ?? 7));
   await using server = await startEventsServer();
   const { call } = server;

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { createHash, createHmac } from "node:crypto";
-import { test } from "node:test";
+import { it } from "node:test";
 import { fakeClock } from "@coppice/core/testing";
 import { startEventsServer, until } from "./testing/events-server.js";
 import { Receiver } from "./testing/receiver.js";
@@ -40,7 +40,7 @@ function noted(server: Scene, webhook: string, attempts: number) {
   });
 }
 
-test("a webhook is registered, shown without its secret, changed and removed; each has its own life", async () => {
+it("a webhook is registered, shown without its secret, changed and removed; each has its own life", async () => {
   await using server = await startEventsServer({ webhooks: { maxWebhooks: 2 } });
   const { call } = server;
   const wish = { name: "mine", url: "https://hooks.example/x", events: [CREATED], signatureSecret: "quiet" };
@@ -84,7 +84,7 @@ test("a webhook is registered, shown without its secret, changed and removed; ea
   }
 });
 
-test("what is no webhook is refused with the reason, a private target like any other", async () => {
+it("what is no webhook is refused with the reason, a private target like any other", async () => {
   await using server = await startEventsServer({ webhooks: { privateTargets: [] } });
   const wish = { url: "https://hooks.example/x", events: [CREATED] };
   const bad: readonly object[] = [
@@ -114,7 +114,7 @@ test("what is no webhook is refused with the reason, a private target like any o
   }
 });
 
-test("a receiver gets each event once, in order, signed in both ways; types that it did not ask for it does not get", async () => {
+it("a receiver gets each event once, in order, signed in both ways; types that it did not ask for it does not get", async () => {
   await using server = await startEventsServer();
   await using receiver = await Receiver.start();
   const webhook = await register(server, `${receiver.url}/hook?x=1`);
@@ -160,7 +160,7 @@ test("a receiver gets each event once, in order, signed in both ways; types that
   assert.equal(everybodys.json.length, 13);
 });
 
-test("a key of whsec_ is the bytes that it stands for", async () => {
+it("a key of whsec_ is the bytes that it stands for", async () => {
   await using server = await startEventsServer();
   await using receiver = await Receiver.start();
   const secret = Buffer.from("0123456789abcdef0123456789abcdef");
@@ -174,7 +174,7 @@ test("a key of whsec_ is the bytes that it stands for", async () => {
   );
 });
 
-test("what is not taken is sent again, later and later, with the same id; what follows waits; in the end it has failed", async () => {
+it("what is not taken is sent again, later and later, with the same id; what follows waits; in the end it has failed", async () => {
   await using server = await startEventsServer({
     webhooks: { attempts: 4, firstRetry: "5s", longestRetry: "8s" },
   });
@@ -218,7 +218,7 @@ test("what is not taken is sent again, later and later, with the same id; what f
   await until("the repeated one", async () => (await deliveries(server, webhook))[0]?.status === "delivered");
 });
 
-test("a receiver that does not answer, hangs up, redirects or floods is a failed attempt, and holds up nobody else", async () => {
+it("a receiver that does not answer, hangs up, redirects or floods is a failed attempt, and holds up nobody else", async () => {
   await using server = await startEventsServer({ webhooks: { timeout: "10s", attempts: 1, concurrency: 2 } });
   await using receiver = await Receiver.start();
   await using other = await Receiver.start();
@@ -262,7 +262,7 @@ test("a receiver that does not answer, hangs up, redirects or floods is a failed
   );
 });
 
-test("a name that means this host is not connected to, and the answer does not say that there is somebody", async () => {
+it("a name that means this host is not connected to, and the answer does not say that there is somebody", async () => {
   await using server = await startEventsServer({ webhooks: { privateTargets: [], attempts: 1 } });
   await using receiver = await Receiver.start();
   const port = new URL(receiver.url).port;
@@ -278,7 +278,7 @@ test("a name that means this host is not connected to, and the answer does not s
   assert.deepEqual(receiver.received, []);
 });
 
-test("so many wait for a webhook and no more, so many are remembered; while it is disabled nothing is kept for it", async () => {
+it("so many wait for a webhook and no more, so many are remembered; while it is disabled nothing is kept for it", async () => {
   await using server = await startEventsServer({ webhooks: { maxPending: 3, maxDeliveries: 4 } });
   await using receiver = await Receiver.start();
   const webhook = await register(server, receiver.url);
@@ -311,7 +311,7 @@ test("so many wait for a webhook and no more, so many are remembered; while it i
   assert.match(metrics, /^coppice_events_dropped_total 2$/m);
 });
 
-test("what waits, and what was under way, is delivered by the next server, in order", async () => {
+it("what waits, and what was under way, is delivered by the next server, in order", async () => {
   const clock = fakeClock();
   await using receiver = await Receiver.start();
   receiver.answer = () => undefined;

@@ -67,8 +67,8 @@ async function filesBelow(directory: string): Promise<string> {
   return names.map(({ name }) => name).join("\n") + (await Promise.all(texts)).join("\n");
 }
 
-void describe("what a client sends", { skip: reasonWithoutRecordingHost() ?? false }, () => {
-  void it("reaches no program, no jail.conf and no anchor of the host unless it is plain", async () => {
+describe("what a client sends", { skip: reasonWithoutRecordingHost() ?? false }, () => {
+  it("reaches no program, no jail.conf and no anchor of the host unless it is plain", async () => {
     await using recording = await openRecordingHost({ network: { kind: "vnet" } });
     await mkdir(join(recording.settings.directory, "roots"), { recursive: true, mode: 0o755 });
     const backend = new JailBackend({
@@ -109,7 +109,7 @@ void describe("what a client sends", { skip: reasonWithoutRecordingHost() ?? fal
     await backend.close();
   });
 
-  void it("names no snapshot and no dataset, and makes no place for a volume, unless it is plain", async () => {
+  it("names no snapshot and no dataset, and makes no place for a volume, unless it is plain", async () => {
     await using recording = await openRecordingHost();
     const { host, settings } = recording;
     const owner = installationOf(settings.directory);
@@ -139,7 +139,7 @@ void describe("what a client sends", { skip: reasonWithoutRecordingHost() ?? fal
     assert.doesNotMatch(seen, new RegExp(MARK));
   });
 
-  void it("is in no word of what starts a command", async () => {
+  it("is in no word of what starts a command", async () => {
     await using recording = await openRecordingHost();
     const { host, settings } = recording;
     const paths = sandboxPaths(settings.directory, "abc");
@@ -169,7 +169,7 @@ void describe("what a client sends", { skip: reasonWithoutRecordingHost() ?? fal
     await helper.closed;
   });
 
-  void it("changes no rules when they are replaced by such", async () => {
+  it("changes no rules when they are replaced by such", async () => {
     await using recording = await openRecordingHost({ network: { kind: "vnet" } });
     const { addresses, host } = recording;
     const settings = recording.settings.network;
@@ -192,7 +192,7 @@ void describe("what a client sends", { skip: reasonWithoutRecordingHost() ?? fal
     assert.deepEqual(await recording.calls(), []);
   });
 
-  void it("does not run through a shell where it is an argument", async () => {
+  it("does not run through a shell where it is an argument", async () => {
     await using recording = await openRecordingHost();
     const hostile = [...strings()].filter((text) => !text.includes("\0"));
     await recording.host.run("zfs", hostile);

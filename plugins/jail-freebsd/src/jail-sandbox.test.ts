@@ -1,11 +1,11 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { setImmediate } from "node:timers/promises";
 import type { AgentConnection } from "@coppice/agent";
 import { JailSandbox, type JailSandboxOptions } from "./jail-sandbox.js";
 import { JexecCommands } from "./jails/jexec-commands.js";
 
-test("a command whose agent is asked while a pause begins does not enter the jail before the resumption", async () => {
+it("a command whose agent is asked while a pause begins does not enter the jail before the resumption", async () => {
   const told: string[] = [];
   const never = new Promise<void>(() => {});
   let answered = Promise.withResolvers<void>();

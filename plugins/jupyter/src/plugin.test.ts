@@ -3,7 +3,7 @@ import { createHash } from "node:crypto";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { after, before, describe, test } from "node:test";
+import { after, before, describe, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import { startCodeServer, type CodeSandbox, type CodeServer } from "./testing/code-server.js";
 
@@ -57,7 +57,7 @@ async function metric(name: string, { server }: CodeServer = own): Promise<numbe
 }
 
 describe("results", () => {
-  test("state stays from one execution to the next, and the count goes up", async () => {
+  it("state stays from one execution to the next, and the count goes up", async () => {
     const first = await sandbox.run("x = 41");
     const second = await sandbox.run("x += 1\nx");
     assert.equal(second.results[0]?.["text"], "42");
@@ -69,12 +69,12 @@ describe("results", () => {
     );
   });
 
-  test("numbers in results arrive as they were written", async () => {
+  it("numbers in results arrive as they were written", async () => {
     const { body } = await sandbox.run("{'a': 1.0, 'b': 12345678901234567890, 3: [None, True]}");
     assert.ok(body.includes('"json": {"a": 1.0, "b": 12345678901234567890, "3": [null, true]}'), body);
   });
 
-  test("an error has name, value and a traceback without colours; one, and last", async () => {
+  it("an error has name, value and a traceback without colours; one, and last", async () => {
     const { error, lines } = await sandbox.run("print('before')\n1/0");
     assert.equal(error?.["name"], "ZeroDivisionError");
     assert.equal(error["value"], "division by zero");
@@ -83,7 +83,7 @@ describe("results", () => {
     assert.deepEqual(lines.map(({ type }) => type).slice(-3), ["stdout", "error", "end_of_execution"]);
   });
 
-  test("a huge error keeps its name and how it begins", async () => {
+  it("a huge error keeps its name and how it begins", async () => {
     const { error } = await sandbox.run("raise ValueError('x' * 3_000_000)");
     assert.equal(error?.["name"], "ValueError");
     assert.match(String(error["value"]), /^x{500000,}\n\[truncated: \d{7} more bytes\]$/);
@@ -93,7 +93,7 @@ describe("results", () => {
     );
   });
 
-  test("an exception group has its traceback, with those of what is in it", async () => {
+  it("an exception group has its traceback, with those of what is in it", async () => {
     const { error, text } = await sandbox.run(
       "raise ExceptionGroup('both', [ValueError('a'), KeyError('b')])",
     );
@@ -101,7 +101,7 @@ describe("results", () => {
     assert.match(String(error?.["traceback"]), /raise ExceptionGroup[^]*ValueError: a[^]*KeyError: 'b'/);
   });
 
-  test("a value or an error too large for a message costs neither the rest of it nor the kernel's state", async () => {
+  it("a value or an error too large for a message costs neither the rest of it nor the kernel's state", async () => {
     await using small = await startCodeServer({ maxMessage: "4MiB" });
     const other = await small.create();
     const long = 5_000_000;
@@ -127,7 +127,7 @@ describe("results", () => {
     assert.match(String(repr?.["text"]), /^'yyy[^]*y\n\[truncated: \d+ more characters\]$/);
   });
 
-  test("a result that nobody could read is left out with a note", async () => {
+  it("a result that nobody could read is left out with a note", async () => {
     const { results, text, error } = await sandbox.run(
       "deep = 1\nfor _ in range(900): deep = [deep]\ndisplay({'x/y': deep}, raw=True)\n'next'",
     );
@@ -135,14 +135,14 @@ describe("results", () => {
     assert.match(text("stderr"), /^\[display_data left out: .* nested too deeply\]\n$/);
   });
 
-  test("code that cannot even be compiled is an error too", async () => {
+  it("code that cannot even be compiled is an error too", async () => {
     assert.equal((await sandbox.run("def f(:")).error?.["name"], "SyntaxError");
     assert.ok((await sandbox.run("a\0b")).error);
     assert.ok((await sandbox.run("'\ud800'")).status === 200);
     assert.equal((await sandbox.run("print('next')")).text("stdout"), "next\n");
   });
 
-  test("displayed values and the MIME types that have no field of their own", async () => {
+  it("displayed values and the MIME types that have no field of their own", async () => {
     const { results } = await sandbox.run(
       "from IPython.display import display\ndisplay({'text/html': '<b>', 'x/y': 1.50}, raw=True)\n'it is'",
     );
@@ -152,11 +152,11 @@ describe("results", () => {
     ]);
   });
 
-  test("input() is refused", async () => {
+  it("input() is refused", async () => {
     assert.equal((await sandbox.run("input('name?')")).error?.["name"], "StdinNotImplementedError");
   });
 
-  test("nothing to run gives a count and an end", async () => {
+  it("nothing to run gives a count and an end", async () => {
     const { lines } = await sandbox.run("");
     assert.deepEqual(
       lines.map(({ type }) => type),
@@ -166,7 +166,7 @@ describe("results", () => {
 });
 
 describe("output", () => {
-  test("stdout and stderr arrive while the code runs, headers before anything, keepalives in silence", async (context) => {
+  it("stdout and stderr arrive while the code runs, headers before anything, keepalives in silence", async (context) => {
     const signals = await mkdtemp(join(tmpdir(), "coppice-signals-"));
     context.after(() => rm(signals, { recursive: true }));
     const give = (name: string) => writeFile(join(signals, name), "");
@@ -196,7 +196,7 @@ wait_for('output')`;
     );
   });
 
-  test("output of child processes is complete and whole, however it is cut on the way", async () => {
+  it("output of child processes is complete and whole, however it is cut on the way", async () => {
     const child = "import sys; sys.stdout.buffer.write('é😀'.encode() * 30000)";
     const ran = await sandbox.run(
       `import subprocess, sys\nsubprocess.run([sys.executable, '-c', ${JSON.stringify(child)}])\nprint('after')`,
@@ -208,7 +208,7 @@ wait_for('output')`;
     assert.equal((await sandbox.run("'alive'")).results[0]?.["text"], "alive");
   });
 
-  test("output of child processes is there on systems that ipykernel does not capture it on", async () => {
+  it("output of child processes is there on systems that ipykernel does not capture it on", async () => {
     const platform = "import sys, sysconfig; sysconfig.get_config_vars(); sys.platform = 'freebsd14'";
     const other = await own.create({ PYTHONPATH: "." });
     await other.live.runtime.files.write(
@@ -227,7 +227,7 @@ wait_for('output')`;
     await own.server.sandboxes.kill(other.live.record.id);
   });
 
-  test("what a cell does to its stdout costs no other cell its output or its end", async () => {
+  it("what a cell does to its stdout costs no other cell its output or its end", async () => {
     const cells: readonly (readonly [code: string, stdout: string, error: string | undefined])[] = [
       [
         "import io, subprocess, sys\nown = sys.stdout\nsys.stdout = open('log', 'w')\nprint('there')\nsys.stdout.close()",
@@ -249,7 +249,7 @@ wait_for('output')`;
     }
   });
 
-  test("no single message carries all of what is printed at once", async () => {
+  it("no single message carries all of what is printed at once", async () => {
     const { lines } = await sandbox.run("print('x' * 3_000_000)\nprint('y' * 3_000_000, end='')");
     const pieces = lines.filter(({ type }) => type === "stdout").map(({ text }) => String(text));
     assert.equal(pieces.join(""), `${"x".repeat(3_000_000)}\n${"y".repeat(3_000_000)}`);
@@ -257,7 +257,7 @@ wait_for('output')`;
     assert.ok(longest <= 512 * 1024, `${longest} characters`);
   });
 
-  test("a process that a cell forks ends with the cell, and what it printed is there", async () => {
+  it("a process that a cell forks ends with the cell, and what it printed is there", async () => {
     const ran = await sandbox.run(
       "import os\nx = 'mine'\npid = os.fork()\nif pid == 0:\n    x = 'of the copy'\n    print('copy')\n" +
         "else:\n    print('status', os.waitpid(pid, 0)[1])",
@@ -266,7 +266,7 @@ wait_for('output')`;
     assert.equal((await sandbox.run("x")).results[0]?.["text"], "mine");
   });
 
-  test("a lone surrogate costs one character and nothing around it, wherever it is", async () => {
+  it("a lone surrogate costs one character and nothing around it, wherever it is", async () => {
     assert.equal(
       (await sandbox.run("print('a\\ud83db', '\\ud83d\\ude00')")).text("stdout"),
       "a\ufffdb \u{1f600}\n",
@@ -283,7 +283,7 @@ wait_for('output')`;
     );
   });
 
-  test("what JSON has no number for is null, and nothing is said about it", async () => {
+  it("what JSON has no number for is null, and nothing is said about it", async () => {
     const { results, text } = await sandbox.run(
       "display({'x/y': [1.0, float('nan'), {'a': (float('inf'), -0.0)}]}, raw=True)\n[1.0, float('nan'), 10**30]",
     );
@@ -293,7 +293,7 @@ wait_for('output')`;
     );
   });
 
-  test("much text arrives as it was written, whatever is in it", async () => {
+  it("much text arrives as it was written, whatever is in it", async () => {
     const kinds = [
       "a line\n",
       '"quoted" and C:\\new\\u0041 and \\" both\t|\r\n',
@@ -308,7 +308,7 @@ wait_for('output')`;
     }
   });
 
-  test("much output is that of its cell to the last byte, though its memory is used again and the reader pauses", async () => {
+  it("much output is that of its cell to the last byte, though its memory is used again and the reader pauses", async () => {
     const code = "for i in range(40): print(str(i % 10) * 400_000)";
     const response = await post("/execute", JSON.stringify({ code }));
     const hash = createHash("sha256");
@@ -331,7 +331,7 @@ wait_for('output')`;
     assert.equal(hash.digest("hex"), expected.digest("hex"));
   });
 
-  test("thousands of displayed values all arrive at a reader that starts late", async () => {
+  it("thousands of displayed values all arrive at a reader that starts late", async () => {
     const code =
       "from IPython.display import display\nfor i in range(3000): display({'text/plain': str(i)}, raw=True)";
     const response = await post("/execute", JSON.stringify({ code }));
@@ -348,14 +348,14 @@ wait_for('output')`;
     assert.deepEqual(lines.at(-1), { type: "end_of_execution" });
   });
 
-  test("past its limit, output ends in a note; the code goes on", async () => {
+  it("past its limit, output ends in a note; the code goes on", async () => {
     const ran = await sandbox.run("for i in range(30): print('x' * 1_000_000)\nran = 'whole'");
     assert.ok(ran.text("stdout").length <= 20_000_000);
     assert.match(ran.text("stderr"), /^\n\[output truncated: .* 20000000 bytes\]\n$/);
     assert.equal((await sandbox.run("ran")).results[0]?.["text"], "whole");
   });
 
-  test("a reader slower than the code slows the code, not the server's memory", async () => {
+  it("a reader slower than the code slows the code, not the server's memory", async () => {
     await using large = await startCodeServer();
     const other = await large.create();
     await other.run("1");
@@ -382,7 +382,7 @@ wait_for('output')`;
 });
 
 describe("environment", () => {
-  test("the sandbox's variables are there, those of an execution only while it runs", async () => {
+  it("the sandbox's variables are there, those of an execution only while it runs", async () => {
     const variables = { QUOTED: "a'b\"c\\n$(x)\né", GLOBAL: "other" };
     const code = "import os\nprint(os.environ['QUOTED'], os.environ['GLOBAL'])\n1/0";
     const ran = await sandbox.run(code, { env_vars: variables });
@@ -392,7 +392,7 @@ describe("environment", () => {
     assert.equal(results[0]?.["text"], "(None, 'g\\'lobal\"')");
   });
 
-  test("code finds itself at home, alone, with nothing to read", async () => {
+  it("code finds itself at home, alone, with nothing to read", async () => {
     const { results } = await sandbox.run(
       "import sys\n[os.path.basename(os.getcwd()), sys.argv, sys.path.count(''), sys.stdin.read()]",
     );
@@ -405,7 +405,7 @@ describe("environment", () => {
 });
 
 describe("endings", () => {
-  test("a client that leaves interrupts its code, and the next code runs at once", async () => {
+  it("a client that leaves interrupts its code, and the next code runs at once", async () => {
     await sandbox.run("kept = 1");
     for (const code of [
       "while True: pass",
@@ -423,21 +423,21 @@ describe("endings", () => {
     }
   });
 
-  test("leaving at any moment never makes the next execution hang or lose its state", async () => {
+  it("leaving at any moment never makes the next execution hang or lose its state", async () => {
     for (let round = 0; round < 25; round++) {
       await leave("while True: pass", (round * 7) % 30);
       assert.equal((await sandbox.run("kept")).results[0]?.["text"], "1", `round ${round}`);
     }
   });
 
-  test("code that ignores its interrupt is killed, and the context works again", async () => {
+  it("code that ignores its interrupt is killed, and the context works again", async () => {
     const code =
       "import time\nwhile True:\n  try:\n    while True: time.sleep(0.01)\n  except BaseException: pass";
     await leave(code, 200);
     assert.equal((await sandbox.run("'kept' in globals()")).results[0]?.["text"], "False");
   });
 
-  test("a kernel that an earlier cell keeps from beginning another is replaced once a client has given up", async () => {
+  it("a kernel that an earlier cell keeps from beginning another is replaced once a client has given up", async () => {
     await sandbox.run(
       "import asyncio, time\ndef block():\n    open('blocked', 'w').close()\n    time.sleep(1000)\n" +
         "kept = asyncio.get_running_loop().call_later(0.01, block)",
@@ -450,7 +450,7 @@ describe("endings", () => {
     assert.equal((await sandbox.run("'kept' in globals()")).results[0]?.["text"], "False");
   });
 
-  test("a kernel that dies ends the execution with an error, and the next one starts afresh where the first did", async () => {
+  it("a kernel that dies ends the execution with an error, and the next one starts afresh where the first did", async () => {
     const died = await sandbox.run("import os\nos._exit(1)");
     assert.deepEqual(died.error, {
       type: "error",
@@ -463,12 +463,12 @@ describe("endings", () => {
     assert.equal(next.results[0]?.["text"], "('user', True)");
   });
 
-  test("exit() ends the kernel, not the context", async () => {
+  it("exit() ends the kernel, not the context", async () => {
     assert.equal((await sandbox.run("gone = 1\nexit()")).error, undefined);
     assert.equal((await sandbox.run("'gone' in globals()")).results[0]?.["text"], "False");
   });
 
-  test("executions of one context take turns in their order, contexts do not wait for each other", async () => {
+  it("executions of one context take turns in their order, contexts do not wait for each other", async () => {
     const { id } = (await (await post("/contexts", "{}")).json()) as { id: string };
     const order: string[] = [];
     const run = async (name: string, code: string, more?: object): Promise<void> => {
@@ -487,7 +487,7 @@ describe("endings", () => {
     await sandbox.fetch(`/contexts/${id}`, { method: "DELETE" });
   });
 
-  test("one too many in the queue of a context is refused; a client that leaves frees its place", async () => {
+  it("one too many in the queue of a context is refused; a client that leaves frees its place", async () => {
     const { id } = (await (await post("/contexts", "{}")).json()) as { id: string };
     const refused = await metric("executions_refused_total");
     const leaving = new AbortController();
@@ -519,7 +519,7 @@ describe("endings", () => {
 });
 
 describe("contexts", () => {
-  test("the default one is listed from the start; others have their directory and state", async () => {
+  it("the default one is listed from the start; others have their directory and state", async () => {
     const fresh = await own.create();
     const listed = (await (await fresh.fetch("/contexts")).json()) as {
       id: string;
@@ -544,7 +544,7 @@ describe("contexts", () => {
     await own.server.sandboxes.kill(fresh.live.record.id);
   });
 
-  test("restart ends what runs and keeps id, directory and environment", async () => {
+  it("restart ends what runs and keeps id, directory and environment", async () => {
     const { id } = (await (await post("/contexts", '{"cwd": "/tmp"}')).json()) as { id: string };
     const running = sandbox.run("state = 1\nimport time\ntime.sleep(100)", { context_id: id });
     await delay(300);
@@ -563,7 +563,7 @@ describe("contexts", () => {
     await sandbox.fetch(`/contexts/${id}`, { method: "DELETE" });
   });
 
-  test("a removed context is gone, and a removed default one is made again", async () => {
+  it("a removed context is gone, and a removed default one is made again", async () => {
     const [{ id } = { id: "" }] = (await (await sandbox.fetch("/contexts")).json()) as { id: string }[];
     const removed = await sandbox.fetch(`/contexts/${id}`, { method: "DELETE" });
     assert.equal(await removed.text(), "null");
@@ -572,7 +572,7 @@ describe("contexts", () => {
     assert.equal((await sandbox.run("1")).status, 200);
   });
 
-  test("one too many is refused", async () => {
+  it("one too many is refused", async () => {
     const made: string[] = [];
     const fresh = await own.create();
     await fresh.fetch("/contexts");
@@ -588,7 +588,7 @@ describe("contexts", () => {
     await own.server.sandboxes.kill(fresh.live.record.id);
   });
 
-  test("contexts that are made at once are counted before they are there", async () => {
+  it("contexts that are made at once are counted before they are there", async () => {
     const fresh = await own.create();
     const made = await Promise.all(
       Array.from({ length: 6 }, () => fresh.fetch("/contexts", { method: "POST", body: "{}" })),
@@ -598,7 +598,7 @@ describe("contexts", () => {
     await own.server.sandboxes.kill(fresh.live.record.id);
   });
 
-  test("a first use by many at once makes one default context", async () => {
+  it("a first use by many at once makes one default context", async () => {
     const fresh = await own.create();
     // Which of them comes first is not said.
     const count = "a = globals().get('a', 0) + 1";
@@ -611,7 +611,7 @@ describe("contexts", () => {
 });
 
 describe("bad requests", () => {
-  test("each has the answer of the contract, and the next request is served", async () => {
+  it("each has the answer of the contract, and the next request is served", async () => {
     const cases: readonly (readonly [
       method: string,
       path: string,
@@ -675,7 +675,7 @@ describe("bad requests", () => {
     assert.equal((await sandbox.run("1")).status, 200);
   });
 
-  test("a Python without ipykernel, or none at all, is a clear refusal", async () => {
+  it("a Python without ipykernel, or none at all, is a clear refusal", async () => {
     for (const [python, reason] of [
       ["/does/not/exist", /exit code 127/],
       ["/bin/false", /^Failed to create context: the kernel ended while it started \(exit code 1\)/],
@@ -688,7 +688,7 @@ describe("bad requests", () => {
     }
   });
 
-  test("a kernel that does not come up in time is ended", async () => {
+  it("a kernel that does not come up in time is ended", async () => {
     await using slow = await startCodeServer({ startTimeout: "50ms" });
     const { status, body } = await (await slow.create()).run("1");
     assert.deepEqual(
@@ -699,7 +699,7 @@ describe("bad requests", () => {
 });
 
 describe("kernels and their sandbox", () => {
-  test("kernels end with their sandbox, and so does what runs in them", async () => {
+  it("kernels end with their sandbox, and so does what runs in them", async () => {
     const fresh = await own.create();
     const { results } = await fresh.run("import os\nos.getpid()");
     const pid = Number(results[0]?.["text"]);
@@ -730,7 +730,7 @@ describe("kernels and their sandbox", () => {
     }
   });
 
-  test("kernels run as the account that the configuration names, in the folder of the sandbox's user", async () => {
+  it("kernels run as the account that the configuration names, in the folder of the sandbox's user", async () => {
     await using own = await startCodeServer({ user: "root", zygote: { enabled: true, imports: [] } });
     const root = await own.create();
     const look =
@@ -741,7 +741,7 @@ describe("kernels and their sandbox", () => {
     assert.deepEqual([status, /no account 'no-such-user'/.test(body)], [500, true], body);
   });
 
-  test("an eager kernel runs before anybody asks for it, a lazy one does not", async () => {
+  it("an eager kernel runs before anybody asks for it, a lazy one does not", async () => {
     await using mixed = await startCodeServer({ templates: { "code-interpreter-v1": { kernel: "eager" } } });
     const kernels = (): Promise<number> => metric("kernels", mixed);
     await mixed.create();
@@ -754,7 +754,7 @@ describe("kernels and their sandbox", () => {
     assert.equal(await kernels(), 1, "one kernel, that of the eager template");
   });
 
-  test("starts, failed ones, and what took the place of another are counted", async () => {
+  it("starts, failed ones, and what took the place of another are counted", async () => {
     await using counted = await startCodeServer();
     const fresh = await counted.create();
     await fresh.run("import os; os._exit(1)");
@@ -774,7 +774,7 @@ describe("kernels and their sandbox", () => {
     assert.equal(await metric("kernel_start_failures_total", broken), 1);
   });
 
-  test("every execution is counted once, by how it ended", async () => {
+  it("every execution is counted once, by how it ended", async () => {
     const count = (status: string): Promise<number> => metric(`executions_total{status="${status}"}`);
     const before = await Promise.all(["ok", "error", "interrupted", "died"].map(count));
     await sandbox.run("1");

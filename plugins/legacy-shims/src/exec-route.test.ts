@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { after, before, test } from "node:test";
+import { after, before, it } from "node:test";
 import type { LiveSandbox } from "@coppice/core";
 import { startTestServer, type TestServer } from "@coppice/core/testing";
 import access from "@coppice/plugin-access";
@@ -36,7 +36,7 @@ async function exec(body: unknown, { id = sandbox.record.id, key = API_KEY } = {
 
 const whole = { timed_out: false, truncated: false };
 
-test("A command runs to its end and its output comes in one answer", async () => {
+it("A command runs to its end and its output comes in one answer", async () => {
   assert.deepEqual(await exec({ cmd: "echo out; echo größer >&2; exit 43" }), {
     status: 200,
     body: { stdout: "out\n", stderr: "größer\n", exit_code: 43, ...whole },
@@ -54,14 +54,14 @@ test("A command runs to its end and its output comes in one answer", async () =>
   assert.equal((await exec({ cmd: "true" }, { id: `${sandbox.record.id}-client` })).status, 200);
 });
 
-test("A command that takes too long is killed, and what it wrote comes along", async () => {
+it("A command that takes too long is killed, and what it wrote comes along", async () => {
   assert.deepEqual(await exec({ cmd: "echo before; sleep 60", timeout_ms: 300 }), {
     status: 200,
     body: { stdout: "before\n", stderr: "", exit_code: -1, timed_out: true, truncated: false },
   });
 });
 
-test("More output than is kept is dropped, and the command still ends by itself", async () => {
+it("More output than is kept is dropped, and the command still ends by itself", async () => {
   const answer = await exec({ cmd: "head -c 1000000 /dev/zero | tr '\\0' x; echo end >&2" });
   assert.deepEqual(answer.body, {
     stdout: "x".repeat(1024),
@@ -72,7 +72,7 @@ test("More output than is kept is dropped, and the command still ends by itself"
   });
 });
 
-test("Strangers, unknown sandboxes and bad requests are refused", async () => {
+it("Strangers, unknown sandboxes and bad requests are refused", async () => {
   assert.equal((await exec({ cmd: "true" }, { key: "" })).status, 401);
   const unknown = await exec({ cmd: "true" }, { id: "iunknown" });
   assert.equal(unknown.status, 404);
@@ -99,7 +99,7 @@ test("Strangers, unknown sandboxes and bad requests are refused", async () => {
   assert.equal((await exec({ cmd: "x".repeat(5000) })).status, 413);
 });
 
-test("No more than the configured number run at a time", async () => {
+it("No more than the configured number run at a time", async () => {
   const answers = await Promise.all(Array.from({ length: 5 }, () => exec({ cmd: "sleep 0.5" })));
   assert.deepEqual(
     answers.map(({ status }) => status).toSorted((a, b) => a - b),

@@ -1,12 +1,12 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { LineFrames } from "./line-frames.js";
 
 function frame(text: string, type = "stdout"): string {
   return JSON.stringify({ type, text });
 }
 
-test("Frames end with lines, and never inside a character", () => {
+it("Frames end with lines, and never inside a character", () => {
   const frames = new LineFrames(10);
   const push = (data: Uint8Array | string, stream: "stdout" | "stderr" = "stdout") =>
     frames.push({ stream, data: Buffer.from(data) });

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { once } from "node:events";
 import { connect } from "node:net";
-import { after, before, suite, test } from "node:test";
+import { after, before, describe, it } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { type LiveSandbox, type Plugin, SandboxError } from "@coppice/core";
 import {
@@ -76,14 +76,14 @@ async function untilNoShells(served: Served): Promise<void> {
   }
 }
 
-suite("A shell in a terminal", { timeout: 240_000 }, () => {
+describe("A shell in a terminal", { timeout: 240_000 }, () => {
   let served: Served;
   before(async () => {
     served = await serve();
   });
   after(() => served[Symbol.asyncDispose]());
 
-  test("takes input and sizes as JSON and answers with the terminal's bytes", async () => {
+  it("takes input and sizes as JSON and answers with the terminal's bytes", async () => {
     await using client = await served.open("?cols=100&rows=30&user=root");
     await client.until(/root xterm-256color\r\n/);
     client.socket.send('{"type":"input","data":"?"}');
@@ -99,7 +99,7 @@ suite("A shell in a terminal", { timeout: 240_000 }, () => {
     assert.ok(client.received.every(({ isBinary }) => isBinary));
   });
 
-  test("has 80 columns and 24 rows unless it is told, and lives through many pings", async () => {
+  it("has 80 columns and 24 rows unless it is told, and lives through many pings", async () => {
     await using pinging = await serve(undefined, { pingInterval: "300ms" });
     await using client = await pinging.open();
     client.socket.send('{"type":"input","data":"?"}');
@@ -109,7 +109,7 @@ suite("A shell in a terminal", { timeout: 240_000 }, () => {
     await client.until(/still here/);
   });
 
-  test("ends with its socket, and its socket with its sandbox", async () => {
+  it("ends with its socket, and its socket with its sandbox", async () => {
     const client = await served.open();
     await client.until(/xterm/);
     assert.equal(served.shells(), 1);
@@ -127,7 +127,7 @@ suite("A shell in a terminal", { timeout: 240_000 }, () => {
     assert.equal((await other.closed).code, 1006);
   });
 
-  test("is a real one where the backend has them", async (context) => {
+  it("is a real one where the backend has them", async (context) => {
     await using real = await serve(localProcess);
     let client: WebSocketClient;
     try {
@@ -152,7 +152,7 @@ suite("A shell in a terminal", { timeout: 240_000 }, () => {
     assert.deepEqual(await client.closed, { code: 1000, reason: "exit status 5" });
   });
 
-  test("is refused to strangers, foreign pages, unknown sandboxes, nonsense, and one too many", async () => {
+  it("is refused to strangers, foreign pages, unknown sandboxes, nonsense, and one too many", async () => {
     const refused: [string, Record<string, string>, number][] = [
       ["", {}, 401],
       ["", { ...KEY, origin: "https://elsewhere.example" }, 403],
@@ -175,7 +175,7 @@ suite("A shell in a terminal", { timeout: 240_000 }, () => {
     await untilNoShells(served);
   });
 
-  test("closes at a broken frame and at one that is too large", async () => {
+  it("closes at a broken frame and at one that is too large", async () => {
     for (const frame of [
       "no JSON",
       "[]",
@@ -194,8 +194,8 @@ suite("A shell in a terminal", { timeout: 240_000 }, () => {
   });
 });
 
-suite("A shell on pipes", { timeout: 240_000 }, () => {
-  test("answers with lines as JSON, tells its exit code, and takes both spellings of input", async () => {
+describe("A shell on pipes", { timeout: 240_000 }, () => {
+  it("answers with lines as JSON, tells its exit code, and takes both spellings of input", async () => {
     await using served = await serve(localProcess);
     await using client = await served.open("?dialect=json");
     client.socket.send('{"type":"stdin","text":"echo größer; echo error >&2\\n"}');
@@ -212,7 +212,7 @@ suite("A shell on pipes", { timeout: 240_000 }, () => {
     assert.deepEqual(frames.at(-1), { type: "exit", code: 3 });
   });
 
-  test("slows down a client whose input it does not read", async () => {
+  it("slows down a client whose input it does not read", async () => {
     await using served = await serve(localProcess, { pingInterval: "300ms" });
     await using client = await served.open("?dialect=json");
     client.socket.send('{"type":"stdin","text":"exec sleep 60\\n"}');
@@ -228,7 +228,7 @@ suite("A shell on pipes", { timeout: 240_000 }, () => {
     await untilNoShells(served);
   });
 
-  test("is slowed down by a client that does not read, and loses nothing", async () => {
+  it("is slowed down by a client that does not read, and loses nothing", async () => {
     await using served = await serve(localProcess);
     await using client = await served.open("?dialect=json");
     client.socket.pause();
@@ -248,7 +248,7 @@ suite("A shell on pipes", { timeout: 240_000 }, () => {
   });
 });
 
-suite("Frames of every kind", { timeout: 240_000 }, () => {
+describe("Frames of every kind", { timeout: 240_000 }, () => {
   const SEED = 20_260;
   const fragments = [
     '{"type":',
@@ -288,7 +288,7 @@ suite("Frames of every kind", { timeout: 240_000 }, () => {
     return Buffer.from(text.slice(0, at) + random.of(fragments) + text.slice(at + random.below(4)));
   }
 
-  test(`are read or refused by the parser (seed ${SEED})`, () => {
+  it(`are read or refused by the parser (seed ${SEED})`, () => {
     const random = new SeededRandom(SEED);
     for (let round = 0; round < 5000; round += 1) {
       const frame = randomFrame(random);
@@ -302,7 +302,7 @@ suite("Frames of every kind", { timeout: 240_000 }, () => {
   });
 
   for (const dialect of ["json", "pty"] as const) {
-    test(`leave the server as it was, as messages and as raw bytes (${dialect}, seed ${SEED})`, async () => {
+    it(`leave the server as it was, as messages and as raw bytes (${dialect}, seed ${SEED})`, async () => {
       await using served = await serve();
       const random = new SeededRandom(SEED);
       for (let round = 0; round < 60; round += 1) {

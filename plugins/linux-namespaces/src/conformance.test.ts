@@ -1,4 +1,4 @@
-import { test } from "node:test";
+import { it } from "node:test";
 import { testConformance } from "@coppice/core/testing";
 import { endInit } from "./testing/end-init.js";
 import { openInternet, reasonWithoutEgress } from "./testing/open-internet.js";
@@ -13,7 +13,7 @@ const facts = {
 const reason = reasonToSkip();
 
 if (reason !== undefined) {
-  void test("linux-namespaces keeps the promises of a backend", { skip: reason }, () => undefined);
+  it("linux-namespaces keeps the promises of a backend", { skip: reason }, () => undefined);
 } else if (reasonWithoutEgress() !== undefined) {
   testConformance("linux-namespaces without egress", async () => {
     const opened = await openTestBackend();

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { readFile, readdir } from "node:fs/promises";
-import { describe, test } from "node:test";
+import { describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
 import { openInternet, reasonWithoutEgress } from "./testing/open-internet.js";
@@ -39,8 +39,8 @@ async function processesOf(ids: readonly string[]): Promise<string[]> {
   return found.flat();
 }
 
-void describe("making and destroying sandboxes", { skip: reasonToSkip() ?? false }, () => {
-  void test(`leaves nothing after ${CYCLES} of them`, async (context) => {
+describe("making and destroying sandboxes", { skip: reasonToSkip() ?? false }, () => {
+  it(`leaves nothing after ${CYCLES} of them`, async (context) => {
     const missing = reasonWithoutEgress();
     if (missing !== undefined) context.diagnostic(`without interfaces and network rules: ${missing}`);
     await using internet = missing === undefined ? await openInternet() : undefined;

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
-import { afterEach, beforeEach, describe, test } from "node:test";
+import { afterEach, beforeEach, describe, it } from "node:test";
 import { type FoundOnHost, diagnoseHost } from "./diagnose-host.js";
 import { linuxNamespacesConfig } from "./linux-namespaces-config.js";
 
@@ -22,7 +22,7 @@ const FOUND: FoundOnHost = {
   idsMissing: undefined,
 };
 
-void describe("what doctor warns of on a host for linux-namespaces", () => {
+describe("what doctor warns of on a host for linux-namespaces", () => {
   let root: string;
 
   beforeEach(async () => {
@@ -53,11 +53,11 @@ void describe("what doctor warns of on a host for linux-namespaces", () => {
       .map(({ message, fix }) => `${message}; ${fix}`);
   }
 
-  void test("is nothing where nothing is missing", async () => {
+  it("is nothing where nothing is missing", async () => {
     assert.deepEqual(await warnings(), []);
   });
 
-  void test("is that users of sandboxes have the ids of users of the host, and why", async () => {
+  it("is that users of sandboxes have the ids of users of the host, and why", async () => {
     const found = { ...FOUND, idsMissing: "map-ids /usr: Invalid argument" };
     const [warning = "", ...others] = await warnings({ found });
     assert.match(
@@ -67,7 +67,7 @@ void describe("what doctor warns of on a host for linux-namespaces", () => {
     assert.deepEqual(others, []);
   });
 
-  void test("is what users of one host may watch, where the kernel counts it for all sandboxes together", async () => {
+  it("is what users of one host may watch, where the kernel counts it for all sandboxes together", async () => {
     for (const release of ["5.10.0-30-amd64", "5.18.9", "4.19.0"]) {
       const [warning = "", ...others] = await warnings({ release });
       assert.match(warning, /watch files 128 times.*; sysctl fs.inotify.max_user_instances=8192$/);
@@ -78,7 +78,7 @@ void describe("what doctor warns of on a host for linux-namespaces", () => {
     assert.deepEqual(await warnings({ release: "5.10.0" }), []);
   });
 
-  void test("is that sandboxes lack sudo, unless that is configured or they have another /usr", async () => {
+  it("is that sandboxes lack sudo, unless that is configured or they have another /usr", async () => {
     await rm(join(root, "usr/bin/sudo"));
     const [warning = "", ...others] = await warnings();
     assert.match(warning, /no sudo in sandboxes.*; apt-get install sudo$/);
@@ -88,7 +88,7 @@ void describe("what doctor warns of on a host for linux-namespaces", () => {
     assert.deepEqual(await warnings({ settings: { templates: { base } } }), []);
   });
 
-  void test("is a Node.js that is missing or too old for kernels of the code interpreter", async () => {
+  it("is a Node.js that is missing or too old for kernels of the code interpreter", async () => {
     await put("usr/bin/node", "v20.19.2 false\n");
     assert.match((await warnings()).join("\n"), /^no TypeScript .* v20\.19\.2, .* 22\.13; name a Node\.js/);
     await rm(join(root, "usr/bin/node"));

@@ -5,7 +5,7 @@ import { createServer } from "node:net";
 import { homedir } from "node:os";
 import { join } from "node:path";
 import { once } from "node:events";
-import { after, before, describe, test } from "node:test";
+import { after, before, describe, it } from "node:test";
 import type { Sandbox } from "@coppice/core/backend";
 import { sandboxPaths } from "./launcher/launch-instructions.js";
 import { readInit } from "./storage/sandbox-record.js";
@@ -32,7 +32,7 @@ with open("/tmp/counted", "w") as file:
         print(error.strerror)
 `;
 
-void describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, concurrency: 1 }, () => {
+describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, concurrency: 1 }, () => {
   let opened: TestBackend;
   let sandbox: Sandbox;
 
@@ -47,7 +47,7 @@ void describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, 
 
   const asRoot = (script: string) => runScript(sandbox, script, "root");
 
-  void test("sees nothing of the host's homes, state and secrets, not even as root", async () => {
+  it("sees nothing of the host's homes, state and secrets, not even as root", async () => {
     const secret = await mkdtemp(join(homedir(), ".coppice-secret-"));
     await writeFile(join(secret, "key"), "secret");
     try {
@@ -78,7 +78,7 @@ void describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, 
     }
   });
 
-  void test("has mounts that allow no more than they have to", async () => {
+  it("has mounts that allow no more than they have to", async () => {
     const volume = { id: "flags", sizeMiB: 16 };
     await opened.backend.volumes.make(volume);
     const mounts = ["/kept", "/shown"].map((path) => ({
@@ -136,7 +136,7 @@ void describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, 
     }
   });
 
-  void test(
+  it(
     "has none of the server's groups",
     { skip: process.getuid?.() !== 0 && "it has to be root" },
     async () => {
@@ -156,7 +156,7 @@ void describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, 
     },
   );
 
-  void test("inherits no variable of the server", async () => {
+  it("inherits no variable of the server", async () => {
     process.env["COPPICE_TEST_SECRET"] = "in the server's environment";
     try {
       const other = await makeSandbox(opened.backend);
@@ -172,7 +172,7 @@ void describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, 
     }
   });
 
-  void test("cannot mount, make devices, load modules, make namespaces or change the kernel's settings", async () => {
+  it("cannot mount, make devices, load modules, make namespaces or change the kernel's settings", async () => {
     const attempts = [
       "mount -t tmpfs none /mnt",
       "mount --bind /usr /mnt",
@@ -196,12 +196,12 @@ void describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, 
     }
   });
 
-  void test("has ten capabilities and can get no other, root as well", async () => {
+  it("has ten capabilities and can get no other, root as well", async () => {
     const { output } = await asRoot("grep -E 'Cap(Prm|Bnd|Amb)' /proc/self/status");
     assert.equal(output, "CapPrm:\t00000000200404fb\nCapBnd:\t00000000200404fb\nCapAmb:\t0000000000000000\n");
   });
 
-  void test("writes to nothing of the kernel's, is at the top of the control groups that it sees, and dumps no core", async () => {
+  it("writes to nothing of the kernel's, is at the top of the control groups that it sees, and dumps no core", async () => {
     // What is hidden is a device, whatever the directory says that it is in.
     const own = "-path '/proc/[0-9]*' -o -path /proc/self -o -path /proc/thread-self -o -path /proc/pressure";
     const writable = `find /proc -mindepth 1 \\( ${own} \\) -prune -o ! -type l -perm /222 -print 2> /dev/null |
@@ -211,12 +211,12 @@ void describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, 
     assert.equal(output, "/\n0\n");
   });
 
-  void test("cannot take its files out of the project whose quota they count for, as root either", async () => {
+  it("cannot take its files out of the project whose quota they count for, as root either", async () => {
     const { output } = await asRoot(`python3 -c '${LEAVE_PROJECT}'`);
     assert.equal(output, "Operation not permitted\n");
   });
 
-  void test("cannot look into its agent, stop it or kill it", async () => {
+  it("cannot look into its agent, stop it or kill it", async () => {
     const attempts = [
       "readlink /proc/1/fd/3",
       "cat /proc/1/fd/3",
@@ -234,13 +234,13 @@ void describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, 
     assert.deepEqual((await asRoot("true")).exit, { code: 0 });
   });
 
-  void test("does not learn where on the host the files are that it may change", async () => {
+  it("does not learn where on the host the files are that it may change", async () => {
     const { output } = await asRoot("cat /proc/self/mountinfo");
     assert.ok(output.includes("overlay"));
     assert.ok(!output.includes(opened.directory), output);
   });
 
-  void test("has an agent that holds nothing of the host's /dev", async () => {
+  it("has an agent that holds nothing of the host's /dev", async () => {
     const { pid } = (await readInit(sandboxPaths(join(opened.directory, "sandboxes", sandbox.id)))) ?? {};
     const inside = await stat(`/proc/${pid}/root/dev/null`);
     for (const descriptor of [0, 1, 2]) {
@@ -249,7 +249,7 @@ void describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, 
     }
   });
 
-  void test("does not reach abstract sockets or ports of the host and of other sandboxes", async () => {
+  it("does not reach abstract sockets or ports of the host and of other sandboxes", async () => {
     const name = `coppice-test-${sandbox.id}`;
     const server = createServer().listen(`\0${name}`);
     await once(server, "listening");
@@ -267,7 +267,7 @@ void describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, 
     }
   });
 
-  void test("lets its user become root without a password, which is root of the sandbox only", async (context) => {
+  it("lets its user become root without a password, which is root of the sandbox only", async (context) => {
     if ((await asRoot("command -v sudo")).exit.code !== 0) {
       context.skip("the host has no sudo");
       return;
@@ -276,14 +276,14 @@ void describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, 
     assert.match(output, /^0\nCapBnd:\t00000000200404fb\n$/);
   });
 
-  void test("keeps what it makes setuid out of reach of the host's users", async () => {
+  it("keeps what it makes setuid out of reach of the host's users", async () => {
     await asRoot("cp /bin/true /tmp/suid && chmod 4755 /tmp/suid");
     const { mode, uid } = await stat(opened.directory);
     assert.equal(uid, process.getuid?.());
     assert.equal(mode & 0o077, 0, "others can enter the directory");
   });
 
-  void test("contains a fork bomb while the server and other sandboxes go on", async () => {
+  it("contains a fork bomb while the server and other sandboxes go on", async () => {
     const other = await makeSandbox(opened.backend);
     const bomb = runScript(sandbox, "b() { b | b & }; b; sleep 1; true");
     for (let round = 0; round < 10; round++) {
@@ -296,7 +296,7 @@ void describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, 
     sandbox = await makeSandbox(opened.backend);
   });
 
-  void test("kills what takes more memory than it has, and goes on itself", async (context) => {
+  it("kills what takes more memory than it has, and goes on itself", async (context) => {
     if (!(await heldLimits(opened.backend)).has("memoryMiB"))
       return context.skip("no control group holds memory");
     const { exit } = await asRoot("exec tail /dev/zero");
@@ -307,7 +307,7 @@ void describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, 
     assert.ok(memoryUsedBytes < memoryTotalBytes);
   });
 
-  void test("counts shared memory as memory", async (context) => {
+  it("counts shared memory as memory", async (context) => {
     if (!(await heldLimits(opened.backend)).has("memoryMiB"))
       return context.skip("no control group holds memory");
     const { exit } = await asRoot("dd if=/dev/zero of=/dev/shm/much bs=1M count=200");

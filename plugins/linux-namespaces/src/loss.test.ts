@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { describe, test } from "node:test";
+import { describe, it } from "node:test";
 import { endInit } from "./testing/end-init.js";
 import { heldLimits, openTestBackend, reasonToSkip } from "./testing/test-backend.js";
 import { makeSandbox, runScript } from "./testing/test-sandbox.js";
@@ -11,40 +11,36 @@ async function* mebibytes(count: number): AsyncGenerator<Uint8Array> {
   for (let each = 0; each < count; each += 1) yield one;
 }
 
-void describe(
-  "the end of a sandbox's first process",
-  { skip: reasonToSkip() ?? false, concurrency: 1 },
-  () => {
-    void test("by want of memory is told as that, and a process inside that wants too much is not", async (context) => {
-      // Files in memory have no process that could be ended for them: in the end only the first one is left.
-      await using opened = await openTestBackend({ layers: "memory" });
-      if (!(await heldLimits(opened.backend)).has("memoryMiB"))
-        return context.skip("no control group holds memory");
-      const sandbox = await makeSandbox(opened.backend, { limits: { memoryMiB: 64, diskMiB: 512 } });
-      let loss: string | undefined;
-      void sandbox.lost?.then((reason) => (loss = reason));
-      const { exit } = await runScript(sandbox, "exec dd if=/dev/zero of=/dev/null bs=256M count=1");
-      assert.deepEqual(exit, { signal: "SIGKILL" });
-      assert.equal((await runScript(sandbox, "echo alive")).output, "alive\n");
-      assert.equal(loss, undefined);
+describe("the end of a sandbox's first process", { skip: reasonToSkip() ?? false, concurrency: 1 }, () => {
+  it("by want of memory is told as that, and a process inside that wants too much is not", async (context) => {
+    // Files in memory have no process that could be ended for them: in the end only the first one is left.
+    await using opened = await openTestBackend({ layers: "memory" });
+    if (!(await heldLimits(opened.backend)).has("memoryMiB"))
+      return context.skip("no control group holds memory");
+    const sandbox = await makeSandbox(opened.backend, { limits: { memoryMiB: 64, diskMiB: 512 } });
+    let loss: string | undefined;
+    void sandbox.lost?.then((reason) => (loss = reason));
+    const { exit } = await runScript(sandbox, "exec dd if=/dev/zero of=/dev/null bs=256M count=1");
+    assert.deepEqual(exit, { signal: "SIGKILL" });
+    assert.equal((await runScript(sandbox, "echo alive")).output, "alive\n");
+    assert.equal(loss, undefined);
 
-      await assert.rejects(sandbox.files.write("/home/user/big", mebibytes(128)));
-      assert.equal(await sandbox.lost, "out of memory");
-      await sandbox.destroy();
-      assert.deepEqual(await opened.leaks(), []);
-    });
+    await assert.rejects(sandbox.files.write("/home/user/big", mebibytes(128)));
+    assert.equal(await sandbox.lost, "out of memory");
+    await sandbox.destroy();
+    assert.deepEqual(await opened.leaks(), []);
+  });
 
-    void test("by a fault of the host is told by the server that took it over, whatever was short of memory before", async () => {
-      await using opened = await openTestBackend();
-      const sandbox = await makeSandbox(opened.backend, { limits: { memoryMiB: 64 } });
-      await runScript(sandbox, "dd if=/dev/zero of=/dev/null bs=256M count=1");
-      await opened.backend.close();
-      const [adopted] = await opened.backend.recover();
-      assert.ok(adopted);
-      await endInit(opened.directory, adopted);
-      assert.equal(await adopted.lost, "backend lost");
-      await adopted.destroy();
-      assert.deepEqual(await opened.leaks(), []);
-    });
-  },
-);
+  it("by a fault of the host is told by the server that took it over, whatever was short of memory before", async () => {
+    await using opened = await openTestBackend();
+    const sandbox = await makeSandbox(opened.backend, { limits: { memoryMiB: 64 } });
+    await runScript(sandbox, "dd if=/dev/zero of=/dev/null bs=256M count=1");
+    await opened.backend.close();
+    const [adopted] = await opened.backend.recover();
+    assert.ok(adopted);
+    await endInit(opened.directory, adopted);
+    assert.equal(await adopted.lost, "backend lost");
+    await adopted.destroy();
+    assert.deepEqual(await opened.leaks(), []);
+  });
+});

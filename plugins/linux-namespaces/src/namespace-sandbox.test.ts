@@ -4,7 +4,7 @@ import { existsSync } from "node:fs";
 import { copyFile, mkdir, mkdtemp, readFile, realpath, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
-import { describe, test } from "node:test";
+import { describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
 import { SandboxError, type Sandbox } from "@coppice/core/backend";
@@ -25,142 +25,133 @@ function isFull(error: unknown): boolean {
   return error instanceof SandboxError && error.code === "resource_exhausted";
 }
 
-void describe(
-  "limits of a linux-namespaces sandbox",
-  { skip: reasonToSkip() ?? false, concurrency: 1 },
-  () => {
-    void test("no more is written to its disk than it has, until something is removed", async () => {
-      await using opened = await openTestBackend();
-      const sandbox = await makeSandbox(opened.backend, { limits: { diskMiB: 16 } });
-      await writeMebibytes(sandbox, "/home/user/first", 10);
-      await assert.rejects(writeMebibytes(sandbox, "/home/user/second", 10), isFull);
-      await assert.rejects(sandbox.files.stat("/home/user/second"));
-      const { diskTotalBytes, diskUsedBytes } = await sandbox.stats();
-      assert.equal(diskTotalBytes, 16 * MEBIBYTE);
-      assert.ok(diskUsedBytes >= 10 * MEBIBYTE && diskUsedBytes <= diskTotalBytes, String(diskUsedBytes));
-      await sandbox.files.remove("/home/user/first");
-      await writeMebibytes(sandbox, "/home/user/second", 10);
-      await sandbox.destroy();
-    });
+describe("limits of a linux-namespaces sandbox", { skip: reasonToSkip() ?? false, concurrency: 1 }, () => {
+  it("no more is written to its disk than it has, until something is removed", async () => {
+    await using opened = await openTestBackend();
+    const sandbox = await makeSandbox(opened.backend, { limits: { diskMiB: 16 } });
+    await writeMebibytes(sandbox, "/home/user/first", 10);
+    await assert.rejects(writeMebibytes(sandbox, "/home/user/second", 10), isFull);
+    await assert.rejects(sandbox.files.stat("/home/user/second"));
+    const { diskTotalBytes, diskUsedBytes } = await sandbox.stats();
+    assert.equal(diskTotalBytes, 16 * MEBIBYTE);
+    assert.ok(diskUsedBytes >= 10 * MEBIBYTE && diskUsedBytes <= diskTotalBytes, String(diskUsedBytes));
+    await sandbox.files.remove("/home/user/first");
+    await writeMebibytes(sandbox, "/home/user/second", 10);
+    await sandbox.destroy();
+  });
 
-    void test("with its layers in memory programs inside meet the end of the disk as well", async () => {
-      await using opened = await openTestBackend({ layers: "memory" });
-      const sandbox = await makeSandbox(opened.backend, { limits: { diskMiB: 16 } });
-      const { exit, output } = await runScript(sandbox, "dd if=/dev/zero of=big bs=1M count=20");
-      assert.notDeepEqual(exit, { code: 0 });
-      assert.match(output, /No space left on device/);
-      assert.equal((await sandbox.stats()).diskTotalBytes, 16 * MEBIBYTE);
-      await sandbox.destroy();
-      assert.deepEqual(await opened.leaks(), []);
-    });
+  it("with its layers in memory programs inside meet the end of the disk as well", async () => {
+    await using opened = await openTestBackend({ layers: "memory" });
+    const sandbox = await makeSandbox(opened.backend, { limits: { diskMiB: 16 } });
+    const { exit, output } = await runScript(sandbox, "dd if=/dev/zero of=big bs=1M count=20");
+    assert.notDeepEqual(exit, { code: 0 });
+    assert.match(output, /No space left on device/);
+    assert.equal((await sandbox.stats()).diskTotalBytes, 16 * MEBIBYTE);
+    await sandbox.destroy();
+    assert.deepEqual(await opened.leaks(), []);
+  });
 
-    void test("it is given less only where it uses less, and keeps what it has otherwise", async (context) => {
-      await using opened = await openTestBackend();
-      const held = await heldLimits(opened.backend);
-      if (!held.has("memoryMiB")) return context.skip("no control group holds memory");
-      const sandbox = await makeSandbox(opened.backend, {
-        limits: { diskMiB: 64, memoryMiB: 512, cpuCount: 1 },
+  it("it is given less only where it uses less, and keeps what it has otherwise", async (context) => {
+    await using opened = await openTestBackend();
+    const held = await heldLimits(opened.backend);
+    if (!held.has("memoryMiB")) return context.skip("no control group holds memory");
+    const sandbox = await makeSandbox(opened.backend, {
+      limits: { diskMiB: 64, memoryMiB: 512, cpuCount: 1 },
+    });
+    const { resizing } = sandbox;
+    assert.ok(resizing);
+    await writeMebibytes(sandbox, "/home/user/kept", 20);
+    const holder = await sandbox.spawn({
+      path: "/usr/bin/perl",
+      args: ["-e", '$x = "a" x (64 << 20); $| = 1; print "held\\n"; sleep 60'],
+      env: {},
+    });
+    for await (const { data } of holder.output) if (Buffer.from(data).includes("held")) break;
+    for (const [limits, message] of [
+      [{ diskMiB: 64, memoryMiB: 32 }, /uses more memory than that/],
+      [{ diskMiB: 10, memoryMiB: 512 }, /uses more disk than that/],
+    ] as const) {
+      await assert.rejects(resizing.resize({ cpuCount: 2, ...limits }), {
+        code: "failed_precondition",
+        message,
       });
-      const { resizing } = sandbox;
-      assert.ok(resizing);
-      await writeMebibytes(sandbox, "/home/user/kept", 20);
-      const holder = await sandbox.spawn({
-        path: "/usr/bin/perl",
-        args: ["-e", '$x = "a" x (64 << 20); $| = 1; print "held\\n"; sleep 60'],
-        env: {},
+      const { cpuCount, memoryTotalBytes, diskTotalBytes } = await sandbox.stats();
+      assert.deepEqual(
+        [cpuCount, memoryTotalBytes, diskTotalBytes],
+        [1, 512 * MEBIBYTE, 64 * MEBIBYTE],
+        String(message),
+      );
+    }
+    await resizing.resize({ cpuCount: 2, memoryMiB: 256, diskMiB: 32 });
+    assert.equal((await sandbox.stats()).diskTotalBytes, 32 * MEBIBYTE);
+    await holder.kill("SIGKILL");
+    await sandbox.destroy();
+  });
+
+  it("its CPU is a share, and its usage is told by that", async (context) => {
+    await using opened = await openTestBackend();
+    if (!(await heldLimits(opened.backend)).has("cpuCount"))
+      return context.skip("no control group holds CPUs");
+    const sandbox = await makeSandbox(opened.backend, { limits: { cpuCount: 0.2 } });
+    const busy = runScript(sandbox, "timeout 1 sh -c 'while :; do :; done'; true");
+    await sandbox.stats();
+    await sleep(900);
+    const { cpuUsedPercent } = await sandbox.stats();
+    assert.ok(cpuUsedPercent > 2 && cpuUsedPercent <= 20, `${cpuUsedPercent} %`);
+    await busy;
+    await sandbox.destroy();
+  });
+
+  it("without sudo its programs gain no privileges", async () => {
+    await using opened = await openTestBackend({ sudo: false });
+    const sandbox = await makeSandbox(opened.backend);
+    assert.match((await runScript(sandbox, "grep NoNewPrivs /proc/self/status")).output, /1$/m);
+    assert.notDeepEqual((await runScript(sandbox, "sudo -n true")).exit, { code: 0 });
+    await sandbox.destroy();
+  });
+
+  it("its Python is called python, too, and is the same by both names", async () => {
+    await using opened = await openTestBackend();
+    for (const template of ["base", "code-interpreter-v1"]) {
+      const sandbox = await makeSandbox(opened.backend, { template });
+      const ask = (name: string): Promise<Ran> =>
+        runScript(sandbox, `${name} -c 'import sys; print(sys.version, sys.prefix, sys.path)'`);
+      const [python, python3] = [await ask("python"), await ask("python3")];
+      // `base` has one where the host has.
+      if (template !== "base" || existsSync("/usr/bin/python3")) assert.deepEqual(python3.exit, { code: 0 });
+      assert.deepEqual(python.exit, python3.exit, template);
+      if (python3.exit.code === 0) assert.equal(python.output, python3.output, template);
+      await sandbox.destroy();
+    }
+  });
+
+  it("a template of a directory is any root file system, which no sandbox changes", async () => {
+    const root = await mkdtemp(join(tmpdir(), "coppice-root-"));
+    try {
+      await makeRoot(root);
+      const templates = { small: { kind: "directory" as const, path: root } };
+      await using opened = await openTestBackend({ templates });
+      const sandbox = await makeSandbox(opened.backend, { template: "small" });
+      const { output } = await runScript(sandbox, "cat /etc/motd; echo changed > /etc/motd; id -un", "root");
+      assert.equal(output, "original\nroot\n");
+      assert.deepEqual(await sandbox.user(), {
+        name: "user",
+        uid: 1000,
+        gid: 1000,
+        home: "/home/user",
+        shell: "/bin/sh",
       });
-      for await (const { data } of holder.output) if (Buffer.from(data).includes("held")) break;
-      for (const [limits, message] of [
-        [{ diskMiB: 64, memoryMiB: 32 }, /uses more memory than that/],
-        [{ diskMiB: 10, memoryMiB: 512 }, /uses more disk than that/],
-      ] as const) {
-        await assert.rejects(resizing.resize({ cpuCount: 2, ...limits }), {
-          code: "failed_precondition",
-          message,
-        });
-        const { cpuCount, memoryTotalBytes, diskTotalBytes } = await sandbox.stats();
-        assert.deepEqual(
-          [cpuCount, memoryTotalBytes, diskTotalBytes],
-          [1, 512 * MEBIBYTE, 64 * MEBIBYTE],
-          String(message),
-        );
-      }
-      await resizing.resize({ cpuCount: 2, memoryMiB: 256, diskMiB: 32 });
-      assert.equal((await sandbox.stats()).diskTotalBytes, 32 * MEBIBYTE);
-      await holder.kill("SIGKILL");
+      assert.equal(
+        (await runScript(sandbox, "cat /etc/motd; touch ~/mine && id -u")).output,
+        "changed\n1000\n",
+      );
       await sandbox.destroy();
-    });
-
-    void test("its CPU is a share, and its usage is told by that", async (context) => {
-      await using opened = await openTestBackend();
-      if (!(await heldLimits(opened.backend)).has("cpuCount"))
-        return context.skip("no control group holds CPUs");
-      const sandbox = await makeSandbox(opened.backend, { limits: { cpuCount: 0.2 } });
-      const busy = runScript(sandbox, "timeout 1 sh -c 'while :; do :; done'; true");
-      await sandbox.stats();
-      await sleep(900);
-      const { cpuUsedPercent } = await sandbox.stats();
-      assert.ok(cpuUsedPercent > 2 && cpuUsedPercent <= 20, `${cpuUsedPercent} %`);
-      await busy;
-      await sandbox.destroy();
-    });
-
-    void test("without sudo its programs gain no privileges", async () => {
-      await using opened = await openTestBackend({ sudo: false });
-      const sandbox = await makeSandbox(opened.backend);
-      assert.match((await runScript(sandbox, "grep NoNewPrivs /proc/self/status")).output, /1$/m);
-      assert.notDeepEqual((await runScript(sandbox, "sudo -n true")).exit, { code: 0 });
-      await sandbox.destroy();
-    });
-
-    void test("its Python is called python, too, and is the same by both names", async () => {
-      await using opened = await openTestBackend();
-      for (const template of ["base", "code-interpreter-v1"]) {
-        const sandbox = await makeSandbox(opened.backend, { template });
-        const ask = (name: string): Promise<Ran> =>
-          runScript(sandbox, `${name} -c 'import sys; print(sys.version, sys.prefix, sys.path)'`);
-        const [python, python3] = [await ask("python"), await ask("python3")];
-        // `base` has one where the host has.
-        if (template !== "base" || existsSync("/usr/bin/python3"))
-          assert.deepEqual(python3.exit, { code: 0 });
-        assert.deepEqual(python.exit, python3.exit, template);
-        if (python3.exit.code === 0) assert.equal(python.output, python3.output, template);
-        await sandbox.destroy();
-      }
-    });
-
-    void test("a template of a directory is any root file system, which no sandbox changes", async () => {
-      const root = await mkdtemp(join(tmpdir(), "coppice-root-"));
-      try {
-        await makeRoot(root);
-        const templates = { small: { kind: "directory" as const, path: root } };
-        await using opened = await openTestBackend({ templates });
-        const sandbox = await makeSandbox(opened.backend, { template: "small" });
-        const { output } = await runScript(
-          sandbox,
-          "cat /etc/motd; echo changed > /etc/motd; id -un",
-          "root",
-        );
-        assert.equal(output, "original\nroot\n");
-        assert.deepEqual(await sandbox.user(), {
-          name: "user",
-          uid: 1000,
-          gid: 1000,
-          home: "/home/user",
-          shell: "/bin/sh",
-        });
-        assert.equal(
-          (await runScript(sandbox, "cat /etc/motd; touch ~/mine && id -u")).output,
-          "changed\n1000\n",
-        );
-        await sandbox.destroy();
-        assert.equal(await readFile(join(root, "etc/motd"), "utf8"), "original\n");
-      } finally {
-        await rm(root, { recursive: true });
-      }
-    });
-  },
-);
+      assert.equal(await readFile(join(root, "etc/motd"), "utf8"), "original\n");
+    } finally {
+      await rm(root, { recursive: true });
+    }
+  });
+});
 
 /** The least that runs a shell: copies of some programs of this host, with the libraries that they name. */
 async function makeRoot(root: string): Promise<void> {

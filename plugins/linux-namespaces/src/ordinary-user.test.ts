@@ -1,4 +1,4 @@
-import { describe, test } from "node:test";
+import { describe, it } from "node:test";
 import {
   compileForAll,
   makeOrdinaryUser,
@@ -12,8 +12,8 @@ import { testApart } from "./testing/test-apart.js";
 
 const skip = reasonNoOrdinaryUser() ?? reasonNoSubordinateIds() ?? false;
 
-void describe("linux-namespaces, started by an ordinary user", { skip }, () => {
-  void test("keeps the promises of a backend", async (context) => {
+describe("linux-namespaces, started by an ordinary user", { skip }, () => {
+  it("keeps the promises of a backend", async (context) => {
     await compileForAll();
     await using user = await makeOrdinaryUser();
     const cases = ["testing/conformance-cases.js"];

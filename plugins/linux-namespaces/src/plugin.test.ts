@@ -2,14 +2,14 @@ import assert from "node:assert/strict";
 import { mkdtemp, readdir, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterEach, beforeEach, describe, test } from "node:test";
+import { afterEach, beforeEach, describe, it } from "node:test";
 import { BootError } from "@coppice/core";
 import { memoryBackend, startTestServer } from "@coppice/core/testing";
 import linuxNamespaces from "./index.js";
 import { reasonToSkip } from "./testing/test-backend.js";
 import { runScript } from "./testing/test-sandbox.js";
 
-void describe("a server with linux-namespaces", { skip: reasonToSkip() ?? false, concurrency: 1 }, () => {
+describe("a server with linux-namespaces", { skip: reasonToSkip() ?? false, concurrency: 1 }, () => {
   let directory: string;
 
   beforeEach(async () => {
@@ -19,7 +19,7 @@ void describe("a server with linux-namespaces", { skip: reasonToSkip() ?? false,
     await rm(directory, { recursive: true });
   });
 
-  void test("makes isolated sandboxes and leaves none when it stops", async () => {
+  it("makes isolated sandboxes and leaves none when it stops", async () => {
     const server = await startTestServer({ plugins: [[linuxNamespaces, { directory }]] });
     const create = { template: "base", timeoutMs: undefined, secure: false };
     const { record, runtime } = await server.sandboxes.create(create);
@@ -29,7 +29,7 @@ void describe("a server with linux-namespaces", { skip: reasonToSkip() ?? false,
     assert.deepEqual(await readdir(join(directory, "sandboxes")), []);
   });
 
-  void test("tells by /readyz what enforces which limit", async () => {
+  it("tells by /readyz what enforces which limit", async () => {
     await using server = await startTestServer({ plugins: [[linuxNamespaces, { directory }]] });
     const answer = await fetch(`${server.urls["ops"]}/readyz`);
     const { ready, details } = (await answer.json()) as {
@@ -43,7 +43,7 @@ void describe("a server with linux-namespaces", { skip: reasonToSkip() ?? false,
     assert.equal(limits["openFiles"], "a resource limit of each process");
   });
 
-  void test("refuses a template that it does not have, or whose Python it does not find", async () => {
+  it("refuses a template that it does not have, or whose Python it does not find", async () => {
     const settings = { directory, python: "/no/such/python" };
     await using server = await startTestServer({ plugins: [[linuxNamespaces, settings]] });
     const create = { template: "code-interpreter-v1", timeoutMs: undefined, secure: false };
@@ -55,7 +55,7 @@ void describe("a server with linux-namespaces", { skip: reasonToSkip() ?? false,
     assert.deepEqual(await readdir(join(directory, "sandboxes")), []);
   });
 
-  void test("refuses to start with templates that it does not have, or whose directory is none", async () => {
+  it("refuses to start with templates that it does not have, or whose directory is none", async () => {
     const missing = join(directory, "missing");
     const start = (settings: object, sandboxes: object) =>
       startTestServer({ plugins: [[linuxNamespaces, { directory, ...settings }]], server: { sandboxes } });
@@ -69,7 +69,7 @@ void describe("a server with linux-namespaces", { skip: reasonToSkip() ?? false,
     );
   });
 
-  void test("refuses name servers that its sandboxes would not reach", () => {
+  it("refuses name servers that its sandboxes would not reach", () => {
     const problemOf = (settings: object): string | undefined =>
       linuxNamespaces.config.safeParse(settings).error?.issues.at(0)?.message;
     const nameservers = ["1.1.1.1", "10.0.0.53"];
@@ -81,7 +81,7 @@ void describe("a server with linux-namespaces", { skip: reasonToSkip() ?? false,
     assert.equal(problemOf({ nameservers }), undefined);
   });
 
-  void test("stops a server whose directory another one uses, though a backend without isolation is next", async () => {
+  it("stops a server whose directory another one uses, though a backend without isolation is next", async () => {
     await using server = await startTestServer({ plugins: [[linuxNamespaces, { directory }]] });
     const plugins = [
       [linuxNamespaces, { directory }] as const,
@@ -96,7 +96,7 @@ void describe("a server with linux-namespaces", { skip: reasonToSkip() ?? false,
     assert.ok(server.urls["api"]);
   });
 
-  void test("says all that is wrong with its host and its settings at once", async () => {
+  it("says all that is wrong with its host and its settings at once", async () => {
     const agent = process.env["COPPICE_AGENT"];
     process.env["COPPICE_AGENT"] = "none";
     try {

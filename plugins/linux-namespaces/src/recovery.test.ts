@@ -4,7 +4,7 @@ import { once } from "node:events";
 import { mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
-import { describe, test } from "node:test";
+import { describe, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { ControlGroup } from "./limits/control-groups.js";
@@ -63,8 +63,8 @@ async function loseAllButFiles(paths: SandboxPaths): Promise<void> {
   await new ControlGroup(facts?.groups ?? {}).remove();
 }
 
-void describe("after a server was killed", { skip: reasonToSkip() ?? false, concurrency: 1 }, () => {
-  void test("the next one takes over its sandboxes, with what runs in them", async () => {
+describe("after a server was killed", { skip: reasonToSkip() ?? false, concurrency: 1 }, () => {
+  it("the next one takes over its sandboxes, with what runs in them", async () => {
     await using opened = await openTestBackend();
     const made = await makeAndKill(opened.directory, 3);
     const recovered = await opened.backend.recover();
@@ -86,7 +86,7 @@ void describe("after a server was killed", { skip: reasonToSkip() ?? false, conc
     assert.deepEqual(await opened.leaks(), []);
   });
 
-  void test("what it left half made is cleared away", async () => {
+  it("what it left half made is cleared away", async () => {
     await using opened = await openTestBackend();
     const [id = ""] = (await makeAndKill(opened.directory, 1)).keys();
     const sandboxes = join(opened.directory, "sandboxes");
@@ -104,7 +104,7 @@ void describe("after a server was killed", { skip: reasonToSkip() ?? false, conc
     assert.deepEqual(await opened.leaks(), []);
   });
 
-  void test("sandboxes that the next one keeps are there for the one after it", async () => {
+  it("sandboxes that the next one keeps are there for the one after it", async () => {
     await using opened = await openTestBackend();
     const sandbox = await makeSandbox(opened.backend);
     await runScript(sandbox, "echo kept > kept");
@@ -116,7 +116,7 @@ void describe("after a server was killed", { skip: reasonToSkip() ?? false, conc
     await again.destroy();
   });
 
-  void test("a stopped one begins anew with what its guest planted, which nothing of the host follows", async () => {
+  it("a stopped one begins anew with what its guest planted, which nothing of the host follows", async () => {
     await using opened = await openTestBackend();
     const sandbox = await makeSandbox(opened.backend);
     const spec = { id: sandbox.id, template: "base", limits: {}, allowInternetAccess: true };
@@ -137,7 +137,7 @@ void describe("after a server was killed", { skip: reasonToSkip() ?? false, conc
     assert.deepEqual(await opened.leaks(), []);
   });
 
-  void test("one that was being stopped begins anew, also when the host was started again meanwhile", async (t) => {
+  it("one that was being stopped begins anew, also when the host was started again meanwhile", async (t) => {
     await using opened = await openTestBackend();
     if (!(await isOnDisk(opened.backend))) return t.skip("its layers are kept in memory");
     await opened.backend.close();
@@ -161,7 +161,7 @@ void describe("after a server was killed", { skip: reasonToSkip() ?? false, conc
     }
   });
 
-  void test("volumes are there for the next one, with the sandboxes that have them, and what is half made can be removed", async () => {
+  it("volumes are there for the next one, with the sandboxes that have them, and what is half made can be removed", async () => {
     await using opened = await openTestBackend();
     const { volumes } = opened.backend;
     await volumes.make({ id: "shared", sizeMiB: 16 });
@@ -183,7 +183,7 @@ void describe("after a server was killed", { skip: reasonToSkip() ?? false, conc
     assert.deepEqual(await opened.leaks(), []);
   });
 
-  void test("a provision that was aborted at any moment leaves nothing, also not in the memory of the server", async () => {
+  it("a provision that was aborted at any moment leaves nothing, also not in the memory of the server", async () => {
     await using opened = await openTestBackend();
     await opened.backend.check();
     for (let delayMs = 0; delayMs < 16; delayMs++) {
@@ -196,7 +196,7 @@ void describe("after a server was killed", { skip: reasonToSkip() ?? false, conc
     }
   });
 
-  void test("a second server does not touch the directory of one that runs", async () => {
+  it("a second server does not touch the directory of one that runs", async () => {
     await using opened = await openTestBackend();
     const sandbox = await makeSandbox(opened.backend);
     await using second = await openTestBackend({ directory: opened.directory });

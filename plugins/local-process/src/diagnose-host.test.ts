@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { after, before, test } from "node:test";
+import { after, before, it } from "node:test";
 import { agentBinary } from "@coppice/agent";
 import { diagnoseHost } from "./diagnose-host.js";
 import { HostAgent } from "./host-agent.js";
@@ -28,7 +28,7 @@ async function interpreter(script: string): Promise<string> {
   return path;
 }
 
-test("the agent's program is named, and the process in its place is no failure", async () => {
+it("the agent's program is named, and the process in its place is no failure", async () => {
   const none = { signal, plugins: new Set<string>() };
   const [built, ...rest] = await diagnoseHost({ agent, python: "python3" }, none);
   assert.deepEqual(rest, [], "Python matters to the code interpreter alone");
@@ -42,7 +42,7 @@ test("the agent's program is named, and the process in its place is no failure",
   assert.ok(fallback.fix);
 });
 
-test("an interpreter with ipykernel is told with its versions", async () => {
+it("an interpreter with ipykernel is told with its versions", async () => {
   const python = await interpreter("echo 'Python 3.13.1 with ipykernel 7.0.0'");
   const [, finding] = await diagnoseHost({ agent, python }, withKernels);
   assert.deepEqual(finding, {
@@ -51,7 +51,7 @@ test("an interpreter with ipykernel is told with its versions", async () => {
   });
 });
 
-test("an interpreter without ipykernel, or none, is a failure with its own reason and a way out", async () => {
+it("an interpreter without ipykernel, or none, is a failure with its own reason and a way out", async () => {
   const lacking = await interpreter(
     "echo Traceback >&2; echo \"ModuleNotFoundError: No module named 'ipykernel'\" >&2; exit 1",
   );
@@ -66,7 +66,7 @@ test("an interpreter without ipykernel, or none, is a failure with its own reaso
   assert.match(missing.message, /cannot use no-such-python: .*not found/);
 });
 
-test("an interpreter that hangs ends when nobody waits for its answer any more", async () => {
+it("an interpreter that hangs ends when nobody waits for its answer any more", async () => {
   const given = new AbortController();
   const python = await interpreter("sleep 300");
   const asked = diagnoseHost({ agent, python }, { ...withKernels, signal: given.signal });

@@ -5,7 +5,7 @@ import { chmod, mkdir, mkdtemp, readFile, readdir, rename, rm, symlink, writeFil
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
-import { afterEach, beforeEach, test } from "node:test";
+import { afterEach, beforeEach, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { agentBinary } from "@coppice/agent";
 import type { Sandbox } from "@coppice/core/backend";
@@ -35,7 +35,7 @@ afterEach(async () => {
   await rm(directory, { recursive: true });
 });
 
-test("a server that was killed takes its processes along, and its files go with the next start", async () => {
+it("a server that was killed takes its processes along, and its files go with the next start", async () => {
   const other = await startServer();
   await kill(other.process);
   // The Node process in the agent's place knows groups alone, so what left its group is for the next start.
@@ -47,7 +47,7 @@ test("a server that was killed takes its processes along, and its files go with 
   assert.deepEqual(await readdir(directory), []);
 });
 
-test("what outlived a server and its agent ends with the next start; a live server loses nothing to it", async () => {
+it("what outlived a server and its agent ends with the next start; a live server loses nothing to it", async () => {
   const other = await startServer();
   const agents = await childrenOf(other.process.pid ?? 0);
   try {
@@ -68,7 +68,7 @@ test("what outlived a server and its agent ends with the next start; a live serv
 });
 
 for (const kind of agentBinary() === undefined ? ["node"] : [undefined, "node"]) {
-  test(`when the ${kind ?? "agent"} process dies, what runs is ended and told so, and the next command runs`, async () => {
+  it(`when the ${kind ?? "agent"} process dies, what runs is ended and told so, and the next command runs`, async () => {
     const own = new LocalProcessBackend({ directory, ...SETTINGS, agentBinary: kind }, silentLog);
     try {
       const [one, two] = await Promise.all([provision("one", own), provision("two", own)]);
@@ -98,7 +98,7 @@ for (const kind of agentBinary() === undefined ? ["node"] : [undefined, "node"])
   });
 }
 
-test("an agent that cannot be started is why the host cannot be used, and may be there the next time", async () => {
+it("an agent that cannot be started is why the host cannot be used, and may be there the next time", async () => {
   const program = join(directory, "agent");
   const own = new LocalProcessBackend({ directory, ...SETTINGS, agentBinary: program }, silentLog);
   await assert.rejects(own.check(), {
@@ -114,7 +114,7 @@ test("an agent that cannot be started is why the host cannot be used, and may be
   await own.close();
 });
 
-test("a backend that was closed has ended all, and says why it starts nothing", async () => {
+it("a backend that was closed has ended all, and says why it starts nothing", async () => {
   const own = new LocalProcessBackend({ directory, ...SETTINGS }, silentLog);
   const sandbox = await provision("closed", own);
   const command = await start(sandbox, "echo up; sleep 300");
@@ -126,7 +126,7 @@ test("a backend that was closed has ended all, and says why it starts nothing", 
   await sandbox.destroy();
 });
 
-test("without the agent's program a command that wants a terminal is refused", async () => {
+it("without the agent's program a command that wants a terminal is refused", async () => {
   const own = new LocalProcessBackend({ directory, ...SETTINGS, agentBinary: "node" }, silentLog);
   const sandbox = await provision("plain", own);
   const terminal = { columns: 80, rows: 24 };
@@ -138,7 +138,7 @@ test("without the agent's program a command that wants a terminal is refused", a
   await own.close();
 });
 
-test("a working directory is the one that was asked for, whatever takes its place meanwhile", async () => {
+it("a working directory is the one that was asked for, whatever takes its place meanwhile", async () => {
   const sandbox = await provision("swapped");
   await sandbox.files.makeDir("/home/user/here");
   await sandbox.files.write("/home/user/here/inside", source("inside"));
@@ -164,22 +164,18 @@ test("a working directory is the one that was asked for, whatever takes its plac
   await sandbox.destroy();
 });
 
-test(
-  "a working directory that cannot be entered is named as it was asked for",
-  { skip: asRoot },
-  async () => {
-    const sandbox = await provision("locked");
-    await sandbox.files.makeDir("/home/user/locked");
-    await chmod(`${rootOf("locked")}/home/user/locked`, 0);
-    await assert.rejects(start(sandbox, "true", "/home/user/locked"), {
-      code: "permission_denied",
-      message: "cannot enter cwd '/home/user/locked': EACCES",
-    });
-    await sandbox.destroy();
-  },
-);
+it("a working directory that cannot be entered is named as it was asked for", { skip: asRoot }, async () => {
+  const sandbox = await provision("locked");
+  await sandbox.files.makeDir("/home/user/locked");
+  await chmod(`${rootOf("locked")}/home/user/locked`, 0);
+  await assert.rejects(start(sandbox, "true", "/home/user/locked"), {
+    code: "permission_denied",
+    message: "cannot enter cwd '/home/user/locked': EACCES",
+  });
+  await sandbox.destroy();
+});
 
-test("directories that only look like those of a server are left alone", async () => {
+it("directories that only look like those of a server are left alone", async () => {
   const names = ["coppice-x", "coppice-x-0000.1.00000000-abcdef", "unrelated"];
   for (const name of names) await mkdir(join(directory, name));
   await backend.recover();
@@ -188,7 +184,7 @@ test("directories that only look like those of a server are left alone", async (
   for (const name of names) assert.ok(left.includes(name), `${name} is gone`);
 });
 
-test("a sandbox cannot name files of another one by their place on the host", async () => {
+it("a sandbox cannot name files of another one by their place on the host", async () => {
   const [one, two] = await Promise.all([provision("one"), provision("two")]);
   await two.files.write("/home/user/secret", source("secret"));
   const path = `${await two.files.hostPath?.("/home/user")}/secret`;
@@ -197,7 +193,7 @@ test("a sandbox cannot name files of another one by their place on the host", as
   await Promise.all([one.destroy(), two.destroy()]);
 });
 
-test("a process that cleared its environment ends with its sandbox", async () => {
+it("a process that cleared its environment ends with its sandbox", async () => {
   const sandbox = await provision("cleared");
   const started = await sandbox.spawn({
     path: "sh",
@@ -211,7 +207,7 @@ test("a process that cleared its environment ends with its sandbox", async () =>
   assert.ok(!(await isRunning(pid)), "it still runs");
 });
 
-test("a program that opens /dev/stdin after stdin was closed reads all of it, and its end", async () => {
+it("a program that opens /dev/stdin after stdin was closed reads all of it, and its end", async () => {
   const sandbox = await provision("late");
   const late = await sandbox.spawn({
     path: "sh",
@@ -298,7 +294,7 @@ async function startServer() {
   return { process: server, root };
 }
 
-test("a sandbox that is to have no network is refused rather than given one", async () => {
+it("a sandbox that is to have no network is refused rather than given one", async () => {
   const spec = { id: "offline", template: "base", limits: {}, allowInternetAccess: false };
   await assert.rejects(
     backend.provision(spec, new AbortController().signal),

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { mkdtemp, readdir, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterEach, beforeEach, test } from "node:test";
+import { afterEach, beforeEach, it } from "node:test";
 import { BootError } from "@coppice/core";
 import { startTestServer } from "@coppice/core/testing";
 import localProcess from "./index.js";
@@ -17,7 +17,7 @@ afterEach(async () => {
   await rm(directory, { recursive: true });
 });
 
-test("a server makes sandboxes of processes and leaves nothing when it stops", async () => {
+it("a server makes sandboxes of processes and leaves nothing when it stops", async () => {
   const server = await startTestServer({ plugins: [[localProcess, { directory }]] });
   const create = { template: "base", timeoutMs: undefined, secure: false };
   const { runtime } = await server.sandboxes.create(create);
@@ -35,7 +35,7 @@ test("a server makes sandboxes of processes and leaves nothing when it stops", a
   assert.deepEqual(await readdir(directory), []);
 });
 
-test("listeners that other machines can reach are refused, all at once and by name", async () => {
+it("listeners that other machines can reach are refused, all at once and by name", async () => {
   const listeners = {
     api: { host: "0.0.0.0", port: 0 },
     ops: { host: "127.0.0.1", port: 0 },
@@ -54,7 +54,7 @@ test("listeners that other machines can reach are refused, all at once and by na
   assert.deepEqual(await readdir(directory), []);
 });
 
-test("the operator may insist, for a listener or for the backend", async () => {
+it("the operator may insist, for a listener or for the backend", async () => {
   const open = { host: "0.0.0.0", port: 0 };
   const tries = [
     { settings: { directory }, listeners: { api: { ...open, insecure: true } } },

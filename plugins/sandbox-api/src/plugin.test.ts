@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { once } from "node:events";
 import { connect } from "node:net";
-import { after, before, suite, test } from "node:test";
+import { after, before, describe, it } from "node:test";
 import {
   type FakeClock,
   fakeClock,
@@ -48,7 +48,7 @@ async function until(condition: () => boolean, what: string): Promise<void> {
   }
 }
 
-suite("the E2B control plane", () => {
+describe("the E2B control plane", () => {
   const memory = memoryBackend({ resizing: {} });
   let clock: FakeClock;
   let server: TestServer;
@@ -77,7 +77,7 @@ suite("the E2B control plane", () => {
     return json;
   }
 
-  test("answers a create as the SDKs need it", async () => {
+  it("answers a create as the SDKs need it", async () => {
     const { status, json } = await call(server, "POST /v2/sandboxes", { body: { templateID: "base" } });
     assert.equal(status, 201);
     const { sandboxID, envdAccessToken, ...rest } = json;
@@ -94,7 +94,7 @@ suite("the E2B control plane", () => {
     await server.sandboxes.kill(sandboxID);
   });
 
-  test("keeps the defaults of each generation of the API", async () => {
+  it("keeps the defaults of each generation of the API", async () => {
     const older = await create({}, "POST /sandboxes");
     const olderSecure = await create({ secure: true, timeout: 60 }, "POST /sandboxes");
     const newer = await create();
@@ -107,7 +107,7 @@ suite("the E2B control plane", () => {
     for (const { sandboxID } of [older, olderSecure, newer]) await server.sandboxes.kill(sandboxID);
   });
 
-  test("makes a sandbox that asks for its token unless the creator says otherwise, or is an SDK that says nothing", async () => {
+  it("makes a sandbox that asks for its token unless the creator says otherwise, or is an SDK that says nothing", async () => {
     const isSecure = async (of: TestServer, body: object, headers: Record<string, string> = {}) => {
       const { status, json } = await call(of, "POST /sandboxes", {
         headers,
@@ -136,7 +136,7 @@ suite("the E2B control plane", () => {
     }
   });
 
-  test("tells about a sandbox what its creator said, by its id or the long form of it", async () => {
+  it("tells about a sandbox what its creator said, by its id or the long form of it", async () => {
     const { sandboxID, envdAccessToken } = await create({
       metadata: { user: "abc" },
       envVars: { SECRET: "x" },
@@ -174,7 +174,7 @@ suite("the E2B control plane", () => {
     await server.sandboxes.kill(sandboxID);
   });
 
-  test("tells the network rules of a sandbox, and replaces all of them at once", async () => {
+  it("tells the network rules of a sandbox, and replaces all of them at once", async () => {
     const network = { allowOut: ["8.8.8.8", "2001:db8::/32"], denyOut: ["0.0.0.0/0"] };
     const { sandboxID } = await create({ network: { ...network, maskRequestHost: "localhost" } });
     const update = `PUT /sandboxes/${sandboxID}/network`;
@@ -200,7 +200,7 @@ suite("the E2B control plane", () => {
     assert.equal((await call(server, update, { body: {} })).status, 404);
   });
 
-  test("tells no internet access where the backend gives none, though its creator asks for it", async () => {
+  it("tells no internet access where the backend gives none, though its creator asks for it", async () => {
     const plugins = [sandboxApi, memoryBackend({ offline: true })].map((plugin) => [plugin, {}] as const);
     await using offline = await startTestServer({ plugins });
     const { json } = await call(offline, "POST /sandboxes", {
@@ -210,7 +210,7 @@ suite("the E2B control plane", () => {
     assert.equal(told.json.allowInternetAccess, false);
   });
 
-  test("gives a sandbox the limits that its creator chose, and changes them while it runs", async () => {
+  it("gives a sandbox the limits that its creator chose, and changes them while it runs", async () => {
     const { sandboxID } = await create({ cpuCount: 4, memory_mb: 256, diskSizeMB: 0 });
     const patch = (body: object) => call<object>(server, `PATCH /sandboxes/${sandboxID}/limits`, { body });
     const told = async () => {
@@ -239,7 +239,7 @@ suite("the E2B control plane", () => {
     assert.equal((await patch({ cpuCount: 1 })).status, 404);
   });
 
-  test("connects to a running sandbox and only ever gives it more time", async () => {
+  it("connects to a running sandbox and only ever gives it more time", async () => {
     const { sandboxID, envdAccessToken } = await create({ timeout: 600 });
     const lifeMs = () => (server.sandboxes.get(sandboxID).record.endsAtMs ?? 0) - clock.now();
     const { status, json } = await call(server, `POST /v2/sandboxes/${sandboxID}/connect`, { body: {} });
@@ -257,7 +257,7 @@ suite("the E2B control plane", () => {
     await server.sandboxes.kill(sandboxID);
   });
 
-  test("moves the end of a sandbox to and fro, and ends it when no time is left", async () => {
+  it("moves the end of a sandbox to and fro, and ends it when no time is left", async () => {
     const { sandboxID } = await create({ timeout: 600 });
     const lifeMs = () => (server.sandboxes.get(sandboxID).record.endsAtMs ?? 0) - clock.now();
     const set = (timeout: unknown) =>
@@ -276,7 +276,7 @@ suite("the E2B control plane", () => {
     assert.equal(memory.backend.alive.sandboxes, 0);
   });
 
-  test("kills once and does not know the sandbox afterwards, in words that every client understands", async () => {
+  it("kills once and does not know the sandbox afterwards, in words that every client understands", async () => {
     const { sandboxID } = await create();
     const killed = await call(server, `DELETE /sandboxes/${sandboxID}`);
     assert.deepEqual([killed.status, killed.text], [204, ""]);
@@ -287,7 +287,7 @@ suite("the E2B control plane", () => {
     assert.match(again.json.message, /sandbox not found/i);
   });
 
-  test("pages a list with the headers that the SDKs follow", async () => {
+  it("pages a list with the headers that the SDKs follow", async () => {
     const made: string[] = [];
     for (let index = 0; index < 3; index += 1) {
       made.unshift((await create({ metadata: { "k &": "v=" } })).sandboxID);
@@ -304,7 +304,7 @@ suite("the E2B control plane", () => {
     for (const id of made) await server.sandboxes.kill(id);
   });
 
-  test("samples what a sandbox uses now, where the window asked for reaches to now", async () => {
+  it("samples what a sandbox uses now, where the window asked for reaches to now", async () => {
     const { sandboxID } = await create();
     const path = `GET /sandboxes/${sandboxID}/metrics`;
     const now = Math.floor(clock.now() / 1000);
@@ -327,13 +327,13 @@ suite("the E2B control plane", () => {
     await server.sandboxes.kill(sandboxID);
   });
 
-  test("says that it is well", async () => {
+  it("says that it is well", async () => {
     const health = await call(server, "GET /health");
     assert.deepEqual([health.status, health.text], [200, "Health check successful"]);
     assert.match(health.headers.get("content-type") ?? "", /^text\/plain/);
   });
 
-  test("answers whatever is wrong with a request by saying what, and goes on serving", async () => {
+  it("answers whatever is wrong with a request by saying what, and goes on serving", async () => {
     const { sandboxID } = await create();
     const onSandbox = ["connect", "timeout", "refreshes"].map(
       (verb) => `POST /sandboxes/${sandboxID}/${verb}`,
@@ -467,7 +467,7 @@ suite("the E2B control plane", () => {
     assert.equal(memory.backend.alive.sandboxes, 0, "a refused create leaves nothing");
   });
 
-  test("refuses a body that never ends as soon as it is too long", async () => {
+  it("refuses a body that never ends as soon as it is too long", async () => {
     const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
     socket.on("error", () => {});
     let answer = "";
@@ -481,8 +481,8 @@ suite("the E2B control plane", () => {
   });
 });
 
-suite("a sandbox that is being killed", () => {
-  test("A.5 is answered 409 to who connects, resumes or pauses, and is no more to everybody else", async () => {
+describe("a sandbox that is being killed", () => {
+  it("A.5 is answered 409 to who connects, resumes or pauses, and is no more to everybody else", async () => {
     const destroying = Promise.withResolvers<void>();
     const memory = memoryBackend({ pausing: {}, onDestroy: () => destroying.promise });
     await using server = await startTestServer({
@@ -514,8 +514,8 @@ suite("a sandbox that is being killed", () => {
   });
 });
 
-suite("a sandbox that is being made", () => {
-  test("A.2 pause in bad state", async () => {
+describe("a sandbox that is being made", () => {
+  it("A.2 pause in bad state", async () => {
     const begun = Promise.withResolvers<void>();
     const release = Promise.withResolvers<void>();
     const memory = memoryBackend({
@@ -548,8 +548,8 @@ suite("a sandbox that is being made", () => {
   });
 });
 
-suite("a client that goes away while its sandbox is made", () => {
-  test("leaves nothing behind", async () => {
+describe("a client that goes away while its sandbox is made", () => {
+  it("leaves nothing behind", async () => {
     const started = Promise.withResolvers<void>();
     const memory = memoryBackend({
       async onProvision(step, _spec, signal) {
@@ -577,7 +577,7 @@ suite("a client that goes away while its sandbox is made", () => {
     assert.deepEqual(server.sandboxes.list(), []);
   });
 
-  test("leaves nothing behind when it is made before that is noticed", async () => {
+  it("leaves nothing behind when it is made before that is noticed", async () => {
     const leave = new AbortController();
     const memory = memoryBackend({
       async onProvision(step, spec, signal) {
@@ -605,8 +605,8 @@ suite("a client that goes away while its sandbox is made", () => {
   });
 });
 
-suite("a server that asks nobody for a key", () => {
-  test("serves everybody on loopback", async () => {
+describe("a server that asks nobody for a key", () => {
+  it("serves everybody on loopback", async () => {
     await using server = await startTestServer({
       plugins: [
         [memoryBackend(), {}],
@@ -618,7 +618,7 @@ suite("a server that asks nobody for a key", () => {
     assert.equal(((await made.json()) as { domain: unknown }).domain, null);
   });
 
-  test("does not start where others can reach it", async () => {
+  it("does not start where others can reach it", async () => {
     await assert.rejects(
       startTestServer({
         plugins: [

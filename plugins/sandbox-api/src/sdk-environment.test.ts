@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { publicDomain } from "./public-domain.js";
 import { sdkEnvironment } from "./sdk-environment.js";
 
@@ -8,7 +8,7 @@ const listeners = [
   { name: "volumes", port: 3001, url: "http://127.0.0.1:3001" },
 ].map((one) => ({ ...one, host: "127.0.0.1", isLoopback: true, insecure: false, tls: false }));
 
-test("an SDK is pointed at the configured domain, and at the listeners where there is none of its own", () => {
+it("an SDK is pointed at the configured domain, and at the listeners where there is none of its own", () => {
   assert.deepEqual(sdkEnvironment(listeners, "sandboxes.example.com"), {
     E2B_DOMAIN: "sandboxes.example.com",
   });
@@ -22,7 +22,7 @@ test("an SDK is pointed at the configured domain, and at the listeners where the
   assert.deepEqual(sdkEnvironment([], undefined), {});
 });
 
-test("port 0 of the domain is that of the listener api, any other is kept", () => {
+it("port 0 of the domain is that of the listener api, any other is kept", () => {
   assert.equal(publicDomain("localhost:0", listeners), "localhost:3000");
   assert.equal(publicDomain("localhost:8080", listeners), "localhost:8080");
   assert.equal(publicDomain("sandboxes.example.com", listeners), "sandboxes.example.com");

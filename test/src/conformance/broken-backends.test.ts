@@ -3,7 +3,7 @@ import { mkdtemp, readFile, readdir, rm, stat, writeFile } from "node:fs/promise
 import { tmpdir } from "node:os";
 import { dirname, join, posix } from "node:path";
 import { Duplex, PassThrough } from "node:stream";
-import { after, before, describe, test } from "node:test";
+import { after, before, describe, it } from "node:test";
 import { Backends } from "@coppice/core";
 import type {
   FileInfo,
@@ -70,7 +70,7 @@ describe("A backend that says that it isolates, and does not, is found out and d
     ["a guest that kills everything it can has a sandbox that still answers, or is gone", /not tried/],
   ];
   for (const [noticedBy, says] of cases) {
-    void test(noticedBy, { timeout: 240_000 }, async () => {
+    it(noticedBy, { timeout: 240_000 }, async () => {
       const real = server.resolve(Backends).get("local-process");
       await expectNoticed(real, { defect: "it isolates nothing", isolated: true, noticedBy, says });
     });
@@ -338,7 +338,7 @@ describe("What is broken about a backend is noticed", { skip: missingForNamespac
   });
 
   for (const each of defects) {
-    void test(`${each.defect}: ${each.noticedBy}`, { timeout: 240_000 }, async () => {
+    it(`${each.defect}: ${each.noticedBy}`, { timeout: 240_000 }, async () => {
       await expectNoticed(server.resolve(Backends).get("linux-namespaces"), each);
     });
   }
@@ -348,7 +348,7 @@ describe(
   "A backend that says that its sandboxes have users of their own, and has not",
   { skip: missingForNamespaces() || process.getuid?.() !== 0 },
   () => {
-    void test("is noticed by what one sandbox takes from another", { timeout: 240_000 }, async () => {
+    it("is noticed by what one sandbox takes from another", { timeout: 240_000 }, async () => {
       const directory = await mkdtemp(join(tmpdir(), "coppice-broken-"));
       const settings = { directory, python: PYTHON, ids: { count: 0 } };
       const shared = await startTestServer({ plugins: [[linuxNamespaces, settings]] });

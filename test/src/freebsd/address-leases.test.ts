@@ -66,8 +66,8 @@ class EndingLeases implements AddressLeases {
   }
 }
 
-void describe("the addresses of jails", { skip }, () => {
-  void it("are in the ledger when their server is killed, those of a warm pool too, and go with their sandboxes", async () => {
+describe("the addresses of jails", { skip }, () => {
+  it("are in the ledger when their server is killed, those of a warm pool too, and go with their sandboxes", async () => {
     await using host = await openFreebsdHost({ isConnected: true, networkKind: "alias" });
     const sandboxes = { defaultBackend: "jail-freebsd", templates: { base: { pool: { min: 1 } } } };
     const installation = await makeInstallation({
@@ -147,7 +147,7 @@ void describe("the addresses of jails", { skip }, () => {
   });
 
   for (const networkKind of ["vnet", "alias"] as const) {
-    void it(`are leased again where the ledger was lost, or gives them to somebody who is gone: ${networkKind}`, async () => {
+    it(`are leased again where the ledger was lost, or gives them to somebody who is gone: ${networkKind}`, async () => {
       await using host = await openFreebsdHost({ isConnected: true, networkKind });
       const first = host.backend();
       const kept = await Promise.all([make(first), make(first)]);
@@ -178,7 +178,7 @@ void describe("the addresses of jails", { skip }, () => {
     });
   }
 
-  void it("are given back later where the ledger cannot be written when a sandbox is destroyed", async () => {
+  it("are given back later where the ledger cannot be written when a sandbox is destroyed", async () => {
     await using host = await openFreebsdHost({ isConnected: true, networkKind: "alias" });
     let isFull = true;
     const leases: AddressLeases = {
@@ -205,7 +205,7 @@ void describe("the addresses of jails", { skip }, () => {
     await backend.close();
   });
 
-  void it("are leased before there is anything of a connection, and as long as there may be", async () => {
+  it("are leased before there is anything of a connection, and as long as there may be", async () => {
     await using host = await openFreebsdHost({ isConnected: true });
     const open = { allowOut: [], denyOut: [] };
     const live = async (backend: SandboxBackend) => {

@@ -18,9 +18,9 @@ async function reached(sandbox: Sandbox, places: readonly string[]): Promise<rea
   return Buffer.concat(pieces).toString().split("\n").slice(0, -1);
 }
 
-void describe("a jail without internet access", { skip: reasonWithoutFreebsdHost() ?? false }, () => {
+describe("a jail without internet access", { skip: reasonWithoutFreebsdHost() ?? false }, () => {
   for (const networkKind of ["vnet", "alias"] as const) {
-    void it(`asks the name servers of the settings, and reaches what it is allowed besides: ${networkKind}`, async () => {
+    it(`asks the name servers of the settings, and reaches what it is allowed besides: ${networkKind}`, async () => {
       await using host = await openFreebsdHost({ isConnected: true, networkKind });
       const network = { ...host.settings.network, resolvers: [RESOLVER] };
       const backend = host.backend({ network });

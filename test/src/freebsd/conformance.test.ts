@@ -1,4 +1,4 @@
-import { test } from "node:test";
+import { it } from "node:test";
 import {
   conformanceCases,
   type ConformanceCase,
@@ -55,7 +55,7 @@ async function openSubject({ commands, networkKind }: Variant): Promise<Conforma
 }
 
 if (reason !== undefined) {
-  void test("jail-freebsd keeps the promises of a backend", { skip: reason }, () => undefined);
+  it("jail-freebsd keeps the promises of a backend", { skip: reason }, () => undefined);
 } else {
   const testVariant = (name: string, variant: Variant, isMeant: (each: ConformanceCase) => boolean) =>
     testConformance(name, () => openSubject(variant), {

@@ -9,7 +9,7 @@ const AT_ONCE = 4;
 /** Every so many one is connected: that takes twice as many commands. */
 const CONNECTED_EACH = 5;
 
-void it(
+it(
   `${CYCLES} jails that come and go, ${AT_ONCE} side by side, leave nothing and touch nothing of others`,
   { skip: reasonWithoutFreebsdHost() ?? false },
   async () => {

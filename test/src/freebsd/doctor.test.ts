@@ -18,7 +18,7 @@ async function linesOf(...args: readonly string[]): Promise<readonly string[]> {
   return `${stdout.toString()}${stderr}`.split("\n");
 }
 
-void describe("what comes with the project for FreeBSD", () => {
+describe("what comes with the project for FreeBSD", () => {
   it("has a configuration that coppice check takes", async () => {
     const { code, stderr } = await startCoppice(["check", EXAMPLE], key).end;
     assert.equal(code, 0, stderr);
@@ -47,7 +47,7 @@ void describe("what comes with the project for FreeBSD", () => {
   });
 });
 
-void describe("coppice doctor, with jail-freebsd", () => {
+describe("coppice doctor, with jail-freebsd", () => {
   it("names every program that is missing, and the setting that says where it is", async () => {
     const directory = await mkdtemp(join(tmpdir(), "cd-"));
     const config = join(directory, "config.yaml");

@@ -67,7 +67,7 @@ function specOf({ id }: Sandbox): SandboxSpec {
   return { id, template: "base", limits: {}, ...alone };
 }
 
-void describe("what a jail can do beside running, on a host that fails", { skip }, () => {
+describe("what a jail can do beside running, on a host that fails", { skip }, () => {
   let host: FaultyHost;
 
   before(async () => {

@@ -19,7 +19,7 @@ async function live(scene: FaultScene): Promise<void> {
   await sandbox.destroy();
 }
 
-void describe("a connected jail, on a host that fails", { skip }, () => {
+describe("a connected jail, on a host that fails", { skip }, () => {
   let host: FaultyHost;
 
   before(async () => {

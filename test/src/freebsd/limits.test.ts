@@ -10,7 +10,7 @@ import { newId } from "../harness/jail-faults.js";
 const skip = reasonWithoutFreebsdHost() ?? false;
 const MEBIBYTE = 2 ** 20;
 
-void describe("limits of jail-freebsd", { skip }, () => {
+describe("limits of jail-freebsd", { skip }, () => {
   let host: FreebsdHost;
   let backend: JailBackend;
   /** Programs of the host that have run, with their first argument. */

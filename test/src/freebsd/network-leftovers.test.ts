@@ -21,9 +21,9 @@ async function takeAway(host: FreebsdHost, name: string): Promise<void> {
   await host.run(programs.zfs, "destroy", `coppice/jails/${name}`);
 }
 
-void describe("a sweep of jail-freebsd", { skip: reasonWithoutFreebsdHost() ?? false }, () => {
+describe("a sweep of jail-freebsd", { skip: reasonWithoutFreebsdHost() ?? false }, () => {
   for (const networkKind of ["vnet", "alias"] as const) {
-    void it(`removes a network whose dataset is gone, and nobody else's: ${networkKind}`, async () => {
+    it(`removes a network whose dataset is gone, and nobody else's: ${networkKind}`, async () => {
       await using host = await openFreebsdHost({ isConnected: true, networkKind });
       const backend = host.backend();
       await backend.recover();

@@ -24,7 +24,7 @@ except OSError as error:
     print(type(error).__name__)
 `;
 
-void describe("the stand-ins for the network of FreeBSD", { skip }, () => {
+describe("the stand-ins for the network of FreeBSD", { skip }, () => {
   let host: FreebsdHost;
   const run = (program: keyof FreebsdHost["settings"]["programs"], ...words: readonly string[]) =>
     host.run(host.settings.programs[program], ...words);
@@ -143,7 +143,7 @@ void describe("the stand-ins for the network of FreeBSD", { skip }, () => {
   });
 });
 
-void describe("the stand-ins for a jail in the stack of its host", { skip }, () => {
+describe("the stand-ins for a jail in the stack of its host", { skip }, () => {
   let host: FreebsdHost;
   const run = (program: keyof FreebsdHost["settings"]["programs"], ...words: readonly string[]) =>
     host.run(host.settings.programs[program], ...words);

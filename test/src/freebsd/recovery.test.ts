@@ -22,7 +22,7 @@ async function outputOf(sandbox: Sandbox, script: string): Promise<string> {
   return Buffer.concat(pieces).toString();
 }
 
-void describe("jail-freebsd, after its server ended", { skip }, () => {
+describe("jail-freebsd, after its server ended", { skip }, () => {
   let host: FreebsdHost;
   const zfs = (...words: readonly string[]) => host.run(host.settings.programs.zfs, ...words);
 

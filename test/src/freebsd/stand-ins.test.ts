@@ -12,7 +12,7 @@ import {
 
 const skip = reasonWithoutFreebsdHost() ?? false;
 
-void describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
+describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
   let host: FreebsdHost;
   let root: string;
   let conf: string;

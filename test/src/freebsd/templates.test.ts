@@ -20,7 +20,7 @@ const skip = reasonWithoutFreebsdHost() ?? false;
 const skipSigned =
   skip || (!existsSync("/usr/bin/signify-openbsd") && "signify is missing (apt: signify-openbsd)");
 
-void describe("coppice template, on a FreeBSD host", { skip }, () => {
+describe("coppice template, on a FreeBSD host", { skip }, () => {
   let host: FreebsdHost;
   let dataDir: string;
   let settings: JailSettings;

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { tableText } from "./print-table.js";
 
 const rows = [
@@ -7,7 +7,7 @@ const rows = [
   ["i22", "base", "paused"],
 ];
 
-test("a table has a heading and columns on a terminal, and tabs for a program", () => {
+it("a table has a heading and columns on a terminal, and tabs for a program", () => {
   const shown =
     "ID   TEMPLATE             STATE\ni1   code-interpreter-v1\ni22  base                 paused\n";
   assert.equal(tableText(["ID", "TEMPLATE", "STATE"], rows, true), shown);

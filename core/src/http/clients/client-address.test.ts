@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { ClientAddresses, clientOf } from "./client-address.js";
 
-test("the word of a proxy is believed when the operator trusts it, and no further than that", () => {
+it("the word of a proxy is believed when the operator trusts it, and no further than that", () => {
   const nobody = new ClientAddresses([]);
   const trusting = new ClientAddresses(["10.0.0.0/8", "fd00::/64", "192.0.2.1", "2001:db8:1::1"]);
   const cases: readonly [ClientAddresses, peer: string | undefined, forwarded: string | undefined, string][] =
@@ -31,7 +31,7 @@ test("the word of a proxy is believed when the operator trusts it, and no furthe
   }
 });
 
-test("a client came by HTTPS when it did, or when a trusted proxy says so", () => {
+it("a client came by HTTPS when it did, or when a trusted proxy says so", () => {
   const nobody = new ClientAddresses([]);
   const trusting = new ClientAddresses(["10.0.0.0/8"]);
   const said = (value: string) => ({ "x-forwarded-proto": value });
@@ -44,7 +44,7 @@ test("a client came by HTTPS when it did, or when a trusted proxy says so", () =
   assert.equal(nobody.protocolOf({ ...proxy, encrypted: true }, said("http")), "https");
 });
 
-test("an IPv6 client is its /64, whichever way the address is written", () => {
+it("an IPv6 client is its /64, whichever way the address is written", () => {
   assert.equal(clientOf("198.51.100.7"), "198.51.100.7");
   assert.equal(clientOf("2001:db8:0:7:1:2:3:4"), "2001:db8:0:7");
   assert.equal(clientOf("2001:db8:0:7::9"), "2001:db8:0:7");

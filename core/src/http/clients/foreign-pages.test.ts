@@ -3,7 +3,7 @@ import { once } from "node:events";
 import { createServer, type IncomingMessage, request } from "node:http";
 import { connect } from "node:net";
 import type { Duplex } from "node:stream";
-import { after, before, suite, test } from "node:test";
+import { after, before, describe, it } from "node:test";
 import { definePlugin } from "../../plugin/plugin.js";
 import { memoryBackend } from "../../testing/memory-backend.js";
 import { startTestServer, type TestServer } from "../../testing/start-test-server.js";
@@ -11,7 +11,7 @@ import { startTestServer, type TestServer } from "../../testing/start-test-serve
 const program = createServer((_message, response) => response.end("ok"));
 const PORTS = { 8080: (connection: Duplex) => void program.emit("connection", connection) };
 
-suite("web pages from elsewhere", { timeout: 60_000 }, () => {
+describe("web pages from elsewhere", { timeout: 60_000 }, () => {
   const PAGE = "https://evil.example";
   const guarded = definePlugin({
     name: "guarded",
@@ -57,7 +57,7 @@ suite("web pages from elsewhere", { timeout: 60_000 }, () => {
   };
   const upgrade = { connection: "Upgrade", upgrade: "websocket" };
 
-  test("do not get in by a name of their own that leads to this machine, though a guard would let them", async () => {
+  it("do not get in by a name of their own that leads to this machine, though a guard would let them", async () => {
     for (const host of [
       "evil.example",
       "localhost.evil.example:80",
@@ -81,7 +81,7 @@ suite("web pages from elsewhere", { timeout: 60_000 }, () => {
       assert.equal(await statusFor({ host }), 200, host);
   });
 
-  test("do not get in from an origin of their own, by no way of asking", async () => {
+  it("do not get in from an origin of their own, by no way of asking", async () => {
     const ways: readonly (readonly [Record<string, string>, string])[] = [
       [{}, "GET"],
       [{ "content-type": "text/plain" }, "POST"],
@@ -107,13 +107,13 @@ suite("web pages from elsewhere", { timeout: 60_000 }, () => {
       assert.equal(await statusFor({ host: "localhost", origin }), 200, origin);
   });
 
-  test("are for their credentials to decide where a sandbox is asked for by its public name", async () => {
+  it("are for their credentials to decide where a sandbox is asked for by its public name", async () => {
     const host = `8080-${id}.sandboxes.example`;
     assert.equal(await statusFor({ host, origin: PAGE }), 200);
     assert.equal(await statusFor({ host: "api.sandboxes.example", origin: PAGE }), 200);
   });
 
-  test("of one sandbox reach its other ports, not those of another", async () => {
+  it("of one sandbox reach its other ports, not those of another", async () => {
     await using local = await startTestServer({
       plugins: [[memoryBackend({ ports: PORTS }), {}]],
     });
@@ -134,7 +134,7 @@ suite("web pages from elsewhere", { timeout: 60_000 }, () => {
     assert.equal(await from(`http://3000-iother.localhost:3000`), 403);
   });
 
-  test("find no way round a request's host by naming two", async () => {
+  it("find no way round a request's host by naming two", async () => {
     const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
     socket.write("GET / HTTP/1.1\r\nhost: localhost\r\nhost: evil.example\r\nconnection: close\r\n\r\n");
     let text = "";

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import "./native-base64.js";
 import { base64Decode, base64Encode } from "@bufbuild/protobuf/wire";
 
-test("protobuf's base64 is what Buffer makes of the same bytes, in every variant and length", () => {
+it("protobuf's base64 is what Buffer makes of the same bytes, in every variant and length", () => {
   for (let length = 0; length < 70; length += 1) {
     const whole = Uint8Array.from({ length: length + 3 }, (_, index) => (index * 151 + length) % 256);
     const bytes = whole.subarray(3);
@@ -14,7 +14,7 @@ test("protobuf's base64 is what Buffer makes of the same bytes, in every variant
   }
 });
 
-test("protobuf decodes what is plain base64, what is not quite, and refuses what is none", () => {
+it("protobuf decodes what is plain base64, what is not quite, and refuses what is none", () => {
   for (let length = 0; length < 70; length += 1) {
     const bytes = Buffer.from(Array.from({ length }, (_, index) => (index * 151 + length) % 256));
     const text = bytes.toString("base64");

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { once } from "node:events";
 import { connect, type Socket } from "node:net";
 import type { Duplex } from "node:stream";
-import { after, before, beforeEach, suite, test } from "node:test";
+import { after, before, beforeEach, describe, it } from "node:test";
 import { memoryBackend } from "../../testing/memory-backend.js";
 import { startTestServer, type TestServer } from "../../testing/start-test-server.js";
 
@@ -53,7 +53,7 @@ class Client {
   }
 }
 
-suite("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
+describe("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
   let server: TestServer;
   let addressed: Record<string, string>;
   /** What the program says to each request, and does after it. */
@@ -106,7 +106,7 @@ suite("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
     ["a header's value that cannot be written", "HTTP/1.1 200 OK\r\nx: a\x01b"],
     ["two lengths", "HTTP/1.1 200 OK\r\nContent-Length: 3"],
   ] as const) {
-    test(`answers with ${what}: one answer, and the server and the connection go on`, async () => {
+    it(`answers with ${what}: one answer, and the server and the connection go on`, async () => {
       answer = (connection) => connection.write(`${head}\r\nContent-Length: 2\r\n\r\nhi`);
       const client = new Client(server.url);
       client.ask(addressed);
@@ -122,7 +122,7 @@ suite("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
     ["GET", "HTTP/1.1 204 No Content"],
     ["POST", "HTTP/1.1 304 Not Modified\r\nContent-Length: 4"],
   ] as const) {
-    test(`sends a body where there is none (${method}: ${head.slice(9)}): the answer is without it`, async () => {
+    it(`sends a body where there is none (${method}: ${head.slice(9)}): the answer is without it`, async () => {
       answer = (connection) => connection.write(`${head}\r\n\r\nevil`);
       const client = new Client(server.url);
       client.ask({ ...addressed, Connection: "close" }, { method });
@@ -132,14 +132,14 @@ suite("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
     });
   }
 
-  test("says a status of its own without its reason", async () => {
+  it("says a status of its own without its reason", async () => {
     answer = (connection) => connection.write("HTTP/1.1 418 Short and stout\r\nContent-Length: 0\r\n\r\n");
     const client = new Client(server.url);
     client.ask({ ...addressed, Connection: "close" });
     assert.match(await client.ends(), /^HTTP\/1\.1 418 I'm a Teapot\r\n/);
   });
 
-  test("refuses an upgrade and reads on: its answer is the connection's last, and it hears nothing more", async () => {
+  it("refuses an upgrade and reads on: its answer is the connection's last, and it hears nothing more", async () => {
     const secret = "x-api-key: e2b_secret";
     for (const refusal of [
       "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: keep-alive\r\n\r\nevil",
@@ -162,7 +162,7 @@ suite("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
     await stillServes();
   });
 
-  test("answers an upgrade with what is no HTTP, or not at all: 502, and the connection ends", async () => {
+  it("answers an upgrade with what is no HTTP, or not at all: 502, and the connection ends", async () => {
     for (const garbage of [
       "\x16\x03\x01",
       "HTTP/1.1 099 No\r\nContent-Length: 0\r\n\r\n",
@@ -178,7 +178,7 @@ suite("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
     await stillServes();
   });
 
-  test("does not answer an upgrade whose client leaves: its connection ends, also after bytes that came too early", async () => {
+  it("does not answer an upgrade whose client leaves: its connection ends, also after bytes that came too early", async () => {
     for (const early of ["", "early"]) {
       const { promise: ended, resolve, reject } = Promise.withResolvers<void>();
       AbortSignal.timeout(PATIENCE_MS).onabort = () =>
@@ -196,7 +196,7 @@ suite("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
     await stillServes();
   });
 
-  test("leaves in the middle of an answer: its client can tell that from the answer's end", async () => {
+  it("leaves in the middle of an answer: its client can tell that from the answer's end", async () => {
     answer = (connection) => {
       connection.write("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n");
       setImmediate(() => connection.destroy());
@@ -209,7 +209,7 @@ suite("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
     await stillServes();
   });
 
-  test("does not answer an upgrade: its client may send so much before and no more", async () => {
+  it("does not answer an upgrade: its client may send so much before and no more", async () => {
     const asked = Promise.withResolvers<void>();
     answer = () => asked.resolve();
     const client = new Client(server.url);
@@ -220,7 +220,7 @@ suite("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
     await stillServes();
   });
 
-  test("gets bytes of a tunnel once it has said 101, both ways and to the end", async () => {
+  it("gets bytes of a tunnel once it has said 101, both ways and to the end", async () => {
     answer = (connection, request) => {
       if (request.startsWith("GET"))
         connection.write(
@@ -242,7 +242,7 @@ suite("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
       (_: Duplex, { socket }: Client) => void socket.end(),
     ],
   ] as const) {
-    test(`${what}: the client's connection ends`, async () => {
+    it(`${what}: the client's connection ends`, async () => {
       const tunnelled = Promise.withResolvers<Duplex>();
       answer = (connection) => {
         connection.write("HTTP/1.1 101 Yes\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n");
@@ -258,7 +258,7 @@ suite("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
     });
   }
 
-  test("answers an upgrade at length, and is not read faster than its client reads", async () => {
+  it("answers an upgrade at length, and is not read faster than its client reads", async () => {
     const body = "x".repeat(4 * 2 ** 20);
     answer = (connection) =>
       connection.write(`HTTP/1.1 200 OK\r\nContent-Length: ${body.length}\r\n\r\n${body}`);
@@ -271,7 +271,7 @@ suite("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
     assert((await client.ends()).endsWith(`\r\n\r\n${body}`));
   });
 
-  test("answers an upgrade at length to clients that leave at any moment of it", async () => {
+  it("answers an upgrade at length to clients that leave at any moment of it", async () => {
     const body = "x".repeat(2 ** 20);
     answer = (connection) => {
       connection.write(`HTTP/1.1 200 OK\r\nContent-Length: ${body.length}\r\n\r\n`);
@@ -287,7 +287,7 @@ suite("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
     await stillServes();
   });
 
-  test("is told no credentials of this server, and every other header as its client wrote it", async () => {
+  it("is told no credentials of this server, and every other header as its client wrote it", async () => {
     const headers = {
       ...addressed,
       "X-API-Key": "e2b_secret",

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { once } from "node:events";
 import { createServer, request as httpRequest, type Server } from "node:http";
 import type { Duplex } from "node:stream";
-import { after, before, beforeEach, suite, test } from "node:test";
+import { after, before, beforeEach, describe, it } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import type { LiveSandbox } from "../../sandbox/model/live-sandbox.js";
 import { definePlugin } from "../../plugin/plugin.js";
@@ -72,7 +72,7 @@ interface Seen {
   readonly body: string;
 }
 
-suite("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
+describe("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
   let program: Program;
   let server: TestServer;
   let sandbox: LiveSandbox;
@@ -127,7 +127,7 @@ suite("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     return { status: incoming.statusCode, text, seen: () => JSON.parse(text) as Seen };
   }
 
-  test("keeps a connection for the next request, with and without a body", async () => {
+  it("keeps a connection for the next request, with and without a body", async () => {
     for (const body of ["", "some", "", "more"]) {
       const answer = await ask({ method: body === "" ? "GET" : "POST", body });
       assert.equal(answer.seen().body, body);
@@ -139,7 +139,7 @@ suite("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     assert.equal(program.connections.length, 1);
   });
 
-  test("keeps no more than it may, for no longer than it may", async () => {
+  it("keeps no more than it may, for no longer than it may", async () => {
     program.behaviour = "serve together";
     await Promise.all(Array.from({ length: TOGETHER }, () => ask()));
     assert.equal(program.connections.length, TOGETHER);
@@ -156,7 +156,7 @@ suite("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     assert.equal(program.connections.length, TOGETHER + 1);
   });
 
-  test("drops what it keeps when the sandbox ends, and gives no connection to another sandbox", async () => {
+  it("drops what it keeps when the sandbox ends, and gives no connection to another sandbox", async () => {
     const other = await create();
     await ask();
     await ask({ to: other });
@@ -172,7 +172,7 @@ suite("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     assert.equal(program.connections.length, 2);
   });
 
-  test("asks again on a new connection where the kept one is dead, if that changes nothing", async () => {
+  it("asks again on a new connection where the kept one is dead, if that changes nothing", async () => {
     program.behaviour = "hang up on the second request";
     assert.equal((await ask()).text, "ok");
     assert.equal((await ask()).text, "ok");
@@ -186,7 +186,7 @@ suite("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     assert.equal(program.connections.length, 4, "what changes something is not sent twice, body or not");
   });
 
-  test("does not keep a connection that the program closes or talks on", async () => {
+  it("does not keep a connection that the program closes or talks on", async () => {
     program.behaviour = "hang up on the second request";
     await ask();
     program.connections[0]?.end();
@@ -202,14 +202,14 @@ suite("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     assert.equal((await ask()).status, 502);
   });
 
-  test("shares no connection that somebody is logged in on", async () => {
+  it("shares no connection that somebody is logged in on", async () => {
     await ask({ headers: { authorization: "NTLM abc" } });
     await ask({ headers: { authorization: "Negotiate abc" } });
     await ask();
     assert.equal(program.connections.length, 3);
   });
 
-  test("asks for the traffic token of a sandbox without public traffic, and keeps it to itself", async () => {
+  it("asks for the traffic token of a sandbox without public traffic, and keeps it to itself", async () => {
     const closed = await create({ allowPublicTraffic: false });
     const token = closed.record.trafficAccessToken ?? "";
     assert.ok(token.length >= 32);
@@ -245,7 +245,7 @@ suite("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     assert.equal((await ask()).status, 200, "others are open");
   });
 
-  test("resumes a paused sandbox for nobody without its traffic token", async () => {
+  it("resumes a paused sandbox for nobody without its traffic token", async () => {
     const closed = await create({ allowPublicTraffic: false, autoResume: true, onTimeout: "pause" });
     const { id, trafficAccessToken = "" } = closed.record;
     await server.sandboxes.pause(id);
@@ -260,7 +260,7 @@ suite("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     assert.equal(server.sandboxes.get(id).record.state, "running");
   });
 
-  test("B.4-7: refuses with 429 what is more than a sandbox may have under way, and none of another's", async () => {
+  it("B.4-7: refuses with 429 what is more than a sandbox may have under way, and none of another's", async () => {
     program.behaviour = "take and keep silent";
     const headers = { "e2b-sandbox-id": sandbox.record.id, "e2b-sandbox-port": String(PORT) };
     const silent = Array.from({ length: MOST_EXCHANGES }, (_, at) => {
@@ -297,7 +297,7 @@ suite("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     assert.equal(answer.status, 200, "what is over counts no more");
   });
 
-  test("B.4-8: shows browsers a page, with the same status", async () => {
+  it("B.4-8: shows browsers a page, with the same status", async () => {
     const browser = {
       "user-agent": "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0",
     };
@@ -315,7 +315,7 @@ suite("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     assert.equal((await ask({ headers: browser })).status, 200);
   });
 
-  test("shows programs the Host that the sandbox was made with, and whom the client asked", async () => {
+  it("shows programs the Host that the sandbox was made with, and whom the client asked", async () => {
     const masked = await create({ maskRequestHost: "app.example:${PORT}" });
     const forged = { "x-forwarded-host": "forged.example", "x-forwarded-for": "192.0.2.1" };
     const asked = { host: "client.localhost:8000", ...forged };

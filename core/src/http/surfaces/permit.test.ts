@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { once } from "node:events";
 import { request } from "node:http";
-import { test } from "node:test";
+import { it } from "node:test";
 import { SandboxError } from "../../kernel/errors.js";
 import { definePlugin } from "../../plugin/plugin.js";
 import type { Answered } from "./surface-hooks.js";
@@ -52,7 +52,7 @@ function observed() {
   return { plugin, answers };
 }
 
-test("a route asks for its scope, or for that of its method; admin stands for all, and no word of who for all too", async () => {
+it("a route asks for its scope, or for that of its method; admin stands for all, and no word of who for all too", async () => {
   const { plugin, answers } = observed();
   await using server = await startTestServer({ plugins: [[memoryBackend()], [plugin]] });
   const routes = {
@@ -96,7 +96,7 @@ test("a route asks for its scope, or for that of its method; admin stands for al
   );
 });
 
-test("a request acts for its tenant, or for the default one; what is addressed to a sandbox has no others", async () => {
+it("a request acts for its tenant, or for the default one; what is addressed to a sandbox has no others", async () => {
   const { plugin } = observed();
   await using server = await startTestServer({ plugins: [[memoryBackend()], [plugin]] });
   const wanted = { template: "base", timeoutMs: 60_000, secure: false };

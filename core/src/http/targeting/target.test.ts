@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { HttpError } from "../messages/http-error.js";
 import { addressOf } from "./target.js";
 
@@ -10,17 +10,17 @@ const headers = (id?: string, port?: string) =>
     "sandboxes.example",
   );
 
-test("a host names a port and a sandbox", () => {
+it("a host names a port and a sandbox", () => {
   assert.deepEqual(host("3000-iabc.sandboxes.example"), { sandboxId: "iabc", port: 3000 });
   assert.deepEqual(host("49983-iabc-client7.Sandboxes.Example:8443"), { sandboxId: "iabc", port: 49983 });
 });
 
-test("headers name them too, and win over the host", () => {
+it("headers name them too, and win over the host", () => {
   assert.deepEqual(headers("iabc", "49983"), { sandboxId: "iabc", port: 49983 });
   assert.deepEqual(headers("iabc-client7", "8080"), { sandboxId: "iabc", port: 8080 });
 });
 
-test("other hosts, and the domain's own names, are addressed to no sandbox", () => {
+it("other hosts, and the domain's own names, are addressed to no sandbox", () => {
   for (const value of [
     "localhost:3000",
     "127.0.0.1",
@@ -34,11 +34,11 @@ test("other hosts, and the domain's own names, are addressed to no sandbox", () 
   }
 });
 
-test("the SDKs' name for the sandbox of debug mode leaves it to the port that was asked", () => {
+it("the SDKs' name for the sandbox of debug mode leaves it to the port that was asked", () => {
   assert.equal(headers("debug_sandbox_id", "49983"), undefined);
 });
 
-test("an address that makes no sense is refused with the edge's texts", () => {
+it("an address that makes no sense is refused with the edge's texts", () => {
   const refusals: readonly (readonly [() => unknown, string])[] = [
     [() => headers("iabc"), "missing header"],
     [() => headers(undefined, "80"), "missing header"],

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { SandboxError } from "../../kernel/errors.js";
 import { memoryBackend } from "../../testing/memory-backend.js";
 import { startTestServer } from "../../testing/start-test-server.js";
@@ -14,13 +14,13 @@ async function backendOf(plugins: readonly ReturnType<typeof working>[], sandbox
   return record.backend;
 }
 
-test("of a list the first backend that this host can run is the default", async () => {
+it("of a list the first backend that this host can run is the default", async () => {
   const plugins = [broken("jails"), working("namespaces"), working("processes")];
   const defaultBackend = ["jails", "namespaces", "processes"];
   assert.equal(await backendOf(plugins, { defaultBackend }), "namespaces");
 });
 
-test("a backend that cannot run stops the server when it is the only choice, or chosen by name", async () => {
+it("a backend that cannot run stops the server when it is the only choice, or chosen by name", async () => {
   const plugins = [broken("jails"), working("processes")];
   const reason = /backend 'jails': no kernel for it/;
   await assert.rejects(backendOf(plugins, { defaultBackend: "jails" }), reason);
@@ -30,7 +30,7 @@ test("a backend that cannot run stops the server when it is the only choice, or 
   await assert.rejects(backendOf([broken("jails")], { defaultBackend: ["jails"] }), reason);
 });
 
-test("a backend that is busy or misconfigured stops the server: nothing that isolates less takes its place", async () => {
+it("a backend that is busy or misconfigured stops the server: nothing that isolates less takes its place", async () => {
   for (const code of ["unavailable", "invalid_argument"] as const) {
     const busy = memoryBackend({
       name: "namespaces",
@@ -44,7 +44,7 @@ test("a backend that is busy or misconfigured stops the server: nothing that iso
   }
 });
 
-test("names of backends that are not there are refused", async () => {
+it("names of backends that are not there are refused", async () => {
   const settings = { defaultBackend: ["processes", "jials"] };
   await assert.rejects(
     backendOf([working("processes")], settings),

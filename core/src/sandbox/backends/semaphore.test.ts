@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
 import { getEventListeners } from "node:events";
-import { test } from "node:test";
+import { it } from "node:test";
 import { setImmediate } from "node:timers/promises";
 import { Semaphore } from "./semaphore.js";
 
-test("holders beyond the permits wait in order, and one more than may wait is refused", async () => {
+it("holders beyond the permits wait in order, and one more than may wait is refused", async () => {
   const semaphore = new Semaphore(1, 2);
   const release = await semaphore.acquire();
   const order: string[] = [];
@@ -24,7 +24,7 @@ test("holders beyond the permits wait in order, and one more than may wait is re
   assert.deepEqual(order, ["first", "second"]);
 });
 
-test("a waiter that gives up leaves the queue, and a signal is not listened to any longer than it waits", async () => {
+it("a waiter that gives up leaves the queue, and a signal is not listened to any longer than it waits", async () => {
   const semaphore = new Semaphore(1, 1);
   const release = await semaphore.acquire();
   const givingUp = new AbortController();

@@ -1,12 +1,12 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { ALL_TRAFFIC, checkNetworkPolicy, egressRulesOf } from "./egress-rules.js";
 
 function check(allowOut: readonly string[], denyOut: readonly string[], allowInternetAccess = true): void {
   checkNetworkPolicy({ allowInternetAccess, egress: { allowOut, denyOut } });
 }
 
-test("addresses, ranges and, where everything else is denied, domains make rules", () => {
+it("addresses, ranges and, where everything else is denied, domains make rules", () => {
   const addresses = [
     "8.8.8.8",
     "8.8.8.0/24",
@@ -32,7 +32,7 @@ test("addresses, ranges and, where everything else is denied, domains make rules
   checkNetworkPolicy({ allowInternetAccess: false, egress: undefined });
 });
 
-test("what is no destination, or a domain that could not be told from its neighbours, is refused by name", () => {
+it("what is no destination, or a domain that could not be told from its neighbours, is refused by name", () => {
   const neither = [
     "",
     " ",
@@ -82,7 +82,7 @@ test("what is no destination, or a domain that could not be told from its neighb
   assert.throws(() => check(["example.com"], ["8.8.8.8"]), /'example.com' needs '0.0.0.0\/0'/);
 });
 
-test("a policy without internet access denies everything that it does not allow", () => {
+it("a policy without internet access denies everything that it does not allow", () => {
   const egress = { allowOut: ["8.8.8.8"], denyOut: ["1.1.1.1"] };
   const denied = { allowOut: ["8.8.8.8"], denyOut: [ALL_TRAFFIC, "1.1.1.1"] };
   assert.deepEqual(egressRulesOf({ allowInternetAccess: false, egress }), denied);

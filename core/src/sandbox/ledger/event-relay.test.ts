@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { base, startDomain } from "../testing/start-domain.js";
 
-test("events wait for who cannot take them now, no more than may, and what is dropped is counted", async (context) => {
+it("events wait for who cannot take them now, no more than may, and what is dropped is counted", async (context) => {
   const domain = await startDomain(context, {}, { maximumOutbox: 5 });
   const { sandboxes, clock, ledger } = domain;
   let isBroken = true;

@@ -3,7 +3,7 @@ import { existsSync, mkdtempSync, readFileSync, renameSync, rmSync, statSync, wr
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
-import { test, type TestContext } from "node:test";
+import { it, type TestContext } from "node:test";
 import { BootError, SandboxError } from "../../kernel/errors.js";
 import type { SandboxRecord } from "../model/live-sandbox.js";
 import type { SandboxEvent } from "../model/sandbox-event.js";
@@ -46,7 +46,7 @@ const record: SandboxRecord = {
   mounts: [{ volume: "v1", name: "data", path: "/data", readOnly: true }],
 };
 
-test("what was written last is what the next process reads, after each step of a life", async (context) => {
+it("what was written last is what the next process reads, after each step of a life", async (context) => {
   const dataDir = dataDirOf(context);
   const endless: SandboxRecord = {
     ...record,
@@ -100,7 +100,7 @@ test("what was written last is what the next process reads, after each step of a
   assert.equal(ended?.endedAtMs, 3000);
 });
 
-test("only so many ended sandboxes are remembered, the newest", async (context) => {
+it("only so many ended sandboxes are remembered, the newest", async (context) => {
   const ledger = await openedLedger(context, dataDirOf(context), 3);
   for (let index = 0; index < 20; index += 1) {
     const base = { owner: "acme", backend: "memory", template: "base", startedAtMs: 0, endedAtMs: index };
@@ -113,7 +113,7 @@ test("only so many ended sandboxes are remembered, the newest", async (context) 
   );
 });
 
-test("what was written before there were tenants is the default tenant's", async (context) => {
+it("what was written before there were tenants is the default tenant's", async (context) => {
   const dataDir = dataDirOf(context);
   await (await openedLedger(context, dataDir)).close();
   const { owner: _owner, ...old } = record;
@@ -129,7 +129,7 @@ test("what was written before there were tenants is the default tenant's", async
   assert.equal((await ledger.findEnded("i0"))?.owner, "default");
 });
 
-test("an event is in the outbox with the write that tells of it, or when the backend has done what was written", async (context) => {
+it("an event is in the outbox with the write that tells of it, or when the backend has done what was written", async (context) => {
   const dataDir = dataDirOf(context);
   const event = (id: string, type: SandboxEvent["type"]): SandboxEvent => {
     const { id: sandboxId, owner, template, metadata } = record;
@@ -178,7 +178,7 @@ test("an event is in the outbox with the write that tells of it, or when the bac
   assert.deepEqual(await ids(await openedLedger(context, dataDir)), ["end", "copy"]);
 });
 
-test("an address is leased once, in whichever network, and is its holder's for the next process too", async (context) => {
+it("an address is leased once, in whichever network, and is its holder's for the next process too", async (context) => {
   const dataDir = dataDirOf(context);
   const addresses = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
   const first = await openedLedger(context, dataDir);
@@ -205,7 +205,7 @@ test("an address is leased once, in whichever network, and is its holder's for t
   assert.deepEqual(await second.leasedTo({ network: "other", holder: "two" }), ["10.0.0.2"]);
 });
 
-test("a lease that cannot be kept is refused, and none is left of it", async (context) => {
+it("a lease that cannot be kept is refused, and none is left of it", async (context) => {
   const dataDir = dataDirOf(context);
   const ledger = await openedLedger(context, dataDir);
   const wish = { network: "jails", holder: "one", addresses: ["10.0.0.1"] };
@@ -218,7 +218,7 @@ test("a lease that cannot be kept is refused, and none is left of it", async (co
   assert.equal(await ledger.lease(wish), "10.0.0.1");
 });
 
-test("a ledger of a version that had no leases keeps what it has, and has them from then on", async (context) => {
+it("a ledger of a version that had no leases keeps what it has, and has them from then on", async (context) => {
   const dataDir = dataDirOf(context);
   const old = await openedLedger(context, dataDir);
   await old.write(record);
@@ -232,7 +232,7 @@ test("a ledger of a version that had no leases keeps what it has, and has them f
   assert.equal(await ledger.lease(wish), "10.0.0.1");
 });
 
-test("the ledger is this user's alone", async (context) => {
+it("the ledger is this user's alone", async (context) => {
   const dataDir = dataDirOf(context);
   const ledger = await openedLedger(context, dataDir);
   await ledger.write(record);
@@ -242,7 +242,7 @@ test("the ledger is this user's alone", async (context) => {
   }
 });
 
-test("a second server on the same data directory is refused, until the first is gone", async (context) => {
+it("a second server on the same data directory is refused, until the first is gone", async (context) => {
   const dataDir = dataDirOf(context);
   const first = await openedLedger(context, dataDir);
   for (const _attempt of [1, 2]) {
@@ -256,7 +256,7 @@ test("a second server on the same data directory is refused, until the first is 
   assert.equal((await second.entries()).length, 1);
 });
 
-test("a file that is no ledger is refused by name and left as it was", async (context) => {
+it("a file that is no ledger is refused by name and left as it was", async (context) => {
   const dataDir = dataDirOf(context);
   const path = join(dataDir, "ledger.sqlite");
   const ledger = await openedLedger(context, dataDir);
@@ -292,7 +292,7 @@ test("a file that is no ledger is refused by name and left as it was", async (co
   assert.ok(existsSync(dataDir));
 });
 
-test("a data directory that cannot be is one clear problem", async (context) => {
+it("a data directory that cannot be is one clear problem", async (context) => {
   const dataDir = dataDirOf(context);
   writeFileSync(dataDir, "");
   await assert.rejects(new SqliteLedger({ dataDir, endedKept: 1 }).open(), (error: unknown) => {

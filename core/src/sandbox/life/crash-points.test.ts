@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import type { LiveSandbox } from "../model/live-sandbox.js";
 import { ALL_TRAFFIC, type NetworkPolicy } from "../contract/egress-rules.js";
 import { DEFAULT_TENANT } from "../model/tenant.js";
@@ -162,7 +162,7 @@ const scenarios: readonly Scenario[] = [
 ];
 
 for (const { what, prepare, run, check } of scenarios) {
-  void test(`a crash at any step of ${what} is made good by the next server`, async () => {
+  it(`a crash at any step of ${what} is made good by the next server`, async () => {
     let crashes = 0;
     for (let at = 1; ; at += 1) {
       const world = new World();
@@ -191,7 +191,7 @@ for (const { what, prepare, run, check } of scenarios) {
   });
 }
 
-test("a crash at any step of a start is made good by the next start", async () => {
+it("a crash at any step of a start is made good by the next start", async () => {
   for (let at = 1; ; at += 1) {
     const world = new World();
     const first = await world.start();

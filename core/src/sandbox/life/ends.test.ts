@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { describeEnd } from "./describe-end.js";
 import { fails, startDomain, base, assertNothingLeft, FragileLedger } from "../testing/start-domain.js";
 import { World } from "../testing/crashing-server.js";
 
-test("a sandbox that ends by itself is gone at once, is told of with its reason, and leaves nothing", async (context) => {
+it("a sandbox that ends by itself is gone at once, is told of with its reason, and leaves nothing", async (context) => {
   const ledger = new FragileLedger();
   const domain = await startDomain(context, { pausing: {} }, {}, { ledger });
   const { sandboxes, backend } = domain;
@@ -41,7 +41,7 @@ test("a sandbox that ends by itself is gone at once, is told of with its reason,
   await assertNothingLeft(domain);
 });
 
-test("a sandbox that ends by itself is seen by the server that took it over", async () => {
+it("a sandbox that ends by itself is seen by the server that took it over", async () => {
   const world = new World();
   const first = await world.start();
   const { id } = (await first.domain.sandboxes.create(base)).record;

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { SeededRandom } from "../../testing/seeded-random.js";
 import { isDeepStrictEqual } from "node:util";
 import { ALL_TRAFFIC, type NetworkPolicy } from "../contract/egress-rules.js";
@@ -453,7 +453,7 @@ async function contentOf({ runtime }: LiveSandbox, path: string): Promise<string
 }
 
 for (let seed = 1; seed <= SEEDS; seed += 1) {
-  void test(`sandboxes, snapshots and volumes are what a model says, through crashes and races (seed ${seed})`, async () => {
+  it(`sandboxes, snapshots and volumes are what a model says, through crashes and races (seed ${seed})`, async () => {
     const model = new Model(seed);
     await model.open();
     for (let step = 0; step < STEPS; step += 1) {

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import type { CreateSandbox } from "./sandboxes.js";
 import {
   assertNothingLeft,
@@ -14,7 +14,7 @@ const DAY_MS = 24 * 60 * MINUTE_MS;
 const pausing = {};
 const awakened: CreateSandbox = { ...base, onTimeout: "pause", autoResume: true };
 
-test("a paused sandbox serves nothing, stays until it is resumed, and goes on with a new end", async (context) => {
+it("a paused sandbox serves nothing, stays until it is resumed, and goes on with a new end", async (context) => {
   const { sandboxes, backend, clock, ledger, metric } = await startDomain(context, { pausing });
   const sandbox = await sandboxes.create(base);
   const { id } = sandbox.record;
@@ -42,7 +42,7 @@ test("a paused sandbox serves nothing, stays until it is resumed, and goes on wi
   assert.equal(sandboxes.find(id), undefined);
 });
 
-test("a sandbox that nobody resumes is removed in the end", async (context) => {
+it("a sandbox that nobody resumes is removed in the end", async (context) => {
   const domain = await startDomain(context, { pausing }, { pausedKept: "2d" });
   const { record } = await domain.sandboxes.create({ ...base, onTimeout: "pause" });
   await domain.clock.advance(5 * MINUTE_MS);
@@ -52,7 +52,7 @@ test("a sandbox that nobody resumes is removed in the end", async (context) => {
   assert.equal((await domain.ledger.findEnded(record.id))?.reason, "timed out");
 });
 
-test("a request resumes a sandbox that wants it, and its use keeps it from pausing", async (context) => {
+it("a request resumes a sandbox that wants it, and its use keeps it from pausing", async (context) => {
   const { sandboxes, clock, metric } = await startDomain(context, { pausing });
   const sandbox = await sandboxes.create({ ...awakened, timeoutMs: MINUTE_MS });
   const { id } = sandbox.record;
@@ -78,7 +78,7 @@ test("a request resumes a sandbox that wants it, and its use keeps it from pausi
   assert.equal(sandbox.record.endsAtMs, clock.now() + 5 * MINUTE_MS, "at least resumedAtLeast");
 });
 
-test("what only pauses at its end pauses whether it is used or not", async (context) => {
+it("what only pauses at its end pauses whether it is used or not", async (context) => {
   const { sandboxes, clock } = await startDomain(context, { pausing });
   const sandbox = await sandboxes.create({ ...base, onTimeout: "pause", timeoutMs: MINUTE_MS });
   await sandboxes.use(sandbox);
@@ -90,7 +90,7 @@ test("what only pauses at its end pauses whether it is used or not", async (cont
   assert.equal(sandbox.record.state, "paused", "a time-out of nothing is its end");
 });
 
-test("changes of one sandbox come one after the other, and a kill before all of them", async (context) => {
+it("changes of one sandbox come one after the other, and a kill before all of them", async (context) => {
   const gates: (() => void)[] = [];
   const wait = () => new Promise<void>((resolve) => gates.push(resolve));
   const domain = await startDomain(context, { pausing: { onPause: wait, onResume: wait } });
@@ -122,7 +122,7 @@ test("changes of one sandbox come one after the other, and a kill before all of 
   await assertNothingLeft(domain);
 });
 
-test("a pause that fails leaves a sandbox that runs, and is tried again at its end", async (context) => {
+it("a pause that fails leaves a sandbox that runs, and is tried again at its end", async (context) => {
   let failures = 1;
   const onPause = (): void => {
     if (failures > 0) {
@@ -144,7 +144,7 @@ test("a pause that fails leaves a sandbox that runs, and is tried again at its e
   assert.equal(await metric("pause_failures_total"), 2);
 });
 
-test("a resumption that fails leaves a paused sandbox, whoever failed", async (context) => {
+it("a resumption that fails leaves a paused sandbox, whoever failed", async (context) => {
   const ledger = new FragileLedger();
   let isStuck = true;
   const onResume = (): void => {
@@ -163,7 +163,7 @@ test("a resumption that fails leaves a paused sandbox, whoever failed", async (c
   assert.equal(sandbox.runtime.id, id);
 });
 
-test("what a backend cannot do is refused before it is needed", async (context) => {
+it("what a backend cannot do is refused before it is needed", async (context) => {
   const domain = await startDomain(context);
   const { sandboxes } = domain;
   const refusal = fails("failed_precondition", /backend 'memory' does not support pausing/);
@@ -178,7 +178,7 @@ test("what a backend cannot do is refused before it is needed", async (context) 
   assert.equal(sandboxes.get(record.id).record.state, "running");
 });
 
-test("a pause without memory ends processes and connections, keeps all else, and the sandbox begins anew", async (context) => {
+it("a pause without memory ends processes and connections, keeps all else, and the sandbox begins anew", async (context) => {
   const readinessProbe = { type: "shell" as const, command: ["ready"] };
   let attempts = 0;
   const programs = {
@@ -223,7 +223,7 @@ test("a pause without memory ends processes and connections, keeps all else, and
   assert.equal(sandboxes.find(id), undefined);
 });
 
-test("a sandbox may forget its memory at its end, and when a client resumes it so", async (context) => {
+it("a sandbox may forget its memory at its end, and when a client resumes it so", async (context) => {
   const { sandboxes, backend, clock } = await startDomain(context, { pausing, stopping: {} });
   const { record } = await sandboxes.create({ ...awakened, keepsMemory: false, timeoutMs: MINUTE_MS });
   await clock.advance(MINUTE_MS);
@@ -240,7 +240,7 @@ test("a sandbox may forget its memory at its end, and when a client resumes it s
   assert.equal(backend.alive.sandboxes, 0);
 });
 
-test("a stop or a new beginning that fails leaves it paused, and a kill goes before both", async (context) => {
+it("a stop or a new beginning that fails leaves it paused, and a kill goes before both", async (context) => {
   let failing: "stop" | "start" | undefined;
   const gate = Promise.withResolvers<void>();
   const stopping = {
@@ -270,7 +270,7 @@ test("a stop or a new beginning that fails leaves it paused, and a kill goes bef
   await assertNothingLeft(domain);
 });
 
-test("a backend that cannot stop its sandboxes refuses to forget their memory", async (context) => {
+it("a backend that cannot stop its sandboxes refuses to forget their memory", async (context) => {
   const { sandboxes } = await startDomain(context, { pausing });
   const refused = fails("failed_precondition", /does not support pausing without memory/);
   await assert.rejects(sandboxes.create({ ...base, onTimeout: "pause", keepsMemory: false }), refused);

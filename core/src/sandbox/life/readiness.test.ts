@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import type { Duplex } from "node:stream";
-import { test } from "node:test";
+import { it } from "node:test";
 import type { PortHandler } from "../../testing/memory-backend.js";
 import type { Program } from "../../testing/memory-process.js";
 import type { ReadinessProbe } from "../model/readiness-probe.js";
@@ -39,7 +39,7 @@ function serves(statusOf: (path: string) => number | undefined): PortHandler {
   return (connection: Duplex) => void server.emit("connection", connection);
 }
 
-test("a sandbox is its creator's when its probe succeeds, and its life begins then", async (context) => {
+it("a sandbox is its creator's when its probe succeeds, and its life begins then", async (context) => {
   let isUp = false;
   const asked: string[] = [];
   const ran: unknown[] = [];
@@ -96,7 +96,7 @@ test("a sandbox is its creator's when its probe succeeds, and its life begins th
   await assertNothingLeft(domain);
 });
 
-test("a sandbox that is not ready in time is refused with what its last attempt came to, and leaves nothing", async (context) => {
+it("a sandbox that is not ready in time is refused with what its last attempt came to, and leaves nothing", async (context) => {
   const never: Program = () => new Promise(() => {});
   const domain = await startDomain(context, {
     programs: { never, wrong: () => Promise.resolve(43) },
@@ -131,7 +131,7 @@ test("a sandbox that is not ready in time is refused with what its last attempt 
   assert.deepEqual(await ledger.outbox(1), []);
 });
 
-test("whoever leaves, a kill, and a sandbox that ends by itself end the waiting at once", async (context) => {
+it("whoever leaves, a kill, and a sandbox that ends by itself end the waiting at once", async (context) => {
   const domain = await startDomain(context);
   const { sandboxes, backend, clock } = domain;
   const readinessProbe: ReadinessProbe = { type: "tcp", port: 9, timeoutMs: 5 * MINUTE_MS };
@@ -160,7 +160,7 @@ test("whoever leaves, a kill, and a sandbox that ends by itself end the waiting 
   await assertNothingLeft(domain);
 });
 
-test("a template's probe counts where the creator names none, for forks too", async (context) => {
+it("a template's probe counts where the creator names none, for forks too", async (context) => {
   const ledger = new FragileLedger();
   const settings = {
     templates: {
@@ -203,7 +203,7 @@ test("a template's probe counts where the creator names none, for forks too", as
   );
 });
 
-test("a probe that asks for more than the server allows is refused before anything is made", async (context) => {
+it("a probe that asks for more than the server allows is refused before anything is made", async (context) => {
   const domain = await startDomain(context, { onProvision: () => assert.fail("the backend was asked") });
   const refusals: readonly [Partial<ReadinessProbe>, RegExp][] = [
     [{ timeoutMs: 5 * MINUTE_MS + 1 }, /at most 300000 ms$/],
@@ -220,7 +220,7 @@ test("a probe that asks for more than the server allows is refused before anythi
   await assertNothingLeft(domain);
 });
 
-test("a command whose output breaks off is judged by how it ended", async () => {
+it("a command whose output breaks off is judged by how it ended", async () => {
   const output: AsyncIterable<never> = {
     [Symbol.asyncIterator]: () => ({ next: () => Promise.reject(new Error("the agent is gone")) }),
   };

@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { fakeClock } from "../../testing/fake-clock.js";
 import { DeadlineHeap } from "./deadline-heap.js";
 import { Reaper } from "./reaper.js";
 
-test("a heap gives deadlines back in order, whatever was set, moved and removed in between", () => {
+it("a heap gives deadlines back in order, whatever was set, moved and removed in between", () => {
   const heap = new DeadlineHeap();
   const expected = new Map<string, number>();
   let seed = 42;
@@ -34,7 +34,7 @@ test("a heap gives deadlines back in order, whatever was set, moved and removed 
   assert.equal(expected.size, 0);
 });
 
-test("a hundred thousand deadlines cost one timer", async () => {
+it("a hundred thousand deadlines cost one timer", async () => {
   const clock = fakeClock(0);
   const expired: string[] = [];
   const reaper = new Reaper(clock, (id) => expired.push(id));
@@ -49,7 +49,7 @@ test("a hundred thousand deadlines cost one timer", async () => {
   assert.equal(clock.pending, 0);
 });
 
-test("an id expires at its deadline, not before, and where it was moved to", async () => {
+it("an id expires at its deadline, not before, and where it was moved to", async () => {
   const clock = fakeClock(0);
   const expired: [string, number][] = [];
   const reaper = new Reaper(clock, (id) => expired.push([id, clock.now()]));
@@ -76,7 +76,7 @@ test("an id expires at its deadline, not before, and where it was moved to", asy
   assert.equal(clock.pending, 0);
 });
 
-test("a deadline before the one that is waited for is met", async () => {
+it("a deadline before the one that is waited for is met", async () => {
   const clock = fakeClock(0);
   const expired: [string, number][] = [];
   const reaper = new Reaper(clock, (id) => expired.push([id, clock.now()]));
@@ -89,7 +89,7 @@ test("a deadline before the one that is waited for is met", async () => {
   assert.equal(clock.pending, 0);
 });
 
-test("many that expire in one instant all expire, a slice at a time", async () => {
+it("many that expire in one instant all expire, a slice at a time", async () => {
   const clock = fakeClock(0);
   let expired = 0;
   const slices: number[] = [];
@@ -106,7 +106,7 @@ test("many that expire in one instant all expire, a slice at a time", async () =
   assert.ok(slices.length > 10, `taken in ${slices.length} slices`);
 });
 
-test("a stopped reaper leaves no timer", async () => {
+it("a stopped reaper leaves no timer", async () => {
   const clock = fakeClock(0);
   const reaper = new Reaper(clock, () => assert.fail("expired after stop"));
   reaper.start();

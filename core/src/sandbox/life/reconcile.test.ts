@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { test, type TestContext } from "node:test";
+import { it, type TestContext } from "node:test";
 import { Registry } from "prom-client";
 import type { z } from "zod";
 import { BootError } from "../../kernel/errors.js";
@@ -88,7 +88,7 @@ function recordOf(
   };
 }
 
-test("every pair of what the ledger says and what the backend has comes to its right end", async (context) => {
+it("every pair of what the ledger says and what the backend has comes to its right end", async (context) => {
   const { dataDir, clock, server } = createWorld(context);
   const backend = new MemoryBackend();
   const states = [
@@ -153,7 +153,7 @@ test("every pair of what the ledger says and what the backend has comes to its r
   assert.deepEqual([...backend.sandboxes.keys()], ["endlessfound"]);
 });
 
-test("a crash at any step of a sandbox's life leaves nothing wrong after the next start", async (context) => {
+it("a crash at any step of a sandbox's life leaves nothing wrong after the next start", async (context) => {
   const cases: readonly (readonly [crashAt: string, survives: boolean, reason: string | undefined])[] = [
     ["reserve", false, undefined],
     ["files", false, undefined],
@@ -192,7 +192,7 @@ test("a crash at any step of a sandbox's life leaves nothing wrong after the nex
   }
 });
 
-test("sandboxes that are to be kept outlive a graceful stop with their time and token", async (context) => {
+it("sandboxes that are to be kept outlive a graceful stop with their time and token", async (context) => {
   const { clock, server } = createWorld(context);
   const backend = new MemoryBackend();
   const settings = { onShutdown: "keep" } as const;
@@ -210,7 +210,7 @@ test("sandboxes that are to be kept outlive a graceful stop with their time and 
   assert.equal(backend.alive.sandboxes, 0);
 });
 
-test("what cannot be destroyed at the start does not keep the server from serving and is tried again", async (context) => {
+it("what cannot be destroyed at the start does not keep the server from serving and is tried again", async (context) => {
   const { clock, server } = createWorld(context);
   let isBusy = true;
   const backend = new MemoryBackend({
@@ -229,7 +229,7 @@ test("what cannot be destroyed at the start does not keep the server from servin
   assert.equal(backend.alive.sandboxes, 0);
 });
 
-test("a start that cannot work says every reason at once and can be undone", async (context) => {
+it("a start that cannot work says every reason at once and can be undone", async (context) => {
   const { server } = createWorld(context);
   const refuse = (message: string): MemoryBackendOptions => ({
     onCheck() {
@@ -271,7 +271,7 @@ test("a start that cannot work says every reason at once and can be undone", asy
   await second.stop();
 });
 
-test("a paused sandbox is paused by the next server, and one whose pause was due is paused late", async (context) => {
+it("a paused sandbox is paused by the next server, and one whose pause was due is paused late", async (context) => {
   const { clock, server } = createWorld(context);
   const backend = new MemoryBackend({ pausing: {} });
   const domain = server([backend]);
@@ -296,7 +296,7 @@ test("a paused sandbox is paused by the next server, and one whose pause was due
   assert.equal(next.sandboxes.get(due.record.id).record.state, "paused");
 });
 
-test("a sandbox that cannot be paused again is said to run", async (context) => {
+it("a sandbox that cannot be paused again is said to run", async (context) => {
   const { clock, server } = createWorld(context);
   let isBroken = false;
   const onPause = (): void => {
@@ -315,7 +315,7 @@ test("a sandbox that cannot be paused again is said to run", async (context) => 
   assert.deepEqual({ state, endsAtMs }, { state: "running", endsAtMs: clock.now() + MINUTE_MS });
 });
 
-test("a sandbox that outlived its server is kept to the rules of the ledger, or ended", async (context) => {
+it("a sandbox that outlived its server is kept to the rules of the ledger, or ended", async (context) => {
   const { dataDir, clock, server } = createWorld(context);
   const backend = new MemoryBackend({
     onRestrict(id) {

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import type { Limits, Sandbox } from "../contract/backend.js";
 import type { SandboxRecord } from "../model/live-sandbox.js";
 import { assertNothingLeft, base, fails, FragileLedger, startDomain } from "../testing/start-domain.js";
@@ -9,7 +9,7 @@ const SETTINGS = {
   templates: { base: { limits: { memoryMiB: 512, diskMiB: 2048, processes: 64 } } },
 };
 
-test("a sandbox has what its creator chose, and may be given more and less while it runs", async (context) => {
+it("a sandbox has what its creator chose, and may be given more and less while it runs", async (context) => {
   const told: Limits[] = [];
   const onResize = (_id: string, limits: Limits): void => void told.push(limits);
   const domain = await startDomain(context, { resizing: { onResize } }, SETTINGS);
@@ -30,7 +30,7 @@ test("a sandbox has what its creator chose, and may be given more and less while
   await assertNothingLeft(domain);
 });
 
-test("more than the operator allows is refused, at creation and later, and changes nothing", async (context) => {
+it("more than the operator allows is refused, at creation and later, and changes nothing", async (context) => {
   const { sandboxes } = await startDomain(context, { resizing: {} }, SETTINGS);
   const { record } = await sandboxes.create(base);
   for (const [limits, message] of [
@@ -44,7 +44,7 @@ test("more than the operator allows is refused, at creation and later, and chang
   assert.deepEqual(sandboxes.get(record.id).record, record);
 });
 
-test("what neither the operator nor the template limits is not the client's to choose", async (context) => {
+it("what neither the operator nor the template limits is not the client's to choose", async (context) => {
   const { sandboxes } = await startDomain(context);
   const wanted = { ...base, limits: { cpuCount: 1 } };
   await assert.rejects(
@@ -53,7 +53,7 @@ test("what neither the operator nor the template limits is not the client's to c
   );
 });
 
-test("a change that fails leaves what held before, on the ledger too", async (context) => {
+it("a change that fails leaves what held before, on the ledger too", async (context) => {
   let isFailing = true;
   const onResize = (): void => {
     if (isFailing) throw new Error("busy");
@@ -68,7 +68,7 @@ test("a change that fails leaves what held before, on the ledger too", async (co
   assert.equal(sandboxes.get(record.id).record.limits.cpuCount, 3);
 });
 
-test("only a sandbox that runs, of a backend that can, is resized", async (context) => {
+it("only a sandbox that runs, of a backend that can, is resized", async (context) => {
   const { sandboxes } = await startDomain(context, { pausing: {}, resizing: {} }, SETTINGS);
   const { record } = await sandboxes.create(base);
   await sandboxes.pause(record.id);
@@ -81,7 +81,7 @@ test("only a sandbox that runs, of a backend that can, is resized", async (conte
   await assert.rejects(other.sandboxes.setLimits(unable.record.id, { cpuCount: 1 }), refused);
 });
 
-test("whoever is asked about creations is asked about growth, and sees what was granted before", async (context) => {
+it("whoever is asked about creations is asked about growth, and sees what was granted before", async (context) => {
   const { sandboxes, admissions } = await startDomain(context, { resizing: {} }, SETTINGS);
   const asked: [state: string, wanted: number, others: number][] = [];
   const cpus = ({ limits }: SandboxRecord): number => limits.cpuCount ?? 0;
@@ -104,7 +104,7 @@ test("whoever is asked about creations is asked about growth, and sees what was 
   assert.deepEqual(asked, [["running", 4, 1]]);
 });
 
-test("a server that ends while it resizes leaves word of it, and the next one does it", async (context) => {
+it("a server that ends while it resizes leaves word of it, and the next one does it", async (context) => {
   const ledger = new FragileLedger();
   const stuck = Promise.withResolvers<void>();
   const told: (number | undefined)[] = [];

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { SandboxError } from "../../kernel/errors.js";
 import type { Program } from "../../testing/memory-process.js";
 import { ALL_TRAFFIC } from "../contract/egress-rules.js";
@@ -13,7 +13,7 @@ import {
   startDomain,
 } from "../testing/start-domain.js";
 
-test("a sandbox is made, found, used and killed, and then nothing of it is left", async (context) => {
+it("a sandbox is made, found, used and killed, and then nothing of it is left", async (context) => {
   const cat: Program = async ({ stdin, stdout }) => {
     for await (const data of stdin) await stdout(data);
   };
@@ -79,7 +79,7 @@ test("a sandbox is made, found, used and killed, and then nothing of it is left"
   await assertNothingLeft(domain);
 });
 
-test("what cannot be made is refused with E2B's texts before a backend hears of it", async (context) => {
+it("what cannot be made is refused with E2B's texts before a backend hears of it", async (context) => {
   const domain = await startDomain(context, { onProvision: () => assert.fail("the backend was asked") });
   const { sandboxes } = domain;
   const cases: readonly [Partial<CreateSandbox>, string, RegExp][] = [
@@ -100,7 +100,7 @@ test("what cannot be made is refused with E2B's texts before a backend hears of 
   await assertNothingLeft(domain);
 });
 
-test("the maximum holds under a hundred parallel creations, and a place is free again after a kill", async (context) => {
+it("the maximum holds under a hundred parallel creations, and a place is free again after a kill", async (context) => {
   const gate = Promise.withResolvers<void>();
   let most = 0;
   let working = 0;
@@ -138,7 +138,7 @@ test("the maximum holds under a hundred parallel creations, and a place is free 
   await assert.rejects(sandboxes.create(base), fails("resource_exhausted", /maximum/));
 });
 
-test("more creations than the queue holds are turned away", async (context) => {
+it("more creations than the queue holds are turned away", async (context) => {
   const gate = Promise.withResolvers<void>();
   const domain = await startDomain(
     context,
@@ -157,7 +157,7 @@ test("more creations than the queue holds are turned away", async (context) => {
 });
 
 for (const step of ["reserve", "files", "start"] as const) {
-  test(`a creation that fails or is canceled at step '${step}' leaves nothing`, async (context) => {
+  it(`a creation that fails or is canceled at step '${step}' leaves nothing`, async (context) => {
     let act: (signal: AbortSignal) => void | Promise<void> = () => {
       throw new SandboxError("resource_exhausted", "no space left");
     };
@@ -183,7 +183,7 @@ for (const step of ["reserve", "files", "start"] as const) {
   });
 }
 
-test("a sandbox that is ready when nobody wants it any more is destroyed, and nobody ever sees it", async (context) => {
+it("a sandbox that is ready when nobody wants it any more is destroyed, and nobody ever sees it", async (context) => {
   let client = new AbortController();
   let failures = 0;
   const domain = await startDomain(
@@ -215,7 +215,7 @@ test("a sandbox that is ready when nobody wants it any more is destroyed, and no
   await assertNothingLeft(domain);
 });
 
-test("a creator who leaves during the last write has not made a sandbox", async (context) => {
+it("a creator who leaves during the last write has not made a sandbox", async (context) => {
   const ledger = new FragileLedger();
   const domain = await startDomain(context, {}, {}, { ledger });
   const client = new AbortController();
@@ -227,7 +227,7 @@ test("a creator who leaves during the last write has not made a sandbox", async 
   await assertNothingLeft(domain);
 });
 
-test("without a ledger entry no sandbox is made, but every sandbox can be ended", async (context) => {
+it("without a ledger entry no sandbox is made, but every sandbox can be ended", async (context) => {
   const ledger = new FragileLedger();
   const domain = await startDomain(context, {}, {}, { ledger });
   const { sandboxes, backend } = domain;
@@ -244,7 +244,7 @@ test("without a ledger entry no sandbox is made, but every sandbox can be ended"
   assert.equal(backend.alive.sandboxes, 0);
 });
 
-test("a creation that waits for its turn can be canceled without reaching the backend", async (context) => {
+it("a creation that waits for its turn can be canceled without reaching the backend", async (context) => {
   const gate = Promise.withResolvers<void>();
   const asked: string[] = [];
   const domain = await startDomain(
@@ -262,7 +262,7 @@ test("a creation that waits for its turn can be canceled without reaching the ba
   assert.deepEqual([...new Set(asked)], ["first"]);
 });
 
-test("a backend that takes too long is told to stop; one that does not is left behind and cleaned up after", async (context) => {
+it("a backend that takes too long is told to stop; one that does not is left behind and cleaned up after", async (context) => {
   const gate = Promise.withResolvers<void>();
   const domain = await startDomain(
     context,
@@ -301,7 +301,7 @@ test("a backend that takes too long is told to stop; one that does not is left b
   await assertNothingLeft(domain);
 });
 
-test("kills at the same time share one end, and only a destroyed sandbox counts as gone", async (context) => {
+it("kills at the same time share one end, and only a destroyed sandbox counts as gone", async (context) => {
   const gate = Promise.withResolvers<void>();
   const attempts: number[] = [];
   const domain = await startDomain(context, {
@@ -330,7 +330,7 @@ test("kills at the same time share one end, and only a destroyed sandbox counts 
   await assertNothingLeft(domain);
 });
 
-test("a sandbox that cannot be destroyed stays in the ledger and is tried again until it is gone", async (context) => {
+it("a sandbox that cannot be destroyed stays in the ledger and is tried again until it is gone", async (context) => {
   let failures = 6;
   const domain = await startDomain(context, {
     onDestroy() {
@@ -353,7 +353,7 @@ test("a sandbox that cannot be destroyed stays in the ledger and is tried again 
   await assertNothingLeft(domain);
 });
 
-test("an attempt to destroy that hangs does not hold up the others", async (context) => {
+it("an attempt to destroy that hangs does not hold up the others", async (context) => {
   const domain = await startDomain(
     context,
     { onDestroy: (id, attempt) => (id === "stuck" && attempt === 1 ? new Promise(() => {}) : undefined) },
@@ -368,7 +368,7 @@ test("an attempt to destroy that hangs does not hold up the others", async (cont
   await assertNothingLeft(domain);
 });
 
-test("a sandbox ends at its time, which can be moved both ways or only away", async (context) => {
+it("a sandbox ends at its time, which can be moved both ways or only away", async (context) => {
   const domain = await startDomain(context);
   const { sandboxes, clock, ledger } = domain;
   const sandbox = await sandboxes.create(base);
@@ -406,7 +406,7 @@ test("a sandbox ends at its time, which can be moved both ways or only away", as
   assert.equal(endless.record.state, "running");
 });
 
-test("sandboxes are listed newest first, without those that end", async (context) => {
+it("sandboxes are listed newest first, without those that end", async (context) => {
   const { sandboxes, clock } = await startDomain(context, { onDestroy: () => new Promise(() => {}) });
   for (const id of ["a", "b", "c"]) {
     await sandboxes.create({ ...base, id });
@@ -419,7 +419,7 @@ test("sandboxes are listed newest first, without those that end", async (context
   );
 });
 
-test("a stopping server makes no more sandboxes, gives up those in the making and ends the rest", async (context) => {
+it("a stopping server makes no more sandboxes, gives up those in the making and ends the rest", async (context) => {
   const domain = await startDomain(context, {
     onProvision: (step, { id }, signal) =>
       id === "late" && step === "start"
@@ -441,7 +441,7 @@ test("a stopping server makes no more sandboxes, gives up those in the making an
   assert.equal(clock.pending, 0);
 });
 
-test("network rules are kept in the ledger before they hold, one change after the other", async (context) => {
+it("network rules are kept in the ledger before they hold, one change after the other", async (context) => {
   const restricted: string[] = [];
   const first = Promise.withResolvers<void>();
   const domain = await startDomain(context, {
@@ -473,7 +473,7 @@ test("network rules are kept in the ledger before they hold, one change after th
   assert.deepEqual(backend.sandboxes.get(record.id)?.egress, { allowOut: [], denyOut: [] });
 });
 
-test("rules that the backend refuses, or that make no sense, leave those that held", async (context) => {
+it("rules that the backend refuses, or that make no sense, leave those that held", async (context) => {
   const refusal = new SandboxError("invalid_argument", "no domains here");
   const domain = await startDomain(context, {
     onRestrict(_id, { allowOut }) {
@@ -508,7 +508,7 @@ test("rules that the backend refuses, or that make no sense, leave those that he
   await assertNothingLeft(domain);
 });
 
-test("a sandbox that ends while its rules change stays ended", async (context) => {
+it("a sandbox that ends while its rules change stays ended", async (context) => {
   const entered = Promise.withResolvers<void>();
   const leave = Promise.withResolvers<void>();
   const domain = await startDomain(context, {
@@ -537,7 +537,7 @@ test("a sandbox that ends while its rules change stays ended", async (context) =
   await assertNothingLeft(domain);
 });
 
-test("a backend that cannot keep to rules is not given any", async (context) => {
+it("a backend that cannot keep to rules is not given any", async (context) => {
   const domain = await startDomain(context, { networking: false });
   const { sandboxes } = domain;
   const egress = { allowOut: [], denyOut: ["1.1.1.1"] };

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { SandboxError } from "../../kernel/errors.js";
 import { definePlugin } from "../../plugin/plugin.js";
 import { memoryBackend } from "../../testing/memory-backend.js";
@@ -25,7 +25,7 @@ const WAYS: Readonly<Record<string, (sandboxes: Sandboxes, id: SandboxId) => unk
   extendTooFar: (sandboxes, id) => sandboxes.extend(id, 1e12),
 };
 
-test("a tenant's view holds its own sandboxes; another's are answered like those that never were", async () => {
+it("a tenant's view holds its own sandboxes; another's are answered like those that never were", async () => {
   await using server = await startTestServer({ plugins: [[memoryBackend()]] });
   const acme = server.sandboxes.of("acme");
   const other = acme.of("other");
@@ -73,7 +73,7 @@ test("a tenant's view holds its own sandboxes; another's are answered like those
   assert.deepEqual(acme.list(), []);
 });
 
-test("an admission check holds under a hundred parallel creations, owner by owner", async () => {
+it("an admission check holds under a hundred parallel creations, owner by owner", async () => {
   const perOwner = 7;
   const quota = definePlugin({
     name: "quota",

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import type { LiveSandbox } from "../model/live-sandbox.js";
 import type { SnapshotRecord } from "../model/snapshots.js";
 import { DEFAULT_TENANT } from "../model/tenant.js";
@@ -26,7 +26,7 @@ async function textIn(sandbox: LiveSandbox): Promise<string> {
   return Buffer.concat(parts).toString();
 }
 
-test("a sandbox begins with the files of a snapshot, found by its id or its name, and outlives it", async (context) => {
+it("a sandbox begins with the files of a snapshot, found by its id or its name, and outlives it", async (context) => {
   const domain = await startDomain(context, { snapshots }, { maximumLimits: { memoryMiB: 64 } });
   const source = await domain.sandboxes.create({ ...base, limits: { memoryMiB: 64 } });
   await put(source, "one");
@@ -56,7 +56,7 @@ test("a sandbox begins with the files of a snapshot, found by its id or its name
   assert.deepEqual(await domain.ledger.snapshots(), own(domain).list());
 });
 
-test("a fork makes sandboxes like its source, and keeps no snapshot", async (context) => {
+it("a fork makes sandboxes like its source, and keeps no snapshot", async (context) => {
   const domain = await startDomain(context, { snapshots, pausing: {} }, { maximum: 3 });
   const source = await domain.sandboxes.create({
     ...base,
@@ -84,7 +84,7 @@ test("a fork makes sandboxes like its source, and keeps no snapshot", async (con
   assert.deepEqual([own(domain).list(), await domain.ledger.snapshots()], [[], []]);
 });
 
-test("a tenant has its own snapshots and names, and learns nothing of others'", async (context) => {
+it("a tenant has its own snapshots and names, and learns nothing of others'", async (context) => {
   const domain = await startDomain(context, { snapshots });
   const mine = domain.snapshots.of("mine");
   const theirs = domain.snapshots.of("theirs");
@@ -104,7 +104,7 @@ test("a tenant has its own snapshots and names, and learns nothing of others'", 
   assert.equal(mine.find("name")?.id, id);
 });
 
-test("what cannot be taken is refused, and leaves nothing", async (context) => {
+it("what cannot be taken is refused, and leaves nothing", async (context) => {
   let isBroken = false;
   const onTake = (): void => {
     if (isBroken) throw new Error("disk full");
@@ -128,7 +128,7 @@ test("what cannot be taken is refused, and leaves nothing", async (context) => {
   );
 });
 
-test("a snapshot whose removal failed counts until it is gone, is tried again, and says so to who asks again", async (context) => {
+it("a snapshot whose removal failed counts until it is gone, is tried again, and says so to who asks again", async (context) => {
   let isBroken = true;
   const onRemove = (): void => {
     if (isBroken) throw new Error("busy");
@@ -148,7 +148,7 @@ test("a snapshot whose removal failed counts until it is gone, is tried again, a
   await own(domain).take(record.id);
 });
 
-test("while a snapshot is taken nothing else changes the sandbox but its end", async (context) => {
+it("while a snapshot is taken nothing else changes the sandbox but its end", async (context) => {
   const gate = Promise.withResolvers<void>();
   const domain = await startDomain(context, { pausing: {}, snapshots: { onTake: () => gate.promise } });
   const { sandboxes } = domain;
@@ -165,7 +165,7 @@ test("while a snapshot is taken nothing else changes the sandbox but its end", a
   assert.deepEqual(await domain.backend.snapshots?.list(), []);
 });
 
-test("snapshots go when their time has come, if they have one", async (context) => {
+it("snapshots go when their time has come, if they have one", async (context) => {
   const domain = await startDomain(context, { snapshots }, { snapshotsKept: "1h" });
   const { record } = await domain.sandboxes.create({ ...base, timeoutMs: 10 * HOUR_MS });
   const { id } = await own(domain).take(record.id);
@@ -175,7 +175,7 @@ test("snapshots go when their time has come, if they have one", async (context) 
   assert.deepEqual([own(domain).list(), await domain.backend.snapshots?.list()], [[], []]);
 });
 
-test("after a crash snapshots are whole or gone, whichever step it came in", async () => {
+it("after a crash snapshots are whole or gone, whichever step it came in", async () => {
   const world = new World();
   const { ledger, backend } = world;
   const record = (id: string, state: SnapshotRecord["state"]): SnapshotRecord => ({

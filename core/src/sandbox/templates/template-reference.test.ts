@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { SandboxError } from "../../kernel/errors.js";
 import { sandboxesConfig } from "../model/sandboxes-config.js";
 import { findTemplate } from "./template-reference.js";
@@ -17,7 +17,7 @@ const found: readonly (readonly [reference: string, template: string])[] = [
   ["acme/web", "acme/web"],
 ];
 
-test("a template is found by name or alias, in any case, with the default tag or none", () => {
+it("a template is found by name or alias, in any case, with the default tag or none", () => {
   for (const [reference, template] of found) assert.equal(findTemplate(templates, reference).name, template);
 });
 
@@ -37,7 +37,7 @@ const refused: readonly (readonly [reference: string, code: string, message: Reg
   ["x".repeat(100_000), "invalid_argument", /^Invalid template reference: /],
 ];
 
-test("what is no template is refused with E2B's texts", () => {
+it("what is no template is refused with E2B's texts", () => {
   for (const [reference, code, message] of refused) {
     assert.throws(
       () => findTemplate(templates, reference),
@@ -47,7 +47,7 @@ test("what is no template is refused with E2B's texts", () => {
   }
 });
 
-test("settings that contradict themselves are refused", () => {
+it("settings that contradict themselves are refused", () => {
   const ambiguous = sandboxesConfig.safeParse({ templates: { base: {}, other: { aliases: ["base"] } } });
   assert.match(String(ambiguous.error), /'base' is already taken/);
   assert.match(

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { DEFAULT_TENANT } from "../model/tenant.js";
 import { assertNothingLeft, base, fails, MINUTE_MS, startDomain } from "../testing/start-domain.js";
 import type { OpenVolume } from "../model/volumes.js";
@@ -13,7 +13,7 @@ async function textOf({ files }: OpenVolume, path: string): Promise<string> {
   return Buffer.concat(await Array.fromAsync(file.content())).toString();
 }
 
-test("what is in a volume is used by its token alone, beside the sandboxes that have it, and is closed after a while", async (context) => {
+it("what is in a volume is used by its token alone, beside the sandboxes that have it, and is closed after a while", async (context) => {
   const domain = await startDomain(context, { volumes: {} });
   const { volumes, sandboxes, backend, clock } = domain;
   const own = volumes.of(DEFAULT_TENANT);
@@ -75,7 +75,7 @@ test("what is in a volume is used by its token alone, beside the sandboxes that 
   assert.equal(backend.alive.sandboxes, 1, "it is used again before it was to be closed");
 });
 
-test("a volume that is removed, or a server that stops, ends all use of it", async (context) => {
+it("a volume that is removed, or a server that stops, ends all use of it", async (context) => {
   const domain = await startDomain(context, { volumes: {} });
   const { volumes, backend } = domain;
   const own = volumes.of(DEFAULT_TENANT);
@@ -105,7 +105,7 @@ test("a volume that is removed, or a server that stops, ends all use of it", asy
   assert.equal(backend.alive.sandboxes, 0);
 });
 
-test("one that ends by itself is made anew, one that cannot be made is tried again, and no more are open than may", async (context) => {
+it("one that ends by itself is made anew, one that cannot be made is tried again, and no more are open than may", async (context) => {
   let isBroken = false;
   const onProvision = (): void => {
     if (isBroken) throw new Error("no room");

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { Registry } from "prom-client";
 import { createLogger } from "../../observe/logger.js";
 import { MemoryBackend } from "../../testing/memory-backend.js";
@@ -26,7 +26,7 @@ async function textAt(sandbox: LiveSandbox, path: string): Promise<string> {
   return Buffer.concat(await Array.fromAsync(file.content())).toString();
 }
 
-test("sandboxes share a volume, by its name or id, which outlives them", async (context) => {
+it("sandboxes share a volume, by its name or id, which outlives them", async (context) => {
   const domain = await startDomain(context, { volumes });
   const volume = await own(domain).create({ name: "Shared_1" });
   assert.match(volume.id, /^v[a-z0-9]{20}$/);
@@ -52,7 +52,7 @@ test("sandboxes share a volume, by its name or id, which outlives them", async (
   assert.ok(entries.some(({ record }) => record.mounts[0]?.readOnly === true));
 });
 
-test("a removed volume is gone for everybody, and its data with the last sandbox that has it", async (context) => {
+it("a removed volume is gone for everybody, and its data with the last sandbox that has it", async (context) => {
   const domain = await startDomain(context, { volumes });
   const volume = await own(domain).create({ name: "data" });
   const mounts = [{ volume: "data", path: "/data" }];
@@ -78,7 +78,7 @@ test("a removed volume is gone for everybody, and its data with the last sandbox
   assert.deepEqual([await domain.backend.volumes?.list(), await domain.ledger.volumes()], [[], []]);
 });
 
-test("a fork has the volumes of its source, and a snapshot nothing of them", async (context) => {
+it("a fork has the volumes of its source, and a snapshot nothing of them", async (context) => {
   const domain = await startDomain(context, { volumes, snapshots: {} });
   await own(domain).create({ name: "data" });
   const mounts = [{ volume: "data", path: "/home/user/data" }];
@@ -94,7 +94,7 @@ test("a fork has the volumes of its source, and a snapshot nothing of them", asy
   await assert.rejects(textAt(bare, "/home/user/data/file"), fails("not_found", /no such file/));
 });
 
-test("a tenant has its own volumes and names, and learns nothing of others'", async (context) => {
+it("a tenant has its own volumes and names, and learns nothing of others'", async (context) => {
   const domain = await startDomain(context, { volumes });
   const [mine, theirs] = [domain.volumes.of("mine"), domain.volumes.of("theirs")];
   const { id } = await mine.create({ name: "data" });
@@ -113,7 +113,7 @@ test("a tenant has its own volumes and names, and learns nothing of others'", as
   assert.equal(mine.find("data")?.id, id);
 });
 
-test("what cannot be made is refused, and leaves nothing", async (context) => {
+it("what cannot be made is refused, and leaves nothing", async (context) => {
   let isBroken = true;
   const onMake = (): void => {
     if (isBroken) throw new Error("disk full");
@@ -139,7 +139,7 @@ test("what cannot be made is refused, and leaves nothing", async (context) => {
   await assert.rejects(own(without).create({ name: "a" }), fails("failed_precondition", /support volumes/));
 });
 
-test("mounts that make no sense are refused, each with its reason, before anything is made", async (context) => {
+it("mounts that make no sense are refused, each with its reason, before anything is made", async (context) => {
   const domain = await startDomain(context, { volumes });
   await own(domain).create({ name: "a" });
   const refused: readonly (readonly [paths: readonly string[], reason: RegExp])[] = [
@@ -173,7 +173,7 @@ test("mounts that make no sense are refused, each with its reason, before anythi
   );
 });
 
-test("after a crash volumes are whole or gone, whichever step it came in, and none is lost with the ledger", async (context) => {
+it("after a crash volumes are whole or gone, whichever step it came in, and none is lost with the ledger", async (context) => {
   const ledger = new FragileLedger();
   const backend = new MemoryBackend({ volumes });
   const record = (id: string, state: VolumeRecord["state"]): VolumeRecord => ({
@@ -244,7 +244,7 @@ test("after a crash volumes are whole or gone, whichever step it came in, and no
   assert.deepEqual(left, ["ready", "elsewhere"]);
 });
 
-test("a volume that its backend cannot remove now is gone for everybody, and the next start tries again", async (context) => {
+it("a volume that its backend cannot remove now is gone for everybody, and the next start tries again", async (context) => {
   const ledger = new FragileLedger();
   let isBroken = true;
   const onRemove = (): void => {
@@ -273,7 +273,7 @@ test("a volume that its backend cannot remove now is gone for everybody, and the
   assert.deepEqual([await domain.backend.volumes?.list(), await ledger.volumes()], [[], []]);
 });
 
-test("a volume whose removal failed counts until it is gone, is tried again, and says so to who asks again", async (context) => {
+it("a volume whose removal failed counts until it is gone, is tried again, and says so to who asks again", async (context) => {
   let isBroken = true;
   const onRemove = (): void => {
     if (isBroken) throw new Error("busy");

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { test, type TestContext } from "node:test";
+import { it, type TestContext } from "node:test";
 import { Registry } from "prom-client";
 import type { z } from "zod";
 import { SandboxError } from "../../kernel/errors.js";
@@ -88,7 +88,7 @@ async function startDomain(context: TestContext, setting: Setting): Promise<Fixt
   };
 }
 
-test("a sandbox of the pool is nobody's until it is handed out, with all that its creator asked for", async (context) => {
+it("a sandbox of the pool is nobody's until it is handed out, with all that its creator asked for", async (context) => {
   const prepared: string[] = [];
   const handedOut: unknown[] = [];
   const domain = await startDomain(context, {
@@ -153,7 +153,7 @@ test("a sandbox of the pool is nobody's until it is handed out, with all that it
   assert.equal(backend.alive.sandboxes, 2);
 });
 
-test("who wants something else than the pool has gets a new one", async (context) => {
+it("who wants something else than the pool has gets a new one", async (context) => {
   const domain = await startDomain(context, { pool: { min: 1 }, more: { maximum: 6 } });
   const [warm] = (await domain.ledger.entries()).map(({ record }) => record.id);
   const others: readonly Partial<CreateSandbox>[] = [
@@ -177,7 +177,7 @@ test("who wants something else than the pool has gets a new one", async (context
   );
 });
 
-test("a sandbox with volumes has them also where its template has a pool", async (context) => {
+it("a sandbox with volumes has them also where its template has a pool", async (context) => {
   const backend = new MemoryBackend({ volumes: {} });
   const domain = await startDomain(context, { pool: { min: 1 }, backend });
   await domain.volumes.of(DEFAULT_TENANT).create({ name: "data" });
@@ -190,7 +190,7 @@ test("a sandbox with volumes has them also where its template has a pool", async
   assert.equal((await runtime.files.stat("/data")).path, "/data");
 });
 
-test("a pool that cannot be filled is one line of the log for each reason, without a stack", async (context) => {
+it("a pool that cannot be filled is one line of the log for each reason, without a stack", async (context) => {
   let reason: string | undefined = "there is no kernel";
   const logged: string[] = [];
   const domain = await startDomain(context, {
@@ -229,7 +229,7 @@ test("a pool that cannot be filled is one line of the log for each reason, witho
   assert.equal(logged.length, 2);
 });
 
-test("one that cannot be made ready is destroyed and tried again later; creations do without", async (context) => {
+it("one that cannot be made ready is destroyed and tried again later; creations do without", async (context) => {
   let isBroken = true;
   const domain = await startDomain(context, {
     pool: { min: 1 },
@@ -249,7 +249,7 @@ test("one that cannot be made ready is destroyed and tried again later; creation
   assert.equal(await domain.metric("warm"), 1);
 });
 
-test("one that fails when it is handed out costs its creator nothing but time", async (context) => {
+it("one that fails when it is handed out costs its creator nothing but time", async (context) => {
   const broken: string[] = [];
   const domain = await startDomain(context, {
     pool: { min: 1 },
@@ -273,7 +273,7 @@ test("one that fails when it is handed out costs its creator nothing but time", 
   assert.equal(domain.backend.alive.sandboxes, 2, "the new one, and the pool's next");
 });
 
-test("a creator who leaves while it is handed out leaves nothing behind", async (context) => {
+it("a creator who leaves while it is handed out leaves nothing behind", async (context) => {
   const domain = await startDomain(context, {
     pool: { min: 1 },
     warmUp: {
@@ -294,7 +294,7 @@ test("a creator who leaves while it is handed out leaves nothing behind", async 
   assert.equal(domain.backend.alive.sandboxes, 1, "the pool's next");
 });
 
-test("a pool grows with those who find it empty, up to its most, and shrinks again", async (context) => {
+it("a pool grows with those who find it empty, up to its most, and shrinks again", async (context) => {
   const domain = await startDomain(context, { pool: { min: 0, max: 2, refill: 2, shrinkAfter: "10m" } });
   assert.equal(domain.backend.alive.sandboxes, 0);
   for (let misses = 0; misses < 3; misses += 1) {
@@ -311,7 +311,7 @@ test("a pool grows with those who find it empty, up to its most, and shrinks aga
   assert.equal(domain.backend.alive.sandboxes, 0);
 });
 
-test("a stop ends what waits and what is being made ready, also where sandboxes are kept", async (context) => {
+it("a stop ends what waits and what is being made ready, also where sandboxes are kept", async (context) => {
   let isStuck = false;
   const domain = await startDomain(context, {
     pool: { min: 2 },
@@ -330,7 +330,7 @@ test("a stop ends what waits and what is being made ready, also where sandboxes 
   assert.equal(domain.backend.alive.sandboxes, 0);
 });
 
-test("a stop waits for what is being made ready, which is destroyed before the stop is over", async (context) => {
+it("a stop waits for what is being made ready, which is destroyed before the stop is over", async (context) => {
   const gate = Promise.withResolvers<void>();
   const backend = new MemoryBackend({
     // Deaf to being told to stop, as a backend in the middle of a mount is.
@@ -346,7 +346,7 @@ test("a stop waits for what is being made ready, which is destroyed before the s
   assert.equal(backend.alive.sandboxes, 0);
 });
 
-test("what a server that crashed had ready is destroyed by the next one", async (context) => {
+it("what a server that crashed had ready is destroyed by the next one", async (context) => {
   const first = await startDomain(context, { pool: { min: 2 } });
   const before = (await first.ledger.entries()).map(({ record }) => record.id);
   assert.equal(before.length, 2);
@@ -363,12 +363,12 @@ test("what a server that crashed had ready is destroyed by the next one", async 
   await second.stop();
 });
 
-test("a pool whose most is less than its least is refused", () => {
+it("a pool whose most is less than its least is refused", () => {
   const parsed = sandboxesConfig.safeParse({ templates: { base: { pool: { min: 2, max: 1 } } } });
   assert.match(parsed.error?.message ?? "", /less than min/);
 });
 
-test("a sandbox of the pool is ready before it is offered, and its creator's own probe is waited for", async (context) => {
+it("a sandbox of the pool is ready before it is offered, and its creator's own probe is waited for", async (context) => {
   let isUp = false;
   const asked: string[] = [];
   const program = (name: string) => async () => {
@@ -414,7 +414,7 @@ test("a sandbox of the pool is ready before it is offered, and its creator's own
   assert.equal(await domain.metric("create_failures_total"), 1, "a second one is not waited for");
 });
 
-test("a sandbox of the pool that ends by itself is not offered, and another one takes its place", async (context) => {
+it("a sandbox of the pool that ends by itself is not offered, and another one takes its place", async (context) => {
   const domain = await startDomain(context, { pool: { min: 1 } });
   const { sandboxes, backend, clock, ledger } = domain;
   const [first] = [...backend.sandboxes.values()];

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { type ChildProcess, spawn, spawnSync } from "node:child_process";
-import { test } from "node:test";
+import { it } from "node:test";
 import { SandboxError } from "../../kernel/errors.js";
 import { definePlugin } from "../../plugin/plugin.js";
 import { runConformance } from "../conform.js";
@@ -17,7 +17,7 @@ function caseOf(run: ConformanceCase["run"], more: Partial<ConformanceCase> = {}
   return { name: "a case", group: "process", run, ...more };
 }
 
-test("a case that keeps its promise passes, in a sandbox that is gone afterwards", async () => {
+it("a case that keeps its promise passes, in a sandbox that is gone afterwards", async () => {
   const backend = new MemoryBackend();
   const seen: string[] = [];
   const each = caseOf(async (context) => {
@@ -29,7 +29,7 @@ test("a case that keeps its promise passes, in a sandbox that is gone afterwards
   assert.equal(backend.alive.sandboxes, 0);
 });
 
-test("a case that breaks its promise fails with what it threw, and its sandbox is gone all the same", async () => {
+it("a case that breaks its promise fails with what it threw, and its sandbox is gone all the same", async () => {
   const backend = new MemoryBackend();
   const broken = new Error("broken promise");
   const result = await runCase(
@@ -41,7 +41,7 @@ test("a case that breaks its promise fails with what it threw, and its sandbox i
   assert.equal(backend.alive.sandboxes, 0);
 });
 
-test("what is left behind fails a case that passed", async () => {
+it("what is left behind fails a case that passed", async () => {
   const leaks = (): Promise<string[]> => Promise.resolve(["dataset pool/x"]);
   const result = await runCase(
     caseOf(() => Promise.resolve()),
@@ -51,7 +51,7 @@ test("what is left behind fails a case that passed", async () => {
   assert.equal(result.reason, "left behind: dataset pool/x");
 });
 
-test("a sandbox that cannot be destroyed fails a case that passed", async () => {
+it("a sandbox that cannot be destroyed fails a case that passed", async () => {
   const backend = new MemoryBackend({ onDestroy: () => Promise.reject(new Error("busy")) });
   const result = await runCase(
     caseOf(() => Promise.resolve()),
@@ -61,7 +61,7 @@ test("a sandbox that cannot be destroyed fails a case that passed", async () => 
   assert.match(result.reason ?? "", /could not be destroyed/);
 });
 
-test("a case for what a backend does not have is skipped, with the reason", async () => {
+it("a case for what a backend does not have is skipped, with the reason", async () => {
   const run = (): Promise<never> => Promise.reject(new Error("must not run"));
   const open = subjectOf(new MemoryBackend({ isolated: false }));
   const isolation = await runCase(caseOf(run, { needs: ["isolation"] }), open);
@@ -73,7 +73,7 @@ test("a case for what a backend does not have is skipped, with the reason", asyn
   assert.deepEqual([pausing.outcome, pausing.reason], ["skipped", "its sandboxes have no pausing"]);
 });
 
-test("a need says what is missing", async () => {
+it("a need says what is missing", async () => {
   const run = (): Promise<never> => Promise.reject(new Error("must not run"));
   const noTerminals = new MemoryBackend();
   const provision = noTerminals.provision.bind(noTerminals);
@@ -105,7 +105,7 @@ test("a need says what is missing", async () => {
   assert.equal((await runCase(met, subjectOf(new MemoryBackend()))).outcome, "passed");
 });
 
-test("abilities that are said to be there, or are there and not said, are compared", async () => {
+it("abilities that are said to be there, or are there and not said, are compared", async () => {
   const each = conformanceCases.find(
     ({ name }) => name === "its abilities are those that it is said to have",
   );
@@ -117,7 +117,7 @@ test("abilities that are said to be there, or are there and not said, are compar
   assert.equal(await outcomeWith(["accounts"]), "failed");
 });
 
-test("a facet that is said to be there and is not fails", async () => {
+it("a facet that is said to be there and is not fails", async () => {
   const each = conformanceCases.find(({ name }) => name === "its facets are those that it is said to have");
   assert.ok(each);
   const result = await runCase(each, subjectOf(new MemoryBackend(), { facets: ["pausing"] }));
@@ -127,7 +127,7 @@ test("a facet that is said to be there and is not fails", async () => {
   assert.match(more.reason ?? "", /snapshots: present, not declared/);
 });
 
-test("a sandbox that never ends fails its case, which ends all the same", async () => {
+it("a sandbox that never ends fails its case, which ends all the same", async () => {
   const backend = new MemoryBackend({ onDestroy: () => new Promise(() => undefined) });
   const { outcome, reason } = await runCase(
     caseOf(() => Promise.resolve()),
@@ -137,7 +137,7 @@ test("a sandbox that never ends fails its case, which ends all the same", async 
   assert.deepEqual([outcome, reason], ["failed", "destroying what the case made: not within 50 ms"]);
 });
 
-test("a process that was started for a sandbox and left is found, whether or not its environment tells", async (context) => {
+it("a process that was started for a sandbox and left is found, whether or not its environment tells", async (context) => {
   if (process.platform !== "linux") return context.skip("there is no /proc");
   const left: ChildProcess[] = [];
   context.after(() => left.forEach((child) => child.kill("SIGKILL")));
@@ -175,7 +175,7 @@ test("a process that was started for a sandbox and left is found, whether or not
   process.kill(Number(pid), "SIGKILL");
 });
 
-test("a backend without root has no accounts to tell apart, which is no failure", async () => {
+it("a backend without root has no accounts to tell apart, which is no failure", async () => {
   const backend = new MemoryBackend();
   const provision = backend.provision.bind(backend);
   backend.provision = async (spec, signal) => {
@@ -191,12 +191,12 @@ test("a backend without root has no accounts to tell apart, which is no failure"
   assert.deepEqual([outcome, reason], ["skipped", "it has no account root"]);
 });
 
-test("names of cases are unique", () => {
+it("names of cases are unique", () => {
   const names = conformanceCases.map(({ name }) => name);
   assert.equal(new Set(names).size, names.length);
 });
 
-test("a plugin that adds no backend, or one that runs nothing, is told so", async () => {
+it("a plugin that adds no backend, or one that runs nothing, is told so", async () => {
   const none = definePlugin({ name: "none", setup: () => undefined });
   await assert.rejects(runConformance(none, {}), /plugin 'none' adds no backend/);
   await assert.rejects(runConformance(memoryBackend(), {}), /backend 'memory' cannot make a working sandbox/);

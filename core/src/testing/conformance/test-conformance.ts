@@ -1,4 +1,4 @@
-import { after, before, describe, test } from "node:test";
+import { after, before, describe, it } from "node:test";
 import { messageOf } from "../../kernel/errors.js";
 import type { ConformanceCase, ConformanceSubject } from "./kit/conformance-case.js";
 import { conformanceCases } from "./conformance-cases.js";
@@ -15,7 +15,7 @@ export function testConformance(
   makeSubject: () => Promise<ConformanceSubject>,
   { cases = conformanceCases }: TestConformanceOptions = {},
 ): void {
-  void describe(`${name} keeps the promises of a backend`, { concurrency: 1 }, () => {
+  describe(`${name} keeps the promises of a backend`, { concurrency: 1 }, () => {
     let subject: ConformanceSubject | undefined;
     let failure: Error | undefined;
     before(async () => {
@@ -33,11 +33,11 @@ export function testConformance(
       if (failure !== undefined) throw failure;
     });
     // Node would cancel all of them when `before` throws, and tell the reason last.
-    void test("provision: this host can run it, and its first sandbox works", () => {
+    it("provision: this host can run it, and its first sandbox works", () => {
       if (failure !== undefined) throw failure;
     });
     for (const each of cases) {
-      void test(`${each.group}: ${each.name}`, async (context) => {
+      it(`${each.group}: ${each.name}`, async (context) => {
         if (subject === undefined || failure !== undefined) {
           context.skip(`not tried: ${messageOf(failure)}`);
           return;

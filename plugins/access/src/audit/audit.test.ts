@@ -1,11 +1,11 @@
 import assert from "node:assert/strict";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
-import { test } from "node:test";
+import { it } from "node:test";
 import { AuditLog } from "./audit-log.js";
 import { startAccessServer } from "../testing/access-server.js";
 
-test("every write and every refusal is in the audit before its client is answered, for admins of its tenant", async () => {
+it("every write and every refusal is in the audit before its client is answered, for admins of its tenant", async () => {
   await using server = await startAccessServer();
   const ask = async (key: string, query = "") =>
     (await server.call(`GET /audit/events${query}`, { "x-api-key": key })).json;
@@ -65,7 +65,7 @@ test("every write and every refusal is in the audit before its client is answere
   }
 });
 
-test("what was written outlives the server, within limits of number and age; strangers push out none but their like", async () => {
+it("what was written outlives the server, within limits of number and age; strangers push out none but their like", async () => {
   await using server = await startAccessServer();
   const limits = {
     dataDir: join(server.dataDir, "access"),
@@ -101,7 +101,7 @@ test("what was written outlives the server, within limits of number and age; str
   second.close();
 });
 
-test("an audit that cannot be written is told to the operator, and serving goes on", async () => {
+it("an audit that cannot be written is told to the operator, and serving goes on", async () => {
   await using server = await startAccessServer();
   const key = server.newKey();
   const audit = new DatabaseSync(join(server.dataDir, "access", "audit.sqlite"));

@@ -3,7 +3,7 @@ import { execFileSync } from "node:child_process";
 import { chmod, mkdtemp, readdir, readFile, rm, stat, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { suite, test } from "node:test";
+import { describe, it } from "node:test";
 import type { Logger } from "@coppice/core";
 import { keptKey } from "./kept-key.js";
 import { newApiKey } from "./api-key.js";
@@ -27,8 +27,8 @@ async function makeFolder(): Promise<Folder> {
   };
 }
 
-suite("the development key", () => {
-  test("is made once, for this user alone, however many ask at the same time", async () => {
+describe("the development key", () => {
+  it("is made once, for this user alone, however many ask at the same time", async () => {
     await using folder = await makeFolder();
     const keys = await Promise.all(Array.from({ length: 20 }, folder.key));
     assert.equal(new Set(keys).size, 1);
@@ -40,7 +40,7 @@ suite("the development key", () => {
     assert.deepEqual(folder.warnings, []);
   });
 
-  test("is kept where others could read it, which is mended and told", async () => {
+  it("is kept where others could read it, which is mended and told", async () => {
     await using folder = await makeFolder();
     const kept = newApiKey();
     await writeFile(folder.file, kept);
@@ -52,7 +52,7 @@ suite("the development key", () => {
     assert.equal(folder.warnings.length, 1);
   });
 
-  test("is not taken from what somebody else may have put there, nor written over it", async () => {
+  it("is not taken from what somebody else may have put there, nor written over it", async () => {
     await using folder = await makeFolder();
     const elsewhere = `${folder.file}.elsewhere`;
     const refused = (why: RegExp) => assert.rejects(folder.key(), why);

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import type { Exit } from "@coppice/core/backend";
 import { describeExit } from "./exit-report.js";
 
@@ -43,7 +43,7 @@ const ENDS: readonly (readonly [string, Exit, ReturnType<typeof describeExit>])[
 ];
 
 for (const [name, exit, report] of ENDS) {
-  test(`${name} is reported as '${report.status}'`, () => {
+  it(`${name} is reported as '${report.status}'`, () => {
     assert.deepEqual(describeExit(exit), report);
   });
 }

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
-import { after, before, suite, test } from "node:test";
+import { after, before, describe, it } from "node:test";
 import { type CommandsServer, startCommandsServer } from "../testing/commands-server.js";
 
-suite("/commands", { timeout: 240_000 }, () => {
+describe("/commands", { timeout: 240_000 }, () => {
   let server: CommandsServer;
   before(async () => {
     server = await startCommandsServer({ maxLineSize: "1KiB" });
@@ -38,7 +38,7 @@ suite("/commands", { timeout: 240_000 }, () => {
     };
   }
 
-  test("a command line streams its start, its lines and its end", async () => {
+  it("a command line streams its start, its lines and its end", async () => {
     const [start, ...rest] = await run({ cmd: "seq 1 3; printf 'no newline' >&2; exit 4" });
     assert.equal(start?.["type"], "start");
     assert.equal(typeof start["pid"], "number");
@@ -54,12 +54,12 @@ suite("/commands", { timeout: 240_000 }, () => {
     assert.deepEqual(rest.at(-2), { type: "stderr", data: "no newline" });
   });
 
-  test("with args the program runs as it is, no shell reads them", async () => {
+  it("with args the program runs as it is, no shell reads them", async () => {
     const [, output] = await run({ cmd: "echo", args: ["$HOME; *"], env: { A: "b" }, cwd: "/" });
     assert.deepEqual(output, { type: "stdout", data: "$HOME; *\n" });
   });
 
-  test("bytes that are not UTF-8 and lines without end come through as text, in pieces", async () => {
+  it("bytes that are not UTF-8 and lines without end come through as text, in pieces", async () => {
     const said = await run({ cmd: "printf '\\377\\n'; head -c 100000 /dev/zero | tr '\\0' x" });
     assert.deepEqual(said[1], { type: "stdout", data: "\ufffd\n" });
     const long = said.slice(2, -1).map(({ data }) => String(data));
@@ -67,7 +67,7 @@ suite("/commands", { timeout: 240_000 }, () => {
     assert(long.length > 1);
   });
 
-  test("a timeout kills: exit code -1, status killed; 0 is none", async () => {
+  it("a timeout kills: exit code -1, status killed; 0 is none", async () => {
     const said = await run({ cmd: "exec sleep 60", timeout_ms: 200 });
     assert.deepEqual(said.at(-1), { type: "end", exit_code: -1 });
     assert.equal(await server.metric('finished_total{status="killed"}'), 1);
@@ -82,7 +82,7 @@ suite("/commands", { timeout: 240_000 }, () => {
     }
   });
 
-  test("commands are listed, shown and killed by pid, and live on without their client", async () => {
+  it("commands are listed, shown and killed by pid, and live on without their client", async () => {
     const { pid, leave } = await begin({ cmd: "sleep 60", tag: "nap" });
     await leave();
     const shown = await (await server.fetch(`/commands/${pid}`)).json();
@@ -100,13 +100,13 @@ suite("/commands", { timeout: 240_000 }, () => {
     assert.equal((await post(`/commands/${pid}/kill`)).status, 404);
   });
 
-  test("a watched command that is killed ends with -1", async () => {
+  it("a watched command that is killed ends with -1", async () => {
     const watched = await begin({ cmd: "exec sleep 60" });
     assert.equal((await post(`/commands/${watched.pid}/kill`, { signal: "SIGTERM" })).status, 200);
     assert.deepEqual(await watched.last(), { type: "end", exit_code: -1 });
   });
 
-  test("what is no request is refused in JSON, and the next one is served", async () => {
+  it("what is no request is refused in JSON, and the next one is served", async () => {
     const bodies = [
       "",
       "{",

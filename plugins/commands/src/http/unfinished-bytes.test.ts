@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { unfinishedBytes } from "./unfinished-bytes.js";
 
-test("the beginning of a character is told from whole characters and from what is none", () => {
+it("the beginning of a character is told from whole characters and from what is none", () => {
   const character = Buffer.from("a€𝄞é");
   const cuts = Array.from({ length: character.length + 1 }, (_, end) =>
     unfinishedBytes(character.subarray(0, end)),

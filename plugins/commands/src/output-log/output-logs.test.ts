@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
 import { copyFile, mkdir, readFile, readdir, stat, truncate, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { test } from "node:test";
+import { it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fakeClock } from "@coppice/core/testing";
 import type { SandboxLogs } from "../contract/commands.js";
@@ -32,7 +32,7 @@ async function readPages(log: SandboxLogs, id: string, limitBytes: number, from 
 const filesOf = async (directory: string): Promise<readonly string[]> =>
   (await readdir(directory).catch(() => [])).toSorted((one, other) => one.localeCompare(other));
 
-test("output is kept by command and stream, in order, under cursors that count all of it", async (context) => {
+it("output is kept by command and stream, in order, under cursors that count all of it", async (context) => {
   await using scene = await open({ directory: await temporaryDirectory(context) });
   const { logs } = scene;
   const one = scene.begin("sandbox1", "mine");
@@ -75,7 +75,7 @@ test("output is kept by command and stream, in order, under cursors that count a
   await assert.rejects(logs.of("../sandbox1").find({ pid: 100 }), { code: "not_found" });
 });
 
-test("a pid that is used again names the newest command; ids name each for good", async (context) => {
+it("a pid that is used again names the newest command; ids name each for good", async (context) => {
   const directory = await temporaryDirectory(context);
   await using first = await open({ directory });
   const old = first.begin();
@@ -91,7 +91,7 @@ test("a pid that is used again names the newest command; ids name each for good"
   assert.equal((await readPages(log, old.id, 100)).toString(), "old");
 });
 
-test("many writers and readers at once: each reader gets each byte of its command once", async (context) => {
+it("many writers and readers at once: each reader gets each byte of its command once", async (context) => {
   const directory = await temporaryDirectory(context);
   await using scene = await open({ directory, settings: { maxPerSandbox: "32MiB" } });
   const commands = Array.from({ length: 12 }, () => scene.begin());
@@ -124,7 +124,7 @@ test("many writers and readers at once: each reader gets each byte of its comman
   assert(files.length > 1, `the log rotates: ${files.join(" ")}`);
 });
 
-test("beyond the limit of a sandbox the oldest output goes, and a cursor into it is told where to go on", async (context) => {
+it("beyond the limit of a sandbox the oldest output goes, and a cursor into it is told where to go on", async (context) => {
   const directory = await temporaryDirectory(context);
   await using scene = await open({ directory, settings: { maxPerSandbox: "512KiB" } });
   const old = scene.begin();
@@ -146,7 +146,7 @@ test("beyond the limit of a sandbox the oldest output goes, and a cursor into it
   assert((await scene.metric("removed_bytes_total")) > 2_000_000);
 });
 
-test("a full log writes over its oldest file, never over one that is being read", async (context) => {
+it("a full log writes over its oldest file, never over one that is being read", async (context) => {
   const directory = await temporaryDirectory(context);
   const settings = { maxPerSandbox: "512KiB" };
   const made: string[] = [];
@@ -199,7 +199,7 @@ test("a full log writes over its oldest file, never over one that is being read"
   assert(command.written.subarray(-kept.length).equals(kept), "nothing of what was written over is read");
 });
 
-test("a file that was another's before ends where what was written into it does", async (context) => {
+it("a file that was another's before ends where what was written into it does", async (context) => {
   const directory = await temporaryDirectory(context);
   let replaced = 0;
   const files: LogFiles = {
@@ -230,7 +230,7 @@ test("a file that was another's before ends where what was written into it does"
   assert.equal(onDisk, scene.logs.bytes);
 });
 
-test("a segment that is being written goes for its age alone", () => {
+it("a segment that is being written goes for its age alone", () => {
   const log = new SandboxLog("sandbox1", "/nowhere");
   const segments = [1, 2].map(() => Object.assign(log.next(0), { bytes: 100 }));
   for (const segment of segments) log.add(segment);
@@ -255,7 +255,7 @@ test("a segment that is being written goes for its age alone", () => {
   );
 });
 
-test("many short commands are bounded too, and the newest of them are found", async (context) => {
+it("many short commands are bounded too, and the newest of them are found", async (context) => {
   const directory = await temporaryDirectory(context);
   await using scene = await open({ directory, settings: { maxPerSandbox: "2MiB" } });
   let last = "";
@@ -275,7 +275,7 @@ test("many short commands are bounded too, and the newest of them are found", as
   assert.equal(new Set(listed.map(({ id }) => id)).size, listed.length);
 });
 
-test("in total, and by age, what was written longest ago goes first; empty directories go too", async (context) => {
+it("in total, and by age, what was written longest ago goes first; empty directories go too", async (context) => {
   const directory = await temporaryDirectory(context);
   const clock = fakeClock(Date.now());
   const limits = { maxTotal: "300KiB", maxPerSandbox: "1MiB", maxAge: "1h", maxSandboxes: 4 };
@@ -306,7 +306,7 @@ test("in total, and by age, what was written longest ago goes first; empty direc
   assert.deepEqual([page.truncatedBefore, page.nextCursor], [5, 9]);
 });
 
-test("the number of sandboxes that something is kept of is bounded", async (context) => {
+it("the number of sandboxes that something is kept of is bounded", async (context) => {
   const directory = await temporaryDirectory(context);
   await using scene = await open({ directory, settings: { maxSandboxes: 3 } });
   for (const name of ["a", "b", "c", "d", "e"]) {
@@ -321,7 +321,7 @@ test("the number of sandboxes that something is kept of is bounded", async (cont
   assert.deepEqual(await filesOf(directory), ["c", "d", "e"]);
 });
 
-test("a new server reads what the last one wrote; a command without an end is lost", async (context) => {
+it("a new server reads what the last one wrote; a command without an end is lost", async (context) => {
   const directory = await temporaryDirectory(context);
   await using first = await open({ directory, settings: { maxPerSandbox: "4MiB" } });
   const [ended, cut] = [first.begin(), first.begin()];
@@ -348,7 +348,7 @@ test("a new server reads what the last one wrote; a command without an end is lo
   assert.equal((await stat(join(directory, "sandbox1", "0000000001.log"))).mode & 0o777, 0o600);
 });
 
-test("cut at every byte of its last record, a log has everything before it and takes more", async (context) => {
+it("cut at every byte of its last record, a log has everything before it and takes more", async (context) => {
   const directory = await temporaryDirectory(context);
   await using scene = await open({ directory });
   const command = scene.begin();
@@ -426,7 +426,7 @@ class TroubledFiles implements LogFiles {
   }
 }
 
-test("a full disk costs output, never a command: it is told, counted, and over when there is room", async (context) => {
+it("a full disk costs output, never a command: it is told, counted, and over when there is room", async (context) => {
   const directory = await temporaryDirectory(context);
   const files = new TroubledFiles();
   await using scene = await open({ directory, files, settings: { retryInterval: "60ms", buffer: "64KiB" } });
@@ -460,7 +460,7 @@ test("a full disk costs output, never a command: it is told, counted, and over w
   assert.equal((await next.logs.of("sandbox1").find({ id: ended.id })).phase, "exited", "written late");
 });
 
-test("a disk that does not answer holds a command for a moment only, and nothing piles up", async (context) => {
+it("a disk that does not answer holds a command for a moment only, and nothing piles up", async (context) => {
   const directory = await temporaryDirectory(context);
   const files = new TroubledFiles();
   const settings = { stallTimeout: "80ms", buffer: "64KiB" };
@@ -481,14 +481,14 @@ test("a disk that does not answer holds a command for a moment only, and nothing
   assert.equal((await joined(page.pieces)).toString(), "the end");
 });
 
-test("without a directory to write to commands run without a log, and the reason is told", async () => {
+it("without a directory to write to commands run without a log, and the reason is told", async () => {
   await using scene = await open({ directory: "/dev/null/logs" });
   assert.equal(scene.logs.begin("sandbox1", heading), undefined);
   assert.throws(() => scene.logs.check(), /output is not logged: ENOTDIR/);
   await assert.rejects(scene.logs.of("sandbox1").find({ pid: 1 }), { code: "not_found" });
 });
 
-test("switched off, nothing is recorded and nothing is wrong", async (context) => {
+it("switched off, nothing is recorded and nothing is wrong", async (context) => {
   const directory = await temporaryDirectory(context);
   await using scene = await open({ directory, settings: { enabled: false } });
   assert.equal(scene.logs.begin("sandbox1", heading), undefined);
@@ -496,7 +496,7 @@ test("switched off, nothing is recorded and nothing is wrong", async (context) =
   assert.deepEqual(await filesOf(directory), []);
 });
 
-test("closing writes what is left and leaves no timer and no open file", async (context) => {
+it("closing writes what is left and leaves no timer and no open file", async (context) => {
   const directory = await temporaryDirectory(context);
   const clock = fakeClock();
   const files = countingFiles();

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import {
   DATA_START_BYTES,
   SEGMENT_MAGIC,
@@ -54,7 +54,7 @@ function seeded(seed: number): () => number {
   };
 }
 
-test("a record is read as it was written, wherever it stands", () => {
+it("a record is read as it was written, wherever it stands", () => {
   const data: SegmentRecord[] = (["stdout", "stderr", "terminal"] as const).map((stream, number) => ({
     kind: "data",
     number,
@@ -70,7 +70,7 @@ test("a record is read as it was written, wherever it stands", () => {
   }
 });
 
-test("a record that misses a byte, or has a wrong one, is none", () => {
+it("a record that misses a byte, or has a wrong one, is none", () => {
   const data = Buffer.from("some output");
   const record: SegmentRecord = { kind: "data", number: 1, stream: "stdout", offset: 0, atMs: 0, data };
   for (const whole of [encode(record), encode(start)]) {
@@ -86,7 +86,7 @@ test("a record that misses a byte, or has a wrong one, is none", () => {
   }
 });
 
-test("a record of another segment is none", () => {
+it("a record of another segment is none", () => {
   const data = Buffer.alloc(100_000, "output");
   for (const record of [
     start,
@@ -100,7 +100,7 @@ test("a record of another segment is none", () => {
   }
 });
 
-test("a large record that misses a block is none", () => {
+it("a large record that misses a block is none", () => {
   const data = Buffer.alloc(100_000, "output");
   const whole = encode({ kind: "data", number: 1, stream: "stdout", offset: 0, atMs: 0, data });
   for (let at = 0; at < whole.length; at += 4096) {
@@ -115,7 +115,7 @@ test("a large record that misses a block is none", () => {
   assert.equal(decodeRecord(whole, 0, SEED)?.kind, "data");
 });
 
-test("random bytes are no records and break nothing; damage ends the reading, never misleads it", () => {
+it("random bytes are no records and break nothing; damage ends the reading, never misleads it", () => {
   const random = seeded(20_260_101);
   const below = (limit: number): number => Math.floor(random() * limit);
   const noise = (length: number): Buffer => Buffer.from(Array.from({ length }, () => below(256)));
@@ -147,7 +147,7 @@ test("random bytes are no records and break nothing; damage ends the reading, ne
   }
 });
 
-test("an index survives its file form and finds the record to begin with", () => {
+it("an index survives its file form and finds the record to begin with", () => {
   const index = new SegmentIndex(SEGMENT_MAGIC.length);
   let position = SEGMENT_MAGIC.length;
   const add = (record: Parameters<SegmentIndex["add"]>[0], bytes: number): void => {

@@ -1,11 +1,11 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { systemClock } from "@coppice/core";
 import { fakeClock } from "@coppice/core/testing";
 import { withKeepalives } from "./keepalive.js";
 
-test("keepalives fill silence only, and neither delay nor reorder what comes", async () => {
+it("keepalives fill silence only, and neither delay nor reorder what comes", async () => {
   const clock = fakeClock();
   async function* source() {
     yield "a";
@@ -22,7 +22,7 @@ test("keepalives fill silence only, and neither delay nor reorder what comes", a
   assert.deepEqual(seen, ["a", undefined, undefined, "b", "c"]);
 });
 
-test("a failure of the source comes through, and leaving early releases the source", async () => {
+it("a failure of the source comes through, and leaving early releases the source", async () => {
   async function* failing(): AsyncGenerator<string> {
     yield "a";
     await sleep(5);

@@ -1,13 +1,13 @@
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
-import { suite, test } from "node:test";
+import { describe, it } from "node:test";
 import { create, toBinary, toJsonString } from "@bufbuild/protobuf";
 import type { Output } from "@coppice/core/backend";
 import { ConnectResponseSchema, StartResponseSchema } from "../generated/process/process_pb.js";
 import { outputEnvelopes } from "./output-envelopes.js";
 
-suite("output on its way to a process stream", () => {
-  test("is what protobuf would have made of it, an envelope for each event", () => {
+describe("output on its way to a process stream", () => {
+  it("is what protobuf would have made of it, an envelope for each event", () => {
     const streams: readonly [Output["stream"], "stdout" | "stderr" | "pty", number][] = [
       ["stdout", "stdout", 32_768],
       ["stderr", "stderr", 32_768],

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { after, before, suite, test } from "node:test";
+import { after, before, describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Code, ConnectError, createClient } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-node";
@@ -36,7 +36,7 @@ function digest(received: readonly Frame[]) {
   };
 }
 
-suite("process.Process", { timeout: 240_000 }, () => {
+describe("process.Process", { timeout: 240_000 }, () => {
   let server: CommandsServer;
   before(async () => {
     server = await startCommandsServer({ endedRetention: "1s", subscriberBuffer: "64KiB" });
@@ -59,7 +59,7 @@ suite("process.Process", { timeout: 240_000 }, () => {
     };
   }
 
-  test("Start streams the pid, both outputs and the end, then the end of the stream", async () => {
+  it("Start streams the pid, both outputs and the end, then the end of the stream", async () => {
     const said = await run("Start", sh("echo $$; echo oops >&2"));
     assert.equal(said.stdout, `${said.pid}\n`);
     assert.equal(said.stderr, "oops\n");
@@ -68,7 +68,7 @@ suite("process.Process", { timeout: 240_000 }, () => {
     assert.deepEqual(said.trailer, {});
   });
 
-  test("the end says how: an exit code, a signal, an unknown program", async () => {
+  it("the end says how: an exit code, a signal, an unknown program", async () => {
     const ends = [
       ["exit 43", { exitCode: 43, exited: true, status: "exit status 43", error: "exit status 43" }],
       ["kill -9 $$", { exitCode: -1, status: "signal: killed", error: "signal: killed" }],
@@ -80,7 +80,7 @@ suite("process.Process", { timeout: 240_000 }, () => {
     assert.match(unknown.stderr, /no-such-program/);
   });
 
-  test("big output arrives whole, in messages of at most 32 KiB", async () => {
+  it("big output arrives whole, in messages of at most 32 KiB", async () => {
     const received = await Array.fromAsync(server.stream("Start", sh("head -c 3000000 /dev/zero")));
     const sizes = received.map(
       ({ message }) => Buffer.from(message.event?.data?.stdout ?? "", "base64").length,
@@ -92,7 +92,7 @@ suite("process.Process", { timeout: 240_000 }, () => {
     assert(Math.max(...sizes) <= 32 * 1024);
   });
 
-  test("environment, directory and user are the request's", async () => {
+  it("environment, directory and user are the request's", async () => {
     const process = {
       cmd: "/bin/sh",
       args: ["-c", 'echo "$A $E2B_SANDBOX"; pwd'],
@@ -111,7 +111,7 @@ suite("process.Process", { timeout: 240_000 }, () => {
     });
   });
 
-  test("a tag, a directory and a user beyond their limits are refused, whatever their size", async () => {
+  it("a tag, a directory and a user beyond their limits are refused, whatever their size", async () => {
     const huge = "x".repeat(15 * 1024 * 1024);
     const refusals = [
       [{ tag: huge }, {}, /the tag is longer than 1024 bytes/],
@@ -132,7 +132,7 @@ suite("process.Process", { timeout: 240_000 }, () => {
     assert(JSON.stringify(unknown.body).length < 500);
   });
 
-  test("List shows arguments and variables, of a long command its first arguments alone", async () => {
+  it("List shows arguments and variables, of a long command its first arguments alone", async () => {
     const listed = async (pid: number) => {
       const { body } = await server.call("List", {});
       const { processes } = body as { processes: { pid: number; config: Record<string, unknown> }[] };
@@ -149,7 +149,7 @@ suite("process.Process", { timeout: 240_000 }, () => {
     }
   });
 
-  test("stdin is fed by SendInput and ended by CloseStdin; stdin false is empty", async () => {
+  it("stdin is fed by SendInput and ended by CloseStdin; stdin false is empty", async () => {
     const cat = await begin("cat");
     const input = (value: string) => ({
       ...cat.selector,
@@ -166,7 +166,7 @@ suite("process.Process", { timeout: 240_000 }, () => {
     assert.equal((await run("Start", sh("cat; echo done", { stdin: false }))).stdout, "done\n");
   });
 
-  test("every refusal of the other calls is envd's", async () => {
+  it("every refusal of the other calls is envd's", async () => {
     const sleeper = await begin("sleep 60", { stdin: false });
     const { selector } = sleeper;
     const refusals = [
@@ -212,7 +212,7 @@ suite("process.Process", { timeout: 240_000 }, () => {
     assert.equal((await sleeper.rest()).end.status, "signal: terminated");
   });
 
-  test("List shows what runs, with its tag and request", async () => {
+  it("List shows what runs, with its tag and request", async () => {
     const tagged = await begin("sleep 60", { tag: "nap" });
     const process = { cmd: "/bin/sh", args: ["-c", "sleep 60"] };
     const list = { processes: [{ config: process, pid: tagged.pid, tag: "nap" }] };
@@ -223,14 +223,14 @@ suite("process.Process", { timeout: 240_000 }, () => {
     assert.equal((await server.call("SendSignal", { process: { tag: "nap" }, signal: 9 })).status, 404);
   });
 
-  test("a killed process is gone when the call after the kill looks for it", async () => {
+  it("a killed process is gone when the call after the kill looks for it", async () => {
     const { pid, selector, rest } = await begin("sleep 60 & wait");
     assert.equal((await server.call("SendSignal", { ...selector, signal: "SIGNAL_SIGKILL" })).status, 200);
     assert.equal((await run("Start", sh(`kill -0 ${pid}`))).end.exitCode, 1);
     assert.deepEqual((await rest()).end, { exitCode: -1, status: "signal: killed", error: "signal: killed" });
   });
 
-  test("a client that leaves does not end the command; another follows it by Connect", async () => {
+  it("a client that leaves does not end the command; another follows it by Connect", async () => {
     const leaving = new AbortController();
     const started = await begin("echo early; read x; echo got $x", {}, { signal: leaving.signal });
     await started.stream.next();
@@ -247,7 +247,7 @@ suite("process.Process", { timeout: 240_000 }, () => {
     assert.equal(end.status, "exit status 0");
   });
 
-  test("after the end Connect tells the end for a while, then not_found", async () => {
+  it("after the end Connect tells the end for a while, then not_found", async () => {
     const { pid } = await run("Start", sh("echo gone; exit 5"));
     const late = await run("Connect", { process: { pid } });
     assert.deepEqual(late.names, ["start", "end"]);
@@ -259,7 +259,7 @@ suite("process.Process", { timeout: 240_000 }, () => {
     });
   });
 
-  test("a follower that does not read holds the command back until it leaves", async () => {
+  it("a follower that does not read holds the command back until it leaves", async () => {
     const started = await begin("read go; head -c 16000000 /dev/zero; echo end >&2");
     const leaving = new AbortController();
     const idle = server.stream("Connect", started.selector, { signal: leaving.signal });
@@ -274,7 +274,7 @@ suite("process.Process", { timeout: 240_000 }, () => {
     assert.equal(stderr, "end\n");
   });
 
-  test("Connect-Timeout-Ms ends the stream and the command, watched or not", async () => {
+  it("Connect-Timeout-Ms ends the stream and the command, watched or not", async () => {
     const headers = { "connect-timeout-ms": "300" };
     const began = Date.now();
     const watched = await run("Start", sh("echo $$; exec sleep 60"), { headers });
@@ -295,7 +295,7 @@ suite("process.Process", { timeout: 240_000 }, () => {
     assert.equal(bad.trailer.error.code, "invalid_argument");
   });
 
-  test("the deadline of Connect ends its stream alone", async () => {
+  it("the deadline of Connect ends its stream alone", async () => {
     const started = await begin("read x; echo alive");
     const { trailer } = await run("Connect", started.selector, { headers: { "connect-timeout-ms": "200" } });
     assert.equal(trailer.error.code, "deadline_exceeded");
@@ -303,14 +303,14 @@ suite("process.Process", { timeout: 240_000 }, () => {
     assert.equal((await started.rest()).stdout, "alive\n");
   });
 
-  test("a silent stream gets keepalives at the client's interval", async () => {
+  it("a silent stream gets keepalives at the client's interval", async () => {
     const said = await run("Start", sh("sleep 1.3; echo late"), {
       headers: { "keepalive-ping-interval": "1" },
     });
     assert.deepEqual(said.names, ["start", "keepalive", "data", "end"]);
   });
 
-  test("the binary codec and client streams work as well", async () => {
+  it("the binary codec and client streams work as well", async () => {
     const transport = createConnectTransport({
       baseUrl: server.server.url,
       httpVersion: "1.1",
@@ -359,7 +359,7 @@ suite("process.Process", { timeout: 240_000 }, () => {
     );
   });
 
-  test("what is no request is refused, and the next one is served", async () => {
+  it("what is no request is refused, and the next one is served", async () => {
     const post = (method: string, type: string, body: string | Uint8Array<ArrayBuffer>) =>
       server.fetch(`/process.Process/${method}`, { method: "POST", headers: { "content-type": type }, body });
     const good = envelope(sh("true"));
@@ -395,7 +395,7 @@ suite("process.Process", { timeout: 240_000 }, () => {
     assert.equal((await run("Start", sh("echo served"))).stdout, "served\n");
   });
 
-  test("every command that was started is counted in one status, kill races included", async () => {
+  it("every command that was started is counted in one status, kill races included", async () => {
     const count = async () => {
       const names = [
         "started_total",
@@ -424,7 +424,7 @@ suite("process.Process", { timeout: 240_000 }, () => {
   });
 });
 
-test("the death of a sandbox cuts its streams without an end, and its commands count as killed", async () => {
+it("the death of a sandbox cuts its streams without an end, and its commands count as killed", async () => {
   await using server = await startCommandsServer();
   const stream = server.stream("Start", sh("sleep 60"));
   await stream.next();
@@ -436,7 +436,7 @@ test("the death of a sandbox cuts its streams without an end, and its commands c
   assert.equal(await server.metric('finished_total{status="killed"}'), 1);
 });
 
-test("what no handler meant to throw is `internal error` and nothing more, in answers and in streams", async () => {
+it("what no handler meant to throw is `internal error` and nothing more, in answers and in streams", async () => {
   const bug = (): never => {
     throw new TypeError("the secret is 42");
   };

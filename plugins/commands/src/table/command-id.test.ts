@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { newCommandId } from "./command-id.js";
 
-test("ids are version 7 UUIDs: they carry their time, sort by it, and differ", () => {
+it("ids are version 7 UUIDs: they carry their time, sort by it, and differ", () => {
   const atMs = Date.UTC(2026, 0, 2);
   const id = newCommandId(atMs);
   assert.match(id, /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/);

@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { readCommandLabel, writeCommandLabel } from "./command-label.js";
 
 const FACTS = { id: "0199", startedAtMs: 1000, expiresAtMs: 61_000 };
 
-test("a label brings back what a later server needs, and no variables", () => {
+it("a label brings back what a later server needs, and no variables", () => {
   const request = {
     path: "/bin/bash",
     args: ["-l", "-c", "echo é"],
@@ -17,7 +17,7 @@ test("a label brings back what a later server needs, and no variables", () => {
   assert.ok(!label.includes("hush"));
 });
 
-test("a command too long for a label keeps its name, its tag and its time", () => {
+it("a command too long for a label keeps its name, its tag and its time", () => {
   const long = "é".repeat(5000);
   const byArguments = readCommandLabel(
     writeCommandLabel({ path: "sh", args: [long], cwd: "/tmp", tag: "t" }, FACTS),
@@ -32,7 +32,7 @@ test("a command too long for a label keeps its name, its tag and its time", () =
   });
 });
 
-test("labels of others, and broken ones, are nobody's commands", () => {
+it("labels of others, and broken ones, are nobody's commands", () => {
   for (const label of ["", "jupyter:{}", "commands:", "commands:{", 'commands:{"id":1}']) {
     assert.equal(readCommandLabel(label), undefined, label);
   }

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { getEventListeners } from "node:events";
-import { test } from "node:test";
+import { it } from "node:test";
 import { OutputFan } from "./output-fan.js";
 
-test("nothing of a subscriber stays at its signal, whoever leaves first", async () => {
+it("nothing of a subscriber stays at its signal, whoever leaves first", async () => {
   const { signal } = new AbortController();
   const fan = new OutputFan(1000);
   const left = fan.subscribe(signal)[Symbol.asyncIterator]();

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { type Clock, type LiveSandbox, type Logger, SandboxError } from "@coppice/core";
 import type { Command, Exit, Output, Process, Sandbox, Signal } from "@coppice/core/backend";
@@ -157,7 +157,7 @@ async function readAll(command: StartedCommand, signal = WATCHING) {
   return text;
 }
 
-test("a command gets the account, the sandbox's environment, its own variables last and a resolved directory", async () => {
+it("a command gets the account, the sandbox's environment, its own variables last and a resolved directory", async () => {
   const { start } = scene();
   const { process, command } = await start({
     path: "make",
@@ -187,7 +187,7 @@ test("a command gets the account, the sandbox's environment, its own variables l
   });
 });
 
-test("who subscribes right after the start misses nothing; a later subscriber gets what comes from then on", async () => {
+it("who subscribes right after the start misses nothing; a later subscriber gets what comes from then on", async () => {
   const { start } = scene();
   const { command, process } = await start();
   const first = readAll(command);
@@ -201,7 +201,7 @@ test("who subscribes right after the start misses nothing; a later subscriber ge
   assert.equal(await readAll(command), "", "a subscriber after the end gets the end alone");
 });
 
-test("a slow subscriber makes the process wait and loses nothing; when it leaves, the process runs on", async () => {
+it("a slow subscriber makes the process wait and loses nothing; when it leaves, the process runs on", async () => {
   const { start } = scene({ subscriberBuffer: "1KiB" });
   const { command, process } = await start();
   const fast = readAll(command);
@@ -218,7 +218,7 @@ test("a slow subscriber makes the process wait and loses nothing; when it leaves
   assert.equal((await slow.next()).done, true);
 });
 
-test("without a subscriber output is read and discarded", async () => {
+it("without a subscriber output is read and discarded", async () => {
   const { start } = scene({ subscriberBuffer: "1KiB" });
   const { command, process } = await start();
   for (let piece = 0; piece < 50; piece += 1) process.print("x".repeat(200));
@@ -227,7 +227,7 @@ test("without a subscriber output is read and discarded", async () => {
   assert.equal(process.read, 50);
 });
 
-test("a command ends after both its output and its process, whichever is later", async () => {
+it("a command ends after both its output and its process, whichever is later", async () => {
   const { start, table, sandbox } = scene();
   const { command, process } = await start();
   process.end({ code: 0 });
@@ -240,7 +240,7 @@ test("a command ends after both its output and its process, whichever is later",
   assert.deepEqual(table.list(sandbox), []);
 });
 
-test("a killed command ends soon, whoever holds its output and however slowly it is read", async () => {
+it("a killed command ends soon, whoever holds its output and however slowly it is read", async () => {
   const { start, clock } = scene();
   const { command, process } = await start();
   const unread = command.subscribe(WATCHING);
@@ -255,7 +255,7 @@ test("a killed command ends soon, whoever holds its output and however slowly it
   await assert.rejects(command.kill("SIGKILL"), { code: "not_found" });
 });
 
-test("SIGKILL ends a command whose process is gone and whose child holds the output", async () => {
+it("SIGKILL ends a command whose process is gone and whose child holds the output", async () => {
   const { start, clock } = scene();
   const { command, process } = await start();
   process.end({ code: 0 });
@@ -266,7 +266,7 @@ test("SIGKILL ends a command whose process is gone and whose child holds the out
   assert.equal(command.end.outcome, "ok");
 });
 
-test("SIGTERM that a command survives leaves it running", async () => {
+it("SIGTERM that a command survives leaves it running", async () => {
   const { start, clock } = scene();
   const { command, process } = await start();
   process.ignoresSignals = true;
@@ -277,7 +277,7 @@ test("SIGTERM that a command survives leaves it running", async () => {
   assert.equal((await command.ended).outcome, "killed");
 });
 
-test("the timeout sends SIGKILL, watched or not", async () => {
+it("the timeout sends SIGKILL, watched or not", async () => {
   const { start, clock } = scene();
   const { command, process } = await start({ timeoutMs: 5000 });
   await clock.advance(4999);
@@ -293,7 +293,7 @@ test("the timeout sends SIGKILL, watched or not", async () => {
   });
 });
 
-test("no command keeps its variables once it has ended, and none of more arguments than are listed ever does", async () => {
+it("no command keeps its variables once it has ended, and none of more arguments than are listed ever does", async () => {
   const { start } = scene({ maxListedSize: "1KiB" });
   const short = await start({ args: ["a"], environment: { SECRET: "s" }, tag: "t" });
   const long = await start({ args: ["a", "b".repeat(2000)], environment: { SECRET: "s" } });
@@ -313,7 +313,7 @@ test("no command keeps its variables once it has ended, and none of more argumen
   }
 });
 
-test("an ended command is found among the retained for 30 s, and never among the running", async () => {
+it("an ended command is found among the retained for 30 s, and never among the running", async () => {
   const { start, clock, table, sandbox } = scene();
   const { command, process } = await start({ tag: "build" });
   assert.equal(table.find(sandbox, { tag: "build" }), command);
@@ -335,7 +335,7 @@ test("an ended command is found among the retained for 30 s, and never among the
   assert.equal(clock.pending, 0, "no timer is left");
 });
 
-test("a tag that several commands carry names the newest that runs, other tags before it notwithstanding", async () => {
+it("a tag that several commands carry names the newest that runs, other tags before it notwithstanding", async () => {
   const { start, table, sandbox } = scene();
   await start({ tag: "other" });
   const older = await start({ tag: "same" });
@@ -346,7 +346,7 @@ test("a tag that several commands carry names the newest that runs, other tags b
   assert.equal(table.find(sandbox, { tag: "same" }, "retained"), older.command);
 });
 
-test("limits and impossible arguments are refused before anything is started", async () => {
+it("limits and impossible arguments are refused before anything is started", async () => {
   const { start, processes } = scene({
     maxCommandsPerSandbox: 1,
     maxArgumentSize: "100B",
@@ -368,7 +368,7 @@ test("limits and impossible arguments are refused before anything is started", a
   assert.equal(processes.length, 1);
 });
 
-test("when its sandbox ends a command ends as killed at once, and everything about it is dropped", async () => {
+it("when its sandbox ends a command ends as killed at once, and everything about it is dropped", async () => {
   const { start, clock, table, sandbox, metrics, endSandbox } = scene();
   const { command } = await start({ timeoutMs: 60_000 });
   const done = await start();
@@ -393,7 +393,7 @@ test("when its sandbox ends a command ends as killed at once, and everything abo
   });
 });
 
-test("200 commands that are killed while they end are each counted once", async () => {
+it("200 commands that are killed while they end are each counted once", async () => {
   const { start, metrics, endSandbox, table, sandbox } = scene();
   const started = await Promise.all(Array.from({ length: 200 }, () => start()));
   await Promise.all(

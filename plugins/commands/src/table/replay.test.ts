@@ -3,7 +3,7 @@ import { randomUUID } from "node:crypto";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { after, before, suite, test } from "node:test";
+import { after, before, describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Commands } from "../contract/commands.js";
 import {
@@ -31,7 +31,7 @@ interface LogsAnswer {
   readonly message?: string;
 }
 
-suite("the output of commands, later", { timeout: 240_000 }, () => {
+describe("the output of commands, later", { timeout: 240_000 }, () => {
   let server: CommandsServer;
   before(async () => {
     server = await startCommandsServer({ subscriberBuffer: "64KiB", endedRetention: "3s" });
@@ -56,7 +56,7 @@ suite("the output of commands, later", { timeout: 240_000 }, () => {
     return (await response.json()) as LogsAnswer;
   }
 
-  test("Connect gives live output alone, unless the client asks for what was before", async () => {
+  it("Connect gives live output alone, unless the client asks for what was before", async () => {
     const command = await begin("echo one; echo two >&2; read line; echo $line");
     while ((await logs(command.pid)).next_cursor < 8) await sleep(5);
     const late = [undefined, "all", "0", "4", "6", "8", "9999"].map((replay) => connect(command.pid, replay));
@@ -79,7 +79,7 @@ suite("the output of commands, later", { timeout: 240_000 }, () => {
     assert.deepEqual(streams.filter(Boolean), ["stdout", "stderr", "stdout"], "an ended command is replayed");
   });
 
-  test("the answer says with which byte it begins; what is no offset is refused", async () => {
+  it("the answer says with which byte it begins; what is no offset is refused", async () => {
     const command = await begin("echo hello; sleep 60");
     await command.stream.next();
     const ask = async (replay: string) => {
@@ -104,7 +104,7 @@ suite("the output of commands, later", { timeout: 240_000 }, () => {
     await command.rest();
   });
 
-  test("replay and what follows are each byte once, however slowly it is read and whatever else goes on", async () => {
+  it("replay and what follows are each byte once, however slowly it is read and whatever else goes on", async () => {
     const lines = 60_000;
     const command = await begin(`i=0; while [ $i -lt ${lines} ]; do echo line $i; i=$((i+1)); done`);
     const expected = Array.from({ length: lines }, (_, line) => `line ${line}\n`).join("");
@@ -134,7 +134,7 @@ suite("the output of commands, later", { timeout: 240_000 }, () => {
     }
   });
 
-  test("a page has text, a cursor and the phase, also of a command that has ended", async () => {
+  it("a page has text, a cursor and the phase, also of a command that has ended", async () => {
     const command = await begin("printf 'h\\303\\251'; printf 'oops' >&2; exit 3");
     await command.rest();
     await sleep(3200);
@@ -152,7 +152,7 @@ suite("the output of commands, later", { timeout: 240_000 }, () => {
     assert.equal((await logs(command.pid, "?cursor=5000")).next_cursor, 5000);
   });
 
-  test("pages never split a character, and together they are the output", async () => {
+  it("pages never split a character, and together they are the output", async () => {
     const text = "aé€𝄞".repeat(500);
     const command = await begin(`printf '%s' '${text}'; sleep 60`);
     let read = "";
@@ -171,7 +171,7 @@ suite("the output of commands, later", { timeout: 240_000 }, () => {
     assert.equal((await logs(command.pid)).phase, "killed");
   });
 
-  test("what is no page is refused", async () => {
+  it("what is no page is refused", async () => {
     const status = async (path: string) => (await server.fetch(path)).status;
     assert.equal(await status("/commands/4294967295/logs"), 404);
     assert.equal(await status(`/commands/${randomUUID()}/logs`), 404);
@@ -193,7 +193,7 @@ suite("the output of commands, later", { timeout: 240_000 }, () => {
     assert.equal(await status(`/commands/${pid}/logs?limit=4`), 200);
   });
 
-  test("readiness has the log, and so have the metrics", async () => {
+  it("readiness has the log, and so have the metrics", async () => {
     const ready = (await (await fetch(`${server.server.urls["ops"]}/readyz`)).json()) as { checks: object };
     assert.deepEqual({ ...ready.checks }, { ...ready.checks, "commands-log": "ok" });
     // What was written last may still wait for its batch.
@@ -203,7 +203,7 @@ suite("the output of commands, later", { timeout: 240_000 }, () => {
   });
 });
 
-test("the log of a sandbox outlives it, and the server", { timeout: 240_000 }, async (context) => {
+it("the log of a sandbox outlives it, and the server", { timeout: 240_000 }, async (context) => {
   const dataDir = await mkdtemp(join(tmpdir(), "coppice-log-"));
   context.after(() => rm(dataDir, { recursive: true, force: true }));
   const first = await startCommandsServer({}, dataDir);

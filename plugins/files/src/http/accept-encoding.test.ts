@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { chooseCoding } from "./accept-encoding.js";
 
 const BOTH = ["gzip", "identity"] as const;
 
-test("The coding of the highest quality is chosen, the first listed of equals", () => {
+it("The coding of the highest quality is chosen, the first listed of equals", () => {
   const expected: Readonly<Record<string, string>> = {
     "": "identity",
     "gzip, deflate": "gzip",
@@ -26,7 +26,7 @@ test("The coding of the highest quality is chosen, the first listed of equals", 
   }
 });
 
-test("A client that refuses everything on offer gets nothing", () => {
+it("A client that refuses everything on offer gets nothing", () => {
   assert.equal(chooseCoding("identity;q=0", BOTH), undefined);
   assert.equal(chooseCoding("br, *;q=0", BOTH), undefined);
   assert.equal(chooseCoding("gzip, identity;q=0", ["identity"]), undefined);

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { after, before, test } from "node:test";
+import { after, before, it } from "node:test";
 import { type FilesServer, startFilesServer } from "../testing/files-server.js";
 
 let files: FilesServer;
@@ -22,7 +22,7 @@ async function bytesOf(path: string): Promise<Buffer> {
   return Buffer.from(await response.arrayBuffer());
 }
 
-test("Every entry of a batch is written, and a bad one spoils none of the others", async () => {
+it("Every entry of a batch is written, and a bad one spoils none of the others", async () => {
   const binary = Buffer.from([0, 255, 10, 13, 128]);
   const answer = await batch([
     { path: "text", content: "größer" },
@@ -71,13 +71,13 @@ test("Every entry of a batch is written, and a bad one spoils none of the others
   assert.equal((await bytesOf("empty")).length, 0);
 });
 
-test("Paths of a batch are the named user's", async () => {
+it("Paths of a batch are the named user's", async () => {
   const answer = await batch([{ path: "mine", content: "r" }], "?username=root");
   assert.deepEqual(answer.body, [{ path: "/root/mine", ok: true, status: 200, bytes: 1 }]);
   assert.equal((await batch([], "?username=nobody-here")).status, 401);
 });
 
-test("A batch is bounded, and is an array", async () => {
+it("A batch is bounded, and is an array", async () => {
   assert.deepEqual(await batch([]), { status: 200, body: [] });
   assert.equal((await batch({})).status, 400);
   assert.equal((await batch(Array(21).fill({}))).status, 400);

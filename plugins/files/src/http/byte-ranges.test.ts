@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { parseByteRanges } from "./byte-ranges.js";
 
-test("A range is the bytes it names that exist", () => {
+it("A range is the bytes it names that exist", () => {
   for (const [header, start, length] of [
     ["bytes=0-3", 0, 4],
     ["bytes=7-", 7, 3],
@@ -17,7 +17,7 @@ test("A range is the bytes it names that exist", () => {
   }
 });
 
-test("Several ranges come in the order in which they were asked for", () => {
+it("Several ranges come in the order in which they were asked for", () => {
   assert.deepEqual(parseByteRanges("bytes=-1, 0-1,10-,4-5", 10), [
     { start: 9, length: 1 },
     { start: 0, length: 2 },
@@ -25,7 +25,7 @@ test("Several ranges come in the order in which they were asked for", () => {
   ]);
 });
 
-test("What is no range, or none of this file, cannot be satisfied", () => {
+it("What is no range, or none of this file, cannot be satisfied", () => {
   for (const header of [
     "bytes=10-",
     "bytes=20-30,40-50",
@@ -43,7 +43,7 @@ test("What is no range, or none of this file, cannot be satisfied", () => {
   assert.equal(parseByteRanges("bytes=a-b", 0), "unsatisfiable");
 });
 
-test("Without a range, with more than there is, or for an empty file everything is meant", () => {
+it("Without a range, with more than there is, or for an empty file everything is meant", () => {
   assert.equal(parseByteRanges(undefined, 10), "whole");
   assert.equal(parseByteRanges("bytes=", 10), "whole");
   assert.equal(parseByteRanges("bytes=0-7,2-4", 10), "whole");

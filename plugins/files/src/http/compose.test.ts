@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { symlink } from "node:fs/promises";
 import { join } from "node:path";
-import { after, before, test } from "node:test";
+import { after, before, it } from "node:test";
 import { type FilesServer, startFilesServer } from "../testing/files-server.js";
 
 let files: FilesServer;
@@ -22,7 +22,7 @@ async function contentOf(path: string): Promise<string | number> {
 
 const refusal = (status: number, message: string) => ({ status, body: { code: status, message } });
 
-test("Files are joined in the order given, over what was there, and are gone then", async () => {
+it("Files are joined in the order given, over what was there, and are gone then", async () => {
   await files.put("part-1", "one ");
   await files.put("/tmp/part-2", "two ");
   await files.put("part-3", "");
@@ -40,14 +40,14 @@ test("Files are joined in the order given, over what was there, and are gone the
     assert.equal(await contentOf(source), 404, source);
 });
 
-test("The destination's parents are made and paths are the named user's", async () => {
+it("The destination's parents are made and paths are the named user's", async () => {
   await files.put("/root/part", "r");
   const answer = await compose({ source_paths: ["part"], destination: "new/dir/whole", username: "root" });
   assert.deepEqual(answer.body, { path: "/root/new/dir/whole", name: "whole", type: "file" });
   assert.equal(await contentOf("/root/new/dir/whole"), "r");
 });
 
-test("What cannot be composed is refused in envd's words and changes nothing", async () => {
+it("What cannot be composed is refused in envd's words and changes nothing", async () => {
   await files.put("kept", "k");
   await files.put("dir/inside", "i");
   const home = await files.hostPath("/home/user");
@@ -100,7 +100,7 @@ test("What cannot be composed is refused in envd's words and changes nothing", a
   assert.equal(await contentOf("x"), 404);
 });
 
-test("A link that is composed goes, and what it led to stays", async () => {
+it("A link that is composed goes, and what it led to stays", async () => {
   await files.put("behind", "b");
   await symlink("behind", join(await files.hostPath("/home/user"), "link-to-behind"));
   const answer = await compose({ source_paths: ["link-to-behind"], destination: "from-link" });

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { inlineDisposition, pagePolicy, typeByContent, typeByName } from "./content-headers.js";
 
-test("The type comes from the extension, with a charset for text", () => {
+it("The type comes from the extension, with a charset for text", () => {
   assert.equal(typeByName("a.TXT"), "text/plain; charset=utf-8");
   assert.equal(typeByName("a.json"), "application/json");
   assert.equal(typeByName("a.png"), "image/png");
@@ -11,13 +11,13 @@ test("The type comes from the extension, with a charset for text", () => {
   }
 });
 
-test("Content without control bytes is text, and never HTML", () => {
+it("Content without control bytes is text, and never HTML", () => {
   assert.equal(typeByContent(Buffer.from("<html>ü\r\n\t\u001b[0m")), "text/plain; charset=utf-8");
   assert.equal(typeByContent(new Uint8Array()), "text/plain; charset=utf-8");
   assert.equal(typeByContent(Uint8Array.of(104, 0, 105)), "application/octet-stream");
 });
 
-test("A file name is bare, quoted or encoded, whatever it needs", () => {
+it("A file name is bare, quoted or encoded, whatever it needs", () => {
   assert.equal(inlineDisposition("x.txt"), "inline; filename=x.txt");
   assert.equal(inlineDisposition("a b.txt"), 'inline; filename="a b.txt"');
   assert.equal(inlineDisposition('a"b\\c'), 'inline; filename="a\\"b\\\\c"');
@@ -25,7 +25,7 @@ test("A file name is bare, quoted or encoded, whatever it needs", () => {
   assert.equal(inlineDisposition("a\r\nx: y"), "inline; filename*=utf-8''a%0D%0Ax%3A%20y");
 });
 
-test("What a browser would run as a page gets an origin of its own, and nothing else does", () => {
+it("What a browser would run as a page gets an origin of its own, and nothing else does", () => {
   for (const name of ["a.html", "a.xhtml", "a.svg", "a.xml", "a.rss", "a.mathml"])
     assert.match(pagePolicy(typeByName(name) ?? "") ?? "", /^sandbox (?!.*allow-same-origin)/, name);
   for (const name of ["a.txt", "a.pdf", "a.png", "a.js"])

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { mkdtemp, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { suite, test } from "node:test";
+import { describe, it } from "node:test";
 import { fakeClock } from "@coppice/core/testing";
 import { DownloadLinks } from "./download-links.js";
 import { persistentKey } from "./link-key.js";
@@ -14,8 +14,8 @@ interface Link {
   readonly sandboxID: string;
 }
 
-suite("A download link", () => {
-  test("reads its one file for whoever has it, in ranges too, without naming the sandbox", async () => {
+describe("A download link", () => {
+  it("reads its one file for whoever has it, in ranges too, without naming the sandbox", async () => {
     await using files = await startFilesServer();
     await files.put("dir/report ü.txt", "hello");
     const made = await files.fetch("/files/download-url", {
@@ -50,7 +50,7 @@ suite("A download link", () => {
     assert.deepEqual([gone.status, gone.headers.get("access-control-allow-origin")], [502, "*"]);
   });
 
-  test("begins with https behind a proxy that says so", async () => {
+  it("begins with https behind a proxy that says so", async () => {
     await using files = await startFilesServer({ http: { trustedProxies: ["127.0.0.1"] } });
     await files.put("a.txt", "a");
     const answer = await files.fetch("/files/download-url", {
@@ -61,7 +61,7 @@ suite("A download link", () => {
     assert.match(((await answer.json()) as { url: string }).url, /^https:\/\//);
   });
 
-  test("is good for its path and sandbox only, until its second is over", async () => {
+  it("is good for its path and sandbox only, until its second is over", async () => {
     const clock = fakeClock(1_000_000_000_000);
     const links = new DownloadLinks({ clock, lifetimeMs: 10_000 });
     links.useKey(Buffer.alloc(32, 1));
@@ -89,7 +89,7 @@ suite("A download link", () => {
     assert.throws(() => links.check(token, "/a|b"), { message: "the download link has expired" });
   });
 
-  test("works after a restart of the server", async () => {
+  it("works after a restart of the server", async () => {
     const dataDir = await mkdtemp(join(tmpdir(), "coppice-links-"));
     try {
       const tokens: string[] = [];
@@ -111,7 +111,7 @@ suite("A download link", () => {
     }
   });
 
-  test("is made with a key that nobody else can read", async () => {
+  it("is made with a key that nobody else can read", async () => {
     const directory = await mkdtemp(join(tmpdir(), "coppice-link-key-"));
     try {
       const path = join(directory, "key");

@@ -4,7 +4,7 @@ import { once } from "node:events";
 import { Agent, type IncomingMessage, request as httpRequest } from "node:http";
 import { createServer } from "node:net";
 import { join } from "node:path";
-import { after, before, test } from "node:test";
+import { after, before, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import { gzipSync } from "node:zlib";
 import { SandboxError } from "@coppice/core";
@@ -34,7 +34,7 @@ async function upload(
   return files.fetch(target, { method: "POST", body: form });
 }
 
-test("A file is uploaded as a form or raw and comes back as it was", async () => {
+it("A file is uploaded as a form or raw and comes back as it was", async () => {
   const single = await upload([["hello", "x.txt"]], pathOf("hello.txt"));
   assert.deepEqual(await answerOf(single), {
     status: 200,
@@ -63,7 +63,7 @@ test("A file is uploaded as a form or raw and comes back as it was", async () =>
   assert.equal((await sniffed.arrayBuffer()).byteLength, 2);
 });
 
-test("Several files of a form go where their names say, directories included", async () => {
+it("Several files of a form go where their names say, directories included", async () => {
   const response = await upload([
     ["1", "/tmp/many/ü b.txt"],
     ["2", 'sub/quote".txt'],
@@ -85,7 +85,7 @@ test("Several files of a form go where their names say, directories included", a
   assert.equal(await (await files.fetch(pathOf("/tmp/dots.txt"))).text(), "4");
 });
 
-test("An existing file is replaced, an empty one is 200 in every coding", async () => {
+it("An existing file is replaced, an empty one is 200 in every coding", async () => {
   await files.put("again.txt", "a long first version");
   await files.put("again.txt", "short");
   assert.equal(await (await files.fetch(pathOf("again.txt"))).text(), "short");
@@ -99,7 +99,7 @@ test("An existing file is replaced, an empty one is 200 in every coding", async 
   assert.equal(await gzip.text(), "");
 });
 
-test("The user is named in the query, the Ruby client's way too", async () => {
+it("The user is named in the query, the Ruby client's way too", async () => {
   await files.put("/root/secret", "r");
   for (const name of ["username", "user"]) {
     const response = await files.fetch(pathOf("secret", `&${name}=root`));
@@ -114,7 +114,7 @@ test("The user is named in the query, the Ruby client's way too", async () => {
   assert.equal(write.status, 401);
 });
 
-test("What cannot be downloaded is said in envd's words", async () => {
+it("What cannot be downloaded is said in envd's words", async () => {
   const get = async (path: string, headers: Record<string, string> = {}) =>
     answerOf(await files.fetch(path, { headers }));
   assert.deepEqual(await get(pathOf("nope")), refusal(404, "path '/home/user/nope' does not exist"));
@@ -135,7 +135,7 @@ test("What cannot be downloaded is said in envd's words", async () => {
   );
 });
 
-test("What cannot be uploaded is said in envd's words", async () => {
+it("What cannot be uploaded is said in envd's words", async () => {
   const post = async (path: string, body: RequestInit["body"] | undefined, type: string, more = {}) =>
     answerOf(
       await files.fetch(path, {
@@ -199,7 +199,7 @@ test("What cannot be uploaded is said in envd's words", async () => {
   );
 });
 
-test("Two parts for one path are refused, and the first one is there", async () => {
+it("Two parts for one path are refused, and the first one is there", async () => {
   const answer = await answerOf(
     await upload([
       ["first", "twice.txt"],
@@ -218,7 +218,7 @@ test("Two parts for one path are refused, and the first one is there", async () 
   assert.equal((await files.fetch(pathOf("never.txt"))).status, 404);
 });
 
-test("Parts of a file, and only changed ones, are sent on request", async () => {
+it("Parts of a file, and only changed ones, are sent on request", async () => {
   await files.put("range.txt", "0123456789");
   const get = (headers: Record<string, string>, method = "GET") =>
     files.fetch(pathOf("range.txt"), { headers: { "accept-encoding": "gzip", ...headers }, method });
@@ -251,7 +251,7 @@ test("Parts of a file, and only changed ones, are sent on request", async () => 
   assert.equal((await files.fetch(pathOf("nope"), { method: "HEAD" })).status, 404);
 });
 
-test("Bodies are compressed both ways", async () => {
+it("Bodies are compressed both ways", async () => {
   const text = "compressible ".repeat(10_000);
   const up = await files.put("zipped.txt", gzipSync(text), { "content-encoding": "GZip" });
   assert.equal(up.status, 200);
@@ -273,7 +273,7 @@ test("Bodies are compressed both ways", async () => {
   assert.equal(await (await files.fetch(pathOf("zipped-form.txt"))).text(), text);
 });
 
-test("A client that breaks off an upload leaves the old file, and nothing new", async () => {
+it("A client that breaks off an upload leaves the old file, and nothing new", async () => {
   await files.put("kept.txt", "the old content");
   const before = (await files.call("ListDir", { path: ".", depth: 9 })).body.entries.length;
   const chunk = randomBytes(MEBIBYTE);
@@ -301,7 +301,7 @@ test("A client that breaks off an upload leaves the old file, and nothing new", 
   assert.equal(entries.length, before, "no temporary file is left");
 });
 
-test("64 MiB go up and down in constant memory", async () => {
+it("64 MiB go up and down in constant memory", async () => {
   const chunk = randomBytes(MEBIBYTE);
   const move = async (sizeMiB: number, codings: readonly string[]): Promise<void> => {
     const expected = createHash("sha256");
@@ -337,7 +337,7 @@ test("64 MiB go up and down in constant memory", async () => {
   assert.ok(peakBytes < 32 * MEBIBYTE, `memory grew by ${Math.round(peakBytes / MEBIBYTE)} MiB`);
 });
 
-test("A slow reader slows the file down, and one that leaves lets go of it", async () => {
+it("A slow reader slows the file down, and one that leaves lets go of it", async () => {
   await files.put("slow.bin", randomBytes(32 * MEBIBYTE));
   const { files: own } = files.sandbox.runtime;
   const read = own.read.bind(own);
@@ -371,7 +371,7 @@ test("A slow reader slows the file down, and one that leaves lets go of it", asy
   }
 });
 
-test("A full disk is 507, and a file that shrinks breaks its answer off", async () => {
+it("A full disk is 507, and a file that shrinks breaks its answer off", async () => {
   await using own = await startFilesServer({ backend: memoryBackend() });
   const { files: disk } = own.sandbox.runtime;
   disk.write = async (_path, data) => {
@@ -402,7 +402,7 @@ test("A full disk is 507, and a file that shrinks breaks its answer off", async 
   }
 });
 
-test("Uploads past the limit are 413, also when they are small until decompressed", async () => {
+it("Uploads past the limit are 413, also when they are small until decompressed", async () => {
   await using small = await startFilesServer({ settings: { maxUpload: "1MiB", maxFilesPerUpload: 2 } });
   const tooLarge = refusal(413, `the upload is larger than ${MEBIBYTE} bytes`);
   const body = randomBytes(2 * MEBIBYTE);
@@ -426,7 +426,7 @@ test("Uploads past the limit are 413, also when they are small until decompresse
   assert.equal((await small.put("x", "fits")).status, 200);
 });
 
-test("A refusal in the middle of a body leaves the connection to the next request", async () => {
+it("A refusal in the middle of a body leaves the connection to the next request", async () => {
   await using own = await startFilesServer({ settings: { maxUpload: "1MiB" } });
   const agent = new Agent({ keepAlive: true, maxSockets: 1 });
   const post = async (path: string, type: string, body: Uint8Array): Promise<number | undefined> => {
@@ -461,7 +461,7 @@ test("A refusal in the middle of a body leaves the connection to the next reques
   }
 });
 
-test("Metadata is kept and shown where the backend can, replaced by every write", async () => {
+it("Metadata is kept and shown where the backend can, replaced by every write", async () => {
   await using memory = await startFilesServer({ backend: memoryBackend() });
   const described = await memory.put("m.txt", "x", { "x-metadata-Purpose": "test" });
   assert.deepEqual(await described.json(), [

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { parseMetadataHeaders } from "./metadata-headers.js";
 
-test("Every X-Metadata- header is an entry, nothing else is", () => {
+it("Every X-Metadata- header is an entry, nothing else is", () => {
   assert.deepEqual(
     parseMetadataHeaders({ "x-metadata-purpose": "a b", "x-metadata-__proto__": "c", "x-other": "d" }),
     {
@@ -13,7 +13,7 @@ test("Every X-Metadata- header is an entry, nothing else is", () => {
   assert.deepEqual(parseMetadataHeaders({}), {});
 });
 
-test("What extended attributes cannot hold is refused", () => {
+it("What extended attributes cannot hold is refused", () => {
   const refused = (headers: Record<string, string>, reason: RegExp): void => {
     assert.throws(
       () => parseMetadataHeaders(headers),

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { multipartFiles } from "./multipart.js";
 
@@ -25,7 +25,7 @@ async function collect(
   return files;
 }
 
-test("Files keep their names as they were sent, wherever the chunks are cut", async () => {
+it("Files keep their names as they were sent, wherever the chunks are cut", async () => {
   const form = new FormData();
   form.append("file", new Blob(["one"]), '/a b/ü%41".txt');
   form.append("ignored", "a field");
@@ -48,7 +48,7 @@ test("Files keep their names as they were sent, wherever the chunks are cut", as
   }
 });
 
-test("A part without a file name is a file all the same, and any multipart type will do", async () => {
+it("A part without a file name is a file all the same, and any multipart type will do", async () => {
   const body = `preamble\r\n--X\r\nContent-Disposition: form-data; name="file"\r\n\r\nraw\r\n--X--\r\nepilogue`;
   assert.deepEqual(await collect(chunked(body, 9), { contentType: 'Multipart/Mixed; boundary="X"' }), [
     ["", "raw"],
@@ -56,7 +56,7 @@ test("A part without a file name is a file all the same, and any multipart type 
   assert.deepEqual(await collect(chunked("--X--\r\n", 99)), []);
 });
 
-test("What is no complete multipart body is refused", async () => {
+it("What is no complete multipart body is refused", async () => {
   const refused = async (text: string, contentType = TYPE): Promise<void> => {
     await assert.rejects(collect(chunked(text, 50), { contentType }), (error: Error & { code?: string }) => {
       assert.equal(error.code, "invalid_argument", error.stack ?? "");
@@ -74,14 +74,14 @@ test("What is no complete multipart body is refused", async () => {
   await refused(part("a", "content"), "multipart/form-data; boundary=");
 });
 
-test("A header without end, or without sense, is no file and no memory", async () => {
+it("A header without end, or without sense, is no file and no memory", async () => {
   const endless = `--X\r\nContent-Disposition: form-data; name="file"; filename="${"a".repeat(500_000)}`;
   await assert.rejects(collect(chunked(endless, 65_536)), { code: "invalid_argument" });
   const senseless = `--X\r\nno colon here\r\n\r\nlost\r\n${part("kept", "yes")}--X--`;
   assert.deepEqual(await collect(chunked(senseless, 65_536)), [["kept", "yes"]]);
 });
 
-test("More parts than allowed are refused", async () => {
+it("More parts than allowed are refused", async () => {
   const body = `${part("a", "1")}${part("b", "2", "skipped")}${part("c", "3")}--X--`;
   assert.equal((await collect(chunked(body, 10), { maxParts: 3 })).length, 2);
   await assert.rejects(collect(chunked(body, 10), { maxParts: 2 }), {
@@ -90,7 +90,7 @@ test("More parts than allowed are refused", async () => {
   });
 });
 
-test("An error of the body reaches the reader of the file that it breaks off", async () => {
+it("An error of the body reaches the reader of the file that it breaks off", async () => {
   const lost = new Error("connection lost");
   async function* broken(): AsyncGenerator<Uint8Array> {
     yield Buffer.from(part("a", "begin").slice(0, -2));
@@ -112,7 +112,7 @@ test("An error of the body reaches the reader of the file that it breaks off", a
   assert.equal(seen, lost);
 });
 
-test("The body is read no faster than the files are", async () => {
+it("The body is read no faster than the files are", async () => {
   let givenBytes = 0;
   async function* endless(): AsyncGenerator<Uint8Array> {
     yield Buffer.from('--X\r\nContent-Disposition: form-data; name="file"; filename="big"\r\n\r\n');

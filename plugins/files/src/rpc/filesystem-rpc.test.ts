@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { chmod, mkdir, symlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { after, before, test } from "node:test";
+import { after, before, it } from "node:test";
 import { type FilesServer, startFilesServer } from "../testing/files-server.js";
 
 let files: FilesServer;
@@ -13,7 +13,7 @@ after(async () => files[Symbol.asyncDispose]());
 const refusal = (status: number, code: string, message: string) => ({ status, body: { code, message } });
 const asUser = (name: string) => ({ authorization: `Basic ${Buffer.from(`${name}:`).toString("base64")}` });
 
-test("Stat describes an entry in proto3 JSON", async () => {
+it("Stat describes an entry in proto3 JSON", async () => {
   await files.put("/home/user/s.txt", "hello");
   const { status, body } = await files.call("Stat", { path: "s.txt" });
   assert.equal(status, 200);
@@ -38,7 +38,7 @@ test("Stat describes an entry in proto3 JSON", async () => {
   );
 });
 
-test("A link is described by its target's type and mode, and by its own size and permissions", async () => {
+it("A link is described by its target's type and mode, and by its own size and permissions", async () => {
   const home = await files.hostPath("/home/user");
   await files.put("/home/user/links/target", "0123456789");
   await chmod(join(home, "links/target"), 0o600);
@@ -56,7 +56,7 @@ test("A link is described by its target's type and mode, and by its own size and
   assert.equal(dangling.symlinkTarget, "/home/user/links/dangling");
 });
 
-test("MakeDir makes parents, and says what is in the way", async () => {
+it("MakeDir makes parents, and says what is in the way", async () => {
   const made = await files.call("MakeDir", { path: "/tmp/made/deep" });
   assert.equal(made.body.entry.path, "/tmp/made/deep");
   assert.equal(made.body.entry.permissions, "drwxr-xr-x");
@@ -75,7 +75,7 @@ test("MakeDir makes parents, and says what is in the way", async () => {
   );
 });
 
-test("Move renames, replaces files, and makes the way", async () => {
+it("Move renames, replaces files, and makes the way", async () => {
   await files.put("/tmp/from", "moved");
   await files.put("/tmp/new/to", "old");
   const moved = await files.call("Move", { source: "/tmp/from", destination: "/tmp/new/to" });
@@ -91,7 +91,7 @@ test("Move renames, replaces files, and makes the way", async () => {
   assert.match(refused.body.message, /^error renaming: /);
 });
 
-test("ListDir goes as deep as it is asked to, parents first, names in order", async () => {
+it("ListDir goes as deep as it is asked to, parents first, names in order", async () => {
   const tree = join(await files.hostPath("/home/user"), "tree");
   await mkdir(join(tree, "b/c"), { recursive: true });
   for (const name of ["z", "a", "b/y", "b/c/x"]) await writeFile(join(tree, name), "");
@@ -130,14 +130,14 @@ test("ListDir goes as deep as it is asked to, parents first, names in order", as
   );
 });
 
-test("Remove takes a whole tree, and what is not there", async () => {
+it("Remove takes a whole tree, and what is not there", async () => {
   await files.put("/tmp/rm/a/b", "x");
   assert.deepEqual(await files.call("Remove", { path: "/tmp/rm" }), { status: 200, body: {} });
   assert.equal((await files.call("Stat", { path: "/tmp/rm" })).status, 404);
   assert.deepEqual(await files.call("Remove", { path: "/tmp/rm" }), { status: 200, body: {} });
 });
 
-test("The user comes from Basic authentication", async () => {
+it("The user comes from Basic authentication", async () => {
   const home = (name: string) => files.call("Stat", { path: "" }, asUser(name));
   assert.equal((await home("root")).body.entry.path, "/root");
   assert.equal((await home("user")).body.entry.path, "/home/user");
@@ -151,7 +151,7 @@ test("The user comes from Basic authentication", async () => {
   );
 });
 
-test("Bad paths and bad bodies are the client's fault", async () => {
+it("Bad paths and bad bodies are the client's fault", async () => {
   for (const path of ["~other", "a\0b", "n".repeat(300)]) {
     for (const method of ["Stat", "MakeDir", "ListDir", "Remove", "CreateWatcher"]) {
       const { status, body } = await files.call(method, { path });
@@ -165,7 +165,7 @@ test("Bad paths and bad bodies are the client's fault", async () => {
   assert.equal((await files.call("Stat", { path: "/tmp" })).status, 200);
 });
 
-test("SDKs that know three fields of an entry get these alone", async () => {
+it("SDKs that know three fields of an entry get these alone", async () => {
   await files.put("/tmp/strict/file", "x");
   const headers = { "user-agent": "connect-python" };
   const entry = { name: "file", type: "FILE_TYPE_FILE", path: "/tmp/strict/file" };

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { goFileMode } from "./go-file-mode.js";
 
-test("A mode is printed the way Go prints it", () => {
+it("A mode is printed the way Go prints it", () => {
   const expected: Readonly<Record<number, string>> = {
     0o100644: "-rw-r--r--",
     0o040755: "drwxr-xr-x",

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import type { WatchEvent } from "@coppice/core/backend";
 import { fakeClock } from "@coppice/core/testing";
 import { Departures } from "./departures.js";
@@ -18,7 +18,7 @@ function recorded() {
   return { clock, told, departures };
 }
 
-test("an entry that does not turn up in time is removed, and what came after it is told after it", async () => {
+it("an entry that does not turn up in time is removed, and what came after it is told after it", async () => {
   const { clock, told, departures } = recorded();
   departures.report(event("create", "before"));
   departures.depart("a", "1", () => event("remove", "a"));
@@ -29,7 +29,7 @@ test("an entry that does not turn up in time is removed, and what came after it 
   assert.equal(departures.has("a"), false);
 });
 
-test("an entry that turns up is moved at the moment when it went, and what was below it is not told", async () => {
+it("an entry that turns up is moved at the moment when it went, and what was below it is not told", async () => {
   const { clock, told, departures } = recorded();
   departures.depart("a/b", "2", () => event("remove", "a/b"));
   departures.depart("a", "1", () => event("remove", "a"));
@@ -41,7 +41,7 @@ test("an entry that turns up is moved at the moment when it went, and what was b
   assert.equal(told.length, 3);
 });
 
-test("a name that is taken again, or a watch that ends, waits for nothing", async () => {
+it("a name that is taken again, or a watch that ends, waits for nothing", async () => {
   const { clock, told, departures } = recorded();
   for (const [index, name] of ["a", "a/b", "c"].entries())
     departures.depart(name, String(index), () => event("remove", name));

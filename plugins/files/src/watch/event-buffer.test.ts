@@ -1,12 +1,12 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { SandboxError } from "@coppice/core";
 import { fakeClock } from "@coppice/core/testing";
 import { EventBuffer } from "./event-buffer.js";
 
 const created = (name: string) => ({ name, type: "create" }) as const;
 
-test("Events wait in order until they are taken", () => {
+it("Events wait in order until they are taken", () => {
   const buffer = new EventBuffer(10);
   buffer.push(created("a"));
   buffer.push(created("b"));
@@ -17,7 +17,7 @@ test("Events wait in order until they are taken", () => {
   assert.deepEqual(buffer.take(), []);
 });
 
-test("A reader that was too slow gets what there is, then an error, never a gap", () => {
+it("A reader that was too slow gets what there is, then an error, never a gap", () => {
   const buffer = new EventBuffer(2);
   for (const name of ["a", "b", "c", "d"]) buffer.push(created(name));
   assert.equal(buffer.take().length, 2);
@@ -26,7 +26,7 @@ test("A reader that was too slow gets what there is, then an error, never a gap"
   }
 });
 
-test("A reader waits for an event, a failure, the time or its own end", async () => {
+it("A reader waits for an event, a failure, the time or its own end", async () => {
   const clock = fakeClock();
   const buffer = new EventBuffer(2);
   const wait = (signal = new AbortController().signal) => buffer.wait({ clock, timeoutMs: 1000, signal });

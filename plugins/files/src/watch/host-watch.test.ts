@@ -14,7 +14,7 @@ import {
 } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { type TestContext, test } from "node:test";
+import { it, type TestContext } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import { SandboxError, systemClock } from "@coppice/core";
 import { EventBuffer } from "./event-buffer.js";
@@ -78,7 +78,7 @@ async function watched(
   return { at, aside, buffer, tells };
 }
 
-test("What is over before anybody could look is told as it happened", async (t) => {
+it("What is over before anybody could look is told as it happened", async (t) => {
   const { at, aside, tells } = await watched(t, {}, ({ at: to, aside: beside }) => {
     writeFileSync(to("kept"), "old");
     writeFileSync(beside("other"), "other");
@@ -115,7 +115,7 @@ test("What is over before anybody could look is told as it happened", async (t) 
   await tells(() => writeFileSync(aside("tree/leaf"), "unseen"));
 });
 
-test("Where names cannot be held, a move out of the watch is told as a removal, and no other move", async (t) => {
+it("Where names cannot be held, a move out of the watch is told as a removal, and no other move", async (t) => {
   const { at, aside, tells } = await watched(t, { heldNames: new HeldNames(0) }, ({ at: to }) => {
     writeFileSync(to("a"), "x");
     mkdirSync(to("d"));
@@ -125,7 +125,7 @@ test("Where names cannot be held, a move out of the watch is told as a removal, 
   await tells(() => renameSync(aside("a"), at("a")), "create a");
 });
 
-test("A host that tells of directories alone is told the same of", async (t) => {
+it("A host that tells of directories alone is told the same of", async (t) => {
   const { at, aside, tells } = await watched(t, { namesEntries: false }, ({ at: to, aside: beside }) => {
     writeFileSync(to("old"), "x");
     writeFileSync(beside("in"), "x");
@@ -145,7 +145,7 @@ test("A host that tells of directories alone is told the same of", async (t) => 
   await tells(() => rmSync(at("d"), { recursive: true }), "remove d/f", "remove d");
 });
 
-test(
+it(
   "More news than the kernel keeps is an error and no silent loss",
   { skip: process.platform !== "linux" && "only inotify has a queue" },
   async (t) => {

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import type { WatchEvent } from "@coppice/core/backend";
 import type { EntryState } from "./entry-state.js";
 import { ObservedEntries } from "./observed-entries.js";
@@ -19,7 +19,7 @@ const state = (changes: Partial<EntryState> = {}): EntryState => ({
 const told = (events: readonly WatchEvent[]): readonly string[] =>
   events.map(({ name, type }) => `${type} ${name}`);
 
-test("Looks at a file are told by what differs from the last look", () => {
+it("Looks at a file are told by what differs from the last look", () => {
   const at = (modifiedAtMs: number, changedAtMs = modifiedAtMs) => ({ modifiedAtMs, changedAtMs });
   for (const [what, later, expected] of [
     ["nothing", {}, []],
@@ -42,7 +42,7 @@ test("Looks at a file are told by what differs from the last look", () => {
   }
 });
 
-test("What was seen already when it came is told when the host says so", () => {
+it("What was seen already when it came is told when the host says so", () => {
   const entries = new ObservedEntries();
   assert.deepEqual(told(entries.appear("x", state())), ["create x"]);
   assert.deepEqual(told(entries.see("x", state())), [], "a look alone tells nothing");
@@ -58,7 +58,7 @@ test("What was seen already when it came is told when the host says so", () => {
   );
 });
 
-test("A directory is not written, and what is gone is told with all that was below it", () => {
+it("A directory is not written, and what is gone is told with all that was below it", () => {
   const entries = new ObservedEntries();
   const directory = state({ kind: "directory" });
   assert.deepEqual(told(entries.appear("d", directory, [])), ["create d"]);
@@ -75,7 +75,7 @@ test("A directory is not written, and what is gone is told with all that was bel
   assert.deepEqual(told(entries.missTree("d")), []);
 });
 
-test("What the file service wrote is told once, whoever sees it later", () => {
+it("What the file service wrote is told once, whoever sees it later", () => {
   const entries = new ObservedEntries();
   const write = (name: string, changes: Partial<EntryState> = {}) =>
     told(entries.written(name, { isEmpty: changes.sizeBytes === 0, state: state(changes) }));
@@ -93,7 +93,7 @@ test("What the file service wrote is told once, whoever sees it later", () => {
   assert.deepEqual(told(entries.made("d")), []);
 });
 
-test("A move takes everything below along, silently, and what is held stays so until it is gone", () => {
+it("A move takes everything below along, silently, and what is held stays so until it is gone", () => {
   const entries = new ObservedEntries();
   const released: string[] = [];
   for (const name of ["a", "a/b", "a/b/c", "ab"]) {
@@ -113,7 +113,7 @@ test("A move takes everything below along, silently, and what is held stays so u
   assert.equal(entries.size, 1);
 });
 
-test("A parent is told before its children, and once", () => {
+it("A parent is told before its children, and once", () => {
   const entries = new ObservedEntries();
   const written = { isEmpty: false, state: state() };
   const expected = ["create a", "create a/b", "create a/b/c", "write a/b/c", "chmod a"];

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { appendFile, chmod, link, mkdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { after, before, test } from "node:test";
+import { after, before, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import { SandboxError } from "@coppice/core";
 import type { WatchEvent } from "@coppice/core/backend";
@@ -56,7 +56,7 @@ async function settledEvents(watcherId: string): Promise<readonly string[]> {
 const told = ({ name, type }: WireEvent): string => `${type.replace("EVENT_TYPE_", "")} ${name}`;
 const removeWatcher = (watcherId: string) => files.call("RemoveWatcher", { watcherId });
 
-test("A new file by upload is CREATE, CHMOD, WRITE the moment the upload is answered, and never more", async () => {
+it("A new file by upload is CREATE, CHMOD, WRITE the moment the upload is answered, and never more", async () => {
   for (const recursive of [false, true]) {
     const { path } = await newDirectory();
     const id = await createWatcher({ path, recursive });
@@ -83,7 +83,7 @@ test("A new file by upload is CREATE, CHMOD, WRITE the moment the upload is answ
   }
 });
 
-test("What processes do is told as it can be seen from the host", async () => {
+it("What processes do is told as it can be seen from the host", async () => {
   const { path, host } = await newDirectory();
   await writeFile(join(host, "old"), "x");
   const id = await createWatcher({ path });
@@ -118,7 +118,7 @@ test("What processes do is told as it can be seen from the host", async () => {
   await removeWatcher(id);
 });
 
-test("A recursive watch sees what is made right after its directory", async () => {
+it("A recursive watch sees what is made right after its directory", async () => {
   const { path, host } = await newDirectory();
   const id = await createWatcher({ path, recursive: true });
   await mkdir(join(host, "a/b"), { recursive: true });
@@ -144,7 +144,7 @@ test("A recursive watch sees what is made right after its directory", async () =
   await removeWatcher(id);
 });
 
-test("A move through the API is RENAME of the old name and CREATE of the new one", async () => {
+it("A move through the API is RENAME of the old name and CREATE of the new one", async () => {
   const { path, host } = await newDirectory();
   await mkdir(join(host, "tree/deep"), { recursive: true });
   await writeFile(join(host, "tree/deep/leaf"), "x");
@@ -161,7 +161,7 @@ test("A move through the API is RENAME of the old name and CREATE of the new one
   await removeWatcher(id);
 });
 
-test("A tree that a process moves is told by its name alone, and is known below the new one", async () => {
+it("A tree that a process moves is told by its name alone, and is known below the new one", async () => {
   const { path, host } = await newDirectory();
   await mkdir(join(host, "tree/deep"), { recursive: true });
   await writeFile(join(host, "tree/deep/leaf"), "x");
@@ -179,7 +179,7 @@ test("A tree that a process moves is told by its name alone, and is known below 
   await removeWatcher(id);
 });
 
-test("A directory that is removed and made again is watched again, with all that is below it", async () => {
+it("A directory that is removed and made again is watched again, with all that is below it", async () => {
   const { path, host } = await newDirectory();
   const id = await createWatcher({ path, recursive: true });
   for (let round = 0; round < 3; round++) {
@@ -205,7 +205,7 @@ test("A directory that is removed and made again is watched again, with all that
   await removeWatcher(id);
 });
 
-test("An upload that fails is no event", async () => {
+it("An upload that fails is no event", async () => {
   const { path } = await newDirectory();
   const id = await createWatcher({ path });
   const upload = await files.upload(`/files?path=${path}/never`, {
@@ -219,7 +219,7 @@ test("An upload that fails is no event", async () => {
   await removeWatcher(id);
 });
 
-test("Entries come along when they were asked for", async () => {
+it("Entries come along when they were asked for", async () => {
   const { path, host } = await newDirectory();
   const id = await createWatcher({ path, includeEntry: true });
   await files.put(`${path}/e.txt`, "12345");
@@ -237,7 +237,7 @@ test("Entries come along when they were asked for", async () => {
   await removeWatcher(id);
 });
 
-test("What cannot be watched, and watchers that are not there, are said in envd's words", async () => {
+it("What cannot be watched, and watchers that are not there, are said in envd's words", async () => {
   await files.put("/tmp/plain", "x");
   const refusals = [
     ["CreateWatcher", { path: "/nope" }, 404, "not_found", /^path \/nope not found: /],
@@ -259,7 +259,7 @@ test("What cannot be watched, and watchers that are not there, are said in envd'
   }
 });
 
-test("Watches are limited in number, entries and events, and say so", async () => {
+it("Watches are limited in number, entries and events, and say so", async () => {
   const { path, host } = await newDirectory();
   const ids: string[] = [];
   for (let index = 0; index < 4; index++) ids.push(await createWatcher({ path }));
@@ -285,7 +285,7 @@ test("Watches are limited in number, entries and events, and say so", async () =
   assert.equal((await removeWatcher(await createWatcher({ path: "/tmp" }))).status, 200);
 });
 
-test("WatchDir starts with start, streams events, keeps alive, and ends at its deadline", async () => {
+it("WatchDir starts with start, streams events, keeps alive, and ends at its deadline", async () => {
   const { path, host } = await newDirectory();
   const frames: StreamFrame[] = [];
   for await (const frame of files.watch({ path }, { headers: { "connect-timeout-ms": "700" } })) {
@@ -308,7 +308,7 @@ test("WatchDir starts with start, streams events, keeps alive, and ends at its d
   assert.equal(refused[0]?.message.error.code, "not_found");
 });
 
-test("A client that leaves gives its watch back", async () => {
+it("A client that leaves gives its watch back", async () => {
   const { path } = await newDirectory();
   for (let round = 0; round < 8; round++) {
     const leaving = new AbortController();
@@ -320,7 +320,7 @@ test("A client that leaves gives its watch back", async () => {
   }
 });
 
-test("Watches end with their sandbox, and the server stops without them", async () => {
+it("Watches end with their sandbox, and the server stops without them", async () => {
   await using own = await startFilesServer();
   const created = await own.call("CreateWatcher", { path: "~" });
   const stream = own.watch({ path: "~", recursive: true });
@@ -332,7 +332,7 @@ test("Watches end with their sandbox, and the server stops without them", async 
   assert.equal((await own.call("GetWatcherEvents", created.body)).status, 502);
 });
 
-test("A backend that watches by itself is asked to, and its errors end the watch", async () => {
+it("A backend that watches by itself is asked to, and its errors end the watch", async () => {
   await using own = await startFilesServer({ backend: memoryBackend() });
   assert.deepEqual((await own.call("CreateWatcher", { path: "~" })).body, {
     code: "unimplemented",

@@ -8,7 +8,7 @@ import { Host, HostCommandError } from "./host.js";
 import { jailFreebsdConfig } from "../jail-freebsd-config.js";
 import { reasonWithoutRecordingHost } from "../testing/recording-host.js";
 
-void describe("programs of the host", { skip: reasonWithoutRecordingHost() ?? false }, () => {
+describe("programs of the host", { skip: reasonWithoutRecordingHost() ?? false }, () => {
   let directory: string;
   let host: Host;
   let logged: object[] = [];
@@ -41,14 +41,14 @@ void describe("programs of the host", { skip: reasonWithoutRecordingHost() ?? fa
     await rm(directory, { recursive: true });
   });
 
-  void it("are those at the paths of the settings, which are whole ones, and no others of their names", async () => {
+  it("are those at the paths of the settings, which are whole ones, and no others of their names", async () => {
     await assert.rejects(host.run("jexec", ["-c", "true"]), /No such file or directory/);
     for (const path of ["jexec", "./jexec", "usr/sbin/jexec", "/usr/sbin/je xec", "/usr/sbin/jexec;"]) {
       assert.equal(jailFreebsdConfig.safeParse({ programs: { jexec: path } }).success, false, path);
     }
   });
 
-  void it("are logged with their arguments, their end and how long they took, and not with what they read", async () => {
+  it("are logged with their arguments, their end and how long they took, and not with what they read", async () => {
     await script("cat > /dev/null; exit 3");
     logged = [];
     const { code } = await host.try("zfs", ["list", "$(id)"], { input: "secret" });
@@ -63,14 +63,14 @@ void describe("programs of the host", { skip: reasonWithoutRecordingHost() ?? fa
     assert.doesNotMatch(JSON.stringify(logged), /secret/);
   });
 
-  void it("see nothing of the server's environment", async () => {
+  it("see nothing of the server's environment", async () => {
     await script("env");
     const names = (await host.run("zfs", [])).split("\n").map((line) => line.split("=")[0]);
     assert.ok(names.includes("LC_ALL") && names.includes("PATH"));
     assert.ok(!names.includes("COPPICE_TEST_SECRET"));
   });
 
-  void it("fail with what they say, and are cut off, with those they have begun, when they take too long or say too much", async () => {
+  it("fail with what they say, and are cut off, with those they have begun, when they take too long or say too much", async () => {
     await script("echo no such thing >&2; exit 1");
     await assert.rejects(host.run("zfs", ["destroy"]), (error) => {
       assert.ok(error instanceof HostCommandError);

@@ -8,8 +8,8 @@ import { openRecordingHost, reasonWithoutRecordingHost } from "../testing/record
 
 const LISTED = ["allow.routing", "allow.mount.", "allow.extattr", "path"];
 
-void describe("the commands about a jail", { skip: reasonWithoutRecordingHost() ?? false }, () => {
-  void it("are these, word for word, and its jail.conf denies what this kernel knows", async () => {
+describe("the commands about a jail", { skip: reasonWithoutRecordingHost() ?? false }, () => {
+  it("are these, word for word, and its jail.conf denies what this kernel knows", async () => {
     await using recording = await openRecordingHost();
     const { directory, devfsRuleset } = recording.settings;
     const paths = sandboxPaths(directory, "abc");
@@ -79,7 +79,7 @@ void describe("the commands about a jail", { skip: reasonWithoutRecordingHost() 
     assert.equal(conf, `e2b-abc { path = "${root}"; stop.timeout = "0"; }\n`);
   });
 
-  void it("stop all processes again, for as long as one of them moves", async () => {
+  it("stop all processes again, for as long as one of them moves", async () => {
     await using recording = await openRecordingHost();
     const { directory, programs } = recording.settings;
     await mkdir(directory);

@@ -10,8 +10,8 @@ function poolOf(leases: MemoryLeases, network = "jails"): AddressPool {
   return new AddressPool({ range, leases: leases.of(network) });
 }
 
-void describe("the addresses of a range", () => {
-  void it("are leased once each, one that was given back last, until there is none", async () => {
+describe("the addresses of a range", () => {
+  it("are leased once each, one that was given back last, until there is none", async () => {
     const leases = new MemoryLeases();
     const [pool, next, other] = [poolOf(leases), poolOf(leases), poolOf(leases, "machines")];
     assert.deepEqual(await other.take("guest"), { address: "10.9.8.10", number: 10 });
@@ -31,7 +31,7 @@ void describe("the addresses of a range", () => {
     assert.equal(await pool.find("guest"), undefined);
   });
 
-  void it("are all found in a range that is nearly full, however far away", async () => {
+  it("are all found in a range that is nearly full, however far away", async () => {
     const leases = new MemoryLeases();
     const pool = new AddressPool({ range: "10.9.8.0/24", leases: leases.of("jails") });
     for (let count = 0; count < 245; count++) await pool.take(`s${count}`);
@@ -40,7 +40,7 @@ void describe("the addresses of a range", () => {
     assert.equal((await pool.take("late")).address, "10.9.8.110");
   });
 
-  void it("are those that a sandbox can have, and no others", () => {
+  it("are those that a sandbox can have, and no others", () => {
     const pool = poolOf(new MemoryLeases());
     assert.deepEqual([pool.gateway, pool.prefixLength], ["10.9.8.1", 28]);
     assert.equal(pool.numberOf("10.9.8.11"), 11);
@@ -51,7 +51,7 @@ void describe("the addresses of a range", () => {
     for (const foreign of [9, 15, -1, 10.5, NaN]) assert.equal(pool.addressAt(foreign), undefined);
   });
 
-  void it("are nobody's while something is done of what nobody has", async () => {
+  it("are nobody's while something is done of what nobody has", async () => {
     const leases = new MemoryLeases();
     const pool = poolOf(leases);
     await pool.take("a");
@@ -73,7 +73,7 @@ void describe("the addresses of a range", () => {
     assert.equal((await pool.take("b")).number, 14);
   });
 
-  void it("are given back to a sandbox that has one on the host, whatever the ledger says", async () => {
+  it("are given back to a sandbox that has one on the host, whatever the ledger says", async () => {
     const leases = new MemoryLeases();
     const pool = poolOf(leases);
     await pool.reclaim("a", "10.9.8.12");

@@ -21,11 +21,11 @@ async function words(recording: RecordingHost): Promise<string[]> {
   return (await recording.calls()).map(({ program, args }) => [program, ...args].join(" "));
 }
 
-void describe(
+describe(
   "the network of jails in the stack of the host",
   { skip: reasonWithoutRecordingHost() ?? false },
   () => {
-    void it("has the rules of a jail in force before there is one, and removes all that it left", async () => {
+    it("has the rules of a jail in force before there is one, and removes all that it left", async () => {
       await using recording = await openRecordingHost(settings);
       const networks = networksOf(recording);
       const lease = await recording.addresses.take("one");
@@ -42,7 +42,7 @@ void describe(
       ]);
     });
 
-    void it("knows what leaves the host by a tag, for it has another address by then", async () => {
+    it("knows what leaves the host by a tag, for it has another address by then", async () => {
       await using recording = await openRecordingHost(settings);
       const networks = networksOf(recording);
       const rules = {
@@ -73,7 +73,7 @@ block return out quick on em0 inet from any to any tagged coppice_alias10
       );
     });
 
-    void it("cuts the connections that new rules do not leave open, one by one, and those alone", async () => {
+    it("cuts the connections that new rules do not leave open, one by one, and those alone", async () => {
       await using recording = await openRecordingHost(settings);
       const networks = networksOf(recording);
       const lease = await recording.addresses.take("one");
@@ -104,7 +104,7 @@ block return out quick on em0 inet from any to any tagged coppice_alias10
       assert.deepEqual((await words(recording)).slice(2), ["pfctl -q -k label -k coppice_alias10"]);
     });
 
-    void it("removes the aliases of its range and the anchors that nobody has, and no others", async () => {
+    it("removes the aliases of its range and the anchors that nobody has, and no others", async () => {
       await using recording = await openRecordingHost(settings);
       const networks = networksOf(recording);
       await recording.addresses.take("one");
@@ -125,14 +125,14 @@ block return out quick on em0 inet from any to any tagged coppice_alias10
       ]);
     });
 
-    void it("finds out which jail has which address of its range", async () => {
+    it("finds out which jail has which address of its range", async () => {
       await using recording = await openRecordingHost(settings);
       await recording.answer("jls", "e2b-one 10.78.0.10\nweb 192.0.2.1,192.0.2.2\ne2b-two -\n");
       assert.deepEqual([...(await networksOf(recording).found())], [["e2b-one", "10.78.0.10"]]);
       assert.deepEqual(await words(recording), ["jls name ip4.addr"]);
     });
 
-    void it("tells all that a host lacks, and what of it a sandbox would reach, with what to do about it", async () => {
+    it("tells all that a host lacks, and what of it a sandbox would reach, with what to do about it", async () => {
       await using recording = await openRecordingHost(settings);
       const networks = networksOf(recording);
       await recording.answer(

@@ -7,7 +7,7 @@ import { parse } from "yaml";
 import { jailFreebsdConfig } from "../jail-freebsd-config.js";
 import { readTemplateFile, templateFile } from "./template-file.js";
 
-void describe("the file of a template", () => {
+describe("the file of a template", () => {
   let directory: string;
   const whole = { name: "science", base: { sets: ["base.txz"] }, files: [{ source: "note", path: "/note" }] };
   const read = async (values: object, name = "template.yaml") => {

@@ -28,8 +28,8 @@ echo "$@" >> ${join(directory, "did")}
   await writeFile(programs.zfs, `#!/bin/sh\n${script}`);
 }
 
-void describe("datasets", { skip: reasonWithoutRecordingHost() ?? false }, () => {
-  void it("are destroyed by none but who made them, whatever they are called", async () => {
+describe("datasets", { skip: reasonWithoutRecordingHost() ?? false }, () => {
+  it("are destroyed by none but who made them, whatever they are called", async () => {
     await using recording = await openRecordingHost();
     const datasets = datasetsOf(recording);
     // What is inherited says nothing of who made it; - is what has no owner.
@@ -52,7 +52,7 @@ void describe("datasets", { skip: reasonWithoutRecordingHost() ?? false }, () =>
     );
   });
 
-  void it("are asked for again for as long as they are busy, in the words of each release, and for nothing else", async () => {
+  it("are asked for again for as long as they are busy, in the words of each release, and for nothing else", async () => {
     await using recording = await openRecordingHost();
     const datasets = datasetsOf(recording);
     await refuse(recording, "destroy", [
@@ -68,7 +68,7 @@ void describe("datasets", { skip: reasonWithoutRecordingHost() ?? false }, () =>
     await datasets.destroy("e2b-abc");
   });
 
-  void it("are kept out of sight when others were cloned from them, or have snapshots", async () => {
+  it("are kept out of sight when others were cloned from them, or have snapshots", async () => {
     for (const reason of [
       `cannot destroy '${PATH}': filesystem has dependent clones`,
       `cannot destroy '${PATH}': filesystem has children`,

@@ -1,11 +1,11 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import { CodeContext } from "./code-context.js";
 import type { KernelMetrics } from "../kernel/kernel-metrics.js";
 import { ScriptedKernel } from "../testing/scripted-kernel.js";
 
-test("a kernel that did not take its environment is given it again", async () => {
+it("a kernel that did not take its environment is given it again", async () => {
   const scripted = new ScriptedKernel();
   const { sandbox, user, settings, log } = scripted.start;
   let environment: Readonly<Record<string, string>> = {};

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { FifoLock } from "./fifo-lock.js";
 
-test("turns come in the order they were asked for, past those who gave up", async () => {
+it("turns come in the order they were asked for, past those who gave up", async () => {
   const lock = new FifoLock();
   const patient = new AbortController().signal;
   const leaving = new AbortController();

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { readdir, readFile } from "node:fs/promises";
-import { after, before, test } from "node:test";
+import { after, before, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import { WarmUps } from "@coppice/core";
 import { startCodeServer, type CodeServer } from "../testing/code-server.js";
@@ -41,7 +41,7 @@ const startedKernels = async (): Promise<number> =>
   (await metric('jupyter_kernel_start_seconds_count{how="cold"}')) +
   (await metric('jupyter_kernel_start_seconds_count{how="forked"}'));
 
-test("a sandbox of a warm pool has a kernel that runs, in the environment that its creator asked for", async () => {
+it("a sandbox of a warm pool has a kernel that runs, in the environment that its creator asked for", async () => {
   await poolIsFull();
   assert.deepEqual(own.server.sandboxes.list(), []);
   const before = await startedKernels();
@@ -64,7 +64,7 @@ test("a sandbox of a warm pool has a kernel that runs, in the environment that i
   await own.server.sandboxes.kill(sandbox.live.record.id);
 });
 
-test("what a Python reads only when it starts costs the kernel that waits, and is there", async () => {
+it("what a Python reads only when it starts costs the kernel that waits, and is there", async () => {
   await poolIsFull();
   const before = await hits();
   const sandbox = await own.create({ PYTHONHASHSEED: "0", TZ: "Asia/Kathmandu" });
@@ -78,7 +78,7 @@ test("what a Python reads only when it starts costs the kernel that waits, and i
   assert.equal(await metric('jupyter_restarts_total{cause="died"}'), 0);
 });
 
-test("a kernel that died while it waited costs its creator nothing but time", async () => {
+it("a kernel that died while it waited costs its creator nothing but time", async () => {
   await poolIsFull();
   const kernels = await metric("jupyter_kernels");
   for (const pid of await pidsOf(lastWarm)) killed(pid);
@@ -88,7 +88,7 @@ test("a kernel that died while it waited costs its creator nothing but time", as
   assert.equal((await sandbox.run("1+1")).results[0]?.["text"], "2");
 });
 
-test("a stop leaves nothing of those that nobody took", async () => {
+it("a stop leaves nothing of those that nobody took", async () => {
   await poolIsFull();
   const pids = await pidsOf(lastWarm);
   assert.ok(pids.length >= 3, "a zygote, a kernel, and what stands for it");

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { asciiJson } from "../json/ascii-json.js";
 import { lineOf } from "./event-line.js";
 import { eventOf } from "../kernel/execution-event.js";
@@ -38,7 +38,7 @@ async function line(type: string, content: string): Promise<string> {
   return textOf(made);
 }
 
-test("lines look exactly like those of E2B's server", async () => {
+it("lines look exactly like those of E2B's server", async () => {
   assert.equal(
     await line("execute_input", '{"code": "1", "execution_count": 2}'),
     '{"type": "number_of_executions", "execution_count": 2}\n',
@@ -67,7 +67,7 @@ test("lines look exactly like those of E2B's server", async () => {
   );
 });
 
-test("one pair of the same quotes around a text is the repr's and goes", async () => {
+it("one pair of the same quotes around a text is the repr's and goes", async () => {
   const cases = [
     ["'hello'", "hello"],
     ['"it\'s"', "it's"],
@@ -84,7 +84,7 @@ test("one pair of the same quotes around a text is the repr's and goes", async (
   }
 });
 
-test("a kernel cannot forge a line", async () => {
+it("a kernel cannot forge a line", async () => {
   await assert.rejects(
     event("stream", '{"name": "stdout", "text": "x"}\n{"type": "end_of_execution"}'),
     SyntaxError,
@@ -98,7 +98,7 @@ test("a kernel cannot forge a line", async () => {
   assert.ok(forged && !textOf(forged).includes("forged"));
 });
 
-test("output past the limit is dropped with one note, the end is not", async () => {
+it("output past the limit is dropped with one note, the end is not", async () => {
   const stdout = await event("stream", `{"name": "stdout", "text": "${"x".repeat(40)}"}`);
   const error = await event("error", '{"ename": "E", "evalue": "", "traceback": []}');
   assert.ok(stdout && error);
@@ -114,7 +114,7 @@ test("output past the limit is dropped with one note, the end is not", async () 
   assert.match(textOf(seen[2] as ExecutionEvent), /truncated: this execution wrote more than 100 bytes/);
 });
 
-test("a long line comes in pieces that no character is cut by", async () => {
+it("a long line comes in pieces that no character is cut by", async () => {
   for (const text of ["x".repeat(700_000), "é😀€".repeat(200_000), `a${"😀".repeat(150_000)}`]) {
     const made = await event(
       "execute_result",
@@ -130,7 +130,7 @@ test("a long line comes in pieces that no character is cut by", async () => {
   }
 });
 
-test("of an error that is too large the beginnings are told, wherever they are cut", async () => {
+it("of an error that is too large the beginnings are told, wherever they are cut", async () => {
   const frames = ['File "a.py"\n', "é\u{1f600}\\\u0001", "x".repeat(300)];
   const error = {
     ename: "E",

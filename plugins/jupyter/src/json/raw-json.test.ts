@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { SeededRandom } from "@coppice/core/testing";
 import { asciiBytes, asciiJson } from "./ascii-json.js";
 import { membersOf, membersOfLong } from "./raw-json.js";
@@ -7,7 +7,7 @@ import { membersOf, membersOfLong } from "./raw-json.js";
 const text = (json: string): Record<string, string> =>
   Object.fromEntries([...membersOf(Buffer.from(json))].map(([name, { bytes }]) => [name, bytes.toString()]));
 
-test("values keep the digits they were written with", () => {
+it("values keep the digits they were written with", () => {
   assert.deepEqual(text('{"a": 1.0, "b": 12345678901234567890, "c": [1e5, {"d": -0.50}], "e": null}'), {
     a: "1.0",
     b: "12345678901234567890",
@@ -18,7 +18,7 @@ test("values keep the digits they were written with", () => {
   assert.deepEqual(text('{"a\\u0062": 1, "ab": 2}'), { ab: "2" });
 });
 
-test("what is no JSON object is refused, so that nothing of it can forge a line", () => {
+it("what is no JSON object is refused, so that nothing of it can forge a line", () => {
   const refused = [
     "",
     "[]",
@@ -47,7 +47,7 @@ test("what is no JSON object is refused, so that nothing of it can forge a line"
   for (const json of refused) assert.throws(() => membersOf(Buffer.from(json)), SyntaxError, json);
 });
 
-test("random JSON: the same members as JSON.parse finds, the same values after ASCII", () => {
+it("random JSON: the same members as JSON.parse finds, the same values after ASCII", () => {
   const random = new SeededRandom(20_260_101);
   for (let round = 0; round < 3000; round++) {
     const value = Object.fromEntries(
@@ -69,7 +69,7 @@ test("random JSON: the same members as JSON.parse finds, the same values after A
   }
 });
 
-test("mutilated JSON is either refused or what JSON.parse makes of it", () => {
+it("mutilated JSON is either refused or what JSON.parse makes of it", () => {
   const random = new SeededRandom(7);
   for (let round = 0; round < 5000; round++) {
     const json = Buffer.from(JSON.stringify({ a: randomValue(random, 3), b: randomText(random) }));
@@ -91,7 +91,7 @@ test("mutilated JSON is either refused or what JSON.parse makes of it", () => {
   }
 });
 
-test("long strings, at any place in memory: whatever does not stand for itself is seen, also from slice to slice", async () => {
+it("long strings, at any place in memory: whatever does not stand for itself is seen, also from slice to slice", async () => {
   const random = new SeededRandom(11);
   const odd = ['"', "\\", "\n", "\u007f", "é", "\u001f", "\\u00e9", '\\"'];
   for (let round = 0; round < 300; round++) {
@@ -120,7 +120,7 @@ test("long strings, at any place in memory: whatever does not stand for itself i
     assert.throws(() => membersOf(Buffer.from(`{"a": ${run}1}`)), SyntaxError);
 });
 
-test("bytes that are no UTF-8 become a replacement character", () => {
+it("bytes that are no UTF-8 become a replacement character", () => {
   const [value] = membersOf(
     Buffer.concat([Buffer.from('{"a":"'), Buffer.from([0xff, 0x41]), Buffer.from('"}')]),
   ).values();
@@ -128,7 +128,7 @@ test("bytes that are no UTF-8 become a replacement character", () => {
   assert.equal(asciiBytes(value).toString(), '"\\ufffdA"');
 });
 
-test("asciiJson escapes what a line reader might take for a line end", () => {
+it("asciiJson escapes what a line reader might take for a line end", () => {
   assert.equal(asciiJson("a\u0085\u2028é😀\n"), '"a\\u0085\\u2028\\u00e9\\ud83d\\ude00\\n"');
 });
 

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { after, before, describe, test } from "node:test";
+import { after, before, describe, it } from "node:test";
 import { startCodeServer, type CodeSandbox, type CodeServer } from "../testing/code-server.js";
 
 /** What a kernel with the right key can make of a message that no kernel would send. */
@@ -77,7 +77,7 @@ for (const transport of ["zeromq", "zmtp"]) {
 
     after(() => own[Symbol.asyncDispose]());
 
-    test("whatever a kernel sends, its own execution ends as it should, and no other one sees any of it", async () => {
+    it("whatever a kernel sends, its own execution ends as it should, and no other one sees any of it", async () => {
       const made = await sandbox.fetch("/contexts", { method: "POST", body: "{}" });
       const { id } = (await made.json()) as { id: string };
       const bystander = sandbox.run(
@@ -94,7 +94,7 @@ for (const transport of ["zeromq", "zmtp"]) {
       }
     });
 
-    test("whatever comes along with a kernel's answers, executions end as they should, also those that are given up", async () => {
+    it("whatever comes along with a kernel's answers, executions end as they should, also those that are given up", async () => {
       const made = await sandbox.fetch("/contexts", { method: "POST", body: "{}" });
       const { id } = (await made.json()) as { id: string };
       const own = { context_id: id };
@@ -121,7 +121,7 @@ for (const transport of ["zeromq", "zmtp"]) {
       await sandbox.fetch(`/contexts/${id}`, { method: "DELETE" });
     });
 
-    test("a message larger than the limit ends its kernel, and the context goes on with another", async () => {
+    it("a message larger than the limit ends its kernel, and the context goes on with another", async () => {
       await using small = await startCodeServer({ transport, maxMessage: "4MiB" });
       const other = await small.create();
       const ended = await other.run(LARGE);

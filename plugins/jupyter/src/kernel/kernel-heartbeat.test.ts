@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { after, before, describe, test } from "node:test";
+import { after, before, describe, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import { startCodeServer, type CodeSandbox, type CodeServer } from "../testing/code-server.js";
 import { JupyterSocket } from "../testing/jupyter-socket.js";
@@ -36,7 +36,7 @@ for (const transport of ["zeromq", "zmtp"]) {
     });
     after(() => own[Symbol.asyncDispose]());
 
-    test("is a dead one: what runs gets its end, the next kernel has directory and variables, others notice nothing", async () => {
+    it("is a dead one: what runs gets its end, the next kernel has directory and variables, others notice nothing", async () => {
       const context_id = await contextOf(sandbox, { cwd: "/tmp" });
       assert.equal((await sandbox.run("kept = 1")).error, undefined);
       const died = await sandbox.run(STOPPED["python"] ?? "", { context_id });
@@ -58,7 +58,7 @@ for (const transport of ["zeromq", "zmtp"]) {
       assert.equal(await metric("silent_kernels_total", own), 1);
     });
 
-    test("is for Jupyter's clients one that restarts: that is how its heartbeat is told", async () => {
+    it("is for Jupyter's clients one that restarts: that is how its heartbeat is told", async () => {
       const { id } = sandbox.live.record;
       const context = await contextOf(sandbox, {});
       const base = `${own.server.url}/sandboxes/${id}/jupyter/api/kernels/${context}`;
@@ -84,7 +84,7 @@ describe("the heartbeat of a kernel", () => {
   after(() => own[Symbol.asyncDispose]());
 
   for (const language of ["javascript", "bash"]) {
-    test(`is missed in ${language} too`, async () => {
+    it(`is missed in ${language} too`, async () => {
       assert.equal((await sandbox.run("true", { language })).error?.["name"], undefined);
       assert.equal(
         (await sandbox.run(STOPPED[language] ?? "", { language })).error?.["name"],
@@ -94,7 +94,7 @@ describe("the heartbeat of a kernel", () => {
     });
   }
 
-  test("is missed where it was forked, and its siblings go on", async () => {
+  it("is missed where it was forked, and its siblings go on", async () => {
     assert.equal((await sandbox.run("kept = 1")).error, undefined);
     const endMs = performance.now() + 10_000;
     while ((await metric("zygotes", own)) !== 1 && performance.now() < endMs) await delay(20);
@@ -107,7 +107,7 @@ describe("the heartbeat of a kernel", () => {
     assert.equal((await sandbox.run("kept")).results[0]?.["text"], "1");
   });
 
-  test("goes on while code holds the interpreter, for longer than a kernel may be silent", async () => {
+  it("goes on while code holds the interpreter, for longer than a kernel may be silent", async () => {
     const ran = await sandbox.run(
       `kept = 2; import ctypes; ctypes.PyDLL(None).sleep(${Math.ceil(SILENT_S) + 1}); kept`,
     );

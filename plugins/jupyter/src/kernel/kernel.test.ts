@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { describe, test } from "node:test";
+import { describe, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import type { ExecutionEvent } from "./execution-event.js";
 import { Kernel } from "./kernel.js";
@@ -38,7 +38,7 @@ describe("a kernel", () => {
     ["reply", "message"],
     ["message", "reply"],
   ] as const) {
-    test(`is ready with one reply on control and one message on iopub, here the ${first} before the ${second}`, async () => {
+    it(`is ready with one reply on control and one message on iopub, here the ${first} before the ${second}`, async () => {
       const scripted = new StartedKernel();
       const { started } = scripted;
       const asked = await scripted.asked("kernel_info_request");
@@ -61,7 +61,7 @@ describe("a kernel", () => {
     });
   }
 
-  test("is not ready by what another kernel says, where that has one of its ports", async () => {
+  it("is not ready by what another kernel says, where that has one of its ports", async () => {
     const scripted = new StartedKernel();
     const asked = await scripted.asked("kernel_info_request");
     scripted.say("control", "kernel_info_reply", asked, { status: "ok" });
@@ -73,7 +73,7 @@ describe("a kernel", () => {
   });
 
   for (const listens of [false, true]) {
-    test(`that starts in a sandbox which the server leaves is not waited for, ${listens ? "after" : "before"} it listens`, async () => {
+    it(`that starts in a sandbox which the server leaves is not waited for, ${listens ? "after" : "before"} it listens`, async () => {
       const scripted = new StartedKernel({ listens });
       if (listens) await scripted.asked("kernel_info_request");
       await delay(HEARD_MS);
@@ -89,7 +89,7 @@ describe("a kernel", () => {
     ["reply", "idle"],
     ["idle", "reply"],
   ] as const) {
-    test(`has done what it was asked when both halves of the end are there, here the ${order[0]} first`, async () => {
+    it(`has done what it was asked when both halves of the end are there, here the ${order[0]} first`, async () => {
       const { scripted, kernel, run } = await ready();
       const [one, other] = [run(), run()];
       const [asked, askedToo] = [
@@ -118,7 +118,7 @@ describe("a kernel", () => {
     });
   }
 
-  test("that dropped the idle of a cell has ended it by its reply, once nothing comes any more", async () => {
+  it("that dropped the idle of a cell has ended it by its reply, once nothing comes any more", async () => {
     const { scripted, kernel, run } = await ready();
     const cell = run();
     const asked = await scripted.asked("execute_request");

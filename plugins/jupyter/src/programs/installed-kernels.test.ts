@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { after, before, describe, test } from "node:test";
+import { after, before, describe, it } from "node:test";
 import { PYTHON, startCodeServer, type CodeSandbox, type CodeServer } from "../testing/code-server.js";
 
 const LAUNCH = [PYTHON, "-m", "ipykernel_launcher", "-f", "{connection_file}"];
@@ -82,7 +82,7 @@ describe("kernels that are installed in the sandbox", { timeout: 240_000 }, () =
     );
   }
 
-  test("run code by the name of their language or their own, whatever its case, and keep its state", async () => {
+  it("run code by the name of their language or their own, whatever its case, and keep its state", async () => {
     const first = await sandbox.run("import os\nx = 41\n(os.environ['OF_SPEC'], os.environ['GIVEN'])", {
       language: " KLINGON ",
     });
@@ -111,7 +111,7 @@ describe("kernels that are installed in the sandbox", { timeout: 240_000 }, () =
     ["foreign", "signals"],
     ["by-message", "messages"],
   ] as const) {
-    test(`are interrupted by ${mode} when their client leaves, and serve the next one with their state`, async () => {
+    it(`are interrupted by ${mode} when their client leaves, and serve the next one with their state`, async () => {
       await sandbox.run("kept = 7", { language });
       const client = new AbortController();
       const response = await sandbox.fetch("/execute", {
@@ -132,7 +132,7 @@ describe("kernels that are installed in the sandbox", { timeout: 240_000 }, () =
     });
   }
 
-  test("without a heartbeat are dead ones, but not while code runs in them: some have one thread for both", async () => {
+  it("without a heartbeat are dead ones, but not while code runs in them: some have one thread for both", async () => {
     const language = "foreign";
     const goingOn = [
       "import os, signal, subprocess, time",
@@ -149,7 +149,7 @@ describe("kernels that are installed in the sandbox", { timeout: 240_000 }, () =
     assert.equal((await sandbox.run("1", { language })).lines[0]?.["execution_count"], 1);
   });
 
-  test("are listed for Jupyter's clients, and started by them", async () => {
+  it("are listed for Jupyter's clients, and started by them", async () => {
     const jupyter = `${own.server.url}/sandboxes/${sandbox.live.record.id}/jupyter/api`;
     const { kernelspecs } = (await (await fetch(`${jupyter}/kernelspecs`)).json()) as {
       readonly kernelspecs: Readonly<Record<string, { readonly spec: { readonly display_name: string } }>>;
@@ -171,7 +171,7 @@ describe("kernels that are installed in the sandbox", { timeout: 240_000 }, () =
     assert.equal(((await started.json()) as { readonly name: string }).name, "foreign");
   });
 
-  test("that abort what comes after an error are asked again", async () => {
+  it("that abort what comes after an error are asked again", async () => {
     await install("aborting", {
       argv: [PYTHON, "-c", ABORTING, "-f", "{connection_file}"],
       language: "aborting",
@@ -183,7 +183,7 @@ describe("kernels that are installed in the sandbox", { timeout: 240_000 }, () =
     assert.equal((await sandbox.run("never", { language })).error?.["name"], "ExecutionAborted");
   });
 
-  test(
+  it(
     "of another language run it, keep its state, tell its errors and are interrupted",
     { skip: SCHEME === undefined && "the Scheme kernel is not installed (npm test installs it from PyPI)" },
     async () => {
@@ -219,7 +219,7 @@ describe("kernels that are installed in the sandbox", { timeout: 240_000 }, () =
     },
   );
 
-  test("are started a second time when somebody else took a port first, and for no other reason", async () => {
+  it("are started a second time when somebody else took a port first, and for no other reason", async () => {
     const start = async (name: string, thefts: string): Promise<{ starts: number; result: unknown }> => {
       const argv = [PYTHON, "-c", ROBBED, "{connection_file}", name, thefts];
       await install(name, { argv, language: name });
@@ -237,13 +237,13 @@ describe("kernels that are installed in the sandbox", { timeout: 240_000 }, () =
     });
   });
 
-  test("take no variables with their code, and say so", async () => {
+  it("take no variables with their code, and say so", async () => {
     const { error } = await sandbox.run("1", { language: "foreign", env_vars: { A: "b" } });
     assert.equal(error?.["name"], "NotSupported");
     assert.match(String(error?.["value"]), /foreign/);
   });
 
-  test("that cannot be used are a clear error", async () => {
+  it("that cannot be used are a clear error", async () => {
     const broken = await sandbox.run("1", { language: "broken" });
     assert.equal(broken.status, 500);
     assert.match(broken.body, /^Failed to create context: the kernel ended while it started/);

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { after, before, describe, test } from "node:test";
+import { after, before, describe, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import {
   startCodeServer,
@@ -72,7 +72,7 @@ async function expectLive(language: string, code: string, makeFile: () => Promis
 describe("JavaScript", () => {
   const run = running("javascript");
 
-  test("state stays, also of what is declared again; the last value is the result", async () => {
+  it("state stays, also of what is declared again; the last value is the result", async () => {
     await run("const base = 40; let step = 1; class Box {}; function twice(n) { return 2 * n }");
     assert.equal(await valueOf(run, "const base = 20; base + twice(step)"), "22");
     assert.equal(await valueOf(run, "new Box() instanceof Box && 'boxed'"), "boxed");
@@ -80,14 +80,14 @@ describe("JavaScript", () => {
     assert.deepEqual((await run("undefined")).results, []);
   });
 
-  test("await works on the top level, and a cell that ends in a promise ends with it", async () => {
+  it("await works on the top level, and a cell that ends in a promise ends with it", async () => {
     assert.equal(await valueOf(run, "const late = await Promise.resolve(7); late + 1"), "8");
     assert.equal(await valueOf(run, "(async () => { await null; return 'later' })()"), "later");
     const rejected = await run("(async () => { await null; throw new RangeError('too late') })()");
     assert.equal(rejected.error?.["name"], "RangeError");
   });
 
-  test("values are text, and JSON, HTML or a picture where they can be", async () => {
+  it("values are text, and JSON, HTML or a picture where they can be", async () => {
     const { results } = await run("({ a: [1.5, 'x'], b: { c: null } })");
     assert.deepEqual(results[0]?.["json"], { a: [1.5, "x"], b: { c: null } });
     assert.equal(results[0]?.["text"], "{ a: [ 1.5, 'x' ], b: { c: null } }");
@@ -107,7 +107,7 @@ describe("JavaScript", () => {
     assert.equal(circular.results[0]?.["json"], undefined);
   });
 
-  test("console.log and console.error arrive while the cell runs, even in a busy loop", async () => {
+  it("console.log and console.error arrive while the cell runs, even in a busy loop", async () => {
     const busy = "while (!require('node:fs').existsSync(process.env.HOME + '/go'));";
     await expectLive("javascript", `console.log('out'); console.error('err'); ${busy}`, () =>
       running("bash")('touch "$HOME/go"'),
@@ -117,7 +117,7 @@ describe("JavaScript", () => {
     assert.equal(ran.text("stderr"), "e\n");
   });
 
-  test("an error has its name, its message, and a stack of the user's lines only", async () => {
+  it("an error has its name, its message, and a stack of the user's lines only", async () => {
     const { error } = await run("function fail() {\n  null.x\n}\nfail()");
     assert.equal(error?.["name"], "TypeError");
     assert.match(String(error["value"]), /Cannot read properties of null/);
@@ -134,7 +134,7 @@ describe("JavaScript", () => {
     assert.match(String(cause.error?.["traceback"]), /outer[^]*\[cause\]: Error: inner/);
   });
 
-  test("what fails later is told on stderr and ends nothing", async () => {
+  it("what fails later is told on stderr and ends nothing", async () => {
     const ran = await run(
       "setTimeout(() => { throw new Error('timer') }, 1); Promise.reject(new Error('promise'));\n" +
         "await new Promise((done) => setTimeout(done, 50)); 'alive'",
@@ -144,7 +144,7 @@ describe("JavaScript", () => {
     assert.match(ran.text("stderr"), /Uncaught Error: timer/);
   });
 
-  test("modules are imported in both ways, packages and files of the sandbox too", async () => {
+  it("modules are imported in both ways, packages and files of the sandbox too", async () => {
     await sandbox.live.runtime.files.write(
       `${(await sandbox.live.runtime.user()).home}/own.mjs`,
       (async function* () {
@@ -166,7 +166,7 @@ describe("JavaScript", () => {
     assert.equal(await valueOf(run, "export const exported = 3; exported"), "3");
   });
 
-  test("variables of one execution are gone after it, the sandbox's stay", async () => {
+  it("variables of one execution are gone after it, the sandbox's stay", async () => {
     const more = { env_vars: { QUOTED: "a'b\"c\n${x}é", GLOBAL: "other" } };
     assert.deepEqual(
       (await run("[process.env.QUOTED, process.env.GLOBAL]", more)).results[0]?.["json"],
@@ -175,7 +175,7 @@ describe("JavaScript", () => {
     assert.equal(await valueOf(run, "[process.env.QUOTED, process.env.GLOBAL].join()"), "`,g'lobal\"`");
   });
 
-  test("an interrupt ends loops, awaits and programs, and keeps the state", async () => {
+  it("an interrupt ends loops, awaits and programs, and keeps the state", async () => {
     await run("globalThis.kept = 'kept'");
     for (const code of [
       "while (true);",
@@ -198,7 +198,7 @@ describe("JavaScript", () => {
     }
   });
 
-  test("leaving at any moment never makes the next execution hang or lose its state", async () => {
+  it("leaving at any moment never makes the next execution hang or lose its state", async () => {
     for (let round = 0; round < 25; round++) {
       await leave(
         "javascript",
@@ -209,7 +209,7 @@ describe("JavaScript", () => {
     }
   });
 
-  test("process.exit ends the kernel, not the context, and what was printed arrives", async () => {
+  it("process.exit ends the kernel, not the context, and what was printed arrives", async () => {
     const ended = await run("console.log('last words'); process.exit(3); console.log('never')");
     assert.equal(ended.text("stdout"), "last words\n", ended.body);
     assert.deepEqual([ended.error?.["name"], ended.error?.["value"]], ["ExitCode", "3"]);
@@ -219,7 +219,7 @@ describe("JavaScript", () => {
     assert.equal(await valueOf(run, "1 + 1"), "2");
   });
 
-  test("a lot of output is whole, and cells leave nothing behind", async () => {
+  it("a lot of output is whole, and cells leave nothing behind", async () => {
     const ran = await run("for (let line = 0; line < 100_000; line++) console.log(line)");
     assert.equal(ran.text("stdout").length, 588_890);
     // Its JSON would be 19 MB, each time.
@@ -240,7 +240,7 @@ describe("JavaScript", () => {
     assert.ok(grownMiB < 20, `10 cells of 8 MiB each left ${grownMiB.toFixed()} MiB`);
   });
 
-  test("code finds itself at home, with the names that Node.js gives", async () => {
+  it("code finds itself at home, with the names that Node.js gives", async () => {
     assert.deepEqual(
       (
         await run(
@@ -263,7 +263,7 @@ describe("JavaScript", () => {
 describe("TypeScript", () => {
   const run = running("ts");
 
-  test("types are taken away, lines stay where they are", async () => {
+  it("types are taken away, lines stay where they are", async () => {
     assert.equal(
       await valueOf(run, "interface Point { x: number }\nconst point: Point = { x: 2 }; point.x as number"),
       "2",
@@ -286,7 +286,7 @@ describe("TypeScript", () => {
 describe("bash", () => {
   const run = running("bash");
 
-  test("variables, functions and the directory stay", async () => {
+  it("variables, functions and the directory stay", async () => {
     await run("greeting='hello there'; say() { echo \"$greeting $1\"; }; cd /");
     const { text } = await run('say you\npwd\necho "é😀" | tr -d x');
     assert.equal(
@@ -295,7 +295,7 @@ describe("bash", () => {
     );
   });
 
-  test("stdout and stderr are apart and live", async () => {
+  it("stdout and stderr are apart and live", async () => {
     const waiting = 'until [ -e "$HOME/go-on" ]; do sleep 0.05; done';
     await expectLive("bash", `echo out; echo err >&2; ${waiting}`, () =>
       running("javascript")("require('node:fs').writeFileSync(process.env.HOME + '/go-on', '')"),
@@ -304,7 +304,7 @@ describe("bash", () => {
     assert.deepEqual([ran.text("stdout"), ran.text("stderr")], ["out\n", "err\n"]);
   });
 
-  test("a cell that ends with another status than 0 is an error", async () => {
+  it("a cell that ends with another status than 0 is an error", async () => {
     for (const [code, status] of [
       ["false", "1"],
       ["(exit 42)", "42"],
@@ -319,12 +319,12 @@ describe("bash", () => {
     assert.match((await run("no-such-command")).text("stderr"), /no-such-command: command not found/);
   });
 
-  test("the shell says nothing of its own about a program that a signal ends", async () => {
+  it("the shell says nothing of its own about a program that a signal ends", async () => {
     const ran = await run("yes | head -1; sh -c 'kill -9 $$'; echo $?");
     assert.deepEqual([ran.text("stdout"), ran.text("stderr"), ran.error], ["y\n137\n", "", undefined]);
   });
 
-  test("whatever is in the code is code, and nothing of it reaches beyond", async () => {
+  it("whatever is in the code is code, and nothing of it reaches beyond", async () => {
     const ran = await run("cat <<'END'\n'quotes\" $HOME `x`\nEND\necho done # ' \"");
     assert.equal(ran.text("stdout"), "'quotes\" $HOME `x`\ndone\n");
     assert.equal((await run('read -r line; echo "[$line]"; cat')).text("stdout"), "[]\n");
@@ -332,7 +332,7 @@ describe("bash", () => {
     assert.equal((await run("")).error, undefined);
   });
 
-  test("variables of one execution are gone after it, the sandbox's stay", async () => {
+  it("variables of one execution are gone after it, the sandbox's stay", async () => {
     const more = { env_vars: { QUOTED: "a'b\"c\n$(echo x)é", GLOBAL: "other" } };
     const ran = await run("printenv QUOTED GLOBAL", more);
     assert.equal(ran.text("stdout"), `${more.env_vars.QUOTED}\nother\n`);
@@ -343,7 +343,7 @@ describe("bash", () => {
     assert.equal(text("stdout").split("\n")[0], "none g'lobal\"");
   });
 
-  test("an interrupt ends loops, programs and pipes, and keeps the state", async () => {
+  it("an interrupt ends loops, programs and pipes, and keeps the state", async () => {
     await run("kept=kept");
     for (const code of [
       "while :; do :; done",
@@ -361,14 +361,14 @@ describe("bash", () => {
     }
   });
 
-  test("leaving at any moment never makes the next execution hang or lose its state", async () => {
+  it("leaving at any moment never makes the next execution hang or lose its state", async () => {
     for (let round = 0; round < 25; round++) {
       await leave("bash", "while :; do :; done", (round * 7) % 30);
       assert.equal((await run("echo $kept")).text("stdout"), "kept\n", `round ${round}`);
     }
   });
 
-  test("exit ends the shell, not the context; so does its death", async () => {
+  it("exit ends the shell, not the context; so does its death", async () => {
     const ended = await run("echo last; exit 3");
     assert.equal(ended.text("stdout"), "last\n");
     assert.equal(ended.text("stderr"), "");
@@ -380,7 +380,7 @@ describe("bash", () => {
 });
 
 describe("languages", () => {
-  test("each has a default context of its own, made when it is first used, and others where asked", async () => {
+  it("each has a default context of its own, made when it is first used, and others where asked", async () => {
     const fresh = await own.create();
     const names = async (): Promise<unknown[]> =>
       ((await (await fresh.fetch("/contexts")).json()) as { language: string }[]).map(
@@ -398,7 +398,7 @@ describe("languages", () => {
     await own.server.sandboxes.kill(fresh.live.record.id);
   });
 
-  test("a context's directory is where its code is, in each language", async () => {
+  it("a context's directory is where its code is, in each language", async () => {
     for (const [language, code] of [
       ["python", "import os; print(os.path.basename(os.getcwd()))"],
       ["javascript", "console.log(require('node:path').basename(process.cwd()))"],
@@ -423,7 +423,7 @@ describe("languages", () => {
     }
   });
 
-  test("TypeScript is refused where Node.js cannot strip types, JavaScript is not", async () => {
+  it("TypeScript is refused where Node.js cannot strip types, JavaScript is not", async () => {
     const folder = await mkdtemp(join(tmpdir(), "coppice-old-node-"));
     try {
       const node = join(folder, "node");
@@ -443,7 +443,7 @@ describe("languages", () => {
     }
   });
 
-  test("a sandbox without Node.js says so", async () => {
+  it("a sandbox without Node.js says so", async () => {
     await using broken = await startCodeServer({ node: "/does/not/exist" });
     const { status, body } = await (await broken.create()).run("1", { language: "js" });
     assert.deepEqual([status, /^Failed to create context: .*127/.test(body)], [500, true], body);

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { randomInt } from "node:crypto";
 import { once } from "node:events";
 import { createServer, type Server } from "node:net";
-import { after, afterEach, before, describe, test } from "node:test";
+import { after, afterEach, before, describe, it } from "node:test";
 import { SandboxError, type Sandbox } from "@coppice/core";
 import { startInstalledKernel, type InstalledKernelCommand } from "../kernel/installed-kernel-process.js";
 import { isListening } from "./is-listening.js";
@@ -44,11 +44,11 @@ describe("the ports of installed kernels", { timeout: 60_000 }, () => {
   const portsOf = (leases: readonly PortLease[]): readonly number[] =>
     leases.flatMap(({ ports }) => Object.values(ports)).toSorted((one, other) => one - other);
 
-  test("are ports, all of them", async () => {
+  it("are ports, all of them", async () => {
     await assert.rejects(startCodeServer({ installedKernels: { firstPort: 60_000 } }), /beyond 65535/);
   });
 
-  test("are never those of another one, and none are left when all have some", async () => {
+  it("are never those of another one, and none are left when all have some", async () => {
     const leases = new PortLeases({ firstPort, maximum: 4 });
     const taken = await Promise.all(Array.from({ length: 4 }, () => leases.take(sandbox, never)));
     assert.deepEqual(
@@ -65,7 +65,7 @@ describe("the ports of installed kernels", { timeout: 60_000 }, () => {
     await assert.rejects(leases.take(sandbox, never), none);
   });
 
-  test("are passed over where somebody listens on one of them", async () => {
+  it("are passed over where somebody listens on one of them", async () => {
     const leases = new PortLeases({ firstPort, maximum: 3 });
     await listen(firstPort + 3);
     await listen(firstPort + 10);
@@ -83,7 +83,7 @@ describe("the ports of installed kernels", { timeout: 60_000 }, () => {
     for (let times = 0; times < 2; times += 1) await leases.take(sandbox, never);
   });
 
-  test("are not taken where nobody can tell, and nothing stays leased then", async () => {
+  it("are not taken where nobody can tell, and nothing stays leased then", async () => {
     const leases = new PortLeases({ firstPort, maximum: 1 });
     const lost = new SandboxError("unavailable", "the sandbox has ended");
     await assert.rejects(leases.take({ dial: () => Promise.reject(lost) }, never), lost);
@@ -103,7 +103,7 @@ describe("the ports of installed kernels", { timeout: 60_000 }, () => {
     await leases.take(sandbox, never);
   });
 
-  test("are given back when the kernel ends, and when it was not started", async () => {
+  it("are given back when the kernel ends, and when it was not started", async () => {
     const portLeases = new PortLeases({ firstPort, maximum: 1 });
     const start = async (change: Partial<InstalledKernelCommand> = {}): Promise<KernelProcess> => {
       const user = await sandbox.user();

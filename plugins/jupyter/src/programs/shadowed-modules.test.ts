@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { describe, test } from "node:test";
+import { describe, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import { startCodeServer, type CodeSandbox } from "../testing/code-server.js";
 
@@ -41,7 +41,7 @@ async function newContext(sandbox: CodeSandbox, body: object): Promise<string> {
 
 describe("files of a user that are named like libraries", { timeout: 240_000 }, () => {
   for (const isForked of [false, true]) {
-    test(`break no kernel that is ${isForked ? "forked" : "started"}`, async () => {
+    it(`break no kernel that is ${isForked ? "forked" : "started"}`, async () => {
       await using own = await startCodeServer({ zygote: { enabled: isForked, imports: ["ctypes"] } });
       const sandbox = await own.create();
       assert.equal((await sandbox.run(WRITE_THEM)).error, undefined);

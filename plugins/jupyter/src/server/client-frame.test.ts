@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { SeededRandom } from "@coppice/core/testing";
 import {
   decodeFrame,
@@ -37,7 +37,7 @@ function decode(data: Buffer, framing: Framing, isBinary: boolean): ClientFrame 
   }
 }
 
-test("what is written in either framing is read again, byte for byte", () => {
+it("what is written in either framing is read again, byte for byte", () => {
   for (const framing of FRAMINGS) {
     for (const buffers of [[], [Buffer.alloc(0)], [Buffer.from([0, 255, 34]), Buffer.alloc(70_000, 7)]]) {
       const frame = frameOf(buffers);
@@ -55,7 +55,7 @@ test("what is written in either framing is read again, byte for byte", () => {
   }
 });
 
-test("JSON has the fields that clients look for", () => {
+it("JSON has the fields that clients look for", () => {
   const { data } = encodeFrame(frameOf(), "json");
   const message = JSON.parse(data.toString()) as Record<string, unknown>;
   assert.deepEqual(Object.keys(message).sort(), [
@@ -71,7 +71,7 @@ test("JSON has the fields that clients look for", () => {
   assert.equal(message["msg_id"], "id\u0001é");
 });
 
-test("a client's JSON may leave out what has a default", () => {
+it("a client's JSON may leave out what has a default", () => {
   const read = decodeFrame(
     Buffer.from('{"header": {"msg_id": "1", "msg_type": "t"}, "parent_header": null}'),
     { framing: "json", isBinary: false },
@@ -81,7 +81,7 @@ test("a client's JSON may leave out what has a default", () => {
   assert.equal(read.session, undefined);
 });
 
-test("what is no message is refused", () => {
+it("what is no message is refused", () => {
   const texts = [
     "",
     "null",
@@ -113,7 +113,7 @@ test("what is no message is refused", () => {
   }
 });
 
-test("mutilated frames are refused, or are whole messages", () => {
+it("mutilated frames are refused, or are whole messages", () => {
   const random = new SeededRandom(11);
   for (let round = 0; round < 20_000; round++) {
     const framing = FRAMINGS[random.below(2)] ?? "v1";
@@ -143,7 +143,7 @@ test("mutilated frames are refused, or are whole messages", () => {
   }
 });
 
-test("a part that would forge another member is no JSON object", () => {
+it("a part that would forge another member is no JSON object", () => {
   for (const part of ['{}, "channel": "control"', "{} {}", "[]", '"x"', '{"a": NaN}', "{\"a\": '1'}"])
     assert.equal(isJsonObject(Buffer.from(part)), false, part);
   assert.equal(

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { after, before, describe, test } from "node:test";
+import { after, before, describe, it } from "node:test";
 import { startCodeServer, type CodeSandbox, type CodeServer } from "../testing/code-server.js";
 import { JupyterSocket, type JsonMessage } from "../testing/jupyter-socket.js";
 
@@ -56,7 +56,7 @@ describe("the debugger of a kernel", { timeout: 120_000 }, () => {
     return (await socket.end(socket.send("kernel_info_request", {}))).content;
   }
 
-  test("is loaded by its first request, stops at a breakpoint, shows variables and goes on", async () => {
+  it("is loaded by its first request, stops at a breakpoint, shows variables and goes on", async () => {
     using socket = await open("python");
     const debug = new Debugging(socket);
     assert.equal((await infoOf(socket))["debugger"], true);
@@ -100,7 +100,7 @@ describe("the debugger of a kernel", { timeout: 120_000 }, () => {
     assert.equal((await debug.ask("disconnect", { restart: false, terminateDebuggee: false })).success, true);
   });
 
-  test("is told to be absent where debugpy is, and by kernels that have none", async () => {
+  it("is told to be absent where debugpy is, and by kernels that have none", async () => {
     using bash = await open("bash");
     assert.notEqual((await infoOf(bash))["debugger"], true);
     const hiding = [

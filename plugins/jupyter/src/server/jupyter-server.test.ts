@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
-import { after, before, describe, test } from "node:test";
+import { after, before, describe, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import type { LiveSandbox } from "@coppice/core";
 import { SeededRandom } from "@coppice/core/testing";
@@ -96,7 +96,7 @@ async function until(what: string, check: () => Promise<boolean>): Promise<void>
 }
 
 describe("who gets in", () => {
-  test("the sandbox's token opens it, in a header or in the query; nothing else does", async () => {
+  it("the sandbox's token opens it, in a header or in the query; nothing else does", async () => {
     const good: readonly RequestInit["headers"][] = [
       { "x-access-token": token },
       { authorization: `token ${token}` },
@@ -118,7 +118,7 @@ describe("who gets in", () => {
     );
   });
 
-  test("a wrong token and a sandbox that does not exist look the same, by path and by header", async () => {
+  it("a wrong token and a sandbox that does not exist look the same, by path and by header", async () => {
     const look = async (url: string, headers: Record<string, string>): Promise<unknown> => {
       const response = await fetch(url, { headers });
       return {
@@ -145,7 +145,7 @@ describe("who gets in", () => {
     );
   });
 
-  test("port 8888 of a sandbox answers the same, without the path", async () => {
+  it("port 8888 of a sandbox answers the same, without the path", async () => {
     const headers = {
       "e2b-sandbox-id": sandbox.record.id,
       "e2b-sandbox-port": "8888",
@@ -159,7 +159,7 @@ describe("who gets in", () => {
     await own.server.sandboxes.kill(other.live.record.id);
   });
 
-  test("a sandbox without a token is open to programs, not to web pages from elsewhere", async () => {
+  it("a sandbox without a token is open to programs, not to web pages from elsewhere", async () => {
     const open = await own.create();
     const url = `${root(open.live.record.id)}/api/kernelspecs`;
     assert.equal((await fetch(url)).status, 200);
@@ -170,7 +170,7 @@ describe("who gets in", () => {
 });
 
 describe("bad requests", () => {
-  test("each is a 4xx, and the server goes on", async () => {
+  it("each is a 4xx, and the server goes on", async () => {
     const cases: readonly (readonly [string, string, string | undefined, number])[] = [
       ["GET", "/api/kernels/none", undefined, 404],
       ["DELETE", "/api/kernels/none", undefined, 404],
@@ -201,7 +201,7 @@ describe("bad requests", () => {
     assert.equal((await api("/api/status")).status, 200);
   });
 
-  test("one session too many is refused and leaves no kernel", async () => {
+  it("one session too many is refused and leaves no kernel", async () => {
     const open = (path: string): Promise<Response> =>
       api("/api/sessions", { method: "POST", body: JSON.stringify({ path }) });
     const [first, second, third] = [await open("a.ipynb"), await open("b.ipynb"), await open("c.ipynb")];
@@ -214,7 +214,7 @@ describe("bad requests", () => {
       assert.equal((await api(`/api/sessions/${id}`, { method: "DELETE" })).status, 204);
   });
 
-  test("sessions that are asked for at once have one kernel each, and one too many has none", async () => {
+  it("sessions that are asked for at once have one kernel each, and one too many has none", async () => {
     const kernels = async (): Promise<readonly string[]> =>
       ((await (await api("/api/kernels")).json()) as KernelModel[]).map(({ id }) => id);
     const before = await kernels();
@@ -234,7 +234,7 @@ describe("bad requests", () => {
     assert.deepEqual(await kernels(), before);
   });
 
-  test("a session that gets another kernel ends the one that it had, and no other session's", async () => {
+  it("a session that gets another kernel ends the one that it had, and no other session's", async () => {
     const json = async (path: string, method: string, body: object): Promise<SessionModel> =>
       (await (await api(path, { method, body: JSON.stringify(body) })).json()) as SessionModel;
     const isThere = async (id: string): Promise<boolean> => (await api(`/api/kernels/${id}`)).status === 200;
@@ -254,7 +254,7 @@ describe("bad requests", () => {
     assert.equal(await isThere(shared), false);
   });
 
-  test("WebSockets: an unknown kernel, a strange session id, one client too many", async () => {
+  it("WebSockets: an unknown kernel, a strange session id, one client too many", async () => {
     await using kernel = await startKernel();
     await assert.rejects(connect("none"), /404/);
     await assert.rejects(connect(kernel.id, "a b"), /400/);
@@ -268,7 +268,7 @@ describe("bad requests", () => {
 });
 
 describe("hostile clients", () => {
-  test("mutilated messages end their connection at most; a bystander and the kernel notice nothing", async () => {
+  it("mutilated messages end their connection at most; a bystander and the kernel notice nothing", async () => {
     await using kernel = await startKernel();
     using bystander = await connect(kernel.id, "bystander");
     const random = new SeededRandom(23);
@@ -317,7 +317,7 @@ describe("hostile clients", () => {
     assert.ok((await metric("refused_frames_total")) >= 50);
   });
 
-  test("a message larger than the limit ends its connection, one on no channel is ignored", async () => {
+  it("a message larger than the limit ends its connection, one on no channel is ignored", async () => {
     await using kernel = await startKernel();
     using socket = await connect(kernel.id);
     socket.send("kernel_info_request", {}, { channel: "heartbeat" });
@@ -329,7 +329,7 @@ describe("hostile clients", () => {
     assert.equal(await socket.closed, 1009);
   });
 
-  test("more unanswered requests than may be end the connection, not the kernel", async () => {
+  it("more unanswered requests than may be end the connection, not the kernel", async () => {
     await using kernel = await startKernel();
     using socket = await connect(kernel.id);
     socket.execute("import time; time.sleep(1)");
@@ -339,7 +339,7 @@ describe("hostile clients", () => {
     assert.equal((await next.end(next.execute("1"))).content["status"], "ok");
   });
 
-  test("the id of somebody else's request is not taken again, and its owner gets its answers alone", async () => {
+  it("the id of somebody else's request is not taken again, and its owner gets its answers alone", async () => {
     await using kernel = await startKernel();
     using one = await connect(kernel.id);
     using two = await connect(kernel.id);
@@ -357,7 +357,7 @@ describe("hostile clients", () => {
     );
   });
 
-  test("what /execute runs cannot be answered for by a client", async () => {
+  it("what /execute runs cannot be answered for by a client", async () => {
     const open = await own.create();
     const run = open.run("import time; time.sleep(0.7); print('whole')");
     const [context] = (await (await open.fetch("/contexts")).json()) as { id: string }[];
@@ -384,7 +384,7 @@ describe("hostile clients", () => {
     assert.ok([1006, 1000].includes(await socket.closed));
   });
 
-  test("an execution that is given up while it waits behind a client's code never runs, and leaves that alone", async () => {
+  it("an execution that is given up while it waits behind a client's code never runs, and leaves that alone", async () => {
     const open = await own.create();
     for (const [language, code, waiting, check] of [
       ["python", "import time; time.sleep(1.5); print('whole')", "print('never')", "print('next')"],
@@ -425,7 +425,7 @@ describe("hostile clients", () => {
     await own.server.sandboxes.kill(open.live.record.id);
   });
 
-  test("the same ids in two kernels stay apart", async () => {
+  it("the same ids in two kernels stay apart", async () => {
     await using first = await startKernel();
     await using second = await startKernel();
     using one = await connect(first.id, "same");
@@ -445,7 +445,7 @@ describe("hostile clients", () => {
 });
 
 describe("slow clients", () => {
-  test("one that only looks on is closed, and the owner of the output gets all of it", async () => {
+  it("one that only looks on is closed, and the owner of the output gets all of it", async () => {
     await using kernel = await startKernel();
     using owner = await connect(kernel.id);
     using looker = await connect(kernel.id);
@@ -464,7 +464,7 @@ describe("slow clients", () => {
     await until("it was counted", async () => (await metric("slow_clients_total")) > slowBefore);
   });
 
-  test("one whose own output waits slows its code, and misses nothing", async () => {
+  it("one whose own output waits slows its code, and misses nothing", async () => {
     await using kernel = await startKernel();
     using owner = await connect(kernel.id);
     await owner.end(owner.execute("import time"));
@@ -484,7 +484,7 @@ describe("slow clients", () => {
     assert.ok(grownMiB < 100, `memory grew by ${grownMiB.toFixed(0)} MiB while the client read nothing`);
   });
 
-  test("one that takes nothing any more is given up, and the kernel is free again", async () => {
+  it("one that takes nothing any more is given up, and the kernel is free again", async () => {
     await using kernel = await startKernel();
     using stuck = await connect(kernel.id);
     await stuck.end(stuck.execute("1"));
@@ -505,7 +505,7 @@ describe("slow clients", () => {
 });
 
 describe("lost clients", () => {
-  test("the same session gets what it missed, another one does not", async () => {
+  it("the same session gets what it missed, another one does not", async () => {
     await using kernel = await startKernel();
     const first = await connect(kernel.id, "mine");
     const id = first.execute("import time\nfor i in range(5): print(i, flush=True); time.sleep(0.1)");
@@ -522,7 +522,7 @@ describe("lost clients", () => {
     assert.ok(!stranger.textOf(id).startsWith("1"));
   });
 
-  test("of too much only the ends and a note are kept", async () => {
+  it("of too much only the ends and a note are kept", async () => {
     await using kernel = await startKernel();
     const first = await connect(kernel.id, "mine");
     const id = first.execute(
@@ -538,7 +538,7 @@ describe("lost clients", () => {
     assert.match(second.textOf(id, "stderr"), /output missing: more than 102400 bytes/);
   });
 
-  test("after a while nothing is kept", async () => {
+  it("after a while nothing is kept", async () => {
     await using kernel = await startKernel();
     const first = await connect(kernel.id, "mine");
     const missed = first.execute("import time; time.sleep(0.3); print('missed')");
@@ -553,7 +553,7 @@ describe("lost clients", () => {
     assert.equal((await modelOf(kernel.id)).connections, 1);
   });
 
-  test("a second connection of a session takes over from the first", async () => {
+  it("a second connection of a session takes over from the first", async () => {
     await using kernel = await startKernel();
     using first = await connect(kernel.id, "mine");
     using second = await connect(kernel.id, "mine");
@@ -562,7 +562,7 @@ describe("lost clients", () => {
     assert.equal((await modelOf(kernel.id)).connections, 1);
   });
 
-  test("code that waits for a line from a client that never comes back is interrupted", async () => {
+  it("code that waits for a line from a client that never comes back is interrupted", async () => {
     await using kernel = await startKernel();
     const asked = await connect(kernel.id, "mine");
     asked.execute("input()", { allow_stdin: true });
@@ -580,7 +580,7 @@ describe("lost clients", () => {
     assert.equal((await other.end(other.execute("'free'"))).content["status"], "ok");
   });
 
-  test("a client that does not answer pings is gone", async () => {
+  it("a client that does not answer pings is gone", async () => {
     await using kernel = await startKernel();
     using silent = await connect(kernel.id);
     await silent.end(silent.execute("1"));
@@ -594,7 +594,7 @@ describe("the life of a kernel", () => {
   const state = (wanted: string) => (message: { readonly content: Readonly<Record<string, unknown>> }) =>
     message.content["execution_state"] === wanted;
 
-  test("one that keeps dying is restarted so often, then said to be dead; a restart brings it back", async () => {
+  it("one that keeps dying is restarted so often, then said to be dead; a restart brings it back", async () => {
     await using kernel = await startKernel();
     using socket = await connect(kernel.id);
     await socket.end(socket.execute("1"));
@@ -611,7 +611,7 @@ describe("the life of a kernel", () => {
     assert.equal((await socket.end(socket.execute("1"))).content["execution_count"], 1);
   });
 
-  test("one that is asked to restart is said to, not to come back from a death; what clients wait for ends", async () => {
+  it("one that is asked to restart is said to, not to come back from a death; what clients wait for ends", async () => {
     await using kernel = await startKernel();
     using asking = await connect(kernel.id);
     using other = await connect(kernel.id);
@@ -630,7 +630,7 @@ describe("the life of a kernel", () => {
     }
   });
 
-  test("a death that nobody sees costs nothing until somebody comes", async () => {
+  it("a death that nobody sees costs nothing until somebody comes", async () => {
     const open = await own.create();
     const [context] = (await (await open.fetch("/contexts")).json()) as { id: string }[];
     const url = `${root(open.live.record.id)}/api/kernels/${context?.id}`;
@@ -644,7 +644,7 @@ describe("the life of a kernel", () => {
     await own.server.sandboxes.kill(open.live.record.id);
   });
 
-  test("a removed kernel is dead for its clients and has no session", async () => {
+  it("a removed kernel is dead for its clients and has no session", async () => {
     const kernel = await startKernel();
     using socket = await connect(kernel.id);
     await socket.end(socket.execute("1"));
@@ -654,7 +654,7 @@ describe("the life of a kernel", () => {
     assert.equal((await api(`/api/kernels/${kernel.id}`)).status, 404);
   });
 
-  test("control is a channel of its own: it is answered while a cell runs, and ends that", async () => {
+  it("control is a channel of its own: it is answered while a cell runs, and ends that", async () => {
     await using kernel = await startKernel();
     using socket = await connect(kernel.id);
     const cell = socket.execute("print('on', flush=True)\nwhile True: pass");
@@ -672,7 +672,7 @@ describe("the life of a kernel", () => {
     assert.equal((await socket.end(cell)).content["ename"], "KeyboardInterrupt");
   });
 
-  test("busy is said for as long as a request runs", async () => {
+  it("busy is said for as long as a request runs", async () => {
     await using kernel = await startKernel();
     using socket = await connect(kernel.id);
     const id = socket.execute("import time; time.sleep(0.5)");
@@ -686,7 +686,7 @@ describe("the life of a kernel", () => {
   });
 });
 
-test("switched off, nothing of it answers and port 8888 is the sandbox's own", async () => {
+it("switched off, nothing of it answers and port 8888 is the sandbox's own", async () => {
   await using off = await startCodeServer({ server: { enabled: false } });
   const { live } = await off.create();
   assert.equal(

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { EventEmitter } from "node:events";
-import { test } from "node:test";
+import { it } from "node:test";
 import { setImmediate as turn } from "node:timers/promises";
 import { systemClock, type Logger } from "@coppice/core";
 import { SeededRandom } from "@coppice/core/testing";
@@ -103,7 +103,7 @@ function message(
   };
 }
 
-test("whatever a kernel sends, clients get whole messages, and answers to their own requests alone", async () => {
+it("whatever a kernel sends, clients get whole messages, and answers to their own requests alone", async () => {
   const { clients, connect } = arrange();
   const random = new SeededRandom(5);
   const all = ["a", "b", "c"].map((name) => ({ name, ...connect(name) }));
@@ -158,7 +158,7 @@ test("whatever a kernel sends, clients get whole messages, and answers to their 
   clients.removed();
 });
 
-test("a line that a client was not asked for does not reach the kernel, and one answer is enough", async () => {
+it("a line that a client was not asked for does not reach the kernel, and one answer is enough", async () => {
   const { clients, connect, forwarded } = arrange();
   const asked = connect("asked");
   const other = connect("other");
@@ -176,7 +176,7 @@ test("a line that a client was not asked for does not reach the kernel, and one 
   clients.removed();
 });
 
-test("a question for somebody who is not there interrupts the kernel", async () => {
+it("a question for somebody who is not there interrupts the kernel", async () => {
   const { clients, connect, interrupts } = arrange();
   await clients.received("stdin", message("input_request", "nobody's"));
   assert.equal(interrupts(), 1);
@@ -189,7 +189,7 @@ test("a question for somebody who is not there interrupts the kernel", async () 
   clients.removed();
 });
 
-test("answers that come late find their client; of ids there are never too many", async () => {
+it("answers that come late find their client; of ids there are never too many", async () => {
   const { clients, connect } = arrange();
   const client = connect("a");
   client.send("cell");

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
-import { after, before, describe, test } from "node:test";
+import { after, before, describe, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import { startCodeServer, type CodeSandbox, type CodeServer } from "../testing/code-server.js";
 
@@ -56,7 +56,7 @@ for (const transport of ["zeromq", "zmtp"]) {
     });
     after(() => own[Symbol.asyncDispose]());
 
-    test(
+    it(
       "waits, in bounded memory, and no idle is ever dropped: every message arrives, and the cell ends",
       { skip: process.platform !== "linux" && "it reads /proc" },
       async () => {

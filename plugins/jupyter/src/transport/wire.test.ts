@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { createHmac } from "node:crypto";
-import { test } from "node:test";
+import { it } from "node:test";
 import { decodeMessage, encodeMessage, WireError } from "./wire.js";
 
 const KEY = "a secret";
@@ -14,7 +14,7 @@ function framesOf(parts: readonly (string | Buffer)[], key = KEY): Buffer[] {
 
 const HEADER = '{"msg_id": "1", "msg_type": "stream", "date": "2026-01-01T00:00:00Z"}';
 
-test("what is encoded is read again", async () => {
+it("what is encoded is read again", async () => {
   const frames = encodeMessage(
     { id: "i", type: "execute_request", session: "s", content: { code: "é" } },
     KEY,
@@ -26,7 +26,7 @@ test("what is encoded is read again", async () => {
   assert.deepEqual(JSON.parse(message.content.toString()), { code: "é" });
 });
 
-test("a message keeps its identities, parent and buffers apart", async () => {
+it("a message keeps its identities, parent and buffers apart", async () => {
   const message = await decodeMessage(
     framesOf([HEADER, '{"msg_id": "0"}', "{}", "{}", Buffer.from([1, 2])]),
     KEY,
@@ -35,7 +35,7 @@ test("a message keeps its identities, parent and buffers apart", async () => {
   assert.deepEqual(message.buffers, [Buffer.from([1, 2])]);
 });
 
-test("every changed byte of a signed part, another key and a short signature are refused", async () => {
+it("every changed byte of a signed part, another key and a short signature are refused", async () => {
   for (const text of ["stdout", "x".repeat(3 * 1024 * 1024)]) {
     const frames = framesOf([HEADER, "{}", "{}", JSON.stringify({ name: text })]);
     assert.ok(await decodeMessage(frames, KEY));
@@ -55,7 +55,7 @@ test("every changed byte of a signed part, another key and a short signature are
   }
 });
 
-test("missing frames and unusable headers are refused, never a crash", async () => {
+it("missing frames and unusable headers are refused, never a crash", async () => {
   const whole = framesOf([HEADER, "{}", "{}", "{}"]);
   for (let length = 0; length < whole.length; length++)
     await assert.rejects(decodeMessage(whole.slice(0, length), KEY), WireError);
@@ -83,7 +83,7 @@ test("missing frames and unusable headers are refused, never a crash", async () 
   assert.equal(parent.parentId, undefined);
 });
 
-test("a long content is checked as it comes, and the event loop has its turns meanwhile", async () => {
+it("a long content is checked as it comes, and the event loop has its turns meanwhile", async () => {
   let turns = 0;
   const counting = setInterval(() => turns++, 1);
   const long = `{"data": {"text/plain": "${"é".repeat(4_000_000)}"}}`;

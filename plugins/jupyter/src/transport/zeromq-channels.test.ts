@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { once } from "node:events";
 import { createServer, type AddressInfo, type Socket } from "node:net";
-import { test } from "node:test";
+import { it } from "node:test";
 import type { ChannelName } from "./kernel-channels.js";
 import { ZeromqChannels } from "./zeromq-channels.js";
 
@@ -41,7 +41,7 @@ async function startListener() {
   };
 }
 
-test("there are sockets for 300 kernels at once, and nothing is left of them when they are closed", async () => {
+it("there are sockets for 300 kernels at once, and nothing is left of them when they are closed", async () => {
   await using listener = await startListener();
   const open: ZeromqChannels[] = [];
   const lost: ChannelName[] = [];
@@ -70,7 +70,7 @@ test("there are sockets for 300 kernels at once, and nothing is left of them whe
   }
 });
 
-test("the end of a connection is told, and another one is made", async () => {
+it("the end of a connection is told, and another one is made", async () => {
   await using listener = await startListener();
   const lost = new Set<ChannelName>();
   const all = Promise.withResolvers<void>();

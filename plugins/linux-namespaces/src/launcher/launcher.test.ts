@@ -3,7 +3,7 @@ import { existsSync } from "node:fs";
 import { mkdir, mkdtemp, readFile, readdir, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterEach, beforeEach, describe, test } from "node:test";
+import { afterEach, beforeEach, describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { agentBinary } from "@coppice/agent";
 import { Launcher } from "./launcher.js";
@@ -12,7 +12,7 @@ import { reasonToSkip } from "../testing/test-backend.js";
 import { isAlive } from "../storage/sandbox-record.js";
 import { findUserNamespace } from "./user-namespace.js";
 
-void describe("the launcher", { skip: reasonToSkip() ?? false, concurrency: 1 }, () => {
+describe("the launcher", { skip: reasonToSkip() ?? false, concurrency: 1 }, () => {
   let directory: string;
   let launcher: Launcher;
 
@@ -25,7 +25,7 @@ void describe("the launcher", { skip: reasonToSkip() ?? false, concurrency: 1 },
     await rm(directory, { recursive: true, force: true });
   });
 
-  void test("runs programs of the host with an input, and tells how they end", async () => {
+  it("runs programs of the host with an input, and tells how they end", async () => {
     assert.deepEqual(await launcher.run(["cat"], "through"), { code: 0, output: "through" });
     assert.deepEqual(await launcher.run(["sh", "-c", "echo said >&2; exit 43"]), {
       code: 43,
@@ -44,7 +44,7 @@ void describe("the launcher", { skip: reasonToSkip() ?? false, concurrency: 1 },
     assert.ok(many.every(({ code }) => code === 0));
   });
 
-  void test("removes trees of any depth, with names of any kind, and nothing that links lead to", async () => {
+  it("removes trees of any depth, with names of any kind, and nothing that links lead to", async () => {
     const tree = join(directory, "tree");
     await mkdir(tree);
     await writeFile(join(directory, "kept"), "kept");
@@ -66,7 +66,7 @@ void describe("the launcher", { skip: reasonToSkip() ?? false, concurrency: 1 },
     assert.equal(await readFile(join(directory, "kept"), "utf8"), "kept");
   });
 
-  void test("names the instruction that failed, and leaves no process", async () => {
+  it("names the instruction that failed, and leaves no process", async () => {
     const words = [
       "directory",
       join(directory, "made"),
@@ -82,14 +82,14 @@ void describe("the launcher", { skip: reasonToSkip() ?? false, concurrency: 1 },
     await assert.rejects(launcher.launch(directory, "", ["dance"]), /.+/);
   });
 
-  void test("refuses an overlay of more layers than the kernel takes options for", async () => {
+  it("refuses an overlay of more layers than the kernel takes options for", async () => {
     for (const path of ["target", "layer", "layer/upper", "layer/work"]) await mkdir(join(directory, path));
     const lowers = Array.from({ length: 65 }, () => "/usr").join(":");
     const words = ["overlay", join(directory, "target"), lowers, join(directory, "layer"), ""];
     await assert.rejects(launcher.launch(directory, "", words), /overlay .*target: Argument list too long/);
   });
 
-  void test("mounts are seen by nobody else", async () => {
+  it("mounts are seen by nobody else", async () => {
     const before = await readFile("/proc/self/mountinfo", "utf8");
     const place = join(directory, "place");
     await mkdir(place);
@@ -101,11 +101,11 @@ void describe("the launcher", { skip: reasonToSkip() ?? false, concurrency: 1 },
     await launcher.end(init);
   });
 
-  void test("does not end a process that only has the same pid", async () => {
+  it("does not end a process that only has the same pid", async () => {
     await launcher.end({ pid: process.pid, start: "1" });
   });
 
-  void test("a killed one is replaced by the next request, and holds what it held", async () => {
+  it("a killed one is replaced by the next request, and holds what it held", async () => {
     await launcher.lock(directory);
     const { output } = await launcher.run(["sh", "-c", "echo $PPID"]);
     const waiting = launcher.run(["sleep", "5"]);
@@ -118,13 +118,13 @@ void describe("the launcher", { skip: reasonToSkip() ?? false, concurrency: 1 },
     await other.close();
   });
 
-  void test("keeps so much of what a program says that outlives it, and no more", async () => {
+  it("keeps so much of what a program says that outlives it, and no more", async () => {
     const program = await launcher.start(directory, ["/bin/sh", "-c", "head -c 200000 /dev/zero"]);
     while (await isAlive(program)) await sleep(20);
     assert.equal((await stat(join(directory, "log"))).size, 65_536);
   });
 
-  void test("is compiled once", async () => {
+  it("is compiled once", async () => {
     const binary = await launcherBinary(directory);
     assert.equal(await launcherBinary(directory), binary);
     const names = await readdir(join(binary, ".."));

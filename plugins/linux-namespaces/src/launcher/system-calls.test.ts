@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
-import { after, before, describe, test } from "node:test";
+import { after, before, describe, it } from "node:test";
 import type { Sandbox } from "@coppice/core/backend";
 import { type TestBackend, openTestBackend, reasonToSkip } from "../testing/test-backend.js";
 import { makeSandbox, runScript } from "../testing/test-sandbox.js";
@@ -129,7 +129,7 @@ const DENIED = ranges(
 /** The kernel itself denies these: setsid to a leader, setgroups to a user; futex, thread areas. */
 const OTHERWISE_DENIED = [112, 116, 202, 205, 211];
 
-void describe("system calls in a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false }, () => {
+describe("system calls in a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false }, () => {
   let opened: TestBackend;
   let sandbox: Sandbox;
 
@@ -148,7 +148,7 @@ void describe("system calls in a sandbox of linux-namespaces", { skip: reasonToS
     return output.trim().split("\n");
   };
 
-  void test("are those of the list alone, whoever calls", async (context) => {
+  it("are those of the list alone, whoever calls", async (context) => {
     if (process.arch !== "x64") return context.skip("the numbers are those of x86_64");
     for (const user of ["user", "root"]) {
       const answers = new Map((await python(EVERY_CALL, user)).map((line) => splitInTwo(line)));
@@ -163,7 +163,7 @@ void describe("system calls in a sandbox of linux-namespaces", { skip: reasonToS
     }
   });
 
-  void test("are none of those of 32 bits, whose numbers mean others", async (context) => {
+  it("are none of those of 32 bits, whose numbers mean others", async (context) => {
     if (process.arch !== "x64") return context.skip("the instructions are those of x86_64");
     const host = spawnSync("/usr/bin/python3", ["-c", CALL_OF_32_BITS], { encoding: "utf8" });
     if (host.status !== 0) return context.skip("this kernel has none of 32 bits");
@@ -172,7 +172,7 @@ void describe("system calls in a sandbox of linux-namespaces", { skip: reasonToS
       assert.deepEqual(await python(CALL_OF_32_BITS, user), [String(ENOSYS)]);
   });
 
-  void test("are held to arguments that are harmless", async () => {
+  it("are held to arguments that are harmless", async () => {
     for (const user of ["user", "root"]) {
       const answers = Object.fromEntries((await python(ARGUMENTS, user)).map((line) => splitInTwo(line)));
       const { GETFLAGS: read, ...others } = answers;
@@ -181,7 +181,7 @@ void describe("system calls in a sandbox of linux-namespaces", { skip: reasonToS
     }
   });
 
-  void test("suffice for debuggers, setuid programs, and programs with threads, children and terminals", async (context) => {
+  it("suffice for debuggers, setuid programs, and programs with threads, children and terminals", async (context) => {
     const programs = [
       ["strace", "strace -f -o /dev/null /bin/sh -c 'true; true'"],
       ["gdb", "gdb -nx -batch -ex run /bin/true | grep 'exited normally'"],

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { describe, test } from "node:test";
+import { describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { ControlGroup } from "./control-groups.js";
 import { type Place, testApart } from "../testing/test-apart.js";
@@ -26,9 +26,9 @@ const FILES = {
   "cpu.stat": "usage_usec 1234\nuser_usec 1000\nsystem_usec 234\n",
 };
 
-void describe("control groups of version 2", { concurrency: 1 }, () => {
+describe("control groups of version 2", { concurrency: 1 }, () => {
   // A kernel whose controllers are in version 1 has none to show: these are the files that it would.
-  void test("limits are written and usage is read in the words of its files", async () => {
+  it("limits are written and usage is read in the words of its files", async () => {
     const path = await mkdtemp(join(tmpdir(), "coppice-group-"));
     try {
       for (const [name, text] of Object.entries(FILES)) await writeFile(join(path, name), text);
@@ -56,7 +56,7 @@ void describe("control groups of version 2", { concurrency: 1 }, () => {
     }
   });
 
-  void test("a sandbox whose processes wait for the disk is frozen when they have done so", async () => {
+  it("a sandbox whose processes wait for the disk is frozen when they have done so", async () => {
     const path = await mkdtemp(join(tmpdir(), "coppice-group-"));
     try {
       await writeFile(join(path, "cgroup.freeze"), "0");
@@ -73,7 +73,7 @@ void describe("control groups of version 2", { concurrency: 1 }, () => {
 
   const skip = reasonToSkip() ?? (process.getuid?.() === 0 ? false : "only root can take version 1 away");
 
-  void test("without version 1 sandboxes live in them, are frozen and killed by them", { skip }, (context) =>
+  it("without version 1 sandboxes live in them, are frozen and killed by them", { skip }, (context) =>
     testApart(context, UNIFIED, ["testing/unified-cases.js"]),
   );
 });

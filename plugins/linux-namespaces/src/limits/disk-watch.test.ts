@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { after, before, describe, test } from "node:test";
+import { after, before, describe, it } from "node:test";
 import type { Sandbox } from "@coppice/core/backend";
 import { type TestBackend, heldLimits, openTestBackend, reasonToSkip } from "../testing/test-backend.js";
 import { makeSandbox, runScript } from "../testing/test-sandbox.js";
@@ -53,7 +53,7 @@ time.sleep(120)
 `,
 };
 
-void describe("the disk of sandboxes without project quotas", { skip: reasonToSkip() ?? false }, () => {
+describe("the disk of sandboxes without project quotas", { skip: reasonToSkip() ?? false }, () => {
   let opened: TestBackend;
   let isHeld = false;
 
@@ -71,7 +71,7 @@ void describe("the disk of sandboxes without project quotas", { skip: reasonToSk
     return loss;
   };
 
-  void test("ends the one that a program fills past its limit, and no other", async (context) => {
+  it("ends the one that a program fills past its limit, and no other", async (context) => {
     if (isHeld) return context.skip("the file system holds the limit");
     const sandbox = await makeSandbox(opened.backend);
     const other = await makeSandbox(opened.backend);
@@ -83,7 +83,7 @@ void describe("the disk of sandboxes without project quotas", { skip: reasonToSk
   });
 
   for (const [how, script] of Object.entries(HIDDEN)) {
-    void test(`finds what ${how}`, async (context) => {
+    it(`finds what ${how}`, async (context) => {
       if (isHeld) return context.skip("the file system holds the limit");
       if (process.getuid?.() !== 0) return context.skip("only root sees what its sandboxes hold open");
       const sandbox = await makeSandbox(opened.backend);
@@ -91,7 +91,7 @@ void describe("the disk of sandboxes without project quotas", { skip: reasonToSk
     });
   }
 
-  void test("ends one that is past its limit when the next server takes it over", async (context) => {
+  it("ends one that is past its limit when the next server takes it over", async (context) => {
     if (isHeld) return context.skip("the file system holds the limit");
     const sandbox = await makeSandbox(opened.backend);
     await opened.backend.close();
@@ -100,7 +100,7 @@ void describe("the disk of sandboxes without project quotas", { skip: reasonToSk
     assert.equal(await lossOf(again, FAST), "out of disk");
   });
 
-  void test("is reported alone where the operator wants that", async (context) => {
+  it("is reported alone where the operator wants that", async (context) => {
     if (isHeld) return context.skip("the file system holds the limit");
     await using reporting = await openTestBackend({ limits: { diskMiB: LIMIT_MIB }, diskLimit: "report" });
     const sandbox = await makeSandbox(reporting.backend);

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { mkdir, stat } from "node:fs/promises";
 import { join } from "node:path";
-import { after, before, describe, test } from "node:test";
+import { after, before, describe, it } from "node:test";
 import type { Sandbox } from "@coppice/core/backend";
 import { IDS_OF_SANDBOX, IdRanges } from "./id-ranges.js";
 import { sandboxPaths } from "../launcher/launch-instructions.js";
@@ -12,8 +12,8 @@ import { makeSandbox, runScript } from "../testing/test-sandbox.js";
 
 const FIRST = 1_500_000_256;
 
-void describe("ranges of ids", () => {
-  void test("are given to one sandbox at a time, until none is left", () => {
+describe("ranges of ids", () => {
+  it("are given to one sandbox at a time, until none is left", () => {
     const ids = new IdRanges({ first: 1_000_000, count: 2 * IDS_OF_SANDBOX + 1 }, 7);
     assert.deepEqual([ids.take(), ids.take()], [1_065_536, 1_000_000]);
     assert.throws(() => ids.take(), /linux-namespaces\.ids are in use/);
@@ -22,7 +22,7 @@ void describe("ranges of ids", () => {
   });
 });
 
-void describe("a sandbox with ids of its own", { skip: reasonToSkipRanges(), concurrency: 1 }, () => {
+describe("a sandbox with ids of its own", { skip: reasonToSkipRanges(), concurrency: 1 }, () => {
   let opened: TestBackend;
   let sandbox: Sandbox;
   let other: Sandbox;
@@ -41,7 +41,7 @@ void describe("a sandbox with ids of its own", { skip: reasonToSkipRanges(), con
   const factsOf = async (of: Sandbox): Promise<SandboxFacts> =>
     (await readFacts(pathsOf(of))) ?? assert.fail("there is no record");
 
-  void test("is run by users whom neither the host nor another sandbox has", async () => {
+  it("is run by users whom neither the host nor another sandbox has", async () => {
     const firsts = [(await factsOf(sandbox)).firstId, (await factsOf(other)).firstId];
     assert.equal(new Set(firsts).size, 2);
     const { pid } = (await readInit(pathsOf(sandbox))) ?? {};
@@ -49,7 +49,7 @@ void describe("a sandbox with ids of its own", { skip: reasonToSkipRanges(), con
     assert.ok(firsts.every((first = 0) => first >= FIRST && first < FIRST + 4 * IDS_OF_SANDBOX));
   });
 
-  void test("has them also where its template has a single program of the host", async () => {
+  it("has them also where its template has a single program of the host", async () => {
     await using withProgram = await openTestBackend({
       node: process.execPath,
       ids: { first: FIRST + 4 * IDS_OF_SANDBOX, count: IDS_OF_SANDBOX },
@@ -60,7 +60,7 @@ void describe("a sandbox with ids of its own", { skip: reasonToSkipRanges(), con
     await one.destroy();
   });
 
-  void test("has files that on the disk are of the ids that it sees", async () => {
+  it("has files that on the disk are of the ids that it sees", async () => {
     await runScript(sandbox, "touch /root/a && touch /root/b && chown 1000:27 /root/b", "root");
     const root = join(pathsOf(sandbox).layers, "root/upper/root");
     for (const [name, uid, gid] of [
@@ -78,13 +78,13 @@ void describe("a sandbox with ids of its own", { skip: reasonToSkipRanges(), con
     assert.equal(output, "0 0\n1000 27\n0 0\n0 0\n0 0\n");
   });
 
-  void test("lets its root alone serve low ports", async () => {
+  it("lets its root alone serve low ports", async () => {
     const serve = `python3 -c 'import socket; socket.socket().bind(("", 80)); print("serves")'`;
     assert.match((await runScript(sandbox, serve, "root")).output, /^serves$/m);
     assert.match((await runScript(sandbox, serve)).output, /PermissionError/);
   });
 
-  void test("gives them back while it is stopped, and is adopted with them while it runs", async () => {
+  it("gives them back while it is stopped, and is adopted with them while it runs", async () => {
     const stopping = await makeSandbox(opened.backend);
     const { firstId } = await factsOf(stopping);
     await stopping.stopping?.stop();
@@ -105,7 +105,7 @@ void describe("a sandbox with ids of its own", { skip: reasonToSkipRanges(), con
     other = await makeSandbox(opened.backend);
   });
 
-  void test("has those of the host where a file system cannot show its files as those of others", async () => {
+  it("has those of the host where a file system cannot show its files as those of others", async () => {
     // An overlay is none that can.
     const [upper, work, merged] = ["upper", "work", "merged"].map((name) => join(opened.directory, name));
     for (const path of [upper, work, merged]) await mkdir(path ?? "");

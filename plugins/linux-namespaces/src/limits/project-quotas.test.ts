@@ -3,7 +3,7 @@ import { execFileSync, spawnSync } from "node:child_process";
 import { mkdir, mkdtemp, rm, truncate, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { after, before, describe, test } from "node:test";
+import { after, before, describe, it } from "node:test";
 import type { Launcher } from "../launcher/launcher.js";
 import { ProjectQuotas } from "./project-quotas.js";
 import { type Place, testApart } from "../testing/test-apart.js";
@@ -13,7 +13,7 @@ const IMAGE_BYTES = 256 * 2 ** 20;
 /** Mounts an image for this process and its children alone. */
 const MOUNTED = 'mount -o loop,prjquota "$1" "$2"; export TMPDIR="$2"; shift 2; exec "$@"';
 
-void describe("on a file system that counts for projects", { skip: reasonToSkip() ?? false }, () => {
+describe("on a file system that counts for projects", { skip: reasonToSkip() ?? false }, () => {
   let directory: string;
   let place: Place;
 
@@ -44,7 +44,7 @@ void describe("on a file system that counts for projects", { skip: reasonToSkip(
     await rm(directory, { recursive: true });
   });
 
-  void test("programs inside are held to the disk of their sandbox", async (context) => {
+  it("programs inside are held to the disk of their sandbox", async (context) => {
     if (process.getuid?.() !== 0) return context.skip("only root can mount one");
     try {
       const image = place.enter.at(-2) ?? "";
@@ -60,7 +60,7 @@ void describe("on a file system that counts for projects", { skip: reasonToSkip(
   });
 });
 
-void test("a number that was given back has no limit any more, and comes again after all others", async () => {
+it("a number that was given back has no limit any more, and comes again after all others", async () => {
   const asked: unknown[] = [];
   const disk = async (...words: readonly unknown[]) => {
     asked.push(words);

@@ -3,7 +3,7 @@ import { once } from "node:events";
 import { rm } from "node:fs/promises";
 import { createServer } from "node:net";
 import { join } from "node:path";
-import { describe, test } from "node:test";
+import { describe, it } from "node:test";
 import { ALL_TRAFFIC } from "@coppice/core/backend";
 import { type Internet, openInternet, reasonWithoutEgress } from "../testing/open-internet.js";
 import { openTestBackend, type TestBackend } from "../testing/test-backend.js";
@@ -56,8 +56,8 @@ async function open(internet: Internet, settings: object = {}): Promise<TestBack
   return openTestBackend({ egress: "nat", egressRange: internet.egressRange, ...settings });
 }
 
-void describe("the network of a sandbox with egress: nat", { skip: reasonWithoutEgress() ?? false }, () => {
-  void test("leads out, but to no private address, no other sandbox and not to the host", async () => {
+describe("the network of a sandbox with egress: nat", { skip: reasonWithoutEgress() ?? false }, () => {
+  it("leads out, but to no private address, no other sandbox and not to the host", async () => {
     await using internet = await openInternet();
     const { port } = internet;
     const [outside] = internet.addresses;
@@ -94,7 +94,7 @@ void describe("the network of a sandbox with egress: nat", { skip: reasonWithout
     assert.deepEqual(await opened.leaks(), []);
   });
 
-  void test("leads to name servers", async () => {
+  it("leads to name servers", async () => {
     await using internet = await openInternet();
     const [nameserver, named] = internet.addresses;
     await using opened = await open(internet, { nameservers: [nameserver] });
@@ -105,7 +105,7 @@ void describe("the network of a sandbox with egress: nat", { skip: reasonWithout
     assert.deepEqual(await opened.leaks(), []);
   });
 
-  void test("does not lead out by version 6, whatever root in it does", async () => {
+  it("does not lead out by version 6, whatever root in it does", async () => {
     await using internet = await openInternet();
     await using opened = await open(internet);
     const sandbox = await makeSandbox(opened.backend, { allowInternetAccess: true });
@@ -114,7 +114,7 @@ void describe("the network of a sandbox with egress: nat", { skip: reasonWithout
     await sandbox.destroy();
   });
 
-  void test("keeps to its rules while no server runs, when the next one starts, and after it took over", async () => {
+  it("keeps to its rules while no server runs, when the next one starts, and after it took over", async () => {
     await using internet = await openInternet();
     const { port } = internet;
     const [allowed, denied] = internet.addresses;
@@ -155,7 +155,7 @@ while True:
     assert.deepEqual(await opened.leaks(), []);
   });
 
-  void test("is cleared away with its rules when its server ended before the sandbox was whole", async () => {
+  it("is cleared away with its rules when its server ended before the sandbox was whole", async () => {
     await using internet = await openInternet();
     await using opened = await open(internet);
     const doomed = await makeSandbox(opened.backend, { allowInternetAccess: true, egress: closed });
@@ -168,7 +168,7 @@ while True:
     assert.deepEqual(await opened.leaks(), []);
   });
 
-  void test("is of one server: another one with the same range does not start", async (context) => {
+  it("is of one server: another one with the same range does not start", async (context) => {
     if (process.getuid?.() !== 0) return context.skip("without root each has a network of its own");
     await using internet = await openInternet();
     await using opened = await open(internet);
@@ -186,7 +186,7 @@ while True:
     await second.backend.check();
   });
 
-  void test("cuts a connection that is open when its other end is denied, in both directions", async () => {
+  it("cuts a connection that is open when its other end is denied, in both directions", async () => {
     await using internet = await openInternet();
     await using opened = await open(internet);
     const { port } = internet;
@@ -204,7 +204,7 @@ while True:
     assert.deepEqual(await opened.leaks(), []);
   });
 
-  void test("takes no rule that it could not keep", async () => {
+  it("takes no rule that it could not keep", async () => {
     await using internet = await openInternet();
     await using opened = await open(internet);
     const egress = { allowOut: ["example.com"], denyOut: [ALL_TRAFFIC] };

@@ -1,10 +1,10 @@
-import { test } from "node:test";
+import { it } from "node:test";
 import { reasonWithoutEgress } from "../testing/open-internet.js";
 import { testApart } from "../testing/test-apart.js";
 
 const skip = reasonWithoutEgress() ?? false;
 
-void test("egress by nat turns forwarding on and off", { skip }, async (context) => {
+it("egress by nat turns forwarding on and off", { skip }, async (context) => {
   const place = { enter: ["unshare", "--net"], uid: 0 } as const;
   await testApart(context, place, ["testing/forwarding-cases.js"]);
 });

@@ -1,4 +1,4 @@
-import { describe, test } from "node:test";
+import { describe, it } from "node:test";
 import { reasonWithoutUplink, openHostApart } from "../testing/host-apart.js";
 import { reasonWithoutEgress } from "../testing/open-internet.js";
 import {
@@ -12,10 +12,10 @@ import { testApart } from "../testing/test-apart.js";
 
 const skip = reasonNoOrdinaryUser() ?? reasonWithoutEgress() ?? false;
 
-void describe("the way out for the sandboxes of an ordinary user", { skip, concurrency: 1 }, () => {
+describe("the way out for the sandboxes of an ordinary user", { skip, concurrency: 1 }, () => {
   for (const program of ["pasta", "slirp4netns"] as const) {
     const reason = reasonWithoutUplink(program) ?? reasonNoSubordinateIds() ?? false;
-    void test(`by ${program}`, { skip: reason }, async (context) => {
+    it(`by ${program}`, { skip: reason }, async (context) => {
       await compileForAll();
       await using user = await makeOrdinaryUser();
       await using host = await openHostApart(placeOf(user));

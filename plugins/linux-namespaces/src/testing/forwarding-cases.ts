@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { after, before, test } from "node:test";
+import { after, before, it } from "node:test";
 import type { Logger } from "@coppice/core";
 import { Egress } from "../network/egress.js";
 import { launcherBinary } from "../launcher/launcher-binary.js";
@@ -36,7 +36,7 @@ async function host(): Promise<{ readonly forwards: string; readonly tables: str
   return { forwards: (await readFile(FORWARDING, "utf8")).trim(), tables: output };
 }
 
-void test("forwarding that a server turned on and did not live to turn off ends with the last that uses it", async () => {
+it("forwarding that a server turned on and did not live to turn off ends with the last that uses it", async () => {
   await writeFile(FORWARDING, "0");
   await open("00000001");
   assert.equal((await host()).forwards, "1");
@@ -51,7 +51,7 @@ void test("forwarding that a server turned on and did not live to turn off ends 
   assert.deepEqual(await host(), { forwards: "0", tables: "" });
 });
 
-void test("forwarding that the host had before stays", async () => {
+it("forwarding that the host had before stays", async () => {
   await writeFile(FORWARDING, "1");
   const egress = await open("00000001");
   await egress.close(!IN_USE);

@@ -1,10 +1,10 @@
 // Tests for a user whom no ids were given beside its own, run by one: `ordinary-user.test.ts`.
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { hasAccounts, openTestBackend } from "./test-backend.js";
 import { makeSandbox, runScript } from "./test-sandbox.js";
 
-void test("its user is uid 1000 and owns everything, and root is another name of it", async () => {
+it("its user is uid 1000 and owns everything, and root is another name of it", async () => {
   await using opened = await openTestBackend();
   assert.equal(await hasAccounts(opened.backend), false);
   const sandbox = await makeSandbox(opened.backend);
@@ -16,7 +16,7 @@ void test("its user is uid 1000 and owns everything, and root is another name of
   assert.deepEqual(await opened.leaks(), []);
 });
 
-void test("nobody inside gains privileges", async () => {
+it("nobody inside gains privileges", async () => {
   await using opened = await openTestBackend();
   const sandbox = await makeSandbox(opened.backend);
   const { output } = await runScript(sandbox, "grep -E 'NoNewPrivs|CapEff' /proc/self/status; sudo -n id -u");
@@ -29,7 +29,7 @@ void test("nobody inside gains privileges", async () => {
   await sandbox.destroy();
 });
 
-void test("a volume is that user's, too, and can be read-only", async () => {
+it("a volume is that user's, too, and can be read-only", async () => {
   await using opened = await openTestBackend();
   const { volumes } = opened.backend;
   await volumes.make({ id: "shared", sizeMiB: 16 });

@@ -1,12 +1,12 @@
 // Tests for a directory on a file system with project quotas: `project-quotas.test.ts` mounts one.
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { heldLimits, openTestBackend } from "./test-backend.js";
 import { makeSandbox, runScript } from "./test-sandbox.js";
 
 const MEBIBYTE = 2 ** 20;
 
-void test("a program meets the end of its sandbox's disk, and others do not", async () => {
+it("a program meets the end of its sandbox's disk, and others do not", async () => {
   await using opened = await openTestBackend();
   assert.ok((await heldLimits(opened.backend)).has("diskMiB"));
   const sandbox = await makeSandbox(opened.backend, { limits: { diskMiB: 16 } });
@@ -24,7 +24,7 @@ void test("a program meets the end of its sandbox's disk, and others do not", as
   await Promise.all([sandbox.destroy(), other.destroy()]);
 });
 
-void test("a program meets the end of a volume, whose data counts to no sandbox", async () => {
+it("a program meets the end of a volume, whose data counts to no sandbox", async () => {
   await using opened = await openTestBackend();
   const { volumes } = opened.backend;
   for (const id of ["small", "large"]) await volumes.make({ id, sizeMiB: id === "small" ? 16 : 64 });
@@ -52,7 +52,7 @@ void test("a program meets the end of a volume, whose data counts to no sandbox"
   assert.deepEqual(await opened.leaks(), []);
 });
 
-void test("more can be given to a sandbox that runs, and what it removes is free again", async () => {
+it("more can be given to a sandbox that runs, and what it removes is free again", async () => {
   await using opened = await openTestBackend();
   const sandbox = await makeSandbox(opened.backend, { limits: { diskMiB: 16 } });
   const fill = "dd if=/dev/zero of=big bs=1M count=24";

@@ -5,7 +5,7 @@ import { once } from "node:events";
 import { existsSync } from "node:fs";
 import { mkdir, readFile, readdir, rmdir, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import { test } from "node:test";
+import { it } from "node:test";
 import { openTestBackend } from "./test-backend.js";
 import { makeSandbox, runScript } from "./test-sandbox.js";
 
@@ -22,7 +22,7 @@ async function linesOf(path: string): Promise<string[]> {
   return (await readFile(path, "utf8")).split("\n").filter(Boolean);
 }
 
-void test("a sandbox starts in a group of its own, which it sees as the top, and leaves none", async () => {
+it("a sandbox starts in a group of its own, which it sees as the top, and leaves none", async () => {
   await using opened = await openTestBackend();
   await opened.backend.check();
   const pausing = (await opened.backend.found())?.limits.find(({ name }) => name === "pausing");
@@ -38,7 +38,7 @@ void test("a sandbox starts in a group of its own, which it sees as the top, and
   assert.equal(existsSync(group), false);
 });
 
-void test("it is frozen and goes on, and is destroyed while it is frozen", async () => {
+it("it is frozen and goes on, and is destroyed while it is frozen", async () => {
   await using opened = await openTestBackend();
   const sandbox = await makeSandbox(opened.backend);
   const events = join(await groupOf(sandbox.id), "cgroup.events");
@@ -52,7 +52,7 @@ void test("it is frozen and goes on, and is destroyed while it is frozen", async
   assert.equal(existsSync(dirname(events)), false);
 });
 
-void test("what an earlier server left in a group is killed, also where it is frozen", async () => {
+it("what an earlier server left in a group is killed, also where it is frozen", async () => {
   await using opened = await openTestBackend();
   const sandbox = await makeSandbox(opened.backend);
   const left = join(dirname(await groupOf(sandbox.id)), "left");
@@ -67,7 +67,7 @@ void test("what an earlier server left in a group is killed, also where it is fr
   assert.equal(existsSync(left), false);
 });
 
-void test("in a service of systemd before 254 they are at the top, and the service can start again beside them", async () => {
+it("in a service of systemd before 254 they are at the top, and the service can start again beside them", async () => {
   const service = join(TOP, `coppice-test-${process.pid}.service`);
   await mkdir(service);
   const [before = ""] = (await linesOf("/proc/self/cgroup")).filter((line) => line.startsWith("0::"));

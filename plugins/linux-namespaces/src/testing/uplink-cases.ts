@@ -6,7 +6,7 @@ import { mkdir, writeFile } from "node:fs/promises";
 import { createServer } from "node:net";
 import { networkInterfaces } from "node:os";
 import { join } from "node:path";
-import { test } from "node:test";
+import { it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { ALL_TRAFFIC } from "@coppice/core/backend";
 import type { Init } from "../launcher/launcher.js";
@@ -41,7 +41,7 @@ async function eventually(what: string, isSo: () => Promise<boolean>): Promise<v
   }
 }
 
-void test("a program that ends is started again, and what was denied stays denied", async () => {
+it("a program that ends is started again, and what was denied stays denied", async () => {
   await using internet = await openInternet();
   const { port } = internet;
   const [allowed, denied] = internet.addresses;
@@ -58,7 +58,7 @@ void test("a program that ends is started again, and what was denied stays denie
   assert.deepEqual(await opened.leaks(), []);
 });
 
-void test("the next server goes on with it, and ends it when no sandbox is left", async () => {
+it("the next server goes on with it, and ends it when no sandbox is left", async () => {
   await using internet = await openInternet();
   const { port } = internet;
   const [outside] = internet.addresses;
@@ -80,7 +80,7 @@ void test("the next server goes on with it, and ends it when no sandbox is left"
   assert.equal(existsSync(join(opened.directory, "uplink")), false);
 });
 
-void test("where nothing is left of it, sandboxes are connected anew, and denied all that their rules could", async () => {
+it("where nothing is left of it, sandboxes are connected anew, and denied all that their rules could", async () => {
   await using internet = await openInternet();
   const { port } = internet;
   const [outside] = internet.addresses;
@@ -102,7 +102,7 @@ void test("where nothing is left of it, sandboxes are connected anew, and denied
   assert.deepEqual(await opened.leaks(), []);
 });
 
-void test("an address that the host is given is out of reach as well", async () => {
+it("an address that the host is given is out of reach as well", async () => {
   await using internet = await openInternet();
   const { port } = internet;
   await using host = createServer((socket) => socket.pipe(socket)).listen(port, "0.0.0.0");
@@ -117,7 +117,7 @@ void test("an address that the host is given is out of reach as well", async () 
   await sandbox.destroy();
 });
 
-void test("a server says which program it misses, and what one that fails has to say, and leaves nothing", async () => {
+it("a server says which program it misses, and what one that fails has to say, and leaves nothing", async () => {
   await using internet = await openInternet();
   const { egressRange } = internet;
   const missing = { egress: "nat", egressRange, egressProgram: "/nonexistent/pasta" } as const;

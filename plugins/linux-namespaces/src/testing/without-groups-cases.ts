@@ -1,10 +1,10 @@
 // Tests for a user who was handed no control groups, run by one: `ordinary-user.test.ts`.
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { heldLimits, openTestBackend } from "./test-backend.js";
 import { makeSandbox, runScript } from "./test-sandbox.js";
 
-void test("what cannot be enforced is said, and what needs control groups is absent", async () => {
+it("what cannot be enforced is said, and what needs control groups is absent", async () => {
   await using opened = await openTestBackend();
   assert.deepEqual([...(await heldLimits(opened.backend))], ["openFiles"]);
   const found = await opened.backend.found();
@@ -19,7 +19,7 @@ void test("what cannot be enforced is said, and what needs control groups is abs
   await sandbox.destroy();
 });
 
-void test("processes are counted for each sandbox apart", async () => {
+it("processes are counted for each sandbox apart", async () => {
   await using opened = await openTestBackend();
   const sandbox = await makeSandbox(opened.backend, { limits: { processes: 32 } });
   const other = await makeSandbox(opened.backend, { limits: { processes: 32 } });
@@ -31,7 +31,7 @@ void test("processes are counted for each sandbox apart", async () => {
   await Promise.all([sandbox.destroy(), other.destroy()]);
 });
 
-void test("a process has no more memory than its sandbox should have", async () => {
+it("a process has no more memory than its sandbox should have", async () => {
   await using opened = await openTestBackend();
   const sandbox = await makeSandbox(opened.backend, { limits: { memoryMiB: 64 } });
   const much = "dd if=/dev/zero of=/dev/null bs=128M count=1";
@@ -40,7 +40,7 @@ void test("a process has no more memory than its sandbox should have", async () 
   await sandbox.destroy();
 });
 
-void test("files are still of root and of the user", async () => {
+it("files are still of root and of the user", async () => {
   await using opened = await openTestBackend();
   const sandbox = await makeSandbox(opened.backend);
   const { output } = await runScript(sandbox, "touch mine; stat -c %u mine /etc/passwd; id -u");

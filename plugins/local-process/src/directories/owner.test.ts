@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { it } from "node:test";
 import { currentOwner, isGone } from "./owner.js";
 
-test("an owner is gone when its pid is another process's by now, and never when it is of another host", async () => {
+it("an owner is gone when its pid is another process's by now, and never when it is of another host", async () => {
   const own = await currentOwner();
   const [host = "", pid = "", start = ""] = own.split(".");
   assert.equal(await isGone(own), false);

@@ -2,10 +2,10 @@ import assert from "node:assert/strict";
 import { chmod, mkdir, mkdtemp, readdir, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { test } from "node:test";
+import { it } from "node:test";
 import { removeTree } from "./remove-tree.js";
 
-test("a tree goes whole, however deep, with nothing left on the stage and nothing that a link leads to", async (context) => {
+it("a tree goes whole, however deep, with nothing left on the stage and nothing that a link leads to", async (context) => {
   const folder = await mkdtemp(join(tmpdir(), "coppice-tree-"));
   context.after(() => rm(folder, { recursive: true, force: true }));
   const [stage, tree, kept] = [join(folder, "stage"), join(folder, "tree"), join(folder, "kept")];

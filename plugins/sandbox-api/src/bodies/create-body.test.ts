@@ -1,12 +1,12 @@
 import assert from "node:assert/strict";
-import { suite, test } from "node:test";
+import { describe, it } from "node:test";
 import { createBody, toCreateSandbox } from "./create-body.js";
 
 const schema = createBody({ variableLimitBytes: 64, networkRuleLimit: 3, volumeMountLimit: 2 });
 const V2 = { timeoutMs: 300_000, secure: true };
 
-suite("the body of a create request", () => {
-  test("means what the SDKs send when their users set nothing", () => {
+describe("the body of a create request", () => {
+  it("means what the SDKs send when their users set nothing", () => {
     const fromJavaScript = toCreateSandbox(schema.parse({ templateID: "base" }), V2);
     const fromPython = toCreateSandbox(
       schema.parse({
@@ -39,7 +39,7 @@ suite("the body of a create request", () => {
     assert.deepEqual(fromPython, expected);
   });
 
-  test("asks for a token on the older route unless it is told not to, or the request stands for that", () => {
+  it("asks for a token on the older route unless it is told not to, or the request stands for that", () => {
     const defaults = { timeoutMs: 15_000 };
     const open = { ...defaults, secureUnlessSaid: false };
     assert.equal(toCreateSandbox(schema.parse({ templateID: "base" }), defaults).secure, true);
@@ -52,7 +52,7 @@ suite("the body of a create request", () => {
     assert.equal(toCreateSandbox(schema.parse({ templateID: "base", secure: false }), V2).secure, true);
   });
 
-  test("names its time-out in any of the known ways, E2B's first", () => {
+  it("names its time-out in any of the known ways, E2B's first", () => {
     const timeoutOf = (fields: object) =>
       toCreateSandbox(schema.parse({ templateID: "base", ...fields }), V2).timeoutMs;
     assert.equal(timeoutOf({ timeout: 7, timeoutMs: 1 }), 7000);
@@ -64,7 +64,7 @@ suite("the body of a create request", () => {
     assert.equal(timeoutOf({ timeout: null }), 300_000);
   });
 
-  test("says what happens at its end in any of the known ways, and whether memory is kept", () => {
+  it("says what happens at its end in any of the known ways, and whether memory is kept", () => {
     const lifecycleOf = (fields: object): string => {
       const wanted = toCreateSandbox(schema.parse({ templateID: "base", ...fields }), V2);
       return `${wanted.onTimeout} ${wanted.autoResume}${wanted.keepsMemory ? "" : " forgets"}`;
@@ -84,7 +84,7 @@ suite("the body of a create request", () => {
     assert.equal(lifecycleOf({ lifecycle: { onTimeout, autoResume: true } }), "pause true forgets");
   });
 
-  test("names volumes, which can be written unless it says otherwise", () => {
+  it("names volumes, which can be written unless it says otherwise", () => {
     const volumeMounts = [
       { name: "v", path: "/v" },
       { name: "w", path: "/w", readOnly: true },
@@ -95,7 +95,7 @@ suite("the body of a create request", () => {
     ]);
   });
 
-  test("names what is waited for in any of the known ways", () => {
+  it("names what is waited for in any of the known ways", () => {
     const probeOf = (fields: object) =>
       toCreateSandbox(schema.parse({ templateID: "base", ...fields }), V2).readinessProbe;
     const times = { timeoutMs: undefined, intervalMs: undefined };
@@ -122,7 +122,7 @@ suite("the body of a create request", () => {
     assert.equal(probeOf({ readinessProbe: null }), undefined);
   });
 
-  test("is taken when it asks for nothing that this server lacks", () => {
+  it("is taken when it asks for nothing that this server lacks", () => {
     const harmless = [
       { somethingNew: { of: ["a", "later", "SDK"] } },
       { autoPause: false, autoResume: { enabled: false } },
@@ -138,7 +138,7 @@ suite("the body of a create request", () => {
     }
   });
 
-  test("is refused when ignoring a part of it would betray its sender", () => {
+  it("is refused when ignoring a part of it would betray its sender", () => {
     const refused: [object, string][] = [
       [{ lifecycle: { onTimeout: "pause", autoResume: 1 } }, "Invalid input"],
       [{ network: { denyOut: ["1.1.1.1", "2.2.2.2", "3.3.3.3", "4.4.4.4"] } }, "expected array to have <=3"],
@@ -175,7 +175,7 @@ suite("the body of a create request", () => {
     }
   });
 
-  test("is refused with variables that no program can be given", () => {
+  it("is refused with variables that no program can be given", () => {
     const refused = [
       { "": "x" },
       { "A=B": "x" },

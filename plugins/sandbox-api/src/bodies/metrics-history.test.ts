@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { suite, test } from "node:test";
+import { describe, it } from "node:test";
 import type { TestServer } from "@coppice/core/testing";
 import { fakeClock, memoryBackend, startTestServer } from "@coppice/core/testing";
 import { plugin as sandboxApi } from "../plugin.js";
@@ -37,8 +37,8 @@ async function get<Body>(server: TestServer, path: string): Promise<Body> {
 const secondsOf = async (server: TestServer, path: string): Promise<readonly number[]> =>
   (await get<Metric[]>(server, path)).map(({ timestampUnix }) => timestampUnix - START_SECONDS);
 
-suite("A.5 metrics of a sandbox", () => {
-  test("are sampled in every interval, of running sandboxes, and asked for by a window", async () => {
+describe("A.5 metrics of a sandbox", () => {
+  it("are sampled in every interval, of running sandboxes, and asked for by a window", async () => {
     const { clock, server } = await start();
     await using _server = server;
     const { record } = await make(server);
@@ -56,7 +56,7 @@ suite("A.5 metrics of a sandbox", () => {
     assert.deepEqual(await secondsOf(server, path), [0, 5, 10, 25]);
   });
 
-  test("are forgotten, the oldest first", async () => {
+  it("are forgotten, the oldest first", async () => {
     const { clock, server } = await start({ metricsInterval: "1s", metricsKept: "3s" });
     await using _server = server;
     const { record } = await make(server);
@@ -64,7 +64,7 @@ suite("A.5 metrics of a sandbox", () => {
     assert.deepEqual(await secondsOf(server, `/sandboxes/${record.id}/metrics`), [8, 9, 10]);
   });
 
-  test("do not wait for a sandbox whose backend does not answer, nor ask it again meanwhile", async () => {
+  it("do not wait for a sandbox whose backend does not answer, nor ask it again meanwhile", async () => {
     const { clock, server, memory } = await start();
     await using _server = server;
     const stuck = await Promise.all(Array.from({ length: 5 }, () => make(server)));
@@ -91,7 +91,7 @@ suite("A.5 metrics of a sandbox", () => {
     assert.ok(again.length >= 1, "it is sampled when it answers again");
   });
 
-  test("of several sandboxes are the latest of each that there is", async () => {
+  it("of several sandboxes are the latest of each that there is", async () => {
     const { clock, server } = await start();
     await using _server = server;
     const [one, two] = [await make(server), await make(server)];
@@ -110,7 +110,7 @@ suite("A.5 metrics of a sandbox", () => {
     }
   });
 
-  test("cost nothing but one timer while there are no sandboxes", async () => {
+  it("cost nothing but one timer while there are no sandboxes", async () => {
     const { clock, server } = await start();
     await using _server = server;
     const idle = clock.pending;

@@ -1,15 +1,15 @@
 import assert from "node:assert/strict";
 import { IncomingMessage, ServerResponse } from "node:http";
 import { Socket } from "node:net";
-import { suite, test } from "node:test";
+import { describe, it } from "node:test";
 import type { Logger } from "@coppice/core";
 import { memoryBackend, startTestServer } from "@coppice/core/testing";
 import { createSandbox } from "./create.js";
 
 const WANTED = { template: "base", timeoutMs: 60_000, secure: true };
 
-suite("the answer to a create", () => {
-  test("that never left takes the sandbox with it, one that did leaves it alone", async () => {
+describe("the answer to a create", () => {
+  it("that never left takes the sandbox with it, one that did leaves it alone", async () => {
     const memory = memoryBackend();
     await using server = await startTestServer({ plugins: [[memory, {}]] });
     const request = { signal: new AbortController().signal, log: {} as Logger };
@@ -31,7 +31,7 @@ suite("the answer to a create", () => {
     assert.equal(server.sandboxes.get(kept.record.id).record.state, "running");
   });
 
-  test("is not given to a client that left in the very moment its sandbox was made", async () => {
+  it("is not given to a client that left in the very moment its sandbox was made", async () => {
     const memory = memoryBackend();
     await using server = await startTestServer({ plugins: [[memory, {}]] });
     const gone = new AbortController();

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { suite, test } from "node:test";
+import { describe, it } from "node:test";
 import {
   fakeClock,
   memoryBackend,
@@ -60,8 +60,8 @@ async function create(
   return { status: response.status, id: json.sandboxID, message: json.message };
 }
 
-suite("a creation with an Idempotency-Key", () => {
-  test("is one sandbox, however often and at the same time it is asked for", async () => {
+describe("a creation with an Idempotency-Key", () => {
+  it("is one sandbox, however often and at the same time it is asked for", async () => {
     const { server, memory } = await start();
     await using _server = server;
     const answers = await Promise.all(Array.from({ length: 20 }, () => create(server, "one")));
@@ -74,7 +74,7 @@ suite("a creation with an Idempotency-Key", () => {
     assert.equal(memory.backend.alive.sandboxes, 2);
   });
 
-  test("is its tenant's: another one's of the same key knows nothing of it", async () => {
+  it("is its tenant's: another one's of the same key knows nothing of it", async () => {
     const { server } = await start();
     await using _server = server;
     const ours = await create(server, "key");
@@ -85,7 +85,7 @@ suite("a creation with an Idempotency-Key", () => {
     assert.equal((await create(server, "key", { timeout: 60 }, { tenant: "other" })).id, theirs.id);
   });
 
-  test("is refused for another request, for a sandbox that has ended, and with a key that is none", async () => {
+  it("is refused for another request, for a sandbox that has ended, and with a key that is none", async () => {
     const { server } = await start();
     await using _server = server;
     const { id } = await create(server, "key");
@@ -101,7 +101,7 @@ suite("a creation with an Idempotency-Key", () => {
     for (const key of ["a b", "x".repeat(256)]) assert.equal((await create(server, key)).status, 400, key);
   });
 
-  test("that failed may be tried again, and goes on when its client leaves", async () => {
+  it("that failed may be tried again, and goes on when its client leaves", async () => {
     let failures = 1;
     const reached = Promise.withResolvers<void>();
     const { promise: mayGoOn, resolve: goOn } = Promise.withResolvers<void>();
@@ -127,7 +127,7 @@ suite("a creation with an Idempotency-Key", () => {
     assert.deepEqual([...memory.backend.sandboxes.keys()], [id]);
   });
 
-  test("is known for its time, and while its sandbox runs to the next server, too", async () => {
+  it("is known for its time, and while its sandbox runs to the next server, too", async () => {
     const dataDir = await mkdtemp(join(tmpdir(), "coppice-idempotency-"));
     try {
       const first = await start({}, { dataDir });

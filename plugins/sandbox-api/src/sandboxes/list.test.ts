@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { suite, test } from "node:test";
+import { describe, it } from "node:test";
 import type { LiveSandbox, SandboxRecord } from "@coppice/core";
 import { listSandboxes, parseListQuery } from "./list.js";
 
@@ -47,14 +47,14 @@ function ids(all: readonly LiveSandbox[], query: string): string {
     .join(" ");
 }
 
-suite("a list of sandboxes", () => {
-  test("is newest first, or oldest first when asked, with ties in a fixed order", () => {
+describe("a list of sandboxes", () => {
+  it("is newest first, or oldest first when asked, with ties in a fixed order", () => {
     const all = [sandbox({ id: "b" }), sandbox({ id: "late", startedAtMs: START + 1 }), sandbox({ id: "a" })];
     assert.equal(ids(all, ""), "late b a");
     assert.equal(ids(all, "order=asc"), "a b late");
   });
 
-  test("goes page by page without repeating or losing one, whatever starts and ends in between", () => {
+  it("goes page by page without repeating or losing one, whatever starts and ends in between", () => {
     for (const order of ["asc", "desc"]) {
       let all = Array.from({ length: 7 }, (_, index) =>
         sandbox({ id: `s${index}`, startedAtMs: START + Math.floor(index / 2) }),
@@ -74,14 +74,14 @@ suite("a list of sandboxes", () => {
     }
   });
 
-  test("has a next page only where something is on it", () => {
+  it("has a next page only where something is on it", () => {
     const all = ["a", "b", "c", "d"].map((id) => sandbox({ id }));
     const hasNext = (limit: number) =>
       listSandboxes(all, parseListQuery(new URLSearchParams(`limit=${limit}`))).nextToken !== undefined;
     assert.deepEqual([3, 4, 5].map(hasNext), [true, false, false]);
   });
 
-  test("counts the running ones of all pages, unless only paused ones were asked for", () => {
+  it("counts the running ones of all pages, unless only paused ones were asked for", () => {
     const all = [sandbox({ id: "a" }), sandbox({ id: "b" }), sandbox({ id: "c", state: "paused" })];
     const total = (query: string) =>
       listSandboxes(all, parseListQuery(new URLSearchParams(query))).totalRunning;
@@ -90,7 +90,7 @@ suite("a list of sandboxes", () => {
     assert.equal(total("state=paused"), undefined);
   });
 
-  test("filters by state, template, start and metadata", () => {
+  it("filters by state, template, start and metadata", () => {
     const all = [
       sandbox({ id: "plain" }),
       sandbox({ id: "paused", state: "paused" }),
@@ -123,7 +123,7 @@ suite("a list of sandboxes", () => {
     for (const [query, found] of expected) assert.equal(ids(all, query), found, query || "no filter");
   });
 
-  test("refuses a query that makes no sense", () => {
+  it("refuses a query that makes no sense", () => {
     const refused: [string, RegExp][] = [
       ["state=gone", /^validation error: state/],
       ["order=up", /^validation error: order/],

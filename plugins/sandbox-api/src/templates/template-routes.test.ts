@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { after, before, suite, test } from "node:test";
+import { after, before, describe, it } from "node:test";
 import { Snapshots } from "@coppice/core";
 import { fakeClock, memoryBackend, startTestServer, type TestServer } from "@coppice/core/testing";
 import { plugin as sandboxApi } from "../plugin.js";
@@ -19,7 +19,7 @@ interface Template {
 
 const defaultLimits = { cpuCount: 1, memoryMiB: 256, diskMiB: 2048, processes: 64 };
 
-suite("A.6 templates", () => {
+describe("A.6 templates", () => {
   let server: TestServer;
 
   before(async () => {
@@ -52,7 +52,7 @@ suite("A.6 templates", () => {
     return { status: response.status, headers: response.headers, json: JSON.parse(text || "{}") as Body };
   }
 
-  test("GET /templates and /templates/{id}: what the configuration lists, and who uses it", async () => {
+  it("GET /templates and /templates/{id}: what the configuration lists, and who uses it", async () => {
     const { record } = await server.sandboxes.create({
       template: "team/base",
       timeoutMs: undefined,
@@ -101,7 +101,7 @@ suite("A.6 templates", () => {
     await server.sandboxes.kill(record.id);
   });
 
-  test("GET /v2/templates: page by page", async () => {
+  it("GET /v2/templates: page by page", async () => {
     const seen: string[] = [];
     let query = "limit=2";
     for (let pages = 0; query !== "" && pages < 3; pages += 1) {
@@ -121,7 +121,7 @@ suite("A.6 templates", () => {
     }
   });
 
-  test("aliases and tags, of snapshots too; sandboxes are listed by any name of what they were made from", async () => {
+  it("aliases and tags, of snapshots too; sandboxes are listed by any name of what they were made from", async () => {
     const source = await server.sandboxes.create({ template: "base", timeoutMs: undefined, secure: true });
     const snapshots = server.resolve(Snapshots).of("default");
     const { id } = await snapshots.take(source.record.id, "saved:v2");
@@ -156,7 +156,7 @@ suite("A.6 templates", () => {
     for (const sandbox of [source, made]) await server.sandboxes.kill(sandbox.record.id);
   });
 
-  test("are not built, changed or tagged: the answer says whose they are", async () => {
+  it("are not built, changed or tagged: the answer says whose they are", async () => {
     for (const route of [
       "POST /v3/templates",
       "POST /v2/templates",

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
-import { suite, test } from "node:test";
+import { describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { startFullServer } from "../../harness/start-full-server.js";
@@ -11,8 +11,8 @@ const PYTHON = process.env["COPPICE_PYTHON_JUPYTER"];
 const PROGRAM = fileURLToPath(new URL("../../../fixtures/jupyter-kernel-test.py", import.meta.url));
 const TESTS = 12;
 
-suite("Jupyter's own test of kernels, through the gateway client of Jupyter Server", () => {
-  test(
+describe("Jupyter's own test of kernels, through the gateway client of Jupyter Server", () => {
+  it(
     "passes",
     {
       skip:

@@ -3,7 +3,7 @@ import { execFile } from "node:child_process";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { suite, test } from "node:test";
+import { describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { API_KEY } from "../../harness/api-key.js";
@@ -146,10 +146,10 @@ async function findingsOf(
 
 const UNREACHABLE = "PyPI was not reachable when the tests were set up";
 
-suite("Unmodified Python SDKs", { timeout: 240_000 }, () => {
+describe("Unmodified Python SDKs", { timeout: 240_000 }, () => {
   for (const sdk of SDKS) {
     const { what, python } = sdk;
-    test(
+    it(
       `${what} runs commands, talks to terminals, moves and watches files, executes code and understands every refusal`,
       { skip: python === undefined && UNREACHABLE },
       async () => assert.deepEqual(await findingsOf(python ?? "", "python-client.py"), found(sdk)),
@@ -157,7 +157,7 @@ suite("Unmodified Python SDKs", { timeout: 240_000 }, () => {
   }
 
   const { what, python } = SDKS[0];
-  test(
+  it(
     `${what} pauses sandboxes without their memory, by both of its clients`,
     { skip: python === undefined ? UNREACHABLE : missingForNamespaces() },
     async () => {

@@ -4,7 +4,7 @@ import { randomBytes } from "node:crypto";
 import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { after, before, suite, test } from "node:test";
+import { after, before, describe, it } from "node:test";
 import { promisify } from "node:util";
 import type { TestServer } from "@coppice/core/testing";
 import { API_KEY } from "../../harness/api-key.js";
@@ -16,7 +16,7 @@ import { startFullServer } from "../../harness/start-full-server.js";
 const run = promisify(execFile);
 const DOMAIN = "dev.localhost";
 
-suite("The Ruby client", { timeout: 240_000 }, () => {
+describe("The Ruby client", { timeout: 240_000 }, () => {
   let folder: string;
   let server: TestServer;
   let options: RubyClientOptions;
@@ -42,7 +42,7 @@ suite("The Ruby client", { timeout: 240_000 }, () => {
     await rm(folder, { recursive: true, force: true });
   });
 
-  test("makes a sandbox, runs commands in it, moves files, and ends it", async () => {
+  it("makes a sandbox, runs commands in it, moves files, and ends it", async () => {
     const client = new RubyClient(options);
     try {
       await client.create();
@@ -66,7 +66,7 @@ suite("The Ruby client", { timeout: 240_000 }, () => {
     }
   });
 
-  test("lets go of a sandbox that somebody else has ended, by the words of the 404", async () => {
+  it("lets go of a sandbox that somebody else has ended, by the words of the 404", async () => {
     const client = new RubyClient(options);
     try {
       await client.create();
@@ -79,7 +79,7 @@ suite("The Ruby client", { timeout: 240_000 }, () => {
     }
   });
 
-  test("is told that its key is wrong", async () => {
+  it("is told that its key is wrong", async () => {
     const client = new RubyClient({ ...options, apiKey: `e2b_${"0".repeat(40)}` });
     try {
       await assert.rejects(client.create(), { kind: "auth" });
@@ -88,7 +88,7 @@ suite("The Ruby client", { timeout: 240_000 }, () => {
     }
   });
 
-  test("takes an empty status for a failure, and none for a broken server: what this server must not send", () => {
+  it("takes an empty status for a failure, and none for a broken server: what this server must not send", () => {
     const trailer = packFrame("{}", { flags: 2 });
     const ended = (end: object) => Buffer.concat([packFrame(JSON.stringify({ event: { end } })), trailer]);
     assert.equal(resultOf(ended({ exited: true, status: "exit status 0" })).status, 0);

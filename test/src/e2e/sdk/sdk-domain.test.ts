@@ -3,7 +3,7 @@ import { execFile } from "node:child_process";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { test } from "node:test";
+import { it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { API_KEY } from "../../harness/api-key.js";
@@ -15,7 +15,7 @@ const DOMAIN = "dev.localhost";
 const CLIENT = fileURLToPath(new URL("domain-client.js", import.meta.url));
 const RESOLVER = new URL("../../harness/resolve-localhost.js", import.meta.url).href;
 
-test(
+it(
   "With a wildcard certificate of its own making, the SDK needs a domain and a key and nothing else",
   { timeout: 240_000 },
   async () => {
