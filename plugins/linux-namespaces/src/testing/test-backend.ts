@@ -1,7 +1,7 @@
 import { execFileSync, spawnSync } from "node:child_process";
 import { mkdtemp, readFile, readdir, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { basename, join } from "node:path";
 import type { Logger } from "@coppice/core";
 import { agentBinary } from "@coppice/agent";
 import type { z } from "zod";
@@ -86,7 +86,7 @@ async function leaksOf(directory: string): Promise<string[]> {
     ...names.map((name) => `directory ${name}`),
     ...volumes.map((name) => `volume ${name}`),
     ...mounts.filter((line) => line.includes(directory)).map((line) => `mount ${line}`),
-    ...(await groupsOf(names)),
+    ...(await groupsOf(directory)),
     ...(await networksOf(directory)),
   ];
 }
@@ -113,16 +113,19 @@ async function networksOf(directory: string): Promise<string[]> {
   return [...[...links].map(([link]) => `interface ${link}`), ...[...rules].map(([rule]) => `rule ${rule}`)];
 }
 
-async function groupsOf(names: readonly string[]): Promise<string[]> {
+/** Control groups of an installation's sandboxes, in every hierarchy. */
+async function groupsOf(directory: string): Promise<string[]> {
   const text = await readFile("/proc/self/mountinfo", "utf8");
   const mounts = text.split("\n").filter((line) => / - cgroup2? /.test(line));
-  const found: string[] = [];
-  for (const line of mounts) {
-    const path = line.split(" ")[4] ?? "";
-    for (const name of names) {
-      const entries = await readdir(path, { recursive: true }).catch(() => []);
-      found.push(...entries.filter((entry) => entry.endsWith(`/${name}`)).map((entry) => `group ${entry}`));
-    }
-  }
-  return found;
+  const parent = `coppice-${installationDigest(directory)}`;
+  const found = await Promise.all(mounts.map((line) => groupsBelow(line.split(" ")[4] ?? "", parent)));
+  return found.flat().map((path) => `group ${path}`);
+}
+
+/** Walks folder by folder: a recursive read fails as a whole when another test's group goes meanwhile. */
+async function groupsBelow(path: string, parent: string): Promise<string[]> {
+  const entries = await readdir(path, { withFileTypes: true }).catch(() => []);
+  const folders = entries.filter((entry) => entry.isDirectory()).map((entry) => join(path, entry.name));
+  if (basename(path) === parent) return folders;
+  return (await Promise.all(folders.map((folder) => groupsBelow(folder, parent)))).flat();
 }
