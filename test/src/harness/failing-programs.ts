@@ -1,4 +1,4 @@
-import { chmod, mkdir, readFile, rm, writeFile } from "node:fs/promises";
+import { chmod, mkdir, rename, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { JailSettings } from "@coppice/plugin-jail-freebsd";
 import type { FreebsdHost } from "./freebsd-host.js";
@@ -22,7 +22,8 @@ export interface FailingPrograms {
 
 const HAS_FAILED = "over";
 
-export async function makeFailingPrograms({ directory, settings }: FreebsdHost): Promise<FailingPrograms> {
+export async function makeFailingPrograms(host: FreebsdHost): Promise<FailingPrograms> {
+  const { directory, settings } = host;
   const bin = join(directory, "failing");
   // What is left to count down, and the fault.
   const armed = join(directory, "armed");
@@ -35,6 +36,8 @@ export async function makeFailingPrograms({ directory, settings }: FreebsdHost):
 # Two may be run at a time.
 exec 9>> ${armed}.lock
 /usr/bin/flock 9
+# All may have been healed meanwhile.
+[ -e ${armed} ] || exec ${path} "$@"
 IFS=: read -r left fault state < ${armed}
 if [ -n "$left" ]; then
   echo "\${left#x}:$fault:" > ${armed}
@@ -54,10 +57,15 @@ exec ${path} "$@"
   }
   return {
     settings: { ...settings, programs: { ...settings.programs, ...programs } },
-    arm: (fault, number) => writeFile(armed, `${"x".repeat(number)}:${fault}:\n`),
+    arm: async (fault, number) => {
+      // At once: a program that still runs would take half a line for a fault.
+      await writeFile(`${armed}.new`, `${"x".repeat(number)}:${fault}:\n`);
+      await rename(`${armed}.new`, armed);
+    },
     heal: async () => {
-      const state = await readFile(armed, "utf8");
-      await rm(armed);
+      // With the lock: a program that still runs would arm the next command when it writes down where it was.
+      const script = 'cat "$0"; rm "$0"';
+      const state = await host.run("/usr/bin/flock", `${armed}.lock`, "/bin/sh", "-c", script, armed);
       return state.trim().endsWith(`:${HAS_FAILED}`);
     },
   };
