@@ -3,6 +3,7 @@ import { randomBytes } from "node:crypto";
 import type { Sandbox, SandboxSpec } from "@coppice/core/backend";
 import type { JailBackend, JailSettings } from "@coppice/plugin-jail-freebsd";
 import { type Decoys, plantDecoys } from "./decoys.js";
+import { eventually } from "./eventually.js";
 import { type FailingPrograms, type Fault, makeFailingPrograms } from "./failing-programs.js";
 import { type FreebsdHost, type FreebsdHostOptions, openFreebsdHost } from "./freebsd-host.js";
 
@@ -102,7 +103,7 @@ export class FaultyHost implements AsyncDisposable {
         throw new Error(`cannot end after ${what}`, { cause: failure });
       }
       assert.equal(await datasetsOf(this.host), this.#datasetsBefore, `datasets differ after ${what}`);
-      assert.deepEqual(await this.decoys.leaks(), [], `left behind after ${what}`);
+      assert.deepEqual(await this.#leaks(), [], `left behind after ${what}`);
       if (!hasFailed) return number;
     }
     throw new Error(`it takes more than ${MOST_COMMANDS} commands`);
@@ -122,6 +123,14 @@ export class FaultyHost implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.host[Symbol.asyncDispose]();
+  }
+
+  /** Leaves processes that were killed the time to end. */
+  async #leaks(): Promise<readonly string[]> {
+    let leaks: readonly string[] = [];
+    const isEmpty = async () => (leaks = await this.decoys.leaks()).length === 0;
+    await eventually("nothing is left", isEmpty, 5_000).catch(() => undefined);
+    return leaks;
   }
 
   async #restart(scene: FaultScene): Promise<void> {
