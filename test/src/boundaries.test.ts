@@ -136,6 +136,8 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
   "plugins/linux-namespaces/src": ["launcher", "limits", "templates", "storage", "network"],
   "plugins/local-process/src": ["files", "processes", "directories"],
   "plugins/sandbox-api/src": ["volumes", "bodies", "sandboxes", "snapshots", "templates"],
+  "test/src/bench": ["kit", "benchmarks", "report"],
+  "test/src/harness": ["host", "clients", "freebsd", "server"],
 };
 
 /** Folders of a folder that are no rooms: what tests and benchmarks alone use, and what is generated. */
@@ -166,6 +168,7 @@ describe("the rooms of a folder", () => {
     const packages = [
       "agent",
       "core",
+      "test",
       ...(await readdir(join(ROOT, "plugins"))).map((name) => `plugins/${name}`),
     ];
     for (const name of packages) {

@@ -1,20 +1,20 @@
 import { parseArgs } from "node:util";
-import { BenchedServer } from "./benched-server.js";
-import type { Benchmark, BenchmarkOptions } from "./benchmark.js";
-import { burst } from "./burst.js";
-import { codeOutput } from "./code-output.js";
-import { create } from "./create.js";
-import { exec } from "./exec.js";
-import { files } from "./files.js";
-import { idle } from "./idle.js";
-import { kernelMemory } from "./kernel-memory.js";
-import { manyKernels } from "./many-kernels.js";
-import { measure } from "./measure.js";
-import { proxy } from "./proxy.js";
-import { report, reportReading } from "./report.js";
-import { runCode } from "./run-code.js";
-import { stdout } from "./stdout.js";
-import type { BackendName } from "../harness/start-full-server.js";
+import { BenchedServer } from "./kit/benched-server.js";
+import type { Benchmark, BenchmarkOptions } from "./kit/benchmark.js";
+import { burst } from "./benchmarks/burst.js";
+import { codeOutput } from "./benchmarks/code-output.js";
+import { create } from "./benchmarks/create.js";
+import { exec } from "./benchmarks/exec.js";
+import { files } from "./benchmarks/files.js";
+import { idle } from "./benchmarks/idle.js";
+import { kernelMemory } from "./benchmarks/kernel-memory.js";
+import { manyKernels } from "./benchmarks/many-kernels.js";
+import { measure } from "./report/measure.js";
+import { proxy } from "./benchmarks/proxy.js";
+import { report, reportReading } from "./report/report.js";
+import { runCode } from "./benchmarks/run-code.js";
+import { stdout } from "./benchmarks/stdout.js";
+import type { BackendName } from "../harness/server/start-full-server.js";
 
 const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
   ["create", create],

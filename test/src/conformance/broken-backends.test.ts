@@ -16,8 +16,8 @@ import type {
 import { conformanceCases, runCase, startTestServer, type TestServer } from "@coppice/core/testing";
 import linuxNamespaces from "@coppice/plugin-linux-namespaces";
 import localProcess from "@coppice/plugin-local-process";
-import { missingForNamespaces } from "../harness/on-each-backend.js";
-import { PYTHON } from "../harness/python.js";
+import { missingForNamespaces } from "../harness/server/on-each-backend.js";
+import { PYTHON } from "../harness/host/python.js";
 import { type Alterations, alter } from "./altered-backend.js";
 
 /** A way to be broken, and the case that has to notice it. */

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
-import { reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
-import { type FaultScene, FaultyHost } from "../harness/jail-faults.js";
+import { reasonWithoutFreebsdHost } from "../harness/freebsd/freebsd-host.js";
+import { type FaultScene, FaultyHost } from "../harness/freebsd/jail-faults.js";
 
 describe("a jail in the stack of a host that fails", { skip: reasonWithoutFreebsdHost() ?? false }, () => {
   let host: FaultyHost;

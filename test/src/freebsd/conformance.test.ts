@@ -11,7 +11,7 @@ import {
   openFreebsdHost,
   OUTSIDE,
   reasonWithoutFreebsdHost,
-} from "../harness/freebsd-host.js";
+} from "../harness/freebsd/freebsd-host.js";
 
 const reason = reasonWithoutFreebsdHost();
 /** The others do not differ by how sandboxes are connected. */

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { plantDecoys } from "../harness/decoys.js";
-import { openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
+import { plantDecoys } from "../harness/freebsd/decoys.js";
+import { openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd/freebsd-host.js";
 
 /** `COPPICE_TEST_CYCLES` gives another number. */
 const CYCLES = Number(process.env["COPPICE_TEST_CYCLES"] ?? 300);

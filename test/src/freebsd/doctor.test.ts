@@ -5,8 +5,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
-import { startCoppice } from "../harness/coppice-command.js";
-import { openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
+import { startCoppice } from "../harness/server/coppice-command.js";
+import { openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd/freebsd-host.js";
 
 const ROOT = fileURLToPath(new URL("../../..", import.meta.url));
 const EXAMPLE = join(ROOT, "config", "freebsd.yaml");

@@ -1,9 +1,13 @@
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
 import type { Sandbox, SandboxBackend } from "@coppice/core/backend";
-import { type FreebsdHost, openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
-import { newId } from "../harness/jail-faults.js";
-import { reachesOut } from "../harness/reaches-out.js";
+import {
+  type FreebsdHost,
+  openFreebsdHost,
+  reasonWithoutFreebsdHost,
+} from "../harness/freebsd/freebsd-host.js";
+import { newId } from "../harness/freebsd/jail-faults.js";
+import { reachesOut } from "../harness/freebsd/reaches-out.js";
 
 async function make(backend: SandboxBackend): Promise<Sandbox> {
   const spec = { id: newId(), template: "base", limits: {}, allowInternetAccess: true };

@@ -7,7 +7,7 @@ import {
   openFreebsdHost,
   OUTSIDE,
   reasonWithoutFreebsdHost,
-} from "../harness/freebsd-host.js";
+} from "../harness/freebsd/freebsd-host.js";
 
 const skip = reasonWithoutFreebsdHost() ?? false;
 const HARDWARE = "02:c0:0a:4e:00:0a";

@@ -4,8 +4,12 @@ import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import type { Sandbox, SandboxBackend } from "@coppice/core/backend";
 import type { JailSettings } from "@coppice/plugin-jail-freebsd";
-import { type FreebsdHost, openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd-host.js";
-import { newId } from "../harness/jail-faults.js";
+import {
+  type FreebsdHost,
+  openFreebsdHost,
+  reasonWithoutFreebsdHost,
+} from "../harness/freebsd/freebsd-host.js";
+import { newId } from "../harness/freebsd/jail-faults.js";
 
 const skip = reasonWithoutFreebsdHost() ?? false;
 

@@ -7,14 +7,14 @@ import { after, before, describe, it } from "node:test";
 import type { Sandbox } from "@coppice/core/backend";
 import { fakeClock } from "@coppice/core/testing";
 import plugin, { JailBackend, type JailSettings } from "@coppice/plugin-jail-freebsd";
-import { startCoppice } from "../harness/coppice-command.js";
-import { eventually } from "../harness/eventually.js";
+import { startCoppice } from "../harness/server/coppice-command.js";
+import { eventually } from "../harness/host/eventually.js";
 import {
   AGENT_INSIDE,
   type FreebsdHost,
   openFreebsdHost,
   reasonWithoutFreebsdHost,
-} from "../harness/freebsd-host.js";
+} from "../harness/freebsd/freebsd-host.js";
 
 const skip = reasonWithoutFreebsdHost() ?? false;
 const skipSigned =

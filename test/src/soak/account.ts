@@ -1,4 +1,4 @@
-import type { Scrape } from "../harness/scrape.js";
+import type { Scrape } from "../harness/clients/scrape.js";
 import type { Tally } from "./tally.js";
 
 /** Compares what a server that rests has counted with what its clients saw. @returns the differences, in words. */

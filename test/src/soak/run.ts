@@ -1,5 +1,5 @@
 import { parseArgs } from "node:util";
-import type { BackendName } from "../harness/start-full-server.js";
+import type { BackendName } from "../harness/server/start-full-server.js";
 import { soak, type SoakOptions } from "./soak.js";
 
 const BACKENDS: readonly BackendName[] = ["linux-namespaces", "local-process"];

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
-import { missingForNamespaces } from "../harness/on-each-backend.js";
+import { missingForNamespaces } from "../harness/server/on-each-backend.js";
 import { soak } from "./soak.js";
 
 const DURATION_MS = 15_000;

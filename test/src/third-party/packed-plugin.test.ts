@@ -6,9 +6,9 @@ import { dirname, join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
-import { API_KEY } from "../harness/api-key.js";
-import { exchange } from "../harness/exchange.js";
-import { makeInstallation, ServerProcess } from "../harness/server-process.js";
+import { API_KEY } from "../harness/server/api-key.js";
+import { exchange } from "../harness/clients/exchange.js";
+import { makeInstallation, ServerProcess } from "../harness/server/server-process.js";
 
 const run = promisify(execFile);
 const REPOSITORY = fileURLToPath(new URL("../../..", import.meta.url));

@@ -8,9 +8,9 @@ import { after, before, describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { Sandbox } from "e2b";
-import { API_KEY } from "../harness/api-key.js";
-import { exchange } from "../harness/exchange.js";
-import { COPPICE, ServerProcess } from "../harness/server-process.js";
+import { API_KEY } from "../harness/server/api-key.js";
+import { exchange } from "../harness/clients/exchange.js";
+import { COPPICE, ServerProcess } from "../harness/server/server-process.js";
 
 const run = promisify(execFile);
 const FIXTURE = fileURLToPath(new URL("../../fixtures/acme-plugin", import.meta.url));

@@ -3,12 +3,12 @@ import { connect } from "node:net";
 import { after, before, describe, it } from "node:test";
 import { Sandbox } from "@e2b/code-interpreter";
 import type { TestServer } from "@coppice/core/testing";
-import { API_KEY } from "../../harness/api-key.js";
-import { packFrame, unpackFrames } from "../../harness/connect-frames.js";
-import { type Answer, exchange } from "../../harness/exchange.js";
-import { pointSdkAt } from "../../harness/point-sdk-at.js";
-import { rawExchange } from "../../harness/raw-exchange.js";
-import { startFullServer } from "../../harness/start-full-server.js";
+import { API_KEY } from "../../harness/server/api-key.js";
+import { packFrame, unpackFrames } from "../../harness/clients/connect-frames.js";
+import { type Answer, exchange } from "../../harness/clients/exchange.js";
+import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
+import { rawExchange } from "../../harness/clients/raw-exchange.js";
+import { startFullServer } from "../../harness/server/start-full-server.js";
 
 const UNKNOWN_ID = "iabcdefghij0123456789";
 const LIMIT = "64KiB";

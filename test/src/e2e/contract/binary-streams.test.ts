@@ -6,17 +6,17 @@ import { request as httpRequest, type IncomingMessage } from "node:http";
 import { after, before, describe, it } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { promisify } from "node:util";
-import { API_KEY } from "../../harness/api-key.js";
-import { exchange } from "../../harness/exchange.js";
-import { missingForNamespaces } from "../../harness/on-each-backend.js";
-import { type Codec, ProcessClient, type StartedProgram } from "../../harness/process-client.js";
+import { API_KEY } from "../../harness/server/api-key.js";
+import { exchange } from "../../harness/clients/exchange.js";
+import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
+import { type Codec, ProcessClient, type StartedProgram } from "../../harness/clients/process-client.js";
 import {
   type Installation,
   makeInstallation,
   namespacePlugins,
   ServerProcess,
-} from "../../harness/server-process.js";
-import type { BackendName } from "../../harness/start-full-server.js";
+} from "../../harness/server/server-process.js";
+import type { BackendName } from "../../harness/server/start-full-server.js";
 
 const BYTES = 100_000_000;
 const PIECE_BYTES = 256 * 1024;

@@ -3,8 +3,8 @@ import { execFile } from "node:child_process";
 import { it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
-import { API_KEY } from "../../harness/api-key.js";
-import { startFullServer } from "../../harness/start-full-server.js";
+import { API_KEY } from "../../harness/server/api-key.js";
+import { startFullServer } from "../../harness/server/start-full-server.js";
 
 const run = promisify(execFile);
 const PYTHON = process.env["COPPICE_PYTHON_SDK_NEWEST"];

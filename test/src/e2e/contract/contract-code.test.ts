@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import { before, it } from "node:test";
 import { type Context, type Execution, NotFoundError, Sandbox, SandboxError } from "@e2b/code-interpreter";
 import jupyter from "@coppice/plugin-jupyter";
-import { endOf, TIMED_OUT } from "../../harness/end-of-call.js";
-import { onEachBackend } from "../../harness/on-each-backend.js";
+import { endOf, TIMED_OUT } from "../../harness/clients/end-of-call.js";
+import { onEachBackend } from "../../harness/server/on-each-backend.js";
 
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
 const PNG_MAGIC = "89504e470d0a1a0a";

@@ -19,12 +19,12 @@ import {
 import { type ErrorCode, SandboxError } from "@coppice/core";
 import type { Command } from "@coppice/core/backend";
 import type { TestServer } from "@coppice/core/testing";
-import { API_KEY } from "../../harness/api-key.js";
-import { type EnvdClient, envdClient } from "../../harness/envd-client.js";
-import { exchange } from "../../harness/exchange.js";
-import { pointSdkAt } from "../../harness/point-sdk-at.js";
-import { Relay } from "../../harness/relay.js";
-import { startFullServer } from "../../harness/start-full-server.js";
+import { API_KEY } from "../../harness/server/api-key.js";
+import { type EnvdClient, envdClient } from "../../harness/clients/envd-client.js";
+import { exchange } from "../../harness/clients/exchange.js";
+import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
+import { Relay } from "../../harness/clients/relay.js";
+import { startFullServer } from "../../harness/server/start-full-server.js";
 
 const MOST = 3;
 const STRANGER = `e2b_${"0".repeat(40)}`;

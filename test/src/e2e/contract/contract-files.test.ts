@@ -3,11 +3,16 @@ import { before, it } from "node:test";
 import { gunzipSync, gzipSync } from "node:zlib";
 import { SandboxError } from "@coppice/core";
 import { Sandbox } from "e2b";
-import { type EnvdClient, type EnvdRequest, basicUserHeader, envdClient } from "../../harness/envd-client.js";
-import type { Answer } from "../../harness/exchange.js";
-import { mountInside, reasonWithoutMounts } from "../../harness/mount-inside.js";
-import { onEachBackend } from "../../harness/on-each-backend.js";
-import { openProcess, shellRequest } from "../../harness/process-stream.js";
+import {
+  type EnvdClient,
+  type EnvdRequest,
+  basicUserHeader,
+  envdClient,
+} from "../../harness/clients/envd-client.js";
+import type { Answer } from "../../harness/clients/exchange.js";
+import { mountInside, reasonWithoutMounts } from "../../harness/host/mount-inside.js";
+import { onEachBackend } from "../../harness/server/on-each-backend.js";
+import { openProcess, shellRequest } from "../../harness/clients/process-stream.js";
 
 const OCTETS = { "content-type": "application/octet-stream" };
 

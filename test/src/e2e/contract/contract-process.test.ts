@@ -3,11 +3,11 @@ import { before, it } from "node:test";
 import { gzipSync } from "node:zlib";
 import { SandboxError } from "@coppice/core";
 import type { Command } from "@coppice/core/backend";
-import { packFrame, unpackFrames } from "../../harness/connect-frames.js";
-import { type EnvdClient, basicUserHeader, envdClient } from "../../harness/envd-client.js";
-import { eventually } from "../../harness/eventually.js";
-import { onEachBackend } from "../../harness/on-each-backend.js";
-import { openProcess, processStory, shellRequest } from "../../harness/process-stream.js";
+import { packFrame, unpackFrames } from "../../harness/clients/connect-frames.js";
+import { type EnvdClient, basicUserHeader, envdClient } from "../../harness/clients/envd-client.js";
+import { eventually } from "../../harness/host/eventually.js";
+import { onEachBackend } from "../../harness/server/on-each-backend.js";
+import { openProcess, processStory, shellRequest } from "../../harness/clients/process-stream.js";
 
 const ENDED_OK = { exited: true, status: "exit status 0" };
 const KILLED = { exitCode: -1, status: "signal: killed", error: "signal: killed" };

@@ -1,12 +1,12 @@
 import assert from "node:assert/strict";
 import { before, it } from "node:test";
 import { FilesystemEventType, TimeoutError } from "e2b";
-import type { Frame } from "../../harness/connect-frames.js";
-import { type EnvdClient, envdClient } from "../../harness/envd-client.js";
-import { eventually } from "../../harness/eventually.js";
-import { mountInside, reasonWithoutMounts } from "../../harness/mount-inside.js";
-import { onEachBackend } from "../../harness/on-each-backend.js";
-import { openProcess, shellRequest } from "../../harness/process-stream.js";
+import type { Frame } from "../../harness/clients/connect-frames.js";
+import { type EnvdClient, envdClient } from "../../harness/clients/envd-client.js";
+import { eventually } from "../../harness/host/eventually.js";
+import { mountInside, reasonWithoutMounts } from "../../harness/host/mount-inside.js";
+import { onEachBackend } from "../../harness/server/on-each-backend.js";
+import { openProcess, shellRequest } from "../../harness/clients/process-stream.js";
 
 const MAX_EVENTS = 40;
 const MAX_WATCHERS = 6;

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
 import { Sandbox } from "@e2b/code-interpreter";
-import { missingForNamespaces } from "../../harness/on-each-backend.js";
-import { pointSdkAt } from "../../harness/point-sdk-at.js";
-import { startFullServer } from "../../harness/start-full-server.js";
+import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
+import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
+import { startFullServer } from "../../harness/server/start-full-server.js";
 
 const WHEEL = "/tmp/small_thing-1.0-py3-none-any.whl";
 const MAKE_WHEEL = `

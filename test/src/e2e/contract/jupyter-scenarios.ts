@@ -4,8 +4,8 @@ import { after, before, it } from "node:test";
 import type { LiveSandbox } from "@coppice/core";
 import type { TestServer } from "@coppice/core/testing";
 import { KernelSpecAPI, type Kernel, type KernelMessage } from "@jupyterlab/services";
-import { eventually } from "../../harness/eventually.js";
-import { jupyterClient, type Framing, type JupyterClient } from "../../harness/jupyter-client.js";
+import { eventually } from "../../harness/host/eventually.js";
+import { jupyterClient, type Framing, type JupyterClient } from "../../harness/clients/jupyter-client.js";
 
 export interface JupyterPlace {
   readonly server: TestServer;

@@ -3,7 +3,7 @@ import { after, before, describe, it } from "node:test";
 import type { LiveSandbox } from "@coppice/core";
 import type { TestServer } from "@coppice/core/testing";
 import { KernelAPI, ServerConnection } from "@jupyterlab/services";
-import { startFullServer } from "../../harness/start-full-server.js";
+import { startFullServer } from "../../harness/server/start-full-server.js";
 import { jupyterScenarios, type JupyterPlace } from "./jupyter-scenarios.js";
 
 describe("JupyterLab's client on a sandbox", { timeout: 240_000 }, () => {

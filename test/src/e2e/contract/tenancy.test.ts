@@ -7,11 +7,11 @@ import { after, before, describe, it } from "node:test";
 import { promisify } from "node:util";
 import type { ServedRoute } from "@coppice/core";
 import type { TestServer } from "@coppice/core/testing";
-import { type Answer, exchange } from "../../harness/exchange.js";
-import { missingForNamespaces } from "../../harness/on-each-backend.js";
-import { rawExchange } from "../../harness/raw-exchange.js";
-import { COPPICE } from "../../harness/server-process.js";
-import { startFullServer } from "../../harness/start-full-server.js";
+import { type Answer, exchange } from "../../harness/clients/exchange.js";
+import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
+import { rawExchange } from "../../harness/clients/raw-exchange.js";
+import { COPPICE } from "../../harness/server/server-process.js";
+import { startFullServer } from "../../harness/server/start-full-server.js";
 
 const run = promisify(execFile);
 

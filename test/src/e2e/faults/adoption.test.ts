@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import { describe, it } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { CommandExitError, Sandbox } from "e2b";
-import { pointSdkAt } from "../../harness/point-sdk-at.js";
-import { makeInstallation, namespacePlugins, ServerProcess } from "../../harness/server-process.js";
+import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
+import { makeInstallation, namespacePlugins, ServerProcess } from "../../harness/server/server-process.js";
 
 const COMMANDS = 50;
 const isPossible = process.platform === "linux" && process.getuid?.() === 0;

@@ -4,11 +4,11 @@ import { mkdir, readdir } from "node:fs/promises";
 import { join } from "node:path";
 import { afterEach, describe, it } from "node:test";
 import { Sandbox } from "@e2b/code-interpreter";
-import { API_KEY } from "../../harness/api-key.js";
-import { eventually } from "../../harness/eventually.js";
-import { exchange } from "../../harness/exchange.js";
-import { isRunning, runningProcesses } from "../../harness/running-processes.js";
-import { type Installation, makeInstallation, ServerProcess } from "../../harness/server-process.js";
+import { API_KEY } from "../../harness/server/api-key.js";
+import { eventually } from "../../harness/host/eventually.js";
+import { exchange } from "../../harness/clients/exchange.js";
+import { isRunning, runningProcesses } from "../../harness/host/running-processes.js";
+import { type Installation, makeInstallation, ServerProcess } from "../../harness/server/server-process.js";
 
 describe("a server that ends", { timeout: 240_000 }, () => {
   let installation: Installation;

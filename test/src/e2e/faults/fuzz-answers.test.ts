@@ -4,7 +4,7 @@ import type { Duplex } from "node:stream";
 import { after, before, describe, it } from "node:test";
 import { definePlugin } from "@coppice/core";
 import { memoryBackend, type SeededRandom, startTestServer, type TestServer } from "@coppice/core/testing";
-import { fuzz, mutilated, withoutGrowth } from "../../harness/fuzz.js";
+import { fuzz, mutilated, withoutGrowth } from "../../harness/host/fuzz.js";
 
 const PORT = 8080;
 const ROUNDS = 400;

@@ -8,14 +8,14 @@ import { gzipSync } from "node:zlib";
 import { Sandbox } from "e2b";
 import { type WebSocket, WebSocketServer } from "ws";
 import { type SeededRandom, type TestServer } from "@coppice/core/testing";
-import { packFrame, unpackFrames } from "../../harness/connect-frames.js";
-import { type EnvdClient, envdClient } from "../../harness/envd-client.js";
-import { eventually } from "../../harness/eventually.js";
-import { type Answer, exchange } from "../../harness/exchange.js";
-import { fuzz, mutilated, withoutGrowth } from "../../harness/fuzz.js";
-import { pointSdkAt } from "../../harness/point-sdk-at.js";
-import { rawExchange } from "../../harness/raw-exchange.js";
-import { startFullServer } from "../../harness/start-full-server.js";
+import { packFrame, unpackFrames } from "../../harness/clients/connect-frames.js";
+import { type EnvdClient, envdClient } from "../../harness/clients/envd-client.js";
+import { eventually } from "../../harness/host/eventually.js";
+import { type Answer, exchange } from "../../harness/clients/exchange.js";
+import { fuzz, mutilated, withoutGrowth } from "../../harness/host/fuzz.js";
+import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
+import { rawExchange } from "../../harness/clients/raw-exchange.js";
+import { startFullServer } from "../../harness/server/start-full-server.js";
 
 const FRAGMENTS = [
   "",

@@ -6,24 +6,24 @@ import { type ClientRequest, request } from "node:http";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { Sandbox } from "e2b";
-import { API_KEY } from "../../harness/api-key.js";
-import { packFrame } from "../../harness/connect-frames.js";
-import { eventually } from "../../harness/eventually.js";
-import { missingForNamespaces } from "../../harness/on-each-backend.js";
-import { pointSdkAt } from "../../harness/point-sdk-at.js";
+import { API_KEY } from "../../harness/server/api-key.js";
+import { packFrame } from "../../harness/clients/connect-frames.js";
+import { eventually } from "../../harness/host/eventually.js";
+import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
+import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
 import {
   type Installation,
   makeInstallation,
   namespacePlugins,
   ServerProcess,
-} from "../../harness/server-process.js";
+} from "../../harness/server/server-process.js";
 import {
   type Misbehaviour,
   output,
   standInForAgent,
   type StandInAgent,
   started,
-} from "../../harness/stand-in-agent.js";
+} from "../../harness/server/stand-in-agent.js";
 
 const MEBIBYTE = 2 ** 20;
 /** What a server may grow by: its own garbage of ordinary requests, not what a guest makes. */

@@ -6,15 +6,15 @@ import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { type Context, Sandbox } from "@e2b/code-interpreter";
 import { WebSocket } from "ws";
-import { eventually } from "../../harness/eventually.js";
-import { missingForNamespaces } from "../../harness/on-each-backend.js";
-import { pointSdkAt } from "../../harness/point-sdk-at.js";
+import { eventually } from "../../harness/host/eventually.js";
+import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
+import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
 import {
   type Installation,
   makeInstallation,
   namespacePlugins,
   ServerProcess,
-} from "../../harness/server-process.js";
+} from "../../harness/server/server-process.js";
 
 interface KernelModel {
   readonly id: string;

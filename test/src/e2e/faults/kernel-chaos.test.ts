@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import { before, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import { Sandbox } from "@e2b/code-interpreter";
-import { endOf, TIMED_OUT } from "../../harness/end-of-call.js";
-import { onEachBackend } from "../../harness/on-each-backend.js";
+import { endOf, TIMED_OUT } from "../../harness/clients/end-of-call.js";
+import { onEachBackend } from "../../harness/server/on-each-backend.js";
 
 /** How much later than its time-out a call may end. */
 const LATEST_MS = 2_000;

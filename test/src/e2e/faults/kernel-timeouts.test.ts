@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
 import { type Execution, Sandbox } from "@e2b/code-interpreter";
-import { endOf, TIMED_OUT } from "../../harness/end-of-call.js";
-import { type BackendScene, onEachBackend } from "../../harness/on-each-backend.js";
+import { endOf, TIMED_OUT } from "../../harness/clients/end-of-call.js";
+import { type BackendScene, onEachBackend } from "../../harness/server/on-each-backend.js";
 
 /** On each of two backends: 500 in all. `COPPICE_CHAOS_ROUNDS` gives another number. */
 const ROUNDS = Number(process.env["COPPICE_CHAOS_ROUNDS"] ?? 250);

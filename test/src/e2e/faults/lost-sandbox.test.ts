@@ -5,19 +5,19 @@ import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { CommandExitError, Sandbox } from "@e2b/code-interpreter";
 import type { TestServer } from "@coppice/core/testing";
-import { API_KEY } from "../../harness/api-key.js";
-import { eventually } from "../../harness/eventually.js";
-import { exchange } from "../../harness/exchange.js";
+import { API_KEY } from "../../harness/server/api-key.js";
+import { eventually } from "../../harness/host/eventually.js";
+import { exchange } from "../../harness/clients/exchange.js";
 import {
   AGENT_INSIDE,
   type FreebsdHost,
   openFreebsdHost,
   reasonWithoutFreebsdHost,
-} from "../../harness/freebsd-host.js";
-import { missingForNamespaces } from "../../harness/on-each-backend.js";
-import { pointSdkAt } from "../../harness/point-sdk-at.js";
-import { Scrape } from "../../harness/scrape.js";
-import { startFullServer } from "../../harness/start-full-server.js";
+} from "../../harness/freebsd/freebsd-host.js";
+import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
+import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
+import { Scrape } from "../../harness/clients/scrape.js";
+import { startFullServer } from "../../harness/server/start-full-server.js";
 
 interface Event {
   readonly type: string;

@@ -4,10 +4,10 @@ import { describe, it } from "node:test";
 import { startTestServer } from "@coppice/core/testing";
 import commands, { Commands } from "@coppice/plugin-commands";
 import localProcess from "@coppice/plugin-local-process";
-import { API_KEY } from "../../harness/api-key.js";
-import { eventually } from "../../harness/eventually.js";
-import { exchange } from "../../harness/exchange.js";
-import { makeInstallation, ServerProcess } from "../../harness/server-process.js";
+import { API_KEY } from "../../harness/server/api-key.js";
+import { eventually } from "../../harness/host/eventually.js";
+import { exchange } from "../../harness/clients/exchange.js";
+import { makeInstallation, ServerProcess } from "../../harness/server/server-process.js";
 
 const COUNT = "i=0; while true; do echo line $i; i=$((i+1)); done";
 

@@ -8,10 +8,10 @@ import { join } from "node:path";
 import { describe, it } from "node:test";
 import { connect } from "node:tls";
 import { fileURLToPath } from "node:url";
-import { API_KEY } from "../../harness/api-key.js";
-import { startCoppice } from "../../harness/coppice-command.js";
-import { eventually } from "../../harness/eventually.js";
-import { makeInstallation, ServerProcess } from "../../harness/server-process.js";
+import { API_KEY } from "../../harness/server/api-key.js";
+import { startCoppice } from "../../harness/server/coppice-command.js";
+import { eventually } from "../../harness/host/eventually.js";
+import { makeInstallation, ServerProcess } from "../../harness/server/server-process.js";
 
 const CORE = fileURLToPath(new URL("../../../../core/dist/index.js", import.meta.url));
 

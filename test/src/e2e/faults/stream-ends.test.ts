@@ -2,10 +2,10 @@ import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
 import { it } from "node:test";
 import { Sandbox, TimeoutError } from "e2b";
-import { eventually } from "../../harness/eventually.js";
-import { exchange } from "../../harness/exchange.js";
-import { onEachBackend } from "../../harness/on-each-backend.js";
-import { type Codec, ProcessClient, type ProcessEvent } from "../../harness/process-client.js";
+import { eventually } from "../../harness/host/eventually.js";
+import { exchange } from "../../harness/clients/exchange.js";
+import { onEachBackend } from "../../harness/server/on-each-backend.js";
+import { type Codec, ProcessClient, type ProcessEvent } from "../../harness/clients/process-client.js";
 
 const LAST = 4_000_000;
 const STALLED_POLLS = 20;

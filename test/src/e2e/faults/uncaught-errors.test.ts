@@ -4,10 +4,10 @@ import { join } from "node:path";
 import { describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { Sandbox } from "e2b";
-import { API_KEY } from "../../harness/api-key.js";
-import { exchange } from "../../harness/exchange.js";
-import { pointSdkAt } from "../../harness/point-sdk-at.js";
-import { makeInstallation, namespacePlugins, ServerProcess } from "../../harness/server-process.js";
+import { API_KEY } from "../../harness/server/api-key.js";
+import { exchange } from "../../harness/clients/exchange.js";
+import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
+import { makeInstallation, namespacePlugins, ServerProcess } from "../../harness/server/server-process.js";
 
 const CORE = fileURLToPath(new URL("../../../../core/dist/index.js", import.meta.url));
 const isPossible = process.platform === "linux" && process.getuid?.() === 0;

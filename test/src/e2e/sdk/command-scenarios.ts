@@ -3,8 +3,8 @@ import { randomInt } from "node:crypto";
 import { it } from "node:test";
 import { agentBinary } from "@coppice/agent";
 import { CommandExitError, InvalidArgumentError, type Sandbox, TimeoutError } from "e2b";
-import { eventually } from "../../harness/eventually.js";
-import { runningProcesses } from "../../harness/running-processes.js";
+import { eventually } from "../../harness/host/eventually.js";
+import { runningProcesses } from "../../harness/host/running-processes.js";
 
 /** What `sandbox.commands` does, whichever way the SDK reaches the server. Declares tests in the describe around it. */
 export function commandScenarios(sandbox: () => Sandbox): void {

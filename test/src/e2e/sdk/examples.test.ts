@@ -5,8 +5,8 @@ import { after, before, describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import type { TestServer } from "@coppice/core/testing";
-import { API_KEY } from "../../harness/api-key.js";
-import { startFullServer } from "../../harness/start-full-server.js";
+import { API_KEY } from "../../harness/server/api-key.js";
+import { startFullServer } from "../../harness/server/start-full-server.js";
 
 const run = promisify(execFile);
 const EXAMPLES = fileURLToPath(new URL("../../../../examples/", import.meta.url));

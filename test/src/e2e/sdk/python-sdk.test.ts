@@ -6,10 +6,10 @@ import { join } from "node:path";
 import { describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
-import { API_KEY } from "../../harness/api-key.js";
-import { missingForNamespaces } from "../../harness/on-each-backend.js";
-import { COPPICE } from "../../harness/server-process.js";
-import { type FullServerOptions, startFullServer } from "../../harness/start-full-server.js";
+import { API_KEY } from "../../harness/server/api-key.js";
+import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
+import { COPPICE } from "../../harness/server/server-process.js";
+import { type FullServerOptions, startFullServer } from "../../harness/server/start-full-server.js";
 
 const run = promisify(execFile);
 const DOMAIN = "dev.localhost";

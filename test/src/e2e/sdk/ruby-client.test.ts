@@ -7,11 +7,11 @@ import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { promisify } from "node:util";
 import type { TestServer } from "@coppice/core/testing";
-import { API_KEY } from "../../harness/api-key.js";
-import { packFrame } from "../../harness/connect-frames.js";
-import { resultOf, RubyClient, type RubyClientOptions } from "../../harness/ruby-client.js";
-import { COPPICE } from "../../harness/server-process.js";
-import { startFullServer } from "../../harness/start-full-server.js";
+import { API_KEY } from "../../harness/server/api-key.js";
+import { packFrame } from "../../harness/clients/connect-frames.js";
+import { resultOf, RubyClient, type RubyClientOptions } from "../../harness/clients/ruby-client.js";
+import { COPPICE } from "../../harness/server/server-process.js";
+import { startFullServer } from "../../harness/server/start-full-server.js";
 
 const run = promisify(execFile);
 const DOMAIN = "dev.localhost";

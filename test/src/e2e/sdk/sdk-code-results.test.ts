@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
 import { type Result, Sandbox } from "@e2b/code-interpreter";
 import type { TestServer } from "@coppice/core/testing";
-import { pointSdkAt } from "../../harness/point-sdk-at.js";
-import { startFullServer } from "../../harness/start-full-server.js";
+import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
+import { startFullServer } from "../../harness/server/start-full-server.js";
 
 const MAGIC = {
   png: Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a]),

@@ -2,9 +2,9 @@ import assert from "node:assert/strict";
 import { randomInt } from "node:crypto";
 import { it } from "node:test";
 import { Sandbox } from "@e2b/code-interpreter";
-import { eventually } from "../../harness/eventually.js";
-import { runningProcesses } from "../../harness/running-processes.js";
-import { onEachBackend } from "../../harness/on-each-backend.js";
+import { eventually } from "../../harness/host/eventually.js";
+import { runningProcesses } from "../../harness/host/running-processes.js";
+import { onEachBackend } from "../../harness/server/on-each-backend.js";
 import { codeScenarios } from "./code-scenarios.js";
 
 onEachBackend(

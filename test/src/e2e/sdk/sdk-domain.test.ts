@@ -6,14 +6,14 @@ import { join } from "node:path";
 import { it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
-import { API_KEY } from "../../harness/api-key.js";
-import { COPPICE } from "../../harness/server-process.js";
-import { startFullServer } from "../../harness/start-full-server.js";
+import { API_KEY } from "../../harness/server/api-key.js";
+import { COPPICE } from "../../harness/server/server-process.js";
+import { startFullServer } from "../../harness/server/start-full-server.js";
 
 const run = promisify(execFile);
 const DOMAIN = "dev.localhost";
 const CLIENT = fileURLToPath(new URL("domain-client.js", import.meta.url));
-const RESOLVER = new URL("../../harness/resolve-localhost.js", import.meta.url).href;
+const RESOLVER = new URL("../../harness/clients/resolve-localhost.js", import.meta.url).href;
 
 it(
   "With a wildcard certificate of its own making, the SDK needs a domain and a key and nothing else",

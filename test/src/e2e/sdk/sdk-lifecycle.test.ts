@@ -2,9 +2,9 @@ import assert from "node:assert/strict";
 import { randomInt } from "node:crypto";
 import { it } from "node:test";
 import { AuthenticationError, Sandbox, SandboxNotFoundError, TimeoutError } from "e2b";
-import { eventually } from "../../harness/eventually.js";
-import { runningProcesses } from "../../harness/running-processes.js";
-import { onEachBackend } from "../../harness/on-each-backend.js";
+import { eventually } from "../../harness/host/eventually.js";
+import { runningProcesses } from "../../harness/host/running-processes.js";
+import { onEachBackend } from "../../harness/server/on-each-backend.js";
 
 const KILLED_IN_FLIGHT =
   /The sandbox was killed or reached its end of life while the request was in flight\./;

@@ -3,12 +3,16 @@ import { existsSync } from "node:fs";
 import { after, before, describe, it } from "node:test";
 import { ALL_TRAFFIC, Sandbox, SandboxError, type SandboxNetworkUpdate, SandboxNotFoundError } from "e2b";
 import type { TestServer } from "@coppice/core/testing";
-import { eventually } from "../../harness/eventually.js";
-import { type FreebsdHost, openFreebsdHost, reasonWithoutFreebsdHost } from "../../harness/freebsd-host.js";
-import { missingForNamespaces } from "../../harness/on-each-backend.js";
-import { pointSdkAt } from "../../harness/point-sdk-at.js";
-import { makeInstallation, namespacePlugins, ServerProcess } from "../../harness/server-process.js";
-import { type BackendName, startFullServer } from "../../harness/start-full-server.js";
+import { eventually } from "../../harness/host/eventually.js";
+import {
+  type FreebsdHost,
+  openFreebsdHost,
+  reasonWithoutFreebsdHost,
+} from "../../harness/freebsd/freebsd-host.js";
+import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
+import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
+import { makeInstallation, namespacePlugins, ServerProcess } from "../../harness/server/server-process.js";
+import { type BackendName, startFullServer } from "../../harness/server/start-full-server.js";
 
 // Of the range for documentation: nobody answers, so that what refuses is the rule.
 const [ONE, OTHER] = ["203.0.113.251", "203.0.113.252"] as const;

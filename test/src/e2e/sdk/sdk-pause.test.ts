@@ -4,11 +4,11 @@ import { setTimeout as delay } from "node:timers/promises";
 import { Sandbox as CodeSandbox } from "@e2b/code-interpreter";
 import type { TestServer } from "@coppice/core/testing";
 import { Sandbox, SandboxNotFoundError, TimeoutError } from "e2b";
-import { API_KEY } from "../../harness/api-key.js";
-import { eventually } from "../../harness/eventually.js";
-import { missingForNamespaces } from "../../harness/on-each-backend.js";
-import { pointSdkAt } from "../../harness/point-sdk-at.js";
-import { startFullServer } from "../../harness/start-full-server.js";
+import { API_KEY } from "../../harness/server/api-key.js";
+import { eventually } from "../../harness/host/eventually.js";
+import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
+import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
+import { startFullServer } from "../../harness/server/start-full-server.js";
 
 const COUNT = "i=0; while true; do i=$((i+1)); echo $i; sleep 0.05; done";
 

@@ -2,9 +2,9 @@ import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
 import type { TestServer } from "@coppice/core/testing";
 import { Sandbox, SandboxError, SandboxNotFoundError } from "e2b";
-import { missingForNamespaces } from "../../harness/on-each-backend.js";
-import { pointSdkAt } from "../../harness/point-sdk-at.js";
-import { startFullServer } from "../../harness/start-full-server.js";
+import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
+import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
+import { startFullServer } from "../../harness/server/start-full-server.js";
 
 describe(
   "snapshots and forks through the e2b SDK",

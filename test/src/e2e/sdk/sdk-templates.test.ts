@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
 import type { TestServer } from "@coppice/core/testing";
 import { Template } from "e2b";
-import { pointSdkAt } from "../../harness/point-sdk-at.js";
-import { startFullServer } from "../../harness/start-full-server.js";
+import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
+import { startFullServer } from "../../harness/server/start-full-server.js";
 
 describe("templates through the e2b SDK", { timeout: 240_000 }, () => {
   let server: TestServer;

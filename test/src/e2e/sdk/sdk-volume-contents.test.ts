@@ -3,11 +3,11 @@ import { access } from "node:fs/promises";
 import { after, before, describe, it } from "node:test";
 import type { TestServer } from "@coppice/core/testing";
 import { Sandbox, Volume, VolumeError, VolumePathNotFoundError } from "e2b";
-import { eventually } from "../../harness/eventually.js";
-import { exchange } from "../../harness/exchange.js";
-import { missingForNamespaces } from "../../harness/on-each-backend.js";
-import { pointSdkAt } from "../../harness/point-sdk-at.js";
-import { startFullServer } from "../../harness/start-full-server.js";
+import { eventually } from "../../harness/host/eventually.js";
+import { exchange } from "../../harness/clients/exchange.js";
+import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
+import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
+import { startFullServer } from "../../harness/server/start-full-server.js";
 
 const LOOPBACK = { host: "127.0.0.1", port: 0 };
 const MEBIBYTE = 2 ** 20;

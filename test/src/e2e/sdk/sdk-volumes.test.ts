@@ -6,11 +6,11 @@ import { after, before, describe, it } from "node:test";
 import { Backends } from "@coppice/core";
 import type { TestServer } from "@coppice/core/testing";
 import { Sandbox, SandboxError, Volume, VolumeError, VolumeNotFoundError } from "e2b";
-import { API_KEY } from "../../harness/api-key.js";
-import { exchange } from "../../harness/exchange.js";
-import { missingForNamespaces } from "../../harness/on-each-backend.js";
-import { pointSdkAt } from "../../harness/point-sdk-at.js";
-import { startFullServer } from "../../harness/start-full-server.js";
+import { API_KEY } from "../../harness/server/api-key.js";
+import { exchange } from "../../harness/clients/exchange.js";
+import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
+import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
+import { startFullServer } from "../../harness/server/start-full-server.js";
 
 describe("volumes through the e2b SDK", { skip: missingForNamespaces(), timeout: 240_000 }, () => {
   let directory: string;

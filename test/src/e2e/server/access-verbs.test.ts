@@ -3,8 +3,13 @@ import { execFile } from "node:child_process";
 import { mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
-import { exchange } from "../../harness/exchange.js";
-import { COPPICE, type Installation, makeInstallation, ServerProcess } from "../../harness/server-process.js";
+import { exchange } from "../../harness/clients/exchange.js";
+import {
+  COPPICE,
+  type Installation,
+  makeInstallation,
+  ServerProcess,
+} from "../../harness/server/server-process.js";
 
 /** What `coppice` prints and how it ends. */
 function coppice(...args: readonly string[]) {

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { API_KEY } from "../../harness/api-key.js";
-import { exchange } from "../../harness/exchange.js";
-import { onEachBackend } from "../../harness/on-each-backend.js";
-import { ProcessClient } from "../../harness/process-client.js";
+import { API_KEY } from "../../harness/server/api-key.js";
+import { exchange } from "../../harness/clients/exchange.js";
+import { onEachBackend } from "../../harness/server/on-each-backend.js";
+import { ProcessClient } from "../../harness/clients/process-client.js";
 
 const ASKED = 100;
 /** One of them is there before. */

@@ -8,12 +8,12 @@ import type { TestServer } from "@coppice/core/testing";
 import { Sandbox } from "@e2b/code-interpreter";
 import { parser } from "@prometheus-io/lezer-promql";
 import { parse as parseYaml } from "yaml";
-import { eventually } from "../../harness/eventually.js";
-import { exchange } from "../../harness/exchange.js";
-import { API_KEY } from "../../harness/api-key.js";
-import { pointSdkAt } from "../../harness/point-sdk-at.js";
-import { Scrape } from "../../harness/scrape.js";
-import { startFullServer } from "../../harness/start-full-server.js";
+import { eventually } from "../../harness/host/eventually.js";
+import { exchange } from "../../harness/clients/exchange.js";
+import { API_KEY } from "../../harness/server/api-key.js";
+import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
+import { Scrape } from "../../harness/clients/scrape.js";
+import { startFullServer } from "../../harness/server/start-full-server.js";
 
 const FOLDER = new URL("../../../../docs/grafana/", import.meta.url);
 /** What Prometheus has of itself: the first two of every target, `le` of every histogram. */

@@ -4,10 +4,10 @@ import { once } from "node:events";
 import { readFile, stat } from "node:fs/promises";
 import { after, before, describe, it } from "node:test";
 import { Sandbox } from "e2b";
-import { makeDevelopmentInstallation } from "../../harness/development-installation.js";
-import { eventually } from "../../harness/eventually.js";
-import { exchange } from "../../harness/exchange.js";
-import { COPPICE, ServerProcess } from "../../harness/server-process.js";
+import { makeDevelopmentInstallation } from "../../harness/server/development-installation.js";
+import { eventually } from "../../harness/host/eventually.js";
+import { exchange } from "../../harness/clients/exchange.js";
+import { COPPICE, ServerProcess } from "../../harness/server/server-process.js";
 
 const PUBLISHED = `e2b_${"0".repeat(40)}`;
 

@@ -7,10 +7,10 @@ import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { after, before, beforeEach, describe, it } from "node:test";
 import { Sandbox } from "e2b";
-import { Browser, type Page, WITHOUT_BROWSER } from "../../harness/browser.js";
-import { makeDevelopmentInstallation } from "../../harness/development-installation.js";
-import { exchange } from "../../harness/exchange.js";
-import { ServerProcess } from "../../harness/server-process.js";
+import { Browser, type Page, WITHOUT_BROWSER } from "../../harness/clients/browser.js";
+import { makeDevelopmentInstallation } from "../../harness/server/development-installation.js";
+import { exchange } from "../../harness/clients/exchange.js";
+import { ServerProcess } from "../../harness/server/server-process.js";
 
 const PAGE = new URL("../../../fixtures/foreign-page.js", import.meta.url);
 const FOREIGN = "evil.example";

@@ -2,11 +2,11 @@ import assert from "node:assert/strict";
 import { Agent } from "node:http";
 import { after, before, describe, it } from "node:test";
 import type { TestServer } from "@coppice/core/testing";
-import { packFrame, unpackFrames } from "../../harness/connect-frames.js";
-import { exchange } from "../../harness/exchange.js";
-import { missingForNamespaces } from "../../harness/on-each-backend.js";
-import { ProcessClient } from "../../harness/process-client.js";
-import { type BackendName, startFullServer } from "../../harness/start-full-server.js";
+import { packFrame, unpackFrames } from "../../harness/clients/connect-frames.js";
+import { exchange } from "../../harness/clients/exchange.js";
+import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
+import { ProcessClient } from "../../harness/clients/process-client.js";
+import { type BackendName, startFullServer } from "../../harness/server/start-full-server.js";
 
 interface Event {
   readonly data?: { readonly stdout?: string; readonly stderr?: string };

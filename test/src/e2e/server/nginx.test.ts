@@ -14,16 +14,16 @@ import { setTimeout as pause } from "node:timers/promises";
 import { Sandbox } from "e2b";
 import { memoryBackend, startTestServer } from "@coppice/core/testing";
 import sandboxApi from "@coppice/plugin-sandbox-api";
-import { API_KEY } from "../../harness/api-key.js";
-import { pointSdkAt } from "../../harness/point-sdk-at.js";
-import { COPPICE } from "../../harness/server-process.js";
-import { startFullServer } from "../../harness/start-full-server.js";
-import { reasonWithoutNginx, startNginx } from "../../harness/start-nginx.js";
+import { API_KEY } from "../../harness/server/api-key.js";
+import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
+import { COPPICE } from "../../harness/server/server-process.js";
+import { startFullServer } from "../../harness/server/start-full-server.js";
+import { reasonWithoutNginx, startNginx } from "../../harness/server/start-nginx.js";
 
 const run = promisify(execFile);
 const DOMAIN = "dev.localhost";
 const CLIENT = fileURLToPath(new URL("refused-uploads-client.js", import.meta.url));
-const RESOLVER = new URL("../../harness/resolve-localhost.js", import.meta.url).href;
+const RESOLVER = new URL("../../harness/clients/resolve-localhost.js", import.meta.url).href;
 const PORT = 8080;
 const WEBSOCKET =
   "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n";

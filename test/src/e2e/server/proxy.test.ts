@@ -7,10 +7,10 @@ import { after, before, describe, it } from "node:test";
 import { Sandbox } from "e2b";
 import { WebSocket } from "ws";
 import type { TestServer } from "@coppice/core/testing";
-import { eventually } from "../../harness/eventually.js";
-import { exchange } from "../../harness/exchange.js";
-import { pointSdkAt } from "../../harness/point-sdk-at.js";
-import { startFullServer } from "../../harness/start-full-server.js";
+import { eventually } from "../../harness/host/eventually.js";
+import { exchange } from "../../harness/clients/exchange.js";
+import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
+import { startFullServer } from "../../harness/server/start-full-server.js";
 
 const UNKNOWN_ID = "iabcdefghij0123456789";
 const BODY_BYTES = 32 * 2 ** 20;

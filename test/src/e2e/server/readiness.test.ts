@@ -4,11 +4,11 @@ import { once } from "node:events";
 import type { AddressInfo } from "node:net";
 import { describe, it } from "node:test";
 import { Sandbox } from "@e2b/code-interpreter";
-import { API_KEY } from "../../harness/api-key.js";
-import { eventually } from "../../harness/eventually.js";
-import { onEachBackend } from "../../harness/on-each-backend.js";
-import { Scrape } from "../../harness/scrape.js";
-import { startFullServer } from "../../harness/start-full-server.js";
+import { API_KEY } from "../../harness/server/api-key.js";
+import { eventually } from "../../harness/host/eventually.js";
+import { onEachBackend } from "../../harness/server/on-each-backend.js";
+import { Scrape } from "../../harness/clients/scrape.js";
+import { startFullServer } from "../../harness/server/start-full-server.js";
 
 interface Answer {
   readonly status: number;

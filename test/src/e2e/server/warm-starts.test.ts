@@ -1,15 +1,15 @@
 import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
 import { type Context, Sandbox } from "@e2b/code-interpreter";
-import { eventually } from "../../harness/eventually.js";
-import { missingForNamespaces, onEachBackend } from "../../harness/on-each-backend.js";
-import { pointSdkAt } from "../../harness/point-sdk-at.js";
+import { eventually } from "../../harness/host/eventually.js";
+import { missingForNamespaces, onEachBackend } from "../../harness/server/on-each-backend.js";
+import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
 import {
   type Installation,
   makeInstallation,
   namespacePlugins,
   ServerProcess,
-} from "../../harness/server-process.js";
+} from "../../harness/server/server-process.js";
 
 const READY_MS = 30_000;
 const ZYGOTE = { enabled: true, imports: ["numpy"] };

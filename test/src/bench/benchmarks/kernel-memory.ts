@@ -1,6 +1,6 @@
-import type { BenchedSandbox, BenchedServer } from "./benched-server.js";
-import type { Benchmark } from "./benchmark.js";
-import { memoryShareOf } from "./memory-share.js";
+import type { BenchedSandbox, BenchedServer } from "../kit/benched-server.js";
+import type { Benchmark } from "../kit/benchmark.js";
+import { memoryShareOf } from "../kit/memory-share.js";
 
 const CODE_PORT = 49999;
 const KERNELS = 16;

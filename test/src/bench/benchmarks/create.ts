@@ -1,9 +1,9 @@
 import { mkdtemp, rm } from "node:fs/promises";
 import { join } from "node:path";
-import { WARM } from "./benched-server.js";
-import type { Benchmark } from "./benchmark.js";
-import { createSteps } from "./create-steps.js";
-import { spawnToEnd } from "./spawn-to-end.js";
+import { WARM } from "../kit/benched-server.js";
+import type { Benchmark } from "../kit/benchmark.js";
+import { createSteps } from "../kit/create-steps.js";
+import { spawnToEnd } from "../kit/spawn-to-end.js";
 
 const AT_ONCE = 8;
 

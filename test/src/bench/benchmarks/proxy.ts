@@ -1,8 +1,8 @@
 import { randomBytes } from "node:crypto";
 import { Agent } from "node:http";
-import { exchange, type ExchangeOptions } from "../harness/exchange.js";
-import type { Benchmark, Contender } from "./benchmark.js";
-import { startProgramOnPort } from "./program-on-port.js";
+import { exchange, type ExchangeOptions } from "../../harness/clients/exchange.js";
+import type { Benchmark, Contender } from "../kit/benchmark.js";
+import { startProgramOnPort } from "../kit/program-on-port.js";
 
 const LARGE_BYTES = 16 * 2 ** 20;
 const AT_ONCE = 8;
@@ -10,7 +10,7 @@ const AT_ONCE = 8;
 /** A port inside a sandbox, through the server and straight. Where nothing is isolated both lead to the same program. */
 export const proxy: Benchmark = async (server) => {
   const sandbox = await server.createSandbox();
-  const program = await startProgramOnPort(new URL("echo-server.js", import.meta.url));
+  const program = await startProgramOnPort(new URL("../kit/echo-server.js", import.meta.url));
   const agent = new Agent({ keepAlive: true });
   const directUrl = `http://127.0.0.1:${program.port}`;
   const host = `${program.port}-${sandbox.id}.localhost`;

@@ -1,10 +1,10 @@
 import { join } from "node:path";
-import { startBareKernel } from "./bare-kernel.js";
-import { BenchedServer } from "./benched-server.js";
-import type { Benchmark, Comparison, Contender } from "./benchmark.js";
-import { DrainingClient } from "./draining-client.js";
-import { startProgramOnPort } from "./program-on-port.js";
-import { WatchedProcess } from "./watched-process.js";
+import { startBareKernel } from "../kit/bare-kernel.js";
+import { BenchedServer } from "../kit/benched-server.js";
+import type { Benchmark, Comparison, Contender } from "../kit/benchmark.js";
+import { DrainingClient } from "../kit/draining-client.js";
+import { startProgramOnPort } from "../kit/program-on-port.js";
+import { WatchedProcess } from "../kit/watched-process.js";
 
 /** That much, or as much as the benchmark may carry at once. */
 const MOST_BYTES = 100_000_000;
@@ -16,7 +16,7 @@ export const codeOutput: Benchmark = async (server, { backend, largeBytes }) => 
   const payloadBytes = Math.min(MOST_BYTES, largeBytes);
   const withZmtp = await BenchedServer.start(backend, { settings: { jupyter: { transport: "zmtp" } } });
   const kernel = await startBareKernel(join(server.scratch, "bare-kernel"));
-  const carrier = await startProgramOnPort(new URL("./carry-server.js", import.meta.url));
+  const carrier = await startProgramOnPort(new URL("../kit/carry-server.js", import.meta.url));
   const clients = {
     carrier: new DrainingClient(carrier.port),
     server: new DrainingClient(portOf(server)),

@@ -15,8 +15,8 @@ import linuxNamespaces from "@coppice/plugin-linux-namespaces";
 import localProcess from "@coppice/plugin-local-process";
 import sandboxApi from "@coppice/plugin-sandbox-api";
 import { API_KEY } from "./api-key.js";
-import { type FreebsdHost, PYTHON_INSIDE, openFreebsdHost } from "./freebsd-host.js";
-import { PYTHON } from "./python.js";
+import { type FreebsdHost, PYTHON_INSIDE, openFreebsdHost } from "../freebsd/freebsd-host.js";
+import { PYTHON } from "../host/python.js";
 
 // The other way to speak to kernels meets the same tests when it is asked for.
 const TRANSPORT = process.env["COPPICE_TRANSPORT"];

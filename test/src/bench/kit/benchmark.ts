@@ -1,4 +1,4 @@
-import type { BackendName } from "../harness/start-full-server.js";
+import type { BackendName } from "../../harness/server/start-full-server.js";
 import type { BenchedServer } from "./benched-server.js";
 import type { WatchedProcess } from "./watched-process.js";
 

@@ -5,10 +5,10 @@ import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { connect, createServer, type AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { eventually } from "./eventually.js";
+import { eventually } from "../host/eventually.js";
 
 const NGINX = "/usr/sbin/nginx";
-const CONFIGURATION = new URL("../../../config/nginx.conf", import.meta.url);
+const CONFIGURATION = new URL("../../../../config/nginx.conf", import.meta.url);
 const TEMPORARY = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
 
 /** The reason why nginx cannot be started here; undefined when it can. */

@@ -2,7 +2,7 @@ import { existsSync, readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 
 /** Where set-up has noted which interpreter it found or made. */
-const RECORD = fileURLToPath(new URL("../../../.toolchain/python.json", import.meta.url));
+const RECORD = fileURLToPath(new URL("../../../../.toolchain/python.json", import.meta.url));
 
 /**
  * The interpreter with ipykernel, numpy, pandas and matplotlib: the one in `COPPICE_PYTHON`, which the scripts of the

@@ -1,4 +1,4 @@
-import type { Comparison, Contender } from "./benchmark.js";
+import type { Comparison, Contender } from "../kit/benchmark.js";
 
 /** What one run took. */
 export interface Sample {

@@ -1,8 +1,8 @@
 import { startHostAgent } from "@coppice/agent";
-import { packFrame } from "../harness/connect-frames.js";
-import { BenchedServer } from "./benched-server.js";
-import type { Benchmark, Contender } from "./benchmark.js";
-import { spawnToEnd } from "./spawn-to-end.js";
+import { packFrame } from "../../harness/clients/connect-frames.js";
+import { BenchedServer } from "../kit/benched-server.js";
+import type { Benchmark, Contender } from "../kit/benchmark.js";
+import { spawnToEnd } from "../kit/spawn-to-end.js";
 
 /** That much, or as much as the benchmark may carry at once. */
 const MOST_BYTES = 32 * 2 ** 20;

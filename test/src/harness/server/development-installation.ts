@@ -5,7 +5,7 @@ import { fileURLToPath } from "node:url";
 import { parseDocument } from "yaml";
 import type { Installation } from "./server-process.js";
 
-const DEVELOPMENT = fileURLToPath(new URL("../../../config/development.yaml", import.meta.url));
+const DEVELOPMENT = fileURLToPath(new URL("../../../../config/development.yaml", import.meta.url));
 
 /**
  * `config/development.yaml` on free ports, with a folder of its own, and its sandboxes as plain processes of this

@@ -1,8 +1,8 @@
 import { readFile, readdir } from "node:fs/promises";
 import { availableParallelism } from "node:os";
-import type { Benchmark } from "./benchmark.js";
-import type { BenchedSandbox } from "./benched-server.js";
-import type { WatchedProcess } from "./watched-process.js";
+import type { Benchmark } from "../kit/benchmark.js";
+import type { BenchedSandbox } from "../kit/benched-server.js";
+import type { WatchedProcess } from "../kit/watched-process.js";
 
 const KIB = 1024;
 const MIB = 2 ** 20;

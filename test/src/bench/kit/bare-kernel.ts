@@ -3,10 +3,10 @@ import { once } from "node:events";
 import { mkdir } from "node:fs/promises";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
-import { PYTHON } from "../harness/python.js";
+import { PYTHON } from "../../harness/host/python.js";
 import type { Run } from "./benchmark.js";
 
-const FLOOR = fileURLToPath(new URL("../../src/bench/kernel-floor.py", import.meta.url));
+const FLOOR = fileURLToPath(new URL("../../../src/bench/kit/kernel-floor.py", import.meta.url));
 
 export interface BareKernel {
   /** Runs a cell; the client beside the kernel holds the clock. */

@@ -4,8 +4,8 @@ import { Agent, request as httpRequest, type IncomingMessage } from "node:http";
 import { join } from "node:path";
 import { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
-import type { Benchmark, Comparison, Contender } from "./benchmark.js";
-import { loopbackCat } from "./loopback-cat.js";
+import type { Benchmark, Comparison, Contender } from "../kit/benchmark.js";
+import { loopbackCat } from "../kit/loopback-cat.js";
 
 const SMALL_BYTES = 1024;
 const BLOCK = randomBytes(2 ** 20);

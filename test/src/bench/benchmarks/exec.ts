@@ -1,6 +1,6 @@
-import { packFrame, unpackFrames } from "../harness/connect-frames.js";
-import type { Benchmark, Contender } from "./benchmark.js";
-import { spawnToEnd } from "./spawn-to-end.js";
+import { packFrame, unpackFrames } from "../../harness/clients/connect-frames.js";
+import type { Benchmark, Contender } from "../kit/benchmark.js";
+import { spawnToEnd } from "../kit/spawn-to-end.js";
 
 const AT_ONCE = 8;
 const LOOPS = 100;

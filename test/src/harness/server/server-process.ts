@@ -6,9 +6,9 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 import { API_KEY } from "./api-key.js";
-import { PYTHON } from "./python.js";
+import { PYTHON } from "../host/python.js";
 
-export const COPPICE = fileURLToPath(new URL("../../../core/bin/coppice.mjs", import.meta.url));
+export const COPPICE = fileURLToPath(new URL("../../../../core/bin/coppice.mjs", import.meta.url));
 
 const START_TIMEOUT_MS = 30_000;
 /** As the project's own ways to start it have it. */

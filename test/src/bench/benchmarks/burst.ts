@@ -1,7 +1,7 @@
 import { mkdtemp, rm } from "node:fs/promises";
 import { join } from "node:path";
-import type { Benchmark } from "./benchmark.js";
-import { spawnToEnd } from "./spawn-to-end.js";
+import type { Benchmark } from "../kit/benchmark.js";
+import { spawnToEnd } from "../kit/spawn-to-end.js";
 
 const ROUNDS = 5;
 

@@ -1,6 +1,6 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { PYTHON } from "./python.js";
+import { PYTHON } from "../host/python.js";
 import { COPPICE } from "./server-process.js";
 
 /** What a command of the `coppice` command line printed, and its exit code. */

@@ -23,11 +23,11 @@ import type { AddressLeases, Logger } from "@coppice/core";
 import type { Limits } from "@coppice/core/backend";
 import { MemoryLeases } from "@coppice/core/testing";
 import { JailBackend, jailFreebsdConfig, type JailSettings } from "@coppice/plugin-jail-freebsd";
-import { PYTHON } from "./python.js";
+import { PYTHON } from "../host/python.js";
 
 const run = promisify(execFile);
 
-const ROOT = fileURLToPath(new URL("../../..", import.meta.url));
+const ROOT = fileURLToPath(new URL("../../../..", import.meta.url));
 /** Where the stand-ins are. */
 export const FREEBSD_SOURCES = join(ROOT, "test", "freebsd");
 const SYSTEM_CALLS = join(ROOT, "plugins", "linux-namespaces", "native");

@@ -1,4 +1,4 @@
-import type { Reading } from "./benchmark.js";
+import type { Reading } from "../kit/benchmark.js";
 import type { Measurement } from "./measure.js";
 import { summarize } from "./statistics.js";
 

@@ -1,8 +1,8 @@
 import { mkdtemp } from "node:fs/promises";
 import { join } from "node:path";
-import { type BenchedSandbox, WARM } from "./benched-server.js";
-import { startBareKernel } from "./bare-kernel.js";
-import type { Benchmark, Run } from "./benchmark.js";
+import { type BenchedSandbox, WARM } from "../kit/benched-server.js";
+import { startBareKernel } from "../kit/bare-kernel.js";
+import type { Benchmark, Run } from "../kit/benchmark.js";
 
 const CODE_PORT = 49999;
 

@@ -1,7 +1,7 @@
 import { after, before, describe } from "node:test";
 import { Sandbox } from "@e2b/code-interpreter";
 import type { TestServer } from "@coppice/core/testing";
-import { reasonWithoutFreebsdHost } from "./freebsd-host.js";
+import { reasonWithoutFreebsdHost } from "../freebsd/freebsd-host.js";
 import { pointSdkAt } from "./point-sdk-at.js";
 import { type BackendName, type FullServerOptions, startFullServer } from "./start-full-server.js";
 

@@ -9,7 +9,7 @@ import type { TestServer } from "@coppice/core/testing";
 import { eventually } from "./eventually.js";
 import { runningProcesses } from "./running-processes.js";
 
-const PROGRAM = fileURLToPath(new URL("../../fixtures/mount-inside.py", import.meta.url));
+const PROGRAM = fileURLToPath(new URL("../../../fixtures/mount-inside.py", import.meta.url));
 
 export interface MountInside {
   /** Of mount(8). `fuse` is an empty directory of a server on this host. */

@@ -1,7 +1,7 @@
 import { availableParallelism } from "node:os";
-import type { BenchedSandbox, BenchedServer } from "./benched-server.js";
-import type { Benchmark } from "./benchmark.js";
-import { memoryShareOf } from "./memory-share.js";
+import type { BenchedSandbox, BenchedServer } from "../kit/benched-server.js";
+import type { Benchmark } from "../kit/benchmark.js";
+import { memoryShareOf } from "../kit/memory-share.js";
 
 const KERNELS = 300;
 const KERNELS_PER_SECOND = 100;

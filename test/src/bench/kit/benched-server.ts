@@ -1,16 +1,16 @@
 import { Agent } from "node:http";
-import { API_KEY } from "../harness/api-key.js";
-import { type Answer, exchange, type ExchangeOptions } from "../harness/exchange.js";
+import { API_KEY } from "../../harness/server/api-key.js";
+import { type Answer, exchange, type ExchangeOptions } from "../../harness/clients/exchange.js";
 import {
   type Installation,
   makeInstallation,
   namespacePlugins,
   ServerProcess,
-} from "../harness/server-process.js";
-import { type FreebsdHost, openFreebsdHost, PYTHON_INSIDE } from "../harness/freebsd-host.js";
-import { PYTHON } from "../harness/python.js";
-import type { BackendName } from "../harness/start-full-server.js";
-import { eventually } from "../harness/eventually.js";
+} from "../../harness/server/server-process.js";
+import { type FreebsdHost, openFreebsdHost, PYTHON_INSIDE } from "../../harness/freebsd/freebsd-host.js";
+import { PYTHON } from "../../harness/host/python.js";
+import type { BackendName } from "../../harness/server/start-full-server.js";
+import { eventually } from "../../harness/host/eventually.js";
 import { LONGEST_STALL } from "./stall-meter.js";
 import { WatchedProcess } from "./watched-process.js";
 

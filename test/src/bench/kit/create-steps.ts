@@ -1,4 +1,4 @@
-import { eventually } from "../harness/eventually.js";
+import { eventually } from "../../harness/host/eventually.js";
 import { BenchedServer, WARM } from "./benched-server.js";
 import type { BenchmarkOptions, Reading } from "./benchmark.js";
 
