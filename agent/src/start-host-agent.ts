@@ -9,6 +9,8 @@ import { agentBinary } from "./agent-binary.js";
 export interface HostAgentOptions extends Omit<AgentConnectionOptions, "afterClose"> {
   /** The program; `agentBinary()` when absent. `"node"`: a Node process in its place, which has no terminals and no files. */
   readonly binary?: string | undefined;
+  /** Directory of this host that is `/` to file operations; the host's own when absent. */
+  readonly root?: string | undefined;
 }
 
 const NODE_AGENT = fileURLToPath(new URL("./node-agent.js", import.meta.url));
@@ -25,7 +27,10 @@ export async function startHostAgent(options: HostAgentOptions = {}): Promise<Ag
   const [program, words] =
     binary === "node"
       ? [process.execPath, [NODE_AGENT, String(CONNECTION_FD)]]
-      : [binary, ["pair", String(CONNECTION_FD)]];
+      : [
+          binary,
+          [...(options.root === undefined ? [] : ["--root", options.root]), "pair", String(CONNECTION_FD)],
+        ];
   const child = spawn(program, words, {
     stdio: ["ignore", "ignore", "inherit", "pipe"],
     // Its own session: the terminal's Ctrl-C is for the server to hear, which then closes it.

@@ -57,7 +57,7 @@ const ALLOWED: readonly Plant[] = [
   { path: "plugins/commands/src/planted-testing.test.ts", imports: "@coppice/core/testing" },
   { path: "plugins/commands/src/testing/planted-kit.ts", imports: "@coppice/core/testing" },
   { path: "plugins/jupyter/src/transport/zeromq-channels.ts", imports: "zeromq" },
-  { path: "plugins/files/src/watch/host-tree.ts", imports: "chokidar" },
+  { path: "plugins/files/src/watch/host-watch.ts", imports: "chokidar" },
   { path: "plugins/local-process/src/processes/host-processes.ts", imports: "node:child_process" },
   { path: "test/src/planted-entry.ts", imports: "@coppice/core/testing" },
 ];
@@ -323,7 +323,7 @@ describe("the packages of the project", () => {
       "@connectrpc/connect-node": /^core\/src\/http\//,
       "@bufbuild/protobuf": /^(core|plugins\/(commands|files))\/src\//,
       "zeromq": /^plugins\/jupyter\/src\/transport\/zeromq-channels\.ts$/,
-      "chokidar": /^plugins\/files\/src\/watch\/host-tree\.ts$/,
+      "chokidar": /^plugins\/files\/src\/watch\/host-watch\.ts$/,
       "pino": /^core\/src\//,
       "prom-client": /^(core|plugins\/[^/]+)\/src\//,
       "ws": /^(core|plugins\/[^/]+|test)\/src\//,

@@ -18,13 +18,8 @@ export const filesConfig = z.strictObject({
   maxWatchersPerSandbox: count.default(64).describe("most directory watches of one sandbox at a time"),
   maxWatchedEntries: count
     .default(20_000)
-    .describe("most files and directories below a watched directory, where the server watches it itself"),
-  maxHeldNames: z
-    .int()
-    .min(0)
-    .default(4_096)
     .describe(
-      "most files for which the server's own watches keep a descriptor open, to tell a move from a removal",
+      "most files and directories below a watched directory, where the server watches it without an agent",
     ),
   maxBufferedEvents: count
     .default(10_000)

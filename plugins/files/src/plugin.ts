@@ -20,7 +20,7 @@ export const plugin = definePlugin({
     const watchers = new Watchers({ ...config, clock });
     plugin.onStop(() => watchers.close());
 
-    const service = new FileService({ ...config, watchers });
+    const service = new FileService(config);
 
     const links = new DownloadLinks({ clock, lifetimeMs: config.downloadLinkLifetime });
     targets.add(downloadLinkTarget(links, sandboxes));

@@ -25,7 +25,7 @@ function testKind(name: string, binary: string | undefined): void {
     return {
       backend,
       facets: ["stopping"],
-      abilities: binary === "node" ? [] : ["terminals"],
+      abilities: binary === "node" ? [] : ["terminals", "watching"],
       async leaks() {
         return (await readdir(directory)).map((name) => `directory ${name}`);
       },

@@ -64,6 +64,7 @@ export class LocalSandbox implements Sandbox {
       root,
       stage,
       writeInPlaceLimit: options.writeInPlaceLimit,
+      agentBinary: options.agent.binary,
     });
     this.#usage = new UsageMeter(root, options.diskScanEntries);
   }
@@ -107,7 +108,7 @@ export class LocalSandbox implements Sandbox {
   async #destroy(): Promise<void> {
     this.#isDestroyed = true;
     await this.#endAll();
-    this.files.close();
+    await this.files.close();
     await removeSandboxDirectory(this.#options.directory.path);
     this.#options.onDestroyed();
   }

@@ -2,7 +2,6 @@ import { posix } from "node:path";
 import { type LiveSandbox, SandboxError, resolveSandboxPath } from "@coppice/core";
 import type { ErrorCode, FileInfo, Files, OpenFile, User } from "@coppice/core/backend";
 import { RealPaths } from "./real-paths.js";
-import type { Watchers } from "../watch/watchers.js";
 
 // Linux's PATH_MAX and NAME_MAX, without the NUL. FreeBSD has the same NAME_MAX and a shorter PATH_MAX,
 // which its backend reports.
@@ -12,7 +11,6 @@ const LONGEST_NAME_BYTES = 255;
 export interface FileServiceOptions {
   readonly maxListEntries: number;
   readonly maxFilesPerUpload: number;
-  readonly watchers: Watchers;
 }
 
 /** Operations of clients on the files of a sandbox, with their errors. */
@@ -66,7 +64,7 @@ export class UserFiles {
 
   async makeDir(path: string): Promise<FileInfo> {
     const absolute = this.resolve(path);
-    const made = explained(this.#files.makeDir(absolute, { user: this.#user.name }), {
+    return explained(this.#files.makeDir(absolute, { user: this.#user.name }), {
       already_exists: () => new SandboxError("already_exists", `directory already exists: ${absolute}`),
       invalid_argument: async () => {
         const file = await this.#fileAbove(absolute);
@@ -75,7 +73,6 @@ export class UserFiles {
           : new SandboxError("internal", `path is a file: ${file}`);
       },
     });
-    return this.#options.watchers.during(this.sandbox, { path: absolute }, made);
   }
 
   async move(source: string, destination: string): Promise<FileInfo> {
@@ -83,16 +80,12 @@ export class UserFiles {
     const to = this.resolve(destination);
     const failed = (error: SandboxError): SandboxError =>
       new SandboxError("internal", `error renaming: ${error.message}`);
-    return this.#options.watchers.during(
-      this.sandbox,
-      { source: from, path: to },
-      explained(this.#files.move(from, to, { user: this.#user.name }), {
-        not_found: () => new SandboxError("not_found", `source file not found: ${from}`),
-        already_exists: failed,
-        invalid_argument: failed,
-        failed_precondition: failed,
-      }),
-    );
+    return explained(this.#files.move(from, to, { user: this.#user.name }), {
+      not_found: () => new SandboxError("not_found", `source file not found: ${from}`),
+      already_exists: failed,
+      invalid_argument: failed,
+      failed_precondition: failed,
+    });
   }
 
   /** @param depth path components below the directory; 0 counts as 1. */
@@ -131,7 +124,6 @@ export class UserFiles {
       failed_precondition: failed,
       internal: failed,
     });
-    this.#options.watchers.removed(this.sandbox, absolute);
   }
 
   /** Opens a regular file to be read. */
@@ -174,11 +166,7 @@ export class UserFiles {
           );
         }
         writtenPaths.add(key);
-        return this.#options.watchers.during(
-          this.sandbox,
-          { path: absolute },
-          this.#write(absolute, content, metadata),
-        );
+        return this.#write(absolute, content, metadata);
       },
     };
   }
@@ -204,11 +192,7 @@ export class UserFiles {
         throw new SandboxError("invalid_argument", `source path is the destination: ${source}`);
       }
     }
-    const written = await this.#options.watchers.during(
-      this.sandbox,
-      { path: to },
-      this.#write(to, this.#joined(from), {}),
-    );
+    const written = await this.#write(to, this.#joined(from), {});
     for (const source of new Set(from)) {
       // A link is removed, not what it leads to.
       await this.#files.remove(source);

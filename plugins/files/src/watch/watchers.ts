@@ -2,15 +2,13 @@ import { randomBytes } from "node:crypto";
 import { type Clock, type LiveSandbox, SandboxError } from "@coppice/core";
 import { type FileInfo, type WatchEvent, networkMountError } from "@coppice/core/backend";
 import { EventBuffer } from "./event-buffer.js";
-import { HeldNames } from "./held-names.js";
-import { type Change, HostWatch } from "./host-watch.js";
+import { startHostWatch } from "./host-watch.js";
 import { isNetworkMount } from "./is-network-mount.js";
 
 export interface WatchersOptions {
   readonly clock: Clock;
   readonly maxWatchersPerSandbox: number;
   readonly maxWatchedEntries: number;
-  readonly maxHeldNames: number;
   readonly maxBufferedEvents: number;
 }
 
@@ -33,18 +31,15 @@ export interface DirectoryWatch extends AsyncDisposable {
 }
 
 /**
- * The directory watches of all sandboxes.
- *
- * A backend that can watch does it. Where the tree is visible on the host, the server watches there: see `HostWatch`.
+ * The directory watches of all sandboxes. A backend that can watch does it. Elsewhere the server watches the tree
+ * where it is on the host: see `startHostWatch`.
  */
 export class Watchers {
   readonly #options: WatchersOptions;
-  readonly #heldNames: HeldNames;
   readonly #sandboxes = new Map<LiveSandbox, SandboxWatches>();
 
   constructor(options: WatchersOptions) {
     this.#options = options;
-    this.#heldNames = new HeldNames(options.maxHeldNames);
   }
 
   /**
@@ -79,24 +74,6 @@ export class Watchers {
     await found[Symbol.asyncDispose]();
   }
 
-  /** Lets the sandbox's watches know of a change by the file service, so that they report it once and at once. */
-  async during(sandbox: LiveSandbox, change: Change, result: Promise<FileInfo>): Promise<FileInfo> {
-    const hostWatches = this.#sandboxes.get(sandbox)?.hostWatches ?? [];
-    const holds = [...hostWatches].map((hostWatch) => hostWatch.hold(change));
-    let info: FileInfo | undefined;
-    try {
-      info = await result;
-      return info;
-    } finally {
-      for (const release of holds) release(info);
-    }
-  }
-
-  /** The file service removed a path. Whoever watches may not have seen yet that it was there, and never would. */
-  removed(sandbox: LiveSandbox, path: string): void {
-    for (const hostWatch of this.#sandboxes.get(sandbox)?.hostWatches ?? []) hostWatch.removed(path);
-  }
-
   /** Ends every watch. */
   async close(): Promise<void> {
     await Promise.all([...this.#sandboxes.values()].map((watches) => watches.close()));
@@ -106,7 +83,7 @@ export class Watchers {
     if (sandbox.ended.aborted) throw endOf(sandbox);
     const known = this.#sandboxes.get(sandbox);
     if (known !== undefined) return known;
-    const watches = new SandboxWatches(sandbox, { ...this.#options, heldNames: this.#heldNames });
+    const watches = new SandboxWatches(sandbox, this.#options);
     this.#sandboxes.set(sandbox, watches);
     sandbox.ended.addEventListener(
       "abort",
@@ -124,20 +101,15 @@ function endOf(sandbox: LiveSandbox): SandboxError {
   return new SandboxError("unavailable", `the sandbox has ended: ${String(sandbox.ended.reason)}`);
 }
 
-interface SandboxWatchesOptions extends WatchersOptions {
-  readonly heldNames: HeldNames;
-}
-
 /** The watches of one sandbox. */
 class SandboxWatches {
   readonly byId = new Map<string, DirectoryWatch>();
-  readonly hostWatches = new Set<HostWatch>();
   readonly #sandbox: LiveSandbox;
-  readonly #options: SandboxWatchesOptions;
+  readonly #options: WatchersOptions;
   readonly #closers = new Set<() => Promise<void>>();
   #count = 0;
 
-  constructor(sandbox: LiveSandbox, options: SandboxWatchesOptions) {
+  constructor(sandbox: LiveSandbox, options: WatchersOptions) {
     this.#sandbox = sandbox;
     this.#options = options;
   }
@@ -219,21 +191,7 @@ class SandboxWatches {
     if (!allowNetworkMounts && (await isNetworkMount(hostPath, await files.hostPath("/")))) {
       throw networkMountError(path);
     }
-    const hostWatch = new HostWatch({
-      path,
-      hostPath,
-      recursive,
-      buffer,
-      maxEntries: this.#options.maxWatchedEntries,
-      heldNames: this.#options.heldNames,
-      clock: this.#options.clock,
-    });
-    await hostWatch.start();
-    this.hostWatches.add(hostWatch);
-    return async () => {
-      this.hostWatches.delete(hostWatch);
-      await hostWatch.close();
-    };
+    return startHostWatch({ path, hostPath, recursive, buffer, maxEntries: this.#options.maxWatchedEntries });
   }
 }
 

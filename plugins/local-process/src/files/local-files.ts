@@ -14,18 +14,22 @@ import {
 import { type FileHandle, open, readdir, rename, statfs, unlink } from "node:fs/promises";
 import { join, posix } from "node:path";
 import { setImmediate as nextTurn } from "node:timers/promises";
+import type { AgentFiles } from "@coppice/agent";
 import { SandboxError } from "@coppice/core";
 import {
   type FileInfo,
   type Files,
   type OpenFile,
   type ReadOptions,
+  type WatchEvent,
+  type WatchOptions,
   type WriteOptions,
   fileSystemError,
 } from "@coppice/core/backend";
 import { describeEntry } from "./describe-entry.js";
 import { fileError } from "./file-error.js";
 import { removeTree } from "./remove-tree.js";
+import { WatchAgent } from "./watch-agent.js";
 import {
   type Held,
   type Place,
@@ -54,14 +58,24 @@ export interface LocalFilesOptions {
   readonly stage: string;
   /** Bodies up to this many bytes are written in place, at once. */
   readonly writeInPlaceLimit: number;
+  /** The agent's program, which watches directories; without it none can be watched. */
+  readonly agentBinary: string | undefined;
 }
 
-/** The files of a sandbox whose tree is a directory of this host. */
+/**
+ * The files of a sandbox whose tree is a directory of this host.
+ *
+ * While the agent watches a directory of it, the agent also makes the changes: the watch then tells them in their
+ * order, and before they are answered.
+ */
 export class LocalFiles implements Files {
+  readonly watch?: NonNullable<Files["watch"]>;
   readonly #tree: Tree;
   readonly #root: string;
   readonly #stage: string;
   readonly #writeInPlaceLimit: number;
+  readonly #agent: WatchAgent | undefined;
+  readonly #closing = new AbortController();
   #isClosed = false;
 
   constructor(options: LocalFilesOptions) {
@@ -69,12 +83,19 @@ export class LocalFiles implements Files {
     this.#root = options.root;
     this.#stage = options.stage;
     this.#writeInPlaceLimit = options.writeInPlaceLimit;
+    const { agentBinary: binary, root, writeInPlaceLimit } = options;
+    if (binary === undefined) return;
+    const agent = new WatchAgent({ binary, root, writeInPlaceLimit });
+    this.#agent = agent;
+    this.watch = (path, watching) => this.#watch(agent, path, watching);
   }
 
-  /** From now on every operation fails. */
-  close(): void {
+  /** From now on every operation fails, and no directory is watched. */
+  async close(): Promise<void> {
     if (!this.#isClosed) this.#tree[Symbol.dispose]();
     this.#isClosed = true;
+    this.#closing.abort();
+    await this.#agent?.ended();
   }
 
   async stat(path: string): Promise<FileInfo> {
@@ -111,6 +132,9 @@ export class LocalFiles implements Files {
     try {
       // Refused before the body is taken, where that is possible.
       this.#requireWritable(path);
+      const { mode } = options;
+      if (await this.#changed(path, (agent, to) => agent.write(to, data, { mode })))
+        return this.#describe(path);
       const staged = await this.#receive(data);
       if (staged.file === undefined) {
         await this.#shorten(path);
@@ -124,6 +148,7 @@ export class LocalFiles implements Files {
 
   async makeDir(path: string): Promise<FileInfo> {
     try {
+      if (await this.#changed(path, (agent, to) => agent.makeDir(to))) return this.#describe(path);
       using place = this.#resolve(path, { follow: true, makeParents: true });
       if (place.entry?.stats.isDirectory()) {
         throw new SandboxError("already_exists", `directory already exists: ${path}`);
@@ -141,6 +166,9 @@ export class LocalFiles implements Files {
   async move(source: string, destination: string): Promise<FileInfo> {
     try {
       using from = this.#find(source, { follow: false });
+      if (await this.#changed(destination, (agent, to) => agent.move(from.resolved, to), { follow: false })) {
+        return this.#describe(destination);
+      }
       using to = this.#resolve(destination, { follow: false, makeParents: true });
       renameSync(from.path, to.path);
     } catch (error) {
@@ -155,6 +183,7 @@ export class LocalFiles implements Files {
       if (place.resolved === "/") {
         throw new SandboxError("invalid_argument", "the root directory cannot be removed");
       }
+      if (await this.#changed(path, (agent, at) => agent.remove(at), { follow: false })) return;
       if (place.entry !== undefined) await removeTree(place.path, this.#stage);
     } catch (error) {
       if (isMissing(error)) return;
@@ -171,6 +200,44 @@ export class LocalFiles implements Files {
       return place.resolved === "/" ? this.#root : `${this.#root}${place.resolved}`;
     } catch (error) {
       throw fileError(error, "lstat", path);
+    }
+  }
+
+  async #watch(agent: WatchAgent, path: string, options: WatchOptions): Promise<AsyncIterable<WatchEvent>> {
+    const inside = this.#whereTo(path, { follow: true });
+    const use = await agent.use();
+    const end = (): void => void use[Symbol.asyncDispose]();
+    try {
+      const signal = AbortSignal.any([options.signal, this.#closing.signal]);
+      const events = await use.files.watch(inside, { ...options, signal });
+      signal.addEventListener("abort", end, { once: true });
+      return endingWith(events, end);
+    } catch (error) {
+      end();
+      throw error;
+    }
+  }
+
+  /** Has the agent make a change while it watches. @returns false when it does not, and nothing was changed. */
+  async #changed(
+    path: string,
+    change: (agent: AgentFiles, inside: string) => Promise<unknown>,
+    options = { follow: true },
+  ): Promise<boolean> {
+    await using use = await this.#agent?.join();
+    if (use === undefined) return false;
+    await change(use.files, this.#whereTo(path, options));
+    return true;
+  }
+
+  /** The path inside without links, also where there is nothing yet. The agent follows no link to a path of the host. */
+  #whereTo(path: string, options: { readonly follow: boolean }): string {
+    try {
+      using place = this.#resolve(path, options);
+      return place.resolved;
+    } catch (error) {
+      if (!(error instanceof WalkError) || error.code !== "ENOENT") throw error;
+      return posix.join(this.#whereTo(posix.dirname(path), { follow: true }), posix.basename(path));
     }
   }
 
@@ -345,6 +412,14 @@ export class LocalFiles implements Files {
       await unlink(file).catch(() => undefined);
       throw error;
     }
+  }
+}
+
+async function* endingWith(events: AsyncIterable<WatchEvent>, end: () => void): AsyncGenerator<WatchEvent> {
+  try {
+    yield* events;
+  } finally {
+    end();
   }
 }
 

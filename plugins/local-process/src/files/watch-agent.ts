@@ -1,0 +1,73 @@
+import { type AgentConnection, type AgentFiles, startHostAgent } from "@coppice/agent";
+import { findAccount } from "./accounts.js";
+
+export interface WatchAgentOptions {
+  /** The agent's program. */
+  readonly binary: string;
+  /** Directory of this host that the agent sees as `/`: no path leads it out. */
+  readonly root: string;
+  readonly writeInPlaceLimit: number;
+}
+
+/** A use of the agent, to be disposed of. */
+export interface AgentUse extends AsyncDisposable {
+  readonly files: AgentFiles;
+}
+
+/** An agent for the files of one tree. It runs while it is used. */
+export class WatchAgent {
+  readonly #options: WatchAgentOptions;
+  #running: Promise<AgentConnection> | undefined;
+  #closing: Promise<void> | undefined;
+  #uses = 0;
+
+  constructor(options: WatchAgentOptions) {
+    this.#options = options;
+  }
+
+  /** Starts it where it does not run. @throws SandboxError unavailable */
+  async use(): Promise<AgentUse> {
+    this.#uses++;
+    let isOver = false;
+    const end = async (): Promise<void> => {
+      if (!isOver) this.#end();
+      isOver = true;
+      await this.#closing;
+    };
+    try {
+      this.#running ??= this.#start();
+      const { files } = await this.#running;
+      return { files, [Symbol.asyncDispose]: end };
+    } catch (error) {
+      await end();
+      throw error;
+    }
+  }
+
+  /** Another use of it, undefined while there is none. */
+  async join(): Promise<AgentUse | undefined> {
+    return this.#uses === 0 ? undefined : this.use();
+  }
+
+  /** Resolves when an agent that was used last has ended. */
+  async ended(): Promise<void> {
+    await this.#closing;
+  }
+
+  #end(): void {
+    if (--this.#uses > 0) return;
+    this.#closing = this.#running?.then((agent) => agent.close()).catch(() => undefined);
+    this.#running = undefined;
+  }
+
+  #start(): Promise<AgentConnection> {
+    const { binary, root, writeInPlaceLimit } = this.#options;
+    const started = startHostAgent({ binary, root, writeInPlaceLimit, defaultUser: findAccount() });
+    const forget = (): void => {
+      // After its death the next use starts another one.
+      if (this.#running === started) this.#running = undefined;
+    };
+    void started.then(({ closed }) => closed.then(forget), forget);
+    return started;
+  }
+}
