@@ -232,10 +232,10 @@ describe("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     }
     assert.equal(program.connections.length, 0);
     const secrets = { "E2B-Traffic-Access-Token": token, "X-API-Key": "e2b_1", "X-Access-Token": "e2b_2" };
-    const let_in = await ask({ to: closed, headers: secrets });
-    assert.equal(let_in.status, 200);
+    const passed = await ask({ to: closed, headers: secrets });
+    assert.equal(passed.status, 200);
     for (const name of Object.keys(secrets))
-      assert.equal(let_in.seen().headers[name.toLowerCase()], undefined, name);
+      assert.equal(passed.seen().headers[name.toLowerCase()], undefined, name);
     const code = { "e2b-sandbox-port": "49999" };
     assert.equal((await ask({ to: closed, headers: code })).status, 403);
     const upgraded = { ...code, connection: "upgrade", upgrade: "websocket" };

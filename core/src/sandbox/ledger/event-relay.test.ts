@@ -3,7 +3,7 @@ import { it } from "node:test";
 import { base, startDomain } from "../testing/start-domain.js";
 
 it("events wait for who cannot take them now, no more than may, and what is dropped is counted", async (context) => {
-  const domain = await startDomain(context, {}, { maximumOutbox: 5 });
+  const domain = await startDomain(context, { settings: { maximumOutbox: 5 } });
   const { sandboxes, clock, ledger } = domain;
   let isBroken = true;
   const told: string[] = [];

@@ -6,7 +6,7 @@ import { World } from "../testing/crashing-server.js";
 
 it("a sandbox that ends by itself is gone at once, is told of with its reason, and leaves nothing", async (context) => {
   const ledger = new FragileLedger();
-  const domain = await startDomain(context, { pausing: {} }, {}, { ledger });
+  const domain = await startDomain(context, { script: { pausing: {} }, ledger });
   const { sandboxes, backend } = domain;
   const told: unknown[] = [];
   domain.events.add((events) => void told.push(...events.map(({ type, detail }) => [type, detail.reason])));

@@ -15,7 +15,7 @@ const pausing = {};
 const awakened: CreateSandbox = { ...base, onTimeout: "pause", autoResume: true };
 
 it("a paused sandbox serves nothing, stays until it is resumed, and goes on with a new end", async (context) => {
-  const { sandboxes, backend, clock, ledger, metric } = await startDomain(context, { pausing });
+  const { sandboxes, backend, clock, ledger, metric } = await startDomain(context, { script: { pausing } });
   const sandbox = await sandboxes.create(base);
   const { id } = sandbox.record;
   await sandboxes.pause(id);
@@ -43,7 +43,7 @@ it("a paused sandbox serves nothing, stays until it is resumed, and goes on with
 });
 
 it("a sandbox that nobody resumes is removed in the end", async (context) => {
-  const domain = await startDomain(context, { pausing }, { pausedKept: "2d" });
+  const domain = await startDomain(context, { script: { pausing }, settings: { pausedKept: "2d" } });
   const { record } = await domain.sandboxes.create({ ...base, onTimeout: "pause" });
   await domain.clock.advance(5 * MINUTE_MS);
   assert.equal(domain.sandboxes.get(record.id).record.state, "paused");
@@ -53,7 +53,7 @@ it("a sandbox that nobody resumes is removed in the end", async (context) => {
 });
 
 it("a request resumes a sandbox that wants it, and its use keeps it from pausing", async (context) => {
-  const { sandboxes, clock, metric } = await startDomain(context, { pausing });
+  const { sandboxes, clock, metric } = await startDomain(context, { script: { pausing } });
   const sandbox = await sandboxes.create({ ...awakened, timeoutMs: MINUTE_MS });
   const { id } = sandbox.record;
   const state = (): string => sandboxes.get(id).record.state;
@@ -79,7 +79,7 @@ it("a request resumes a sandbox that wants it, and its use keeps it from pausing
 });
 
 it("what only pauses at its end pauses whether it is used or not", async (context) => {
-  const { sandboxes, clock } = await startDomain(context, { pausing });
+  const { sandboxes, clock } = await startDomain(context, { script: { pausing } });
   const sandbox = await sandboxes.create({ ...base, onTimeout: "pause", timeoutMs: MINUTE_MS });
   await sandboxes.use(sandbox);
   await clock.advance(MINUTE_MS);
@@ -93,7 +93,7 @@ it("what only pauses at its end pauses whether it is used or not", async (contex
 it("changes of one sandbox come one after the other, and a kill before all of them", async (context) => {
   const gates: (() => void)[] = [];
   const wait = () => new Promise<void>((resolve) => gates.push(resolve));
-  const domain = await startDomain(context, { pausing: { onPause: wait, onResume: wait } });
+  const domain = await startDomain(context, { script: { pausing: { onPause: wait, onResume: wait } } });
   const { sandboxes } = domain;
   const { record } = await sandboxes.create(base);
   const open = async (): Promise<void> => {
@@ -130,7 +130,7 @@ it("a pause that fails leaves a sandbox that runs, and is tried again at its end
       throw new Error("frozen solid");
     }
   };
-  const { sandboxes, clock, metric } = await startDomain(context, { pausing: { onPause } });
+  const { sandboxes, clock, metric } = await startDomain(context, { script: { pausing: { onPause } } });
   const sandbox = await sandboxes.create({ ...base, onTimeout: "pause" });
   const endsAtMs = sandbox.record.endsAtMs;
   await assert.rejects(sandboxes.pause(sandbox.record.id), fails("unavailable", /could not be paused/));
@@ -150,7 +150,7 @@ it("a resumption that fails leaves a paused sandbox, whoever failed", async (con
   const onResume = (): void => {
     if (isStuck) throw new Error("frozen solid");
   };
-  const { sandboxes } = await startDomain(context, { pausing: { onResume } }, {}, { ledger });
+  const { sandboxes } = await startDomain(context, { script: { pausing: { onResume } }, ledger });
   const sandbox = await sandboxes.create(base);
   const { id } = sandbox.record;
   await sandboxes.pause(id);
@@ -187,7 +187,7 @@ it("a pause without memory ends processes and connections, keeps all else, and t
   };
   const script = { pausing, stopping: {}, programs, ports: { 80: () => {} } };
   const settings = { templates: { base: { readinessProbe } } };
-  const { sandboxes, backend, clock, ledger, metric } = await startDomain(context, script, settings);
+  const { sandboxes, backend, clock, ledger, metric } = await startDomain(context, { script, settings });
   const kept = { metadata: { kept: "yes" }, environment: { A: "1" } };
   const sandbox = await sandboxes.create({ ...base, ...kept, secure: true });
   const { id, accessToken } = sandbox.record;
@@ -224,7 +224,7 @@ it("a pause without memory ends processes and connections, keeps all else, and t
 });
 
 it("a sandbox may forget its memory at its end, and when a client resumes it so", async (context) => {
-  const { sandboxes, backend, clock } = await startDomain(context, { pausing, stopping: {} });
+  const { sandboxes, backend, clock } = await startDomain(context, { script: { pausing, stopping: {} } });
   const { record } = await sandboxes.create({ ...awakened, keepsMemory: false, timeoutMs: MINUTE_MS });
   await clock.advance(MINUTE_MS);
   assert.equal(backend.sandboxes.get(record.id)?.isStopped, true);
@@ -247,7 +247,7 @@ it("a stop or a new beginning that fails leaves it paused, and a kill goes befor
     onStop: () => void (failing === "stop" && assert.fail("stop")),
     onStart: async () => (failing === "start" ? assert.fail("start") : gate.promise),
   };
-  const domain = await startDomain(context, { pausing, stopping });
+  const domain = await startDomain(context, { script: { pausing, stopping } });
   const { sandboxes, backend } = domain;
   const { record } = await sandboxes.create(base);
   failing = "stop";
@@ -271,7 +271,7 @@ it("a stop or a new beginning that fails leaves it paused, and a kill goes befor
 });
 
 it("a backend that cannot stop its sandboxes refuses to forget their memory", async (context) => {
-  const { sandboxes } = await startDomain(context, { pausing });
+  const { sandboxes } = await startDomain(context, { script: { pausing } });
   const refused = fails("failed_precondition", /does not support pausing without memory/);
   await assert.rejects(sandboxes.create({ ...base, onTimeout: "pause", keepsMemory: false }), refused);
   const { record } = await sandboxes.create(base);

@@ -52,8 +52,10 @@ it("a sandbox is its creator's when its probe succeeds, and its life begins then
     return isUp ? 302 : 503;
   });
   const domain = await startDomain(context, {
-    programs: { sh: check, check },
-    ports: { 80: http },
+    script: {
+      programs: { sh: check, check },
+      ports: { 80: http },
+    },
   });
   const { sandboxes, backend, clock, ledger } = domain;
   const probes: readonly ReadinessProbe[] = [
@@ -99,8 +101,10 @@ it("a sandbox is its creator's when its probe succeeds, and its life begins then
 it("a sandbox that is not ready in time is refused with what its last attempt came to, and leaves nothing", async (context) => {
   const never: Program = () => new Promise(() => {});
   const domain = await startDomain(context, {
-    programs: { never, wrong: () => Promise.resolve(43) },
-    ports: { 80: serves(() => 500), 81: serves(() => undefined) },
+    script: {
+      programs: { never, wrong: () => Promise.resolve(43) },
+      ports: { 80: serves(() => 500), 81: serves(() => undefined) },
+    },
   });
   const { sandboxes, clock, ledger } = domain;
   const cases: readonly [ReadinessProbe, RegExp][] = [
@@ -167,12 +171,11 @@ it("a template's probe counts where the creator names none, for forks too", asyn
       base: { readinessProbe: { type: "tcp", port: 9, timeout: "2s", interval: "100ms" } as const },
     },
   };
-  const domain = await startDomain(
-    context,
-    { snapshots: {}, programs: { fine: () => Promise.resolve(0) } },
+  const domain = await startDomain(context, {
+    script: { snapshots: {}, programs: { fine: () => Promise.resolve(0) } },
     settings,
-    { ledger },
-  );
+    ledger,
+  });
   const { sandboxes, snapshots, clock } = domain;
   const refused = async (making: Promise<unknown>): Promise<unknown> => {
     const reason = making.then(
@@ -204,7 +207,9 @@ it("a template's probe counts where the creator names none, for forks too", asyn
 });
 
 it("a probe that asks for more than the server allows is refused before anything is made", async (context) => {
-  const domain = await startDomain(context, { onProvision: () => assert.fail("the backend was asked") });
+  const domain = await startDomain(context, {
+    script: { onProvision: () => assert.fail("the backend was asked") },
+  });
   const refusals: readonly [Partial<ReadinessProbe>, RegExp][] = [
     [{ timeoutMs: 5 * MINUTE_MS + 1 }, /at most 300000 ms$/],
     [{ timeoutMs: 0 }, /more than 0/],

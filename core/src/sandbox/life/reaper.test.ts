@@ -1,23 +1,20 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
 import { fakeClock } from "../../testing/fake-clock.js";
+import { SeededRandom } from "../../testing/seeded-random.js";
 import { DeadlineHeap } from "./deadline-heap.js";
 import { Reaper } from "./reaper.js";
 
 it("a heap gives deadlines back in order, whatever was set, moved and removed in between", () => {
   const heap = new DeadlineHeap();
   const expected = new Map<string, number>();
-  let seed = 42;
-  const random = (below: number): number => {
-    seed = (seed * 1_103_515_245 + 12_345) % 2 ** 31;
-    return seed % below;
-  };
+  const random = new SeededRandom(42);
   for (let step = 0; step < 20_000; step += 1) {
-    const id = `s${random(500)}`;
-    if (random(3) === 0) {
+    const id = `s${random.below(500)}`;
+    if (random.below(3) === 0) {
       assert.equal(heap.delete(id), expected.delete(id), `delete of ${id} in step ${step}`);
     } else {
-      const atMs = random(1000);
+      const atMs = random.below(1000);
       heap.set(id, atMs);
       expected.set(id, atMs);
     }

@@ -12,7 +12,7 @@ const SETTINGS = {
 it("a sandbox has what its creator chose, and may be given more and less while it runs", async (context) => {
   const told: Limits[] = [];
   const onResize = (_id: string, limits: Limits): void => void told.push(limits);
-  const domain = await startDomain(context, { resizing: { onResize } }, SETTINGS);
+  const domain = await startDomain(context, { script: { resizing: { onResize } }, settings: SETTINGS });
   const { sandboxes, ledger } = domain;
   const { record } = await sandboxes.create({ ...base, limits: { cpuCount: 2, memoryMiB: 1024 } });
   const limitsNow = (): Limits => sandboxes.get(record.id).record.limits;
@@ -31,7 +31,7 @@ it("a sandbox has what its creator chose, and may be given more and less while i
 });
 
 it("more than the operator allows is refused, at creation and later, and changes nothing", async (context) => {
-  const { sandboxes } = await startDomain(context, { resizing: {} }, SETTINGS);
+  const { sandboxes } = await startDomain(context, { script: { resizing: {} }, settings: SETTINGS });
   const { record } = await sandboxes.create(base);
   for (const [limits, message] of [
     [{ cpuCount: 5 }, /^5 CPUs are more than a sandbox of template 'base' may have \(4\)$/],
@@ -58,7 +58,10 @@ it("a change that fails leaves what held before, on the ledger too", async (cont
   const onResize = (): void => {
     if (isFailing) throw new Error("busy");
   };
-  const { sandboxes, ledger } = await startDomain(context, { resizing: { onResize } }, SETTINGS);
+  const { sandboxes, ledger } = await startDomain(context, {
+    script: { resizing: { onResize } },
+    settings: SETTINGS,
+  });
   const { record } = await sandboxes.create({ ...base, limits: { cpuCount: 2 } });
   await assert.rejects(sandboxes.setLimits(record.id, { cpuCount: 3 }), /busy/);
   assert.equal(sandboxes.get(record.id).record.limits.cpuCount, 2);
@@ -69,20 +72,26 @@ it("a change that fails leaves what held before, on the ledger too", async (cont
 });
 
 it("only a sandbox that runs, of a backend that can, is resized", async (context) => {
-  const { sandboxes } = await startDomain(context, { pausing: {}, resizing: {} }, SETTINGS);
+  const { sandboxes } = await startDomain(context, {
+    script: { pausing: {}, resizing: {} },
+    settings: SETTINGS,
+  });
   const { record } = await sandboxes.create(base);
   await sandboxes.pause(record.id);
   await assert.rejects(sandboxes.setLimits(record.id, { cpuCount: 1 }), fails("aborted", /is not running$/));
   await sandboxes.kill(record.id);
   await assert.rejects(sandboxes.setLimits(record.id, { cpuCount: 1 }), fails("not_found", /not found/));
-  const other = await startDomain(context, {}, SETTINGS);
+  const other = await startDomain(context, { settings: SETTINGS });
   const unable = await other.sandboxes.create(base);
   const refused = fails("failed_precondition", /^backend 'memory' does not support resizing$/);
   await assert.rejects(other.sandboxes.setLimits(unable.record.id, { cpuCount: 1 }), refused);
 });
 
 it("whoever is asked about creations is asked about growth, and sees what was granted before", async (context) => {
-  const { sandboxes, admissions } = await startDomain(context, { resizing: {} }, SETTINGS);
+  const { sandboxes, admissions } = await startDomain(context, {
+    script: { resizing: {} },
+    settings: SETTINGS,
+  });
   const asked: [state: string, wanted: number, others: number][] = [];
   const cpus = ({ limits }: SandboxRecord): number => limits.cpuCount ?? 0;
   admissions.add((wanted, existing) => {
@@ -112,7 +121,11 @@ it("a server that ends while it resizes leaves word of it, and the next one does
     told.push(cpuCount);
     return told.length === 1 ? stuck.promise : undefined;
   };
-  const first = await startDomain(context, { resizing: { onResize } }, SETTINGS, { ledger });
+  const first = await startDomain(context, {
+    script: { resizing: { onResize } },
+    settings: SETTINGS,
+    ledger,
+  });
   const { record } = await first.sandboxes.create({ ...base, limits: { cpuCount: 1 } });
   const resizing = first.sandboxes.setLimits(record.id, { cpuCount: 2 });
   await eventually(() => told.length === 1);
@@ -121,7 +134,7 @@ it("a server that ends while it resizes leaves word of it, and the next one does
   const left = new FragileLedger();
   for (const entry of await ledger.entries()) await left.write(entry.record);
   const onRecover = (): readonly Sandbox[] => [...first.backend.sandboxes.values()];
-  const second = await startDomain(context, { onRecover }, SETTINGS, { ledger: left });
+  const second = await startDomain(context, { script: { onRecover }, settings: SETTINGS, ledger: left });
   assert.deepEqual(told, [2, 2]);
   assert.equal(second.sandboxes.get(record.id).record.limits.cpuCount, 2);
   assert.equal((await left.entries())[0]?.record.isResizing, undefined);

@@ -18,7 +18,7 @@ it("a sandbox is made, found, used and killed, and then nothing of it is left", 
     for await (const data of stdin) await stdout(data);
   };
   const settings = { maximumLimits: { memoryMiB: 64 } };
-  const domain = await startDomain(context, { programs: { cat } }, settings);
+  const domain = await startDomain(context, { script: { programs: { cat } }, settings });
   const { sandboxes, ledger, clock } = domain;
   const sandbox = await sandboxes.create({
     ...base,
@@ -80,7 +80,9 @@ it("a sandbox is made, found, used and killed, and then nothing of it is left", 
 });
 
 it("what cannot be made is refused with E2B's texts before a backend hears of it", async (context) => {
-  const domain = await startDomain(context, { onProvision: () => assert.fail("the backend was asked") });
+  const domain = await startDomain(context, {
+    script: { onProvision: () => assert.fail("the backend was asked") },
+  });
   const { sandboxes } = domain;
   const cases: readonly [Partial<CreateSandbox>, string, RegExp][] = [
     [{ template: "nope" }, "not_found", /^template 'nope' not found$/],
@@ -104,9 +106,8 @@ it("the maximum holds under a hundred parallel creations, and a place is free ag
   const gate = Promise.withResolvers<void>();
   let most = 0;
   let working = 0;
-  const domain = await startDomain(
-    context,
-    {
+  const domain = await startDomain(context, {
+    script: {
       async onProvision(step) {
         if (step === "reserve") working += 1;
         most = Math.max(most, working);
@@ -114,8 +115,8 @@ it("the maximum holds under a hundred parallel creations, and a place is free ag
         if (step === "start") working -= 1;
       },
     },
-    { maximum: 10, createConcurrency: 4 },
-  );
+    settings: { maximum: 10, createConcurrency: 4 },
+  });
   const { sandboxes, backend } = domain;
   const creations = Array.from({ length: 100 }, () => sandboxes.create(base));
   const settled = Promise.allSettled(creations);
@@ -140,11 +141,10 @@ it("the maximum holds under a hundred parallel creations, and a place is free ag
 
 it("more creations than the queue holds are turned away", async (context) => {
   const gate = Promise.withResolvers<void>();
-  const domain = await startDomain(
-    context,
-    { onProvision: () => gate.promise },
-    { createConcurrency: 1, createQueue: 2 },
-  );
+  const domain = await startDomain(context, {
+    script: { onProvision: () => gate.promise },
+    settings: { createConcurrency: 1, createQueue: 2 },
+  });
   const creations = Array.from({ length: 5 }, () => domain.sandboxes.create(base));
   const settled = Promise.allSettled(creations);
   gate.resolve();
@@ -162,7 +162,9 @@ for (const step of ["reserve", "files", "start"] as const) {
       throw new SandboxError("resource_exhausted", "no space left");
     };
     const domain = await startDomain(context, {
-      onProvision: (at, _spec, signal) => (at === step ? act(signal) : undefined),
+      script: {
+        onProvision: (at, _spec, signal) => (at === step ? act(signal) : undefined),
+      },
     });
     const { sandboxes } = domain;
     await assert.rejects(sandboxes.create(base), fails("resource_exhausted", /^no space left$/));
@@ -186,18 +188,16 @@ for (const step of ["reserve", "files", "start"] as const) {
 it("a sandbox that is ready when nobody wants it any more is destroyed, and nobody ever sees it", async (context) => {
   let client = new AbortController();
   let failures = 0;
-  const domain = await startDomain(
-    context,
-    {
+  const domain = await startDomain(context, {
+    script: {
       onProvision: (step) => (step === "start" ? client.abort() : undefined),
       onDestroy() {
         failures -= 1;
         if (failures >= 0) throw new Error("busy");
       },
     },
-    {},
-    { isDeaf: true },
-  );
+    isDeaf: true,
+  });
   const { sandboxes, clock, ledger } = domain;
   await assert.rejects(sandboxes.create(base, client.signal), fails("canceled", /canceled/));
   await assertNothingLeft(domain);
@@ -217,7 +217,7 @@ it("a sandbox that is ready when nobody wants it any more is destroyed, and nobo
 
 it("a creator who leaves during the last write has not made a sandbox", async (context) => {
   const ledger = new FragileLedger();
-  const domain = await startDomain(context, {}, {}, { ledger });
+  const domain = await startDomain(context, { ledger });
   const client = new AbortController();
   ledger.isFailing = ({ state }) => {
     if (state === "running") client.abort();
@@ -229,7 +229,7 @@ it("a creator who leaves during the last write has not made a sandbox", async (c
 
 it("without a ledger entry no sandbox is made, but every sandbox can be ended", async (context) => {
   const ledger = new FragileLedger();
-  const domain = await startDomain(context, {}, {}, { ledger });
+  const domain = await startDomain(context, { ledger });
   const { sandboxes, backend } = domain;
   for (const state of ["creating", "running"]) {
     ledger.isFailing = (record) => record.state === state;
@@ -247,11 +247,10 @@ it("without a ledger entry no sandbox is made, but every sandbox can be ended", 
 it("a creation that waits for its turn can be canceled without reaching the backend", async (context) => {
   const gate = Promise.withResolvers<void>();
   const asked: string[] = [];
-  const domain = await startDomain(
-    context,
-    { onProvision: (_step, { id }) => (asked.push(id), gate.promise) },
-    { createConcurrency: 1 },
-  );
+  const domain = await startDomain(context, {
+    script: { onProvision: (_step, { id }) => (asked.push(id), gate.promise) },
+    settings: { createConcurrency: 1 },
+  });
   const first = domain.sandboxes.create({ ...base, id: "first" });
   const client = new AbortController();
   const second = domain.sandboxes.create({ ...base, id: "second" }, client.signal);
@@ -264,9 +263,8 @@ it("a creation that waits for its turn can be canceled without reaching the back
 
 it("a backend that takes too long is told to stop; one that does not is left behind and cleaned up after", async (context) => {
   const gate = Promise.withResolvers<void>();
-  const domain = await startDomain(
-    context,
-    {
+  const domain = await startDomain(context, {
+    script: {
       onProvision(step, { id }, signal) {
         if (step !== "start") return;
         if (id === "deaf") return gate.promise;
@@ -275,8 +273,8 @@ it("a backend that takes too long is told to stop; one that does not is left beh
         );
       },
     },
-    { createTimeout: "10s", destroyTimeout: "5s" },
-  );
+    settings: { createTimeout: "10s", destroyTimeout: "5s" },
+  });
   const { sandboxes, clock, backend, ledger } = domain;
   const slow = assert.rejects(
     sandboxes.create({ ...base, id: "slow" }),
@@ -305,9 +303,11 @@ it("kills at the same time share one end, and only a destroyed sandbox counts as
   const gate = Promise.withResolvers<void>();
   const attempts: number[] = [];
   const domain = await startDomain(context, {
-    async onDestroy(_id, attempt) {
-      attempts.push(attempt);
-      await gate.promise;
+    script: {
+      async onDestroy(_id, attempt) {
+        attempts.push(attempt);
+        await gate.promise;
+      },
     },
   });
   const { sandboxes, backend, ledger } = domain;
@@ -333,9 +333,11 @@ it("kills at the same time share one end, and only a destroyed sandbox counts as
 it("a sandbox that cannot be destroyed stays in the ledger and is tried again until it is gone", async (context) => {
   let failures = 6;
   const domain = await startDomain(context, {
-    onDestroy() {
-      failures -= 1;
-      if (failures >= 0) throw new Error("busy");
+    script: {
+      onDestroy() {
+        failures -= 1;
+        if (failures >= 0) throw new Error("busy");
+      },
     },
   });
   const { sandboxes, clock, ledger, backend } = domain;
@@ -354,11 +356,12 @@ it("a sandbox that cannot be destroyed stays in the ledger and is tried again un
 });
 
 it("an attempt to destroy that hangs does not hold up the others", async (context) => {
-  const domain = await startDomain(
-    context,
-    { onDestroy: (id, attempt) => (id === "stuck" && attempt === 1 ? new Promise(() => {}) : undefined) },
-    { destroyConcurrency: 1, destroyTimeout: "5s" },
-  );
+  const domain = await startDomain(context, {
+    script: {
+      onDestroy: (id, attempt) => (id === "stuck" && attempt === 1 ? new Promise(() => {}) : undefined),
+    },
+    settings: { destroyConcurrency: 1, destroyTimeout: "5s" },
+  });
   const { sandboxes, clock } = domain;
   await sandboxes.create({ ...base, id: "stuck" });
   await sandboxes.create({ ...base, id: "other" });
@@ -407,7 +410,9 @@ it("a sandbox ends at its time, which can be moved both ways or only away", asyn
 });
 
 it("sandboxes are listed newest first, without those that end", async (context) => {
-  const { sandboxes, clock } = await startDomain(context, { onDestroy: () => new Promise(() => {}) });
+  const { sandboxes, clock } = await startDomain(context, {
+    script: { onDestroy: () => new Promise(() => {}) },
+  });
   for (const id of ["a", "b", "c"]) {
     await sandboxes.create({ ...base, id });
     await clock.advance(1);
@@ -421,12 +426,14 @@ it("sandboxes are listed newest first, without those that end", async (context) 
 
 it("a stopping server makes no more sandboxes, gives up those in the making and ends the rest", async (context) => {
   const domain = await startDomain(context, {
-    onProvision: (step, { id }, signal) =>
-      id === "late" && step === "start"
-        ? new Promise((_, reject) =>
-            signal.addEventListener("abort", () => reject(new Error("told to stop"))),
-          )
-        : undefined,
+    script: {
+      onProvision: (step, { id }, signal) =>
+        id === "late" && step === "start"
+          ? new Promise((_, reject) =>
+              signal.addEventListener("abort", () => reject(new Error("told to stop"))),
+            )
+          : undefined,
+    },
   });
   const { sandboxes, backend, clock } = domain;
   const running = await sandboxes.create(base);
@@ -445,11 +452,13 @@ it("network rules are kept in the ledger before they hold, one change after the 
   const restricted: string[] = [];
   const first = Promise.withResolvers<void>();
   const domain = await startDomain(context, {
-    async onRestrict(id, { allowOut, denyOut }) {
-      const entry = (await domain.ledger.entries()).find(({ record }) => record.id === id);
-      assert.deepEqual(entry?.record.egress?.denyOut ?? [], denyOut.slice(-1));
-      restricted.push(`${allowOut.join()} not ${denyOut.join()}`);
-      if (restricted.length === 1) await first.promise;
+    script: {
+      async onRestrict(id, { allowOut, denyOut }) {
+        const entry = (await domain.ledger.entries()).find(({ record }) => record.id === id);
+        assert.deepEqual(entry?.record.egress?.denyOut ?? [], denyOut.slice(-1));
+        restricted.push(`${allowOut.join()} not ${denyOut.join()}`);
+        if (restricted.length === 1) await first.promise;
+      },
     },
   });
   const { sandboxes, backend } = domain;
@@ -476,8 +485,10 @@ it("network rules are kept in the ledger before they hold, one change after the 
 it("rules that the backend refuses, or that make no sense, leave those that held", async (context) => {
   const refusal = new SandboxError("invalid_argument", "no domains here");
   const domain = await startDomain(context, {
-    onRestrict(_id, { allowOut }) {
-      if (allowOut.includes("example.com")) throw refusal;
+    script: {
+      onRestrict(_id, { allowOut }) {
+        if (allowOut.includes("example.com")) throw refusal;
+      },
     },
   });
   const { sandboxes, ledger } = domain;
@@ -512,10 +523,12 @@ it("a sandbox that ends while its rules change stays ended", async (context) => 
   const entered = Promise.withResolvers<void>();
   const leave = Promise.withResolvers<void>();
   const domain = await startDomain(context, {
-    async onRestrict() {
-      entered.resolve();
-      await leave.promise;
-      throw new Error("it has no interface any more");
+    script: {
+      async onRestrict() {
+        entered.resolve();
+        await leave.promise;
+        throw new Error("it has no interface any more");
+      },
     },
   });
   const { sandboxes } = domain;
@@ -538,7 +551,7 @@ it("a sandbox that ends while its rules change stays ended", async (context) => 
 });
 
 it("a backend that cannot keep to rules is not given any", async (context) => {
-  const domain = await startDomain(context, { networking: false });
+  const domain = await startDomain(context, { script: { networking: false } });
   const { sandboxes } = domain;
   const egress = { allowOut: [], denyOut: ["1.1.1.1"] };
   const refused = fails("invalid_argument", /backend 'memory' cannot restrict what its sandboxes reach/);

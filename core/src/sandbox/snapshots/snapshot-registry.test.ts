@@ -27,7 +27,10 @@ async function textIn(sandbox: LiveSandbox): Promise<string> {
 }
 
 it("a sandbox begins with the files of a snapshot, found by its id or its name, and outlives it", async (context) => {
-  const domain = await startDomain(context, { snapshots }, { maximumLimits: { memoryMiB: 64 } });
+  const domain = await startDomain(context, {
+    script: { snapshots },
+    settings: { maximumLimits: { memoryMiB: 64 } },
+  });
   const source = await domain.sandboxes.create({ ...base, limits: { memoryMiB: 64 } });
   await put(source, "one");
   const one = await own(domain).take(source.record.id, "Saved");
@@ -57,7 +60,7 @@ it("a sandbox begins with the files of a snapshot, found by its id or its name, 
 });
 
 it("a fork makes sandboxes like its source, and keeps no snapshot", async (context) => {
-  const domain = await startDomain(context, { snapshots, pausing: {} }, { maximum: 3 });
+  const domain = await startDomain(context, { script: { snapshots, pausing: {} }, settings: { maximum: 3 } });
   const source = await domain.sandboxes.create({
     ...base,
     metadata: { a: "1" },
@@ -85,7 +88,7 @@ it("a fork makes sandboxes like its source, and keeps no snapshot", async (conte
 });
 
 it("a tenant has its own snapshots and names, and learns nothing of others'", async (context) => {
-  const domain = await startDomain(context, { snapshots });
+  const domain = await startDomain(context, { script: { snapshots } });
   const mine = domain.snapshots.of("mine");
   const theirs = domain.snapshots.of("theirs");
   const { record } = await domain.sandboxes.create({ ...base, owner: "mine" });
@@ -109,7 +112,10 @@ it("what cannot be taken is refused, and leaves nothing", async (context) => {
   const onTake = (): void => {
     if (isBroken) throw new Error("disk full");
   };
-  const domain = await startDomain(context, { snapshots: { onTake } }, { maximumSnapshots: 1 });
+  const domain = await startDomain(context, {
+    script: { snapshots: { onTake } },
+    settings: { maximumSnapshots: 1 },
+  });
   const { record } = await domain.sandboxes.create(base);
   const take = (name?: string): Promise<SnapshotRecord> => own(domain).take(record.id, name);
   await assert.rejects(take("base"), fails("already_exists", /the name of a template/));
@@ -133,7 +139,10 @@ it("a snapshot whose removal failed counts until it is gone, is tried again, and
   const onRemove = (): void => {
     if (isBroken) throw new Error("busy");
   };
-  const domain = await startDomain(context, { snapshots: { onRemove } }, { maximumSnapshots: 1 });
+  const domain = await startDomain(context, {
+    script: { snapshots: { onRemove } },
+    settings: { maximumSnapshots: 1 },
+  });
   const { record } = await domain.sandboxes.create({ ...base, timeoutMs: HOUR_MS });
   const { id } = await own(domain).take(record.id);
   const notYet = fails("unavailable", /snapshot "\w+" could not be destroyed yet; the server keeps trying/);
@@ -150,7 +159,9 @@ it("a snapshot whose removal failed counts until it is gone, is tried again, and
 
 it("while a snapshot is taken nothing else changes the sandbox but its end", async (context) => {
   const gate = Promise.withResolvers<void>();
-  const domain = await startDomain(context, { pausing: {}, snapshots: { onTake: () => gate.promise } });
+  const domain = await startDomain(context, {
+    script: { pausing: {}, snapshots: { onTake: () => gate.promise } },
+  });
   const { sandboxes } = domain;
   const { id } = (await sandboxes.create(base)).record;
   const taking = own(domain).take(id);
@@ -166,7 +177,7 @@ it("while a snapshot is taken nothing else changes the sandbox but its end", asy
 });
 
 it("snapshots go when their time has come, if they have one", async (context) => {
-  const domain = await startDomain(context, { snapshots }, { snapshotsKept: "1h" });
+  const domain = await startDomain(context, { script: { snapshots }, settings: { snapshotsKept: "1h" } });
   const { record } = await domain.sandboxes.create({ ...base, timeoutMs: 10 * HOUR_MS });
   const { id } = await own(domain).take(record.id);
   await domain.clock.advance(HOUR_MS - 1);

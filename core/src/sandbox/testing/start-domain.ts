@@ -166,12 +166,20 @@ export interface Fixture extends SandboxDomain {
   readonly metric: (name: string) => Promise<number>;
 }
 
+export interface DomainOptions {
+  /** What the memory backend does. */
+  readonly script?: MemoryBackendOptions;
+  readonly settings?: z.input<typeof sandboxesConfig>;
+  /** A provision of it goes on after its signal was aborted. */
+  readonly isDeaf?: boolean;
+  /** One in memory when absent. */
+  readonly ledger?: Ledger;
+}
+
 /** Starts a domain on a data directory of its own; both go with the test. */
 export async function startDomain(
   context: TestContext,
-  script: MemoryBackendOptions = {},
-  settings: z.input<typeof sandboxesConfig> = {},
-  { isDeaf = false, ledger }: { readonly isDeaf?: boolean; readonly ledger?: Ledger } = {},
+  { script = {}, settings = {}, isDeaf = false, ledger }: DomainOptions = {},
 ): Promise<Fixture> {
   const dataDir = mkdtempSync(join(tmpdir(), "coppice-sandboxes-"));
   const clock = fakeClock();

@@ -14,7 +14,7 @@ async function textOf({ files }: OpenVolume, path: string): Promise<string> {
 }
 
 it("what is in a volume is used by its token alone, beside the sandboxes that have it, and is closed after a while", async (context) => {
-  const domain = await startDomain(context, { volumes: {} });
+  const domain = await startDomain(context, { script: { volumes: {} } });
   const { volumes, sandboxes, backend, clock } = domain;
   const own = volumes.of(DEFAULT_TENANT);
   const volume = await own.create({ name: "data" });
@@ -76,7 +76,7 @@ it("what is in a volume is used by its token alone, beside the sandboxes that ha
 });
 
 it("a volume that is removed, or a server that stops, ends all use of it", async (context) => {
-  const domain = await startDomain(context, { volumes: {} });
+  const domain = await startDomain(context, { script: { volumes: {} } });
   const { volumes, backend } = domain;
   const own = volumes.of(DEFAULT_TENANT);
   const volume = await own.create({ name: "data" });
@@ -110,11 +110,10 @@ it("one that ends by itself is made anew, one that cannot be made is tried again
   const onProvision = (): void => {
     if (isBroken) throw new Error("no room");
   };
-  const domain = await startDomain(
-    context,
-    { volumes: {}, onProvision },
-    { openVolumes: { maximum: 2, idle: "1h" } },
-  );
+  const domain = await startDomain(context, {
+    script: { volumes: {}, onProvision },
+    settings: { openVolumes: { maximum: 2, idle: "1h" } },
+  });
   const { volumes, backend } = domain;
   const own = volumes.of(DEFAULT_TENANT);
   const [one, two, three] = [

@@ -27,7 +27,7 @@ async function textAt(sandbox: LiveSandbox, path: string): Promise<string> {
 }
 
 it("sandboxes share a volume, by its name or id, which outlives them", async (context) => {
-  const domain = await startDomain(context, { volumes });
+  const domain = await startDomain(context, { script: { volumes } });
   const volume = await own(domain).create({ name: "Shared_1" });
   assert.match(volume.id, /^v[a-z0-9]{20}$/);
   assert.deepEqual([volume.sizeMiB, volume.backend, volume.state], [10_240, "memory", "ready"]);
@@ -53,7 +53,7 @@ it("sandboxes share a volume, by its name or id, which outlives them", async (co
 });
 
 it("a removed volume is gone for everybody, and its data with the last sandbox that has it", async (context) => {
-  const domain = await startDomain(context, { volumes });
+  const domain = await startDomain(context, { script: { volumes } });
   const volume = await own(domain).create({ name: "data" });
   const mounts = [{ volume: "data", path: "/data" }];
   const [one, two] = [
@@ -79,7 +79,7 @@ it("a removed volume is gone for everybody, and its data with the last sandbox t
 });
 
 it("a fork has the volumes of its source, and a snapshot nothing of them", async (context) => {
-  const domain = await startDomain(context, { volumes, snapshots: {} });
+  const domain = await startDomain(context, { script: { volumes, snapshots: {} } });
   await own(domain).create({ name: "data" });
   const mounts = [{ volume: "data", path: "/home/user/data" }];
   const source = await domain.sandboxes.create({ ...base, mounts });
@@ -95,7 +95,7 @@ it("a fork has the volumes of its source, and a snapshot nothing of them", async
 });
 
 it("a tenant has its own volumes and names, and learns nothing of others'", async (context) => {
-  const domain = await startDomain(context, { volumes });
+  const domain = await startDomain(context, { script: { volumes } });
   const [mine, theirs] = [domain.volumes.of("mine"), domain.volumes.of("theirs")];
   const { id } = await mine.create({ name: "data" });
   const unknown = fails("not_found", /volume 'v[a-z0-9]{20}' not found/);
@@ -119,7 +119,7 @@ it("what cannot be made is refused, and leaves nothing", async (context) => {
     if (isBroken) throw new Error("disk full");
   };
   const limits = { maximumVolumes: 1, volumeSize: "16MiB", maximumVolumeSize: "32MiB" };
-  const domain = await startDomain(context, { volumes: { onMake } }, limits);
+  const domain = await startDomain(context, { script: { volumes: { onMake } }, settings: limits });
   const make = (name: string, sizeMiB?: number): Promise<VolumeRecord> =>
     own(domain).create({ name, sizeMiB });
   for (const name of ["", "a b", "a/b", "..", "a".repeat(129)]) {
@@ -140,7 +140,7 @@ it("what cannot be made is refused, and leaves nothing", async (context) => {
 });
 
 it("mounts that make no sense are refused, each with its reason, before anything is made", async (context) => {
-  const domain = await startDomain(context, { volumes });
+  const domain = await startDomain(context, { script: { volumes } });
   await own(domain).create({ name: "a" });
   const refused: readonly (readonly [paths: readonly string[], reason: RegExp])[] = [
     [[""], /#0: path cannot be empty/],
@@ -250,7 +250,7 @@ it("a volume that its backend cannot remove now is gone for everybody, and the n
   const onRemove = (): void => {
     if (isBroken) throw new Error("busy");
   };
-  const domain = await startDomain(context, { volumes: { onRemove } }, {}, { ledger });
+  const domain = await startDomain(context, { script: { volumes: { onRemove } }, ledger });
   const { id } = await own(domain).create({ name: "data" });
   await assert.rejects(own(domain).remove(id), fails("unavailable", /could not be destroyed yet/));
   assert.deepEqual(own(domain).list(), []);
@@ -278,7 +278,10 @@ it("a volume whose removal failed counts until it is gone, is tried again, and s
   const onRemove = (): void => {
     if (isBroken) throw new Error("busy");
   };
-  const domain = await startDomain(context, { volumes: { onRemove } }, { maximumVolumes: 1 });
+  const domain = await startDomain(context, {
+    script: { volumes: { onRemove } },
+    settings: { maximumVolumes: 1 },
+  });
   const volumesOf = own(domain);
   const { id } = await volumesOf.create({ name: "data" });
   const notYet = fails("unavailable", /volume "\w+" could not be destroyed yet; the server keeps trying/);

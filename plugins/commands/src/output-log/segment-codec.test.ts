@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
+import { SeededRandom } from "@coppice/core/testing";
 import {
   DATA_START_BYTES,
   SEGMENT_MAGIC,
@@ -41,17 +42,6 @@ function encode(record: SegmentRecord): Buffer {
   writeDataFields(bytes, record);
   writeHead(bytes, { kind: "data", seed: SEED, data: record.data });
   return Buffer.concat([bytes, record.data]);
-}
-
-/** Random numbers that are the same in every run. */
-function seeded(seed: number): () => number {
-  let state = seed;
-  return () => {
-    state = (state + 0x6d2b79f5) | 0;
-    let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
-    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
-  };
 }
 
 it("a record is read as it was written, wherever it stands", () => {
@@ -116,8 +106,8 @@ it("a large record that misses a block is none", () => {
 });
 
 it("random bytes are no records and break nothing; damage ends the reading, never misleads it", () => {
-  const random = seeded(20_260_101);
-  const below = (limit: number): number => Math.floor(random() * limit);
+  const random = new SeededRandom(20_260_101);
+  const below = (limit: number): number => random.below(limit);
   const noise = (length: number): Buffer => Buffer.from(Array.from({ length }, () => below(256)));
   for (let round = 0; round < 2000; round += 1) {
     const bytes = noise(below(100));
