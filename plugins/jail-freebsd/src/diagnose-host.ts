@@ -7,7 +7,7 @@ const CODE_INTERPRETER = "code-interpreter-v1";
 const SEE_JAILS = "security.bsd.see_jail_proc";
 const REBOOT = "put kern.racct.enable=1 into /boot/loader.conf (config/freebsd/loader.conf) and reboot";
 
-/** What `coppice doctor` says of this host: what is missing with what to do about it, and what there could be. */
+/** Returns the findings of `coppice doctor` for this host: problems with their fixes, then the options it offers. */
 export async function diagnoseHost(
   settings: JailSettings,
   backend: JailBackend,

@@ -23,7 +23,7 @@ const PROGRAMS_OF_NETWORK = {
   alias: ["pfctl", "sockstat"],
 } as const;
 
-/** All that this host lacks for those settings, whose programs are there. */
+/** Returns the problems of this host under these settings. All programs must be present. */
 export async function hostProblems(options: HostProblemsOptions): Promise<readonly HostProblem[]> {
   const { datasets, host, jails, networks, settings, templates } = options;
   const problems: HostProblem[] = [];
@@ -49,7 +49,7 @@ export async function hostProblems(options: HostProblemsOptions): Promise<readon
   return problems;
 }
 
-/** Programs that a sandbox takes and that are not there. Those that build or verify templates are missed by whoever wants that. */
+/** Returns the missing programs that sandboxes need. Those that only build or verify templates are left out. */
 export async function missingPrograms({
   network,
   programs,
@@ -86,7 +86,7 @@ export async function missingPrograms({
   return problems;
 }
 
-/** Without rules, /dev of a sandbox would have all that the host's has. */
+/** Without a ruleset, /dev of a sandbox would show every device of the host. */
 async function devfsProblems(host: Host, { devfsRuleset }: JailSettings): Promise<readonly HostProblem[]> {
   const { stdout } = await host.try("devfs", ["rule", "-s", String(devfsRuleset), "show"]);
   if (/^\d+ hide$/m.test(stdout) || /^\d+ include \d+$/m.test(stdout)) return [];

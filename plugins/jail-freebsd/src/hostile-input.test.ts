@@ -16,9 +16,9 @@ import { VnetNetworks } from "./network/vnet-networks.js";
 import { VolumeDatasets } from "./zfs/volume-datasets.js";
 
 const silent = { debug: () => undefined, info: () => undefined, warn: () => undefined } as unknown as Logger;
-/** In every hostile string, so that it is found wherever it got. */
+/** Part of every hostile string, so that it is found wherever it ends up. */
 const MARK = "zqx";
-/** What a shell, jail.conf(5), pf.conf(5) or zfs(8) would take for more than a letter. */
+/** Strings that a shell, jail.conf(5), pf.conf(5) or zfs(8) would interpret. */
 const HOSTILE: readonly [string, ...string[]] = [
   " ",
   ..."\0\n\r\t \"'`\\$&|;<>(){}[]*?!#~%^=,@/:".split(""),
@@ -34,7 +34,7 @@ const HOSTILE: readonly [string, ...string[]] = [
   "--",
 ];
 
-/** Parts of what is put together at random. */
+/** Parts of random strings. */
 const PARTS: readonly [string, ...string[]] = [
   "a",
   "0",
@@ -48,7 +48,7 @@ const PARTS: readonly [string, ...string[]] = [
   "=c",
   ...HOSTILE,
 ];
-/** `COPPICE_FUZZ_SEED` gives another; what fails says which it was. */
+/** `COPPICE_FUZZ_SEED` replaces it; a failure prints it. */
 const SEED = Number(process.env["COPPICE_FUZZ_SEED"] ?? 20_260_101);
 const RANDOM_STRINGS = 60;
 
@@ -67,7 +67,7 @@ async function filesBelow(directory: string): Promise<string> {
   return names.map(({ name }) => name).join("\n") + (await Promise.all(texts)).join("\n");
 }
 
-describe("what a client sends", { skip: reasonWithoutRecordingHost() ?? false }, () => {
+describe("hostile input of a client", { skip: reasonWithoutRecordingHost() ?? false }, () => {
   it("reaches no program, no jail.conf and no anchor of the host unless it is plain", async () => {
     await using recording = await openRecordingHost({ network: { kind: "vnet" } });
     await mkdir(join(recording.settings.directory, "roots"), { recursive: true, mode: 0o755 });
@@ -84,7 +84,7 @@ describe("what a client sends", { skip: reasonWithoutRecordingHost() ?? false },
       );
     let count = 0;
     for (const text of strings()) {
-      // Names of templates may have these.
+      // Template names may have these characters.
       const isName = /^[A-Za-z0-9][A-Za-z0-9._-]*$/.test(text);
       await attempt({ id: text });
       if (!isName) await attempt({ template: text });
@@ -102,14 +102,14 @@ describe("what a client sends", { skip: reasonWithoutRecordingHost() ?? false },
     assert.doesNotMatch(seen.join("\n"), new RegExp(MARK));
     const { directory } = recording.settings;
     assert.doesNotMatch(await filesBelow(directory), new RegExp(MARK));
-    // Users of the host must not get at what root of a sandbox makes.
+    // Users of the host must not reach files that root of a sandbox creates.
     for (const name of ["roots", "conf", "sockets", "helpers", "volumes"]) {
       assert.equal((await stat(join(directory, name))).mode & 0o777, 0o700, name);
     }
     await backend.close();
   });
 
-  it("names no snapshot and no dataset, and makes no place for a volume, unless it is plain", async () => {
+  it("names no snapshot, dataset or mount point of a volume unless it is plain", async () => {
     await using recording = await openRecordingHost();
     const { host, settings } = recording;
     const owner = installationOf(settings.directory);
@@ -130,7 +130,7 @@ describe("what a client sends", { skip: reasonWithoutRecordingHost() ?? false },
         { volume: "v1", path: text },
         { volume: "v1", path: `/data/${text}` },
       ]) {
-        // Places may have these.
+        // Mount points may have these characters.
         if (mount.volume === "v1" && /^(\/[A-Za-z0-9._@:+-]+)+$/.test(mount.path)) continue;
         await assert.rejects(volumes.mountsIn("/root-of-one", [{ ...mount, readOnly: false }]));
       }
@@ -139,7 +139,7 @@ describe("what a client sends", { skip: reasonWithoutRecordingHost() ?? false },
     assert.doesNotMatch(seen, new RegExp(MARK));
   });
 
-  it("is in no word of what starts a command", async () => {
+  it("is in no argument of the program that starts a command", async () => {
     await using recording = await openRecordingHost();
     const { host, settings } = recording;
     const paths = sandboxPaths(settings.directory, "abc");
@@ -156,7 +156,7 @@ describe("what a client sends", { skip: reasonWithoutRecordingHost() ?? false },
         user: text,
         label: text,
       };
-      // Nothing is there that could be entered; a NUL is refused before.
+      // There is no jail to enter; a NUL is refused before.
       const code = text.includes("\0") ? "invalid_argument" : "unavailable";
       await assert.rejects(helper.spawn(command), { code });
       if (code === "unavailable") count++;
@@ -169,7 +169,7 @@ describe("what a client sends", { skip: reasonWithoutRecordingHost() ?? false },
     await helper.closed;
   });
 
-  it("changes no rules when they are replaced by such", async () => {
+  it("changes no rules when it is part of new ones", async () => {
     await using recording = await openRecordingHost({ network: { kind: "vnet" } });
     const { addresses, host } = recording;
     const settings = recording.settings.network;

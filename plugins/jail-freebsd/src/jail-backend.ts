@@ -28,7 +28,7 @@ import { SandboxLink } from "./sandbox-link.js";
 import { type SandboxPaths, sandboxPaths } from "./jails/sandbox-paths.js";
 import type { JailTemplate } from "./templates/templates.js";
 
-/** A jail that is to be made around a dataset. */
+/** Plan for a jail on an existing dataset. */
 interface JailPlan {
   readonly spec: SandboxSpec;
   readonly template: JailTemplate;
@@ -40,17 +40,17 @@ interface JailPlan {
 
 export interface JailBackendOptions {
   readonly settings: JailSettings;
-  /** Keep which sandbox has which address, for this server and the next one. */
+  /** Record the addresses of sandboxes, for this server and the next one. */
   readonly leases: AddressLeases;
   readonly log: Logger;
 }
 
 const MEBIBYTE = 2 ** 20;
 const AGENT_TIMEOUT_MS = 10_000;
-/** What a program of the host ends with that may have done its work. */
+/** Errors after which a program may still have had its effect. */
 const UNKNOWN_OUTCOME: ReadonlySet<string> = new Set(["deadline_exceeded", "unavailable"]);
 
-/** Makes sandboxes out of clones of ZFS snapshots and jails. */
+/** Runs sandboxes as jails on clones of ZFS snapshots. */
 export class JailBackend implements SandboxBackend {
   readonly name = "jail-freebsd";
   readonly isolated = true;
@@ -68,7 +68,7 @@ export class JailBackend implements SandboxBackend {
   readonly #leases: AddressLeases;
   readonly #log: Logger;
   readonly #alive = new Map<string, JailSandbox>();
-  /** Ids of those that are being made, or cleared away because that failed. */
+  /** Ids of sandboxes that are being created, or removed after a failed creation. */
   readonly #beginning = new Set<string>();
   #isRecovered = false;
   #opening: Promise<Opened> | undefined;
@@ -94,7 +94,7 @@ export class JailBackend implements SandboxBackend {
     throw new SandboxError("failed_precondition", `jail-freebsd cannot use this host: ${text}`);
   }
 
-  /** All that keeps this host from running it. */
+  /** Every problem that keeps this host from running the backend. */
   async problems(): Promise<readonly HostProblem[]> {
     const missing = await missingPrograms(this.#settings);
     if (missing.length > 0) return missing;
@@ -105,13 +105,13 @@ export class JailBackend implements SandboxBackend {
     }
   }
 
-  /** What sysctl(8) says of a name; undefined for one that it does not know. */
+  /** Reads a value of sysctl(8); undefined for an unknown name. */
   async sysctl(name: string): Promise<string | undefined> {
     const { code, stdout } = await (await this.#open()).host.try("sysctl", ["-n", name]);
     return code === 0 ? stdout.trim() : undefined;
   }
 
-  /** The snapshot that sandboxes of a template begin with. @throws SandboxError not_found */
+  /** The snapshot that new sandboxes of a template are cloned from. @throws SandboxError not_found */
   async templateSnapshot(template: string): Promise<string> {
     const { datasets, templates } = await this.#open();
     const snapshot = await templates.snapshotOf(template);
@@ -148,22 +148,22 @@ export class JailBackend implements SandboxBackend {
         properties: { id: spec.id, template: spec.template, limits: limitsText(limits) },
       })
       .catch(async (error: unknown) => {
-        // One that was killed, or could not mount what it had made, leaves the dataset.
+        // A command that was killed, or that failed to mount the clone, leaves the dataset.
         const isMade = !(error instanceof SandboxError) || UNKNOWN_OUTCOME.has(error.code);
-        if (isMade) await this.#giveUp(opened, spec.id);
-        else await this.#giveBack(opened, spec.id);
+        if (isMade) await this.#removeAbandoned(opened, spec.id);
+        else await this.#releaseAddress(opened, spec.id);
         throw error;
       });
     try {
       const run = await this.#run(opened, { spec, template, paths, limits, egress, link }, signal);
       return this.#hold(opened, { id: spec.id, paths, limits, jail: run });
     } catch (error) {
-      await this.#giveUp(opened, spec.id);
+      await this.#removeAbandoned(opened, spec.id);
       throw error;
     }
   }
 
-  /** Makes a jail around a dataset in which nothing runs. What there is of it when it rejects is left. */
+  /** Creates a jail on a dataset. Leaves partial results when it rejects. */
   async #run(
     opened: Opened,
     { egress, limits, link, paths, spec, template }: JailPlan,
@@ -173,7 +173,7 @@ export class JailBackend implements SandboxBackend {
     const { agentInside, devfsRuleset, procfs, sysvipc } = this.#settings;
     signal.throwIfAborted();
     const volumes = await opened.volumes.mountsIn(paths.root, spec.mounts ?? []);
-    // Before there is a jail: nothing ever runs in it without.
+    // Before the jail exists: no process in it ever runs without limits.
     await rules?.set(paths.name, limits);
     await link?.prepare(egress);
     signal.throwIfAborted();
@@ -204,7 +204,7 @@ export class JailBackend implements SandboxBackend {
     return jail;
   }
 
-  /** Lets a stopped sandbox begin anew with its dataset. When that fails, it is stopped still. */
+  /** Starts a stopped sandbox on its dataset. It stays stopped when this fails. */
   async #start(opened: Opened, spec: SandboxSpec, signal: AbortSignal) {
     const { datasets, networks, templates } = opened;
     const { id } = spec;
@@ -249,52 +249,52 @@ export class JailBackend implements SandboxBackend {
   }
 
   /**
-   * Clears away what is left of sandboxes that nobody has any more: when they ended, something failed. Does nothing
-   * before `recover`, for what is there is not known until then.
+   * Removes the remains of sandboxes whose removal failed. Does nothing before `recover`, which finds the sandboxes
+   * that still exist.
    */
   async sweep(): Promise<void> {
     if (!this.#isRecovered) return;
     const opened = await this.#open();
     for (const id of await this.#abandoned(opened)) {
-      this.#log.warn({ sandbox: id }, "a sandbox that nobody has is cleared away");
-      await this.#giveUp(opened, id);
+      this.#log.warn({ sandbox: id }, "abandoned sandbox; removing it");
+      await this.#removeAbandoned(opened, id);
     }
     await opened.networks?.removeOthers();
     await opened.datasets.collect();
   }
 
-  /** Clears away a sandbox that nobody has. Where that fails, the next sweep tries again. */
-  async #giveUp(opened: Opened, id: string): Promise<void> {
+  /** Removes an abandoned sandbox. The next sweep tries again when this fails. */
+  async #removeAbandoned(opened: Opened, id: string): Promise<void> {
     try {
       await this.#clear(opened, id);
     } catch (error) {
-      this.#log.warn({ sandbox: id, err: error }, "a sandbox that nobody has was not cleared away");
+      this.#log.warn({ sandbox: id, err: error }, "abandoned sandbox was not removed");
     }
   }
 
   /**
-   * Ends the lease of a sandbox of which there is nothing else. A ledger that cannot be written keeps none from being
-   * destroyed: the next sweep finds what is still leased.
+   * Releases the lease of a sandbox that is otherwise removed. A failure to write the ledger does not fail the removal:
+   * the next sweep finds the lease.
    */
-  async #giveBack({ leases }: Opened, id: string): Promise<void> {
+  async #releaseAddress({ leases }: Opened, id: string): Promise<void> {
     try {
       await leases.release(id);
     } catch (error) {
-      this.#log.warn({ sandbox: id, err: error }, "the address of a sandbox that nobody has stays leased");
+      this.#log.warn({ sandbox: id, err: error }, "address of a removed sandbox stays leased");
     }
   }
 
-  /** By what sandboxes are held to their limits, once a check has succeeded. */
+  /** How limits are enforced; undefined before the first successful check. */
   async enforcedLimits(): Promise<readonly EnforcedLimit[] | undefined> {
     const opened = await this.#opening?.catch(() => undefined);
     return opened?.limits;
   }
 
-  /** Leaves sandboxes that are still alive to the next server. */
+  /** Leaves the remaining sandboxes to the next server. */
   async close(): Promise<void> {
     const opened = await this.#opening?.catch(() => undefined);
     const isEmpty = this.#alive.size === 0;
-    await Promise.all([...this.#alive.values()].map((sandbox) => sandbox.leave()));
+    await Promise.all([...this.#alive.values()].map((sandbox) => sandbox.detach()));
     this.#alive.clear();
     await opened?.host.close({ isEmpty });
     this.#opening = undefined;
@@ -325,7 +325,7 @@ export class JailBackend implements SandboxBackend {
     return { agent, helper: helper && new JexecCommands(helper), link };
   }
 
-  /** @param sandbox without a jail: it is stopped. */
+  /** @param sandbox stopped when it has no jail. */
   #hold(
     opened: Opened,
     {
@@ -383,7 +383,7 @@ export class JailBackend implements SandboxBackend {
         .catch((failure: unknown) => {
           this.#log.error(
             { sandbox: paths.name, err: failure },
-            "a sandbox is left with limits half changed",
+            "limits of the sandbox were changed in part",
           );
         });
       throw error;
@@ -391,13 +391,13 @@ export class JailBackend implements SandboxBackend {
     return wanted;
   }
 
-  /** Takes over a sandbox of an earlier server, whose jail is there; undefined when it does not answer. */
+  /** Adopts a running sandbox of an earlier server; undefined when its agent does not answer. */
   async #adopt(opened: Opened, { name, state, properties }: OwnedDataset): Promise<JailSandbox | undefined> {
     const { datasets, jails, networks, templates } = opened;
     const id = idOf(name);
     const paths = sandboxPaths(this.#settings.directory, id);
     try {
-      // A server may have ended while it was paused; the agent answers only when it can run.
+      // The server may have ended while the sandbox was paused; the agent of a paused jail cannot answer.
       await jails.resume(name);
       const limits = limitsOf(properties.get("limits"), this.#settings.limits);
       const { user } = templates.get(properties.get("template") ?? "");
@@ -406,12 +406,12 @@ export class JailBackend implements SandboxBackend {
       const jail = await this.#connect(opened, { paths, user, link }, AbortSignal.timeout(AGENT_TIMEOUT_MS));
       return this.#hold(opened, { id, paths, limits, jail });
     } catch (error) {
-      this.#log.warn({ sandbox: id, err: error }, "a sandbox does not answer and is removed");
+      this.#log.warn({ sandbox: id, err: error }, "sandbox does not answer; removing it");
       return undefined;
     }
   }
 
-  /** Takes over a stopped sandbox of an earlier server. Nothing of it is lost where its jail cannot be ended now. */
+  /** Adopts a stopped sandbox of an earlier server. It is kept even if its jail cannot be ended now. */
   async #findStopped(opened: Opened, { name, properties }: OwnedDataset): Promise<JailSandbox> {
     const id = idOf(name);
     const limits = limitsOf(properties.get("limits"), this.#settings.limits);
@@ -422,13 +422,13 @@ export class JailBackend implements SandboxBackend {
     } catch (error) {
       this.#log.warn(
         { sandbox: id, err: error },
-        "a stopped sandbox keeps its jail until it is started or removed",
+        "jail of a stopped sandbox could not be ended; the next start or removal ends it",
       );
     }
     return found;
   }
 
-  /** Leases again what jails have and their leases do not say: the ledger was lost, or is an older copy. */
+  /** Restores leases that jails use but the ledger lacks, because it was lost or is an older copy. */
   async #reclaimAddresses({ networks }: Opened, jails: ReadonlySet<string>): Promise<void> {
     if (networks === undefined) return;
     for (const [jail, address] of await networks.found()) {
@@ -437,12 +437,12 @@ export class JailBackend implements SandboxBackend {
   }
 
   /**
-   * The ids of sandboxes that nobody has and of which there is something: a dataset, a file, a root, a socket or a
-   * lease. The rest of one goes before those, or is found by its lease.
+   * Ids of abandoned sandboxes that left a dataset, a file, a root, a socket or a lease. All other parts are removed
+   * before these, or found by the lease.
    */
   async #abandoned({ datasets, leases }: Opened): Promise<ReadonlySet<string>> {
     const { directory } = this.#settings;
-    // One that ends, or begins, while this looks around was never without somebody.
+    // A sandbox that starts or ends during the search counts as held.
     const held = new Set([...this.#alive.keys(), ...this.#beginning]);
     const present = (await datasets.owned()).filter(({ state }) => state !== "retained");
     const files = await Promise.all(
@@ -460,18 +460,18 @@ export class JailBackend implements SandboxBackend {
     return this.#alive.has(id) || this.#beginning.has(id);
   }
 
-  /** Removes a sandbox, whatever there is of it: every step is content with nothing. Its lease goes last. */
+  /** Removes every part of a sandbox; missing parts are skipped. The lease goes last. */
   async #clear(opened: Opened, id: string, agent?: AgentConnection): Promise<void> {
     const { datasets } = opened;
     const paths = sandboxPaths(this.#settings.directory, id);
     await this.#end(opened, id, agent);
     await datasets.destroy(paths.name);
     await rmdir(paths.root).catch(ifMissing);
-    await this.#giveBack(opened, id);
+    await this.#releaseAddress(opened, id);
     await datasets.collect();
   }
 
-  /** Ends all of a sandbox but its dataset and its lease, as `#clear` does. */
+  /** Removes everything but the dataset and the lease. */
   async #end(
     { helpers, jails, networks, rules }: Opened,
     id: string,
@@ -479,7 +479,7 @@ export class JailBackend implements SandboxBackend {
   ): Promise<void> {
     const paths = sandboxPaths(this.#settings.directory, id);
     await jails.remove(paths);
-    // Its end is what the operations that are under way are told of.
+    // The close of the agent is the error that pending operations get.
     await agent?.closed;
     await helpers.remove(paths);
     const lease = await networks?.addresses.find(id);
@@ -506,7 +506,7 @@ function ifMissing(error: NodeJS.ErrnoException): void {
   if (error.code !== "ENOENT") throw error;
 }
 
-/** The snapshot that a sandbox begins with. @throws SandboxError not_found, failed_precondition */
+/** Snapshot that a sandbox is cloned from. @throws SandboxError not_found, failed_precondition */
 async function originOf(
   { datasets, signatures, templates }: Opened,
   { snapshot, template }: SandboxSpec,
@@ -521,7 +521,7 @@ async function originOf(
   return origin;
 }
 
-/** Whether a sandbox was finished, and was not given up. */
+/** True for a dataset whose creation finished and whose removal did not begin. */
 function isWhole(state: DatasetState): boolean {
   return state === "running" || state === "connecting";
 }

@@ -3,7 +3,7 @@ import { duration, size } from "@coppice/core";
 import { z } from "zod";
 import { networkSettings } from "./network-config.js";
 
-// What is put into jail.conf(5) and zfs(8) by name: nothing in it that a quote could be closed with.
+// Written into jail.conf(5) and zfs(8) unquoted: no character may end a value.
 const plainPath = z
   .string()
   .regex(/^(\/[A-Za-z0-9._@:+-]+)+$/, "expected an absolute path of plain characters");
@@ -19,7 +19,7 @@ const program = (path: string, what: string) => plainPath.default(path).describe
 const mountSettings = z.strictObject({
   source: plainPath.describe("Directory on the host"),
   target: plainPath.describe("Directory inside, which the template has"),
-  readOnly: z.boolean().default(true).describe("Whether sandboxes may change what is in it"),
+  readOnly: z.boolean().default(true).describe("Keep sandboxes from changing its contents"),
 });
 
 const templateSettings = z.strictObject({
@@ -37,22 +37,20 @@ const templateSettings = z.strictObject({
 export const jailFreebsdConfig = z.strictObject({
   dataset: datasetName
     .default("zroot/jails")
-    .describe("Parent of templates and sandboxes; nothing above it or beside it is ever touched"),
+    .describe("Parent dataset of templates and sandboxes; datasets outside of it are never changed"),
   directory: plainPath
     .default("/var/db/coppice/jails")
-    .describe(
-      "Where jail.conf files and sockets are kept, outlasting restarts; one server at a time uses it",
-    ),
+    .describe("Directory of jail.conf files and sockets that outlast restarts; one server at a time uses it"),
   templates: z
     .record(z.string().regex(/^[A-Za-z0-9._-]+$/), templateSettings)
     .default({})
-    .describe("What is different about templates, by name; those not named need only their snapshot"),
+    .describe("Settings of templates by name; a template without settings needs only its snapshot"),
   agent: plainPath
     .optional()
-    .describe("The agent's program for this host; what was built, or COPPICE_AGENT, when absent"),
+    .describe("Agent program for this host; the built one, or COPPICE_AGENT, when absent"),
   agentInside: plainPath
     .default("/.coppice")
-    .describe("Empty directory of every template on which the agent's program is mounted, read-only"),
+    .describe("Empty directory in every template, where the agent program is mounted read-only"),
   commands: z
     .enum(["jexec", "agent"])
     .default("jexec")
@@ -63,7 +61,7 @@ export const jailFreebsdConfig = z.strictObject({
     .boolean()
     .default(false)
     .describe(
-      "Give sandboxes System V IPC of their own, as PostgreSQL needs: the host has few identifiers, for all of them together",
+      "Give each sandbox separate System V IPC, as PostgreSQL needs; all share the few identifiers of the host",
     ),
   limits: z
     .strictObject({
@@ -79,36 +77,32 @@ export const jailFreebsdConfig = z.strictObject({
         .min(1)
         .default(2)
         .describe(
-          "How many times its memory it may have reserved before more is refused (swapuse of rctl(8))",
+          "Memory reservation limit as a multiple of memoryMiB (swapuse of rctl(8)); more is refused",
         ),
     })
     .prefault({})
-    .describe("What a sandbox gets where neither its creator nor its template says"),
-  network: networkSettings.prefault({}).describe("How sandboxes are connected to what is outside"),
+    .describe("Limits when neither the creator nor the template sets them"),
+  network: networkSettings.prefault({}).describe("Network of sandboxes"),
   volumeOwner: z
     .int()
     .min(0)
     .default(1000)
-    .describe("Uid and gid that a new volume belongs to: those of the accounts that sandboxes run as"),
+    .describe("Uid and gid of new volumes: those of the default accounts of templates"),
   usageMaximumAge: duration()
     .prefault("1s")
-    .describe(
-      "Greatest age of the resource usage in an answer; the usage of all sandboxes is measured together",
-    ),
-  sweepEvery: duration()
-    .prefault("60s")
-    .describe("How often remains of failed sandboxes are looked for and removed"),
+    .describe("Maximum age of reported resource usage; all sandboxes are measured together"),
+  sweepEvery: duration().prefault("60s").describe("Interval of the removal of failed sandboxes' remains"),
   hostCommandTimeout: duration()
     .prefault("30s")
-    .describe("How long a command of the host may take before it is killed and counts as failed"),
+    .describe("Time after which a command of the host is killed and fails"),
   templateCommandTimeout: duration()
     .prefault("30m")
-    .describe("How long a program may take that builds a template"),
+    .describe("Timeout of each program that builds a template"),
   templateSignatures: z
     .strictObject({
       publicKey: plainPath.describe("signify(1)'s public key"),
       directory: plainPath.describe(
-        "Signatures of the guids of snapshots: <dataset>@<snapshot>.sig or <template>.sig",
+        "Signatures of snapshot guids: <dataset>@<snapshot>.sig or <template>.sig",
       ),
     })
     .optional()
@@ -116,7 +110,9 @@ export const jailFreebsdConfig = z.strictObject({
   writeInPlaceLimit: size()
     .refine((bytes) => bytes <= MOST_IN_PLACE_BYTES, "at most 240KiB: it goes to the sandbox in one piece")
     .prefault("128KiB")
-    .describe("Files up to this size are written in place at once, larger ones beside it and moved in"),
+    .describe(
+      "Files up to this size are written in place at once; larger ones are staged beside the target and renamed",
+    ),
   programs: z
     .strictObject({
       zfs: program("/sbin/zfs", "zfs(8)"),
@@ -146,8 +142,7 @@ export const jailFreebsdConfig = z.strictObject({
       signify: program("/usr/local/bin/signify", "signify(1)"),
     })
     .prefault({})
-    .describe("Full paths of the programs of the host; nothing is ever looked up"),
+    .describe("Full paths of the programs of the host; PATH is not searched"),
 });
 
-/** The parsed settings of the plugin. */
 export type JailSettings = z.infer<typeof jailFreebsdConfig>;

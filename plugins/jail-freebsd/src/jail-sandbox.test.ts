@@ -5,13 +5,13 @@ import type { AgentConnection } from "@coppice/agent";
 import { JailSandbox, type JailSandboxOptions } from "./jail-sandbox.js";
 import { JexecCommands } from "./jails/jexec-commands.js";
 
-it("a command whose agent is asked while a pause begins does not enter the jail before the resumption", async () => {
-  const told: string[] = [];
+it("a command does not enter the jail between the begin of a pause and the resumption", async () => {
+  const calls: string[] = [];
   const never = new Promise<void>(() => {});
   let answered = Promise.withResolvers<void>();
   const agent = { closed: never, user: () => answered.promise } as unknown;
-  const started = { closed: never, spawn: async () => void told.push("enter") } as unknown;
-  const jails = { pause: async () => void told.push("stop"), resume: async () => void told.push("go on") };
+  const started = { closed: never, spawn: async () => void calls.push("enter") } as unknown;
+  const jails = { pause: async () => void calls.push("stop"), resume: async () => void calls.push("go on") };
   const options: Partial<JailSandboxOptions> = {
     jail: {
       agent: agent as AgentConnection,
@@ -28,9 +28,9 @@ it("a command whose agent is asked while a pause begins does not enter the jail 
   answered.resolve();
   answered = Promise.withResolvers();
   for (let turn = 0; turn < 10; turn++) await setImmediate();
-  assert.deepEqual(told, ["stop"], "it ran in a paused jail");
+  assert.deepEqual(calls, ["stop"], "it ran in a paused jail");
   await sandbox.pausing.resume();
   answered.resolve();
   await spawned;
-  assert.deepEqual(told, ["stop", "go on", "enter"]);
+  assert.deepEqual(calls, ["stop", "go on", "enter"]);
 });

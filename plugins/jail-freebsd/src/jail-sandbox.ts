@@ -26,49 +26,47 @@ import type { JexecCommands } from "./jails/jexec-commands.js";
 import type { SandboxLink } from "./sandbox-link.js";
 import type { UsageSampler } from "./zfs/usage-sampler.js";
 
-/** A jail that runs, and what this server speaks to it by. */
+/** A running jail and this server's connections to it. */
 export interface RunningJail {
   /** In the jail. */
   readonly agent: AgentConnection;
-  /** On the host; absent where commands were never started from there. */
+  /** On the host; absent where no command was ever started from there. */
   readonly helper: JexecCommands | undefined;
-  /** Absent where sandboxes are not connected. */
+  /** Absent where sandboxes have no network. */
   readonly link: SandboxLink | undefined;
 }
 
 export interface JailSandboxOptions {
   readonly id: SandboxId;
-  /** Of its dataset and jail. */
+  /** Name of the dataset and jail. */
   readonly name: string;
   readonly limits: FullLimits;
-  /** Undefined for a sandbox that is stopped. */
   readonly jail: RunningJail | undefined;
-  /** True when its connections can be restricted. */
   readonly hasNetworks: boolean;
-  /** Starts commands from now on; the other one may have some that still run. */
+  /** Starts new commands; the other program may still run earlier ones. */
   readonly commands: JailSettings["commands"];
   readonly datasets: Datasets;
   readonly jails: Jails;
   readonly usage: UsageSampler;
   /**
-   * Holds it to other limits, and keeps them for a later server. Absent where there is nothing to hold it by.
-   * @returns what they are with the defaults. @throws SandboxError failed_precondition
+   * Changes the limits and stores them for a later server. Absent on hosts that enforce none.
+   * @returns the limits, completed with the defaults. @throws SandboxError failed_precondition
    */
   readonly onResize: ((limits: Limits, before: FullLimits) => Promise<FullLimits>) | undefined;
-  /** Ends all of it but its dataset and the lease of its address, from every half-built state. */
+  /** Removes everything but the dataset and the address lease, from any half-built state. */
   readonly onStop: (agent: AgentConnection | undefined) => Promise<void>;
-  /** Makes a jail around its dataset, or leaves none. */
+  /** Creates a jail on the dataset; leaves none when it fails. */
   readonly onStart: (
     spec: SandboxSpec,
     signal: AbortSignal,
   ) => Promise<{ readonly jail: RunningJail; readonly limits: FullLimits }>;
-  /** Ends all of it and frees everything. */
+  /** Removes the sandbox and frees its resources. */
   readonly onDestroy: (agent: AgentConnection | undefined) => Promise<void>;
 }
 
 const MEBIBYTE = 2 ** 20;
 
-/** A dataset, and unless it is stopped a jail with an agent in it to which this server is connected. */
+/** A dataset, plus a jail with a connected agent unless the sandbox is stopped. */
 export class JailSandbox implements Sandbox {
   readonly id: SandboxId;
   readonly pausing = { pause: () => this.#pause(), resume: () => this.#resume() };
@@ -84,16 +82,14 @@ export class JailSandbox implements Sandbox {
   readonly destroy = sharedUntilFailure(() => this.#destroy());
   readonly #options: JailSandboxOptions;
   readonly #lose: (loss: Loss) => void;
-  /** Undefined while it is stopped. */
   #jail: RunningJail | undefined;
-  /** A stop or a start failed half-way. */
-  #hasRest = false;
-  /** While a start is under way. */
+  #hasRemains = false;
+  /** Set during a start. */
   #starting: AbortController | undefined;
   #isDestroyed = false;
-  #isLeft = false;
+  #isDetached = false;
   #limits: FullLimits;
-  /** Ends with the last of the changes to it, which are made one after the other. Never rejects. */
+  /** Settles with the last queued change; changes run one after the other. Never rejects. */
   #changes: Promise<unknown> = Promise.resolve();
 
   constructor(options: JailSandboxOptions) {
@@ -116,7 +112,7 @@ export class JailSandbox implements Sandbox {
   }
 
   get files(): Files {
-    // Of one that has ended the agent refuses everything itself.
+    // After the end of the sandbox, the agent's files refuse every operation.
     if (this.#jail === undefined) throw new SandboxError("unavailable", "the sandbox is stopped");
     return this.#jail.agent.files;
   }
@@ -128,9 +124,9 @@ export class JailSandbox implements Sandbox {
     if (commands === "agent" || helper === undefined) return this.#running.agent.spawn(command);
     do {
       await helper.ready();
-      // One whose agent is gone is lost: nothing begins in it, though the helper could still start it.
+      // A sandbox without an agent is lost: no command starts in it, though the helper could still start one.
       await agent.user();
-      // A pause that began meanwhile waits for what the helper was told before, not for this.
+      // A pause that began meanwhile waits only for commands that the helper already had.
     } while (helper.isHeld);
     return helper.spawn(command);
   }
@@ -144,7 +140,7 @@ export class JailSandbox implements Sandbox {
   }
 
   async stats(): Promise<Stats> {
-    this.#requireLife();
+    this.#requireAlive();
     const { usage, name } = this.#options;
     const used = await usage.of(name);
     if (used === undefined) throw new SandboxError("unavailable", "the sandbox has ended");
@@ -162,14 +158,13 @@ export class JailSandbox implements Sandbox {
     };
   }
 
-  /** Of its dataset and jail. */
   get name(): string {
     return this.#options.name;
   }
 
-  /** Leaves the sandbox as it is, for a server that comes later. */
-  async leave(): Promise<void> {
-    this.#isLeft = true;
+  /** Disconnects; the sandbox keeps running for a later server. */
+  async detach(): Promise<void> {
+    this.#isDetached = true;
     await Promise.all([this.#jail?.agent.close(), this.#jail?.helper?.close()]);
   }
 
@@ -198,9 +193,9 @@ export class JailSandbox implements Sandbox {
     return [...(await agent.processes()), ...((await helper?.processes()) ?? [])];
   }
 
-  /** ZFS takes all of it at one moment: nothing has to stand still for that. */
+  /** Atomic in ZFS: no process has to be stopped. */
   async #takeSnapshot(id: SnapshotId): Promise<void> {
-    this.#requireLife();
+    this.#requireAlive();
     await this.#options.datasets.snapshot(this.#options.name, id);
   }
 
@@ -212,36 +207,35 @@ export class JailSandbox implements Sandbox {
   #attach(jail: RunningJail): void {
     this.#jail = jail;
     const { agent, helper } = jail;
-    // With the jail its agent ends; and without an agent, or the helper, not all that is in it can be reached.
+    // The agent ends with the jail. Without the agent or the helper, parts of the jail are out of reach.
     void Promise.race([agent.closed, ...(helper === undefined ? [] : [helper.closed])]).then(() => {
-      if (!this.#isDestroyed && !this.#isLeft && this.#jail === jail) this.#lose("backend lost");
+      if (!this.#isDestroyed && !this.#isDetached && this.#jail === jail) this.#lose("backend lost");
     });
   }
 
   async #stop(): Promise<void> {
     const jail = this.#jail;
-    if (jail === undefined && !this.#hasRest) return;
+    if (jail === undefined && !this.#hasRemains) return;
     const { datasets, name, onStop } = this.#options;
-    // Before anything ends: a server that finds less than a jail keeps what there is.
+    // First: a server that finds a sandbox in this state keeps it although parts are missing.
     await datasets.set(name, "state", "stopped");
-    this.#hasRest = true;
+    this.#hasRemains = true;
     this.#jail = undefined;
     jail?.helper?.release();
     await onStop(jail?.agent);
-    this.#hasRest = false;
+    this.#hasRemains = false;
   }
 
-  /** Of one that runs, nothing changes. */
   async #start(spec: SandboxSpec, signal: AbortSignal): Promise<void> {
     if (this.#jail !== undefined) return;
     const starting = new AbortController();
     this.#starting = starting;
-    // Where it fails, a stop ends what is left.
-    this.#hasRest = true;
+    // After a failure, a stop removes the remains.
+    this.#hasRemains = true;
     try {
       const { onStart } = this.#options;
       const { jail, limits } = await onStart(spec, AbortSignal.any([signal, starting.signal]));
-      this.#hasRest = false;
+      this.#hasRemains = false;
       this.#limits = limits;
       this.#attach(jail);
     } finally {
@@ -251,7 +245,7 @@ export class JailSandbox implements Sandbox {
 
   async #inTurn(change: () => Promise<void>): Promise<void> {
     const changed = this.#changes.then(() => {
-      this.#requireLife();
+      this.#requireAlive();
       return change();
     });
     this.#changes = changed.catch(() => undefined);
@@ -262,18 +256,18 @@ export class JailSandbox implements Sandbox {
     this.#isDestroyed = true;
     this.#starting?.abort(new SandboxError("unavailable", "the sandbox has ended"));
     this.#jail?.helper?.release();
-    // Its anchor and its rules would come back after they were removed.
+    // A change that ends later would bring back the anchor and rules.
     await this.#changes;
     await this.#options.onDestroy(this.#jail?.agent);
   }
 
   get #running(): RunningJail {
-    this.#requireLife();
+    this.#requireAlive();
     if (this.#jail === undefined) throw new SandboxError("unavailable", "the sandbox is stopped");
     return this.#jail;
   }
 
-  #requireLife(): void {
+  #requireAlive(): void {
     if (this.#isDestroyed) throw new SandboxError("unavailable", "the sandbox has ended");
   }
 }

@@ -1,31 +1,30 @@
 import { NOT_PUBLIC_IPV4 } from "@coppice/core/backend";
 import { z } from "zod";
 
-/** What ifconfig(8) and pf.conf(5) take as a name, with room for the number of an interface. */
+/** Accepted by ifconfig(8) and pf.conf(5), with room for the number of an interface. */
 const interfaceName = z.string().regex(/^[a-z][a-z0-9_]{0,13}$/, "expected the name of an interface");
 
-/** How sandboxes are connected; part of the plugin's settings. */
 export const networkSettings = z.strictObject({
   kind: z
     .enum(["none", "vnet", "alias"])
     .default("none")
     .describe(
-      "none: lo0 alone; vnet: an epair(4) on a bridge, alias: an address in the host's stack, each with a pf anchor of its own",
+      "none: lo0 alone; vnet: an epair(4) on a bridge; alias: an address in the host's stack; each sandbox has its pf anchor",
     ),
   bridge: interfaceName
     .default("coppicenet0")
     .describe("vnet: the host's bridge for sandboxes, which has the first address of range"),
   loopback: interfaceName
     .default("lo1")
-    .describe("alias: the host's interface that sandboxes have their addresses on"),
+    .describe("alias: the host's interface for the addresses of sandboxes"),
   outside: interfaceName
     .default("em0")
-    .describe("alias: the interface that leads out, whose address the connections of sandboxes have there"),
+    .describe("alias: the outgoing interface; connections of sandboxes leave with its address"),
   hostPorts: z
     .array(z.int().min(1).max(65_535))
     .default([22, 123, 514])
     .describe(
-      "alias: ports at which programs of the host listen on every address; sandboxes use them neither there nor for themselves",
+      "alias: ports on which programs of the host listen on every address; sandboxes can neither reach nor use them",
     ),
   range: z
     .string()
@@ -38,15 +37,13 @@ export const networkSettings = z.strictObject({
     .min(0)
     .max(16_000)
     .default(10_000)
-    .describe(
-      "vnet: number of the first epair; all from it on, one for each address of range, are the server's",
-    ),
+    .describe("vnet: number of the first epair; the server uses one from here on for each address of range"),
   anchor: z
     .string()
     .regex(/^[A-Za-z0-9_-]{1,32}$/, "expected the name of a pf anchor")
     .default("coppice")
     .describe(
-      'Anchor of pf.conf, `anchor "<name>/*"` (alias: and `nat-anchor`), below which each sandbox has its own; what else is below it is removed',
+      'Parent anchor in pf.conf, `anchor "<name>/*"` (alias: and `nat-anchor`), of the anchors of sandboxes; others below it are removed',
     ),
   blocked: z
     .array(z.cidrv4())
@@ -57,13 +54,14 @@ export const networkSettings = z.strictObject({
   resolvers: z
     .array(z.ipv4())
     .default([])
-    .describe("Name servers that every sandbox may ask, those without internet access and in blocked too"),
+    .describe(
+      "Name servers that every sandbox may ask, even without internet access and if listed in blocked",
+    ),
   connections: z
     .int()
     .min(16)
     .default(10_000)
-    .describe("States that pf keeps at a time for one rule of a sandbox; more connections are refused"),
+    .describe("Maximum of pf states per rule of a sandbox; more connections are refused"),
 });
 
-/** The parsed settings of the network. */
 export type NetworkSettings = z.infer<typeof networkSettings>;

@@ -20,7 +20,7 @@ import { UsageSampler } from "./zfs/usage-sampler.js";
 import { VnetNetworks } from "./network/vnet-networks.js";
 import { VolumeDatasets } from "./zfs/volume-datasets.js";
 
-/** The parts of a backend that was opened. */
+/** Parts of an opened backend. */
 export interface Opened {
   readonly host: Host;
   readonly datasets: Datasets;
@@ -28,17 +28,17 @@ export interface Opened {
   readonly helpers: JexecHelpers;
   readonly templates: Templates;
   readonly volumes: VolumeDatasets;
-  /** Undefined where templates need not be signed. */
+  /** Undefined where signatures are not required. */
   readonly signatures: TemplateSignatures | undefined;
-  /** Those of this installation's sandboxes. */
+  /** Address leases of this installation's sandboxes. */
   readonly leases: NetworkLeases;
   /** Undefined where sandboxes have lo0 alone. */
   readonly networks: SandboxNetworks | undefined;
-  /** Undefined where the kernel counts nothing. */
+  /** Undefined where the kernel does no accounting. */
   readonly rules: ResourceRules | undefined;
   readonly usage: UsageSampler;
   readonly limits: readonly EnforcedLimit[];
-  /** Directory on the host with the agent's program alone, which is mounted in every jail. */
+  /** Directory on the host with the agent program alone, mounted in every jail. */
   readonly programs: string;
 }
 
@@ -46,17 +46,17 @@ export interface OpenHostOptions {
   readonly settings: JailSettings;
   readonly leases: AddressLeases;
   readonly log: Logger;
-  /** Names of all sandboxes that there are. */
+  /** Returns the names of all sandboxes. */
   readonly names: () => readonly string[];
 }
 
-/** Name of the agent's program, in the directory that is mounted in every jail. */
+/** File name of the agent program in the directory mounted in every jail. */
 export const AGENT = "coppice-agent";
-/** sun_path of FreeBSD without its NUL, the shortest there is. */
+/** Length of sun_path without its NUL, 103 on FreeBSD, which has the shortest. */
 const LONGEST_SOCKET_PATH = 103;
 const LONGEST_ID = 64;
 
-/** @throws Error that says why this host cannot be used */
+/** @throws Error with the reason why this host cannot be used */
 export async function openHost(options: OpenHostOptions): Promise<Opened> {
   const { leases: allLeases, log, names, settings } = options;
   const { dataset, directory, hostCommandTimeout, programs, templateSignatures } = settings;
@@ -66,9 +66,9 @@ export async function openHost(options: OpenHostOptions): Promise<Opened> {
   const longest = join(directory, "sockets", "x".repeat(LONGEST_ID));
   if (Buffer.byteLength(longest) > LONGEST_SOCKET_PATH) throw new Error(`directory ${directory} is too long`);
   for (const name of ["conf", "roots", "sockets", "helpers", "programs", "volumes"]) {
-    // Root of a sandbox makes setuid files that no user of the host may reach.
+    // Root of a sandbox can create setuid files, which users of the host must not reach.
     await mkdir(join(directory, name), { recursive: true, mode: 0o700 });
-    // It may have been there.
+    // For a directory that existed before.
     await chmod(join(directory, name), 0o700);
   }
   const host = new Host({
@@ -82,8 +82,8 @@ export async function openHost(options: OpenHostOptions): Promise<Opened> {
   const leases = allLeases.of(`jail-freebsd-${owner}`);
   const datasets = new Datasets(host, { parent: dataset, owner });
   const rules = new ResourceRules(host, settings.limits);
-  const reason = await rules.reasonAgainst();
-  if (reason !== undefined) log.warn({ reason }, "sandboxes are held to no limits but those of their disks");
+  const reason = await rules.unavailableReason();
+  if (reason !== undefined) log.warn({ reason }, "limits of sandboxes are not enforced, except for disks");
   const held = reason === undefined ? rules : undefined;
   return {
     host,
@@ -137,7 +137,7 @@ function networksOf({
     : new AliasNetworks({ host, settings, addresses });
 }
 
-/** Jails that run keep the file that they were started from: it is replaced, never written to. */
+/** Replaces the program by a rename: running jails keep the file that they were started from. */
 async function keepAgent(directory: string, agent: string): Promise<string> {
   const program = join(directory, "programs", AGENT);
   await copyFile(agent, `${program}.new`);

@@ -7,7 +7,7 @@ import { templateBuild } from "./templates/template-build.js";
 import { templateGc } from "./templates/template-gc.js";
 import { templateList } from "./templates/template-list.js";
 
-/** A backend for FreeBSD hosts: each sandbox is a jail on a clone of a template's ZFS snapshot. */
+/** Backend for FreeBSD hosts. Each sandbox is a jail on a clone of a template's ZFS snapshot. */
 export const plugin = definePlugin({
   name: "jail-freebsd",
   config: jailFreebsdConfig,
@@ -25,7 +25,7 @@ export const plugin = definePlugin({
     });
     plugin.onStart(() => {
       sweeper.start();
-      // From here it is undone before the ledger is closed, which a sweep reads.
+      // Registered here so that the sweeper stops before the ledger closes, which it reads.
       plugin.onStop(() => sweeper.stop());
     });
     plugin.health("jail-freebsd", async () => {

@@ -7,28 +7,27 @@ import type { SandboxNetworks } from "./network/sandbox-networks.js";
 
 export interface SandboxLinkOptions {
   readonly id: SandboxId;
-  /** Of the jail and the dataset. */
+  /** Name of the jail and the dataset. */
   readonly name: string;
   readonly networks: SandboxNetworks;
   readonly datasets: Datasets;
 }
 
 /**
- * What connects one sandbox to the outside. One that may reach nothing has lo0 alone, until it may reach more. Its
- * address is leased before anything else of it is made, and as long as any of it may be there: whoever finds the lease
- * knows what to remove.
+ * The network of one sandbox. A sandbox without access has only lo0 until its rules allow more. Its address is leased
+ * before any other part is created and released after all are removed, so the lease shows what has to be removed.
  */
 export class SandboxLink {
   readonly #options: SandboxLinkOptions;
   #lease: Lease | undefined;
   #isConnected = false;
 
-  /** Of a sandbox that is to be made. */
+  /** For a new sandbox. */
   constructor(options: SandboxLinkOptions) {
     this.#options = options;
   }
 
-  /** Of a sandbox that an earlier server made. @param isConnected whether that server had finished to connect it. */
+  /** For a sandbox of an earlier server. @param isConnected whether that server had finished connecting it. */
   static async find(options: SandboxLinkOptions, isConnected: boolean): Promise<SandboxLink> {
     const link = new SandboxLink(options);
     link.#lease = await options.networks.addresses.find(options.id);
@@ -37,7 +36,7 @@ export class SandboxLink {
   }
 
   /**
-   * Leases an address for a sandbox whose jail is to be made, where it needs one and has none.
+   * Leases an address before the jail is created, if the rules need one.
    * @throws SandboxError invalid_argument, resource_exhausted, unavailable
    */
   async reserve(rules: EgressRules): Promise<void> {
@@ -46,17 +45,16 @@ export class SandboxLink {
     if (networks.needsAddress(rules)) this.#lease ??= await networks.addresses.take(id);
   }
 
-  /** Parameters of the jail. */
   get stack(): JailStack {
     return this.#options.networks.stackOf(this.#lease);
   }
 
-  /** Has its rules in force, before there is a jail that they are for. @throws HostCommandError */
+  /** Loads the rules before the jail exists. @throws HostCommandError */
   async prepare(rules: EgressRules): Promise<void> {
     if (this.#lease !== undefined) await this.#options.networks.prepare(this.#lease, rules);
   }
 
-  /** Connects the jail, which was just made, if it has an address. @throws HostCommandError */
+  /** Connects the new jail if it has an address. @throws HostCommandError */
   async connect(): Promise<void> {
     const { name, networks } = this.#options;
     if (this.#lease === undefined) return;
@@ -64,15 +62,15 @@ export class SandboxLink {
     this.#isConnected = true;
   }
 
-  /** Replaces the rules, and connects the jail where that is needed. @throws SandboxError invalid_argument */
+  /** Replaces the rules, and connects the jail if needed. @throws SandboxError invalid_argument */
   async restrict(rules: EgressRules): Promise<void> {
     const { datasets, id, name, networks } = this.#options;
     checkEgressRules(rules);
     if (this.#isConnected && this.#lease !== undefined) return networks.restrict(this.#lease, rules);
-    // A server may have ended, or a program failed, in the middle of what follows.
+    // Removes the remains of an attempt that failed or was interrupted.
     if (this.#lease !== undefined) await networks.disconnect(this.#lease);
     if (!networks.needsAddress(rules)) return;
-    // Before there is a lease: one of a sandbox that runs would be taken for that of a connection.
+    // Set before the lease: a lease of a `running` sandbox means that it is connected.
     await datasets.set(name, "state", "connecting");
     this.#lease ??= await networks.addresses.take(id);
     await networks.prepare(this.#lease, rules);

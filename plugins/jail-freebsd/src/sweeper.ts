@@ -7,10 +7,10 @@ export interface SweeperOptions {
   readonly log: Pick<Logger, "warn">;
 }
 
-/** Sweeps again and again, one sweep after the other. */
+/** Repeats a sweep at an interval, never two at once. */
 export class Sweeper {
   readonly #options: SweeperOptions;
-  #takeBack: (() => void) | undefined;
+  #cancel: (() => void) | undefined;
   #sweeping: Promise<void> = Promise.resolve();
   #isStopped = false;
 
@@ -20,22 +20,22 @@ export class Sweeper {
 
   start(): void {
     const { clock, everyMs } = this.#options;
-    this.#takeBack = clock.after(everyMs, () => {
+    this.#cancel = clock.after(everyMs, () => {
       this.#sweeping = this.#sweep();
     });
   }
 
-  /** Resolves when the sweep that is under way has ended. */
+  /** Resolves when the current sweep has ended. */
   async stop(): Promise<void> {
     this.#isStopped = true;
-    this.#takeBack?.();
+    this.#cancel?.();
     await this.#sweeping;
   }
 
   async #sweep(): Promise<void> {
     const { log, sweep } = this.#options;
     await sweep().catch((error: unknown) => {
-      log.warn({ err: error }, "what is left of sandboxes could not be looked for");
+      log.warn({ err: error }, "sweep for abandoned sandboxes failed");
     });
     if (!this.#isStopped) this.start();
   }

@@ -1,12 +1,12 @@
-/** By what sandboxes of this host are held to each of their limits. */
+/** How this host enforces one limit of sandboxes. */
 export interface EnforcedLimit {
   readonly name: "memoryMiB" | "cpuCount" | "processes" | "threads" | "diskMiB" | "openFiles" | "terminals";
   readonly isEnforced: boolean;
-  /** In a few words: `rctl(8), …`, `not enforced: …`. */
+  /** Short text: `rctl(8), …`, `not enforced: …`. */
   readonly how: string;
 }
 
-/** @param reason why the kernel counts nothing; undefined when it does. */
+/** @param reason why the kernel accounts for nothing; undefined when it does account. */
 export function enforcedLimits(reason: string | undefined): readonly EnforcedLimit[] {
   const counted = (name: EnforcedLimit["name"], how: string): EnforcedLimit =>
     reason === undefined

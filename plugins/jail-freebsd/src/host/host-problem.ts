@@ -1,4 +1,4 @@
-/** What keeps this host from running sandboxes, and how to mend it. */
+/** A reason why this host cannot run sandboxes, with its fix. */
 export interface HostProblem {
   readonly message: string;
   readonly fix: string;

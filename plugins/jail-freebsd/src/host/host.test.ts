@@ -13,7 +13,7 @@ describe("programs of the host", { skip: reasonWithoutRecordingHost() ?? false }
   let host: Host;
   let logged: object[] = [];
 
-  /** Has zfs(8) be a script. */
+  /** Replaces zfs(8) with a script. */
   const script = async (text: string) => {
     const path = join(directory, "zfs");
     await writeFile(path, `#!/bin/sh\n${text}\n`);
@@ -23,7 +23,7 @@ describe("programs of the host", { skip: reasonWithoutRecordingHost() ?? false }
   before(async () => {
     directory = await mkdtemp(join(tmpdir(), "ch-"));
     const { programs } = jailFreebsdConfig.parse({
-      // Others have programs of these names in PATH: Java has a jexec.
+      // Other programs have these names in PATH: Java has a jexec.
       programs: { zfs: join(directory, "zfs"), jexec: join(directory, "sh") },
     });
     process.env["COPPICE_TEST_SECRET"] = "hidden";
@@ -41,14 +41,14 @@ describe("programs of the host", { skip: reasonWithoutRecordingHost() ?? false }
     await rm(directory, { recursive: true });
   });
 
-  it("are those at the paths of the settings, which are whole ones, and no others of their names", async () => {
+  it("are found by the full paths of the settings, not by PATH", async () => {
     await assert.rejects(host.run("jexec", ["-c", "true"]), /No such file or directory/);
     for (const path of ["jexec", "./jexec", "usr/sbin/jexec", "/usr/sbin/je xec", "/usr/sbin/jexec;"]) {
       assert.equal(jailFreebsdConfig.safeParse({ programs: { jexec: path } }).success, false, path);
     }
   });
 
-  it("are logged with their arguments, their end and how long they took, and not with what they read", async () => {
+  it("are logged with arguments, exit and duration, but without stdin", async () => {
     await script("cat > /dev/null; exit 3");
     logged = [];
     const { code } = await host.try("zfs", ["list", "$(id)"], { input: "secret" });
@@ -63,14 +63,14 @@ describe("programs of the host", { skip: reasonWithoutRecordingHost() ?? false }
     assert.doesNotMatch(JSON.stringify(logged), /secret/);
   });
 
-  it("see nothing of the server's environment", async () => {
+  it("do not get the server's environment", async () => {
     await script("env");
     const names = (await host.run("zfs", [])).split("\n").map((line) => line.split("=")[0]);
     assert.ok(names.includes("LC_ALL") && names.includes("PATH"));
     assert.ok(!names.includes("COPPICE_TEST_SECRET"));
   });
 
-  it("fail with what they say, and are cut off, with those they have begun, when they take too long or say too much", async () => {
+  it("fail with their stderr, and are killed with their children when they take too long or write too much", async () => {
     await script("echo no such thing >&2; exit 1");
     await assert.rejects(host.run("zfs", ["destroy"]), (error) => {
       assert.ok(error instanceof HostCommandError);
@@ -82,7 +82,7 @@ describe("programs of the host", { skip: reasonWithoutRecordingHost() ?? false }
     await assert.rejects(host.run("zfs", [], { timeoutMs: 2_000 }), { code: "deadline_exceeded" });
     const words = `/proc/${(await readFile(pid, "utf8")).trim()}/cmdline`;
     assert.equal(await readFile(words, "utf8").catch(() => ""), "");
-    // As one that waits in the kernel, nothing ends it.
+    // Not ended by a signal to its own process alone, like one that waits in the kernel.
     await script(`setsid sleep 600 & echo $! > ${pid}; wait`);
     await assert.rejects(host.run("zfs", [], { timeoutMs: 2_000 }), { code: "deadline_exceeded" });
     process.kill(Number(await readFile(pid, "utf8")), "SIGKILL");

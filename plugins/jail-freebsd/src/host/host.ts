@@ -6,17 +6,15 @@ import { AgentConnection, type AgentProcess } from "@coppice/agent";
 import { SandboxError, messageOf, type Logger } from "@coppice/core";
 import type { JailSettings } from "../jail-freebsd-config.js";
 
-/** A program of the host that the backend may run. */
 export type HostProgram = keyof JailSettings["programs"];
 
-/** How a program of the host ended. */
 export interface HostResult {
   readonly code: number;
   readonly stdout: string;
   readonly stderr: string;
 }
 
-/** A program of the host ended with another code than 0. Its message is what the program wrote on stderr. */
+/** A program of the host exited with a code other than 0. The message is its stderr. */
 export class HostCommandError extends Error {
   override readonly name = "HostCommandError";
   readonly stderr: string;
@@ -27,20 +25,20 @@ export class HostCommandError extends Error {
   }
 }
 
-/** What a program of the host is given beside its arguments. */
+/** Input and limits of one program run. */
 export interface HostCall {
-  /** Its stdin; nothing when absent. */
+  /** Standard input; empty when absent. */
   readonly input?: string;
-  /** How long it may take, where that is not as long as others. */
+  /** Replaces the default timeout. */
   readonly timeoutMs?: number;
 }
 
 export interface HostOptions {
-  /** Full paths: nothing is looked up, for other systems have other programs of these names. */
+  /** Full paths. PATH is not searched: other systems have other programs of these names. */
   readonly programs: JailSettings["programs"];
-  /** The agent's program, which starts all others. */
+  /** Program of the agent that starts all others. */
   readonly agent: string;
-  /** Where it listens. */
+  /** Path of the agent's socket. */
   readonly socket: string;
   readonly timeoutMs: number;
   readonly log: Pick<Logger, "debug" | "warn">;
@@ -49,14 +47,13 @@ export interface HostOptions {
 const OUTPUT_LIMIT_BYTES = 8 * 2 ** 20;
 const CONNECT_TIMEOUT_MS = 5_000;
 const CONNECT_PAUSE_MS = 2;
-/** How long one that was killed may take to end: what waits in the kernel, for a disk or a lock, does not. */
+/** Time that a killed program gets to exit. One that waits in the kernel, for a disk or a lock, does not exit. */
 const KILL_GRACE_MS = 2_000;
 const ENVIRONMENT = { PATH: "/sbin:/bin:/usr/sbin:/usr/bin", LC_ALL: "C" };
 
 /**
- * The host, by its programs. They are started by an agent, a small process of its own: the server never forks
- * for a request. The agent outlives the server, and with it what it started in jails; a later server finds it
- * by its socket.
+ * Programs of the host. They are started by a small agent process, so the server never forks for a request. The agent
+ * and the jail processes it started outlive the server; a later server finds the agent by its socket.
  */
 export class Host {
   readonly #options: HostOptions;
@@ -68,10 +65,10 @@ export class Host {
   }
 
   /**
-   * Runs a program to its end.
-   * @param args handed over as they are; no shell sees them.
-   * @throws SandboxError deadline_exceeded when it takes too long: it was killed; resource_exhausted when it
-   * writes more than can be kept.
+   * Runs a program until it exits.
+   * @param args passed unchanged; no shell sees them.
+   * @throws SandboxError deadline_exceeded when it takes too long and is killed; resource_exhausted when it writes too
+   * much.
    */
   async try(
     program: HostProgram,
@@ -87,7 +84,7 @@ export class Host {
       cwd: "/",
       ...(input === undefined && { input: "none" }),
     });
-    // One that ends before it has read all says why by its code.
+    // A program that exits before it has read its input reports the reason by its code.
     const fed = input === undefined ? undefined : feed(started, input).catch(() => undefined);
     const abandoned = Promise.withResolvers<undefined>();
     let isLate = false;
@@ -115,7 +112,7 @@ export class Host {
     return { code: code ?? -1, stdout, stderr };
   }
 
-  /** Runs a program that has to succeed. @returns its stdout. @throws HostCommandError */
+  /** Runs a program that must succeed. @returns its stdout. @throws HostCommandError */
   async run(program: HostProgram, args: readonly string[], call?: HostCall): Promise<string> {
     const result = await this.try(program, args, call);
     if (result.code !== 0) throw new HostCommandError(program, args, result);
@@ -123,8 +120,8 @@ export class Host {
   }
 
   /**
-   * Runs a program that takes something away.
-   * @param missing what it says on stderr where there is no such thing, which is fine.
+   * Runs a program that removes something.
+   * @param missing matches its stderr when there was nothing to remove, which counts as success.
    * @throws HostCommandError
    */
   async remove(program: HostProgram, args: readonly string[], missing: RegExp): Promise<void> {
@@ -132,12 +129,12 @@ export class Host {
     if (result.code !== 0 && !missing.test(result.stderr)) throw new HostCommandError(program, args, result);
   }
 
-  /** Runs the agent with a listening socket, by way of a program that takes it into a jail. */
+  /** Runs the agent with a listening socket inside a jail, through a program that enters the jail. */
   async serveInside(socket: string, program: HostProgram, args: readonly string[]): Promise<AgentProcess> {
     return this.#serve(socket, [this.#options.programs[program], ...args]);
   }
 
-  /** Runs the agent with a listening socket here, to start what it is asked for by way of a program. */
+  /** Runs the agent with a listening socket on the host. It starts its commands through a program. */
   async serveOutside(socket: string, program: HostProgram, args: readonly string[]): Promise<AgentProcess> {
     const { agent, programs } = this.#options;
     return this.#serve(socket, [agent, "listen", "3", programs[program], ...args]);
@@ -155,12 +152,12 @@ export class Host {
     });
   }
 
-  /** What still runs, for this server or an earlier one. */
+  /** Agents that still run, for this server or an earlier one. */
   async served(): Promise<readonly AgentProcess[]> {
     return (await this.#connect()).processes();
   }
 
-  /** Leaves the agent to a later server, or ends it when nothing is left for one. */
+  /** Leaves the agent to a later server, or ends it when nothing depends on it. */
   async close({ isEmpty }: { readonly isEmpty: boolean }): Promise<void> {
     this.#isClosed = true;
     const connection = await this.#connection?.catch(() => undefined);
@@ -207,7 +204,7 @@ export class Host {
   }
 }
 
-/** What a program writes, and what it ends with. Never rejects. */
+/** Collects the output and exit of a program. Never rejects. */
 async function collect(started: AgentProcess) {
   const output = { stdout: [] as Uint8Array[], stderr: [] as Uint8Array[] };
   let left = OUTPUT_LIMIT_BYTES;
@@ -225,7 +222,7 @@ async function feed(started: AgentProcess, input: string): Promise<void> {
   await started.closeInput();
 }
 
-/** Connects to a socket that is about to be made. */
+/** Connects to a socket that is about to be created. */
 export async function connectSoon(path: string, signal: AbortSignal): Promise<Socket> {
   for (;;) {
     signal.throwIfAborted();
@@ -237,7 +234,7 @@ export async function connectSoon(path: string, signal: AbortSignal): Promise<So
   }
 }
 
-/** @throws Error when nobody listens there. */
+/** @throws Error when no process listens there. */
 export async function connectTo(path: string): Promise<Socket> {
   const socket = connect(path);
   try {

@@ -18,7 +18,7 @@ const plain = {
 };
 
 describe("the jail.conf of a sandbox", () => {
-  it("takes everything from a hostile tenant that a jail can do without", () => {
+  it("denies a hostile tenant everything that a jail can do without", () => {
     assert.deepEqual(jailConf(plain).split("\n"), [
       "e2b-abc {",
       '  path = "/var/db/coppice/jails/roots/e2b-abc";',
@@ -51,7 +51,7 @@ describe("the jail.conf of a sandbox", () => {
     ]);
   });
 
-  it("has what an operator lets sandboxes have, and denies what newer kernels know", () => {
+  it("has what the operator allows, and denies the parameters of newer kernels", () => {
     assert.ok(jailConf({ ...plain, procfs: true }).includes("  mount.procfs;\n"));
     const shared = ["sysvmsg", "sysvsem", "sysvshm"].map((name) => `  ${name} = "new";\n`).join("");
     const withIpc = jailConf({ ...plain, sysvipc: true });
@@ -79,7 +79,7 @@ describe("the jail.conf of a sandbox", () => {
     assert.doesNotMatch(jailConf(plain), /ip[46]/);
   });
 
-  it("refuses whatever could end a value, in every place", () => {
+  it("refuses characters that could end a value, in every place", () => {
     const hostile = ['"', "'", "\\", "\n", "\0", "$x", "${x}", ";", "}", "#", " ", "\t", "`id`", "é", ""];
     for (const each of hostile) {
       const value = each === "" ? "" : `/a${each}b`;

@@ -4,37 +4,35 @@ import type { SandboxId } from "@coppice/core/backend";
 export interface JailConfOptions {
   readonly name: string;
   readonly hostname: SandboxId;
-  /** Where the clone is mounted. */
+  /** Mount point of the clone. */
   readonly root: string;
   readonly stack: JailStack;
   readonly devfsRuleset: number;
   readonly procfs: boolean;
-  /** True when it has a separate System V IPC. */
+  /** True for separate System V IPC. */
   readonly sysvipc: boolean;
   readonly mounts: readonly NullfsMount[];
-  /** Parameters that this kernel knows. */
+  /** Parameters that this kernel supports. */
   readonly known: ReadonlySet<string>;
 }
 
 /**
- * Where the sockets of a jail are: in a network stack of its own with nothing but lo0, or in the host's, with one
- * address that is made an alias of an interface for as long as there is the jail.
+ * Network stack of a jail: a separate one with only lo0, or the host's with one address. That address is an alias of an
+ * interface while the jail exists.
  */
 export type JailStack =
   | { readonly kind: "own" }
   | { readonly kind: "shared"; readonly link: string; readonly address: string };
 
-/** A directory of the host inside a jail. */
 export interface NullfsMount {
   readonly source: string;
-  /** Absolute path inside. */
   readonly target: string;
   readonly readOnly: boolean;
-  /** Whether sandboxes own what is in it: then nobody is raised by it. False when absent. */
+  /** True for a volume, which sandboxes write to: mounted nosuid. False when absent. */
   readonly isShared?: boolean;
 }
 
-/** A boolean parameter that is not known to every release: the one that the kernel lists, and what to say. */
+/** A boolean parameter that only newer releases have: its name in the kernel's list, and its setting. */
 const NEWER: readonly (readonly [listed: string, parameter: string])[] = [
   ["allow.extattr", "allow.noextattr"],
   ["allow.adjtime", "allow.noadjtime"],
@@ -45,9 +43,9 @@ const NEWER: readonly (readonly [listed: string, parameter: string])[] = [
 ];
 
 /**
- * A jail.conf(5) for one jail of a tenant who is taken for hostile. It serves for making the jail and for
- * removing it: without it jail(8) would leave what is mounted.
- * @throws Error for a value with anything in it that is not plain.
+ * A jail.conf(5) for one jail of a hostile tenant. It creates and removes the jail: without it, jail(8) would leave
+ * mounts.
+ * @throws Error for a value with characters that are not plain.
  */
 export function jailConf(options: JailConfOptions): string {
   const { name, hostname, root, stack, devfsRuleset, procfs, sysvipc, mounts, known } = options;
@@ -59,7 +57,7 @@ export function jailConf(options: JailConfOptions): string {
     ...stackLines(stack),
     "exec.clean;",
     assign("exec.timeout", "20"),
-    // A process that ignores SIGTERM would hold up a removal for ten seconds.
+    // Otherwise a process that ignores SIGTERM delays the removal by ten seconds.
     assign("stop.timeout", "0"),
     ...mounts.map(({ source, target, readOnly, isShared = false }) => {
       const options = `${readOnly ? "ro" : "rw"}${isShared ? ",nosuid" : ""}`;
@@ -89,14 +87,15 @@ export function jailConf(options: JailConfOptions): string {
 }
 
 /**
- * A jail.conf(5) to remove a jail by whose own was lost: without a word on it, jail(8) would wait for those who ignore
- * SIGTERM. What is mounted stays. @throws Error for a value with anything in it that is not plain.
+ * A jail.conf(5) that removes a jail whose own file was lost. Without its stop.timeout, jail(8) would wait for
+ * processes that ignore SIGTERM. Mounts stay.
+ * @throws Error for a value with characters that are not plain.
  */
 export function removalConf({ name, root }: Pick<JailConfOptions, "name" | "root">): string {
   return `${plain(name)} { ${assign("path", root)} ${assign("stop.timeout", "0")} }\n`;
 }
 
-/** The same for the same sandbox, and no other's. */
+/** A stable UUID derived from the id. */
 function uuidOf(id: SandboxId): string {
   const digits = createHash("sha256").update(id).digest("hex");
   return [
@@ -110,7 +109,7 @@ function uuidOf(id: SandboxId): string {
 
 function stackLines(stack: JailStack): readonly string[] {
   if (stack.kind === "own") return ["vnet;"];
-  // No other can be bound to; 127.0.0.1 is this one inside.
+  // The jail can bind to no other address; 127.0.0.1 is this one inside.
   return [`ip4.addr = "${plain(stack.link)}|${plain(stack.address)}/32";`, assign("ip6", "disable")];
 }
 
@@ -118,7 +117,7 @@ function assign(name: string, value: string): string {
   return `${name} = "${plain(value)}";`;
 }
 
-/** Quoting is not relied on: what would need it is refused. */
+/** Values are never quoted: one that would need quotes is refused. */
 function plain(text: string): string {
   if (!/^[A-Za-z0-9._@:/+-]+$/.test(text)) throw new Error(`'${text}' cannot be part of a jail.conf`);
   return text;

@@ -8,8 +8,8 @@ import { openRecordingHost, reasonWithoutRecordingHost } from "../testing/record
 
 const LISTED = ["allow.routing", "allow.mount.", "allow.extattr", "path"];
 
-describe("the commands about a jail", { skip: reasonWithoutRecordingHost() ?? false }, () => {
-  it("are these, word for word, and its jail.conf denies what this kernel knows", async () => {
+describe("the commands of a jail", { skip: reasonWithoutRecordingHost() ?? false }, () => {
+  it("are exact, and its jail.conf denies the parameters that this kernel supports", async () => {
     await using recording = await openRecordingHost();
     const { directory, devfsRuleset } = recording.settings;
     const paths = sandboxPaths(directory, "abc");
@@ -48,7 +48,7 @@ describe("the commands about a jail", { skip: reasonWithoutRecordingHost() ?? fa
     );
     await jails.remove(paths);
     await recording.answer("mount", "");
-    // Without its file, one that lies elsewhere is somebody else's.
+    // Without our jail.conf, a jail with another root belongs to another program.
     await recording.answer("jls", "/somewhere/e2b-abc\n");
     await jails.remove(paths);
     await recording.answer("jls", `${root}\n`);
@@ -79,12 +79,12 @@ describe("the commands about a jail", { skip: reasonWithoutRecordingHost() ?? fa
     assert.equal(conf, `e2b-abc { path = "${root}"; stop.timeout = "0"; }\n`);
   });
 
-  it("stop all processes again, for as long as one of them moves", async () => {
+  it("stop all processes again while one of them still runs", async () => {
     await using recording = await openRecordingHost();
     const { directory, programs } = recording.settings;
     await mkdir(directory);
     const count = join(directory, "count");
-    // The third time all of them stand still.
+    // All processes are stopped at the third check.
     const script = `echo x >> ${count}\n[ $(wc -l < ${count}) -lt 3 ] && echo SJ\necho TJ`;
     await writeFile(programs.ps, `#!/bin/sh\n${script}\n`);
     const jails = await Jails.open(recording.host);

@@ -10,10 +10,10 @@ const PAUSE_MS = 10;
 const UNMOUNT_ROUNDS = 50;
 const NOT_FOUND = /not found/;
 
-/** The node of sysctl(8) below which the kernel lists the parameters that jails can have. */
+/** Node of sysctl(8) below which the kernel lists the jail parameters it supports. */
 const PARAMETERS = "security.jail.param";
 
-/** The jails of this host, each made and removed by a jail.conf(5) of its own. */
+/** The jails of this host. Each is created and removed by its jail.conf(5). */
 export class Jails {
   readonly #host: Host;
   readonly #known: ReadonlySet<string>;
@@ -23,28 +23,31 @@ export class Jails {
     this.#known = known;
   }
 
-  /** Asks the kernel which parameters it knows: that differs from release to release. @throws HostCommandError */
+  /** Asks the kernel for its parameters, which differ between releases. @throws HostCommandError */
   static async open(host: Host): Promise<Jails> {
     const listed = (await host.run("sysctl", ["-N", PARAMETERS])).split("\n");
     return new Jails(host, new Set(listed.map((name) => name.slice(PARAMETERS.length + 1))));
   }
 
-  /** Makes a jail in which nothing runs yet. @throws HostCommandError */
+  /** Creates a jail without processes. @throws HostCommandError */
   async create({ conf, name }: SandboxPaths, options: Omit<JailConfOptions, "known">): Promise<void> {
     await writeFile(`${conf}.new`, jailConf({ ...options, known: this.#known }), { mode: 0o600 });
     await rename(`${conf}.new`, conf);
     await this.#host.run("jail", ["-q", "-f", conf, "-c", name]);
     if (options.stack.kind === "shared") return;
-    // Nothing inside may touch interfaces, the first address included.
+    // No process inside may configure interfaces, so lo0 gets its address here.
     await this.#host.run("ifconfig", ["-j", name, "lo0", "inet", "127.0.0.1/8", "up"]);
   }
 
-  /** Ends all processes of a jail, and unmounts what lies on its root. A missing one is fine. @throws HostCommandError */
+  /**
+   * Ends all processes of a jail and unmounts everything below its root. A missing jail is fine. @throws
+   * HostCommandError
+   */
   async remove(paths: SandboxPaths): Promise<void> {
     const { conf, root } = paths;
     const words = ["-q", "-f", conf, "-r", paths.name];
     if (await hasFile(conf)) await this.#remove(paths, words);
-    // One of that name may be somebody else's: without a file of ours, what is known of it is where it lies.
+    // A jail of this name may belong to another program: without our file, its root path identifies it.
     else if ((await this.#rootOf(paths.name)) === root) {
       await this.#remove(paths, words.with(2, "-"), removalConf(paths));
     }
@@ -53,32 +56,31 @@ export class Jails {
     await rm(`${conf}.new`, { force: true });
   }
 
-  /** Stops every process of a jail: again, while one that was not stopped may have made another. */
+  /** Stops every process of a jail. Repeats, because a process not yet stopped may have forked. */
   async pause(name: string): Promise<void> {
     for (let round = 0; round < PAUSE_ROUNDS; round++) {
       await this.#signal("STOP", name);
-      if (!(await this.#isMoving(name))) return;
+      if (!(await this.#hasRunning(name))) return;
       await sleep(PAUSE_MS);
     }
     await this.resume(name);
     throw new SandboxError("unavailable", "the processes of the sandbox could not be stopped");
   }
 
-  /** Lets what was stopped go on. */
   async resume(name: string): Promise<void> {
     await this.#signal("CONT", name);
   }
 
-  /** Names of all jails, dying ones included. */
+  /** Names of all jails, including dying ones. */
   async names(): Promise<ReadonlySet<string>> {
     const lines = await this.#host.run("jls", ["-d", "name"]);
     return new Set(lines.split("\n").filter((line) => line !== ""));
   }
 
-  async #isMoving(name: string): Promise<boolean> {
+  async #hasRunning(name: string): Promise<boolean> {
     const words = ["-J", name, "-o", "state="];
     const { code, stdout, stderr } = await this.#host.try("ps", words);
-    // 1 without a word: there is no process.
+    // Code 1 without output: there is no process.
     if (code !== 0 && (code !== 1 || stderr !== ""))
       throw new HostCommandError("ps", words, { code, stdout, stderr });
     return stdout.split("\n").some((state) => /^\s*[^TZ\s]/.test(state));
@@ -94,20 +96,17 @@ export class Jails {
   async #remove({ name, root }: SandboxPaths, words: readonly string[], input?: string): Promise<void> {
     const removed = await this.#host.try("jail", words, input === undefined ? {} : { input });
     if (removed.code === 0 || NOT_FOUND.test(removed.stderr)) return;
-    // The kernel kills without waiting: jail(8) may have found what is mounted in use, when the jail was gone already.
+    // The kernel kills without waiting: jail(8) may have found the mounts in use although the jail was already gone.
     if ((await this.#rootOf(name)) === root) throw new HostCommandError("jail", words, removed);
   }
 
-  /** Where a jail lies; undefined when there is none of that name. */
+  /** Root of a jail; undefined when there is none of that name. */
   async #rootOf(name: string): Promise<string | undefined> {
     const { code, stdout } = await this.#host.try("jls", ["-j", name, "path"]);
     return code === 0 ? stdout.trim() : undefined;
   }
 
-  /**
-   * What a jail that died, was never finished, or was still in use has left mounted, whoever uses it. The clone itself
-   * stays.
-   */
+  /** Unmounts what a jail left that died, was never finished, or was in use. The clone itself stays mounted. */
   async #unmountBelow(root: string): Promise<void> {
     for (let round = 1; ; round++) {
       const table = await this.#host.run("mount", ["-p"]);

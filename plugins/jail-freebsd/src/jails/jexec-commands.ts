@@ -1,10 +1,12 @@
 import type { AgentConnection, AgentProcess } from "@coppice/agent";
 import type { Command } from "@coppice/core/backend";
 
-/** How long a pause waits for commands that are on their way into the jail. One that is stuck there is stopped with it. */
+/**
+ * Time that a pause waits for commands that are entering the jail. A command that is stuck there is stopped with it.
+ */
 const ENTRY_TIMEOUT_MS = 2_000;
 
-/** The commands of a sandbox, each started by jexec(8) through a helper on the host. */
+/** Commands of one sandbox, started with jexec(8) by a helper on the host. */
 export class JexecCommands {
   readonly #helper: AgentConnection;
   readonly #entering = new Set<Promise<unknown>>();
@@ -29,14 +31,14 @@ export class JexecCommands {
     return this.#held !== undefined;
   }
 
-  /** Resolves at once, or with the release of those that are held. */
+  /** Resolves once commands are not held. */
   async ready(): Promise<void> {
     while (this.#held !== undefined) await this.#held.promise;
   }
 
   /**
-   * Holds those that are not ready yet, and waits for those that are on their way: what enters a jail whose
-   * processes are being stopped would run in it.
+   * Holds new commands, and waits for those that are entering the jail: a command that enters while its processes are
+   * stopped would run in a paused jail.
    */
   async hold(): Promise<void> {
     this.#held ??= Promise.withResolvers();
@@ -46,23 +48,22 @@ export class JexecCommands {
     clearTimeout(timer);
   }
 
-  /** Lets those that were held go on. */
   release(): void {
     this.#held?.resolve();
     this.#held = undefined;
   }
 
-  /** Commands that the helper had when this server came, oldest first. */
+  /** Commands that the helper ran before this server connected, oldest first. */
   async processes(): Promise<readonly AgentProcess[]> {
     return this.#helper.processes();
   }
 
-  /** Settles when nothing more is heard of the helper. Never rejects. */
+  /** Settles when the connection to the helper ends. Never rejects. */
   get closed(): Promise<void> {
     return this.#helper.closed;
   }
 
-  /** Leaves the helper, and what it has started, to a later server. */
+  /** Disconnects; the helper and its commands keep running for a later server. */
   async close(): Promise<void> {
     await this.#helper.close();
   }

@@ -43,7 +43,7 @@ describe("the rules of rctl(8)", { skip: reasonWithoutRecordingHost() ?? false }
     );
   });
 
-  it("tell what jails use by one command, and nothing rather than what is another's", async () => {
+  it("report the usage of jails by one command, and none rather than that of another jail", async () => {
     const block = (memory: number, percent: number) =>
       `cputime=7\ndatasize=1\nmemoryuse=${memory}\nmaxproc=3\npcpu=${percent}\nwriteiops=0\n`;
     await recording.answer("rctl", block(1_000, 150) + block(2_000, 0));

@@ -1,16 +1,16 @@
 import { join } from "node:path";
 import type { SandboxId } from "@coppice/core/backend";
 
-/** Files of a sandbox on the host, beside its dataset, and its names there. */
+/** Names of a sandbox on the host, and paths of its files there. */
 export interface SandboxPaths {
-  /** Of its jail and its dataset. */
+  /** Name of the jail and the dataset. */
   readonly name: string;
-  /** Where its clone is mounted. */
+  /** Mount point of the clone. */
   readonly root: string;
   readonly conf: string;
-  /** Where the agent inside listens. */
+  /** Socket of the agent inside. */
   readonly socket: string;
-  /** Where its helper listens, which starts commands. */
+  /** Socket of the helper that starts commands. */
   readonly helper: string;
 }
 

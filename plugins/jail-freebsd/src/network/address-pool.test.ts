@@ -11,11 +11,11 @@ function poolOf(leases: MemoryLeases, network = "jails"): AddressPool {
 }
 
 describe("the addresses of a range", () => {
-  it("are leased once each, one that was given back last, until there is none", async () => {
+  it("are leased once each until none is left, released ones last", async () => {
     const leases = new MemoryLeases();
     const [pool, next, other] = [poolOf(leases), poolOf(leases), poolOf(leases, "machines")];
     assert.deepEqual(await other.take("guest"), { address: "10.9.8.10", number: 10 });
-    // What an earlier server leased is known to a later one, and at the same moment.
+    // Leases of an earlier server are visible to a later one, even when both lease at once.
     const taken = await Promise.all([pool.take("a"), next.take("b"), pool.take("c"), next.take("d")]);
     assert.deepEqual(
       taken.map(({ number }) => number),
@@ -51,7 +51,7 @@ describe("the addresses of a range", () => {
     for (const foreign of [9, 15, -1, 10.5, NaN]) assert.equal(pool.addressAt(foreign), undefined);
   });
 
-  it("are nobody's while something is done of what nobody has", async () => {
+  it("are not leased while an action runs on a free one", async () => {
     const leases = new MemoryLeases();
     const pool = poolOf(leases);
     await pool.take("a");
@@ -62,7 +62,7 @@ describe("the addresses of a range", () => {
     };
     await pool.whileFree(10, note(10));
     await pool.whileFree(11, note(11));
-    // Outside of the range nobody can have it.
+    // No sandbox can have an address outside of the range.
     await pool.whileFree(NaN, note(99));
     assert.deepEqual(done, [11, 12, 99, 13]);
     await assert.rejects(
@@ -73,7 +73,7 @@ describe("the addresses of a range", () => {
     assert.equal((await pool.take("b")).number, 14);
   });
 
-  it("are given back to a sandbox that has one on the host, whatever the ledger says", async () => {
+  it("are leased again to a sandbox that uses one on the host, whatever the ledger says", async () => {
     const leases = new MemoryLeases();
     const pool = poolOf(leases);
     await pool.reclaim("a", "10.9.8.12");

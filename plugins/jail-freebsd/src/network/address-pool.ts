@@ -2,35 +2,33 @@ import { isIPv4 } from "node:net";
 import { type NetworkLeases, SandboxError } from "@coppice/core";
 import type { SandboxId } from "@coppice/core/backend";
 
-/** The host has the first address of a range; the others below this one are left to it. */
+/** First number for sandboxes. The host has number 1; 2 to 9 stay unused. */
 const FIRST = 10;
-/** Addresses that are offered to the ledger at one time. */
+/** Addresses offered to the ledger in one call. */
 const AT_ONCE = 64;
 
-/** An address that one sandbox has. */
+/** Address of one sandbox. */
 export interface Lease {
   readonly address: string;
-  /** Its place in the range, which everything else of it is numbered by. */
+  /** Position in the range, which names the sandbox's interfaces and anchors. */
   readonly number: number;
 }
 
 export interface AddressPoolOptions {
-  /** IPv4 in CIDR notation. */
   readonly range: string;
-  /** Say who has which address: nothing of that is kept here. */
+  /** The only record of leased addresses; the pool keeps none. */
   readonly leases: NetworkLeases;
 }
 
 /**
- * The addresses of a range, as they are leased. One that was given back comes last: what is still under way to its
- * sandbox does not find the next one.
+ * Leased addresses of a range. A released address is reused last, so that late packets do not reach another sandbox.
  */
 export class AddressPool {
   readonly prefixLength: number;
   readonly #leases: NetworkLeases;
   readonly #start: number;
   readonly #end: number;
-  /** What nobody is to have until something was done of it. */
+  /** Numbers that must not be leased for the moment. */
   readonly #withheld = new Set<number>();
   #next = FIRST;
 
@@ -44,7 +42,7 @@ export class AddressPool {
     this.#end = size - 1;
   }
 
-  /** Address of the host: the gateway. */
+  /** Address of the host, which is the gateway. */
   get gateway(): string {
     return addressOf(this.#start + 1);
   }
@@ -74,8 +72,9 @@ export class AddressPool {
   }
 
   /**
-   * Has the leases say what the host shows: that a sandbox has an address. Whoever else was to have it here has not.
-   * @throws SandboxError already_exists when it is somebody's of another network.
+   * Makes the leases agree with the host, where a sandbox uses an address. Releases the lease of another holder in this
+   * network.
+   * @throws SandboxError already_exists when the address is leased in another network.
    */
   async reclaim(holder: SandboxId, address: string): Promise<void> {
     const held = await this.#leases.heldBy(holder);
@@ -87,19 +86,19 @@ export class AddressPool {
     throw new SandboxError("already_exists", `address ${address} is leased in another network`);
   }
 
-  /** The place of an address in the range; undefined for one that no sandbox can have. */
+  /** Position of an address in the range; undefined for one that no sandbox can have. */
   numberOf(address: string): number | undefined {
     return this.#leaseOf(address)?.number;
   }
 
-  /** The address at a place of the range; undefined for one that no sandbox can have. */
+  /** Address at a position of the range; undefined for one that no sandbox can have. */
   addressAt(number: number): string | undefined {
     return Number.isInteger(number) && number >= FIRST && number < this.#end
       ? addressOf(this.#start + number)
       : undefined;
   }
 
-  /** Does something of a number that nobody has, and lets nobody have it meanwhile. Nothing, where somebody has it. */
+  /** Runs an action if a number is free, and keeps it from being leased meanwhile. */
   async whileFree(number: number, run: () => Promise<void>): Promise<void> {
     const address = this.addressAt(number);
     this.#withheld.add(number);

@@ -25,7 +25,7 @@ describe(
   "the network of jails in the stack of the host",
   { skip: reasonWithoutRecordingHost() ?? false },
   () => {
-    it("has the rules of a jail in force before there is one, and removes all that it left", async () => {
+    it("loads the rules before the jail is created, and removes all remains", async () => {
       await using recording = await openRecordingHost(settings);
       const networks = networksOf(recording);
       const lease = await recording.addresses.take("one");
@@ -42,7 +42,7 @@ describe(
       ]);
     });
 
-    it("knows what leaves the host by a tag, for it has another address by then", async () => {
+    it("matches outgoing packets by a tag, because their address is translated", async () => {
       await using recording = await openRecordingHost(settings);
       const networks = networksOf(recording);
       const rules = {
@@ -104,7 +104,7 @@ block return out quick on em0 inet from any to any tagged coppice_alias10
       assert.deepEqual((await words(recording)).slice(2), ["pfctl -q -k label -k coppice_alias10"]);
     });
 
-    it("removes the aliases of its range and the anchors that nobody has, and no others", async () => {
+    it("removes the aliases of its range and the anchors without a lease, and no others", async () => {
       await using recording = await openRecordingHost(settings);
       const networks = networksOf(recording);
       await recording.addresses.take("one");
@@ -125,14 +125,14 @@ block return out quick on em0 inet from any to any tagged coppice_alias10
       ]);
     });
 
-    it("finds out which jail has which address of its range", async () => {
+    it("lists the addresses of its range by jail", async () => {
       await using recording = await openRecordingHost(settings);
       await recording.answer("jls", "e2b-one 10.78.0.10\nweb 192.0.2.1,192.0.2.2\ne2b-two -\n");
       assert.deepEqual([...(await networksOf(recording).found())], [["e2b-one", "10.78.0.10"]]);
       assert.deepEqual(await words(recording), ["jls name ip4.addr"]);
     });
 
-    it("tells all that a host lacks, and what of it a sandbox would reach, with what to do about it", async () => {
+    it("lists the problems of a host and the programs that a sandbox would reach, with fixes", async () => {
       await using recording = await openRecordingHost(settings);
       const networks = networksOf(recording);
       await recording.answer(
@@ -150,8 +150,8 @@ root     unbound      790 4   udp4   192.0.2.1:53          *:*
         problems.map(({ message }) => message),
         [
           "there is no interface em0 with an IPv4 address",
-          "pf does not look at lo0: sandboxes reach the host, and each other, there",
-          "pf does not look at lo1: sandboxes reach the host, and each other, there",
+          "pf skips lo0: sandboxes reach the host, and each other, there",
+          "pf skips lo1: sandboxes reach the host, and each other, there",
           "pf is not enabled",
           'pf\'s rules have no nat-anchor "coppice/*"',
           'pf\'s rules have no anchor "coppice/*"',

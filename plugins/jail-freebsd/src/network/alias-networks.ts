@@ -16,16 +16,16 @@ export interface AliasNetworksOptions {
   readonly addresses: AddressPool;
 }
 
-/** When more connections than this are to be cut, all of the sandbox are, by one command. */
+/** With more connections to cut than this, one command cuts all of the sandbox. */
 const MOST_KILLS = 32;
 const MISSING = /can't assign requested address|does not exist/i;
-/** Line of sockstat(1) of a socket that listens at every IPv4 address. */
+/** Line of sockstat(1) for a socket that listens on every IPv4 address. */
 const LISTENER = /^\S+\s+(\S+)\s+\S+\s+\S+\s+(?:tcp|udp)(?:4|46)\s+\*:(\d+)\s/gm;
 
 /**
- * Connects jails that share the stack of the host: each has one alias of a loopback interface, which jail(8) makes and
- * removes with it, and an anchor of pf(4) that translates it and has its rules. The anchor, and the tag and label of its
- * connections, are named by the number of the address.
+ * Networks of jails that share the host's stack. Each has an alias of a loopback interface, which jail(8) adds and
+ * removes, and an anchor of pf(4) that translates its address and filters. The number of the address names the anchor,
+ * and the tag and label of the connections.
  */
 export class AliasNetworks implements SandboxNetworks {
   readonly addresses: AddressPool;
@@ -55,14 +55,14 @@ export class AliasNetworks implements SandboxNetworks {
     const { stdout: interfaces } = await this.#host.try("pfctl", ["-v", "-s", "Interfaces"]);
     for (const link of ["lo0", loopback, outside]) {
       if (!interfaces.split("\n").includes(`${link} (skip)`)) continue;
-      const message = `pf does not look at ${link}: sandboxes reach the host, and each other, there`;
+      const message = `pf skips ${link}: sandboxes reach the host, and each other, there`;
       problems.push({ message, fix: `remove ${link} from set skip in pf.conf, then service pf reload` });
     }
     problems.push(...(await this.#anchors.problems(["nat-anchor", "anchor"])));
     return [...problems, ...(await this.#listenerProblems())];
   }
 
-  /** Without one, a jail that shares the stack could not even reach itself. */
+  /** A jail that shares the stack cannot reach even itself without an address. */
   needsAddress(): boolean {
     return true;
   }
@@ -80,13 +80,13 @@ export class AliasNetworks implements SandboxNetworks {
     await this.#anchors.load(anchor, aliasRules({ address, outside, tag, hostPorts, policy }));
   }
 
-  /** With its jail, it is. */
+  /** jail(8) connects it. */
   async connect(): Promise<void> {}
 
   async restrict(lease: Lease, rules: EgressRules): Promise<void> {
     await this.prepare(lease, rules);
     const isOpen = destinationTest({ ...this.#settings, rules });
-    // A host with too many states to look through is no reason to leave one that must not be.
+    // If the host has too many states to list, all connections are cut.
     const listing = await this.#host
       .run("pfctl", ["-i", this.#settings.outside, "-vv", "-s", "states"])
       .catch(() => undefined);
@@ -126,7 +126,7 @@ export class AliasNetworks implements SandboxNetworks {
     }
   }
 
-  /** Programs that what a sandbox sends to its own address would reach. */
+  /** Programs of the host that a sandbox reaches at its own address. */
   async #listenerProblems(): Promise<readonly HostProblem[]> {
     const { hostPorts } = this.#settings;
     const { stdout } = await this.#host.try("sockstat", ["-q", "-4", "-6", "-l"]);
@@ -136,7 +136,7 @@ export class AliasNetworks implements SandboxNetworks {
     }
     return [...found].map(([port, program]) => ({
       message: `${program} listens at port ${port} of every address, those of sandboxes included`,
-      fix: `have it listen at addresses of the host alone, or put ${port} into jail-freebsd.network.hostPorts`,
+      fix: `let it listen on addresses of the host alone, or put ${port} into jail-freebsd.network.hostPorts`,
     }));
   }
 

@@ -1,23 +1,23 @@
 import { type EgressPolicy, plain, policyLines, stateOptions } from "./egress-policy.js";
 
 export interface AliasRulesOptions {
-  /** Its own, an alias of an interface of the host. */
+  /** Address of the sandbox, an alias of an interface of the host. */
   readonly address: string;
-  /** The interface that leads out of the host. */
+  /** Outgoing interface of the host. */
   readonly outside: string;
-  /** What its connections are known by where its address is translated; of nobody else on this host. */
+  /** Tag of the sandbox's connections after translation, unique on this host. */
   readonly tag: string;
-  /** Where programs of the host answer on every address, this one included. */
+  /** Ports on which programs of the host listen on every address, this one included. */
   readonly hostPorts: readonly number[];
   readonly policy: EgressPolicy;
 }
 
 /**
- * The rules of pf.conf(5) for a sandbox that shares the stack of the host, each of them the last word. What stays on
- * the host has its address: it reaches itself and name servers there. What leaves is translated before it is filtered:
- * from then on the tag says whose it is.
- * @throws Error for a value with anything in it that is not plain, SandboxError invalid_argument for a destination
- * that is no IP address and no range.
+ * Rules of pf.conf(5) for a sandbox that shares the host's stack; all are `quick`. Inside the host its packets have its
+ * address: it reaches itself and name servers. Outgoing packets are translated before they are filtered, so only their
+ * tag identifies the sandbox.
+ * @throws Error for a value with characters that are not plain, SandboxError invalid_argument for a destination that is
+ * no IP address and no range.
  */
 export function aliasRules(options: AliasRulesOptions): string {
   const { hostPorts, policy } = options;
@@ -42,7 +42,7 @@ export function aliasRules(options: AliasRulesOptions): string {
     `block drop in quick inet from any to ${address}`,
     ...resolvers,
     ...rest,
-    // Of a connection whose state was killed: no rule above takes what does not begin one.
+    // For connections whose state was killed: the rules above match only packets that begin a connection.
     `block return out quick on ${outside} inet from any to any tagged ${tag}`,
   ]
     .map((line) => `${line}\n`)

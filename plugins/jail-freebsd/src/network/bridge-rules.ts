@@ -1,20 +1,20 @@
 import { type EgressPolicy, plain, policyLines } from "./egress-policy.js";
 
 export interface BridgeRulesOptions {
-  /** The end of its epair that the host has. */
+  /** Host's end of the epair. */
   readonly link: string;
   readonly bridge: string;
-  /** Its own. */
+  /** Address of the sandbox. */
   readonly address: string;
   readonly policy: EgressPolicy;
 }
 
 /**
- * The rules of pf.conf(5) for a sandbox on a bridge, each of them the last word. On its epair only what comes from its
- * own address passes, whatever root of the jail configures; on the bridge, which sees both directions, the address is
- * looked up: name servers, the host, and what the policy says.
- * @throws Error for a value with anything in it that is not plain, SandboxError invalid_argument for a destination
- * that is no IP address and no range.
+ * Rules of pf.conf(5) for a sandbox on a bridge; all are `quick`. Its epair passes only packets with its own source
+ * address, whatever root of the jail configures. The bridge, which sees both directions, checks the destination: name
+ * servers, the host, and the policy.
+ * @throws Error for a value with characters that are not plain, SandboxError invalid_argument for a destination that is
+ * no IP address and no range.
  */
 export function bridgeRules(options: BridgeRulesOptions): string {
   const [link, bridge, address] = [options.link, options.bridge, options.address].map(plain) as [

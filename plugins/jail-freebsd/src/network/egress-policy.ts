@@ -2,39 +2,38 @@ import { type BlockList, isIPv4 } from "node:net";
 import { SandboxError } from "@coppice/core";
 import { ALL_TRAFFIC, addressList, type EgressRules, isAddressRange } from "@coppice/core/backend";
 
-/** Rules for the connections of one sandbox. */
+/** Policy for the connections of one sandbox. */
 export interface EgressPolicy {
   readonly blocked: readonly string[];
   readonly resolvers: readonly string[];
-  /** States that one rule keeps at most. */
+  /** Maximum of states per rule. */
   readonly connections: number;
   readonly rules: EgressRules;
 }
 
-/** By what packets of one sandbox are known where a policy is applied. */
+/** Matches the packets of one sandbox in a rule. */
 export interface EgressTraffic {
   readonly way: "in" | "out";
   readonly link: string;
   /** An address, or `any`. */
   readonly source: string;
-  /** What a rule that translates addresses has put on it, and the label of the states. */
+  /** Tag that the rule which translates addresses sets, and label of the states. */
   readonly tag?: string;
 }
 
-/** A destination that pf remembers a connection to. */
+/** Destination of a state. */
 export interface Destination {
   readonly address: string;
   readonly port: number | undefined;
 }
 
-/** Where name servers answer. */
 const DNS_PORT = 53;
 
 /**
- * A policy as lines of pf.conf(5), each of them the last word: its tables, the name servers that are always open, and
- * the rest, in the order that decides: what is blocked for all, what is allowed, what is denied, what is left.
- * @throws Error for a value with anything in it that is not plain, SandboxError invalid_argument for a destination
- * that is no IP address and no range.
+ * Policy as lines of pf.conf(5), all `quick`: tables, name servers that are always open, and the rest in the order that
+ * decides: blocked for all, allowed, denied, default.
+ * @throws Error for a value with characters that are not plain, SandboxError invalid_argument for a destination that is
+ * no IP address and no range.
  */
 export function policyLines({ way, link, source, tag }: EgressTraffic, policy: EgressPolicy) {
   const { rules, resolvers } = policy;
@@ -50,7 +49,7 @@ export function policyLines({ way, link, source, tag }: EgressTraffic, policy: E
   const state = stateOptions(policy, tag);
   const to = (name: keyof typeof tables, verb: string, rest = ""): string[] => {
     if (tables[name].length === 0) return [];
-    // A table does not hold what everything lies in.
+    // A table cannot hold 0.0.0.0/0.
     const where = tables[name].includes(ALL_TRAFFIC) ? "any" : `<${name}>`;
     return [`${verb} ${start} from ${plain(source)} to ${where}${mark}${rest}`];
   };
@@ -69,13 +68,13 @@ export function policyLines({ way, link, source, tag }: EgressTraffic, policy: E
   };
 }
 
-/** How a rule that passes connections keeps their states. */
+/** State options of a rule that passes connections. */
 export function stateOptions({ connections }: Pick<EgressPolicy, "connections">, label?: string): string {
   const options = ` keep state (if-bound, max ${connections})`;
   return label === undefined ? options : `${options} label "${plain(label)}"`;
 }
 
-/** Tells of destinations whether a policy leaves them open, in the order that pf goes by. */
+/** Returns a test of whether a policy allows a destination. It checks in the order of pf. */
 export function destinationTest(policy: EgressPolicy): (destination: Destination) => boolean {
   const { resolvers, rules } = policy;
   const [blocked, allowed, denied] = [policy.blocked, rules.allowOut, rules.denyOut].map(blockList);
@@ -87,7 +86,7 @@ export function destinationTest(policy: EgressPolicy): (destination: Destination
 }
 
 /**
- * Refuses rules that cannot be kept here: names of domains, which are known only to who looks them up.
+ * Refuses domain names, which pf cannot match.
  * @throws SandboxError invalid_argument
  */
 export function checkEgressRules({ allowOut, denyOut }: EgressRules): void {
@@ -97,19 +96,19 @@ export function checkEgressRules({ allowOut, denyOut }: EgressRules): void {
   throw new SandboxError("invalid_argument", `network: ${text}`);
 }
 
-/** Quoting is not relied on: what would need it is refused. @throws Error */
+/** Values are never quoted: one that would need quotes is refused. @throws Error */
 export function plain(text: string): string {
   if (!/^[A-Za-z0-9._/-]+$/.test(text))
     throw new Error(`${JSON.stringify(text)} cannot be part of pf's rules`);
   return text;
 }
 
-/** Those of version 6 are reached by no sandbox. */
+/** Drops IPv6, which no sandbox has. */
 function versionFour(destinations: readonly string[]): readonly string[] {
   return destinations.filter((destination) => !destination.includes(":")).map(withoutEmptyMask);
 }
 
-/** All that a length of 0 can be written with is everything. */
+/** Replaces every spelling of a range with length 0. */
 function withoutEmptyMask(destination: string): string {
   return destination.endsWith("/0") ? ALL_TRAFFIC : destination;
 }

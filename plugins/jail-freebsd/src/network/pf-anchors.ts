@@ -1,20 +1,20 @@
 import type { Host } from "../host/host.js";
 import type { HostProblem } from "../host/host-problem.js";
 
-/** The anchors of pf(4) below one, each with the rules of one sandbox. */
+/** Anchors of pf(4) below one parent, each with the rules of one sandbox. */
 export class PfAnchors {
   readonly #host: Host;
   readonly #parent: string;
 
-  /** @param parent what pf.conf has as `anchor "<parent>/*"`. */
+  /** @param parent name in `anchor "<parent>/*"` of pf.conf. */
   constructor(host: Host, parent: string) {
     this.#host = host;
     this.#parent = parent;
   }
 
   /**
-   * Parts of pf that the host lacks.
-   * @param kinds `anchor`, and `nat-anchor` where addresses are translated by the rules of sandboxes.
+   * Returns the parts of pf that the host lacks.
+   * @param kinds `anchor`, and `nat-anchor` where the rules of sandboxes translate addresses.
    */
   async problems(kinds: readonly ("anchor" | "nat-anchor")[]): Promise<readonly HostProblem[]> {
     const problems: HostProblem[] = [];
@@ -34,17 +34,16 @@ export class PfAnchors {
     return problems;
   }
 
-  /** Replaces all that an anchor holds, at once. @throws HostCommandError, with everything as it was. */
+  /** Replaces the contents of an anchor atomically. @throws HostCommandError, with the old rules in force. */
   async load(name: string, rules: string): Promise<void> {
     await this.#host.run("pfctl", ["-q", "-a", `${this.#parent}/${name}`, "-f", "-"], { input: rules });
   }
 
-  /** Removes an anchor; a missing one is fine. States that its rules have made stay. */
+  /** Removes an anchor; a missing one is fine. Its states stay. */
   async flush(name: string): Promise<void> {
     await this.#host.run("pfctl", ["-q", "-a", `${this.#parent}/${name}`, "-F", "all"]);
   }
 
-  /** Names of those that there are. */
   async names(): Promise<readonly string[]> {
     const { stdout } = await this.#host.try("pfctl", ["-a", this.#parent, "-s", "Anchors"]);
     const start = `${this.#parent}/`;

@@ -1,22 +1,21 @@
 import type { Destination } from "./egress-policy.js";
 
-/** A connection as pf remembers it. */
 export interface PfState {
-  /** Argument by which pfctl(8) kills it. */
+  /** Argument with which pfctl(8) kills it. */
   readonly id: string;
   readonly destination: Destination;
 }
 
-/** One state as pfctl(8) prints it, for what came in: `em0 tcp 192.0.2.1:80 <- 10.0.0.2:4096  …`. */
+/** An incoming state as pfctl(8) prints it: `em0 tcp 192.0.2.1:80 <- 10.0.0.2:4096  …`. */
 const INCOMING = /^\S+ \S+ ([\d.]+)(?::(\d+))?(?: \([^)]*\))? <- ([\d.]+)(?::\d+)?\s/;
-/** And for what went out translated: `em0 tcp 192.0.2.9:61000 (10.0.0.2:4096) -> 192.0.2.1:80  …`. */
+/** A translated outgoing state: `em0 tcp 192.0.2.9:61000 (10.0.0.2:4096) -> 192.0.2.1:80  …`. */
 const TRANSLATED = /^\S+ \S+ \S+ \(([\d.]+)(?::\d+)?\) -> ([\d.]+)(?::(\d+))?\s/;
-/** Below a state, where two -v ask for it. */
+/** Printed below each state with `-vv`. */
 const ID = /^\s+id: ([0-9a-f]+) /;
 
 /**
- * Where the connections lead that an address has begun.
- * @param listing what `pfctl -s states` has written.
+ * Destinations of the connections that an address opened.
+ * @param listing output of `pfctl -s states`.
  */
 export function statesOf(listing: string, address: string): readonly Destination[] {
   return listing.split("\n").flatMap((line) => {
@@ -27,8 +26,8 @@ export function statesOf(listing: string, address: string): readonly Destination
 }
 
 /**
- * The connections that an address has begun, and that left the host with another.
- * @param listing what `pfctl -vv -s states` has written.
+ * Connections that an address opened and that left the host translated.
+ * @param listing output of `pfctl -vv -s states`.
  */
 export function translatedStatesOf(listing: string, address: string): readonly PfState[] {
   const states: PfState[] = [];

@@ -3,30 +3,28 @@ import type { AddressPool, Lease } from "./address-pool.js";
 import type { HostProblem } from "../host/host-problem.js";
 import type { JailStack } from "../jails/jail-conf.js";
 
-/** One way to connect jails, with an address and an anchor of pf(4) for each. */
+/** A way to connect jails, with an address and a pf(4) anchor for each. */
 export interface SandboxNetworks {
-  /** What each sandbox has one of that is connected. */
+  /** Addresses of connected sandboxes. */
   readonly addresses: AddressPool;
-  /** All that the host lacks. */
   problems(): Promise<readonly HostProblem[]>;
-  /** True when a sandbox with such rules needs an address. */
   needsAddress(rules: EgressRules): boolean;
-  /** What a jail is made with that has this address, or none where it needs none. */
+  /** Jail parameters for an address, or for none. */
   stackOf(lease: Lease | undefined): JailStack;
-  /** Loads the rules of a sandbox that is not connected, before its jail is made. @throws HostCommandError */
+  /** Loads the rules of a sandbox before its jail is created. @throws HostCommandError */
   prepare(lease: Lease, rules: EgressRules): Promise<void>;
-  /** Connects a jail that is there and has nothing yet but its rules. @throws HostCommandError */
+  /** Connects a new jail whose rules are loaded. @throws HostCommandError */
   connect(jail: string, lease: Lease): Promise<void>;
   /**
-   * Replaces the rules of a sandbox, and cuts the connections that the new ones do not leave open; all of its
-   * connections where those are too many.
-   * @throws SandboxError invalid_argument, with the rules as they were.
+   * Replaces the rules of a sandbox and cuts the connections that they forbid, or all of its connections when those are
+   * too many.
+   * @throws SandboxError invalid_argument, with the old rules in force.
    */
   restrict(lease: Lease, rules: EgressRules): Promise<void>;
-  /** Removes what there is of a connection, whose jail is gone or has none yet. The address stays leased. */
+  /** Removes the network of a sandbox whose jail is gone or not created yet. The address stays leased. */
   disconnect(lease: Lease): Promise<void>;
-  /** The addresses that jails have on this host, by the names of the jails, whatever is leased. */
+  /** Addresses that jails on this host use, by jail name, regardless of leases. */
   found(): Promise<ReadonlyMap<string, string>>;
-  /** Removes what no sandbox has leased. */
+  /** Removes aliases, interfaces and anchors without a lease. */
   removeOthers(): Promise<void>;
 }

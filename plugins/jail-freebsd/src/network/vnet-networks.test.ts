@@ -22,7 +22,7 @@ async function words(recording: RecordingHost): Promise<string[]> {
 }
 
 describe("the network of jails", { skip: reasonWithoutRecordingHost() ?? false }, () => {
-  it("connects a jail with its rules first, and says on the bridge whose address that is", async () => {
+  it("loads the rules before it connects a jail, and binds the address on the bridge", async () => {
     await using recording = await openRecordingHost(settings);
     const networks = networksOf(recording);
     const lease = await recording.addresses.take("one");
@@ -49,7 +49,7 @@ describe("the network of jails", { skip: reasonWithoutRecordingHost() ?? false }
     ]);
   });
 
-  it("loads the rules of a sandbox at once, in the order that decides, without its own address to be forged", async () => {
+  it("loads the rules of a sandbox at once, in the order that decides, and blocks forged source addresses", async () => {
     await using recording = await openRecordingHost(settings);
     const networks = networksOf(recording);
     const lease = await recording.addresses.take("one");
@@ -78,7 +78,7 @@ block drop out quick on coppicenet0 inet from any to 10.78.0.10
     );
   });
 
-  it("cuts the connections that new rules do not leave open, and those alone", async () => {
+  it("cuts only the connections that new rules forbid", async () => {
     await using recording = await openRecordingHost(settings);
     const networks = networksOf(recording);
     const lease = await recording.addresses.take("one");
@@ -102,7 +102,7 @@ block drop out quick on coppicenet0 inet from any to 10.78.0.10
     assert.deepEqual((await words(recording)).slice(2), ["pfctl -q -M -i coppicenet0 -k 10.78.0.10"]);
   });
 
-  it("removes the epairs and anchors of its own that nobody has, and no others", async () => {
+  it("removes its own epairs and anchors without a lease, and no others", async () => {
     await using recording = await openRecordingHost(settings);
     const networks = networksOf(recording);
     await recording.addresses.take("one");
@@ -117,7 +117,7 @@ block drop out quick on coppicenet0 inet from any to 10.78.0.10
     ]);
   });
 
-  it("finds out which of its epairs is whose", async () => {
+  it("lists its epairs by jail", async () => {
     await using recording = await openRecordingHost(settings);
     const networks = networksOf(recording);
     const link = (name: string, description: string, groups: string) =>
@@ -134,7 +134,7 @@ block drop out quick on coppicenet0 inet from any to 10.78.0.10
     assert.deepEqual(await words(recording), ["ifconfig -a"]);
   });
 
-  it("tells all that a host lacks, with what to do about it", async () => {
+  it("lists the problems of a host with fixes", async () => {
     await using recording = await openRecordingHost(settings);
     const networks = networksOf(recording);
     const problems = await networks.problems();

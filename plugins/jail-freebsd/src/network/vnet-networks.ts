@@ -14,15 +14,15 @@ export interface VnetNetworksOptions {
   readonly host: Host;
   readonly settings: NetworkSettings;
   readonly addresses: AddressPool;
-  /** Of the installation; the epairs of this one are known by it. */
+  /** Identifies the installation and its epairs. */
   readonly digest: string;
 }
 
-/** Connections to more destinations than this are cut together with the rest, by one command. */
+/** With connections to more destinations to cut than this, one command cuts all. */
 const MOST_KILLS = 32;
-// arp(8) of FreeBSD 14 hands on what netlink(4) says.
+// arp(8) of FreeBSD 14 prints the errors of netlink(4).
 const MISSING = /does not exist|cannot locate|can't locate|not found|No such file or directory/i;
-/** Without these pf does not see what a member of a bridge sends to the host. */
+/** Without these, pf does not see packets from a bridge member to the host. */
 const NEEDED_SYSCTLS = [
   "net.inet.ip.forwarding",
   "net.link.bridge.pfil_member",
@@ -30,9 +30,8 @@ const NEEDED_SYSCTLS = [
 ];
 
 /**
- * Connects jails that have a stack of their own: an epair(4) each, the host's end of it a private member of one
- * bridge, and an anchor of pf(4) with the rules of each. All that a sandbox has there is named by the number of
- * its address, so that it can be removed whoever made it and however far that came.
+ * Networks of jails with a separate stack. Each has an epair(4), whose host end is a private member of one bridge, and
+ * an anchor of pf(4). The number of the address names all parts, so that they can be removed from any half-built state.
  */
 export class VnetNetworks implements SandboxNetworks {
   readonly addresses: AddressPool;
@@ -46,7 +45,7 @@ export class VnetNetworks implements SandboxNetworks {
     this.#host = host;
     this.#settings = settings;
     this.#anchors = new PfAnchors(host, settings.anchor);
-    // The name of a group of interfaces does not end with a digit.
+    // A name of an interface group must not end with a digit.
     this.#group = `coppice_${digest.slice(0, 6)}_`;
   }
 
@@ -96,7 +95,7 @@ export class VnetNetworks implements SandboxNetworks {
     const inside = `${lease.address}/${this.addresses.prefixLength}`;
     await this.#host.run("ifconfig", ["-j", jail, inner, "inet", inside, "up"]);
     await this.#host.run("ifconfig", [link, "group", this.#group, "description", jail, "up"]);
-    // Owners of addresses are not learnt from packets of jails.
+    // The bridge must not learn addresses from packets of jails.
     const member = ["addm", link, "private", link, "-learn", link, "static", link, hardware];
     await this.#host.run("ifconfig", [bridge, ...member]);
     await this.#host.run("arp", ["-S", lease.address, hardware]);
@@ -107,7 +106,7 @@ export class VnetNetworks implements SandboxNetworks {
     const { bridge } = this.#settings;
     await this.prepare(lease, rules);
     const isOpen = destinationTest({ ...this.#settings, rules });
-    // A host with too many states to look through is no reason to leave one that must not be.
+    // If the host has too many states to list, all connections are cut.
     const states = await this.#host.run("pfctl", ["-i", bridge, "-s", "states"]).catch(() => undefined);
     const closed =
       states === undefined
@@ -132,7 +131,7 @@ export class VnetNetworks implements SandboxNetworks {
   async found(): Promise<ReadonlyMap<string, string>> {
     const { stdout } = await this.#host.try("ifconfig", ["-a"]);
     const found = new Map<string, string>();
-    // Each interface begins at the margin.
+    // Each interface begins in the first column.
     for (const text of stdout.split(/^(?=\S)/m)) {
       const [, link = ""] = /^(\w+): /.exec(text) ?? [];
       const [, jail] = /^\s+description: (\S+)$/m.exec(text) ?? [];
@@ -157,7 +156,7 @@ export class VnetNetworks implements SandboxNetworks {
     }
   }
 
-  /** Ends connections to one destination, or all, also where their addresses are translated. */
+  /** Ends connections to one destination, or to all, including translated ones. */
   async #cut({ address }: Lease, destination?: string): Promise<void> {
     const hosts = ["-k", address, ...(destination === undefined ? [] : ["-k", destination])];
     await this.#host.run("pfctl", ["-q", "-M", "-i", this.#settings.bridge, ...hosts]);
@@ -170,12 +169,12 @@ export class VnetNetworks implements SandboxNetworks {
       epair,
       link: `${epair}a`,
       inner: `${epair}b`,
-      // Locally administered, and of nobody else on this bridge.
+      // Locally administered, and unique on this bridge.
       hardware: ["02", "c0", ...bytes].join(":"),
     };
   }
 
-  /** Of the address that an epair, or an anchor, is named by. */
+  /** Number of the address that names an epair or anchor. */
   #numberOf(link: string): number {
     return Number(/^epair(\d+)a$/.exec(link)?.[1]) - this.#settings.firstEpair;
   }

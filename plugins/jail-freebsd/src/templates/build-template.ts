@@ -9,21 +9,20 @@ import type { TemplateRecipe } from "./template-file.js";
 export interface BuildTemplateOptions {
   readonly host: Host;
   readonly templates: BuiltTemplates;
-  /** Directory on the host where templates are mounted while they are built; nobody else gets into it. */
+  /** Directory on the host, accessible only to root, where templates are mounted while they are built. */
   readonly directory: string;
-  /** Directory of every template on which the agent is mounted. */
+  /** Mount point of the agent in every template. */
   readonly agentInside: string;
-  /** How long one program may take. */
+  /** Timeout of each program. */
   readonly timeoutMs: number;
-  /** Is told of every step. */
+  /** Called at every step. */
   readonly onStep: (step: string) => void;
 }
 
 /**
- * Builds a template unless it is there already, and has sandboxes begin with it. What fails leaves nothing; what was
- * interrupted is begun anew by the next build of the same.
- * @returns whether anything had to be built.
- * @throws SandboxError, HostCommandError with what a program wrote.
+ * Builds a template if needed, and makes it current for new sandboxes. A failed build leaves nothing; the next build of
+ * the same template replaces an interrupted one.
+ * @returns true when it was built. @throws SandboxError, HostCommandError with the output of a program.
  */
 export async function buildTemplate(
   recipe: TemplateRecipe,
@@ -41,7 +40,7 @@ export async function buildTemplate(
     onStep(`${program} ${args.join(" ")}`);
     return host.run(program, args, { timeoutMs });
   };
-  /** What packages brought may be a link, which would lead to the host's files. */
+  /** A symbolic link from a package could lead to files of the host. */
   const inside = async (target: string): Promise<string> => {
     const parent = dirname(target) === "/" ? root : root + dirname(target);
     if ((await host.run("realpath", [parent])).trim() !== parent) {
@@ -72,7 +71,7 @@ export async function buildTemplate(
     if (installed.length > 0) onStep(`packages: ${installed.join(" ")}`);
     await templates.finish(name, digest, installed.length > 0 ? digestOf(installed) : undefined);
   } catch (error) {
-    // The next build or `template gc` removes the rest.
+    // The next build or `template gc` removes the remains.
     await templates.remove(path.slice(path.lastIndexOf("/") + 1)).catch(() => undefined);
     throw error;
   } finally {
@@ -82,7 +81,7 @@ export async function buildTemplate(
   return true;
 }
 
-/** What pkg(8) has installed, what others need included: names with versions, in order. */
+/** Packages that pkg(8) has installed, with dependencies: names with versions, sorted. */
 async function packagesIn(host: Host, root: string): Promise<readonly string[]> {
   const names = (await host.run("pkg", ["-r", root, "query", "%n-%v"])).split("\n");
   return names.filter((name) => name !== "").toSorted();
@@ -92,7 +91,7 @@ function digestOf(packages: readonly string[]): string {
   return createHash("sha256").update(packages.join("\n")).digest("hex").slice(0, 16);
 }
 
-/** The numbers of an account of the template: the host has others. @throws SandboxError failed_precondition */
+/** Uid and gid of an account of the template; the host's accounts differ. @throws SandboxError failed_precondition */
 async function idsOf(host: Host, root: string, account: string): Promise<string> {
   const accounts = await host.run("pw", ["-R", root, "usershow", account]).catch(() => "");
   const [, , uid, gid] = accounts.split(":");

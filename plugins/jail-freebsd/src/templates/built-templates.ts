@@ -1,42 +1,42 @@
 import { zfsUntilFree } from "../zfs/datasets.js";
 import type { Host } from "../host/host.js";
 
-/** A template that was built here, or was begun to be. */
+/** A template that was built here, or whose build began. */
 export interface BuiltTemplate {
   readonly name: string;
-  /** Of its dataset, below the parent. */
+  /** Name of the dataset below the parent. */
   readonly dataset: string;
-  /** `<dataset>@<snapshot>` in full; undefined while it is not whole. */
+  /** `<dataset>@<snapshot>` in full; undefined for an unfinished build. */
   readonly snapshot: string | undefined;
-  /** Of the snapshot: what is signed. */
+  /** Guid of the snapshot, which is signed. */
   readonly guid: string | undefined;
-  /** True when new sandboxes begin with it. */
+  /** True when new sandboxes are cloned from it. */
   readonly isCurrent: boolean;
-  /** True when datasets were cloned from it. */
+  /** True when it has clones. */
   readonly isInUse: boolean;
   readonly usedBytes: number;
-  /** Digest of its packages with their versions; undefined where it has none or is not whole. */
+  /** Digest of its packages with their versions; undefined without packages or for an unfinished build. */
   readonly packages: string | undefined;
 }
 
 interface BeginOptions {
   readonly name: string;
   readonly digest: string;
-  /** Where it is to be mounted while it is built. */
+  /** Mount point during the build. */
   readonly mountPoint: string;
 }
 
-/** Who built it, on the dataset of a template. Not the property of sandboxes: these are no sandboxes. */
+/** Property of a template's dataset with its builder. Sandboxes have another property. */
 const BUILDER = "coppice:builder";
 const NAME = "coppice:name";
 const PACKAGES = "coppice:packages";
-/** On the parent: which snapshot a name stands for. One property, so that it changes at one moment. */
+/** Property of the parent that maps a name to a snapshot. A single property changes atomically. */
 const CURRENT = "coppice:template.";
 const DIGITS_IN_NAME = 16;
 
 /**
- * Templates that were built, as datasets beside those of sandboxes: `template-<name>-<digest>@<digest>`. What is
- * of another builder is never touched.
+ * Built templates, as datasets beside those of sandboxes: `template-<name>-<digest>@<digest>`. Datasets of other
+ * builders are never changed.
  */
 export class BuiltTemplates {
   readonly #host: Host;
@@ -49,7 +49,7 @@ export class BuiltTemplates {
     this.#builder = builder;
   }
 
-  /** The snapshot that a name stands for, in full; undefined when none was built. */
+  /** Full snapshot of a name; undefined when none was built. */
   async current(name: string): Promise<string | undefined> {
     if (!/^[a-z0-9][a-z0-9._-]*$/.test(name)) return undefined;
     const words = ["get", "-H", "-o", "value", CURRENT + name, this.#parent];
@@ -57,7 +57,7 @@ export class BuiltTemplates {
     return value === "-" || value === "" ? undefined : `${this.#parent}/${value}`;
   }
 
-  /** Makes an empty dataset for a template, in place of one that was not finished. @returns its full name. */
+  /** Creates an empty dataset for a template, and replaces an unfinished one. @returns its full name. */
   async begin({ name, digest, mountPoint }: BeginOptions): Promise<string> {
     const path = this.#path(name, digest);
     if ((await this.#builderOf(path)) !== undefined) await this.#destroy(path);
@@ -66,29 +66,29 @@ export class BuiltTemplates {
     return path;
   }
 
-  /** True when a template with that digest was built whole. */
+  /** True when a template with that digest was finished. */
   async isWhole(name: string, digest: string): Promise<boolean> {
     const path = `${this.#path(name, digest)}@${digest}`;
     return (await this.#host.try("zfs", ["get", "-H", "-o", "value", "type", path])).code === 0;
   }
 
-  /** Keeps what was built, out of sight. @param packages what tells them from others; undefined for none. */
+  /** Unmounts and keeps a finished template. @param packages digest of its packages; undefined for none. */
   async finish(name: string, digest: string, packages: string | undefined): Promise<void> {
     const path = this.#path(name, digest);
     if (packages !== undefined) await this.#host.run("zfs", ["set", `${PACKAGES}=${packages}`, path]);
     await zfsUntilFree(this.#host, ["unmount", path]);
     await this.#host.run("zfs", ["set", "mountpoint=none", path]);
-    // The last step: who sees the snapshot sees all of it.
+    // Last step: the snapshot shows that the template is finished.
     await this.#host.run("zfs", ["snapshot", `${path}@${digest}`]);
   }
 
-  /** Has sandboxes of that template begin with it from now on. */
+  /** Makes it the template of new sandboxes. */
   async choose(name: string, digest: string): Promise<void> {
     const leaf = this.#path(name, digest).slice(this.#parent.length + 1);
     await this.#host.run("zfs", ["set", `${CURRENT}${name}=${leaf}@${digest}`, this.#parent]);
   }
 
-  /** Gives up what was begun, or built. @returns false where datasets were cloned from it. */
+  /** Removes a template, finished or not. @returns false when it has clones. */
   async remove(dataset: string): Promise<boolean> {
     return this.#destroy(`${this.#parent}/${dataset}`);
   }
@@ -99,7 +99,7 @@ export class BuiltTemplates {
     const found = new Map<string, Map<string, string>>();
     for (const line of (await this.#host.run("zfs", words)).split("\n")) {
       const [path = "", property = "", value = "", source = ""] = line.split("\t");
-      // Of the snapshot it is inherited from its dataset; what that has from its parent is not its own.
+      // The snapshot inherits the property from its dataset; a value inherited from the parent does not count.
       if ((property === BUILDER || property === PACKAGES) && source !== "local") continue;
       if (!found.has(path)) found.set(path, new Map());
       found.get(path)?.set(property, value);
@@ -126,11 +126,11 @@ export class BuiltTemplates {
 
   async #destroy(path: string): Promise<boolean> {
     if ((await this.#builderOf(path)) !== this.#builder)
-      throw new Error(`${path} was built by somebody else`);
+      throw new Error(`${path} was built by another installation`);
     return zfsUntilFree(this.#host, ["destroy", "-r", path]);
   }
 
-  /** Undefined for a dataset that is not there. */
+  /** Undefined for a missing dataset. */
   async #builderOf(path: string): Promise<string | undefined> {
     const { code, stdout } = await this.#host.try("zfs", ["get", "-H", "-o", "value,source", BUILDER, path]);
     if (code !== 0) return undefined;

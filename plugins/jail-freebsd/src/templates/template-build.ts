@@ -7,7 +7,7 @@ import type { JailSettings } from "../jail-freebsd-config.js";
 import { readTemplateFile } from "./template-file.js";
 import { withTemplateWorkshop } from "./template-workshop.js";
 
-/** Builds what a file says, unless that was built before, and has sandboxes of that template begin with it. */
+/** Builds the template of a file unless it exists, and makes it current for new sandboxes. */
 export const templateBuild: VerbAction<JailSettings> = {
   usage: "<template.yaml>",
   async run(context) {

@@ -22,7 +22,7 @@ describe("the file of a template", () => {
   });
   after(() => rm(directory, { recursive: true }));
 
-  it("has the digest of all that goes into the template, and of nothing else", async () => {
+  it("has a digest of the template's contents alone", async () => {
     const { digest, base, files } = await read(whole);
     assert.match(digest, /^[0-9a-f]{64}$/);
     assert.deepEqual(base, { sets: [join(directory, "base.txz")] });
@@ -58,7 +58,7 @@ describe("the file of a template", () => {
     assert.deepEqual(users, [{ name: "user", uid: volumeOwner, shell: "/bin/sh" }]);
   });
 
-  it("may be the one that comes with the project", async () => {
+  it("is valid where the project ships one", async () => {
     const file = new URL("../../../../config/freebsd/code-interpreter-v1.yaml", import.meta.url);
     const shipped = templateFile.parse(parse(await readFile(file, "utf8")));
     assert.equal(shipped.name, "code-interpreter-v1");
@@ -72,7 +72,7 @@ describe("the file of a template", () => {
     );
   });
 
-  it("is refused with the place of what is wrong", async () => {
+  it("is refused with the place of the error", async () => {
     const refused: readonly (readonly [object, RegExp])[] = [
       [{ name: "a/b" }, /name: /],
       [{ name: "Big" }, /name: /],

@@ -7,7 +7,7 @@ import { messageOf, parseInput, SandboxError } from "@coppice/core";
 import { parse } from "yaml";
 import { z } from "zod";
 
-/** Inside of a template. No part of it can lead up. */
+/** Path inside a template. No component is `.` or `..`. */
 const insidePath = z
   .string()
   .regex(/^(\/(?!\.{1,2}(\/|$))[A-Za-z0-9._@:+-]+)+$/, "expected an absolute path of plain characters");
@@ -18,12 +18,12 @@ const packageName = z.string().regex(/^[A-Za-z0-9][A-Za-z0-9._+-]*$/, "expected 
 const accountName = z.string().regex(/^[a-z_][a-z0-9_-]{0,31}$/, "expected the name of an account");
 const mode = z.string().regex(/^[0-7]{3,4}$/, "expected an octal mode, as '0644'");
 
-/** What a file for `coppice template build` says. */
+/** Contents of a file for `coppice template build`. */
 export const templateFile = z.strictObject({
   name: z
     .string()
     .regex(/^[a-z0-9][a-z0-9._-]{0,63}$/, "expected the name of a template, in small letters")
-    .describe("What sandboxes ask for"),
+    .describe("Name that clients ask for"),
   base: z
     .union([
       z.strictObject({ sets: z.array(hostPath).min(1).describe("Archives of tar(1), as base.txz") }),
@@ -46,12 +46,12 @@ export const templateFile = z.strictObject({
       z.strictObject({ path: insidePath, mode: mode.default("0755"), owner: accountName.default("root") }),
     )
     .default([])
-    .describe("Made in this order; what each lies in is there"),
+    .describe("Created in this order; the parent of each must exist"),
   files: z
     .array(
       z.strictObject({
-        source: hostPath.describe("On the host, as seen from this file"),
-        path: insidePath.describe("In a directory that is there"),
+        source: hostPath.describe("On the host, relative to this file"),
+        path: insidePath.describe("In an existing directory"),
         mode: mode.default("0644"),
         owner: accountName.default("root"),
       }),
@@ -62,18 +62,18 @@ export const templateFile = z.strictObject({
     .array(z.strictObject({ path: insidePath, to: hostPath }))
     .default([])
     .describe("Symbolic links"),
-  revision: z.string().max(100).optional().describe("Changed to have the same packages fetched anew"),
+  revision: z.string().max(100).optional().describe("Change it to fetch the same packages again"),
 });
 
-/** A template that is to be built, and what tells it from others. */
+/** A template to build, with its digest. */
 export interface TemplateRecipe extends z.infer<typeof templateFile> {
-  /** SHA-256 of all that goes into it, in hexadecimal. */
+  /** SHA-256 of the template's contents, in hexadecimal. */
   readonly digest: string;
 }
 
 /**
- * Reads such a file, with the paths in it made absolute, and the files that it names.
- * @throws SandboxError invalid_argument that says what is wrong with it.
+ * Reads a template file, makes its paths absolute, and digests the files that it names.
+ * @throws SandboxError invalid_argument with what is wrong in the file.
  */
 export async function readTemplateFile(path: string): Promise<TemplateRecipe> {
   let values: unknown;
@@ -90,7 +90,7 @@ export async function readTemplateFile(path: string): Promise<TemplateRecipe> {
   return { ...recipe, digest: await digestOf(recipe) };
 }
 
-/** Names and places of what is read do not count, what is in it does; nor does the order of packages. */
+/** Covers the contents of files, not their names and places, and ignores the order of packages. */
 async function digestOf(recipe: z.infer<typeof templateFile>): Promise<string> {
   const { base, files, packages, ...rest } = recipe;
   const inputs = {

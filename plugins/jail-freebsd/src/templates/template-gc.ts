@@ -3,10 +3,7 @@ import type { VerbAction } from "@coppice/core";
 import type { JailSettings } from "../jail-freebsd-config.js";
 import { withTemplateWorkshop } from "./template-workshop.js";
 
-/**
- * Removes the templates that were built and that nothing begins with, nor began, and that no setting names: also
- * those left unfinished.
- */
+/** Removes built templates, finished or not, that have no clones, are not current, and are named in no setting. */
 export const templateGc: VerbAction<JailSettings> = {
   usage: "",
   async run(context) {
@@ -19,7 +16,7 @@ export const templateGc: VerbAction<JailSettings> = {
       );
       for (const { name, dataset } of unused) {
         const isGone = await templates.remove(dataset);
-        context.print(`${isGone ? "removed" : "kept, for it is in use:"} ${name} ${dataset}`);
+        context.print(`${isGone ? "removed" : "kept, because it is in use:"} ${name} ${dataset}`);
       }
     });
     return 0;

@@ -8,7 +8,7 @@ const MEBIBYTE = 2 ** 20;
 
 const HEADING = ["NAME", "STATE", "MiB", "GUID", "PACKAGES", "SNAPSHOT"];
 
-/** Prints the templates that were built. */
+/** Prints the built templates. */
 export const templateList: VerbAction<JailSettings> = {
   usage: "[--json]",
   async run(context) {

@@ -4,15 +4,17 @@ import { SandboxError } from "@coppice/core";
 import type { Host } from "../host/host.js";
 
 export interface TemplateSignaturesOptions {
-  /** signify(1)'s public key. */
+  /** Public key of signify(1). */
   readonly publicKey: string;
-  /** Where signatures are: `<dataset>@<snapshot>.sig` without what the dataset lies in, or `<template>.sig`. */
+  /**
+   * Directory of signatures: `<dataset>@<snapshot>.sig` with the last part of the dataset's name, or `<template>.sig`.
+   */
   readonly directory: string;
 }
 
 /**
- * Lets sandboxes begin only with templates that somebody signed. What is signed is the guid of the snapshot, in
- * digits without an end of line: ZFS gives every snapshot another one, and its blocks never change.
+ * Lets sandboxes start only from signed templates. The signed text is the guid of the snapshot, in digits without a
+ * newline: ZFS gives each snapshot a unique guid, and its blocks never change.
  */
 export class TemplateSignatures {
   readonly #host: Host;
@@ -23,7 +25,7 @@ export class TemplateSignatures {
     this.#options = options;
   }
 
-  /** @throws SandboxError failed_precondition for a snapshot that nobody signed, not_found for one that is not there. */
+  /** @throws SandboxError failed_precondition for an unsigned snapshot, not_found for a missing one. */
   async verify(template: string, snapshot: string): Promise<void> {
     const asked = await this.#host.try("zfs", ["get", "-Hp", "-o", "value", "guid", snapshot]);
     if (asked.code !== 0) throw new SandboxError("not_found", `there is no snapshot ${snapshot}`);

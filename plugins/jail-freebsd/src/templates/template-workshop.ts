@@ -8,15 +8,15 @@ import { Host } from "../host/host.js";
 import { installationOf } from "../host/installation.js";
 import type { JailSettings } from "../jail-freebsd-config.js";
 
-/** What the verbs about templates work with. */
+/** Dependencies of the verbs that work on templates. */
 export interface TemplateWorkshop {
   readonly host: Host;
   readonly templates: BuiltTemplates;
 }
 
 /**
- * Lets a verb work on templates, one process of this installation at a time; a server may run meanwhile.
- * @throws SandboxError failed_precondition while another one does.
+ * Runs a verb on templates, in one process of this installation at a time; a server may run meanwhile.
+ * @throws SandboxError failed_precondition while another process works on them.
  */
 export async function withTemplateWorkshop<T>(
   { config, dataDir }: VerbContext<JailSettings>,
@@ -29,7 +29,7 @@ export async function withTemplateWorkshop<T>(
       "the agent has not been built: install a C compiler and run set-up",
     );
   }
-  // For its lock alone, which goes with the process that has it, however that ends.
+  // Used only for its lock, which ends with the process, even after a crash.
   const lock = new DatabaseSync(join(dataDir(), "templates.lock"), { timeout: 0 });
   try {
     try {
@@ -42,13 +42,13 @@ export async function withTemplateWorkshop<T>(
     const host = new Host({
       programs: config.programs,
       agent,
-      // Not that of a server, which outlives it.
+      // Separate from the server's agent, which outlives this verb.
       socket: join(config.directory, "templates.sock"),
       timeoutMs: config.hostCommandTimeout,
       log: { debug: () => undefined, warn: () => undefined },
     });
     try {
-      // A process that was killed has left its program behind, which works on a template.
+      // A killed process leaves its program running, which still works on a template.
       for (const left of await host.served()) {
         await left.kill("SIGKILL", "group").catch(() => undefined);
         await left.exit;

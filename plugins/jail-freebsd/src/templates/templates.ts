@@ -3,14 +3,13 @@ import type { BuiltTemplates } from "./built-templates.js";
 import type { NullfsMount } from "../jails/jail-conf.js";
 import type { JailSettings } from "../jail-freebsd-config.js";
 
-/** A template, as jails are made from it. */
 export interface JailTemplate {
   /** Its default account. */
   readonly user: string;
   readonly mounts: readonly NullfsMount[];
 }
 
-/** The templates of this backend: what the settings name, what was built, or snapshots by the names of the layout. */
+/** Templates of this backend: from the settings, from builds, or snapshots named by the default layout. */
 export class Templates {
   readonly #settings: JailSettings["templates"];
   readonly #parent: string;
@@ -25,15 +24,15 @@ export class Templates {
     this.#built = built;
   }
 
-  /** @throws SandboxError not_found for a name that no snapshot can have. */
+  /** @throws SandboxError not_found for an invalid name. */
   get(name: string): JailTemplate {
     const settings = this.#settingsOf(name);
     return { user: settings?.user ?? "user", mounts: settings?.mounts ?? [] };
   }
 
   /**
-   * The snapshot that its sandboxes begin with now, `<dataset>@<snapshot>`. Whether it is there, a clone finds out.
-   * @throws SandboxError not_found for a name that no snapshot can have.
+   * Snapshot that new sandboxes are cloned from, `<dataset>@<snapshot>`. The clone fails when it is missing.
+   * @throws SandboxError not_found for an invalid name.
    */
   async snapshotOf(name: string): Promise<string> {
     const chosen = this.#settingsOf(name)?.snapshot ?? (await this.#built.current(name));

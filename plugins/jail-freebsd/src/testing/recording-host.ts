@@ -7,32 +7,32 @@ import { AddressPool } from "../network/address-pool.js";
 import { Host, type HostProgram } from "../host/host.js";
 import { jailFreebsdConfig, type JailSettings } from "../jail-freebsd-config.js";
 
-/** A program that was run: its arguments, and what it read from stdin. */
+/** A recorded call of a program: its arguments and stdin. */
 export interface HostCall {
   readonly program: string;
   readonly args: readonly string[];
   readonly input: string;
 }
 
-/** A host whose programs do nothing but write down how they were called. */
+/** A host whose programs only record their calls. */
 export interface RecordingHost extends AsyncDisposable {
   readonly host: Host;
   /** Settings of a backend on it. */
   readonly settings: JailSettings;
-  /** Nobody has any of them yet. */
+  /** Unused addresses. */
   readonly addresses: AddressPool;
-  /** What ran since this was asked last. */
+  /** Calls since the last request. */
   calls(): Promise<readonly HostCall[]>;
-  /** Lets a program write this and end with 0, whatever it is called with, until it is told otherwise. */
+  /** Sets the output of a program that exits with 0. */
   answer(program: HostProgram, stdout: string): Promise<void>;
 }
 
-/** Why there can be none here; undefined when there can. */
+/** Reason why there is no recording host here; undefined when there is. */
 export function reasonWithoutRecordingHost(): string | undefined {
   return agentBinary() === undefined ? "the agent has not been built: there is no C compiler" : undefined;
 }
 
-/** Makes one out of shell scripts and the real agent. */
+/** Builds the host from shell scripts and the real agent. */
 export async function openRecordingHost(settings: object = {}): Promise<RecordingHost> {
   const directory = await mkdtemp(join(tmpdir(), "cr-"));
   const log = join(directory, "log");
@@ -41,7 +41,7 @@ export async function openRecordingHost(settings: object = {}): Promise<Recordin
   await writeFile(log, "");
   const answers = (name: string) => join(directory, `${name}.out`);
   for (const name of names) {
-    // Fields end with NUL, which no argument can have; the call itself with an empty one.
+    // Every field ends with NUL, which no argument can contain; an empty field ends the call.
     const script = `#!/bin/sh
 {
   printf '%s\\0' ${name} "$#" "$@"

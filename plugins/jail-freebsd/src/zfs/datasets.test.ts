@@ -15,7 +15,7 @@ function datasetsOf({ host, settings }: RecordingHost): Datasets {
   return new Datasets(host, { parent: settings.dataset, owner: "ours" });
 }
 
-/** Has zfs(8) say who owns what it is asked of, and refuse a verb so often, before it does it. */
+/** Makes zfs(8) report an owner, and refuse a verb with these messages before it succeeds. */
 async function refuse({ settings }: RecordingHost, verb: string, messages: readonly string[]): Promise<void> {
   const { directory, programs } = settings;
   await mkdir(directory, { recursive: true });
@@ -29,10 +29,10 @@ echo "$@" >> ${join(directory, "did")}
 }
 
 describe("datasets", { skip: reasonWithoutRecordingHost() ?? false }, () => {
-  it("are destroyed by none but who made them, whatever they are called", async () => {
+  it("are destroyed by their installation alone, whatever their name", async () => {
     await using recording = await openRecordingHost();
     const datasets = datasetsOf(recording);
-    // What is inherited says nothing of who made it; - is what has no owner.
+    // An inherited value does not show the owner; `-` means that there is none.
     for (const said of [
       "theirs\tlocal\n",
       "ours\tinherited from zroot/jails\n",
@@ -52,7 +52,7 @@ describe("datasets", { skip: reasonWithoutRecordingHost() ?? false }, () => {
     );
   });
 
-  it("are asked for again for as long as they are busy, in the words of each release, and for nothing else", async () => {
+  it("are tried again only while they are busy, by the messages of each release", async () => {
     await using recording = await openRecordingHost();
     const datasets = datasetsOf(recording);
     await refuse(recording, "destroy", [
@@ -68,7 +68,7 @@ describe("datasets", { skip: reasonWithoutRecordingHost() ?? false }, () => {
     await datasets.destroy("e2b-abc");
   });
 
-  it("are kept out of sight when others were cloned from them, or have snapshots", async () => {
+  it("are retained unmounted while they have clones or snapshots", async () => {
     for (const reason of [
       `cannot destroy '${PATH}': filesystem has dependent clones`,
       `cannot destroy '${PATH}': filesystem has children`,

@@ -4,17 +4,16 @@ import type { SnapshotId } from "@coppice/core/backend";
 import { type Host, HostCommandError } from "../host/host.js";
 
 /**
- * Where a dataset is in its life. `connecting`: its sandbox runs, and is given a connection that it was made without.
- * `stopped`: its sandbox has no jail, or one that is being ended or made.
- * `retained`: its sandbox is gone, and others still need its blocks.
+ * State of a dataset. `connecting`: its sandbox runs and gets a network that it was created without. `stopped`: its
+ * sandbox has no jail, or one that is being ended or created. `retained`: its sandbox is gone, but clones need its
+ * blocks.
  */
 export type DatasetState = "creating" | "running" | "connecting" | "stopped" | "destroying" | "retained";
 
-/** A dataset that this installation made. */
 export interface OwnedDataset {
   readonly name: string;
   readonly state: DatasetState;
-  /** Other properties of ours, without their prefix. */
+  /** Other properties of ours, without the prefix. */
   readonly properties: ReadonlyMap<string, string>;
 }
 
@@ -23,30 +22,30 @@ export interface CloneOptions {
   readonly origin: string;
   readonly mountPoint: string;
   readonly refquotaMiB: number;
-  /** Kept with it, as `coppice:<name>`. */
+  /** Stored as `coppice:<name>`. */
   readonly properties: Readonly<Record<string, string>>;
 }
 
 const PREFIX = "coppice:";
 const BUSY_ATTEMPTS = 50;
 const LONGEST_BUSY_PAUSE_MS = 200;
-/** How the releases say that somebody has not let go yet. */
+/** Messages of the releases for a dataset in use. */
 const BUSY = /dataset is busy|umount failed|cannot unmount|Device busy/i;
 const MISSING = /dataset does not exist|could not find any snapshots/;
 const NEEDED = /has dependent clones|has children|has snapshots/;
 
 /**
- * The ZFS datasets of one installation, all of them children of one. Whose a dataset is stands in a property of
- * it: what has another owner, or none, is never changed. Only what zfs(8) has had since 2011 is used.
+ * ZFS datasets of one installation, all children of one parent. A property names the owner; datasets with another
+ * owner, or none, are never changed. Needs only features that zfs(8) has had since 2011.
  */
 export class Datasets {
   readonly parent: string;
   readonly #host: Host;
   readonly #owner: string;
-  /** False while no dataset is known to be retained, and no removed snapshot to be left. */
+  /** False while no retained dataset and no removed snapshot is known. */
   #hasRetained = true;
 
-  /** @param owner what tells this installation's datasets from those of others in the same pool. */
+  /** @param owner identifies this installation's datasets among others in the same pool. */
   constructor(host: Host, { parent, owner }: { readonly parent: string; readonly owner: string }) {
     this.#host = host;
     this.parent = parent;
@@ -80,7 +79,7 @@ export class Datasets {
     }
   }
 
-  /** Makes a dataset with nothing in it, mounted. @throws SandboxError already_exists */
+  /** Creates and mounts an empty dataset. @throws SandboxError already_exists */
   async create(
     name: string,
     { mountPoint, refquotaMiB }: Pick<CloneOptions, "mountPoint" | "refquotaMiB">,
@@ -99,7 +98,7 @@ export class Datasets {
     if (result.code !== 0) throw new HostCommandError("zfs", words, result);
   }
 
-  /** Whether there is a snapshot of that name, which need not be this installation's. */
+  /** True when the snapshot exists, whatever its owner. */
   async hasSnapshot(snapshot: string): Promise<boolean> {
     const { code, stderr } = await this.#host.try("zfs", ["get", "-H", "-o", "value", "type", snapshot]);
     if (code !== 0 && !MISSING.test(stderr)) throw new Error(`zfs get: ${stderr.trim()}`);
@@ -110,7 +109,7 @@ export class Datasets {
     await this.#host.run("zfs", ["set", `${PREFIX}${property}=${value}`, this.#path(name)]);
   }
 
-  /** Mounts a dataset where it belongs, if it is not: the host may have started anew. */
+  /** Mounts a dataset at its mount point, if the host's restart unmounted it. */
   async mount(name: string): Promise<void> {
     const words = ["mount", this.#path(name)];
     const result = await this.#host.try("zfs", words);
@@ -118,7 +117,7 @@ export class Datasets {
       throw new HostCommandError("zfs", words, result);
   }
 
-  /** @throws SandboxError failed_precondition when it holds more than that. */
+  /** @throws SandboxError failed_precondition when it already uses more. */
   async limit(name: string, refquotaMiB: number): Promise<void> {
     const words = ["set", `refquota=${refquotaMiB}M`, this.#path(name)];
     const result = await this.#host.try("zfs", words);
@@ -129,8 +128,8 @@ export class Datasets {
   }
 
   /**
-   * Bytes that datasets refer to, what they share with their origins included, all by one command; those that are
-   * not there are left out.
+   * Bytes that datasets refer to, including those shared with their origins, by one command; missing datasets are left
+   * out.
    */
   async usedBytes(names: readonly string[]): Promise<ReadonlyMap<string, number>> {
     if (names.length === 0) return new Map();
@@ -144,14 +143,14 @@ export class Datasets {
     );
   }
 
-  /** All that this installation made for sandboxes, or for something else that names begin with, by one command. */
+  /** Datasets of this installation with a name prefix, by one command. */
   async owned(prefix = "e2b-"): Promise<readonly OwnedDataset[]> {
     const names = ["owner", "state", "template", "limits"].map((name) => `${PREFIX}${name}`);
     const words = ["get", "-Hp", "-r", "-o", "name,property,value,source", names.join(","), this.parent];
     const found = new Map<string, Map<string, string>>();
     for (const line of (await this.#host.run("zfs", words)).split("\n")) {
       const [path = "", property = "", value = "", source] = line.split("\t");
-      // What is inherited says nothing of who made it.
+      // An inherited value does not show the owner.
       if (source !== "local" || path.includes("@") || !path.startsWith(`${this.parent}/${prefix}`)) continue;
       const name = path.slice(this.parent.length + 1);
       if (!found.has(name)) found.set(name, new Map());
@@ -164,13 +163,13 @@ export class Datasets {
   }
 
   /**
-   * Gives up a dataset, mounted or not. One that others were cloned from stays, out of sight, until `collect`.
-   * A missing one is fine. @throws SandboxError permission_denied for one that has another owner.
+   * Destroys a dataset, mounted or not. One with clones stays unmounted until `collect`. A missing one is fine.
+   * @throws SandboxError permission_denied for one of another owner.
    */
   async destroy(name: string): Promise<void> {
     const path = this.#path(name);
     if (!(await this.#isOwn(path))) return;
-    // Without what it is mounted as: that would be in the way of the next of that name.
+    // Its mount point would be in the way of the next dataset of that name.
     await zfsUntilFree(this.#host, ["unmount", "-f", path]);
     if (await zfsUntilFree(this.#host, ["destroy", path])) return;
     await this.#host.run("zfs", ["set", "mountpoint=none", path]);
@@ -178,7 +177,7 @@ export class Datasets {
     this.#hasRetained = true;
   }
 
-  /** Keeps what a dataset holds at one moment. @throws SandboxError unavailable when it is being destroyed. */
+  /** Takes a snapshot. @throws SandboxError unavailable when the dataset is being destroyed. */
   async snapshot(name: string, id: SnapshotId): Promise<void> {
     const path = `${this.#path(name)}@${checkedSnapshotId(id)}`;
     const words = ["snapshot", "-o", `${PREFIX}snapshot=kept`, path];
@@ -187,16 +186,16 @@ export class Datasets {
     if (result.code !== 0) throw new HostCommandError("zfs", words, result);
   }
 
-  /** Full names of the snapshots that `snapshot` took and nobody removed, by their ids. */
+  /** Full names of the kept snapshots, by id. */
   async snapshots(): Promise<ReadonlyMap<SnapshotId, string>> {
     return this.#snapshotsMarked("kept");
   }
 
-  /** Gives a snapshot up; datasets that were cloned from it stay. A missing one is fine. */
+  /** Removes a snapshot; its clones stay. A missing one is fine. */
   async removeSnapshot(id: SnapshotId): Promise<void> {
     const full = (await this.snapshots()).get(id);
     if (full === undefined) return;
-    // What is needed until its last clone is gone must not be cloned again.
+    // A removed snapshot that stays until its last clone is gone must not be cloned again.
     await this.#host.run("zfs", ["set", `${PREFIX}snapshot=removed`, full]);
     this.#hasRetained = true;
     await this.collect();
@@ -214,10 +213,10 @@ export class Datasets {
     return found;
   }
 
-  /** Destroys the snapshots that were removed and the retained datasets, as far as nobody needs them any more. */
+  /** Destroys removed snapshots and retained datasets that have no clones left. */
   async collect(): Promise<void> {
     if (!this.#hasRetained) return;
-    // One that is retained while this looks around says so again.
+    // A dataset retained meanwhile sets it again.
     this.#hasRetained = false;
     try {
       await this.#collect();
@@ -228,12 +227,12 @@ export class Datasets {
   }
 
   async #collect(): Promise<void> {
-    // Those that were cloned go with the last of their clones.
+    // A snapshot with clones goes with the last of them.
     for (const full of (await this.#snapshotsMarked("removed")).values()) {
       await zfsUntilFree(this.#host, ["destroy", "-d", full]);
     }
     const retained = (await this.owned()).filter(({ state }) => state === "retained");
-    // One may hold the other: again, as long as that makes a difference.
+    // One may depend on another: repeat while that makes progress.
     for (let rest = retained; rest.length > 0;) {
       const left: OwnedDataset[] = [];
       for (const each of rest) {
@@ -251,7 +250,7 @@ export class Datasets {
     if (code !== 0 && MISSING.test(stderr)) return false;
     if (code !== 0) throw new Error(`zfs get: ${stderr.trim()}`);
     if (stdout.trim() === `${this.#owner}\tlocal`) return true;
-    throw new SandboxError("permission_denied", `dataset ${path} belongs to somebody else`);
+    throw new SandboxError("permission_denied", `dataset ${path} belongs to another installation`);
   }
 
   #path(name: string): string {
@@ -261,8 +260,8 @@ export class Datasets {
 }
 
 /**
- * Runs a command of zfs again while somebody keeps the dataset busy. What is missing is fine.
- * @returns false when others need it. @throws HostCommandError
+ * Retries a command of zfs while the dataset is busy. A missing dataset is fine.
+ * @returns false when clones need it. @throws HostCommandError
  */
 export async function zfsUntilFree(host: Host, words: readonly string[]): Promise<boolean> {
   for (let attempt = 1; ; attempt++) {

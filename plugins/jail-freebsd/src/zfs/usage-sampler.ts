@@ -1,9 +1,8 @@
 import type { Datasets } from "./datasets.js";
 import type { CountedUsage, ResourceRules } from "../jails/resource-rules.js";
 
-/** What one sandbox uses. */
 export interface SandboxUsage extends CountedUsage {
-  /** Bytes that its dataset refers to, what it shares with its origin included. */
+  /** Bytes that its dataset refers to, including those shared with its origin. */
   readonly diskBytes: number;
 }
 
@@ -14,16 +13,16 @@ interface Sample {
 
 export interface UsageSamplerOptions {
   readonly datasets: Datasets;
-  /** Undefined where the kernel counts nothing: then only disks are looked at. */
+  /** Undefined where the kernel does no accounting: then only disks are measured. */
   readonly rules: ResourceRules | undefined;
-  /** Names of all sandboxes that there are. */
+  /** Returns the names of all sandboxes. */
   readonly names: () => readonly string[];
   readonly maximumAgeMs: number;
 }
 
 /**
- * What sandboxes use, of all of them by the same two commands: whoever asks a little later is told what was found
- * then.
+ * Resource usage of sandboxes. Two commands measure all of them together; later requests within the maximum age share
+ * the result.
  */
 export class UsageSampler {
   readonly #options: UsageSamplerOptions;
@@ -33,13 +32,13 @@ export class UsageSampler {
     this.#options = options;
   }
 
-  /** @returns undefined for one that has ended. */
+  /** @returns undefined for an ended sandbox. */
   async of(name: string): Promise<SandboxUsage | undefined> {
     const askedAtMs = performance.now();
     const isFresh = (this.#last?.takenAtMs ?? -Infinity) + this.#options.maximumAgeMs > askedAtMs;
     const found = isFresh ? (await this.#last?.usages)?.get(name) : undefined;
     if (found !== undefined) return found;
-    // It may have been made since. Others who ask for the same reason share the answer.
+    // It may be newer than the sample. Concurrent requests share the next sample.
     const last = this.#last !== undefined && this.#last.takenAtMs >= askedAtMs ? this.#last : this.#sample();
     return (await last.usages).get(name);
   }

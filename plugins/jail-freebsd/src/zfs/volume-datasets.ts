@@ -9,15 +9,15 @@ import type { NullfsMount } from "../jails/jail-conf.js";
 export interface VolumeDatasetsOptions {
   readonly host: Host;
   readonly datasets: Datasets;
-  /** Where they are mounted on the host; only root can enter it. */
+  /** Directory of their mount points on the host, accessible only to root. */
   readonly directory: string;
-  /** Uid and gid of whoever owns a new one. */
+  /** Uid and gid of a new volume. */
   readonly owner: number;
 }
 
 const NAME = "volume-";
 
-/** Directories that sandboxes share: a dataset each, which is mounted into jails by nullfs. */
+/** Directories that sandboxes share. Each is a dataset, mounted into jails with nullfs. */
 export class VolumeDatasets {
   readonly #options: VolumeDatasetsOptions;
 
@@ -31,7 +31,7 @@ export class VolumeDatasets {
     await datasets.create(nameOf(id), { mountPoint: this.#pathOf(id), refquotaMiB: sizeMiB });
     try {
       await host.run("chown", [`${owner}:${owner}`, this.#pathOf(id)]);
-      // Until then it cannot be mounted.
+      // It cannot be mounted in a sandbox before this.
       await datasets.set(nameOf(id), "state", "running");
     } catch (error) {
       await this.remove(id);
@@ -39,13 +39,12 @@ export class VolumeDatasets {
     }
   }
 
-  /** Half-made ones and half-removed ones included. */
+  /** Includes half-created and half-removed volumes. */
   async list(): Promise<readonly VolumeId[]> {
     const owned = await this.#options.datasets.owned(NAME);
     return owned.map(({ name }) => name.slice(NAME.length));
   }
 
-  /** A missing one is fine. */
   async remove(id: VolumeId): Promise<void> {
     await this.#options.datasets.destroy(nameOf(id));
     await rmdir(this.#pathOf(id)).catch((error: NodeJS.ErrnoException) => {
@@ -61,9 +60,9 @@ export class VolumeDatasets {
   }
 
   /**
-   * What has to be mounted so that a sandbox has them, and makes the places for it in a clone in which nothing runs.
+   * Returns the mounts of volumes, and creates their mount points in a clone without processes.
    * @param root of the clone.
-   * @throws SandboxError not_found, or invalid_argument for a place that is none
+   * @throws SandboxError not_found, or invalid_argument for an impossible mount point
    */
   async mountsIn(root: string, mounts: readonly Mount[]): Promise<readonly NullfsMount[]> {
     if (mounts.length === 0) return [];
@@ -78,10 +77,10 @@ export class VolumeDatasets {
     return made;
   }
 
-  /** Name by name: on the way no link leads to directories of the host. */
+  /** Component by component, so that no link leads to directories of the host. */
   async #makePlace(root: string, path: string): Promise<void> {
     const { host } = this.#options;
-    // What is mounted by name is written into jail.conf(5).
+    // The path is written into jail.conf(5).
     if (!/^(\/[A-Za-z0-9._@:+-]+)+$/.test(path)) {
       throw new SandboxError(
         "invalid_argument",
