@@ -1,13 +1,4 @@
-import { join } from "node:path";
-import { build } from "../toolchain/build.mjs";
-import { prepare } from "../toolchain/prepare.mjs";
-import { ROOT } from "../toolchain/project.mjs";
-import { runInForeground } from "../toolchain/foreground.mjs";
+import { runBuilt } from "../toolchain/run-built.mjs";
 
 /** Measures a running server over HTTP. */
-export async function run(parameters) {
-  const toolchain = await prepare();
-  await build(toolchain);
-  const program = join(ROOT, "test", "dist", "bench", "run.js");
-  return runInForeground(toolchain.node, [program, ...parameters], { cwd: ROOT, env: toolchain.environment });
-}
+export const run = (parameters) => runBuilt("test/dist/bench/run.js", parameters);

@@ -1,15 +1,4 @@
-import { join } from "node:path";
-import { build } from "../toolchain/build.mjs";
-import { runInForeground } from "../toolchain/foreground.mjs";
-import { prepare } from "../toolchain/prepare.mjs";
-import { ROOT } from "../toolchain/project.mjs";
+import { runBuilt } from "../toolchain/run-built.mjs";
 
-/** Runs the quickstart of examples/ against a server of its own. */
-export async function run() {
-  const toolchain = await prepare();
-  await build(toolchain);
-  return runInForeground(toolchain.node, [join(ROOT, "scripts", "demo.mjs")], {
-    cwd: ROOT,
-    env: toolchain.environment,
-  });
-}
+/** Runs the quickstart of examples/ against a server that it starts. */
+export const run = () => runBuilt("scripts/demo.mjs");

@@ -1,13 +1,4 @@
-import { join } from "node:path";
-import { build } from "../toolchain/build.mjs";
-import { runInForeground } from "../toolchain/foreground.mjs";
-import { prepare } from "../toolchain/prepare.mjs";
-import { ROOT } from "../toolchain/project.mjs";
+import { runBuilt } from "../toolchain/run-built.mjs";
 
-/** Puts a server of its own under mixed load and tells what is wrong or left afterwards. */
-export async function run(parameters) {
-  const toolchain = await prepare();
-  await build(toolchain);
-  const program = join(ROOT, "test", "dist", "soak", "run.js");
-  return runInForeground(toolchain.node, [program, ...parameters], { cwd: ROOT, env: toolchain.environment });
-}
+/** Puts a server under mixed load, and reports failures and leftovers. */
+export const run = (parameters) => runBuilt("test/dist/soak/run.js", parameters);

@@ -1,8 +1,6 @@
 import { join, resolve } from "node:path";
-import { build } from "../toolchain/build.mjs";
-import { runInForeground } from "../toolchain/foreground.mjs";
-import { prepare } from "../toolchain/prepare.mjs";
 import { ROOT } from "../toolchain/project.mjs";
+import { runBuilt } from "../toolchain/run-built.mjs";
 
 /** Young objects in 2 MiB at a time: less memory and shorter pauses, see docs/operating.md. */
 const NODE_OPTIONS = ["--max-semi-space-size=2"];
@@ -11,14 +9,9 @@ const ENVIRONMENT = { MALLOC_ARENA_MAX: "1" };
 
 /** Serves `config/development.yaml`, or the configuration that is named. */
 export async function run([config, ...more]) {
-  const toolchain = await prepare();
-  await build(toolchain);
-  const program = join(ROOT, "core", "bin", "coppice.mjs");
   // npm moves to the root of the project; the path was meant from where npm was called.
   const from = process.env.INIT_CWD ?? process.cwd();
   const path = config === undefined ? join(ROOT, "config", "development.yaml") : resolve(from, config);
-  return runInForeground(toolchain.node, [...NODE_OPTIONS, program, "start", path, ...more], {
-    cwd: ROOT,
-    env: { ...toolchain.environment, ...ENVIRONMENT },
-  });
+  const options = { nodeOptions: NODE_OPTIONS, environment: ENVIRONMENT };
+  return runBuilt("core/bin/coppice.mjs", ["start", path, ...more], options);
 }

@@ -1,0 +1,19 @@
+import { join } from "node:path";
+import { build } from "./build.mjs";
+import { runInForeground } from "./foreground.mjs";
+import { prepare } from "./prepare.mjs";
+import { ROOT } from "./project.mjs";
+
+/**
+ * Sets up and compiles what is missing, then runs a program of the project under the Node that set-up fetched.
+ * @param program its path from the root of the project.
+ * @returns its exit code.
+ */
+export async function runBuilt(program, parameters = [], { nodeOptions = [], environment = {} } = {}) {
+  const toolchain = await prepare();
+  await build(toolchain);
+  return runInForeground(toolchain.node, [...nodeOptions, join(ROOT, program), ...parameters], {
+    cwd: ROOT,
+    env: { ...toolchain.environment, ...environment },
+  });
+}
