@@ -1,6 +1,6 @@
 #!/usr/bin/env node
-// The command line. It checks which Node runs it, then hands over to the compiled program: nothing here
-// may need a newer Node than the one that it complains about.
+// The command line. It checks Node's version, then hands over to the compiled program. This file must run on older
+// Nodes, too.
 import { existsSync, readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { endWithNpm } from "./end-with-npm.mjs";
@@ -17,7 +17,9 @@ function inCheckout(path) {
   return fileURLToPath(new URL(`../../${path}`, import.meta.url));
 }
 
-/** In a checkout, set-up has found a Python for the code interpreter and noted which. This Node does for its JavaScript. */
+/**
+ * In a checkout, adopts the Python that set-up has found for the code interpreter. JavaScript kernels run on this Node.
+ */
 function adoptInterpreters() {
   process.env.COPPICE_NODE ||= process.execPath;
   const record = inCheckout(".toolchain/python.json");
@@ -39,7 +41,7 @@ async function runUnderFetchedNode() {
   );
   const self = fileURLToPath(import.meta.url);
   const [verb] = process.argv.slice(2);
-  // A server reads nothing, and answers a second Ctrl-C by ending at once. What else there is may be fed, and ends with one.
+  // A server reads no stdin, and a second Ctrl-C ends it at once. Other verbs may be fed by a pipe, and end with one.
   const options =
     verb === "start" ? {} : { stdio: ["inherit", "inherit", "inherit", "ipc"], detached: false };
   return runInForeground(node, [...process.execArgv, self, ...process.argv.slice(2)], options);
@@ -52,7 +54,7 @@ async function runHere() {
     return 1;
   }
   adoptInterpreters();
-  // Started by another process of ours: when that is gone, nobody could stop this one any more.
+  // Started by another process of ours: ends with it.
   if (process.connected) {
     process.once("disconnect", () => process.kill(process.pid, "SIGTERM"));
     process.channel.unref();

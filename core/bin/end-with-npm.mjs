@@ -1,8 +1,8 @@
 const POLL_MS = 500;
 
 /**
- * npm starts a program by a shell, and the shell passes no signal on: a SIGTERM ends npm and the shell, and the program
- * is left to serve. It learns of that by having another parent, and takes it for the signal that it did not get.
+ * Ends this process with npm. npm starts a program by a shell, and the shell passes no signal on: a SIGTERM ends npm
+ * and the shell, and the program would go on serving. A changed parent process stands for the lost SIGTERM.
  */
 export function endWithNpm() {
   if (process.env.npm_command === undefined) return;

@@ -4,7 +4,7 @@ import { isUsageError, UsageError } from "./cli/arguments/usage-error.js";
 import { didYouMean } from "./kernel/did-you-mean.js";
 import { BootError } from "./kernel/errors.js";
 
-/** A verb of the command line: one file each in `cli/`. Resolves with the exit code. */
+/** A verb of the command line, in a file of its own in `cli/`. Resolves with the exit code. */
 type Verb = (args: readonly string[]) => Promise<number>;
 
 const VERBS: Readonly<Record<string, { readonly usage: string; readonly load: () => Promise<Verb> }>> = {
@@ -44,7 +44,7 @@ export async function main(argv: readonly string[]): Promise<number> {
     process.stdout.write(`coppice ${version()}\n`);
     return 0;
   }
-  // A plugin's verb tells its options where a configuration says which plugins there are.
+  // A plugin's verb shows its options only with a configuration, which names the plugins.
   if (asksForHelp(argv) && (name !== "sandbox" || args.length === 0)) return help(argv);
   const isOfPlugin = verb === undefined && name !== undefined && args.length > 1;
   if (verb === undefined && !isOfPlugin) {
@@ -59,7 +59,7 @@ export async function main(argv: readonly string[]): Promise<number> {
   );
 }
 
-/** Prints how a verb is called, or all of them; where a configuration is named also those of its plugins. */
+/** Prints the usage of one verb or of all; with a configuration also that of its plugins' verbs. */
 async function help(argv: readonly string[]): Promise<number> {
   const words = argv.filter((word) => !asksForHelp([word]));
   const [name] = words;
@@ -81,13 +81,13 @@ function verbNamed(name: string | undefined) {
   return name !== undefined && Object.hasOwn(VERBS, name) ? VERBS[name] : undefined;
 }
 
-/** How a verb is called; how all are where it is none of core. */
+/** The usage of a verb of core; of all verbs when the name is none of core's. */
 function usageOf(name: string | undefined): string {
   const verb = verbNamed(name);
   return verb === undefined ? USAGE : `usage:\n  coppice ${verb.usage}\n`;
 }
 
-/** Tells what is wrong with a configuration. */
+/** Prints the problems of a configuration. */
 async function explained(verb: string | undefined, run: () => Promise<number>): Promise<number> {
   try {
     return await run();

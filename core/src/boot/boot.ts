@@ -38,7 +38,7 @@ import { Ledger } from "../sandbox/ledger/ledger.js";
 
 export interface BootOptions {
   readonly config: ConfigSource;
-  /** Plugins that are at hand as values, by the key that the configuration has for them. */
+  /** Plugins passed as values, by their key in the configuration. */
   readonly plugins?: ReadonlyMap<string, Plugin>;
   readonly clock?: Clock;
   /** Replaces the configured logger. */
@@ -55,22 +55,24 @@ export interface Server {
   readonly greeting: readonly string[];
   /** A service of the kernel, or one that a plugin provides. @throws Error when there is none. */
   resolve<T>(token: Token<T>): T;
-  /** Requests and WebSockets under way. */
   readonly requests: number;
   /** How long `stop` waits for those. */
   readonly drainTimeoutMs: number;
   /** How long each clean-up step of `stop` may take. */
   readonly stopTimeoutMs: number;
-  /** Reads the certificates of listeners with TLS again. @throws Error when one cannot be used; it stays as it was. */
+  /**
+   * Reads the certificates of listeners with TLS again. @throws Error when one cannot be used; the old one stays in
+   * use.
+   */
   reloadCertificates(): number;
-  /** Drains, then undoes everything; answers what did not end well. A second call waits for the first. */
+  /** Drains, then undoes everything; answers the failures. A second call waits for the first. */
   stop(): Promise<readonly CleanupFailure[]>;
 }
 
 /**
  * Starts a server: configure, setup, start, listen.
- * @throws BootError with every problem of the configuration at once, or with why a later phase failed;
- * then everything that was done has been undone.
+ * @throws BootError with every problem of the configuration at once, or with the reason why a later phase failed.
+ * Everything that was done has been undone then.
  */
 export async function boot(options: BootOptions): Promise<Server> {
   const clock = options.clock ?? systemClock;
@@ -85,7 +87,7 @@ export async function boot(options: BootOptions): Promise<Server> {
 }
 
 export interface InspectOptions extends BootOptions {
-  /** Of `configure`, for the same source and plugins. */
+  /** Result of `configure` for the same source and plugins. */
   readonly configuration: Configuration;
   readonly log: Logger;
 }
@@ -96,13 +98,13 @@ export interface Inspected {
   readonly backends: Backends;
   /** Problems that keep it from being started. */
   readonly problems: readonly BootProblem[];
-  /** Diagnoses of the host by plugins, in the order in which those were set up. */
+  /** Diagnoses of the host by plugins, in the order in which the plugins were set up. */
   readonly diagnoses: readonly { readonly name: string; readonly run: Diagnosis }[];
 }
 
 /**
- * Sets a configuration up without starting it, lets it be looked at, and undoes it.
- * @throws BootError with why it could not be set up, or what `look` throws.
+ * Sets a configuration up without starting it, passes it to `look`, and undoes it.
+ * @throws BootError when it cannot be set up, or what `look` throws.
  */
 export async function inspect(
   options: InspectOptions,
@@ -123,7 +125,7 @@ export async function inspect(
   );
 }
 
-/** Undoes what was done. @returns what to throw. */
+/** Undoes what was done. @returns the error to throw. */
 async function undo({ cleanup, clock, configuration, log }: Assembly, error: unknown): Promise<BootError> {
   for (const failure of await cleanup.run(clock, configuration.server.stopTimeout)) {
     log.error({ plugin: failure.owner, err: failure.error }, "clean-up after a failed start went wrong");
@@ -215,7 +217,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     greeting,
   });
 
-  // setup: in dependency order, so that what a plugin provides is there for those after it.
+  // setup: in dependency order, so that required services are already provided.
   const problems: BootProblem[] = [];
   const starts: { readonly owner: string; readonly run: () => unknown }[] = [];
   const diagnoses: { readonly name: string; readonly run: Diagnosis }[] = [];
@@ -273,7 +275,6 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
   sealed.abort();
   surfaces.freeze();
 
-  // Problems that show only once everything is registered.
   problems.push(
     ...surfaces.collisions(),
     ...surfaces.unreachable(Object.keys(config.listeners)),
@@ -357,7 +358,7 @@ interface Certificate {
   readonly key: string;
 }
 
-/** By the listener. @throws BootError for each that cannot be read. */
+/** PEM files by listener. @throws BootError for each that cannot be read. */
 function readCertificates(config: ServerConfig, source: ConfigSource): ReadonlyMap<string, Certificate> {
   const certificates = new Map<string, Certificate>();
   const problems: BootProblem[] = [];
@@ -409,7 +410,7 @@ function makeDataDirectory(dataDir: string): void {
   }
 }
 
-/** Finds out before anything is started, for all listeners at once. @throws BootError for each address that is taken. */
+/** Checks all listeners at once, before anything is started. @throws BootError for each address that is taken. */
 async function requireFreeAddresses(listeners: readonly HttpListener[]): Promise<void> {
   const tried = await Promise.allSettled(listeners.map((listener) => listener.tryAddress()));
   const problems = tried.flatMap((one) =>
@@ -418,7 +419,7 @@ async function requireFreeAddresses(listeners: readonly HttpListener[]): Promise
   if (problems.length > 0) throw new BootError(problems);
 }
 
-/** Lets what is running end, and cuts what has not when the time is up. */
+/** Waits for running requests, and cuts those that remain when the time is up. */
 async function drain(listeners: readonly HttpListener[], clock: Clock, timeoutMs: number): Promise<void> {
   const giveUp = new AbortController();
   const disarm = clock.after(timeoutMs, () => giveUp.abort());

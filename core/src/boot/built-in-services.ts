@@ -28,10 +28,9 @@ const TOKENS = {
   greeting: Greeting,
 } as const;
 
-/** Tokens that every plugin may require although no plugin provides them. */
+/** Tokens that a plugin may require without another plugin that provides them. */
 export const BUILT_IN: ReadonlySet<symbol> = new Set<symbol>(Object.values(TOKENS));
 
-/** The services of those tokens, by token. */
 export function builtInServices(services: Resolved<typeof TOKENS>): Map<symbol, unknown> {
   const names = Object.keys(TOKENS) as (keyof typeof TOKENS)[];
   return new Map<symbol, unknown>(names.map((name) => [TOKENS[name], services[name]]));

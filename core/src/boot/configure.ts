@@ -9,7 +9,7 @@ import { loadPlugin, pluginDirectory } from "../kernel/loader.js";
 import { orderPlugins } from "../kernel/order.js";
 import { isPlugin, type Plugin } from "../plugin/plugin.js";
 
-/** A plugin that the configuration switches on, with its checked settings. */
+/** An enabled plugin with its checked settings. */
 export interface EnabledPlugin {
   /** Its key in the configuration. */
   readonly key: string;
@@ -17,7 +17,7 @@ export interface EnabledPlugin {
   readonly settings: unknown;
 }
 
-/** A configuration that holds together. */
+/** A valid configuration. */
 export interface Configuration {
   readonly server: ServerConfig;
   /** In the order in which they can be set up. */
@@ -92,7 +92,7 @@ export async function configure(
   };
 }
 
-/** Pairs of listeners of which the second cannot be opened. */
+/** Pairs of listeners with the same address, of which the second cannot be opened. */
 function sharedPorts(server: ServerConfig | undefined): readonly (readonly [string, string])[] {
   const listeners = Object.entries(server?.listeners ?? {});
   const isEverything = (host: string): boolean => host === "0.0.0.0" || host === "::";

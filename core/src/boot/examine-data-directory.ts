@@ -14,7 +14,7 @@ export async function examineDataDirectory(dataDir: string): Promise<readonly Na
   try {
     if (!(await stat(existing)).isDirectory()) throw new Error("it is not a directory");
     await access(existing, constants.W_OK | constants.X_OK);
-    // In /proc root may do everything, and nothing can be made.
+    // root has access everywhere, but no directory can be made in /proc, for example.
     if (existing !== dataDir) await rmdir(await mkdtemp(join(existing, ".coppice-")));
   } catch (error) {
     const message = `${existing} cannot be written: ${messageOf(error)}`;

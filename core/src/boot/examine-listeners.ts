@@ -10,7 +10,7 @@ const FIXES: Readonly<Record<string, (name: string) => string>> = {
   EADDRNOTAVAIL: (name) => `set listeners.${name}.host to an address of this host`,
 };
 
-/** Finds out which addresses of listeners are free, by listening at all of them for a moment. */
+/** Finds out which listener addresses are free, by listening at each for a moment. */
 export async function examineListeners(
   listeners: ServerConfig["listeners"],
 ): Promise<readonly NamedFinding[]> {

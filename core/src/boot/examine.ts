@@ -10,8 +10,8 @@ import { failures, type Finding, type NamedFinding } from "../observe/finding.js
 const TIMEOUT_MS = 60_000;
 
 /**
- * Looks for all that keeps this host from serving a configuration as it is meant. Plugins are set up for it and
- * undone again; nothing is started, and nothing is changed that a start would not change.
+ * Finds problems that keep this host from serving a configuration. Plugins are set up for it and undone again; nothing
+ * is started, and nothing is changed that a start would not change.
  */
 export async function examine(options: BootOptions): Promise<readonly NamedFinding[]> {
   const node: NamedFinding = { name: "node", severity: "ok", message: `Node ${process.versions.node}` };

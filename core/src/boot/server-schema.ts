@@ -70,7 +70,7 @@ const httpConfig = z.strictObject({
     .describe("time that running requests get to end when the server stops"),
 });
 
-/** Everything the server itself reads of the configuration; settings of plugins are each plugin's own. */
+/** The server's own settings; each plugin has a schema for its own. */
 export const serverConfig = z.strictObject({
   listeners: z
     .record(z.string().regex(/^[a-z][a-z0-9-]*$/, "a listener's name is kebab-case"), listenerConfig)

@@ -6,7 +6,7 @@ import { createLogger } from "../observe/logger.js";
 import { unknownNames } from "../sandbox/backends/choose-backends.js";
 import { configArgument } from "./arguments/config-argument.js";
 
-/** Checks a configuration and that its plugins fit together, without starting anything or asking this host. */
+/** Checks a configuration and that its plugins fit together. Starts nothing and does not examine the host. */
 export async function check(args: readonly string[]): Promise<number> {
   const file = configArgument(args);
   const config = readConfig(file, process.env);

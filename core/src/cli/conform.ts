@@ -6,7 +6,7 @@ import { UsageError } from "./arguments/usage-error.js";
 
 const SIGN = { passed: "ok     ", failed: "FAILED ", skipped: "skipped" } as const;
 
-/** Puts the backends of a plugin through the conformance suite: one line a case, exit code 1 when one failed. */
+/** Runs the conformance suite on the backends of a plugin: one line a case, exit code 1 when one failed. */
 export async function conform(args: readonly string[]): Promise<number> {
   const { positionals } = parseArgs({ args: [...args], allowPositionals: true });
   const [key, settings = "{}", ...rest] = positionals;

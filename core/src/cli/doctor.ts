@@ -4,7 +4,7 @@ import { failures, formatFinding, type NamedFinding } from "../observe/finding.j
 import { BootError } from "../kernel/errors.js";
 import { configArgument } from "./arguments/config-argument.js";
 
-/** Says what this host lacks for a configuration, and how to get it: a line each, exit code 1 when it cannot be served. */
+/** Prints a line for each requirement of a configuration on this host, with the remedy; exit code 1 for a failure. */
 export async function doctor(args: readonly string[]): Promise<number> {
   const findings = await findingsOn(configArgument(args));
   const count = (severity: NamedFinding["severity"]): number =>

@@ -45,8 +45,8 @@ export async function pluginVerb(verb: string, [name = "", file = "", ...args]: 
 }
 
 /**
- * A line for each action of the plugins of a configuration, or of one verb, or for one action of that.
- * @throws BootError for a configuration that is wrong. @throws UsageError where no plugin has that verb.
+ * Usage lines of the actions that plugins of a configuration add: all, those of a verb, or one action.
+ * @throws BootError for a wrong configuration, UsageError when no plugin has that verb.
  */
 export async function pluginVerbUsage(
   file: string,

@@ -3,7 +3,7 @@ import { configure } from "../boot/configure.js";
 import { tokenName } from "../kernel/token.js";
 import { configArgument } from "./arguments/config-argument.js";
 
-/** Lists the plugins of a configuration in the order they are set up, with what they require and provide. */
+/** Lists the plugins of a configuration in set-up order, with the services they require and provide. */
 export async function plugins(args: readonly string[]): Promise<number> {
   const { plugins: enabled } = await configure(readConfig(configArgument(args), process.env));
   for (const { plugin } of enabled) {

@@ -24,7 +24,7 @@ const USAGE = `usage:\n${Object.entries(ACTIONS)
 /** 128 and SIGPIPE. */
 const EXIT_BROKEN_PIPE = 141;
 
-/** Makes and uses sandboxes of a server that runs somewhere, over HTTP. @returns the exit code. @throws UsageError */
+/** Creates and uses sandboxes of a running server over HTTP. @returns the exit code. @throws UsageError */
 export async function sandbox(args: readonly string[]): Promise<number> {
   const { values, rest } = takeConnection(args);
   const [name = "", ...own] = rest;
@@ -40,7 +40,7 @@ export async function sandbox(args: readonly string[]): Promise<number> {
     process.stdout.write(usage);
     return 0;
   }
-  // As a program ends whose reader has gone, `| head` for one.
+  // Ends quietly when the reader of the output has gone, as with `| head`.
   process.stdout.on("error", () => process.exit(EXIT_BROKEN_PIPE));
   try {
     return await action.run(new SandboxClient(values, process.env), own);
@@ -56,7 +56,7 @@ export async function sandbox(args: readonly string[]): Promise<number> {
   }
 }
 
-/** Takes `--url` and `--key` out of what stands before a `--`. */
+/** Takes `--url` and `--key` out of the arguments before a `--`. */
 function takeConnection(args: readonly string[]) {
   const values: { url?: string; key?: string } = {};
   const rest: string[] = [];

@@ -5,10 +5,10 @@ import { currentOwner } from "../kernel/owner.js";
 import { configArgument } from "./arguments/config-argument.js";
 
 const TELL_MS = 1_000;
-/** How long the process of a stopped server may live on. */
+/** Time for a stopped server's process to end by itself. */
 const LAST_MS = 3_000;
 
-/** Serves a configuration until a signal, or until something goes wrong that no request can be told of. */
+/** Serves a configuration until a signal or an uncaught error. */
 export async function start(args: readonly string[]): Promise<number> {
   const running = new Running();
   running.listen();
@@ -20,10 +20,10 @@ export async function start(args: readonly string[]): Promise<number> {
   }
 }
 
-/** The process around a server: its signals, and the errors that nobody caught. */
+/** The process around a server: signals and uncaught errors. */
 class Running {
   readonly #stopped = Promise.withResolvers<number>();
-  // Asked at once: a terminal that is closed is none any more when its SIGHUP comes.
+  // Read at once: after the terminal is closed, at SIGHUP, it would be false.
   readonly #hasTerminal = process.stdin.isTTY || process.stderr.isTTY;
   #server: Server | undefined;
   #isStopping = false;
@@ -58,7 +58,7 @@ class Running {
     this.#stop();
   };
 
-  /** The terminal is gone, or whoever manages this service wants its files to be read again. */
+  /** The terminal was closed, or a service manager asks to reload certificates. */
   readonly #onHangUp = (signal: NodeJS.Signals): void => {
     if (this.#hasTerminal) {
       this.#onSignal(signal);
@@ -75,8 +75,8 @@ class Running {
   };
 
   /**
-   * Thrown where no request can be answered with it: in a timer, an event handler, a promise that nobody waits for.
-   * The state that it leaves is unknown, so the server ends; the next one takes over its sandboxes.
+   * Handles errors thrown outside of any request: in a timer, an event handler, an unawaited promise. The state that
+   * they leave is unknown, so the server ends; the next one adopts its sandboxes.
    */
   readonly #onError = (error: unknown): void => {
     const plugin = currentOwner();
@@ -90,7 +90,7 @@ class Running {
     }
     this.#server.log.fatal({ plugin, err: error }, "an error that nobody caught: the server stops");
     if (this.#isStopping) return;
-    // Whatever is broken may keep it from stopping, too.
+    // The same fault may keep the server from stopping.
     setTimeout(() => process.exit(1), this.#server.stopTimeoutMs).unref();
     this.#stop();
   };
@@ -115,13 +115,13 @@ class Running {
           server.log.error({ plugin: owner, err: error }, "stop went wrong");
         this.#stopped.resolve(failures.length === 0 && !this.#isBroken ? 0 : 1);
         setTimeout(() => {
-          // A timer, socket or child that a plugin has left must not keep the process alive.
+          // A timer, socket or child process that a plugin left must not keep the process alive.
           const resources = process.getActiveResourcesInfo();
           server.log.error({ resources }, "something keeps the stopped server's process alive: it exits");
           process.exit();
         }, LAST_MS).unref();
       },
-      // Nothing in it rejects; should it, then there is nobody else to tell.
+      // Expected never to reject.
       (error: unknown) => {
         server.log.error({ err: error }, "stop went wrong");
         this.#stopped.resolve(1);
@@ -130,7 +130,7 @@ class Running {
   }
 }
 
-/** Where the server is, and what its plugins have to say. To stderr: stdout carries the log. */
+/** Addresses of the server and lines of its plugins. To stderr: stdout carries the log. */
 function greetingOf({ listeners, greeting }: Server): string {
   const addresses = listeners.map(({ name, url }) => `  ${name.padEnd(6)} ${url}\n`).join("");
   return `Coppice serves\n${addresses}${greeting.map((line) => `${line}\n`).join("")}`;

@@ -17,16 +17,16 @@ import {
 } from "@peculiar/x509";
 import { BootError } from "../kernel/errors.js";
 
-// Algorithms that browsers and SDKs of any age can verify.
+// Algorithms that old browsers and SDKs can verify, too.
 const KEY = { name: "ECDSA", namedCurve: "P-256" };
 const SIGNING = { name: "ECDSA", hash: "SHA-256" };
 
 const DAY_MS = 24 * 3600 * 1000;
 const AUTHORITY_DAYS = 3650;
-/** Apple's clients take no more than 825 days, also of an authority that their user added. */
+/** Apple's clients accept at most 825 days, also for an authority that their user added. */
 const CERTIFICATE_DAYS = 820;
 
-/** Two names at least: OpenSSL and Node match no wildcard right below a single one. */
+/** At least two labels: OpenSSL and Node match no wildcard directly below a single one. */
 const DOMAIN = /^(?=.{1,200}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$/;
 
 interface Authority {
@@ -36,8 +36,8 @@ interface Authority {
 }
 
 /**
- * Writes `cert.pem` and `key.pem` for a domain and everything right below it, signed by the authority in
- * `ca.pem` and `ca-key.pem`, which is made when it is not there. Keys are for this user alone.
+ * Writes `cert.pem` and `key.pem` for a domain and its wildcard, signed by the authority in `ca.pem` and `ca-key.pem`,
+ * which is created if missing. Only this user can read the keys.
  * @throws BootError for a domain that no wildcard can be made for, or an authority that cannot be used.
  */
 export async function initTls(
@@ -126,13 +126,13 @@ async function privateKeyPem(key: webcrypto.CryptoKey): Promise<string> {
   return `${PemConverter.encode(await webcrypto.subtle.exportKey("pkcs8", key), "PRIVATE KEY")}\n`;
 }
 
-/** Starts a day ago: clocks of containers and phones are rarely exact. */
+/** Starts a day ago: clocks of containers and phones are often wrong. */
 function validFor(days: number): { readonly notBefore: Date; readonly notAfter: Date } {
   const now = Date.now();
   return { notBefore: new Date(now - DAY_MS), notAfter: new Date(now + (days - 1) * DAY_MS) };
 }
 
-/** Positive, as RFC 5280 wants it. */
+/** Positive, as RFC 5280 demands. */
 function serialNumber(): string {
   const bytes = randomBytes(16);
   bytes[0] = ((bytes[0] ?? 0) & 0x7f) | 0x40;
@@ -143,7 +143,7 @@ function writePrivate(path: string, text: string): Promise<void> {
   return writeWhole(path, text, 0o600);
 }
 
-/** Renamed into place: a reader sees the old file or the new one. */
+/** Renamed into place: readers see the old file or the new one. */
 async function writeWhole(path: string, text: string, mode: number): Promise<void> {
   const unfinished = `${path}.new`;
   const file = await open(unfinished, "w", mode);

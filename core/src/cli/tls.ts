@@ -4,7 +4,7 @@ import { UsageError } from "./arguments/usage-error.js";
 
 const DEFAULT_FOLDER = ".coppice/tls";
 
-/** `tls init <domain> [folder]`: certificates for development, by a certificate authority of this machine's own. */
+/** `tls init <domain> [folder]`: certificates for development, signed by an authority of this machine. */
 export async function tls(args: readonly string[]): Promise<number> {
   const { positionals } = parseArgs({ args: [...args], allowPositionals: true });
   const [action, domain, folder = DEFAULT_FOLDER, ...rest] = positionals;

@@ -10,7 +10,7 @@ interface SchemaNode {
   readonly allOf?: readonly SchemaNode[];
 }
 
-/** The keys that a schema knows of the object at a path; none of a plugin that brings zod 3. */
+/** The keys of the object at a path of a schema; undefined for a plugin with zod 3. */
 export function knownKeys(schema: z.ZodType, path: readonly PropertyKey[]): readonly string[] {
   if (!("_zod" in schema)) return [];
   const root = z.toJSONSchema(schema, { io: "input", unrepresentable: "any" }) as SchemaNode;

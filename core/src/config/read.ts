@@ -5,18 +5,18 @@ import { BootError, type BootProblem, messageOf } from "../kernel/errors.js";
 
 type Path = readonly PropertyKey[];
 
-/** A configuration file: its values, and where each of them stands. */
+/** Values of a configuration file, and the position of each. */
 export interface ConfigSource {
   readonly file: string;
-  /** Plain values, `${env:X}` and `${file:…}` filled in. */
+  /** Plain values with `${env:X}` and `${file:…}` filled in. */
   readonly values: unknown;
-  /** `file:line:column` of a key, or of the nearest one above it that is there. */
+  /** `file:line:column` of a key, or of the nearest existing key above it. */
   at(path: Path): string;
 }
 
 /**
  * Reads a YAML 1.2 configuration.
- * @param environment where `${env:NAME}` looks. `${env:NAME:-text}` falls back to the text. `${file:path}` is the
+ * @param environment variables for `${env:NAME}`. `${env:NAME:-text}` falls back to the text. `${file:path}` is the
  * trimmed content of a file, relative to the configuration.
  * @throws BootError with every syntax error, duplicate key and unresolved reference at once.
  */
@@ -53,7 +53,7 @@ export function readConfig(file: string, environment: NodeJS.ProcessEnv): Config
   return { file, values: document.toJS() ?? {}, at: (path) => place(offsetOf(document, path)) };
 }
 
-/** A configuration that came from code (tests, embedding): it has no lines. */
+/** A configuration made by code (tests, embedding), without line numbers. */
 export function configFromValues(values: unknown, name = "configuration"): ConfigSource {
   return {
     file: name,

@@ -3,7 +3,7 @@ import { z } from "zod";
 const DURATION_MS = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
 const SIZE_BYTES = { B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40 } as const;
 
-/** A length of time in the configuration (`250ms`, `30s`, `5m`, `24h`, `7d`), parsed to milliseconds. */
+/** A duration in the configuration (`250ms`, `30s`, `5m`, `24h`, `7d`), parsed to milliseconds. */
 export function duration() {
   return quantity(DURATION_MS, "a length of time such as 250ms, 30s, 5m or 24h");
 }

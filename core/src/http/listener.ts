@@ -52,17 +52,17 @@ export interface ListenerServices {
   readonly log: Logger;
 }
 
-/** One for all: every request ends with it, and its stack would tell nothing. */
+/** Shared by all requests: each ends with it, and its stack would tell nothing. */
 const CLIENT_GONE = new Error("the client is gone");
 const LINGER_MS = 1000;
 const SANE_REQUEST_ID = /^[\w.-]{1,128}$/;
 
-/** One HTTP/1.1 server: finds out what each request is for and hands it to a surface or to a sandbox. */
+/** An HTTP/1.1 server: finds the target of each request and hands it to a surface or to a sandbox. */
 export class HttpListener implements Listener {
   readonly #settings: ListenerSettings;
   readonly #services: ListenerServices;
   readonly #server: Server;
-  /** One per running request: AbortSignal.any on a signal as old as the server would collect them for good. */
+  /** One per running request: AbortSignal.any on a signal as old as the server would collect them forever. */
   readonly #running = new Set<AbortController>();
   readonly #upgraded = new Set<Duplex>();
   /** Open connections by client. */
@@ -73,12 +73,12 @@ export class HttpListener implements Listener {
     this.#services = services;
     const options = {
       headersTimeout: settings.headersTimeoutMs,
-      // Node looks for slow clients only this often, 30 s unless told.
+      // Node checks for slow clients every 30 s by default.
       connectionsCheckingInterval: Math.min(settings.headersTimeoutMs, 30_000),
-      // A large upload may take longer than any fixed time; the idle time-out ends a stalled one.
+      // A large upload may exceed any fixed time; the idle time-out ends a stalled one.
       requestTimeout: 0,
       keepAliveTimeout: settings.idleTimeoutMs,
-      // curl and Java offer h2c on plain requests: only a WebSocket is taken out of the HTTP path.
+      // curl and Java offer h2c on plain requests: only WebSocket upgrades leave the HTTP path.
       shouldUpgradeCallback: (message: IncomingMessage) =>
         message.headers.upgrade?.toLowerCase() === "websocket",
     };
@@ -89,7 +89,7 @@ export class HttpListener implements Listener {
     this.#server.on("connection", (socket: Socket) => this.#count(socket));
     this.#server.on("request", (message, response) => void this.#serve(message, response));
     this.#server.on("upgrade", (message, socket, head) => void this.#upgrade(message, socket, head));
-    // The SDK holds back a body until it is told to go on only when it asks to; say so at once.
+    // The SDK waits with the body only when it asks to; tells it to continue at once.
     this.#server.on("checkContinue", (message, response: ServerResponse) => {
       response.writeContinue();
       void this.#serve(message, response);
@@ -120,7 +120,7 @@ export class HttpListener implements Listener {
     return this.#settings.tls !== undefined;
   }
 
-  /** Where a client on this machine reaches it. */
+  /** URL for clients on this machine. */
   get url(): string {
     const host = ["0.0.0.0", "::"].includes(this.host) ? "127.0.0.1" : this.host;
     return `${this.tls ? "https" : "http"}://${host.includes(":") ? `[${host}]` : host}:${this.port}`;
@@ -131,14 +131,14 @@ export class HttpListener implements Listener {
     return this.#running.size;
   }
 
-  /** Serves new connections with another certificate. @throws Error when key and certificate cannot be used. */
+  /** Uses another certificate for new connections. @throws Error when key and certificate cannot be used. */
   renew(tls: { readonly cert: string; readonly key: string }): void {
-    // Tried first: setSecureContext takes what it is given to pieces before it fails.
+    // Tried first: setSecureContext overwrites its options before it fails.
     createSecureContext(tls);
     if (this.#server instanceof TlsServer) this.#server.setSecureContext(tls);
   }
 
-  /** Has the address for a moment. @throws Error naming the address when it cannot be bound. */
+  /** Binds the address for a moment. @throws Error naming the address when it cannot be bound. */
   async tryAddress(): Promise<void> {
     const server = createTcpServer();
     await this.#bind(server);
@@ -168,7 +168,7 @@ export class HttpListener implements Listener {
     }
   }
 
-  /** Takes no new connection, lets running requests end until the signal says otherwise, then cuts them. */
+  /** Takes no new connection, lets running requests end until the signal aborts, then cuts them. */
   async close(giveUp: AbortSignal): Promise<void> {
     if (!this.#server.listening) return;
     const { promise, resolve } = Promise.withResolvers<void>();
@@ -206,7 +206,7 @@ export class HttpListener implements Listener {
     const { id, log } = this.#identify(message);
     response.setHeader("x-request-id", id);
     let surfaceName = this.name;
-    // Asked for at the end: a client may have its answer before the route is through.
+    // Read at the end: a client may have its answer before the route has matched.
     let routeOf: (message: IncomingMessage) => RoutePattern = () => "none";
     const use = this.#use(response);
     response.once("close", () => {
@@ -225,7 +225,7 @@ export class HttpListener implements Listener {
         "request ended",
       );
     });
-    // A client that goes away in the middle of either direction is no event worth an unhandled error.
+    // A client that leaves in the middle of either direction must not cause an unhandled error.
     message.on("error", () => undefined);
     response.on("error", () => undefined);
     response.once("finish", () => drainThenClose(message));
@@ -252,7 +252,7 @@ export class HttpListener implements Listener {
         routeOf = () => "proxy";
         await this.#services.targeting.authorize(request);
         requireTrafficToken(target as Target, message.headers);
-        // Gone while its sandbox was looked for: there is no end any more that would count it off.
+        // The client left while its sandbox was looked up: no later event would decrease the count.
         if (response.destroyed) return;
         const { connections, exchanges } = this.#services;
         response.once("close", exchanges.enter(target as Target));
@@ -320,9 +320,9 @@ export class HttpListener implements Listener {
     }
   }
 
-  /** Destination of a request. Without a surface it is a port that a program in the sandbox serves. */
+  /** Destination of a request. Without a surface it is a port of a program in the sandbox. */
   async #target(message: IncomingMessage) {
-    // HTTP/1.0 has no Host, and what is built on these headers relies on one.
+    // HTTP/1.0 has no Host, and libraries on top rely on one.
     message.headers.host ??= this.name;
     const url = parseUrl(message);
     const target = await this.#services.targeting.find(message, url, this);
@@ -340,7 +340,7 @@ export class HttpListener implements Listener {
     if (this.isLoopback) this.#services.foreignPages.refuse(headers);
   }
 
-  /** The use of a sandbox by one request. It begins after all that keeps strangers out: it may resume the sandbox. */
+  /** Marks a sandbox as used by a request. Runs after all access checks: it may resume the sandbox. */
   #use(closing: ServerResponse | Duplex) {
     let end = (): void => {};
     return {
@@ -397,12 +397,11 @@ function parseUrl({ url = "/" }: IncomingMessage): URL {
 }
 
 /**
- * Guards look at the path as a URL has it, routes at the one that was sent. They are to see the same: what the two
- * would read in different ways is refused.
+ * Refuses paths that a URL parser and the router read differently: guards see the parsed path, routes the raw one.
  * @throws HttpError 400
  */
 function requirePlainPath(message: IncomingMessage, url: URL): void {
-  // Behind the host of a whole URL, which proxies may send.
+  // After the host of an absolute URL, which proxies may send.
   const [path = ""] = (message.url ?? "/").replace(/^[a-z]+:\/\/[^/?#]*/i, "").split(/[?#]/, 1);
   const isPlain = !/\\|\/\/|(^|\/)(\.|%2e){1,2}(\/|$)/i.test(path);
   if (!isPlain) throw new HttpError(400, "the path has a backslash, an empty or a dot segment");
@@ -410,27 +409,27 @@ function requirePlainPath(message: IncomingMessage, url: URL): void {
 }
 
 /**
- * A refusal is out before its body is in. Cutting the connection at once would lose the answer at a client
- * that is still writing; reading on for ever would let one write for ever.
+ * Sends a refusal before the body is read. Cutting the connection at once would lose the answer at a client that is
+ * still writing; reading on without limit would let it write forever.
  */
 function drainThenClose(message: IncomingMessage): void {
   if (message.complete) return;
   message.resume();
   const timer = setTimeout(() => {
-    // One that came whole may never be read to its end, and its connection serves the next request by now.
+    // After a complete request the connection already serves the next one.
     if (!message.complete) message.socket.destroy();
   }, LINGER_MS).unref();
   message.once("close", () => clearTimeout(timer));
 }
 
 /**
- * The SDK tells "killed" from "network trouble" by a connection that breaks, not one that ends: when the
- * sandbox ends, every connection that serves it is destroyed.
+ * Destroys each connection that serves a sandbox when the sandbox ends. The SDK tells "killed" from "network trouble"
+ * by a connection that breaks instead of ending.
  */
 function cutWhenEnded({ sandbox }: Target, socket: Duplex, closing: ServerResponse | Duplex): void {
   const cut = (): void => {
-    // Older SDKs take a plain end inside of an answer for a fault of the protocol. TLS has nothing like a reset. Node
-    // loses a socket that is reset while its end is still being sent: the descriptor would stay open for good.
+    // Older SDKs take a plain end inside of an answer for a protocol error. TLS has no reset. Node loses a socket that
+    // is reset while its end is still being sent: the descriptor would stay open forever.
     const isEnding = socket.writableEnded && !socket.writableFinished;
     if (socket instanceof Socket && !(socket instanceof TLSSocket) && !isEnding) socket.resetAndDestroy();
     else socket.destroy();

@@ -1,6 +1,6 @@
 import { BlockList, isIP } from "node:net";
 
-/** Addresses and CIDR ranges, of both versions, to check an address against. */
+/** A list of addresses and CIDR ranges, IPv4 and IPv6. */
 export function addressList(ranges: Iterable<string>): BlockList {
   const list = new BlockList();
   for (const range of ranges) {

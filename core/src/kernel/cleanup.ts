@@ -16,8 +16,8 @@ interface Step {
 }
 
 /**
- * Undo steps, run last in, first out, one at a time. A step that throws or overruns its deadline is
- * noted and the rest still run.
+ * Undo steps, run last in, first out, one at a time. A step that throws or overruns its deadline is noted and the rest
+ * still run.
  */
 export class Cleanup {
   readonly #steps: Step[] = [];

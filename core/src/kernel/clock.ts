@@ -1,10 +1,10 @@
 import { createToken } from "./token.js";
 
-/** Where time comes from, so that tests can move it. */
+/** Source of time; tests can advance it. */
 export interface Clock {
   /** Milliseconds since the Unix epoch. */
   now(): number;
-  /** Runs `callback` once after `delayMs`; the function returned takes that back. */
+  /** Runs `callback` once after `delayMs`; the returned function cancels that. */
   after(delayMs: number, callback: () => void): () => void;
 }
 

@@ -1,4 +1,4 @@
-/** The end of a message about an unknown word: the known one that differs in a third of its letters at most, if any does. */
+/** Suggests for an unknown word the nearest known one that differs in a third of its letters at most. */
 export function didYouMean(word: string, known: Iterable<string>): string {
   let best = "";
   let least = Math.ceil(word.length / 3) + 1;
@@ -11,7 +11,7 @@ export function didYouMean(word: string, known: Iterable<string>): string {
   return best === "" ? "" : `; did you mean '${best}'?`;
 }
 
-/** Letters to insert, remove or replace (Levenshtein). */
+/** Levenshtein distance. */
 function editDistance(one: string, other: string): number {
   let row = Array.from({ length: other.length + 1 }, (_, index) => index);
   for (let index = 0; index < one.length; index += 1) {

@@ -1,4 +1,4 @@
-/** Why something failed, in Connect's vocabulary. */
+/** Kinds of failure, in Connect's vocabulary. */
 export type ErrorCode =
   | "canceled"
   | "unknown"
@@ -18,8 +18,8 @@ export type ErrorCode =
   | "unauthenticated";
 
 /**
- * Has `instanceof` recognise instances that come from another installed copy of core: by a mark with a name that
- * all copies share. Subclasses keep the meaning that the language gives them.
+ * Makes `instanceof` recognise instances from another installed copy of core, by a mark whose name all copies share.
+ * Subclasses keep the language's meaning.
  */
 export function recogniseAcrossCopies(type: Function, name: string): void {
   const mark = Symbol.for(`coppice.${name}`);
@@ -32,19 +32,19 @@ export function recogniseAcrossCopies(type: Function, name: string): void {
   });
 }
 
-/** The resource that a file system has run out of. */
+/** The exhausted resource of a file system. */
 export type Shortage = "space" | "inodes";
 
 /**
- * The one error type of the domain: a code that maps to an HTTP status and a Connect code,
- * and a message that is safe to show to a client.
+ * The one error type of the domain: a code that maps to an HTTP status and a Connect code, and a message that is safe
+ * to show to a client.
  */
 export class SandboxError extends Error {
   override readonly name = "SandboxError";
   readonly code: ErrorCode;
-  /** For `resource_exhausted` and `unavailable`: when it is worth another try, in whole seconds. */
+  /** Seconds until another try makes sense, for `resource_exhausted` and `unavailable`. */
   readonly retryAfterSeconds: number | undefined;
-  /** For `resource_exhausted` of a file operation that found no room. */
+  /** Exhausted resource, for `resource_exhausted` of a file operation. */
   readonly shortage: Shortage | undefined;
 
   constructor(
@@ -65,14 +65,14 @@ export class SandboxError extends Error {
 
 recogniseAcrossCopies(SandboxError, "sandbox-error");
 
-/** One thing that is wrong with a configuration or an assembly of plugins. */
+/** A problem of a configuration or of a combination of plugins. */
 export interface BootProblem {
   readonly message: string;
-  /** `file:line:column` of the configuration, where the problem has a place there. */
+  /** `file:line:column` of the configuration, for a problem with a position. */
   readonly at?: string | undefined;
 }
 
-/** Why a server cannot start: every problem found, not only the first. */
+/** Reasons why a server cannot start: every problem found, not only the first. */
 export class BootError extends Error {
   override readonly name = "BootError";
   readonly problems: readonly BootProblem[];
@@ -90,7 +90,7 @@ export class BootError extends Error {
 
 recogniseAcrossCopies(BootError, "boot-error");
 
-/** The message of whatever was thrown. */
+/** The message of anything thrown. */
 export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }

@@ -4,11 +4,11 @@ import { pathToFileURL } from "node:url";
 import { messageOf } from "./errors.js";
 
 /**
- * Imports what a configuration key names: `files` is `@coppice/plugin-files`, `./x.js` a file beside the
+ * Imports the plugin of a configuration key: `files` is `@coppice/plugin-files`, `./x.js` a file beside the
  * configuration, anything else with a slash a package.
  * @param directory of the configuration: packages installed there are found too.
  * @returns the module's default export, unchecked.
- * @throws Error that says what was looked for and why it could not be loaded.
+ * @throws Error with the name and the reason why it could not be loaded.
  */
 export async function loadPlugin(key: string, directory: string): Promise<unknown> {
   const isPath = key.startsWith("./") || key.startsWith("../") || isAbsolute(key);
@@ -27,19 +27,19 @@ export async function loadPlugin(key: string, directory: string): Promise<unknow
   }
 }
 
-/** Where a package is: beside the configuration, else beside core; the bare specifier when neither finds it. */
+/** Location of a package: beside the configuration, else beside core; the bare specifier when neither finds it. */
 function locate(specifier: string, directory: string): string {
   for (const from of [join(directory, "coppice.yaml"), import.meta.filename]) {
     try {
       return pathToFileURL(createRequire(from).resolve(specifier)).href;
     } catch {
-      // Not here; the import below says why in the end.
+      // Not here; the import reports the reason in the end.
     }
   }
   return specifier;
 }
 
-/** The directory that a configuration's plugins are looked up from. */
+/** The directory from which a configuration's plugins are resolved. */
 export function pluginDirectory(configFile: string): string {
   return dirname(resolve(configFile));
 }

@@ -2,8 +2,8 @@ import { existsSync, mkdirSync } from "node:fs";
 import { dirname } from "node:path";
 
 /**
- * Makes a directory and those above it that are missing. One at a time: Node's own `recursive` never returns where
- * nothing can be made, as in /proc.
+ * Makes a directory and its missing parents, one at a time: Node's own `recursive` never returns where nothing can be
+ * made, as in /proc.
  * @throws Error of the file system.
  */
 export function makeDirectory(path: string, mode: number): void {
@@ -13,7 +13,7 @@ export function makeDirectory(path: string, mode: number): void {
   try {
     mkdirSync(path, { mode });
   } catch (error) {
-    // Somebody else may have been faster.
+    // Another process may have made it meanwhile.
     if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
   }
 }

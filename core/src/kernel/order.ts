@@ -8,14 +8,14 @@ export interface Orderable {
 }
 
 export interface Ordering<T> {
-  /** Providers before those who require them; otherwise as given. */
+  /** Providers before dependents; otherwise as given. */
   readonly ordered: readonly T[];
-  /** Missing providers, tokens provided twice, cycles: in words. */
+  /** Missing providers, tokens provided twice, cycles. */
   readonly problems: readonly { readonly plugin: T; readonly message: string }[];
 }
 
 /**
- * Puts plugins in the order in which they can be set up.
+ * Sorts plugins into the order in which they can be set up.
  * @param builtIn tokens that the server itself provides.
  */
 export function orderPlugins<T extends Orderable>(

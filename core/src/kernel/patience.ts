@@ -4,13 +4,13 @@ import { within } from "./within.js";
 
 export interface PatienceOptions {
   readonly clock: Clock;
-  /** Time of each step; undefined = no limit. */
+  /** Time limit of each step; undefined = no limit. */
   readonly timeoutMs: number | undefined;
-  /** Told of a step that takes noticeably long. */
+  /** Called for a step that takes noticeably long. */
   readonly onSlow: (plugin: string, step: string) => void;
 }
 
-/** Waits for plugins during the start: for a limited time, and tells whom when it takes long. */
+/** Waits for plugins' steps during the start: for a limited time, and reports slow ones. */
 export class Patience {
   readonly #options: PatienceOptions;
 

@@ -1,4 +1,4 @@
-// tsyringe reads its metadata through this polyfill, which has to be there first.
+// tsyringe reads its metadata through this polyfill, which has to be loaded first.
 import "reflect-metadata";
 import { container, inject, injectable, instanceCachingFactory, type DependencyContainer } from "tsyringe";
 import { tokenName } from "./token.js";
@@ -48,7 +48,7 @@ export class Scope {
   }
 
   has(key: Key): boolean {
-    // Not recursive: the global container above is nobody's business.
+    // Not recursive: the global container is out of bounds.
     return this.#container.isRegistered(key);
   }
 
@@ -60,7 +60,7 @@ export class Scope {
     return this.#container.resolve<T>(key as symbol);
   }
 
-  /** Every constructor parameter that nothing in this scope can fill, in words. */
+  /** Constructor parameters that nothing in this scope can fill, as messages. */
   unfilled(): readonly string[] {
     return [...this.#classes.values()].flatMap((implementation) =>
       parametersOf(implementation)
@@ -92,7 +92,7 @@ interface Parameter {
   readonly key: Key | undefined;
 }
 
-/** The constructor's parameters with what `@inject` says about each; of the nearest class that has any. */
+/** The constructor's parameters with their `@inject`, of the nearest class that has any. */
 function parametersOf(implementation: Class<unknown>): readonly Parameter[] {
   let declaring: unknown = implementation;
   while (typeof declaring === "function" && declaring.length === 0 && isSilentSubclass(declaring)) {
@@ -114,14 +114,14 @@ function parametersOf(implementation: Class<unknown>): readonly Parameter[] {
   }));
 }
 
-/** A class that extends another and has no constructor of its own is built with the other's parameters. */
+/** True for a subclass without a constructor of its own, which is built with its parent's parameters. */
 function isSilentSubclass(declaring: Function): boolean {
   return (
     /^class[^{]*\bextends\b/.test(declaring.toString()) && !/\bconstructor\s*\(/.test(declaring.toString())
   );
 }
 
-/** For messages only: taken from the source text, so best effort. */
+/** For messages only: parsed from the source text, so best effort. */
 function parameterNames(declaring: Function): readonly string[] {
   const list = /\bconstructor\s*\(([^)]*)\)/.exec(declaring.toString())?.[1] ?? "";
   return list

@@ -1,7 +1,4 @@
-/**
- * A function that runs once for all its callers: they share what came of it. What failed may work the next
- * time: the call after a failure runs again.
- */
+/** A function that runs once for all its callers, who share the result. After a failure the next call runs again. */
 export function sharedUntilFailure<T>(run: () => Promise<T>): () => Promise<T> {
   let shared: Promise<T> | undefined;
   return () => {

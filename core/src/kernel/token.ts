@@ -1,4 +1,4 @@
-/** A typed name for a service: one value is the type's key in every scope. */
+/** A typed name for a service: its value is the key in every scope. */
 export type Token<T> = symbol & { readonly __service?: T };
 
 /**
@@ -11,7 +11,7 @@ export function createToken<T>(id: string): Token<T> {
   return Symbol.for(`coppice.${id}`);
 }
 
-/** The id that a token was made with, for messages. */
+/** The id of a token, for messages. */
 export function tokenName(token: symbol): string {
   return (token.description ?? "unnamed").replace(/^coppice\./, "");
 }

@@ -1,19 +1,19 @@
 import { createToken } from "../kernel/token.js";
 
-/** Text for the person who started the server by hand, printed once it serves. It is no log: programs do not read it. */
+/** Text for the person who started the server by hand, printed once it serves. Not a log: programs do not read it. */
 export interface Greeting {
-  /** @param lines asked for when the listeners have their ports. */
+  /** @param lines called when the listeners have their ports. */
   add(lines: () => readonly string[]): void;
   /**
    * Environment variables that point a client at this server, shown together for pasting.
-   * @param variables asked for as lines are. Values are a shell's: quoted where they have to be.
+   * @param variables called like `lines`. Values are quoted for a shell where necessary.
    */
   addVariables(variables: () => Readonly<Record<string, string>>): void;
 }
 
 export const Greeting = createToken<Greeting>("greeting");
 
-/** Collects what plugins have to say, in the order in which they were set up. */
+/** Collects plugins' lines in set-up order. */
 export class CollectedGreeting implements Greeting {
   readonly #parts: (() => readonly string[])[] = [];
   readonly #variables: (() => Readonly<Record<string, string>>)[] = [];

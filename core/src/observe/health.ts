@@ -4,15 +4,15 @@ import { currentOwner, runAs } from "../kernel/owner.js";
 /** Details of a healthy part of the server: values by name. */
 export type HealthDetails = Readonly<Record<string, string>>;
 
-/** Rejects with the reason why something does not work. What it resolves with is told beside its `ok`. */
+/** Rejects with the reason of a malfunction. The values that it resolves with are shown beside `ok`. */
 export type HealthCheck = (signal: AbortSignal) => Promise<HealthDetails | undefined | void>;
 
 /** Health of the server, with the reasons why it cannot serve. */
 export interface Readiness {
   readonly ready: boolean;
-  /** By check: `ok`, or the reason why not. */
+  /** By check: `ok`, or the reason of its failure. */
   readonly checks: Readonly<Record<string, string>>;
-  /** Of those checks that have any to tell. */
+  /** Details of the checks that have any. */
   readonly details: Readonly<Record<string, HealthDetails>>;
 }
 
@@ -32,7 +32,7 @@ export class Health {
     this.#checks.set(name, { owner, check });
   }
 
-  /** From now on the server is not ready, so that a load balancer looks elsewhere. */
+  /** From now on the server is not ready, so that load balancers stop using it. */
   stopping(): void {
     this.#isStopping = true;
   }

@@ -1,6 +1,6 @@
 import { Counter, Histogram, type Registry } from "prom-client";
 
-/** One answered request. `route` is a pattern, so that its values stay few. */
+/** An answered request. `route` is a pattern, to keep its values few. */
 export interface Observation {
   readonly surface: string;
   readonly route: string;

@@ -4,7 +4,7 @@ import { SandboxError } from "../kernel/errors.js";
 /** Structured log: `log.info({ fields }, "constant message")`. Never payloads, never secrets. */
 export type Logger = PinoLogger;
 
-/** Where secrets travel: headers, and the fields that services log under these names. */
+/** Fields and headers that carry secrets. */
 const SECRETS = [
   "accessToken",
   "apiKey",
@@ -29,7 +29,7 @@ export function createLogger(level: string, destination?: DestinationStream): Lo
   return destination === undefined ? pino(options) : pino(options, destination);
 }
 
-/** Without a stack where the message says all: a failure that is foreseen, and that nothing else caused. */
+/** Leaves out the stack of a foreseen failure without a cause: its message suffices. */
 function describeError(error: Error): object {
   if (!(error instanceof SandboxError) || error.code === "internal" || error.cause !== undefined)
     return stdSerializers.err(error);

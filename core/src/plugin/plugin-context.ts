@@ -19,14 +19,14 @@ export interface PluginContextParts {
   readonly dataDir: string;
   readonly surfaces: Surfaces;
   readonly health: Health;
-  /** Aborted once setup is over: what is registered later would never be checked nor served. */
+  /** Aborted once setup is over: later registrations would be neither checked nor served. */
   readonly sealed: AbortSignal;
   readonly diagnose: (name: string, run: Diagnosis) => void;
   readonly onStart: (run: () => unknown) => void;
   readonly onStop: (run: () => unknown) => void;
 }
 
-/** The kernel's side of what a plugin sees in `setup`. */
+/** The kernel's side of the context that a plugin gets in `setup`. */
 export function createPluginContext(parts: PluginContextParts): PluginContext<unknown> {
   const { plugin, scope, surfaces, health } = parts;
   const whileOpen = (verb: string): void => {

@@ -13,10 +13,10 @@ import type { Logger } from "../observe/logger.js";
 /** Routes of a plugin on one surface. */
 export type Router = KoaRouter;
 
-/** The services that a plugin asked for, under the names it gave them. */
+/** The services that a plugin required, under the names it gave them. */
 export type Resolved<R> = { readonly [K in keyof R]: R[K] extends Token<infer T> ? T : never };
 
-/** Everything that a plugin may do during `setup`. */
+/** Operations of a plugin during `setup`. */
 export interface PluginContext<Config> {
   readonly name: string;
   readonly config: Config;
@@ -24,50 +24,52 @@ export interface PluginContext<Config> {
   /** This plugin's own registry; every metric in it is named `coppice_<name>_…`. */
   readonly metrics: Registry;
   /**
-   * A directory for what this plugin has to keep: `<server's dataDir>/<name>`, absolute, made for this user
-   * alone when it is first asked for. Write to it from `onStart` on: by then no other server has this `dataDir`.
+   * A directory for this plugin's data: `<server's dataDir>/<name>`, absolute, made for this user alone at the first
+   * call. Write to it from `onStart` on: by then no other server uses this `dataDir`.
    * @throws Error of the file system when it cannot be made.
    */
   dataDir(): string;
   /** Binds a class, once per server, under itself or under a token. */
   bind<T>(key: Class<T> | Token<T>, implementation?: Class<T>): this;
   bindValue<T>(key: Token<T>, value: T): this;
-  /** @throws Error that names the token when this plugin neither bound nor required it. */
+  /** @throws Error naming the token when this plugin neither bound nor required it. */
   resolve<T>(key: Class<T> | Token<T>): T;
-  /** A router of its own on a surface: `api`, `envd`, `code`, `ops`, or another one that the configuration names. */
+  /**
+   * A router for this plugin on a surface: `api`, `envd`, `code`, `ops`, or another one that the configuration names.
+   */
   http(surface: string): Router;
   /** Connect's own registration, at the exact paths of the methods. */
   rpc(surface: string): Pick<ConnectRouter, "service" | "rpc">;
   /** Takes upgrade requests at a path: segments in `:name` match anything. */
   upgrade(surface: string, path: string, accept: UpgradeHandler): void;
-  /** Runs before every request of a surface, after targeting and before any route. */
+  /** Runs before every request of a surface, after targeting and before routing. */
   guard(surface: string, check: Guard): void;
-  /** Is told how every request of a surface was answered, refused ones too. */
+  /** Receives every answer of a surface, refusals too. */
   observe(surface: string, observer: Observer): void;
   /**
-   * Part of `/readyz`: rejects with the reason while this plugin cannot serve. What it resolves with is told
+   * Part of `/readyz`: rejects with the reason while this plugin cannot serve. Details that it resolves with are shown
    * there as well.
    */
   health(name: string, check: HealthCheck): void;
   /**
-   * Part of `coppice doctor`: looks at the host for what this plugin needs of it. Runs without a start, after
-   * the `check` of every backend, and at no other time.
+   * Part of `coppice doctor`: checks the host for this plugin's requirements. Runs without a start, after the `check`
+   * of every backend, and at no other time.
    */
   diagnose(name: string, run: Diagnosis): void;
   onStart(run: () => unknown): void;
-  /** Undo stands beside do: call it right after what it undoes. Last in, first out. */
+  /** Registers an undo step: call it right after the step that it undoes. Last in, first out. */
   onStop(run: () => unknown): void;
 }
 
 /** Context of an action of the command line. No server runs in its process; one may run in another. */
 export interface VerbContext<Config> {
   readonly config: Config;
-  /** Arguments behind the configuration file. */
+  /** Arguments after the configuration file. */
   readonly args: readonly string[];
   readonly clock: Clock;
-  /** As of the plugin's context; a server may be using it at this moment. */
+  /** As in the plugin's context; a server may be using it at this moment. */
   readonly dataDir: () => string;
-  /** A line for whoever called. */
+  /** Prints a line. */
   readonly print: (line: string) => void;
   /** Rows below a heading, in columns on a terminal; elsewhere tab-separated lines without the heading. */
   readonly printTable: (heading: readonly string[], rows: readonly (readonly string[])[]) => void;
@@ -79,12 +81,12 @@ export interface VerbAction<Config> {
   readonly usage: string;
   /**
    * @returns the exit code.
-   * @throws SandboxError with what to tell: invalid_argument for bad options, which exits with 64.
+   * @throws SandboxError with a message to print: invalid_argument for bad options, which exits with 64.
    */
   run(context: VerbContext<Config>): number | Promise<number>;
 }
 
-/** Actions by their names, by verb. */
+/** Actions by name, by verb. */
 export type Verbs<Config> = Readonly<Record<string, Readonly<Record<string, VerbAction<Config>>>>>;
 
 // `any`: a record of tokens of unlike services has no narrower common type that keeps inference.
@@ -101,15 +103,15 @@ export interface Plugin {
   setup(plugin: PluginContext<unknown>, services: Record<string, unknown>): void | Promise<void>;
 }
 
-/** Property by which a plugin is recognised, also by another installed copy of core. Its value is the copy that made it. */
+/** Property that marks a plugin, also for other installed copies of core. Its value is the copy that made it. */
 const IS_PLUGIN = Symbol.for("coppice.plugin");
 
 export interface PluginDefinition<C extends z.ZodType, R extends TokenRecord> {
   /** kebab-case: its config key, its log field, its metric prefix `coppice_<name>_`. */
   readonly name: string;
-  /** Settings as zod: defaults, messages and docs come from it. Unknown keys are refused: use `z.strictObject`. */
+  /** Settings as zod: the source of defaults, messages and docs. Unknown keys are refused: use `z.strictObject`. */
   readonly config?: C;
-  /** Services that must be there, checked before anything is set up. */
+  /** Required services, checked before anything is set up. */
   readonly requires?: R;
   /** Tokens that are bound when `setup` returns. */
   readonly provides?: readonly symbol[];
@@ -122,10 +124,10 @@ const NO_CONFIG = z.strictObject({});
 const KEBAB_CASE = /^[a-z][a-z0-9]*(-[a-z0-9]+)*$/;
 
 /**
- * Makes a plugin: a value that requires and provides tokens and registers what it serves.
+ * Makes a plugin: a value that requires and provides tokens and registers routes.
  *
- * A package is a plugin package when its default export is what this returns.
- * @throws TypeError that names the plugin when the definition cannot be one.
+ * A package is a plugin package when its default export is the returned value.
+ * @throws TypeError that names the plugin when the definition is invalid.
  */
 export function definePlugin<C extends z.ZodType = typeof NO_CONFIG, const R extends TokenRecord = {}>(
   definition: PluginDefinition<C, R>,
@@ -159,7 +161,7 @@ function checkDefinition({
     throw new TypeError(`plugin '${name}': ${text}`);
   };
   if (typeof rest.setup !== "function") refuse("setup is not a function");
-  // Asked for what is used of it: a schema may come from another installed copy of zod.
+  // Duck-typed: a schema may come from another installed copy of zod.
   if (config !== undefined && typeof (config as Partial<z.ZodType> | null)?.safeParse !== "function")
     refuse("config is not a zod schema");
   for (const [key, token] of Object.entries(requires ?? {}))
@@ -168,12 +170,11 @@ function checkDefinition({
     if (typeof token !== "symbol") refuse(`provides has ${String(token)}, which is not a token`);
 }
 
-/** True for what the `definePlugin` of another installed copy of core made. */
+/** True for a plugin that another installed copy of core made. */
 export function isOfAnotherCore(plugin: Plugin): boolean {
   return Reflect.get(plugin, IS_PLUGIN) !== import.meta.url;
 }
 
-/** True for what `definePlugin` made. */
 export function isPlugin(value: unknown): value is Plugin {
   return typeof value === "object" && value !== null && IS_PLUGIN in value;
 }

@@ -30,19 +30,19 @@ import { WarmPools } from "./warm/warm-pools.js";
 
 export interface SandboxDomainOptions {
   readonly config: SandboxesConfig;
-  /** Where the SQLite ledger lies. */
+  /** Directory of the SQLite ledger. */
   readonly dataDir: string;
   readonly clock: Clock;
   readonly log: Logger;
-  /** Takes the metrics `coppice_sandboxes_…`. */
+  /** Receives the metrics `coppice_sandboxes_…`. */
   readonly metrics: Registry;
-  /** Bounds what backends get for their part of the start; unbounded when absent. */
+  /** Limits the time of backends' start-up steps; unlimited when absent. */
   readonly patience?: Patience;
-  /** Asked at the start for a ledger in the place of the SQLite file in `dataDir`. */
+  /** Called at the start; returns a ledger that replaces the SQLite file in `dataDir`, if any. */
   readonly ledger?: (() => Ledger | undefined) | undefined;
 }
 
-/** Everything that makes, keeps and ends sandboxes, wired together. */
+/** The services around sandboxes, wired together. */
 export interface SandboxDomain {
   readonly sandboxes: Sandboxes;
   readonly snapshots: Snapshots;
@@ -55,27 +55,26 @@ export interface SandboxDomain {
   readonly warmUps: WarmUps;
   readonly events: SandboxEvents;
   /**
-   * Opens the ledger, checks every backend that was added, takes over or clears away what the last
-   * server left, and starts to watch deadlines.
+   * Opens the ledger, checks every backend, adopts or removes the last server's sandboxes, and starts the reaper.
    * @throws BootError with every reason why this cannot work.
    */
   start(): Promise<void>;
   /** Starts to fill the warm pools. Returns at once. */
   fillPools(): void;
-  /** Starts to hand events over to those who were added for them. Returns at once. */
+  /** Starts to deliver events to their recorders. Returns at once. */
   tellEvents(): void;
   /** Ends or keeps the sandboxes as configured and closes the ledger. Safe after a failed start. */
   stop(): Promise<void>;
 }
 
-/** Wires the sandbox domain. Nothing is touched before `start`. */
+/** Wires the sandbox domain. Has no effects before `start`. */
 export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomain {
   const { config: settings, dataDir, clock, log } = options;
   const { patience = new Patience({ clock, timeoutMs: undefined, onSlow: () => {} }) } = options;
   const backends = new BackendRegistry();
   const admissions: AdmissionCheck[] = [];
   let chosen: Ledger | undefined;
-  // Not before the start: the plugin that brings another ledger is set up after this.
+  // Not before the start: a plugin with another ledger is set up after this.
   const ledgerInUse = (): Ledger =>
     (chosen ??= options.ledger?.() ?? new SqliteLedger({ dataDir, endedKept: settings.endedKept }));
   const metrics = sandboxMetrics(options.metrics, (state) => registry.count(state));
@@ -144,7 +143,7 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
   return {
     templates: configuredTemplates(settings.templates, (backend) => {
       const all = backends.all();
-      // Before the choice: the one that is chosen unless this host cannot run it.
+      // Before the choice: the default unless this host cannot run it.
       const likely = firstOrOnly(
         [settings.defaultBackend ?? []].flat(),
         all.map(({ name }) => name),
@@ -168,7 +167,7 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
       const ledger = ledgerInUse();
       await ledger.open();
       await reconcile({ backends, ledger, registry, teardown, patience, clock, log });
-      // After the sandboxes: what they stand on is then known to be in use.
+      // After the sandboxes: snapshots in use are known then.
       await snapshots.reconcile();
       await volumes.reconcile();
       registry.start();

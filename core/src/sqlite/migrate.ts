@@ -1,9 +1,9 @@
 import type { DatabaseSync } from "node:sqlite";
 
 /**
- * Brings an open SQLite file to the newest version, all or nothing.
- * @param migrations each brings a file of that version to the next one; `user_version` counts them.
- * @throws Error when the file is of a version that is not known here.
+ * Migrates an open SQLite file to the newest version, all or nothing.
+ * @param migrations each migrates from that version to the next; `user_version` counts them.
+ * @throws Error for an unknown version.
  */
 export function migrate(database: DatabaseSync, migrations: readonly string[]): void {
   database.exec("BEGIN IMMEDIATE");
@@ -20,7 +20,7 @@ export function migrate(database: DatabaseSync, migrations: readonly string[]): 
   }
 }
 
-/** The version that a file has, of those from 0 to `newest`. @throws Error when that is not known here. */
+/** The version of a file, from 0 to `newest`. @throws Error for an unknown one. */
 export function knownVersion(database: DatabaseSync, newest: number): number {
   const version = Number(database.prepare("PRAGMA user_version").get()?.["user_version"]);
   if (version <= newest) return version;

@@ -4,7 +4,7 @@ import { migrate } from "./migrate.js";
 
 export interface DatabaseOptions {
   readonly path: string;
-  /** Each brings a file of that version to the next one; `user_version` counts them. */
+  /** Each migrates a file from that version to the next; `user_version` counts them. */
   readonly migrations: readonly string[];
 }
 
@@ -12,8 +12,8 @@ export interface DatabaseOptions {
 const BUSY_TIMEOUT_MS = 5000;
 
 /**
- * Opens an SQLite file that other processes of the same user may have open too; makes it when missing, for this
- * user alone. What was written survives the end of this process.
+ * Opens an SQLite file that other processes of this user may have open too; creates it when missing, for this user
+ * alone. Committed writes survive the end of this process.
  * @throws Error that names the file.
  */
 export function openDatabase({ path, migrations }: DatabaseOptions): DatabaseSync {

@@ -1,4 +1,4 @@
-/** A file that is opened when the server starts: before that another server may have the same data directory. */
+/** A file that is opened when the server starts: before, another server may use the same data directory. */
 export interface OpenedAtStart<T> {
   readonly open: () => void;
   readonly close: () => void;
@@ -8,7 +8,7 @@ export interface OpenedAtStart<T> {
   readonly find: () => T | undefined;
 }
 
-/** Keeps a file for a plugin: `open` is for its `onStart`, `close` for its `onStop`. */
+/** Holds a file for a plugin: call `open` in its `onStart`, `close` in its `onStop`. */
 export function openedAtStart<T extends { close(): void }>(open: () => T): OpenedAtStart<T> {
   let opened: T | undefined;
   return {

@@ -1,5 +1,5 @@
 /**
- * Primary result code of an error of SQLite, whose upper bits say more; undefined for any other error.
+ * Primary result code of an SQLite error, whose upper bits refine it; undefined for any other error.
  * Source: https://www.sqlite.org/rescode.html
  */
 export function sqliteErrorCode(error: unknown): number | undefined {

@@ -7,22 +7,22 @@ import { type ConformanceResult, runCase, warmUp } from "./conformance/run-case.
 import { startTestServer } from "./start-test-server.js";
 
 export interface ConformOptions {
-  /** Further plugins, with their settings, that the backend's plugin requires. */
+  /** Further plugins with their settings, such as those that the backend's plugin requires. */
   readonly plugins?: readonly (readonly [plugin: Plugin, settings?: unknown])[];
-  /** Only this backend, where the plugin adds more than one; each of them when absent. */
+  /** The only backend to test; each that the plugin adds when absent. */
   readonly backend?: string;
   /** Makes the sandboxes of the cases; template `base` without limits when absent. */
   readonly specification?: ConformanceSubject["specification"];
-  /** Called after each case, as it ends. */
+  /** Called after each case. */
   readonly onResult?: (result: ConformanceResult, backend: string) => void;
-  /** Ends the run after the case that is under way. */
+  /** Ends the run after the current case. */
   readonly signal?: AbortSignal;
 }
 
 /**
- * Boots a server with a backend's plugin and puts every backend that it adds through all cases.
- * @returns one result for each case that was run, in order.
- * @throws BootError when the server cannot start with it, or it adds no backend that makes a working sandbox.
+ * Boots a server with a backend's plugin and runs all cases on every backend that it adds.
+ * @returns one result for each case, in order.
+ * @throws BootError when the server cannot start, or no backend makes a working sandbox.
  */
 export async function runConformance(
   plugin: Plugin,

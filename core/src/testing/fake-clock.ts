@@ -5,14 +5,11 @@ interface Timer {
   readonly callback: () => void;
 }
 
-/** A clock that stands still until a test moves it. */
+/** A clock that stands still until a test advances it. */
 export interface FakeClock extends Clock {
   /** Timers that are armed. */
   readonly pending: number;
-  /**
-   * Moves time forward, running on the way what comes due, in order. Between two timers it lets
-   * everything run that waits for nothing but its turn.
-   */
+  /** Advances time, running due timers in order. Between two timers it lets all ready tasks run. */
   advance(byMs: number): Promise<void>;
 }
 

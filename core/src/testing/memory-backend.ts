@@ -20,13 +20,13 @@ import type { Command, Process } from "../sandbox/contract/process.js";
 import { MemoryFiles } from "./memory-files.js";
 import { MemoryProcess, type Program } from "./memory-process.js";
 
-/** The steps of making a sandbox, in order. */
+/** The steps of a creation, in order. */
 export type ProvisionStep = "reserve" | "files" | "start";
 
 /** Serves one connection to a port of a sandbox. */
 export type PortHandler = (connection: Duplex, sandbox: MemorySandbox) => void;
 
-/** Script of a memory backend. Every `on…` hook fails its operation by throwing and slows it by waiting. */
+/** Script of a memory backend. Every `on…` hook can fail its operation by throwing and delay it by waiting. */
 export interface MemoryBackendOptions {
   /** `memory` when absent. */
   readonly name?: string | undefined;
@@ -38,28 +38,28 @@ export interface MemoryBackendOptions {
   readonly networking?: boolean | undefined;
   /** Programs by name; a path means its last component. */
   readonly programs?: Readonly<Record<string, Program>> | undefined;
-  /** What listens in every sandbox. */
+  /** Handlers of ports in every sandbox. */
   readonly ports?: Readonly<Record<number, PortHandler>> | undefined;
   readonly onCheck?: (() => void | Promise<void>) | undefined;
   /** Called before each step. */
   readonly onProvision?:
     | ((step: ProvisionStep, spec: SandboxSpec, signal: AbortSignal) => void | Promise<void>)
     | undefined;
-  /** Gives sandboxes the facet `pausing`. Its calls come before the state changes. */
+  /** Adds the facet `pausing`. Its hooks run before the state changes. */
   readonly pausing?:
     | {
         readonly onPause?: ((id: SandboxId) => void | Promise<void>) | undefined;
         readonly onResume?: ((id: SandboxId) => void | Promise<void>) | undefined;
       }
     | undefined;
-  /** Gives sandboxes the facet `stopping`. Its calls come before the state changes. */
+  /** Adds the facet `stopping`. Its hooks run before the state changes. */
   readonly stopping?:
     | {
         readonly onStop?: ((id: SandboxId) => void | Promise<void>) | undefined;
         readonly onStart?: ((id: SandboxId, signal: AbortSignal) => void | Promise<void>) | undefined;
       }
     | undefined;
-  /** Gives sandboxes the facet `snapshots`. */
+  /** Adds the facet `snapshots`. */
   readonly snapshots?:
     | {
         /** Called before anything is kept. */
@@ -68,11 +68,11 @@ export interface MemoryBackendOptions {
         readonly onRemove?: ((id: SnapshotId) => void | Promise<void>) | undefined;
       }
     | undefined;
-  /** Gives sandboxes the facet `resizing`. Its call comes before the limits change. */
+  /** Adds the facet `resizing`. Its hook runs before the limits change. */
   readonly resizing?:
     | { readonly onResize?: ((id: SandboxId, limits: Limits) => void | Promise<void>) | undefined }
     | undefined;
-  /** Gives the backend the facet `volumes`. */
+  /** Adds the facet `volumes`. */
   readonly volumes?:
     | {
         /** Called before anything is made. */
@@ -83,15 +83,15 @@ export interface MemoryBackendOptions {
     | undefined;
   /** Called before anything is destroyed. `attempt` counts from 1. */
   readonly onDestroy?: ((id: SandboxId, attempt: number) => void | Promise<void>) | undefined;
-  /** Called before rules replace those that hold. */
+  /** Called before rules are replaced. */
   readonly onRestrict?: ((id: SandboxId, rules: EgressRules) => void | Promise<void>) | undefined;
-  /** Chooses what outlived the last server; everything that is alive when absent. */
+  /** Chooses the sandboxes that outlived the last server; all living ones when absent. */
   readonly onRecover?:
     | ((alive: readonly MemorySandbox[]) => readonly Sandbox[] | Promise<readonly Sandbox[]>)
     | undefined;
 }
 
-/** What a memory backend holds now. All zero = nothing leaked. */
+/** Resources of a memory backend. All zero = no leak. */
 export interface Alive {
   readonly sandboxes: number;
   readonly processes: number;
@@ -107,7 +107,7 @@ const USERS: readonly [User, ...User[]] = [
   { name: "root", uid: 0, gid: 0, home: "/root", shell: "/bin/bash" },
 ];
 
-/** A backend whose sandboxes are objects of this process: for tests of what stands above backends. */
+/** A backend whose sandboxes are objects of this process, for tests of the layers above backends. */
 export class MemoryBackend implements SandboxBackend {
   readonly name: string;
   readonly isolated: boolean;
@@ -161,7 +161,7 @@ export class MemoryBackend implements SandboxBackend {
     };
   }
 
-  /** The sandboxes that exist, half-made ones included. */
+  /** Existing sandboxes, incomplete ones included. */
   get sandboxes(): ReadonlyMap<SandboxId, MemorySandbox> {
     return this.#sandboxes;
   }
@@ -213,7 +213,6 @@ export class MemoryBackend implements SandboxBackend {
   }
 }
 
-/** A sandbox of the memory backend. */
 export class MemorySandbox implements Sandbox {
   readonly id: SandboxId;
   readonly spec: SandboxSpec;
@@ -238,7 +237,7 @@ export class MemorySandbox implements Sandbox {
   #isPaused = false;
   #isStopped = false;
 
-  /** @param home the snapshots and volumes of its backend, and what to call when it is gone. */
+  /** @param home snapshots and volumes of its backend, and a callback for its end. */
   constructor(
     spec: SandboxSpec,
     options: MemoryBackendOptions,
@@ -333,22 +332,22 @@ export class MemorySandbox implements Sandbox {
     return this.#isStopped;
   }
 
-  /** Processes that run, by pid. */
+  /** Running processes by pid. */
   get processes(): ReadonlyMap<number, Process> {
     return this.#processes;
   }
 
-  /** The network rules that it was last given. */
+  /** The latest network rules. */
   get egress(): EgressRules | undefined {
     return this.#egress;
   }
 
-  /** Dialled streams that are open. */
+  /** Open dialled streams. */
   get connections(): number {
     return this.#connections.size;
   }
 
-  /** Starts to listen on a port, or stops when there is no handler. */
+  /** Starts to listen on a port, or stops without a handler. */
   listen(port: number, handler: PortHandler | undefined): void {
     if (handler === undefined) this.#ports.delete(port);
     else this.#ports.set(port, handler);
@@ -424,13 +423,13 @@ export class MemorySandbox implements Sandbox {
     this.vanish();
   }
 
-  /** Ends by itself and says why. */
+  /** Ends by itself and reports why. */
   lose(loss: Loss): void {
     this.vanish();
     this.#lose(loss);
   }
 
-  /** Is gone at once, without a word to the server: what a backend that lost it looks like. */
+  /** Disappears silently, as when a backend has lost it. */
   vanish(): void {
     this.#isGone = true;
     this.#endAll();
@@ -458,7 +457,7 @@ export class MemorySandbox implements Sandbox {
   }
 }
 
-/** A plugin that adds a memory backend. The same plugin in a second server finds what the first left. */
+/** A plugin that adds a memory backend. In a second server the same plugin finds the first one's sandboxes. */
 export interface MemoryBackendPlugin extends Plugin {
   readonly backend: MemoryBackend;
 }

@@ -37,7 +37,7 @@ interface LinkNode extends Node {
 
 type AnyNode = FileNode | DirectoryNode | LinkNode;
 
-/** Where a path leads: the directory that has, or would have, its last component. */
+/** Target of a path: the directory that has, or would have, its last component. */
 interface Place {
   readonly directory: DirectoryNode;
   readonly name: string;
@@ -56,11 +56,11 @@ export class MemoryFiles implements Files {
   readonly #users: readonly User[];
   readonly #defaultUser: User;
   readonly #now: () => number;
-  /** Directories of others that lie over its own, by their paths. */
+  /** Mounted directories by path. */
   readonly #mounts = new Map<string, { readonly isReadOnly: boolean }>();
   #open = 0;
 
-  /** @param users the first one is the default user. Their homes are made. */
+  /** @param users the first one is the default user. Their homes are created. */
   constructor(users: readonly [User, ...User[]], now: () => number) {
     this.#users = users;
     this.#defaultUser = users[0];
@@ -69,7 +69,7 @@ export class MemoryFiles implements Files {
     this.#makeSystem(users);
   }
 
-  /** A directory with nothing in it, which the default user owns. */
+  /** An empty directory that the default user owns. */
   static empty(users: readonly [User, ...User[]], now: () => number): MemoryFiles {
     const made = new MemoryFiles(users, now);
     made.#root = made.#newDirectory(users[0]);
@@ -81,12 +81,11 @@ export class MemoryFiles implements Files {
     for (const user of users) this.#makeDirectories(user.home, user);
   }
 
-  /** Files that are open for reading. */
   get open(): number {
     return this.#open;
   }
 
-  /** Holds from now on what another one holds now, without what is mounted there. */
+  /** Copies the contents of another one, without its mounts. */
   copyFrom(other: MemoryFiles): void {
     this.#root = structuredClone(other.#root);
     for (const path of other.#mounts.keys()) {
@@ -95,7 +94,7 @@ export class MemoryFiles implements Files {
     }
   }
 
-  /** Has at a path what another one has at its `/`, now and later, as that has it too. */
+  /** Mounts the root of another one at a path. */
   mount(path: string, other: MemoryFiles, isReadOnly: boolean): void {
     this.#makeDirectories(path, { uid: 0, gid: 0 });
     const place = this.#locate(path, false);
@@ -278,7 +277,7 @@ export class MemoryFiles implements Files {
     }
   }
 
-  /** As `#locate`, but undefined where something on the way is missing. */
+  /** As `#locate`, but undefined when a component is missing. */
   #locateLoosely(path: string, followLast = true): Place | undefined {
     try {
       return this.#locate(path, followLast);

@@ -1,10 +1,10 @@
 import type { AddressLease, AddressLeases, NetworkLeases } from "../sandbox/contract/address-leases.js";
 
-/** Leases without a ledger, for tests of a backend: one for all that stand in for servers on one ledger. */
+/** In-memory leases for tests of backends; share one instance between servers on one ledger. */
 export class MemoryLeases implements AddressLeases {
   readonly #leases = new Map<string, AddressLease & { readonly network: string }>();
 
-  /** Every lease, of all networks, in the order in which they were taken. */
+  /** All leases of all networks, in the order in which they were taken. */
   list(): readonly (AddressLease & { readonly network: string })[] {
     return [...this.#leases.values()];
   }

@@ -3,28 +3,28 @@ import type { User } from "../sandbox/contract/backend.js";
 import type { Files } from "../sandbox/contract/files.js";
 import type { Command, Exit, Output, Process, Signal, TerminalSize } from "../sandbox/contract/process.js";
 
-/** What a scripted program sees of the process that it is. */
+/** A scripted program's view of its process. */
 export interface ScriptedProcess {
   readonly pid: number;
   readonly args: readonly string[];
   readonly env: Readonly<Record<string, string>>;
   readonly cwd: string;
   readonly user: User;
-  /** Size of its terminal now; undefined without one. */
+  /** Current size of its terminal; undefined without one. */
   readonly terminal: TerminalSize | undefined;
   readonly files: Files;
-  /** What was written to it; ends when its input is closed. */
+  /** Its input; ends when that is closed. */
   readonly stdin: AsyncIterable<Uint8Array>;
   /** Writes; resolves when there is room again, rejects once the process was killed. */
   readonly stdout: (data: string | Uint8Array) => Promise<void>;
   readonly stderr: (data: string | Uint8Array) => Promise<void>;
-  /** Catches a signal that would end it. SIGKILL cannot be caught. */
+  /** Handles a signal that would end it. SIGKILL cannot be caught. */
   readonly trap: (signal: Signal, handler: () => void) => void;
   /** Aborted when it is killed. */
   readonly killed: AbortSignal;
 }
 
-/** A scripted program: what it returns is its exit code, 0 for nothing. What it throws goes to stderr, code 1. */
+/** A scripted program: returns its exit code, or nothing for 0. A thrown error goes to stderr, with code 1. */
 export type Program = (process: ScriptedProcess) => number | void | Promise<number | void>;
 
 export interface MemoryProcessOptions {
@@ -38,7 +38,7 @@ export interface MemoryProcessOptions {
   readonly onExit: () => void;
 }
 
-// As much as a Linux pipe holds before it blocks its writer.
+// Capacity of a Linux pipe.
 const PIPE_BYTES = 65_536;
 const NOT_FOUND = 127;
 const HARMLESS: ReadonlySet<Signal> = new Set([
@@ -50,7 +50,7 @@ const HARMLESS: ReadonlySet<Signal> = new Set([
   "SIGTSTP",
 ]);
 
-/** A process that is a function. */
+/** A process that runs a function. */
 export class MemoryProcess implements Process {
   readonly pid: number;
   readonly output: AsyncIterable<Output>;
@@ -113,7 +113,7 @@ export class MemoryProcess implements Process {
         bytes.length,
       );
     };
-    // `spawn` returns before the program's first step, as it does for a real one.
+    // `spawn` returns before the program's first step, as for a real one.
     await Promise.resolve();
     try {
       if (program === undefined) {
@@ -155,7 +155,7 @@ export class MemoryProcess implements Process {
   }
 }
 
-/** A pipe that holds 64 KiB and then makes its writer wait. It can be read once. */
+/** A pipe of 64 KiB that blocks its writer when full. It can be read once. */
 class Pipe<T> implements AsyncIterable<T> {
   #chunks: { readonly value: T; readonly sizeBytes: number }[] = [];
   #heldBytes = 0;

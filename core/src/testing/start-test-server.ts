@@ -12,28 +12,27 @@ import type { Plugin } from "../plugin/plugin.js";
 import { Sandboxes } from "../sandbox/life/sandboxes.js";
 
 export interface TestServerOptions {
-  /** Plugins with their settings, as the configuration would have them. */
+  /** Plugins with their settings, as in a configuration. */
   readonly plugins?: readonly (readonly [plugin: Plugin, settings?: unknown])[];
-  /** Laid over the test's server configuration, key by key at the top level. */
+  /** Overrides of the test's server configuration, by top-level key. */
   readonly server?: Readonly<Record<string, unknown>>;
   readonly clock?: Clock;
-  /** Silent unless given. */
+  /** Silent when absent. */
   readonly log?: Logger;
-  /** Kept after `stop` when given, so that a second server can be started on it. */
+  /** Kept after `stop` when given, for a second server. */
   readonly dataDir?: string;
 }
 
 /** A whole server on free loopback ports. */
 export interface TestServer extends AsyncDisposable {
-  /** Base URL of the `api` listener, which also takes everything addressed to a sandbox. */
+  /** Base URL of the `api` listener, which also accepts everything addressed to a sandbox. */
   readonly url: string;
   /** Base URLs by listener: `api`, `envd`, `code`, `ops` unless `server.listeners` says otherwise. */
   readonly urls: Readonly<Record<string, string>>;
   readonly sandboxes: Sandboxes;
-  /** Everything that plugins serve. */
   readonly routes: readonly ServedRoute[];
   resolve<T>(token: Token<T>): T;
-  /** Stops the server and removes its data. @throws Error when some clean-up went wrong. */
+  /** Stops the server and removes its data. @throws Error when a clean-up failed. */
   stop(): Promise<void>;
 }
 

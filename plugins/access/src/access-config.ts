@@ -8,7 +8,7 @@ const apiKey = z
   .min(SHORTEST_KEY, `an API key that can be guessed is none: use at least ${SHORTEST_KEY} characters`)
   .regex(/^[\x21-\x7e]+$/, "an API key travels in a header: printable ASCII without spaces");
 
-/** Keys that somebody else could put in their place would let anybody in. */
+/** Keys replaced on their way would admit anyone. */
 const jwksUrl = z.url({ protocol: /^https?$/ }).refine((text) => {
   const { protocol, hostname } = new URL(text);
   return protocol === "https:" || ["localhost", "127.0.0.1", "[::1]"].includes(hostname);
@@ -83,7 +83,6 @@ function rate(requests: number) {
 
 export type RateSettings = z.infer<ReturnType<typeof rate>>;
 
-/** Settings of the access plugin, each with its default. */
 export const AccessConfig = z.strictObject({
   apiKeys: z
     .array(apiKey)

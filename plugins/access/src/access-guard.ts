@@ -5,16 +5,16 @@ import type { RateLimit } from "./rate-limit.js";
 export interface AccessGuardOptions extends Credentials {
   readonly perAddress: RateLimit;
   readonly perKey: RateLimit;
-  /** Told why somebody was kept out. */
+  /** Called with the reason of each refusal. */
   readonly onRefused: (code: string) => void;
 }
 
-/** Lets in who has a key or a token, no faster than the limits, and everybody to `/health`. */
+/** Admits clients with a key or a token, within the rate limits, and everyone to `/health`. */
 export function accessGuard(options: AccessGuardOptions): Guard {
   return async (request) => {
     const { method, url, clientAddress } = request;
     try {
-      // Before anything that costs more than counting.
+      // Before anything more expensive than counting.
       await options.perAddress.take(clientOf(clientAddress));
       if (url.pathname === "/health" && (method === "GET" || method === "HEAD")) return undefined;
       const principal = await authenticate(request, options);

@@ -1,6 +1,5 @@
 import { Counter, type Registry } from "prom-client";
 
-/** Metrics of access. */
 export function accessMetrics(registry: Registry) {
   const registers = [registry];
   const refused = new Counter({

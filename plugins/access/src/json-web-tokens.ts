@@ -20,7 +20,7 @@ export interface JsonWebTokensOptions {
 const LONGEST_SUBJECT = 200;
 const NAMED_SCOPES: ReadonlyMap<string, Scope> = new Map(SCOPES.map((scope) => [`${scope}:sandbox`, scope]));
 
-/** Tokens of an identity provider: RS256 and nothing else, by the keys that it publishes. */
+/** Tokens of an identity provider: RS256 only, verified by its published keys. */
 export class JsonWebTokens {
   readonly #options: JsonWebTokensOptions;
   readonly #keys: ReturnType<typeof createRemoteJWKSet>;
@@ -30,7 +30,7 @@ export class JsonWebTokens {
     const { jwksUrl, cacheFor, refetchAfter, fetchTimeout } = options.settings;
     this.#keys = createRemoteJWKSet(new URL(jwksUrl), {
       cacheMaxAge: cacheFor,
-      // A token with a key that is not known yet has the set fetched anew, but no client can do that at will.
+      // A token with an unknown key has the set fetched again, but clients cannot force that at will.
       cooldownDuration: refetchAfter,
       timeoutDuration: fetchTimeout,
     });
@@ -38,8 +38,7 @@ export class JsonWebTokens {
 
   /**
    * Finds the principal of a token.
-   * @throws SandboxError unauthenticated for whatever is wrong with it, unavailable when the provider's keys
-   * cannot be had.
+   * @throws SandboxError unauthenticated for an invalid token, unavailable when the provider's keys cannot be fetched.
    */
   async find(token: string): Promise<Principal> {
     return this.#principalOf(await this.#verify(token));
@@ -73,7 +72,7 @@ export class JsonWebTokens {
     const isProvider =
       error instanceof errors.JWKSTimeout ||
       error instanceof errors.JWKSInvalid ||
-      // What is not of this kind came from fetching; this kind itself is thrown for an answer that is not 200.
+      // Other errors come from fetching; JOSEError itself is thrown for an answer that is not 200.
       !(error instanceof errors.JOSEError) ||
       error.constructor === errors.JOSEError;
     if (!isProvider) {
@@ -97,7 +96,7 @@ export class JsonWebTokens {
     };
   }
 
-  /** The organization, or for people without one a tenant of their own that no organization can have the name of. */
+  /** The organization, or for people without one a personal tenant whose name no organization can have. */
   #tenantOf(payload: JWTPayload, sub: string): string {
     const organization = payload[this.#options.settings.tenantClaim];
     if (organization === undefined || organization === null || organization === "") return `sub:${sub}`;

@@ -80,7 +80,7 @@ export const plugin = definePlugin({
       log.error({ err: error }, "an entry of the audit is lost");
     };
     context.observe("api", auditObserver({ log: auditLog.get, clock, onLost }));
-    // Serving goes on without an audit, but not without a word.
+    // Serving goes on without an audit, but readiness reports it.
     context.health("audit", async () => (lost === 0 ? undefined : { lost: `${lost} entries` }));
 
     const router = context.http("api");

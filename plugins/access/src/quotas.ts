@@ -18,10 +18,7 @@ type Countable = (typeof COUNTABLE)[number];
 
 const WORDS: Readonly<Record<Countable, string>> = { cpuCount: "CPUs", memoryMiB: "MiB of memory" };
 
-/**
- * Says of each template which quotas it is refused by, whatever is left of them: they count by a limit that it lacks.
- * @returns sentences.
- */
+/** Describes for each template the quotas that refuse it in any case: they count a limit that it lacks. */
 export function refusedTemplates(
   { everybody, tenants }: QuotaSettings,
   templates: readonly TemplateFacts[],
@@ -36,17 +33,17 @@ export function refusedTemplates(
   );
 }
 
-/** How many sandboxes a tenant may have, how large together, and how fast it may make them. */
+/** Limits of a tenant's sandboxes: number, total size, and creation rate. */
 export class Quotas {
   readonly #options: QuotasOptions;
-  /** When each tenant's creations were, as far back as its quota looks. */
+  /** Times of each tenant's creations, as far back as its quota looks. */
   readonly #creations = new Map<string, number[]>();
 
   constructor(options: QuotasOptions) {
     this.#options = options;
   }
 
-  /** To be asked before every creation and growth; the registry lets nothing come between the answer and that. */
+  /** Call it before every creation and growth; the registry lets no other decision come in between. */
   readonly check: AdmissionCheck = (wanted, existing) => {
     const quota = this.#quotaOf(wanted.owner);
     if (quota.sandboxes !== undefined && existing.length >= quota.sandboxes) {
@@ -85,13 +82,13 @@ export class Quotas {
       throw exhausted(text, Math.max(Math.ceil((oldestMs + per - nowMs) / 1000), 1));
     }
     recent.push(nowMs);
-    // To the end: those who made nothing for the longest time come first.
+    // To the end, so that the longest idle tenants come first.
     this.#creations.delete(tenant);
     this.#creations.set(tenant, recent);
     this.#forgetIdle(nowMs);
   }
 
-  /** Tenants of an identity provider have no number: those who make nothing are forgotten. */
+  /** An identity provider may have any number of tenants: idle ones are dropped. */
   #forgetIdle(nowMs: number): void {
     for (const [tenant, times] of this.#creations) {
       const per = this.#quotaOf(tenant).creations?.per ?? 0;

@@ -2,7 +2,7 @@ import { SandboxError } from "@coppice/core";
 import { RateLimiterMemory, RateLimiterRes } from "rate-limiter-flexible";
 import type { RateSettings } from "./access-config.js";
 
-/** So many requests in so much time, counted from the first on, for each of many. */
+/** Rate limit for each of many clients: so many requests in a window that begins with the first. */
 export class RateLimit {
   readonly #limiter: RateLimiterMemory;
 
@@ -10,7 +10,7 @@ export class RateLimit {
     this.#limiter = new RateLimiterMemory({ points: requests, duration: per / 1000 });
   }
 
-  /** Counts one. @throws SandboxError resource_exhausted that says when there is room again. */
+  /** Counts a request. @throws SandboxError resource_exhausted with the time until there is room again. */
   async take(who: string): Promise<void> {
     try {
       await this.#limiter.consume(who);

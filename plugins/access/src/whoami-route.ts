@@ -1,6 +1,6 @@
 import { permit, type Router, requestOf, tenantOf } from "@coppice/core";
 
-/** Serves GET /auth/whoami: what the server takes a credential for. */
+/** Serves GET /auth/whoami: the principal of a credential. */
 export function serveWhoami(router: Router): void {
   router.get("/auth/whoami", permit("read"), (ctx) => {
     const { principal } = requestOf(ctx);

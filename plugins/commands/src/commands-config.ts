@@ -36,7 +36,6 @@ const OutputLogConfig = z.strictObject({
 
 export type OutputLogConfig = z.infer<typeof OutputLogConfig>;
 
-/** Settings of the commands plugin, each with its default. */
 export const CommandsConfig = z.strictObject({
   maxCommandsPerSandbox: count().default(1000).describe("Commands that may run in one sandbox at a time."),
   maxEndedCommands: count().default(256).describe("Ended commands of one sandbox whose result is kept."),

@@ -12,7 +12,7 @@ import { serveProcessRpc } from "./rpc/process-rpc.js";
 import { ProcessTable } from "./table/process-table.js";
 import { serveSandboxLogs } from "./http/sandbox-logs-routes.js";
 
-/** Runs commands in sandboxes: one table of them, served as `process.Process` and as NDJSON. */
+/** Runs commands in sandboxes: one table, served as `process.Process` and as NDJSON. */
 export const plugin = definePlugin({
   name: "commands",
   config: CommandsConfig,

@@ -1,6 +1,6 @@
 import { SandboxError, type SurfaceRequest, secretEqual } from "@coppice/core";
 
-/** The token that a request presents; an empty header presents none. */
+/** The token of a request; an empty header counts as none. */
 export function presentedToken({ headers }: Pick<SurfaceRequest, "headers">): string | undefined {
   const token = headers["x-access-token"];
   return typeof token === "string" && token !== "" ? token : undefined;

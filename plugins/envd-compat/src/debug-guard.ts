@@ -2,8 +2,8 @@ import { type Guard, isLocalClient, SandboxError } from "@coppice/core";
 import { DEBUG_SANDBOX_ID } from "./debug-sandbox.js";
 
 /**
- * The debug sandbox has no token and an id that everybody knows. So it is for clients of this machine alone, at each
- * of its ports and by whatever address, and not for web pages from elsewhere that a browser here shows.
+ * Restricts the debug sandbox, which has no token and a well-known id, to clients of this machine, at each port and
+ * address, and keeps out foreign web pages in a local browser.
  */
 export const debugGuard: Guard = ({ target, headers }) => {
   if (target?.sandbox.record.id !== DEBUG_SANDBOX_ID || isLocalClient(headers)) return;

@@ -2,7 +2,7 @@ import { type LiveSandbox, type Sandboxes, SandboxError } from "@coppice/core";
 
 export const DEBUG_SANDBOX_ID = "debug";
 
-/** The one sandbox that every client in debug mode shares: open, without an end, made when it is first asked for. */
+/** The one sandbox that all clients in debug mode share: open, without an end, created at the first request. */
 export class DebugSandbox {
   readonly #sandboxes: Sandboxes;
   readonly #template: string;
@@ -14,9 +14,9 @@ export class DebugSandbox {
   }
 
   /**
-   * The running sandbox. Concurrent callers share one creation; after it was killed, or could not be
-   * made, the next call makes another.
-   * @throws what `Sandboxes.create` throws.
+   * The running sandbox. Concurrent callers share one creation; after a kill or a failure the next call creates
+   * another.
+   * @throws the errors of `Sandboxes.create`.
    */
   get(): Promise<LiveSandbox> {
     this.#making ??= this.#find().finally(() => {
@@ -37,7 +37,7 @@ export class DebugSandbox {
     });
   }
 
-  /** One that is being killed holds the id until nothing of it is left; to kill it again waits for that. */
+  /** A sandbox that is being killed keeps its id until nothing of it is left; killing it again waits for that. */
   async #untilGone(): Promise<void> {
     try {
       await this.#sandboxes.kill(DEBUG_SANDBOX_ID);

@@ -7,8 +7,8 @@ const PORTS: ReadonlyMap<string, number> = new Map([
 ]);
 
 /**
- * Sends what arrives at the fixed ports of debug mode to the shared sandbox. That one asks for no
- * token, so it takes both a loopback listener and a client that no foreign web page drives.
+ * Sends requests at the fixed ports of debug mode to the shared sandbox. It requires no token, so it needs both a
+ * loopback listener and a client that is no foreign web page.
  */
 export function debugTarget(debugSandbox: DebugSandbox): TargetResolver {
   return async (message, _url, listener) => {

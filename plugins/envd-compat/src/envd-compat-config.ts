@@ -1,6 +1,5 @@
 import { z } from "zod";
 
-/** Settings of the envd-compat plugin, each with its default. */
 export const EnvdCompatConfig = z.strictObject({
   debugSandbox: z
     .boolean()

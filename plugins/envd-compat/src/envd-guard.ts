@@ -6,19 +6,18 @@ import { RESERVED_PATHS } from "./reserved-paths.js";
 const DOWNLOAD_LINK = /^\/files\/download-token\/[\w.-]+$/;
 
 /**
- * Keeps everybody out of a sandbox with a token who does not know it: by `X-Access-Token`, or for files
- * by a signature made with it. `/health` is open, and so are download links, which prove themselves, and the
- * paths that answer nothing but a refusal.
+ * Requires the token of a sandbox: by `X-Access-Token`, or for files by a signature made with it. Open are `/health`,
+ * download links, which carry their own proof, and paths that are always refused.
  */
 export function envdGuard(clock: Clock): Guard {
   return (request) => {
     const token = request.target?.sandbox.record.accessToken;
     if (token === undefined) return;
     const { method, url } = request;
-    // Exact paths only: another spelling that a router might take for the same stays locked.
+    // Exact paths only: other spellings that a router might accept stay protected.
     if (method === "GET" && url.pathname === "/health") return;
     if (RESERVED_PATHS.includes(url.pathname)) return;
-    // The link itself is the proof, and whoever serves it checks it.
+    // The link itself is the proof, which its route verifies.
     if (DOWNLOAD_LINK.test(url.pathname) && (method === "GET" || method === "HEAD")) return;
     if (fileOperation(method, url) === undefined) requireToken(request, token);
     else checkFileAccess(request, token, clock.now());

@@ -12,17 +12,16 @@ export interface SignedFileRequest {
 }
 
 /**
- * Reads a `/files` request that presents a signature instead of a token; undefined when it presents
- * none, or is no such request.
- * @throws SandboxError unauthenticated for a URL that says more than its signature covers,
- * invalid_argument for an expiration that is no number.
+ * Reads a `/files` request with a signature in place of a token; undefined for other requests.
+ * @throws SandboxError unauthenticated for parameters that the signature does not cover, invalid_argument for an
+ * expiration that is no number.
  */
 export function parseSignedFileRequest(method: string, url: URL): SignedFileRequest | undefined {
   const operation = fileOperation(method, url);
   const query = url.searchParams;
   const signature = query.get("signature") ?? "";
   if (operation === undefined || signature === "") return undefined;
-  // What a signature does not cover must not decide whose file is meant: the alias `user`, or a second value.
+  // Unsigned parameters must not decide whose file is meant: the alias `user`, or a second value.
   const isAmbiguous =
     query.has("user") || ["path", "username", "signature"].some((name) => query.getAll(name).length > 1);
   if (isAmbiguous) throw new SandboxError("unauthenticated", "invalid signature");
@@ -35,15 +34,15 @@ export function parseSignedFileRequest(method: string, url: URL): SignedFileRequ
   };
 }
 
-/** Returns the operation of a request on a file; undefined for one that cannot be signed. */
+/** The operation of a request on a file; undefined for one that cannot be signed. */
 export function fileOperation(method: string, url: URL): SignedFileRequest["operation"] | undefined {
   if (url.pathname !== "/files") return undefined;
   return method === "GET" ? "read" : method === "POST" ? "write" : undefined;
 }
 
 /**
- * Checks one request against tokens. The part before the token is hashed once, so that a long path
- * does not cost its length for every token tried.
+ * Checks one request against tokens. The part before the token is hashed once: a long path must not cost its length for
+ * every token.
  */
 export class SignatureCheck {
   readonly #request: SignedFileRequest;
@@ -61,7 +60,6 @@ export class SignatureCheck {
     return secretEqual(this.expected(token), this.#request.signature);
   }
 
-  /** The signature that this token makes. */
   expected(token: string): string {
     const { expiration } = this.#request;
     const afterPath = expiration === undefined ? token : `${token}:${expiration}`;

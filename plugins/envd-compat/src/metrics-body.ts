@@ -2,12 +2,12 @@ import type { Stats } from "@coppice/core";
 
 const MIB = 2 ** 20;
 
-/** Resource usage of a sandbox, as envd shows it. */
+/** Resource usage of a sandbox in envd's form. */
 export function metricsBody(stats: Stats, nowMs: number) {
   return {
     ts: Math.floor(nowMs / 1000),
     cpu_count: stats.cpuCount,
-    // envd's 100 is all CPUs together.
+    // In envd 100 means all CPUs together.
     cpu_used_pct: Math.round((stats.cpuUsedPercent / Math.max(stats.cpuCount, 1)) * 100) / 100,
     mem_total: stats.memoryTotalBytes,
     mem_used: stats.memoryUsedBytes,

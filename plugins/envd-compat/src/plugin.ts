@@ -9,7 +9,7 @@ import { metricsBody } from "./metrics-body.js";
 import { RESERVED_PATHS, reservedPathRefusal } from "./reserved-paths.js";
 import { signatureTarget } from "./signature-target.js";
 
-/** The parts of E2B's envd that belong to no other plugin: tokens, small routes, and the ways to reach a sandbox. */
+/** The rest of E2B's envd: tokens, small routes, and the ways to reach a sandbox. */
 export const plugin = definePlugin({
   name: "envd-compat",
   config: EnvdCompatConfig,
@@ -22,7 +22,7 @@ export const plugin = definePlugin({
     context.guard("code", codeGuard);
     targets.guard(debugGuard);
 
-    // A dead sandbox is answered before any route: whoever gets here asks a living one.
+    // Requests to a dead sandbox are answered before routing.
     router.get("/health", (ctx) => {
       ctx.status = 204;
     });

@@ -1,6 +1,6 @@
 import { HttpError } from "@coppice/core";
 
-/** Routes by which E2B's control plane calls envd. Here the server is both, so that clients are refused. */
+/** Routes by which E2B's control plane calls envd. This server is both, so clients are refused. */
 export const RESERVED_PATHS: readonly string[] = [
   "/init",
   "/freeze",

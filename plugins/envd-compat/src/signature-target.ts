@@ -3,13 +3,13 @@ import { setImmediate } from "node:timers/promises";
 import { ENVD_PORT, SandboxError, type Sandboxes, type TargetResolver } from "@coppice/core";
 import { parseSignedFileRequest, SignatureCheck } from "./file-signature.js";
 
-// A few milliseconds of hashing; others get their turn in between.
+// A few milliseconds of hashing between turns of the event loop.
 const TRIED_AT_ONCE = 1000;
 
 /**
- * Finds the sandbox of a signed file URL that names none: with `E2B_SANDBOX_URL` the SDKs make URLs
- * that hold nothing but a path and a signature. Tokens are unique, so one sandbox matches at most.
- * The resolver throws SandboxError unauthenticated when none made the signature.
+ * Finds the sandbox of a signed file URL that names none: with `E2B_SANDBOX_URL` the SDKs make URLs of a path and a
+ * signature alone. Tokens are unique, so at most one sandbox matches. The resolver throws SandboxError unauthenticated
+ * when none does.
  */
 export function signatureTarget(sandboxes: Sandboxes): TargetResolver {
   return async (message, url) => {
@@ -28,7 +28,7 @@ export function signatureTarget(sandboxes: Sandboxes): TargetResolver {
   };
 }
 
-/** What a request does to the file; a browser asks beforehand, with another method, whether it may. */
+/** The method of the request, or the one that a browser's preflight asks for. */
 function methodOf({ method = "", headers }: IncomingMessage): string {
   return method === "OPTIONS" ? (headers["access-control-request-method"] ?? "") : method;
 }

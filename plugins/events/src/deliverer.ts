@@ -8,7 +8,7 @@ import type { TargetGuard } from "./target-guard.js";
 
 export interface DelivererOptions {
   readonly settings: EventsConfig["webhooks"];
-  /** Asked from the start on. */
+  /** Called from the start on. */
   readonly deliveries: () => DeliveryStore;
   readonly guard: TargetGuard;
   readonly metrics: EventsMetrics;
@@ -17,8 +17,8 @@ export interface DelivererOptions {
 }
 
 /**
- * Tells webhooks what they are to be told: each in the order of its events, one delivery at a time, and again until
- * it is taken or was tried often enough. A delivery that was sent when the server ended is sent again by the next.
+ * Delivers events to webhooks: to each in order, one delivery at a time, with retries until it is accepted or the
+ * attempts are used up. A delivery under way when the server ended is sent again by the next.
  */
 export class Deliverer {
   readonly #options: DelivererOptions;
@@ -31,12 +31,12 @@ export class Deliverer {
     this.#options = options;
   }
 
-  /** Goes on with what the last server left. */
+  /** Resumes the last server's deliveries. */
   start(): void {
     for (const webhook of this.#options.deliveries().waiting()) this.wake(webhook);
   }
 
-  /** Cuts what is under way, which counts as never tried. */
+  /** Cuts deliveries under way, which count as not attempted. */
   async stop(): Promise<void> {
     this.#stopped.abort();
     this.#ready.clear();
@@ -45,7 +45,7 @@ export class Deliverer {
     await Promise.all(this.#busy.values());
   }
 
-  /** To be called when something may be due for a webhook. */
+  /** Call it when a delivery may be due. */
   wake(webhook: string): void {
     if (this.#stopped.signal.aborted) return;
     this.#ready.add(webhook);
@@ -65,7 +65,7 @@ export class Deliverer {
       try {
         due = deliveries().next(webhook);
       } catch (error) {
-        // A full disk, say. It runs in timers, where nobody else would catch it.
+        // A full disk, for example. Called by timers, where an error would be uncaught.
         log.error(
           { webhook, err: error },
           "what is due for a webhook could not be read; that is tried again",
@@ -121,7 +121,7 @@ export class Deliverer {
         error: reason,
       });
     } catch (error) {
-      // It stays due. Not at once, or a full disk would be a flood of deliveries.
+      // It stays due, but not at once, or a full disk would cause a flood of deliveries.
       log.error({ webhook: due.webhook, delivery: due.id, err: error }, "a delivery could not be noted");
       await new Promise<void>((resolve) => {
         const disarm = clock.after(settings.firstRetry, resolve);

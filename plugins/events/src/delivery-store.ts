@@ -5,7 +5,7 @@ import type { EventBody } from "./event-body.js";
 /** Outcome of a delivery; `dropped` when too many were waiting already. */
 export type DeliveryState = "pending" | "delivered" | "failed" | "dropped";
 
-/** One event on its way to one webhook. Times are milliseconds since the Unix epoch. */
+/** Delivery of one event to one webhook. Times are milliseconds since the Unix epoch. */
 export interface Delivery {
   readonly id: string;
   readonly webhook: string;
@@ -14,7 +14,7 @@ export interface Delivery {
   readonly sandbox: string;
   readonly state: DeliveryState;
   readonly attempts: number;
-  /** When it is tried next, of a pending one. */
+  /** Time of the next attempt of a pending one. */
   readonly nextAtMs: number | undefined;
   readonly createdAtMs: number;
   readonly endedAtMs: number | undefined;
@@ -24,7 +24,7 @@ export interface Delivery {
   readonly error: string | undefined;
 }
 
-/** The first that waits for a webhook, with what it takes to deliver it. */
+/** The first pending delivery of a webhook, with all that sending it needs. */
 export interface DueDelivery {
   readonly id: string;
   readonly webhook: string;
@@ -36,7 +36,6 @@ export interface DueDelivery {
   readonly secret: string;
 }
 
-/** How an attempt went. */
 export interface AttemptResult {
   readonly state: DeliveryState;
   readonly attempts: number;
@@ -46,7 +45,7 @@ export interface AttemptResult {
   readonly error: string | undefined;
 }
 
-/** Which deliveries somebody wants to see. */
+/** Filter of deliveries. */
 export interface DeliveryQuery {
   readonly tenant: string;
   readonly webhook?: string | undefined;
@@ -58,11 +57,10 @@ export interface DeliveryQuery {
 export interface DeliveryStoreOptions {
   readonly database: DatabaseSync;
   readonly maxPending: number;
-  /** That are done, of each webhook. */
+  /** Limit of finished deliveries of each webhook. */
   readonly maxDeliveries: number;
 }
 
-/** Deliveries to webhooks, past and waiting. */
 export class DeliveryStore {
   readonly #options: DeliveryStoreOptions;
   readonly #statements: ReturnType<typeof prepare>;
@@ -72,7 +70,7 @@ export class DeliveryStore {
     this.#statements = prepare(options.database);
   }
 
-  /** Puts an event behind those that wait for a webhook. @returns false when too many do. */
+  /** Queues an event for a webhook. @returns false when too many wait. */
   add(webhook: string, event: EventBody, nowMs: number): boolean {
     const { maxPending } = this.#options;
     const waiting = Number(this.#statements.waiting.get(webhook)?.["count"]);
@@ -86,7 +84,7 @@ export class DeliveryStore {
     return !isDropped;
   }
 
-  /** The delivery that is next for a webhook, due or not: the oldest that waits, if the webhook is enabled. */
+  /** The oldest pending delivery of an enabled webhook, due or not. */
   next(webhook: string): DueDelivery | undefined {
     const row = this.#statements.next.get(webhook);
     if (row === undefined) return undefined;
@@ -101,17 +99,17 @@ export class DeliveryStore {
     };
   }
 
-  /** Enabled webhooks that something waits for. */
+  /** Enabled webhooks with pending deliveries. */
   waiting(): readonly string[] {
     return this.#statements.webhooks.all().map(({ webhook }) => String(webhook));
   }
 
-  /** How many deliveries wait, of all webhooks. */
+  /** Number of pending deliveries of all webhooks. */
   count(): number {
     return Number(this.#statements.count.get()?.["count"]);
   }
 
-  /** Notes how an attempt went. One that was removed meanwhile stays so. */
+  /** Records the result of an attempt. A delivery that was removed meanwhile stays removed. */
   attempted(id: string, webhook: string, result: AttemptResult): void {
     const { state, attempts, nextAtMs, endedAtMs, status, error } = result;
     const values = [nextAtMs, endedAtMs, status, error].map((value) => value ?? null);
@@ -120,7 +118,7 @@ export class DeliveryStore {
     this.#statements.forget.run({ webhook, kept: this.#options.maxDeliveries });
   }
 
-  /** Lets a delivery that is done be made again. @returns false when there is none that is done. */
+  /** Queues a finished delivery again. @returns false when there is no finished one. */
   repeat(webhook: string, id: string, nowMs: number): boolean {
     return this.#statements.repeat.run(nowMs, webhook, id).changes > 0;
   }

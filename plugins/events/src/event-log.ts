@@ -2,7 +2,7 @@ import type { DatabaseSync, SQLInputValue } from "node:sqlite";
 import type { SandboxEvent } from "@coppice/core";
 import { type EventBody, eventBody } from "./event-body.js";
 
-/** Which events somebody wants to see. */
+/** Filter of events. */
 export interface EventQuery {
   readonly tenant: string;
   readonly sandbox?: string | undefined;
@@ -15,12 +15,12 @@ export interface EventQuery {
 
 export interface EventLogOptions {
   readonly database: DatabaseSync;
-  /** Of each tenant. */
+  /** Limit for each tenant. */
   readonly maxEvents: number;
   readonly maxAgeMs: number;
 }
 
-/** Deleting row by row would double the work of writing. */
+/** Deleting row by row would double the cost of writing. */
 const TRIMMED_EVERY = 64;
 
 /** Events of sandboxes, within limits of number and age. */
@@ -35,7 +35,7 @@ export class EventLog {
     this.#statements = prepare(options.database);
   }
 
-  /** @returns the event as it is told; undefined for one that was added before. */
+  /** @returns the body of the event; undefined for one that was added before. */
   add(event: SandboxEvent): EventBody | undefined {
     const body = eventBody(event);
     const { id, owner, sandboxId, atMs } = event;
@@ -44,7 +44,7 @@ export class EventLog {
     return changes === 0 ? undefined : body;
   }
 
-  /** Drops, now and then, what is too old or too much. */
+  /** Removes events beyond the limits, now and then. */
   trim(nowMs: number): void {
     this.#untrimmed += 1;
     if (this.#untrimmed < TRIMMED_EVERY) return;

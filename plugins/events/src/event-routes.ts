@@ -15,13 +15,13 @@ export interface EventRoutesOptions {
   readonly events: SandboxEvents;
 }
 
-/** Serves GET /events/sandboxes and GET /events/sandboxes/:id: what happened to whoever asks. */
+/** Serves GET /events/sandboxes and GET /events/sandboxes/:id: the events of a tenant. */
 export function serveEvents(router: Router, { store, events }: EventRoutesOptions): void {
   const list = async (ctx: RequestCarrier, sandbox?: string) => {
     const query = requestOf(ctx).url.searchParams;
     const page = parsePage(query);
     const types = parseTypes(query);
-    // A client finds here the event of a request that was just answered.
+    // The list includes the event of a request that was just answered.
     await events.caughtUp();
     return store().events.list({ tenant: tenantOf(ctx), sandbox, types, ...page });
   };
@@ -30,7 +30,7 @@ export function serveEvents(router: Router, { store, events }: EventRoutesOption
     ctx.body = await list(ctx);
   });
 
-  // One that is not there, or another's, has no events: also E2B answers with an empty list.
+  // An unknown sandbox has no events: E2B, too, answers with an empty list.
   router.get("/events/sandboxes/:id", async (ctx) => {
     const [id = ""] = (ctx.params["id"] ?? "").split("-");
     ctx.body = await list(ctx, id);

@@ -2,7 +2,6 @@ import type { SandboxEventType } from "@coppice/core";
 
 const PREFIX = "sandbox.lifecycle.";
 
-/** E2B's names of the types of events. */
 const NAMES: Readonly<Record<SandboxEventType, string>> = {
   created: `${PREFIX}created`,
   updated: `${PREFIX}updated`,
@@ -12,7 +11,6 @@ const NAMES: Readonly<Record<SandboxEventType, string>> = {
   killed: `${PREFIX}killed`,
 };
 
-/** Every type, as clients name it. */
 export const EVENT_TYPES: readonly string[] = Object.values(NAMES);
 
 export function eventTypeName(type: SandboxEventType): string {

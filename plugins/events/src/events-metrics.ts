@@ -1,16 +1,15 @@
 import { Counter, Gauge, Histogram, type Registry } from "prom-client";
 
-/** How an attempt to deliver ended; `failed` was the last one. */
+/** Outcome of an attempt to deliver; `failed` was the last one. */
 export type AttemptOutcome = "delivered" | "retried" | "failed";
 
-/** Metrics of events and their deliveries. */
 export interface EventsMetrics {
   recorded(type: string): void;
   dropped(count: number): void;
   attempted(outcome: AttemptOutcome, tookMs: number): void;
 }
 
-/** @param waiting asked at each scrape: how many deliveries wait. */
+/** @param waiting called at each scrape: number of pending deliveries. */
 export function eventsMetrics(registry: Registry, waiting: () => number): EventsMetrics {
   const registers = [registry];
   const recorded = new Counter({

@@ -14,14 +14,14 @@ export interface EventsStoreOptions {
 
 /** Result of recording events. */
 export interface Recorded {
-  /** The names of the types of those that were not known before. */
+  /** Type names of the new events. */
   readonly types: readonly string[];
-  /** Webhooks that have something to be told. */
+  /** Webhooks with new deliveries. */
   readonly webhooks: ReadonlySet<string>;
   readonly dropped: number;
 }
 
-/** Events, webhooks and deliveries, in one SQLite file. What was written survives the end of this process. */
+/** Events, webhooks and deliveries in one SQLite file. Committed writes survive the end of this process. */
 export class EventsStore {
   readonly #database: DatabaseSync;
   readonly events: EventLog;
@@ -38,7 +38,7 @@ export class EventsStore {
     this.deliveries = new DeliveryStore({ database, maxPending, maxDeliveries });
   }
 
-  /** Keeps events, and what webhooks are to be told of them: all or nothing. Those that are known are left out. */
+  /** Stores new events and their deliveries, all or nothing. Known events are left out. */
   record(events: readonly SandboxEvent[], nowMs: number): Recorded {
     const types: string[] = [];
     const woken = new Set<string>();

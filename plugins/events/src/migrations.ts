@@ -1,4 +1,4 @@
-/** Each brings a database of that version to the next one. */
+/** Each migrates a database from that version to the next. */
 export const MIGRATIONS: readonly string[] = [
   `CREATE TABLE event (
      sequence INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -21,7 +21,7 @@ export interface Page {
   readonly oldestFirst: boolean;
 }
 
-/** The page that a query asks for: 10 entries, the newest, unless it says otherwise. @throws SandboxError invalid_argument */
+/** The page that a query asks for: by default the 10 newest entries. @throws SandboxError invalid_argument */
 export function parsePage(query: URLSearchParams): Page {
   const { limit, offset, orderAsc } = parseInput(page, Object.fromEntries(query));
   return { limit, offset, oldestFirst: orderAsc === "true" };

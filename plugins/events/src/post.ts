@@ -7,17 +7,17 @@ export interface PostOptions {
   readonly headers: Readonly<Record<string, string>>;
   readonly body: string;
   readonly guard: TargetGuard;
-  /** Ends the exchange at any point of it. */
+  /** Ends the exchange at any point. */
   readonly signal: AbortSignal;
 }
 
-/** Nothing in an answer's body is of interest. */
+/** Limit of an answer's body, which is read and ignored. */
 const READ_BYTES = 64 * 1024;
 
 /**
  * Sends a body. Redirects are not followed: they could lead anywhere.
  * @returns the status of the answer.
- * @throws Error when there is no answer, with a text that is fit for whoever registered the URL.
+ * @throws Error without an answer; the message is safe to show to the tenant that registered the URL.
  */
 export async function post({ url, headers, body, guard, signal }: PostOptions): Promise<number> {
   const { protocol, hostname } = new URL(url);
@@ -29,7 +29,7 @@ export async function post({ url, headers, body, guard, signal }: PostOptions): 
       method: "POST",
       headers: { ...headers, "content-length": String(Buffer.byteLength(body)) },
       lookup: guard.lookup,
-      // A connection of its own: none outlives what it is for.
+      // A new connection, which closes after the exchange.
       agent: false,
       signal,
     },
@@ -39,7 +39,7 @@ export async function post({ url, headers, body, guard, signal }: PostOptions): 
         readBytes += chunk.length;
         if (readBytes > READ_BYTES) response.destroy();
       });
-      // Whatever becomes of the body, this is the answer.
+      // The status is the answer, whether or not the body arrives.
       response.on("error", () => undefined);
       response.on("close", () => resolve(response.statusCode ?? 0));
     },

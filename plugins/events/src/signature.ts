@@ -13,10 +13,10 @@ export interface SignedMessage {
 const STANDARD_PREFIX = "whsec_";
 
 /**
- * The headers that show a receiver who sent a message.
+ * The headers that prove a message's sender.
  *
- * `webhook-signature` is an HMAC-SHA256 over id, time and body, as Standard Webhooks describes it: an old message
- * cannot be sent again much later. `e2b-signature` is the digest of secret and body that E2B's receivers check.
+ * `webhook-signature` is an HMAC-SHA256 over id, time and body, as in Standard Webhooks: it prevents replays of old
+ * messages. `e2b-signature` is the digest of secret and body that E2B's receivers check.
  */
 export function signatureHeaders({ id, timestampS, body, secret }: SignedMessage): Record<string, string> {
   const mac = createHmac("sha256", keyOf(secret)).update(`${id}.${timestampS}.${body}`).digest("base64");

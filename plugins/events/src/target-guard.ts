@@ -2,7 +2,7 @@ import { lookup as resolveName } from "node:dns";
 import { type BlockList, isIP, type LookupFunction } from "node:net";
 import { addressList, NOT_PUBLIC_IPV4 } from "@coppice/core/backend";
 
-/** Addresses that are not of the public internet: this host, its networks, and what stands for them in IPv6. */
+/** Addresses outside of the public internet: this host, its networks, and their IPv6 forms. */
 const NOT_PUBLIC: readonly string[] = [
   ...NOT_PUBLIC_IPV4,
   "192.0.2.0/24",
@@ -24,12 +24,12 @@ const NOT_PUBLIC: readonly string[] = [
   "ff00::/8",
 ];
 
-/** Keeps deliveries to the public internet, and to what the operator has named beside it. */
+/** Restricts deliveries to the public internet and to addresses that the operator allows. */
 export class TargetGuard {
   readonly #notPublic = addressList(NOT_PUBLIC);
   readonly #allowed: BlockList;
 
-  /** @param allowed addresses and ranges that are not public and may be reached. */
+  /** @param allowed private addresses and ranges that may be reached. */
   constructor(allowed: readonly string[]) {
     this.#allowed = addressList(allowed);
   }
@@ -40,20 +40,20 @@ export class TargetGuard {
     return this.#allowed.check(address, family) || !this.#notPublic.check(address, family);
   }
 
-  /** True for a URL whose host deliveries may connect to, as far as its text tells. */
+  /** True for a URL's host that deliveries may connect to; names are decided by `lookup`. */
   permitsHost(hostname: string): boolean {
     const address = hostname.replace(/^\[(.*)\]$/, "$1");
     return isIP(address) === 0 || this.permits(address);
   }
 
   /**
-   * Looks a name up for a connection: what it gives is what is connected to, so that a name cannot mean one
-   * address when it is checked and another one later. Fails when any address of the name is not permitted.
+   * Resolves a name for a connection. The checked address is the one that is connected to, so that a name cannot change
+   * in between. Fails when any address of the name is not permitted.
    */
   readonly lookup: LookupFunction = (hostname, options, callback) => {
     resolveName(hostname, { ...options, all: true }, (error, addresses) => {
       const [first] = addresses ?? [];
-      // One answer for both: whoever registers a webhook is not told which names a private network has.
+      // One answer for both, so that webhooks cannot probe for names of a private network.
       if (error !== null || first === undefined || !addresses.every(({ address }) => this.permits(address))) {
         callback(new Error("the host has no public address"), "", 0);
       } else if (options.all === true) callback(null, addresses);

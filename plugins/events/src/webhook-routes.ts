@@ -20,7 +20,7 @@ export interface WebhookRoutesOptions {
   readonly events: SandboxEvents;
 }
 
-/** Serves /events/webhooks: to admins of a tenant, who is told of its events, and what came of that. */
+/** Serves /events/webhooks: a tenant's webhooks and their deliveries, for its admins. */
 export function serveWebhooks(router: Router, { webhooks, store, events }: WebhookRoutesOptions): void {
   const admin = permit("admin");
 
@@ -45,7 +45,7 @@ export function serveWebhooks(router: Router, { webhooks, store, events }: Webho
     } = await readJsonBody(ctx.req, newWebhookBody);
     const webhook = webhooks.register(tenantOf(ctx), { ...rest, types, isEnabled: enabled, secret });
     ctx.status = 201;
-    // The one time that a secret is shown, and only if nobody else could know it.
+    // The only time that a secret is shown, and only a generated one.
     const generated = secret === undefined ? { signatureSecret: webhook.secret } : {};
     ctx.body = { ...webhookBody(webhook), ...generated };
   });
@@ -87,7 +87,7 @@ export function serveWebhooks(router: Router, { webhooks, store, events }: Webho
   });
 }
 
-/** A webhook as clients see it: everything but its secret. */
+/** A webhook without its secret, for clients. */
 function webhookBody({ id, tenant, name, createdAtMs, isEnabled, url, types }: Webhook) {
   const createdAt = new Date(createdAtMs).toISOString();
   return { id, teamId: tenant, name, createdAt, enabled: isEnabled, url, events: types };

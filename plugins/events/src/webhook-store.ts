@@ -1,7 +1,7 @@
 import type { DatabaseSync, SQLOutputValue } from "node:sqlite";
 import type { Webhook } from "./webhook.js";
 
-/** The webhooks of an installation. One tenant's are found by its name alone. */
+/** The webhooks of an installation; each is found by its tenant and id. */
 export class WebhookStore {
   readonly #statements: ReturnType<typeof prepare>;
 

@@ -1,14 +1,14 @@
-/** Somebody who is told of a tenant's events. */
+/** A receiver of a tenant's events. */
 export interface Webhook {
   readonly id: string;
   readonly tenant: string;
   readonly name: string;
   readonly url: string;
-  /** Names of the types that it is told of. */
+  /** Names of the event types that it receives. */
   readonly types: readonly string[];
-  /** False: nothing is delivered to it, and nothing more is kept for it. */
+  /** False: nothing is delivered to it, and no new deliveries are queued. */
   readonly isEnabled: boolean;
-  /** Secret that deliveries are signed with. */
+  /** Secret that signs its deliveries. */
   readonly secret: string;
   readonly createdAtMs: number;
 }

@@ -7,24 +7,23 @@ import type { Webhook } from "./webhook.js";
 
 /** Options of a new webhook. */
 export type WebhookRequest = Pick<Webhook, "name" | "url" | "types" | "isEnabled"> & {
-  /** A random one when absent. */
+  /** Generated when absent. */
   readonly secret: string | undefined;
 };
 
-/** Changes of a webhook. */
 export type WebhookChange = { readonly [K in keyof WebhookRequest]?: WebhookRequest[K] | undefined };
 
 export interface WebhooksOptions {
   readonly settings: EventsConfig["webhooks"];
-  /** Asked from the start on. */
+  /** Called from the start on. */
   readonly store: () => EventsStore;
   readonly guard: TargetGuard;
   readonly clock: Clock;
-  /** Told when something may be due for a webhook. */
+  /** Called when a delivery may be due. */
   readonly onDue: (webhook: string) => void;
 }
 
-/** The webhooks of all tenants. Another tenant's webhook is answered as one that does not exist. */
+/** The webhooks of all tenants. Another tenant's webhook is answered like an unknown one. */
 export class Webhooks {
   readonly #options: WebhooksOptions;
 
@@ -81,14 +80,14 @@ export class Webhooks {
     return webhook;
   }
 
-  /** With it goes what waits for it. @throws SandboxError not_found */
+  /** Removes it with its pending deliveries. @throws SandboxError not_found */
   remove(tenant: string, id: string): Webhook {
     const webhook = this.get(tenant, id);
     this.#options.store().webhooks.remove(tenant, id);
     return webhook;
   }
 
-  /** Makes a delivery again that is done, whatever came of it. @throws SandboxError not_found */
+  /** Sends a finished delivery again, whatever its outcome. @throws SandboxError not_found */
   repeat(tenant: string, id: string, delivery: string): void {
     const { store, clock, onDue } = this.#options;
     this.get(tenant, id);

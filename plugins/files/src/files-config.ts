@@ -3,7 +3,6 @@ import { z } from "zod";
 
 const count = z.int().min(1);
 
-/** Settings of the files plugin. */
 export const filesConfig = z.strictObject({
   maxUpload: size().prefault("10GiB").describe("largest body of an upload request, after decompression"),
   maxFilesPerUpload: count

@@ -1,13 +1,13 @@
 "use strict";
-// Keeps what a cell shows and raises within the size of a message that the server takes: a larger one would end
-// the kernel, with everything that is in it.
+// Keeps a cell's results and errors within the message size that the server accepts: a larger message would end the
+// kernel and its state.
 
-// How a character can be written at most: as \uXXXX.
+// Longest escape of a character: \uXXXX.
 const WIDEST = 6;
 
 /**
- * A bundle by MIME type as JSON text, without the largest of its parts if there is too much of it.
- * @param leftOut called with the type of each of them and its size.
+ * A bundle by MIME type as JSON text, without its largest parts if it is too large. @param leftOut called with the type
+ * and size of each of them.
  */
 function bundleToFit(json, mostBytes, leftOut) {
   if (Buffer.byteLength(json) <= mostBytes) return json;
@@ -25,7 +25,7 @@ function bundleToFit(json, mostBytes, leftOut) {
   return `{${kept.join(", ")}}`;
 }
 
-/** The beginning of a text, of which a message holds several. */
+/** The beginning of a text; a message holds several such texts. */
 function textToFit(text, mostBytes) {
   const most = Math.floor(mostBytes / WIDEST / 4);
   return text.length <= most

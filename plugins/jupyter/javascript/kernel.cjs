@@ -1,8 +1,7 @@
 "use strict";
-// Runs cells of JavaScript in this process's main thread and global scope. Another thread speaks to the
-// server, and has V8 run them here in its own REPL mode, through its debugger's interface. From this thread
-// that interface must not be used: it answers by calling JavaScript even while garbage is collected, which
-// ends the process.
+// Runs JavaScript cells in this process's main thread and global scope. Another thread speaks to the server and runs
+// the cells here in V8's REPL mode, through the debugger's interface. That interface must not be used from this thread:
+// it calls JavaScript even during garbage collection, which ends the process.
 const { Console } = require("node:console");
 const { setMaxListeners } = require("node:events");
 const { writeSync } = require("node:fs");
@@ -18,7 +17,7 @@ const { bundleToFit, textToFit } = load("fitting");
 const { bundleOf } = load("mime");
 
 if (start.language === "typescript" && stripTypeScriptTypes === undefined) {
-  // The last line that a program writes is what the client is told.
+  // The client is told a program's last line.
   writeSync(2, `TypeScript needs Node.js 22.13 or newer in the sandbox, which has ${process.version}\n`);
   process.exit(1);
 }
@@ -43,7 +42,7 @@ const realExit = process.exit.bind(process);
 function outputStream(stream, fd) {
   const output = new Writable();
   output.fd = fd;
-  // Its own way of writing keeps a state, which an interrupt in the middle of it would break for good.
+  // Node's own write keeps a state, which an interrupt in the middle would break permanently.
   output.write = (chunk, ...rest) => {
     const encoding = typeof rest[0] === "string" ? rest[0] : "utf8";
     ring.write(stream, typeof chunk === "string" ? Buffer.from(chunk, encoding) : chunk);
@@ -64,12 +63,12 @@ for (const [name, stream] of [
     enumerable: true,
   });
 }
-// The debugger's console, which Node's is by default, keeps what it was given.
+// The debugger's console, which is Node's default, keeps the logged values in memory.
 globalThis.console = new Console({ stdout: process.stdout, stderr: process.stderr });
 
-// --- what an interrupt takes along ---
+// --- what an interrupt ends ---
 
-/** The cell that runs. Timers that it left behind are its own until the next one begins. */
+/** The running cell. Timers that it leaves belong to it until the next one begins. */
 let current;
 
 const timers = require("node:timers");
@@ -118,7 +117,7 @@ syncBuiltinESMExports();
 
 // --- the user's globals ---
 
-/** Shows a value, or with `raw` a bundle of MIME types, in its place among what is printed. */
+/** Shows a value, or with `raw` a bundle of MIME types, in order with printed output. */
 globalThis.display = (value, { raw = false } = {}) => {
   const show = (content) => {
     send({
@@ -141,9 +140,9 @@ function fitting(bundle) {
   );
 }
 
-// By a script of the file system's, because what V8 runs for its debugger cannot import.
+// From a script in the file system: code that V8 runs for its debugger cannot import.
 function importer() {
-  // It warns that it is an experiment, which is no news to who runs a cell.
+  // Suppresses the warning that import hooks are experimental.
   const { emitWarning } = process;
   process.emitWarning = () => undefined;
   try {
@@ -172,7 +171,7 @@ Object.defineProperties(globalThis, {
 });
 
 process.exit = (code = process.exitCode ?? 0) => {
-  // Whoever calls this expects that nothing after it runs, so this thread waits here.
+  // Its caller expects that nothing after it runs, so this thread waits here.
   if (current !== undefined) {
     const traceback = [`the process exited with code ${code}`];
     const error = Number(code) === 0 ? undefined : { ename: "ExitCode", evalue: String(code), traceback };
@@ -188,12 +187,12 @@ process.on("uncaughtException", (error) => {
 process.on("unhandledRejection", (reason) => {
   if (reason?.name !== "AbortError") process.stderr.write(`Uncaught (in promise) ${stackOf(reason)}\n`);
 });
-// Interrupts come from the other thread; this one must only outlive the signal.
+// Interrupts come from the other thread; this one must only survive the signal.
 process.on("SIGINT", () => undefined);
 
 // --- cells ---
 
-/** What the other thread calls here, by way of the debugger. */
+/** Functions that the other thread calls through the debugger. */
 globalThis.__cells = {
   begin({ cell, count, code, variables }) {
     const before = Object.fromEntries(Object.keys(variables).map((name) => [name, process.env[name]]));
@@ -225,7 +224,7 @@ globalThis.__cells = {
 async function settle(running, value) {
   let outcome;
   try {
-    // A cell that ends in a promise is over when that is.
+    // A cell that ends in a promise ends when the promise settles.
     const result = await value();
     outcome = result === undefined ? {} : { data: fitting(await bundleOf(result)) };
     await Promise.all(running.showing);
@@ -295,7 +294,7 @@ function stackOf(thrown) {
   const last = kept.findLastIndex((line) => /^ +at .*cell-\d+\.js/.test(line));
   return (
     kept
-      // Below it are only the callers that run cells.
+      // The frames below it run cells.
       .filter((line, index) => last < 0 || index <= last || !/^ +at /.test(line))
       .join("\n")
       .replace(FIRST_LINE, (_place, file, column) => `${file}:1:${Math.max(1, column - start.prefix.length)}`)

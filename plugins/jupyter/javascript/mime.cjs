@@ -1,9 +1,9 @@
 "use strict";
-// How values become results.
+// Turns values into results.
 const { inspect } = require("node:util");
 
 const DISPLAY = Symbol.for("Jupyter.display");
-/** Conventions of kernels for JavaScript, by the method that a value has. */
+/** Methods of displayable values, by the conventions of JavaScript kernels. */
 const METHODS = {
   _toHtml: "text/html",
   _toSvg: "image/svg+xml",
@@ -15,10 +15,7 @@ const PICTURES = [
   ["image/jpeg", Buffer.from([0xff, 0xd8, 0xff])],
 ];
 
-/**
- * A value by MIME type, as JSON text, or a promise of it where the value takes its time.
- * @param isRaw it is such a bundle already.
- */
+/** A value by MIME type, as JSON text, or a promise of it. @param isRaw true when it is such a bundle already. */
 function bundleOf(value, isRaw = false) {
   if (isRaw) return JSON.stringify(value);
   if ((typeof value !== "object" || value === null) && typeof value !== "function") {
@@ -41,7 +38,7 @@ function bundleOf(value, isRaw = false) {
   });
 }
 
-/** As `then`, but at once for what is there already: a display has its place among what is printed. */
+/** Like `then`, but synchronous for a ready value, to keep displays in order with printed output. */
 function after(value, render) {
   return typeof value?.then === "function" ? Promise.resolve(value).then((it) => render(it)) : render(value);
 }
@@ -58,7 +55,7 @@ function pictureType(bytes) {
   return PICTURES.find(([, magic]) => magic.equals(bytes.subarray(0, magic.length)))?.[0];
 }
 
-/** Lists and plain objects, where JSON can say what they are. */
+/** Lists and plain objects that JSON can represent. */
 function jsonOf(value) {
   const prototype = Object.getPrototypeOf(value);
   if (!Array.isArray(value) && prototype !== Object.prototype && prototype !== null) return undefined;

@@ -1,20 +1,19 @@
 "use strict";
-// What cells print goes from the thread that runs them to the one that speaks to the server through a ring
-// of shared memory: it arrives while a cell is in a busy loop, and a cell that prints faster than somebody
-// reads waits for its reader.
+// A ring buffer in shared memory for output, from the thread that runs cells to the one that speaks to the server:
+// output arrives even during a busy loop, and a cell that prints faster than its reader waits.
 const SIZE = 1024 * 1024;
 const HEAD = 5;
 const LARGEST_PIECE = 64 * 1024;
-// Positions, as counts of bytes that wrap around.
+// Positions: byte counts that wrap around.
 const WRITTEN = 0;
 const READ = 1;
 const IS_WOKEN = 2;
-/** How many displays the reader has not taken yet. */
+/** Number of displays that the reader has not taken yet. */
 const DISPLAYS = 3;
-/** Set by the reader when the server has been told of the process's end. */
+/** Set by the reader when the server has learned of the process's end. */
 const FAREWELL = 4;
 
-/** Memory for one ring, to be shared by both ends. */
+/** Memory for one ring, shared by both ends. */
 function allocate() {
   return {
     control: new Int32Array(new SharedArrayBuffer(32)),
@@ -22,7 +21,7 @@ function allocate() {
   };
 }
 
-/** The printing end. `wake` is called when the reader may be asleep. */
+/** The writing end. `wake` is called when the reader may be asleep. */
 function writer({ control, bytes }, wake) {
   function copyIn(data, position) {
     const start = position & (SIZE - 1);
@@ -43,7 +42,7 @@ function writer({ control, bytes }, wake) {
         for (;;) {
           const read = Atomics.load(control, READ);
           if (SIZE - ((position - read) | 0) >= HEAD + piece.length) break;
-          // In slices, so that an interrupt has a moment to come in.
+          // In slices, to let interrupts through.
           Atomics.wait(control, READ, read, 50);
         }
         const head = Buffer.alloc(HEAD);
@@ -55,7 +54,7 @@ function writer({ control, bytes }, wake) {
         if (Atomics.exchange(control, IS_WOKEN, 1) === 0) wake();
       }
     },
-    /** Counts a display; waits while too many have not been taken. */
+    /** Counts a display; waits while too many are pending. */
     displayed(most) {
       Atomics.add(control, DISPLAYS, 1);
       for (;;) {
@@ -64,7 +63,7 @@ function writer({ control, bytes }, wake) {
         Atomics.wait(control, DISPLAYS, count, 50);
       }
     },
-    /** Blocks this thread until the reader says farewell, or that long. */
+    /** Blocks this thread until the reader sets FAREWELL, or the time is over. */
     awaitFarewell(timeoutMs) {
       Atomics.wait(control, FAREWELL, 0, timeoutMs);
     },
@@ -83,7 +82,7 @@ function reader({ control, bytes }) {
   }
 
   return {
-    /** Before looking: whoever prints from here on wakes the reader again. */
+    /** Call it before checking for data: later writes wake the reader again. */
     arm() {
       Atomics.store(control, IS_WOKEN, 0);
     },

@@ -1,5 +1,5 @@
 "use strict";
-// The thread that speaks to the server. Cells run in another one, so this one answers while they are busy.
+// The thread that speaks to the server. Cells run in another one, so this one answers during cells.
 const { createHmac, randomUUID, timingSafeEqual } = require("node:crypto");
 const { Session } = require("node:inspector");
 const { StringDecoder } = require("node:string_decoder");
@@ -11,7 +11,7 @@ const { sourceReader } = load("source");
 const DELIMITER = "<IDS|MSG>";
 const LARGEST_PIECE = 256 * 1024;
 const INTERRUPT_WAIT_MS = 1000;
-// A request that is cancelled before it arrives is remembered until this many others were.
+// Number of cancelled requests to remember that have not arrived yet.
 const REMEMBERED = 1000;
 
 const { key, language, prefix, ring: ringMemory } = workerData;
@@ -20,14 +20,14 @@ const ring = reader(ringMemory);
 const debuggerSession = new Session();
 
 const readSource = sourceReader(() => load("acorn"));
-// Stripping types warns that it is an experiment, which is no news to who runs a cell.
+// Suppresses the warning that stripping types is experimental.
 process.removeAllListeners("warning");
 
 let executionCount = 0;
 let cell;
 const waiting = [];
 const cancelled = new Set();
-/** What the other thread said, in its order. */
+/** Events from the other thread, in order. */
 const events = [];
 let isPumping = false;
 const decoders = { stdout: new StringDecoder("utf8"), stderr: new StringDecoder("utf8") };
@@ -57,7 +57,7 @@ function signature(parts) {
   return hmac.digest("hex");
 }
 
-/** A request, or undefined for what nobody who knows the key has sent. */
+/** A request, or undefined when the signature is wrong. */
 function parse(message) {
   const start = message.findIndex((frame) => frame.equals(Buffer.from(DELIMITER)));
   const [signed, ...parts] = message.slice(start + 1);
@@ -148,13 +148,13 @@ async function cellEnded({ data, error, exit }) {
   if (exit) {
     await flushed(peer.socket);
     for (const { socket } of iopub.peers) await flushed(socket);
-    // Else the process waits for its debugger to go.
+    // Otherwise the process waits for its debugger to detach.
     debuggerSession.disconnect();
     ring.farewell();
   } else next();
 }
 
-/** Resolves when everything written to a socket is on its way. */
+/** Resolves when everything written to a socket is sent. */
 function flushed(socket) {
   return new Promise((resolve) => socket.write("", resolve));
 }
@@ -184,7 +184,7 @@ function next() {
   run({ cell: cell.id, count: executionCount, code, variables: metadata?.env_vars ?? {} });
 }
 
-/** Object of the other thread, by which its functions are called. */
+/** Object of the other thread whose functions are called. */
 let cellsId;
 
 function call(method, ...parameters) {
@@ -210,14 +210,14 @@ function run({ cell: id, count, code, variables }) {
   const objectGroup = `cell-${count}`;
   const value = { value: id };
   call("begin", { value: { cell: id, count, code, variables } });
-  // What comes before the first await is run by the debugger itself and cannot be interrupted: there must
-  // not be any of the user's code.
+  // Code before the first await is run by the debugger itself and cannot be interrupted: it must not contain the user's
+  // code.
   const expression = `${prefix}${readSource(code, language)}\n//# sourceURL=cell-${count}.js`;
   const settings = { replMode: true, awaitPromise: true, objectGroup };
   debuggerSession.post("Runtime.evaluate", { expression, ...settings }, (error, answer) => {
     if (cell?.id !== id) return;
     if (error) {
-      // Terminated, which the interrupt tells; or nobody can settle what the cell awaits.
+      // Terminated by the interrupt; or the promise that the cell awaits was garbage-collected and cannot settle.
       if (/collected/.test(error.message)) call("giveUp", value);
       return;
     }
@@ -232,19 +232,19 @@ function run({ cell: id, count, code, variables }) {
   });
 }
 
-/** What the debugger says of a value, as it wants to have it back. */
+/** A value of the debugger in the form of an argument. */
 function argumentOf({ objectId, unserializableValue, value }) {
   if (objectId !== undefined) return { objectId };
   return unserializableValue !== undefined ? { unserializableValue } : { value };
 }
 
-/** Ends what runs, wherever it is: in a loop, in a program that it waits for, or in an await. */
+/** Interrupts the running cell, in a loop, in a program that it waits for, or in an await. */
 async function interrupt() {
   const running = cell?.id;
   try {
     process.kill(-process.pid, "SIGINT");
   } catch {
-    // Not the leader of a group: there is nobody else to tell.
+    // Not a group leader: there is no group to signal.
   }
   if (running === undefined) return;
   const terminated = new Promise((resolve) => {
@@ -254,17 +254,14 @@ async function interrupt() {
   parentPort.postMessage({ type: "interrupt", cell: running });
 }
 
-/**
- * Interrupts the request of that id, or those of that session, when it runs, and keeps it from running when
- * it does not. True when it runs.
- */
+/** Interrupts a running request by its id or session; a waiting one will not run. True when it was running. */
 async function cancel({ msg_id: id, session: ofSession }) {
   const isMeant = ({ parent }) => (id === undefined ? parent.session === ofSession : parent.msg_id === id);
   const [dropped, kept] = [waiting.filter(isMeant), waiting.filter((request) => !isMeant(request))];
   waiting.splice(0, waiting.length, ...kept);
   const isRunning = cell !== undefined && isMeant(cell);
   if (isRunning) await interrupt();
-  // Of a session more may be on their way.
+  // More requests of a session may be on their way.
   if (id === undefined || (!isRunning && dropped.length === 0)) remember(id ?? ofSession);
   await abort(dropped);
   return isRunning;
@@ -351,7 +348,7 @@ async function answer(message, peer) {
   }
 }
 
-// A broken message is nobody's request.
+// Broken messages are ignored.
 const receive = (message, peer) => void answer(message, peer).catch(() => undefined);
 
 parentPort.on("message", (event) => {

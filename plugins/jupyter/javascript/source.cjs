@@ -1,13 +1,12 @@
 "use strict";
-// Turns what a user wrote into what V8 runs in its REPL mode, which has top-level await and lets a cell
-// declare again what another one declared. Lines stay where they are. Left to do: types, and imports,
-// because code in that mode cannot import by itself.
+// Prepares a user's code for V8's REPL mode, which has top-level await and allows repeated declarations. Line numbers
+// stay the same. It strips types and rewrites imports, because code in that mode cannot import by itself.
 const { stripTypeScriptTypes } = require("node:module");
 const { Script } = require("node:vm");
 
 /** @param {() => typeof import("acorn")} acorn */
 function sourceReader(acorn) {
-  /** JavaScript for V8. Code that is not valid stays as it is, and V8 says what is wrong with it. */
+  /** JavaScript for V8. Invalid code is returned unchanged, and V8 reports its error. */
   return function read(code, language) {
     let script = code;
     if (language === "typescript" || !isScript(code)) script = withoutTypes(code) ?? code;
@@ -31,7 +30,7 @@ function withoutTypes(code) {
     try {
       return stripTypeScriptTypes(code, { mode });
     } catch {
-      // Enums and namespaces need the second one, which moves lines; wrong code fails in both.
+      // Enums and namespaces need the second one, which moves lines; invalid code fails in both.
     }
   }
   return undefined;
@@ -55,7 +54,7 @@ function withoutModules(code, { parse }) {
   for (const node of program.body) {
     if (node.type === "ImportDeclaration") replace(node, importing(node) + blankLines(code, node));
     else if (node.type === "ExportNamedDeclaration" || node.type === "ExportDefaultDeclaration") {
-      // A cell has nobody to export to.
+      // Exports of a cell have no importer.
       if (node.declaration) replace({ start: node.start, end: node.declaration.start }, "");
       else replace(node, blankLines(code, node));
     }

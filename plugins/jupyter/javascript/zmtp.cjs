@@ -1,7 +1,6 @@
 "use strict";
-// The listening side of ZMTP 3.0 over TCP, as far as a kernel needs it: no security, and a message goes
-// back on the connection that it came from. Not ours to run: libraries with native code, because the
-// sandbox has only its own Node.js.
+// The listening side of ZMTP 3.0 over TCP, reduced to a kernel's needs: no security, and an answer goes back on its
+// request's connection. Libraries with native code are no option: the sandbox has only its own Node.js.
 const { createServer } = require("node:net");
 
 const GREETING = Buffer.alloc(64);
@@ -13,7 +12,7 @@ GREETING.write("NULL", 12);
 const MORE = 1;
 const LONG = 2;
 const COMMAND = 4;
-// The server speaks to its own kernel; these only keep nonsense from filling the memory.
+// Only the server connects; these limits keep invalid data from filling the memory.
 const LARGEST_FRAME = 256 * 1024 * 1024;
 const MOST_FRAMES = 1024;
 
@@ -73,7 +72,7 @@ function readyCommand(type) {
   return Buffer.concat([header(COMMAND, body.length), body]);
 }
 
-/** Takes bytes as they come and calls `receive` for each whole message. */
+/** Parses bytes and calls `receive` for each whole message. */
 function parser(type, peer, receive) {
   let chunks = [];
   let size = 0;

@@ -20,9 +20,9 @@ from ipykernel.kernelbase import Kernel
 from coppice_cancelling import Cancellable
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# How long after an interrupt the shell has to say how the cell ended before it is asked again.
+# Time after an interrupt in which the shell has to report the cell's end before it is asked again.
 ASK_AGAIN = 0.3
-# How long the shell may take to see that its input has ended.
+# Time for the shell to notice the end of its input.
 END_WAIT = 1.0
 
 
@@ -32,13 +32,13 @@ class Shell:
     def __init__(self, environment):
         code, self._code = os.pipe()
         self._status, status = os.pipe()
-        # Two ends that only the shell uses; the reader also empties what an interrupt left unread.
+        # Two ends for the shell alone; the reader also empties output that an interrupt left unread.
         self._unread, self._runs, self._buffer = code, 0, b""
         error = os.dup(2)
-        # The terminal that it keeps the settings of, and restores after each program that a signal ended. Without one
-        # it would say each time that it cannot.
+        # Terminal whose settings it keeps, and restores after each program that a signal ended. Without one it would
+        # print an error each time.
         self._terminal, terminal = _terminal()
-        # A kernel ignores it while nothing runs, and programs would inherit that.
+        # A kernel ignores SIGINT between cells, and programs would inherit that.
         ignored = signal.signal(signal.SIGINT, signal.SIG_DFL)
         try:
             self._process = subprocess.Popen(
@@ -46,7 +46,7 @@ class Shell:
                 ["bash", "--norc", "--noprofile", "--noediting", "+m", "-i"],
                 env=environment,
                 stdin=subprocess.PIPE,
-                # It says here that it cannot control jobs.
+                # Receives its warning about missing job control.
                 stderr=terminal,
                 pass_fds=[code, status, error],
             )
@@ -57,11 +57,11 @@ class Shell:
             os.close(terminal)
         os.set_blocking(self._code, False)
         self._read_code = f"IFS= read -r -d '' -u {code} __coppice_code"
-        # Programs see neither of these, and stdin is empty rather than the next command.
+        # Programs inherit neither of these, and their stdin is empty instead of the next command.
         self._apart = f"</dev/null {code}<&- {status}>&-"
         self._status_to = status
         self._command(f"PS1= PS2=; set +H +o history; unset HISTFILE; exec 2>&{error} {error}>&-")
-        # An interactive shell says "exit" when it does.
+        # An interactive shell prints "exit" when it exits.
         self._command('exit() { builtin exit "$@" 2>/dev/null; }')
 
     def run(self, code, variables):
@@ -87,7 +87,7 @@ class Shell:
                 self._command(self._report)
                 asked = time.monotonic() + ASK_AGAIN
             except KeyboardInterrupt:
-                # The shell got it too. It may have been about to say how the cell ended.
+                # The shell got it too, perhaps just before reporting the cell's end.
                 asked = time.monotonic() + ASK_AGAIN
 
     def end(self):
@@ -106,7 +106,7 @@ class Shell:
             self._process.stdin.write(text.encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # It has ended, which is seen where its answer is awaited.
+            pass  # It has ended, which is noticed when its answer is awaited.
 
     def _evaluate(self, code):
         self._command(f'{self._read_code}; eval "$__coppice_code" {self._apart}')
@@ -119,7 +119,7 @@ class Shell:
                 if self._process.poll() is not None:
                     return
             except KeyboardInterrupt:
-                # The shell has given up reading too, so nothing of it must be left for the next cell.
+                # The shell has stopped reading, too: nothing of it may be left for the next cell.
                 self._discard_unread()
                 return
 
@@ -141,7 +141,7 @@ class Shell:
                 if data:
                     self._buffer += data
                     continue
-            # Somebody in the background may keep the pipe open, so its end tells nothing.
+            # A background process may keep the pipe open, so its end means nothing.
             if self._process.poll() is not None:
                 return None
             if asked is not None and time.monotonic() > asked:
@@ -149,7 +149,7 @@ class Shell:
 
 
 def _terminal():
-    """Both ends of a terminal that nobody reads; twice the same where there is none to be had."""
+    """Both ends of an unread terminal; the null device for both where there are no terminals."""
     try:
         return os.openpty()
     except OSError:
@@ -176,7 +176,7 @@ class BashKernel(Cancellable, Kernel):
     implementation_version = "1.0"
     language_info = {"name": "bash", "mimetype": "text/x-sh", "file_extension": ".sh", "codemirror_mode": "shell"}
     banner = "bash"
-    # What the shell inherits; the launcher adds to its own.
+    # Environment of the shell; the launcher adds to its own.
     environment = dict(os.environ)
 
     def __init__(self, **settings):
@@ -192,7 +192,7 @@ class BashKernel(Cancellable, Kernel):
         status = self._shell.run(code, (parent.get("metadata") or {}).get("env_vars") or {})
         payload = []
         if status is None:
-            # As after exit() in Python: the context goes on with a fresh kernel.
+            # As after exit() in Python: the context gets a fresh kernel.
             status = self._shell.exit_code
             payload = [{"source": "ask_exit", "keepkernel": False}]
         sys.stdout.settle()

@@ -10,17 +10,17 @@ import os
 import signal
 import threading
 
-# A request that is cancelled before it arrives is remembered until this many others were.
+# Number of cancelled requests to remember that have not arrived yet.
 REMEMBERED = 1000
 
 
 class Cancellable:
-    """Goes before ipykernel's Kernel among the bases of a kernel."""
+    """Stands before ipykernel's Kernel among the bases of a kernel."""
 
     def __init__(self, **settings):
         super().__init__(**settings)
         self.control_handlers["cancel_request"] = self._cancel_request
-        # Held while a cell begins or ends, so that a signal never meets the next one.
+        # Held while a cell begins or ends, so that a signal never hits the next one.
         self._changing = threading.Lock()
         # Sessions by the ids of their requests.
         self._running = {}
@@ -49,14 +49,14 @@ class Cancellable:
             is_running = meant in self._running or meant in self._running.values()
             if is_running:
                 _interrupt()
-            # Of a session more may wait.
+            # More requests of a session may wait.
             if not is_running or "session" in content:
                 self._cancelled.append(meant)
         self.session.send(stream, "cancel_reply", {"status": "ok", "is_running": is_running}, parent, ident=ident)
 
 
 def _interrupt():
-    """The kernel, and the programs that it waits for if they are in its group."""
+    """Signals the kernel, and the programs of its group that it waits for."""
     kernel = os.getpid()
     if os.getpgid(kernel) == kernel:
         os.killpg(kernel, signal.SIGINT)

@@ -27,7 +27,7 @@ def chart_of(figure, most_points):
     """The chart of a figure; None for a blank one. Raises TooLarge."""
     if not any(axes.has_data() or axes.tables or axes.texts for axes in figure.axes):
         return None
-    # A colour bar explains its neighbour; it is no chart of its own.
+    # A colour bar belongs to its neighbour and is no chart itself.
     charts = [_axes_chart(axes) for axes in figure.axes if axes.get_label() != "<colorbar>"]
     if sum(_points(chart) for chart in charts) > most_points:
         raise TooLarge(f"more than {most_points} points")
@@ -58,7 +58,7 @@ def _axes_chart(axes):
 
 
 def _content(axes):
-    """The kind of chart, its elements, and whether its x and y are the other way round."""
+    """The kind of chart, its elements, and whether its x and y are swapped."""
     collections, lines = _without_error_bars(axes)
     patches = list(axes.patches)
     if axes.images or axes.tables or axes.name == "3d":
@@ -70,7 +70,7 @@ def _content(axes):
         if not patches:
             names = _error_bar_names(axes)
             return "line", [_line(axes, line, names) for line in lines], False
-    # A line right across, as axhline draws it, is there to compare with.
+    # A full-width line, as of axhline, is only a reference.
     if not all(_is_reference(line) for line in lines):
         return "unknown", [], False
     if collections and not patches and all(_has_points(axes, each) for each in collections):
@@ -85,7 +85,7 @@ def _content(axes):
 
 
 def _without_error_bars(axes):
-    """Collections and lines, less those which only say how sure the others are."""
+    """Collections and lines, without those that only show error bars."""
     drawn = set()
     for container in axes.containers:
         if isinstance(container, ErrorbarContainer):
@@ -96,7 +96,7 @@ def _without_error_bars(axes):
 
 
 def _error_bar_names(axes):
-    """A line with error bars has its name on the whole, not on itself."""
+    """The label of a line with error bars is on the container, not on the line."""
     bars = [each for each in axes.containers if isinstance(each, ErrorbarContainer)]
     return {id(each.lines[0]): _label(each, "Line") for each in bars}
 
@@ -135,7 +135,7 @@ def _scale(axis, ticks, labels):
         return scale if scale in SCALES else "linear"
     if isinstance(_converter(axis), category.StrCategoryConverter):
         return "categorical"
-    # As set_xticks(range(n), labels=names) makes it.
+    # As set_xticks(range(n), labels=names) does.
     if ticks and ticks == list(range(len(ticks))) and len(labels) == len(ticks):
         if all(label and _number(label) is None for label in labels):
             return "categorical"
@@ -143,7 +143,7 @@ def _scale(axis, ticks, labels):
 
 
 def _converter(axis):
-    # The attribute has been deprecated since 3.10, which is when the method came.
+    # The attribute has been deprecated since 3.10, which introduced the method.
     return axis.get_converter() if hasattr(axis, "get_converter") else axis.converter
 
 
@@ -169,7 +169,7 @@ def _values(axis, values):
 
 
 def _value(value, is_date):
-    """A coordinate as a float, or as text for what is on a scale of names or dates."""
+    """A coordinate as a float, or as text on a scale of names or dates."""
     if isinstance(value, str):
         return str(value)
     if hasattr(value, "isoformat"):
@@ -202,7 +202,7 @@ def _rounded(number):
 
 
 def _label(artist, word):
-    """What the user called it; matplotlib's own `_child3` becomes `Line 3`."""
+    """The user's label; matplotlib's own `_child3` becomes `Line 3`."""
     label = str(artist.get_label() or "")
     own = re.fullmatch(r"_(?:child|container)(\d+)", label)
     return f"{word} {own.group(1)}" if own else label
@@ -237,7 +237,7 @@ def _scatter(axes, collection):
 
 
 def _named(axis, values):
-    """Names instead of the positions that a scale of names gave them."""
+    """Names in place of the positions on a scale of names."""
     units = axis.units if isinstance(_converter(axis), category.StrCategoryConverter) else None
     mapping = getattr(units, "_mapping", None)
     if not mapping:
@@ -280,7 +280,7 @@ def _bars(axes):
 
 
 def _plain(value):
-    """A bar's value as the user wrote it: whole numbers stay whole."""
+    """A bar's value; whole numbers stay whole."""
     value = value.item() if hasattr(value, "item") else value
     if isinstance(value, float) and not math.isfinite(value):
         return None
@@ -302,7 +302,7 @@ def _name_at(names, middle, reach):
     if ticks:
         tick, label = min(ticks, key=lambda each: abs(each[0] - middle))
         number = _number(label)
-        # A label that only tells its place is no name. Grouped bars stand beside the tick that names them.
+        # A label that only repeats its place is no name. Grouped bars stand beside the tick that names them.
         is_name = bool(label) and (number is None or not math.isclose(number, tick))
         if is_name and abs(tick - middle) <= max(reach, 0.5):
             return label
@@ -313,10 +313,10 @@ def _name_at(names, middle, reach):
 
 
 def _boxes(axes, lines, patches):
-    """The boxes of a box plot and whether they lie; None when this is none.
+    """The boxes of a box plot and whether they are horizontal; None for other plots.
 
-    A box is a patch or a closed line; two whiskers, two caps, a median and a line of outliers follow in
-    the order in which matplotlib draws them, so they are found again by where they are.
+    A box is a patch or a closed line; two whiskers, two caps, a median and a line of outliers follow in matplotlib's
+    drawing order and are identified by their positions.
     """
     if patches and not all(isinstance(each, PathPatch) for each in patches):
         return None
@@ -341,23 +341,23 @@ def _boxes(axes, lines, patches):
 
 def _is_outline(line):
     points = line.get_xydata()
-    # Five points make a box, eleven one with a notch.
+    # A box has five points, one with a notch eleven.
     return len(points) in (5, 11) and tuple(points[0]) == tuple(points[-1])
 
 
 def _extent(vertices):
-    # A closed patch ends in a point at the origin that nothing is drawn to.
+    # A closed patch ends in a point at the origin that is not drawn.
     points = [(float(x), float(y)) for x, y in vertices]
     points = points[:-1] if len(points) > 4 else points
     if len(points) in (10, 11):
-        # A notch may reach beyond the box: the box begins and ends at these two edges.
+        # A notch may extend beyond the box, which begins and ends at these two edges.
         points = [points[0], points[1], points[5], points[6]]
     xs, ys = [x for x, _ in points], [y for _, y in points]
     return (min(xs), max(xs)), (min(ys), max(ys))
 
 
 def _lies(boxes, segments):
-    """Whether whiskers go left and right: they are the segments that start in the middle of a side."""
+    """True for horizontal whiskers: segments that start in the middle of a side."""
     for line in segments:
         (x1, y1), (x2, y2) = ((float(x), float(y)) for x, y in line.get_xydata())
         for (left, right), (bottom, top) in boxes:
@@ -382,7 +382,7 @@ def _box(box, segments, markers, names, swapped):
         if math.isclose(a1, middle) and math.isclose(a2, middle):
             ends.extend((v1, v2))
         elif math.isclose(v1, v2) and math.isclose((a1 + a2) / 2, middle) and low <= v1 <= high:
-            # Where a whisker has no length its cap lies on the edge of the box.
+            # A whisker of length 0 has its cap on the edge of the box.
             if median is None or math.isclose(abs(a2 - a1), across_high - across_low):
                 median = v1
     if median is None:

@@ -7,7 +7,7 @@ import inspect
 
 
 class Debuggable:
-    """Mixed into an IPythonKernel that was made while debugpy could not be imported."""
+    """Mixed into an IPythonKernel that was created while debugpy could not be imported."""
 
     debugger = None
 
@@ -16,7 +16,7 @@ class Debuggable:
         # Before the user's folder is searched.
         try:
             self._can_debug = importlib.util.find_spec("debugpy") is not None
-        except Exception:  # What other finders there are may do as they like.
+        except Exception:  # Errors of other finders are ignored.
             self._can_debug = False
 
     @property

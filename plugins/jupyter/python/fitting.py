@@ -1,16 +1,17 @@
-"""Keeps what a cell shows and raises within the size of a message that the server takes: a larger one would end
-the kernel, with everything that is in it.
+"""Keeps a cell's results and errors within the message size that the server accepts: a larger message would end the
+kernel and its state.
 """
 
 import sys
 
-# How a character can be written at most: as \\uXXXX.
+# Longest escape of a character: \\uXXXX.
 WIDEST = 6
 
 
 def packed_to_fit(content, most_bytes, pack):
-    """The packed content of a message that shows a value. The largest of its representations are left out with a note
-    on stderr, its text is cut, until it has no more than `most_bytes`."""
+    """The packed content of a result message. The largest of its representations are left out with a note on stderr,
+    and its text is cut, until it has no more than `most_bytes`.
+    """
     packed = pack(content)
     if len(packed) <= most_bytes:
         return packed
@@ -30,7 +31,7 @@ def packed_to_fit(content, most_bytes, pack):
 
 
 def error_to_fit(content, most_bytes):
-    """The content of a message that tells of an error, its value and its traceback cut."""
+    """The content of an error message, with its value and traceback cut."""
     value, traceback = str(content["evalue"]), content["traceback"]
     most = most_bytes // WIDEST // 4
     if len(value) + sum(map(len, traceback)) <= most:

@@ -1,6 +1,6 @@
-# Asks the zygote of this sandbox for a kernel and stands for it: the kernel has this process's environment, folder
-# and output, ends when this process is killed, and this process ends the way the kernel ended. It imports next
-# to nothing, because every kernel waits for it and each has one.
+# Requests a kernel from the sandbox's zygote and represents it: the kernel has this process's environment, folder and
+# output, ends when this process is killed, and determines its exit. It imports almost nothing, because every kernel
+# waits for it and each has one.
 import _socket
 import os
 import signal
@@ -38,7 +38,7 @@ with open(os.devnull) as nothing:
     head = b"%d\n" % len(message)
     zygote.sendmsg([head], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)])
 zygote.sendall(message)
-# While one of the two has them the output does not end.
+# The output does not end while one of the two has these.
 for fd in (1, 2):
     os.close(fd)
 

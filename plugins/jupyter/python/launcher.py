@@ -60,15 +60,15 @@ from jupyter_client.session import Session, json_packer  # noqa: E402
 
 # Characters of output per message.
 PIECE = 512 * 1024
-# Characters of output that a cell may write before it waits until they are sent. Each wait is two changes of threads.
+# Characters of output after which a cell waits until they are sent. Each wait costs two thread switches.
 BURST = 4 * PIECE
-# Characters of one long write that are sent in one go, straight out of it.
+# Characters of one long write that are sent at once, without a copy.
 STRETCH = 16 * PIECE
-# Messages that wait in the kernel for a slow reader before user code waits with them.
+# Messages queued for a slow reader before user code has to wait.
 WAITING_MESSAGES = 32
-# How long the end of a cell waits for output of its child processes that is already in the pipe.
+# How long the end of a cell waits for its child processes' output in the pipe.
 CAPTURE_WAIT = 1.0
-# Characters from which on text is packed here.
+# Length from which text is packed here.
 LONG_TEXT = 4096
 ESCAPES = [(b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n"), (b"\r", b"\\r"), (b"\t", b"\\t"), (b"\x1b", b"\\u001b")]
 # A search for each is faster than one look at every byte.
@@ -76,8 +76,9 @@ OTHER_CONTROLS = [bytes([byte]) for byte in range(32) if byte not in b"\n\r\t\x1
 
 
 def pack(value):
-    """JSON as Session packs it. Its encoder looks at each character, which for a cell that prints a lot is most of
-    the work; here that is left to searches for the few bytes that JSON wants escaped."""
+    """JSON as Session packs it. Its encoder looks at each character, which is most of the work for a cell that prints a
+    lot; searches for the few bytes that need escaping are faster.
+    """
     if not isinstance(value, dict) or value.keys() != {"name", "text"}:
         return _pack_value(value)
     name, text = value["name"], value["text"]
@@ -87,7 +88,7 @@ def pack(value):
 
 
 def _pack_value(value):
-    # Session's own packer refuses some of what user code puts into a message, and warns the user of more.
+    # Session's own packer refuses some values of user code, and prints warnings about more.
     try:
         return _json(value).encode()
     except UnicodeEncodeError:
@@ -126,12 +127,12 @@ def _pack_text(text, before, after):
     return before + encode_basestring(text).encode() + after
 
 
-# Of messages that show a value.
+# Messages that show a value.
 SHOWING = ("display_data", "execute_result", "update_display_data")
 
 
 class PiecewiseSession(Session):
-    """Cuts output into messages of a bounded size, and keeps others within the size that the server takes."""
+    """Splits output into messages of a bounded size, and cuts others to the size that the server accepts."""
 
     most_bytes = Integer().tag(config=True)
 
@@ -163,7 +164,7 @@ class PiecewiseSession(Session):
 
 
 def _output_in(content):
-    """Name and text of what a stream writes, if that is too much for one message."""
+    """Name and text of stream output that is too long for one message."""
     if not isinstance(content, dict):
         return None
     text = content.get("text")
@@ -189,15 +190,15 @@ class OutputStream(OutStream):
         super()._setup_stream_redirects(name)
 
     def fileno(self):
-        # What a program is given this for is output too; ipykernel has that go where nobody looks.
+        # Programs that get this descriptor write output, too; ipykernel's own descriptor is not shown.
         return super().fileno() if self._captured is None else self._captured
 
     def close(self):
-        """Cells that come later need it."""
+        """Ignored: later cells need it."""
         self.flush()
 
     def flush(self):
-        # ipykernel flushes after each request on control, in the midst of a line that a cell prints.
+        # ipykernel flushes after each control request, in the middle of a line that a cell prints.
         if not isinstance(threading.current_thread(), ControlThread):
             super().flush()
 
@@ -212,26 +213,27 @@ class OutputStream(OutStream):
         if len(string) >= PIECE and self._is_sent_elsewhere():
             self._publish(string)
             return len(string)
-        # Most writes are a few characters, and there are many of them.
+        # A cheap path: most writes are short and frequent.
         unflushed = self._unflushed + len(string)
         if unflushed < BURST:
             self._unflushed = unflushed
             return super().write(string)
         for start in range(0, len(string), BURST):
             super().write(string[start : start + BURST])
-            # Waits until iopub took it: that is what slows a cell down to the speed of its reader.
+            # Waits until iopub has it, which slows a cell down to the speed of its reader.
             self._unflushed = 0
             self.flush()
         return len(string)
 
     def _is_sent_elsewhere(self):
-        """Whether another thread sends what this one writes, which in a forked process nobody does."""
+        """True when another thread sends this one's output, which no thread of a forked process does."""
         sender = self.pub_thread and self.pub_thread.thread
         return sender is not None and sender.is_alive() and sender is not threading.current_thread()
 
     def _publish(self, text):
-        """Sends long text past the buffer, which would copy it. Waits for each stretch of it: that is what slows a cell
-        down to the speed of its reader, and where an interrupt ends it."""
+        """Sends long text without the buffer, which would copy it. Waiting for each stretch slows a cell down to the
+        speed of its reader, and lets an interrupt end it.
+        """
         if self._unflushed:
             self._unflushed = 0
             self.flush()
@@ -250,7 +252,7 @@ class OutputStream(OutStream):
                 pass
 
     def _send_stretch(self, text, start, parent):
-        """In the thread that sends, so that nothing waits for a turn between one message and the next."""
+        """Runs in the sending thread, so that no message waits for a thread switch."""
         for at in range(start, min(start + STRETCH, len(text)), PIECE):
             content = {"name": self.name, "text": text[at : at + PIECE]}
             if not self.pub_thread.closed:
@@ -274,7 +276,7 @@ class OutputStream(OutStream):
             self._copying = False
 
     def settle(self, deadline=None):
-        """Waits until what is in the pipe has been written to this stream, for CAPTURE_WAIT at most."""
+        """Waits until the pipe's contents have been written to this stream, for CAPTURE_WAIT at most."""
         deadline = deadline or time.monotonic() + CAPTURE_WAIT
         while self._should_watch and self.watch_fd_thread.is_alive() and time.monotonic() < deadline:
             if not self._copying and not select.select([self._fid], [], [], 0)[0]:
@@ -287,7 +289,7 @@ def _ipython_dir():
 
 
 def _mend_streams():
-    """Puts back a stdout or stderr that cannot be flushed: each cell ends with that, or never ends."""
+    """Restores a stdout or stderr that cannot be flushed: otherwise each cell fails at its end, or hangs."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name, None)
         if isinstance(stream, OutputStream):
@@ -301,13 +303,13 @@ def _mend_streams():
 class Shell(ZMQInteractiveShell):
     def set_parent(self, parent):
         super().set_parent(parent)
-        # Also while user code has replaced them: what child processes write is still theirs.
+        # Also while user code has replaced them: child processes still write here.
         for stream in (sys.__stdout__, sys.__stderr__):
             if isinstance(stream, OutputStream):
                 stream.set_parent(parent)
 
     def showtraceback(self, exc_tuple=None, *places, **options):
-        """IPython prints that of an exception group, and the error has none then."""
+        """IPython prints the traceback of an exception group, and leaves it out of the error."""
         if not _has_group(exc_tuple[1] if exc_tuple else sys.exc_info()[1]):
             return super().showtraceback(exc_tuple, *places, **options)
         kind, error, frames = self._get_exc_info(exc_tuple)
@@ -324,11 +326,11 @@ class Shell(ZMQInteractiveShell):
 
     @observe("ipython_dir")
     def _ipython_dir_changed(self, change):
-        pass  # IPython would make the directory.
+        pass  # IPython would create the directory.
 
 
 def _has_group(error):
-    """Whether the error, or one that was handled when it was raised, is an exception group."""
+    """True when the error, or one that was handled when it was raised, is an exception group."""
     seen = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, getattr(builtins, "BaseExceptionGroup", ())):
@@ -339,7 +341,7 @@ def _has_group(error):
 
 
 class Profile(ProfileDir):
-    """A profile that is read where it exists and never made."""
+    """A profile that is read where it exists and never created."""
 
     @observe("location")
     def _location_changed(self, change):
@@ -362,7 +364,7 @@ class Kernel(Debuggable, Cancellable, IPythonKernel):
     control_msg_types = [*IPythonKernel.control_msg_types, "coppice_environment_request"]
 
     async def coppice_environment_request(self, stream, ident, parent):
-        """Changes the environment for good: a kernel may be older than what its sandbox's creator asked for."""
+        """Changes the environment permanently: a warm kernel is older than its sandbox's creator's options."""
         content = parent["content"]
         for name in content["unset"]:
             os.environ.pop(name, None)
@@ -377,8 +379,8 @@ class Kernel(Debuggable, Cancellable, IPythonKernel):
         try:
             return await super().do_execute(*args, **kwargs)
         except Exception as error:
-            # Some code IPython refuses before it runs it (a NUL byte in old versions), and then there
-            # would be no reply at all.
+            # IPython refuses some code before it runs (a NUL byte in old versions), and then there would be no reply at
+            # all.
             return {
                 "status": "error",
                 "execution_count": self.execution_count,
@@ -406,7 +408,7 @@ class Kernel(Debuggable, Cancellable, IPythonKernel):
 
 
 def _end_copy():
-    """A process that a cell forked ends with the cell: two kernels on one set of sockets would answer twice."""
+    """Ends a process that a cell forked with the cell: two kernels on one set of sockets would answer twice."""
     try:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -427,12 +429,12 @@ class KernelApp(IPKernelApp):
         pass
 
     def parse_command_line(self, argv=None):
-        pass  # There is none, and to make a parser of everything that could be in it takes as long as the shell.
+        pass  # There is none, and building a parser for it takes as long as the shell.
 
     def init_io(self):
         super().init_io()
         self._real_streams = sys.__stdout__, sys.__stderr__
-        # A cell that puts stdout back after it redirected it means the one that there was.
+        # A cell that restores stdout after a redirection means these.
         sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr
 
     def reset_io(self):
@@ -449,7 +451,7 @@ class KernelApp(IPKernelApp):
 
     @observe("ipython_dir")
     def _ipython_dir_changed(self, change):
-        pass  # IPython would make the directory.
+        pass  # IPython would create the directory.
 
     def init_connection_file(self):
         pass
@@ -486,8 +488,9 @@ class KernelApp(IPKernelApp):
 
 
 def _search_user_packages():
-    """Where pip cannot write to the environment, it installs for the user. Python searches that directory only if it was
-    there at the start, and remembers that there was nothing to search."""
+    """Where pip cannot write to the environment, it installs for the user. Python searches that directory only if it
+    existed at the start, and caches its absence.
+    """
     directory = site.getusersitepackages()
     if not site.ENABLE_USER_SITE or directory in sys.path:
         return
@@ -507,7 +510,7 @@ def run(start):
     `start["language"]` is what it runs, `start["key"]` signs its messages, `start["mostCells"]` bounds the
     data of a result, `start["mostBytes"]` the content of one message. Its ports are the one line that it writes to the stdout it was started with.
     """
-    # The stdin that carried `start` must not be what user code reads.
+    # User code must not read the stdin that carried `start`.
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.close(nothing)
@@ -526,7 +529,7 @@ def run(start):
         KernelApp.kernel_class = BashKernel
     app = KernelApp.instance()
     app.report = report
-    # A shell's folder has nothing for this process to import.
+    # A shell's folder has no modules for this process.
     app.ignore_cwd = start["language"] != "python"
     app.ip = "127.0.0.1"
     app.transport = "tcp"

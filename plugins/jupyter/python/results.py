@@ -1,11 +1,11 @@
-"""How values become results: what E2B's clients get beyond IPython's own formats.
+"""Formats of results that E2B's clients get in addition to IPython's own.
 
 - `application/json`: lists and dictionaries;
 - `e2b/data`: a pandas DataFrame as its columns;
-- `e2b/chart`: a matplotlib Figure as the chart that it shows;
-- a PIL image is shown by `show()` instead of a viewer that nobody sees, and by `save(path)` too.
+- `e2b/chart`: a matplotlib Figure as a chart;
+- a PIL image is shown by `show()`, which has no viewer here, and by `save(path)` too.
 
-None of these libraries is imported before user code does.
+These libraries are not imported before user code does so.
 """
 
 import datetime
@@ -21,7 +21,7 @@ from traitlets import ObjectName, Unicode
 
 
 def add_formatters(shell, most_cells):
-    """Teaches a shell these formats. `most_cells`: of a DataFrame's cells or a chart's points."""
+    """Adds these formats to a shell. `most_cells`: limit of a DataFrame's cells or a chart's points."""
     formatters = shell.display_formatter.formatters
     formatters["application/json"].for_type(list, _json_result)
     formatters["application/json"].for_type(dict, _json_result)
@@ -53,7 +53,7 @@ class ChartFormatter(BaseFormatter):
         self._most_points = most_points
 
     def __call__(self, value):
-        # Not by registration: matplotlib's inline backend removes those of its figures.
+        # Not by registration: matplotlib's inline backend removes the formatters of its figures.
         module = sys.modules.get("matplotlib.figure")
         if module is not None and isinstance(value, module.Figure):
             return _chart(value, self._most_points)
@@ -92,7 +92,7 @@ def _note(text):
 
 
 def json_value(value, depth=0):
-    """The JSON twin of a value of Python, numpy or pandas. Raises TypeError where it has none."""
+    """The JSON form of a value of Python, numpy or pandas. Raises TypeError where it has none."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):
@@ -112,7 +112,7 @@ def json_value(value, depth=0):
     # numpy scalars and arrays, without importing numpy.
     if type(value).__module__.partition(".")[0] == "numpy" and hasattr(value, "tolist"):
         plain = value.tolist()
-        # Some have no plain twin, and then it is the same value again.
+        # Values without a plain form return themselves.
         if not isinstance(plain, type(value)):
             return json_value(plain, depth + 1)
     raise TypeError(f"no JSON for {type(value).__name__}")
@@ -189,7 +189,7 @@ def _chart(figure, most_points):
     except coppice_charts.TooLarge as error:
         _note(f"chart left out: {error}")
     except Exception:
-        # What an unusual figure shows cannot always be told; its picture is there all the same.
+        # An unusual figure may have no chart; its picture is shown all the same.
         return None
 
 
@@ -202,7 +202,7 @@ def _show_images(module):
 
     def save_and_show(self, fp, format=None, **parameters):
         result = save(self, fp, format, **parameters)
-        # matplotlib writes its pictures this way, and shows its figures itself.
+        # matplotlib saves its pictures this way, and shows its figures itself.
         caller = sys._getframe(1).f_globals.get("__name__", "")
         if isinstance(fp, (str, os.PathLike)) and caller.partition(".")[0] != "matplotlib":
             display(self)

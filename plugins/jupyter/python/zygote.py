@@ -1,10 +1,9 @@
-"""A process that has imported what kernels need, and becomes a new kernel by a fork whenever it is asked.
+"""A process that has imported a kernel's modules, and forks a new kernel on request.
 
-One of these runs in a sandbox and serves that sandbox alone: what it forks shares its hash seed and the layout
-of its memory. It never runs code of a user, has one thread, and neither ZeroMQ nor an event loop exist before a
-fork. Whoever asks is a small process (`fork.py`), started like a kernel: it hands over its environment, folder
-and output, and ends as the kernel ends. When it is killed, so is the kernel; and without this process no kernel
-that came from it lives on.
+One zygote runs in a sandbox and serves that sandbox alone: its forks share a hash seed and a memory layout. It never
+runs user code and has one thread; neither ZeroMQ nor an event loop exist before a fork. Its client is a small process
+(`fork.py`), started like a kernel, which passes its environment, folder and output, and ends as the kernel ends.
+Killing that process kills the kernel, and killing the zygote kills all its kernels.
 """
 
 import atexit
@@ -21,7 +20,7 @@ import sys
 import threading
 import time
 
-# What a kernel imports when it is made, or with its first cell.
+# Modules that a kernel imports at its start, or with its first cell.
 KERNEL = (
     "pdb",
     "faulthandler",
@@ -32,25 +31,25 @@ KERNEL = (
     "IPython.core.oinspect",
     "IPython.extensions.storemagic",
 )
-# A font cache is built by a timer's thread, and so on: those end by themselves.
+# Time for threads to end: the font cache is built by a timer's thread, for example.
 THREADS_END = 10.0
-# A kernel needs no longer to hear what it is to be; whoever asks and says nothing must not stay.
+# Time for a client to send its request; silent ones are dropped.
 REQUEST_TIMEOUT = 5.0
 
 
 def run(start):
-    """Serves until it is killed. Returns in a forked process only, which is a kernel then, until that has ended.
+    """Serves until it is killed. Returns in a forked process only, after its kernel has ended.
 
-    `start["imports"]` are the modules to import, `start["name"]` is where it listens, `start["secret"]` what whoever
-    asks has to know. It says on its stdout what came of the imports, as one line of JSON.
+    `start["imports"]` are the modules to import, `start["name"]` is its address, `start["secret"]` the clients' secret.
+    It reports the result of the imports on its stdout, as one line of JSON.
     """
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
-    # Of a figure that is made by pyplot before the first cell, nobody would see anything otherwise.
+    # Otherwise figures made by pyplot before the first cell would not be shown.
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     import coppice_launcher
 
-    _import(KERNEL)  # Versions differ: one that is not there is not needed.
+    _import(KERNEL)  # Versions differ: a missing module is not needed.
     failures = _import(start["imports"])
     listener = _listen(start["name"])
     threads = _threads_that_stay()
@@ -61,7 +60,7 @@ def run(start):
     if threads:
         return
     gc.collect()
-    # What is here is never freed: a collection in a kernel must not write to pages that all of them share.
+    # Objects of now are never freed: a collection in a kernel must not write to pages that all of them share.
     gc.freeze()
     request = _serve(listener, start["secret"])
     coppice_launcher.run(request)
@@ -118,7 +117,7 @@ def _listen(name):
 
 
 def _serve(listener, secret):
-    """Returns in each forked process, with what it is to be."""
+    """Returns in each forked process, with the client's request."""
     listener.setblocking(False)
     wake, wakes = os.pipe()
     os.set_blocking(wake, False)
@@ -152,7 +151,7 @@ def _serve(listener, secret):
         try:
             pid = os.fork()
         except OSError:
-            client.close()  # The sandbox has as many processes as it may: whoever asked gives up.
+            client.close()  # The sandbox's process limit is reached: the client gives up.
             continue
         if pid == 0:
             signal.set_wakeup_fd(-1)
@@ -163,7 +162,7 @@ def _serve(listener, secret):
             os.close(wakes)
             return _become(client, zygote, secret)
         clients[pid] = client
-        # No event but its end: what it says is for the kernel to read.
+        # No event but its end: its data are for the kernel.
         poll.register(client, 0)
 
 
@@ -204,7 +203,7 @@ def _tell(client, how):
 
 
 def _become(client, zygote, secret):
-    """The forked process turns into what the client says; does not return when that is nothing good."""
+    """Turns the forked process into the requested kernel; exits on an invalid request."""
     try:
         os.setsid()
         _end_with_parent(zygote)
@@ -228,7 +227,7 @@ def _become(client, zygote, secret):
 
 
 def _receive(client):
-    """A length, as many bytes, and three descriptors with the first of them."""
+    """Reads a length, as many bytes, and three descriptors with the first of them."""
     data, fds, _, _ = socket.recv_fds(client, 65536, 3)
     length, _, rest = data.partition(b"\n")
     while len(rest) < int(length):

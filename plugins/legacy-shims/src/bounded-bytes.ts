@@ -13,7 +13,7 @@ export class BoundedBytes {
     const room = this.#limitBytes - this.#lengthBytes;
     if (chunk.length > room) this.#isTruncated = true;
     if (room <= 0) return;
-    // A copy of what is kept: the chunk may be a window on a larger buffer.
+    // Copied: the chunk may be a window on a larger buffer.
     const kept = Uint8Array.prototype.slice.call(chunk, 0, room);
     this.#chunks.push(kept);
     this.#lengthBytes += kept.length;
@@ -23,7 +23,7 @@ export class BoundedBytes {
     return this.#isTruncated;
   }
 
-  /** As UTF-8; what is none becomes U+FFFD. */
+  /** As UTF-8; invalid bytes become U+FFFD. */
   get text(): string {
     return Buffer.concat(this.#chunks).toString("utf8");
   }

@@ -5,7 +5,7 @@ import { z } from "zod";
 export type ClientFrame =
   | { readonly type: "input"; readonly data: Uint8Array }
   | { readonly type: "resize"; readonly columns: number; readonly rows: number }
-  /** Something that a newer client says: nothing that this server would have to act on. */
+  /** A frame of a newer client, which this server can ignore. */
   | { readonly type: "unknown" };
 
 const LARGEST_TERMINAL = 65_535;
@@ -21,8 +21,8 @@ const anyFrame = z.object({ type: z.string() });
 const KNOWN_TYPES = ["input", "stdin", "resize"];
 
 /**
- * Reads one message of a WebSocket. A binary one is input as it is.
- * @throws SandboxError invalid_argument for a text that is no frame, or a frame that is not whole.
+ * Parses one WebSocket message. A binary one is plain input.
+ * @throws SandboxError invalid_argument for an invalid or incomplete frame.
  */
 export function parseClientFrame(message: Buffer, isBinary: boolean): ClientFrame {
   if (isBinary) return { type: "input", data: message };

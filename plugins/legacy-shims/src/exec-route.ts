@@ -19,7 +19,7 @@ export interface ExecOptions {
   readonly config: LegacyShimsConfig;
 }
 
-/** `cmd` is a command line for the shell, or with `args` a program that is run as it is: as in POST /commands. */
+/** As in POST /commands, `cmd` is a command line for the shell, or with `args` a program that runs directly. */
 function execBody(config: LegacyShimsConfig) {
   return z.object({
     cmd: z.string().min(1),

@@ -5,15 +5,15 @@ import { BoundedBytes } from "./bounded-bytes.js";
 export interface ExecuteOptions {
   /** Bytes kept of each stream. */
   readonly maxOutputBytes: number;
-  /** Who waits for the result; the command lives on without them, until its time-out. */
+  /** Aborted when the client leaves; the command lives on until its time-out. */
   readonly signal: AbortSignal;
 }
 
-/** A command that has ended, and what it wrote. */
+/** Output and end of a command. */
 export interface Execution {
   readonly stdout: string;
   readonly stderr: string;
-  /** True when one of the texts is not all that there was. */
+  /** True when one of the texts is incomplete. */
   readonly isTruncated: boolean;
   /** -1 for a command that a signal ended. */
   readonly exitCode: number;
@@ -23,8 +23,7 @@ export interface Execution {
 
 /**
  * Runs a command to its end.
- * @throws what `Commands.start` throws, canceled when nobody waits any more, unavailable when the sandbox
- * ended first.
+ * @throws the errors of `Commands.start`, canceled when the client has left, unavailable when the sandbox ended first.
  */
 export async function execute(
   commands: Commands,

@@ -3,7 +3,6 @@ import { z } from "zod";
 
 const count = () => z.int().positive();
 
-/** Settings of the legacy-shims plugin, each with its default. */
 export const LegacyShimsConfig = z.strictObject({
   shell: z.string().startsWith("/").default("/bin/sh").describe("Program that a WebSocket is connected to."),
   dialect: z

@@ -2,8 +2,8 @@ import { StringDecoder } from "node:string_decoder";
 import type { Output } from "@coppice/core/backend";
 
 /**
- * The JSON dialect's view of output: texts that end with a line where that is not too long, so that no
- * frame ends inside a character. All texts of a stream together are what was written to it.
+ * Output in the JSON dialect: texts that end with a line unless it is too long, so that no frame ends inside a
+ * character. Joined, the texts of a stream equal its output.
  */
 export class LineFrames {
   readonly #longestLine: number;
@@ -29,7 +29,7 @@ export class LineFrames {
     return JSON.stringify({ type: name, text });
   }
 
-  /** What was not ended by a line end, once there is no more. */
+  /** The remaining unfinished lines at the end. */
   finish(): readonly string[] {
     return (["stdout", "stderr"] as const).flatMap((type) => {
       const text = this.#pending[type].text + this.#pending[type].decoder.end();

@@ -5,8 +5,8 @@ import { LegacyShimsConfig } from "./legacy-shims-config.js";
 import { ShellSockets } from "./shell-sockets.js";
 
 /**
- * For clients of the server that this one follows: `POST /sandboxes/:id/exec` and the WebSocket
- * `/sandboxes/:id/ws`. Both hold no process of their own. May go when nobody enables it any more.
+ * For clients of this server's predecessor: `POST /sandboxes/:id/exec` and the WebSocket `/sandboxes/:id/ws`. Both use
+ * the command table. May go when no installation enables it any more.
  */
 export const plugin = definePlugin({
   name: "legacy-shims",

@@ -9,7 +9,7 @@ export interface ShellOptions {
   readonly command: StartedCommand;
   /** All that the command writes. */
   readonly output: AsyncIterable<Output>;
-  /** `json`: texts over pipes. `pty`: a terminal, whose bytes go out as they are. */
+  /** `json`: texts over pipes. `pty`: a terminal, whose bytes are sent unchanged. */
   readonly dialect: "json" | "pty";
   readonly clock: Clock;
   readonly longestLine: number;
@@ -25,7 +25,7 @@ const CLOSE_FAILED = 1011;
 /** Connects a WebSocket and a shell until one of them ends. Never rejects. */
 export async function serveShell(socket: WebSocket, options: ShellOptions): Promise<void> {
   const { command, log } = options;
-  // Broken frames and lost connections: the socket closes, which is all that matters here.
+  // Broken frames and lost connections: the socket closes, and that is handled.
   socket.on("error", () => undefined);
   takeInput(socket, command);
   const stopPings = startPings(socket, options);
@@ -64,13 +64,13 @@ function send(socket: WebSocket, data: string | Uint8Array): Promise<void> {
   });
 }
 
-/** Writes what the client sends, one message after the other: it waits while the shell does not read. */
+/** Writes the client's messages, one after the other, as fast as the shell reads. */
 function takeInput(socket: WebSocket, command: StartedCommand): void {
   let last = Promise.resolve();
   let waiting = 0;
   socket.on("message", (message: Buffer, isBinary: boolean) => {
     waiting += 1;
-    // Those that are already on their way still arrive; a buffer of theirs is all that can pile up.
+    // Messages on their way still arrive; at most one buffer of them can pile up.
     socket.pause();
     last = last
       .then(() => handle(message, isBinary))
@@ -89,7 +89,7 @@ function takeInput(socket: WebSocket, command: StartedCommand): void {
       }
     } catch (error) {
       const isInvalid = error instanceof SandboxError && error.code === "invalid_argument";
-      // Anything else is a shell that has just ended, which its output tells.
+      // Any other error means that the shell has just ended, which its output reports.
       if (isInvalid) socket.close(CLOSE_INVALID, error.message);
     }
   }
@@ -103,8 +103,8 @@ function startPings(socket: WebSocket, { clock, pingIntervalMs }: ShellOptions):
   });
   const next = (): void => {
     cancel = clock.after(pingIntervalMs, () => {
-      // A pong has to wait behind input that the shell does not read, and a ping behind output that the
-      // client does not.
+      // A pong has to wait behind input that the shell does not read, and a ping behind output that the client does
+      // not.
       const isHeldUp = socket.isPaused || socket.bufferedAmount > 0;
       if (!isAlive && !isHeldUp) {
         socket.terminate();

@@ -34,7 +34,7 @@ const TERMINAL: TerminalSize = { columns: 80, rows: 24 };
 const TERMINAL_TYPE = "xterm-256color";
 const LARGEST_TERMINAL = 65_535;
 
-/** WebSockets with a new shell at the end of each. A shell ends with its socket: nobody could come back to it. */
+/** WebSockets with a new shell for each. A shell ends with its socket, because there is no way to reconnect. */
 export class ShellSockets {
   readonly #options: ShellSocketsOptions;
   readonly #server: WebSocketServer;
@@ -51,9 +51,9 @@ export class ShellSockets {
   }
 
   /**
-   * Takes over an upgrade request that was let in.
-   * @throws SandboxError not_found, invalid_argument (dialect, size), resource_exhausted (too many), what
-   * `Commands.start` throws; HttpError 403 for a web page from elsewhere.
+   * Takes over an authorized upgrade request.
+   * @throws SandboxError not_found, invalid_argument (dialect, size), resource_exhausted (too many), the errors of
+   * `Commands.start`; HttpError 403 for a foreign web page.
    */
   async accept(request: SurfaceRequest, upgrade: Upgrade): Promise<void> {
     const { sandboxes, commands, clock, config } = this.#options;
@@ -95,7 +95,7 @@ export class ShellSockets {
     });
   }
 
-  /** Ends every socket, and with it every shell. */
+  /** Ends every socket with its shell. */
   close(): void {
     for (const client of this.#server.clients) client.terminate();
     for (const socket of this.#open.keys()) socket.destroy();
@@ -113,7 +113,7 @@ export class ShellSockets {
     socket.once("close", () => this.#open.delete(socket));
   }
 
-  /** A page may open a WebSocket to anywhere, with the cookies and from the address of its visitor. */
+  /** A page may open a WebSocket to any server, with the cookies and the address of its visitor. */
   #refuseForeignPage({ headers }: IncomingMessage): void {
     if (isSameOrigin(headers) || this.#options.config.allowedOrigins.includes(headers.origin ?? "")) return;
     throw new HttpError(403, "this web page may not open a WebSocket here");

@@ -200,7 +200,7 @@ export const plugin = definePlugin({
     });
 
     serveVolumes(router, volumes, { domain, maxBody });
-    // Its clients present the volume's token where those of `api` have a key: a listener of its own.
+    // Its clients send the volume's token in place of an API key, hence a listener of its own.
     context.guard("volumes", volumeGuard(volumes));
     serveVolumeContents(context.http("volumes"), volumes, context.config);
 

@@ -2,7 +2,7 @@ import type { Listener } from "@coppice/core";
 
 const OWN_PORT = /:0$/;
 
-/** The domain that clients are told to reach sandboxes at: port 0 is that of the listener `api`. */
+/** The domain of sandboxes for clients; port 0 stands for that of the listener `api`. */
 export function publicDomain(
   configured: string | undefined,
   listeners: readonly Pick<Listener, "name" | "port">[],
@@ -11,7 +11,7 @@ export function publicDomain(
   return port === undefined ? configured : configured?.replace(OWN_PORT, `:${port}`);
 }
 
-/** True for a domain that only clients on this machine use, which find the server by its URL. */
+/** True for a domain of this machine alone, whose clients find the server by its URL. */
 export function hasOwnPort(domain: string): boolean {
   return OWN_PORT.test(domain);
 }

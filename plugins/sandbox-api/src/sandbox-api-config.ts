@@ -2,7 +2,6 @@ import { duration, size } from "@coppice/core";
 import { z } from "zod";
 import { SECURE_BY_DEFAULT } from "./secure-by-default.js";
 
-/** Settings of the sandbox-api plugin, each with its default. */
 export const SandboxApiConfig = z.strictObject({
   domain: z
     .string()

@@ -1,12 +1,12 @@
 import type { Listener } from "@coppice/core";
 import { hasOwnPort } from "./public-domain.js";
 
-/** Variables that point an E2B SDK at this server. The plugin that checks keys adds the key. */
+/** Variables that point an E2B SDK at this server. The access plugin adds the key. */
 export function sdkEnvironment(
   listeners: readonly Listener[],
   domain: string | undefined,
 ): Readonly<Record<string, string>> {
-  // A domain is served by what stands before the listeners, or by their TLS: the SDKs take all names from it.
+  // A reverse proxy, or the listeners' TLS, serves the domain: the SDKs derive all names from it.
   if (domain !== undefined && !hasOwnPort(domain)) return { E2B_DOMAIN: domain };
   const urlOf = (wanted: string): string | undefined => listeners.find(({ name }) => name === wanted)?.url;
   const [api, volumes] = [urlOf("api"), urlOf("volumes")];

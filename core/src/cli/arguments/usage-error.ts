@@ -1,8 +1,8 @@
 import { SandboxError } from "../../kernel/errors.js";
 
-/** A verb was called with arguments that it cannot take: exit code 64, after how it is called. */
+/** Invalid arguments of a verb. The command line prints the usage and exits with 64. */
 export class UsageError extends Error {
-  /** @param usage of what was called; of the whole verb when absent. */
+  /** @param usage of the action; of the whole verb when absent. */
   constructor(
     message: string,
     readonly usage?: string,
@@ -11,7 +11,6 @@ export class UsageError extends Error {
   }
 }
 
-/** True for an error about the arguments of a verb. */
 export function isUsageError(error: unknown): error is Error {
   if (error instanceof UsageError) return true;
   if (error instanceof SandboxError) return error.code === "invalid_argument";

@@ -10,7 +10,7 @@ const endOfStream = z.object({
   error: z.object({ code: z.string(), message: z.string().default("") }).optional(),
 });
 
-/** The body of a request that opens a stream: one message in Connect's envelope. */
+/** The body of a streaming request: one message in Connect's envelope. */
 export function connectRequest(message: unknown): Uint8Array<ArrayBuffer> {
   return new Uint8Array(encodeEnvelope(0, Buffer.from(JSON.stringify(message))));
 }

@@ -7,11 +7,11 @@ import { connectMessages, connectRequest } from "./connect-stream.js";
 import { namedValues } from "./named-values.js";
 import { ApiFailure, type ApiRequest } from "./sandbox-client.js";
 
-/** As of `docker exec` and `timeout`: a command rarely ends with it. */
+/** The code that `docker exec` and `timeout` use, too: commands rarely exit with it. */
 const EXIT_NOT_RUN = 125;
 const EXIT_INTERRUPTED = 130;
 
-/** A stream that says nothing for minutes is taken for dead by what lies in between. */
+/** Proxies on the way take a stream for dead after minutes of silence. */
 const KEEPALIVE_SECONDS = "30";
 
 const bytes = z.base64().optional();
@@ -25,13 +25,13 @@ const processEvent = z.object({
   }),
 });
 
-/** The names of signals that envd reports, from number 1 on. */
+/** Names of signals as envd reports them, from number 1 on. */
 const SIGNALS =
   "hangup|interrupt|quit|illegal instruction|trace/breakpoint trap|aborted|bus error|floating point exception|killed|user defined signal 1|segmentation fault|user defined signal 2|broken pipe|alarm clock|terminated".split(
     "|",
   );
 
-/** Runs a program in a sandbox, passes its output on as it comes, and ends as it did. */
+/** Runs a program in a sandbox, streams its output, and exits with its code. */
 export const exec: SandboxAction = {
   usage: "<id> [--cwd /dir] [--user name] [--env NAME=value]… [--no-stdin] [--json] -- <program> [argument]…",
   failed: EXIT_NOT_RUN,
@@ -53,7 +53,7 @@ export const exec: SandboxAction = {
       throw new SandboxError("invalid_argument", "name a sandbox and a program");
     const envs = namedValues("--env", values.env);
     const command = { cmd, args: more, envs, ...(values.cwd === undefined ? {} : { cwd: values.cwd }) };
-    // A terminal is none of the command's: what is typed would come line by line, and never end.
+    // A terminal is not passed on: its input would arrive line by line and never end.
     const stdin = !values["no-stdin"] && !process.stdin.isTTY;
     const envd = await client.envd(id);
     const stream = await envd({
@@ -75,12 +75,12 @@ export const exec: SandboxAction = {
 
 interface FollowOptions {
   readonly envd: (request: ApiRequest) => Promise<Response>;
-  /** True when the command gets the stdin of this process. */
+  /** True when the stdin of this process is passed to the command. */
   readonly stdin: boolean;
   readonly asJson: boolean;
 }
 
-/** @returns the exit code of the command; 128 and the number of the signal that ended it. */
+/** @returns the exit code of the command, or 128 plus the number of the signal that ended it. */
 async function follow({ body }: Response, { envd, stdin, asJson }: FollowOptions): Promise<number> {
   if (body === null) throw new ApiFailure("the answer is empty");
   let pid: number | undefined;
@@ -110,19 +110,19 @@ async function follow({ body }: Response, { envd, stdin, asJson }: FollowOptions
     }
     throw new ApiFailure("the stream ended before the command");
   } catch (error) {
-    // Thrown by a read of the body when the connection breaks.
+    // fetch throws a TypeError when the connection breaks during the body.
     if (error instanceof TypeError)
       throw new ApiFailure(`the connection broke: ${messageOf(error)}`, { cause: error });
     throw error;
   } finally {
     process.off("SIGINT", onInterrupt);
     process.off("SIGTERM", onInterrupt);
-    // Somebody may hold the other end open.
+    // The writer of a pipe may keep it open.
     if (stdin) process.stdin.destroy();
   }
 }
 
-/** Gives the command what this process reads, as fast as it takes it, and then its end. */
+/** Passes the stdin of this process to the command, as fast as the command takes it, and then its end. */
 async function passStdin(pid: number, envd: FollowOptions["envd"]): Promise<void> {
   const call = (method: string, input: object) =>
     envd({ method: "POST", path: `/process.Process/${method}`, body: { process: { pid }, ...input } });
@@ -131,7 +131,7 @@ async function passStdin(pid: number, envd: FollowOptions["envd"]): Promise<void
       await call("SendInput", { input: { stdin: chunk.toString("base64") } });
     await call("CloseStdin", {});
   } catch {
-    // The command has ended, or reads no more: how is for its own stream to say.
+    // The command has ended or reads no more; its own stream reports how.
   }
 }
 
@@ -140,7 +140,7 @@ async function write(stream: NodeJS.WriteStream, data: string | Uint8Array): Pro
   if (!stream.write(data)) await once(stream, "drain");
 }
 
-/** Of `signal: killed (core dumped)`; 0 for one that has no name. */
+/** The number of a signal in `signal: killed (core dumped)`; 0 for an unknown name. */
 function signalNumber(status: string): number {
   const name = status.replace(/^signal: /, "").replace(/ \(core dumped\)$/, "");
   const numbered = /^signal (\d+)$/.exec(name);

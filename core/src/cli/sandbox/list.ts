@@ -18,7 +18,7 @@ const page = z.array(
 const STATES = ["running", "paused"];
 const HEADING = ["ID", "TEMPLATE", "STATE", "STARTED", "END"];
 
-/** Prints the sandboxes that the key may see, the newest first: id, template, state, started, end. */
+/** Prints the sandboxes that the key may see, newest first: id, template, state, start, end. */
 export const list: SandboxAction = {
   usage: "[--state running|paused] [--json]",
   failed: 1,

@@ -18,8 +18,8 @@ const page = z.object({ logs: z.array(entry) });
 type Entry = z.infer<typeof entry>;
 
 /**
- * Prints what the commands of a sandbox wrote, also after its end: stderr to stderr, the rest to stdout. A terminal
- * gets control characters in readable form, unless `--raw` is given.
+ * Prints the output of a sandbox's commands, also after its end: stderr to stderr, the rest to stdout. On a terminal
+ * control characters are shown in readable form, unless `--raw` is given.
  */
 export const logs: SandboxAction = {
   usage: "<id> [--follow] [--json] [--raw]",
@@ -53,7 +53,10 @@ function print(one: Entry, { json, raw }: { readonly json: boolean; readonly raw
   output.write(`${output.isTTY && !raw ? visibleText(text) : text}\n`);
 }
 
-/** Pages begin with a moment, not with an entry: those of the same moment that were read already are left out. */
+/**
+ * Reads pages of the log. A page begins with a moment, not with an entry: entries of that moment that were read already
+ * are left out.
+ */
 class LogReader {
   readonly #client: SandboxClient;
   readonly #path: string;
@@ -65,7 +68,7 @@ class LogReader {
     this.#path = `/v2/sandboxes/${encodeURIComponent(sandboxId)}/logs`;
   }
 
-  /** The lines that were not read yet; empty when there are no more now. */
+  /** Unread lines; empty when there are no more now. */
   async next(): Promise<readonly Entry[]> {
     const answer = await this.#client.request({ path: `${this.#path}?cursor=${this.#sinceMs}` });
     const { logs: found } = page.parse(await answer.json());
@@ -75,7 +78,7 @@ class LogReader {
       this.#sinceMs = lastMs;
       this.#readAtThatMoment = found.filter(({ timestamp }) => Date.parse(timestamp) === lastMs).length;
     } else if (found.length >= FULL_PAGE) {
-      // The API cannot ask for what is left of a moment that fills a page.
+      // More entries of one moment than a page holds: the API cannot ask for the rest.
       process.stderr.write(
         `coppice: lines of ${found[0]?.timestamp} after the first ${FULL_PAGE} are left out\n`,
       );

@@ -1,8 +1,8 @@
 import type { SandboxClient } from "./sandbox-client.js";
 
-/** Something that the command line does with sandboxes of a server, one file each. */
+/** An action of `coppice sandbox`, in a file of its own. */
 export interface SandboxAction {
-  /** Arguments behind its name. */
+  /** Arguments after its name. */
   readonly usage: string;
   /** The exit code when the server cannot be reached or refuses. */
   readonly failed: number;

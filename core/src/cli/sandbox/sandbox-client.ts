@@ -1,7 +1,7 @@
 import { z } from "zod";
 import { messageOf } from "../../kernel/errors.js";
 
-/** A server refused, or could not be reached. */
+/** The server refused the request, or could not be reached. */
 export class ApiFailure extends Error {
   override readonly name = "ApiFailure";
   /** Undefined when there was no answer. */
@@ -27,13 +27,13 @@ const ENVD_PORT = "49983";
 const refusal = z.object({ message: z.string() });
 const reachable = z.object({ envdAccessToken: z.string().optional() });
 
-/** A server as its clients see it: E2B's control plane, and sandboxes behind the headers that name them. */
+/** Client of a server's E2B control plane and of its sandboxes, which headers name. */
 export class SandboxClient {
   readonly #apiUrl: string;
   readonly #sandboxUrl: string;
   readonly #key: string | undefined;
 
-  /** Options of the command line go before the environment. */
+  /** @param options of the command line; they win over environment variables. */
   constructor(
     said: { readonly url?: string; readonly key?: string },
     environment: Readonly<NodeJS.ProcessEnv>,
@@ -45,13 +45,16 @@ export class SandboxClient {
     this.#key = said.key ?? COPPICE_TOKEN ?? E2B_API_KEY;
   }
 
-  /** Asks the control plane. @throws ApiFailure unless the answer is a success. */
+  /** Sends a request to the control plane. @throws ApiFailure unless the answer is a success. */
   request(request: ApiRequest): Promise<Response> {
     const authorization = this.#key === undefined ? {} : { authorization: `Bearer ${this.#key}` };
     return send(this.#apiUrl, { ...request, headers: { ...authorization, ...request.headers } });
   }
 
-  /** @returns how to ask the envd of a sandbox. @throws ApiFailure, also when there is no such sandbox. */
+  /**
+   * @returns a function that sends requests to a sandbox's envd. @throws ApiFailure, also when there is no such
+   * sandbox.
+   */
   async envd(sandboxId: string): Promise<(request: ApiRequest) => Promise<Response>> {
     const answer = await this.request({ path: `/sandboxes/${encodeURIComponent(sandboxId)}` });
     const { envdAccessToken } = reachable.parse(await answer.json());
@@ -81,7 +84,7 @@ async function send(base: string, { method, path, body, headers }: ApiRequest): 
   throw new ApiFailure(`${response.status}: ${wordsOf(text)}`, { status: response.status });
 }
 
-/** The message of an error answer; the whole text of one that is none of ours. */
+/** The message of an error answer; the whole text of one in another format. */
 function wordsOf(text: string): string {
   try {
     return refusal.parse(JSON.parse(text)).message;

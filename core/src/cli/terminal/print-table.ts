@@ -6,7 +6,6 @@ export function printTable(heading: readonly string[], rows: readonly (readonly 
   process.stdout.write(tableText(heading, rows, process.stdout.isTTY));
 }
 
-/** As it is printed. */
 export function tableText(
   heading: readonly string[],
   rows: readonly (readonly string[])[],

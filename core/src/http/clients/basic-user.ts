@@ -1,6 +1,6 @@
 /**
- * The account that `Authorization: Basic base64("<user>:")` names; undefined when the header is absent,
- * of another scheme, or names nobody.
+ * The account in `Authorization: Basic base64("<user>:")`; undefined for an absent header, another scheme, or an empty
+ * name.
  */
 export function basicUser(authorization: string | null | undefined): string | undefined {
   const encoded = /^basic\s+([A-Za-z0-9+/_=-]+)\s*$/i.exec(authorization ?? "")?.[1];

@@ -2,18 +2,18 @@ import type { IncomingHttpHeaders } from "node:http";
 import { type BlockList, isIP } from "node:net";
 import { addressList } from "../../kernel/address-list.js";
 
-/** Finds out which address a request comes from when proxies that the operator trusts stand in front. */
+/** Finds the address of a request's client behind the operator's trusted proxies. */
 export class ClientAddresses {
   readonly #trusted: BlockList;
 
-  /** @param trustedProxies addresses and CIDR ranges; nobody else's `X-Forwarded-For` is believed. */
+  /** @param trustedProxies addresses and CIDR ranges; `X-Forwarded-For` of other peers is ignored. */
   constructor(trustedProxies: readonly string[]) {
     this.#trusted = addressList(trustedProxies);
   }
 
   /**
-   * The peer's address, or behind trusted proxies the last one in `X-Forwarded-For` that none of them has: what
-   * stands left of it was written by the client.
+   * The peer's address, or behind trusted proxies the last address in `X-Forwarded-For` that is no trusted proxy:
+   * entries to the left of it were written by the client.
    */
   of(peer: string | undefined, headers: IncomingHttpHeaders): string {
     let address = plain(peer ?? "");
@@ -26,7 +26,7 @@ export class ClientAddresses {
     return address;
   }
 
-  /** How the client reached the server, by the word of a trusted proxy before it where there is one. */
+  /** The client's protocol: the word of a trusted proxy, else that of the connection. */
   protocolOf(
     socket: { readonly remoteAddress?: string | undefined; readonly encrypted?: boolean },
     headers: IncomingHttpHeaders,
@@ -39,7 +39,7 @@ export class ClientAddresses {
     return said === "https" && this.#isTrusted(plain(socket.remoteAddress ?? "")) ? "https" : "http";
   }
 
-  /** Key by which a connection is counted; undefined for those of a trusted proxy, which many clients share. */
+  /** Key for counting a connection; undefined for a trusted proxy's, which many clients share. */
   countedFor(peer: string | undefined): string | undefined {
     const address = plain(peer ?? "");
     return this.#isTrusted(address) ? undefined : clientOf(address);
@@ -50,7 +50,7 @@ export class ClientAddresses {
   }
 }
 
-/** A listener on `::` has IPv4 clients as `::ffff:a.b.c.d`. */
+/** A listener on `::` sees IPv4 clients as `::ffff:a.b.c.d`. */
 function plain(address: string): string {
   return address.replace(/^::ffff:(?=\d+\.\d+\.\d+\.\d+$)/i, "");
 }
@@ -59,7 +59,7 @@ function familyOf(address: string): "ipv4" | "ipv6" {
   return isIP(address) === 6 ? "ipv6" : "ipv4";
 }
 
-/** Key of a client address: an IPv6 client counts with its /64, from which it may choose addresses. */
+/** Key of a client address: an IPv6 client counts with its /64, in which it may choose addresses freely. */
 export function clientOf(address: string): string {
   if (!address.includes(":")) return address;
   const [head = "", tail = ""] = address.split("::");

@@ -4,7 +4,7 @@ import { HttpError } from "../messages/http-error.js";
 import { hostnameOf, hostnameOfOrigin, isLocalName, isLoopbackName, isSameOrigin } from "./local-client.js";
 
 export interface ForeignPagesOptions {
-  /** Sandboxes are below it; it and every name below it are this server's. */
+  /** Domain of the sandboxes; it and every name below it belong to this server. */
   readonly domain: string;
   /** Further host names that clients and proxies use for this server. */
   readonly allowedHosts: readonly string[];
@@ -13,9 +13,9 @@ export interface ForeignPagesOptions {
 }
 
 /**
- * Keeps web pages from elsewhere out of a loopback listener. A browser on this machine connects to it for every page
- * that it shows: to 127.0.0.1, which `Origin` tells, or to a name of the page's own that was made to resolve to
- * 127.0.0.1, which `Host` tells.
+ * Keeps foreign web pages out of a loopback listener. A browser on this machine may connect to it for any page that it
+ * shows: to 127.0.0.1, which `Origin` reveals, or to a name of the page's own site that resolves to 127.0.0.1 (DNS
+ * rebinding), which `Host` reveals.
  */
 export class ForeignPages {
   readonly #domain: string;
@@ -28,7 +28,7 @@ export class ForeignPages {
     this.#origins = new Set(allowedOrigins);
   }
 
-  /** @throws HttpError 403 for a request that a page from elsewhere may have made. */
+  /** @throws HttpError 403 for a request that a foreign page may have made. */
   refuse(headers: IncomingHttpHeaders): void {
     const name = hostnameOf(headers.host);
     const isLocal = name === "" || isIP(name.replace(/^\[|\]$/g, "")) !== 0 || isLocalName(name);
@@ -38,8 +38,8 @@ export class ForeignPages {
         `the host '${name}' is not known here: add it to http.allowedHosts in the server's configuration`,
       );
     }
-    // By a public name the request came through a proxy, or at least not as one to this machine: what a page may do
-    // there is for its credentials to decide.
+    // By a public name the request came through a proxy, or at least not as one to this machine: there the page's
+    // credentials decide.
     if (!isLocal || this.#isLocalPage(headers)) return;
     throw new HttpError(
       403,
@@ -59,7 +59,7 @@ export class ForeignPages {
   }
 }
 
-/** Programs on two ports of one sandbox are one application: `<port>-<id>.<domain>`. */
+/** Ports of one sandbox belong to one application: `<port>-<id>.<domain>`. */
 function isOfSameSandbox(page: string, host: string): boolean {
   const [, sandbox] = /^\d+-(.+)$/.exec(host) ?? [];
   return sandbox !== undefined && /^\d+-(.+)$/.exec(page)?.[1] === sandbox;

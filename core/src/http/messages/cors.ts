@@ -16,15 +16,15 @@ export function allowAnyOrigin(response: ServerResponse): void {
 }
 
 /**
- * True for a preflight in which a browser asks if it may name a sandbox in a header. It has only the names of the
- * headers to come, so the sandbox is not known yet.
+ * True for a preflight request that asks for a sandbox header. A preflight has only the names of headers, so the
+ * sandbox is not known yet.
  */
 export function asksToNameSandbox({ method, headers }: IncomingMessage): boolean {
   const names = headers["access-control-request-headers"]?.toLowerCase().split(",") ?? [];
   return method === "OPTIONS" && names.some((name) => name.trim() === "e2b-sandbox-id");
 }
 
-/** Answers the question that a browser asks before a request that is not a simple one. */
+/** Answers a browser's preflight request. */
 export function answerPreflight(response: ServerResponse): void {
   const asked = response.req.headers["access-control-request-headers"];
   response.writeHead(204, {

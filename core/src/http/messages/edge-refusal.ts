@@ -4,7 +4,7 @@ import { HttpError } from "./http-error.js";
 export interface EdgeRefusalFacts {
   readonly sandboxId: string;
   readonly message: string;
-  /** The port inside the sandbox, where the answer is about it. */
+  /** The port inside the sandbox, when the answer is about a port. */
   readonly port?: number | undefined;
 }
 
@@ -14,7 +14,7 @@ export class EdgeRefusal extends HttpError {
     super(status, message, { sandboxId, message, ...(port !== undefined && { port }), code: status });
   }
 
-  /** The same for a person to read. */
+  /** The answer as a page for people. */
   get page(): string {
     const text = escape(this.message);
     return (
@@ -24,13 +24,16 @@ export class EdgeRefusal extends HttpError {
   }
 }
 
-/** The answer for a sandbox that does not serve: unknown, ended and foreign alike. @param why told to its owner alone. */
+/**
+ * The answer for a sandbox that does not serve: the same for unknown, ended and foreign ones. @param why shown to its
+ * owner alone.
+ */
 export function sandboxNotFound(sandboxId: string, why?: string): HttpError {
   const message = "The sandbox was not found";
   return new EdgeRefusal(502, { sandboxId, message: why === undefined ? message : `${message}: ${why}` });
 }
 
-/** True for what browsers send, and programs that want to be taken for one. */
+/** True for browsers, and for programs that imitate one. */
 export function isBrowser({ "user-agent": agent = "" }: IncomingHttpHeaders): boolean {
   return agent.startsWith("Mozilla/");
 }

@@ -5,7 +5,7 @@ import { HttpError } from "./http-error.js";
 import { parseInput } from "./parse-input.js";
 
 export interface JsonBodyOptions {
-  /** Bytes; a longer body is answered 413. */
+  /** Bytes; a longer body is answered with 413. */
   readonly limitBytes?: number;
   /** Value of an absent body; without it an empty body is unreadable JSON. */
   readonly empty?: unknown;
@@ -17,7 +17,7 @@ const DEFAULT_LIMIT_BYTES = 1024 * 1024;
 export async function readBody(message: IncomingMessage, limitBytes: number): Promise<Buffer> {
   const chunks: Buffer[] = [];
   let lengthBytes = 0;
-  // Left early, a plain loop over the message would destroy the connection, and the answer with it.
+  // Leaving a plain loop over the message early would destroy the connection, and the answer with it.
   for await (const chunk of message.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
     lengthBytes += chunk.length;
     if (lengthBytes > limitBytes) {
@@ -30,8 +30,8 @@ export async function readBody(message: IncomingMessage, limitBytes: number): Pr
 
 /**
  * Reads and validates a JSON request body.
- * @throws SandboxError invalid_argument with E2B's texts: `Error when parsing request: …` for what is
- * no JSON, `validation error: …` for what has the wrong shape. HttpError 413 past the limit.
+ * @throws SandboxError invalid_argument with E2B's texts: `Error when parsing request: …` for invalid JSON, `validation
+ * error: …` for a wrong shape. HttpError 413 past the limit.
  */
 export async function readJsonBody<S extends z.ZodType>(
   message: IncomingMessage,

@@ -22,9 +22,9 @@ function toBase64(this: Uint8Array, options: Base64Options = {}): string {
   return isUrl ? unpadded.replaceAll("+", "-").replaceAll("/", "_") : unpadded;
 }
 
-/** @throws SyntaxError for anything but plain base64 with its padding; protobuf then looks at it itself. */
+/** @throws SyntaxError for anything but plain padded base64; protobuf then decodes it itself. */
 function setFromBase64(this: Uint8Array, text: string): { readonly read: number; readonly written: number } {
-  // Buffer skips what is no base64 instead of refusing it.
+  // Buffer skips invalid characters instead of refusing them.
   if (text.length % 4 !== 0 || !PLAIN_BASE64.test(text)) throw new SyntaxError("no plain base64");
   const written = Buffer.from(this.buffer, this.byteOffset, this.byteLength).write(text, "base64");
   return { read: text.length, written };

@@ -3,7 +3,7 @@ import { SandboxError } from "../../kernel/errors.js";
 
 /**
  * Parses a client's input by a schema.
- * @throws SandboxError invalid_argument `validation error: …` with E2B's text: where, and what is wrong there.
+ * @throws SandboxError invalid_argument `validation error: …` with E2B's text: the place and its problem.
  */
 export function parseInput<S extends z.ZodType>(schema: S, input: unknown): z.infer<S> {
   const parsed = schema.safeParse(input);

@@ -3,9 +3,9 @@ import type { UniversalServerResponse } from "@connectrpc/connect/protocol";
 import { writeChunk } from "./write-chunk.js";
 
 /**
- * Writes what an RPC answers, at the pace of its client. When that is gone, whoever makes the answer is told by `return`.
- * In the place of connect-node's own, which waits for room for ever, and with it the timer of the RPC's deadline, when
- * the socket is destroyed and has not closed yet.
+ * Writes an RPC's answer at the pace of its client. When the client is gone, the producer learns it by `return`.
+ * Replaces connect-node's own function: when a socket is destroyed but not yet closed, that one waits for room forever
+ * and keeps the timer of the RPC's deadline.
  */
 export async function sendAnswer(
   { status, header, body }: UniversalServerResponse,

@@ -7,7 +7,7 @@ const HEAD_BYTES = 5;
 /** Message of connect-es about a body that is no protobuf, or no gzip. */
 const SENDERS_FAULT = /^(parse binary: |decompression failed)/;
 
-/** True when `blameSender` may concern a request. Nearly all others need not wait for it. */
+/** True when `blameSender` may apply to a request. Nearly all others skip it. */
 export function mayBeUnparsable(headers: IncomingHttpHeaders): boolean {
   return (
     /^application\/(connect\+)?proto\b/.test(headers["content-type"] ?? "") ||
@@ -17,8 +17,8 @@ export function mayBeUnparsable(headers: IncomingHttpHeaders): boolean {
 }
 
 /**
- * Makes a message that cannot be parsed or decompressed the client's fault: connect-es answers `internal`,
- * and `invalid_argument` only where it was JSON. To go when it answers all alike.
+ * Makes an unparsable or compressed message the client's fault: connect-es answers `internal`, and `invalid_argument`
+ * only for JSON. May go when connect-es treats both alike.
  */
 export async function blameSender(answer: UniversalServerResponse): Promise<UniversalServerResponse> {
   const { body, status } = answer;
@@ -56,7 +56,7 @@ function rewordedError(json: string): string | undefined {
   return JSON.stringify(parsed.error === undefined ? blamed : { ...parsed, error: blamed });
 }
 
-/** Not a generator: it would stand between every two chunks of a long stream. */
+/** Not a generator, which would add a step for every chunk of a long stream. */
 function startingWith(
   first: IteratorResult<Uint8Array>,
   rest: AsyncIterator<Uint8Array>,

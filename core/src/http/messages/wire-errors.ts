@@ -27,17 +27,17 @@ const WIRE: Readonly<Record<ErrorCode, { readonly status: number; readonly conne
   unauthenticated: { status: 401, connect: Code.Unauthenticated },
 };
 
-/** Error codes of a write to a client that has gone away meanwhile, and of the end of its request. */
+/** Error codes of a write to a client that has left, and of the end of its request. */
 function isCutOff(error: unknown): boolean {
   if (!(error instanceof Error) || !("code" in error)) return false;
   return error.code === "ECANCELED" || (error.code === "ECONNRESET" && error.message === "aborted");
 }
 
-// Of SQLite: busy, read-only, I/O error, full.
+// SQLite's codes for busy, read-only, I/O error, full.
 const STORE_FAILURES = new Set([5, 8, 10, 13]);
 const STORE_RETRY_AFTER_SECONDS = 5;
 
-/** Error codes of the server's own writes to a disk that is full or fails, which may pass. */
+/** Errors of the server's own writes to a full or failing disk, which may be temporary. */
 function isStoreFailure(error: unknown): boolean {
   if (!(error instanceof Error)) return false;
   return (
@@ -45,7 +45,7 @@ function isStoreFailure(error: unknown): boolean {
   );
 }
 
-/** The HTTP answer to whatever was thrown. What nobody meant to throw is logged once and shown as nothing but `internal error`. */
+/** The HTTP answer to anything thrown. An unexpected error is logged once and shown as `internal error`. */
 export function toHttpError(error: unknown, log: Logger): HttpError {
   if (error instanceof HttpError) return error;
   if (error instanceof SandboxError) {
@@ -54,7 +54,7 @@ export function toHttpError(error: unknown, log: Logger): HttpError {
     const { message, retryAfterSeconds } = error;
     return new HttpError(status, message, undefined, { retryAfterSeconds });
   }
-  // Koa and its libraries mark what the client did wrong with a status and `expose`.
+  // Koa and its libraries mark client errors with a status and `expose`.
   if (error instanceof Error && "expose" in error && error.expose === true && "status" in error) {
     return new HttpError(Number(error.status), error.message);
   }
@@ -67,7 +67,7 @@ export function toHttpError(error: unknown, log: Logger): HttpError {
   return new HttpError(500, "internal error");
 }
 
-/** The Connect error for whatever was thrown. */
+/** The Connect error for anything thrown. */
 export function toConnectError(error: unknown, log: Logger): ConnectError {
   if (error instanceof ConnectError) return error;
   if (error instanceof SandboxError) {
@@ -86,7 +86,7 @@ export function writeHttpError(response: ServerResponse, error: HttpError): void
     response.destroy();
     return;
   }
-  // That a sandbox is gone is an answer too, which a web page may have like any other of the sandbox.
+  // A web page may read this answer like any other of a sandbox.
   if (error instanceof EdgeRefusal) allowAnyOrigin(response);
   const [type, text] = encode(error, response.req.headers);
   const bytes = Buffer.from(text);
@@ -106,7 +106,7 @@ function encode(error: HttpError, headers: IncomingHttpHeaders): readonly [type:
     : ["application/json", JSON.stringify(body)];
 }
 
-/** Translates what RPC handlers throw. */
+/** Translates errors that RPC handlers throw. */
 export function errorInterceptor(
   logOf: (values: Parameters<ReturnType<Interceptor>>[0]["contextValues"]) => Logger,
 ): Interceptor {
@@ -115,7 +115,7 @@ export function errorInterceptor(
     try {
       const response = await next(request);
       if (!response.stream) return response;
-      // An error that a stream throws while it is read never passes the catch below.
+      // An error thrown while a stream is read bypasses the catch below.
       return { ...response, message: translated(response.message, { signal: request.signal, log }) };
     } catch (error) {
       throw toConnectError(endOf(request.signal, error), log);
@@ -134,7 +134,7 @@ async function* translated<T>(
   }
 }
 
-/** Error with which an RPC ended. Without a client, or after its time, it may fail anywhere, with any message. */
+/** Error with which an RPC ended. Without a client, or after its deadline, it may fail anywhere, with any message. */
 function endOf({ aborted, reason }: AbortSignal, error: unknown): unknown {
   const isAborted = aborted && error instanceof Error && error.name === "AbortError";
   if (!isAborted) return error;

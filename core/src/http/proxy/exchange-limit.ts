@@ -2,7 +2,7 @@ import type { LiveSandbox } from "../../sandbox/model/live-sandbox.js";
 import { EdgeRefusal } from "../messages/edge-refusal.js";
 import type { Target } from "../surfaces/surface-request.js";
 
-/** Counts what is under way to the ports of each sandbox, so that one cannot take the whole server. */
+/** Limits the exchanges under way with the ports of each sandbox, so that one cannot take the whole server. */
 export class ExchangeLimit {
   readonly #most: number;
   readonly #underWay = new WeakMap<LiveSandbox, number>();
@@ -13,7 +13,7 @@ export class ExchangeLimit {
   }
 
   /**
-   * Counts one more; call what it returns once, when that is over.
+   * Counts one more; call the returned function once when it is over.
    * @throws HttpError 429 with the text of the E2B edge.
    */
   enter({ sandbox }: Target): () => void {

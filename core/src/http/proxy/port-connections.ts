@@ -7,16 +7,16 @@ import { EdgeRefusal } from "../messages/edge-refusal.js";
 import type { Target } from "../surfaces/surface-request.js";
 
 export interface PortConnectionsOptions {
-  /** How long a connection waits for its next request. */
+  /** Time that an idle connection waits for its next request. */
   readonly idleTimeoutMs: number;
-  /** Connections that wait, to one port of one sandbox. */
+  /** Idle connections to one port of one sandbox. */
   readonly maxIdle: number;
 }
 
-/** A program that is just starting gets this many milliseconds, dial by dial, until it listens. */
+/** Pauses between dials to a program that is just starting. */
 const DIAL_PAUSES_MS = [100, 200, 300, 400];
 
-/** Connections to the ports of sandboxes, kept for a while after a request for the next one to the same port. */
+/** Keep-alive connections to the ports of sandboxes. */
 export class PortConnections {
   readonly #options: PortConnectionsOptions;
   readonly #agents = new WeakMap<LiveSandbox, PortAgent>();
@@ -25,7 +25,9 @@ export class PortConnections {
     this.#options = options;
   }
 
-  /** An agent for requests to this sandbox; to a port by `port` of their options. Its connections end with the sandbox. */
+  /**
+   * An agent for requests to this sandbox; their option `port` names the port. Its connections end with the sandbox.
+   */
   agent(sandbox: LiveSandbox): Agent {
     const known = this.#agents.get(sandbox);
     if (known !== undefined) return known;
@@ -38,14 +40,14 @@ export class PortConnections {
 }
 
 /**
- * A new connection to a port of a sandbox.
- * @throws HttpError 502 when nothing listens there, also after waiting a second for it.
+ * Connects to a port of a sandbox.
+ * @throws HttpError 502 when nothing listens there, also after a second of retries.
  */
 export async function dialPort({ sandbox, port }: Target, signal: AbortSignal): Promise<Duplex> {
   for (const pauseMs of [...DIAL_PAUSES_MS, undefined]) {
     try {
       const socket = await sandbox.runtime.dial(port, signal);
-      // Each user listens, too; without this an error between two users would end the server.
+      // Between two users, who listen themselves, an error would end the server.
       socket.on("error", () => undefined);
       return socket;
     } catch (error) {
@@ -58,14 +60,14 @@ export async function dialPort({ sandbox, port }: Target, signal: AbortSignal): 
   throw new EdgeRefusal(502, { sandboxId: sandbox.record.id, message, port });
 }
 
-/** Node takes an error alone; its types do not say so. */
+/** Node passes an error alone; its types do not say so. */
 type DialCallback = (error: unknown, stream?: Duplex) => void;
 
-/** Node's own pool over the backend's `dial`, which gives streams that need not be sockets of this host. */
+/** Node's own pool over the backend's `dial`, whose streams need not be sockets of this host. */
 class PortAgent extends Agent {
   readonly #sandbox: LiveSandbox;
   readonly #idleTimeoutMs: number;
-  /** Cancel the timers of idle connections. */
+  /** Functions that cancel the timers of idle connections. */
   readonly #waiting = new WeakMap<Duplex, () => void>();
 
   constructor(sandbox: LiveSandbox, { idleTimeoutMs, maxIdle }: PortConnectionsOptions) {
@@ -84,7 +86,7 @@ class PortAgent extends Agent {
   async #dial(port: number, callback: DialCallback | undefined): Promise<void> {
     let stream: Duplex;
     try {
-      // Not aborted with the request that asked first: the pool may give the connection to another one.
+      // Not aborted with the first request: the pool may give the connection to another one.
       stream = await dialPort({ sandbox: this.#sandbox, port }, this.#sandbox.ended);
     } catch (error) {
       callback?.(error);
@@ -97,7 +99,7 @@ class PortAgent extends Agent {
     if (this.#sandbox.ended.aborted) return false;
     const drop = (): void => void socket.destroy();
     const timer = setTimeout(drop, this.#idleTimeoutMs).unref();
-    // Bytes between two requests belong to neither; a connection that the program closes is of no use.
+    // Bytes between two requests belong to neither; a connection that the program closes is useless.
     socket.once("end", drop);
     socket.once("data", drop);
     socket.resume();
@@ -116,7 +118,7 @@ class PortAgent extends Agent {
   }
 }
 
-/** Node's pool takes what it holds for sockets of this host; a backend's stream need not be one. */
+/** Node's pool expects sockets of this host; a backend's stream need not be one. */
 function asSocket(stream: Duplex): Duplex {
   return "ref" in stream ? stream : Object.assign(stream, { ref: () => stream, unref: () => stream });
 }

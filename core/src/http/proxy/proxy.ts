@@ -18,7 +18,7 @@ import { dialPort, type PortConnections } from "./port-connections.js";
 import { TRAFFIC_TOKEN_HEADER } from "../targeting/traffic-token.js";
 import type { SurfaceRequest, Target } from "../surfaces/surface-request.js";
 
-/** Said of the connection to the next hop only, so never passed on. */
+/** About the connection to the next hop, so never passed on. */
 const HOP_BY_HOP: ReadonlySet<string> = new Set([
   "connection",
   "keep-alive",
@@ -31,16 +31,16 @@ const HOP_BY_HOP: ReadonlySet<string> = new Set([
   "upgrade",
 ]);
 
-/** For this server: a program in a sandbox is a stranger, and with them it could act as its visitors. */
+/** Credentials for this server: a program in a sandbox could act as its visitors with them. */
 const CREDENTIALS: ReadonlySet<string> = new Set(["x-api-key", "x-access-token", TRAFFIC_TOKEN_HEADER]);
 
-/** Methods that change nothing: such a request may be sent again when a kept connection turns out to be dead. */
+/** Safe methods: such a request may be sent again when a kept connection turns out to be dead. */
 const SAFE_METHODS = new Set(["GET", "HEAD", "OPTIONS", "TRACE"]);
 
-/** Limit of the bytes that a client sends before its upgrade is answered. WebSocket clients send none. */
+/** Limit of the bytes sent before an upgrade is answered. WebSocket clients send none. */
 const EARLY_BYTES = 64 * 1024;
 
-/** Passes an HTTP request on to a port of its sandbox, streaming both ways. */
+/** Proxies an HTTP request to a port of its sandbox, streaming both ways. */
 export async function proxyRequest(
   request: SurfaceRequest,
   target: Target,
@@ -64,7 +64,7 @@ export async function proxyRequest(
   let upstream: ClientRequest | undefined;
   let ownSocket: Duplex | undefined;
   response.once("close", () => {
-    // Does nothing to an exchange that is over: its connection is the pool's again.
+    // Has no effect on a finished exchange: its connection is back in the pool.
     upstream?.destroy();
     ownSocket?.destroy();
     resolve();
@@ -83,13 +83,13 @@ export async function proxyRequest(
         reject(brokenUpstream(target, error));
       }
     });
-    // Without a listener Node ends this exchange and tells nobody.
+    // Without a listener Node ends this exchange silently.
     sent.once("upgrade", (_answer, connection) => {
       connection.destroy();
       reject(brokenUpstream(target, "the program changed the protocol unasked"));
     });
     sent.on("error", (error) => {
-      // Bytes behind a whole answer are not a part of it: a body after HEAD, say.
+      // Bytes after a complete answer are not a part of it, such as a body after HEAD.
       if (answered?.complete === true) return;
       if (response.headersSent || request.signal.aborted) response.destroy();
       else if (sent.reusedSocket && mayRepeat) void sendAlone();
@@ -100,11 +100,11 @@ export async function proxyRequest(
       sent.end();
       return;
     }
-    // A program may answer before it has read anything, and a client may wait for that before it writes.
+    // A program may answer before it reads, and a client may wait for that before it writes.
     sent.flushHeaders();
     message.pipe(sent);
   };
-  /** On a connection that is this exchange's alone and goes with it. */
+  /** Sends on a connection of its own, which closes afterwards. */
   const sendAlone = async (): Promise<void> => {
     try {
       const socket = await dialPort(target, request.signal);
@@ -121,13 +121,13 @@ export async function proxyRequest(
   await ended;
 }
 
-/** True for a login that counts for a connection as a whole: on a shared one others would be logged in, too. */
+/** True for a login that applies to a whole connection (NTLM, Negotiate): a shared one would log others in, too. */
 function isBoundToConnection({ headers }: IncomingMessage): boolean {
   return /^(ntlm|negotiate)\b/i.test(headers.authorization ?? "");
 }
 
 /**
- * Passes an upgrade (a WebSocket) on to a port of its sandbox and then moves bytes. Only an answer 101 makes a tunnel:
+ * Proxies an upgrade (a WebSocket) to a port of its sandbox and then moves bytes. Only an answer 101 makes a tunnel:
  * after any other the client's connection ends, because a proxy before this server would give it its next client.
  */
 export async function proxyUpgrade(
@@ -177,7 +177,7 @@ export async function proxyUpgrade(
   await answered;
 }
 
-/** Reads what comes before an upgrade is answered: of a socket that nobody reads, nobody learns that its client has left. */
+/** Reads bytes that come before an upgrade is answered: an unread socket does not reveal that its client has left. */
 function keepEarly(socket: Duplex, head: Buffer): { take(): readonly Buffer[] } {
   const kept = [head];
   let lengthBytes = head.length;
@@ -199,7 +199,7 @@ function keepEarly(socket: Duplex, head: Buffer): { take(): readonly Buffer[] } 
 
 function tunnel(socket: Duplex, upstream: Duplex): void {
   upstream.once("close", () => socket.destroy());
-  // A WebSocket has no half: who does not hang up after the other did is not waited for.
+  // A WebSocket has no half-open state: a peer that does not hang up after the other is not waited for.
   for (const side of [socket, upstream]) {
     side.once("finish", () => destroySoon(socket));
   }
@@ -211,10 +211,10 @@ function tunnel(socket: Duplex, upstream: Duplex): void {
 function lastAnswer(message: IncomingMessage, socket: Duplex): ServerResponse {
   const response = new ServerResponse(message);
   response.shouldKeepAlive = false;
-  // A client that leaves in the middle of it.
+  // The client may leave in the middle of it.
   response.on("error", () => undefined);
   response.assignSocket(socket as Socket);
-  // Node's server no longer serves this socket, so it does not tell the answer that there is room again.
+  // Node's server no longer serves this socket, so it does not pass "drain" on to the answer.
   socket.on("drain", () => response.emit("drain"));
   socket.resume();
   response.once("finish", () => {
@@ -225,8 +225,8 @@ function lastAnswer(message: IncomingMessage, socket: Duplex): ServerResponse {
 }
 
 /**
- * Gives a program's answer to the client. @throws Error for one that HTTP cannot say: Node reads what it refuses to
- * write. Nothing of it has been written then.
+ * Gives a program's answer to the client.
+ * @throws Error for one that Node reads but refuses to write. Nothing of it has been written then.
  */
 function passBack(answer: IncomingMessage, response: ServerResponse): void {
   const status = answer.statusCode ?? 0;
@@ -238,13 +238,12 @@ function passBack(answer: IncomingMessage, response: ServerResponse): void {
     validateHeaderValue(name, value);
     headers.push(name, value);
   }
-  // Its reason stays here: the status says all of it, and Node refuses to write some of what it reads.
+  // Without the reason phrase: the status suffices, and Node refuses to write some phrases that it reads.
   response.writeHead(status, headers);
-  // A short answer is all here already: headers and body then leave in one write. One that takes its time
-  // must not hold back its headers.
+  // Headers and body of a short answer leave in one write. A slow answer must not hold back its headers.
   setImmediate(() => response.flushHeaders());
-  // Not stream.pipeline: its listeners are more than Node takes for a leak, and it says so for each response.
-  // When one side breaks off, the other one is destroyed, too.
+  // Not stream.pipeline: its listeners exceed Node's leak threshold and cause a warning per response. When one side
+  // breaks off, the other one is destroyed, too.
   answer.once("error", () => response.destroy());
   answer.pipe(response);
 }
@@ -263,7 +262,7 @@ function hasBody({ headers }: IncomingMessage): boolean {
   return headers["transfer-encoding"] !== undefined || Number(headers["content-length"] ?? 0) > 0;
 }
 
-/** The headers of a request for the program, named as its client wrote them. */
+/** The headers of a request for the program, spelled as its client wrote them. */
 function passOn(message: IncomingMessage, { sandbox, port }: Target): OutgoingHttpHeaders {
   const kept = new Map<string, { readonly name: string; values: string[] }>();
   const set = (name: string, value: string): void => {
@@ -280,7 +279,7 @@ function passOn(message: IncomingMessage, { sandbox, port }: Target): OutgoingHt
     if (known === undefined) set(name, value);
     else known.values.push(value);
   }
-  // One chunked body stays chunked: without a length Node would send none for GET and DELETE.
+  // A chunked body stays chunked: without a length Node would send no body for GET and DELETE.
   if (message.headers["transfer-encoding"] !== undefined) set("Transfer-Encoding", "chunked");
   const peer = message.socket.remoteAddress ?? "";
   const earlier = message.headers["x-forwarded-for"];

@@ -5,9 +5,9 @@ import type { SurfaceRequest } from "./surface-request.js";
 import { tenantOf } from "./tenant-of.js";
 
 /**
- * Adds to the answer for an unknown sandbox how it ended, if whoever asks is of the tenant that it belonged to. To
- * everybody else it stays one that never was. Never rejects.
- * @returns what to answer in the place of `error`.
+ * Adds to the answer for an unknown sandbox how it ended, if the client belongs to its tenant. For others it never
+ * existed. Never rejects.
+ * @returns the error to answer.
  */
 export async function explainEnd(
   error: unknown,

@@ -2,7 +2,7 @@ import { SandboxError } from "../../kernel/errors.js";
 import type { Scope } from "./principal.js";
 import { type RequestCarrier, requestOf } from "./surface-request.js";
 
-/** A part of a koa route. */
+/** Middleware of a koa route. */
 type Middleware = (
   ctx: { readonly method: string; readonly state: object },
   next: () => Promise<unknown>,
@@ -12,8 +12,8 @@ const DECLARED = new WeakSet<object>();
 const READING = new Set(["GET", "HEAD", "OPTIONS"]);
 
 /**
- * Says what a route of a surface asks of a credential: `router.post("/x", permit("exec"), serve)`. A route that
- * says nothing asks for `read` on GET, HEAD and OPTIONS and for `write` on the rest.
+ * Requires a scope for a route of a surface: `router.post("/x", permit("exec"), serve)`. Without it a route requires
+ * `read` for GET, HEAD and OPTIONS and `write` for the rest.
  */
 export function permit(scope: Scope): Middleware {
   const middleware: Middleware = (ctx, next) => {
@@ -30,13 +30,12 @@ export const permitByMethod: Middleware = (ctx, next) => {
   return next();
 };
 
-/** True for what `permit` made. */
 export function isPermit(middleware: object): boolean {
   return DECLARED.has(middleware);
 }
 
 /**
- * For what has no route of koa's to put `permit` on. Where no guard says who asks, everything is allowed.
+ * For handlers without a koa route that could have `permit`. Where no guard authenticates, everything is allowed.
  * @throws SandboxError permission_denied
  */
 export function requireScope(carrier: RequestCarrier, scope: Scope): void {

@@ -1,15 +1,15 @@
-/** Permission of a credential; each route asks for one. */
+/** Permission of a credential; each route requires one. */
 export type Scope = "read" | "write" | "exec" | "attach" | "admin";
 
-/** Every scope there is. */
+/** All scopes. */
 export const SCOPES: readonly Scope[] = ["read", "write", "exec", "attach", "admin"];
 
-/** Sender of a request, as a guard found out. */
+/** Sender of a request, as a guard authenticated it. */
 export interface Principal {
   /** Owns what it makes, and sees only what it owns. */
   readonly tenant: string;
-  /** For logs and the audit: a key's name, a token's subject. No secret. */
+  /** For logs and the audit: a key's name, a token's subject. Not a secret. */
   readonly name: string;
-  /** `admin` stands for every other. */
+  /** `admin` includes every other. */
   readonly scopes: ReadonlySet<Scope>;
 }

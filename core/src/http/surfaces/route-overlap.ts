@@ -1,13 +1,13 @@
 interface Pattern {
-  /** Literal ones and `:name`, which is anything. */
+  /** Literal segments, and `:name`, which matches any. */
   readonly segments: readonly string[];
-  /** Anything may follow them. */
+  /** True when any segments may follow. */
   readonly isOpen: boolean;
 }
 
 /**
- * Returns true when one path can match both of two route patterns: literal segments, `:name`, and what has a `*rest`.
- * Of a regular expression nothing is known: no.
+ * Returns true when one path can match both of two route patterns: literal segments, `:name`, `*rest`. Regular
+ * expressions are not understood: false.
  */
 export function overlaps(one: string, other: string): boolean {
   if (isRegExp(one) || isRegExp(other)) return false;
@@ -16,7 +16,7 @@ export function overlaps(one: string, other: string): boolean {
   for (let index = 0; index < common; index += 1) {
     if (!meet(a.segments[index] ?? "", b.segments[index] ?? "")) return false;
   }
-  // Where one ends before the other, it has to take whatever follows.
+  // The shorter one has to accept the rest.
   return (a.isOpen || b.segments.length === common) && (b.isOpen || a.segments.length === common);
 }
 

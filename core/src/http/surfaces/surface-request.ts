@@ -6,7 +6,7 @@ import type { SandboxId } from "../../sandbox/contract/backend.js";
 import type { LiveSandbox } from "../../sandbox/model/live-sandbox.js";
 import type { Principal } from "./principal.js";
 
-/** Which sandbox, and which port of it, a request is for. */
+/** A sandbox and a port of it that a request is for. */
 export interface Target {
   readonly sandbox: LiveSandbox;
   readonly port: number;
@@ -14,7 +14,7 @@ export interface Target {
 
 /** A request as guards and routes see it. */
 export interface SurfaceRequest {
-  /** The client's `X-Request-Id` when it is sane, else a new one; answered in the same header. */
+  /** The client's `X-Request-Id` when it is valid, else a new one; returned in the same header. */
   readonly id: string;
   /** The surface whose routes serve it: `api`, `envd`, `code`, `ops`. */
   readonly surface: string;
@@ -25,9 +25,9 @@ export interface SurfaceRequest {
   /** Aborted when the client goes away, or the server gives up draining. */
   readonly signal: AbortSignal;
   readonly target: Target | undefined;
-  /** The client's, by the word of trusted proxies where there are any. */
+  /** The client's address, by the word of trusted proxies where there are any. */
   readonly clientAddress: string;
-  /** How the client reached the server, by the word of trusted proxies where there are any. */
+  /** The client's protocol, by the word of trusted proxies where there are any. */
   readonly protocol: "http" | "https";
   /** Sender, as a guard named it; undefined for requests to a sandbox, and on surfaces without authentication. */
   readonly principal: Principal | undefined;
@@ -37,12 +37,12 @@ const requestKey = createContextKey<SurfaceRequest | undefined>(undefined, {
   description: "surface request",
 });
 
-/** Puts the request where `requestOf` finds it in an RPC. */
+/** Stores the request for `requestOf` in an RPC. */
 export function bindRequest(values: ContextValues, request: SurfaceRequest): ContextValues {
   return values.set(requestKey, request);
 }
 
-/** The request that an RPC's context values belong to. */
+/** The request of an RPC's context values. */
 export function requestIn(values: ContextValues): SurfaceRequest {
   const request = values.get(requestKey);
   if (request === undefined) throw new Error("this RPC did not come through a surface");
@@ -55,7 +55,7 @@ export type RequestCarrier =
   | { readonly state: { readonly request?: SurfaceRequest } }
   | SurfaceRequest;
 
-/** The request that a koa, an RPC or an upgrade handler serves. */
+/** The request of a koa, RPC or upgrade handler. */
 export function requestOf(carrier: RequestCarrier): SurfaceRequest {
   if ("values" in carrier) return requestIn(carrier.values);
   if (!("state" in carrier)) return carrier;
@@ -64,15 +64,14 @@ export function requestOf(carrier: RequestCarrier): SurfaceRequest {
   return request;
 }
 
-/** Sandboxes that requests are about, where their paths do not say so. */
+/** Sandboxes that requests are about, where their paths do not name them. */
 const concerned = new WeakMap<SurfaceRequest, SandboxId>();
 
-/** Says which sandbox a request is about when its path does not: one that it makes. Observers are told. */
+/** Notes for observers the sandbox of a request whose path does not name it, such as one that it creates. */
 export function noteSandbox(carrier: RequestCarrier, id: SandboxId): void {
   concerned.set(requestOf(carrier), id);
 }
 
-/** The sandbox that was noted. */
 export function notedSandbox(request: SurfaceRequest): SandboxId | undefined {
   return concerned.get(request);
 }

@@ -21,7 +21,7 @@ import { errorInterceptor, toHttpError, writeHttpError } from "../messages/wire-
 
 export interface SurfaceOptions {
   readonly log: Logger;
-  /** Bytes of one RPC message. */
+  /** Limit of one RPC message. */
   readonly messageLimitBytes: number;
   /** Returns the error to answer instead of the one that a route threw. Never rejects. */
   readonly explain: (error: unknown, request: SurfaceRequest) => Promise<unknown>;
@@ -48,14 +48,14 @@ interface Served {
 /** The pattern of the route that answered a request; never the raw path, which is unbounded. */
 export type RoutePattern = string;
 
-/** Something that a surface serves. */
+/** A route, RPC or upgrade of a surface. */
 export interface ServedRoute {
   readonly surface: string;
   readonly plugin: string;
   readonly kind: "http" | "rpc" | "upgrade";
-  /** `GET` of an upgrade, `POST` of an RPC; HEAD comes along with every GET. */
+  /** `GET` of an upgrade, `POST` of an RPC; each GET implies HEAD. */
   readonly method: string;
-  /** With `:name` for what may be anything. */
+  /** With `:name` for a segment that may be anything. */
   readonly path: string;
 }
 
@@ -78,7 +78,7 @@ export class Surface {
     this.#options = options;
   }
 
-  /** True when some plugin serves something here. */
+  /** True when a plugin serves something here. */
   get isServed(): boolean {
     return this.#routers.length + this.#rpcRouters.length + this.#upgrades.length > 0;
   }
@@ -87,7 +87,6 @@ export class Surface {
     return this.#guards.length > 0;
   }
 
-  /** Plugins that registered something to be served. */
   get plugins(): readonly string[] {
     const owned = [...this.#routers, ...this.#rpcRouters, ...this.#upgrades];
     return [...new Set(owned.map(({ plugin }) => plugin))];
@@ -126,7 +125,6 @@ export class Surface {
     this.#observers.push({ plugin: currentOwner(), value: observer });
   }
 
-  /** Everything that plugins put here. */
   routes(): readonly ServedRoute[] {
     const { name: surface } = this;
     const http = this.#routers.flatMap(({ plugin, value }) =>
@@ -168,7 +166,7 @@ export class Surface {
             message: `plugins '${other.plugin}' and '${plugin}' both serve ${verb} ${path} ${place}`,
           });
         } else if (other.plugin !== plugin && overlaps(other.path, path)) {
-          // Within a plugin its author has ordered them; between two it would be the order of the configuration.
+          // Within a plugin its author ordered them; between two the configuration's order would decide.
           problems.push({
             message: `plugins '${other.plugin}' and '${plugin}' both serve some requests ${place}: ${verb} ${other.path} and ${verb} ${path}`,
           });
@@ -178,7 +176,7 @@ export class Surface {
     return problems;
   }
 
-  /** From now on registering throws: it would be served unchecked, or not at all. */
+  /** From now on registering throws: later routes would be unchecked or unserved. */
   freeze(): void {
     for (const { plugin, value } of [...this.#routers, ...this.#rpcRouters]) {
       const refuse = (): never => {
@@ -208,7 +206,7 @@ export class Surface {
       let refusal: HttpError | undefined;
       try {
         await next();
-        // Koa's own 404 is a text; an empty 404 makes the E2B SDKs miss "not found".
+        // Koa's own 404 is a text; with an empty 404 the E2B SDKs miss "not found".
         if (ctx.status === 404 && ctx.body === undefined && ctx.respond !== false) {
           throw new HttpError(404, `no route for ${ctx.method} ${ctx.path} on surface '${surface}'`);
         }
@@ -236,7 +234,7 @@ export class Surface {
     this.#koa = koa.callback();
   }
 
-  /** Asks the guards. @returns the request with who it comes from, where one of them says so. */
+  /** Runs the guards. @returns the request with its principal, where a guard named one. */
   async authorize(request: SurfaceRequest): Promise<SurfaceRequest> {
     let asked = request;
     try {
@@ -250,7 +248,7 @@ export class Surface {
     }
   }
 
-  /** Serves a request that was let in; a stream may go on after that. */
+  /** Serves an authorized request; a stream may go on after that. */
   async serve(request: SurfaceRequest, message: IncomingMessage, response: ServerResponse): Promise<void> {
     const rpc = this.#rpcs.get(request.url.pathname);
     this.#served.set(message, { request, route: () => rpc?.value.requestPath ?? "none" });
@@ -258,7 +256,7 @@ export class Surface {
       await this.#serveRpc(rpc, request, message, response);
       return;
     }
-    // A listener may have the name of a surface that nobody has put anything on.
+    // A listener may have the name of a surface without routes.
     if (this.#koa === undefined) throw new HttpError(404, `surface '${this.name}' serves nothing`);
     await this.#koa(message, response);
   }
@@ -268,7 +266,7 @@ export class Surface {
     return this.#served.get(message)?.route() ?? "none";
   }
 
-  /** Hands an upgrade that was let in to whoever takes its path. @throws HttpError when nobody does, or it is refused. */
+  /** Passes an authorized upgrade to the handler of its path. @throws HttpError when there is none, or it refuses. */
   async upgrade(request: SurfaceRequest, upgrade: Parameters<UpgradeHandler>[1]): Promise<void> {
     const { pathname } = request.url;
     const found = this.#upgrades.find(({ path }) => matches(path, pathname));
@@ -290,7 +288,7 @@ export class Surface {
     message: IncomingMessage,
     response: ServerResponse,
   ): Promise<void> {
-    // Connect gives it to setTimeout as it is, which takes anything longer than 2^31 ms for 1 ms.
+    // Connect passes it unchecked to setTimeout, which turns anything longer than 2^31 ms into 1 ms.
     if (Number(message.headers["connect-timeout-ms"]) > LONGEST_TIMER_MS)
       delete message.headers["connect-timeout-ms"];
     const route = rpc.requestPath;
@@ -313,7 +311,7 @@ export class Surface {
     await sendAnswer(answer, response);
   }
 
-  /** Tells of a refusal. @returns what to throw. */
+  /** Reports a refusal to observers. @returns the error to throw. */
   #refuse(request: SurfaceRequest, error: unknown, route: RoutePattern): HttpError {
     const refusal = toHttpError(error, request.log);
     this.#tell(request, { status: refusal.status, route });
@@ -346,7 +344,7 @@ function verbOf({ kind, method }: ServedRoute): string {
   return kind === "upgrade" ? "UPGRADE" : method;
 }
 
-/** Set by the router on the context of the route that matched. */
+/** Set by the router on the context of the matched route. */
 function matchedRoute(context: object): RoutePattern {
   const { _matchedRoute: pattern } = context as { readonly _matchedRoute?: string | RegExp };
   return pattern?.toString() ?? "none";
@@ -370,7 +368,7 @@ function matches(pattern: string, pathname: string): boolean {
   );
 }
 
-/** Sockets of upgrades are raw: this is how one is refused. */
+/** Refuses an upgrade on its raw socket. */
 export function refuseUpgrade(socket: Duplex, { status, body, retryAfterSeconds }: HttpError): void {
   const text = typeof body === "string" ? body : JSON.stringify(body);
   const retryAfter = retryAfterSeconds === undefined ? "" : `retry-after: ${retryAfterSeconds}\r\n`;
@@ -378,7 +376,7 @@ export function refuseUpgrade(socket: Duplex, { status, body, retryAfterSeconds 
     `HTTP/1.1 ${status} Refused\r\nconnection: close\r\n${retryAfter}content-type: ${typeof body === "string" ? "text/plain" : "application/json"}\r\n` +
       `content-length: ${Buffer.byteLength(text)}\r\n\r\n${text}`,
   );
-  // A socket with bytes in it that nobody reads is never closed, even when its client is gone.
+  // A socket with unread bytes is never closed, even when its client is gone.
   socket.resume();
   destroySoon(socket);
 }

@@ -2,14 +2,14 @@ import type { BootProblem } from "../../kernel/errors.js";
 import { type ServedRoute, Surface, type SurfaceOptions } from "./surface.js";
 import { CODE_PORT, ENVD_PORT } from "./targets.js";
 
-/** Those that plugins of the project fill; a configuration need not have a listener for each. */
+/** Surfaces that plugins of the project fill; a configuration need not have a listener for each. */
 const STANDARD_SURFACES = ["api", "envd", "code", "ops", "volumes"];
 
 /** The surfaces of a server, by name. */
 export class Surfaces {
   readonly #options: SurfaceOptions;
   readonly #surfaces = new Map<string, Surface>();
-  /** The ports inside every sandbox that the server itself answers, by the surface that does. */
+  /** Ports inside every sandbox that the server itself answers, by surface. */
   readonly #ports = new Map([
     [ENVD_PORT, "envd"],
     [CODE_PORT, "code"],
@@ -36,24 +36,23 @@ export class Surfaces {
     this.#ports.set(port, name);
   }
 
-  /** Surfaces that may answer requests that are addressed to a sandbox. */
+  /** Surfaces that may answer requests addressed to a sandbox. */
   get addressed(): readonly string[] {
     return [...new Set(this.#ports.values())];
   }
 
-  /** The surface that answers a port of a sandbox; undefined when the port is the sandbox's own. */
+  /** The surface that answers a port of a sandbox; undefined for a port of the sandbox itself. */
   ofPort(port: number): Surface | undefined {
     const name = this.#ports.get(port);
     const surface = name === undefined ? undefined : this.#surfaces.get(name);
     return surface?.isServed === true ? surface : undefined;
   }
 
-  /** Everything that plugins serve. */
   routes(): readonly ServedRoute[] {
     return [...this.#surfaces.values()].flatMap((surface) => surface.routes());
   }
 
-  /** Ends the time in which plugins may register something. */
+  /** Ends the registration by plugins. */
   freeze(): void {
     for (const surface of this.#surfaces.values()) surface.freeze();
   }
@@ -62,7 +61,9 @@ export class Surfaces {
     return [...this.#surfaces.values()].flatMap((surface) => surface.collisions());
   }
 
-  /** Problems: surfaces with routes that no listener and no port of a sandbox leads to. @param listeners their names. */
+  /**
+   * Problems: surfaces with routes that no listener and no port of a sandbox leads to. @param listeners their names.
+   */
   unreachable(listeners: readonly string[]): readonly BootProblem[] {
     const known = new Set([...STANDARD_SURFACES, ...this.addressed, ...listeners]);
     const unknown = [...this.#surfaces.values()].filter(({ name }) => !known.has(name));
@@ -73,7 +74,7 @@ export class Surfaces {
     );
   }
 
-  /** Names of listeners that would serve nothing but what is addressed to a sandbox. */
+  /** Names of listeners that would serve nothing but requests addressed to a sandbox. */
   unserved(listeners: readonly string[]): readonly string[] {
     return listeners.filter((name) => !STANDARD_SURFACES.includes(name) && !this.#surfaces.has(name));
   }

@@ -7,14 +7,14 @@ import type { Target } from "./surface-request.js";
 export interface Listener {
   readonly name: string;
   readonly host: string;
-  /** The port it was given, which is not the configured one when that is 0. 0 before `listen`. */
+  /** The bound port, also when the configured one is 0. 0 before `listen`. */
   readonly port: number;
   /** True when only this machine can reach it. */
   readonly isLoopback: boolean;
-  /** The operator's word that serving without authentication or isolation is meant. */
+  /** The operator confirmed that serving without authentication or isolation is intended. */
   readonly insecure: boolean;
   readonly tls: boolean;
-  /** Where a client on this machine reaches it: `http://127.0.0.1:3000`. */
+  /** URL for clients on this machine: `http://127.0.0.1:3000`. */
   readonly url: string;
 }
 
@@ -25,10 +25,7 @@ export interface Listeners {
 
 export const Listeners = createToken<Listeners>("listeners");
 
-/**
- * Finds the sandbox of a request that names none by Host or headers.
- * Answers undefined for "not mine".
- */
+/** Finds the sandbox of a request that names none by Host or headers. Answers undefined for requests of other kinds. */
 export type TargetResolver = (
   message: IncomingMessage,
   url: URL,
@@ -37,16 +34,16 @@ export type TargetResolver = (
 
 /** Further ways to find the sandbox of a request, and checks of requests that are addressed to sandboxes. */
 export interface Targets {
-  /** A further way to find the sandbox of a request; asked in the order they were added. */
+  /** Adds a way to find the sandbox of a request; tried in the order they were added. */
   add(resolver: TargetResolver): void;
   /**
-   * A further check of whatever is addressed to a sandbox: at surfaces before their own guards, at all other ports
-   * before anything is passed on. What it throws is the answer. Call it during `setup`.
+   * Adds a check of requests addressed to sandboxes: at surfaces before their own guards, at other ports before
+   * anything is passed on. The error that it throws is the answer. Call it during `setup`.
    */
   guard(check: Guard): void;
   /**
-   * From now on a surface answers what is addressed to that port of any sandbox, and nothing of it is passed
-   * into the sandbox. Call it during `setup`.
+   * From now on a surface answers requests to that port of any sandbox; none reaches the sandbox. Call it during
+   * `setup`.
    * @throws Error when another surface answers that port.
    */
   claimPort(port: number, surface: string): void;

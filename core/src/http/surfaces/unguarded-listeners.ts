@@ -2,7 +2,9 @@ import type { BootProblem } from "../../kernel/errors.js";
 import type { Surfaces } from "./surfaces.js";
 import type { Listener } from "./targets.js";
 
-/** Listeners that others can reach and that serve something nobody guards, unless the operator said it is meant. */
+/**
+ * Listeners that other machines can reach with a surface that no guard protects, unless the operator confirmed them.
+ */
 export function unguardedListeners(
   listeners: readonly Listener[],
   surfaces: Surfaces,
@@ -10,7 +12,7 @@ export function unguardedListeners(
 ): readonly BootProblem[] {
   return listeners.flatMap((listener) => {
     if (listener.isLoopback || listener.insecure) return [];
-    // Requests that are addressed to a sandbox come in through every listener.
+    // Requests addressed to a sandbox come in through every listener.
     const open = [...new Set([listener.name, ...surfaces.addressed])].filter((name) => {
       const surface = surfaces.get(name);
       return surface.isServed && !surface.isGuarded;

@@ -1,19 +1,19 @@
 import type { IncomingHttpHeaders } from "node:http";
 import { HttpError } from "../messages/http-error.js";
 
-/** A sandbox and a port as a request names them, before anyone looked whether they exist. */
+/** A sandbox and a port as a request names them, not yet checked to exist. */
 export interface Address {
   readonly sandboxId: string;
   readonly port: number;
 }
 
 const SANDBOX_ID = /^[a-z0-9]+$/;
-/** Name of the one shared sandbox in debug mode of the SDKs. The port of the listener tells which surface is meant. */
+/** Name of the one shared sandbox in debug mode of the SDKs. The listener's port tells which surface is meant. */
 const DEBUG_SANDBOX_ID = "debug_sandbox_id";
 
 /**
- * Which sandbox a request is addressed to: by the headers `E2b-Sandbox-Id` and `E2b-Sandbox-Port`, else
- * by `Host: <port>-<id>.<domain>`. Undefined when it names none.
+ * The sandbox that a request is addressed to: by the headers `E2b-Sandbox-Id` and `E2b-Sandbox-Port`, else by `Host:
+ * <port>-<id>.<domain>`. Undefined when it names none.
  * @throws HttpError 400 with the text of the E2B edge.
  */
 export function addressOf(headers: IncomingHttpHeaders, domain: string): Address | undefined {
@@ -37,7 +37,7 @@ export function addressOf(headers: IncomingHttpHeaders, domain: string): Address
   return parse(portLabel, idLabel);
 }
 
-/** True for the SDKs in debug mode, whatever sandbox they mean. */
+/** True for requests of the SDKs in debug mode. */
 export function namesDebugSandbox(headers: IncomingHttpHeaders): boolean {
   return headers["e2b-sandbox-id"] === DEBUG_SANDBOX_ID;
 }

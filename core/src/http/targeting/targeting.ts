@@ -36,7 +36,7 @@ export class Targeting implements Targets {
     this.#guards.push(check);
   }
 
-  /** Asks the guards of what is addressed to a sandbox. @throws what they throw. */
+  /** Runs the guards of requests addressed to a sandbox. @throws what they throw. */
   async authorize(request: SurfaceRequest): Promise<void> {
     for (const check of this.#guards) await check(request);
   }
@@ -46,9 +46,8 @@ export class Targeting implements Targets {
   }
 
   /**
-   * @throws HttpError 400 for an address that makes no sense, 502 for a sandbox that does not serve.
-   * That one answer stands for unknown, ended and foreign alike, unless the request has the token of one that
-   * has ended: then it says how.
+   * @throws HttpError 400 for an invalid address, 502 for a sandbox that does not serve. One answer stands for unknown,
+   * ended and foreign ones alike; with the token of an ended one it says how it ended.
    */
   async find(message: IncomingMessage, url: URL, listener: Listener): Promise<Target | undefined> {
     const address = addressOf(message.headers, this.#domain);
@@ -62,20 +61,20 @@ export class Targeting implements Targets {
       const target = await resolve(message, url, listener);
       if (target !== undefined) return target;
     }
-    // Nothing but traffic of sandboxes belongs here.
+    // These listeners serve traffic of sandboxes alone.
     if (listener.name === "envd" || listener.name === "code")
       throw new HttpError(400, "Invalid host", "Invalid host");
-    // Only those two know the sandbox by their port. Elsewhere the request would pass for one of the control plane.
+    // Only those two listeners imply the sandbox. Elsewhere the request would be taken for one of the control plane.
     if (namesDebugSandbox(message.headers))
       throw new HttpError(400, "Invalid sandbox ID", "Invalid sandbox ID");
     return undefined;
   }
 
   /**
-   * Takes note of a request that was let in, which may resume its sandbox.
-   * @returns what to call when the request is done.
-   * @throws HttpError 502 for a sandbox that ended since it was found, and for the question whether a paused one runs:
-   * asking must not change the answer.
+   * Notes the use by an authorized request, which may resume the sandbox.
+   * @returns the function to call when the request is done.
+   * @throws HttpError 502 for a sandbox that ended since it was found, and for the health check of a paused one: asking
+   * must not change the answer.
    */
   async use({ sandbox }: Target, { surface, method, url }: SurfaceRequest): Promise<() => void> {
     if (sandbox.ended.aborted) throw sandboxNotFound(sandbox.record.id);

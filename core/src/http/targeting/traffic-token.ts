@@ -4,12 +4,11 @@ import { EdgeRefusal } from "../messages/edge-refusal.js";
 import type { Target } from "../surfaces/surface-request.js";
 import { ENVD_PORT } from "../surfaces/targets.js";
 
-/** Presents the secret of a sandbox that keeps public traffic out. */
+/** Header with the secret of a sandbox without public traffic. */
 export const TRAFFIC_TOKEN_HEADER = "e2b-traffic-access-token";
 
 /**
- * Keeps out of the ports of a sandbox without public traffic whoever does not know its secret; envd's port
- * has a token of its own.
+ * Requires the secret for the ports of a sandbox without public traffic; envd's port has its own token.
  * @throws HttpError 403 with the texts of the E2B edge.
  */
 export function requireTrafficToken({ sandbox, port }: Target, headers: IncomingHttpHeaders): void {

@@ -2,7 +2,7 @@ import { SandboxError } from "../../kernel/errors.js";
 import { currentOwner } from "../../kernel/owner.js";
 import type { Backends, SandboxBackend } from "../contract/backend.js";
 
-/** The backends that plugins added, in the order they came. */
+/** The backends that plugins added, in that order. */
 export class BackendRegistry implements Backends {
   readonly #backends = new Map<string, SandboxBackend>();
   readonly #owners = new Map<string, string>();
@@ -31,7 +31,7 @@ export class BackendRegistry implements Backends {
     return [...this.#backends.values()];
   }
 
-  /** Makes what no template and no creator chooses a backend for. @throws SandboxError failed_precondition */
+  /** Backend of sandboxes whose template and creator choose none. @throws SandboxError failed_precondition */
   default(): SandboxBackend {
     if (this.#default === undefined) {
       throw new SandboxError("failed_precondition", "the server has no default backend");
@@ -47,7 +47,7 @@ export class BackendRegistry implements Backends {
     this.#default = name;
   }
 
-  /** Forgets a backend that this host cannot run. */
+  /** Removes a backend that this host cannot run. */
   leaveOut(name: string): void {
     this.#backends.delete(name);
   }

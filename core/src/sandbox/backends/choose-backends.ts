@@ -5,12 +5,12 @@ import type { Backends, SandboxBackend } from "../contract/backend.js";
 import type { BackendRegistry } from "./backend-registry.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
 
-/** Result of the check of a backend on this host. */
+/** Result of a backend's check on this host. */
 export interface BackendVerdict {
   readonly name: string;
-  /** Why it cannot. */
+  /** Reason why it cannot run. */
   readonly reason: string | undefined;
-  /** It cannot, and another one of the defaults is used in its place. */
+  /** True when it cannot run, and another default is used in its place. */
   readonly isLeftOut: boolean;
 }
 
@@ -23,10 +23,10 @@ export interface Assessment {
 }
 
 /**
- * Checks every backend on this host and settles which one is the default. Of a list of defaults those that
- * the host cannot run are left out, as long as one remains; any other backend that cannot run is a problem, and so is
- * one that is busy or misconfigured: the next one of the list may isolate less.
- * @throws BootError with every reason why this cannot work.
+ * Checks every backend on this host and chooses the default. Defaults that the host cannot run are skipped, as long as
+ * one remains. Any other backend that cannot run is a problem, and so is one that is busy or misconfigured: the next
+ * default may isolate less.
+ * @throws BootError with every problem.
  */
 export async function chooseBackends(
   backends: BackendRegistry,
@@ -51,7 +51,10 @@ export async function chooseBackends(
   backends.setDefault(defaultBackend);
 }
 
-/** Checks every backend on this host, and changes nothing. @param check calls the backend's own, for a limited time. */
+/**
+ * Checks every backend on this host without side effects. @param check calls the backend's own check, for a limited
+ * time.
+ */
 export async function assessBackends(
   backends: Backends,
   settings: SandboxesConfig,
@@ -79,12 +82,12 @@ export async function assessBackends(
   };
 }
 
-/** The default backend: the first of those that are preferred, or the only one that there is. */
+/** The default backend: the first preferred one, or the only one. */
 export function firstOrOnly(preferred: readonly string[], names: readonly string[]): string | undefined {
   return preferred[0] ?? (names.length === 1 ? names[0] : undefined);
 }
 
-/** Codes of a check that failed although the host could run the backend. */
+/** Codes of check failures that the host did not cause. */
 const NOT_OF_HOST: ReadonlySet<string> = new Set(["unavailable", "invalid_argument"]);
 
 async function failureOf(
@@ -100,7 +103,7 @@ async function failureOf(
   }
 }
 
-/** Backends and templates that the configuration names and that do not exist, each with the key that names it. */
+/** Backends and templates that the configuration names and that do not exist, each with its key. */
 export function unknownNames(
   backends: readonly Pick<SandboxBackend, "name" | "templates">[],
   { defaultBackend, templates }: SandboxesConfig,

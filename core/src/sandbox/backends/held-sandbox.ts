@@ -5,34 +5,34 @@ import type { EndReason, LiveSandbox, SandboxRecord } from "../model/live-sandbo
 import type { AdoptedProcess } from "../contract/process.js";
 import { Semaphore } from "./semaphore.js";
 
-/** An operation on a sandbox that is under way. */
+/** A running operation on a sandbox. */
 export interface Change {
   readonly kind: "pausing" | "resuming" | "snapshotting";
   readonly done: Promise<unknown>;
 }
 
 /**
- * One sandbox of the registry, from the moment it is asked for until nothing of it is left: creating,
- * then running and paused in turn, then killing, from which there is no way back.
+ * A sandbox of the registry, from its request until nothing of it is left: creating, then running and paused in turn,
+ * then killing, which is final.
  */
 export class HeldSandbox implements LiveSandbox {
-  /** Aborted when it is not wanted any more while it is still being made. */
+  /** Aborted when the sandbox is no longer wanted while it is being created. */
   readonly making = new AbortController();
-  /** Settles when a sandbox that was given up while being made is undone. */
+  /** Settles when a creation that was given up is undone. */
   readonly undone = Promise.withResolvers<void>();
-  /** Lets one change of its network policy or its limits in at a time. */
+  /** Serializes changes of its network policy and its limits. */
   readonly turns = new Semaphore(1);
-  /** Settles when nothing of it is left, rejects when that did not work out for now. */
+  /** Settles when nothing of it is left, rejects when that failed for now. */
   ending: Promise<void> | undefined;
-  /** Set when what is left of it is the server's own affair: nobody waits for it any more. */
+  /** True when only the server still waits for the rest of its removal. */
   isLingering = false;
-  /** True once a client could have used it: then its end is worth remembering. */
+  /** True once a client could have used it: only then its end is recorded. */
   hasServed: boolean;
   /** At most one at a time. */
   change: Change | undefined;
-  /** Requests to it that are being served. */
+  /** Requests that are being served. */
   requests = 0;
-  /** When the last request to it came or was done. */
+  /** Time of the last request's start or end. */
   lastUsedAtMs: number;
   #record: SandboxRecord;
   #runtime: Sandbox | undefined;
@@ -45,9 +45,9 @@ export class HeldSandbox implements LiveSandbox {
     this.#runtime = runtime;
     this.hasServed = runtime !== undefined;
     this.lastUsedAtMs = record.startedAtMs;
-    // Most sandboxes are never given up while being made, so nobody waits for that to be undone.
+    // Most creations are never given up, so this rejection has no handler.
     this.undone.promise.catch(() => {});
-    // One listener per request and per watcher: their number is no sign of a leak.
+    // One listener per request and per watcher: many are no sign of a leak.
     setMaxListeners(0, this.#ended.signal);
   }
 
@@ -97,7 +97,7 @@ export class HeldSandbox implements LiveSandbox {
     return this.handle.stats();
   }
 
-  /** It works like one that runs, and nobody has been told of it yet. */
+  /** Ready to serve, but not yet assigned to a client. */
   warm(record: SandboxRecord, runtime: Sandbox): void {
     this.#record = record;
     this.#runtime = runtime;
@@ -111,12 +111,12 @@ export class HeldSandbox implements LiveSandbox {
     this.lastUsedAtMs = record.startedAtMs;
   }
 
-  /** Between `running` and `paused`, a later end, other network rules. Nothing leads out of `killing`. */
+  /** Changes the record: running or paused, a later end, network rules. Nothing leads out of `killing`. */
   update(change: Partial<SandboxRecord>): void {
     if (!this.isEnding) this.#record = { ...this.#record, ...change };
   }
 
-  /** Does what `change` says until it is done. Only while nothing else is being done to it. */
+  /** Runs an operation as the sandbox's one `change`. */
   async during<T>(kind: Change["kind"], run: () => Promise<T>): Promise<T> {
     const done = run().finally(() => {
       this.change = undefined;
@@ -126,8 +126,8 @@ export class HeldSandbox implements LiveSandbox {
   }
 
   /**
-   * Whether to wait for a resumption that is under way, and to look again: nobody has to be told of that.
-   * @throws SandboxError aborted for any other change.
+   * True when the caller should wait for a running resumption, and look again.
+   * @throws SandboxError aborted for any other operation.
    */
   isResuming(): boolean {
     if (this.change === undefined) return false;
@@ -139,15 +139,14 @@ export class HeldSandbox implements LiveSandbox {
     return true;
   }
 
-  /** The current backend sandbox: the first one, or its successor. */
+  /** The current backend sandbox: this one, or its latest successor. */
   get current(): HeldSandbox {
     return this.#successor?.current ?? this;
   }
 
   /**
-   * Another one that stands for the sandbox from now on, because its processes end: everybody who watches `ended`
-   * drops what they keep of them before this returns.
-   * @param announce makes it the one that is found.
+   * Replaces this sandbox because its processes end: all watchers of `ended` drop their state before this returns.
+   * @param announce registers the successor.
    */
   succeed(announce: (successor: HeldSandbox) => void): HeldSandbox {
     const successor = new HeldSandbox(this.#record, this.#runtime);
@@ -159,9 +158,8 @@ export class HeldSandbox implements LiveSandbox {
   }
 
   /**
-   * Stops it from serving; everybody who watches `ended` learns it before this returns. The first
-   * reason counts.
-   * @returns what is to be destroyed; undefined while it is being made: whoever makes it undoes that.
+   * Stops it from serving; all watchers of `ended` learn it before this returns. The first reason counts.
+   * @returns the backend's sandbox to destroy; undefined while it is being created: its creator undoes that.
    */
   end(reason: EndReason): Sandbox | undefined {
     // Not by its state: the last server may have written that it is being killed, and why.

@@ -5,17 +5,17 @@ import type { SandboxId, SnapshotId, VolumeId } from "../contract/backend.js";
 const ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789";
 const ID_LENGTH = 20;
 
-/** A sandbox id as E2B's look: `i` and 20 characters of `[a-z0-9]`, not to be guessed. */
+/** A sandbox id like E2B's: `i` and 20 unguessable characters of `[a-z0-9]`. */
 export function newSandboxId(): SandboxId {
   return newId("i");
 }
 
-/** `s` and 20 characters of `[a-z0-9]`, not to be guessed. */
+/** `s` and 20 unguessable characters of `[a-z0-9]`. */
 export function newSnapshotId(): SnapshotId {
   return newId("s");
 }
 
-/** `v` and 20 characters of `[a-z0-9]`, not to be guessed. */
+/** `v` and 20 unguessable characters of `[a-z0-9]`. */
 export function newVolumeId(): VolumeId {
   return newId("v");
 }
@@ -25,12 +25,12 @@ export function newAccessToken(): string {
   return randomBytes(32).toString("base64url");
 }
 
-/** Digest that is kept in place of a token: SHA-256 in hexadecimal digits. */
+/** Digest that is stored in place of a token: SHA-256 in hexadecimal digits. */
 export function digestOf(token: string): string {
   return hash("sha256", token, "hex");
 }
 
-/** True for the digest of a token, in a time that depends on neither. */
+/** Compares a token with a digest in constant time. */
 export function isDigestOf(digest: string, token: string): boolean {
   return secretEqual(digest, digestOf(token));
 }

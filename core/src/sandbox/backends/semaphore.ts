@@ -1,19 +1,19 @@
 import { SandboxError } from "../../kernel/errors.js";
 
-/** Lets a fixed number of holders in at a time; the others wait in the order they came. */
+/** Admits a fixed number of holders at a time; the others wait in FIFO order. */
 export class Semaphore {
   #free: number;
   readonly #queueLimit: number;
   readonly #waiting = new Set<() => void>();
 
-  /** @param queueLimit how many may wait. */
+  /** @param queueLimit most waiters. */
   constructor(permits: number, queueLimit = Infinity) {
     this.#free = permits;
     this.#queueLimit = queueLimit;
   }
 
   /**
-   * Waits for a turn; the function returned gives it back.
+   * Waits for a permit; the returned function releases it.
    * @throws SandboxError unavailable when the queue is full; the signal's reason when it aborts first.
    */
   async acquire(signal?: AbortSignal): Promise<() => void> {

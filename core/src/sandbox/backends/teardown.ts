@@ -7,21 +7,21 @@ import { Semaphore } from "./semaphore.js";
 export interface TeardownOptions {
   readonly clock: Clock;
   readonly log: Logger;
-  /** How long one attempt may take before it counts as failed. */
+  /** Time limit of one attempt. */
   readonly destroyTimeoutMs: number;
   readonly destroyConcurrency: number;
-  /** Told of every attempt to destroy a sandbox that failed. */
+  /** Called for every failed attempt to destroy a sandbox. */
   readonly onFailure: () => void;
 }
 
-/** Something to be undone for good. */
+/** A resource that has to be removed. */
 export interface Undoing {
   /** Kind and id, for messages. */
   readonly what: "sandbox" | "snapshot" | "volume";
   readonly id: string;
   /** Safe to repeat, also while an earlier call still hangs. */
   readonly run: () => Promise<void>;
-  /** After so many failures whoever waits is told. */
+  /** After so many failures `soon` rejects. */
   readonly soonAttempts: number;
 }
 
@@ -37,7 +37,7 @@ const SOON_ATTEMPTS = 3;
 const FIRST_DELAY_MS = 200;
 const LONGEST_DELAY_MS = 60_000;
 
-/** Destroys sandboxes and what they stand on, a bounded number at a time, and does not give up while the server runs. */
+/** Removes sandboxes, snapshots and volumes, a bounded number at a time, and retries as long as the server runs. */
 export class Teardown {
   readonly #options: TeardownOptions;
   readonly #turns: Semaphore;
@@ -56,7 +56,7 @@ export class Teardown {
   undo(undoing: Undoing): Destruction {
     const { what, id } = undoing;
     const { promise: soon, resolve, reject } = Promise.withResolvers<void>();
-    // Whoever only wants the end of it must not be told of the rejection by the process.
+    // A caller that uses `final` alone must not cause an unhandled rejection.
     soon.catch(() => {});
     const final = this.#undo(undoing, reject).then((isGone) => {
       if (isGone) resolve();
@@ -66,7 +66,7 @@ export class Teardown {
     return { soon, final };
   }
 
-  /** Ends the waiting between attempts; what is left is for the next start. */
+  /** Ends the waiting between attempts; the next start removes the rest. */
   stop(): void {
     this.#stopped.abort();
   }
@@ -94,7 +94,7 @@ export class Teardown {
     }
   }
 
-  /** One call. A call that hangs is left behind: it is safe to repeat. */
+  /** One attempt. A hanging call is abandoned: it is safe to repeat. */
   async #attempt({ run }: Undoing): Promise<void> {
     const { clock, destroyTimeoutMs } = this.#options;
     const late = Promise.withResolvers<never>();

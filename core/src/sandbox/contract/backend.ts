@@ -12,7 +12,9 @@ export type SnapshotId = string;
 /** `[a-z0-9]+`, chosen by the server. */
 export type VolumeId = string;
 
-/** Resource limits of a sandbox. Absent = the backend's default; a backend enforces what it can and says so in its docs. */
+/**
+ * Resource limits of a sandbox. Absent = the backend's default; a backend enforces those that it can, as its docs say.
+ */
 export interface Limits {
   readonly cpuCount?: number | undefined;
   readonly memoryMiB?: number | undefined;
@@ -20,37 +22,37 @@ export interface Limits {
   readonly processes?: number | undefined;
 }
 
-/** A volume and where a sandbox has it. */
+/** A volume and its place in a sandbox. */
 export interface Mount {
   readonly volume: VolumeId;
-  /** Absolute, without `.`, `..` and empty names; not below that of another mount. Made where it is missing. */
+  /** Absolute, without `.`, `..` and empty names; not below another mount. Created if missing. */
   readonly path: string;
   readonly readOnly: boolean;
 }
 
-/** A directory to be kept for sandboxes, whose default user owns it. */
+/** A new volume, owned by the default user of its sandboxes. */
 export interface VolumeSpec {
   readonly id: VolumeId;
   /** Limit of its contents, where the backend can enforce one. */
   readonly sizeMiB: number;
 }
 
-/** A sandbox that is to be provisioned. */
+/** A sandbox to provision. */
 export interface SandboxSpec {
   readonly id: SandboxId;
   /** Name of a template that the server's configuration lists. */
   readonly template: string;
   readonly limits: Limits;
-  /** False: no route out of the sandbox, except to what `egress` allows. */
+  /** False: no route out of the sandbox, except to destinations that `egress` allows. */
   readonly allowInternetAccess: boolean;
   /**
-   * Rules for connections to the outside, `allowInternetAccess: false` included; absent = no rules. A backend that
-   * cannot keep to rules ignores them and makes sandboxes without `networking`, which the server then does not use.
+   * Rules for outgoing connections, `allowInternetAccess: false` included; absent = no rules. A backend that cannot
+   * enforce rules ignores them and makes sandboxes without `networking`, which the server then does not use.
    */
   readonly egress?: EgressRules | undefined;
-  /** Begin with the files of this snapshot, which was taken of a sandbox of that template. */
+  /** Snapshot with whose files it begins; taken of a sandbox of that template. */
   readonly snapshot?: SnapshotId | undefined;
-  /** Volumes of this backend that it has from its first process on; only of one that has `volumes`. */
+  /** Volumes of this backend, mounted before the first process; only for a backend with `volumes`. */
   readonly mounts?: readonly Mount[] | undefined;
 }
 
@@ -67,7 +69,7 @@ export interface User {
 /** Current resource usage of a sandbox. Bytes, unless the name says otherwise. */
 export interface Stats {
   readonly cpuCount: number;
-  /** Of all its CPUs together, 0 to 100 × cpuCount. */
+  /** Sum over its CPUs, 0 to 100 × cpuCount. */
   readonly cpuUsedPercent: number;
   readonly memoryUsedBytes: number;
   readonly memoryTotalBytes: number;
@@ -81,50 +83,50 @@ export interface SandboxBackend {
   readonly name: string;
   /** True when a sandbox cannot reach the host's files, processes and network. */
   readonly isolated: boolean;
-  /** Limits of a sandbox for which neither its creator nor its template sets any; absent = they differ, or are unknown. */
+  /** Limits of a sandbox whose creator and template set none; absent = variable or unknown. */
   readonly defaultLimits?: FullLimits;
-  /** Names of the templates that it has; absent = that shows only when a sandbox is made. */
+  /** Names of its templates; absent = unknown until a sandbox is made. */
   readonly templates?: readonly string[];
-  /** True: none of its sandboxes reaches anything outside, whatever is asked for. */
+  /** True when none of its sandboxes has a network, whatever a creator asks for. */
   readonly offline?: boolean;
   /**
-   * Rejects with every reason why this host cannot run it: then another backend may be used in its place, as long as
-   * the error is no SandboxError `unavailable` (busy) or `invalid_argument` (misconfigured).
+   * Rejects with every reason why this host cannot run it. Another default may then replace it, unless the error is a
+   * SandboxError `unavailable` (busy) or `invalid_argument` (misconfigured).
    */
   check(): Promise<void>;
   /** All or nothing: when it rejects, nothing of the sandbox is left. */
   provision(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox>;
   /**
-   * The sandboxes that outlived the last server: each one returned works, or was stopped. Those that cannot be used
-   * again are destroyed by then, whole.
+   * The sandboxes that outlived the last server: each works, or was stopped. Unusable ones have been destroyed
+   * completely by then.
    */
   recover(): Promise<readonly Sandbox[]>;
-  /** Of a backend whose sandboxes have the facet `snapshots`: what it keeps, which outlives them. */
+  /** Snapshots, which outlive their sandboxes; for a backend whose sandboxes have the facet `snapshots`. */
   readonly snapshots?: {
-    /** Every snapshot there is, whether its making was finished or not. */
+    /** Every snapshot, complete or not. */
     list(): Promise<readonly SnapshotId[]>;
-    /** Gives one up, whatever there is of it. Sandboxes that were made from it live on. Safe to repeat. */
+    /** Removes a snapshot, complete or not. Sandboxes made from it live on. Safe to repeat. */
     remove(id: SnapshotId): Promise<void>;
   };
   /**
-   * Keeps directories that sandboxes share, as long as each of them says, and that outlive them. `provision`
-   * refuses a mount that it cannot make: not_found, or invalid_argument for a path where none can be.
+   * Volumes: directories that sandboxes share, and that outlive them. `provision` refuses a mount that it cannot make:
+   * not_found, or invalid_argument for an impossible path.
    */
   readonly volumes?: {
     /** All or nothing. @throws SandboxError already_exists, resource_exhausted */
     make(spec: VolumeSpec): Promise<void>;
-    /** Every volume there is, whether its making was finished or not. */
+    /** Every volume, complete or not. */
     list(): Promise<readonly VolumeId[]>;
-    /** Removes one that no sandbox has any more, with what is in it. Safe to repeat. */
+    /** Removes an unused volume with its contents. Safe to repeat. */
     remove(id: VolumeId): Promise<void>;
-    /** Bytes that it takes up. @throws SandboxError not_found */
+    /** Bytes that it occupies. @throws SandboxError not_found */
     usage(id: VolumeId): Promise<number>;
   };
 }
 
 /**
- * Why a sandbox ended by itself: the kernel took its first process for want of memory, its backend ended it because it
- * used more disk than it may, or anything else.
+ * Reason why a sandbox ended by itself: the kernel killed its first process for lack of memory, its backend ended it
+ * for exceeding its disk limit, or another.
  */
 export type Loss = "out of memory" | "out of disk" | "backend lost";
 
@@ -132,8 +134,8 @@ export type Loss = "out of memory" | "out of disk" | "backend lost";
 export interface Sandbox {
   readonly id: SandboxId;
   /**
-   * @throws SandboxError invalid_argument `cwd '<path>' does not exist`, unauthenticated for an unknown
-   * user. A program that does not exist is no error: the process ends with exit code 127.
+   * @throws SandboxError invalid_argument `cwd '<path>' does not exist`, unauthenticated for an unknown user. A missing
+   * program is no error: the process ends with exit code 127.
    */
   spawn(command: Command): Promise<Process>;
   /** The account of that name, or the default one. @throws SandboxError not_found `unknown user <name>`. */
@@ -145,47 +147,46 @@ export interface Sandbox {
    */
   dial(port: number, signal: AbortSignal): Promise<Duplex>;
   stats(): Promise<Stats>;
-  /** Ends every process and frees everything, from every half-built state. Safe to repeat. */
+  /** Ends every process and frees everything, from every incomplete state. Safe to repeat. */
   destroy(): Promise<void>;
   /**
-   * Resolves when it has ended by itself, as a whole: nothing that is asked of it works any more, and `destroy`
-   * still has to be called. Not for a process that ends, nor for what `destroy` does; never rejects. Absent = this
-   * backend cannot tell.
+   * Resolves when the whole sandbox ended by itself: nothing works any more, and `destroy` still has to be called. Not
+   * for a single process, nor after `destroy`; never rejects. Absent = this backend cannot tell.
    */
   readonly lost?: Promise<Loss>;
   // Facets: absent = this backend cannot. Callers test for presence; nothing throws "not implemented".
   /**
-   * An IPv4 address of the host that is the loopback address of the sandbox, too: for what can connect to nothing but
-   * addresses. Whatever has a network of its own has none.
+   * An IPv4 address of the host that is the sandbox's loopback address, too, for clients that can only connect to
+   * addresses. Absent for a sandbox with its own network.
    */
   readonly address?: string;
   readonly pausing?: { pause(): Promise<void>; resume(): Promise<void> };
   /**
-   * Ends all processes and keeps the files, so that they outlive the server and the host wherever sandboxes of this
-   * backend outlive a server. Until it is started nothing works but `stats`, `snapshots`, `adoption` and `destroy`.
-   * `stop` works on a paused one, too. `start` makes it anew around its files, by the specification that holds now; when
-   * it rejects, the sandbox is stopped. Both are safe to repeat: of one that runs, `start` changes nothing.
+   * `stop` ends all processes, also of a paused sandbox, and keeps the files. They outlive the server and the host
+   * wherever sandboxes of this backend do. Until `start`, nothing works but `stats`, `snapshots`, `adoption` and
+   * `destroy`. `start` rebuilds the sandbox around its files by the given specification; when it rejects, the sandbox
+   * is stopped. Both are safe to repeat; `start` does not change a running one.
    */
   readonly stopping?: { stop(): Promise<void>; start(spec: SandboxSpec, signal: AbortSignal): Promise<void> };
   /**
-   * Keeps the files as they are at one moment under an id that the server chose, all or nothing. The sandbox
-   * stands still meanwhile and goes on, or stays paused, afterwards.
+   * Keeps the files as of one moment under an id that the server chose, all or nothing. The sandbox is frozen
+   * meanwhile; afterwards it goes on, or stays paused.
    */
   readonly snapshots?: { take(id: SnapshotId): Promise<void> };
   /**
-   * Of a backend whose sandboxes outlive the server: what already ran when this server took the sandbox over,
-   * those that ended meanwhile included. Each goes on where it was; whoever knows its label takes it.
+   * For sandboxes that outlive the server: processes that were running when this server adopted the sandbox, including
+   * those that ended meanwhile. The plugin that knows a process's label takes it.
    */
   readonly adoption?: { processes(): Promise<readonly AdoptedProcess[]> };
   /**
-   * Changes all its limits at once, while it goes on; absent = the backend's default. All or nothing.
-   * @throws SandboxError failed_precondition when it uses more than that, or cannot change that one.
+   * Replaces all limits at once without a restart; absent = the backend's default. All or nothing.
+   * @throws SandboxError failed_precondition when it uses more than that, or cannot change that limit.
    */
   readonly resizing?: { resize(limits: Limits): Promise<void> };
   /**
-   * Keeps to rules about what is reached outside. `restrict` replaces those that hold, at once and for open
-   * connections too, and may be repeated.
-   * @throws SandboxError invalid_argument for a destination of a kind that the backend does not know.
+   * Enforces rules for outgoing connections. `restrict` replaces them at once, for open connections too. Safe to
+   * repeat.
+   * @throws SandboxError invalid_argument for a kind of destination that the backend does not support.
    */
   readonly networking?: { restrict(rules: EgressRules): Promise<void> };
 }

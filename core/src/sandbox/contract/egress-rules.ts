@@ -2,16 +2,16 @@ import { isIP } from "node:net";
 import { SandboxError } from "../../kernel/errors.js";
 
 /**
- * IPv4 ranges that are no part of the public internet: this host, its networks, what providers share and test with,
- * multicast and reserved ones. Source: IANA's registry of special-purpose addresses, but for its documentation ranges,
- * which nothing answers at.
+ * IPv4 ranges outside of the public internet: this host, its networks, providers' shared and test ranges, multicast and
+ * reserved ones. Source: IANA's registry of special-purpose addresses, without its documentation ranges, where nothing
+ * answers.
  */
 export const NOT_PUBLIC_IPV4: readonly string[] = [
   "0.0.0.0/8",
   "10.0.0.0/8",
   "100.64.0.0/10",
   "127.0.0.0/8",
-  // Where Azure's hosts serve their guests, a public address that is not routed.
+  // Service address of Azure's hosts for their guests: a public address that is not routed.
   "168.63.129.16/32",
   "169.254.0.0/16",
   "172.16.0.0/12",
@@ -22,13 +22,13 @@ export const NOT_PUBLIC_IPV4: readonly string[] = [
   "240.0.0.0/4",
 ];
 
-/** A destination that stands for everything outside, IPv6 included. */
+/** All outside destinations, IPv6 included. */
 export const ALL_TRAFFIC = "0.0.0.0/0";
 
 /**
- * Rules for connections that a sandbox makes to the outside. A destination is an IP address or a range in CIDR
- * notation, in `allowOut` also a domain name, `*.` before it for all names below. `allowOut` wins over `denyOut`; what
- * neither names is reached. What the backend keeps from every sandbox, its host for one, no rule opens.
+ * Rules for outgoing connections of a sandbox. A destination is an IP address or a range in CIDR notation, in
+ * `allowOut` also a domain name, with `*.` for all names below. `allowOut` wins over `denyOut`; other destinations are
+ * reachable. No rule opens addresses that the backend blocks for every sandbox, such as its host.
  */
 export interface EgressRules {
   readonly allowOut: readonly string[];
@@ -37,7 +37,7 @@ export interface EgressRules {
 
 /** Network access of a sandbox, as its creator asked for it. */
 export interface NetworkPolicy {
-  /** False: as if `denyOut` had ALL_TRAFFIC in it. */
+  /** False: as if `denyOut` contained ALL_TRAFFIC. */
   readonly allowInternetAccess: boolean;
   readonly egress: EgressRules | undefined;
 }
@@ -48,23 +48,20 @@ const LONGEST_DOMAIN = 253;
 const DOMAIN =
   /^(\*\.)?([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*(?!\d+$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/i;
 
-/** A policy as nothing but rules, as backends take them. */
+/** A policy as rules alone, as backends take them. */
 export function egressRulesOf({ allowInternetAccess, egress = NO_RULES }: NetworkPolicy): EgressRules {
   const { allowOut, denyOut } = egress;
   return allowInternetAccess ? egress : { allowOut, denyOut: [ALL_TRAFFIC, ...denyOut] };
 }
 
-/** True for a destination that is an address or a range, and not a domain name. */
+/** True for an address or a range, false for a domain name. */
 export function isAddressRange(destination: string): boolean {
   const [, address = "", length] = /^([\d.]+|[\da-f:.]+)(?:\/(\d{1,3}))?$/i.exec(destination) ?? [];
   const version = isIP(address);
   return version !== 0 && Number(length ?? 0) <= (version === 4 ? 32 : 128);
 }
 
-/**
- * Refuses a policy that makes no sense.
- * @throws SandboxError invalid_argument that names the destination.
- */
+/** @throws SandboxError invalid_argument naming the invalid destination of a policy. */
 export function checkNetworkPolicy(policy: NetworkPolicy): void {
   const { allowOut, denyOut } = egressRulesOf(policy);
   for (const destination of denyOut) {
@@ -76,7 +73,7 @@ export function checkNetworkPolicy(policy: NetworkPolicy): void {
     if (destination.length > LONGEST_DOMAIN || !DOMAIN.test(destination)) {
       refuse(`network.allowOut: '${destination}' is no IP address, no CIDR range and no domain name`);
     }
-    // Names are known by what they resolve to: without it everything else at those addresses would stay open.
+    // Names are enforced by their addresses: without it everything else at those addresses would stay open.
     if (!denyOut.includes(ALL_TRAFFIC)) {
       refuse(`network.allowOut: the domain '${destination}' needs '${ALL_TRAFFIC}' (ALL_TRAFFIC) in denyOut`);
     }

@@ -3,11 +3,11 @@ import { type ErrorCode, SandboxError } from "../../kernel/errors.js";
 export interface FailedFileOperation {
   /** The name of an errno: `ENOENT`. */
   readonly errno: string;
-  /** Name of the system call that failed: `lstat`. */
+  /** Name of the failed system call: `lstat`. */
   readonly operation: string;
   /** As the sandbox sees it. */
   readonly path: string;
-  /** For `ENOSPC` and `EDQUOT`: true when there was room but no inode left. False when absent. */
+  /** For `ENOSPC` and `EDQUOT`: true when inodes ran out, not space. False when absent. */
   readonly lacksInodes?: boolean | undefined;
   readonly cause: unknown;
 }
@@ -41,8 +41,8 @@ const FAILURES: ReadonlyMap<string, readonly [ErrorCode, string]> = new Map([
 const WITHOUT_ROOM: ReadonlySet<string> = new Set(["ENOSPC", "EDQUOT", "EFBIG"]);
 
 /**
- * Translates a failed file operation for the client, with the messages of envd:
- * `lstat /x: no such file or directory`. Undefined for an errno that no file operation is expected to have.
+ * Translates a failed file operation for the client, with envd's messages: `lstat /x: no such file or directory`.
+ * Undefined for an errno that no file operation should have.
  */
 export function fileSystemError({
   errno,
@@ -67,7 +67,7 @@ export function fileSystemError({
   return new SandboxError(code, `${operation} ${path}: ${reason}`, { cause, shortage });
 }
 
-/** The refusal to watch a directory on a network file system, in the words of envd. */
+/** The refusal to watch a directory on a network file system, with envd's message. */
 export function networkMountError(path: string, cause?: unknown): SandboxError {
   return new SandboxError("invalid_argument", `cannot watch path on network filesystem: ${path}`, { cause });
 }

@@ -1,7 +1,7 @@
 import { posix } from "node:path";
 import type { FileChange, FileInfo, Files, OpenFile, WriteOptions } from "./files.js";
 
-/** The files below a directory of others, by paths that begin there. */
+/** The files below a directory, by paths that begin there. */
 export class FilesBelow implements Omit<Files, "watch" | "hostPath"> {
   readonly #files: Files;
   readonly #directory: string;

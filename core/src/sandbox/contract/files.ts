@@ -1,13 +1,13 @@
-/** Type of a path, after following a final link (`unknown`: a dangling link, a device, a socket, a pipe). */
+/** Type of a path, after following a final link (`unknown`: a dangling link, device, socket or pipe). */
 export type FileKind = "file" | "directory" | "unknown";
 
 /** One entry of a sandbox's file system. All but `kind` and `mode` describe the entry itself, as lstat does. */
 export interface FileInfo {
   /** Last component of `path`. */
   readonly name: string;
-  /** Absolute path inside the sandbox, as it was asked for. */
+  /** Absolute path inside the sandbox, as it was requested. */
   readonly path: string;
-  /** Of the target, where the entry is a symbolic link. */
+  /** Of the target, for a symbolic link. */
   readonly kind: FileKind;
   /** Bytes. */
   readonly sizeBytes: number;
@@ -17,7 +17,7 @@ export interface FileInfo {
   readonly rawMode: number;
   readonly uid: number;
   readonly gid: number;
-  /** Names by the sandbox's own passwd and group, the number as text where it has none. */
+  /** Names from the sandbox's own passwd and group, or the number as text. */
   readonly owner: string;
   readonly group: string;
   /** Milliseconds since the Unix epoch, with a fraction where the file system keeps one. */
@@ -36,7 +36,7 @@ export interface ReadOptions {
 }
 
 export interface WriteOptions {
-  /** Owner of what is created, missing parents included; the default user when absent. */
+  /** Owner of created entries, missing parents included; the default user when absent. */
   readonly user?: string | undefined;
   /** Permission bits of a newly created file; 0o644 when absent. */
   readonly mode?: number | undefined;
@@ -44,17 +44,17 @@ export interface WriteOptions {
   readonly metadata?: Readonly<Record<string, string>> | undefined;
 }
 
-/** Attributes of a file that are to change; absent = stays. */
+/** Attributes of a file to change; absent = unchanged. */
 export interface FileChange {
   /** The low twelve bits. */
   readonly mode?: number | undefined;
   readonly owner?: { readonly uid: number; readonly gid: number } | undefined;
 }
 
-/** An open file: its info is of the very file that `content` reads. */
+/** An open file. Its info is of the same file that `content` reads. */
 export interface OpenFile extends AsyncDisposable {
   readonly info: FileInfo;
-  /** Its bytes from `offset`, read as they are pulled. Iterate once. */
+  /** Bytes from `offset`, read on demand. Iterate once. */
   content(options?: ReadOptions): AsyncIterable<Uint8Array>;
 }
 
@@ -70,41 +70,38 @@ export interface WatchEvent {
 export interface WatchOptions {
   readonly recursive: boolean;
   /**
-   * Watch a directory on NFS, SMB or FUSE, too, where changes made elsewhere are not seen. When absent that is
-   * refused: `networkMountError`. The file system that the sandbox's root lies on is none of them, whatever it is.
+   * Allows directories on NFS, SMB or FUSE, where changes from elsewhere are not seen; by default refused with
+   * `networkMountError`. The file system of the sandbox's root is always allowed.
    */
   readonly allowNetworkMounts?: boolean | undefined;
   readonly signal: AbortSignal;
 }
 
 /**
- * File operations on paths inside the sandbox. Every path is absolute (`/home/user/x`); links are
- * resolved the way the sandbox itself would and can never reach outside of it. What fails, fails with
- * a SandboxError: not_found, already_exists, invalid_argument (not a directory, is a directory),
- * permission_denied, resource_exhausted (no room: it has a `shortage`), failed_precondition (link loop).
+ * File operations on absolute paths inside the sandbox. Links are resolved as in the sandbox and never reach outside.
+ * Failures are SandboxErrors: not_found, already_exists, invalid_argument (not a directory, is a directory),
+ * permission_denied, resource_exhausted (with a `shortage`), failed_precondition (link loop).
  */
 export interface Files {
   stat(path: string): Promise<FileInfo>;
   /**
-   * Entries below a directory, depth first, names in byte order, parents before children. The root
-   * itself may be a link, links below it are not followed.
-   * @param depth how many path components below it, 1 or more.
+   * Entries below a directory, depth first, names in byte order, parents before children. The root itself may be a
+   * link; links below it are not followed. @param depth number of path components below it, 1 or more.
    */
   list(path: string, depth: number): AsyncIterable<FileInfo>;
-  /** Opens a regular file for reading. */
   read(path: string): Promise<OpenFile>;
   /**
-   * Writes a regular file, making missing parents (0755, owned by the user). The file appears, or
-   * changes, only when `data` ended well: a source that throws leaves the old file as it was.
+   * Writes a regular file and its missing parents (0755, owned by the user). The file appears, or changes, only after
+   * `data` ended well: when the source throws, the old file stays.
    */
   write(path: string, data: AsyncIterable<Uint8Array>, options?: WriteOptions): Promise<FileInfo>;
   /** Makes a directory and its missing parents, 0755. @throws already_exists, invalid_argument (exists, no directory). */
   makeDir(path: string, options?: Pick<WriteOptions, "user">): Promise<FileInfo>;
   /** rename(2): replaces a file at the destination; makes the destination's missing parents. */
   move(source: string, destination: string, options?: Pick<WriteOptions, "user">): Promise<FileInfo>;
-  /** Changes mode or owner, of what a final link leads to. Absent where the backend cannot. */
+  /** Changes mode or owner of the target of a final link. Absent where the backend cannot. */
   change?(path: string, change: FileChange): Promise<FileInfo>;
-  /** Removes a file or a whole tree, never following links. A missing path is fine. */
+  /** Removes a file or a tree, never following links. A missing path is fine. */
   remove(path: string): Promise<void>;
   /**
    * Absent where the backend cannot watch by itself.
@@ -112,9 +109,8 @@ export interface Files {
    */
   watch?(path: string, options: WatchOptions): Promise<AsyncIterable<WatchEvent>>;
   /**
-   * Where the tree of a backend without `watch` can be seen on the host, for host-side watchers.
-   * Resolves a directory inside the sandbox to its host path; only backends whose sandboxes are
-   * trusted with the host (no isolation) may have it.
+   * Host path of a directory inside the sandbox, for host-side watchers. Only backends without `watch` and without
+   * isolation, whose sandboxes are trusted with the host, may have it.
    */
   hostPath?(path: string): Promise<string>;
 }

@@ -3,7 +3,7 @@ import type { Limits } from "./backend.js";
 /** Limits without gaps. */
 export type FullLimits = { readonly [K in keyof Limits]-?: number };
 
-/** The limits that are asked for, and the defaults for the rest. */
+/** The requested limits, with defaults for the rest. */
 export function fullLimits(asked: Limits, defaults: FullLimits): FullLimits {
   return {
     cpuCount: asked.cpuCount ?? defaults.cpuCount,

@@ -2,7 +2,7 @@ import { SandboxError } from "../../kernel/errors.js";
 import type { SandboxId } from "./backend.js";
 
 /**
- * The sandbox id in a path. Old clients send `<id>-<client id>`; what follows the dash means nothing.
+ * The sandbox id in a path. Old clients send `<id>-<client id>`; the part after the dash is ignored.
  * @throws SandboxError invalid_argument
  */
 export function parseSandboxId(parameter: string | undefined): SandboxId {

@@ -1,7 +1,7 @@
 import { SandboxError } from "../../kernel/errors.js";
 import type { Sandbox } from "./backend.js";
 
-/** The facet of a sandbox that keeps to network rules. @throws SandboxError invalid_argument when nothing does. */
+/** The networking facet of a sandbox. @throws SandboxError invalid_argument when its backend has none. */
 export function requireNetworking(
   { networking }: Sandbox,
   backend: string,

@@ -3,8 +3,8 @@ import { SandboxError } from "../../kernel/errors.js";
 import type { User } from "./backend.js";
 
 /**
- * Resolves a client's path for a user: nothing or `~` is the home, relative paths start there and are
- * cleaned, absolute ones stay as they are.
+ * Resolves a client's path for a user: an empty path or `~` is the home, relative paths start there and are normalized,
+ * absolute ones stay as they are.
  * @throws SandboxError invalid_argument for `~other` and for a NUL byte.
  */
 export function resolveSandboxPath(path: string, user: User): string {

@@ -9,7 +9,7 @@ import type { EventRecorder, SandboxEvents } from "../model/sandbox-events.js";
 
 export interface EventRelayOptions {
   readonly ledger: Ledger;
-  /** Events that may wait for who cannot take them now. */
+  /** Limit of events that wait for a failing recorder. */
   readonly most: number;
   readonly metrics: Pick<SandboxMetrics, "eventsDropped">;
   readonly clock: Clock;
@@ -19,7 +19,7 @@ export interface EventRelayOptions {
 const AT_ONCE = 100;
 const RETRY_MS = 5000;
 
-/** Takes events from the ledger's outbox to the recorders. */
+/** Delivers events from the ledger's outbox to the recorders. */
 export class EventRelay implements SandboxEvents {
   readonly #options: EventRelayOptions;
   readonly #recorders: EventRecorder[] = [];
@@ -37,7 +37,7 @@ export class EventRelay implements SandboxEvents {
     this.#recorders.push(recorder);
   }
 
-  /** An event that happens now, to be given to the ledger; undefined when nobody wants to know. */
+  /** A new event for the ledger; undefined without recorders. */
   of(
     type: SandboxEventType,
     record: Pick<SandboxRecord, "id" | "owner" | "template" | "snapshot" | "metadata">,
@@ -49,7 +49,7 @@ export class EventRelay implements SandboxEvents {
     return { id: randomUUID(), type, atMs, sandboxId, owner, template, snapshot, metadata, detail };
   }
 
-  /** Says that an awaited event has happened. Never rejects: the next start says it where the ledger failed. */
+  /** Marks an awaited event as happened. Never rejects: if the ledger fails, the next start does it. */
   async confirm(event: SandboxEvent | undefined): Promise<void> {
     if (event === undefined) return;
     const { ledger, clock, log } = this.#options;
@@ -61,7 +61,7 @@ export class EventRelay implements SandboxEvents {
     }
   }
 
-  /** To be called when the ledger may have got an event. */
+  /** Call it when the ledger may have got an event. */
   wake(): void {
     if (!this.#isStarted || this.#isStopped || this.#recorders.length === 0) return;
     this.#isWoken = true;
@@ -76,13 +76,13 @@ export class EventRelay implements SandboxEvents {
     await this.#passing;
   }
 
-  /** Starts to hand over, with what the last server left. */
+  /** Starts to deliver, beginning with the last server's events. */
   start(): void {
     this.#isStarted = true;
     this.wake();
   }
 
-  /** Hands over what there is. What cannot be is left to the next start. */
+  /** Delivers the remaining events; the next start delivers those that fail. */
   async stop(): Promise<void> {
     await this.caughtUp();
     this.#isStopped = true;
@@ -90,7 +90,7 @@ export class EventRelay implements SandboxEvents {
     this.#disarm = undefined;
   }
 
-  /** Drops the oldest of too many events. Never rejects: a ledger that cannot be written gets no more of them either. */
+  /** Drops the oldest of too many events. Never rejects: an unwritable ledger gets no more of them either. */
   async #makeRoom(): Promise<void> {
     const { ledger, most, metrics, log } = this.#options;
     try {

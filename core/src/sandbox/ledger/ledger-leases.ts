@@ -1,11 +1,11 @@
 import type { AddressLeases, NetworkLeases } from "../contract/address-leases.js";
 import type { Ledger } from "./ledger.js";
 
-/** Leases that are rows of the ledger, and nowhere else. */
+/** Address leases stored as rows of the ledger. */
 export class LedgerLeases implements AddressLeases {
   readonly #ledgerInUse: () => Ledger;
 
-  /** @param ledgerInUse asked at each use: which one it is shows at the start. */
+  /** @param ledgerInUse called at each use: the ledger is chosen at the start. */
   constructor(ledgerInUse: () => Ledger) {
     this.#ledgerInUse = ledgerInUse;
   }

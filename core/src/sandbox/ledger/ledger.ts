@@ -6,38 +6,43 @@ import type { SandboxEvent } from "../model/sandbox-event.js";
 import type { SnapshotRecord } from "../model/snapshots.js";
 import type { VolumeRecord } from "../model/volumes.js";
 
-/** A sandbox as the ledger holds it: what it is meant to be, whatever the backend got done so far. */
+/** A sandbox in the ledger: its intended state, whether or not the backend has reached it. */
 export interface LedgerEntry {
   readonly record: SandboxRecord;
-  /** Why it is being killed; undefined too for one that is removed without a trace. */
+  /** Reason for the kill under way; also undefined for a removal that leaves no record. */
   readonly endReason: EndReason | undefined;
-  /** What will have happened to it once its backend has done what is written, oldest first. */
+  /** Events that happen once the backend has reached the written state, oldest first. */
   readonly awaited: readonly SandboxEvent[];
 }
 
 /** Records that are written together with a sandbox: all of them or none. */
 export interface LedgerNote {
-  /** Why it is being killed. */
+  /** Reason for the kill. */
   readonly endReason?: EndReason | undefined;
-  /** Has happened with this write: goes to the outbox. */
+  /** Happened with this write: goes to the outbox. */
   readonly happened?: SandboxEvent | undefined;
-  /** Happens when the backend has done what is written: kept until it is confirmed, withdrawn, or the sandbox goes. */
+  /**
+   * Happens when the backend has done the written change: kept until it is confirmed, withdrawn, or the sandbox goes.
+   */
   readonly awaited?: SandboxEvent | undefined;
-  /** The id of an awaited event that has not happened. */
+  /** The id of an awaited event that will not happen. */
   readonly withdrawn?: string | undefined;
 }
 
-/** Record of a sandbox that has ended. */
+/** Record of an ended sandbox. */
 export interface EndedSandbox {
   readonly id: SandboxId;
-  /** The tenant that it belonged to: to others it never was. */
+  /** The tenant that it belonged to; for others it never existed. */
   readonly owner: string;
   readonly backend: string;
   readonly template: string;
   readonly reason: EndReason;
   readonly startedAtMs: number;
   readonly endedAtMs: number;
-  /** SHA-256 of its access token, in hexadecimal digits: who has the token may know. Undefined where it had none. */
+  /**
+   * SHA-256 of its access token, in hexadecimal digits: bearers of the token may read the record. Undefined without a
+   * token.
+   */
   readonly accessTokenDigest?: string | undefined;
 }
 
@@ -47,66 +52,62 @@ export interface Leaseholder {
   readonly holder: SandboxId;
 }
 
-/** An address for a holder: the first of these that is free. */
+/** Request for the first free of some addresses. */
 export interface LeaseRequest extends Leaseholder {
   readonly addresses: readonly string[];
 }
 
 /**
- * The memory of a server that outlives it. What is to be is written here before a backend acts, so
- * that whatever a crash leaves half done can be finished or undone at the next start.
+ * The server's durable memory. Intentions are written here before a backend acts, so that the next start can finish or
+ * undo whatever a crash interrupts.
  *
- * Writes take effect in the order in which they were called, each whole or not at all; a write that
- * has resolved survives the end of this process. One that cannot be kept rejects: SandboxError unavailable.
+ * Writes take effect in call order, each whole or not at all; a write that has resolved survives the end of this
+ * process. A failed write rejects: SandboxError unavailable.
  */
 export interface Ledger {
-  /**
-   * Makes it ready; nothing else is called before.
-   * @throws BootError that says what cannot be used and why.
-   */
+  /** Opens it, before any other call. @throws BootError with the reason why it cannot be used. */
   open(): Promise<void>;
-  /** Every sandbox that is not known to be gone. @throws BootError when that cannot be read. */
+  /** Every sandbox that is not known to be gone. @throws BootError when it cannot be read. */
   entries(): Promise<readonly LedgerEntry[]>;
-  /** Adds a sandbox or replaces what is known of it. */
+  /** Adds or replaces the entry of a sandbox. */
   write(record: SandboxRecord, note?: LedgerNote): Promise<void>;
-  /** Removes one that never served anybody. Unknown ids are fine. */
+  /** Removes a sandbox that never served a client. Unknown ids are fine. */
   remove(id: SandboxId): Promise<void>;
-  /** Replaces a sandbox by the memory of it. The oldest memories go when there are too many. */
+  /** Replaces a sandbox by the record of its end. The oldest of too many such records are dropped. */
   end(ended: EndedSandbox, happened?: SandboxEvent): Promise<void>;
-  /** Record of a sandbox that has ended. */
   findEnded(id: SandboxId): Promise<EndedSandbox | undefined>;
   /** Every snapshot that is not known to be gone. */
   snapshots(): Promise<readonly SnapshotRecord[]>;
-  /** Adds a snapshot or replaces what is known of it. */
+  /** Adds or replaces a snapshot. */
   writeSnapshot(record: SnapshotRecord, happened?: SandboxEvent): Promise<void>;
   /** Removes one. Unknown ids are fine. */
   removeSnapshot(id: SnapshotId): Promise<void>;
-  /** Moves an awaited event to the outbox, as it is given here. One that is not awaited any more is left alone. */
+  /** Moves an awaited event to the outbox, with the given content. Ignores one that is no longer awaited. */
   confirm(event: SandboxEvent): Promise<void>;
-  /** Events that have not been taken away yet, in the order in which they happened. */
+  /** Undelivered events, in the order in which they happened. */
   outbox(limit: number): Promise<readonly SandboxEvent[]>;
-  /** Takes events away. Unknown ids are fine. */
+  /** Removes delivered events. Unknown ids are fine. */
   clearOutbox(ids: readonly string[]): Promise<void>;
-  /** Takes the oldest events away when there are more than `most`. @returns how many. */
+  /** Removes the oldest events when there are more than `most`. @returns their number. */
   trimOutbox(most: number): Promise<number>;
   /** Every volume that is not known to be gone. */
   volumes(): Promise<readonly VolumeRecord[]>;
-  /** Adds a volume or replaces what is known of it. */
+  /** Adds or replaces a volume. */
   writeVolume(record: VolumeRecord): Promise<void>;
   /** Removes one. Unknown ids are fine. */
   removeVolume(id: VolumeId): Promise<void>;
-  /** Every lease of a network. */
   leases(network: string): Promise<readonly AddressLease[]>;
   /** The addresses that a holder has leased. */
   leasedTo(who: Leaseholder): Promise<readonly string[]>;
   /** True when an address is leased, in any network. */
   isLeased(address: string): Promise<boolean>;
   /**
-   * Leases the first of some addresses that nobody has, in any network. Where several servers share a ledger it is
-   * the ledger that sees to it that only one of them gets it. @returns undefined when all of them are taken.
+   * Leases, atomically, the first of some addresses that is free in every network, also between servers that share a
+   * ledger.
+   * @returns undefined when all are taken.
    */
   lease(wish: LeaseRequest): Promise<string | undefined>;
-  /** Gives back all that a holder has leased. Unknown holders are fine. */
+  /** Ends all leases of a holder. Unknown holders are fine. */
   endLeases(who: Leaseholder): Promise<void>;
   /** Rejects with the reason why it cannot be written now. */
   check(): Promise<void>;

@@ -15,13 +15,13 @@ import { DEFAULT_TENANT } from "../model/tenant.js";
 import type { VolumeRecord } from "../model/volumes.js";
 
 export interface SqliteLedgerOptions {
-  /** Made when missing, for this user alone. The ledger is its file `ledger.sqlite`. */
+  /** Directory of the file `ledger.sqlite`; made when missing, for this user alone. */
   readonly dataDir: string;
-  /** How many ended sandboxes are remembered. */
+  /** Number of ended sandboxes whose records are kept. */
   readonly endedKept: number;
 }
 
-// Each entry brings a ledger of that version to the next one; `user_version` counts them.
+// Each entry migrates a ledger from that version to the next; `user_version` counts them.
 const MIGRATIONS: readonly string[] = [
   `CREATE TABLE sandbox (
      id TEXT PRIMARY KEY,
@@ -38,20 +38,20 @@ const MIGRATIONS: readonly string[] = [
      ended_at_ms REAL NOT NULL
    ) STRICT;
    CREATE INDEX ended_sandbox_by_id ON ended_sandbox (id, sequence);`,
-  // Records may hold a traffic access token. A version that does not know it would open their ports.
+  // Records may hold a traffic access token. An older server would ignore it and open their ports.
   "",
-  // Records may ask for a pause at their end. A version that does not know it would kill the sandbox.
+  // Records may ask for a pause at their end. An older server would kill the sandbox.
   "",
-  // Records belong to tenants. A version that does not know of them would hand every sandbox to everybody.
+  // Records belong to tenants. An older server would show every sandbox to everyone.
   "ALTER TABLE ended_sandbox ADD COLUMN owner TEXT NOT NULL DEFAULT 'default'",
-  // Records may hold network rules. A version that does not know them would not keep to them.
+  // Records may hold network rules. An older server would not enforce them.
   "",
   `CREATE TABLE snapshot (
      id TEXT PRIMARY KEY,
      record TEXT NOT NULL
    ) STRICT;`,
   "ALTER TABLE ended_sandbox ADD COLUMN access_token_digest TEXT",
-  // A version that does not know of events would leave awaited ones behind, and tell of them later.
+  // An older server would ignore awaited events, and a newer one would deliver them too late.
   `CREATE TABLE awaited_event (
      sequence INTEGER PRIMARY KEY AUTOINCREMENT,
      id TEXT NOT NULL UNIQUE,
@@ -64,21 +64,21 @@ const MIGRATIONS: readonly string[] = [
      id TEXT NOT NULL UNIQUE,
      event TEXT NOT NULL
    ) STRICT;`,
-  // Sandboxes may have volumes. A version that does not know them would forget that they do.
+  // Sandboxes may have volumes. An older server would lose their mounts.
   `CREATE TABLE volume (
      id TEXT PRIMARY KEY,
      record TEXT NOT NULL
    ) STRICT;`,
-  // Sandboxes may have leased addresses. A version that does not know of leases would hand those out again.
+  // Sandboxes may have leased addresses. An older server would assign them again.
   `CREATE TABLE address_lease (
      address TEXT PRIMARY KEY,
      network TEXT NOT NULL,
      holder TEXT NOT NULL
    ) STRICT;
    CREATE INDEX address_lease_by_holder ON address_lease (network, holder);`,
-  // Paused sandboxes may have no processes. A version that does not know it would try to let them go on.
+  // Paused sandboxes may have no processes. An older server would try to unfreeze them.
   "",
-  // Sandboxes may have ended because of their disk. A version that does not know it could not read why.
+  // Sandboxes may have ended because of their disk. An older server could not read that reason.
   "",
 ];
 
@@ -99,7 +99,7 @@ const limits = z.object({
 
 const sandboxRecord = z.object({
   id: z.string(),
-  // Absent in what was written before tenants.
+  // Absent in records from before tenants.
   owner: z.string().default(DEFAULT_TENANT),
   backend: z.string(),
   template: z.string(),
@@ -193,8 +193,8 @@ const endedSandbox = z.object({
 });
 
 /**
- * The ledger in one SQLite file. The file stays locked while it is open, so a second server on the
- * same data directory is refused; the lock goes with the process, however that ends.
+ * The ledger in one SQLite file. The file stays locked while it is open, so a second server on the same data directory
+ * is refused; the lock ends with the process, however that ends.
  */
 export class SqliteLedger implements Ledger {
   readonly #options: SqliteLedgerOptions;
@@ -202,7 +202,7 @@ export class SqliteLedger implements Ledger {
     | {
         readonly database: DatabaseSync;
         readonly statements: ReturnType<typeof prepare>;
-        /** Of the file: another one in its place is not the ledger. */
+        /** Inode of the file: another file in its place is not the ledger. */
         readonly inode: number;
       }
     | undefined;
@@ -212,9 +212,8 @@ export class SqliteLedger implements Ledger {
   }
 
   /**
-   * Opens the ledger, or makes it.
-   * @throws BootError that names the file: in use, unreadable, damaged or from a newer version. An
-   * existing file is never replaced.
+   * Opens the ledger, or creates it. An existing file is never replaced.
+   * @throws BootError that names the file: in use, unreadable, damaged or from a newer version.
    */
   async open(): Promise<void> {
     const database = openDatabase(this.#options.dataDir, this.#path);
@@ -362,7 +361,7 @@ export class SqliteLedger implements Ledger {
     this.#written(() => statements.endLeases.run(network, holder));
   }
 
-  /** Writes the version that it has: a full or failing disk refuses that, too. */
+  /** Writes the current version, which a full or failing disk refuses like any other write. */
   async check(): Promise<void> {
     const { database } = this.#open;
     this.#checkPlace();
@@ -374,7 +373,7 @@ export class SqliteLedger implements Ledger {
     this.#opened = undefined;
   }
 
-  /** @throws BootError that names the file when what it holds is not understood. */
+  /** @throws BootError that names the file when its contents are invalid. */
   #read<T>(run: (statements: ReturnType<typeof prepare>) => T): T {
     try {
       return run(this.#open.statements);
@@ -387,7 +386,7 @@ export class SqliteLedger implements Ledger {
     if (happened !== undefined) this.#open.statements.happened.run(happened.id, JSON.stringify(happened));
   }
 
-  /** Everything that `run` writes, or nothing. */
+  /** Runs `run` in a transaction. */
   #atOnce(run: () => void): void {
     const { database } = this.#open;
     this.#written(() => {
@@ -402,7 +401,7 @@ export class SqliteLedger implements Ledger {
     });
   }
 
-  /** @throws SandboxError unavailable when the file does not keep what `run` writes. */
+  /** @throws SandboxError unavailable when a write of `run` fails. */
   #written<T>(run: () => T): T {
     try {
       this.#checkPlace();
@@ -413,7 +412,7 @@ export class SqliteLedger implements Ledger {
     }
   }
 
-  /** SQLite goes on writing into a file without a name, which nobody can ever open again. */
+  /** SQLite goes on writing into a deleted file, which cannot be opened again. */
   #checkPlace(): void {
     const found = statSync(this.#path, { throwIfNoEntry: false })?.ino;
     if (found === this.#open.inode) return;
@@ -432,8 +431,8 @@ export class SqliteLedger implements Ledger {
 }
 
 /**
- * Why a server could not open the ledger of a data directory now: in use, unreadable, damaged or from a newer
- * version. Undefined when it could, or would make one. What is in it stays as it is.
+ * Reason why a server could not open the ledger of a data directory now: in use, unreadable, damaged or from a newer
+ * version. Undefined when it could open or create one. Changes nothing.
  */
 export function reasonLedgerUnusable(dataDir: string): string | undefined {
   const path = join(dataDir, FILE_NAME);
@@ -546,8 +545,8 @@ function openDatabase(dataDir: string, path: string): DatabaseSync {
 }
 
 /**
- * Makes the file if it is missing. Never opens an existing one: closing any descriptor of it would
- * drop the lock that another ledger of this process holds on it.
+ * Creates the file if it is missing. Never opens an existing one: closing any descriptor of it would drop the lock that
+ * another ledger of this process holds on it.
  */
 function createPrivate(path: string): void {
   try {

@@ -1,7 +1,7 @@
 import type { SandboxRecord } from "../model/live-sandbox.js";
 import type { CreateSandbox } from "./sandboxes.js";
 
-/** A request for one more sandbox with all that the creator of another one asked for, and secrets of its own. */
+/** A request for another sandbox with the creation options of this one, and new secrets. */
 export function createdLike(record: SandboxRecord): Omit<CreateSandbox, "id"> {
   return {
     owner: record.owner,

@@ -21,7 +21,7 @@ import type { WarmPools } from "../warm/warm-pools.js";
 
 export interface CreationQueueOptions {
   readonly settings: SandboxesConfig;
-  /** The plugin that a backend is of. */
+  /** The plugin of a backend. */
   readonly ownerOf: (backend: string) => string;
   readonly ledger: Ledger;
   readonly ends: Ends;
@@ -32,21 +32,21 @@ export interface CreationQueueOptions {
   readonly pools: WarmPools;
   readonly clock: Clock;
   readonly log: Logger;
-  /** Told of each sandbox as soon as it runs. */
+  /** Called for each sandbox as soon as it runs. */
   readonly onMade: (sandbox: LiveSandbox) => void;
 }
 
-/** Conditions that the creator of a sandbox waits for. */
+/** Conditions of a creation. */
 export interface Making {
-  /** Its life once it is made; undefined = until killed. */
+  /** Its life from its creation on; undefined = until killed. */
   readonly timeoutMs: number | undefined;
   /** Probe that has to succeed before the creation is answered. */
   readonly probe: ReadinessProbe | undefined;
-  /** Aborted when the creator waits no more. */
+  /** Aborted when the creator no longer waits. */
   readonly signal: AbortSignal | undefined;
 }
 
-/** Makes sandboxes of what is held as `creating`: whole, or undone so that nothing is left. */
+/** Creates sandboxes held as `creating`: completely, or undone so that nothing is left. */
 export class CreationQueue {
   readonly #options: CreationQueueOptions;
   readonly #turns: Semaphore;
@@ -57,7 +57,7 @@ export class CreationQueue {
     this.#turns = new Semaphore(options.settings.createConcurrency, options.settings.createQueue);
   }
 
-  /** True when no more are made. */
+  /** True when no more are created. */
   get isClosed(): boolean {
     return this.#isClosed;
   }
@@ -66,13 +66,13 @@ export class CreationQueue {
     this.#isClosed = true;
   }
 
-  /** Makes one that waits for its turn at the backend. When that fails, or is given up, it undoes everything first. */
+  /** Creates one, after its turn at the backend. Undoes everything before it rejects. */
   async make(held: HeldSandbox, backend: SandboxBackend, making: Making): Promise<LiveSandbox> {
     const provide = (): Promise<Sandbox> => this.#provisionInTurn(held, backend);
     return this.#whileWanted(held, making.signal, this.#make(held, provide, making));
   }
 
-  /** Gives a warm sandbox to its creator; undefined when it turns out not to work, and nothing of it is left then. */
+  /** Gives a warm sandbox to its creator; undefined when it does not work, and nothing of it is left then. */
   async handOut(warm: HeldSandbox, making: Making): Promise<LiveSandbox | undefined> {
     const { pools, warmUps, metrics, log } = this.#options;
     const { id, template } = warm.record;
@@ -89,7 +89,7 @@ export class CreationQueue {
       pools.handedOut(template, "broken");
       const cannotPause =
         warm.record.onTimeout === "pause" && reasonAgainstPause(warm.record, runtime) !== undefined;
-      // A second one would have to be waited for as long as the first.
+      // A second one would take as long as the first.
       if (making.signal?.aborted || this.#isClosed || cannotPause || error instanceof NotReady) {
         metrics.createFailed();
         throw error;
@@ -99,7 +99,7 @@ export class CreationQueue {
     }
   }
 
-  /** Makes one that nobody has asked for yet. When that fails, or is given up, it undoes everything first. */
+  /** Creates a sandbox for a warm pool. Undoes everything before it rejects. */
   async warm(
     held: HeldSandbox,
     backend: SandboxBackend,
@@ -111,7 +111,7 @@ export class CreationQueue {
     let takeBack: (() => void) | undefined;
     let runtime: Sandbox | undefined;
     try {
-      // As `creating`: whatever becomes of this server, the next one destroys it.
+      // As `creating`: if this server crashes, the next one destroys it.
       await ledger.write(held.record);
       held.making.signal.throwIfAborted();
       runtime = await this.#provision(held, backend);
@@ -165,10 +165,10 @@ export class CreationQueue {
       const writingMs = performance.now();
       await ledger.write(record, { awaited: event });
       const writeMs = sinceMs(writingMs);
-      // Given up during the last write: nobody learns of this sandbox, so it must not stay.
+      // Aborted during the last write: no client will know this sandbox, so it must not stay.
       signal.throwIfAborted();
       held.run(record, runtime);
-      // At once: what happens to it from now on has to come after.
+      // Before later events of the sandbox.
       const told = events.confirm(event);
       reaper.set(record.id, endsAtMs);
       metrics.created(startedAtMs - askedAtMs);
@@ -178,7 +178,7 @@ export class CreationQueue {
       await told;
       return held;
     } catch (error) {
-      // Whatever the backend says about an abort, its reason is the better answer.
+      // After an abort its reason explains more than the backend's error.
       const cause: unknown = signal.aborted ? signal.reason : error;
       const warm = held.end("killed");
       if (warm === undefined) {
@@ -233,7 +233,7 @@ export class CreationQueue {
         backend.provision(specOf(held.record), held.making.signal),
       );
       if (made.id !== held.record.id) {
-        // Nobody would ever find it by the id that everything else goes by.
+        // It could never be found by the id that the server uses.
         await ends.destroyUnknown(made);
         const text = `backend '${backend.name}' made sandbox '${made.id}' for '${held.record.id}'`;
         throw new SandboxError("internal", text);
@@ -246,8 +246,8 @@ export class CreationQueue {
   }
 
   /**
-   * Waits for a sandbox as long as its creator does, then for it to be undone. A backend that does not
-   * react to being told so is left behind: what it makes later is torn down.
+   * Waits for a creation as long as its creator does, then for its undoing. A backend that ignores the abort is left
+   * behind: a sandbox that it makes later is destroyed.
    */
   async #whileWanted(
     held: HeldSandbox,

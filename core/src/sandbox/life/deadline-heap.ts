@@ -1,4 +1,4 @@
-/** Something due, and when: milliseconds since the Unix epoch. */
+/** Time of a deadline, in milliseconds since the Unix epoch. */
 export interface Deadline {
   readonly id: string;
   readonly atMs: number;
@@ -13,7 +13,7 @@ export class DeadlineHeap {
     return this.#heap.length;
   }
 
-  /** The earliest, without taking it. */
+  /** The earliest, which stays in the heap. */
   peek(): Deadline | undefined {
     return this.#heap[0];
   }
@@ -25,7 +25,7 @@ export class DeadlineHeap {
     this.#settle(position);
   }
 
-  /** Removes the deadline of an id, if there is one. */
+  /** Removes the deadline of an id, if any. */
   delete(id: string): boolean {
     const position = this.#positions.get(id);
     if (position === undefined) return false;

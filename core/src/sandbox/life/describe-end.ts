@@ -10,7 +10,7 @@ const WORDS: Readonly<Record<EndReason, string>> = {
   "shutdown": "its server was shut down",
 };
 
-/** Why a sandbox is gone, and since when, for those who may know that it was there. */
+/** Reason and time of a sandbox's end, for clients that may know about it. */
 export function describeEnd({ reason, endedAtMs }: EndedSandbox): string {
   return `${WORDS[reason]} at ${new Date(endedAtMs).toISOString()}`;
 }

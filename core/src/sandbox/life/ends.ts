@@ -20,11 +20,11 @@ export interface EndsOptions {
   readonly events: EventRelay;
   readonly clock: Clock;
   readonly log: Logger;
-  /** Told of each sandbox of which nothing is left. */
+  /** Called for each completely removed sandbox. */
   readonly onGone: (id: SandboxId) => void;
 }
 
-/** Ends sandboxes, each of them once, and remembers how those ended that anybody knew of. */
+/** Ends sandboxes, each once, and records the ends of those that clients knew. */
 export class Ends {
   readonly #options: EndsOptions;
 
@@ -41,7 +41,7 @@ export class Ends {
     return held.ending;
   }
 
-  /** Ends a sandbox as soon as its backend says that it has ended by itself. */
+  /** Ends a sandbox as soon as its backend reports that it ended by itself. */
   watch(held: HeldSandbox, { lost }: Sandbox): void {
     void lost?.then((reason) => {
       if (held.isEnding) return;
@@ -52,14 +52,14 @@ export class Ends {
     });
   }
 
-  /** Destroys one that serves nobody any more. Rejects when that failed for now; it is tried again all the same. */
+  /** Destroys a sandbox that no longer serves. Rejects when that failed for now; retries go on all the same. */
   async tearDown(held: HeldSandbox, runtime: Sandbox): Promise<void> {
     const { ledger, teardown, log } = this.#options;
     const { record, endReason } = held;
     try {
       await ledger.write(record, { endReason: held.hasServed ? endReason : undefined });
     } catch (error) {
-      // Freeing what it uses matters more than a truthful ledger; the next start finds it gone.
+      // Freeing resources matters more than an accurate ledger; the next start finds the sandbox gone.
       log.error({ sandbox: record.id, err: error }, "writing the end of a sandbox failed");
     }
     const { soon, final } = teardown.destroy(runtime);
@@ -73,12 +73,12 @@ export class Ends {
     await recorded;
   }
 
-  /** Destroys one that nobody knows of. Rejects when that failed for now; it is tried again all the same. */
+  /** Destroys a sandbox without an entry. Rejects when that failed for now; retries go on all the same. */
   async destroyUnknown(runtime: Sandbox): Promise<void> {
     await this.#options.teardown.destroy(runtime).soon;
   }
 
-  /** Forgets a sandbox of which nothing is left. Never rejects. */
+  /** Removes the entry of a completely removed sandbox. Never rejects. */
   async recordEnd(held: HeldSandbox): Promise<void> {
     const { ledger, volumes, log, metrics, events, onGone } = this.#options;
     const { id, mounts } = held.record;

@@ -24,7 +24,7 @@ export interface PausesOptions {
   readonly events: EventRelay;
   readonly clock: Clock;
   readonly log: Logger;
-  /** Told of what stands for a sandbox from now on. */
+  /** Called with the successor of a sandbox. */
   readonly onSucceeded: (successor: HeldSandbox) => void;
 }
 
@@ -32,14 +32,14 @@ interface Resumption {
   /** Its life from then on; undefined = until killed. */
   readonly timeoutMs: number | undefined;
   readonly trigger: ResumeTrigger;
-  /** False: its processes begin anew. */
+  /** False: its processes start again from the beginning. */
   readonly keepsMemory?: boolean | undefined;
 }
 
-// Time between attempts of a pause at the end of a time-out that fails.
+// Time between attempts of a time-out's pause that fails.
 const RETRY_MS = 10_000;
 
-/** Pauses and resumes sandboxes; one change of a sandbox at a time, and its end goes before all. */
+/** Pauses and resumes sandboxes. A sandbox has one change at a time; its end overrides all. */
 export class Pauses {
   readonly #options: PausesOptions;
 
@@ -47,7 +47,6 @@ export class Pauses {
     this.#options = options;
   }
 
-  /** As `Sandboxes.pause`. */
   async pause(held: HeldSandbox, trigger: PauseTrigger, keepsMemory = true): Promise<void> {
     const { id, backend } = held.record;
     while (held.isResuming()) await held.change?.done.catch(() => {});
@@ -59,7 +58,6 @@ export class Pauses {
     await held.during("pausing", () => this.#freeze(held, trigger, keepsMemory));
   }
 
-  /** As `Sandboxes.resume`. */
   async resume(wanted: HeldSandbox, resumption: Resumption): Promise<boolean> {
     let held = wanted.current;
     for (; held.change !== undefined; held = held.current) {
@@ -69,7 +67,7 @@ export class Pauses {
         return true;
       }
       if (held.record.state === "running") return false;
-      // A failure is told to its own caller.
+      // A failure is reported to its own caller.
       await done.catch(() => {});
     }
     const { id, state } = held.record;
@@ -83,7 +81,6 @@ export class Pauses {
     return true;
   }
 
-  /** As `Sandboxes.use`. */
   async use(held: HeldSandbox): Promise<() => void> {
     if (held.change !== undefined || held.record.state !== "running") await this.#wake(held);
     const { clock } = this.#options;
@@ -99,8 +96,8 @@ export class Pauses {
   }
 
   /**
-   * Pauses a sandbox whose time has come, unless it has been used: then it gets its time again.
-   * A pause that fails is tried again a little later; until then the sandbox runs on.
+   * Pauses a sandbox at its time-out, unless it has been used: then its time starts again. A failed pause is retried
+   * later; until then the sandbox runs on.
    */
   async expire(held: HeldSandbox): Promise<void> {
     const { clock, ledger, reaper, log } = this.#options;
@@ -125,9 +122,8 @@ export class Pauses {
   }
 
   /**
-   * Makes a sandbox that a server took over be what its record says, whatever its last server got done. One that
-   * cannot be paused again runs.
-   * @param awaited what was to happen to it.
+   * Brings an adopted sandbox into the state of its record. One that cannot be paused again runs.
+   * @param awaited its awaited events.
    */
   async restore(held: HeldSandbox, awaited: readonly SandboxEvent[]): Promise<void> {
     const { clock, ledger, events, log } = this.#options;
@@ -150,7 +146,7 @@ export class Pauses {
       const happened = pause === undefined ? events.of("resumed", held.record) : undefined;
       await ledger.write(held.record, { happened, withdrawn: pause?.id });
     }
-    // One that was withdrawn is not awaited any more.
+    // A withdrawn event is no longer awaited.
     for (const event of awaited) await events.confirm(event);
   }
 
@@ -170,7 +166,7 @@ export class Pauses {
     const { id, endsAtMs } = held.record;
     const { pausing } = held.runtime;
     const event = events.of("paused", held.record, { reason: trigger });
-    // From here on nothing new reaches it, and what a crash leaves half frozen is paused by the next server.
+    // From here on no request reaches it, and the next server pauses one that a crash leaves half frozen.
     const isStopped = !keepsMemory || undefined;
     held.update({
       state: "paused",
@@ -204,7 +200,7 @@ export class Pauses {
     log.info({ sandbox: id, trigger, keepsMemory }, "sandbox paused");
   }
 
-  /** Ends the processes of one that is paused. What fails is finished before it begins anew. */
+  /** Ends the processes of a paused sandbox. A failed stop is completed before it starts again. */
   async #stop(held: HeldSandbox): Promise<void> {
     const { metrics, log } = this.#options;
     const { id } = held.record;
@@ -218,7 +214,7 @@ export class Pauses {
     }
   }
 
-  /** Has one that was paused with its processes begin anew. */
+  /** Starts a sandbox that was paused with its processes from the beginning. */
   async #reboot(held: HeldSandbox, resumption: Resumption): Promise<void> {
     const { backend } = held.record;
     const reason = reasonAgainstPause({ backend, keepsMemory: false }, held.handle);
@@ -231,7 +227,7 @@ export class Pauses {
     await successor.during("resuming", () => this.#startAnew(successor, resumption));
   }
 
-  /** Its ledger says that it runs when it does: a server that ends meanwhile leaves one that is stopped. */
+  /** The ledger says `running` once it runs: if the server ends before, the sandbox is stopped. */
   async #startAnew(held: HeldSandbox, { timeoutMs, trigger }: Resumption): Promise<void> {
     const { settings, ledger, reaper, metrics, events, clock, log } = this.#options;
     const { stopping } = held.handle;
@@ -243,7 +239,7 @@ export class Pauses {
     });
     const signal = AbortSignal.any([held.ended, overdue.signal]);
     try {
-      // Of one whose memory was kept, or whose stop failed, something may run still.
+      // Processes may still exist if memory was kept, or if the stop failed.
       await stopping?.stop();
       await stopping?.start(specOf(held.record), signal);
       takeBack();
@@ -297,7 +293,7 @@ export class Pauses {
   }
 }
 
-/** Of one that is being paused or resumed. */
+/** Refuses changes of a sandbox that is being paused or resumed. */
 export function transitioning(): SandboxError {
   return conflict("The sandbox is still transitioning. Try again in a moment.");
 }

@@ -1,13 +1,10 @@
 import type { Clock } from "../../kernel/clock.js";
 import { DeadlineHeap } from "./deadline-heap.js";
 
-// Many sandboxes may end in the same instant; taking them all in one go would hold up every request.
+// Many sandboxes may end at the same moment; ending all at once would hold up every request.
 const TAKEN_AT_ONCE = 64;
 
-/**
- * Calls `expire` for each id when its deadline has come. One timer is armed, for the earliest
- * deadline: nothing runs in between, however many there are.
- */
+/** Calls `expire` for each id at its deadline. One timer is armed, for the earliest deadline: no work in between. */
 export class Reaper {
   readonly #clock: Clock;
   readonly #expire: (id: string) => void;
@@ -26,7 +23,7 @@ export class Reaper {
     this.#arm();
   }
 
-  /** Forgets every deadline and its timer. */
+  /** Removes every deadline and the timer. */
   stop(): void {
     this.#isRunning = false;
     this.#deadlines.clear();
@@ -40,7 +37,7 @@ export class Reaper {
     this.#arm();
   }
 
-  /** Forgets the deadline of an id, if there is one. */
+  /** Removes the deadline of an id, if any. */
   delete(id: string): void {
     this.#deadlines.delete(id);
     if (this.#deadlines.size === 0) this.#disarm();

@@ -21,12 +21,12 @@ export interface ReconcileOptions {
 }
 
 /**
- * Brings the ledger and the backends to agree after a start: adopts what both know as running,
- * destroys what only the backend knows, ends what only the ledger knows, and finishes what was half
- * done. Resolves when all of that is done, or failed for now and goes on in the background.
+ * Brings the ledger and the backends into agreement after a start: adopts running sandboxes that both know, destroys
+ * those that only the backend knows, ends those that only the ledger knows, and completes interrupted changes. Resolves
+ * when all is done, or failed for now and goes on in the background.
  *
- * A sandbox of a backend that is not enabled any more stays in the ledger as it is.
- * @throws BootError when a backend cannot tell what it has.
+ * A sandbox whose backend is no longer enabled stays in the ledger.
+ * @throws BootError when a backend cannot list its sandboxes.
  */
 export async function reconcile(options: ReconcileOptions): Promise<void> {
   const entries = await options.ledger.entries();
@@ -85,7 +85,7 @@ async function recover(
 async function settleFound(entry: LedgerEntry, runtime: Sandbox, options: ReconcileOptions): Promise<void> {
   const { registry, clock, log } = options;
   const { record, endReason } = entry;
-  // One that pauses at its end is adopted first: its deadline has come, and the pause follows.
+  // A sandbox that pauses at its end is adopted first; its deadline has come, and the pause follows.
   const endsByPause = record.state === "running" && record.onTimeout === "pause";
   const isOver = !endsByPause && record.endsAtMs !== undefined && record.endsAtMs <= clock.now();
   if (record.state === "creating" || record.state === "killing") {
@@ -100,10 +100,10 @@ async function settleFound(entry: LedgerEntry, runtime: Sandbox, options: Reconc
   }
 }
 
-/** Has a sandbox keep to the rules of the ledger, which may have been written just before the last server ended. */
+/** Applies the ledger's network rules, which may have been written just before the last server ended. */
 async function isConfined(record: SandboxRecord, runtime: Sandbox, log: Logger): Promise<boolean> {
   if (runtime.networking === undefined && record.egress === undefined) return true;
-  // It begins anew with those of the ledger.
+  // Applied when it starts again.
   if (record.isStopped === true) return true;
   try {
     if (runtime.networking === undefined) throw new Error("its backend cannot restrict it any more");

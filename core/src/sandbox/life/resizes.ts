@@ -15,11 +15,11 @@ export interface ResizesOptions {
   readonly ledger: Ledger;
   readonly events: EventRelay;
   readonly log: Logger;
-  /** Asked when a sandbox is to have more. @throws SandboxError */
+  /** Called before limits are raised. @throws SandboxError */
   readonly admit: (wanted: SandboxRecord) => void;
 }
 
-/** Changes the limits of sandboxes that run. */
+/** Changes the limits of running sandboxes. */
 export class Resizes {
   readonly #options: ResizesOptions;
 
@@ -27,7 +27,6 @@ export class Resizes {
     this.#options = options;
   }
 
-  /** As `Sandboxes.setLimits`. */
   async resize(held: HeldSandbox, change: LimitsChange): Promise<void> {
     const release = await held.turns.acquire();
     try {
@@ -37,7 +36,7 @@ export class Resizes {
     }
   }
 
-  /** Makes a sandbox that a server took over have the limits of its record, if the last server was about to. */
+  /** Applies the limits of an adopted sandbox's record, if the last server was about to. */
   async restore(record: SandboxRecord, { resizing }: Sandbox): Promise<SandboxRecord> {
     if (record.isResizing !== true) return record;
     const { ledger, events, log } = this.#options;
@@ -70,11 +69,11 @@ export class Resizes {
     }
     const limits = changedLimits(before, change, templateLimits);
     if (isMore(limits, before)) admit({ ...record, limits });
-    // No await since it was admitted: whatever is asked for next is weighed against what this one has now.
+    // No await since the admission: the next request is weighed against these limits.
     held.update({ limits, isResizing: true });
     let happened: SandboxEvent | undefined;
     try {
-      // Before the backend acts: a server that ends in between leaves word of what it was to do.
+      // Before the backend acts: the next server completes an interrupted change.
       await ledger.write(held.record);
       await resizing.resize(limits);
       held.update({ isResizing: undefined });
@@ -83,7 +82,7 @@ export class Resizes {
       held.update({ limits: before, isResizing: undefined });
       throw error;
     } finally {
-      // The end of a sandbox has been written, or will be, and must not be undone.
+      // A written end of the sandbox must not be overwritten.
       if (!held.isEnding) await ledger.write(held.record, { happened });
       events.wake();
     }

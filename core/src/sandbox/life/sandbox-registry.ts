@@ -37,7 +37,7 @@ import type { WarmPools } from "../warm/warm-pools.js";
 export interface SandboxRegistryOptions {
   readonly settings: SandboxesConfig;
   readonly backends: BackendRegistry;
-  /** Asked before every creation. */
+  /** Called before every creation. */
   readonly admissions: Iterable<AdmissionCheck>;
   readonly ledger: Ledger;
   readonly snapshots: Snapshots;
@@ -136,14 +136,13 @@ export class SandboxRegistry implements Sandboxes {
     return new TenantSandboxes(this, tenant, (id) => this.#held.get(id)?.record.owner);
   }
 
-  /** How many are in a state. */
   count(state: SandboxState): number {
     let count = 0;
     for (const { record } of this.#held.values()) if (record.state === state) count += 1;
     return count;
   }
 
-  /** True when a sandbox that is not wholly removed has a volume. */
+  /** True when a sandbox that is not completely removed has a volume. */
   isMounted(id: VolumeId): boolean {
     for (const { record } of this.#held.values()) {
       if (record.mounts.some(({ volume }) => volume === id)) return true;
@@ -185,7 +184,7 @@ export class SandboxRegistry implements Sandboxes {
       this.#admit(record);
     }
     const held = new HeldSandbox(record);
-    // Taken at once, before the first await: that is what keeps parallel creations below the maximum.
+    // Set before the first await: this keeps parallel creations below the maximum.
     this.#held.set(record.id, held);
     const probe = request.readinessProbe ?? template.settings.readinessProbe;
     return this.#creations.make(held, backend, { timeoutMs: request.timeoutMs, probe, signal });
@@ -201,7 +200,7 @@ export class SandboxRegistry implements Sandboxes {
   }
 
   onCreated(listener: (sandbox: LiveSandbox) => void): void {
-    // Work that it starts belongs to its plugin, not to the creator of a sandbox.
+    // Its work belongs to the listener's plugin, not to the creator of a sandbox.
     this.#listeners.push(AsyncResource.bind(listener));
   }
 
@@ -264,7 +263,7 @@ export class SandboxRegistry implements Sandboxes {
   async use(sandbox: LiveSandbox): Promise<() => void> {
     const held = this.#held.get(sandbox.record.id);
     if (held === undefined) throw unknownSandbox(sandbox.record.id);
-    // Found just before another one came to stand for it.
+    // Found just before its successor replaced it.
     if (held !== sandbox) throw transitioning();
     return this.#pauses.use(held);
   }
@@ -284,7 +283,7 @@ export class SandboxRegistry implements Sandboxes {
     await this.#resizes.resize(this.#get(id), change);
   }
 
-  /** Takes over a sandbox that outlived the last server, as its record says: running or paused. */
+  /** Adopts a sandbox that outlived the last server in the state of its record. */
   async adopt({ record, awaited }: LedgerEntry, runtime: Sandbox): Promise<void> {
     const held = new HeldSandbox(await this.#resizes.restore(record, runtime), runtime);
     await this.#pauses.restore(held, awaited);
@@ -294,8 +293,8 @@ export class SandboxRegistry implements Sandboxes {
   }
 
   /**
-   * Ends a sandbox that outlived the last server and is not wanted any more.
-   * @param reason undefined for one that never served anybody: nothing is remembered of it.
+   * Ends a sandbox that outlived the last server and is no longer wanted. @param reason undefined for one that never
+   * served: it leaves no record.
    */
   finish(record: SandboxRecord, runtime: Sandbox, reason: EndReason | undefined): Promise<void> {
     const held = new HeldSandbox(record, runtime);
@@ -306,7 +305,7 @@ export class SandboxRegistry implements Sandboxes {
     return held.ending;
   }
 
-  /** Takes note that nothing is left of a sandbox that the last server held. */
+  /** Records that nothing is left of a sandbox of the last server. */
   async forget(record: SandboxRecord, reason: EndReason | undefined): Promise<void> {
     const held = new HeldSandbox(record);
     held.hasServed = reason !== undefined;
@@ -314,14 +313,14 @@ export class SandboxRegistry implements Sandboxes {
     await this.#ends.recordEnd(held);
   }
 
-  /** Starts to end sandboxes whose time has come. */
+  /** Starts the reaper. */
   start(): void {
     this.#reaper.start();
   }
 
   /**
-   * Refuses new sandboxes, gives up those that are being made, and ends the others unless they are to be kept.
-   * Resolves when the backends have done, or failed for now, what they can.
+   * Refuses new sandboxes, aborts creations, and ends the others unless they are to be kept. Resolves when the backends
+   * are done, or failed for now.
    */
   async close(onShutdown: SandboxesConfig["onShutdown"]): Promise<void> {
     this.#creations.close();
@@ -339,14 +338,14 @@ export class SandboxRegistry implements Sandboxes {
     return held;
   }
 
-  /** For who may be told that it is there still. @throws SandboxError aborted while it is being killed. */
+  /** @throws SandboxError aborted while it is being killed. */
   #getUnlessKilled(id: SandboxId): HeldSandbox {
     const held = this.#held.get(id);
     if (held?.isEnding === true && !held.isLingering) throw beingKilled(id);
     return this.#get(id);
   }
 
-  /** @throws SandboxError not_found for a paused one, too: that is what E2B's clients expect of it. */
+  /** @throws SandboxError not_found for a paused one, too, as E2B's clients expect. */
   #getRunning(id: SandboxId): HeldSandbox {
     const held = this.#get(id);
     if (held.record.state === "paused") {
@@ -404,7 +403,7 @@ export class SandboxRegistry implements Sandboxes {
     };
   }
 
-  /** @throws SandboxError resource_exhausted at the server's maximum, or what the first check that refuses throws. */
+  /** @throws SandboxError resource_exhausted at the server's maximum, or the error of the first check that refuses. */
   #admit(wanted: SandboxRecord): void {
     const { maximum } = this.#options.settings;
     if (this.#held.size >= maximum) {
@@ -417,7 +416,7 @@ export class SandboxRegistry implements Sandboxes {
   #askAdmissions(wanted: SandboxRecord): void {
     const existing: SandboxRecord[] = [];
     for (const { record, isLingering } of this.#held.values()) {
-      // The owner does not wait for a removal that only the server still has to finish.
+      // A removal that only the server still has to complete does not count for its owner.
       if (record.owner === wanted.owner && record.id !== wanted.id && !isLingering) existing.push(record);
     }
     for (const check of this.#options.admissions) check(wanted, existing);
@@ -438,7 +437,9 @@ export class SandboxRegistry implements Sandboxes {
     }
   }
 
-  /** One of the template's pool, if it is what would be provisioned. Everything else is set when it is handed out. */
+  /**
+   * A warm sandbox of the template's pool, if it matches the request. All other options are set when it is handed out.
+   */
   #takeWarm(request: CreateSandbox, template: Template, backend: SandboxBackend): HeldSandbox | undefined {
     const limits = Object.entries(given(request.limits ?? {}));
     const isPooled =
@@ -492,11 +493,11 @@ export class SandboxRegistry implements Sandboxes {
     const event = events.of("updated", held.record, { network });
     held.update(policy);
     try {
-      // Before the backend acts: a server that ends in between finds here what it was to do.
+      // Before the backend acts: the next server completes an interrupted change.
       await ledger.write(held.record, { awaited: event });
       await networking.restrict(egressRulesOf(policy));
     } catch (error) {
-      // Its end has been written, or will be, and must not be undone.
+      // A written end must not be overwritten.
       if (held.isEnding) throw unknownSandbox(id);
       held.update({ allowInternetAccess, egress });
       await ledger.write(held.record, { withdrawn: event?.id });
@@ -509,7 +510,7 @@ export class SandboxRegistry implements Sandboxes {
     if (held.record.state === "creating") {
       throw new SandboxError("unavailable", `sandbox "${held.record.id}" is not running`);
     }
-    // In memory first and at once: of two calls at the same time each must see what the other did.
+    // In memory first and at once: of two simultaneous calls each must see the other's change.
     held.update({ endsAtMs });
     this.#reaper.set(held.record.id, endsAtMs);
     const { ledger, events } = this.#options;
@@ -525,7 +526,7 @@ export class SandboxRegistry implements Sandboxes {
     (isUp ? this.#pauses.expire(held) : this.#ends.end(held, "timed out")).catch(() => {});
   }
 
-  /** Applies the action of a time-out to a running sandbox, without a client that waits for it. */
+  /** Applies the time-out action to a running sandbox in the background. */
   async #timeOut(held: HeldSandbox): Promise<void> {
     if (held.record.onTimeout === "pause") await this.#pauses.pause(held, "timeout", held.record.keepsMemory);
     else await this.#ends.end(held, "timed out");

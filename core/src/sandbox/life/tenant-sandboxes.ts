@@ -6,13 +6,13 @@ import type { LimitsChange } from "../model/requested-limits.js";
 import type { CreateSandbox, PauseOptions, Sandboxes } from "./sandboxes.js";
 import { unknownSandbox } from "../contract/unknown-sandbox.js";
 
-/** The sandboxes of one tenant: whatever is asked of another's is answered as for one that never was. */
+/** The sandboxes of one tenant; for others' it answers as for unknown ones. */
 export class TenantSandboxes implements Sandboxes {
   readonly #all: Sandboxes;
   readonly #tenant: string;
   readonly #ownerOf: (id: SandboxId) => string | undefined;
 
-  /** @param ownerOf answers for every sandbox of which something is left. */
+  /** @param ownerOf answers for every sandbox that is not completely removed. */
   constructor(all: Sandboxes, tenant: string, ownerOf: (id: SandboxId) => string | undefined) {
     this.#all = all;
     this.#tenant = tenant;

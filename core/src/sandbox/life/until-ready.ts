@@ -7,7 +7,7 @@ import { processEnvironment } from "../model/environment.js";
 import type { SandboxRecord } from "../model/live-sandbox.js";
 import type { HttpProbe, ReadinessProbe, ReadinessSettings, ShellProbe } from "../model/readiness-probe.js";
 
-/** A sandbox that did not become ready in time, and what its last attempt came to. */
+/** A sandbox was not ready in time; the message has the outcome of the last attempt. */
 export class NotReady extends SandboxError {
   constructor(timeoutMs: number, why: string) {
     super("unavailable", `the sandbox was not ready within ${timeoutMs} ms: ${why}`);
@@ -17,11 +17,11 @@ export class NotReady extends SandboxError {
 export interface ReadinessOptions {
   readonly settings: ReadinessSettings;
   readonly clock: Clock;
-  /** Ends the waiting at once; what was tried is over when its sandbox is. */
+  /** Ends the waiting at once; a running attempt ends with its sandbox. */
   readonly signal: AbortSignal;
 }
 
-/** A sandbox that may not be known to anybody yet. */
+/** A sandbox that its creator may not know yet. */
 interface ProbedSandbox {
   readonly record: SandboxRecord;
   readonly runtime: Sandbox;
@@ -47,8 +47,7 @@ export async function untilReady(
 }
 
 /**
- * What an attempt says, or that it took too long: then it is told so and left behind.
- * @throws the signal's reason.
+ * The outcome of an attempt, or that it took too long: then it is aborted and left behind. @throws the signal's reason.
  */
 async function within(
   timeoutMs: number,
@@ -85,7 +84,7 @@ async function pass(timeMs: number, { clock, signal }: Pick<ReadinessOptions, "c
   }
 }
 
-/** Why it is not ready, undefined when it is. */
+/** Reason why it is not ready, undefined when it is. */
 async function attempt(
   sandbox: ProbedSandbox,
   probe: ReadinessProbe,
@@ -93,7 +92,7 @@ async function attempt(
 ): Promise<string | undefined> {
   if (probe.type === "shell") return runShell(sandbox, probe, until);
   const stream = await sandbox.runtime.dial(probe.port, until);
-  // Whatever becomes of the stream, the answer is what counts.
+  // Only the answer counts, not how the stream ends.
   stream.on("error", () => {});
   try {
     return probe.type === "http" ? await askHttp(stream, probe, until) : undefined;
@@ -137,7 +136,7 @@ async function runShell(
   const stop = (): void => void started.kill("SIGKILL", "group").catch(() => {});
   if (until.aborted) stop();
   until.addEventListener("abort", stop, { once: true });
-  // That it breaks shows in how the command ends.
+  // The command's exit shows whether it worked.
   discard(started.output).catch(() => {});
   const { code, signal } = await started.exit;
   until.removeEventListener("abort", stop);
@@ -147,7 +146,7 @@ async function runShell(
     : `its command ended with exit code ${code}`;
 }
 
-/** Reads what nobody wants, so that who writes it goes on. */
+/** Reads unneeded output, so that its writer does not block. */
 async function discard(output: AsyncIterable<unknown>): Promise<void> {
   for await (const piece of output) void piece;
 }

@@ -3,15 +3,14 @@ import type { LiveSandbox } from "./live-sandbox.js";
 
 const DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/** Variables of every process of a sandbox, beside those of its account. */
+/** Variables of every process of a sandbox, in addition to those of its account. */
 export function sandboxEnvironment(sandbox: Pick<LiveSandbox, "record">): Record<string, string> {
   const { id, template, environment } = sandbox.record;
   return { E2B_SANDBOX: "true", E2B_SANDBOX_ID: id, E2B_TEMPLATE_ID: template, ...environment };
 }
 
 /**
- * The complete environment of a process: PATH, the account, the sandbox's own variables, then `extra`,
- * where the later one wins.
+ * The complete environment of a process: PATH, the account, the sandbox's own variables, then `extra`; later ones win.
  */
 export function processEnvironment(
   sandbox: Pick<LiveSandbox, "record">,

@@ -3,13 +3,13 @@ import type { AdoptedProcess } from "../contract/process.js";
 import type { EgressRules } from "../contract/egress-rules.js";
 import type { RecordedMount } from "./volume-mounts.js";
 
-/** Where a sandbox is in its life. Only `running` serves requests. */
+/** Lifecycle state. Only `running` serves requests. */
 export type SandboxState = "creating" | "running" | "paused" | "killing";
 
 /** Action at the end of a sandbox's time-out. */
 export type OnTimeout = "kill" | "pause";
 
-/** Why a sandbox is gone. */
+/** Reason for a sandbox's end. */
 export type EndReason =
   | "killed"
   | "timed out"
@@ -18,18 +18,17 @@ export type EndReason =
   | "backend lost"
   | "shutdown";
 
-/** Key by which a repeated creation is recognised. */
+/** Identifies repeated requests for one creation. */
 export interface Idempotency {
-  /** Its creator's, among those of its tenant. */
+  /** The creator's key, unique within its tenant. */
   readonly key: string;
-  /** The same for the same request. */
+  /** Equal for equal requests. */
   readonly fingerprint: string;
 }
 
 /** Record of a sandbox in the ledger. Times are milliseconds since the Unix epoch. */
 export interface SandboxRecord {
   readonly id: SandboxId;
-  /** The tenant that it belongs to. */
   readonly owner: string;
   readonly backend: string;
   readonly template: string;
@@ -37,54 +36,55 @@ export interface SandboxRecord {
   readonly snapshot: SnapshotId | undefined;
   readonly state: SandboxState;
   readonly startedAtMs: number;
-  /** When it ends or pauses by itself, of a paused one when it is removed; undefined = never (the debug sandbox). */
+  /** Time of its automatic end or pause, or the removal of a paused one; undefined = never (the debug sandbox). */
   readonly endsAtMs: number | undefined;
-  /** The life that its creator asked for: what a resumption by traffic gives it again. */
+  /** The requested life, which a resumption by traffic starts again. */
   readonly timeoutMs: number | undefined;
   readonly onTimeout: OnTimeout;
   /** False: that pause ends its processes and keeps its files. True when absent. */
   readonly keepsMemory?: boolean | undefined;
-  /** True for a paused one whose processes were ended: it begins anew, with its files. */
+  /** True for a paused one whose processes were ended: it starts again with its files. */
   readonly isStopped?: boolean | undefined;
-  /** True: a request resumes it when it is paused, and keeps it from pausing when it runs. */
+  /** True: a request resumes it when it is paused, and postpones its pause while it runs. */
   readonly autoResume: boolean;
   readonly metadata: Readonly<Record<string, string>>;
   /** Set by the creator; part of every process's environment. */
   readonly environment: Readonly<Record<string, string>>;
-  /** Secret that its envd and code surfaces ask for; undefined = open. */
+  /** Secret of its envd and code surfaces; undefined = open. */
   readonly accessToken: string | undefined;
-  /** Secret that its other ports ask for in `e2b-traffic-access-token`; undefined = open to whoever reaches the server. */
+  /**
+   * Secret of its other ports, sent in `e2b-traffic-access-token`; undefined = open to clients that reach the server.
+   */
   readonly trafficAccessToken: string | undefined;
-  /** The Host that programs on its ports get to see, `${PORT}` standing for the port; undefined = the client's. */
+  /** The Host header for programs on its ports, with `${PORT}` for the port; undefined = the client's. */
   readonly maskRequestHost: string | undefined;
   readonly limits: Limits;
-  /** True while its backend is being told these limits. */
+  /** True while its backend applies these limits. */
   readonly isResizing?: boolean | undefined;
   readonly idempotency?: Idempotency | undefined;
   readonly allowInternetAccess: boolean;
-  /** Rules for connections to the outside; undefined = no rules. */
+  /** Rules for outgoing connections; undefined = no rules. */
   readonly egress: EgressRules | undefined;
-  /** The volumes that it has. */
   readonly mounts: readonly RecordedMount[];
 }
 
-/** A sandbox that the server holds: its record, its backend handle, and word of its end. */
+/** A sandbox that the server holds: its record, its backend handle, and its end. */
 export interface LiveSandbox {
   readonly record: SandboxRecord;
   /** The backend's handle. @throws SandboxError unavailable unless `running`. */
   readonly runtime: Sandbox;
-  /** True when a request may be addressed to it: it runs, or the request makes it run again. */
+  /** True when requests may be sent to it: it runs, or a request resumes it. */
   readonly isReachable: boolean;
-  /** True while its processes stand still, or may do so: paused, or being paused, resumed or snapshotted. */
+  /** True while its processes are frozen, or may be: paused, or being paused, resumed or snapshotted. */
   readonly isFrozen: boolean;
   /** Resource usage, also while it is paused. @throws SandboxError unavailable before it ran and after its end. */
   stats(): Promise<Stats>;
   /** Processes from before this server adopted it, as `adoption` of its backend lists them, also while it is paused. */
   adopted(): Promise<readonly AdoptedProcess[]>;
   /**
-   * Aborted with an EndReason as soon as the sandbox no longer serves, before anything of it is torn
-   * down. Requests that serve it have their sockets destroyed, plugins drop what they keep about it.
-   * A pause that ends its processes aborts it, too, with another reason; a new LiveSandbox then stands for the sandbox.
+   * Aborted with an EndReason as soon as the sandbox stops serving, before its teardown: sockets of its requests are
+   * destroyed, and plugins drop their state. A pause that ends its processes aborts it, too, with another reason; a new
+   * LiveSandbox then replaces this one.
    */
   readonly ended: AbortSignal;
 }

@@ -8,17 +8,17 @@ export type ReadinessProbe = (TcpProbe | HttpProbe | ShellProbe) & {
   readonly intervalMs?: number | undefined;
 };
 
-/** Succeeds when something inside takes connections. */
+/** Succeeds when a port inside accepts connections. */
 export interface TcpProbe {
   readonly type: "tcp";
   readonly port: number;
 }
 
-/** Succeeds when something inside answers `GET <path>` with a status of 200 to 399. */
+/** Succeeds when a port inside answers `GET <path>` with a status of 200 to 399. */
 export interface HttpProbe {
   readonly type: "http";
   readonly port: number;
-  /** With its query, where it has one. */
+  /** With a query, if any. */
   readonly path: string;
 }
 
@@ -29,7 +29,7 @@ export interface ShellProbe {
   readonly command: string | readonly string[];
 }
 
-/** How long probes may take; lengths of time in milliseconds. */
+/** Limits of probes, in milliseconds. */
 export interface ReadinessSettings {
   readonly timeout: number;
   readonly maximumTimeout: number;
@@ -38,7 +38,7 @@ export interface ReadinessSettings {
   readonly attemptTimeout: number;
 }
 
-/** @throws SandboxError invalid_argument for a probe that asks for longer or more often than the server allows. */
+/** @throws SandboxError invalid_argument for a probe that is longer or more frequent than the server allows. */
 export function checkReadinessProbe(
   { timeoutMs, intervalMs }: ReadinessProbe,
   { maximumTimeout, leastInterval }: Pick<ReadinessSettings, "maximumTimeout" | "leastInterval">,

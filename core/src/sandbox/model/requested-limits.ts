@@ -2,7 +2,7 @@ import { SandboxError } from "../../kernel/errors.js";
 import type { Limits } from "../contract/backend.js";
 import type { SandboxesConfig } from "./sandboxes-config.js";
 
-/** Limits that clients may choose. What is absent stays as it is, 0 is what the template has. */
+/** Limits that clients may choose. Absent = unchanged, 0 = the template's. */
 export type LimitsChange = Pick<Limits, "cpuCount" | "memoryMiB" | "diskMiB">;
 
 const UNITS = { cpuCount: "CPUs", memoryMiB: "MiB of memory", diskMiB: "MiB of disk" } as const;
@@ -10,13 +10,13 @@ const UNITS = { cpuCount: "CPUs", memoryMiB: "MiB of memory", diskMiB: "MiB of d
 export interface RequestedLimitsOptions {
   readonly settings: Pick<SandboxesConfig, "maximumLimits">;
   readonly template: string;
-  /** Limits of a sandbox of the template whose creator asks for none. */
+  /** Limits of a sandbox of the template whose creator sets none. */
   readonly templateLimits: Limits;
 }
 
 /**
- * Refuses what a client may not ask for: more than `maximumLimits`, or than the template has where that says nothing.
- * @throws SandboxError invalid_argument
+ * @throws SandboxError invalid_argument for more than `maximumLimits`, or than the template's limits where that is
+ * silent.
  */
 export function checkRequestedLimits(
   requested: LimitsChange,
@@ -36,7 +36,7 @@ export function checkRequestedLimits(
   }
 }
 
-/** The limits that a change leads to. */
+/** The limits after a change. */
 export function changedLimits(limits: Limits, change: LimitsChange, template: Limits): Limits {
   const chosen = (name: keyof LimitsChange): number | undefined => {
     const wanted = change[name];

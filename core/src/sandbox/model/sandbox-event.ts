@@ -1,17 +1,16 @@
 import type { Limits, SandboxId, SnapshotId } from "../contract/backend.js";
 
-/** An event in the life of a sandbox. */
+/** Kind of a sandbox event. */
 export type SandboxEventType = "created" | "updated" | "paused" | "resumed" | "snapshotted" | "killed";
 
-/** One thing that happened to a sandbox. Nothing in it is a secret. */
+/** An event in the life of a sandbox. It contains no secrets. */
 export interface SandboxEvent {
-  /** Unique; the same for one event however often it is told. */
+  /** Unique; the same for every delivery of one event. */
   readonly id: string;
   readonly type: SandboxEventType;
   /** Milliseconds since the Unix epoch. */
   readonly atMs: number;
   readonly sandboxId: SandboxId;
-  /** The tenant that the sandbox belongs to. */
   readonly owner: string;
   readonly template: string;
   /** Snapshot with whose files it began; undefined = those of its template. */
@@ -22,7 +21,7 @@ export interface SandboxEvent {
 
 /** Details of an event, by its type. */
 export interface SandboxEventDetail {
-  /** Why: an EndReason of `killed`, what asked for `paused` and `resumed`. */
+  /** An EndReason of `killed`, the trigger of `paused` and `resumed`. */
   readonly reason?: string | undefined;
   /** The end that `updated` set, in milliseconds since the Unix epoch. */
   readonly endsAtMs?: number | undefined;
@@ -36,8 +35,8 @@ export interface SandboxEventDetail {
     | undefined;
   /** The limits that `updated` set, all of them. */
   readonly limits?: Limits | undefined;
-  /** Snapshot that was taken, of an event `snapshotted`. */
+  /** The snapshot of a `snapshotted` event. */
   readonly snapshot?: SnapshotId | undefined;
-  /** The name that it was given. */
+  /** Name of that snapshot. */
   readonly name?: string | undefined;
 }

@@ -2,7 +2,6 @@ import { Counter, Gauge, Histogram, type Registry } from "prom-client";
 import type { EndReason } from "./live-sandbox.js";
 import type { ReadinessProbe } from "./readiness-probe.js";
 
-/** Metrics of the sandbox domain. */
 export interface SandboxMetrics {
   created(tookMs: number): void;
   createFailed(): void;
@@ -12,7 +11,7 @@ export interface SandboxMetrics {
   pauseFailed(): void;
   resumed(trigger: ResumeTrigger): void;
   snapshotTaken(tookMs: number): void;
-  /** Events that nobody took in time are gone. */
+  /** Counts undelivered events that were dropped. */
   eventsDropped(count: number): void;
   /** A readiness probe succeeded. */
   ready(probe: ReadinessProbe["type"], tookMs: number): void;
@@ -23,13 +22,10 @@ export interface SandboxMetrics {
 /** Cause of a pause. */
 export type PauseTrigger = "request" | "timeout";
 
-/** Cause of a resumption: a client that asked for it, or traffic. */
+/** Cause of a resumption: a client's request, or traffic. */
 export type ResumeTrigger = "request" | "traffic";
 
-/**
- * Registers the metrics `coppice_sandboxes_…`.
- * @param count asked at each scrape: how many sandboxes are in a state.
- */
+/** Registers the metrics `coppice_sandboxes_…`. @param count called at each scrape: number of sandboxes in a state. */
 export function sandboxMetrics(
   registry: Registry,
   count: (state: "running" | "paused") => number,
@@ -119,7 +115,7 @@ export function sandboxMetrics(
     help: "Events that were dropped because too many waited for who could not take them",
     registers,
   });
-  // From the start: an alert on the first of its kind needs to have seen none.
+  // From the start: an alert on the first increase needs a zero before it.
   for (const trigger of ["request", "timeout"] satisfies PauseTrigger[]) pauses.inc({ trigger }, 0);
   for (const trigger of ["request", "traffic"] satisfies ResumeTrigger[]) resumptions.inc({ trigger }, 0);
   const reasons: EndReason[] = [

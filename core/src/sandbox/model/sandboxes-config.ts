@@ -97,7 +97,7 @@ const template = z.strictObject({
     .describe("Probe that has to succeed before a creation is answered; the request may name another one"),
 });
 
-/** The key `sandboxes` of the server's configuration. Lengths of time are parsed to milliseconds. */
+/** The key `sandboxes` of the server's configuration. Durations are parsed to milliseconds. */
 export const sandboxesConfig = z
   .strictObject({
     defaultBackend: z
@@ -196,5 +196,5 @@ export const sandboxesConfig = z
     }
   });
 
-/** The parsed settings of the sandbox domain; lengths of time in milliseconds. */
+/** The parsed settings of the sandbox domain; durations in milliseconds. */
 export type SandboxesConfig = z.infer<typeof sandboxesConfig>;

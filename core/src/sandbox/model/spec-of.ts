@@ -2,7 +2,7 @@ import type { Sandbox, SandboxSpec } from "../contract/backend.js";
 import { egressRulesOf } from "../contract/egress-rules.js";
 import type { SandboxRecord } from "./live-sandbox.js";
 
-/** The specification for a backend that a record stands for. */
+/** The backend specification of a record. */
 export function specOf(record: SandboxRecord): SandboxSpec {
   const { id, template, snapshot, limits, allowInternetAccess, egress, mounts } = record;
   return {
@@ -16,7 +16,7 @@ export function specOf(record: SandboxRecord): SandboxSpec {
   };
 }
 
-/** Why a sandbox cannot pause as its record wants it to; undefined when it can. */
+/** Reason why a sandbox cannot pause as its record demands; undefined when it can. */
 export function reasonAgainstPause(
   { backend, keepsMemory }: Pick<SandboxRecord, "backend" | "keepsMemory">,
   { pausing, stopping }: Sandbox,

@@ -1,2 +1,5 @@
-/** Owns what is made without a tenant: on a server that asks nobody who they are, by the server itself, and before tenants. */
+/**
+ * Tenant of sandboxes without one: those of the server itself, of a server without authentication, and from before
+ * tenants.
+ */
 export const DEFAULT_TENANT = "default";

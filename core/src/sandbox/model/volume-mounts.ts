@@ -3,7 +3,7 @@ import { SandboxError } from "../../kernel/errors.js";
 import type { Mount } from "../contract/backend.js";
 import type { TenantVolumes } from "./volumes.js";
 
-/** A volume that a sandbox is to have. */
+/** A volume to mount in a new sandbox. */
 export interface RequestedMount {
   /** Id or name of a volume of the sandbox's owner. */
   readonly volume: string;
@@ -13,19 +13,18 @@ export interface RequestedMount {
   readonly readOnly?: boolean | undefined;
 }
 
-/** A volume that a sandbox has, with the name that it had when that was made. */
+/** A mounted volume, with the name that it had at the sandbox's creation. */
 export interface RecordedMount extends Mount {
   readonly name: string;
 }
 
 const LONGEST_PATH = 1024;
-/** Directories that a sandbox cannot do without: nothing may be mounted over them. */
+/** Directories that a sandbox needs: nothing may be mounted over them. */
 const RESERVED = ["/proc", "/dev", "/sys", "/etc", "/run/e2b"];
 
 /**
- * The volumes that are meant.
- * @param backend that makes the sandbox.
- * @throws SandboxError invalid_argument that says of each mount what is wrong with it.
+ * Finds the requested volumes. @param backend of the sandbox.
+ * @throws SandboxError invalid_argument with the problem of each mount.
  */
 export function resolveMounts(
   requested: readonly RequestedMount[],

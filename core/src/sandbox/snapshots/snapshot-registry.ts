@@ -36,7 +36,7 @@ export interface SnapshotRegistryOptions {
 export class SnapshotRegistry implements Snapshots {
   readonly #options: SnapshotRegistryOptions;
   readonly #records = new Map<SnapshotId, SnapshotRecord>();
-  /** Removals under way, or tried again later. */
+  /** Removals under way, or to be retried. */
   readonly #removals = new Map<SnapshotId, Promise<void>>();
   readonly #reaper: Reaper;
 
@@ -65,8 +65,8 @@ export class SnapshotRegistry implements Snapshots {
   }
 
   /**
-   * Brings the ledger and the backends to agree after a start: what is half taken or half removed goes, as does
-   * what only one of them knows. Snapshots of a backend that is not enabled any more stay as they are.
+   * Brings the ledger and the backends into agreement after a start: removes incomplete snapshots and those that only
+   * one side knows. Snapshots whose backend is no longer enabled stay as they are.
    */
   async reconcile(): Promise<void> {
     const { backends, ledger, log } = this.#options;
@@ -92,7 +92,7 @@ export class SnapshotRegistry implements Snapshots {
     );
   }
 
-  /** Starts to remove snapshots whose time has come. */
+  /** Starts to remove expired snapshots. */
   start(): void {
     this.#reaper.start();
   }
@@ -148,7 +148,7 @@ export class SnapshotRegistry implements Snapshots {
         one.status === "fulfilled" ? { sandbox: one.value } : { error: one.reason as unknown },
       );
     } finally {
-      // The forks stand on what it kept, which the backend frees with the last of them.
+      // The backend frees its data with the last fork.
       await this.#discard(snapshot).catch(() => {});
     }
   }
@@ -167,7 +167,7 @@ export class SnapshotRegistry implements Snapshots {
   ): Promise<SnapshotRecord> {
     const { settings, metrics, clock, log } = this.#options;
     const { id, owner, backend, template, limits } = held.record;
-    // No await when it is idle: of two calls at the same time the second one must see the first.
+    // No await when it is idle: of two simultaneous calls the second one must see the first.
     while (held.isResuming()) await held.change?.done.catch(() => {});
     const { state } = held.record;
     if (state !== "running" && state !== "paused") {
@@ -248,7 +248,7 @@ export class SnapshotRegistry implements Snapshots {
     if (snapshotsKept !== undefined) this.#reaper.set(record.id, record.takenAtMs + snapshotsKept);
   }
 
-  /** Removes one for good; it counts until that is done. @throws SandboxError unavailable when it failed for now. */
+  /** Removes one permanently; it counts until that is done. @throws SandboxError unavailable when it failed for now. */
   #discard(record: SnapshotRecord): Promise<void> {
     const { teardown } = this.#options;
     const { id } = record;

@@ -7,7 +7,7 @@ type Settings = SandboxesConfig["templates"];
 
 /**
  * The templates of the configuration.
- * @param defaultsOf what a backend, or the default one, gives a sandbox that asks for nothing.
+ * @param defaultsOf default limits of a backend, or of the default backend.
  */
 export function configuredTemplates(
   settings: Settings,

@@ -37,8 +37,8 @@ export function parseTemplateReference(text: string): TemplateReference {
 }
 
 /**
- * Finds the configured template that a reference means, by name or alias.
- * @throws SandboxError invalid_argument, not_found, with E2B's texts.
+ * Finds the configured template of a reference, by name or alias. @throws SandboxError invalid_argument, not_found,
+ * with E2B's texts.
  */
 export function findTemplate(templates: SandboxesConfig["templates"], reference: string): Template {
   const { name, tag } = parseTemplateReference(reference);

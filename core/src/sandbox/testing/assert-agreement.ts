@@ -3,7 +3,7 @@ import { egressRulesOf } from "../contract/egress-rules.js";
 import { DEFAULT_TENANT } from "../model/tenant.js";
 import type { CrashingServer, World } from "./crashing-server.js";
 
-/** What a server told of is what happened, once each and in its order. */
+/** Asserts that each event was delivered once, in order, and matches the sandboxes. */
 async function assertTold(world: World, { domain }: CrashingServer): Promise<void> {
   await domain.events.caughtUp();
   assert.deepEqual(await world.ledger.outbox(1), [], "the outbox");
@@ -29,14 +29,14 @@ async function assertTold(world: World, { domain }: CrashingServer): Promise<voi
   assert.equal(new Set(snapshots).size, snapshots.length, "snapshots that were told of twice");
 }
 
-/** What a server says, what its ledger holds, what its backend has and what its metrics count are one and the same, and what it told of. */
+/** Asserts that the server, its ledger, its backend, its metrics and its events agree. */
 export async function assertAgreement(world: World, server: CrashingServer): Promise<void> {
   const { domain, metrics } = server;
   const records = domain.sandboxes.list().map(({ record }) => record);
   const byId = (one: { readonly id: string }, other: { readonly id: string }) => (one.id < other.id ? -1 : 1);
   const entries = await world.ledger.entries();
   assert.deepEqual(entries.map(({ record }) => record).toSorted(byId), records.toSorted(byId), "the ledger");
-  // One that the backend failed to stop is stopped whole before it begins anew.
+  // A sandbox that the backend failed to stop is stopped completely before it starts again.
   const toBeStopped = new Set(records.filter(({ isStopped }) => isStopped).map(({ id }) => id));
   const states = [...world.backend.sandboxes].map(([id, { isPaused, isStopped }]) =>
     toBeStopped.has(id) ? { id } : { id, isPaused, isStopped },
@@ -61,7 +61,7 @@ export async function assertAgreement(world: World, server: CrashingServer): Pro
   const there = (await world.backend.volumes?.list()) ?? [];
   assert.deepEqual(there.toSorted(), wanted.toSorted(), "the backend's volumes");
   for (const record of records) {
-    // It begins anew with those of its record.
+    // Applied when it starts again.
     if (record.isStopped) continue;
     const { egress, spec } = world.backend.sandboxes.get(record.id) ?? {};
     const { allowInternetAccess = true } = spec ?? {};

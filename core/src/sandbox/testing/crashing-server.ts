@@ -9,7 +9,7 @@ import type { SandboxEvent } from "../model/sandbox-event.js";
 import { sandboxesConfig } from "../model/sandboxes-config.js";
 import { FragileLedger } from "./start-domain.js";
 
-/** What outlives servers: what the ledger holds, what the backend has, and time. */
+/** State that outlives servers: the ledger, the backend, and time. */
 export class World {
   readonly clock: FakeClock = fakeClock();
   readonly ledger = new FragileLedger();
@@ -22,12 +22,12 @@ export class World {
     volumes: { onMake: () => this.#mayFail() },
     programs: { ready: () => Promise.resolve(0) },
   });
-  /** True: whatever the backend is asked to do fails, except to destroy. */
+  /** True: every operation of the backend but `destroy` fails. */
   isFaulty = false;
-  /** What servers told of, by its id, in that order. */
+  /** Delivered events by id, in order. */
   readonly told = new Map<string, SandboxEvent>();
 
-  /** A server on this world that is to be started. The one before has to have crashed or stopped. */
+  /** Creates a server on this world, not started yet. The one before has to have crashed or stopped. */
   prepare(settings: z.input<typeof sandboxesConfig> = {}): CrashingServer {
     return new CrashingServer(this, settings);
   }
@@ -44,7 +44,7 @@ export class World {
   }
 }
 
-/** A server that can be stopped dead before and after whatever it asks of its ledger and its backend. */
+/** A server that can crash before and after every call of its ledger and its backend. */
 export class CrashingServer {
   readonly domain: SandboxDomain;
   readonly metrics = new Registry();
@@ -88,13 +88,12 @@ export class CrashingServer {
     this.#stepsLeft = step;
   }
 
-  /** Lets it crash now. */
   crash(): void {
     this.#isDead = true;
     this.#die();
   }
 
-  /** Resolves with what `work` did, or with `crashed`. */
+  /** Resolves with the outcome of `work`, or with `crashed`. */
   async attempt(work: Promise<unknown>): Promise<"done" | "failed" | "crashed"> {
     const ended = work.then(
       () => "done" as const,
@@ -106,12 +105,12 @@ export class CrashingServer {
   #step(): Promise<void> {
     this.#stepsLeft -= 1;
     if (this.#stepsLeft === 0) this.crash();
-    // What a dead server waits for never comes.
+    // A dead server's calls never return.
     return this.#isDead ? new Promise(() => {}) : Promise.resolve();
   }
 }
 
-/** The same object, with a step before and after every call of a method of it, or of an object that it has. */
+/** A proxy that adds a step before and after every method call of an object and the objects in it. */
 function interrupted<T extends object>(target: T, step: () => Promise<void>): T {
   const wrap = (value: unknown): unknown => {
     if (Array.isArray(value)) return value.map(wrap);

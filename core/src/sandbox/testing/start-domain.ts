@@ -31,14 +31,14 @@ import type { VolumeRecord } from "../model/volumes.js";
 export const MINUTE_MS = 60_000;
 export const base: CreateSandbox = { template: "base", timeoutMs: 5 * MINUTE_MS, secure: true };
 
-/** Makes what it was asked for, whatever the signal says meanwhile. */
+/** Ignores aborts: completes every creation. */
 class DeafBackend extends MemoryBackend {
   override provision(spec: SandboxSpec): Promise<Sandbox> {
     return super.provision(spec, new AbortController().signal);
   }
 }
 
-/** A ledger without a disk, whose writes can fail. */
+/** An in-memory ledger whose writes can fail. */
 export class FragileLedger implements Ledger {
   readonly #entries = new Map<SandboxId, Omit<LedgerEntry, "awaited">>();
   readonly #snapshots = new Map<SnapshotId, SnapshotRecord>();
@@ -47,7 +47,7 @@ export class FragileLedger implements Ledger {
   readonly #awaited = new Map<string, SandboxEvent>();
   readonly #outbox = new Map<string, SandboxEvent>();
   readonly #leases = new MemoryLeases();
-  /** Fails the write that this returns true for. */
+  /** Fails the writes for which this returns true. */
   isFailing: (record: SandboxRecord) => boolean = () => false;
 
   async open(): Promise<void> {}
@@ -167,16 +167,16 @@ export interface Fixture extends SandboxDomain {
 }
 
 export interface DomainOptions {
-  /** What the memory backend does. */
+  /** Script of the memory backend. */
   readonly script?: MemoryBackendOptions;
   readonly settings?: z.input<typeof sandboxesConfig>;
-  /** A provision of it goes on after its signal was aborted. */
+  /** Its creations ignore aborts. */
   readonly isDeaf?: boolean;
-  /** One in memory when absent. */
+  /** In memory when absent. */
   readonly ledger?: Ledger;
 }
 
-/** Starts a domain on a data directory of its own; both go with the test. */
+/** Starts a domain on its own data directory; both end with the test. */
 export async function startDomain(
   context: TestContext,
   { script = {}, settings = {}, isDeaf = false, ledger }: DomainOptions = {},
@@ -219,7 +219,6 @@ export function fails(code: string, message: RegExp): (error: unknown) => boolea
   };
 }
 
-/** Everything that a sandbox could have left behind. */
 export async function assertNothingLeft({ backend, ledger, sandboxes, clock }: Fixture): Promise<void> {
   assert.deepEqual(backend.alive, { sandboxes: 0, processes: 0, connections: 0, openFiles: 0 });
   assert.deepEqual(await ledger.entries(), []);

@@ -17,22 +17,22 @@ export interface VolumeContentsOptions {
   readonly log: Logger;
 }
 
-/** A sandbox that has a volume and is there for nothing else. */
+/** A temporary sandbox that gives access to a volume. */
 interface Opened {
   readonly sandbox: Promise<Sandbox>;
-  /** Aborted when it is not to be used any more. */
+  /** Aborted when it must not be used any more. */
   readonly closing: AbortController;
   users: number;
-  /** Takes back that it is closed for want of use. */
+  /** Cancels the close for idleness. */
   cancelIdle: (() => void) | undefined;
 }
 
 const MOUNTED_AT = "/volume";
 
 /**
- * What is in volumes, for those who have no sandbox with them. Each is reached through a sandbox that is made for it
- * alone and that nobody knows: whatever links are in the volume, they lead to nothing of the host's or of anybody's.
- * The ledger does not know of them either, so the next server destroys what a crash leaves.
+ * Access to the contents of volumes without a client's sandbox. Each volume is opened by a temporary sandbox of its
+ * own, which no client can reach: links in a volume lead to no files of the host or of others. It is not in the ledger,
+ * so the next server destroys those that a crash leaves.
  */
 export class VolumeContents {
   readonly #options: VolumeContentsOptions;
@@ -44,7 +44,7 @@ export class VolumeContents {
     this.#options = options;
   }
 
-  /** @throws SandboxError unavailable when too many others are open, or what the backend threw. */
+  /** @throws SandboxError unavailable when too many are open, or the backend's error. */
   async open(volume: VolumeRecord): Promise<OpenVolume> {
     const opened = this.#opened.get(volume.id) ?? this.#make(volume);
     opened.users += 1;
@@ -69,13 +69,13 @@ export class VolumeContents {
     }
   }
 
-  /** Ends all use of a volume. Resolves when no sandbox of this has it, or that failed for now. */
+  /** Ends all use of a volume. Resolves when its sandbox here is removed, or failed to be for now. */
   async close(id: VolumeId): Promise<void> {
     const opened = this.#opened.get(id);
     if (opened !== undefined) await this.#close(id, opened);
   }
 
-  /** Ends all use of all volumes, for good. */
+  /** Ends all use of all volumes, permanently. */
   async closeAll(): Promise<void> {
     this.#isClosed = true;
     await Promise.all([...this.#opened].map(([id, opened]) => this.#close(id, opened)));
@@ -118,7 +118,7 @@ export class VolumeContents {
     }
   }
 
-  /** @throws SandboxError unavailable when all that are open are in use. */
+  /** @throws SandboxError unavailable when all open ones are in use. */
   #makeRoom(): void {
     if (this.#opened.size < this.#options.settings.openVolumes.maximum) return;
     const unused = [...this.#opened].find(([, { users }]) => users === 0);
@@ -134,7 +134,7 @@ export class VolumeContents {
     opened.cancelIdle = clock.after(settings.openVolumes.idle, () => void this.#close(id, opened));
   }
 
-  /** Never rejects: what could not be destroyed yet is tried again, and logged. */
+  /** Never rejects: failed removals are logged and tried again. */
   async #close(id: VolumeId, opened: Opened): Promise<void> {
     if (this.#opened.get(id) !== opened) return;
     this.#opened.delete(id);

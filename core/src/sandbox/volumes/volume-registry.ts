@@ -13,7 +13,7 @@ import type { CreateVolume, OpenVolume, TenantVolumes, VolumeRecord, Volumes } f
 export interface VolumeRegistryOptions {
   readonly settings: Pick<SandboxesConfig, "maximumVolumes" | "volumeSize" | "maximumVolumeSize">;
   readonly backends: BackendRegistry;
-  /** True when a sandbox that is not wholly removed has it. */
+  /** True when a sandbox that is not completely removed has it. */
   readonly isMounted: (id: VolumeId) => boolean;
   readonly contents: Pick<VolumeContents, "open" | "close">;
   readonly teardown: Teardown;
@@ -24,14 +24,14 @@ export interface VolumeRegistryOptions {
 
 const NAME = /^[A-Za-z0-9_-]{1,128}$/;
 const MEBIBYTE = 2 ** 20;
-// No token is as short.
+// Shorter than any token.
 const NO_TOKEN = "none";
 
 /** The volumes of this server, written to the ledger before a backend acts. */
 export class VolumeRegistry implements Volumes {
   readonly #options: VolumeRegistryOptions;
   readonly #records = new Map<VolumeId, VolumeRecord>();
-  /** Removals under way, or tried again later. */
+  /** Removals under way, or to be retried. */
   readonly #removals = new Map<VolumeId, Promise<void>>();
 
   constructor(options: VolumeRegistryOptions) {
@@ -59,10 +59,9 @@ export class VolumeRegistry implements Volumes {
   }
 
   /**
-   * Brings the ledger and the backends to agree after a start, when it is known which sandboxes are left: what is
-   * half made goes, as does what was removed and no sandbox has. What the ledger does not know stays, out of reach:
-   * nothing was ever made without it, so it is the ledger that is not whole. Volumes of a backend that is not
-   * enabled any more stay as they are.
+   * Brings the ledger and the backends into agreement after the sandboxes are adopted: removes incomplete volumes, and
+   * removed ones that no sandbox mounts. Volumes that the ledger does not know stay, unreachable: each was in the
+   * ledger once, so the ledger must be incomplete. Volumes whose backend is no longer enabled stay as they are.
    */
   async reconcile(): Promise<void> {
     const { backends, ledger, isMounted, log } = this.#options;
@@ -90,7 +89,10 @@ export class VolumeRegistry implements Volumes {
     );
   }
 
-  /** Says that nothing is left of a sandbox that had these: what was only kept for it goes. Never rejects. */
+  /**
+   * Call it when a sandbox with these volumes is completely removed: finishes removals that waited for it. Never
+   * rejects.
+   */
   async released(ids: readonly VolumeId[]): Promise<void> {
     for (const id of new Set(ids)) {
       const record = this.#records.get(id);
@@ -112,7 +114,7 @@ export class VolumeRegistry implements Volumes {
     throw new SandboxError("not_found", `volume '${id}' not found`);
   }
 
-  /** As `#get`; also one whose removal failed, so that who asks again learns how it is. */
+  /** As `#get`, also for one whose removal failed, so that a repeated request reports its state. */
   #removable(tenant: string, id: VolumeId): VolumeRecord {
     const record = this.#records.get(id);
     return record?.owner === tenant && this.#removals.has(id) ? record : this.#get(tenant, id);
@@ -120,7 +122,7 @@ export class VolumeRegistry implements Volumes {
 
   #withToken(id: VolumeId, token: string): VolumeRecord {
     const record = this.#records.get(id);
-    // Compared with something in any case: a volume that there is not takes as long.
+    // Compared in any case: the answer for an unknown volume takes as long.
     const isRight = isDigestOf(digestOf(record?.token ?? NO_TOKEN), token);
     if (record?.state === "ready" && isRight) return record;
     throw new SandboxError("unauthenticated", "there is no such volume, or this is not its token");
@@ -166,7 +168,7 @@ export class VolumeRegistry implements Volumes {
       token: newAccessToken(),
       createdAtMs: clock.now(),
     };
-    // Taken at once, before the first await: of two calls with one name the second must see the first.
+    // Set before the first await: of two calls with one name the second must see the first.
     this.#records.set(record.id, record);
     try {
       await ledger.writeVolume(record);
@@ -201,7 +203,7 @@ export class VolumeRegistry implements Volumes {
     await this.released([record.id]);
   }
 
-  /** Removes one for good; it counts until that is done. @throws SandboxError unavailable when it failed for now. */
+  /** Removes one permanently; it counts until that is done. @throws SandboxError unavailable when it failed for now. */
   #discard(record: VolumeRecord): Promise<void> {
     const { teardown } = this.#options;
     const { id } = record;

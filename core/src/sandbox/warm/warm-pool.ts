@@ -4,16 +4,16 @@ import type { Logger } from "../../observe/logger.js";
 import type { HeldSandbox } from "../backends/held-sandbox.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
 
-/** The settings of one pool; lengths of time in milliseconds. */
+/** The settings of one pool; durations in milliseconds. */
 export type PoolSettings = SandboxesConfig["templates"][string]["pool"];
 
 export interface WarmPoolOptions {
   readonly settings: PoolSettings;
   /** Makes one sandbox ready. When it rejects, nothing of that sandbox is left. */
   readonly make: (signal: AbortSignal) => Promise<HeldSandbox>;
-  /** Ends one that nobody asked for; resolves when that is done or failed for now. */
+  /** Ends a sandbox of the pool; resolves when that is done or failed for now. */
   readonly discard: (held: HeldSandbox) => Promise<void>;
-  /** Told of every attempt to make one that failed. */
+  /** Called for every failed attempt to make one. */
   readonly onFailure: () => void;
   readonly clock: Clock;
   readonly log: Logger;
@@ -23,8 +23,8 @@ const FIRST_RETRY_MS = 1000;
 const LONGEST_RETRY_MS = 60_000;
 
 /**
- * Sandboxes of one template that are ready before they are asked for. It keeps `min` of them; whoever finds
- * none raises that by one, up to `max`, and it falls again when nobody was turned away for a while.
+ * Ready sandboxes of one template. The pool keeps `min` of them; each miss raises the target by one, up to `max`, and a
+ * while without misses lowers it again.
  */
 export class WarmPool {
   readonly #options: WarmPoolOptions;
@@ -34,7 +34,7 @@ export class WarmPool {
   #kept: number;
   #isFilling = false;
   #failures = 0;
-  /** Of the last failure since one could be made. */
+  /** Last failure since a success. */
   #reason: string | undefined;
   #cancelRetry: (() => void) | undefined;
   #cancelShrinking: (() => void) | undefined;
@@ -44,25 +44,24 @@ export class WarmPool {
     this.#kept = options.settings.min;
   }
 
-  /** How many are ready. */
   get size(): number {
     return this.#ready.length;
   }
 
-  /** Starts to make what is missing, and goes on to after each `refill`. */
+  /** Starts to fill the pool. */
   start(): void {
     this.#isFilling = true;
     this.refill();
   }
 
-  /** The one that waited longest; undefined when there is none. Call `refill` when it has been handed out. */
+  /** The sandbox that waited longest; undefined when there is none. Call `refill` when it has been handed out. */
   take(): HeldSandbox | undefined {
     const held = this.#ready.shift();
     if (held === undefined) this.#grow();
     return held;
   }
 
-  /** Makes what is missing. Returns at once. */
+  /** Makes missing sandboxes in the background. */
   refill(): void {
     const { settings } = this.#options;
     if (!this.#isFilling || this.#cancelRetry !== undefined) return;
@@ -75,7 +74,7 @@ export class WarmPool {
     }
   }
 
-  /** Ends every sandbox that nobody took, those that are being made included. */
+  /** Ends every sandbox of the pool, those that are being made included. */
   async close(): Promise<void> {
     this.#isFilling = false;
     this.#cancelRetry?.();
@@ -98,7 +97,7 @@ export class WarmPool {
       if (this.#closed.signal.aborted) return;
       onFailure();
       const reason = messageOf(error);
-      // Tried again for as long as it fails: one line says it all.
+      // Repeated failures for one reason are logged once.
       if (reason !== this.#reason)
         log.warn({ err: error }, "a sandbox for the warm pool could not be made ready; it is tried again");
       this.#reason = reason;
@@ -111,7 +110,7 @@ export class WarmPool {
     held.ended.addEventListener("abort", () => this.#drop(held), { once: true });
   }
 
-  /** One that has ended by itself while it waited. */
+  /** Removes a sandbox that ended by itself while it waited. */
   #drop(held: HeldSandbox): void {
     const index = this.#ready.indexOf(held);
     if (index === -1) return;

@@ -2,13 +2,13 @@ import { Counter, Gauge, type Registry } from "prom-client";
 import type { HeldSandbox } from "../backends/held-sandbox.js";
 import { WarmPool, type WarmPoolOptions } from "./warm-pool.js";
 
-/** The warm pools of a server, by template, and what is counted about them. */
+/** The warm pools of a server, by template, and their metrics. */
 export class WarmPools {
   readonly #pools = new Map<string, WarmPool>();
   readonly #takes: Counter<"template" | "outcome">;
   readonly #failures: Counter<"template">;
 
-  /** @param registry takes the metrics `coppice_sandboxes_warm…`. */
+  /** @param registry receives the metrics `coppice_sandboxes_warm…`. */
   constructor(registry: Registry) {
     const registers = [registry];
     const pools = this.#pools;
@@ -46,7 +46,7 @@ export class WarmPools {
     for (const pool of this.#pools.values()) pool.start();
   }
 
-  /** One that is ready; undefined when there is none or no pool. Call `handedOut` when it is known what became of it. */
+  /** A ready sandbox; undefined when there is none or no pool. Call `handedOut` with its outcome. */
   take(template: string): HeldSandbox | undefined {
     const pool = this.#pools.get(template);
     if (pool === undefined) return undefined;
@@ -60,7 +60,7 @@ export class WarmPools {
 
   handedOut(template: string, outcome: "hit" | "broken"): void {
     this.#takes.inc({ template, outcome });
-    // The answer leaves first: what makes the next one would be in its way.
+    // The answer leaves first: making the next sandbox would delay it.
     setImmediate(() => this.#pools.get(template)?.refill());
   }
 

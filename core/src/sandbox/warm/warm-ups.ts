@@ -1,27 +1,25 @@
 import { createToken } from "../../kernel/token.js";
 import type { LiveSandbox } from "../model/live-sandbox.js";
 
-/** Preparations of plugins for sandboxes of a warm pool. A failure costs that sandbox, never its later creator. */
+/** A plugin's preparations for sandboxes of a warm pool. A failure costs that sandbox, never its later creator. */
 export interface WarmUp {
   /**
-   * Starts early what its first user would wait for. Nobody knows the sandbox yet; its `record` has its final
-   * id, template and limits, and nothing of its creator.
+   * Starts early what the first user would wait for. The sandbox has no creator yet; its `record` has its final id,
+   * template and limits, and no options of a creator.
    */
   prepare(sandbox: LiveSandbox, signal: AbortSignal): Promise<void>;
-  /**
-   * Brings what runs in line with its creator's wishes, `record.environment` above all. The creator waits for it.
-   */
+  /** Adapts running programs to the creator's options, `record.environment` above all. The creator waits for it. */
   handOut(sandbox: LiveSandbox, signal: AbortSignal): Promise<void>;
 }
 
-/** Everything that is done to sandboxes of warm pools: a plugin adds its part while it is set up. */
+/** Warm-ups of all plugins: a plugin adds its own during set-up. */
 export interface WarmUps {
   add(warmUp: WarmUp): void;
 }
 
 export const WarmUps = createToken<WarmUps>("warm-ups");
 
-/** The warm-ups of this server, done at the same time. */
+/** The warm-ups of this server, run in parallel. */
 export class AddedWarmUps implements WarmUps {
   readonly #added: WarmUp[] = [];
 
@@ -29,12 +27,12 @@ export class AddedWarmUps implements WarmUps {
     this.#added.push(warmUp);
   }
 
-  /** @throws what the first one throws, when all have settled. */
+  /** @throws the first error, after all have settled. */
   prepare(sandbox: LiveSandbox, signal: AbortSignal): Promise<void> {
     return settled(this.#added.map((warmUp) => warmUp.prepare(sandbox, signal)));
   }
 
-  /** @throws what the first one throws, when all have settled. */
+  /** @throws the first error, after all have settled. */
   handOut(sandbox: LiveSandbox, signal: AbortSignal): Promise<void> {
     return settled(this.#added.map((warmUp) => warmUp.handOut(sandbox, signal)));
   }

@@ -17,7 +17,7 @@ import { terminalCases } from "./cases/terminal-cases.js";
 import { volumeCases } from "./cases/volume-cases.js";
 import { watchCases } from "./cases/watch-cases.js";
 
-/** Every promise that a backend makes, in the order in which they are best understood. */
+/** Every promise of a backend, in reading order. */
 export const conformanceCases: readonly ConformanceCase[] = [
   ...provisionCases,
   ...processCases,

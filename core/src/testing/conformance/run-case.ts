@@ -12,22 +12,22 @@ import { reasonUnmet } from "./kit/needs.js";
 const CASE_TIMEOUT_MS = 30_000;
 const TEARDOWN_TIMEOUT_MS = 60_000;
 
-/** How one case went. */
+/** Result of one case. */
 export interface ConformanceResult {
   readonly name: string;
   readonly group: ConformanceGroup;
   readonly outcome: "passed" | "failed" | "skipped";
-  /** Why it was skipped, or what failed. */
+  /** Reason why it was skipped or failed. */
   readonly reason?: string | undefined;
-  /** What was thrown, when it failed. */
+  /** The error of a failed case. */
   readonly error?: unknown;
   readonly durationMs: number;
 }
 
 /**
- * Runs one case in a sandbox of its own and looks for what it leaves behind. Never rejects.
- * @param options.teardownTimeoutMs what destroying its sandboxes may take; a minute when absent.
- * Cases are run one at a time: the descriptors of this process are counted.
+ * Runs one case in a sandbox of its own and looks for remains. Never rejects.
+ * @param options.teardownTimeoutMs time for destroying its sandboxes; a minute when absent. Run one case at a time: the
+ * descriptors of this process are counted.
  */
 export async function runCase(
   each: ConformanceCase,
@@ -52,7 +52,7 @@ export async function runCase(
   }
 }
 
-/** Lets a backend open what it keeps for all sandboxes, so that no case is blamed for it. */
+/** Lets a backend open its shared resources, so that no case is blamed for them. */
 export async function warmUp(subject: ConformanceSubject): Promise<void> {
   const context = new ConformanceContext(subject);
   try {

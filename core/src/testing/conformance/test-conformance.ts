@@ -5,11 +5,11 @@ import { conformanceCases } from "./conformance-cases.js";
 import { runCase, warmUp } from "./run-case.js";
 
 export interface TestConformanceOptions {
-  /** Those that are run; all of them when absent. */
+  /** Cases to run; all when absent. */
   readonly cases?: readonly ConformanceCase[];
 }
 
-/** Registers cases with node:test, under one `describe`. Each is one test with a sandbox of its own. */
+/** Registers cases with node:test under one `describe`: a test with its own sandbox for each. */
 export function testConformance(
   name: string,
   makeSubject: () => Promise<ConformanceSubject>,
@@ -29,10 +29,10 @@ export function testConformance(
     });
     after(async () => {
       await subject?.[Symbol.asyncDispose]();
-      // Also where only some of the cases were to be run.
+      // Also when only some of the cases run.
       if (failure !== undefined) throw failure;
     });
-    // Node would cancel all of them when `before` throws, and tell the reason last.
+    // When `before` throws, Node cancels all tests and shows the reason last.
     it("provision: this host can run it, and its first sandbox works", () => {
       if (failure !== undefined) throw failure;
     });

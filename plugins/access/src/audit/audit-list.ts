@@ -4,7 +4,7 @@ import type { AccessConfig } from "../access-config.js";
 import { AuditLog } from "./audit-log.js";
 import { auditEventBody } from "./audit-route.js";
 
-/** Prints what happened on the control plane, a JSON line each, the newest first: of every tenant, and of strangers. */
+/** Prints the audit of the control plane, newest first, a JSON line each: of all tenants, and of refused clients. */
 export const auditList: VerbAction<AccessConfig> = {
   usage: "[--tenant acme] [--limit 100]",
   run({ args, config, dataDir, print }) {

@@ -5,27 +5,27 @@ import { openDatabase } from "@coppice/core";
 /** Result of a request, for the audit. */
 export type Outcome = "allowed" | "denied" | "error";
 
-/** One entry: who asked for what, when, and what came of it. Nothing in it is a secret. */
+/** One entry: sender, request, time and outcome. It contains no secrets. */
 export interface AuditEvent {
   readonly id: number;
   readonly atMs: number;
   readonly requestId: string;
   readonly address: string;
   readonly method: string;
-  /** Without the query, cut when it is long. */
+  /** Without the query; cut when it is long. */
   readonly path: string;
-  /** The pattern of the route; `none` when it was refused before any. */
+  /** The pattern of the route; `none` when it was refused before routing. */
   readonly route: string;
   readonly status: number;
   readonly outcome: Outcome;
-  /** Undefined for whoever was not let in. */
+  /** Undefined for unauthenticated clients. */
   readonly tenant: string | undefined;
   readonly principal: string | undefined;
   readonly scopes: readonly string[];
   readonly sandbox: string | undefined;
 }
 
-/** Which entries somebody wants to see. */
+/** Filter of entries. */
 export interface AuditQuery {
   readonly tenant?: string | undefined;
   readonly outcome?: Outcome | undefined;
@@ -38,7 +38,7 @@ export interface AuditQuery {
 export interface AuditLogOptions {
   readonly dataDir: string;
   readonly maxEntries: number;
-  /** Entries without a tenant, which anybody can cause, push out none but their like. */
+  /** Limit of entries without a tenant, which any client can cause, so that they displace only each other. */
   readonly maxStrangers: number;
   readonly maxAgeMs: number;
 }
@@ -63,10 +63,10 @@ const MIGRATIONS: readonly string[] = [
    CREATE INDEX event_by_time ON event (at_ms);`,
 ];
 
-/** Deleting row by row would double the work of writing. */
+/** Deleting row by row would double the cost of writing. */
 const TRIMMED_EVERY = 64;
 
-/** The audit of an installation, in an SQLite file. What was written survives the end of this process. */
+/** The audit of an installation, in an SQLite file. Committed writes survive the end of this process. */
 export class AuditLog {
   readonly #options: AuditLogOptions;
   readonly #database: DatabaseSync;
@@ -83,7 +83,6 @@ export class AuditLog {
     this.#statements = prepare(this.#database);
   }
 
-  /** @throws Error when it cannot be written. */
   write(event: Omit<AuditEvent, "id">): void {
     this.#statements.insert.run(
       event.atMs,

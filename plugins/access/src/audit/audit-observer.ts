@@ -4,7 +4,7 @@ import type { AuditLog, Outcome } from "./audit-log.js";
 export interface AuditObserverOptions {
   readonly log: () => Pick<AuditLog, "write">;
   readonly clock: Clock;
-  /** Told why an entry could not be written. */
+  /** Called with the reason when an entry could not be written. */
   readonly onLost: (error: unknown) => void;
 }
 
@@ -12,7 +12,7 @@ const LONGEST_PATH = 512;
 const READING = new Set(["GET", "HEAD", "OPTIONS"]);
 const REFUSALS = new Set([401, 403, 429]);
 
-/** Writes an entry for every write, and for every read that did not work out, before its client is answered. */
+/** Writes an entry for every modifying request and every failed read, before the client gets its answer. */
 export function auditObserver({ log, clock, onLost }: AuditObserverOptions): Observer {
   return (request, answered) => {
     const { id, method, url, principal, clientAddress } = request;
@@ -45,7 +45,7 @@ function outcomeOf({ status }: Answered): Outcome {
   return REFUSALS.has(status) ? "denied" : "error";
 }
 
-/** What the route says that it was about, or the sandbox that its path names. */
+/** The sandbox that the route noted, or that the path names. */
 function sandboxOf({ url }: SurfaceRequest, { route, sandboxId }: Answered): string | undefined {
   if (sandboxId !== undefined) return sandboxId;
   const at = route.split("/").indexOf("sandboxes") + 1;

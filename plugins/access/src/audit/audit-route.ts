@@ -18,7 +18,7 @@ const query = z.object({
   pathPrefix: z.string().max(512).optional(),
 });
 
-/** Serves GET /audit/events: to admins of a tenant, what happened in its name. */
+/** Serves GET /audit/events: a tenant's audit, for its admins. */
 export function serveAudit(router: Router, log: () => AuditLog): void {
   router.get("/audit/events", permit("admin"), (ctx) => {
     const data = parseInput(query, Object.fromEntries(requestOf(ctx).url.searchParams));

@@ -9,8 +9,8 @@ export function newApiKey(): string {
 }
 
 /**
- * What is kept of a key, and looked up by: who learns digests, or how long comparing them takes, learns nothing of
- * a key. No salt: keys are not passwords that somebody chose.
+ * Digest under which a key is stored and looked up. Neither a leaked digest nor the time of a comparison reveals a key.
+ * No salt: keys are random, unlike passwords.
  */
 export function digestOf(key: string): string {
   return hash("sha256", key, "hex");

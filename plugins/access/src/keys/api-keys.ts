@@ -4,14 +4,14 @@ import { scopesOfKey } from "./key-scopes.js";
 import type { KeyStore } from "./key-store.js";
 
 export interface ApiKeysOptions {
-  /** Of the configuration: the default tenant's, for everything. */
+  /** Keys of the configuration: the default tenant's, with all scopes. */
   readonly configured: readonly string[];
-  /** Asked for everything else, at each request. */
+  /** Called at each request for all other keys. */
   readonly store: () => KeyStore;
   readonly clock: Clock;
 }
 
-/** The keys that let a client in. */
+/** The valid keys. */
 export class ApiKeys {
   readonly #configured = new Map<string, Principal>();
   readonly #options: Pick<ApiKeysOptions, "store" | "clock">;
@@ -21,12 +21,12 @@ export class ApiKeys {
     for (const [index, key] of options.configured.entries()) this.add(key, `configured-${index + 1}`);
   }
 
-  /** One more that is the default tenant's, for everything. */
+  /** Adds a key of the default tenant with all scopes. */
   add(key: string, name: string): void {
     this.#configured.set(digestOf(key), { tenant: DEFAULT_TENANT, name, scopes: new Set(SCOPES) });
   }
 
-  /** Finds the principal of a key; undefined for one that was never made, has expired or is revoked. */
+  /** Finds the principal of a key; undefined for an unknown, expired or revoked one. */
   find(key: string): Principal | undefined {
     const digest = digestOf(key);
     const configured = this.#configured.get(digest);

@@ -9,8 +9,8 @@ const LONGEST_KEY_BYTES = 1024;
 const KEY = /^e2b_[0-9a-f]{40,}$/;
 
 /**
- * The key in a file, made there when there is none. Whoever else is making it at this moment, all get the same one.
- * @throws Error that names the file when it is none of this user's, or holds no key.
+ * The key in a file, which is created when missing. Concurrent callers, also in other processes, get the same key.
+ * @throws Error that names the file when it belongs to another user, or holds no key.
  */
 export async function keptKey(path: string, log: Logger): Promise<string> {
   try {
@@ -24,7 +24,7 @@ export async function keptKey(path: string, log: Logger): Promise<string> {
   return readKey(path, log);
 }
 
-/** Whole or not at all, and never in the place of another: a crash leaves at most a file that nobody reads. */
+/** Creates the file atomically, without replacing another: a crash leaves at most an unused temporary file. */
 async function makeKey(path: string): Promise<void> {
   const draft = `${path}.${randomBytes(6).toString("hex")}`;
   try {

@@ -1,6 +1,6 @@
 import { type Scope, SCOPES } from "@coppice/core";
 
-/** How much a key may do; each holds those before it. */
+/** Scopes of a key; each includes those before it. */
 export const KEY_SCOPES = ["read", "exec", "admin"] as const;
 
 export type KeyScope = (typeof KEY_SCOPES)[number];
@@ -11,7 +11,6 @@ const GRANTED: Readonly<Record<KeyScope, readonly Scope[]>> = {
   admin: SCOPES,
 };
 
-/** Permissions of a key with these scopes. */
 export function scopesOfKey(scopes: readonly KeyScope[]): ReadonlySet<Scope> {
   return new Set(scopes.flatMap((scope) => GRANTED[scope]));
 }

@@ -9,10 +9,10 @@ import { isKeyScope, type KeyScope } from "./key-scopes.js";
 export interface StoredKey {
   readonly id: string;
   readonly tenant: string;
-  /** One key of a tenant has it at a time. */
+  /** Unique among a tenant's keys in use. */
   readonly name: string;
   readonly scopes: readonly KeyScope[];
-  /** The first digits, to tell keys apart by. */
+  /** The first digits, to tell keys apart. */
   readonly hint: string;
   readonly createdAtMs: number;
   readonly expiresAtMs: number | undefined;
@@ -55,7 +55,7 @@ export class KeyStore {
   }
 
   /**
-   * Makes a key. Nobody can show it again.
+   * Creates a key, which can be shown only now.
    * @throws SandboxError already_exists when a key in use has the name.
    */
   create(wanted: NewKey, nowMs: number): { readonly key: string; readonly stored: StoredKey } {
@@ -96,12 +96,12 @@ export class KeyStore {
     return row === undefined ? undefined : parse(row);
   }
 
-  /** All that ever were, the newest first. */
+  /** All keys, also revoked and expired ones, newest first. */
   list(): readonly StoredKey[] {
     return this.#statements.list.all().map(parse);
   }
 
-  /** Ends a key. Answers false when none in use has that id. */
+  /** Revokes a key. Returns false when none in use has that id. */
   revoke(id: string, nowMs: number): boolean {
     return this.#statements.revoke.run(nowMs, id).changes > 0;
   }

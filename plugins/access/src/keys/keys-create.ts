@@ -6,7 +6,7 @@ import { TENANT_NAME } from "./tenant-name.js";
 
 const LONGEST_NAME = 100;
 
-/** Makes a key and prints it, once. */
+/** Creates a key and prints it, once. */
 export const keysCreate: VerbAction<unknown> = {
   usage: "[--tenant acme] [--name ci] [--scopes read,exec,admin] [--expires 90d]",
   run({ args, clock, dataDir, print }) {

@@ -2,7 +2,7 @@ import { parseArgs } from "node:util";
 import { SandboxError, type VerbAction } from "@coppice/core";
 import { KeyStore } from "./key-store.js";
 
-/** Ends a key: a running server refuses it from the next request on. */
+/** Revokes a key: a running server refuses it from the next request on. */
 export const keysRevoke: VerbAction<unknown> = {
   usage: "<id of the key>",
   run({ args, clock, dataDir, print }) {

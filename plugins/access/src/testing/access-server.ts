@@ -9,11 +9,11 @@ import { plugin as access } from "../plugin.js";
 
 export const START = Date.UTC(2026, 0, 1);
 
-/** An answer, read whole. */
+/** A complete answer. */
 export interface Answer {
   readonly status: number;
   readonly headers: Headers;
-  // Each test knows what it asked for.
+  // Each test knows the shape of its answer.
   // oxlint-disable-next-line typescript/no-explicit-any
   readonly json: any;
 }
@@ -24,7 +24,7 @@ export interface AccessServerOptions {
   readonly plugins?: readonly Plugin[];
 }
 
-/** A server with the plugin, the control plane and a backend in memory, and the keys of its command line. */
+/** A server with the plugin, the control plane and a memory backend, and access to the key store. */
 export async function startAccessServer({
   settings = {},
   server = {},
@@ -42,7 +42,7 @@ export async function startAccessServer({
     await rm(dataDir, { recursive: true, force: true });
     throw error;
   });
-  // Another process has it open at the same time.
+  // Like the command line, another process has it open at the same time.
   const keys = new KeyStore(join(dataDir, "access"));
   return {
     ...running,
@@ -50,7 +50,7 @@ export async function startAccessServer({
     dataDir,
     backend: memory.backend,
     keys,
-    /** A new key: of the tenant `acme`, with scope `exec`, unless said otherwise. */
+    /** Creates a key: of the tenant `acme`, with scope `exec`, by default. */
     newKey(wanted: Partial<NewKey> = {}): string {
       const usual: NewKey = { tenant: "acme", scopes: ["exec"], expiresAtMs: undefined, name: undefined };
       return keys.create({ ...usual, ...wanted }, clock.now()).key;

@@ -32,7 +32,6 @@ const SIGNAL_NAMES: Readonly<Partial<Record<Signal, string>>> = {
   SIGTERM: "terminated",
 };
 
-/** Puts an exit into words. */
 export function describeExit(exit: Exit): ExitReport {
   if (exit.signal === undefined) {
     const status = `exit status ${exit.code}`;

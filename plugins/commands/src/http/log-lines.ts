@@ -1,9 +1,9 @@
 import type { LoggedCommand, LoggedPiece, SandboxLogs } from "../contract/commands.js";
 import { TextLines } from "./text-lines.js";
 
-/** A line that a command wrote. */
+/** A line of a command's output. */
 export interface LogLine {
-  /** When it was whole: milliseconds since the Unix epoch. */
+  /** Time of its completion, in milliseconds since the Unix epoch. */
   readonly atMs: number;
   readonly stream: LoggedPiece["stream"];
   /** Without its newline. */
@@ -12,9 +12,9 @@ export interface LogLine {
 }
 
 export interface LogLinesOptions {
-  /** Milliseconds since the Unix epoch: nothing of what was read before. */
+  /** Milliseconds since the Unix epoch; earlier output is left out. */
   readonly sinceMs: number;
-  /** UTF-16 units after which a line is given out unfinished. */
+  /** UTF-16 units after which a line is returned unfinished. */
   readonly longestLine: number;
 }
 
@@ -25,8 +25,8 @@ interface OpenLines {
 }
 
 /**
- * The lines of all commands of a sandbox in the order in which they were whole. The last line of a command
- * that ended without a newline counts as whole then; that of one that runs is not there yet.
+ * Lines of all commands of a sandbox in the order of their completion. The end of a command completes its last line;
+ * the unfinished line of a running command is left out.
  */
 export async function* logLines(
   logs: SandboxLogs,
@@ -38,7 +38,7 @@ export async function* logLines(
   for await (const piece of logs.outputSince(sinceMs)) {
     yield* endedLines(open, piece.atMs);
     const command = commands.get(piece.id);
-    // One that began after the look at the list: the next look has it.
+    // A command that began after the list was read: the next round has it.
     if (command === undefined) continue;
     const key = `${piece.stream} ${piece.id}`;
     const { lines } = open.get(key) ?? { lines: new TextLines(longestLine) };
@@ -50,7 +50,7 @@ export async function* logLines(
   yield* endedLines(open, Infinity);
 }
 
-/** What is left of commands that had ended by then, the first to end first. */
+/** Unfinished lines of commands that had ended by then, the first to end first. */
 function* endedLines(open: Map<string, OpenLines>, untilMs: number): Generator<LogLine> {
   const ended = [...open]
     .map(([key, value]) => ({ key, ...value, atMs: value.command.end?.endedAtMs ?? Infinity }))

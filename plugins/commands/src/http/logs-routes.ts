@@ -11,7 +11,7 @@ export interface LogsRoutesOptions {
 }
 
 const STREAM_NAMES = { stdout: "stdout", stderr: "stderr", pty: "terminal" } as const;
-// So that a page always has room for a whole character.
+// A page always has room for a whole character.
 const SMALLEST_PAGE = 4;
 const LONGEST_CHARACTER = 4;
 
@@ -20,17 +20,17 @@ const wholeNumber = z
   .regex(/^\d{1,15}$/, "expected a number of bytes")
   .transform(Number);
 
-/** Serves the log of commands page by page, also of those that have ended. */
+/** Serves the log of commands page by page, also of ended ones. */
 export function serveLogs(router: Router, { commands, config }: LogsRoutesOptions): void {
   const Query = z.object({
-    /** A byte of the command's output, all streams together: `next_cursor` of the page before. */
+    /** Byte offset in the command's output, all streams together: `next_cursor` of the page before. */
     cursor: wholeNumber.default(0),
     limit: wholeNumber
       .refine((bytes) => bytes >= SMALLEST_PAGE && bytes <= config.maxPage, {
         error: `expected ${SMALLEST_PAGE} to ${config.maxPage} bytes`,
       })
       .default(config.defaultPage),
-    /** Only what was written here; the cursor goes on counting all of it. */
+    /** Output of this stream only; the cursor still counts all streams. */
     stream: z.enum(["stdout", "stderr", "pty"]).optional(),
     encoding: z.enum(["utf-8", "base64"]).default("utf-8"),
   });
@@ -65,7 +65,7 @@ export function serveLogs(router: Router, { commands, config }: LogsRoutesOption
   });
 }
 
-/** A pid, or the id that names one command for good. */
+/** A pid, or a command's unique id. */
 function readSelector(text: string): { readonly pid: number } | { readonly id: string } {
   if (/^\d{1,10}$/.test(text)) return { pid: Number(text) };
   if (/^[0-9a-f-]{36}$/.test(text)) return { id: text };
@@ -74,7 +74,7 @@ function readSelector(text: string): { readonly pid: number } | { readonly id: s
 
 interface JoinOptions {
   readonly wanted: LogPage["pieces"][number]["stream"] | undefined;
-  /** A character that is not whole waits for the next page, unless there is nothing else to wait for. */
+  /** An incomplete character is left to the next page, unless nothing else can follow. */
   readonly isText: boolean;
 }
 
@@ -83,14 +83,14 @@ function joinPieces({ command, pieces, nextCursor }: LogPage, { wanted, isText }
   const isRunning = command.phase === "running";
   const tail = lastOfOneStream(pieces, wanted);
   const cut = isText && (isRunning || nextCursor < command.outputBytes) ? unfinishedBytes(tail) : 0;
-  // What is missing of the character may never have been kept: an ended command's page goes on at any rate.
+  // The rest of the character may be lost: an ended command's page goes on in any case.
   if (cut === bytes.length && !isRunning) return { bytes, nextCursor };
   return { bytes: bytes.subarray(0, bytes.length - cut), nextCursor: nextCursor - cut };
 }
 
 /**
- * The end of the page, as far as it is of one stream: where another one had its turn within a character, the
- * cursor cannot go round that.
+ * The end of the page, as far as it is of one stream: the cursor cannot skip another stream's output within a
+ * character.
  */
 function lastOfOneStream(pieces: LogPage["pieces"], wanted: JoinOptions["wanted"]): Uint8Array {
   const last = pieces.at(-1);

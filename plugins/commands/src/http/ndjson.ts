@@ -18,7 +18,7 @@ export interface NdjsonOptions {
   readonly config: CommandsConfig;
 }
 
-/** With `args`, `cmd` is a program that is run as it is; without, a command line for the sandbox's /bin/sh. */
+/** With `args`, `cmd` is a program that runs directly; without, a command line for the sandbox's /bin/sh. */
 const StartBody = z.object({
   cmd: z.string().min(1),
   args: z.array(z.string()).optional(),

@@ -16,7 +16,7 @@ export interface SandboxLogsRoutesOptions {
   readonly sandboxes: Sandboxes;
   /** UTF-16 units of the longest message. */
   readonly longestLine: number;
-  /** About how much text one answer may have, in UTF-16 units. */
+  /** Approximate limit of one answer's text, in UTF-16 units. */
   readonly largestAnswer: number;
 }
 
@@ -40,16 +40,16 @@ const limit = z
 const LegacyQuery = z.object({ start: milliseconds.default(0), limit });
 
 const Query = z.object({
-  /** The first moment of a forward page, the last one of a backward page. */
+  /** Start of a forward page, end of a backward page. */
   cursor: milliseconds.optional(),
   limit,
   direction: z.enum(["forward", "backward"]).default("forward"),
-  /** The least that is wanted. */
+  /** Minimum level. */
   level: z.enum(LEVELS).default("debug"),
   search: z.string().max(LONGEST_SEARCH).default(""),
 });
 
-/** Serves what a sandbox's commands wrote as E2B's log entries, also after its end. */
+/** Serves the output of a sandbox's commands as E2B's log entries, also after its end. */
 export function serveSandboxLogs(
   router: Router,
   { commands, sandboxes, longestLine, largestAnswer }: SandboxLogsRoutesOptions,
@@ -93,7 +93,7 @@ interface TakeOptions {
   readonly isWanted: (line: LogLine) => boolean;
 }
 
-/** The first lines that are wanted. */
+/** The first matching lines. */
 async function firstOf(lines: AsyncIterable<LogLine>, options: TakeOptions): Promise<readonly LogLine[]> {
   const { most, largestAnswer, signal, isWanted } = options;
   const taken: LogLine[] = [];
@@ -109,7 +109,7 @@ async function firstOf(lines: AsyncIterable<LogLine>, options: TakeOptions): Pro
   return taken;
 }
 
-/** The last lines that are wanted, the newest first. */
+/** The last matching lines, newest first. */
 async function lastOf(lines: AsyncIterable<LogLine>, options: TakeOptions): Promise<readonly LogLine[]> {
   const { most, largestAnswer, signal, isWanted } = options;
   const taken: LogLine[] = [];
@@ -135,7 +135,7 @@ function entryOf({ atMs, text, stream, command }: LogLine) {
   };
 }
 
-/** E2B's CLI parses each line, and shows `level`, `logger` and `message` of it. */
+/** E2B's CLI parses each line, and shows its `level`, `logger` and `message`. */
 function jsonLineOf(line: LogLine): string {
   const { fields, ...entry } = entryOf(line);
   return JSON.stringify({ ...entry, logger: "process", ...fields });

@@ -1,11 +1,11 @@
-/** Turns a stream of bytes into lines of text, each with its newline, the last one perhaps without. */
+/** Splits a stream of bytes into lines of text, each with its newline, except perhaps the last. */
 export class TextLines {
   readonly #longestLine: number;
   // ignoreBOM: the bytes are a command's, a leading mark included.
   readonly #decoder = new TextDecoder("utf-8", { ignoreBOM: true });
   #rest = "";
 
-  /** @param longestLine UTF-16 units after which a line is given out unfinished. */
+  /** @param longestLine UTF-16 units after which a line is returned unfinished. */
   constructor(longestLine: number) {
     this.#longestLine = longestLine;
   }

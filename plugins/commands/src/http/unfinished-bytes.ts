@@ -1,7 +1,4 @@
-/**
- * How many bytes at the end are the beginning of a UTF-8 character that is not whole: 0 to 3. Bytes that
- * are no UTF-8 are whole.
- */
+/** Number of bytes at the end, 0 to 3, that begin an incomplete UTF-8 character. Invalid UTF-8 counts as complete. */
 export function unfinishedBytes(bytes: Uint8Array): number {
   for (let back = 1; back <= Math.min(3, bytes.length); back += 1) {
     const byte = bytes[bytes.length - back] ?? 0;

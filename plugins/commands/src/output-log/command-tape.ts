@@ -2,7 +2,7 @@ import type { LoggedPiece } from "../contract/commands.js";
 import type { OutputRange } from "./log-reader.js";
 import type { Recorder } from "./log-writer.js";
 
-/** The log of one command that runs: takes down what it writes, and plays it back. */
+/** The log of one running command: records its output and plays it back. */
 export interface CommandTape extends Recorder {
   /** The kept part of a range of the output, in order. */
   output(range: OutputRange): AsyncIterable<LoggedPiece>;

@@ -2,20 +2,20 @@ import type { Segment } from "./sandbox-log.js";
 import { readIndex } from "./segment-file.js";
 import type { SegmentIndex } from "./segment-index.js";
 
-/** Indices of finished segments, read when they are asked for; those asked for last are kept. */
+/** A cache of finished segments' indices, with the least recently used ones evicted. */
 export class IndexCache {
   readonly #maxCommands: number;
   readonly #indices = new Map<Segment, SegmentIndex>();
   #commands = 0;
 
-  /** @param maxCommands how many commands the indices that are kept may have together. */
+  /** @param maxCommands limit of the commands in all cached indices together. */
   constructor(maxCommands: number) {
     this.#maxCommands = maxCommands;
   }
 
   /** The index of a segment, undefined when its file is gone. @throws Error of the file system. */
   async load(segment: Segment): Promise<SegmentIndex | undefined> {
-    // One that is being written knows itself best.
+    // A segment that is being written has its index in memory.
     if (segment.index !== undefined) return segment.index;
     const kept = this.#indices.get(segment);
     if (kept !== undefined) {
@@ -37,7 +37,7 @@ export class IndexCache {
     }
   }
 
-  /** Forgets a segment that is removed. */
+  /** Removes a segment that is deleted. */
   forget(segment: Segment): void {
     const index = this.#indices.get(segment);
     if (index === undefined) return;
@@ -46,7 +46,7 @@ export class IndexCache {
   }
 
   #keep(segment: Segment, index: SegmentIndex): void {
-    // It may have been read twice at the same time.
+    // Another call may have read it at the same time.
     this.forget(segment);
     this.#indices.set(segment, index);
     this.#commands += costOf(index);

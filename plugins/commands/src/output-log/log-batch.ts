@@ -11,12 +11,12 @@ import {
 import type { SpareBuffers } from "./spare-buffers.js";
 import type { SegmentIndex } from "./segment-index.js";
 
-// Adjacent pieces are one record up to this size: what a reader has to hold at a time.
+// Adjacent pieces are one record up to this size, which a reader has to hold at a time.
 const RECORD_DATA_BYTES = 256 * 1024;
-/** A batch gets nothing more once it has so much. */
+/** A batch of this size takes nothing more. */
 export const LARGEST_BATCH_BYTES: number = 2 * 1024 * 1024;
 const FIRST_BUFFER_BYTES = 16 * 1024;
-// What a flood of small pieces fills at once: growing there step by step would copy everything as often.
+// A flood of small pieces fills this at once: growing step by step would copy everything as often.
 const LARGE_BUFFER_BYTES = LARGEST_BATCH_BYTES + 256 * 1024;
 
 /** A data record that may still grow. */
@@ -24,7 +24,7 @@ interface OpenRecord {
   readonly number: number;
   readonly stream: Output["stream"];
   readonly offset: number;
-  /** Where it begins in the buffer. */
+  /** Its position in the buffer. */
   readonly at: number;
   length: number;
 }
@@ -32,15 +32,15 @@ interface OpenRecord {
 type Noted = Parameters<SegmentIndex["add"]>[0];
 
 export interface LogBatchOptions {
-  /** Number of the segment that it is for. */
+  /** Number of its segment. */
   readonly seed: number;
-  /** Where a large buffer is taken from, once a small one does not do. */
+  /** Source of large buffers, once a small one is full. */
   readonly spares: SpareBuffers;
 }
 
 /**
- * Records that are written together. Output is copied into it at once: to hold on to it costs more, since what
- * outlives a few rounds of the garbage collector's quick search has it go through the whole heap.
+ * Records that are written together. Output is copied into the batch at once: keeping references costs more, because
+ * objects that survive a few minor collections make V8 scan the whole heap.
  */
 export class LogBatch {
   readonly #options: LogBatchOptions;
@@ -54,7 +54,6 @@ export class LogBatch {
     this.#options = options;
   }
 
-  /** Size of its records. */
   get bytes(): number {
     return this.#filled;
   }
@@ -64,7 +63,7 @@ export class LogBatch {
     return this.#dataBytes;
   }
 
-  /** Gives its memory back; nothing of it may be used any more. */
+  /** Releases its buffer; nothing of it may be used any more. */
   release(): void {
     this.#options.spares.give(this.#buffer);
     this.#buffer = Buffer.alloc(0);
@@ -101,7 +100,7 @@ export class LogBatch {
     return this.#buffer.subarray(0, this.#filled);
   }
 
-  /** Tells the index of the segment what was appended to it. */
+  /** Adds the appended records to the segment's index. */
   enter(index: SegmentIndex): void {
     const base = index.endsAt;
     for (const { record, from, to } of this.#notes) index.add(record, base + from, base + to);
@@ -156,7 +155,7 @@ export class LogBatch {
   }
 }
 
-/** Whose output, and which of it. */
+/** Command, stream and offset of a piece. */
 interface DataPlace {
   readonly number: number;
   readonly stream: Output["stream"];

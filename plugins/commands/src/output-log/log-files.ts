@@ -4,29 +4,30 @@ import { dirname } from "node:path";
 /** A file that is written from its beginning to its end. */
 export interface LogFile {
   /**
-   * Writes on where the last write ended. The parts must stay as they are meanwhile.
+   * Appends parts, which must not change meanwhile.
    * @throws Error of the file system, also when not all of it could be written.
    */
   append(parts: readonly Uint8Array[]): Promise<void>;
-  /** Cuts off what the file has behind what was written. @throws Error of the file system. */
+  /** Truncates the file after the last write. @throws Error of the file system. */
   cutOff(): Promise<void>;
   close(): Promise<void>;
 }
 
-/** Everything that changes the files of the log. */
+/** Operations that change the files of the log. */
 export interface LogFiles {
-  /** Makes a file, and its directory, for this user alone. @throws Error of the file system. */
+  /** Creates a file, and its directory, for this user alone. @throws Error of the file system. */
   create(path: string): Promise<LogFile>;
   /**
-   * Makes a file of one that nobody needs any more: it keeps its pages in memory and its place on the disk, and what
-   * was in it behind what is written. Where that is gone a new one is made. @throws Error of the file system.
+   * Reuses an obsolete file under a new name, with its cached pages, its disk space, and its old content after the
+   * written part. If it is gone, a new file is created.
+   * @throws Error of the file system.
    */
   replace(old: string, path: string): Promise<LogFile>;
-  /** Opens it again to go on at this byte. @throws Error of the file system. */
+  /** Opens it again to continue at this byte. @throws Error of the file system. */
   reopen(path: string, position: number): Promise<LogFile>;
-  /** Removes a file. What is gone already is fine. @throws Error of the file system. */
+  /** Removes a file. A missing file is fine. @throws Error of the file system. */
   remove(path: string): Promise<void>;
-  /** Removes a directory unless there is something in it. @throws Error of the file system. */
+  /** Removes an empty directory. @throws Error of the file system. */
   removeDirectory(path: string): Promise<void>;
 }
 
@@ -67,7 +68,7 @@ async function openForWriting(path: string, flags: "r+" | "wx", from = 0): Promi
       const wanted = parts.reduce((sum, { length }) => sum + length, 0);
       const { bytesWritten } = await file.writev(parts, position);
       position += bytesWritten;
-      // A regular file takes less than all only when the disk cannot take more.
+      // A short write of a regular file means that the disk is full.
       if (bytesWritten < wanted) throw new Error("ENOSPC: no space left on device, write");
     },
     cutOff: () => file.truncate(position),
@@ -75,7 +76,7 @@ async function openForWriting(path: string, flags: "r+" | "wx", from = 0): Promi
   };
 }
 
-/** Passes on any error but these. */
+/** Rethrows any error but these. */
 function unless(...codes: readonly string[]): (error: unknown) => void {
   return (error) => {
     if (!codes.includes((error as NodeJS.ErrnoException).code ?? "")) throw error;

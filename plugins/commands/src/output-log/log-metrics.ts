@@ -1,6 +1,6 @@
 import { Counter, Gauge, type Registry } from "prom-client";
 
-/** Counts what the output log writes, keeps and loses. */
+/** Metrics of written, kept and lost output. */
 export class LogMetrics {
   readonly #written: Counter;
   readonly #dropped: Counter;

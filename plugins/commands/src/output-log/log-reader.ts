@@ -18,18 +18,18 @@ import type { IndexedCommand, SegmentIndex } from "./segment-index.js";
 
 export interface LogReaderOptions {
   readonly sandboxId: string;
-  /** Asked anew each time: a log may begin, and be gone, while somebody has a reader of it. */
+  /** Called each time: a log may begin or be removed while it has a reader. */
   readonly findLog: () => SandboxLog | undefined;
   /** Returns the writer of the log, while there is one. */
   readonly findWriter: () => LogWriter | undefined;
   readonly indices: IndexCache;
 }
 
-/** Which part of a command's output. */
+/** A range of a command's output. */
 export interface OutputRange {
   /** Offset of the first byte. */
   readonly from: number;
-  /** Offset of the byte after the last; all there is when absent. */
+  /** Offset after the last byte; all output when absent. */
   readonly until?: number | undefined;
 }
 
@@ -45,7 +45,7 @@ export class LogReader implements SandboxLogs {
     return this.#options.findWriter();
   }
 
-  /** As they are now, oldest first. */
+  /** The current segments, oldest first. */
   get #segments(): readonly Segment[] {
     return [...(this.#options.findLog()?.segments ?? [])];
   }
@@ -81,13 +81,13 @@ export class LogReader implements SandboxLogs {
       bytes += data.length;
       if (bytes >= limitBytes) break;
     }
-    // Nothing from here on was kept, or ever will be: who asks again asks for what comes.
+    // Nothing from here on was kept: the next request continues with new output.
     if (pieces.length === 0 && limitBytes > 0) nextCursor = Math.max(cursor, command.outputBytes);
     const first = pieces[0]?.offset ?? nextCursor;
     return { command, pieces, nextCursor, truncatedBefore: first > cursor ? first : undefined };
   }
 
-  /** The kept part of a range of a command's output, in order. What a limit removes meanwhile is left out. */
+  /** The kept part of a range of a command's output, in order. Output that a limit removes meanwhile is left out. */
   async *output(id: string, { from, until = Infinity }: OutputRange): AsyncGenerator<LoggedPiece> {
     await this.#writer?.flush();
     let next = from;
@@ -146,7 +146,7 @@ export class LogReader implements SandboxLogs {
         else if (record.kind === "index") return;
       }
     } catch (error) {
-      // A limit removed it while its turn came.
+      // A limit removed it meanwhile.
       if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
     } finally {
       segment.readers -= 1;
@@ -192,7 +192,7 @@ function find(index: SegmentIndex, id: string): IndexedCommand | undefined {
   return undefined;
 }
 
-// A command whose end nobody wrote down was lost with the server that ran it.
+// A command without a recorded end was lost with its server.
 function phaseOf(end: CommandEnd | undefined): CommandPhase {
   if (end?.exit === undefined) return "lost";
   return end.outcome === "killed" ? "killed" : "exited";

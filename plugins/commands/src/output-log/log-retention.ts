@@ -8,7 +8,7 @@ export interface RetentionLimits {
   readonly maxAgeMs: number;
 }
 
-/** A segment that has to go. */
+/** A segment to remove. */
 export interface Excess {
   readonly log: SandboxLog;
   readonly segment: Segment;

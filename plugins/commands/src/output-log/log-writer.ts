@@ -12,13 +12,13 @@ import { SegmentIndex } from "./segment-index.js";
 export interface LogWriterSettings {
   /** Size at which a segment is finished and the next one begun. */
   readonly segmentBytes: number;
-  /** Output that may wait for the disk before commands do. */
+  /** Output that may wait for the disk before commands have to. */
   readonly bufferBytes: number;
-  /** How long output is gathered before it is written. */
+  /** Time for gathering output before it is written. */
   readonly flushMs: number;
-  /** How long the disk may take for one write before the log is given up for now. */
+  /** Time limit of one write, after which the log is suspended. */
   readonly stallMs: number;
-  /** How long the log is left alone after a failure. */
+  /** Pause after a failure. */
   readonly retryMs: number;
 }
 
@@ -30,9 +30,9 @@ export interface LogWriterOptions {
   readonly metrics: LogMetrics;
   /** Shared with the writers of other sandboxes. */
   readonly spares: SpareBuffers;
-  /** Told why nothing is written; undefined takes it back, after a write, or where nothing is left to write. */
+  /** Called with the reason why nothing is written; with undefined after a write, or when nothing is left to write. */
   readonly onFailure: (reason: string | undefined) => void;
-  /** Asked before a segment is begun: one that is no part of the log any more, to be written over. */
+  /** Returns a segment that was removed from the log, whose file the next segment reuses. */
   readonly takeOldest: () => Segment | undefined;
   /** Called after a segment was finished, with its size. */
   readonly onRotate: (bytes: number) => void;
@@ -54,10 +54,10 @@ export interface OpenCommand extends CommandHeading {
   readonly end: CommandEnd | undefined;
 }
 
-/** Takes down what one command writes. */
+/** Records the output of one command. */
 export interface Recorder {
   append(piece: OutputPiece): void;
-  /** Undefined when more can be taken at once; otherwise resolves when it can. */
+  /** Undefined when more can be accepted at once; otherwise resolves when it can. */
   room(): Promise<void> | undefined;
   end(end: CommandEnd): void;
 }
@@ -71,13 +71,13 @@ interface Recorded extends OpenCommand {
 interface ActiveSegment {
   readonly segment: Segment;
   readonly index: SegmentIndex;
-  /** Closed while nothing is written for long. */
+  /** Closed during long pauses between writes. */
   file: LogFile | undefined;
-  /** What its file had in it when it was begun: it was another segment's. */
+  /** Bytes of the previous segment in its reused file. */
   oldBytes: number;
-  /** By command: what stands for it in this segment. */
+  /** Numbers of the commands in this segment. */
   readonly numbers: Map<Recorded, number>;
-  /** What batches have for it, written or not. */
+  /** Bytes of its batches, written or not. */
   plannedBytes: number;
 }
 
@@ -87,7 +87,7 @@ interface Pending {
   readonly target: ActiveSegment;
   /** Commands whose end is in it. */
   readonly ended: Recorded[];
-  /** The last of what was recorded that is in it, counted from the beginning. */
+  /** Sequence number of its last record. */
   sequence: number;
 }
 
@@ -97,9 +97,8 @@ const LONGEST_TAG = 4096;
 const IDLE_MS = 10_000;
 
 /**
- * Writes the log of one sandbox: gathers what its commands say for a moment, then appends it in one
- * write, one write at a time. Where the disk is slower than the commands they wait; where it fails, or
- * does not answer, output goes unrecorded until it works again, and commands notice nothing.
+ * Writes the log of one sandbox: gathers its commands' output for a moment, then appends it in one write, one write at
+ * a time. A slow disk slows the commands; while the disk fails or hangs, output is lost and commands go on undisturbed.
  */
 export class LogWriter {
   readonly #options: LogWriterOptions;
@@ -108,17 +107,17 @@ export class LogWriter {
   readonly #open = new Map<string, Recorded>();
   /** First in, first written; the last one is being filled. */
   #pending: Pending[] = [];
-  /** The one that is being written, which is in none of these lists. */
+  /** The batch that is being written, which is in none of these lists. */
   #inFlight: Pending | undefined;
-  /** Ended commands that wait for a disk that works: few, and all that tells them from lost ones. */
+  /** Ended commands that wait for a working disk: few, and needed to tell them from lost ones. */
   #unwrittenEnds: Recorded[] = [];
   #recorded = 0;
   #settled = 0;
-  /** Offset that the writer was given, and the offset that it has to reach even when more would fit. */
+  /** Sequence numbers of the last record passed to the disk, and of the last one to write without a wait. */
   #taken = 0;
   #due = 0;
   #active: ActiveSegment | undefined;
-  /** Segments that get nothing more than what is pending for them. */
+  /** Segments without further records than the pending ones. */
   #ending: ActiveSegment[] = [];
   #draining: Promise<void> | undefined;
   #cancelFlush: (() => void) | undefined;
@@ -138,7 +137,7 @@ export class LogWriter {
     return this.#options.log.sandboxId;
   }
 
-  /** Commands that were begun and whose end is not on disk, oldest first. */
+  /** Commands whose end is not on disk, oldest first. */
   get open(): ReadonlyMap<string, OpenCommand> {
     return this.#open;
   }
@@ -167,7 +166,7 @@ export class LogWriter {
     };
   }
 
-  /** Resolves when everything that was recorded until now is on disk, or given up. Never rejects. */
+  /** Resolves when everything recorded until now is on disk, or given up. Never rejects. */
   async flush(): Promise<void> {
     const target = this.#recorded;
     while (this.#settled < target && this.#isWriting) {
@@ -189,7 +188,7 @@ export class LogWriter {
     }
   }
 
-  /** Writes what is left and lets go of everything. Nothing is recorded afterwards. Never rejects. */
+  /** Writes the rest and releases everything. Nothing is recorded afterwards. Never rejects. */
   async close(): Promise<void> {
     this.#cancelRetry?.();
     this.#cancelRetry = undefined;
@@ -198,7 +197,7 @@ export class LogWriter {
     await this.flush();
     this.#cancelFlush?.();
     this.#cancelIdle?.();
-    // A write that hangs finishes the segment when it comes back.
+    // A hanging write finishes the segment when it returns.
     if (!this.#isStalled) {
       await this.#draining;
       this.#endActive();
@@ -207,7 +206,7 @@ export class LogWriter {
     this.#recover();
   }
 
-  /** False while the disk is given up. */
+  /** False while the log is suspended. */
   get #isWriting(): boolean {
     return !this.#isStalled && this.#cancelRetry === undefined;
   }
@@ -257,7 +256,7 @@ export class LogWriter {
     return this.#active;
   }
 
-  /** What is recorded from here on is for another segment. */
+  /** Further records go to another segment. */
   #endActive(): void {
     if (this.#active !== undefined) this.#ending.push(this.#active);
     this.#active = undefined;
@@ -277,7 +276,7 @@ export class LogWriter {
     }
   }
 
-  /** The next time that a write ended, or that there will be none for a while. */
+  /** Resolves when a write ended, or when the log is suspended. */
   #change(): Promise<void> {
     return new Promise((resolve) => {
       this.#waiters.push(resolve);
@@ -296,13 +295,15 @@ export class LogWriter {
     this.#cancelFlush = clock.after(settings.flushMs, () => this.#drainNow());
   }
 
-  /** Writes all that was recorded until now. */
+  /** Writes everything recorded until now. */
   #drainNow(): void {
     this.#due = this.#recorded;
     this.#startDrain();
   }
 
-  /** Whether the next batch need not wait for more: each write costs a change of threads, so a flood is written in few. */
+  /**
+   * True when the next batch need not wait for more. Each write costs a thread switch, so a flood is written in few.
+   */
   get #isNextDue(): boolean {
     const [next, another] = this.#pending;
     if (next === undefined) return false;
@@ -314,7 +315,7 @@ export class LogWriter {
     this.#cancelFlush = undefined;
     this.#draining ??= this.#drain().finally(() => {
       this.#draining = undefined;
-      // What came between the last look and here has nobody else to write it.
+      // Records that came since the last check would not be written otherwise.
       if (this.#pending.length > 0 || this.#ending.length > 0) this.#drainSoon();
     });
   }
@@ -364,7 +365,7 @@ export class LogWriter {
     for (const { id } of ended) this.#open.delete(id);
   }
 
-  /** Where there is an old segment to spare, its file: making and freeing pages costs more than filling them. */
+  /** Reuses the file of an old segment, if any: filling pages costs less than allocating and freeing them. */
   async #create(target: ActiveSegment): Promise<LogFile> {
     const { files, takeOldest } = this.#options;
     const { path } = target.segment;
@@ -374,12 +375,12 @@ export class LogWriter {
     return files.replace(old.path, path);
   }
 
-  /** Finishes the segments that nothing is pending for any more. */
+  /** Finishes segments without pending records. */
   async #sealEnding(): Promise<void> {
     for (;;) {
       const done = this.#ending.find((ending) => this.#isDone(ending));
       if (done === undefined) return;
-      // First out of the list: where it fails, the others are left to whoever cleans up.
+      // Removed from the list first: if it fails, the clean-up handles the others.
       this.#ending.splice(this.#ending.indexOf(done), 1);
       await this.#seal(done);
     }
@@ -389,7 +390,7 @@ export class LogWriter {
     return this.#pending.every(({ target }) => target !== ending);
   }
 
-  /** Finishes a segment: its index goes into the file, and nothing more after it. */
+  /** Finishes a segment by appending its index. */
   async #seal(target: ActiveSegment): Promise<void> {
     const { segment, index } = target;
     const { files, onRotate } = this.#options;
@@ -399,7 +400,7 @@ export class LogWriter {
         const footer = encodeFooter(index, segment.number);
         await target.file.append([footer]);
         segment.bytes += footer.length;
-        // The footer is looked for at the end of the file.
+        // The footer must be at the end of the file.
         if (target.oldBytes > segment.bytes) await target.file.cutOff();
       }
     } finally {
@@ -409,7 +410,7 @@ export class LogWriter {
     onRotate(segment.bytes);
   }
 
-  /** Nothing was written for a while: a log that waits costs no open file and no memory. */
+  /** Closes an idle log's file and releases its memory. */
   async #rest(): Promise<void> {
     if (this.#draining !== undefined) return;
     const file = this.#active?.file;
@@ -417,7 +418,7 @@ export class LogWriter {
     await file?.close().catch(() => {});
   }
 
-  /** What could not be written is given up, except for ends; the file it was meant for is left as it is. */
+  /** Drops a failed batch, except for ends, and leaves its file as it is. */
   async #fail(failed: Pending | undefined, reason: string): Promise<void> {
     const { clock, settings } = this.#options;
     if (failed !== undefined) this.#giveUp(failed);
@@ -436,7 +437,7 @@ export class LogWriter {
     for (const each of abandoned) await this.#abandon(each);
   }
 
-  /** Leaves a segment as it is: what is whole in it can be read. */
+  /** Leaves a segment as it is: its complete records can be read. */
   async #abandon({ segment, file }: ActiveSegment): Promise<void> {
     const { log, files } = this.#options;
     segment.index = undefined;
@@ -446,7 +447,7 @@ export class LogWriter {
     await files.remove(segment.path).catch(() => {});
   }
 
-  /** A disk that does not answer: nobody waits for it any longer, and nothing more is gathered for it. */
+  /** Detects a hanging disk: the writer stops waiting for it and gathers nothing more. */
   #watchForStall(): () => void {
     const { clock, settings } = this.#options;
     return clock.after(settings.stallMs, () => {
@@ -463,7 +464,7 @@ export class LogWriter {
       this.#settle(pending);
     }
     this.#pending = [];
-    // Its commands may have been introduced in what was given up.
+    // The dropped records may have introduced its commands.
     this.#endActive();
   }
 
@@ -507,7 +508,7 @@ function addEnd(command: Recorded, { batch, target, ended }: Pending): void {
   ended.push(command);
 }
 
-/** Introduces the command to the segment with the first that is recorded of it there. */
+/** The command's number in the segment, which its first record there introduces. */
 function numberOf(command: Recorded, { batch, target }: Pick<Pending, "batch" | "target">): number {
   const known = target.numbers.get(command);
   if (known !== undefined) return known;

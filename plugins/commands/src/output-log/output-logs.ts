@@ -21,8 +21,8 @@ export interface OutputLogsOptions {
   readonly metrics: LogMetrics;
 }
 
-// How finely the oldest output of a sandbox is removed: in pieces of this part of what it may keep. More of
-// them cost a flood more of the kernel's time than writing it does.
+// The oldest output of a sandbox is removed in this fraction of its limit. Smaller segments cost a flood more of the
+// kernel's time than writing it does.
 const SEGMENTS_PER_LIMIT = 8;
 const SMALLEST_SEGMENT_BYTES = 64 * 1024;
 const LARGEST_SEGMENT_BYTES = 16 * 1024 * 1024;
@@ -31,7 +31,7 @@ const MOST_SEGMENTS = 8 * SEGMENTS_PER_LIMIT;
 const CACHED_COMMANDS = 20_000;
 const LOOKS_AT_ONCE = 16;
 
-/** Kept output of commands: a log for each sandbox, below one directory. */
+/** Logged output of commands: a log for each sandbox, below one directory. */
 export class OutputLogs {
   readonly #options: OutputLogsOptions;
   readonly #limits: RetentionLimits;
@@ -39,12 +39,12 @@ export class OutputLogs {
   readonly #indices = new IndexCache(CACHED_COMMANDS);
   readonly #logs = new Map<string, SandboxLog>();
   readonly #writers = new Map<string, LogWriter>();
-  /** Writers of sandboxes that have ended, until everything is on disk. */
+  /** Writers of ended sandboxes, until everything is on disk. */
   readonly #closing = new Map<LogWriter, Promise<void>>();
   readonly #failures = new Map<string, string>();
-  /** Where logs are; undefined while there is nowhere to write. */
+  /** Directory of the logs; undefined while there is none to write to. */
   #directory: string | undefined;
-  /** Nearly `bytes`, without counting: each sweep makes it right again. */
+  /** Approximates `bytes` without counting; each sweep corrects it. */
   #finishedBytes = 0;
   #cancelSweep: (() => void) | undefined;
   #sweeping: Promise<void> = Promise.resolve();
@@ -61,7 +61,6 @@ export class OutputLogs {
     };
   }
 
-  /** Size of everything that is kept. */
   get bytes(): number {
     let bytes = 0;
     for (const log of this.#logs.values()) bytes += log.bytes;
@@ -69,9 +68,9 @@ export class OutputLogs {
   }
 
   /**
-   * Finds what earlier servers kept, and begins to record. Never rejects: without a directory to write
-   * to, commands run without a log and `check` says why.
-   * @param directory answers where logs are, or throws why there is nowhere.
+   * Finds the logs of earlier servers, and begins to record. Never rejects: without a writable directory, commands run
+   * without a log and `check` says why.
+   * @param directory returns the directory, or throws why there is none.
    */
   async open(directory: () => string): Promise<void> {
     if (!this.#options.config.enabled) return;
@@ -87,7 +86,7 @@ export class OutputLogs {
     await this.sweep();
   }
 
-  /** Begins to record a command of a sandbox that lives. */
+  /** Begins to record a command of a living sandbox. */
   begin(sandboxId: string, heading: CommandHeading): CommandTape | undefined {
     const writer = this.#writerFor(sandboxId);
     if (writer === undefined) return undefined;
@@ -107,7 +106,7 @@ export class OutputLogs {
     return this.#reader(sandboxId);
   }
 
-  /** A sandbox has ended: its log is finished, and kept until a limit removes it. */
+  /** Finishes the log of an ended sandbox, which is kept until a limit removes it. */
   release(sandboxId: string): void {
     const writer = this.#writers.get(sandboxId);
     if (writer === undefined) return;
@@ -122,7 +121,7 @@ export class OutputLogs {
     if (reason !== undefined) throw new SandboxError("unavailable", `output is not logged: ${reason}`);
   }
 
-  /** Removes what is beyond a limit. Never rejects. */
+  /** Removes segments beyond the limits. Never rejects. */
   sweep(): Promise<void> {
     this.#sweeping = this.#sweeping.then(async () => {
       const nowMs = this.#options.clock.now();
@@ -138,7 +137,7 @@ export class OutputLogs {
     return this.#sweeping;
   }
 
-  /** Writes what is left and lets go of everything. */
+  /** Writes the rest and releases everything. */
   async close(): Promise<void> {
     this.#cancelSweep?.();
     for (const sandboxId of this.#writers.keys()) this.release(sandboxId);
@@ -192,7 +191,7 @@ export class OutputLogs {
     return created;
   }
 
-  /** What has to go as soon as another segment is full, unless somebody reads it: gone from now on. */
+  /** Removes from the log the segment that the next one would displace, unless it has readers. */
   #takeOldest(log: SandboxLog): Segment | undefined {
     const { maxPerSandbox } = this.#options.config;
     const [oldest] = log.segments;
@@ -209,7 +208,7 @@ export class OutputLogs {
     this.#finishedBytes -= segment.bytes;
   }
 
-  /** After a segment was finished: the only time at which a log gets over its size. */
+  /** Runs after a segment was finished: only then a log can exceed its size. */
   #trim(log: SandboxLog): Promise<void> {
     this.#sweeping = this.#sweeping.then(async () => {
       await this.#removeAll(excessOfSandbox(log, this.#limits, this.#options.clock.now()));
@@ -223,7 +222,7 @@ export class OutputLogs {
   async #removeAll(excess: readonly Excess[]): Promise<void> {
     const { files, log: logger } = this.#options;
     for (const { log, segment } of excess) {
-      // What has become another segment meanwhile.
+      // Its file was reused meanwhile.
       if (segment.isGone) continue;
       try {
         if (segment.index !== undefined) await this.#writers.get(log.sandboxId)?.finish(segment);

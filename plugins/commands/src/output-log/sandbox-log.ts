@@ -1,9 +1,9 @@
 import { join } from "node:path";
 import type { SegmentIndex } from "./segment-index.js";
 
-/** A file of the log of one sandbox. */
+/** A segment file of a sandbox's log. */
 export interface Segment {
-  /** Grows from one segment of a sandbox to the next; also over restarts. */
+  /** Increases from segment to segment of a sandbox, across restarts. */
   readonly number: number;
   readonly path: string;
   bytes: number;
@@ -11,15 +11,15 @@ export interface Segment {
   writtenAtMs: number;
   /** Set while the segment is being written; afterwards it is in the file. */
   index: SegmentIndex | undefined;
-  /** How many are reading its file just now. */
+  /** Number of current readers of its file. */
   readers: number;
-  /** No part of the log any more: what its file has in it may be something else. */
+  /** Removed from the log; its file may be reused. */
   isGone: boolean;
 }
 
 const SEGMENT_NAME = /^(\d{10})\.log$/;
 
-/** The segments of one sandbox, oldest first: what there is, not what is in it. */
+/** The segments of one sandbox, oldest first, without their contents. */
 export class SandboxLog {
   readonly sandboxId: string;
   readonly directory: string;
@@ -35,12 +35,11 @@ export class SandboxLog {
     return this.#segments;
   }
 
-  /** Size of all of them. */
   get bytes(): number {
     return this.#segments.reduce((sum, { bytes }) => sum + bytes, 0);
   }
 
-  /** A segment that is about to be made. It has a place in the order from now on. */
+  /** Adds the next segment, whose file is not created yet. */
   next(nowMs: number): Segment {
     this.#lastNumber += 1;
     const name = `${String(this.#lastNumber).padStart(10, "0")}.log`;
@@ -59,7 +58,7 @@ export class SandboxLog {
     this.#segments.push(segment);
   }
 
-  /** Takes over a file that a server before this one left. Names that are no segment's are left alone. */
+  /** Adopts a file of an earlier server. Files that are no segments are left alone. */
   adopt(name: string, { bytes, writtenAtMs }: Pick<Segment, "bytes" | "writtenAtMs">): void {
     const [, digits] = SEGMENT_NAME.exec(name) ?? [];
     if (digits === undefined) return;

@@ -6,17 +6,16 @@ import type { CommandEnd } from "../contract/commands.js";
 /**
  * The records of a segment file. After `SEGMENT_MAGIC` they follow one another, each
  *
- *     length of the body  uint32 | kind  uint8 | CRC-32 of the body and of both  uint32 | body
+ *     length of the body uint32 | kind uint8 | CRC-32 of the body and of both uint32 | body
  *
- * all little-endian. A record is whole when its checksum says so: what a crash left of the last one
- * is not, whether it is cut, filled with zeros or with what the disk held before. Of a large body the
- * checksum has the beginning of every block and the end: crashes lose blocks, and reading every byte of
- * a flood of output again would slow it down. It begins with the number of the segment: the file of an
- * old one may be written anew from its beginning, and what follows the new records is then none of them.
+ * all little-endian. The checksum detects a record that a crash left incomplete: cut, filled with zeros, or with old
+ * disk contents. For a large body the checksum covers the beginning of every block and the end: crashes lose whole
+ * blocks, and reading every byte again would slow down a flood of output. It is seeded with the number of the segment,
+ * because a reused file still holds records of an old segment after the new ones.
  */
 export const SEGMENT_MAGIC: Buffer = Buffer.from("coplog\0\u0002", "latin1");
 
-/** Says who a number is for the rest of its segment. */
+/** Introduces the number of a command in its segment. */
 export interface StartRecord {
   readonly kind: "start";
   /** Stands for the command in the other records of this segment. */
@@ -26,7 +25,7 @@ export interface StartRecord {
   readonly path: string;
   readonly tag?: string | undefined;
   readonly startedAtMs: number;
-  /** Where the command's output had got to. */
+  /** Offset of the command's output at this point. */
   readonly offset: number;
 }
 
@@ -41,7 +40,7 @@ export interface DataRecord {
   readonly data: Buffer;
 }
 
-/** The last word on a command. */
+/** The end of a command. */
 export interface EndRecord {
   readonly kind: "end";
   readonly number: number;
@@ -61,7 +60,7 @@ export type SegmentRecord = StartRecord | DataRecord | EndRecord | IndexRecord;
 /** Fixed part of every record. */
 export const RECORD_HEAD_BYTES = 9;
 
-// No file system keeps less than a block together.
+// Smallest block of common file systems.
 const BLOCK_BYTES = 4096;
 const SAMPLE_BYTES = 64;
 const KINDS = ["start", "data", "end", "index"] as const;
@@ -78,7 +77,6 @@ const exit: z.ZodType<Exit> = z.union([
   }),
 ]);
 
-/** How a command ended, as JSON has it. */
 export const CommandEndJson: z.ZodType<CommandEnd> = z
   .object({
     exit: exit.optional(),
@@ -113,7 +111,7 @@ function checksumOf(seed: number, start: Buffer, rest: Buffer): number {
   return crc32(samples.subarray(0, length), checksum);
 }
 
-/** A record without data as bytes. @param seed the number of its segment. */
+/** Encodes a record without data. @param seed number of its segment. */
 export function encodeRecord(
   { kind, ...content }: StartRecord | EndRecord | IndexRecord,
   seed: number,
@@ -126,13 +124,12 @@ export function encodeRecord(
 
 export interface RecordHead {
   readonly kind: SegmentRecord["kind"];
-  /** The number of its segment. */
   readonly seed: number;
-  /** What follows the start. */
+  /** Data after `start`. */
   readonly data: Buffer;
 }
 
-/** Writes the fixed part of a record. @param start that part, and as much of the body as fields of data take. */
+/** Writes the fixed part of a record. @param start the head and the fields before the data. */
 export function writeHead(start: Buffer, { kind, seed, data }: RecordHead): void {
   const fields = start.subarray(RECORD_HEAD_BYTES, RECORD_HEAD_BYTES + DATA_FIELDS_BYTES);
   start.writeUInt32LE(fields.length + data.length, 0);
@@ -140,7 +137,7 @@ export function writeHead(start: Buffer, { kind, seed, data }: RecordHead): void
   start.writeUInt32LE(checksumOf(crc32(start.subarray(0, 5), seed), fields, data), 5);
 }
 
-/** Writes what stands before the data of a record, except for its head. */
+/** Writes the fields of a data record between its head and its data. */
 export function writeDataFields(start: Buffer, record: Omit<DataRecord, "kind" | "data">): void {
   start.writeUInt32LE(record.number, RECORD_HEAD_BYTES);
   start.writeUInt8(STREAMS.indexOf(record.stream), RECORD_HEAD_BYTES + 4);
@@ -148,14 +145,14 @@ export function writeDataFields(start: Buffer, record: Omit<DataRecord, "kind" |
   start.writeDoubleLE(record.atMs, RECORD_HEAD_BYTES + 13);
 }
 
-/** Bytes of the record that begins at `at`; undefined when not even its head is there. */
+/** Bytes of the record that begins at `at`; undefined when its head is incomplete. */
 export function recordBytes(bytes: Buffer, at: number): number | undefined {
   return bytes.length - at < RECORD_HEAD_BYTES ? undefined : RECORD_HEAD_BYTES + bytes.readUInt32LE(at);
 }
 
 /**
- * The whole record of segment `seed` that begins at `at`; undefined when there is none: torn, damaged, of
- * another segment, or of a kind that nobody knows. Its data are a view of `bytes`.
+ * The record of segment `seed` that begins at `at`; undefined when it is incomplete, damaged, of another segment, or of
+ * an unknown kind. Its data are a view of `bytes`.
  */
 export function decodeRecord(bytes: Buffer, at: number, seed: number): SegmentRecord | undefined {
   const length = recordBytes(bytes, at);
@@ -203,7 +200,7 @@ function decodeJson(kind: "start" | "end", body: Buffer): StartRecord | EndRecor
   return end.success ? { kind, ...end.data } : undefined;
 }
 
-/** JSON from a file that anything may have happened to; undefined when it is none. */
+/** JSON from an untrusted file; undefined when it is invalid. */
 export function parseJson(bytes: Buffer): unknown {
   try {
     return JSON.parse(bytes.toString()) as unknown;

@@ -9,14 +9,14 @@ import {
 } from "./segment-codec.js";
 import { SegmentIndex } from "./segment-index.js";
 
-/** A record, and where it is. */
+/** A record with its position. */
 export interface PlacedRecord {
   readonly record: SegmentRecord;
   readonly position: number;
   readonly endsAt: number;
 }
 
-/** Where a segment is. */
+/** Path and number of a segment. */
 export interface SegmentPlace {
   readonly path: string;
   readonly number: number;
@@ -25,7 +25,7 @@ export interface SegmentPlace {
 export interface RecordRange {
   /** Position of a record. */
   readonly from: number;
-  /** Where to stop; the end of the file when absent. */
+  /** End of the range; the end of the file when absent. */
   readonly to?: number | undefined;
 }
 
@@ -33,7 +33,7 @@ const READ_BYTES = 256 * 1024;
 const TRAILER_MAGIC = Buffer.from("copindex", "latin1");
 const TRAILER_BYTES = 8 + TRAILER_MAGIC.length;
 
-/** Encodes the footer of the segment of this number: its index, and a trailer with the offset of that. */
+/** Encodes the footer of a segment: its index, and a trailer with the index's offset. */
 export function encodeFooter(index: SegmentIndex, number: number): Buffer {
   const trailer = Buffer.alloc(TRAILER_BYTES);
   trailer.writeDoubleLE(index.endsAt, 0);
@@ -42,7 +42,7 @@ export function encodeFooter(index: SegmentIndex, number: number): Buffer {
 }
 
 /**
- * The whole records of a file, until there is one that is not.
+ * The records of a file up to the first incomplete one.
  * @throws Error of the file system.
  */
 export async function* readRecords(
@@ -58,8 +58,8 @@ export async function* readRecords(
 }
 
 /**
- * What a segment file has: from its footer, or from all its records where it was never finished. A
- * file that is no segment has nothing.
+ * The index of a segment file: from its footer, or from all its records if it was never finished. Empty for other
+ * files.
  * @throws Error of the file system.
  */
 export async function readIndex({ path, number }: SegmentPlace): Promise<SegmentIndex> {
@@ -72,7 +72,7 @@ export async function readIndex({ path, number }: SegmentPlace): Promise<Segment
   }
 }
 
-/** An open file, and the number that its records are known by. */
+/** An open file, with the number that its records are checked by. */
 class SegmentFile {
   readonly #file: FileHandle;
   readonly #number: number;
@@ -107,7 +107,7 @@ class SegmentFile {
   }
 
   async *records({ from, to }: RecordRange): AsyncGenerator<PlacedRecord> {
-    // One look at the size: what is appended meanwhile may not be whole yet.
+    // The size is read once: bytes appended later may be incomplete.
     const end = Math.min(to ?? Infinity, (await this.#file.stat()).size);
     for (let position = from; position < end;) {
       const bytes = await readAt(this.#file, position, Math.min(READ_BYTES, end - position));
@@ -131,11 +131,11 @@ class SegmentFile {
     }
   }
 
-  /** A record that is larger than what is read at a time. */
+  /** A record that is larger than the read buffer. */
   async #readLarge(position: number, end: number): Promise<PlacedRecord | undefined> {
     const head = await readAt(this.#file, position, RECORD_HEAD_BYTES);
     const length = head && recordBytes(head, 0);
-    // A length that leads out of the file is that of a torn record, and may be any number.
+    // A length beyond the end of the file is that of a torn record, and may be any number.
     if (length === undefined || position + length > end) return undefined;
     const bytes = await readAt(this.#file, position, length);
     const record = bytes && decodeRecord(bytes, 0, this.#number);

@@ -4,10 +4,10 @@ import { CommandEndJson, type SegmentRecord, type StartRecord, parseJson } from 
 
 /** Entry of a command in the index of one segment. */
 export interface IndexedCommand extends Omit<StartRecord, "kind" | "offset"> {
-  /** Offsets of the first byte of it here, and of the one after the last. */
+  /** Offsets of its first byte here, and after its last. */
   readonly first: number;
   readonly next: number;
-  /** All that it has written so far, kept or not. */
+  /** All output so far, kept or not. */
   readonly outputBytes: number;
   readonly end: CommandEnd | undefined;
 }
@@ -22,7 +22,7 @@ interface Entry extends IndexedCommand {
   readonly marks: number[];
 }
 
-// So much of a file is read, at most, before the first record that was asked for.
+// At most so much of a file is read before the requested record.
 const MARK_EVERY_BYTES = 256 * 1024;
 
 const indexJson = z.object({
@@ -45,22 +45,22 @@ const indexJson = z.object({
   ),
 });
 
-/** Which commands a segment has something of, and where: it says what to read before it is read. */
+/** Commands in a segment and the positions of their records, so that a reader knows what to read. */
 export class SegmentIndex {
   readonly #entries = new Map<number, Entry>();
   #endsAt: number;
 
-  /** @param startsAt where the first record is. */
+  /** @param startsAt position of the first record. */
   constructor(startsAt: number) {
     this.#endsAt = startsAt;
   }
 
-  /** Where the last whole record ends. */
+  /** End of the last complete record. */
   get endsAt(): number {
     return this.#endsAt;
   }
 
-  /** In the order in which they first appear. */
+  /** In order of appearance. */
   commands(): IterableIterator<IndexedCommand> {
     return this.#entries.values();
   }
@@ -69,7 +69,7 @@ export class SegmentIndex {
     return this.#entries.size;
   }
 
-  /** @param position where the record begins. @param endsAt where it ends. */
+  /** @param position of the record. @param endsAt its end. */
   add(
     record: Exclude<SegmentRecord, { kind: "data" }> | IndexedData,
     position: number,
@@ -107,7 +107,7 @@ export class SegmentIndex {
     }
   }
 
-  /** Where to begin to read for the byte at `offset` of a command; undefined when it has no data from there on. */
+  /** Position from which to read the byte at `offset` of a command; undefined when it has no data from there on. */
   positionOf(number: number, offset: number): number | undefined {
     const entry = this.#entries.get(number);
     if (entry === undefined || entry.next <= offset) return undefined;
@@ -118,12 +118,12 @@ export class SegmentIndex {
     return position;
   }
 
-  /** As a file keeps it. */
+  /** Form in the file. */
   toJson(): Buffer {
     return Buffer.from(JSON.stringify({ endsAt: this.#endsAt, commands: [...this.#entries.values()] }));
   }
 
-  /** What `toJson` gave; undefined when it is not that. */
+  /** Parses the result of `toJson`; undefined when it is invalid. */
   static parse(json: Buffer): SegmentIndex | undefined {
     const parsed = indexJson.safeParse(parseJson(json));
     if (!parsed.success) return undefined;
@@ -133,7 +133,7 @@ export class SegmentIndex {
   }
 }
 
-/** A data record as the index sees it. */
+/** A data record as the index needs it. */
 export interface IndexedData {
   readonly kind: "data";
   readonly number: number;

@@ -3,18 +3,18 @@ const SMALLEST_BYTES = 512 * 1024;
 const LARGEST_BYTES = 4 * 1024 * 1024;
 
 /**
- * Large buffers that wait for their next use, of all sandboxes together: a flood of output would have one
- * allocated, and collected as garbage, for every MiB.
+ * Large buffers for reuse, shared by all sandboxes: a flood of output would otherwise allocate, and leave as garbage,
+ * one for every MiB.
  */
 export class SpareBuffers {
   readonly #buffers: Buffer[] = [];
 
-  /** One that is large enough for a batch, if there is any. */
+  /** A buffer that is large enough for a batch, if there is any. */
   take(): Buffer | undefined {
     return this.#buffers.pop();
   }
 
-  /** Nobody may use it any more. Small ones, and more than a few, are left to the garbage collector. */
+  /** Returns a buffer. Small ones, and more than a few, are left to the garbage collector. */
   give(buffer: Buffer): void {
     const isUseful = buffer.length >= SMALLEST_BYTES && buffer.length <= LARGEST_BYTES;
     if (isUseful && this.#buffers.length < MOST_BUFFERS) this.#buffers.push(buffer);

@@ -5,7 +5,7 @@ export interface KeepaliveOptions {
   readonly clock: Clock;
 }
 
-/** Passes on what the source yields, and `undefined` whenever it stayed silent for the interval. */
+/** Yields the source's items, and `undefined` after each interval of silence. */
 export async function* withKeepalives<T>(
   source: AsyncIterable<T>,
   { intervalMs, clock }: KeepaliveOptions,

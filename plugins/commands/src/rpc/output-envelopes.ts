@@ -1,7 +1,7 @@
 import type { MessageStream } from "@coppice/core";
 import type { Output } from "@coppice/core/backend";
 
-// envd reads so much from a pipe or a terminal at a time; clients may have sized buffers after it.
+// envd's read size for pipes and terminals; clients may have sized buffers after it.
 const PIPE_CHUNK_BYTES = 32 * 1024;
 const TERMINAL_CHUNK_BYTES = 16 * 1024;
 
@@ -18,9 +18,9 @@ const FIELDS = {
 type Field = (typeof FIELDS)[Output["stream"]];
 
 /**
- * A piece of output as the data events of a process stream, which StartResponse and ConnectResponse have alike:
- * each in its envelope, of the size that envd gives them. What protobuf's own encoders write, in parts; as protobuf
- * some of them are views of the piece.
+ * Encodes a piece of output as data events of a process stream (StartResponse and ConnectResponse have the same
+ * layout): each in its envelope, in envd's sizes. Equals the output of protobuf's own encoders, in parts; in protobuf,
+ * some parts are views of the piece.
  */
 export function outputEnvelopes({ stream, data }: Output, codec: MessageStream["codec"]): Buffer[] {
   const field = FIELDS[stream];
@@ -53,7 +53,7 @@ function putJson(parts: Buffer[], field: Field, chunk: Buffer): void {
 /** `event` of the response, and `data` of the event; both length-delimited. */
 const EVENT_TAG = (1 << 3) | 2;
 const DATA_TAG = (2 << 3) | 2;
-// Three tags, and three lengths of no more than three bytes.
+// Three tags, and three lengths of up to three bytes.
 const HEAD_BYTES = ENVELOPE_BYTES + 3 * 4;
 
 function putProto(parts: Buffer[], field: Field, chunk: Buffer): void {
@@ -68,7 +68,7 @@ function putProto(parts: Buffer[], field: Field, chunk: Buffer): void {
   parts.push(head.subarray(0, end), chunk);
 }
 
-/** Of a field with so many bytes: its tag, its length and itself. */
+/** Size of a length-delimited field: its tag, its length and its bytes. */
 function delimitedBytes(length: number): number {
   let bytes = 2;
   for (let rest = length >>> 7; rest > 0; rest >>>= 7) bytes += 1;

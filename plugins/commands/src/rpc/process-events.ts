@@ -7,22 +7,22 @@ import { withKeepalives } from "./keepalive.js";
 import { outputEnvelopes } from "./output-envelopes.js";
 
 export interface FollowOptions {
-  /** The client's presence: the stream stops silently when it aborts. */
+  /** The stream stops silently when the client has gone. */
   readonly signal: AbortSignal;
   /** The stream's deadline: when it aborts the stream ends with deadline_exceeded. */
   readonly deadline: AbortSignal | undefined;
   readonly keepaliveMs: number;
   readonly clock: Clock;
-  /** Where output goes, around the events. */
+  /** Receives output, between the events. */
   readonly messages: MessageStream;
-  /** Begin with this byte of the output instead of the next one. */
+  /** Offset of the first byte of output instead of the next one. */
   readonly from?: number | undefined;
 }
 
 type ProcessEvent = { event: MessageInitShape<typeof ProcessEventSchema> };
 
 /**
- * A command as the events of a process stream: start, keepalives, end; its output goes out between them.
+ * A command as the events of a process stream: start, keepalives, end; its output is sent between them.
  * @throws SandboxError deadline_exceeded, or unavailable when the sandbox ended first.
  */
 export async function* processEvents(

@@ -13,7 +13,7 @@ import { processEvents } from "./process-events.js";
 export interface ProcessRpcOptions {
   readonly commands: Commands;
   readonly clock: Clock;
-  /** Silence before a keepalive, where the client does not ask for another. */
+  /** Silence before a keepalive, unless the client asks for another interval. */
   readonly keepaliveMs: number;
 }
 
@@ -58,7 +58,7 @@ export function serveProcessRpc(rpc: Pick<ConnectRouter, "service">, options: Pr
         input: request.stdin === false ? "none" : "pipe",
         timeoutMs,
       });
-      // Connect holds the message until the stream ends, with all that it does not know in it.
+      // Connect holds the request message, with all unknown fields, until the stream ends.
       delete request.process;
       delete request.$unknown;
       yield* follow(context, command, { deadline: timeoutMs === undefined ? undefined : command.expired });
@@ -68,7 +68,7 @@ export function serveProcessRpc(rpc: Pick<ConnectRouter, "service">, options: Pr
       const command = find(context, process, "retained");
       const timeoutMs = readTimeoutMs(context);
       const from = readReplay(context);
-      // The client counts on from here; without this it could not tell what the log has not kept.
+      // The client counts on from here; otherwise it could not detect lost output.
       if (from !== undefined) {
         context.responseHeader.set(REPLAY_HEADER, String(await command.keptFrom(from)));
       }
@@ -188,7 +188,7 @@ function readSelector(selector: ProcessSelector | undefined): CommandSelector {
   }
 }
 
-// A terminal without cells is of no use to any program.
+// No program can use a terminal without cells.
 function readTerminalSize({ size }: PTY): { columns: number; rows: number } {
   return { columns: size?.cols || 80, rows: size?.rows || 24 };
 }
@@ -209,8 +209,8 @@ function readKeepaliveMs(context: HandlerContext): number | undefined {
 }
 
 /**
- * `Coppice-Replay` of a Connect: begin with this byte of the output, `all` for the first one that is kept.
- * Absent, as the SDKs have it, means live output alone: they append whatever they get.
+ * `Coppice-Replay` of a Connect: offset of the first byte of output, or `all` for the first kept one. Absent, as in the
+ * SDKs' requests, it means live output alone: they append everything that they get.
  */
 function readReplay(context: HandlerContext): number | undefined {
   const header = context.requestHeader.get(REPLAY_HEADER);
@@ -238,7 +238,7 @@ function signalName(signal: Signal): string {
   return signal === Signal.UNSPECIFIED ? "SIGNAL_UNSPECIFIED" : String(signal);
 }
 
-/** Whatever the system said: envd knows one code for it. */
+/** envd has one code for all failures. */
 function notSignalled(error: unknown): unknown {
   if (!(error instanceof SandboxError)) return error;
   return new ConnectError(

@@ -2,13 +2,13 @@ import { z } from "zod";
 import type { StartCommand } from "../contract/commands.js";
 
 const PREFIX = "commands:";
-/** Label that a backend keeps with a process. */
+/** Limit of the label that a backend keeps with a process. */
 const LONGEST_LABEL_BYTES = 4095;
 
 const labelSchema = z.object({
   id: z.string(),
   startedAtMs: z.number(),
-  /** Absent: it may live as long as it wants. */
+  /** Absent = unlimited. */
   expiresAtMs: z.number().optional(),
   path: z.string(),
   args: z.array(z.string()).optional(),
@@ -19,12 +19,12 @@ const labelSchema = z.object({
   input: z.enum(["pipe", "none"]).optional(),
 });
 
-/** Facts about a command by which a later server takes it over. */
+/** Facts about a command that a later server needs to adopt it. */
 export type CommandLabel = z.infer<typeof labelSchema>;
 
 /**
- * Writes down a command for the server that finds its process running. Variables stay out: they may be
- * secrets, and nothing needs them again. What is too long is shortened from its end, the arguments first.
+ * Encodes a command for the server that adopts its process. Variables are left out: they may be secrets, and are never
+ * needed again. Long values are cut at their end, the arguments first.
  */
 export function writeCommandLabel(
   request: StartCommand,
@@ -43,13 +43,13 @@ export function writeCommandLabel(
   return PREFIX + JSON.stringify({ ...facts, path: "", terminal, input });
 }
 
-/** The command that a label is of; undefined when it is none of ours. */
+/** Decodes a label; undefined when it is no command's. */
 export function readCommandLabel(label: string): CommandLabel | undefined {
   if (!label.startsWith(PREFIX)) return undefined;
   try {
     return labelSchema.parse(JSON.parse(label.slice(PREFIX.length)));
   } catch {
-    // Of another version, whose commands nobody can know any more.
+    // Of another version.
     return undefined;
   }
 }

@@ -3,7 +3,7 @@ import type { CommandOutcome } from "../contract/commands.js";
 
 const OUTCOMES: readonly CommandOutcome[] = ["ok", "error", "killed"];
 
-/** Counts commands: each one that is started is finished once, with one outcome. */
+/** Counts commands: each started one is finished once, with one outcome. */
 export class CommandMetrics {
   readonly #started: Counter;
   readonly #finished: Counter<"status">;
@@ -38,7 +38,7 @@ export class CommandMetrics {
     this.#active.inc();
   }
 
-  /** How long it was until there was a process. */
+  /** Time until there was a process. */
   startTook(seconds: number): void {
     this.#startSeconds.observe(seconds);
   }

@@ -1,16 +1,16 @@
 import type { OutputPiece } from "../contract/commands.js";
 
-// Overhead of an entry of a queue, so that a flood of tiny pieces is bounded as well.
+// Overhead of a queue entry, so that a flood of tiny pieces is bounded as well.
 const ENTRY_BYTES = 64;
 
-/** Gives each of its subscribers a copy of one output, at the pace of the slowest. */
+/** Copies one output to each of its subscribers, at the pace of the slowest. */
 export class OutputFan {
   readonly #bufferBytes: number;
   readonly #subscriptions = new Set<Subscription>();
   #isClosed = false;
   #waiting: (() => void) | undefined;
 
-  /** @param bufferBytes what a subscriber may have unread before `publish` waits for it. */
+  /** @param bufferBytes unread bytes of a subscriber before `publish` waits for it. */
   constructor(bufferBytes: number) {
     this.#bufferBytes = bufferBytes;
   }
@@ -30,7 +30,7 @@ export class OutputFan {
     return subscription;
   }
 
-  /** Resolves when every subscriber has room for more; at once where there is none. */
+  /** Resolves when every subscriber has room for more. */
   async publish(output: OutputPiece): Promise<void> {
     for (const subscription of this.#subscriptions) subscription.push(output);
     while (this.#isFull()) {
@@ -40,7 +40,7 @@ export class OutputFan {
     }
   }
 
-  /** Subscribers get what they have not read yet, then the end. Lets go of a publisher that waits. */
+  /** Ends subscriptions after their unread output, and releases a waiting publisher. */
   close(): void {
     this.#isClosed = true;
     for (const subscription of this.#subscriptions) subscription.close();
@@ -118,7 +118,6 @@ class Subscription implements AsyncIterableIterator<OutputPiece> {
     return this;
   }
 
-  /** Leaves without reading the rest. */
   #finish(): void {
     this.#queue.length = 0;
     this.queuedBytes = 0;

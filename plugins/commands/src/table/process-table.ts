@@ -28,32 +28,30 @@ export interface ProcessTableOptions {
   readonly metrics: CommandMetrics;
   readonly clock: Clock;
   readonly log: Logger;
-  /** Keeps what commands write. */
   readonly logs: OutputLogs;
 }
 
 /** Entry of one sandbox in the table. */
 interface Row {
-  /** Commands asked for whose process is not there yet: they count towards the limit. */
+  /** Commands without a process yet, which count towards the limit. */
   starting: number;
   readonly running: Set<SandboxCommand>;
-  /** Ended commands, oldest end first, each with what stops its retention timer. */
+  /** Ended commands, oldest end first, each with a function that cancels its retention timer. */
   readonly ended: Map<SandboxCommand, () => void>;
 }
 
-/** A process that belongs in the table, with what is known of it. */
+/** A process for the table, with the known facts about it. */
 interface Entry {
   readonly id: string;
   readonly process: Process;
   readonly request: StartCommand;
   readonly startedAtMs: number;
-  /** When it is killed; undefined = never. */
+  /** Time of its kill; undefined = never. */
   readonly expiresAtMs: number | undefined;
-  /** What its log has already. */
+  /** Bytes that its log already has. */
   readonly loggedBytes: number;
 }
 
-/** Holds the commands of every sandbox. */
 export class ProcessTable implements Commands {
   readonly #options: ProcessTableOptions;
   readonly #rows = new Map<LiveSandbox, Row>();
@@ -113,13 +111,13 @@ export class ProcessTable implements Commands {
     }
   }
 
-  /** Takes over the commands of a sandbox that outlived another server: what runs, and what ended meanwhile. */
+  /** Adopts the commands of a sandbox that outlived another server: running and meanwhile ended ones. */
   async adopt(sandbox: LiveSandbox): Promise<void> {
     for (const process of await sandbox.adopted()) {
       const label = readCommandLabel(process.label);
       if (label === undefined) continue;
       const { id, startedAtMs, expiresAtMs, ...request } = label;
-      // Its cursors go on where the log of the other server ends.
+      // Its cursors continue where the other server's log ends.
       const logged = await this.log(sandbox.record.id)
         .find({ id })
         .catch(() => undefined);
@@ -154,7 +152,7 @@ export class ProcessTable implements Commands {
     return this.#options.logs.of(sandboxId);
   }
 
-  /** Ends every command in the books and forgets all sandboxes. */
+  /** Ends all commands and removes all sandboxes. */
   close(): void {
     for (const sandbox of this.#rows.keys()) this.#drop(sandbox);
   }
@@ -164,7 +162,7 @@ export class ProcessTable implements Commands {
     const { id, process, request, startedAtMs, expiresAtMs, loggedBytes } = entry;
     const { path, tag } = request;
     metrics.started();
-    // Nobody would finish the log of a sandbox that has ended meanwhile.
+    // The log of an ended sandbox is finished already.
     const tape = sandbox.ended.aborted
       ? undefined
       : logs.begin(sandbox.record.id, { id, pid: process.pid, path, tag, startedAtMs });
@@ -185,7 +183,7 @@ export class ProcessTable implements Commands {
         this.#retain(sandbox, command);
       },
     });
-    // The sandbox may have ended meanwhile; the end of its row is past, so nobody else would tell the command.
+    // The sandbox may have ended meanwhile, after its row was closed: its commands end here.
     if (sandbox.ended.aborted) command.abandon();
     else row.running.add(command);
     return command;
@@ -195,7 +193,7 @@ export class ProcessTable implements Commands {
     let row = this.#rows.get(sandbox);
     if (row === undefined) {
       row = { starting: 0, running: new Set(), ended: new Map() };
-      // A sandbox that has ended gets no entry: nothing would ever remove it.
+      // An entry of an ended sandbox would never be removed.
       if (!sandbox.ended.aborted) {
         this.#rows.set(sandbox, row);
         sandbox.ended.addEventListener("abort", () => this.#drop(sandbox), { once: true });
@@ -213,7 +211,7 @@ export class ProcessTable implements Commands {
     this.#options.logs.release(sandbox.record.id);
   }
 
-  /** Keeps the end of a command for a while. */
+  /** Keeps an ended command for a while. */
   #retain(sandbox: LiveSandbox, command: SandboxCommand): void {
     const row = this.#rows.get(sandbox);
     if (row === undefined) return;
@@ -298,7 +296,7 @@ function refuseLonger(request: StartCommand, what: string, text: string | undefi
   throw invalidStart(request, `${what} is longer than ${maxBytes} bytes`);
 }
 
-/** Translates the error of a start into envd's message. A missing directory and an unknown user keep theirs. */
+/** Translates a failed start into envd's message. A missing directory and an unknown user keep their own. */
 function notStarted(error: unknown, request: StartCommand, cwd: string): unknown {
   if (!(error instanceof SandboxError)) return error;
   const { code, message } = error;
@@ -320,7 +318,7 @@ function invalidStart(request: StartCommand, reason: string, cause?: unknown): S
 }
 
 function shownCommand({ path, args = [] }: StartCommand): string {
-  // What is too long, or too many, is what some of these errors are about.
+  // Too long, or too many, words cause some of these errors.
   const words = [path, ...args.slice(0, MOST_SHOWN_WORDS)].map((word) => word.slice(0, LONGEST_SHOWN));
   const line = words.join(" ").replaceAll("\0", "\\0");
   return line.length > LONGEST_SHOWN ? `${line.slice(0, LONGEST_SHOWN)}…` : line;

@@ -1,6 +1,6 @@
 import type { StartCommand } from "../contract/commands.js";
 
-/** The kept part of a request while its command runs: all of it, or its first arguments where it is long. */
+/** The kept part of a running command's request: all of it, or only the first arguments when it is long. */
 export function toRemember(request: StartCommand, mostBytes: number): StartCommand {
   const { args = [], environment = {} } = request;
   let bytes = Buffer.byteLength(request.path);
@@ -16,12 +16,12 @@ export function toRemember(request: StartCommand, mostBytes: number): StartComma
   return { ...request, path: cut(request.path, mostBytes), args: kept, environment: undefined };
 }
 
-/** The kept part of it once the command has ended. */
+/** The kept part of an ended command's request. */
 export function withoutVariables(request: StartCommand): StartCommand {
   return { ...request, environment: undefined };
 }
 
-/** A copy: a slice of a string keeps all of it in memory. */
+/** Copies: a slice of a string keeps all of it in memory. */
 function cut(text: string, mostBytes: number): string {
   return Buffer.from(text).subarray(0, mostBytes).toString();
 }

@@ -3,12 +3,12 @@ import type { OutputPiece } from "../contract/commands.js";
 export interface ReplayedOptions {
   /** Output from before `live` began. */
   readonly history: AsyncIterable<OutputPiece>;
-  /** Has begun already. */
+  /** Already subscribed. */
   readonly live: AsyncIterable<OutputPiece>;
   readonly signal: AbortSignal;
 }
 
-/** First the history, then what comes live. While the history is read, what is live waits with its command. */
+/** Yields the history, then live output. Meanwhile live output waits with its command. */
 export function replayed({ history, live, signal }: ReplayedOptions): AsyncIterable<OutputPiece> {
   const iterator = live[Symbol.asyncIterator]();
   const both = (async function* () {
@@ -18,7 +18,7 @@ export function replayed({ history, live, signal }: ReplayedOptions): AsyncItera
         yield piece;
       }
     } catch (error) {
-      // Nobody would read it, and the command wait for that for ever.
+      // An unread subscription would block the command forever.
       await iterator.return?.();
       throw error;
     }
@@ -27,7 +27,7 @@ export function replayed({ history, live, signal }: ReplayedOptions): AsyncItera
   return {
     [Symbol.asyncIterator]: () => ({
       next: () => both.next(),
-      // A generator that was never begun, or is busy, would not let go of the live subscription.
+      // A generator that never began, or is busy, would not release the live subscription.
       async return() {
         await iterator.return?.();
         return both.return(undefined);

@@ -24,19 +24,19 @@ export interface SandboxCommandOptions {
   readonly timeLeftMs: number | undefined;
   readonly subscriberBufferBytes: number;
   readonly killedOutputGraceMs: number;
-  /** Records its output; undefined where none is kept. */
+  /** Records its output; undefined without a log. */
   readonly tape: CommandTape | undefined;
-  /** What the tape has already, of a command that is taken over. */
+  /** Bytes of an adopted command that the tape already has. */
   readonly loggedBytes: number;
-  /** Called once, after `end` was set and before anyone is told of it. */
+  /** Called once, after `end` was set and before anyone is notified. */
   readonly onEnd: (end: CommandEnd) => void;
 }
 
 const LARGEST_TERMINAL = 0xffff;
-/** A process that waits for a device does not die before it is done with that. */
+/** A process in uninterruptible sleep dies only when its device answers. */
 const REAPED_WITHIN_MS = 500;
 
-/** One process of a sandbox, from its start to its end: reads its output, keeps its time, knows its end. */
+/** One process of a sandbox, from its start to its end: reads its output and enforces its time-out. */
 export class SandboxCommand implements StartedCommand {
   readonly id: string;
   readonly startedAtMs: number;
@@ -53,7 +53,7 @@ export class SandboxCommand implements StartedCommand {
   #exit: Exit | undefined;
   #isOutputRead = false;
   #isFatalSignalDelivered = false;
-  /** What subscribers were given so far, and the log: nothing else runs between the two. */
+  /** Bytes passed to subscribers and to the log; both get each piece in the same turn. */
   #outputBytes: number;
 
   constructor({ request, ...options }: SandboxCommandOptions) {
@@ -94,7 +94,7 @@ export class SandboxCommand implements StartedCommand {
     const live = this.#output.subscribe(signal);
     const { tape } = this.#options;
     if (tape === undefined || from === undefined || from >= this.#outputBytes) return live;
-    // The subscription has begun, so the log is needed up to here and no further.
+    // The subscription has begun, so the log is read only up to here.
     return replayed({ history: tape.output({ from, until: this.#outputBytes }), live, signal });
   }
 
@@ -119,17 +119,17 @@ export class SandboxCommand implements StartedCommand {
   async kill(signal: Signal, scope: "process" | "group" = "process"): Promise<void> {
     if (this.#end !== undefined) throw new SandboxError("not_found", "the process has already finished");
     const isFatal = signal === "SIGKILL" || signal === "SIGTERM";
-    // Before the signal is on its way: its effect may be known sooner than its delivery.
+    // Before the signal is sent: its effect may arrive before its confirmation.
     this.#requestedSignals.add(signal);
     try {
       await this.#process.kill(signal, scope);
       if (isFatal) this.#isFatalSignalDelivered = true;
-      // The client's next command may look for it, and it is to be gone by then.
+      // The client's next command may check that the process is gone.
       if (signal === "SIGKILL") await this.#untilReaped();
     } catch (error) {
       const isGone = error instanceof SandboxError && error.code === "not_found";
       if (!isGone || !isFatal) throw error;
-      // The process is gone but children of it hold the output open: who asks for its end means the stream too.
+      // Its children still hold the output open, but the stream is to end with the command.
       this.#cutOutputSoon();
       return;
     }
@@ -144,13 +144,13 @@ export class SandboxCommand implements StartedCommand {
     await this.#process.resize(size);
   }
 
-  /** Its sandbox is gone: ends the command without waiting for anything of it. */
+  /** Ends the command of a removed sandbox without waiting for it. */
   abandon(): void {
     this.#finish();
   }
 
   async #readOutput(): Promise<void> {
-    // Gives whoever started it the chance to subscribe before the first byte is read.
+    // Lets the caller of `start` subscribe before the first byte is read.
     await nextTurn();
     const { tape } = this.#options;
     try {
@@ -217,7 +217,7 @@ export class SandboxCommand implements StartedCommand {
   }
 }
 
-/** @throws SandboxError invalid_argument for a size that no terminal has. */
+/** @throws SandboxError invalid_argument for an impossible size. */
 export function checkTerminalSize({ columns, rows }: TerminalSize): void {
   for (const cells of [columns, rows]) {
     if (!Number.isInteger(cells) || cells < 1 || cells > LARGEST_TERMINAL) {

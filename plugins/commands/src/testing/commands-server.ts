@@ -3,11 +3,11 @@ import { type TestServer, startTestServer } from "@coppice/core/testing";
 import localProcess from "@coppice/plugin-local-process";
 import commands from "../index.js";
 
-/** A server with one sandbox of real processes, spoken to the way clients do. */
+/** A server with one sandbox of real processes, accessed as clients do. */
 export interface CommandsServer extends AsyncDisposable {
   readonly server: TestServer;
   readonly sandbox: LiveSandbox;
-  /** A request for the sandbox. */
+  /** A request to the sandbox. */
   fetch(path: string, init?: RequestInit): Promise<Response>;
   /** A unary RPC of process.Process as JSON. */
   call(method: string, body: unknown): Promise<{ readonly status: number; readonly body: unknown }>;
@@ -24,12 +24,12 @@ export interface StreamInit {
 
 export interface Frame {
   readonly flags: number;
-  // Tests look into it as they please.
+  // Tests read it without types.
   // eslint-disable-next-line @typescript-eslint/no-explicit-any
   readonly message: any;
 }
 
-/** @param dataDir kept after the server's end when given, so that another can be started on it. */
+/** @param dataDir kept after the server's end when given, for a second server. */
 export async function startCommandsServer(settings: unknown = {}, dataDir?: string): Promise<CommandsServer> {
   const server = await startTestServer({
     ...(dataDir !== undefined && { dataDir }),

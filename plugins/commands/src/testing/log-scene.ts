@@ -15,7 +15,7 @@ import { OutputLogs } from "../output-log/output-logs.js";
 
 export const ENDED_WELL: CommandEnd = { exit: { code: 0 }, outcome: "ok", endedAtMs: 1000 };
 
-/** A command that a test speaks for. */
+/** A command whose output and end a test provides. */
 export class TapedCommand {
   readonly id: string;
   readonly tape: CommandTape;
@@ -27,7 +27,6 @@ export class TapedCommand {
     this.tape = tape;
   }
 
-  /** Everything it wrote. */
   get written(): Buffer {
     return Buffer.concat(this.#written);
   }
@@ -39,7 +38,7 @@ export class TapedCommand {
     this.#bytes += bytes.length;
   }
 
-  /** Writes as a command does: waits where the log has no room. */
+  /** Writes as a command does: waits when the log is full. */
   async writeAll(pieces: Iterable<string | Buffer>): Promise<void> {
     for (const piece of pieces) {
       this.write(piece);
@@ -59,7 +58,7 @@ export interface LogSceneOptions {
   readonly clock?: Clock;
 }
 
-/** The logs of a server that commands are taped into without a process. */
+/** The logs of a server, for commands without a process. */
 export async function openLogs(options: LogSceneOptions) {
   const registry = new Registry();
   const logs: OutputLogs = new OutputLogs({
@@ -80,7 +79,7 @@ export async function openLogs(options: LogSceneOptions) {
       if (tape === undefined) throw new Error("nothing is recorded");
       return new TapedCommand(id, tape);
     },
-    /** Resolves when nothing keeps output from being recorded any more. */
+    /** Resolves when output is recorded again. */
     async recovery(): Promise<void> {
       while (isGivenUp(logs)) await sleep(1);
     },
@@ -106,7 +105,7 @@ export async function temporaryDirectory(context: TestContext): Promise<string> 
   return directory;
 }
 
-/** The bytes of pieces that follow one another. @throws Error where there is a gap or an overlap. */
+/** The bytes of consecutive pieces. @throws Error for a gap or an overlap. */
 export async function joined(pieces: AsyncIterable<LoggedPiece> | Iterable<LoggedPiece>): Promise<Buffer> {
   const data: Buffer[] = [];
   let next: number | undefined;

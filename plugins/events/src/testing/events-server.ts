@@ -7,28 +7,27 @@ import access from "@coppice/plugin-access";
 import sandboxApi from "@coppice/plugin-sandbox-api";
 import { plugin as events } from "../plugin.js";
 
-/** Of the default tenant, with every scope. */
+/** Key of the default tenant, with every scope. */
 export const API_KEY = "e2b_0123456789012345678901234567890123456789";
 
-/** An answer, read whole. */
+/** A complete answer. */
 export interface Answer {
   readonly status: number;
-  // Each test knows what it asked for.
+  // Each test knows the shape of its answer.
   // oxlint-disable-next-line typescript/no-explicit-any
   readonly json: any;
 }
 
 export interface EventsServerOptions {
-  /** Of the plugin. */
   readonly settings?: Readonly<Record<string, unknown>>;
   readonly webhooks?: Readonly<Record<string, unknown>>;
   readonly server?: Readonly<Record<string, unknown>>;
-  /** Kept when given, so that a second server can be started on it. */
+  /** Kept when given, for a second server. */
   readonly dataDir?: string;
   readonly clock?: FakeClock;
 }
 
-/** A server with the plugin, the control plane, and a backend in memory that can pause and keep copies. */
+/** A server with the plugin, the control plane, and a memory backend with pausing and snapshots. */
 export async function startEventsServer(options: EventsServerOptions = {}) {
   const { settings = {}, webhooks = {}, server = {}, clock = fakeClock() } = options;
   const dataDir = options.dataDir ?? (await mkdtemp(join(tmpdir(), "coppice-events-")));
@@ -64,7 +63,7 @@ export async function startEventsServer(options: EventsServerOptions = {}) {
       const { json } = await call("POST /v2/sandboxes", { templateID: "base", metadata });
       return json.sandboxID as string;
     },
-    /** The types of what happened, without their prefix, oldest first. */
+    /** Types of a sandbox's events, without their prefix, oldest first. */
     async types(sandbox: string): Promise<readonly string[]> {
       const { json } = await call(`GET /events/sandboxes/${sandbox}?orderAsc=true&limit=100`);
       return (json as { type: string }[]).map(({ type }) => type.replace("sandbox.lifecycle.", ""));
@@ -76,7 +75,7 @@ export async function startEventsServer(options: EventsServerOptions = {}) {
   };
 }
 
-/** Asks until the answer is truthy. */
+/** Repeats a query until its answer is truthy. */
 export async function until<T>(what: string, ask: () => Promise<T | false>): Promise<NonNullable<T>> {
   for (const end = performance.now() + 30_000; ; await pause(10)) {
     const answer = await ask();

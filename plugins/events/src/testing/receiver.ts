@@ -1,14 +1,13 @@
 import { createServer, type IncomingHttpHeaders, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 
-/** One delivery, as it came in. */
 export interface Received {
   readonly path: string;
   readonly headers: IncomingHttpHeaders;
   readonly body: string;
 }
 
-/** A real HTTP server that keeps what it is sent, and answers as it is told. */
+/** A real HTTP server that records requests and answers as scripted. */
 export class Receiver implements AsyncDisposable {
   readonly received: Received[] = [];
   /** Answers a delivery; 204 unless it is replaced. */
@@ -38,7 +37,7 @@ export class Receiver implements AsyncDisposable {
     return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
   }
 
-  /** Resolves when so many have come in, or more. */
+  /** Resolves when at least so many have come in. */
   async count(wanted: number): Promise<readonly Received[]> {
     while (this.received.length < wanted) {
       await new Promise<void>((resolve) => {

@@ -6,8 +6,8 @@ interface Preference {
 }
 
 /**
- * Picks the content coding of an answer: the acceptable one of the highest q-value, the first listed of
- * equals. `*` stands for identity first. Undefined: the client takes none of those offered.
+ * Picks the content coding of an answer: the acceptable one with the highest q-value, the first listed of equals. `*`
+ * stands for identity first. Undefined: the client accepts none of those offered.
  */
 export function chooseCoding(header: string | undefined, offered: readonly Coding[]): Coding | undefined {
   const preferences = parse(header ?? "").sort((a, b) => b.quality - a.quality);
@@ -20,7 +20,7 @@ export function chooseCoding(header: string | undefined, offered: readonly Codin
         : offered.find((each) => each === coding);
     if (found !== undefined) return found;
   }
-  // Nobody has to list identity, but anybody may refuse it.
+  // Identity is acceptable unless it is refused.
   const isIdentityRefused = refused.has("identity") || refused.has("*");
   return offered.includes("identity") && !isIdentityRefused ? "identity" : undefined;
 }

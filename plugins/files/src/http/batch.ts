@@ -3,7 +3,9 @@ import { z } from "zod";
 import type { Upload } from "../service/file-service.js";
 import { toStorageError } from "./storage-error.js";
 
-/** The body of POST /files/batch. Each entry is looked at when its turn comes, so that none spoils the others. */
+/**
+ * The body of POST /files/batch. Entries are validated one by one, so that an invalid one does not affect the others.
+ */
 export const batchBody = z.array(z.unknown());
 
 const batchEntry = z.object({
@@ -24,7 +26,7 @@ export interface BatchResult {
   readonly error?: string;
 }
 
-/** POST /files/batch: writes each entry; the answer has one result for each, in order, whatever became of it. */
+/** POST /files/batch: writes the entries; the answer has one result for each, in order. */
 export async function writeBatch(
   upload: Upload,
   entries: readonly unknown[],

@@ -6,10 +6,10 @@ export interface ByteRange {
 
 /**
  * Resolves a Range header for a file of `sizeBytes`: one range or more, in the order of the header, `"whole"` for
- * everything, or `"unsatisfiable"` for what is no byte range or lies past the end.
+ * everything, or `"unsatisfiable"` for invalid ranges and those past the end.
  *
  * As in Go's http.ServeContent: of several ranges those past the end are left out, an empty file is always whole, and
- * so is the answer to ranges that are more than the file together.
+ * so is the answer to ranges that together exceed the file.
  */
 export function parseByteRanges(
   header: string | undefined,
@@ -33,7 +33,7 @@ export function parseByteRanges(
   return totalBytes > sizeBytes ? "whole" : ranges;
 }
 
-/** `bytes 2-4/10`: where a part of a file belongs. */
+/** `bytes 2-4/10`: position of a part in its file. */
 export function contentRange({ start, length }: ByteRange, sizeBytes: number): string {
   return `bytes ${start}-${start + length - 1}/${sizeBytes}`;
 }

@@ -4,7 +4,7 @@ import type { UserFiles } from "../service/file-service.js";
 import { toStorageError } from "./storage-error.js";
 import { type WrittenFile, toWrittenFile } from "./written-file.js";
 
-/** The body of POST /files/compose. What has the right shape and says nothing gets envd's own refusals. */
+/** The body of POST /files/compose. Empty values get envd's own refusals. */
 export const composeBody = z.object({
   source_paths: z.array(z.string()).nullish(),
   destination: z.string().nullish(),

@@ -1,10 +1,10 @@
 import { posix } from "node:path";
 import { lookup } from "mime-types";
 
-/** How many bytes `contentType` wants to see of a file whose name says nothing. */
+/** Number of bytes that `typeByContent` needs of a file with an unknown extension. */
 export const SNIFF_BYTES = 512;
 
-/** The type that a file's extension stands for; undefined when it has none that is known. */
+/** The type of a file's extension; undefined for an unknown one. */
 export function typeByName(name: string): string | undefined {
   const type = lookup(posix.extname(name));
   if (type === false) return undefined;
@@ -18,12 +18,12 @@ export function typeByContent(start: Uint8Array): string {
   return start.some(isControl) ? "application/octet-stream" : "text/plain; charset=utf-8";
 }
 
-/** HTML, SVG and other XML, which a browser runs scripts of. */
+/** HTML, SVG and other XML, whose scripts a browser runs. */
 const IS_PAGE = /html|xml/;
 
 /**
- * What makes a browser give a page of this type an origin that is nobody's. By a link it comes from the server's own
- * address, where a page may do more than one of a sandbox. Undefined for what runs nothing.
+ * Policy that gives a page of this type an opaque origin. A link's page comes from the server's own address, where its
+ * scripts could do more than in a sandbox. Undefined for types without scripts.
  */
 export function pagePolicy(type: string): string | undefined {
   return IS_PAGE.test(type)
@@ -31,7 +31,7 @@ export function pagePolicy(type: string): string | undefined {
     : undefined;
 }
 
-/** Content-Disposition `inline` with a file name: bare, quoted, or encoded by RFC 2231 where it must be. */
+/** Content-Disposition `inline` with a file name: bare, quoted, or encoded by RFC 2231 when necessary. */
 export function inlineDisposition(name: string): string {
   if (/[^\t\x20-\x7e]/.test(name)) return `inline; filename*=utf-8''${percentEncode(name)}`;
   if (/^[!#$%&'*+.0-9A-Z^_`a-z{|}~-]+$/.test(name)) return `inline; filename=${name}`;

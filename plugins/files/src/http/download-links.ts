@@ -5,7 +5,7 @@ import type { SandboxId } from "@coppice/core/backend";
 /** Routes of links: `/files/download-token/<token>?path=<path>`. */
 export const DOWNLOAD_TOKEN_PATH = "/files/download-token/";
 
-/** A link with which its bearer can read one file of one sandbox for a while. */
+/** A link that allows its bearer to read one file of one sandbox for a while. */
 export interface DownloadLink {
   readonly token: string;
   /** Unix seconds. */
@@ -20,8 +20,8 @@ export interface DownloadLinksOptions {
 const TOKEN = /^([A-Za-z0-9_-]{1,128})\.(\d{1,12})\.([0-9a-f]{64})$/;
 
 /**
- * Makes and checks the tokens of download links: the sandbox in base64url, the end of the link in Unix
- * seconds, and an HMAC-SHA256 over both and the path, in hex.
+ * Makes and checks the tokens of download links: the sandbox in base64url, the link's expiry in Unix seconds, and an
+ * HMAC-SHA256 over both and the path, in hex.
  */
 export class DownloadLinks {
   readonly #options: DownloadLinksOptions;
@@ -31,7 +31,7 @@ export class DownloadLinks {
     this.#options = options;
   }
 
-  /** The key comes when the server starts; no request is served before. */
+  /** Sets the key at the server's start, before any request. */
   useKey(key: Buffer): void {
     this.#key = key;
   }
@@ -45,7 +45,7 @@ export class DownloadLinks {
   }
 
   /**
-   * The sandbox that a token was made for.
+   * The sandbox of a token.
    * @throws SandboxError unauthenticated unless it was made here, for this path, and has not expired.
    */
   check(token: string, path: string): SandboxId {
@@ -65,7 +65,7 @@ export class DownloadLinks {
 
   #mac(sandboxId: SandboxId, path: string, expiresAt: number): Buffer {
     if (this.#key === undefined) throw new Error("the key of download links is not there yet");
-    // Unambiguous whatever the path has in it: an id has no bar, and neither has a number.
+    // Unambiguous for any path: ids and numbers contain no bar.
     return createHmac("sha256", this.#key).update(`${sandboxId}|${path}|${expiresAt}`).digest();
   }
 }

@@ -17,7 +17,7 @@ export interface DownloadRequest {
   readonly gzipLevel: number;
 }
 
-/** GET and HEAD /files: answers the way Go's http.ServeContent does, without entity tags. */
+/** GET and HEAD /files: answers as Go's http.ServeContent does, without entity tags. */
 export async function sendDownload(files: UserFiles, download: DownloadRequest): Promise<void> {
   const { request, response } = download;
   const { headers } = request;
@@ -45,7 +45,7 @@ export async function sendDownload(files: UserFiles, download: DownloadRequest):
     throw new HttpError(416, "invalid range: failed to overlap");
   }
 
-  // Read ahead where the name says nothing, and where the size may lie: files of /proc say 0.
+  // Read ahead for an unknown extension, and where the size may be wrong: files of /proc say 0.
   const namedType = typeByName(name);
   const start =
     namedType === undefined || sizeBytes === 0
@@ -78,7 +78,7 @@ export async function sendDownload(files: UserFiles, download: DownloadRequest):
       await pipeline(body.content(), createGzip({ level: download.gzipLevel }), response);
     } else await pipeline(body.content(), response);
   } catch (error) {
-    // A client that leaves in the middle is nothing to report.
+    // A client that leaves in the middle is no error.
     if (!request.signal.aborted) throw error;
   }
 }
@@ -88,7 +88,7 @@ interface DownloadBody {
   readonly status: 200 | 206;
   readonly contentType: string;
   readonly contentRange?: string;
-  /** undefined: nobody knows before all of it was read. */
+  /** undefined when only reading all of it can tell. */
   readonly lengthBytes: number | undefined;
   content(): AsyncIterable<Uint8Array>;
 }
@@ -124,7 +124,7 @@ function partialBody(file: OpenFile, type: string, ranges: readonly ByteRange[])
   };
 }
 
-/** As many bytes as were promised, also when the file grows meanwhile; one that shrinks breaks the answer off. */
+/** Exactly the promised bytes, also of a file that grows meanwhile; when it shrinks, the answer breaks off. */
 async function* exactly(file: OpenFile, { start, length }: ByteRange): AsyncGenerator<Uint8Array> {
   let leftBytes = length;
   if (leftBytes === 0) return;

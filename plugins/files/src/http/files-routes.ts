@@ -28,8 +28,8 @@ export interface FilesRoutesOptions {
 const downloadUrlBody = z.object({ path: z.string().min(1), username: z.string().nullish() });
 
 /**
- * Serves `/files`, up and down, and what grew around it. Whether the client may is decided before: by its
- * token or its signature. A download link is checked here: it is its own proof.
+ * Serves uploads and downloads at `/files`, and their extensions. Clients are authorized before, by token or signature.
+ * A download link is its own proof, which is checked here.
  */
 export function registerFilesRoutes(router: Router, options: FilesRoutesOptions): void {
   const { service, links, gzipLevel, maxUploadBytes, maxParts } = options;
@@ -39,7 +39,7 @@ export function registerFilesRoutes(router: Router, options: FilesRoutesOptions)
     const request = requestOf(context);
     const query = request.url.searchParams;
     const files = await filesAs(service, targetOf(context), userIn(query));
-    // The body is piped here, with an end to it that koa does not give to one that breaks off.
+    // Piped by hand: koa leaves the client without an end when the body breaks off.
     context.respond = false;
     const path = query.get("path") ?? "";
     await sendDownload(files, { request, response: context.res, path, gzipLevel });
@@ -53,8 +53,8 @@ export function registerFilesRoutes(router: Router, options: FilesRoutesOptions)
       context.body = await receiveUpload(files, { message: context.req, path, maxUploadBytes, maxParts });
     } catch (error) {
       if (!(error instanceof HttpError) || error.status !== 413) throw error;
-      // Thrown on, it would close the connection under a client that still sends and so never reads the
-      // answer. Here the rest of the body is skipped instead.
+      // Rethrown, it would close the connection of a client that still sends, which then never reads the answer. The
+      // rest of the body is skipped instead.
       context.status = error.status;
       context.body = error.body;
     }
@@ -95,7 +95,7 @@ export function registerFilesRoutes(router: Router, options: FilesRoutesOptions)
     const request = requestOf(context);
     const sandbox = targetOf(context);
     const path = request.url.searchParams.get("path") ?? "";
-    // The client may have named the sandbox by itself: then this is the first look at the token.
+    // The client may have named the sandbox itself: then the token has not been checked yet.
     if (links.check(context.params["token"] ?? "", path) !== sandbox.record.id) {
       throw new SandboxError("unauthenticated", "invalid download link");
     }

@@ -4,7 +4,7 @@ import { open, readFile, rename } from "node:fs/promises";
 const KEY_BYTES = 32;
 
 /**
- * Reads the key of a server's download links from its file, or makes it, for this user alone.
+ * Reads the key of a server's download links from its file, or creates it, for this user alone.
  * @throws Error naming the file when it cannot be used.
  */
 export async function persistentKey(path: string): Promise<Buffer> {
@@ -20,7 +20,7 @@ async function makeKey(path: string): Promise<Buffer> {
   const unfinished = `${path}.new`;
   const file = await open(unfinished, "w", 0o600);
   try {
-    // The mode above counts for a new file only.
+    // The mode above applies to new files only.
     await file.chmod(0o600);
     await file.writeFile(key);
     await file.sync();

@@ -2,13 +2,13 @@ import type { IncomingHttpHeaders } from "node:http";
 import { SandboxError } from "@coppice/core";
 
 const PREFIX = "x-metadata-";
-/** Where the values end up, beside the key: the kernel's limits on extended attributes count it too. */
+/** Prefix of stored attribute names: it counts towards the kernel's limits. */
 const ATTRIBUTE_PREFIX = "user.e2b.";
 const LONGEST_KEY_BYTES = 246;
 const LARGEST_TOTAL_BYTES = 4096;
 
 /**
- * The metadata that `X-Metadata-<key>` headers give to the files of an upload, keys in lower case.
+ * The metadata in the `X-Metadata-<key>` headers of an upload, keys in lower case.
  * @throws SandboxError invalid_argument `invalid metadata: …`
  */
 export function parseMetadataHeaders(headers: IncomingHttpHeaders): Readonly<Record<string, string>> {

@@ -5,7 +5,7 @@ import { type ByteRange, contentRange } from "./byte-ranges.js";
 export interface MultipartRanges {
   readonly contentType: string;
   readonly lengthBytes: number;
-  /** @param read gives the bytes of one part, all of them. */
+  /** @param read yields all bytes of one part. */
   content(read: (range: ByteRange) => AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array>;
 }
 

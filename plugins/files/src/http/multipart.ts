@@ -1,7 +1,7 @@
 import { SandboxError, messageOf } from "@coppice/core";
 import { Busboy, type BusboyFileStream, type BusboyInstance } from "@fastify/busboy";
 
-/** A part of a multipart body. Its content has to be read to the end before the next part is asked for. */
+/** A part of a multipart body. Its content has to be read to the end before the next part. */
 export interface MultipartFile {
   /** As sent, directories included: `%22` stays `%22`, as in envd. Empty when the part has none. */
   readonly filename: string;
@@ -9,16 +9,16 @@ export interface MultipartFile {
 }
 
 export interface MultipartOptions {
-  /** The form name of the parts that are wanted; others are skipped. */
+  /** The form name of the parts to return; others are skipped. */
   readonly field: string;
-  /** Parts of any name. */
+  /** Limit of parts of any name. */
   readonly maxParts: number;
 }
 
 /**
- * The files of a multipart body, one after the other. The body is read only as fast as the files are.
- * @throws SandboxError invalid_argument for what is no complete multipart body, whatever the body throws,
- * from the generator or from the content of the part that it broke off in.
+ * The files of a multipart body, one after the other, read at their consumer's pace.
+ * @throws SandboxError invalid_argument for an incomplete or invalid body, or the body's own error, from the generator
+ * or from the content of the part that broke off.
  */
 export async function* multipartFiles(
   body: AsyncIterable<Uint8Array>,
@@ -26,13 +26,13 @@ export async function* multipartFiles(
   options: MultipartOptions,
 ): AsyncGenerator<MultipartFile> {
   const parser = createParser(contentType, options.maxParts);
-  // Found by the parser, not yet asked for.
+  // Found by the parser, not yet consumed.
   const waiting: { readonly filename: string; readonly stream: BusboyFileStream }[] = [];
   let current: BusboyFileStream | undefined;
   let failure: { readonly error: unknown } | undefined;
   let isFinished = false;
   let isStopped = false;
-  // One sleeper on each side: the reader of files, and the feeder of the parser.
+  // One waiter on each side: the reader of files, and the feeder of the parser.
   let wakeReader = (): void => undefined;
   let wakeFeeder = (): void => undefined;
 
@@ -42,7 +42,7 @@ export async function* multipartFiles(
     wakeReader();
   };
   parser.on("file", (field, stream, filename) => {
-    // The parser reports a broken part on the part and on itself; unheard, the former ends the process.
+    // The parser reports a broken part on the part and on itself; unhandled, the former ends the process.
     stream.on("error", () => undefined);
     if (field === options.field) {
       waiting.push({ filename: filename ?? "", stream });
@@ -66,8 +66,8 @@ export async function* multipartFiles(
           wakeFeeder = resolve;
           parser.write(chunk, () => resolve());
         });
-        // Small parts all fit the parser's buffers: without a pause here they would pile up as fast as
-        // the network brings them.
+        // Small parts all fit the parser's buffers: without a pause here they would pile up as fast as the network
+        // brings them.
         while (waiting.length > 0 && !isIdle()) {
           await new Promise<void>((resolve) => {
             wakeFeeder = resolve;
@@ -117,7 +117,7 @@ export async function* multipartFiles(
 function createParser(contentType: string, maxParts: number): BusboyInstance {
   try {
     return new Busboy({
-      // envd takes every kind of multipart for form data.
+      // envd accepts every kind of multipart as form data.
       headers: { "content-type": contentType.replace(/^\s*multipart\/[^;\s]*/i, "multipart/form-data") },
       preservePath: true,
       // Everything is streamed, so that a part without a file name is not collected in memory.

@@ -8,15 +8,12 @@ const CONDITIONS = [
   "if-range",
 ] as const;
 
-/** True when the answer depends on the client's idea of the file, or is a part of it. */
+/** True when the answer depends on the client's cached version, or is partial. */
 export function isConditional(headers: IncomingHttpHeaders): boolean {
   return headers.range !== undefined || CONDITIONS.some((name) => headers[name] !== undefined);
 }
 
-/**
- * Evaluates a conditional GET for a file without an entity tag: RFC 9110, 13.2.2. Dates that do
- * not parse count as absent.
- */
+/** Evaluates a conditional GET for a file without an entity tag: RFC 9110, 13.2.2. Invalid dates count as absent. */
 export function checkPreconditions(
   headers: IncomingHttpHeaders,
   modifiedAtMs: number,
@@ -32,7 +29,7 @@ export function checkPreconditions(
   return modifiedAtSecond <= since(headers["if-modified-since"]) ? "not modified" : "proceed";
 }
 
-/** False when If-Range says that the client's part belongs to another version: then it gets everything. */
+/** False when If-Range refers to another version: the client then gets the whole file. */
 export function isRangeWanted(headers: IncomingHttpHeaders, modifiedAtMs: number): boolean {
   const condition = headers["if-range"];
   const header = Array.isArray(condition) ? condition[0] : condition;

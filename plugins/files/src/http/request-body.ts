@@ -3,10 +3,10 @@ import { createGunzip } from "node:zlib";
 import { HttpError, SandboxError, messageOf } from "@coppice/core";
 
 /**
- * The body of a request, decompressed where Content-Encoding says gzip. When it is left early, the rest
- * of it is skipped: the client gets its answer, and the connection its next request.
- * @throws SandboxError invalid_argument for an unknown or broken encoding, canceled when the client goes
- * away; HttpError 413 past the limit, which counts decompressed bytes.
+ * The body of a request, decompressed for `Content-Encoding: gzip`. When its consumer stops early, the rest is skipped:
+ * the client gets its answer, and the connection serves its next request.
+ * @throws SandboxError invalid_argument for an unknown or broken encoding, canceled when the client goes away;
+ * HttpError 413 past the limit, which counts decompressed bytes.
  */
 export function requestBody(message: IncomingMessage, limitBytes: number): AsyncIterable<Uint8Array> {
   const coding = (message.headers["content-encoding"] ?? "").trim().toLowerCase() || "identity";
@@ -35,7 +35,7 @@ async function* received(message: IncomingMessage): AsyncGenerator<Uint8Array> {
   } catch (error) {
     throw new SandboxError("canceled", "the client went away", { cause: error });
   } finally {
-    // The rest of the body stands between the answer and the next request of the connection.
+    // The rest of the body stands between the answer and the connection's next request.
     message.resume();
   }
 }

@@ -9,13 +9,13 @@ import { type WrittenFile, toWrittenFile } from "./written-file.js";
 
 export interface UploadRequest {
   readonly message: IncomingMessage;
-  /** The `path` of the query, undefined or empty when there is none. */
+  /** The `path` of the query; undefined or empty when there is none. */
   readonly path: string | undefined;
   readonly maxUploadBytes: number;
   readonly maxParts: number;
 }
 
-/** POST /files: writes what the request carries and answers what was written. */
+/** POST /files: writes the request's files and answers a list of them. */
 export async function receiveUpload(
   files: UserFiles,
   request: UploadRequest,

@@ -1,6 +1,6 @@
 import type { FileInfo } from "@coppice/core/backend";
 
-/** A file as the answer to a write lists it: exactly these keys, tests of clients compare deeply. */
+/** A written file in an answer: exactly these keys, because tests of clients compare deeply. */
 export interface WrittenFile {
   readonly path: string;
   readonly name: string;

@@ -31,7 +31,7 @@ export function toEntryInfo(info: FileInfo): EntryInfo {
 function toTimestamp(atMs: number): Timestamp {
   const wholeMs = Math.floor(atMs);
   const timestamp = timestampFromMs(wholeMs);
-  // A double holds a date of today to about a quarter of a microsecond.
+  // A double holds today's date to about a quarter of a microsecond.
   timestamp.nanos += Math.floor((atMs - wholeMs) * 1000) * 1000;
   return timestamp;
 }

@@ -20,7 +20,7 @@ import type { DirectoryWatch, WatchRequest, Watchers } from "../watch/watchers.j
 export interface FilesystemRpcOptions {
   readonly service: FileService;
   readonly watchers: Watchers;
-  /** Unless the client asks for another interval. */
+  /** Default interval; clients may ask for another. */
   readonly keepaliveMs: number;
 }
 
@@ -32,7 +32,7 @@ const EVENT_TYPES: Readonly<Record<WatchEventType, EventType>> = {
   chmod: EventType.CHMOD,
 };
 
-// A client that asks for keepalives more often than this is served at this pace.
+// Minimum interval: more frequent requests are served at this pace.
 const SHORTEST_KEEPALIVE_MS = 1000;
 
 /** Serves `filesystem.Filesystem`. */
@@ -41,7 +41,7 @@ export function registerFilesystemRpc(
   { service, watchers, keepaliveMs }: FilesystemRpcOptions,
 ): void {
   const filesOf = (context: HandlerContext): Promise<UserFiles> => filesAs(service, context);
-  // Which watcher collects entries is the wire's business: the events themselves have none.
+  // Whether a watcher collects entries is a matter of the protocol: the events themselves have none.
   const watchersWithEntries = new WeakSet<DirectoryWatch>();
 
   router.service(Filesystem, {
@@ -74,7 +74,7 @@ export function registerFilesystemRpc(
       const pauseMs = keepaliveOf(context) ?? keepaliveMs;
       for (;;) {
         await watch.wait(pauseMs, context.signal);
-        // Why: the deadline of the request, which the client is told, or the client itself.
+        // With the reason: the deadline of the request, which the client is told, or the client's departure.
         context.signal.throwIfAborted();
         const events = watch.take();
         if (events.length === 0) yield { event: { case: "keepalive", value: {} } };
@@ -127,7 +127,7 @@ function toWatchRequest(files: UserFiles, request: WatchDirRequest | CreateWatch
   return { path: files.resolve(path), recursive, allowNetworkMounts };
 }
 
-/** With `entries`: what the entry is now; absent for what is gone, by its event or by the time it is read. */
+/** With `entries`: the entry's current state; absent when it is gone, by its event or by the time it is read. */
 async function toFilesystemEvent(
   { name, type }: WatchEvent,
   entries: { readonly files: UserFiles; readonly watch: DirectoryWatch } | undefined,

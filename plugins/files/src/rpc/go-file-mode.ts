@@ -11,8 +11,8 @@ const TYPE_LETTERS: ReadonlyMap<number, string> = new Map([
 ]);
 
 /**
- * Renders `st_mode` the way Go does: `-rw-r--r--`, `Lrwxrwxrwx`, `dtrwxrwxrwx`. The special bits stand
- * before the nine permission letters, so the text can be longer than ten characters.
+ * Formats `st_mode` as Go does: `-rw-r--r--`, `Lrwxrwxrwx`, `dtrwxrwxrwx`. The special bits stand before the nine
+ * permission letters, so the text may exceed ten characters.
  */
 export function goFileMode(rawMode: number): string {
   const letters = [

@@ -13,7 +13,6 @@ export interface FileServiceOptions {
   readonly maxFilesPerUpload: number;
 }
 
-/** Operations of clients on the files of a sandbox, with their errors. */
 export class FileService {
   readonly #options: FileServiceOptions;
 
@@ -32,7 +31,7 @@ export class FileService {
   }
 }
 
-/** The files of one sandbox, with paths read the way one user means them. Errors carry envd's texts. */
+/** The files of one sandbox, with paths resolved for one user. Errors carry envd's texts. */
 export class UserFiles {
   readonly sandbox: LiveSandbox;
   readonly #user: User;
@@ -44,7 +43,7 @@ export class UserFiles {
     this.#options = options;
   }
 
-  /** The absolute path that a client's path means. @throws SandboxError invalid_argument */
+  /** The absolute form of a client's path. @throws SandboxError invalid_argument */
   resolve(path: string): string {
     const absolute = resolveSandboxPath(path, this.#user);
     const isTooLong =
@@ -146,7 +145,7 @@ export class UserFiles {
     });
   }
 
-  /** Starts an upload of one file or more, which all get this metadata. */
+  /** Starts an upload of one or more files, which all get this metadata. */
   startUpload(metadata: Readonly<Record<string, string>>): Upload {
     const writtenPaths = new Set<string>();
     return {
@@ -173,9 +172,9 @@ export class UserFiles {
 
   /**
    * Joins files into one, which appears whole or not at all, and removes them.
-   * @throws SandboxError invalid_argument (the destination among the sources, a source that is no regular
-   * file, a destination that is a directory), not_found `source file not found: <path>`,
-   * resource_exhausted (no room: it has a `shortage`). Then every source is as it was.
+   * @throws SandboxError invalid_argument (the destination among the sources, a source that is no regular file, a
+   * destination that is a directory), not_found `source file not found: <path>`, resource_exhausted (with a
+   * `shortage`). The sources are unchanged then.
    */
   async compose(sources: readonly string[], destination: string): Promise<FileInfo> {
     const to = this.resolve(destination);
@@ -187,14 +186,14 @@ export class UserFiles {
       if (info.kind !== "file") {
         throw new SandboxError("invalid_argument", `source path is not a regular file: ${source}`);
       }
-      // Removing the sources would remove what was just written.
+      // Removing the sources would remove the result.
       if (targets.includes(await realPaths.ofEntry(source))) {
         throw new SandboxError("invalid_argument", `source path is the destination: ${source}`);
       }
     }
     const written = await this.#write(to, this.#joined(from), {});
     for (const source of new Set(from)) {
-      // A link is removed, not what it leads to.
+      // Removes a link, not its target.
       await this.#files.remove(source);
     }
     return written;
@@ -244,7 +243,7 @@ export class UserFiles {
         already_exists: (error) => this.#whyNotWritten(path, error),
       });
     } catch (error) {
-      // A backend may put its own words around what the client's stream did.
+      // A backend may wrap the error of the client's stream.
       if (sourceFailure !== undefined) throw sourceFailure.error;
       throw error;
     }
@@ -260,7 +259,7 @@ export class UserFiles {
     return new SandboxError("internal", `error ensuring directories: path is a file: ${file}`);
   }
 
-  /** The nearest existing ancestor, if it is a file, which nothing can be below of. */
+  /** The nearest existing ancestor, if it is a file, below which nothing can exist. */
   async #fileAbove(path: string): Promise<string | undefined> {
     for (let above = posix.dirname(path); above !== "/"; above = posix.dirname(above)) {
       const info = await this.#statIfPresent(above);
@@ -287,14 +286,14 @@ export class UserFiles {
 /** The files of one upload request. */
 export interface Upload {
   /**
-   * Writes one file; all of it, or, when `content` throws, nothing.
-   * @throws SandboxError invalid_argument (a directory, a path used before, too many files),
-   * resource_exhausted (no room: it has a `shortage`), internal (a file where a directory is needed).
+   * Writes one file completely, or nothing when `content` throws.
+   * @throws SandboxError invalid_argument (a directory, a path used before, too many files), resource_exhausted (with a
+   * `shortage`), internal (a file where a directory is needed).
    */
   write(path: string, content: AsyncIterable<Uint8Array>): Promise<FileInfo>;
 }
 
-/** A lack of something else, such as descriptors, stays what it is. */
+/** Other shortages, such as of descriptors, stay as they are. */
 function withoutRoom(error: SandboxError, writtenBytes: number): SandboxError {
   const { shortage } = error;
   if (shortage === undefined) return error;
@@ -318,7 +317,7 @@ async function explained<T>(result: Promise<T>, explanations: Explanations): Pro
   } catch (error) {
     if (!(error instanceof SandboxError)) throw error;
     const explanation = await explanations[error.code]?.(error);
-    // Refusals of our own pass through here too, with the right words already.
+    // The service's own refusals pass through here, too, with the right text already.
     throw explanation ?? error;
   }
 }

@@ -3,8 +3,8 @@ import { SandboxError } from "@coppice/core";
 import type { Files } from "@coppice/core/backend";
 
 /**
- * Where paths lead, links and `..` followed as the sandbox itself would. Keeps what it has seen, so ask
- * one of these about the paths of one moment only.
+ * Resolves links and `..` as the sandbox itself would. It caches lookups, so use one instance for the paths of one
+ * moment only.
  */
 export class RealPaths {
   readonly #files: Pick<Files, "stat">;
@@ -14,7 +14,7 @@ export class RealPaths {
     this.#files = files;
   }
 
-  /** The one path of a directory entry itself: links above it are followed, it is not. */
+  /** The real path of a directory entry: links above it are resolved, a final link is not. */
   async ofEntry(path: string): Promise<string> {
     const names = path.split("/").filter((name) => name !== "" && name !== ".");
     let real = "/";
@@ -28,7 +28,7 @@ export class RealPaths {
     return real;
   }
 
-  /** The one path of what an absolute path stands for. What does not exist stays as it is. */
+  /** The real path of a target. A missing one stays as it is. */
   async ofTarget(path: string): Promise<string> {
     return this.#follow(await this.ofEntry(path));
   }

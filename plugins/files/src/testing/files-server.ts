@@ -5,11 +5,11 @@ import { type TestServer, startTestServer } from "@coppice/core/testing";
 import localProcess from "@coppice/plugin-local-process";
 import files from "../index.js";
 
-/** A server with one sandbox, spoken to the way clients do. */
+/** A server with one sandbox, accessed as clients do. */
 export interface FilesServer extends AsyncDisposable {
   readonly server: TestServer;
   readonly sandbox: LiveSandbox;
-  /** A request for the sandbox; not compressed unless the headers say so. */
+  /** A request to the sandbox; not compressed unless the headers say so. */
   fetch(path: string, init?: RequestInit): Promise<Response>;
   /** A raw upload. */
   put(
@@ -24,7 +24,7 @@ export interface FilesServer extends AsyncDisposable {
     body: unknown,
     options?: { readonly headers?: Record<string, string>; readonly signal?: AbortSignal },
   ): AsyncGenerator<StreamFrame>;
-  /** Where a directory of the sandbox is on this host: what happens there, a process inside did. */
+  /** Path on this host of a directory of the sandbox; changes there count as a process's. */
   hostPath(path: string): Promise<string>;
   /** Starts an upload by hand; `send` resolves when the bytes are on their way. */
   upload(path: string, headers: Record<string, string>): Promise<ManualUpload>;
@@ -32,7 +32,7 @@ export interface FilesServer extends AsyncDisposable {
 
 export interface RpcAnswer {
   readonly status: number;
-  // Tests look into it as they please.
+  // Tests read it without types.
   // eslint-disable-next-line @typescript-eslint/no-explicit-any
   readonly body: any;
 }
@@ -53,7 +53,7 @@ export interface FilesServerOptions {
   readonly settings?: unknown;
   /** local-process when absent. */
   readonly backend?: Plugin;
-  /** Kept afterwards; one of its own when absent. */
+  /** Kept afterwards; a new one when absent. */
   readonly dataDir?: string;
   readonly http?: object;
 }

@@ -23,32 +23,31 @@ export interface CodeContextOptions {
   /** Absolute path inside the sandbox, where every kernel of this context starts. */
   readonly cwd: string;
   readonly sandbox: Sandbox;
-  /** True while nothing in the sandbox runs. */
+  /** True while the sandbox is frozen. */
   readonly isFrozen: () => boolean;
   readonly user: User;
-  /** Complete environment of its kernels, asked for at each start. */
+  /** Returns the complete environment of its kernels; called at each start. */
   readonly environment: () => Readonly<Record<string, string>>;
   readonly program: KernelProgram | InstalledKernel;
-  /** Process that its kernels are forked from, where that is possible. */
+  /** Process from which its kernels are forked, where that is possible. */
   readonly zygote: Zygote | undefined;
   readonly settings: KernelSettings;
-  /** Executions that wait behind the one that runs. */
+  /** Limit of executions that wait behind the running one. */
   readonly maxWaiting: number;
   /** Of one execution. */
   readonly maxOutputBytes: number;
   readonly metrics: KernelMetrics;
   readonly log: Logger;
-  /** Called when a kernel is there, which is used once this has resolved, and when it is gone. */
+  /** Called when a kernel is ready, which is used after this has resolved, and when it is gone. */
   readonly kernelChanged: () => Promise<void>;
 }
 
-// A fork takes a tenth of a second; a zygote that is stopped takes for ever.
+// A fork takes a tenth of a second; a stopped zygote never answers.
 const FORK_TIMEOUT_MS = 5000;
 
 /**
- * A place where code runs and leaves its state for the next code. It keeps its id, directory and
- * environment while kernels come and go under it: a kernel is started when the first one needs it, and
- * again after it died.
+ * An execution environment whose state survives between executions. It keeps its id, directory and environment when its
+ * kernel is replaced: a kernel is started at first need, and again after it died.
  */
 export class CodeContext {
   readonly id: string;
@@ -60,11 +59,9 @@ export class CodeContext {
   #kernel: Promise<Kernel> | undefined;
   #places = 0;
   #observer: ContextObserver | undefined;
-  /** The kernel that is there. */
   #running: Kernel | undefined;
-  /** Environment that the running kernel was started with. */
   #environment: Readonly<Record<string, string>> = {};
-  /** Why the next kernel takes the place of another. */
+  /** Reason why the next kernel replaces another. */
   #restartCause: RestartCause | undefined;
 
   constructor(options: CodeContextOptions) {
@@ -75,28 +72,27 @@ export class CodeContext {
   }
 
   /**
-   * Waits until a kernel is there.
-   * @throws SandboxError invalid_argument for a cwd that does not exist, failed_precondition with the
-   * reason when the kernel does not come up, resource_exhausted when there are no ports for it, aborted when the
-   * context is removed meanwhile.
+   * Waits until a kernel is ready.
+   * @throws SandboxError invalid_argument for a missing cwd, failed_precondition with the reason when the kernel does
+   * not start, resource_exhausted when there are no ports for it, aborted when the context is removed meanwhile.
    */
   async ready(): Promise<void> {
     await this.#usableKernel();
   }
 
-  /** The kernel that runs or is being started; undefined while nobody has needed one. */
+  /** The kernel that runs or is being started; undefined before its first use. */
   get kernel(): Promise<Kernel> | undefined {
     return this.#kernel;
   }
 
-  /** How to speak to the kernel that is there. */
+  /** Connection data of the running kernel. */
   get connection(): KernelConnection | undefined {
     return this.#running?.connection;
   }
 
   /**
-   * Takes over the kernel that this context had under an earlier server. What cannot be taken over is ended and
-   * replaced. Before anything else is asked of the context.
+   * Adopts the kernel that this context had under an earlier server; an unusable one is ended and replaced. Call it
+   * before anything else.
    */
   adopt(process: Process, connection: KernelConnection): void {
     this.#kernel = this.#started(
@@ -111,22 +107,22 @@ export class CodeContext {
     );
   }
 
-  /** The kernel that this context had is no more. */
+  /** The kernel that this context had no longer exists. */
   lost(): void {
     this.#options.log.warn({ context: this.id }, "kernel ended while no server ran");
     this.#restartCause = "lost";
   }
 
-  /** From now on tells one observer what becomes of this context. */
+  /** Sets the observer of this context. */
   watch(observer: ContextObserver): void {
     this.#observer = observer;
     if (this.#running !== undefined) observer.started(this.#running);
   }
 
   /**
-   * Takes a place among the executions of this context, until it is disposed of. Before anything else is waited for,
-   * the start of a kernel too.
-   * @throws SandboxError resource_exhausted when as many wait as may.
+   * Reserves a place among this context's executions, until it is disposed of. Call it before waiting for anything,
+   * also for a kernel's start.
+   * @throws SandboxError resource_exhausted when too many wait.
    */
   takePlace(): Disposable {
     const { maxWaiting, metrics } = this.#options;
@@ -140,8 +136,8 @@ export class CodeContext {
   }
 
   /**
-   * Runs code after everything that was asked for before it. Ends quietly when the signal is aborted,
-   * which interrupts the code; the next in turn begins once the kernel is free.
+   * Runs code after all earlier requests. Ends quietly when the signal is aborted, which interrupts the code; the next
+   * request begins once the kernel is free.
    */
   async *execute(
     execution: KernelExecution,
@@ -187,8 +183,8 @@ export class CodeContext {
   }
 
   /**
-   * Gives the kernel that is there, and has not run anything, the environment of now. One that cannot be given it is
-   * ended: the next use starts another.
+   * Gives an unused kernel the current environment. If that fails, the kernel is ended, and the next use starts
+   * another.
    * @throws SandboxError failed_precondition when the kernel does not answer.
    */
   async renewEnvironment(): Promise<void> {
@@ -196,12 +192,12 @@ export class CodeContext {
     if (kernel === undefined) return;
     const before = this.#environment;
     const after = this.#options.environment();
-    // Asking a kernel that has nothing to change would be half of what a warm start takes.
+    // A request without changes would cost half of a warm start.
     if (isDeepStrictEqual(before, after)) return;
     if (canGoOnWith(before, after)) {
       const unset = Object.keys(before).filter((name) => !(name in after));
       await kernel.changeEnvironment({ set: after, unset });
-      // Not before: one that did not answer is to be asked again.
+      // Not before: a kernel that did not answer is to be asked again.
       this.#environment = after;
     } else {
       this.#restartCause = undefined;
@@ -209,14 +205,14 @@ export class CodeContext {
     }
   }
 
-  /** Lets the kernel do once what the first cell would otherwise be the first to do. Leaves nothing behind. */
+  /** Runs an invisible first cell, so that the user's first one is fast. */
   async rehearse(): Promise<void> {
     await (await this.#usableKernel()).rehearse();
   }
 
   /**
-   * Replaces the kernel; what runs is ended. Directory and environment are as at the start.
-   * @throws SandboxError as `ready` does; the context stays, its next use tries again.
+   * Replaces the kernel and ends its work. Directory and environment are those of the start.
+   * @throws SandboxError as `ready`; the context stays, and its next use tries again.
    */
   async restart(): Promise<void> {
     const before = this.#kernel;
@@ -232,7 +228,7 @@ export class CodeContext {
     await this.#kernel;
   }
 
-  /** Ends the kernel; whoever runs or waits here gets an end. Safe to repeat. */
+  /** Ends the kernel and all waiting executions. Safe to repeat. */
   async remove(): Promise<void> {
     this.#removed.abort(new SandboxError("aborted", "the context was removed"));
     this.#observer?.removed();
@@ -240,7 +236,7 @@ export class CodeContext {
     await kernel?.close();
   }
 
-  /** As `remove`, without asking the kernel. */
+  /** Like `remove`, without asking the kernel. */
   async kill(): Promise<void> {
     this.#removed.abort(new SandboxError("aborted", "the sandbox has ended"));
     this.#observer?.removed();
@@ -248,7 +244,7 @@ export class CodeContext {
     await kernel?.kill();
   }
 
-  /** Leaves the kernel to a later server; whoever runs or waits here gets an end. */
+  /** Leaves the kernel to a later server; executions here end. */
   async leave(): Promise<void> {
     this.#removed.abort(new SandboxError("aborted", "the server stops"));
     const kernel = await this.#kernel?.catch(() => undefined);
@@ -268,7 +264,7 @@ export class CodeContext {
   }
 
   #started(kernel: Promise<Kernel>): Promise<Kernel> {
-    // A failed start is told to those who wait for it and forgotten, so that the next use tries again.
+    // A failed start is reported to those who wait for it, and the next use tries again.
     const forget = (): void => {
       if (this.#kernel === kernel) this.#kernel = undefined;
     };
@@ -287,19 +283,19 @@ export class CodeContext {
     try {
       kernel = forked ?? (await this.#startCold(env));
     } catch (error) {
-      // Of a sandbox that is gone no kernel was to come up.
+      // In a removed sandbox no start is expected to succeed.
       if (!this.#removed.signal.aborted) metrics.startFailed();
       throw error;
     }
     metrics.kernelStarted(forked ? "forked" : "cold", (performance.now() - startedMs) / 1000);
-    // For the next one; not before, because it would take the processor from this one.
+    // For the next kernel; not before, because it would take CPU time from this one.
     void zygote?.start();
     this.#environment = env;
     if (this.#restartCause !== undefined) metrics.restarted(this.#restartCause);
     return this.#entered(kernel);
   }
 
-  /** Undefined when it has to be started cold. @throws when that would not help either. */
+  /** Undefined when it has to be started cold. @throws when that would fail, too. */
   async #fork(env: Readonly<Record<string, string>>): Promise<Kernel | undefined> {
     const { user, program, zygote, settings, metrics, log } = this.#options;
     const forked = isInstalled(program) ? undefined : zygote?.forked(program, env);
@@ -366,7 +362,7 @@ export class CodeContext {
       settings,
       log,
       onSilent: () => metrics.kernelSilent(),
-      // Whoever watches by then: one may come after the kernel.
+      // The current observer: it may be set after the kernel started.
       observer: this.#observation,
       signal: this.#removed.signal,
     };

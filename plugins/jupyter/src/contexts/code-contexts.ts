@@ -21,19 +21,19 @@ import { Zygote, type ZygoteSettings } from "../kernel/zygote.js";
 
 export interface CodeContextsOptions {
   readonly languages: Languages;
-  /** The account that kernels run as; the sandbox's default one when undefined. */
+  /** The account of kernels; the sandbox's default one when undefined. */
   readonly userName: string | undefined;
   readonly settings: KernelSettings;
   readonly zygotes: ZygoteSettings & {
-    /** False: every kernel of that sandbox is started by itself. */
+    /** False: every kernel of that sandbox is started cold. */
     readonly isWanted: (sandbox: LiveSandbox) => boolean;
   };
   readonly maxContexts: number;
-  /** Executions of one context that wait behind the one that runs. */
+  /** Limit of one context's waiting executions. */
   readonly maxWaiting: number;
   readonly maxOutputBytes: number;
   readonly metrics: KernelMetrics;
-  /** For the server after this one. */
+  /** For the next server. */
   readonly notes: KernelNotes;
   readonly log: Logger;
 }
@@ -41,13 +41,13 @@ export interface CodeContextsOptions {
 export interface CreateContext {
   /** `python` when absent or empty. */
   readonly language?: string | undefined;
-  /** Inside the sandbox; relative to the user's home, which it is when absent. */
+  /** Inside the sandbox; relative to the user's home, the default. */
   readonly cwd?: string | undefined;
 }
 
 interface Entry {
   readonly contexts: SandboxContexts;
-  /** Settles when what another server left here has been taken over. */
+  /** Settles when the last server's contexts have been adopted. */
   readonly adopted: Promise<void>;
 }
 
@@ -55,7 +55,7 @@ interface Entry {
 export class CodeContexts {
   readonly #options: CodeContextsOptions;
   readonly #sandboxes = new Map<LiveSandbox, Entry>();
-  /** Outlived another server; what it knew of them has not been looked at. */
+  /** Sandboxes of another server whose contexts have not been adopted yet. */
   readonly #leftOver = new Set<LiveSandbox>();
 
   constructor(options: CodeContextsOptions) {
@@ -70,8 +70,8 @@ export class CodeContexts {
   }
 
   /**
-   * Takes over the contexts of sandboxes that outlived another server, those of paused ones when they are asked for,
-   * and forgets what it knew of the rest. What fails is logged: such a sandbox has no contexts.
+   * Adopts the contexts of sandboxes that outlived another server, those of paused ones at first use, and removes the
+   * records of the rest. Failures are logged: such a sandbox has no contexts.
    */
   async adopt(sandboxes: readonly LiveSandbox[]): Promise<void> {
     await this.#options.notes.keepOnly(sandboxes);
@@ -83,7 +83,7 @@ export class CodeContexts {
     await Promise.all(running.map((sandbox) => this.of(sandbox)));
   }
 
-  /** Starts the kernel that code without a context runs in. Never rejects: the first code will tell what is wrong. */
+  /** Starts the default kernel. Never rejects: the first execution reports a failure. */
   async warm(sandbox: LiveSandbox): Promise<void> {
     try {
       const context = await (await this.of(sandbox)).defaultFor(undefined);
@@ -94,7 +94,7 @@ export class CodeContexts {
     }
   }
 
-  /** Ends every kernel, or leaves it to a later server where that can take it over. */
+  /** Ends every kernel, or leaves it to a later server that can adopt it. */
   async leave(): Promise<void> {
     const all = [...this.#sandboxes.values()];
     this.#sandboxes.clear();
@@ -125,14 +125,14 @@ export class CodeContexts {
   }
 }
 
-/** The contexts of one sandbox, oldest first. A default context of a language is there as soon as it is asked for. */
+/** The contexts of one sandbox, oldest first. A language's default context is created at first use. */
 export class SandboxContexts {
   readonly #sandbox: LiveSandbox;
   readonly #options: CodeContextsOptions;
   readonly #contexts = new Map<string, CodeContext>();
   readonly #defaults = new Map<string, Promise<CodeContext>>();
   readonly #defaultIds = new Set<string>();
-  /** Undefined where nothing outlives the server. */
+  /** Undefined for a sandbox that does not outlive the server. */
   readonly #notes: SandboxNotes | undefined;
   #zygote: Zygote | undefined;
   #creating = 0;
@@ -143,14 +143,13 @@ export class SandboxContexts {
     this.#notes = options.notes.of(sandbox);
   }
 
-  /** Notes for a later server. */
   get notes(): SandboxNotes | undefined {
     return this.#notes;
   }
 
   /**
-   * Takes over what the server before had here: contexts by their ids, and their kernels as they are. Ends kernels
-   * that belong to no context. Resolves before the kernels are ready.
+   * Adopts the last server's contexts by their ids, with their kernels, and ends kernels without a context. Resolves
+   * before the kernels are ready.
    */
   async adopt(): Promise<void> {
     const { contexts } = (await this.#notes?.read()) ?? { contexts: [] };
@@ -174,19 +173,19 @@ export class SandboxContexts {
       }
     }
     for (const process of processes.values()) {
-      // Begun when the server was killed, so that nobody was told of it; or of a language that is no more.
+      // Started just before the server was killed, so without a note; or of a language that was removed.
       await killProgram(process);
     }
   }
 
-  /** Starts what kernels are forked from, and then, if it is wanted, the kernel that code without a context runs in. */
+  /** Starts the zygote, and then, if wanted, the default kernel. */
   async prepare({ withKernel }: { readonly withKernel: boolean }): Promise<void> {
     await (await this.#zygoteOf())?.start();
     if (withKernel) await (await this.defaultFor(undefined)).rehearse();
   }
 
   /**
-   * Gives kernels that nobody has used the environment that the sandbox has got since they were started.
+   * Gives unused kernels the sandbox's current environment.
    * @throws SandboxError failed_precondition when one does not answer.
    */
   async renewEnvironment(): Promise<void> {
@@ -194,7 +193,7 @@ export class SandboxContexts {
     await Promise.all([this.#zygote?.renewEnvironment(), ...renewals]);
   }
 
-  /** Every context, the default ones of these languages first, whose kernels may not have been needed yet. */
+  /** All contexts, first the default ones of these languages, which may have no kernel yet. */
   async list(languages: readonly string[] = [DEFAULT_LANGUAGE]): Promise<readonly CodeContext[]> {
     const first: CodeContext[] = [];
     for (const language of languages) first.push(await this.defaultFor(language));
@@ -208,7 +207,7 @@ export class SandboxContexts {
     return context;
   }
 
-  /** The one that code without a context runs in. @throws SandboxError unimplemented for a language that is not here. */
+  /** The default context. @throws SandboxError unimplemented for an unknown language. */
   defaultFor(language: string | undefined): Promise<CodeContext> {
     const name = languageNamed(language);
     let context = this.#defaults.get(name);
@@ -226,10 +225,9 @@ export class SandboxContexts {
   }
 
   /**
-   * Makes a context whose kernel runs.
-   * @throws SandboxError unimplemented for a language that is not here, invalid_argument for a cwd that
-   * does not exist, resource_exhausted for one context too many or when there are no ports for its kernel,
-   * failed_precondition when that does not come up.
+   * Makes a context with a running kernel.
+   * @throws SandboxError unimplemented for an unknown language, invalid_argument for a missing cwd, resource_exhausted
+   * for too many contexts or when there are no ports, failed_precondition when the kernel does not start.
    */
   async create({ language, cwd }: CreateContext): Promise<CodeContext> {
     const name = languageNamed(language);
@@ -269,13 +267,13 @@ export class SandboxContexts {
     await Promise.all([this.#note(), context.remove()]);
   }
 
-  /** Ends every kernel at once: the sandbox is no more. */
+  /** Ends every kernel at once: the sandbox has ended. */
   async end(): Promise<void> {
     const kills = [this.#zygote, ...this.#forget()].map((one) => one?.kill());
     await Promise.all([this.#notes?.remove(), ...kills]);
   }
 
-  /** Leaves every kernel to a later server, or ends it where none can take it over. */
+  /** Leaves every kernel to a later server, or ends those that cannot be adopted. */
   async leave(): Promise<void> {
     if (this.#notes === undefined) return this.end();
     // First, or it would be noted that the kernels are gone.
@@ -291,7 +289,7 @@ export class SandboxContexts {
     return contexts;
   }
 
-  /** Writes down for a later server what is here. */
+  /** Records the contexts for a later server. */
   async #note(): Promise<void> {
     if (this.#notes === undefined) return;
     await this.#notes.update({
@@ -342,7 +340,7 @@ export class SandboxContexts {
   }
 
   async #make(language: string, cwd: string | undefined): Promise<CodeContext> {
-    // Relative to the home of the sandbox's user, whoever runs the kernel.
+    // Relative to the home of the sandbox's user, whichever account runs the kernel.
     const user = await this.#sandbox.runtime.user();
     return this.#contextOf({ id: randomUUID(), language, cwd: resolveSandboxPath(cwd ?? "", user) });
   }

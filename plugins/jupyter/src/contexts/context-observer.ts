@@ -1,13 +1,13 @@
 import type { Kernel } from "../kernel/kernel.js";
 import type { KernelObserver } from "../kernel/kernel-observer.js";
 
-/** Follows a context through the kernels that come and go under it. */
+/** Observes a context across the kernels that replace each other in it. */
 export interface ContextObserver extends Omit<KernelObserver, "isWatching"> {
   starting(): void;
-  /** A kernel is ready. Its end is told by its `gone`. */
+  /** A kernel is ready. Its `gone` reports its end. */
   started(kernel: Kernel): void;
-  /** The kernel is being replaced because somebody asked for it. */
+  /** The kernel is being replaced at a client's request. */
   restarting(): void;
-  /** The context is no more. */
+  /** The context was removed. */
   removed(): void;
 }

@@ -1,10 +1,10 @@
-/** Lets one in at a time, in the order in which they asked. */
+/** Admits one holder at a time, in FIFO order. */
 export class FifoLock {
   #last: Promise<void> = Promise.resolve();
 
   /**
-   * Waits for a turn. Dispose of it to let the next one in.
-   * @throws the signal's reason when it is aborted first; the turn passes on to the next one then.
+   * Waits for a turn, which lasts until it is disposed of.
+   * @throws the signal's reason when it aborts first; the turn passes on to the next one then.
    */
   async acquire(signal: AbortSignal): Promise<Disposable> {
     const before = this.#last;

@@ -2,8 +2,8 @@ import type { LiveSandbox, WarmUp } from "@coppice/core";
 import type { CodeContexts } from "./code-contexts.js";
 
 /**
- * Starts in sandboxes of a warm pool what their first cell would wait for.
- * @param isEager true where a kernel is to run, and not only what kernels are forked from.
+ * Prepares kernels in sandboxes of a warm pool.
+ * @param isEager true where a kernel is started in addition to the zygote.
  */
 export function warmKernels(contexts: CodeContexts, isEager: (sandbox: LiveSandbox) => boolean): WarmUp {
   return {
@@ -14,7 +14,7 @@ export function warmKernels(contexts: CodeContexts, isEager: (sandbox: LiveSandb
       try {
         signal.throwIfAborted();
         const own = await contexts.of(sandbox);
-        // Work that goes on when it is given up ends with the sandbox.
+        // Work that continues after this is aborted ends with the sandbox.
         await Promise.race([givenUp, own.prepare({ withKernel: isEager(sandbox) })]);
       } finally {
         signal.removeEventListener("abort", giveUp);

@@ -12,7 +12,7 @@ const EnvironmentValue = z
     "Value should be a valid string without a NUL",
   );
 
-/** `POST /execute`. Python's SDK sends null for what is not set. */
+/** `POST /execute`. The Python SDK sends null for absent values. */
 export const ExecuteBody = z.object({
   code: z.string(),
   context_id: z.string().nullish(),
@@ -27,8 +27,8 @@ export const ContextBody = z.object({
 });
 
 /**
- * Reads a JSON body the way E2B's code server does.
- * @throws HttpError 422 with `{"detail": [...]}` for what is no JSON or has the wrong shape, 413 past the limit.
+ * Reads a JSON body as E2B's code server does.
+ * @throws HttpError 422 with `{"detail": [...]}` for invalid JSON or a wrong shape, 413 past the limit.
  */
 export async function readCodeBody<S extends z.ZodType>(
   message: IncomingMessage,

@@ -22,7 +22,7 @@ export interface CodeRoutesOptions {
   readonly maxCodeBytes: number;
 }
 
-/** The HTTP interface of E2B's code interpreter, which both of its SDKs speak. */
+/** The HTTP interface of E2B's code interpreter, which both of its SDKs use. */
 export function codeRoutes(
   router: Router,
   { contexts, clock, keepaliveMs, maxCodeBytes }: CodeRoutesOptions,
@@ -47,7 +47,7 @@ export function codeRoutes(
       body.context_id ? sandbox.get(body.context_id) : sandbox.defaultFor(body.language ?? undefined),
     );
     using _place = placeIn(context);
-    // Before the headers, because a context that cannot come up is a status of its own.
+    // Before the headers, because a context that does not start has its own status.
     await creating(() => context.ready());
     const execution = { code: body.code.toWellFormed(), variables: body.env_vars ?? {} };
     ctx.respond = false;
@@ -87,7 +87,7 @@ export function codeRoutes(
   });
 }
 
-/** Refused as plain text, as everything here is. */
+/** Refuses in plain text, like all errors here. */
 function placeIn(context: CodeContext): Disposable {
   try {
     return context.takePlace();
@@ -114,7 +114,7 @@ function found(find: () => CodeContext): CodeContext {
   }
 }
 
-/** Plain text that E2B's server answers when no context can be made. */
+/** Answers E2B's plain text when no context can be made. */
 async function creating<T>(create: () => Promise<T>): Promise<T> {
   try {
     return await create();

@@ -2,7 +2,7 @@ import { asciiJson, asciiPieces } from "../json/ascii-json.js";
 import type { ExecutionEvent } from "../kernel/execution-event.js";
 import type { RawJson } from "../json/raw-json.js";
 
-/** The MIME types that have a field of their own in a result, in the order of E2B's server. */
+/** The MIME types with a field of their own in a result, in the order of E2B's server. */
 const FIELDS: ReadonlyMap<string, string> = new Map([
   ["text/plain", "text"],
   ["text/html", "html"],
@@ -18,18 +18,18 @@ const FIELDS: ReadonlyMap<string, string> = new Map([
   ["e2b/chart", "chart"],
 ]);
 
-/** Sent while nothing happens, so that a client that went away is noticed. */
+/** Sent during silence, so that a client that has left is noticed. */
 export const KEEPALIVE_LINE = Buffer.from('{"type": "keepalive"}\n');
 /** Always the last line. */
 export const END_LINE = Buffer.from('{"type": "end_of_execution"}\n');
 
-/** Longer texts are not copied for the sake of fewer pieces. */
+/** Longer texts are not copied to save pieces. */
 export const LONGEST_COPY_BYTES = 4096;
 
 /**
- * An event as one line of NDJSON, printable ASCII and a newline, spaced as E2B's server spaces it. In pieces
- * that are made when they are asked for: a short line is one, and what is long is neither copied nor made at once.
- * Those of more than `LONGEST_COPY_BYTES` may lie in the event's memory.
+ * An event as one line of NDJSON, printable ASCII and a newline, spaced as by E2B's server, in lazily made pieces: a
+ * short line is one piece, and long content is neither copied nor made at once. Pieces of more than
+ * `LONGEST_COPY_BYTES` may share the event's memory.
  */
 export function* lineOf(event: ExecutionEvent): Generator<Buffer> {
   let short: Buffer[] = [];
@@ -88,7 +88,7 @@ const NULL = Buffer.from("null");
 const QUOTE = Buffer.from('"');
 const QUOTES = [Buffer.from("'"), Buffer.from('\\"')];
 
-/** A JSON string without the one pair of quotes of its own that a `repr` put around it. */
+/** A JSON string without the pair of quotes that `repr` added. */
 function* withoutQuotes(json: RawJson): Generator<Buffer> {
   const inner = json.bytes.subarray(1, -1);
   const quote =

@@ -14,8 +14,7 @@ export interface ExecutionStreamOptions {
 }
 
 /**
- * Answers 200 at once and then one line per event, as fast as the client takes them. A client that goes
- * away ends it without an error.
+ * Answers 200 at once and then one line per event, at the client's pace. A client that leaves ends it without an error.
  */
 export async function streamExecution(
   response: ServerResponse,
@@ -27,11 +26,11 @@ export async function streamExecution(
   let lastWriteMs = clock.now();
   let isWithinLine = false;
   let cancelTimer = (): void => undefined;
-  // One timer that looks back: most executions write far more often than it fires.
+  // One timer for all lines: most executions write far more often than it fires.
   const armKeepalive = (delayMs: number): void => {
     cancelTimer = clock.after(delayMs, () => {
       const silentMs = clock.now() - lastWriteMs;
-      // A client that does not read keeps what is written already: more would only pile up.
+      // A client that does not read has enough queued: keepalives would only pile up.
       if (silentMs >= keepaliveMs && !response.writableNeedDrain && !isWithinLine) {
         response.write(KEEPALIVE_LINE);
         lastWriteMs = clock.now();
@@ -52,7 +51,7 @@ export async function streamExecution(
         if (!response.write(piece)) await once(response, "drain", { signal });
         await turn.whenDue();
       }
-      // The memory of the event is reused as soon as the next one is asked for.
+      // The memory of the event is reused with the next one.
       if (isLent && response.writableLength > 0) await flushed(response, signal);
       isWithinLine = false;
     }
@@ -64,13 +63,13 @@ export async function streamExecution(
   }
 }
 
-/** Rejects when the signal is aborted. */
+/** Resolves when everything is written. Rejects when the signal is aborted. */
 function flushed(response: ServerResponse, signal: AbortSignal): Promise<void> {
   const { promise, resolve, reject } = Promise.withResolvers<void>();
   const abort = (): void => reject(signal.reason);
   signal.throwIfAborted();
   signal.addEventListener("abort", abort, { once: true });
-  // Called when everything before it is written; of nothing, nothing is sent.
+  // The callback of an empty write runs after all earlier ones, and nothing is sent.
   response.write("", () => resolve());
   return promise.finally(() => signal.removeEventListener("abort", abort));
 }

@@ -1,7 +1,7 @@
 import type { RawJson } from "./raw-json.js";
 
-// The JS SDK decodes every chunk by itself, so that a character split between two is lost; the Python
-// SDK ends a line at U+0085, U+2028 and U+2029 too. Pure ASCII is safe in both.
+// The JS SDK decodes each chunk separately and loses a character that is split between two; the Python SDK also ends a
+// line at U+0085, U+2028 and U+2029. ASCII is safe in both.
 const NOT_PLAIN = /[\u007f-\uffff]/g;
 
 /** A value as JSON of printable ASCII on one line. */
@@ -13,15 +13,15 @@ function escapeUnit(unit: string): string {
   return `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`;
 }
 
-/** Bytes that are made ASCII in one go: a few milliseconds when none of them was. */
+/** Bytes converted at once: a few milliseconds when none of them is ASCII. */
 const PIECE_BYTES = 256 * 1024;
 
-/** As `asciiBytes`, piece by piece, each made when it is asked for. */
+/** Like `asciiBytes`, in lazily made pieces. */
 export function* asciiPieces(json: RawJson): Generator<Buffer> {
   const { bytes, isPlain } = json;
   for (let start = 0; start < bytes.length;) {
     let end = Math.min(start + PIECE_BYTES, bytes.length);
-    // Not within a character. What is no UTF-8 may have any number of such bytes.
+    // Not within a character. Invalid UTF-8 may have any number of such bytes.
     for (let back = 0; back < 3 && end < bytes.length && isContinuation(bytes[end]); back++) end--;
     yield asciiBytes({ bytes: bytes.subarray(start, end), isPlain });
     start = end;
@@ -34,7 +34,7 @@ function isContinuation(byte: number | undefined): boolean {
 
 const HEX = Buffer.from("0123456789abcdef", "latin1");
 
-/** A piece of JSON as printable ASCII on one line, its value unchanged. Bytes that are no UTF-8 become U+FFFD. */
+/** JSON as printable ASCII on one line, its value unchanged. Invalid UTF-8 becomes U+FFFD. */
 export function asciiBytes(json: RawJson): Buffer {
   if (json.isPlain) return json.bytes;
   const text = json.bytes.toString("utf8");
@@ -50,7 +50,7 @@ export function asciiBytes(json: RawJson): Buffer {
       out[at++] = 0x75;
       for (let shift = 12; shift >= 0; shift -= 4) out[at++] = HEX[(unit >> shift) & 15] as number;
     } else {
-      // Inside a string a control byte would not be valid JSON: this one is white space between tokens.
+      // Inside a string a control byte would be invalid JSON: this one is white space between tokens.
       out[at++] = unit < 0x20 ? 0x20 : unit;
     }
   }

@@ -1,9 +1,9 @@
-/** The longest of what a cut may go through: two escapes of one character. */
+/** The longest sequence that a cut may split: two escapes of one character. */
 const LONGEST_ESCAPES = 12;
 
 /**
- * What a JSON string, or a list of strings, says in its first bytes; all of it when it is not longer. Undefined for
- * what is neither and longer.
+ * The value of a JSON string or list of strings, cut after its first bytes if it is longer. Undefined for longer values
+ * of other types.
  * @param json one valid JSON value.
  */
 export function beginningOf(json: Buffer, maxBytes: number): unknown {
@@ -16,7 +16,7 @@ export function beginningOf(json: Buffer, maxBytes: number): unknown {
       try {
         return JSON.parse(text.slice(0, text.length - back) + close);
       } catch {
-        // The cut went through an escape, or between two strings.
+        // The cut split an escape, or the space between two strings.
       }
     }
   }

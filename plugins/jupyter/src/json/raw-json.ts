@@ -1,19 +1,19 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
 
-/** A piece of JSON text exactly as it was written: `1.0` is not `1` here, and no digit of a big number is lost. */
+/** A piece of JSON text as it was written: `1.0` stays `1.0`, and big numbers keep all digits. */
 export interface RawJson {
   /** UTF-8, checked to be one whole JSON value. */
   readonly bytes: Buffer;
-  /** Nothing in it but printable ASCII: it may go into an ASCII line as it is. */
+  /** True for printable ASCII, which may be copied into an ASCII line. */
   readonly isPlain: boolean;
 }
 
 const DEEPEST = 512;
-/** White space and digits in a row: nobody writes more. */
+/** Limit of consecutive white space or digits. */
 const LONGEST_RUN = 64 * 1024;
-/** Bytes that are read in one go: about a millisecond. */
+/** Bytes that are scanned at once: about a millisecond. */
 const SLICE_BYTES = 512 * 1024;
-/** From here on it pays to look at four bytes at once. */
+/** Length from which scanning four bytes at once pays. */
 const WORTH_WORDS = 256;
 const ESCAPED: ReadonlySet<number> = new Set(Buffer.from('"\\/bfnrt'));
 
@@ -38,8 +38,8 @@ const enum Byte {
 }
 
 /**
- * The members of a JSON object, their values left unparsed. Of repeated names the last one counts.
- * @throws SyntaxError when the text is not one valid JSON object.
+ * The members of a JSON object, with their values unparsed. Of repeated names the last one counts.
+ * @throws SyntaxError for anything but one valid JSON object.
  */
 export function membersOf(json: Buffer): ReadonlyMap<string, RawJson> {
   const scan = scanMembers(json);
@@ -49,7 +49,7 @@ export function membersOf(json: Buffer): ReadonlyMap<string, RawJson> {
   }
 }
 
-/** As `membersOf`, with turns of the event loop in between when the text is a long one. Rejects where that throws. */
+/** Like `membersOf`, but yields to the event loop during a long text, and rejects in place of throwing. */
 export async function membersOfLong(json: Buffer): Promise<ReadonlyMap<string, RawJson>> {
   const scan = scanMembers(json);
   for (;;) {
@@ -59,7 +59,7 @@ export async function membersOfLong(json: Buffer): Promise<ReadonlyMap<string, R
   }
 }
 
-/** Pauses after each slice. */
+/** Yields after each slice. */
 function* scanMembers(json: Buffer): Generator<void, ReadonlyMap<string, RawJson>> {
   const scanner = new Scanner(json);
   const members = new Map<string, RawJson>();
@@ -90,7 +90,7 @@ function* scanMembers(json: Buffer): Generator<void, ReadonlyMap<string, RawJson
   return members;
 }
 
-/** Next token that a value which has not ended may have. */
+/** Next token of an unfinished value. */
 const enum Step {
   Value,
   Name,
@@ -101,13 +101,13 @@ const enum Step {
 
 class Scanner {
   readonly #json: Buffer;
-  /** The same bytes by four, without the few before the first whole four. */
+  /** The same bytes as 32-bit words, from the first aligned one. */
   readonly #words: Int32Array;
   readonly #firstWordAt: number;
   at = 0;
   #isPlain = true;
   #step = Step.Value;
-  // An explicit stack: the depth is the kernel's choice.
+  // An explicit stack: the kernel chooses the depth.
   readonly #open: number[] = [];
 
   constructor(json: Buffer) {
@@ -148,7 +148,7 @@ class Scanner {
     return { bytes: this.#json.subarray(start, this.at), isPlain: this.#isPlain };
   }
 
-  /** Goes on with a value: to its end, which is true, or about as far as told. */
+  /** Scans to the value's end (true), or about as far as `until`. */
   #advance(until: number): boolean {
     for (;;) {
       if (this.#step === Step.After) {
@@ -220,7 +220,7 @@ class Scanner {
     this.at += word.length;
   }
 
-  /** The rest of a string: past its end, which is true, or about as far as told. */
+  /** Scans the rest of a string: past its end (true), or about as far as `until`. */
   #skipText(until: number): boolean {
     const json = this.#json;
     const firstWordAt = this.#firstWordAt;
@@ -294,24 +294,24 @@ function isDigit(byte: number | undefined): boolean {
 
 const NO_WORDS = new Int32Array(0);
 
-/** The first of these words that has more in it than printable ASCII that stands for itself in a string. */
+/** The first word with anything but printable ASCII that needs no escape in a string. */
 function passPlain(words: Int32Array, start: number, end: number): number {
   let index = start;
   while (index < end && areText(plainMarks(words[index] as number))) index++;
   return index;
 }
 
-/** The first that has a quote, a backslash or a control byte in it. */
+/** The first word with a quote, a backslash or a control byte. */
 function passText(words: Int32Array, start: number, end: number): number {
   let index = start;
   while (index < end && areText(textMarks(words[index] as number))) index++;
   return index;
 }
 
-// The high bit of a byte is set in the marks where the byte is a quote, a backslash or below 0x20. It may be set for the byte
-// above such a one too, which is looked at by itself then.
+// The high bit of each byte marks a quote, a backslash or a byte below 0x20. It may also be set for the byte above such
+// a one, which is then examined by itself.
 function plainMarks(word: number): number {
-  // These have no high bit of their own, so nothing has to be masked but 0x7f and from 0x80 on, which count.
+  // Marks only 0x7f and bytes from 0x80 on, which have the high bit themselves: no masking needed.
   return (
     ((word ^ 0x22222222) - 0x01010101) |
     ((word ^ 0x5c5c5c5c) - 0x01010101) |

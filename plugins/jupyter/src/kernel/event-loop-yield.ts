@@ -1,13 +1,13 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
 
-/** How long work may hold the event loop. */
+/** Longest time that work may hold the event loop. */
 const LONGEST_MS = 3;
 
-/** Lets other work of this process have its turn in between, for a loop that is never short of input. */
+/** Yields to other work of this process, for a loop that always has input. */
 export class EventLoopYield {
   #sinceMs = performance.now();
 
-  /** A promise when it is time to wait for the next turn. */
+  /** A promise when it is time to yield. */
   whenDue(): Promise<void> | undefined {
     return performance.now() - this.#sinceMs < LONGEST_MS ? undefined : this.#wait();
   }

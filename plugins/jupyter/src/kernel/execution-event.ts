@@ -3,7 +3,7 @@ import { beginningOf } from "../json/json-beginning.js";
 import { membersOf, membersOfLong, type RawJson } from "../json/raw-json.js";
 import type { KernelMessage } from "../transport/wire.js";
 
-/** One thing that happened while code ran. */
+/** An event of a code execution. */
 export type ExecutionEvent =
   | { readonly type: "number_of_executions"; readonly executionCount: number }
   | {
@@ -17,7 +17,7 @@ export type ExecutionEvent =
       readonly type: "result";
       /** By MIME type, in the kernel's order. */
       readonly data: ReadonlyMap<string, RawJson>;
-      /** The value of the cell's last expression, not something it displayed. */
+      /** True for the value of the cell's last expression, false for a display. */
       readonly isMainResult: boolean;
     }
   | { readonly type: "error"; readonly name: string; readonly value: string; readonly traceback: string };
@@ -25,8 +25,7 @@ export type ExecutionEvent =
 export type ErrorEvent = Extract<ExecutionEvent, { type: "error" }>;
 
 /**
- * What an iopub message says to the one whose code runs; undefined for what does not concern them. A long
- * message does not hold the event loop meanwhile.
+ * The event of an iopub message; undefined for messages without one. Yields to the event loop during a long message.
  * @throws SyntaxError for a content that is no JSON object.
  */
 export async function eventOf(
@@ -62,8 +61,7 @@ export async function eventOf(
 }
 
 /**
- * The error that an `error` message or a failed `execute_reply` describes. Of one that is longer than that, value and
- * traceback are cut, and say so.
+ * The error in an `error` message or a failed `execute_reply`, with a long value and traceback cut and marked as cut.
  * @throws SyntaxError for a content that is no JSON object.
  */
 export async function errorIn(content: Buffer, maxErrorBytes: number): Promise<ErrorEvent> {
@@ -88,12 +86,12 @@ function errorText(json: RawJson | undefined, mostBytes: number): string | undef
   return (leftBytes > 0 ? `${text}\n[truncated: ${leftBytes} more bytes]` : text).toWellFormed();
 }
 
-/** An error that the server tells by itself, in the words of E2B's server. */
+/** An error from the server itself, in the words of E2B's server. */
 export function syntheticError(name: string, value: string): ErrorEvent {
   return { type: "error", name, value, traceback: "" };
 }
 
-/** A text event that the server makes itself. */
+/** A text event from the server itself. */
 export function noteEvent(text: string): ExecutionEvent {
   return {
     type: "stderr",

@@ -1,11 +1,11 @@
-/** Passes items from one producer to one consumer without keeping them: the producer waits for the consumer. */
+/** Passes items from one producer to one consumer without a buffer: the producer waits for the consumer. */
 export class Handoff<T> implements AsyncIterable<T> {
   #offered: { readonly item: T; readonly taken: () => void } | undefined;
   #wake: (() => void) | undefined;
   #hasEnded = false;
   #isAbandoned = false;
 
-  /** Resolves when the consumer took it, or will not take anything any more. */
+  /** Resolves when the consumer took the item, or stopped. */
   put(item: T): Promise<void> | undefined {
     if (this.#isAbandoned || this.#hasEnded) return undefined;
     return new Promise((taken) => {
@@ -14,13 +14,13 @@ export class Handoff<T> implements AsyncIterable<T> {
     });
   }
 
-  /** Nothing follows: the consumer's loop ends once it took what is offered. */
+  /** Ends the consumer's loop after the offered item. */
   end(): void {
     this.#hasEnded = true;
     this.#wake?.();
   }
 
-  /** Nobody takes anything any more: the producer no longer waits, the consumer's loop ends. */
+  /** Stops both sides: the producer no longer waits, the consumer's loop ends. */
   abandon(): void {
     this.#isAbandoned = true;
     this.#offered?.taken();

@@ -10,10 +10,10 @@ export interface InstalledKernelCommand extends Omit<KernelCommand, "program"> {
 }
 
 /**
- * Starts a kernel that the sandbox has. It may not listen yet when this resolves, and it may end instead. Its ports are
- * leased until it ends.
- * @throws SandboxError invalid_argument for a cwd that does not exist, resource_exhausted when no ports are free, or the
- * signal's reason; then nothing of it is left.
+ * Starts a kernel that is installed in the sandbox. It may not listen yet when this resolves, or may end instead. Its
+ * ports are leased until it ends.
+ * @throws SandboxError invalid_argument for a missing cwd, resource_exhausted when no ports are free, or the signal's
+ * reason; nothing of it is left then.
  */
 export async function startInstalledKernel(command: InstalledKernelCommand): Promise<KernelProcess> {
   const { id, sandbox, user, program, env, cwd, key, portLeases, signal } = command;

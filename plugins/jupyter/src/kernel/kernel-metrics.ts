@@ -1,12 +1,12 @@
 import { Counter, Gauge, Histogram, type Registry } from "prom-client";
 
-/** How an execution ended. */
+/** Outcome of an execution. */
 export type ExecutionStatus = "ok" | "error" | "interrupted" | "died";
 
-/** Why a context that had a kernel gets a new one: it was asked to, its kernel died, or could not be taken over. */
+/** Reason for a context's new kernel: a request, the old one's death, or a failed adoption. */
 export type RestartCause = "asked" | "died" | "lost";
 
-/** The series of this plugin. */
+/** The metrics of this plugin. */
 export class KernelMetrics {
   readonly #kernels: Gauge;
   readonly #executions: Counter<"status">;
@@ -82,7 +82,7 @@ export class KernelMetrics {
       help: "Zygotes that did not come up or did not fork; kernels are started without.",
       registers,
     });
-    // From the start: an alert on the first of its kind needs to have seen none.
+    // From the start: an alert on the first increase needs a zero before it.
     for (const status of ["ok", "error", "interrupted", "died"] satisfies ExecutionStatus[])
       this.#executions.inc({ status }, 0);
     for (const cause of ["asked", "died", "lost"] satisfies RestartCause[]) this.#restarts.inc({ cause }, 0);
@@ -96,12 +96,12 @@ export class KernelMetrics {
     this.#zygotes.dec();
   }
 
-  /** One did not come up, or did not fork: kernels are started cold instead. */
+  /** A zygote failed to start or to fork: kernels are started cold instead. */
   zygoteFailed(): void {
     this.#failedZygotes.inc();
   }
 
-  /** One is ready to run code. */
+  /** A kernel is ready to run code. */
   kernelStarted(how: "cold" | "forked", seconds: number): void {
     this.#kernels.inc();
     this.#startSeconds.observe({ how }, seconds);
@@ -111,13 +111,13 @@ export class KernelMetrics {
     this.#failedStarts.inc();
   }
 
-  /** One of an earlier server was taken over. */
+  /** A kernel of an earlier server was adopted. */
   kernelAdopted(): void {
     this.#kernels.inc();
     this.#adopted.inc();
   }
 
-  /** One is ended because its heartbeat has stopped. */
+  /** A kernel is ended because its heartbeat has stopped. */
   kernelSilent(): void {
     this.#silent.inc();
   }
@@ -130,7 +130,7 @@ export class KernelMetrics {
     this.#kernels.dec();
   }
 
-  /** One found no place in its context's queue. */
+  /** An execution found no place in its context's queue. */
   executionRefused(): void {
     this.#refused.inc();
   }

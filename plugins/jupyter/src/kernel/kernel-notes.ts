@@ -11,7 +11,7 @@ const connection = z.object({
   id: z.string(),
   /** Signs every message. */
   key: z.string(),
-  /** By which the server's own requests are told from those of others. */
+  /** Identifies the server's own requests. */
   session: z.string(),
   ports: KernelPorts,
 });
@@ -24,7 +24,7 @@ const notes = z.object({
       language: z.string(),
       /** Absolute path inside the sandbox. */
       cwd: z.string(),
-      /** Code that names only its language runs here. */
+      /** True for a language's default context. */
       isDefault: z.boolean(),
       kernel: connection.optional(),
     }),
@@ -44,11 +44,11 @@ const notes = z.object({
 /** Connection data of a running kernel. */
 export type KernelConnection = z.infer<typeof connection>;
 
-/** Facts by which a later server takes over the kernels of a sandbox. */
+/** Facts that a later server needs to adopt a sandbox's kernels. */
 export type Notes = z.infer<typeof notes>;
 
 export interface KernelNotesOptions {
-  /** Where notes are kept, asked for when it is first needed. */
+  /** Returns the directory of notes; called at first use. */
   readonly directory: () => string;
   readonly log: Logger;
 }
@@ -56,8 +56,8 @@ export interface KernelNotesOptions {
 const SUFFIX = ".json";
 
 /**
- * The notes on every sandbox that can outlive the server: a file each, which only the server's user may read, because
- * whoever has a kernel's key can speak for the server. The sandbox itself gets to see none of it.
+ * The notes on each sandbox that can outlive the server, in a file that only the server's user may read: a bearer of a
+ * kernel's key can act as the server. Sandboxes never see them.
  */
 export class KernelNotes {
   readonly #options: KernelNotesOptions;
@@ -67,14 +67,14 @@ export class KernelNotes {
     this.#options = options;
   }
 
-  /** Undefined for a sandbox that ends with the server: nothing is kept of it. */
+  /** Undefined for a sandbox that ends with the server. */
   of(sandbox: LiveSandbox): SandboxNotes | undefined {
     if (sandbox.runtime.adoption === undefined) return undefined;
     const file = join(this.#directoryMade(), sandbox.record.id + SUFFIX);
     return new SandboxNotes(file, this.#options.log.child({ sandbox: sandbox.record.id }));
   }
 
-  /** Removes the notes on every sandbox but these. */
+  /** Removes the notes on all other sandboxes. */
   async keepOnly(sandboxes: readonly LiveSandbox[]): Promise<void> {
     const kept = new Set(sandboxes.map(({ record }) => record.id + SUFFIX));
     const directory = this.#directoryMade();
@@ -91,7 +91,6 @@ export class KernelNotes {
   }
 }
 
-/** The notes on one sandbox. */
 export class SandboxNotes {
   readonly #file: string;
   readonly #log: Logger;
@@ -110,7 +109,7 @@ export class SandboxNotes {
     return this.#notes.sessions;
   }
 
-  /** Reads what the last server wrote; empty where it wrote nothing, or nothing of use. */
+  /** The last server's notes; empty when they are missing or unusable. */
   async read(): Promise<Notes> {
     try {
       this.#notes = notes.parse(JSON.parse(await readFile(this.#file, "utf8")));
@@ -121,7 +120,7 @@ export class SandboxNotes {
     return this.#notes;
   }
 
-  /** Replaces parts of the notes. Resolves when they would survive the server; a failure is logged. */
+  /** Replaces parts of the notes. Resolves when they are safe on disk; a failure is logged. */
   update(change: Partial<Notes>): Promise<void> {
     if (this.#isClosed) return this.#writing;
     this.#notes = { ...this.#notes, ...change };
@@ -133,13 +132,13 @@ export class SandboxNotes {
     return this.#waiting;
   }
 
-  /** Writes what is left; from here on the notes stay as they are. */
+  /** Writes the rest; afterwards the notes do not change. */
   async close(): Promise<void> {
     this.#isClosed = true;
     await this.#writing;
   }
 
-  /** The sandbox has ended. */
+  /** Removes the notes of an ended sandbox. */
   async remove(): Promise<void> {
     await this.close();
     await rm(this.#file, { force: true });

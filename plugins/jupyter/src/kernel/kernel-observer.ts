@@ -1,10 +1,10 @@
 import type { ChannelName } from "../transport/kernel-channels.js";
 import type { KernelMessage } from "../transport/wire.js";
 
-/** Sees what a kernel sends, except the answers to what the server asks for its own ends. */
+/** Receives a kernel's messages, except for answers to the server's internal requests. */
 export interface KernelObserver {
-  /** False while nobody is there who could keep what is received. */
+  /** False while no client could keep a message. */
   readonly isWatching: boolean;
-  /** A promise while it cannot take more: that channel of the kernel waits for it. */
+  /** A promise while it cannot take more: the kernel's channel waits for it. */
   received(channel: ChannelName, message: KernelMessage): Promise<void> | undefined;
 }

@@ -2,9 +2,9 @@ import { executionStateOf } from "./execution-state.js";
 import { Handoff } from "./handoff.js";
 import type { KernelMessage } from "../transport/wire.js";
 
-/** How a request came to its end. */
+/** Outcome of a request. */
 export type RequestEnd =
-  /** Reply and idle arrived; the reply is undefined when it got lost, as an interrupt can make it. */
+  /** Reply and idle arrived; the reply is undefined when it got lost, for example by an interrupt. */
   | { readonly how: "finished"; readonly reply: KernelMessage | undefined }
   /** The kernel's process is gone. */
   | { readonly how: "died" }
@@ -12,12 +12,12 @@ export type RequestEnd =
   | { readonly how: "closed" };
 
 /**
- * One request to a kernel: done when its reply and its idle have both arrived, in whatever order. Of one on control
- * nothing is waited for but the reply, which must not wait behind output: whoever gets it calls `finish`.
+ * One request to a kernel: finished when its reply and its idle have both arrived, in any order. A request on control
+ * only needs its reply, which must not wait behind output: the caller calls `finish` then.
  */
 export class KernelRequest {
   readonly id: string;
-  /** Its messages on iopub. Pulled: while no reader takes one, the kernel waits. */
+  /** Its messages on iopub. While no reader takes one, the kernel waits. */
   readonly messages = new Handoff<KernelMessage>();
   readonly done: Promise<RequestEnd>;
   #resolveDone: (end: RequestEnd) => void;
@@ -36,12 +36,11 @@ export class KernelRequest {
     return this.#isDone;
   }
 
-  /** True once the kernel has said that its code runs. */
+  /** True once the kernel has reported that its code runs. */
   get hasBegun(): boolean {
     return this.#hasBegun;
   }
 
-  /** True once its reply is there. */
   get isAnswered(): boolean {
     return this.#reply !== undefined;
   }
@@ -68,7 +67,7 @@ export class KernelRequest {
     this.#settle();
   }
 
-  /** From here on idle alone is an end: an interrupt between the cell and its reply loses the reply. */
+  /** From here on idle alone ends it: an interrupt between the cell and its reply loses the reply. */
   interrupted(): void {
     this.#isInterrupted = true;
     this.#settle();
@@ -81,7 +80,7 @@ export class KernelRequest {
     this.messages.end();
   }
 
-  /** Ends it with what arrived so far. */
+  /** Ends it with the messages so far. */
   finish(): void {
     this.end({ how: "finished", reply: this.#reply });
   }

@@ -39,7 +39,7 @@ import {
 
 export interface KernelSettings {
   readonly startTimeoutMs: number;
-  /** How long an interrupted cell may go on, and an idle kernel begin no other, before the kernel is killed. */
+  /** Time for an interrupted cell to end, and for an idle kernel to begin another, before the kernel is killed. */
   readonly interruptGraceMs: number;
   /** A larger message breaks the connection to the kernel. */
   readonly maxMessageBytes: number;
@@ -47,22 +47,22 @@ export interface KernelSettings {
   readonly maxErrorBytes: number;
   readonly openChannels: OpenKernelChannels;
   readonly heartbeat: HeartbeatSettings;
-  /** Where kernels that the sandbox has get their ports from. */
+  /** Source of ports for kernels that are installed in the sandbox. */
   readonly portLeases: PortLeases;
 }
 
-/** Dependencies of a kernel, whether it is started or taken over. */
+/** Dependencies of a kernel, started or adopted. */
 export interface KernelSurroundings {
   readonly sandbox: Sandbox;
   readonly program: KernelProgram | InstalledKernel;
   readonly settings: KernelSettings;
   readonly log: Logger;
   readonly observer?: KernelObserver | undefined;
-  /** True while nothing in the sandbox runs: a kernel is not expected to answer then. */
+  /** True while the sandbox is frozen: kernels cannot answer then. */
   readonly isFrozen: () => boolean;
-  /** Told when a kernel is ended because its heartbeat stopped. */
+  /** Called when a kernel is ended because its heartbeat stopped. */
   readonly onSilent: () => void;
-  /** Aborted: the start is given up. */
+  /** Aborts the start. */
   readonly signal: AbortSignal;
 }
 
@@ -75,7 +75,7 @@ export interface KernelStart extends KernelSurroundings {
 
 export interface KernelAdoption extends KernelSurroundings {
   readonly process: Process;
-  /** As the server before had it. */
+  /** From the earlier server. */
   readonly connection: KernelConnection;
 }
 
@@ -87,28 +87,28 @@ export interface KernelExecution {
 
 const FIRST_NUDGE_MS = 25;
 const LONGEST_NUDGE_MS = 200;
-/** A reply without an idle, or an idle without a reply, ends a request after this long, iopub being quiet. */
+/** Time after which a reply without an idle, or an idle without a reply, ends a request if iopub is quiet. */
 const MISSING_HALF_MS = 5000;
-/** After the process ended: how long iopub must be quiet before what it sent is all there is. */
+/** Time of silence on iopub after the process's end that shows that all its messages have arrived. */
 const LAST_MESSAGES_MS = 50;
 const SHUTDOWN_GRACE_MS = 1000;
-/** How long after its connection a kernel's process may end for that to be the reason. */
+/** Time after a lost connection in which the end of the kernel's process counts as its reason. */
 const LOST_GRACE_MS = 500;
 const ANSWER_MS = 5000;
 const FIRST_REPEAT_MS = 250;
 const REPEAT_INTERRUPT_MS = 1000;
-/** A kernel may say busy about whatever it likes. */
+/** A kernel may report any number of busy requests. */
 const MOST_OTHERS = 1000;
-/** An aborted request never ran, so it may be sent again; some kernels abort whatever comes for 200 ms after an error. */
+/** An aborted request never ran, so it may be sent again; some kernels abort everything for 200 ms after an error. */
 const ABORTED_WAITS_MS = [0, 100, 200, 400];
-/** The protocol's word, and tslab's. */
+/** The protocol's status, and tslab's. */
 const ABORTED: ReadonlySet<unknown> = new Set(["aborted", "abort"]);
 
 /** One kernel process and the connection to it, from ready to gone. */
 export class Kernel {
-  /** Settles when its process has ended and no message of it is left. */
+  /** Settles when its process has ended and all its messages are handled. */
   readonly gone: Promise<void>;
-  /** For the server that takes it over. */
+  /** For the server that adopts it. */
   readonly connection: KernelConnection;
   readonly #process: Process;
   /** Undefined for a kernel of ours. */
@@ -134,8 +134,8 @@ export class Kernel {
 
   /**
    * Starts a kernel and waits until it answers and its output arrives.
-   * @throws SandboxError invalid_argument for a cwd that does not exist, failed_precondition when it
-   * does not come up, resource_exhausted when there are no ports for it; nothing of it is left then.
+   * @throws SandboxError invalid_argument for a missing cwd, failed_precondition when it does not start,
+   * resource_exhausted when there are no ports for it; nothing of it is left then.
    */
   static start(start: KernelStart): Promise<Kernel> {
     return Kernel.#withinStartTime(start, async (signal) => {
@@ -158,7 +158,7 @@ export class Kernel {
     try {
       return await Kernel.#connect(start, started, { id, key, session, ports });
     } catch (error) {
-      // Nobody listened before it was started, and now it has ended: somebody else came first.
+      // The ports were free before its start, and now it has ended: another process took one first.
       const wasLate =
         !isSecond && (await isListening(sandbox, Object.values(ports), signal).catch(() => false));
       if (!wasLate) throw error;
@@ -168,16 +168,15 @@ export class Kernel {
   }
 
   /**
-   * Takes over a kernel that an earlier server started, with its state. What that server ran in it is
-   * interrupted, for nobody waits for it any more; what Jupyter's clients run goes on.
-   * @throws SandboxError failed_precondition when it does not answer, or does not heed the interrupt; it
-   * is killed then.
+   * Adopts a kernel of an earlier server with its state. Executions of that server are interrupted, because their
+   * clients are gone; those of Jupyter's clients go on.
+   * @throws SandboxError failed_precondition when it does not answer, or ignores the interrupt; it is killed then.
    */
   static adopt(adoption: KernelAdoption): Promise<Kernel> {
     const { process, connection } = adoption;
     return Kernel.#withinStartTime(adoption, async (signal) => {
       const taken = takeOverKernelProcess(process, connection.ports);
-      // Another session: the kernel may not have noticed yet that the last one's connections are gone.
+      // A new session: the kernel may not have noticed yet that the old connections are gone.
       const renewed = { ...connection, session: randomUUID() };
       const kernel = await Kernel.#connect({ ...adoption, signal }, taken, renewed);
       await kernel.#endRequestsOf(connection.session);
@@ -267,10 +266,10 @@ export class Kernel {
   }
 
   /**
-   * Runs code and tells what happens, as it is pulled: a slow reader slows the code. What an event holds is
-   * the reader's until it pulls the next one. One error at most, and nothing after it. When the signal is aborted or the reader leaves early, the code is interrupted
-   * and the generator ends only after the kernel is free again, or dead; code that waits behind another
-   * client's is never run.
+   * Runs code and yields its events: a slow reader slows the code. An event's memory is valid until the next one. At
+   * most one error, and nothing after it. When the signal is aborted or the reader stops early, the code is interrupted
+   * and the generator ends only after the kernel is free again, or dead; code that waits behind another client's is
+   * never run.
    */
   async *execute(
     execution: KernelExecution,
@@ -323,9 +322,9 @@ export class Kernel {
   }
 
   /**
-   * Passes on what a client wrote, in order with everything else on that channel.
-   * @throws SandboxError already_exists for the id of a request that runs, invalid_argument for the server's
-   * own session: the answers would be taken for those of somebody else.
+   * Forwards a client's message, in order with all others on that channel.
+   * @throws SandboxError already_exists for the id of a running request, invalid_argument for the server's own session:
+   * the answers would be taken for the server's.
    */
   async forward(
     channel: Exclude<ChannelName, "iopub">,
@@ -339,7 +338,7 @@ export class Kernel {
     await this.#channels.send(channel, signedFrames(message, this.#key)).catch(() => undefined);
   }
 
-  /** Changes its environment for good. @throws SandboxError failed_precondition when it does not answer. */
+  /** Changes its environment permanently. @throws SandboxError failed_precondition when it does not answer. */
   async changeEnvironment(change: {
     readonly set: Readonly<Record<string, string>>;
     readonly unset: readonly string[];
@@ -351,7 +350,7 @@ export class Kernel {
     throw new SandboxError("failed_precondition", "the kernel did not take its environment");
   }
 
-  /** Runs an empty cell that nobody sees and that does not count. */
+  /** Runs an empty, invisible cell that is not counted. */
   async rehearse(): Promise<void> {
     const request = this.#request("shell", "execute_request", {
       content: {
@@ -368,14 +367,14 @@ export class Kernel {
     this.#requests.delete(request.id);
   }
 
-  /** Interrupts whatever runs; resolves when the kernel has said that it did, or time is up. */
+  /** Interrupts the running code; resolves when the kernel confirmed it, or the time is up. */
   async interrupt(): Promise<void> {
     const asked = this.#requestInterrupt("interrupt_request", {});
     await this.#within(this.#settings.interruptGraceMs, asked.done);
     this.#requests.delete(asked.id);
   }
 
-  /** Ends the kernel: politely when it is free, so that exit handlers run, at once when it is busy. */
+  /** Ends the kernel: gracefully when it is free, so that exit handlers run, at once when it is busy. */
   async close(): Promise<void> {
     if (!this.#isLeaving && !this.#hasExited) {
       this.#isLeaving = true;
@@ -388,7 +387,7 @@ export class Kernel {
     await this.kill();
   }
 
-  /** Ends the kernel and what it started, at once. */
+  /** Kills the kernel and its child processes. */
   async kill(): Promise<void> {
     this.#isLeaving = true;
     for (const request of this.#requests.values()) request.end({ how: "closed" });
@@ -396,7 +395,7 @@ export class Kernel {
     else await this.leave();
   }
 
-  /** Lets go of the kernel, which lives on for a later server. What runs here gets an end. */
+  /** Detaches from the kernel, which lives on for a later server. Executions here end. */
   async leave(): Promise<void> {
     this.#isLeaving = true;
     this.#heartbeat?.stop();
@@ -410,16 +409,16 @@ export class Kernel {
     this.#heartbeat = new Heartbeat({
       ...settings.heartbeat,
       dial: (signal) => sandbox.dial(this.connection.ports.hb, signal),
-      // Of one of ours, code can stop all threads before it has answered once.
+      // Code can block a kernel of ours before its first answer, so silence counts from the start.
       isSure: isOurs,
-      // Ours answer while code runs; of others some have one thread for both.
+      // Ours answer while code runs; some others have one thread for both.
       isDue: () => !isFrozen() && (isOurs || !this.#isRunningCode),
       onSilent: () => {
         if (!this.isUsable) return;
         this.#log.warn("kernel has no heartbeat any more and is killed");
         onSilent();
         this.#isLeaving = true;
-        // Its executions end with its process, as with any other death.
+        // Its executions end with its process, as after any death.
         void killProgram(this.#process);
       },
     });
@@ -429,8 +428,8 @@ export class Kernel {
     return this.#others.size > 0 || [...this.#requests.values()].some(({ hasBegun }) => hasBegun);
   }
 
-  // Ready = one reply, and one message on iopub: only then is its subscription in force. Kernels before
-  // ipykernel 7 say nothing on iopub by themselves, so each question is there to make them talk.
+  // Ready after one reply and one message on iopub: only then the subscription is in force. Kernels before ipykernel 7
+  // publish nothing by themselves, so requests provoke it.
   async #becomeReady(signal: AbortSignal): Promise<void> {
     const stop = Promise.withResolvers<never>();
     const abort = (): void => stop.reject(signal.reason);
@@ -442,7 +441,7 @@ export class Kernel {
         `the kernel ended while it started${reason ? `: ${reason}` : ""}`,
       );
     });
-    // Settled by whichever is first; the others are nobody's business then.
+    // Settled by the first; the others' outcomes are ignored.
     died.catch(() => undefined);
     stop.promise.catch(() => undefined);
     const nudges: KernelRequest[] = [];
@@ -459,9 +458,9 @@ export class Kernel {
     }
   }
 
-  // By its id: while another client's code runs, an interrupt of whatever runs would end that.
+  // By its id: interrupting any running code could hit another client's.
   async #cancel(request: KernelRequest): Promise<void> {
-    // A kernel that is not ours can only interrupt whatever runs, so until this runs it is not asked.
+    // A kernel that is not ours can only interrupt any running code, so it is asked only once this code runs.
     while (
       this.#interruptMode !== undefined &&
       this.#others.size > 0 &&
@@ -472,11 +471,11 @@ export class Kernel {
     }
     let untilMs = performance.now() + this.#settings.interruptGraceMs;
     const leftMs = (): number => Math.max(0, untilMs - performance.now());
-    // Code and what runs it may swallow an interrupt, some moments long.
+    // Code and its interpreter may swallow an interrupt for some moments.
     let waitMs = FIRST_REPEAT_MS;
     for (; !request.isDone && leftMs() > 0; waitMs = Math.min(2 * waitMs, REPEAT_INTERRUPT_MS)) {
       const asked = this.#requestInterrupt("cancel_request", { msg_id: request.id });
-      // Not before the kernel says that the signal was sent: it must not meet the next cell.
+      // Waits for the confirmation that the signal was sent: it must not hit the next cell.
       while (!(await this.#within(leftMs(), asked.done))) {
         // Busy with another client's cell, which this request must not interrupt.
         if (request.hasBegun || this.#others.size === 0) break;
@@ -496,8 +495,8 @@ export class Kernel {
   }
 
   /**
-   * Whether the kernel answers on shell within the grace, or is busy for somebody else. What an earlier cell has left
-   * behind may keep it from ever beginning another, and no interrupt reaches that.
+   * True when the kernel answers on shell within the grace, or is busy with another client's cell. Remains of an
+   * earlier cell may block all further ones, and no interrupt reaches them.
    */
   async #takesRequests(): Promise<boolean> {
     const untilMs = performance.now() + this.#settings.interruptGraceMs;
@@ -514,11 +513,11 @@ export class Kernel {
     }
   }
 
-  /** Interrupts what was run for a session until that is over. @throws SandboxError failed_precondition when it goes on. */
+  /** Interrupts the executions of a session. @throws SandboxError failed_precondition when one goes on. */
   async #endRequestsOf(session: string): Promise<void> {
     const untilMs = performance.now() + this.#settings.interruptGraceMs;
     const leftMs = (): number => Math.max(0, untilMs - performance.now());
-    // Answered when everything before it is over.
+    // Answered after everything before it.
     const probe = this.#request("shell", "kernel_info_request", { content: {} });
     probe.messages.abandon();
     try {
@@ -537,13 +536,13 @@ export class Kernel {
     throw new SandboxError("failed_precondition", "the kernel goes on with what nobody waits for any more");
   }
 
-  /** Whether what was to be cancelled had begun; a kernel that is not ours cannot tell that it had not. */
+  /** True when the cancelled request had begun; kernels that are not ours cannot tell that it had not. */
   #wasRunning(end: RequestEnd): boolean {
     if (this.#interruptMode !== undefined) return true;
     return end.how === "finished" && replyContent(end.reply)["is_running"] === true;
   }
 
-  /** Asks for a sign of life. Only ours answer on control, which they do while code runs. */
+  /** Requests a sign of life. Only kernels of ours answer on control while code runs. */
   #requestInfo(): KernelRequest {
     const channel = this.#interruptMode === undefined ? "control" : "shell";
     const request = this.#request(channel, "kernel_info_request", { content: {} });
@@ -551,7 +550,7 @@ export class Kernel {
     return request;
   }
 
-  /** Asks for the end of what runs. Kernels that are not ours cannot be told of what in particular. */
+  /** Requests an interrupt. Kernels that are not ours cannot limit it to one request. */
   #requestInterrupt(
     type: "interrupt_request" | "cancel_request",
     content: Readonly<Record<string, string>>,
@@ -571,7 +570,7 @@ export class Kernel {
     { content, metadata }: Readonly<{ content: Record<string, unknown>; metadata?: Record<string, unknown> }>,
   ): KernelRequest {
     const request = new KernelRequest(randomUUID());
-    // Nobody reads what iopub says about these, and what is not read holds up everything behind it.
+    // The iopub messages of these are never read, and unread ones would hold up everything behind them.
     if (channel === "control") request.messages.abandon();
     if (this.#hasExited) {
       request.end({ how: "died" });
@@ -597,31 +596,31 @@ export class Kernel {
       }
       if (asksToExit(message)) {
         this.#isLeaving = true;
-        // It goes by itself when the cell that said exit() is over.
+        // It ends by itself after the cell that called exit().
         void this.#within(SHUTDOWN_GRACE_MS, this.gone).then(() => this.kill());
       }
       if (message.parentSession !== this.#session) await this.#observer?.received(channel, message);
       const request = message.parentId === undefined ? undefined : this.#requests.get(message.parentId);
       if (request === undefined) continue;
       request.reply(message);
-      // Nobody waits for more of these than the reply.
+      // Only the reply of these matters.
       if (channel === "control") request.finish();
       else if (!request.isDone) void this.#finishSoon(request);
     }
   }
 
   async #readIopub(): Promise<void> {
-    // Messages that have arrived already are read without a turn of the event loop in between.
+    // Messages that have arrived already are read without yielding to the event loop in between.
     const turn = new EventLoopYield();
     for await (const frames of this.#channels.receive("iopub")) {
       await turn.whenDue();
       this.#lastIopubMs = performance.now();
       const message = await this.#decode(frames);
-      // Of another kernel, where that has the port.
+      // From another kernel on the same port.
       if (message === undefined) continue;
       this.#hasPublished = true;
       this.#progress();
-      // Requests by which the server itself checks that the kernel answers are not shown to clients.
+      // Internal requests of the server are not shown to clients.
       if (message.parentSession !== this.#session || message.parentType === "execute_request") {
         await this.#pausing(this.#observer?.received("iopub", message));
       }
@@ -637,15 +636,15 @@ export class Kernel {
   #noteOthers(message: KernelMessage): void {
     const { parentId, parentType, parentSession } = message;
     if (parentId === undefined || parentSession === this.#session) return;
-    // Of a kernel that is not ours an end of anything else may never come.
+    // Kernels that are not ours may never report the end of anything else.
     if (parentType !== "execute_request" && this.#interruptMode !== undefined) return;
     const state = executionStateOf(message);
     if (state === "idle") this.#others.delete(parentId);
     else if (state === "busy" && this.#others.size < MOST_OTHERS) this.#others.add(parentId);
   }
 
-  // A message over the limit breaks the connection. What was published until another one stands is lost, ends
-  // of executions too, so that nothing this kernel says can be relied on any more.
+  // A message over the limit breaks the connection. Messages are lost until it is restored, including ends of
+  // executions, so the kernel's state is unknown.
   async #connectionLost(channel: ChannelName): Promise<void> {
     if (channel !== "iopub" || !this.#hasPublished || this.#isLeaving) return;
     if (await this.#within(LOST_GRACE_MS, this.gone)) return;
@@ -746,7 +745,7 @@ async function errorOf(
 }
 
 function replyContent(reply: KernelMessage | undefined): Readonly<Record<string, unknown>> {
-  // Only an error is ever as long, and iopub tells that too.
+  // Only an error is ever that long, and iopub reports it, too.
   if (reply?.isChecked === true) return {};
   try {
     const content: unknown = JSON.parse(reply?.content.toString("utf8") ?? "{}");

@@ -1,9 +1,8 @@
 import { noteEvent, type ExecutionEvent } from "./execution-event.js";
 
 /**
- * Lets through what an execution writes and shows up to a number of bytes, then says once on stderr
- * that the rest is missing. How it ends is always let through. A piece of output is
- * shown whole or not at all.
+ * Passes an execution's output up to a number of bytes, then reports once on stderr that the rest is missing. Its end
+ * is always passed. A piece of output is shown whole or not at all.
  */
 export async function* limitOutput(
   events: AsyncIterable<ExecutionEvent>,

@@ -18,7 +18,7 @@ export interface ZygoteSettings {
 export interface ZygoteOptions {
   readonly sandbox: Sandbox;
   readonly user: User;
-  /** Complete environment of the sandbox's processes now. */
+  /** Returns the current complete environment of the sandbox's processes. */
   readonly environment: () => Readonly<Record<string, string>>;
   readonly settings: ZygoteSettings;
   readonly metrics: KernelMetrics;
@@ -27,7 +27,7 @@ export interface ZygoteOptions {
 
 const Report = z.object({ failures: z.record(z.string(), z.string()), threads: z.array(z.string()) });
 
-// One that ends again and again is ended by something that will not change.
+// A zygote that ends repeatedly has a permanent cause.
 const MOST_STARTS = 3;
 
 interface Running {
@@ -37,8 +37,8 @@ interface Running {
 }
 
 /**
- * The process of one sandbox that Python kernels are forked from: everything that a kernel imports is there
- * already, and shared. It is of this sandbox alone, so siblings of different tenants share nothing.
+ * The process from which one sandbox's Python kernels are forked, with a kernel's modules already imported and shared.
+ * Each sandbox has its own, so tenants share nothing.
  */
 export class Zygote {
   readonly #options: ZygoteOptions;
@@ -51,7 +51,7 @@ export class Zygote {
     this.#options = options;
   }
 
-  /** Starts it unless it runs. Resolves when it is ready, or cannot be had, which is logged: kernels do without. */
+  /** Starts it unless it runs. Resolves when it is ready, or has failed, which is logged: kernels start cold then. */
   start(): Promise<void> {
     if (this.#running !== undefined || this.#ended.signal.aborted) return Promise.resolve();
     this.#starting ??= this.#start().finally(() => (this.#starting = undefined));
@@ -59,28 +59,28 @@ export class Zygote {
   }
 
   /**
-   * How a kernel with that environment is forked; undefined when it has to be started: it is not ready, it runs in
-   * another environment, or that kernel cannot be forked.
+   * The program that forks a kernel with that environment; undefined when the zygote is not ready, has another
+   * environment, or that kernel cannot be forked.
    */
   forked(program: KernelProgram, env: Readonly<Record<string, string>>): KernelProgram | undefined {
     if (this.#running === undefined || !canGoOnWith(this.#running.environment, env)) return undefined;
     return program.forkedFrom?.(this.#running.address);
   }
 
-  /** It did not do what it is for: nothing more is asked of it. What was forked from it lives on, with it. */
+  /** Stops using it after a failure. Its forks live on, and so does it. */
   disable(): void {
     this.#running = undefined;
     this.#starts = MOST_STARTS;
   }
 
-  /** Takes over the one that an earlier server started. */
+  /** Adopts the zygote of an earlier server. */
   adopt(process: Process, address: ZygoteAddress): void {
-    // Its output has to be read: a full pipe would stop it.
+    // Its output has to be read: a full pipe would block it.
     void new ProgramOutput(process, { isStarting: false });
     this.#enter({ process, address, environment: this.#options.environment() });
   }
 
-  /** Ends it, with every kernel that was forked from it. */
+  /** Ends it, with all its kernels. */
   async kill(): Promise<void> {
     this.#ended.abort(new SandboxError("aborted", "the sandbox has ended"));
     await this.#starting;
@@ -92,7 +92,7 @@ export class Zygote {
     this.#ended.abort(new SandboxError("aborted", "the server stops"));
   }
 
-  /** Ends it, with what was forked from it, where the sandbox's environment has become one that it cannot give. */
+  /** Ends it, with its kernels, when the sandbox's new environment is one that it cannot provide. */
   async renewEnvironment(): Promise<void> {
     if (this.#running === undefined) return;
     if (!canGoOnWith(this.#running.environment, this.#options.environment())) await this.#drop();
@@ -118,7 +118,7 @@ export class Zygote {
         user,
         program: zygoteProgram({ ...settings, name }),
         env,
-        // Nothing that the user has there must be imported in the place of a library.
+        // A user's file must not be imported in the place of a library.
         cwd: "/",
         key: address.secret,
         label: writeZygoteLabel(address),

@@ -3,7 +3,7 @@ import { messageOf, type Logger, type Sandbox } from "@coppice/core";
 import { z } from "zod";
 import type { InstalledKernel } from "./kernel-program.js";
 
-/** The fields of a `kernel.json` that matter here. */
+/** The relevant fields of a `kernel.json`. */
 const KernelSpec = z.object({
   argv: z.array(z.string()).min(1),
   display_name: z.string().max(200).optional(),
@@ -18,8 +18,7 @@ const MOST_SPECS = 100;
 const LARGEST_SPEC_BYTES = 64 * 1024;
 
 /**
- * The kernels that are installed in a sandbox, by `kernelspec`: the user's go before the system's. What cannot be read
- * is left out.
+ * The kernels installed in a sandbox as `kernelspec`s; the user's override the system's. Unreadable ones are left out.
  */
 export async function installedKernels(sandbox: Sandbox, log: Logger): Promise<readonly InstalledKernel[]> {
   const { home } = await sandbox.user();
@@ -45,7 +44,7 @@ async function namesIn({ files }: Sandbox, directory: string): Promise<readonly 
       if (names.length >= MOST_SPECS) break;
     }
   } catch {
-    // Not there, or not a directory: nothing is installed here.
+    // Missing, or not a directory: nothing is installed here.
   }
   return names;
 }

@@ -1,12 +1,12 @@
 import { SandboxError, type Sandbox } from "@coppice/core";
 
-/** A loopback answers at once; only a full backlog, or a machine with no time to spare, takes longer. */
+/** A loopback answers at once; only a full backlog, or an overloaded machine, takes longer. */
 const LONGEST_ANSWER_MS = 1000;
 
 /**
- * True when a program in the sandbox listens on any of these ports. A port that does not answer within a second is
- * listened on: nobody refused.
- * @throws the signal's reason, or what `dial` throws when it cannot tell, as unavailable for a sandbox that has ended.
+ * True when a program in the sandbox listens on any of these ports. A port without an answer within a second counts as
+ * used: it was not refused.
+ * @throws the signal's reason, or the error of `dial` when it cannot tell, such as unavailable for an ended sandbox.
  */
 export async function isListening(
   sandbox: Pick<Sandbox, "dial">,
@@ -21,7 +21,7 @@ async function isTaken(sandbox: Pick<Sandbox, "dial">, port: number, signal: Abo
   const late = AbortSignal.timeout(LONGEST_ANSWER_MS);
   try {
     const stream = await sandbox.dial(port, AbortSignal.any([signal, late]));
-    // The listener may break it before it is closed here.
+    // The listener may close the stream first.
     stream.on("error", () => undefined);
     stream.destroy();
     return true;

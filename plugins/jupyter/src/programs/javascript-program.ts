@@ -5,7 +5,7 @@ import type { KernelProgram } from "./kernel-program.js";
 export interface JavascriptProgramOptions {
   /** Node.js inside the sandbox. */
   readonly node: string;
-  /** A larger message of a kernel is not taken. */
+  /** Limit of a kernel's message. */
   readonly maxMessageBytes: number;
   readonly language: "javascript" | "typescript";
 }
@@ -36,7 +36,7 @@ ${LOADER}
 load("protocol");
 `;
 
-// In a function: what is declared outside of one would be in the way of the user's names.
+// In a function: its declarations would collide with the user's names.
 const BOOTSTRAP = `(() => {
 const input = require("node:fs").readFileSync(0);
 const { sources, workerSource, ...start } = JSON.parse(input.toString("utf8", input.indexOf(10) + 1));
@@ -50,7 +50,7 @@ const MODULES = ["fitting", "kernel", "mime", "output-ring", "protocol", "source
 
 let sources: Promise<Readonly<Record<string, string>>> | undefined;
 
-/** Node.js as a kernel: code runs in V8's REPL mode. Needs nothing in the sandbox but Node.js 20, for TypeScript 22.13, or newer. */
+/** Node.js as a kernel: code runs in V8's REPL mode. The sandbox needs Node.js 20 or newer, for TypeScript 22.13. */
 export function javascriptProgram({
   node,
   language,
@@ -58,8 +58,8 @@ export function javascriptProgram({
 }: JavascriptProgramOptions): KernelProgram {
   return {
     path: node,
-    // An interrupt takes timers' callbacks down too; without the first flag it would take the process. Imports in cells
-    // are experimental for Node, which says so on the stderr of the first.
+    // An interrupt also ends timers' callbacks; without the first flag it would end the process. Imports in cells are
+    // experimental in Node, which would warn on the first one's stderr.
     args: ["--no-force-async-hooks-checks", "--disable-warning=ExperimentalWarning", "-e", BOOTSTRAP],
     async start(key) {
       sources ??= readSources();
@@ -75,7 +75,7 @@ async function readSources(): Promise<Readonly<Record<string, string>>> {
     name,
     new URL(`../../javascript/${name}.cjs`, import.meta.url),
   ]);
-  // Sent along, because the sandbox need not have it; parsed there only when a cell imports something.
+  // Sent along, because the sandbox may lack it; parsed only when a cell imports something.
   files.push(["acorn", createRequire(import.meta.url).resolve("acorn")]);
   const read = files.map(async ([name, file]): Promise<[string, string]> => [
     name,

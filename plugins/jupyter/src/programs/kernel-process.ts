@@ -4,16 +4,16 @@ import { writeKernelLabel } from "./kernel-label.js";
 import { killProgram, ProgramOutput, startProgram, type ProgramCommand } from "./start-program.js";
 
 export interface KernelCommand extends Omit<ProgramCommand, "label"> {
-  /** By which a later server finds its process. */
+  /** Id by which a later server finds its process. */
   readonly id: string;
 }
 
-/** A kernel that listens but has not been spoken to. */
+/** A kernel that listens but has got no request yet. */
 export interface KernelProcess {
   readonly process: Process;
   /** Ports on the loopback address inside the sandbox. */
   readonly ports: KernelPorts;
-  /** The end of what it wrote outside of any execution; it is where a crash leaves its reason. */
+  /** The end of its output outside of executions, which has the reason of a crash. */
   readonly outputTail: () => string;
 }
 
@@ -23,7 +23,7 @@ export type KernelPorts = z.infer<typeof KernelPorts>;
 
 /**
  * Starts a kernel and waits until it listens.
- * @throws SandboxError as `startProgram` does; then no process is left.
+ * @throws SandboxError as `startProgram`; no process is left then.
  */
 export async function startKernelProcess({ id, ...command }: KernelCommand): Promise<KernelProcess> {
   const started = await startProgram({ ...command, label: writeKernelLabel(id) });
@@ -34,7 +34,7 @@ export async function startKernelProcess({ id, ...command }: KernelCommand): Pro
   throw new SandboxError("failed_precondition", "the kernel did not report its ports");
 }
 
-/** Takes over a kernel that an earlier server started. */
+/** Adopts a kernel of an earlier server. */
 export function takeOverKernelProcess(process: Process, ports: KernelPorts): KernelProcess {
   const output = new ProgramOutput(process, { isStarting: false });
   return { process, ports, outputTail: () => output.outputTail() };

@@ -2,7 +2,7 @@ import { SandboxError, type Logger, type Sandbox } from "@coppice/core";
 import { installedKernels } from "./installed-kernels.js";
 import type { InstalledKernel, KernelProgram } from "./kernel-program.js";
 
-/** The language of code that names none. */
+/** The default language. */
 export const DEFAULT_LANGUAGE = "python";
 
 const ALIASES: ReadonlyMap<string, string> = new Map([
@@ -12,7 +12,7 @@ const ALIASES: ReadonlyMap<string, string> = new Map([
   ["ts", "typescript"],
 ]);
 
-/** The name that a context has for what a client asked for: `" JS "` is `javascript`. */
+/** Normalizes a client's name of a language: `" JS "` is `javascript`. */
 export function languageNamed(asked: string | undefined): string {
   const name = (asked ?? "").trim().toLowerCase();
   return ALIASES.get(name) ?? name;
@@ -23,24 +23,24 @@ export class Languages {
   readonly #own: ReadonlyMap<string, KernelProgram>;
   readonly #log: Logger;
 
-  /** @param own the kernels that come with the server, by the name of their language. */
+  /** @param own the kernels of this plugin by language. */
   constructor(own: ReadonlyMap<string, KernelProgram>, log: Logger) {
     this.#own = own;
     this.#log = log;
   }
 
-  /** The names of those that every sandbox has. */
+  /** The languages of every sandbox. */
   get own(): readonly string[] {
     return [...this.#own.keys()];
   }
 
-  /** The kernels that are installed in a sandbox, without those that ours stand for. */
+  /** The kernels installed in a sandbox, without those that ours replace. */
   async installed(sandbox: Sandbox): Promise<readonly InstalledKernel[]> {
     const installed = await installedKernels(sandbox, this.#log);
     return installed.filter(({ name }) => !this.#own.has(languageNamed(name)));
   }
 
-  /** By the name of a language, or of an installed kernel. @throws UnknownLanguageError for one that is not here. */
+  /** By the name of a language, or of an installed kernel. @throws UnknownLanguageError */
   async programFor(language: string, sandbox: Sandbox): Promise<KernelProgram | InstalledKernel> {
     const own = this.#own.get(language);
     if (own !== undefined) return own;
@@ -53,7 +53,7 @@ export class Languages {
   }
 }
 
-/** There is no kernel for a language. The message is JSON, as that of E2B's server. */
+/** A language without a kernel. The message is JSON, as that of E2B's server. */
 export class UnknownLanguageError extends SandboxError {
   constructor(language: string, available: readonly string[]) {
     const shown = language.slice(0, 100);

@@ -7,7 +7,7 @@ export const PORTS_OF_KERNEL = 5;
 
 export interface PortLeasesOptions {
   readonly firstPort: number;
-  /** How many kernels there is room for. */
+  /** Maximum number of kernels. */
   readonly maximum: number;
 }
 
@@ -17,13 +17,13 @@ export interface PortLease extends Disposable {
 }
 
 /**
- * Which ports the kernels of a server have that are told where to listen. No two of them have the same, in whichever
- * sandboxes they are: some backends give all sandboxes one loopback. Ports that anybody else listens on are passed
- * over, which the kernels of another server on the same loopback are, and those that outlived an earlier one.
+ * Assigns ports to installed kernels of all sandboxes of a server, each once: some backends give all sandboxes one
+ * loopback. Ports in use are skipped, such as those of another server's kernels on the same loopback, and of kernels
+ * that outlived an earlier server.
  *
- * A kernel gets five ports in a row, and all kernels of all servers come from the same rows. So where two servers
- * choose one at the same moment the later kernel meets the other at the first port that it binds, and ends: some
- * kernels go on for ever when they could bind only some of them.
+ * A kernel gets a row of five ports, and all servers use the same rows. So when two servers choose one at the same
+ * moment, the later kernel fails at its first port and ends: some kernels would run forever when only some of their
+ * ports are taken.
  */
 export class PortLeases {
   readonly #firstPort: number;
@@ -36,11 +36,11 @@ export class PortLeases {
   }
 
   /**
-   * Leases ports that nobody listens on in that sandbox. Another process of the sandbox may still take one first.
-   * @throws SandboxError resource_exhausted when there are none, or what `isListening` throws; then nothing is leased.
+   * Leases ports without a listener in that sandbox. Another process of the sandbox may still take one first.
+   * @throws SandboxError resource_exhausted when there are none, or the error of `isListening`; nothing is leased then.
    */
   async take(sandbox: Pick<Sandbox, "dial">, signal: AbortSignal): Promise<PortLease> {
-    // Anywhere, so that other servers begin elsewhere, and what was given back has time to close.
+    // At random, so that other servers begin elsewhere, and released ports have time to close.
     const start = randomInt(this.#maximum);
     for (let offset = 0; offset < this.#maximum; offset++) {
       const lease = this.#lease((start + offset) % this.#maximum);
@@ -60,7 +60,7 @@ export class PortLeases {
     );
   }
 
-  /** Undefined when somebody has it. */
+  /** Undefined when it is leased. */
   #lease(row: number): PortLease | undefined {
     if (this.#leased.has(row)) return undefined;
     this.#leased.add(row);

@@ -8,22 +8,22 @@ export interface PythonProgramOptions {
   readonly python: string;
   /** Cells of a DataFrame, or points of a chart, in one result. */
   readonly maxDataCells: number;
-  /** A larger message of a kernel is not taken. */
+  /** Limit of a kernel's message. */
   readonly maxMessageBytes: number;
   readonly language: "python" | "bash";
 }
 
 export interface ZygoteProgramOptions {
   readonly python: string;
-  /** Modules that it imports, those that kernels need themselves aside. */
+  /** Modules to import in addition to a kernel's own. */
   readonly imports: readonly string[];
-  /** Where it is to listen. */
+  /** Its address. */
   readonly name: string;
 }
 
-// What a command line cannot hold, or would show to everyone, follows on stdin. A module is compiled when
-// it is imported, so what a cell does not need costs it nothing. The folder that it starts in is the user's: a
-// json.py there is not the library's. IPython puts it back, behind the standard library, as in every Jupyter kernel.
+// The program follows on stdin: a command line is limited in size and visible to everyone. Modules are compiled when
+// they are imported, so unused ones cost nothing. The start folder is the user's, whose json.py must not replace the
+// library's. IPython adds the folder again, behind the standard library, as in every Jupyter kernel.
 const BOOTSTRAP = `
 import sys
 sys.path[:] = [place for place in sys.path if place]
@@ -49,10 +49,10 @@ importlib.import_module(start.pop("main")).run(start)
 const MODULES = ["launcher", "cancelling", "debugging", "fitting", "results", "charts", "bash", "zygote"];
 
 let modules: Promise<Readonly<Record<string, string>>> | undefined;
-// Small enough for a command line: to read it from stdin would cost a parser of JSON.
+// Small enough for a command line: reading it from stdin would need a JSON parser.
 const FORK = readFileSync(new URL("../../python/fork.py", import.meta.url), "utf8");
 
-/** A kernel for Python or bash, on top of the ipykernel that the sandbox has. */
+/** A kernel for Python or bash, on top of the sandbox's ipykernel. */
 export function pythonProgram(options: PythonProgramOptions): KernelProgram {
   const { python } = options;
   return {
@@ -66,7 +66,7 @@ export function pythonProgram(options: PythonProgramOptions): KernelProgram {
   };
 }
 
-/** The process that such kernels can be forked from. Whoever asks it has to know the key. */
+/** The process that forks such kernels. Its clients need the key. */
 export function zygoteProgram({ python, imports, name }: ZygoteProgramOptions): KernelProgram {
   return {
     path: python,
@@ -88,7 +88,7 @@ function forkProgram(options: PythonProgramOptions, { name, secret }: ZygoteAddr
   };
 }
 
-/** Arguments of `run` of the launcher, beside the key. */
+/** Arguments of the launcher's `run`, except for the key. */
 function startOf({ language, maxDataCells, maxMessageBytes }: PythonProgramOptions): object {
   // The rest is for the headers of a message.
   return { language, mostCells: maxDataCells, mostBytes: Math.floor(maxMessageBytes * 0.9) };

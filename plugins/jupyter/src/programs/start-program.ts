@@ -18,9 +18,9 @@ export interface ProgramCommand {
 
 export interface StartedProgram {
   readonly process: Process;
-  /** The JSON of the first line that it wrote; undefined where that is none. */
+  /** The JSON in the first line of its output; undefined for other text. */
   readonly report: unknown;
-  /** The end of what it wrote since; it is where a crash leaves its reason. */
+  /** The end of its later output, which has the reason of a crash. */
   readonly outputTail: () => string;
 }
 
@@ -28,9 +28,9 @@ const LONGEST_REPORT = 16_384;
 const LAST_WORDS_BYTES = 4096;
 
 /**
- * Starts one of our programs in a sandbox and waits until it has said on stdout what it has to say.
- * @throws SandboxError invalid_argument for a cwd that does not exist, failed_precondition with the
- * reason when it ends before that, or the signal's reason; then no process is left.
+ * Starts one of our programs in a sandbox and waits for its report on stdout.
+ * @throws SandboxError invalid_argument for a missing cwd, failed_precondition with the reason when it ends before
+ * that, or the signal's reason; no process is left then.
  */
 export async function startProgram(command: ProgramCommand): Promise<StartedProgram> {
   const { sandbox, user, program, env, cwd, key, label, signal } = command;
@@ -52,7 +52,7 @@ export async function startProgram(command: ProgramCommand): Promise<StartedProg
     signal.throwIfAborted();
     const send = process.write(Buffer.concat([Buffer.from(`${start.length}\n`), start])).then(
       () => process.closeInput(),
-      // A process that ended already says why through its exit.
+      // The exit of an ended process explains more.
       () => undefined,
     );
     const line = await Promise.race([aborted, output.firstLine, send.then(() => output.firstLine)]);
@@ -67,9 +67,9 @@ export async function startProgram(command: ProgramCommand): Promise<StartedProg
 }
 
 /**
- * Kills a process and what it started.
- * @returns false when it is not known whether it has ended: the server has let go of the sandbox, and nothing more is
- * heard of it. Its `exit` may never settle.
+ * Kills a process and its children.
+ * @returns false when its end is unknown because the server has detached from the sandbox. Its `exit` may never settle
+ * then.
  */
 export async function killProgram(process: Process): Promise<boolean> {
   try {
@@ -99,9 +99,9 @@ function parseJson(line: string): unknown {
   }
 }
 
-/** Reads what a program of ours writes by itself: a report when it starts, then nothing that a client sees. */
+/** Reads the output of one of our programs: a report at its start, then text that clients do not see. */
 export class ProgramOutput {
-  /** undefined: the output ended before it. */
+  /** undefined when the output ended before it. */
   readonly firstLine: Promise<string | undefined>;
   #outputTail = Buffer.alloc(0);
 
@@ -115,7 +115,7 @@ export class ProgramOutput {
     return this.#outputTail.toString("utf8");
   }
 
-  // To the end: a full pipe would stop the program.
+  // To the end: a full pipe would block the program.
   async #drain(
     process: Process,
     first: { head: Buffer | undefined; readonly resolve: (line: string | undefined) => void },

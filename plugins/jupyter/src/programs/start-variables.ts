@@ -1,8 +1,8 @@
-// Variables that the interpreter, the linker and libraries read only when they start or are imported.
+// Variables that the interpreter, the linker and libraries read only at their start or import.
 const READ_AT_START =
   /^(PYTHON|LD_|LC_|LANG|TZ$|MALLOC_|MPL|OMP_|OPENBLAS_|GOTO_|MKL_|BLIS_|NUMEXPR_|NUMBA_)/;
 
-/** True when a Python that was started with one environment can go on with the other as if started with it. */
+/** True when a running Python can switch from one environment to another as if started with it. */
 export function canGoOnWith(
   before: Readonly<Record<string, string>>,
   after: Readonly<Record<string, string>>,

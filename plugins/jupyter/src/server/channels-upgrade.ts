@@ -16,7 +16,7 @@ export interface ChannelsUpgradeOptions {
 }
 
 interface Served {
-  /** Undefined for a client that cannot come back. */
+  /** Undefined for a client that cannot reconnect. */
   readonly givenId: string | undefined;
   readonly log: Logger;
 }
@@ -35,7 +35,7 @@ export function channelsUpgrade({
     noServer: true,
     clientTracking: false,
     maxPayload: settings.maxFrame,
-    // Nearly everything is small and wanted at once.
+    // Messages are mostly small and urgent.
     perMessageDeflate: false,
     handleProtocols: (offered) => (offered.has(V1_PROTOCOL) ? V1_PROTOCOL : false),
   });
@@ -52,7 +52,7 @@ export function channelsUpgrade({
       pingMs: settings.ping,
     });
     metrics.connected();
-    // A space is in no id that a client can give.
+    // With a space, which clients' own ids cannot contain.
     const session = clients.connect(givenId ?? `anonymous ${++anonymous}`, client);
     socket.on("message", (data: RawData, isBinary: boolean) => {
       try {

@@ -3,21 +3,21 @@ import type { ChannelName } from "../transport/kernel-channels.js";
 import { membersOf } from "../json/raw-json.js";
 import type { MessageParts } from "../transport/wire.js";
 
-/** The subprotocol that carries the parts of a message as they are; without it, a message is one JSON text. */
+/** The subprotocol that carries the parts of a message unchanged; without it, a message is one JSON text. */
 export const V1_PROTOCOL = "v1.kernel.websocket.jupyter.org";
 
 export type Framing = "v1" | "json";
 
-/** A message of a client, checked as far as the server relies on it. */
+/** A message of a client; the parts that the server relies on are validated. */
 export interface ClientFrame extends MessageParts {
-  /** As the client says; may be none that exists. */
+  /** As the client named it; it may not exist. */
   readonly channel: string;
   readonly id: string;
   readonly type: string;
   readonly session: string | undefined;
 }
 
-/** A message for clients: parts that are known to be JSON objects in UTF-8. */
+/** A message for clients, whose parts are known to be JSON objects in UTF-8. */
 export interface ServerFrame extends MessageParts {
   readonly channel: ChannelName;
   readonly id: string;
@@ -25,7 +25,7 @@ export interface ServerFrame extends MessageParts {
   readonly session: string;
 }
 
-/** Why a frame is no message. */
+/** Reason why a frame is invalid. */
 export class FrameError extends Error {
   override readonly name = "FrameError";
 }
@@ -33,14 +33,14 @@ export class FrameError extends Error {
 const LARGEST_HEADER_BYTES = 64 * 1024;
 const LONGEST_NAME = 256;
 const MOST_BUFFERS = 1024;
-/** channel, header, parent header, metadata, content, and the end of the last of them. */
+/** Channel, header, parent header, metadata, content, and the end of the content. */
 const LEAST_OFFSETS = 6;
 const EMPTY_OBJECT = Buffer.from("{}");
 const OPEN_OBJECT = 0x7b;
 
 /**
- * Reads one WebSocket message of a client.
- * @throws FrameError for anything that is not a message with a usable header.
+ * Decodes a client's WebSocket message.
+ * @throws FrameError for anything but a message with a usable header.
  */
 export function decodeFrame(data: Buffer, { framing, isBinary }: DecodeOptions): ClientFrame {
   if (framing === "v1") {
@@ -69,7 +69,7 @@ export function encodeFrame(frame: ServerFrame, framing: Framing): EncodedFrame 
     : { data: withBuffers(json, frame.buffers), isBinary: true };
 }
 
-/** True for one JSON object in valid UTF-8, no deeper than anybody nests on purpose. */
+/** True for one JSON object in valid UTF-8 of a reasonable depth. */
 export function isJsonObject(part: Buffer): boolean {
   if (!isUtf8(part)) return false;
   try {
@@ -101,7 +101,7 @@ function decodeV1(data: Buffer): ClientFrame {
 function readOffset(data: Buffer, index: number): number {
   if (data.length < 8 * (index + 1)) throw new FrameError("a table that is cut off");
   const offset = data.readBigUInt64LE(8 * index);
-  // More than any frame has; a number that JavaScript cannot count to would pass for another.
+  // Beyond any frame; JavaScript cannot represent all larger numbers exactly.
   if (offset > 0xffff_ffffn) throw new FrameError("an offset beyond the end");
   return Number(offset);
 }
@@ -133,7 +133,7 @@ function decodeJson(json: Buffer, buffers: readonly Buffer[]): ClientFrame {
   }
   const partOf = (name: string): Buffer => {
     const part = members.get(name)?.bytes;
-    // Some clients send null for a parent that is not there.
+    // Some clients send null for a missing parent.
     return part === undefined || part.equals(NULL) ? EMPTY_OBJECT : part;
   };
   const channel = members.get("channel")?.bytes;
@@ -192,7 +192,7 @@ function encodeJson({ channel, id, type, header, parentHeader, metadata, content
   return Buffer.concat([
     Buffer.from('{"header": '),
     header,
-    // Outside the header as well: some clients look for them there.
+    // Outside of the header as well: some clients look for them there.
     Buffer.from(`, "msg_id": ${JSON.stringify(id)}, "msg_type": ${JSON.stringify(type)}, "parent_header": `),
     parentHeader,
     Buffer.from(', "metadata": '),

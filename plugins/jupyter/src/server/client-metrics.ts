@@ -1,7 +1,7 @@
 import { Counter, Gauge, type Registry } from "prom-client";
 import { CloseCode } from "./client-socket.js";
 
-/** The series of the Jupyter server's WebSockets. */
+/** The metrics of the Jupyter server's WebSockets. */
 export class ClientMetrics {
   readonly #connections: Gauge;
   readonly #slow: Counter;
@@ -30,7 +30,7 @@ export class ClientMetrics {
     this.#connections.inc();
   }
 
-  /** @param code what the server closed it with, if it was the server. */
+  /** @param code of the server's close; undefined when the client closed it. */
   disconnected(code: number | undefined): void {
     this.#connections.dec();
     if (code === CloseCode.TryAgain) this.#slow.inc();

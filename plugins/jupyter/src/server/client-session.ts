@@ -2,15 +2,15 @@ import { CloseCode, type ClientSocket } from "./client-socket.js";
 import { ReplayBuffer } from "./replay-buffer.js";
 import type { SharedFrame } from "./server-frame.js";
 
-/** One client of a kernel, across the connections it loses and makes anew under the same session id. */
+/** One client of a kernel, across reconnections under the same session id. */
 export class ClientSession {
   readonly id: string;
-  /** True while the kernel waits for a line that this client was asked for. */
+  /** True while the kernel waits for this client's input. */
   isAskedForInput = false;
-  /** Requests without an end, and what they weigh. */
+  /** Unfinished requests and their size. */
   pendingRequests = 0;
   pendingBytes = 0;
-  /** Takes back the forgetting of a lost client. */
+  /** Cancels the removal of a disconnected client. */
   cancelForget: () => void = () => undefined;
   readonly #replay: ReplayBuffer;
   #socket: ClientSocket | undefined;
@@ -24,7 +24,7 @@ export class ClientSession {
     return this.#socket !== undefined;
   }
 
-  /** Serves a new connection, first with what the client missed. An older one is closed. */
+  /** Attaches a new connection and sends the missed messages first. An older connection is closed. */
   connect(socket: ClientSocket): void {
     const before = this.#socket;
     if (before !== undefined) {
@@ -35,7 +35,7 @@ export class ClientSession {
     for (const frame of this.#replay.take()) socket.send(frame);
   }
 
-  /** False for a connection that was replaced meanwhile. From here on messages are kept. */
+  /** Keeps messages from here on. False for a connection that was replaced meanwhile. */
   disconnect(socket: ClientSocket): boolean {
     if (this.#socket !== socket) return false;
     this.#socket = undefined;
@@ -44,8 +44,8 @@ export class ClientSession {
   }
 
   /**
-   * Sends a message, or keeps it for a lost client.
-   * @param isOwn it answers a request of this client.
+   * Sends a message, or keeps it for a disconnected client.
+   * @param isOwn true for an answer to this client.
    * @returns a promise while the kernel has to wait for the client; "lost" when nothing more can be kept.
    */
   deliver(frame: SharedFrame, isOwn: boolean): Promise<void> | "lost" | undefined {

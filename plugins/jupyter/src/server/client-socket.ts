@@ -8,14 +8,14 @@ export interface ClientSocketOptions {
   readonly clock: Clock;
   /** Limit of the bytes that wait for the client. */
   readonly queueBytes: number;
-  /** How long it may take nothing while its own output waits. */
+  /** Time without any progress after which a client with own output is closed. */
   readonly stallMs: number;
-  /** How long somebody else's output waits for it to catch up. */
+  /** Time that other clients' output waits for it to catch up. */
   readonly patienceMs: number;
   readonly pingMs: number;
 }
 
-/** Codes that clients know: the WebSocket protocol's own. */
+/** Close codes of the WebSocket protocol. */
 export const CloseCode = {
   Normal: 1000,
   GoingAway: 1001,
@@ -24,20 +24,20 @@ export const CloseCode = {
   TryAgain: 1013,
 } as const;
 
-/** How long a client may take to agree to a close before the connection is cut. */
+/** Time for a client to confirm a close before the connection is cut. */
 const CLOSE_GRACE_MS = 2000;
 
-/** One WebSocket to a client: counts what waits in it and finds out when nobody is there any more. */
+/** One WebSocket to a client: limits its queue and detects dead peers. */
 export class ClientSocket {
   readonly framing: Framing;
   readonly #socket: WebSocket;
   readonly #options: ClientSocketOptions;
-  /** Not yet handed to the operating system, in order. */
+  /** Frames not yet handed to the operating system, in order. */
   readonly #waiting = new Set<{ readonly frame: SharedFrame; readonly sizeBytes: number }>();
   #waitingBytes = 0;
   #drained: { readonly promise: Promise<void>; readonly resolve: () => void } | undefined;
   #cancelStall: (() => void) | undefined;
-  /** True when it is enough to take something, however little. */
+  /** True when any progress of the client suffices. */
   #isOwnOutput = false;
   #cancelPing: () => void = () => undefined;
   #cancelCut: () => void = () => undefined;
@@ -58,17 +58,17 @@ export class ClientSocket {
       this.#cancelCut();
       this.#release();
     });
-    // Told by its close as well.
+    // Its close reports it as well.
     socket.on("error", () => undefined);
     this.#ping();
   }
 
-  /** The code that the server closed it with; undefined when the client went by itself. */
+  /** The code of the server's close; undefined when the client closed it. */
   get closedWith(): number | undefined {
     return this.#closedWith;
   }
 
-  /** True while more waits than may. */
+  /** True while the queue exceeds its limit. */
   get isBehind(): boolean {
     return this.#waitingBytes > this.#options.queueBytes;
   }
@@ -90,8 +90,8 @@ export class ClientSocket {
   }
 
   /**
-   * Resolves when the client has caught up, or is gone. Its own output may take as long as it takes any of it
-   * now and then; somebody else's waits a short time only. One that is slower is closed.
+   * Resolves when the client has caught up, or is gone. It may take any time for its own output as long as it makes
+   * progress, but only a short time for other clients'. A slower one is closed.
    */
   caughtUp(isOwnOutput: boolean): Promise<void> | undefined {
     if (!this.isBehind || this.#isClosing) return undefined;
@@ -111,7 +111,7 @@ export class ClientSocket {
     return [...this.#waiting].map(({ frame }) => frame);
   }
 
-  /** Ends the connection; one that does not answer is cut. */
+  /** Closes the connection; one that does not answer is cut. */
   close(code: number, reason: string): void {
     if (this.#isClosing) return;
     this.#isClosing = true;
@@ -137,7 +137,7 @@ export class ClientSocket {
 
   #ping(): void {
     this.#cancelPing = this.#options.clock.after(this.#options.pingMs, () => {
-      // A client that is only slow has its pong behind what it has not read yet.
+      // The pong of a merely slow client waits behind its unread messages.
       if (!this.#isAlive && this.#waitingBytes === 0) {
         this.#socket.terminate();
         return;

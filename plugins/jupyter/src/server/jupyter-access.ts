@@ -11,7 +11,7 @@ import {
   secretEqual,
 } from "@coppice/core";
 
-/** Below this path everything is of one sandbox's Jupyter server; `:sandboxId` names it. */
+/** Paths below this prefix belong to one sandbox's Jupyter server. */
 export const SANDBOX_PREFIX = "/sandboxes/:sandboxId/jupyter";
 
 const SANDBOX_PATH = /^\/sandboxes\/([^/]*)\/jupyter(?:\/|$)/;
@@ -23,7 +23,7 @@ export interface JupyterTargetOptions {
   readonly port: number;
 }
 
-/** Finds the sandbox that `/sandboxes/<id>/jupyter/…` names, on every listener but that of the operator. */
+/** Finds the sandbox of `/sandboxes/<id>/jupyter/…`, on every listener but the operator's. */
 export function jupyterTarget({ sandboxes, port }: JupyterTargetOptions): TargetResolver {
   return async (message, url, listener) => {
     const asked = SANDBOX_PATH.exec(url.pathname)?.[1];
@@ -32,7 +32,7 @@ export function jupyterTarget({ sandboxes, port }: JupyterTargetOptions): Target
     const [id = ""] = asked.split("-");
     const sandbox = sandboxes.find(id);
     if (sandbox === undefined || !sandbox.isReachable) {
-      // As much work as for a sandbox that is there, and the answer of a wrong token.
+      // Takes as long as for an existing sandbox, and gets the answer of a wrong token.
       isPresented(randomBytes(16).toString("hex"), { headers: message.headers, url });
       throw refusal({ url, id });
     }
@@ -41,15 +41,15 @@ export function jupyterTarget({ sandboxes, port }: JupyterTargetOptions): Target
 }
 
 /**
- * Lets in who presents the sandbox's token: `X-Access-Token`, `Authorization: token …`, or `?token=`, as
- * browsers must for a WebSocket. A sandbox without a token is open, but not to web pages from elsewhere,
- * which reach loopback from the user's own machine.
+ * Requires the sandbox's token: `X-Access-Token`, `Authorization: token …`, or `?token=`, which browsers need for a
+ * WebSocket. A sandbox without a token is open, but not to foreign web pages, which reach loopback from the user's own
+ * machine.
  */
 export const jupyterGuard: Guard = ({ target, url, headers }) => {
   if (target === undefined) throw new SandboxError("not_found", "the request names no sandbox");
   const { id, accessToken } = target.sandbox.record;
   const named = SANDBOX_PATH.exec(url.pathname)?.[1];
-  // Addressed to one sandbox by its headers, and to another by its path.
+  // The headers name one sandbox, the path another.
   if (named !== undefined && named.split("-")[0] !== id) throw refusal({ url, id });
   if (accessToken === undefined) {
     if (headers.origin !== undefined && !isLocalClient(headers))
@@ -69,7 +69,7 @@ function isPresented(token: string, { headers, url }: Pick<SurfaceRequest, "head
   return secretEqual(token, presented);
 }
 
-/** Answer for both "no such sandbox" and "not your sandbox", in the form in which the request addressed it. */
+/** One answer for unknown sandboxes and wrong tokens, in the form in which the request named the sandbox. */
 function refusal({ url, id }: { readonly url: URL; readonly id: string }): HttpError {
   if (SANDBOX_PATH.test(url.pathname)) {
     return new HttpError(404, "There is no such sandbox, or the token is not its own");

@@ -33,10 +33,10 @@ const StartSessionBody = z.object({
   notebook: Notebook,
 });
 
-/** Version of Jupyter Server that clients are told. */
+/** Reported version of Jupyter Server. */
 const SERVER_VERSION = "2.14.0";
 
-/** Jupyter's REST interface to the kernels of a sandbox: below the root where the sandbox is known, and by path. */
+/** Jupyter's REST interface to the kernels of a sandbox: at the root where the sandbox is known, and below its path. */
 export function jupyterRoutes(
   router: Router,
   { sandboxes, languages, maxBodyBytes }: JupyterRoutesOptions,
@@ -197,7 +197,7 @@ function sessionModel(kernels: SandboxKernels, { id, path, name, type, kernelId 
   return { id, path, name, type, kernel, notebook: { path, name } };
 }
 
-/** Where the server's root is, as this request addressed it. */
+/** The server's root path in this request. */
 function rootOf(path: string, collection: string): string {
   return path.slice(0, path.lastIndexOf(collection));
 }
@@ -208,7 +208,7 @@ async function starting<T>(start: () => Promise<T>): Promise<T> {
   } catch (error) {
     if (error instanceof UnknownLanguageError)
       throw new HttpError(501, error.message, JSON.parse(error.message) as Record<string, unknown>);
-    // A kernel that does not come up is not the client's mistake.
+    // A kernel that does not start is not the client's mistake.
     if (error instanceof SandboxError && error.code === "failed_precondition")
       throw new HttpError(500, error.message);
     throw error;

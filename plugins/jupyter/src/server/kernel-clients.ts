@@ -27,17 +27,17 @@ interface Pending {
   readonly sizeBytes: number;
 }
 
-/** A kernel that lived this long counts as stable: what kills it later is another failure. */
+/** Age from which a kernel counts as stable: a later death is a new failure. */
 const STABLE_MS = 10_000;
-/** How many requests are known after their end, for answers that come late. */
+/** Number of ended requests that are remembered for late answers. */
 const REMEMBERED_REQUESTS = 1000;
-/** A kernel may say busy about whatever it likes. */
+/** A kernel may report any number of busy requests. */
 const MOST_BUSY = 1000;
 const REQUEST_CHANNELS: ReadonlySet<string> = new Set(["shell", "control"]);
 
 /**
- * The clients of one context's kernel: one set of sockets to the kernel, any number of clients. What the
- * kernel publishes goes to all of them, an answer to whoever asked.
+ * The clients of one context's kernel: one set of sockets to the kernel for any number of clients. Published messages
+ * go to all of them, an answer to its requester.
  */
 export class KernelClients implements ContextObserver {
   readonly #context: Pick<CodeContext, "ready" | "restart">;
@@ -47,7 +47,7 @@ export class KernelClients implements ContextObserver {
   /** Sessions of requests that have ended, oldest first. */
   readonly #ended = new Map<string, ClientSession>();
   readonly #busy = new Set<string>();
-  /** Requests of clients from before the kernel was there. */
+  /** Requests that wait for the kernel's start. */
   #waiting: { readonly channel: "shell" | "control"; readonly frame: ClientFrame }[] = [];
   #kernel: Kernel | undefined;
   #state: ExecutionState = "starting";
@@ -79,12 +79,11 @@ export class KernelClients implements ContextObserver {
     return count;
   }
 
-  /** True when one more client may connect. */
   hasRoomFor(sessionId: string): boolean {
     return this.#sessions.has(sessionId) || this.connections < this.#options.settings.maxClients;
   }
 
-  /** Serves a connection; a lost client that comes back gets what it missed. Starts the kernel if there is none. */
+  /** Attaches a connection; a reconnecting client gets missed messages. Starts the kernel if there is none. */
   connect(sessionId: string, socket: ClientSocket): ClientSession {
     let session = this.#sessions.get(sessionId);
     if (session === undefined) {
@@ -98,7 +97,7 @@ export class KernelClients implements ContextObserver {
     return session;
   }
 
-  /** A connection is gone; its client may come back for a while when it gave a session id. */
+  /** Detaches a connection; a client with a session id may reconnect for a while. */
   disconnect(session: ClientSession, socket: ClientSocket, mayReturn: boolean): void {
     if (!session.disconnect(socket)) return;
     if (this.#isRemoved || !mayReturn) this.#forget(session);
@@ -110,8 +109,8 @@ export class KernelClients implements ContextObserver {
   }
 
   /**
-   * Passes on what a client sent. What makes no sense is dropped: an unknown channel, input that nobody asked
-   * for, the id of a request that runs.
+   * Forwards a client's message. Invalid ones are dropped: an unknown channel, unrequested input, the id of a running
+   * request.
    */
   accept(session: ClientSession, frame: ClientFrame): void {
     this.#lastActivityMs = this.#options.clock.now();
@@ -123,7 +122,7 @@ export class KernelClients implements ContextObserver {
     } else if (REQUEST_CHANNELS.has(channel)) this.#request(channel as "shell" | "control", session, frame);
   }
 
-  /** @throws what `CodeContext.restart` throws; the state is `dead` then. */
+  /** @throws the errors of `CodeContext.restart`; the state is `dead` then. */
   async restart(): Promise<void> {
     this.#failures = 0;
     try {
@@ -134,7 +133,7 @@ export class KernelClients implements ContextObserver {
     }
   }
 
-  /** Interrupts what runs. Nothing runs in a kernel that is not there. */
+  /** Interrupts the running code, if any. */
   async interrupt(): Promise<void> {
     await this.#kernel?.interrupt();
   }
@@ -142,14 +141,14 @@ export class KernelClients implements ContextObserver {
   received(channel: ChannelName, message: KernelMessage): Promise<void> | undefined {
     this.#lastActivityMs = this.#options.clock.now();
     this.#kernelSession = message.session ?? "";
-    // Meant for whoever subscribed, which is the server.
+    // Only for the subscriber, which is the server.
     if (message.type === "iopub_welcome") return undefined;
     if (channel === "iopub") return this.#published(message);
     const owner = this.#ownerOf(message.parentId);
     if (channel === "stdin") {
       if (message.type !== "input_request") return undefined;
       if (owner === undefined) {
-        // Nobody will ever answer, and the kernel would wait for it.
+        // The answer will never come, and the kernel would wait for it.
         void this.interrupt();
         return undefined;
       }
@@ -169,7 +168,7 @@ export class KernelClients implements ContextObserver {
   started(kernel: Kernel): void {
     if (this.#kernel === kernel || !kernel.isUsable || this.#isRemoved) return;
     if (this.#kernel !== undefined) {
-      // One that was about to leave has a successor before it is gone. What waits is for the new one.
+      // An ending kernel's successor exists before it is gone. Waiting requests are for the new one.
       const waiting = this.#waiting.map(({ channel, frame }) => ({
         channel,
         frame,
@@ -191,8 +190,8 @@ export class KernelClients implements ContextObserver {
     for (const { channel, frame } of waiting) this.#send(channel, frame);
   }
 
-  // Clients are told what a kernel tells them when it is asked to restart, and no `restarting`: by that a kernel that
-  // died comes back, and JupyterLab would connect once for it and once more for the restart that it asked for.
+  // Clients see the kernel's own messages of a restart, but no `restarting` status, which stands for a kernel that
+  // died: JupyterLab would reconnect for it and again for its requested restart.
   restarting(): void {
     this.#kernel = undefined;
     for (const pending of this.#pending.values()) this.#abort(pending);
@@ -224,7 +223,7 @@ export class KernelClients implements ContextObserver {
       session.close(CloseCode.TryAgain, "too many requests without an answer");
       return;
     }
-    // A copy: the frame is in the memory of everything that arrived with it.
+    // A copy: the frame shares the memory of everything that arrived with it.
     this.#count(frame.id, { session, channel, type: frame.type, header: Buffer.from(header), sizeBytes });
     if (this.#kernel?.isUsable === true) this.#send(channel, frame);
     else {
@@ -265,7 +264,7 @@ export class KernelClients implements ContextObserver {
     return this.#broadcast(frame, owner);
   }
 
-  /** Ends a request that no kernel will answer any more. */
+  /** Answers a request that no kernel will answer any more. */
   #abort({ session, channel, type, header: parentHeader }: Pending): void {
     const parts = { session: this.#kernelSession, parentHeader };
     if (type.endsWith("_request")) {
@@ -281,7 +280,7 @@ export class KernelClients implements ContextObserver {
   }
 
   #say(type: "status" | "stream" | "shutdown_reply", content: object): void {
-    // Nothing waits for a client to read it.
+    // No backpressure here: the return value is ignored.
     void this.#broadcast(syntheticFrame({ type, content, session: this.#kernelSession }), undefined);
   }
 
@@ -306,7 +305,7 @@ export class KernelClients implements ContextObserver {
     return this.#pending.get(requestId)?.session ?? this.#ended.get(requestId);
   }
 
-  /** A request has its answer: it no longer counts, but a late message still finds its client. */
+  /** Marks a request as answered: it no longer counts, but late messages still find its client. */
   #settle(requestId: string): void {
     const pending = this.#pending.get(requestId);
     if (pending === undefined) return;
@@ -351,7 +350,7 @@ export class KernelClients implements ContextObserver {
     const isStable = clock.now() - this.#startedAtMs >= STABLE_MS;
     this.#failures = isStable ? 1 : this.#failures + 1;
     if (this.#sessions.size === 0) {
-      // The next one who needs it starts it.
+      // The next use starts it.
       this.#dropRequests();
       this.#state = "starting";
     } else if (this.#failures > settings.maxRestarts) {
@@ -378,7 +377,7 @@ export class KernelClients implements ContextObserver {
     this.#say("status", { execution_state: "dead" });
   }
 
-  /** Nobody answers what the last kernel was asked. */
+  /** Aborts the last kernel's unanswered requests. */
   #dropRequests(): void {
     this.#pending.clear();
     this.#ended.clear();

@@ -1,25 +1,25 @@
 import type { InstalledKernel } from "../programs/kernel-program.js";
 
-/** How the languages of `/execute` are called in Jupyter. */
+/** Jupyter's kernel names by language of `/execute`. */
 const SPEC_NAMES: ReadonlyMap<string, string> = new Map([["python", "python3"]]);
 
-/** The name of the kernel for a language; an installed one goes by its own. */
+/** The kernel name of a language; an installed kernel has its own. */
 export function specNameOf(language: string): string {
   return SPEC_NAMES.get(language) ?? language;
 }
 
-/** Jupyter's description of a kernel of ours, by its language. */
+/** Jupyter's description of a kernel of ours. */
 export function kernelSpecOf(language: string): KernelSpecModel {
   const displayName = language === "python" ? "Python 3 (ipykernel)" : language;
   return specModel({ name: specNameOf(language), displayName, language });
 }
 
-/** Jupyter's description of a kernel that the sandbox has. */
+/** Jupyter's description of a kernel that is installed in the sandbox. */
 export function installedSpecOf(kernel: InstalledKernel): KernelSpecModel {
   return specModel(kernel);
 }
 
-/** As Jupyter's clients get it. */
+/** In the form for Jupyter's clients. */
 export interface KernelSpecModel {
   readonly name: string;
   readonly resources: object;
@@ -35,13 +35,13 @@ function specModel({
     name,
     resources: {},
     spec: {
-      // Never run from here: the server starts kernels itself.
+      // Never executed: the server starts kernels itself.
       argv: ["coppice", "kernel", name, "{connection_file}"],
       env: {},
       display_name: displayName,
       language,
       interrupt_mode: "message",
-      // JupyterLab asks this before there is a kernel; that says itself whether it finds debugpy.
+      // JupyterLab asks before there is a kernel, which then reports whether it finds debugpy.
       metadata: { debugger: name === SPEC_NAMES.get("python") },
     },
   };

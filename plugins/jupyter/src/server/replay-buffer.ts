@@ -1,6 +1,6 @@
 import { syntheticFrame, type SharedFrame } from "./server-frame.js";
 
-/** Messages that may be left out when there are too many: without one of the others a client would wait for ever. */
+/** Messages that may be dropped when there are too many; without any other a client would wait forever. */
 const OUTPUT = new Set([
   "stream",
   "display_data",
@@ -10,7 +10,7 @@ const OUTPUT = new Set([
   "comm_msg",
 ]);
 
-/** Keeps what a client misses while it is away: a bounded number of bytes, then ends and answers without the output. */
+/** Keeps the messages of a disconnected client: up to a number of bytes, then ends and answers without the output. */
 export class ReplayBuffer {
   readonly #limitBytes: number;
   #frames: SharedFrame[] = [];
@@ -21,7 +21,7 @@ export class ReplayBuffer {
     this.#limitBytes = limitBytes;
   }
 
-  /** False when not even answers fit any more: then nothing of it is worth replaying. */
+  /** False when not even answers fit any more: a replay would be useless. */
   add(frame: SharedFrame): boolean {
     const sizeBytes = frame.sizeBytes + FRAME_BYTES;
     const isOutput = OUTPUT.has(frame.frame.type);
@@ -40,7 +40,7 @@ export class ReplayBuffer {
     return this.#sizeBytes <= 2 * this.#limitBytes;
   }
 
-  /** Everything kept, in order; then it is empty. */
+  /** Returns and removes everything, in order. */
   take(): readonly SharedFrame[] {
     const frames = this.#frames;
     this.#frames = [];
@@ -50,5 +50,5 @@ export class ReplayBuffer {
   }
 }
 
-// An empty message is not free either.
+// Overhead of a message, so that empty ones are bounded, too.
 const FRAME_BYTES = 512;

@@ -13,7 +13,7 @@ export interface SandboxKernelsOptions {
   readonly log: Logger;
 }
 
-/** A document that somebody has open, and the kernel that it uses. */
+/** An open document and its kernel. */
 export interface NotebookSession {
   readonly id: string;
   readonly path: string;
@@ -26,7 +26,7 @@ export interface StartSession {
   readonly path: string;
   readonly name: string;
   readonly type: string;
-  /** A kernel that runs already; a new one otherwise. */
+  /** A running kernel; a new one when undefined. */
   readonly kernelId: string | undefined;
   readonly kernelName: string | undefined;
 }
@@ -73,7 +73,7 @@ export class SandboxKernels {
     this.#contexts = contexts;
     this.#options = options;
     this.startedAtMs = options.clock.now();
-    // Those of the server before this one.
+    // Sessions of the previous server.
     for (const session of contexts.notes?.sessions ?? []) this.#sessions.set(session.id, session);
   }
 
@@ -86,7 +86,7 @@ export class SandboxKernels {
     return this.#contexts.get(id);
   }
 
-  /** The clients of a kernel; from the first call on they see what it does. */
+  /** The clients of a kernel, which observe it from the first call on. */
   clientsOf(context: CodeContext): KernelClients {
     let clients = this.#clients.get(context);
     if (clients === undefined) {
@@ -97,8 +97,8 @@ export class SandboxKernels {
   }
 
   /**
-   * Starts a kernel in the folder of a document, or in the nearest folder above it that exists.
-   * @throws what `SandboxContexts.create` throws.
+   * Starts a kernel in a document's folder, or in the nearest existing folder above it.
+   * @throws the errors of `SandboxContexts.create`.
    */
   async start(kernelName: string | undefined, documentPath: string | undefined): Promise<CodeContext> {
     const cwd = documentPath === undefined ? undefined : await this.#folderOf(documentPath);
@@ -116,7 +116,7 @@ export class SandboxKernels {
     await this.#note();
   }
 
-  /** Sessions whose kernel is there, oldest first. */
+  /** Sessions with an existing kernel, oldest first. */
   sessions(): readonly NotebookSession[] {
     for (const session of this.#sessions.values()) {
       if (!this.#has(session.kernelId)) this.#sessions.delete(session.id);
@@ -132,8 +132,8 @@ export class SandboxKernels {
   }
 
   /**
-   * The session of a document: one that is open already or is being opened, or a new one with its kernel.
-   * @throws SandboxError resource_exhausted for one too many, or what starting its kernel throws.
+   * The session of a document: an open one, one that is being opened, or a new one with its kernel.
+   * @throws SandboxError resource_exhausted for too many sessions, or the errors of starting its kernel.
    */
   async open(start: StartSession): Promise<NotebookSession> {
     const open = this.sessions().find(({ path }) => path === start.path);
@@ -157,15 +157,15 @@ export class SandboxKernels {
   }
 
   /**
-   * Renames a session's document or gives it another kernel, which ends the one that it had, as jupyter_server does:
-   * unless another session uses that one.
-   * @throws SandboxError not_found, or as `open` does.
+   * Renames a session's document or replaces its kernel. As in jupyter_server, the old kernel ends, unless another
+   * session uses it.
+   * @throws SandboxError not_found, or as `open`.
    */
   async change(id: string, change: ChangeSession): Promise<NotebookSession> {
     const path = change.path ?? this.session(id).path;
     const isOtherKernel = change.kernelId !== undefined || change.kernelName !== undefined;
     const chosen = isOtherKernel ? await this.#kernelFor(change, path) : undefined;
-    // It may have been closed or changed while a kernel was started.
+    // It may have been closed or changed during a kernel's start.
     const before = this.#sessions.get(id);
     if (before === undefined) {
       if (chosen !== undefined && change.kernelId === undefined) await this.remove(chosen);
@@ -192,7 +192,7 @@ export class SandboxKernels {
     await this.remove(kernelId);
   }
 
-  /** Writes down the sessions for a later server. */
+  /** Records the sessions for a later server. */
   async #note(): Promise<void> {
     await this.#contexts.notes?.update({ sessions: [...this.#sessions.values()] });
   }
@@ -219,7 +219,7 @@ export class SandboxKernels {
     }
   }
 
-  // What Jupyter calls a path starts at the user's home, with or without a slash before it.
+  // Jupyter's paths start at the user's home, with or without a leading slash.
   async #folderOf(documentPath: string): Promise<string | undefined> {
     const { runtime } = this.#sandbox;
     const user = await runtime.user();

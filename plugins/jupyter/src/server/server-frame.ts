@@ -9,7 +9,7 @@ import {
 } from "./client-frame.js";
 import type { KernelMessage } from "../transport/wire.js";
 
-/** A message on its way to clients, written once for each framing, however many clients there are. */
+/** A message for clients, encoded once for each framing. */
 export class SharedFrame {
   readonly frame: ServerFrame;
   readonly sizeBytes: number;
@@ -34,10 +34,10 @@ export class SharedFrame {
   }
 }
 
-/** Frame for clients of a kernel's message; undefined when a client could not read it. */
+/** The clients' frame of a kernel's message; undefined when a client could not read it. */
 export function sharedFrameOf(channel: ChannelName, message: KernelMessage): SharedFrame | undefined {
   const { id, type, session = "", header, parentHeader, metadata, content, buffers } = message;
-  // The kernel is a stranger: what it sends must not break the text around it.
+  // A kernel is untrusted: its message must not break the surrounding text.
   const unchecked = [header, parentHeader, metadata, ...(message.isChecked === true ? [] : [content])];
   if (!unchecked.every(isJsonObject)) return undefined;
   return new SharedFrame({ channel, id, type, session, header, parentHeader, metadata, content, buffers });
@@ -48,7 +48,7 @@ export interface SyntheticFrame {
   readonly channel?: "shell" | "control";
   readonly type: string;
   readonly content: object;
-  /** The kernel's last session: JupyterLab drops what it has not handled yet of any other. */
+  /** The kernel's last session: JupyterLab drops pending messages of any other. */
   readonly session: string;
   readonly parentHeader?: Buffer | undefined;
 }

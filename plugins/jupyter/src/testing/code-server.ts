@@ -13,7 +13,7 @@ export interface Execution {
   readonly status: number;
   readonly body: string;
   readonly lines: readonly Line[];
-  /** What arrived on a stream, joined. */
+  /** Output of a stream, joined. */
   readonly text: (stream: "stdout" | "stderr") => string;
   readonly results: readonly Line[];
   readonly error: Line | undefined;
@@ -32,13 +32,13 @@ export interface CodeSandbox {
   run(code: string, more?: object): Promise<Execution>;
 }
 
-/** The interpreter with ipykernel that tests run kernels with. */
+/** The interpreter with ipykernel for kernels of tests. */
 export const PYTHON = process.env["COPPICE_PYTHON"] ?? "python3";
 
-// The other one meets the same tests when it is asked for.
+// Selects the other transport for the same tests.
 const TRANSPORT = process.env["COPPICE_TRANSPORT"];
 
-/** @param server laid over the server's configuration. */
+/** @param server overrides of the server's configuration. */
 export async function startCodeServer(
   settings: object = {},
   server: Readonly<Record<string, unknown>> = {},
@@ -88,7 +88,7 @@ export async function startCodeServer(
   };
 }
 
-/** Reads an execution's stream to its end and checks what is true of every one. */
+/** Reads an execution's stream to its end and checks its invariants. */
 async function readExecution(response: Response): Promise<Execution> {
   const body = await response.text();
   if (response.status !== 200) {

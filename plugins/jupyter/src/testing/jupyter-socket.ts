@@ -2,7 +2,7 @@ import { randomUUID } from "node:crypto";
 import { once } from "node:events";
 import { WebSocket } from "ws";
 
-/** A message as it travels in JSON. */
+/** A message in JSON framing. */
 export interface JsonMessage {
   readonly channel: string;
   readonly header: { readonly msg_id: string; readonly msg_type: string; readonly session: string };
@@ -10,11 +10,11 @@ export interface JsonMessage {
   readonly content: Readonly<Record<string, unknown>>;
 }
 
-/** A bare WebSocket client of a kernel, for what no decent client does. */
+/** A raw WebSocket client of a kernel, for misbehaviour that real clients do not allow. */
 export class JupyterSocket implements Disposable {
   readonly socket: WebSocket;
   readonly received: JsonMessage[] = [];
-  /** The code that the connection was closed with. */
+  /** Resolves with the close code. */
   readonly closed: Promise<number>;
   readonly #arrivals = new EventTarget();
 
@@ -69,7 +69,7 @@ export class JupyterSocket implements Disposable {
     });
   }
 
-  /** The first message, arrived or to come, that the condition holds for. */
+  /** The first message, also a future one, for which the condition holds. */
   async find(
     what: string,
     condition: (message: JsonMessage) => boolean,
@@ -99,7 +99,7 @@ export class JupyterSocket implements Disposable {
     }
   }
 
-  /** The reply to a request, once it is idle too. */
+  /** The reply to a request, once it is idle, too. */
   async end(id: string): Promise<JsonMessage> {
     await this.find(
       "idle",
@@ -112,7 +112,7 @@ export class JupyterSocket implements Disposable {
     );
   }
 
-  /** What a request printed so far. */
+  /** Output of a request so far. */
   textOf(id: string, name = "stdout"): string {
     return this.received
       .filter(

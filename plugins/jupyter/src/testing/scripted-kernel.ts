@@ -26,7 +26,7 @@ export interface Sent {
   readonly type: string;
 }
 
-/** A kernel that says what the test has it say. */
+/** A kernel whose messages a test provides. */
 export class ScriptedKernel {
   readonly sent: Sent[] = [];
   readonly start: KernelStart;
@@ -43,7 +43,7 @@ export class ScriptedKernel {
   #key = "";
   #ids = 0;
 
-  /** @param options `listens` has it report its ports. */
+  /** @param options `listens`: reports its ports. */
   constructor({ listens = true } = {}) {
     const exit = this.#exit;
     const outputEnd = this.#outputEnd;
@@ -108,12 +108,11 @@ export class ScriptedKernel {
     };
   }
 
-  /** Whoever starts it wants it no more. */
   stop(): void {
     this.#stop.abort(new SandboxError("aborted", "the server stops"));
   }
 
-  /** The first request of a type, or one after that. @throws AssertionError when it does not come. */
+  /** The request of a type with this index. @throws AssertionError when it does not come. */
   async asked(type: string, index = 0): Promise<Sent> {
     for (const endMs = performance.now() + ASKED_MS; performance.now() < endMs; await delay(1)) {
       const found = this.sent.filter((message) => message.type === type)[index];
@@ -126,13 +125,13 @@ export class ScriptedKernel {
     this.#exit.resolve({ code: 1 });
   }
 
-  /** The server lets go of the sandbox: nothing more is heard of the process, which may live on. */
+  /** Simulates the server's detaching from the sandbox: the process may live on, unnoticed. */
   leave(): void {
     this.#isLeft = true;
     this.#outputEnd.resolve();
   }
 
-  /** From here on it is another kernel that speaks, with a key of its own. */
+  /** Replaces it by another kernel with another key. */
   replace(): void {
     this.#key = "of another kernel";
   }

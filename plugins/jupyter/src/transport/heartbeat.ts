@@ -4,37 +4,37 @@ import { ZmtpChannel } from "./zmtp-channel.js";
 
 export interface HeartbeatSettings {
   readonly clock: Clock;
-  /** Between two questions. */
+  /** Time between two pings. */
   readonly intervalMs: number;
-  /** Questions in a row without an answer, after which the other end counts as dead. */
+  /** Consecutive missed answers after which the peer counts as dead. */
   readonly maxMisses: number;
 }
 
 export interface HeartbeatOptions extends HeartbeatSettings {
-  /** Opens a stream to the socket that sends back what it is sent. */
+  /** Connects to the socket that echoes pings. */
   readonly dial: (signal: AbortSignal) => Promise<Duplex>;
-  /** Whether the other end surely answers. Else its first answer makes it one whose silence means something. */
+  /** True when the peer is known to answer. Otherwise silence counts only after its first answer. */
   readonly isSure: boolean;
-  /** False while no answer is due: nothing is asked then, and what was missed before is forgotten. */
+  /** False while no answer is due: no pings are sent then, and missed ones are forgotten. */
   readonly isDue: () => boolean;
-  /** Told once; from then on nothing is asked. */
+  /** Called once; no pings are sent afterwards. */
   readonly onSilent: () => void;
 }
 
-// A REP socket takes messages of a DEALER with an empty frame before them.
+// A REP socket expects an empty frame before a DEALER's message.
 const QUESTION = [Buffer.alloc(0), Buffer.from("ping")];
 const LARGEST_ANSWER_BYTES = 1024;
 
 /**
- * Asks a kernel's heartbeat socket again and again, over a connection of its own: one stream and one timer. Not
- * every kernel has such a socket; where nobody knows, silence counts from its first answer on.
+ * Pings a kernel's heartbeat socket over its own connection: one stream and one timer. Some kernels have no such
+ * socket: where that is unknown, silence counts from the first answer on.
  */
 export class Heartbeat {
   readonly #options: HeartbeatOptions;
   readonly #stopped = new AbortController();
   readonly #channel: ZmtpChannel;
   #counts: boolean;
-  /** Asked, and not answered yet. */
+  /** A ping was sent and not answered yet. */
   #isAsked = false;
   #isSending = false;
   #misses = 0;
@@ -48,7 +48,7 @@ export class Heartbeat {
       identity: "",
       dial: options.dial,
       maxMessageBytes: LARGEST_ANSWER_BYTES,
-      // It dials again, and what was asked is asked again.
+      // It dials again, and the ping is repeated.
       onLost: () => undefined,
       closed: this.#stopped.signal,
     });
@@ -56,7 +56,7 @@ export class Heartbeat {
     this.#beat();
   }
 
-  /** Asks no more. Safe to repeat. */
+  /** Stops pinging. Safe to repeat. */
   stop(): void {
     this.#cancelNext();
     this.#stopped.abort();
@@ -84,13 +84,13 @@ export class Heartbeat {
       }
       this.#ask();
     }
-    // Counted from here: a server that was busy for long has asked once in that time, not many times.
+    // Counted from here: a server that was busy for long has missed one ping in that time, not many.
     this.#cancelNext = clock.after(intervalMs, () => this.#beat());
   }
 
   #ask(): void {
     this.#isAsked = true;
-    // One waits for a connection; more of them would be answered all at once.
+    // One ping waits for a connection; more of them would be answered all at once.
     if (this.#isSending) return;
     this.#isSending = true;
     const sent = (): void => void (this.#isSending = false);

@@ -3,11 +3,11 @@ import type { Duplex } from "node:stream";
 /** The sockets of a kernel that the server uses. */
 export type ChannelName = "shell" | "control" | "stdin" | "iopub";
 
-/** A connection to each of the sockets of one kernel, made anew when it is lost. */
+/** Connections to the sockets of one kernel, restored when they are lost. */
 export interface KernelChannels {
-  /** Hands a message over, in order. Rejects when the channels were closed before it was taken. */
+  /** Sends a message, in order. Rejects when the channels were closed before it was taken. */
   send(channel: Exclude<ChannelName, "iopub">, frames: readonly Buffer[]): Promise<void>;
-  /** Messages as they are pulled; ends when the channels are closed. One reader per channel. */
+  /** Messages of a channel; ends when the channels are closed. One reader per channel. */
   receive(channel: ChannelName): AsyncIterable<readonly Buffer[]>;
   /** Safe to repeat. */
   close(): Promise<void>;
@@ -16,15 +16,15 @@ export interface KernelChannels {
 export interface KernelChannelsOptions {
   /** On the loopback address inside the sandbox. */
   readonly ports: Readonly<Record<ChannelName, number>>;
-  /** Where they can be connected to from the host; absent = by `dial` only. */
+  /** Address of the ports on the host; absent = `dial` only. */
   readonly address?: string | undefined;
   /** Opens a stream to a port inside the sandbox. */
   readonly dial: (port: number, signal: AbortSignal) => Promise<Duplex>;
-  /** How the kernel addresses its answers: the id of the session. */
+  /** Address for the kernel's answers: the id of the session. */
   readonly identity: string;
   /** A larger message breaks the connection. */
   readonly maxMessageBytes: number;
-  /** Told when a connection has ended before the channels were closed. */
+  /** Called when a connection has ended before the channels were closed. */
   readonly onLost: (channel: ChannelName) => void;
 }
 

@@ -3,9 +3,8 @@ import type { OpenKernelChannels } from "./kernel-channels.js";
 import { ZmtpChannels } from "./zmtp-channels.js";
 
 /**
- * What the server speaks to kernels with: `zeromq` is the native library, for sandboxes whose ports have an address of
- * the host. It cannot use the streams that all others give, so those are left to the client of our own, as everything
- * is for `zmtp`, and where the library does not run.
+ * The transport to kernels: `zeromq` is the native library, for sandboxes whose ports have an address on the host. It
+ * cannot use streams, so other sandboxes use our own client, as with `zmtp`, or where the library does not run.
  */
 export async function openTransport(kind: "zmtp" | "zeromq", log: Logger): Promise<OpenKernelChannels> {
   const own: OpenKernelChannels = (options) => new ZmtpChannels(options);

@@ -5,7 +5,7 @@ import { membersOfLong } from "../json/raw-json.js";
 
 /** A message to a kernel. */
 export interface ClientMessage {
-  /** Never used twice: a kernel drops a message whose signature it has seen. */
+  /** Never reused: a kernel drops a message whose signature it has seen. */
   readonly id: string;
   readonly type: string;
   readonly session: string;
@@ -13,7 +13,7 @@ export interface ClientMessage {
   readonly metadata?: Readonly<Record<string, unknown>> | undefined;
 }
 
-/** The parts of a message as somebody else wrote them: four pieces of JSON text, and buffers. */
+/** The unchanged parts of a message: four pieces of JSON text, and buffers. */
 export interface MessageParts {
   readonly header: Buffer;
   readonly parentHeader: Buffer;
@@ -22,37 +22,37 @@ export interface MessageParts {
   readonly buffers: readonly Buffer[];
 }
 
-/** A message of a kernel. Its signature is checked, and only its headers are parsed. */
+/** A message of a kernel. Its signature is verified, and only its headers are parsed. */
 export interface KernelMessage extends MessageParts {
   readonly id: string;
   readonly type: string;
-  /** The kernel's own; another one after each start. */
+  /** The kernel's session, which changes at each start. */
   readonly session: string | undefined;
   /** As the kernel wrote it; usually ISO 8601. */
   readonly date: string | undefined;
-  /** Id of the request that it belongs to. */
+  /** Id of its request. */
   readonly parentId: string | undefined;
-  /** Type of that request. */
+  /** Type of its request. */
   readonly parentType: string | undefined;
-  /** Session of the client that made that request. */
+  /** Session of the client that sent its request. */
   readonly parentSession: string | undefined;
-  /** The content is known to be a JSON object: that of a long message, which is read piece by piece when it comes. */
+  /** True when the content is known to be a JSON object; only long contents are checked on arrival. */
   readonly isChecked?: boolean;
 }
 
-/** Why frames are no message of the kernel. */
+/** Reason why frames are invalid. */
 export class WireError extends Error {
   override readonly name = "WireError";
 }
 
 const DELIMITER = Buffer.from("<IDS|MSG>");
-// Headers are a few hundred bytes; what is larger is not worth a parser.
+// Headers are a few hundred bytes; larger ones are refused unparsed.
 const LARGEST_HEADER_BYTES = 64 * 1024;
 const LARGEST_METADATA_BYTES = 1024 * 1024;
-/** Signed and checked with turns of the event loop in between. */
+/** Length from which signing and verifying yield to the event loop. */
 const LONG_BYTES = 1024 * 1024;
 
-/** The frames of a message as Jupyter's protocol 5.3 has them, without routing identities. */
+/** The frames of a message in Jupyter's protocol 5.3, without routing identities. */
 export function encodeMessage(message: ClientMessage, key: string): readonly Buffer[] {
   const header = {
     msg_id: message.id,
@@ -68,7 +68,7 @@ export function encodeMessage(message: ClientMessage, key: string): readonly Buf
   return [DELIMITER, Buffer.from(signatureOf(signed, key)), ...signed];
 }
 
-/** The frames of a message that is passed on, signed anew. */
+/** The frames of a forwarded message with a new signature. */
 export function signedFrames(parts: MessageParts, key: string): readonly Buffer[] {
   const { header, parentHeader, metadata, content, buffers } = parts;
   const signed = [header, parentHeader, metadata, content];
@@ -76,9 +76,9 @@ export function signedFrames(parts: MessageParts, key: string): readonly Buffer[
 }
 
 /**
- * Reads the frames of one message; a long one does not hold the event loop meanwhile.
- * @throws WireError for missing frames, a wrong signature, unusable headers, oversized metadata, and for a
- * long content that is no JSON object.
+ * Decodes the frames of one message; yields to the event loop during a long one.
+ * @throws WireError for missing frames, a wrong signature, unusable headers, oversized metadata, and for a long content
+ * that is no JSON object.
  */
 export async function decodeMessage(frames: readonly Buffer[], key: string): Promise<KernelMessage> {
   const start = frames.findIndex((frame) => frame.equals(DELIMITER));
@@ -140,7 +140,7 @@ async function checkLong(content: Buffer): Promise<void> {
   }
   for (let start = 0; start < content.length;) {
     let end = Math.min(start + LONG_BYTES, content.length);
-    // Not within a character; of what is no UTF-8 one of the two parts is not either.
+    // Not within a character; in invalid UTF-8 at least one of the two parts is invalid, too.
     for (let back = 0; back < 3 && isContinuation(content[end]); back++) end--;
     if (!isUtf8(content.subarray(start, end))) throw new WireError("a content that is no UTF-8");
     start = end;

@@ -6,18 +6,18 @@ const WAITING_MESSAGES = 2;
 
 let shared: Context | undefined;
 
-// Four sockets a kernel, and two to observe each: ZeroMQ's own limit of 1023 ends before the hundredth.
+// Four sockets a kernel, and two observers for each: ZeroMQ's own limit of 1023 is reached before the hundredth kernel.
 function context(): Context {
   shared ??= new Context({ maxSockets: 32_768, blocky: false });
   return shared;
 }
 
 export interface ZeromqChannelsOptions extends Omit<KernelChannelsOptions, "dial"> {
-  /** Where the kernel's ports are. */
+  /** Address of the kernel's ports. */
   readonly address: string;
 }
 
-/** The channels of ZeroMQ's own library, which connects by itself. This is the only place that knows it. */
+/** Channels of the ZeroMQ library, which reconnects by itself. The only file that uses it. */
 export class ZeromqChannels implements KernelChannels {
   readonly #dealers: Readonly<Record<Exclude<ChannelName, "iopub">, Dealer>>;
   readonly #iopub: Subscriber;
@@ -32,14 +32,14 @@ export class ZeromqChannels implements KernelChannels {
       reconnectInterval: 5,
       reconnectMaxInterval: 100,
       maxMessageSize: maxMessageBytes,
-      // At its limit this end stops reading, and drops nothing; the kernel's never drops either (XPUB_NODROP in the
-      // launcher), but waits. Without a limit the library would read on, whoever does not.
+      // At its limit this end stops reading, without dropping messages, and the kernel waits (XPUB_NODROP in the
+      // launcher). Without a limit the library would read on, even without a reader here.
       receiveHighWaterMark: WAITING_MESSAGES,
     };
     this.#dealers = {
       shell: new Dealer({ ...common, routingId: identity }),
       control: new Dealer({ ...common, routingId: identity }),
-      // The same identity as on shell: a kernel asks for input whoever sent the cell.
+      // The same identity as on shell: a kernel sends its input requests to the sender of the cell.
       stdin: new Dealer({ ...common, routingId: identity }),
     };
     this.#iopub = new Subscriber(common);
@@ -55,7 +55,7 @@ export class ZeromqChannels implements KernelChannels {
 
   send(channel: Exclude<ChannelName, "iopub">, frames: readonly Buffer[]): Promise<void> {
     const sent = this.#sending[channel].then(() => this.#dealers[channel].send([...frames]));
-    // The next one has its turn whatever became of this one.
+    // The next message is sent even if this one failed.
     this.#sending[channel] = sent.catch(() => undefined);
     return sent;
   }

@@ -7,12 +7,12 @@ import { zmtpCommand, ZmtpError, zmtpGreeting, zmtpMessage, zmtpReady, ZmtpReade
 
 export interface ZmtpChannelOptions {
   readonly socketType: "DEALER" | "SUB";
-  /** How the peer addresses its answers; it chooses one itself when this is empty. */
+  /** Address for the peer's answers; when empty, the peer chooses one. */
   readonly identity: string;
   readonly dial: (signal: AbortSignal) => Promise<Duplex>;
   /** A larger message breaks the connection. */
   readonly maxMessageBytes: number;
-  /** Told when a connection has ended before the channel was closed. */
+  /** Called when a connection has ended before the channel was closed. */
   readonly onLost: () => void;
   /** Aborted: closes the channel. */
   readonly closed: AbortSignal;
@@ -24,8 +24,8 @@ const HANDSHAKE_MS = 5000;
 const SUBSCRIBE_TO_ALL = Buffer.from([1]);
 
 /**
- * One socket of a kernel, spoken to straight over the streams that a sandbox gives: dialled while it is received
- * from, and again when its connection is lost.
+ * A connection to one socket of a kernel over a sandbox's stream: dialled while it has a reader, and again when it is
+ * lost.
  */
 export class ZmtpChannel {
   readonly #options: ZmtpChannelOptions;
@@ -40,15 +40,15 @@ export class ZmtpChannel {
     closed.addEventListener("abort", () => this.#ready.reject(closed.reason), { once: true });
   }
 
-  /** Hands a message over, in order. Rejects when the channel is closed before it was taken. */
+  /** Sends a message, in order. Rejects when the channel is closed before it was taken. */
   send(frames: readonly Buffer[]): Promise<void> {
     const sent = this.#sending.then(() => this.#send(frames));
-    // The next one has its turn whatever became of this one.
+    // The next message is sent even if this one failed.
     this.#sending = sent.catch(() => undefined);
     return sent;
   }
 
-  /** Messages as they are pulled; ends when the channel is closed. One reader. */
+  /** Messages of the channel; ends when the channel is closed. One reader. */
   async *receive(): AsyncGenerator<readonly Buffer[], void, undefined> {
     for (let waitMs = FIRST_REDIAL_MS; ; waitMs = Math.min(2 * waitMs, LONGEST_REDIAL_MS)) {
       const stream = await this.#dial();
@@ -59,7 +59,7 @@ export class ZmtpChannel {
             yield frames;
           }
         } catch {
-          // A kernel that breaks the protocol is as good as one that broke the connection.
+          // A kernel that breaks the protocol counts as one that broke the connection.
         }
         if (!this.#closed.aborted) this.#options.onLost();
       }
@@ -77,11 +77,11 @@ export class ZmtpChannel {
     if (isFull && !stream.destroyed) await Promise.race([once(stream, "drain"), once(stream, "close")]);
   }
 
-  /** Undefined when nobody listens. */
+  /** Undefined when nothing listens. */
   async #dial(): Promise<Duplex | undefined> {
     try {
       const stream = await this.#options.dial(this.#closed);
-      // A request is small: held back for company it costs 40 ms.
+      // Nagle's algorithm would delay a small request by 40 ms.
       if (stream instanceof Socket) stream.setNoDelay(true);
       return stream;
     } catch {
@@ -94,7 +94,7 @@ export class ZmtpChannel {
     const tooSlow = setTimeout(abort, HANDSHAKE_MS);
     let isReady = false;
     this.#closed.addEventListener("abort", abort, { once: true });
-    // The error is told by its end.
+    // Its end reports it.
     stream.on("error", () => undefined);
     try {
       if (this.#closed.aborted) return;
@@ -104,7 +104,7 @@ export class ZmtpChannel {
         for (const event of reader.read(chunk)) {
           if (event.kind === "greeting") stream.write(this.#introduction());
           else if (event.kind === "command") {
-            // One that does not read its answers is not sent more of them.
+            // Answers pings only while the peer reads.
             if (event.name === "PING" && !stream.writableNeedDrain)
               stream.write(zmtpCommand("PONG", event.body.subarray(2)));
             else if (event.name === "ERROR") throw new ZmtpError("the kernel refused the connection");
@@ -122,7 +122,7 @@ export class ZmtpChannel {
       clearTimeout(tooSlow);
       this.#closed.removeEventListener("abort", abort);
       stream.destroy();
-      // Messages for a connection that was never made wait for the next one.
+      // Messages for a failed connection wait for the next one.
       if (isReady && !this.#closed.aborted) this.#ready = unclaimed();
     }
   }
@@ -131,7 +131,7 @@ export class ZmtpChannel {
     return zmtpReady(this.#options.socketType, this.#options.identity);
   }
 
-  // A peer takes what comes before it has said that it is ready for a part of the handshake.
+  // Before a peer is ready, it takes all bytes for a part of the handshake.
   #isOpen(stream: Duplex): void {
     if (this.#options.socketType === "SUB")
       for (const piece of zmtpMessage([SUBSCRIBE_TO_ALL])) stream.write(piece);
@@ -139,7 +139,7 @@ export class ZmtpChannel {
   }
 }
 
-/** Nobody may ever wait for it. */
+/** Without a waiter, a rejection must not be unhandled. */
 function unclaimed(): PromiseWithResolvers<Duplex> {
   const ready = Promise.withResolvers<Duplex>();
   ready.promise.catch(() => undefined);

@@ -2,10 +2,7 @@ import type { ChannelName, KernelChannels, KernelChannelsOptions } from "./kerne
 import { ZmtpChannel } from "./zmtp-channel.js";
 import { ZmtpError } from "./zmtp.js";
 
-/**
- * Speaks ZMTP straight over the streams that a sandbox gives. What the server does not read stays in the
- * connection, and so makes the kernel wait.
- */
+/** ZMTP over a sandbox's streams. Unread messages stay in the connection, so that the kernel waits. */
 export class ZmtpChannels implements KernelChannels {
   readonly #closed = new AbortController();
   readonly #channels: Readonly<Record<ChannelName, ZmtpChannel>>;
@@ -22,7 +19,7 @@ export class ZmtpChannels implements KernelChannels {
     this.#channels = {
       shell: open("shell"),
       control: open("control"),
-      // With the same identity as shell: a kernel asks for input whoever sent the cell.
+      // With the same identity as shell: a kernel sends its input requests to the sender of the cell.
       stdin: open("stdin"),
       iopub: open("iopub"),
     };

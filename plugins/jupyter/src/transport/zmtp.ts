@@ -5,11 +5,11 @@ export type ZmtpEvent =
   | { readonly kind: "message"; readonly frames: readonly Buffer[] };
 
 export interface ZmtpReaderOptions {
-  /** All frames of one message. */
+  /** Limit of all frames of one message together. */
   readonly maxMessageBytes: number;
 }
 
-/** Why bytes are not what a ZMTP peer without security sends; the connection is of no use any more. */
+/** Reason why bytes are no valid ZMTP; the connection is useless then. */
 export class ZmtpError extends Error {
   override readonly name = "ZmtpError";
 }
@@ -27,15 +27,15 @@ const MORE = 1;
 const LONG = 2;
 const COMMAND = 4;
 const LONG_HEADER_BYTES = 9;
-/** A kernel sends seven and its buffers. */
+/** A kernel sends seven, and its buffers. */
 const MOST_FRAMES = 1024;
 const LARGEST_COMMAND_BYTES = 4096;
 /** Longer parts are not copied to be sent together with their neighbours. */
 const WORTH_JOINING_BYTES = 64 * 1024;
 
 /**
- * The first bytes of a connection: version 3.0, no security. A later version would have subscriptions be commands,
- * which not every kernel's library knows.
+ * The greeting of a connection: version 3.0, no security. Later versions send subscriptions as commands, which some
+ * kernels' libraries do not support.
  */
 export function zmtpGreeting(): Buffer {
   const greeting = Buffer.alloc(GREETING_BYTES);
@@ -46,7 +46,7 @@ export function zmtpGreeting(): Buffer {
   return greeting;
 }
 
-/** Says what this end is. Sent once the peer's greeting is there. */
+/** The READY command, to be sent after the peer's greeting. */
 export function zmtpReady(socketType: "DEALER" | "SUB", identity: string): Buffer {
   const properties = [property("Socket-Type", socketType)];
   if (identity !== "") properties.push(property("Identity", identity));
@@ -58,7 +58,7 @@ export function zmtpCommand(name: string, body: Buffer): Buffer {
   return Buffer.concat([frameHeader(COMMAND, named.length), named]);
 }
 
-/** A message in as few pieces as pays. */
+/** Encodes a message in few pieces; long frames are not copied. */
 export function zmtpMessage(frames: readonly Buffer[]): readonly Buffer[] {
   const pieces: Buffer[] = [];
   let short: Buffer[] = [];
@@ -88,7 +88,7 @@ function frameHeader(flags: number, size: number): Buffer {
   return header;
 }
 
-/** Reads what a peer sends, in whatever pieces it comes. What it hands out are copies. */
+/** Parses a peer's bytes, split in any way. Returned buffers are copies. */
 export class ZmtpReader {
   readonly #maxMessageBytes: number;
   readonly #header = Buffer.alloc(GREETING_BYTES);
@@ -106,7 +106,7 @@ export class ZmtpReader {
   }
 
   /**
-   * Everything that the next bytes complete, in order. Taken to its end before the next call.
+   * Events that the next bytes complete, in order. Consume it to its end before the next call.
    * @throws ZmtpError; nothing can be read after that.
    */
   *read(chunk: Buffer): Generator<ZmtpEvent, void, undefined> {
@@ -137,7 +137,7 @@ export class ZmtpReader {
     return ((this.#header[0] ?? 0) & LONG) === 0 ? 2 : LONG_HEADER_BYTES;
   }
 
-  /** As far as the chunk goes; the first byte of a frame tells how long its header is. */
+  /** Reads as much as the chunk has; the first byte of a frame gives the length of its header. */
   #fillHeader(chunk: Buffer, start: number): number {
     let at = start;
     while (at < chunk.length && this.#headerBytes < this.#headerNeeds()) {
@@ -180,7 +180,7 @@ export class ZmtpReader {
     }
     this.#flags = flags;
     this.#headerBytes = 0;
-    // The system gives memory for what arrives, not for what was announced.
+    // The system provides memory only as data arrive, not for the announced size.
     this.#frame = Buffer.allocUnsafe(size);
     this.#frameBytes = 0;
   }

@@ -6,13 +6,13 @@ export interface Received {
   readonly data: Buffer;
 }
 
-/** A WebSocket and all that it received. */
+/** A WebSocket and everything that it received. */
 export interface WebSocketClient extends AsyncDisposable {
   readonly socket: WebSocket;
   readonly received: readonly Received[];
-  /** Everything received so far, end to end. */
+  /** All received messages, joined. */
   text(): string;
-  /** Resolves when the text received so far matches. @throws Error when the socket closes first. */
+  /** Resolves when the received text matches. @throws Error when the socket closes first. */
   until(pattern: RegExp): Promise<void>;
   readonly closed: Promise<{ readonly code: number; readonly reason: string }>;
 }

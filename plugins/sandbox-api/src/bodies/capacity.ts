@@ -1,6 +1,6 @@
 import type { Limits, LiveSandbox } from "@coppice/core";
 
-/** Limits of a sandbox, as the API shows them. */
+/** Limits of a sandbox in the API. */
 export interface Capacity {
   readonly cpuCount: number;
   readonly memoryMiB: number;
@@ -10,12 +10,12 @@ export interface Capacity {
 const MIB = 2 ** 20;
 const UNKNOWN: Capacity = { cpuCount: 0, memoryMiB: 0, diskMiB: 0 };
 
-/** Tells what sandboxes have: their limits, and where they have none, what their backend measures once. */
+/** Limits of sandboxes; of those without, a backend's measurement, taken once. */
 export class Capacities {
-  /** By the limits that held when it was measured: others may bring others. */
+  /** By the limits of that time: others may differ. */
   readonly #measured = new WeakMap<Limits, Promise<Capacity>>();
 
-  /** Never rejects: what cannot be measured (a sandbox that is just ending) counts as 0. */
+  /** Never rejects: failed measurements (of an ending sandbox) count as 0. */
   async of(sandbox: LiveSandbox): Promise<Capacity> {
     const { cpuCount, memoryMiB, diskMiB } = sandbox.record.limits;
     if (cpuCount !== undefined && memoryMiB !== undefined && diskMiB !== undefined) {

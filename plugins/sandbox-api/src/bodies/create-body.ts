@@ -14,7 +14,7 @@ export interface CreateBodyOptions extends NetworkBodyOptions {
   readonly volumeMountLimit: number;
 }
 
-/** The body of both create routes. What this server cannot keep is refused, what it does not know is ignored. */
+/** The body of both create routes. Options that this server cannot honour are refused, unknown ones ignored. */
 export function createBody({ variableLimitBytes, volumeMountLimit, ...networkOptions }: CreateBodyOptions) {
   return z.object({
     ...timeoutFields,
@@ -42,23 +42,23 @@ export function createBody({ variableLimitBytes, volumeMountLimit, ...networkOpt
 
 export type CreateBody = z.infer<ReturnType<typeof createBody>>;
 
-/** Parts of a creation that differ between the two generations of the API. */
+/** Differences between the two generations of the API. */
 export interface CreateDefaults {
   readonly timeoutMs: number;
-  /** Whatever the body says; undefined = the body decides. */
+  /** Overrides the body; undefined = the body decides. */
   readonly secure?: boolean;
-  /** When the body decides and says nothing. */
+  /** When the body decides and is silent. */
   readonly secureUnlessSaid?: boolean;
 }
 
 /**
- * A create body in the words of the domain.
- * @throws SandboxError invalid_argument for a sandbox that keeps traffic out and lets commands in.
+ * Translates a create body. @throws SandboxError invalid_argument for a sandbox without public traffic that is not
+ * secure.
  */
 export function toCreateSandbox(body: CreateBody, defaults: CreateDefaults): CreateSandbox {
   const secure = defaults.secure ?? body.secure ?? defaults.secureUnlessSaid ?? true;
   const allowPublicTraffic = body.network?.allowPublicTraffic ?? true;
-  // E2B wants it said, also where it would be so.
+  // E2B requires `secure` explicitly, even where it is the default.
   if (!allowPublicTraffic && !(defaults.secure ?? body.secure ?? false)) {
     const text =
       "You cannot create a sandbox without public access unless you enable secure envd access via 'secure' flag.";
@@ -86,7 +86,7 @@ export function toCreateSandbox(body: CreateBody, defaults: CreateDefaults): Cre
   };
 }
 
-/** Variables that a program can be given; what execve would refuse is refused here, where it can be explained. */
+/** Variables of programs. Those that execve would refuse are refused here, with an explanation. */
 function environment(limitBytes: number) {
   return z.record(z.string(), z.string()).superRefine((variables, context) => {
     for (const [name, value] of Object.entries(variables)) {
@@ -102,7 +102,7 @@ function environment(limitBytes: number) {
   });
 }
 
-/** A Host header, in which `${PORT}` may stand for the port: nothing that could end the header. */
+/** A Host header with `${PORT}` for the port, without characters that could end the header. */
 function requestHost() {
   return z
     .string()
@@ -110,7 +110,7 @@ function requestHost() {
     .regex(/^([A-Za-z0-9._-]|\$\{PORT\})+(:(\d{1,5}|\$\{PORT\}))?$/, "expected a host, or host:${PORT}");
 }
 
-/** Without those that say that the template's will do. */
+/** Without zeros, which stand for the template's limits. */
 function chosenLimits(requested: LimitsChange): Limits {
   return Object.fromEntries(Object.entries(requested).filter(([, limit]) => (limit ?? 0) !== 0));
 }

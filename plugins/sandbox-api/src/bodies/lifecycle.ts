@@ -25,8 +25,8 @@ const names = {
 };
 
 /**
- * What a create body says of the end of the sandbox: E2B's `autoPause` and `autoResume`, and the block
- * `lifecycle` of older clients, whose names also stand alone.
+ * Fields about the end of a sandbox: E2B's `autoPause` and `autoResume`, and older clients' block `lifecycle`, whose
+ * fields are also accepted at the top level.
  */
 export const lifecycleFields = {
   ...names,
@@ -45,7 +45,7 @@ export interface Lifecycle {
   readonly autoResume: boolean;
 }
 
-/** The lifecycle that a create body asks for. @throws SandboxError invalid_argument for one that forgets memory without a pause. */
+/** The lifecycle in a create body. @throws SandboxError invalid_argument for dropped memory without a pause. */
 export function requestedLifecycle(body: z.infer<typeof schema>): Lifecycle {
   const { lifecycle, autoPause } = body;
   const wanted = body.onTimeout ?? body.on_timeout ?? lifecycle?.onTimeout ?? lifecycle?.on_timeout;

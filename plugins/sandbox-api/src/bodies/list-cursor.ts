@@ -2,7 +2,7 @@ import { SandboxError, type SandboxRecord } from "@coppice/core";
 
 export type ListOrder = "asc" | "desc";
 
-/** The last entry of a page: the next one starts behind it, whatever came or went meanwhile. */
+/** The last entry of a page: the next page starts behind it, also after changes in between. */
 export type ListPosition = Pick<SandboxRecord, "startedAtMs" | "id">;
 
 /** By start, then by id; the later, the greater. */
@@ -17,7 +17,7 @@ export function formatCursor({ startedAtMs, id }: ListPosition, order: ListOrder
   return Buffer.from(`${new Date(startedAtMs).toISOString()}__${id}${suffix}`).toString("base64url");
 }
 
-/** @throws SandboxError invalid_argument for a text that is no cursor, or one of the other order. */
+/** @throws SandboxError invalid_argument for an invalid cursor, or one of the other order. */
 export function parseCursor(text: string, order: ListOrder): ListPosition {
   const [time = "", id = "", suffix, ...more] = Buffer.from(text, "base64url").toString("utf8").split("__");
   const startedAtMs = Date.parse(time);

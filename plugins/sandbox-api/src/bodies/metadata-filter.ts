@@ -1,11 +1,11 @@
 import { SandboxError } from "@coppice/core";
 
-/** Pairs that the metadata of a sandbox must all have. */
+/** Pairs that a sandbox's metadata must all have. */
 export type MetadataFilter = ReadonlyMap<string, string>;
 
 /**
- * Reads the `metadata` query value, which the HTTP layer has decoded once. The SDKs encode keys and
- * values, then the pairs, then the query, so two layers are left; a plain `user=abc` has none.
+ * Parses the `metadata` query value, which the HTTP layer has decoded once. The SDKs encode keys and values, then the
+ * pairs, then the query, so two layers are left; a plain `user=abc` has none.
  * @throws SandboxError invalid_argument
  */
 export function parseMetadataFilter(value: string): MetadataFilter {

@@ -18,23 +18,22 @@ export interface MetricsHistoryOptions {
   readonly sandboxes: Pick<Sandboxes, "list">;
   readonly clock: Clock;
   readonly log: Logger;
-  /** From the beginning of one round of samples to that of the next. */
+  /** Time between the starts of two rounds of samples. */
   readonly intervalMs: number;
-  /** Samples of each sandbox, the newest. */
+  /** Number of samples of each sandbox. */
   readonly kept: number;
 }
 
-// Backends read files and measure disks for it: a few at a time leave the server to its requests.
+// Backends read files and measure disks for it: few at a time, so that requests are not delayed.
 const CONCURRENCY = 4;
 
 /**
- * Resource usage of running sandboxes, a sample of each in every interval, as long as they exist. One timer serves all;
- * nothing is kept across a restart.
+ * Resource usage of running sandboxes, sampled at an interval. One timer serves all; nothing is kept across a restart.
  */
 export class MetricsHistory {
   readonly #options: MetricsHistoryOptions;
   readonly #samples = new WeakMap<LiveSandbox, Sample[]>();
-  /** Those that a backend is being asked about: who does not answer is not asked again. */
+  /** Running measurements: a hanging one is not repeated. */
   readonly #asked = new WeakMap<LiveSandbox, Promise<void>>();
   #isSampling = false;
   #takeBack: (() => void) | undefined;
@@ -47,7 +46,7 @@ export class MetricsHistory {
     const { clock, intervalMs } = this.#options;
     this.#takeBack = clock.after(intervalMs, () => {
       this.start();
-      // A round that takes longer than the interval is not overtaken by the next one.
+      // A slow round is not overtaken by the next one.
       if (!this.#isSampling) void this.#sampleAll();
     });
   }
@@ -77,7 +76,7 @@ export class MetricsHistory {
     this.#isSampling = false;
   }
 
-  /** Waits for a sample, no longer than an interval. */
+  /** Takes a sample, for an interval at most. */
   async #sample(sandbox: LiveSandbox): Promise<void> {
     const { clock, intervalMs } = this.#options;
     let asking = this.#asked.get(sandbox);
@@ -100,7 +99,7 @@ export class MetricsHistory {
       if (samples.length > kept) samples.shift();
       this.#samples.set(sandbox, samples);
     } catch (error) {
-      // Most often one that has just ended.
+      // Usually a sandbox that has just ended.
       log.debug({ sandbox: sandbox.record.id, reason: messageOf(error) }, "a sandbox could not be sampled");
     }
   }

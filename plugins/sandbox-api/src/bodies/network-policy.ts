@@ -3,11 +3,11 @@ import { z } from "zod";
 import { nothing } from "./nothing.js";
 
 export interface NetworkBodyOptions {
-  /** Most entries of `allowOut` and of `denyOut`. */
+  /** Limit of the entries of `allowOut` and of `denyOut`, each. */
   readonly networkRuleLimit: number;
 }
 
-/** Rules that a create body and the body of an update have in common. The domain validates destinations. */
+/** Rules in the bodies of creations and updates. The domain validates destinations. */
 export function networkRuleFields({ networkRuleLimit }: NetworkBodyOptions) {
   const destinations = z.array(z.string().max(255)).max(networkRuleLimit);
   return {
@@ -19,7 +19,7 @@ export function networkRuleFields({ networkRuleLimit }: NetworkBodyOptions) {
   };
 }
 
-/** The body of `PUT /sandboxes/:id/network`. What is set once, at creation, is refused rather than ignored. */
+/** The body of `PUT /sandboxes/:id/network`. Settings that only a creation can have are refused, not ignored. */
 export function networkBody(options: NetworkBodyOptions) {
   const atCreation = nothing("an update of what is set when a sandbox is created");
   return z.object({
@@ -30,7 +30,7 @@ export function networkBody(options: NetworkBodyOptions) {
   });
 }
 
-/** The rules of a body in the words of the domain; undefined where there are none. */
+/** Translates the rules of a body; undefined without any. */
 export function toEgressRules({
   allowOut,
   denyOut,
@@ -42,7 +42,7 @@ export function toEgressRules({
   return rules.allowOut.length + rules.denyOut.length === 0 ? undefined : rules;
 }
 
-/** An update in the words of the domain: what it leaves out is cleared. */
+/** Translates an update: omitted rules are cleared. */
 export function toNetworkPolicy(body: z.infer<ReturnType<typeof networkBody>>): NetworkPolicy {
   return { allowInternetAccess: body.allow_internet_access ?? true, egress: toEgressRules(body) };
 }

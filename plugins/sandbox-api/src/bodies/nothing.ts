@@ -1,8 +1,8 @@
 import { z } from "zod";
 
 /**
- * A field that may only ask for what happens anyway. To ignore more than that would leave a sandbox
- * less confined, or shorter lived, than its creator believes.
+ * A field that may only ask for the default behaviour. Ignoring other values would leave a sandbox less confined, or
+ * shorter lived, than its creator believes.
  */
 export function nothing(what: string) {
   return z.unknown().optional().refine(asksForNothing, `this server does not support ${what}`);

@@ -45,7 +45,7 @@ export const readinessFields = { readinessProbe, readiness_probe: readinessProbe
 
 const schema = z.object(readinessFields);
 
-/** The probe that a body asks for; undefined = the template's. */
+/** The probe of a body; undefined = the template's. */
 export function requestedProbe(body: z.infer<typeof schema>): ReadinessProbe | undefined {
   return body.readinessProbe ?? body.readiness_probe ?? undefined;
 }

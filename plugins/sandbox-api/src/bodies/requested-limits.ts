@@ -1,7 +1,7 @@
 import type { LimitsChange } from "@coppice/core";
 import { z } from "zod";
 
-/** As E2B's least. With less not even the first program of a sandbox would start. */
+/** E2B's minimum. With less not even the first program of a sandbox would start. */
 const LEAST_MEMORY_MIB = 128;
 const LEAST_DISK_MIB = 64;
 const LEAST_CPU_COUNT = 0.1;
@@ -10,7 +10,7 @@ const cpuCount = amount(z.number(), LEAST_CPU_COUNT);
 const memoryMB = amount(z.int(), LEAST_MEMORY_MIB);
 const diskSizeMB = amount(z.int(), LEAST_DISK_MIB);
 
-/** The limits in a create body and in that of `PATCH /sandboxes/:id/limits`, under all their names. 0 = the template's. */
+/** The limits of a create body and of `PATCH /sandboxes/:id/limits`, under all their names. 0 = the template's. */
 export const limitFields = {
   cpuCount,
   cpu_count: cpuCount,
@@ -23,7 +23,7 @@ export const limitFields = {
 
 const schema = z.object(limitFields);
 
-/** The limits that a body asks for, in the words of the domain. CPUs are counted, as in E2B: 1.5 is one and a half. */
+/** Translates the limits of a body. CPUs are counted, as in E2B: 1.5 is one and a half. */
 export function requestedLimits(body: z.infer<typeof schema>): LimitsChange {
   return {
     cpuCount: body.cpuCount ?? body.cpu_count ?? undefined,

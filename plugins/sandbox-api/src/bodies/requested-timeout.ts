@@ -6,7 +6,7 @@ const milliseconds = () =>
     .min(-(2 ** 31) * 1000)
     .max(2 ** 31 * 1000);
 
-/** The names under which clients send a time-out: E2B's `timeout` in seconds, and those of older Coppice clients. */
+/** Names of the time-out: E2B's `timeout` in seconds, and those of older Coppice clients. */
 export const timeoutFields = {
   timeout: z.int32().nullish(),
   timeoutSeconds: z.int32().nullish(),
@@ -17,7 +17,7 @@ export const timeoutFields = {
 
 type TimeoutFields = { readonly [Name in keyof typeof timeoutFields]?: number | null | undefined };
 
-/** The time-out that a body asks for, in milliseconds; E2B's name wins. */
+/** The time-out of a body in milliseconds; E2B's name wins. */
 export function requestedTimeoutMs(body: TimeoutFields): number | undefined {
   const seconds = body.timeout ?? body.timeoutSeconds ?? body.timeout_seconds;
   return seconds === undefined || seconds === null

@@ -9,7 +9,7 @@ export const ENVD_VERSION = "0.6.13";
 // Deprecated, but every response must have it.
 const CLIENT_ID = "coppice";
 
-// The field is required; this is how a sandbox without an end is told.
+// Required field: stands for a sandbox without an end.
 const NEVER = "9999-12-31T23:59:59.999Z";
 
 /** The answer to create and connect. */
@@ -22,7 +22,7 @@ export function sandboxBody({ record }: LiveSandbox, domain: string | undefined)
     envdVersion: ENVD_VERSION,
     ...(record.accessToken === undefined ? {} : { envdAccessToken: record.accessToken }),
     trafficAccessToken: record.trafficAccessToken ?? null,
-    // Anything but null overrides the domain that the client was set to.
+    // Anything but null overrides the client's own domain.
     domain: domain ?? null,
   };
 }
@@ -46,7 +46,7 @@ export function listedSandboxBody({ record }: LiveSandbox, capacity: Capacity) {
   };
 }
 
-/** The answer to a question about one sandbox. */
+/** The details of one sandbox. */
 export function sandboxDetailBody(
   sandbox: LiveSandbox,
   {
@@ -83,13 +83,13 @@ export function limitsBody(sandboxID: string, { cpuCount, memoryMiB, diskMiB }: 
   return { sandboxID, cpuCount, memoryMB: Math.round(memoryMiB), diskSizeMB: Math.round(diskMiB) };
 }
 
-/** One sample of what a sandbox uses. */
+/** A sample of resource usage. */
 export function metricBody({ stats, atMs }: Sample) {
   return {
     timestamp: new Date(atMs).toISOString(),
     timestampUnix: Math.floor(atMs / 1000),
     cpuCount: stats.cpuCount,
-    // E2B's 100 is all CPUs together.
+    // In E2B 100 means all CPUs together.
     cpuUsedPct: Math.round((stats.cpuUsedPercent / Math.max(stats.cpuCount, 1)) * 100) / 100,
     memUsed: stats.memoryUsedBytes,
     memTotal: stats.memoryTotalBytes,

@@ -1,8 +1,7 @@
 import type { Templates, TenantSnapshots } from "@coppice/core";
 
 /**
- * What sandboxes have as their template, or as their snapshot, when they were made from that name. A name that stands
- * for nothing is its own: no sandbox has it.
+ * The template or snapshot id of sandboxes made from a name. An unknown name is returned unchanged: no sandbox has it.
  */
 export function templateIdOf(
   name: string,

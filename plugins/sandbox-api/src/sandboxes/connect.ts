@@ -5,7 +5,7 @@ import { requestedTimeoutMs, timeoutFields } from "../bodies/requested-timeout.j
 /** The body of both connect routes. */
 export const connectBody = z.object({
   ...timeoutFields,
-  // False: one that is paused begins anew, with its files alone.
+  // False: a paused sandbox starts again, with its files alone.
   memory: z.boolean().nullish(),
 });
 
@@ -17,8 +17,8 @@ export interface Connected {
 }
 
 /**
- * Finds a sandbox for a client, resumes it when it is paused, and gives it at least the time that the body asks for.
- * @param defaultTimeoutMs what a body without a time-out means; undefined = it must name one.
+ * Finds a sandbox for a client, resumes it when it is paused, and extends its life to the body's time-out.
+ * @param defaultTimeoutMs time-out for a body without one; undefined = required.
  * @throws SandboxError not_found, invalid_argument, aborted while it is being killed
  */
 export async function connectSandbox(

@@ -15,9 +15,8 @@ export interface Waiting {
 }
 
 /**
- * Makes a sandbox for a client. Nobody else knows its id, so it is ended again when the client goes
- * away before the answer has left.
- * @throws what `Sandboxes.create` throws; canceled when the client has gone.
+ * Makes a sandbox for a client, and ends it when the client leaves before the answer: no other client knows its id.
+ * @throws the errors of `Sandboxes.create`; canceled when the client has left.
  */
 export async function createSandbox(
   sandboxes: Sandboxes,
@@ -29,7 +28,7 @@ export async function createSandbox(
   return sandbox;
 }
 
-/** Ends sandboxes of which the client that waits for them never learns. @throws SandboxError canceled when it has gone. */
+/** Ends sandboxes whose client has left. @throws SandboxError canceled in that case. */
 export function endUnlessClaimed(
   sandboxes: Sandboxes,
   made: readonly LiveSandbox[],

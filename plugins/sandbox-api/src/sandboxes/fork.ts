@@ -9,7 +9,7 @@ export const forkBody = z.object({ ...timeoutFields, ...readinessFields, count: 
 
 /**
  * Makes sandboxes that begin with the files of another one, which goes on.
- * @throws SandboxError what `TenantSnapshots.fork` throws; invalid_argument for a count that is not 1 to `most`.
+ * @throws SandboxError as `TenantSnapshots.fork`; invalid_argument for a count that is not 1 to `most`.
  */
 export async function forkSandbox(
   snapshots: TenantSnapshots,

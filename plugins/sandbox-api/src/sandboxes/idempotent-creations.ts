@@ -9,13 +9,13 @@ import {
 
 export interface IdempotentCreationsOptions {
   readonly clock: Clock;
-  /** How long a key stands for the sandbox that was made with it. */
+  /** Time for which a key is remembered. */
   readonly keptMs: number;
-  /** Keys that are remembered; the oldest go first. */
+  /** Maximum of remembered keys; the oldest go first. */
   readonly most: number;
 }
 
-/** A client's wish for a sandbox that it may repeat. */
+/** A creation that its client may repeat. */
 export interface KeyedCreation {
   readonly tenant: string;
   readonly key: string;
@@ -30,14 +30,14 @@ interface Creation {
 
 const KEY = /^[\x21-\x7e]{1,255}$/;
 
-/** The value of the header `Idempotency-Key`. @throws SandboxError invalid_argument for one that is none. */
+/** The value of the header `Idempotency-Key`. @throws SandboxError invalid_argument for an invalid one. */
 export function parseIdempotencyKey(value: string | readonly string[] | undefined): string | undefined {
   if (value === undefined) return undefined;
   if (typeof value === "string" && KEY.test(value)) return value;
   throw new SandboxError("invalid_argument", "Idempotency-Key: expected 1 to 255 printable characters");
 }
 
-/** Makes one sandbox for all requests of a tenant with the same key, those at the same time included. */
+/** Makes one sandbox for all requests of a tenant with the same key, also for concurrent ones. */
 export class IdempotentCreations {
   readonly #options: IdempotentCreationsOptions;
   readonly #creations = new Map<string, Creation>();
@@ -47,10 +47,10 @@ export class IdempotentCreations {
   }
 
   /**
-   * The sandbox of a key. One that is being made goes on when its client leaves: the client will ask again.
+   * The sandbox of a key. A creation goes on when its client leaves, which will repeat the request.
    * @param own the sandboxes of the tenant.
-   * @throws SandboxError already_exists when the key was used for something else, or its sandbox has ended; what
-   * `Sandboxes.create` throws, after which the key is free again.
+   * @throws SandboxError already_exists when the key was used for another request, or its sandbox has ended; the errors
+   * of `Sandboxes.create`, after which the key is free again.
    */
   async create(own: Sandboxes, { tenant, key, wanted }: KeyedCreation): Promise<LiveSandbox> {
     const name = JSON.stringify([tenant, key]);
@@ -87,7 +87,7 @@ export class IdempotentCreations {
     return creation !== undefined && creation.expiresAtMs > this.#options.clock.now() ? creation : undefined;
   }
 
-  /** One that an earlier server made. */
+  /** A sandbox of that key from an earlier server. */
   #outlived(own: Sandboxes, key: string): Creation | undefined {
     const { clock, keptMs } = this.#options;
     for (const sandbox of own.list()) {
@@ -100,7 +100,7 @@ export class IdempotentCreations {
   }
 
   #remember(name: string, creation: Creation): void {
-    // To the end: those that came first are the first to go.
+    // To the end: the earliest are dropped first.
     this.#creations.delete(name);
     this.#creations.set(name, creation);
     for (const [oldest, { expiresAtMs }] of this.#creations) {
@@ -110,7 +110,7 @@ export class IdempotentCreations {
   }
 }
 
-/** The same for the same wish, in whatever order its parts are. A digest: nothing of its variables can be read. */
+/** Equal for equal requests, with their parts in any order. A digest, so that it reveals no variables. */
 function fingerprintOf(wanted: CreateSandbox): string {
   const sorted = (_key: string, value: unknown): unknown =>
     value !== null && typeof value === "object" && !Array.isArray(value)

@@ -10,7 +10,7 @@ import { matchesMetadata, type MetadataFilter, parseMetadataFilter } from "../bo
 
 const LARGEST_PAGE = 100;
 
-/** Which sandboxes a client wants to see. */
+/** Filter of a list of sandboxes. */
 export interface ListQuery {
   readonly states: ReadonlySet<SandboxState>;
   readonly metadata: MetadataFilter;
@@ -28,7 +28,7 @@ export interface ListPage {
   readonly sandboxes: readonly LiveSandbox[];
   /** Undefined on the last page. */
   readonly nextToken: string | undefined;
-  /** Running ones on all pages; undefined when only paused ones were asked for. */
+  /** Running ones on all pages; undefined when only paused ones were requested. */
   readonly totalRunning: number | undefined;
 }
 
@@ -48,7 +48,7 @@ export function parseListQuery(query: URLSearchParams): ListQuery {
   };
 }
 
-/** The query of `GET /sandboxes`: running ones, all of them. @throws SandboxError invalid_argument */
+/** The query of `GET /sandboxes`: all running ones. @throws SandboxError invalid_argument */
 export function parseLegacyListQuery(query: URLSearchParams): ListQuery {
   return {
     states: new Set<SandboxState>(["running"]),
@@ -61,7 +61,7 @@ export function parseLegacyListQuery(query: URLSearchParams): ListQuery {
   };
 }
 
-/** The page of `all` that a query means. */
+/** The requested page of `all`. */
 export function listSandboxes(all: readonly LiveSandbox[], query: ListQuery): ListPage {
   const {
     states,
@@ -113,7 +113,7 @@ function parseOrder(value: string | null): ListOrder {
   return value;
 }
 
-/** The entries of one page, 1 to 100. @throws SandboxError invalid_argument */
+/** The limit of a page, 1 to 100. @throws SandboxError invalid_argument */
 export function parseLimit(value: string | null): number {
   if (value === null) return LARGEST_PAGE;
   const limit = /^\d{1,9}$/.test(value) ? Number(value) : 0;

@@ -19,7 +19,7 @@ export function parseMetricsWindow(query: URLSearchParams): MetricsWindow {
   return { start, end };
 }
 
-/** Those of a window, both ends included, by their whole seconds. */
+/** Samples of a window, both ends included, by their whole seconds. */
 export function samplesWithin(samples: readonly Sample[], { start, end }: MetricsWindow): readonly Sample[] {
   const isWithin = ({ atMs }: Sample): boolean => {
     const at = Math.floor(atMs / 1000);
@@ -28,7 +28,7 @@ export function samplesWithin(samples: readonly Sample[], { start, end }: Metric
   return samples.filter(isWithin);
 }
 
-/** The ids of `GET /sandboxes/metrics`, of either form of a list. @throws SandboxError invalid_argument */
+/** The ids of `GET /sandboxes/metrics`, in either form of a list. @throws SandboxError invalid_argument */
 export function parseSandboxIds(query: URLSearchParams): ReadonlySet<string> {
   const ids = query
     .getAll("sandbox_ids")

@@ -4,7 +4,7 @@ import { z } from "zod";
 /** The body of `POST /sandboxes/:id/refreshes`; seconds. */
 export const refreshBody = z.object({ duration: z.int().min(0).max(3600).nullish() });
 
-/** Moves the end of a sandbox away, never nearer. @throws SandboxError not_found, invalid_argument */
+/** Extends the life of a sandbox, never shortens it. @throws SandboxError not_found, invalid_argument */
 export async function refreshSandbox(
   sandboxes: Sandboxes,
   id: string,

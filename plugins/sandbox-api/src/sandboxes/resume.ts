@@ -6,8 +6,8 @@ import { requestedTimeoutMs, timeoutFields } from "../bodies/requested-timeout.j
 export const resumeBody = z.object({ ...timeoutFields, memory: z.boolean().nullish() });
 
 /**
- * Lets a paused sandbox run on.
- * @param defaultTimeoutMs what a body without a time-out means.
+ * Resumes a paused sandbox.
+ * @param defaultTimeoutMs time-out for a body without one.
  * @throws SandboxError not_found, aborted when it runs already, invalid_argument
  */
 export async function resumeSandbox(

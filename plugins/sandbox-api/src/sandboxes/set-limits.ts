@@ -5,7 +5,7 @@ import { limitFields, requestedLimits } from "../bodies/requested-limits.js";
 /** The body of `PATCH /sandboxes/:id/limits`. */
 export const setLimitsBody = z.object(limitFields);
 
-/** Changes what a sandbox may use. @throws SandboxError invalid_argument, what `Sandboxes.setLimits` throws */
+/** Changes the limits of a sandbox. @throws SandboxError invalid_argument, the errors of `Sandboxes.setLimits` */
 export async function setSandboxLimits(
   sandboxes: Sandboxes,
   id: string,

@@ -5,7 +5,7 @@ import { requestedTimeoutMs, timeoutFields } from "../bodies/requested-timeout.j
 /** The body of `POST /sandboxes/:id/timeout`. */
 export const setTimeoutBody = z.object(timeoutFields);
 
-/** Moves the end of a sandbox, nearer too; what is not positive ends it now. @throws SandboxError not_found, invalid_argument */
+/** Moves the end of a sandbox, nearer too; 0 or less ends it now. @throws SandboxError not_found, invalid_argument */
 export async function setSandboxTimeout(
   sandboxes: Sandboxes,
   id: string,

@@ -9,7 +9,7 @@ export interface SnapshotPage {
   readonly nextToken: string | undefined;
 }
 
-/** The page that the query of `GET /snapshots` means. @throws SandboxError invalid_argument */
+/** The page of `GET /snapshots` that a query asks for. @throws SandboxError invalid_argument */
 export function listSnapshots(snapshots: TenantSnapshots, query: URLSearchParams): SnapshotPage {
   const [sandboxId] = (query.get("sandboxID") ?? "").split("-");
   const name = query.get("name") ?? "";

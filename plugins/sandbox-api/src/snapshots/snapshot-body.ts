@@ -1,6 +1,6 @@
 import type { SnapshotRecord } from "@coppice/core";
 
-/** The answer about one snapshot. Its id is a template reference: sandboxes are created from it. */
+/** A snapshot in answers. Its id is a template reference: sandboxes are created from it. */
 export function snapshotBody({ id, name }: SnapshotRecord) {
   return {
     snapshotID: name ?? `${id}:default`,

@@ -8,7 +8,7 @@ export interface TemplatePage {
   readonly nextToken: string | undefined;
 }
 
-/** The page that the query of `GET /v2/templates` means. @throws SandboxError invalid_argument */
+/** The page of `GET /v2/templates` that a query asks for. @throws SandboxError invalid_argument */
 export function listTemplates(all: readonly TemplateFacts[], query: URLSearchParams): TemplatePage {
   const limit = parseLimit(query.get("limit"));
   const nextToken = query.get("nextToken") ?? "";

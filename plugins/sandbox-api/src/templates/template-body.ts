@@ -2,16 +2,16 @@ import { createHash } from "node:crypto";
 import type { LiveSandbox, SandboxRecord, SnapshotRecord, TemplateFacts } from "@coppice/core";
 import { ENVD_VERSION } from "../bodies/sandbox-body.js";
 
-/** A template in the sandboxes of whoever asks for it. */
+/** A template and its use by a tenant's sandboxes. */
 export interface TemplateUse {
   readonly template: TemplateFacts;
   /** Those that were made from it, not from a snapshot of one. */
   readonly sandboxes: readonly LiveSandbox[];
-  /** When the server began to serve its templates: they have no dates of their own. */
+  /** Start of the server, which stands for the templates' missing dates. */
   readonly servedSinceMs: number;
 }
 
-/** One entry of the list of templates, and what all answers about a template begin with. */
+/** A template in lists, and the common part of all answers about templates. */
 export function templateBody({ template, sandboxes, servedSinceMs }: TemplateUse) {
   const since = new Date(servedSinceMs).toISOString();
   const { name, aliases, limits } = template;
@@ -36,7 +36,7 @@ export function templateBody({ template, sandboxes, servedSinceMs }: TemplateUse
   };
 }
 
-/** The answer to a question about one template: its only build is what the server serves. */
+/** The details of one template, whose only build is the served one. */
 export function templateDetailBody(use: TemplateUse) {
   const body = templateBody(use);
   const { buildID, cpuCount, memoryMB, diskSizeMB, createdAt, updatedAt, envdVersion } = body;
@@ -54,19 +54,19 @@ export function templateDetailBody(use: TemplateUse) {
   return { ...body, builds: [build] };
 }
 
-/** The answer for a name: what it stands for. */
+/** The template of an alias. */
 export function aliasBody(templateID: string, isPublic: boolean) {
   return { templateID, public: isPublic };
 }
 
-/** The tags of a template: what is served is all that there is. */
+/** The only tag of a template. */
 export function templateTagsBody(template: TemplateFacts, servedSinceMs: number) {
   return [
     { tag: "default", buildID: buildIdOf(template.name), createdAt: new Date(servedSinceMs).toISOString() },
   ];
 }
 
-/** The tags of a snapshot: the one that its name ends with. */
+/** The tag of a snapshot: the one that its name ends with. */
 export function snapshotTagsBody({ id, name, takenAtMs }: SnapshotRecord) {
   const tag = name?.split(":")[1] ?? "default";
   return [{ tag, buildID: buildIdOf(id), createdAt: new Date(takenAtMs).toISOString() }];
@@ -80,6 +80,6 @@ function lastStart(records: readonly SandboxRecord[]): string | null {
 /** Clients expect a UUID: always the same one for the same name. */
 function buildIdOf(name: string): string {
   const digest = createHash("sha256").update(name).digest("hex");
-  // Version 8: one of a scheme of its own.
+  // Version 8: a custom scheme.
   return `${digest.slice(0, 8)}-${digest.slice(8, 12)}-8${digest.slice(13, 16)}-8${digest.slice(17, 20)}-${digest.slice(20, 32)}`;
 }

@@ -27,7 +27,7 @@ export interface TemplateRoutesOptions {
   readonly snapshots: (carrier: RequestCarrier) => TenantSnapshots;
 }
 
-/** Routes by which E2B's clients read templates. A snapshot is a template to them, too. */
+/** Routes by which E2B's clients read templates; a snapshot counts as one. */
 export function serveTemplates(
   router: Router,
   { templates, clock, sandboxes, snapshots }: TemplateRoutesOptions,

@@ -4,24 +4,24 @@ import { z } from "zod";
 /** The body of `POST /volumes`. E2B's volumes have no size. */
 export const createVolumeBody = z.object({ name: z.string(), sizeMB: z.int32().nullish() });
 
-/** A volume that `volumeMounts` asks for. E2B's are all writable. */
+/** A volume in `volumeMounts`. E2B's are all writable. */
 export const volumeMountBody = z.object({
   name: z.string(),
   path: z.string(),
   readOnly: z.boolean().nullish(),
 });
 
-/** The answer about one volume of a list. */
+/** A volume in lists. */
 export function volumeBody({ id, name, sizeMiB }: VolumeRecord) {
   return { volumeID: id, name, sizeMB: sizeMiB };
 }
 
-/** The answer about one volume, with what its contents ask for. */
+/** A volume with the token of its contents. */
 export function volumeAndTokenBody(volume: VolumeRecord, domain: string | undefined) {
   return { ...volumeBody(volume), token: volume.token, ...(domain === undefined ? {} : { domain }) };
 }
 
-/** A volume that a sandbox has. */
+/** A mounted volume of a sandbox. */
 export function mountBody({ name, path, readOnly }: RecordedMount) {
   return { name, path, readOnly };
 }

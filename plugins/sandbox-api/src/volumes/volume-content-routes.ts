@@ -28,7 +28,7 @@ type Context = Parameters<Parameters<Router["get"]>[1]>[0];
 const BEARER = /^bearer +(\S+)$/i;
 const CONTENT = /^\/volumecontent\/([a-z0-9]+)\//;
 
-/** Keeps out who does not have the token of the volume that is asked for. */
+/** Requires the token of the requested volume. */
 export function volumeGuard(volumes: Volumes): Guard {
   return (request) => {
     try {
@@ -40,7 +40,7 @@ export function volumeGuard(volumes: Volumes): Guard {
   };
 }
 
-/** Serves what is in volumes to whoever has their tokens: E2B's volume API, which has a listener of its own. */
+/** Serves the contents of volumes to bearers of their tokens: E2B's volume API, on its own listener. */
 export function serveVolumeContents(
   router: Router,
   volumes: Volumes,
@@ -105,7 +105,7 @@ export function serveVolumeContents(
         "content-type": "application/octet-stream",
         "content-length": file.info.sizeBytes,
       });
-      // A client that leaves in the middle is nothing to report, and it is too late to answer anything else.
+      // A client that leaves in the middle is no error, and it is too late for another answer.
       await pipeline(contentOf(file), ctx.res).catch(() => ctx.res.destroy());
     }),
   );
@@ -126,7 +126,7 @@ function tokenOf(headers: SurfaceRequest["headers"]): string {
   throw new SandboxError("unauthenticated", "authorization header is missing");
 }
 
-/** What failed as this API says it: with a word for `code`, where all others have a number. */
+/** An error in the form of this API: its `code` is a word, where others have a number. */
 function inWords(error: unknown, { log }: Pick<SurfaceRequest, "log">): HttpError {
   const { status, message } = toHttpError(error, log);
   const code = error instanceof SandboxError ? error.code : status < 500 ? "invalid_argument" : "internal";

@@ -1,6 +1,6 @@
 import type { FileInfo } from "@coppice/core";
 
-/** One entry of a volume, as the SDK's `Volume` reads it. No backend tells other times than that of the last change. */
+/** One entry of a volume for the SDK's `Volume`. Backends know only the time of the last change. */
 export function volumeEntry(info: FileInfo) {
   const { name, path, kind, sizeBytes, rawMode, uid, gid, modifiedAtMs, symlinkTarget } = info;
   const changed = new Date(modifiedAtMs).toISOString();

@@ -2,7 +2,7 @@ import { posix } from "node:path";
 import { type FileInfo, type Files, type OpenFile, SandboxError } from "@coppice/core";
 import type { VolumeQuery } from "./volume-query.js";
 
-/** Everything below a directory of a volume. @throws SandboxError resource_exhausted when that is more than `most`. */
+/** Everything below a directory of a volume. @throws SandboxError resource_exhausted for more than `most` entries. */
 export async function listVolume(
   files: Files,
   { path, depth }: Pick<VolumeQuery, "path" | "depth">,
@@ -21,7 +21,7 @@ export async function listVolume(
   return entries;
 }
 
-/** Changes owner and mode where they are named. */
+/** Changes owner and mode, if given. */
 export async function changeInVolume(
   files: Files,
   { path, uid, gid, mode }: Pick<VolumeQuery, "path" | "uid" | "gid" | "mode">,
@@ -39,7 +39,7 @@ export async function changeInVolume(
   return files.change(path, { mode, owner });
 }
 
-/** Makes a directory; with `force` also those above it, and none where it is there already. */
+/** Makes a directory; with `force` also its missing parents, and an existing one is fine. */
 export async function makeVolumeDirectory(files: Files, query: VolumeQuery): Promise<FileInfo> {
   const { path, force } = query;
   if (force !== "true") {
@@ -54,7 +54,7 @@ export async function makeVolumeDirectory(files: Files, query: VolumeQuery): Pro
   return changeInVolume(files, query);
 }
 
-/** Writes a file, over one that is there unless `force` is false. */
+/** Writes a file; `force: false` refuses to replace one. */
 export async function writeVolumeFile(
   files: Files,
   query: VolumeQuery,
@@ -77,7 +77,7 @@ export async function removeFromVolume(files: Files, path: string): Promise<void
   await files.remove(path);
 }
 
-/** As many bytes as were promised, also when the file grows meanwhile. @throws SandboxError data_loss when it shrinks. */
+/** Exactly the promised bytes, also of a file that grows meanwhile. @throws SandboxError data_loss when it shrinks. */
 export async function* contentOf(file: OpenFile): AsyncGenerator<Uint8Array> {
   let leftBytes = file.info.sizeBytes;
   if (leftBytes === 0) return;

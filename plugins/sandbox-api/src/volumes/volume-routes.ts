@@ -28,7 +28,7 @@ export function serveVolumes(
     ctx.body = own(ctx).list().map(volumeBody);
   });
 
-  // The token that it hands out allows writing, too.
+  // The returned token allows writing, too.
   router.get("/volumes/:id", permit("write"), async (ctx) => {
     const volume = own(ctx).get(ctx.params["id"] ?? "");
     ctx.body = {

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import type { ConformanceCase } from "../kit/conformance-case.js";
 import type { ConformanceContext } from "../kit/conformance-context.js";
 
-/** What it means that the users of a sandbox are accounts of their own. */
+/** The users of a sandbox are separate accounts. */
 export const accountCases: readonly ConformanceCase[] = [
   {
     name: "a process has the ids, the groups and the home of the user that it is started as",
@@ -19,7 +19,7 @@ export const accountCases: readonly ConformanceCase[] = [
         assert.deepEqual([gid, realGid], [String(user.gid), String(user.gid)]);
         assert.equal(name, user.name);
         assert.equal(cwd, user.home);
-        // What the sandbox's own files say, and nothing of the server's groups.
+        // The groups of the sandbox's own files, and none of the server's.
         assert.deepEqual(inOrder(groups), inOrder(meant));
       }
     },

@@ -11,12 +11,12 @@ const PROCESSES = 64;
 const MEMORY_MIB = 128;
 const BOMB_MS = 2_000;
 const ANSWER_MS = 2_000;
-/** The longest that the server may stand still while a sandbox misbehaves. */
+/** Longest allowed block of the server's event loop. */
 const STANDSTILL_MS = 500;
-/** What a sandbox says that has ended. */
+/** Codes of an ended sandbox's refusals. */
 const GONE = ["unavailable", "not_found"] as const;
 
-/** A sandbox that misbehaves suffers itself; the server and the others do not. */
+/** A misbehaving sandbox harms itself; not the server or other sandboxes. */
 export const containmentCases: readonly ConformanceCase[] = [
   {
     name: "a sandbox has no more processes than its limit, and a fork bomb in it disturbs nobody",
@@ -25,7 +25,7 @@ export const containmentCases: readonly ConformanceCase[] = [
     async run(context) {
       const bombed = await context.provision({ limits: { processes: PROCESSES } });
       await requireApart(context, bombed);
-      // Ends by itself: a host on which the limit does not hold has to survive this.
+      // Ends by itself: a host without a working limit has to survive this.
       const script = `i=0; while [ $i -lt ${4 * PROCESSES} ]; do sleep 4 & i=$((i + 1)); echo $i; done`;
       const counting = await context.start(script, { in: bombed });
       const reader = new OutputReader(counting);
@@ -35,7 +35,7 @@ export const containmentCases: readonly ConformanceCase[] = [
         async () => {
           const before = count;
           await sleep(300);
-          // In between the shell complains.
+          // The shell's complaints stand in between.
           count = Math.max(0, ...(reader.text.match(/^\d+$/gm) ?? []).map(Number));
           return count === before;
         },
@@ -138,7 +138,7 @@ export const containmentCases: readonly ConformanceCase[] = [
   },
 ];
 
-/** Another sandbox can be made and used all the while, and the event loop does not stand still. */
+/** Asserts that another sandbox can be made and used all the while, and that the event loop is not blocked. */
 async function othersAnswer(context: ConformanceContext, durationMs: number): Promise<void> {
   const endMs = performance.now() + durationMs;
   let lastMs = performance.now();
@@ -162,14 +162,14 @@ async function othersAnswer(context: ConformanceContext, durationMs: number): Pr
   assert.ok(standstillMs < STANDSTILL_MS, `the server stood still for ${Math.round(standstillMs)} ms`);
 }
 
-/** @returns false when the sandbox says that it has ended. @throws AssertionError when it says nothing. */
+/** @returns false when the sandbox reports its end. @throws AssertionError when it does not answer. */
 async function answersOrIsGone(context: ConformanceContext, sandbox: Sandbox): Promise<boolean> {
   const asked = answerOf(context, sandbox).catch(ifGone);
   const answer = await context.within(5_000, "the sandbox answers, or says that it has ended", asked);
   const info = sandbox.files.stat(context.user.home).catch(ifGone);
   const told = await context.within(5_000, "its files answer, or say that it has ended", info);
   if (answer === undefined || told === undefined) {
-    // It may have ended between the two; by now it has for everybody.
+    // It may have ended between the two attempts; now it must be gone for all callers.
     await context.refuses(() => context.start("true", { in: sandbox }), GONE);
     await context.refuses(() => sandbox.files.stat(context.user.home), GONE);
     return false;
@@ -178,7 +178,7 @@ async function answersOrIsGone(context: ConformanceContext, sandbox: Sandbox): P
   return true;
 }
 
-/** Asks again while a question is killed, as what ends a sandbox, or holds it to its memory, may do to that first. */
+/** Retries when a query's process is killed: the cause of a sandbox's end, or the memory limit, may kill it first. */
 async function answerOf(context: ConformanceContext, sandbox: Sandbox): Promise<string> {
   for (;;) {
     const { exit, stdout } = await context.shell("echo answer", { in: sandbox });

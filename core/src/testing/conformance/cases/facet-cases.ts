@@ -17,7 +17,7 @@ const METHODS: Readonly<Record<Facet, readonly string[]>> = {
 };
 const FACETS = Object.keys(METHODS) as readonly Facet[];
 
-/** @throws AssertionError that says of each name in which way it differs. */
+/** @throws AssertionError with each name that differs. */
 function assertDeclared<T extends string>(declared: readonly T[], present: readonly T[]): void {
   const differences = [
     ...declared.filter((name) => !present.includes(name)).map((name) => `${name}: declared, absent`),
@@ -26,7 +26,7 @@ function assertDeclared<T extends string>(declared: readonly T[], present: reado
   assert.ok(differences.length === 0, differences.join("; "));
 }
 
-/** What a sandbox can do beyond the rest: what it has works, what it cannot do is absent. */
+/** Optional parts of a sandbox: present ones work, impossible ones are absent. */
 export const facetCases: readonly ConformanceCase[] = [
   {
     name: "a facet is there with all its methods, or absent",
@@ -72,7 +72,7 @@ export const facetCases: readonly ConformanceCase[] = [
       for (let round = 0; round < 3; round++) {
         await ticking.until(ticking.ticks + 2);
         await pausingOf(sandbox).pause();
-        // What it wrote before may still be on its way.
+        // Earlier output may still be on its way.
         await sleep(200);
         const before = ticking.ticks;
         const elsewhere = bystander.ticks;

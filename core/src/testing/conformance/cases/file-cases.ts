@@ -10,10 +10,10 @@ const MEBIBYTE = 2 ** 20;
 
 const SWAP_MS = 1_500;
 
-/** Where there is no /proc, its links lead to nothing. */
+/** Without /proc, its links dangle. */
 const REFUSALS_OF_CHANGES: readonly ErrorCode[] = ["invalid_argument", "failed_precondition", "not_found"];
 
-/** Files, and how no path of a sandbox leads out of it. */
+/** Files, and that no path of a sandbox leads out of it. */
 export const fileCases: readonly ConformanceCase[] = [
   {
     name: "mode and owner of a file are changed one by one, and those of what a link leads to",
@@ -45,7 +45,7 @@ export const fileCases: readonly ConformanceCase[] = [
       const before = await context.succeed(tell);
       const links = [0, 1, 2, 3].map((descriptor) => `fd${descriptor}`);
       for (const name of ["pipe", "null", ...links]) {
-        // What a device has anyway: a backend that fails here may change the host's.
+        // The values that a device has anyway: a failing backend may change the host's.
         for (const change of [{ mode: 0o666 }, { owner: { uid: 0, gid: 0 } }, { metadata: { a: "b" } }]) {
           await context.refuses(files.change(context.home(name), change), REFUSALS_OF_CHANGES);
         }
@@ -556,7 +556,7 @@ export const fileCases: readonly ConformanceCase[] = [
   },
 ];
 
-/** Uses every operation that changes something on every path; whatever it answers, the host is as it was. */
+/** Runs every modifying operation on every path; whatever it answers, the host stays unchanged. */
 async function tryEverything(
   context: ConformanceContext,
   paths: readonly string[],

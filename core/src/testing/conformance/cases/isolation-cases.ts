@@ -13,7 +13,7 @@ import { requireApart } from "../kit/require-apart.js";
 
 const ATTACK_MS = 5_000;
 
-/** Tries to connect to the addresses of its arguments, `host port` or `@name`; prints those that answer. */
+/** Connects to its arguments, `host port` or `@name`; prints those that answer. */
 const CONNECT = `
 import socket, sys
 for target in sys.argv[1:]:
@@ -32,7 +32,7 @@ for target in sys.argv[1:]:
         pass
 `;
 
-/** Whether packets would find a way out; sends none. */
+/** Prints whether packets have a route out; sends none. */
 const ROUTES = `
 import socket
 for family, host in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET, "8.8.8.8"), (socket.AF_INET6, "2001:4860:4860::8888")):
@@ -40,7 +40,6 @@ for family, host in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET, "8.8.8.8"),
         client = socket.socket(family, socket.SOCK_DGRAM)
         client.settimeout(1)
         client.connect((host, 53))
-        # Who shares the routes of the host is refused when something is sent.
         client.send(b"x")
         client.recv(1)
         print(host)
@@ -56,7 +55,7 @@ for name in ("a", "b"):
         pass
 `;
 
-/** System calls that reach the kernel or the first process; prints those that were not denied. */
+/** Tries system calls that reach the kernel or the first process; prints those that were not denied. */
 const SYSTEM_CALLS = `
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -99,7 +98,7 @@ for major, minor in ((1, 1), (1, 2), (7, 0), (8, 0), (253, 0), (254, 0), (259, 0
         attempt("device %d:%d" % (major, minor), read_device)
 `;
 
-/** Shared memory of the System V kind: \`make\` or \`find\`, then a key. */
+/** Shared memory of System V: \`make\` or \`find\`, then a key. */
 const SHARED_MEMORY = `
 import ctypes, sys
 libc = ctypes.CDLL(None)
@@ -108,7 +107,7 @@ print(libc.shmget(int(sys.argv[2]), 4096, 0o1666 if sys.argv[1] == "make" else 0
 
 const python = { program: "python3" } as const;
 
-/** What processes of an isolating backend cannot see or do. */
+/** Limits of what processes of an isolating backend can see or do. */
 export const isolationCases: readonly ConformanceCase[] = [
   {
     name: "files of the host are invisible to processes, wherever they lie",
@@ -370,10 +369,10 @@ export const isolationCases: readonly ConformanceCase[] = [
   },
 ];
 
-/** What a shell sets by itself. */
+/** Variables that a shell sets by itself. */
 const SHELL_VARIABLES: ReadonlySet<string> = new Set(["PWD", "OLDPWD", "SHLVL", "_", "SHELL"]);
 
-/** One in each directory of the host that a sandbox may have in common with it. */
+/** One in each host directory that a sandbox may share. */
 async function canariesEverywhere(context: ConformanceContext): Promise<readonly Canary[]> {
   const { stateDirectory } = context.subject;
   const parents = new Set([
@@ -410,7 +409,7 @@ async function connect(
 }
 
 interface HostListener extends AsyncDisposable {
-  /** Of its abstract socket. */
+  /** Name of its abstract socket. */
   readonly name: string;
   /** `host port`, for each address of this host. */
   readonly addresses: readonly string[];
@@ -461,7 +460,7 @@ async function findFiles(directory: string, name: string): Promise<string[]> {
   return found;
 }
 
-/** Whether everybody may go from a directory down to a file. What is above the directory is not the backend's. */
+/** True when every account may go from a directory down to a file. Directories above are not the backend's. */
 async function isOpenToOthers(directory: string, path: string): Promise<boolean> {
   let current = directory;
   for (const part of relative(directory, dirname(path)).split(sep)) {

@@ -8,13 +8,13 @@ import type { ConformanceContext } from "../kit/conformance-context.js";
 import { OutputReader } from "../kit/output-reader.js";
 import { requireApart } from "../kit/require-apart.js";
 
-/** More than any kernel gives by default. */
+/** More than any kernel allows by default. */
 const ALL = 1_000_000;
 const TAKEN_MS = 60_000;
 
 /**
- * Takes as many of one thing as the second argument says, prints how many it got, and keeps them for the seconds of the
- * third one.
+ * Takes as many of one resource as its second argument says, prints how many it got, and holds them for the seconds of
+ * the third.
  */
 const TAKE = `
 import ctypes, os, sys, time
@@ -48,7 +48,7 @@ const COUNTED = [
   "keys",
 ] as const;
 
-/** What the kernel counts for each user is counted for each sandbox: one that takes all has taken its own. */
+/** Resources that the kernel counts by user are counted by sandbox: exhausting them affects one sandbox alone. */
 export const kernelCountCases: readonly ConformanceCase[] = COUNTED.map((what) => ({
   name: `a sandbox that takes all ${what} that it can takes none of another's, or of the host's`,
   group: "isolation",
@@ -83,7 +83,7 @@ async function take(context: ConformanceContext, what: string, user: string): Pr
   return (await context.finish(taking)).stdout.toString().trim();
 }
 
-/** As the server's own user; where the host has no Python, only other sandboxes are asked. */
+/** As the server's own user; a host without Python is left out. */
 async function takeOnHost(what: string): Promise<string> {
   try {
     const { stdout } = await promisify(execFile)("python3", ["-c", TAKE, what, "2", "0"]);

@@ -4,7 +4,7 @@ import { CaseSkipped, type ConformanceCase } from "../kit/conformance-case.js";
 
 const ANSWER_MS = 5_000;
 
-/** A sandbox that ends by itself says so; nothing else is taken for that. */
+/** A sandbox reports that it ended by itself, and no other event looks like that. */
 export const lossCases: readonly ConformanceCase[] = [
   {
     name: "a sandbox that ends by itself says so, refuses everything and can be destroyed",

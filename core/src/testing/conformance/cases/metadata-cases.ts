@@ -8,7 +8,7 @@ type Metadata = Readonly<Record<string, string>>;
 // Written at once, and in steps.
 const BODIES: readonly Uint8Array[] = [Buffer.from("small"), Buffer.alloc(600_000)];
 
-/** What files keep beside their contents. */
+/** Metadata of files. */
 export const metadataCases: readonly ConformanceCase[] = [
   {
     name: "metadata is set, replaced as a whole, kept when nothing is said of it, and cleared",

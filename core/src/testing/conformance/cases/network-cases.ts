@@ -13,8 +13,8 @@ const never = new AbortController().signal;
 const MEBIBYTE = 2 ** 20;
 
 /**
- * A server on the address that its argument says. What a connection sends first is what it is served:
- * `r`everse all, `e`cho, `f`lood, `d`ie.
+ * A server on the address in its argument. The first byte of a connection selects the service: `r`everse all, `e`cho,
+ * `f`lood, `d`ie.
  */
 const SERVER = `
 import os, socket, sys, threading
@@ -56,7 +56,7 @@ while True:
 
 const python = { program: "python3" } as const;
 
-/** How the server reaches ports of a sandbox. */
+/** Connections of the server to ports of a sandbox. */
 export const networkCases: readonly ConformanceCase[] = [
   {
     name: "a port on which nothing listens is refused",
@@ -268,7 +268,7 @@ async function nextPiece(stream: Duplex): Promise<Uint8Array | undefined> {
   }
 }
 
-/** Resolves when a connection has ended, in whatever way. */
+/** Resolves when a connection has ended. */
 function closeOf(stream: Duplex): Promise<void> {
   stream.resume();
   return new Promise((resolve) => {

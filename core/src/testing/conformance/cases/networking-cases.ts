@@ -5,7 +5,7 @@ import type { ConformanceCase } from "../kit/conformance-case.js";
 import type { ConformanceContext } from "../kit/conformance-context.js";
 import { OutputReader } from "../kit/output-reader.js";
 
-/** Says of an address and a port whether a server there sends back what it gets. */
+/** Prints whether a server at an address and port echoes. */
 const REACH = `
 import socket, sys
 connection = socket.socket()
@@ -18,7 +18,7 @@ except OSError:
     print("not reached")
 `;
 
-/** Goes to and fro on one connection, aloud, until it is cut. */
+/** Exchanges messages on one connection, printing each, until it is cut. */
 const STAY = `
 import socket, sys, time
 connection = socket.create_connection((sys.argv[1], int(sys.argv[2])), 5)
@@ -38,7 +38,7 @@ print("cut", flush=True)
 const NO_RULES = { allowOut: [], denyOut: [] };
 const needs = ["networking", "outside", { program: "python3" }] as const;
 
-/** What a sandbox reaches outside, and what it is kept from. */
+/** Outgoing connections of a sandbox and their limits. */
 export const networkingCases: readonly ConformanceCase[] = [
   {
     name: "rules can be replaced again and again, and no more once the sandbox has ended",
@@ -145,7 +145,7 @@ function outsideOf({ subject }: ConformanceContext): NonNullable<typeof subject.
   return subject.outside;
 }
 
-/** Which of the two addresses outside a sandbox reaches, in words. */
+/** Describes which of the two outside addresses a sandbox reaches. */
 async function reach(context: ConformanceContext, sandbox: Sandbox): Promise<string> {
   const { addresses, port } = outsideOf(context);
   const attempts = addresses.map(async (address) => {

@@ -7,7 +7,7 @@ import type { ConformanceContext } from "../kit/conformance-context.js";
 
 const MEBIBYTE = 2 ** 20;
 
-/** How programs start, talk and end. */
+/** Start, input, output and end of programs. */
 export const processCases: readonly ConformanceCase[] = [
   {
     name: "a process answers with exactly its bytes and its exit code",

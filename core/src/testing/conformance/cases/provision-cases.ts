@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { posix } from "node:path";
 import type { ConformanceCase } from "../kit/conformance-case.js";
 
-/** How sandboxes come and go. */
+/** Creation and removal of sandboxes. */
 export const provisionCases: readonly ConformanceCase[] = [
   {
     name: "a new sandbox has the id it was given, an empty home and a /tmp to write to",

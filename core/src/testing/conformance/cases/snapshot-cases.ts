@@ -5,7 +5,7 @@ import type { ConformanceCase } from "../kit/conformance-case.js";
 import type { ConformanceContext } from "../kit/conformance-context.js";
 import { startTicking } from "../kit/ticking.js";
 
-/** What sandboxes with the facet `snapshots` promise, and their backend. */
+/** Promises of sandboxes with the facet `snapshots`, and of their backend. */
 export const snapshotCases: readonly ConformanceCase[] = [
   {
     name: "a sandbox begins with the files of a snapshot, with their owners, modes and links",
@@ -128,7 +128,7 @@ export const snapshotCases: readonly ConformanceCase[] = [
   },
 ];
 
-/** Takes a snapshot for the time of `use`. */
+/** Takes a snapshot for the duration of `use`. */
 async function withSnapshot<T>(
   { backend }: ConformanceContext,
   { snapshots }: Sandbox,

@@ -7,7 +7,7 @@ import type { ConformanceCase } from "../kit/conformance-case.js";
 
 const REFUSALS: readonly ErrorCode[] = ["unavailable", "not_found", "failed_precondition"];
 
-/** What a backend with the facet `stopping` promises. */
+/** Promises of a backend with the facet `stopping`. */
 export const stoppingCases: readonly ConformanceCase[] = [
   {
     name: "a stopped sandbox has no processes, keeps its files, and begins anew with them",

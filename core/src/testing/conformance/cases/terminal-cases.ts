@@ -11,7 +11,7 @@ const SIZE: TerminalSize = { columns: 71, rows: 13 };
 const CONTROL_C = Buffer.from("\x03");
 const RAW_BYTES = 70_000;
 
-/** What a command has that is given a terminal. */
+/** Commands with a terminal. */
 export const terminalCases: readonly ConformanceCase[] = [
   {
     name: "stdin, stdout and stderr are one terminal, whose output is one stream",

@@ -6,7 +6,7 @@ import type { ConformanceCase } from "../kit/conformance-case.js";
 
 const REFUSALS: readonly ErrorCode[] = ["not_found", "invalid_argument", "failed_precondition"];
 
-/** What a backend with the facet `volumes` promises. */
+/** Promises of a backend with the facet `volumes`. */
 export const volumeCases: readonly ConformanceCase[] = [
   {
     name: "a volume is the default user's, and what one sandbox writes others see at once",

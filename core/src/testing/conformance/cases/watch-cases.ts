@@ -6,11 +6,11 @@ import type { ConformanceCase } from "../kit/conformance-case.js";
 import { chunked, type ConformanceContext } from "../kit/conformance-context.js";
 
 const MEBIBYTE = 2 ** 20;
-/** How long nothing may come before what came is taken for all. */
+/** Silence after which all events are taken to have arrived. */
 const QUIET_MS = 100;
 const MANY_WRITES = 20_000;
 
-/** What a watch of a directory tells. Told are what clients count on: contract D.5. */
+/** Events of a directory watch that clients rely on: contract D.5. */
 export const watchCases: readonly ConformanceCase[] = [
   {
     name: "a new small file that is written is told as create, chmod and write, at once",
@@ -188,7 +188,7 @@ export const watchCases: readonly ConformanceCase[] = [
       const ending = new AbortController();
       const events = await requireWatch(context, path, { recursive: false, signal: ending.signal });
       const long = "x".repeat(200);
-      // In turn: of two changes that are alike the kernel tells one.
+      // Alternating: of two equal changes in a row the kernel reports one.
       const script = `i=0; while [ $i -lt ${MANY_WRITES / 2} ]; do echo >> a$1; echo >> b$1; i=$((i + 1)); done`;
       await context.succeed(script, { args: [long], cwd: path });
       let told = 0;
@@ -200,7 +200,7 @@ export const watchCases: readonly ConformanceCase[] = [
       } catch (error) {
         assert.ok(error instanceof SandboxError, `expected a SandboxError, got ${String(error)}`);
       }
-      // A watch that failed does not take others along.
+      // A failed watch does not affect others.
       const watch = await open(context, context.user.home, false);
       await context.succeed("echo x > file");
       await watch.tells("create file", "write file");
@@ -252,11 +252,11 @@ export const watchCases: readonly ConformanceCase[] = [
 ];
 
 interface OpenWatch {
-  /** Settles when it has ended, in whatever way. */
+  /** Settles when it has ended, successfully or not. */
   readonly ended: Promise<unknown>;
-  /** Waits for as many events, and until no more come. @throws AssertionError when they are others. */
+  /** Waits for these events and then for silence. @throws AssertionError on other events. */
   tells(...expected: readonly string[]): Promise<void>;
-  /** Waits for at least one event, and until no more come. */
+  /** Waits for at least one event and then for silence. */
   rest(): Promise<string[]>;
   stop(): Promise<void>;
 }

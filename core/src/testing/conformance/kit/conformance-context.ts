@@ -20,28 +20,28 @@ import type { ConformanceSubject } from "./conformance-case.js";
 const PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const POLL_MS = 20;
 
-/** A process that has ended, and everything it wrote. */
+/** An ended process with its whole output. */
 export interface Finished {
   readonly exit: Exit;
   readonly stdout: Buffer;
   readonly stderr: Buffer;
 }
 
-/** A directory of the host that no sandbox may read or change through its files. */
+/** A host directory that no sandbox may read or change through its files. */
 export interface Canary {
   /** Absolute path on the host. */
   readonly directory: string;
   /** A file in it. */
   readonly file: string;
-  /** What the file holds. */
+  /** The file's content. */
   readonly secret: string;
-  /** When the file was last changed: by which it is known wherever it is told of. */
+  /** Modification time of the file, which identifies it wherever it is listed. */
   readonly modifiedAtMs: number;
   /** @throws AssertionError when anything in the directory changed. */
   verify(): Promise<void>;
 }
 
-/** What else to say of a command. */
+/** Further options of a command. */
 export interface StartOptions extends Partial<Omit<Command, "path" | "args">> {
   /** Another sandbox than the case's own. */
   readonly in?: Sandbox;
@@ -51,7 +51,7 @@ export interface ScriptOptions extends StartOptions {
   readonly args?: readonly string[];
 }
 
-/** What a case works with: a sandbox of its own, and short ways to say things. */
+/** Tools of a case: a sandbox of its own, and helpers for common steps. */
 export class ConformanceContext {
   readonly backend: SandboxBackend;
   readonly subject: ConformanceSubject;
@@ -68,7 +68,6 @@ export class ConformanceContext {
     this.backend = subject.backend;
   }
 
-  /** Makes the sandbox of the case. */
   async open(): Promise<void> {
     const sandbox = await this.provision();
     this.#own = { sandbox, user: await sandbox.user() };
@@ -88,12 +87,11 @@ export class ConformanceContext {
     return this.#opened.sandbox;
   }
 
-  /** The sandbox's default user. */
   get user(): User {
     return this.#opened.user;
   }
 
-  /** Makes another sandbox, which ends with the case. `changes` are what is to be different about it. */
+  /** Makes another sandbox, which ends with the case. @param changes to the case's specification. */
   async provision(
     changes: Partial<Omit<SandboxSpec, "id">> = {},
     signal: AbortSignal = new AbortController().signal,
@@ -112,14 +110,14 @@ export class ConformanceContext {
     return sandbox;
   }
 
-  /** Lets a sandbox that was stopped begin anew, as it was made. */
+  /** Starts a stopped sandbox again with its old specification. */
   async startAnew(sandbox: Sandbox): Promise<void> {
     const spec = this.#sandboxes.get(sandbox);
     assert.ok(spec && sandbox.stopping, "the sandbox has no stopping");
     await sandbox.stopping.start(spec, new AbortController().signal);
   }
 
-  /** Makes a volume, which goes with the case, after its sandboxes. */
+  /** Makes a volume, which is removed after the case's sandboxes. */
   async volume(sizeMiB = 64): Promise<VolumeId> {
     assert.ok(this.backend.volumes, "the backend keeps no volumes");
     const id = `conform${randomBytes(8).toString("hex")}`;
@@ -131,7 +129,7 @@ export class ConformanceContext {
   /** Connects to a port of a sandbox, until the case ends. */
   async dial(port: number, sandbox: Sandbox = this.sandbox): Promise<Duplex> {
     const stream = await sandbox.dial(port, new AbortController().signal);
-    // What fails when its sandbox ends, after a case that failed, is nobody's business any more.
+    // Errors of a connection at the end of its sandbox, after a failed case, do not matter.
     stream.on("error", () => undefined);
     this.#streams.push(stream);
     return stream;
@@ -142,13 +140,12 @@ export class ConformanceContext {
     return `${this.user.home}/${name}`;
   }
 
-  /** The least environment that a server would give. */
+  /** The minimal environment from a server. */
   environment(sandbox: Sandbox = this.sandbox): Record<string, string> {
     const { name, home } = this.user;
     return { PATH, HOME: home, USER: name, LOGNAME: name, E2B_SANDBOX_ID: sandbox.id };
   }
 
-  /** Starts a program in the home. */
   async startProgram(
     path: string,
     args: readonly string[] = [],
@@ -197,7 +194,7 @@ export class ConformanceContext {
     return Array.fromAsync(this.sandbox.files.list(path, depth));
   }
 
-  /** @throws AssertionError unless the promise is rejected with a SandboxError of one of the codes. */
+  /** @throws AssertionError unless the promise rejects with a SandboxError of one of the codes. */
   async refuses(
     what: Promise<unknown> | (() => Promise<unknown>),
     codes: ErrorCode | readonly ErrorCode[],
@@ -214,7 +211,7 @@ export class ConformanceContext {
     });
   }
 
-  /** Waits for something to become true. @throws AssertionError that says what did not. */
+  /** Waits until a condition holds. @throws AssertionError naming it. */
   async until(what: string, check: () => Promise<boolean> | boolean, timeoutMs = 5_000): Promise<void> {
     const endMs = performance.now() + timeoutMs;
     while (!(await check())) {
@@ -238,7 +235,7 @@ export class ConformanceContext {
     }
   }
 
-  /** Whether a process is alive, as other processes of the sandbox see it. A zombie is not. */
+  /** True when a process is alive, as other processes of the sandbox see it. A zombie is not. */
   async isAlive(pid: number | string, sandbox: Sandbox = this.sandbox): Promise<boolean> {
     const { exit } = await this.shell('kill -0 "$1" && ! grep -q "^State:.Z" "/proc/$1/status"', {
       args: [String(pid)],
@@ -247,7 +244,7 @@ export class ConformanceContext {
     return exit.code === 0;
   }
 
-  /** Makes a directory on the host with one file, `secret.txt`, which go with the case. */
+  /** Makes a host directory with one file, `secret.txt`, both removed after the case. */
   async canary(parent = tmpdir()): Promise<Canary> {
     const directory = await mkdtemp(join(parent, "coppice-canary-"));
     this.#canaries.push(directory);
@@ -280,7 +277,7 @@ export class ConformanceContext {
   }
 }
 
-/** The bytes of a buffer, in pieces. */
+/** A buffer in pieces. */
 export async function* chunked(data: Uint8Array, chunkBytes = 65_536): AsyncGenerator<Uint8Array> {
   for (let start = 0; start < data.byteLength; start += chunkBytes) {
     yield data.subarray(start, start + chunkBytes);

@@ -5,12 +5,12 @@ import type { ConformanceSubject } from "./conformance-case.js";
 const SETTLE_MS = 3_000;
 const POLL_MS = 50;
 
-/** What of this host a sandbox could leave changed, whatever its backend. Empty where there is no /proc. */
+/** Host state that a sandbox could leave changed, whatever its backend. Empty without /proc. */
 export interface HostSnapshot {
   readonly mounts: ReadonlySet<string>;
   /** Open descriptors of this process. */
   readonly descriptors: number;
-  /** Processes that this one has started, directly or not. */
+  /** Child processes of this process, direct or not. */
   readonly descendants: ReadonlySet<string>;
 }
 
@@ -18,14 +18,14 @@ export async function takeHostSnapshot(): Promise<HostSnapshot> {
   const mounts = await readFile("/proc/self/mountinfo", "utf8").catch(() => "");
   const descriptors = await readdir("/proc/self/fd").catch(() => []);
   const descendants = new Set((await findDescendants()).map(({ key }) => key));
-  // Names of network namespaces are mounts, too, and whoever runs beside this makes some.
+  // Names of network namespaces are mounts, too, and processes beside this one make some.
   const lines = mounts.split("\n").filter((line) => !line.includes(" - nsfs "));
   return { mounts: new Set(lines), descriptors: descriptors.length, descendants };
 }
 
 /**
- * What is left of sandboxes, in words; waits a little for what is on its way out.
- * @param ids of sandboxes of which no process may be left.
+ * Describes remains of sandboxes, after a short wait for those that are on their way out. @param ids of sandboxes that
+ * must have no process left.
  */
 export async function findLeaks(
   subject: ConformanceSubject,
@@ -56,8 +56,8 @@ async function leaksNow(
 }
 
 /**
- * Those of sandboxes, by what a backend cannot help showing: that this process started them, or an id in their
- * environment, arguments, control group or mounts. Whatever else runs on this host has none of it.
+ * Processes of sandboxes, recognised by signs that a backend cannot avoid: this process started them, or an id is in
+ * their environment, arguments, control group or mounts.
  */
 async function processesLeft(before: HostSnapshot, ids: readonly string[]): Promise<string[]> {
   const started = (await findDescendants()).filter(({ key }) => !before.descendants.has(key));
@@ -80,14 +80,14 @@ async function processesLeft(before: HostSnapshot, ids: readonly string[]): Prom
 
 interface Descendant {
   readonly pid: number;
-  /** With the time of its start: numbers are given again. */
+  /** With the start time: pids are reused. */
   readonly key: string;
 }
 
 async function findDescendants(): Promise<readonly Descendant[]> {
   const all = await Promise.all(
     (await listPids()).map(async (pid) => {
-      // After the name, which may have anything in it: state, parent, …; the 20th of them is the start.
+      // After the name, which may contain anything: state, parent, …; the 20th of them is the start.
       const [state, parent, ...rest] = (await readOf(pid, "stat")).replace(/^.*\) /s, "").split(" ");
       return { pid, parent: Number(parent), isAlive: state !== "Z", key: `${pid} ${rest[17]}` };
     }),

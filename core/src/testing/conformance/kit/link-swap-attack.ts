@@ -8,8 +8,8 @@ import type { Canary, ConformanceContext } from "./conformance-context.js";
 import { OutputReader } from "./output-reader.js";
 
 /**
- * Puts directories and files, and links to what is outside, in each other's place as fast as it can, and
- * moves a directory up while paths through it go up. Makes anew what is removed under way.
+ * Swaps directories and files with links to the outside as fast as it can, and moves a directory up while paths through
+ * it go up. Recreates removed entries.
  */
 const SWAP_PROGRAM = `
 import ctypes, os, sys
@@ -80,11 +80,11 @@ while :; do
   [ -d door ] || mkdir door
 done 2> /dev/null`;
 
-/** The paths under attack, in the home: what each would be outside is a file of the canary's name. */
+/** The paths under attack, in the home: outside, each would be a file of the canary's name. */
 const DOORS = ["door", "relative"] as const;
 
 /**
- * Uses every operation on files while a program inside tries to lead it out.
+ * Runs every file operation while a program inside tries to redirect it outside.
  * @throws AssertionError when one operation saw or changed anything of the host.
  */
 export async function attackByLinkSwaps(context: ConformanceContext, durationMs: number): Promise<void> {
@@ -109,14 +109,14 @@ export async function attackByLinkSwaps(context: ConformanceContext, durationMs:
   ];
   const endMs = performance.now() + durationMs;
   const counts = new Map<string, { tried: number; done: number }>();
-  /** Does it for every path, over and over. What it answers is looked at, what it refuses is fine. */
+  /** Repeats an operation on every path. Its answers are checked; refusals are fine. */
   const keepOn = async (verb: string, paths: readonly string[], act: (path: string) => Promise<void>) => {
     const count = { tried: 0, done: 0 };
     counts.set(verb, count);
-    // However slow the host is: every path twice.
+    // Every path at least twice, even on a slow host.
     for (let number = 0; performance.now() < endMs || number < 2 * paths.length; number++) {
       count.tried++;
-      // What is refused at once would leave nobody else a turn.
+      // Immediate refusals would starve the others.
       await nextTurn();
       try {
         await act(paths[number % paths.length] ?? "");
@@ -174,7 +174,7 @@ export async function attackByLinkSwaps(context: ConformanceContext, durationMs:
   for (const [verb, { tried, done }] of counts) {
     assert.ok(done > 0, `${verb} was tried ${tried} times and never answered`);
   }
-  // It has been at it all the time.
+  // It has been running all the time.
   await attacker.kill("SIGKILL", "group");
   await reader.end();
 }
@@ -183,7 +183,7 @@ function expectInside(canary: Canary, info: FileInfo, path: string): void {
   assert.notEqual(info.modifiedAtMs, canary.modifiedAtMs, `told of a file of the host by ${path}`);
 }
 
-/** A directory of the host in which something is made all the time. */
+/** A host directory in which entries are created all the time. */
 async function makeBait(): Promise<{ readonly directory: string } & AsyncDisposable> {
   const directory = await mkdtemp(join(tmpdir(), "coppice-bait-"));
   const over = new AbortController();

@@ -5,7 +5,7 @@ import type { ConformanceContext } from "./conformance-context.js";
 
 const LIMITS_OF_ISOLATION: readonly (keyof Limits)[] = ["processes", "memoryMiB"];
 
-/** Why a need is not met, by a sentence for the report; undefined when it is. */
+/** Reason why a need is not met, as a sentence; undefined when it is met. */
 export async function reasonUnmet(need: Need, context: ConformanceContext): Promise<string | undefined> {
   if (typeof need === "object") {
     if ("program" in need) return reasonWithoutProgram(need.program, context);
@@ -51,7 +51,7 @@ const ABILITIES: Readonly<Record<Ability, (context: ConformanceContext) => Promi
       await context.finish(tried);
       return undefined;
     } catch (error) {
-      // Any other failure is not a way to say that there are none.
+      // Any other failure does not mean that there are none.
       if (!(error instanceof SandboxError) || !/terminal/.test(error.message)) throw error;
       return `its commands get no terminal: ${messageOf(error)}`;
     }
@@ -82,7 +82,7 @@ function reasonWithoutFacet(facet: Facet, context: ConformanceContext): string |
   return facetOf(facet, context) === undefined ? `its sandboxes have no ${facet}` : undefined;
 }
 
-/** The part of the case's sandbox, or of its backend, if it has it. */
+/** A facet of the case's sandbox, or of its backend, if present. */
 export function facetOf(facet: Facet, { backend, sandbox }: ConformanceContext): object | undefined {
   return facet === "volumes" ? backend.volumes : sandbox[facet];
 }

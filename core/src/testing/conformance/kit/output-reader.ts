@@ -5,7 +5,7 @@ import type { Output, Process } from "../../../sandbox/contract/process.js";
 const POLL_MS = 10;
 const TIMEOUT_MS = 5_000;
 
-/** Reads all that a process writes, as it comes, and waits for what is expected. */
+/** Reads a process's output as it comes, and waits for expected text. */
 export class OutputReader {
   /** Settles when the output has ended. */
   readonly ended: Promise<void>;
@@ -16,7 +16,7 @@ export class OutputReader {
     this.ended = this.#read(process.output);
   }
 
-  /** What has come so far, of all streams. */
+  /** Output so far, of all streams. */
   get bytes(): Buffer {
     return Buffer.concat(this.#pieces.map(({ data }) => data));
   }
@@ -25,7 +25,7 @@ export class OutputReader {
     return this.bytes.toString();
   }
 
-  /** The streams that something has come from. */
+  /** Streams with any output. */
   get streams(): ReadonlySet<Output["stream"]> {
     return new Set(this.#pieces.map(({ stream }) => stream));
   }

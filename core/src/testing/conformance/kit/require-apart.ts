@@ -3,7 +3,7 @@ import type { Sandbox } from "../../../sandbox/contract/backend.js";
 import type { ConformanceContext } from "./conformance-context.js";
 
 /**
- * Before a case that would hurt a host from which the sandbox is not kept apart: fails it instead.
+ * Fails a case that would harm a host from which the sandbox is not isolated.
  * @throws AssertionError when the sandbox sees files or processes of the host.
  */
 export async function requireApart(

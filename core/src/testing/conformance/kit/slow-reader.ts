@@ -5,15 +5,15 @@ import type { ConformanceContext } from "./conformance-context.js";
 const MEBIBYTE = 2 ** 20;
 
 export interface SlowReader {
-  /** More than this must not be on its way from one to the other. */
+  /** Limit of data in transit between the two. */
   readonly mostKiB: number;
-  /** How many KiB the writer has written, by its own account. */
+  /** KiB written, as the writer reports. */
   readonly writtenKiB: () => Promise<number>;
-  /** Takes the next piece that the writer has written; undefined at its end. */
+  /** Takes the writer's next piece; undefined at its end. */
   readonly take: () => Promise<Uint8Array | undefined>;
 }
 
-/** Takes nothing until the writer stands still, then takes some and sees it go on. @throws AssertionError */
+/** Waits without reading until the writer blocks, then reads some and sees it go on. @throws AssertionError */
 export async function expectToWait(context: ConformanceContext, reader: SlowReader): Promise<void> {
   let before = -1;
   await context.until("the writer stands still", async () => {

@@ -4,13 +4,13 @@ import { OutputReader } from "./output-reader.js";
 
 export interface Ticking {
   readonly ticks: number;
-  /** Whether it counted on from where it was, always. */
+  /** True when no count was skipped or repeated. */
   readonly isGapless: boolean;
   until(ticks: number): Promise<void>;
   kill(): Promise<void>;
 }
 
-/** A process that counts aloud. */
+/** Starts a process that prints a counter. */
 export async function startTicking(context: ConformanceContext, sandbox: Sandbox): Promise<Ticking> {
   const script = "i=0; while :; do i=$((i + 1)); echo $i; sleep 0.02; done";
   const started = await context.start(script, { in: sandbox });
