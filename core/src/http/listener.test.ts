@@ -569,3 +569,15 @@ it("a refused upgrade's connection is closed, also when its client goes on sendi
     socket.write("more");
   }
 });
+
+it("a refused request's connection is closed when its body does not end", async () => {
+  await using server = await startTestServer();
+  const socket = connect({ port: Number(new URL(server.url).port), host: "127.0.0.1", allowHalfOpen: true });
+  socket.on("error", () => undefined);
+  socket.resume();
+  socket.write("POST /nowhere HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n");
+  for (const endMs = performance.now() + 5_000; !socket.destroyed; await pause(50)) {
+    assert.ok(performance.now() < endMs, "the connection is not closed");
+    socket.write("more");
+  }
+});

@@ -132,6 +132,17 @@ describe("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
     });
   }
 
+  it("answers in chunks, to a client of HTTP/1.0: that gets the body alone", async () => {
+    answer = (connection) =>
+      connection.write("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nfine\r\n0\r\n\r\n");
+    const client = new Client(server.url);
+    const lines = Object.entries(addressed).map(([name, value]) => `${name}: ${value}\r\n`);
+    client.socket.write(`GET / HTTP/1.0\r\nHost: localhost\r\n${lines.join("")}\r\n`);
+    const text = await client.ends();
+    assert.match(text, /^HTTP\/1\.1 200 OK\r\n[^]*\r\n\r\nfine$/);
+    assert.doesNotMatch(text, /transfer-encoding/i);
+  });
+
   it("says a status of its own without its reason", async () => {
     answer = (connection) => connection.write("HTTP/1.1 418 Short and stout\r\nContent-Length: 0\r\n\r\n");
     const client = new Client(server.url);

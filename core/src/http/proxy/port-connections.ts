@@ -26,15 +26,13 @@ export class PortConnections {
   }
 
   /**
-   * An agent for requests to this sandbox; their option `port` names the port. Its connections end with the sandbox.
+   * An agent for requests to this sandbox; their option `port` names the port. The backend ends its connections with the sandbox.
    */
   agent(sandbox: LiveSandbox): Agent {
     const known = this.#agents.get(sandbox);
     if (known !== undefined) return known;
     const agent = new PortAgent(sandbox, this.#options);
     this.#agents.set(sandbox, agent);
-    sandbox.ended.addEventListener("abort", () => agent.destroy(), { once: true });
-    if (sandbox.ended.aborted) agent.destroy();
     return agent;
   }
 }
@@ -96,7 +94,6 @@ class PortAgent extends Agent {
   }
 
   override keepSocketAlive(socket: Duplex): boolean {
-    if (this.#sandbox.ended.aborted) return false;
     const drop = (): void => void socket.destroy();
     const timer = setTimeout(drop, this.#idleTimeoutMs).unref();
     // Bytes between two requests belong to neither; a connection that the program closes is useless.

@@ -20,6 +20,8 @@ const TOGETHER = 5;
 class Program {
   connections: Duplex[] = [];
   requests = 0;
+  /** How long it thinks before it answers. */
+  delayMs = 0;
   /** Answers that wait for others. */
   readonly #held: (() => void)[] = [];
   /** What the next connections do instead of serving. */
@@ -38,7 +40,7 @@ class Program {
       const seen = JSON.stringify({ method, url, headers, body: Buffer.concat(chunks).toString() });
       this.#held.push(() => response.end(seen));
       if (this.behaviour === "serve together" && this.#held.length < TOGETHER) return;
-      for (const answer of this.#held.splice(0)) setTimeout(answer, 0);
+      for (const answer of this.#held.splice(0)) setTimeout(answer, this.delayMs);
     });
   });
 
@@ -154,6 +156,13 @@ describe("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     }
     assert.equal((await ask()).status, 200);
     assert.equal(program.connections.length, TOGETHER + 1);
+  });
+
+  it("lets a request on a kept connection take longer than that may wait for it", async () => {
+    await ask();
+    program.delayMs = IDLE_MS * 1.5;
+    assert.equal((await ask({ method: "POST", body: "not sent twice" })).status, 200);
+    assert.equal(program.connections.length, 1);
   });
 
   it("drops what it keeps when the sandbox ends, and gives no connection to another sandbox", async () => {

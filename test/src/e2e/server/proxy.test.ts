@@ -39,6 +39,7 @@ const server = createServer((request, response) => {
 });
 new WebSocketServer({ server, path: "/socket", perMessageDeflate: false }).on("connection", (socket, request) => {
   socket.send("hello " + request.headers["x-question"]);
+  if (request.headers["x-question"] === "reset") request.socket.resetAndDestroy();
   socket.on("message", (data, isBinary) => (String(data) === "bye" ? socket.close(4001, "as asked") : socket.send(data, { binary: isBinary })));
 });
 server.listen(0, "127.0.0.1", () => console.log(server.address().port));
@@ -134,6 +135,13 @@ describe("a port inside a sandbox", { timeout: 240_000 }, () => {
       assert.equal(code, 4001, what);
       assert.equal(String(reason), "as asked");
     }
+  });
+
+  it("resets a WebSocket: the client's connection ends, too", async () => {
+    const headers = { "host": host(), "x-question": "reset" };
+    const socket = new WebSocket(`${server.url.replace("http", "ws")}/socket`, { headers });
+    const [code] = (await once(socket, "close", { signal: AbortSignal.timeout(5_000) })) as [number];
+    assert.equal(code, 1006);
   });
 
   it("that nobody listens on is answered 502, and says which", async () => {
