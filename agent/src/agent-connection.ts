@@ -168,7 +168,7 @@ export class AgentConnection {
     const wanted =
       name ?? (typeof this.#options.defaultUser === "string" ? this.#options.defaultUser : "root");
     const unknown = (cause?: unknown): SandboxError =>
-      new SandboxError("not_found", `unknown user ${wanted}`, { cause });
+      new SandboxError("account_not_found", `unknown user ${wanted}`, { cause });
     if (wanted.includes("\0") || Buffer.byteLength(wanted) > 255) throw unknown();
     const answer = await this.#ask(Request.Account, new PayloadWriter().text(wanted).finish(), {
       type: Reply.Account,
@@ -196,7 +196,7 @@ export class AgentConnection {
   async dial(port: number, signal: AbortSignal): Promise<Duplex> {
     signal.throwIfAborted();
     if (!Number.isInteger(port) || port < 1 || port > 65_535) {
-      throw new SandboxError("invalid_argument", `${port} is no port`);
+      throw new SandboxError("port_invalid", `${port} is no port`);
     }
     const payload = new PayloadWriter().u16(port).u32(DIAL_WINDOW_BYTES).finish();
     const dial = this.#open(Request.Dial, payload, (link) => new AgentDial(link));
@@ -207,7 +207,7 @@ export class AgentConnection {
       const failure = await Promise.race([dial.connected, aborted.promise]);
       if (failure === undefined) return dial;
       const message = `cannot connect to port ${port}: ${failure.code}`;
-      throw new SandboxError("failed_precondition", message, { cause: failure });
+      throw new SandboxError("port_closed", message, { cause: failure });
     } catch (error) {
       dial.connected.catch(() => undefined);
       dial.abandon();
@@ -228,7 +228,7 @@ export class AgentConnection {
    */
   async close(): Promise<void> {
     this.#writer.flush();
-    this.#lose(new SandboxError("canceled", "the connection to the agent was closed"), true);
+    this.#lose(new SandboxError("connection_closed", "the connection to the agent was closed"), true);
     await this.closed;
     await this.#options.afterClose?.();
   }
@@ -378,5 +378,5 @@ export class AgentConnection {
 }
 
 function unavailable(message: string, cause?: unknown): SandboxError {
-  return new SandboxError("unavailable", message, { cause });
+  return new SandboxError("agent_unavailable", message, { cause });
 }

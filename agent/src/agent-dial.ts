@@ -53,7 +53,7 @@ export class AgentDial extends Duplex implements Channel {
     } else if (type === Reply.Taken) {
       this.#input.taken(new PayloadReader(payload).u32());
     } else if (type === Reply.InputClosed) {
-      this.#input.fail(() => new SandboxError("aborted", "the other side closed the connection"));
+      this.#input.fail(() => new SandboxError("connection_lost", "the other side closed the connection"));
     } else {
       throw new ProtocolError(`frame ${type} for a connection`);
     }
@@ -92,7 +92,7 @@ export class AgentDial extends Duplex implements Channel {
 
   override _destroy(error: Error | null, done: (error: Error | null) => void): void {
     this.#queue.clear();
-    this.#input.fail(() => new SandboxError("aborted", "the connection was closed"));
+    this.#input.fail(() => new SandboxError("connection_lost", "the connection was closed"));
     this.#end();
     done(error);
   }

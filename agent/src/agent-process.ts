@@ -90,11 +90,11 @@ export class AgentProcess implements Process, Channel {
     const code = await answer.promise;
     if (code === "") return;
     if (code === "ESRCH") throw this.#notFound();
-    throw new SandboxError(code === "EPERM" ? "permission_denied" : "invalid_argument", `kill: ${code}`);
+    throw new SandboxError(code === "EPERM" ? "signal_not_permitted" : "signal_invalid", `kill: ${code}`);
   }
 
   async resize(size: TerminalSize): Promise<void> {
-    if (!this.hasTerminal) throw new SandboxError("failed_precondition", "the process has no terminal");
+    if (!this.hasTerminal) throw new SandboxError("terminal_missing", "the process has no terminal");
     if (this.#isReleased || this.#lost) return;
     this.#link.send(
       Request.Resize,
@@ -215,12 +215,12 @@ export class AgentProcess implements Process, Channel {
   }
 
   #notFound(): SandboxError {
-    return new SandboxError("not_found", `process with pid ${this.pid} not found`);
+    return new SandboxError("process_not_found", `process with pid ${this.pid} not found`);
   }
 }
 
 function noInput(): SandboxError {
-  return new SandboxError("failed_precondition", "stdin not enabled or closed");
+  return new SandboxError("stdin_closed", "stdin not enabled or closed");
 }
 
 function isSignal(name: string): name is Signal {

@@ -45,7 +45,9 @@ export async function startHostAgent(options: HostAgentOptions = {}): Promise<Ag
   try {
     await once(child, "spawn");
   } catch (error) {
-    throw new SandboxError("unavailable", `cannot start the agent: ${messageOf(error)}`, { cause: error });
+    throw new SandboxError("agent_unavailable", `cannot start the agent: ${messageOf(error)}`, {
+      cause: error,
+    });
   }
   child.on("error", () => undefined);
   child.unref();

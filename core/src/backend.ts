@@ -12,4 +12,11 @@ export { type FullLimits, fullLimits } from "./sandbox/contract/full-limits.js";
 export * from "./sandbox/contract/process.js";
 export { addressList } from "./kernel/address-list.js";
 export { sharedUntilFailure } from "./kernel/shared-until-failure.js";
-export { SandboxError, type ErrorCode, type Shortage } from "./kernel/errors.js";
+export { SandboxError, type Shortage } from "./kernel/errors.js";
+export {
+  REASONS,
+  type ErrorCode,
+  type PluginReason,
+  type Reason,
+  type ReasonEntry,
+} from "./kernel/reasons.js";

@@ -1,12 +1,12 @@
 import "./http/messages/native-base64.js";
+export { BootError, SandboxError, messageOf, type BootProblem, type Shortage } from "./kernel/errors.js";
 export {
-  BootError,
-  SandboxError,
-  messageOf,
-  type BootProblem,
+  REASONS,
   type ErrorCode,
-  type Shortage,
-} from "./kernel/errors.js";
+  type PluginReason,
+  type Reason,
+  type ReasonEntry,
+} from "./kernel/reasons.js";
 export { createToken, tokenName, type Token } from "./kernel/token.js";
 export { inject, injectable, type Class } from "./kernel/scope.js";
 export { Clock, systemClock } from "./kernel/clock.js";
@@ -43,7 +43,7 @@ export { permit, requireScope } from "./http/surfaces/permit.js";
 export { SCOPES, type Principal, type Scope } from "./http/surfaces/principal.js";
 export { type MessageStream, messageStreamOf } from "./http/messages/message-stream.js";
 export { sandboxesOf, tenantOf } from "./http/surfaces/tenant-of.js";
-export type { ServedRoute } from "./http/surfaces/surface.js";
+export type { RouterOptions, ServedRoute } from "./http/surfaces/surface.js";
 export { Admissions, type AdmissionCheck } from "./sandbox/model/admissions.js";
 export type { NetworkPolicy } from "./sandbox/contract/egress-rules.js";
 export { Templates, type TemplateFacts } from "./sandbox/templates/templates.js";
@@ -64,7 +64,7 @@ export type {
 export * from "./backend.js";
 export { basicUser } from "./http/clients/basic-user.js";
 export { toHttpError } from "./http/messages/wire-errors.js";
-export { HttpError } from "./http/messages/http-error.js";
+export { HttpError, type HttpErrorOptions, withReason } from "./http/messages/http-error.js";
 export { parseInput } from "./http/messages/parse-input.js";
 export { readBody, readJsonBody, type JsonBodyOptions } from "./http/messages/json-body.js";
 export {

@@ -19,7 +19,7 @@ export async function lint(toolchain, parameters = []) {
     options,
   );
   await checkInterface(toolchain, false);
-  await checkConfig(toolchain, false);
+  await checkManuals(toolchain, false);
 }
 
 /** Formats in place. */
@@ -40,9 +40,13 @@ export async function checkInterface(toolchain, isUpdate) {
   }
 }
 
-/** Compares config/default.yaml and config/schema.json with the code; or, with `isUpdate`, writes them anew. */
-export function checkConfig(toolchain, isUpdate) {
-  const what = isUpdate ? "writing config/" : "the check of config/ (fix: npm run generate)";
-  const parameters = [join(ROOT, "scripts", "generate-config.mjs"), ...(isUpdate ? [] : ["--check"])];
-  return mustRunStep(what, toolchain.node, parameters, { env: toolchain.environment });
+/** Compares config/default.yaml, config/schema.json and docs/errors.md with the code; or, with `isUpdate`, writes them anew. */
+export async function checkManuals(toolchain, isUpdate) {
+  const what = isUpdate
+    ? "writing config/ and docs/errors.md"
+    : "the check of the manuals (fix: npm run generate)";
+  for (const script of ["generate-config.mjs", "generate-errors.mjs"]) {
+    const parameters = [join(ROOT, "scripts", script), ...(isUpdate ? [] : ["--check"])];
+    await mustRunStep(what, toolchain.node, parameters, { env: toolchain.environment });
+  }
 }

@@ -3,7 +3,7 @@ import { readdir } from "node:fs/promises";
 import { join } from "node:path";
 import { build } from "../toolchain/build.mjs";
 import { completeLockfile } from "../toolchain/complete-lockfile.mjs";
-import { checkConfig, checkInterface } from "../toolchain/lint.mjs";
+import { checkManuals, checkInterface } from "../toolchain/lint.mjs";
 import { prepare } from "../toolchain/prepare.mjs";
 import { ROOT } from "../toolchain/project.mjs";
 import { mustRunStep } from "../toolchain/step.mjs";
@@ -12,7 +12,7 @@ const BUF = join(ROOT, "node_modules", "@bufbuild", "buf", "bin", "buf");
 
 /**
  * Writes anew what is generated and committed: protobuf code, core's interface reports, the manual and the
- * schema of the configuration, and the gaps of the lock file.
+ * schema of the configuration, the catalogue of errors, and the gaps of the lock file.
  */
 export async function run() {
   const toolchain = await prepare({ needsPython: false });
@@ -29,5 +29,5 @@ export async function run() {
   await completeLockfile();
   await build(toolchain);
   await checkInterface(toolchain, true);
-  await checkConfig(toolchain, true);
+  await checkManuals(toolchain, true);
 }

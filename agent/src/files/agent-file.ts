@@ -69,7 +69,7 @@ export class AgentFile implements Channel, OpenFile {
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#isClosed) return;
     this.#isClosed = true;
-    const closed = new SandboxError("failed_precondition", "the file is closed");
+    const closed = new SandboxError("file_closed", "the file is closed");
     for (const { answer } of this.#reads.splice(0)) answer.reject(closed);
     if (this.#lost === undefined) this.#link.release();
   }
@@ -110,7 +110,7 @@ export class AgentFile implements Channel, OpenFile {
 
   async #read(offset: number, length: number): Promise<Buffer> {
     if (this.#lost !== undefined) throw this.#lost;
-    if (this.#isClosed) throw new SandboxError("failed_precondition", "the file is closed");
+    if (this.#isClosed) throw new SandboxError("file_closed", "the file is closed");
     const answer = Promise.withResolvers<Buffer>();
     this.#reads.push({ length, answer });
     const payload = new PayloadWriter().u64(BigInt(Math.trunc(offset))).u32(length);
@@ -122,13 +122,13 @@ export class AgentFile implements Channel, OpenFile {
 function openError(failure: Failure, path: string): SandboxError {
   const options = { cause: failure };
   if (failure.code === "ENOENT" || failure.code === "ENOTDIR") {
-    return new SandboxError("not_found", `path '${path}' does not exist`, options);
+    return new SandboxError("path_not_found", `path '${path}' does not exist`, options);
   }
   if (failure.code === "EISDIR") {
-    return new SandboxError("invalid_argument", `path '${path}' is a directory`, options);
+    return new SandboxError("path_is_directory", `path '${path}' is a directory`, options);
   }
   if (failure.code === "ENXIO") {
-    return new SandboxError("invalid_argument", `path '${path}' is not a regular file`, options);
+    return new SandboxError("file_not_regular", `path '${path}' is not a regular file`, options);
   }
   return fileError(failure, "open", path);
 }

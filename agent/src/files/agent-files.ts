@@ -126,10 +126,10 @@ export class AgentFiles implements Files {
     const { code, detail } = answer.failure;
     if (code === "EEXIST" && detail !== "directory") {
       const message = `path already exists but it is not a directory: ${path}`;
-      throw new SandboxError("invalid_argument", message, { cause: answer.failure });
+      throw new SandboxError("path_is_file", message, { cause: answer.failure });
     }
     if (code === "EEXIST") {
-      throw new SandboxError("already_exists", `directory already exists: ${path}`, {
+      throw new SandboxError("path_exists", `directory already exists: ${path}`, {
         cause: answer.failure,
       });
     }
@@ -151,7 +151,7 @@ export class AgentFiles implements Files {
     const answer = await this.#requests.ask(Request.Remove, this.#payload(path).finish(), DONE);
     if (!answer.failure) return;
     if (answer.failure.code === "EBUSY" && /^\/+$/.test(path)) {
-      throw new SandboxError("invalid_argument", "the root directory cannot be removed");
+      throw new SandboxError("root_not_removable", "the root directory cannot be removed");
     }
     throw fileError(answer.failure, "remove", path);
   }
@@ -180,7 +180,7 @@ export class AgentFiles implements Files {
     const watch = this.#requests.open(Request.Watch, payload.finish(), (link) => new AgentWatch(link));
     const failure = await watch.ready;
     if (failure?.code === "ENOSPC") {
-      throw new SandboxError("resource_exhausted", "too many directories are watched", { cause: failure });
+      throw new SandboxError("watch_limit_reached", "too many directories are watched", { cause: failure });
     }
     if (failure?.code === "EREMOTE") throw networkMountError(path, failure);
     if (failure) throw fileError(failure, "watch", path);
@@ -252,10 +252,10 @@ class Block {
 }
 
 function requirePath(path: string): void {
-  if (path.includes("\0")) throw new SandboxError("invalid_argument", "a path cannot contain a NUL byte");
-  if (!path.startsWith("/")) throw new SandboxError("invalid_argument", `path is not absolute: ${path}`);
+  if (path.includes("\0")) throw new SandboxError("path_invalid", "a path cannot contain a NUL byte");
+  if (!path.startsWith("/")) throw new SandboxError("path_invalid", `path is not absolute: ${path}`);
   if (Buffer.byteLength(path) > MAX_PATH_BYTES) {
-    throw new SandboxError("invalid_argument", "file name too long");
+    throw new SandboxError("path_invalid", "file name too long");
   }
 }
 
@@ -272,11 +272,11 @@ function putMetadata(payload: PayloadWriter, metadata: Readonly<Record<string, s
   let bytes = 0;
   for (const [name, value] of entries) {
     if (name.includes("\0"))
-      throw new SandboxError("invalid_argument", "a metadata key cannot contain a NUL byte");
+      throw new SandboxError("metadata_invalid", "a metadata key cannot contain a NUL byte");
     bytes += Buffer.byteLength(name) + Buffer.byteLength(value);
   }
   if (entries.length > MAX_METADATA_ENTRIES || bytes > MAX_METADATA_BYTES) {
-    throw new SandboxError("invalid_argument", "too much metadata");
+    throw new SandboxError("metadata_invalid", "too much metadata");
   }
   payload.u16(entries.length);
   for (const [name, value] of entries) payload.text(name).text(value);
@@ -302,16 +302,16 @@ function changeError(
 ): SandboxError {
   const options = { cause: failure };
   if (failure.stage === Stage.User) {
-    return new SandboxError("unauthenticated", `invalid username: '${user ?? "default"}'`, options);
+    return new SandboxError("user_unknown", `invalid username: '${user ?? "default"}'`, options);
   }
   if (failure.stage === Stage.Parent && failure.detail !== "" && failure.detail !== path) {
-    return new SandboxError("invalid_argument", `path is a file: ${failure.detail}`, options);
+    return new SandboxError("path_is_file", `path is a file: ${failure.detail}`, options);
   }
   if (failure.code === "EISDIR") {
-    return new SandboxError("invalid_argument", `path is a directory: ${path}`, options);
+    return new SandboxError("path_is_directory", `path is a directory: ${path}`, options);
   }
   if (failure.code === "ENXIO") {
-    return new SandboxError("invalid_argument", `path '${path}' is not a regular file`, options);
+    return new SandboxError("file_not_regular", `path '${path}' is not a regular file`, options);
   }
   return fileError(failure, operation, path);
 }

@@ -78,7 +78,7 @@ export class AgentListing implements Channel {
 
 function listError(failure: Failure, path: string): SandboxError {
   if (failure.code === "ENOTDIR") {
-    return new SandboxError("invalid_argument", `path is not a directory: ${path}`, { cause: failure });
+    return new SandboxError("path_is_file", `path is not a directory: ${path}`, { cause: failure });
   }
   return fileError(failure, "lstat", path);
 }

@@ -44,7 +44,7 @@ export class AgentWatch implements Channel {
       if (!this.#isReady) this.#ready.resolve(failure);
       else
         this.#queue.fail(
-          new SandboxError("internal", "changes came faster than they were read: some are lost"),
+          new SandboxError("watch_failed", "changes came faster than they were read: some are lost"),
         );
     } else if (type === Reply.Done && !this.#isReady) {
       this.#isReady = true;

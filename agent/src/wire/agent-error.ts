@@ -23,7 +23,7 @@ export function fileError(failure: Failure, operation: string, path: string): Sa
   const lacksInodes = detail === "inodes";
   return (
     fileSystemError({ errno, operation, path, lacksInodes, cause: failure }) ??
-    new SandboxError("internal", `${operation} ${path}: ${errno}`, { cause: failure })
+    new SandboxError("file_operation_failed", `${operation} ${path}: ${errno}`, { cause: failure })
   );
 }
 
@@ -31,6 +31,6 @@ const EXHAUSTED: ReadonlySet<string> = new Set(["EAGAIN", "EMFILE", "ENFILE", "E
 
 /** A lack of processes, memory or descriptors, or something that nobody expected. */
 export function resourceError(failure: Failure, what: string): SandboxError {
-  const code = EXHAUSTED.has(failure.code) ? "resource_exhausted" : "internal";
-  return new SandboxError(code, `${what}: ${failure.code}`, { cause: failure });
+  const reason = EXHAUSTED.has(failure.code) ? "host_resources_exhausted" : "internal_error";
+  return new SandboxError(reason, `${what}: ${failure.code}`, { cause: failure });
 }

@@ -40,12 +40,12 @@ export function writeSpawnRequest(request: SpawnRequest, creditBytes: number): B
   const words = [request.path, ...request.args];
   const variables = Object.entries(request.env).map(([name, value]) => `${name}=${value}`);
   if ([...words, ...variables, request.cwd ?? ""].some((text) => text.includes("\0"))) {
-    throw new SandboxError("invalid_argument", "a command cannot contain a NUL byte");
+    throw new SandboxError("command_invalid", "a command cannot contain a NUL byte");
   }
   if (words.length > MAX_ARGUMENTS || variables.length > MAX_VARIABLES) throw tooLong();
   const { terminal, cwd = "", label = "", limits = {} } = request;
   if (cwd !== "" && !cwd.startsWith("/")) {
-    throw new SandboxError("invalid_argument", `cwd '${cwd}' is not an absolute path`);
+    throw new SandboxError("command_invalid", `cwd '${cwd}' is not an absolute path`);
   }
   if (Buffer.byteLength(cwd) > 4_095) throw missingDirectory(cwd);
   const flags = (request.input === "none" ? 0 : INPUT) | (terminal ? TERMINAL : 0);
@@ -78,23 +78,27 @@ export function spawnError(failure: Failure, request: SpawnRequest): SandboxErro
   const options = { cause: failure };
   switch (stage) {
     case Stage.User:
-      return new SandboxError("unauthenticated", `invalid username: '${nameOf(request.user)}'`, options);
+      return new SandboxError("user_unknown", `invalid username: '${nameOf(request.user)}'`, options);
     case Stage.Directory: {
       const cwd = request.cwd ?? detail;
       if (code === "ENOENT" || code === "ENOTDIR") return missingDirectory(cwd, failure);
-      return new SandboxError("permission_denied", `cannot enter cwd '${cwd}': ${code}`, options);
+      return new SandboxError("spawn_not_permitted", `cannot enter cwd '${cwd}': ${code}`, options);
     }
     case Stage.Execute:
       if (code === "E2BIG") return tooLong(failure);
       return resourceError(failure, "cannot start another process");
     case Stage.Terminal:
-      return new SandboxError("failed_precondition", `no terminal is available: ${code}`, options);
+      return new SandboxError("terminal_unavailable", `no terminal is available: ${code}`, options);
     case Stage.Limits:
-      return new SandboxError("permission_denied", `cannot set the limits of a process: ${code}`, options);
+      return new SandboxError("spawn_not_permitted", `cannot set the limits of a process: ${code}`, options);
     case Stage.Entry:
-      return new SandboxError("unavailable", `the sandbox could not be entered: ${detail || code}`, options);
+      return new SandboxError(
+        "sandbox_not_enterable",
+        `the sandbox could not be entered: ${detail || code}`,
+        options,
+      );
     case Stage.Credentials:
-      return new SandboxError("permission_denied", `cannot become the user of a process: ${code}`, options);
+      return new SandboxError("spawn_not_permitted", `cannot become the user of a process: ${code}`, options);
     default:
       return resourceError(failure, "cannot start another process");
   }
@@ -105,9 +109,9 @@ function nameOf(user: string | Identity | undefined): string {
 }
 
 function missingDirectory(cwd: string, cause?: Failure): SandboxError {
-  return new SandboxError("invalid_argument", `cwd '${cwd}' does not exist`, { cause });
+  return new SandboxError("cwd_not_found", `cwd '${cwd}' does not exist`, { cause });
 }
 
 function tooLong(cause?: Failure): SandboxError {
-  return new SandboxError("invalid_argument", "argument list too long", { cause });
+  return new SandboxError("command_invalid", "argument list too long", { cause });
 }

@@ -7,6 +7,7 @@ import { it } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { z } from "zod";
 import { SandboxError } from "../kernel/errors.js";
+import type { ErrorCode } from "../kernel/reasons.js";
 import { definePlugin } from "../plugin/plugin.js";
 import { memoryBackend } from "../testing/memory-backend.js";
 import { Sandboxes } from "../sandbox/life/sandboxes.js";
@@ -23,13 +24,14 @@ const served = new Map<string, Socket>();
 const routes = definePlugin({
   name: "routes",
   setup(plugin) {
-    const api = plugin.http("api");
+    const api = plugin.http("api", { errors: "e2b" });
     api.get("/refuse/:code", (ctx) => {
       if (ctx.params["code"] === "bug") throw new TypeError("the secret is 42");
-      throw new SandboxError(ctx.params["code"] as never, `refused: ${ctx.params["code"]}`);
+      const code = ctx.params["code"] as ErrorCode;
+      throw new SandboxError({ reason: "test.refused", code }, `refused: ${ctx.params["code"]}`);
     });
     api.get("/teapot", () => {
-      throw new HttpError(418, "short and stout", { teapot: true });
+      throw new HttpError(418, "short and stout", { reason: "test.teapot", body: { teapot: true } });
     });
     api.post("/body", async (ctx) => {
       ctx.body = await readJsonBody(ctx.req, z.object({ name: z.string() }), { limitBytes: 100 });
@@ -39,9 +41,9 @@ const routes = definePlugin({
       ctx.body = "enough";
     });
     plugin.guard("api", ({ headers }) => {
-      if (headers["x-stranger"] !== undefined) throw new SandboxError("unauthenticated", "who are you?");
+      if (headers["x-stranger"] !== undefined) throw new SandboxError("credential_invalid", "who are you?");
     });
-    const envd = plugin.http("envd");
+    const envd = plugin.http("envd", { errors: "e2b" });
     envd.get("/who", (ctx) => {
       ctx.body = { id: targetOf(ctx).record.id };
     });
@@ -137,7 +139,7 @@ it("a guard of what is addressed to a sandbox keeps strangers out of each port, 
     setup(_plugin, { targets }) {
       targets.guard(({ target }) => {
         asked.push(target?.port ?? 0);
-        throw new SandboxError("unauthenticated", "who are you?");
+        throw new SandboxError("credential_invalid", "who are you?");
       });
     },
   });
@@ -410,7 +412,7 @@ it("a stop waits for running requests, then cuts them", async () => {
   const slow = definePlugin({
     name: "slow",
     setup(plugin) {
-      plugin.http("api").get("/slow/:ms", async (ctx) => {
+      plugin.http("api", { errors: "e2b" }).get("/slow/:ms", async (ctx) => {
         begun += 1;
         if (begun === REQUESTS) bothBegan.resolve();
         await pause(Number(ctx.params["ms"]), undefined, { signal: requestOf(ctx).signal });
@@ -469,7 +471,7 @@ it("guards and routes see one path: those that the two would read in different w
     name: "watched",
     setup(plugin) {
       plugin.guard("api", ({ url }) => void seen.push(url.pathname));
-      plugin.http("api").get("/templates/:id", (ctx) => {
+      plugin.http("api", { errors: "e2b" }).get("/templates/:id", (ctx) => {
         routed.push(ctx.path);
         ctx.body = ctx.path;
       });

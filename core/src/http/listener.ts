@@ -16,7 +16,7 @@ import type { ClientAddresses } from "./clients/client-address.js";
 import { answerPreflight, allowAnyOrigin, asksToNameSandbox } from "./messages/cors.js";
 import type { ExchangeLimit } from "./proxy/exchange-limit.js";
 import type { ForeignPages } from "./clients/foreign-pages.js";
-import { HttpError } from "./messages/http-error.js";
+import { SandboxError } from "../kernel/errors.js";
 import { isLoopbackName } from "./clients/local-client.js";
 import type { PortConnections } from "./proxy/port-connections.js";
 import { proxyRequest, proxyUpgrade } from "./proxy/proxy.js";
@@ -26,7 +26,7 @@ import type { SurfaceRequest, Target } from "./surfaces/surface-request.js";
 import type { Targeting } from "./targeting/targeting.js";
 import type { Listener } from "./surfaces/targets.js";
 import { requireTrafficToken } from "./targeting/traffic-token.js";
-import { toHttpError, writeHttpError } from "./messages/wire-errors.js";
+import { refusalOf, toHttpError, writeHttpError } from "./messages/wire-errors.js";
 
 export interface ListenerSettings {
   readonly name: string;
@@ -208,6 +208,7 @@ export class HttpListener implements Listener {
     let surfaceName = this.name;
     // Read at the end: a client may have its answer before the route has matched.
     let routeOf: (message: IncomingMessage) => RoutePattern = () => "none";
+    let answerTo = (error: unknown) => toHttpError(error, log);
     const use = this.#use(response);
     response.once("close", () => {
       const route = routeOf(message);
@@ -221,7 +222,14 @@ export class HttpListener implements Listener {
         seconds,
       });
       log.debug(
-        { surface: surfaceName, method: message.method, route, status: response.statusCode, seconds },
+        {
+          surface: surfaceName,
+          method: message.method,
+          route,
+          status: response.statusCode,
+          reason: refusalOf(response),
+          seconds,
+        },
         "request ended",
       );
     });
@@ -260,6 +268,7 @@ export class HttpListener implements Listener {
         await proxyRequest(request, target as Target, { message, response, connections });
         return;
       }
+      answerTo = (error) => surface.answerTo(error, request);
       if (target !== undefined) {
         allowAnyOrigin(response);
         if (message.method === "OPTIONS") {
@@ -275,12 +284,13 @@ export class HttpListener implements Listener {
       await surface.serve(admitted, message, response);
     } catch (error) {
       if (response.destroyed) return;
-      writeHttpError(response, toHttpError(error, log));
+      writeHttpError(response, answerTo(error));
     }
   }
 
   async #upgrade(message: IncomingMessage, socket: Duplex, head: Buffer): Promise<void> {
     const { id, log } = this.#identify(message);
+    let answerTo = (error: unknown) => toHttpError(error, log);
     socket.on("error", () => undefined);
     this.#upgraded.add(socket);
     const use = this.#use(socket);
@@ -300,6 +310,7 @@ export class HttpListener implements Listener {
         target,
         closing: socket,
       });
+      if (surface !== undefined) answerTo = (error) => surface.answerTo(error, request);
       if (target !== undefined) {
         cutWhenEnded(target, socket, socket);
         await this.#services.targeting.authorize(request);
@@ -316,7 +327,7 @@ export class HttpListener implements Listener {
       if (target !== undefined) await use.begin(target, request);
       await surface.upgrade(admitted, { message, socket, head });
     } catch (error) {
-      if (!socket.destroyed) refuseUpgrade(socket, toHttpError(error, log));
+      if (!socket.destroyed) refuseUpgrade(socket, answerTo(error));
     }
   }
 
@@ -334,9 +345,10 @@ export class HttpListener implements Listener {
     return { url, target, surface };
   }
 
-  /** @throws HttpError 400 for an ambiguous host, 403 for a web page from elsewhere at a listener on loopback. */
+  /** @throws SandboxError 400 for an ambiguous host, 403 for a web page from elsewhere at a listener on loopback. */
   #refuseForeign({ headers, headersDistinct }: IncomingMessage): void {
-    if ((headersDistinct["host"]?.length ?? 0) > 1) throw new HttpError(400, "the request has several hosts");
+    if ((headersDistinct["host"]?.length ?? 0) > 1)
+      throw new SandboxError("host_invalid", "the request has several hosts");
     if (this.isLoopback) this.#services.foreignPages.refuse(headers);
   }
 
@@ -392,19 +404,21 @@ export class HttpListener implements Listener {
 
 function parseUrl({ url = "/" }: IncomingMessage): URL {
   const text = url.startsWith("/") ? `http://server${url}` : url;
-  if (!URL.canParse(text, "http://server")) throw new HttpError(400, `the request target is no URL`);
+  if (!URL.canParse(text, "http://server"))
+    throw new SandboxError("target_invalid", "the request target is no URL");
   return new URL(text, "http://server");
 }
 
 /**
  * Refuses paths that a URL parser and the router read differently: guards see the parsed path, routes the raw one.
- * @throws HttpError 400
+ * @throws SandboxError target_invalid
  */
 function requirePlainPath(message: IncomingMessage, url: URL): void {
   // After the host of an absolute URL, which proxies may send.
   const [path = ""] = (message.url ?? "/").replace(/^[a-z]+:\/\/[^/?#]*/i, "").split(/[?#]/, 1);
   const isPlain = !/\\|\/\/|(^|\/)(\.|%2e){1,2}(\/|$)/i.test(path);
-  if (!isPlain) throw new HttpError(400, "the path has a backslash, an empty or a dot segment");
+  if (!isPlain)
+    throw new SandboxError("target_invalid", "the path has a backslash, an empty or a dot segment");
   message.url = url.pathname + url.search;
 }
 

@@ -1,21 +1,4 @@
-/** Kinds of failure, in Connect's vocabulary. */
-export type ErrorCode =
-  | "canceled"
-  | "unknown"
-  | "invalid_argument"
-  | "deadline_exceeded"
-  | "not_found"
-  | "already_exists"
-  | "permission_denied"
-  | "resource_exhausted"
-  | "failed_precondition"
-  | "aborted"
-  | "out_of_range"
-  | "unimplemented"
-  | "internal"
-  | "unavailable"
-  | "data_loss"
-  | "unauthenticated";
+import { type ErrorCode, type PluginReason, type Reason, REASONS } from "./reasons.js";
 
 /**
  * Makes `instanceof` recognise instances from another installed copy of core, by a mark whose name all copies share.
@@ -36,19 +19,21 @@ export function recogniseAcrossCopies(type: Function, name: string): void {
 export type Shortage = "space" | "inodes";
 
 /**
- * The one error type of the domain: a code that maps to an HTTP status and a Connect code, and a message that is safe
- * to show to a client.
+ * The one error type of the domain: a reason of the catalogue, the code that it has there, which maps to an HTTP status
+ * and a Connect code, and a message that is safe to show to a client.
  */
 export class SandboxError extends Error {
   override readonly name = "SandboxError";
+  readonly reason: Reason | PluginReason["reason"];
   readonly code: ErrorCode;
   /** Seconds until another try makes sense, for `resource_exhausted` and `unavailable`. */
   readonly retryAfterSeconds: number | undefined;
   /** Exhausted resource, for `resource_exhausted` of a file operation. */
   readonly shortage: Shortage | undefined;
 
+  /** @param reason of the catalogue, of a plugin, or that of another error. */
   constructor(
-    code: ErrorCode,
+    reason: Reason | PluginReason | SandboxError,
     message: string,
     options?: {
       readonly cause?: unknown;
@@ -57,7 +42,9 @@ export class SandboxError extends Error {
     },
   ) {
     super(message, options);
-    this.code = code;
+    const entry = typeof reason === "string" ? { reason, code: REASONS[reason].code } : reason;
+    this.reason = entry.reason;
+    this.code = entry.code;
     this.retryAfterSeconds = options?.retryAfterSeconds;
     this.shortage = options?.shortage;
   }

@@ -33,5 +33,5 @@ export function createLogger(level: string, destination?: DestinationStream): Lo
 function describeError(error: Error): object {
   if (!(error instanceof SandboxError) || error.code === "internal" || error.cause !== undefined)
     return stdSerializers.err(error);
-  return { type: error.name, code: error.code, message: error.message };
+  return { type: error.name, code: error.code, reason: error.reason, message: error.message };
 }

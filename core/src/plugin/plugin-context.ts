@@ -59,9 +59,9 @@ export function createPluginContext(parts: PluginContextParts): PluginContext<un
     resolve<T>(key: Class<T> | Token<T>): T {
       return scope.resolve<T>(key);
     },
-    http(surface) {
+    http(surface, options) {
       whileOpen("http");
-      return surfaces.get(surface).router(plugin.name);
+      return surfaces.get(surface).router(plugin.name, options);
     },
     rpc(surface) {
       whileOpen("rpc");

@@ -3,6 +3,7 @@ import type KoaRouter from "@koa/router";
 import type { Registry } from "prom-client";
 import { z } from "zod";
 import type { Diagnosis } from "../observe/finding.js";
+import type { RouterOptions } from "../http/surfaces/surface.js";
 import type { Guard, Observer, UpgradeHandler } from "../http/surfaces/surface-hooks.js";
 import type { Clock } from "../kernel/clock.js";
 import type { Class } from "../kernel/scope.js";
@@ -37,7 +38,7 @@ export interface PluginContext<Config> {
   /**
    * A router for this plugin on a surface: `api`, `envd`, `code`, `ops`, or another one that the configuration names.
    */
-  http(surface: string): Router;
+  http(surface: string, options?: RouterOptions): Router;
   /** Connect's own registration, at the exact paths of the methods. */
   rpc(surface: string): Pick<ConnectRouter, "service" | "rpc">;
   /** Takes upgrade requests at a path: segments in `:name` match anything. */

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { SandboxError, type ErrorCode } from "../kernel/errors.js";
+import { SandboxError } from "../kernel/errors.js";
+import type { ErrorCode } from "../kernel/reasons.js";
 import type { Command, Process } from "../sandbox/contract/process.js";
 import { MemoryBackend, type MemoryBackendOptions, type MemorySandbox } from "./memory-backend.js";
 

@@ -142,7 +142,7 @@ export class MemoryBackend implements SandboxBackend {
     this.volumes = {
       make: async ({ id }) => {
         await volumes.onMake?.(id);
-        if (this.#volumes.has(id)) throw new SandboxError("already_exists", `volume ${id} exists`);
+        if (this.#volumes.has(id)) throw new SandboxError("volume_exists", `volume ${id} exists`);
         this.#volumes.set(
           id,
           MemoryFiles.empty(USERS, () => Date.now()),
@@ -155,7 +155,7 @@ export class MemoryBackend implements SandboxBackend {
       },
       usage: async (id) => {
         const found = this.#volumes.get(id);
-        if (found === undefined) throw new SandboxError("not_found", `volume '${id}' not found`);
+        if (found === undefined) throw new SandboxError("volume_not_found", `volume '${id}' not found`);
         return found.usedBytes;
       },
     };
@@ -188,7 +188,7 @@ export class MemoryBackend implements SandboxBackend {
         await this.#options.onProvision?.(step, spec, signal);
         if (step === "reserve") {
           if (this.#sandboxes.has(spec.id)) {
-            throw new SandboxError("already_exists", `sandbox ${spec.id} exists`);
+            throw new SandboxError("sandbox_exists", `sandbox ${spec.id} exists`);
           }
           sandbox = new MemorySandbox(spec, this.#options, {
             kept: this.#kept,
@@ -260,12 +260,13 @@ export class MemorySandbox implements Sandbox {
     if (options.networking !== false) this.networking = { restrict: (rules) => this.#restrict(rules) };
     if (spec.snapshot !== undefined) {
       const kept = home.kept.get(spec.snapshot);
-      if (kept === undefined) throw new SandboxError("not_found", `snapshot '${spec.snapshot}' not found`);
+      if (kept === undefined)
+        throw new SandboxError("snapshot_not_found", `snapshot '${spec.snapshot}' not found`);
       this.files.copyFrom(kept);
     }
     for (const { volume, path, readOnly } of spec.mounts ?? []) {
       const found = home.volumes.get(volume);
-      if (found === undefined) throw new SandboxError("not_found", `volume '${volume}' not found`);
+      if (found === undefined) throw new SandboxError("volume_not_found", `volume '${volume}' not found`);
       this.files.mount(path, found, readOnly);
     }
     const { resizing, snapshots } = options;
@@ -356,11 +357,11 @@ export class MemorySandbox implements Sandbox {
   async spawn(command: Command): Promise<Process> {
     this.#requireUp();
     const user = USERS.find(({ name }) => name === (command.user ?? USERS[0].name));
-    if (user === undefined) throw new SandboxError("unauthenticated", `invalid username: '${command.user}'`);
+    if (user === undefined) throw new SandboxError("user_unknown", `invalid username: '${command.user}'`);
     const cwd = command.cwd ?? user.home;
     const info = await this.files.stat(cwd).catch(() => undefined);
     if (info?.kind !== "directory") {
-      throw new SandboxError("invalid_argument", `cwd '${cwd}' does not exist`);
+      throw new SandboxError("cwd_not_found", `cwd '${cwd}' does not exist`);
     }
     this.#requireUp();
     const pid = (this.#lastPid += 1);
@@ -381,7 +382,7 @@ export class MemorySandbox implements Sandbox {
 
   async user(name: string = USERS[0].name): Promise<User> {
     const user = USERS.find((one) => one.name === name);
-    if (user === undefined) throw new SandboxError("not_found", `unknown user ${name}`);
+    if (user === undefined) throw new SandboxError("account_not_found", `unknown user ${name}`);
     return user;
   }
 
@@ -390,7 +391,7 @@ export class MemorySandbox implements Sandbox {
     signal.throwIfAborted();
     const handler = this.#ports.get(port);
     if (handler === undefined) {
-      throw new SandboxError("failed_precondition", `nothing listens on port ${port}`);
+      throw new SandboxError("port_closed", `nothing listens on port ${port}`);
     }
     const [near, far] = duplexPair();
     this.#connections.add(near);
@@ -449,11 +450,11 @@ export class MemorySandbox implements Sandbox {
 
   #requireUp(): void {
     this.#requireAlive();
-    if (this.#isStopped) throw new SandboxError("unavailable", `sandbox ${this.id} is stopped`);
+    if (this.#isStopped) throw new SandboxError("sandbox_stopped", `sandbox ${this.id} is stopped`);
   }
 
   #requireAlive(): void {
-    if (this.#isGone) throw new SandboxError("unavailable", `sandbox ${this.id} is gone`);
+    if (this.#isGone) throw new SandboxError("sandbox_ended", `sandbox ${this.id} is gone`);
   }
 }
 

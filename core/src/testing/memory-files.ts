@@ -110,7 +110,7 @@ export class MemoryFiles implements Files {
   /** Makes a symbolic link, as a program inside would. */
   link(path: string, target: string): void {
     const place = this.#locate(path, false);
-    if (place.node !== undefined) throw new SandboxError("already_exists", `${path} exists`);
+    if (place.node !== undefined) throw new SandboxError("path_exists", `${path} exists`);
     const link: LinkNode = { ...this.#newNode(0o777, this.#defaultUser), type: "link", target };
     place.directory.children.set(place.name, link);
   }
@@ -164,7 +164,7 @@ export class MemoryFiles implements Files {
   async makeDir(path: string, options: Pick<WriteOptions, "user"> = {}): Promise<FileInfo> {
     const { node } = this.#locateLoosely(path) ?? {};
     if (node?.type === "directory")
-      throw new SandboxError("already_exists", `directory already exists: ${path}`);
+      throw new SandboxError("path_exists", `directory already exists: ${path}`);
     if (node !== undefined) throw notDirectory(path);
     this.#requireWritable(path);
     this.#makeDirectories(path, this.#account(options.user));
@@ -183,14 +183,14 @@ export class MemoryFiles implements Files {
     const to = this.#locate(destination, false);
     if (to.path === from.path) return this.#info(destination, node);
     if (to.path.startsWith(`${from.path}/`)) {
-      throw new SandboxError("invalid_argument", `cannot move ${source} into itself`);
+      throw new SandboxError("move_into_itself", `cannot move ${source} into itself`);
     }
     if (to.node?.type === "directory" && node.type !== "directory") throw isDirectory(destination);
     if (to.node !== undefined && to.node.type !== "directory" && node.type === "directory") {
       throw notDirectory(destination);
     }
     if (to.node?.type === "directory" && to.node.children.size > 0) {
-      throw new SandboxError("failed_precondition", `directory not empty: ${destination}`);
+      throw new SandboxError("directory_not_empty", `directory not empty: ${destination}`);
     }
     from.directory.children.delete(from.name);
     to.directory.children.set(to.name, node);
@@ -208,7 +208,7 @@ export class MemoryFiles implements Files {
   async remove(path: string): Promise<void> {
     const place = this.#locateLoosely(path, false);
     this.#requireWritable(path);
-    if (place?.node === this.#root) throw new SandboxError("invalid_argument", "cannot remove /");
+    if (place?.node === this.#root) throw new SandboxError("root_not_removable", "cannot remove /");
     place?.directory.children.delete(place.name);
   }
 
@@ -248,14 +248,14 @@ export class MemoryFiles implements Files {
   #requireWritable(path: string): void {
     for (const [mounted, { isReadOnly }] of this.#mounts) {
       if (isReadOnly && `${path}/`.startsWith(`${mounted}/`)) {
-        throw new SandboxError("permission_denied", `${path}: read-only file system`);
+        throw new SandboxError("path_not_permitted", `${path}: read-only file system`);
       }
     }
   }
 
   #account(name: string | undefined): User {
     const user = name === undefined ? this.#defaultUser : this.#users.find((one) => one.name === name);
-    if (user === undefined) throw new SandboxError("not_found", `unknown user ${name}`);
+    if (user === undefined) throw new SandboxError("account_not_found", `unknown user ${name}`);
     return user;
   }
 
@@ -289,7 +289,7 @@ export class MemoryFiles implements Files {
 
   /** Walks a path from the root, following links, like the kernel does. */
   #locate(path: string, followLast: boolean): Place {
-    if (!path.startsWith("/")) throw new SandboxError("invalid_argument", `not an absolute path: ${path}`);
+    if (!path.startsWith("/")) throw new SandboxError("path_invalid", `not an absolute path: ${path}`);
     const trail: { readonly name: string; readonly directory: DirectoryNode }[] = [];
     const todo = path.split("/").filter((name) => name !== "" && name !== ".");
     let linksLeft = LINKS_FOLLOWED;
@@ -306,7 +306,7 @@ export class MemoryFiles implements Files {
       const isLast = todo.length === 0;
       if (node?.type === "link" && (!isLast || followLast)) {
         linksLeft -= 1;
-        if (linksLeft < 0) throw new SandboxError("failed_precondition", `too many links: ${path}`);
+        if (linksLeft < 0) throw new SandboxError("symlink_loop", `too many links: ${path}`);
         if (node.target.startsWith("/")) trail.length = 0;
         todo.unshift(...node.target.split("/").filter((part) => part !== "" && part !== "."));
         continue;
@@ -348,13 +348,13 @@ function sizeOf(node: AnyNode): number {
 }
 
 function missing(path: string): SandboxError {
-  return new SandboxError("not_found", `${path}: no such file or directory`);
+  return new SandboxError("path_not_found", `${path}: no such file or directory`);
 }
 
 function notDirectory(path: string): SandboxError {
-  return new SandboxError("invalid_argument", `${path}: not a directory`);
+  return new SandboxError("path_is_file", `${path}: not a directory`);
 }
 
 function isDirectory(path: string): SandboxError {
-  return new SandboxError("invalid_argument", `${path}: is a directory`);
+  return new SandboxError("path_is_directory", `${path}: is a directory`);
 }

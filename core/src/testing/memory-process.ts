@@ -79,7 +79,7 @@ export class MemoryProcess implements Process {
 
   async write(data: Uint8Array): Promise<void> {
     if (!this.#isInputOpen || this.#hasExited) {
-      throw new SandboxError("failed_precondition", `process ${this.pid} has no open stdin`);
+      throw new SandboxError("stdin_closed", `process ${this.pid} has no open stdin`);
     }
     await this.#input.push(Uint8Array.from(data), data.length);
   }
@@ -90,7 +90,8 @@ export class MemoryProcess implements Process {
   }
 
   async kill(signal: Signal): Promise<void> {
-    if (this.#hasExited) throw new SandboxError("not_found", `process with pid ${this.pid} not found`);
+    if (this.#hasExited)
+      throw new SandboxError("process_not_found", `process with pid ${this.pid} not found`);
     const trap = signal === "SIGKILL" ? undefined : this.#traps.get(signal);
     if (trap !== undefined) trap();
     else if (!HARMLESS.has(signal)) this.#leave({ signal });
@@ -98,7 +99,7 @@ export class MemoryProcess implements Process {
 
   async resize(size: TerminalSize): Promise<void> {
     if (this.#terminal === undefined) {
-      throw new SandboxError("failed_precondition", `process ${this.pid} has no terminal`);
+      throw new SandboxError("terminal_missing", `process ${this.pid} has no terminal`);
     }
     this.#terminal = size;
     this.#traps.get("SIGWINCH")?.();
@@ -151,7 +152,7 @@ export class MemoryProcess implements Process {
     this.#input.end();
     this.#onExit();
     this.#ended.resolve(exit);
-    this.#killed.abort(new SandboxError("aborted", "the process has ended"));
+    this.#killed.abort(new SandboxError("process_ended", "the process has ended"));
   }
 }
 

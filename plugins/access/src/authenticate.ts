@@ -23,7 +23,7 @@ export async function authenticate(
   const key = headers["x-api-key"];
   const bearer = BEARER.exec(headers.authorization ?? "")?.[1];
   const given = typeof key === "string" && key !== "" ? key : bearer;
-  if (given === undefined) throw refusal("authorization header is missing");
+  if (given === undefined) throw new SandboxError("credential_missing", "authorization header is missing");
   if (given === bearer && tokens !== undefined && JWT_FORM.test(given)) return tokens.find(given);
   const principal = apiKeys.find(given);
   if (principal !== undefined) return principal;
@@ -33,5 +33,5 @@ export async function authenticate(
 }
 
 function refusal(message: string): SandboxError {
-  return new SandboxError("unauthenticated", message);
+  return new SandboxError("credential_invalid", message);
 }

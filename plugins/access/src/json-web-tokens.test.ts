@@ -158,7 +158,7 @@ describe("a JWT", () => {
       const { status, json } = await whoami(token);
       assert.equal(status, 401, `${what}: ${JSON.stringify(json)}`);
       const message = what === "expired" ? "the access token has expired" : "the access token is not valid";
-      assert.deepEqual(json, { code: 401, message }, what);
+      assert.deepEqual(json, { code: 401, message, reason: "credential_invalid" }, what);
     }
     assert.equal((await whoami(good)).status, 200);
     assert.equal(

@@ -78,11 +78,15 @@ export class JsonWebTokens {
     if (!isProvider) {
       const text =
         error instanceof errors.JWTExpired ? "the access token has expired" : "the access token is not valid";
-      return new SandboxError("unauthenticated", text, { cause: error });
+      return new SandboxError("credential_invalid", text, { cause: error });
     }
     const { log, settings } = this.#options;
     log.error({ jwksUrl: settings.jwksUrl, reason: messageOf(error) }, "keys for JWTs cannot be fetched");
-    return new SandboxError("unavailable", "access tokens cannot be checked at the moment", { cause: error });
+    return new SandboxError(
+      "identity_provider_unavailable",
+      "access tokens cannot be checked at the moment",
+      { cause: error },
+    );
   }
 
   #principalOf(payload: JWTPayload): Principal {
@@ -116,5 +120,5 @@ function scopesIn({ scp, scope }: JWTPayload): ReadonlySet<Scope> {
 }
 
 function notValid(): SandboxError {
-  return new SandboxError("unauthenticated", "the access token is not valid");
+  return new SandboxError("credential_invalid", "the access token is not valid");
 }

@@ -58,7 +58,7 @@ export class Quotas {
       const more = wanted.limits[what];
       if (more === undefined) {
         const text = `template '${wanted.template}' has no limit of ${WORDS[what]}, by which the quota of this tenant counts`;
-        throw new SandboxError("failed_precondition", text);
+        throw new SandboxError("template_without_limit", text);
       }
       if (used + more > most) {
         throw exhausted(`you have reached the maximum of ${WORDS[what]} (${most}): ${used} are in use`);
@@ -103,5 +103,5 @@ function sum(records: readonly SandboxRecord[], what: Countable): number {
 }
 
 function exhausted(message: string, retryAfterSeconds = 1): SandboxError {
-  return new SandboxError("resource_exhausted", message, { retryAfterSeconds });
+  return new SandboxError("quota_reached", message, { retryAfterSeconds });
 }

@@ -16,7 +16,7 @@ export class RateLimit {
       await this.#limiter.consume(who);
     } catch (error) {
       if (!(error instanceof RateLimiterRes)) throw error;
-      throw new SandboxError("resource_exhausted", "too many requests", {
+      throw new SandboxError("rate_limited", "too many requests", {
         retryAfterSeconds: Math.max(Math.ceil(error.msBeforeNext / 1000), 1),
       });
     }

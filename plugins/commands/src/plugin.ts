@@ -48,7 +48,7 @@ export const plugin = definePlugin({
     serveProcessRpc(plugin.rpc("envd"), { commands, clock, keepaliveMs: config.keepaliveInterval });
     serveNdjson(plugin.http("envd"), { commands, config });
     serveLogs(plugin.http("envd"), { commands, config: config.log });
-    serveSandboxLogs(plugin.http("api"), {
+    serveSandboxLogs(plugin.http("api", { errors: "e2b" }), {
       commands,
       sandboxes,
       longestLine: config.maxLineSize,

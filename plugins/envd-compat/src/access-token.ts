@@ -11,7 +11,7 @@ export function requireToken(request: Pick<SurfaceRequest, "headers">, token: st
   const presented = presentedToken(request);
   if (presented !== undefined && secretEqual(token, presented)) return;
   throw new SandboxError(
-    "unauthenticated",
+    "access_token_invalid",
     "unauthorized access, please provide a valid access token or method signing if supported",
   );
 }

@@ -7,5 +7,5 @@ import { DEBUG_SANDBOX_ID } from "./debug-sandbox.js";
  */
 export const debugGuard: Guard = ({ target, headers }) => {
   if (target?.sandbox.record.id !== DEBUG_SANDBOX_ID || isLocalClient(headers)) return;
-  throw new SandboxError("permission_denied", "the debug sandbox is for clients of this machine");
+  throw new SandboxError("debug_sandbox_remote", "the debug sandbox is for clients of this machine");
 };

@@ -28,11 +28,11 @@ function checkFileAccess(request: SurfaceRequest, token: string, nowMs: number):
   const presented = presentedToken(request);
   if (presented !== undefined) {
     if (secretEqual(token, presented)) return;
-    throw new SandboxError("unauthenticated", "access token present in header but does not match");
+    throw new SandboxError("access_token_invalid", "access token present in header but does not match");
   }
   const signed = parseSignedFileRequest(request.method, request.url);
-  if (signed === undefined) throw new SandboxError("unauthenticated", "missing signature query parameter");
+  if (signed === undefined) throw new SandboxError("signature_invalid", "missing signature query parameter");
   const check = new SignatureCheck(signed);
-  if (!check.isMadeWith(token)) throw new SandboxError("unauthenticated", "invalid signature");
-  if (check.isExpired(nowMs)) throw new SandboxError("unauthenticated", "signature is already expired");
+  if (!check.isMadeWith(token)) throw new SandboxError("signature_invalid", "invalid signature");
+  if (check.isExpired(nowMs)) throw new SandboxError("signature_expired", "signature is already expired");
 }

@@ -24,7 +24,7 @@ export function parseSignedFileRequest(method: string, url: URL): SignedFileRequ
   // Unsigned parameters must not decide whose file is meant: the alias `user`, or a second value.
   const isAmbiguous =
     query.has("user") || ["path", "username", "signature"].some((name) => query.getAll(name).length > 1);
-  if (isAmbiguous) throw new SandboxError("unauthenticated", "invalid signature");
+  if (isAmbiguous) throw new SandboxError("signature_invalid", "invalid signature");
   return {
     path: query.get("path") ?? "",
     operation,
@@ -77,7 +77,7 @@ function parseExpiration(value: string | null): number | undefined {
   if (value === null || value === "") return undefined;
   if (!/^-?\d{1,15}$/.test(value)) {
     throw new SandboxError(
-      "invalid_argument",
+      "request_invalid",
       "Invalid format for parameter signature_expiration: expected unix seconds",
     );
   }

@@ -29,12 +29,12 @@ const routes = definePlugin({
     const reached = (ctx: { state: object; body: unknown }): void => {
       ctx.body = targetOf(ctx).record.id;
     };
-    const envd = plugin.http("envd");
+    const envd = plugin.http("envd", { errors: "e2b" });
     envd.get("/files", reached);
     envd.post("/files", reached);
     envd.post("/files/compose", reached);
     envd.post("/process.Process/List", reached);
-    const code = plugin.http("code");
+    const code = plugin.http("code", { errors: "e2b" });
     code.post("/execute", reached);
     code.get("/contexts", reached);
     code.post("/contexts/:id/restart", reached);

@@ -16,7 +16,7 @@ export const plugin = definePlugin({
   requires: { sandboxes: Sandboxes, targets: Targets, clock: Clock },
   setup(context, { sandboxes, targets, clock }) {
     const { debugSandbox, debugTemplate } = context.config;
-    const router = context.http("envd");
+    const router = context.http("envd", { errors: "e2b" });
 
     context.guard("envd", envdGuard(clock));
     context.guard("code", codeGuard);

@@ -15,5 +15,5 @@ export const RESERVED_PATHS: readonly string[] = [
 export function reservedPathRefusal(path: string): HttpError {
   const message =
     "This endpoint is reserved for the E2B control plane and is not reachable through the sandbox URL";
-  return new HttpError(404, message, { message, path, code: 404 });
+  return new HttpError(404, message, { reason: "path_reserved", body: { message, path, code: 404 } });
 }

@@ -24,7 +24,7 @@ export function signatureTarget(sandboxes: Sandboxes): TargetResolver {
       tried += 1;
       if (tried % TRIED_AT_ONCE === 0) await setImmediate();
     }
-    throw new SandboxError("unauthenticated", "invalid signature");
+    throw new SandboxError("signature_invalid", "invalid signature");
   };
 }
 

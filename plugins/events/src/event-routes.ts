@@ -42,7 +42,7 @@ function parseTypes(query: URLSearchParams): readonly string[] {
   const unknown = types.find((type) => !EVENT_TYPES.includes(type));
   if (unknown === undefined) return [...new Set(types)];
   throw new SandboxError(
-    "invalid_argument",
+    "request_invalid",
     `validation error: types: '${unknown.slice(0, 64)}' is none of ${EVENT_TYPES.join(", ")}`,
   );
 }

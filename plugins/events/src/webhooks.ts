@@ -38,7 +38,7 @@ export class Webhooks {
     const { webhooks } = store();
     if (webhooks.list(tenant).length >= settings.maxWebhooks) {
       const text = `you have reached the maximum number of webhooks (${settings.maxWebhooks})`;
-      throw new SandboxError("resource_exhausted", text);
+      throw new SandboxError("webhook_limit_reached", text);
     }
     const webhook: Webhook = {
       ...wish,
@@ -92,17 +92,20 @@ export class Webhooks {
     const { store, clock, onDue } = this.#options;
     this.get(tenant, id);
     if (!store().deliveries.repeat(id, delivery, clock.now())) {
-      throw new SandboxError("not_found", `webhook '${id}' has no delivery '${delivery}' that is done`);
+      throw new SandboxError(
+        "delivery_not_found",
+        `webhook '${id}' has no delivery '${delivery}' that is done`,
+      );
     }
     onDue(id);
   }
 
   #checkUrl(url: string): void {
     if (this.#options.guard.permitsHost(new URL(url).hostname)) return;
-    throw new SandboxError("invalid_argument", "validation error: url: its host is no public address");
+    throw new SandboxError("webhook_url_invalid", "validation error: url: its host is no public address");
   }
 }
 
 function unknownWebhook(id: string): SandboxError {
-  return new SandboxError("not_found", `webhook '${id}' not found`);
+  return new SandboxError("webhook_not_found", `webhook '${id}' not found`);
 }

@@ -27,7 +27,7 @@ export const plugin = definePlugin({
     plugin.onStart(async () => links.useKey(await persistentKey(join(plugin.dataDir(), "link-key"))));
 
     registerFilesystemRpc(plugin.rpc("envd"), { service, watchers, keepaliveMs: config.keepalive });
-    registerFilesRoutes(plugin.http("envd"), {
+    registerFilesRoutes(plugin.http("envd", { errors: "e2b" }), plugin.http("envd"), {
       service,
       links,
       maxBatchBytes: config.maxBatch,

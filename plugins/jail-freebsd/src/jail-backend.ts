@@ -91,7 +91,7 @@ export class JailBackend implements SandboxBackend {
     const problems = await this.problems();
     if (problems.length === 0) return;
     const text = problems.map(({ message }) => message).join("; ");
-    throw new SandboxError("failed_precondition", `jail-freebsd cannot use this host: ${text}`);
+    throw new SandboxError("host_unusable", `jail-freebsd cannot use this host: ${text}`);
   }
 
   /** Every problem that keeps this host from running the backend. */
@@ -116,11 +116,11 @@ export class JailBackend implements SandboxBackend {
     const { datasets, templates } = await this.#open();
     const snapshot = await templates.snapshotOf(template);
     if (await datasets.hasSnapshot(snapshot)) return snapshot;
-    throw new SandboxError("not_found", `there is no snapshot ${snapshot} for template ${template}`);
+    throw new SandboxError("snapshot_not_found", `there is no snapshot ${snapshot} for template ${template}`);
   }
 
   async provision(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
-    if (this.#isHeld(spec.id)) throw new SandboxError("already_exists", `sandbox ${spec.id} already exists`);
+    if (this.#isHeld(spec.id)) throw new SandboxError("sandbox_exists", `sandbox ${spec.id} already exists`);
     this.#beginning.add(spec.id);
     try {
       return await this.#provision(spec, signal);
@@ -370,7 +370,7 @@ export class JailBackend implements SandboxBackend {
     const wanted = fullLimits(sandbox.limits, this.#settings.limits);
     const { memoryBytes = 0 } = (await usage.of(paths.name)) ?? {};
     if (memoryBytes > wanted.memoryMiB * MEBIBYTE) {
-      throw new SandboxError("failed_precondition", "the sandbox uses more memory than that");
+      throw new SandboxError("limits_below_use", "the sandbox uses more memory than that");
     }
     try {
       if (wanted.diskMiB !== before.diskMiB) await datasets.limit(paths.name, wanted.diskMiB);
@@ -517,7 +517,8 @@ async function originOf(
     return origin;
   }
   const origin = (await datasets.snapshots()).get(snapshot);
-  if (origin === undefined) throw new SandboxError("not_found", `there is no snapshot '${snapshot}'`);
+  if (origin === undefined)
+    throw new SandboxError("snapshot_not_found", `there is no snapshot '${snapshot}'`);
   return origin;
 }
 

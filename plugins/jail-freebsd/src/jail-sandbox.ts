@@ -113,7 +113,7 @@ export class JailSandbox implements Sandbox {
 
   get files(): Files {
     // After the end of the sandbox, the agent's files refuse every operation.
-    if (this.#jail === undefined) throw new SandboxError("unavailable", "the sandbox is stopped");
+    if (this.#jail === undefined) throw new SandboxError("sandbox_stopped", "the sandbox is stopped");
     return this.#jail.agent.files;
   }
 
@@ -143,7 +143,7 @@ export class JailSandbox implements Sandbox {
     this.#requireAlive();
     const { usage, name } = this.#options;
     const used = await usage.of(name);
-    if (used === undefined) throw new SandboxError("unavailable", "the sandbox has ended");
+    if (used === undefined) throw new SandboxError("sandbox_ended", "the sandbox has ended");
     const { cpuCount, diskMiB, memoryMiB } = this.#limits;
     const diskTotalBytes = diskMiB * MEBIBYTE;
     const memoryTotalBytes = Math.min(memoryMiB * MEBIBYTE, totalmem());
@@ -254,7 +254,7 @@ export class JailSandbox implements Sandbox {
 
   async #destroy(): Promise<void> {
     this.#isDestroyed = true;
-    this.#starting?.abort(new SandboxError("unavailable", "the sandbox has ended"));
+    this.#starting?.abort(new SandboxError("sandbox_ended", "the sandbox has ended"));
     this.#jail?.helper?.release();
     // A change that ends later would bring back the anchor and rules.
     await this.#changes;
@@ -263,11 +263,11 @@ export class JailSandbox implements Sandbox {
 
   get #running(): RunningJail {
     this.#requireAlive();
-    if (this.#jail === undefined) throw new SandboxError("unavailable", "the sandbox is stopped");
+    if (this.#jail === undefined) throw new SandboxError("sandbox_stopped", "the sandbox is stopped");
     return this.#jail;
   }
 
   #requireAlive(): void {
-    if (this.#isDestroyed) throw new SandboxError("unavailable", "the sandbox has ended");
+    if (this.#isDestroyed) throw new SandboxError("sandbox_ended", "the sandbox has ended");
   }
 }

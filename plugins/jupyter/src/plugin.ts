@@ -213,7 +213,7 @@ export const plugin = definePlugin({
     });
     warmUps.add(warmKernels(contexts, isEager));
 
-    codeRoutes(plugin.http("code"), {
+    codeRoutes(plugin.http("code", { errors: "e2b" }), {
       contexts,
       clock,
       keepaliveMs: limits.keepalive,

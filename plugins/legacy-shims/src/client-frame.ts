@@ -31,7 +31,7 @@ export function parseClientFrame(message: Buffer, isBinary: boolean): ClientFram
   if (!parsed.success) {
     const named = anyFrame.safeParse(value);
     if (named.success && !KNOWN_TYPES.includes(named.data.type)) return { type: "unknown" };
-    throw new SandboxError("invalid_argument", "no frame that this server knows");
+    throw new SandboxError("frame_invalid", "no frame that this server knows");
   }
   const frame = parsed.data;
   if (frame.type === "resize") return { type: "resize", columns: frame.cols, rows: frame.rows };
@@ -42,6 +42,6 @@ function parseJson(message: Buffer): unknown {
   try {
     return JSON.parse(message.toString("utf8"));
   } catch {
-    throw new SandboxError("invalid_argument", "a text frame is JSON");
+    throw new SandboxError("frame_invalid", "a text frame is JSON");
   }
 }

@@ -40,7 +40,7 @@ export function serveExec(router: Router, { sandboxes, commands, config }: ExecO
     const sandbox = findSandbox(sandboxesOf(context, sandboxes), context.params["id"]);
     const body = await readJsonBody(context.req, schema, { limitBytes: config.maxBody });
     if (running >= config.maxExecutions) {
-      throw new SandboxError("resource_exhausted", `the server already serves ${running} executions`);
+      throw new SandboxError("execution_limit_reached", `the server already serves ${running} executions`);
     }
     running += 1;
     try {

@@ -37,9 +37,9 @@ export async function execute(
   for await (const { stream, data } of command.subscribe(options.signal)) {
     (stream === "stderr" ? stderr : stdout).push(data);
   }
-  if (command.end === undefined) throw new SandboxError("canceled", "the client is gone");
+  if (command.end === undefined) throw new SandboxError("client_gone", "the client is gone");
   const { exit } = command.end;
-  if (exit === undefined) throw new SandboxError("unavailable", "the sandbox ended while the command ran");
+  if (exit === undefined) throw new SandboxError("sandbox_ended", "the sandbox ended while the command ran");
   return {
     stdout: stdout.text,
     stderr: stderr.text,

@@ -2,7 +2,6 @@ import type { IncomingMessage } from "node:http";
 import type { Duplex } from "node:stream";
 import {
   type Clock,
-  HttpError,
   isSameOrigin,
   type LiveSandbox,
   SandboxError,
@@ -52,8 +51,8 @@ export class ShellSockets {
 
   /**
    * Takes over an authorized upgrade request.
-   * @throws SandboxError not_found, invalid_argument (dialect, size), resource_exhausted (too many), the errors of
-   * `Commands.start`; HttpError 403 for a foreign web page.
+   * @throws SandboxError not_found, invalid_argument (dialect, size), resource_exhausted (too many), permission_denied for a
+   * foreign web page, the errors of `Commands.start`.
    */
   async accept(request: SurfaceRequest, upgrade: Upgrade): Promise<void> {
     const { sandboxes, commands, clock, config } = this.#options;
@@ -107,7 +106,7 @@ export class ShellSockets {
     let ofSandbox = 0;
     for (const other of this.#open.values()) if (other === sandbox) ofSandbox += 1;
     if (this.#open.size >= maxSockets || ofSandbox >= maxSocketsPerSandbox) {
-      throw new SandboxError("resource_exhausted", "too many WebSockets are open");
+      throw new SandboxError("socket_limit_reached", "too many WebSockets are open");
     }
     this.#open.set(socket, sandbox);
     socket.once("close", () => this.#open.delete(socket));
@@ -116,7 +115,7 @@ export class ShellSockets {
   /** A page may open a WebSocket to any server, with the cookies and the address of its visitor. */
   #refuseForeignPage({ headers }: IncomingMessage): void {
     if (isSameOrigin(headers) || this.#options.config.allowedOrigins.includes(headers.origin ?? "")) return;
-    throw new HttpError(403, "this web page may not open a WebSocket here");
+    throw new SandboxError("origin_not_allowed", "this web page may not open a WebSocket here");
   }
 }
 
@@ -126,14 +125,14 @@ function dialectIn(
 ): LegacyShimsConfig["dialect"] {
   const dialect = query.get("dialect") ?? usual;
   if (dialect === "json" || dialect === "pty") return dialect;
-  throw new SandboxError("invalid_argument", "the dialect is json or pty");
+  throw new SandboxError("request_invalid", "the dialect is json or pty");
 }
 
 function sizeIn(query: URLSearchParams): TerminalSize {
   const cells = (name: string, usual: number): number => {
     const number = Number(query.get(name) ?? usual);
     if (Number.isInteger(number) && number >= 1 && number <= LARGEST_TERMINAL) return number;
-    throw new SandboxError("invalid_argument", `${name} is a number from 1 to ${LARGEST_TERMINAL}`);
+    throw new SandboxError("terminal_size_invalid", `${name} is a number from 1 to ${LARGEST_TERMINAL}`);
   };
   return { columns: cells("cols", TERMINAL.columns), rows: cells("rows", TERMINAL.rows) };
 }

@@ -148,7 +148,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     }
     if (problems.length + wrong.length === 0) return;
     const message = `linux-namespaces cannot use this host: ${[...problems, ...wrong].join("; ")}`;
-    throw new SandboxError(wrong.length > 0 ? "invalid_argument" : "failed_precondition", message);
+    throw new SandboxError(wrong.length > 0 ? "host_setting_invalid" : "host_unusable", message);
   }
 
   async provision(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
@@ -344,7 +344,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       // Its words name places of this host, which clients need not know.
       this.#log.error({ template: name, err: error }, "a template cannot be made");
       const message = `template '${name}' cannot be made: the log of the server says why`;
-      throw new SandboxError("failed_precondition", message, { cause: error });
+      throw new SandboxError("template_unusable", message, { cause: error });
     });
     if (snapshot === undefined) return { chain: [], template };
     const chain = await opened.snapshots.chainOf(snapshot, name);
@@ -574,7 +574,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     if (agent === undefined || !isAbsolute(agent)) throw new Error("the agent has not been built");
     await mkdir(join(this.#directory, "sandboxes"), { recursive: true, mode: 0o700 }).catch(
       (error: unknown) => {
-        throw new SandboxError("invalid_argument", `directory cannot be used: ${messageOf(error)}`, {
+        throw new SandboxError("host_setting_invalid", `directory cannot be used: ${messageOf(error)}`, {
           cause: error,
         });
       },
@@ -813,7 +813,7 @@ function mountRefusal(error: unknown): SandboxError | undefined {
   if (path === undefined) return undefined;
   // A link on the way is told as what is no directory, or as one link too many.
   const text = `no volume can be mounted at '${path}': ${reason}`;
-  return new SandboxError("invalid_argument", text, { cause: error });
+  return new SandboxError("mounts_invalid", text, { cause: error });
 }
 
 /** Waits a little for the launcher of a server that has just ended. */
@@ -824,9 +824,13 @@ async function lock(launcher: Launcher, directory: string): Promise<void> {
       return;
     } catch (error) {
       if (!messageOf(error).includes("another server") || attempt === LOCK_ATTEMPTS) {
-        throw new SandboxError("unavailable", `directory ${directory} cannot be used: ${messageOf(error)}`, {
-          cause: error,
-        });
+        throw new SandboxError(
+          "directory_in_use",
+          `directory ${directory} cannot be used: ${messageOf(error)}`,
+          {
+            cause: error,
+          },
+        );
       }
       await sleep(LOCK_PAUSE_MS);
     }

@@ -150,7 +150,7 @@ export class NamespaceSandbox implements Sandbox {
   }
 
   get files(): Files {
-    if (this.#files === undefined) throw new SandboxError("unavailable", "the sandbox is stopped");
+    if (this.#files === undefined) throw new SandboxError("sandbox_stopped", "the sandbox is stopped");
     return this.#files;
   }
 
@@ -199,7 +199,7 @@ export class NamespaceSandbox implements Sandbox {
     const { egress, ids, launcher, paths, quotas, onDestroyed } = this.#options;
     this.#isDestroyed = true;
     // Operations that begin meanwhile would begin after its end.
-    this.#turning?.abort(new SandboxError("unavailable", "the sandbox has ended"));
+    this.#turning?.abort(new SandboxError("sandbox_ended", "the sandbox has ended"));
     if (this.#turning !== undefined) await this.#changes;
     const group = this.#group;
     const init = await readInit(paths);
@@ -350,7 +350,7 @@ export class NamespaceSandbox implements Sandbox {
     const before = this.#limits;
     const wanted = limitsOf(limits);
     if (facts.memoryLayersMiB !== undefined && wanted.diskMiB !== before.diskMiB) {
-      throw new SandboxError("failed_precondition", "a disk in memory cannot be resized");
+      throw new SandboxError("resizing_unsupported", "a disk in memory cannot be resized");
     }
     await this.#requireRoomIn(wanted);
     try {
@@ -373,11 +373,11 @@ export class NamespaceSandbox implements Sandbox {
   async #requireRoomIn({ memoryMiB, diskMiB }: FullLimits): Promise<void> {
     const { memoryBytes = 0, memoryCacheBytes = 0 } = await this.#group.usage();
     if (memoryBytes - memoryCacheBytes > memoryMiB * MEBIBYTE) {
-      throw new SandboxError("failed_precondition", "the sandbox uses more memory than that");
+      throw new SandboxError("limits_below_use", "the sandbox uses more memory than that");
     }
     const { diskUsedBytes } = await this.#disk();
     if (diskMiB < this.#limits.diskMiB && diskUsedBytes > diskMiB * MEBIBYTE) {
-      throw new SandboxError("failed_precondition", "the sandbox uses more disk than that");
+      throw new SandboxError("limits_below_use", "the sandbox uses more disk than that");
     }
   }
 
@@ -397,7 +397,7 @@ export class NamespaceSandbox implements Sandbox {
   /** Gives a sandbox that was made without one a network. */
   async #connect(egress: Egress, rules: EgressRules): Promise<void> {
     const init = await readInit(this.#options.paths);
-    if (init === undefined) throw new SandboxError("unavailable", "the sandbox has ended");
+    if (init === undefined) throw new SandboxError("sandbox_ended", "the sandbox has ended");
     const network = egress.take();
     try {
       // Before anything is made: a server that ends in between leaves word of what to remove.
@@ -474,12 +474,12 @@ export class NamespaceSandbox implements Sandbox {
   get #agent(): AgentConnection {
     this.#requireLife();
     if (this.#facts.isStopped === true || this.#connection === undefined) {
-      throw new SandboxError("unavailable", "the sandbox is stopped");
+      throw new SandboxError("sandbox_stopped", "the sandbox is stopped");
     }
     return this.#connection;
   }
 
   #requireLife(): void {
-    if (this.#isDestroyed) throw new SandboxError("unavailable", "the sandbox has ended");
+    if (this.#isDestroyed) throw new SandboxError("sandbox_ended", "the sandbox has ended");
   }
 }

@@ -48,7 +48,7 @@ export class HostAgent {
     const { connection, over } = await this.#get();
     if (request.terminal !== undefined && this.binary === undefined) {
       throw new SandboxError(
-        "failed_precondition",
+        "terminal_unavailable",
         "there are no terminals here: the server runs without the agent's program, which makes them",
       );
     }
@@ -69,7 +69,7 @@ export class HostAgent {
 
   async #get(): Promise<Running> {
     for (;;) {
-      if (this.#isClosed) throw new SandboxError("unavailable", "the server is stopping");
+      if (this.#isClosed) throw new SandboxError("server_stopping", "the server is stopping");
       this.#running ??= this.#start();
       const running = await this.#running;
       if (!running.connection.isOver) return running;

@@ -52,7 +52,7 @@ export class LocalProcessBackend implements SandboxBackend {
       await this.#tryProgram();
     } catch (error) {
       const message = `local-process cannot use this host: ${messageOf(error)}`;
-      throw new SandboxError("failed_precondition", message, { cause: error });
+      throw new SandboxError("host_unusable", message, { cause: error });
     }
   }
 
@@ -60,7 +60,7 @@ export class LocalProcessBackend implements SandboxBackend {
     const { id } = spec;
     if (!spec.allowInternetAccess) {
       throw new SandboxError(
-        "failed_precondition",
+        "internet_not_closable",
         "sandboxes of backend 'local-process' use the host's network: they cannot be kept from the internet",
       );
     }

@@ -174,16 +174,16 @@ export class LocalSandbox implements Sandbox {
     } catch (error) {
       if (!(error instanceof WalkError)) throw error;
     }
-    throw new SandboxError("invalid_argument", `cwd '${path}' does not exist`);
+    throw new SandboxError("cwd_not_found", `cwd '${path}' does not exist`);
   }
 
   #requireLife(): void {
     this.#requireDirectory();
-    if (this.#isStopped) throw new SandboxError("unavailable", "the sandbox is stopped");
+    if (this.#isStopped) throw new SandboxError("sandbox_stopped", "the sandbox is stopped");
   }
 
   #requireDirectory(): void {
-    if (this.#isDestroyed) throw new SandboxError("unavailable", "the sandbox has ended");
+    if (this.#isDestroyed) throw new SandboxError("sandbox_ended", "the sandbox has ended");
   }
 }
 
@@ -191,12 +191,12 @@ function accountOf(command: Command): User {
   try {
     return findAccount(command.user);
   } catch (error) {
-    throw new SandboxError("unauthenticated", `invalid username: '${command.user}'`, { cause: error });
+    throw new SandboxError("user_unknown", `invalid username: '${command.user}'`, { cause: error });
   }
 }
 
 /** A failure in the words of who asked, who knows no path of this host. */
 function asAsked(error: unknown, hostPath: string, path: string): unknown {
   if (!(error instanceof SandboxError) || !error.message.includes(hostPath)) return error;
-  return new SandboxError(error.code, error.message.replaceAll(hostPath, path), { cause: error });
+  return new SandboxError(error, error.message.replaceAll(hostPath, path), { cause: error });
 }

@@ -77,7 +77,7 @@ export const plugin = definePlugin({
   setup(context, { sandboxes, snapshots, templates, volumes, backends, clock, listeners, greeting }) {
     const { legacyDefaultTimeout, maxBody, maxForks, maxNetworkRules, maxVariable } = context.config;
     const { idempotencyKept, maxIdempotencyKeys, metricsInterval, metricsKept } = context.config;
-    const router = context.http("api");
+    const router = context.http("api", { errors: "e2b" });
     const domain = (): string | undefined => publicDomain(context.config.domain, listeners.all());
     const capacities = new Capacities();
     const bodyOptions = { limitBytes: maxBody };
@@ -202,7 +202,7 @@ export const plugin = definePlugin({
     serveVolumes(router, volumes, { domain, maxBody });
     // Its clients send the volume's token in place of an API key, hence a listener of its own.
     context.guard("volumes", volumeGuard(volumes));
-    serveVolumeContents(context.http("volumes"), volumes, context.config);
+    serveVolumeContents(context.http("volumes", { errors: "e2b" }), volumes, context.config);
 
     router.get("/sandboxes", async (ctx) => {
       const page = listSandboxes(own(ctx).list(), parseLegacyListQuery(requestOf(ctx).url.searchParams));
@@ -260,7 +260,7 @@ export const plugin = definePlugin({
       ctx.status = 204;
     });
 
-    router.patch("/sandboxes/:id/limits", async (ctx) => {
+    context.http("api").patch("/sandboxes/:id/limits", async (ctx) => {
       const id = parseSandboxId(ctx.params["id"]);
       await setSandboxLimits(own(ctx), id, await readJsonBody(ctx.req, setLimitsBody, bodyOptions));
       ctx.body = limitsBody(id, await capacities.of(own(ctx).get(id)));

@@ -189,7 +189,7 @@ describe("the addresses of jails", { skip }, () => {
       of: (network) => {
         const own = host.leases.of(network);
         const release = async (holder: string) => {
-          if (isFull) throw new SandboxError("unavailable", "the server cannot write its ledger now");
+          if (isFull) throw new SandboxError("store_unavailable", "the server cannot write its ledger now");
           await own.release(holder);
         };
         return { ...own, release };

@@ -27,10 +27,10 @@ export default definePlugin({
   setup(plugin, { backends }) {
     const router = plugin.http("api");
     router.get("/elsewhere/sandbox-error", () => {
-      throw new SandboxError("already_exists", "there is one");
+      throw new SandboxError({ reason: "elsewhere.exists", code: "already_exists" }, "there is one");
     });
     router.get("/elsewhere/http-error", () => {
-      throw new HttpError(418, "a teapot");
+      throw new HttpError(418, "a teapot", { reason: "elsewhere.teapot" });
     });
     backends.add(new MemoryBackend());
   },
@@ -72,9 +72,15 @@ describe("core as others install it: packed, in a folder outside of the tree", {
       await using server = await ServerProcess.start(installation.configFile);
       const headers = { "x-api-key": API_KEY };
       const refused = await exchange(server.url, { path: "/elsewhere/sandbox-error", headers });
-      assert.deepEqual([refused.status, refused.json()], [409, { code: 409, message: "there is one" }]);
+      assert.deepEqual(
+        [refused.status, refused.json()],
+        [409, { code: 409, message: "there is one", reason: "elsewhere.exists" }],
+      );
       const teapot = await exchange(server.url, { path: "/elsewhere/http-error", headers });
-      assert.deepEqual([teapot.status, teapot.json()], [418, { code: 418, message: "a teapot" }]);
+      assert.deepEqual(
+        [teapot.status, teapot.json()],
+        [418, { code: 418, message: "a teapot", reason: "elsewhere.teapot" }],
+      );
       const warnings = server.printed.filter((line) => line.includes("brings a copy of @coppice/core"));
       assert.equal(warnings.length, 1, server.printed.join("\n"));
       assert.match(warnings[0] ?? "", /"plugin":"elsewhere"/);

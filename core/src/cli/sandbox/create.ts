@@ -44,5 +44,5 @@ export const create: SandboxAction = {
 function seconds(text: string): number {
   const parsed = duration().safeParse(text);
   if (parsed.data !== undefined && parsed.data > 0) return Math.ceil(parsed.data / 1000);
-  throw new SandboxError("invalid_argument", "--ttl is a length of time, as 5m");
+  throw new SandboxError("usage_invalid", "--ttl is a length of time, as 5m");
 }

@@ -50,7 +50,7 @@ export const exec: SandboxAction = {
     });
     const [id, cmd, ...more] = positionals;
     if (id === undefined || cmd === undefined)
-      throw new SandboxError("invalid_argument", "name a sandbox and a program");
+      throw new SandboxError("usage_invalid", "name a sandbox and a program");
     const envs = namedValues("--env", values.env);
     const command = { cmd, args: more, envs, ...(values.cwd === undefined ? {} : { cwd: values.cwd }) };
     // A terminal is not passed on: its input would arrive line by line and never end.

@@ -9,7 +9,7 @@ export const kill: SandboxAction = {
   notFound: 2,
   async run(client, args) {
     const { positionals } = parseArgs({ args: [...args], allowPositionals: true });
-    if (positionals.length === 0) throw new SandboxError("invalid_argument", "name a sandbox");
+    if (positionals.length === 0) throw new SandboxError("usage_invalid", "name a sandbox");
     for (const id of positionals) {
       await client.request({ method: "DELETE", path: `/sandboxes/${encodeURIComponent(id)}` });
     }

@@ -36,7 +36,7 @@ export const logs: SandboxAction = {
       },
     });
     const [id, ...more] = positionals;
-    if (id === undefined || more.length > 0) throw new SandboxError("invalid_argument", "name one sandbox");
+    if (id === undefined || more.length > 0) throw new SandboxError("usage_invalid", "name one sandbox");
     for (const reader = new LogReader(client, id); ;) {
       const entries = await reader.next();
       for (const one of entries) print(one, values);

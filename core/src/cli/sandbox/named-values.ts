@@ -5,7 +5,7 @@ export function namedValues(option: string, texts: readonly string[]): Readonly<
   return Object.fromEntries(
     texts.map((text) => {
       const at = text.indexOf("=");
-      if (at < 1) throw new SandboxError("invalid_argument", `${option} is name=value`);
+      if (at < 1) throw new SandboxError("usage_invalid", `${option} is name=value`);
       return [text.slice(0, at), text.slice(at + 1)];
     }),
   );

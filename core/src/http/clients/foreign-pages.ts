@@ -1,6 +1,6 @@
 import type { IncomingHttpHeaders } from "node:http";
 import { isIP } from "node:net";
-import { HttpError } from "../messages/http-error.js";
+import { SandboxError } from "../../kernel/errors.js";
 import { hostnameOf, hostnameOfOrigin, isLocalName, isLoopbackName, isSameOrigin } from "./local-client.js";
 
 export interface ForeignPagesOptions {
@@ -28,21 +28,21 @@ export class ForeignPages {
     this.#origins = new Set(allowedOrigins);
   }
 
-  /** @throws HttpError 403 for a request that a foreign page may have made. */
+  /** @throws SandboxError permission_denied for a request that a foreign page may have made. */
   refuse(headers: IncomingHttpHeaders): void {
     const name = hostnameOf(headers.host);
     const isLocal = name === "" || isIP(name.replace(/^\[|\]$/g, "")) !== 0 || isLocalName(name);
     if (!isLocal && !this.#isOwn(name)) {
-      throw new HttpError(
-        403,
+      throw new SandboxError(
+        "host_not_allowed",
         `the host '${name}' is not known here: add it to http.allowedHosts in the server's configuration`,
       );
     }
     // By a public name the request came through a proxy, or at least not as one to this machine: there the page's
     // credentials decide.
     if (!isLocal || this.#isLocalPage(headers)) return;
-    throw new HttpError(
-      403,
+    throw new SandboxError(
+      "origin_not_allowed",
       `the origin '${headers.origin}' is not allowed: add it to http.allowedOrigins in the server's configuration`,
     );
   }

@@ -1,7 +1,9 @@
 import type { IncomingHttpHeaders } from "node:http";
+import type { Reason } from "../../kernel/reasons.js";
 import { HttpError } from "./http-error.js";
 
 export interface EdgeRefusalFacts {
+  readonly reason: Reason;
   readonly sandboxId: string;
   readonly message: string;
   /** The port inside the sandbox, when the answer is about a port. */
@@ -10,8 +12,9 @@ export interface EdgeRefusalFacts {
 
 /** An answer of the E2B edge in place of a sandbox: JSON for programs, a page for browsers. */
 export class EdgeRefusal extends HttpError {
-  constructor(status: number, { sandboxId, message, port }: EdgeRefusalFacts) {
-    super(status, message, { sandboxId, message, ...(port !== undefined && { port }), code: status });
+  constructor(status: number, { reason, sandboxId, message, port }: EdgeRefusalFacts) {
+    const body = { sandboxId, message, ...(port !== undefined && { port }), code: status };
+    super(status, message, { reason, body });
   }
 
   /** The answer as a page for people. */
@@ -29,8 +32,9 @@ export class EdgeRefusal extends HttpError {
  * owner alone.
  */
 export function sandboxNotFound(sandboxId: string, why?: string): HttpError {
-  const message = "The sandbox was not found";
-  return new EdgeRefusal(502, { sandboxId, message: why === undefined ? message : `${message}: ${why}` });
+  const text = "The sandbox was not found";
+  const message = why === undefined ? text : `${text}: ${why}`;
+  return new EdgeRefusal(502, { reason: "sandbox_not_found", sandboxId, message });
 }
 
 /** True for browsers, and for programs that imitate one. */

@@ -1,29 +1,40 @@
-import { recogniseAcrossCopies } from "../../kernel/errors.js";
+import { recogniseAcrossCopies, type SandboxError } from "../../kernel/errors.js";
+
+export interface HttpErrorOptions {
+  readonly reason: SandboxError["reason"];
+  /** The whole body; `{code: status, message}` when absent. A string is sent as text/plain. */
+  readonly body?: HttpError["body"];
+  readonly retryAfterSeconds?: number | undefined;
+}
 
 /**
- * An answer outside of the table of SandboxError codes: 413, 406, 507, a body that the contract prescribes. For wire
- * layers only; services throw SandboxError.
+ * An answer whose body or status is not that of its reason: a body of the contract's own. For wire layers only;
+ * services throw SandboxError.
  */
 export class HttpError extends Error {
   override readonly name = "HttpError";
   readonly status: number;
-  /** The whole body; `{code: status, message}` when absent. A string is sent as text/plain. */
+  readonly reason: SandboxError["reason"];
   readonly body: string | Readonly<Record<string, unknown>>;
   /** The header `Retry-After`; by default 1 for 429 and 503, none for other answers. */
   readonly retryAfterSeconds: number | undefined;
 
-  constructor(
-    status: number,
-    message: string,
-    body: string | Readonly<Record<string, unknown>> = { code: status, message },
-    { retryAfterSeconds }: { readonly retryAfterSeconds?: number | undefined } = {},
-  ) {
+  constructor(status: number, message: string, { reason, body, retryAfterSeconds }: HttpErrorOptions) {
     super(message);
     this.status = status;
-    this.body = body;
+    this.reason = reason;
+    this.body = body ?? { code: status, message };
     // The SDKs retry only when the header is there, in digits.
     this.retryAfterSeconds = retryAfterSeconds ?? (status === 429 || status === 503 ? 1 : undefined);
   }
 }
 
 recogniseAcrossCopies(HttpError, "http-error");
+
+/** The same answer with its reason in the body, which has to be JSON. */
+export function withReason(error: HttpError): HttpError {
+  const { status, message, reason, body, retryAfterSeconds } = error;
+  // The bodies of `EdgeRefusal` are E2B's.
+  if (typeof body === "string" || "sandboxId" in body) return error;
+  return new HttpError(status, message, { reason, body: { ...body, reason }, retryAfterSeconds });
+}

@@ -1,7 +1,6 @@
 import type { IncomingMessage } from "node:http";
 import type { z } from "zod";
 import { SandboxError } from "../../kernel/errors.js";
-import { HttpError } from "./http-error.js";
 import { parseInput } from "./parse-input.js";
 
 export interface JsonBodyOptions {
@@ -13,7 +12,7 @@ export interface JsonBodyOptions {
 
 const DEFAULT_LIMIT_BYTES = 1024 * 1024;
 
-/** Reads a whole request body. @throws HttpError 413 past the limit. */
+/** Reads a whole request body. @throws SandboxError body_too_large past the limit. */
 export async function readBody(message: IncomingMessage, limitBytes: number): Promise<Buffer> {
   const chunks: Buffer[] = [];
   let lengthBytes = 0;
@@ -21,7 +20,7 @@ export async function readBody(message: IncomingMessage, limitBytes: number): Pr
   for await (const chunk of message.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
     lengthBytes += chunk.length;
     if (lengthBytes > limitBytes) {
-      throw new HttpError(413, `the request body is larger than ${limitBytes} bytes`);
+      throw new SandboxError("body_too_large", `the request body is larger than ${limitBytes} bytes`);
     }
     chunks.push(chunk);
   }
@@ -31,7 +30,7 @@ export async function readBody(message: IncomingMessage, limitBytes: number): Pr
 /**
  * Reads and validates a JSON request body.
  * @throws SandboxError invalid_argument with E2B's texts: `Error when parsing request: …` for invalid JSON, `validation
- * error: …` for a wrong shape. HttpError 413 past the limit.
+ * error: …` for a wrong shape; body_too_large past the limit.
  */
 export async function readJsonBody<S extends z.ZodType>(
   message: IncomingMessage,
@@ -45,7 +44,7 @@ export async function readJsonBody<S extends z.ZodType>(
     try {
       value = JSON.parse(body.toString("utf8"));
     } catch (error) {
-      throw new SandboxError("invalid_argument", `Error when parsing request: ${(error as Error).message}`, {
+      throw new SandboxError("json_invalid", `Error when parsing request: ${(error as Error).message}`, {
         cause: error,
       });
     }

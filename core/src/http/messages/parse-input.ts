@@ -10,5 +10,5 @@ export function parseInput<S extends z.ZodType>(schema: S, input: unknown): z.in
   if (parsed.success) return parsed.data;
   const [issue] = parsed.error.issues;
   const where = issue?.path.length ? `${issue.path.join(".")}: ` : "";
-  throw new SandboxError("invalid_argument", `validation error: ${where}${issue?.message ?? "invalid"}`);
+  throw new SandboxError("request_invalid", `validation error: ${where}${issue?.message ?? "invalid"}`);
 }

@@ -1,6 +1,7 @@
 import type { IncomingHttpHeaders, ServerResponse } from "node:http";
 import { Code, ConnectError, type Interceptor } from "@connectrpc/connect";
-import { type ErrorCode, SandboxError } from "../../kernel/errors.js";
+import { SandboxError } from "../../kernel/errors.js";
+import { type ErrorCode, type ReasonEntry, REASONS } from "../../kernel/reasons.js";
 import type { Logger } from "../../observe/logger.js";
 import { allowAnyOrigin } from "./cors.js";
 import { EdgeRefusal, isBrowser } from "./edge-refusal.js";
@@ -8,7 +9,7 @@ import { HttpError } from "./http-error.js";
 import { sqliteErrorCode } from "../../sqlite/sqlite-error-code.js";
 
 /** The one table from a SandboxError's code to the wire. */
-const WIRE: Readonly<Record<ErrorCode, { readonly status: number; readonly connect: Code }>> = {
+export const WIRE: Readonly<Record<ErrorCode, { readonly status: number; readonly connect: Code }>> = {
   canceled: { status: 499, connect: Code.Canceled },
   unknown: { status: 500, connect: Code.Unknown },
   invalid_argument: { status: 400, connect: Code.InvalidArgument },
@@ -49,22 +50,25 @@ function isStoreFailure(error: unknown): boolean {
 export function toHttpError(error: unknown, log: Logger): HttpError {
   if (error instanceof HttpError) return error;
   if (error instanceof SandboxError) {
-    const { status } = WIRE[error.code];
+    const { message, reason, retryAfterSeconds } = error;
+    // Errors of another copy of core, or of a plugin, may have a reason that the catalogue lacks.
+    const entry = (REASONS as Readonly<Partial<Record<string, ReasonEntry>>>)[reason];
+    const status = entry?.status ?? WIRE[error.code].status;
     if (status === 500) log.error({ err: error }, "request failed");
-    const { message, retryAfterSeconds } = error;
-    return new HttpError(status, message, undefined, { retryAfterSeconds });
+    return new HttpError(status, message, { reason, retryAfterSeconds });
   }
   // Koa and its libraries mark client errors with a status and `expose`.
   if (error instanceof Error && "expose" in error && error.expose === true && "status" in error) {
-    return new HttpError(Number(error.status), error.message);
+    return new HttpError(Number(error.status), error.message, { reason: "request_invalid" });
   }
-  if (isCutOff(error)) return new HttpError(WIRE.canceled.status, "the client is gone");
+  if (isCutOff(error))
+    return new HttpError(WIRE.canceled.status, "the client is gone", { reason: "client_gone" });
   log.error({ err: error }, "request failed");
   if (isStoreFailure(error)) {
-    const retryAfterSeconds = STORE_RETRY_AFTER_SECONDS;
-    return new HttpError(503, "the server cannot write to its disk now", undefined, { retryAfterSeconds });
+    const options = { reason: "store_unavailable", retryAfterSeconds: STORE_RETRY_AFTER_SECONDS } as const;
+    return new HttpError(503, "the server cannot write to its disk now", options);
   }
-  return new HttpError(500, "internal error");
+  return new HttpError(500, "internal error", { reason: "internal_error" });
 }
 
 /** The Connect error for anything thrown. */
@@ -80,8 +84,16 @@ export function toConnectError(error: unknown, log: Logger): ConnectError {
   return new ConnectError("internal error", Code.Internal, undefined, undefined, error);
 }
 
+const refusals = new WeakMap<ServerResponse, HttpError["reason"]>();
+
+/** Reason of the error that a request was answered with. */
+export function refusalOf(response: ServerResponse): HttpError["reason"] | undefined {
+  return refusals.get(response);
+}
+
 /** Answers an error, or destroys the connection when the answer has already begun. */
 export function writeHttpError(response: ServerResponse, error: HttpError): void {
+  refusals.set(response, error.reason);
   if (response.headersSent || response.destroyed) {
     response.destroy();
     return;

@@ -20,6 +20,7 @@ export class ExchangeLimit {
     const count = this.#underWay.get(sandbox) ?? 0;
     if (count >= this.#most) {
       throw new EdgeRefusal(429, {
+        reason: "exchange_limit_reached",
         sandboxId: sandbox.record.id,
         message: `The sandbox has too many concurrent incoming connections (limit: ${this.#most})`,
       });

@@ -55,7 +55,7 @@ export async function dialPort({ sandbox, port }: Target, signal: AbortSignal): 
     }
   }
   const message = "The sandbox is running but port is not open";
-  throw new EdgeRefusal(502, { sandboxId: sandbox.record.id, message, port });
+  throw new EdgeRefusal(502, { reason: "port_closed", sandboxId: sandbox.record.id, message, port });
 }
 
 /** Node passes an error alone; its types do not say so. */

@@ -247,7 +247,7 @@ function* rawHeadersOf({ rawHeaders }: IncomingMessage): Generator<readonly [nam
 
 function brokenUpstream({ sandbox, port }: Target, cause: unknown): HttpError {
   const message = `The sandbox is running but the connection to the port broke: ${messageOf(cause)}`;
-  return new EdgeRefusal(502, { sandboxId: sandbox.record.id, message, port });
+  return new EdgeRefusal(502, { reason: "port_closed", sandboxId: sandbox.record.id, message, port });
 }
 
 function hasBody({ headers }: IncomingMessage): boolean {

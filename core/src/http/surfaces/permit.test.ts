@@ -22,7 +22,7 @@ function observed() {
     setup(plugin, { sandboxes }) {
       plugin.guard("api", ({ headers }) => {
         const scopes = headers["x-scopes"];
-        if (scopes === undefined) throw new SandboxError("unauthenticated", "who are you?");
+        if (scopes === undefined) throw new SandboxError("credential_invalid", "who are you?");
         if (scopes === "") return;
         return { tenant: "acme", name: "tester", scopes: new Set(String(scopes).split(",") as Scope[]) };
       });

@@ -41,5 +41,5 @@ export function isPermit(middleware: object): boolean {
 export function requireScope(carrier: RequestCarrier, scope: Scope): void {
   const { principal } = requestOf(carrier);
   if (principal === undefined || principal.scopes.has(scope) || principal.scopes.has("admin")) return;
-  throw new SandboxError("permission_denied", `this credential does not have the scope '${scope}'`);
+  throw new SandboxError("scope_missing", `this credential does not have the scope '${scope}'`);
 }

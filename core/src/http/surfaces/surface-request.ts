@@ -79,6 +79,6 @@ export function notedSandbox(request: SurfaceRequest): SandboxId | undefined {
 /** The sandbox that a request is for. @throws SandboxError invalid_argument when it names none. */
 export function targetOf(carrier: RequestCarrier): LiveSandbox {
   const { target } = requestOf(carrier);
-  if (target === undefined) throw new SandboxError("invalid_argument", "the request names no sandbox");
+  if (target === undefined) throw new SandboxError("sandbox_not_named", "the request names no sandbox");
   return target.sandbox;
 }

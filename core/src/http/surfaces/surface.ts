@@ -5,12 +5,12 @@ import { type ConnectRouter, createConnectRouter, createContextValues } from "@c
 import { compressionGzip, universalRequestFromNodeRequest } from "@connectrpc/connect-node";
 import type { UniversalHandler } from "@connectrpc/connect/protocol";
 import Koa from "koa";
-import type { BootProblem } from "../../kernel/errors.js";
+import { type BootProblem, SandboxError } from "../../kernel/errors.js";
 import { currentOwner, runAs } from "../../kernel/owner.js";
 import type { Logger } from "../../observe/logger.js";
 import type { Answered, Guard, Observer, UpgradeHandler } from "./surface-hooks.js";
 import { destroySoon } from "../messages/destroy-soon.js";
-import { HttpError } from "../messages/http-error.js";
+import { HttpError, withReason } from "../messages/http-error.js";
 import { bindResponse } from "../messages/message-stream.js";
 import { isPermit, permitByMethod, requireScope } from "./permit.js";
 import { overlaps } from "./route-overlap.js";
@@ -40,6 +40,11 @@ interface Owned<T> {
   readonly value: T;
 }
 
+export interface RouterOptions {
+  /** `e2b` for routes of E2B's interface: the bodies of their errors have no `reason`, as E2B's have none. */
+  readonly errors?: "e2b";
+}
+
 interface Served {
   readonly request: SurfaceRequest;
   route: () => RoutePattern;
@@ -63,7 +68,7 @@ export interface ServedRoute {
 export class Surface {
   readonly name: string;
   readonly #options: SurfaceOptions;
-  readonly #routers: Owned<Router>[] = [];
+  readonly #routers: (Owned<Router> & RouterOptions)[] = [];
   readonly #rpcRouters: Owned<ConnectRouter>[] = [];
   readonly #upgrades: Upgrade[] = [];
   readonly #guards: Owned<Guard>[] = [];
@@ -92,9 +97,9 @@ export class Surface {
     return [...new Set(owned.map(({ plugin }) => plugin))];
   }
 
-  router(plugin: string): Router {
+  router(plugin: string, options: RouterOptions = {}): Router {
     const router = new Router();
-    this.#routers.push({ plugin, value: router });
+    this.#routers.push({ plugin, value: router, ...options });
     return router;
   }
 
@@ -208,10 +213,13 @@ export class Surface {
         await next();
         // Koa's own 404 is a text; with an empty 404 the E2B SDKs miss "not found".
         if (ctx.status === 404 && ctx.body === undefined && ctx.respond !== false) {
-          throw new HttpError(404, `no route for ${ctx.method} ${ctx.path} on surface '${surface}'`);
+          throw new SandboxError(
+            "route_not_found",
+            `no route for ${ctx.method} ${ctx.path} on surface '${surface}'`,
+          );
         }
       } catch (error) {
-        refusal = toHttpError(await this.#options.explain(error, served.request), served.request.log);
+        refusal = this.answerTo(await this.#options.explain(error, served.request), served.request);
       }
       this.#tell(served.request, { status: refusal?.status ?? ctx.status, route: served.route() });
       if (refusal === undefined) return;
@@ -229,7 +237,7 @@ export class Surface {
       const allowed = this.#methodsAt(ctx.path);
       if (allowed.length === 0) return;
       ctx.set("allow", allowed.join(", "));
-      throw new HttpError(405, `${ctx.method} is not served at ${ctx.path}`);
+      throw new SandboxError("method_not_allowed", `${ctx.method} is not served at ${ctx.path}`);
     });
     this.#koa = koa.callback();
   }
@@ -257,7 +265,8 @@ export class Surface {
       return;
     }
     // A listener may have the name of a surface without routes.
-    if (this.#koa === undefined) throw new HttpError(404, `surface '${this.name}' serves nothing`);
+    if (this.#koa === undefined)
+      throw new SandboxError("route_not_found", `surface '${this.name}' serves nothing`);
     await this.#koa(message, response);
   }
 
@@ -273,7 +282,7 @@ export class Surface {
     const route = found?.path ?? "none";
     try {
       if (found === undefined)
-        throw new HttpError(404, `no WebSocket at ${pathname} on surface '${this.name}'`);
+        throw new SandboxError("route_not_found", `no WebSocket at ${pathname} on surface '${this.name}'`);
       requireScope(request, "attach");
       await runAs(found.plugin, () => found.accept(request, upgrade));
     } catch (error) {
@@ -302,7 +311,7 @@ export class Surface {
       if (mayBeUnparsable(message.headers)) answer = await blameSender(answer);
       if (answer.body === undefined && answer.status >= 400) {
         for (const [name, value] of answer.header ?? []) response.setHeader(name, value);
-        throw new HttpError(answer.status, rpcRefusal(answer.status, message));
+        throw new HttpError(answer.status, rpcRefusal(answer.status, message), { reason: "request_invalid" });
       }
     } catch (error) {
       throw this.#refuse(request, error, route);
@@ -313,9 +322,23 @@ export class Surface {
 
   /** Reports a refusal to observers. @returns the error to throw. */
   #refuse(request: SurfaceRequest, error: unknown, route: RoutePattern): HttpError {
-    const refusal = toHttpError(error, request.log);
+    const refusal = this.answerTo(error, request);
     this.#tell(request, { status: refusal.status, route });
     return refusal;
+  }
+
+  /** Returns the answer to a request that failed, with the reason in its body where that is not E2B's. */
+  answerTo(error: unknown, request: SurfaceRequest): HttpError {
+    const answer = toHttpError(error, request.log);
+    return this.#givesReasons(request) ? withReason(answer) : answer;
+  }
+
+  /** True for the routes and upgrades whose bodies are not E2B's; false where there is no route. */
+  #givesReasons({ method, url: { pathname } }: SurfaceRequest): boolean {
+    return (
+      this.#upgrades.some(({ path }) => matches(path, pathname)) ||
+      this.#routers.some(({ value, errors }) => errors !== "e2b" && value.match(pathname, method).route)
+    );
   }
 
   #tell(request: SurfaceRequest, answered: Omit<Answered, "sandboxId">): void {

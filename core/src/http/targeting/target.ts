@@ -1,4 +1,5 @@
 import type { IncomingHttpHeaders } from "node:http";
+import type { Reason } from "../../kernel/reasons.js";
 import { HttpError } from "../messages/http-error.js";
 
 /** A sandbox and a port as a request names them, not yet checked to exist. */
@@ -22,7 +23,7 @@ export function addressOf(headers: IncomingHttpHeaders, domain: string): Address
   if (namesDebugSandbox(headers)) return undefined;
   if (id !== undefined || port !== undefined) {
     if (typeof id !== "string" || typeof port !== "string")
-      throw new HttpError(400, "missing header", "missing header");
+      throw invalidAddress("host_invalid", "missing header");
     return parse(port, id);
   }
   const host = (headers.host ?? "").replace(/:\d*$/, "").toLowerCase();
@@ -32,9 +33,14 @@ export function addressOf(headers: IncomingHttpHeaders, domain: string): Address
   if (label === "api" || label === "sandbox") return undefined;
   const [portLabel, idLabel] = label.split("-");
   if (portLabel === undefined || idLabel === undefined || label.includes(".")) {
-    throw new HttpError(400, "Invalid host", "Invalid host");
+    throw invalidAddress("host_invalid", "Invalid host");
   }
   return parse(portLabel, idLabel);
+}
+
+/** The refusal of a wrong address, as the text of the E2B edge. */
+export function invalidAddress(reason: Reason, text: string): HttpError {
+  return new HttpError(400, text, { reason, body: text });
 }
 
 /** True for requests of the SDKs in debug mode. */
@@ -45,8 +51,8 @@ export function namesDebugSandbox(headers: IncomingHttpHeaders): boolean {
 function parse(port: string, sandboxId: string): Address {
   // Some clients still send the long form `<id>-<client id>`.
   const [id = ""] = sandboxId.split("-");
-  if (!SANDBOX_ID.test(id)) throw new HttpError(400, "Invalid sandbox ID", "Invalid sandbox ID");
+  if (!SANDBOX_ID.test(id)) throw invalidAddress("sandbox_id_invalid", "Invalid sandbox ID");
   const number = /^\d{1,5}$/.test(port) ? Number(port) : 0;
-  if (number < 1 || number > 65535) throw new HttpError(400, "Invalid sandbox port", "Invalid sandbox port");
+  if (number < 1 || number > 65535) throw invalidAddress("port_invalid", "Invalid sandbox port");
   return { sandboxId: id, port: number };
 }

@@ -4,10 +4,10 @@ import { describeEnd } from "../../sandbox/life/describe-end.js";
 import { isDigestOf } from "../../sandbox/backends/sandbox-secrets.js";
 import type { Sandboxes } from "../../sandbox/life/sandboxes.js";
 import { sandboxNotFound } from "../messages/edge-refusal.js";
-import { HttpError } from "../messages/http-error.js";
+import type { HttpError } from "../messages/http-error.js";
 import type { SurfaceRequest, Target } from "../surfaces/surface-request.js";
 import type { Surfaces } from "../surfaces/surfaces.js";
-import { addressOf, namesDebugSandbox } from "./target.js";
+import { addressOf, invalidAddress, namesDebugSandbox } from "./target.js";
 import type { Listener, TargetResolver, Targets } from "../surfaces/targets.js";
 
 /** Finds the sandbox that a request is for. */
@@ -63,10 +63,9 @@ export class Targeting implements Targets {
     }
     // These listeners serve traffic of sandboxes alone.
     if (listener.name === "envd" || listener.name === "code")
-      throw new HttpError(400, "Invalid host", "Invalid host");
+      throw invalidAddress("host_invalid", "Invalid host");
     // Only those two listeners imply the sandbox. Elsewhere the request would be taken for one of the control plane.
-    if (namesDebugSandbox(message.headers))
-      throw new HttpError(400, "Invalid sandbox ID", "Invalid sandbox ID");
+    if (namesDebugSandbox(message.headers)) throw invalidAddress("sandbox_id_invalid", "Invalid sandbox ID");
     return undefined;
   }
 

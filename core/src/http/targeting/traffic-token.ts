@@ -21,5 +21,5 @@ export function requireTrafficToken({ sandbox, port }: Target, headers: Incoming
       ? `Token header '${TRAFFIC_TOKEN_HEADER}' is missing`
       : `Provided token in header '${TRAFFIC_TOKEN_HEADER}' is invalid`;
   const message = `Sandbox is secured with traffic access token. ${what}`;
-  throw new EdgeRefusal(403, { sandboxId: id, message });
+  throw new EdgeRefusal(403, { reason: "traffic_token_invalid", sandboxId: id, message });
 }

@@ -10,7 +10,7 @@ export class BackendRegistry implements Backends {
 
   add(backend: SandboxBackend): void {
     if (this.#backends.has(backend.name)) {
-      throw new SandboxError("already_exists", `there are two backends named '${backend.name}'`);
+      throw new SandboxError("backend_exists", `there are two backends named '${backend.name}'`);
     }
     this.#backends.set(backend.name, backend);
     this.#owners.set(backend.name, currentOwner());
@@ -23,7 +23,7 @@ export class BackendRegistry implements Backends {
 
   get(name: string): SandboxBackend {
     const backend = this.#backends.get(name);
-    if (backend === undefined) throw new SandboxError("not_found", `backend '${name}' not found`);
+    if (backend === undefined) throw new SandboxError("backend_not_found", `backend '${name}' not found`);
     return backend;
   }
 
@@ -34,7 +34,7 @@ export class BackendRegistry implements Backends {
   /** Backend of sandboxes whose template and creator choose none. @throws SandboxError failed_precondition */
   default(): SandboxBackend {
     if (this.#default === undefined) {
-      throw new SandboxError("failed_precondition", "the server has no default backend");
+      throw new SandboxError("backend_missing", "the server has no default backend");
     }
     return this.get(this.#default);
   }

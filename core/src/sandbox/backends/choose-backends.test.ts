@@ -31,10 +31,10 @@ it("a backend that cannot run stops the server when it is the only choice, or ch
 });
 
 it("a backend that is busy or misconfigured stops the server: nothing that isolates less takes its place", async () => {
-  for (const code of ["unavailable", "invalid_argument"] as const) {
+  for (const reason of ["directory_in_use", "host_setting_invalid"] as const) {
     const busy = memoryBackend({
       name: "namespaces",
-      onCheck: () => Promise.reject(new SandboxError(code, "in use by another server")),
+      onCheck: () => Promise.reject(new SandboxError(reason, "in use by another server")),
     });
     const defaultBackend = ["namespaces", "processes"];
     await assert.rejects(

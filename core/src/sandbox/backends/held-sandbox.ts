@@ -132,9 +132,10 @@ export class HeldSandbox implements LiveSandbox {
   isResuming(): boolean {
     if (this.change === undefined) return false;
     const { id } = this.#record;
-    if (this.change.kind === "pausing") throw new SandboxError("aborted", `Sandbox "${id}" is being paused`);
+    if (this.change.kind === "pausing")
+      throw new SandboxError("sandbox_transitioning", `Sandbox "${id}" is being paused`);
     if (this.change.kind === "snapshotting") {
-      throw new SandboxError("aborted", `Sandbox "${id}" is being snapshotted`);
+      throw new SandboxError("sandbox_transitioning", `Sandbox "${id}" is being snapshotted`);
     }
     return true;
   }
@@ -170,12 +171,14 @@ export class HeldSandbox implements LiveSandbox {
     const text = `sandbox "${this.#record.id}" was ended while it was being made`;
     const isLost = reason === "out of memory" || reason === "out of disk" || reason === "backend lost";
     this.making.abort(
-      isLost ? new SandboxError("unavailable", `${text}: ${reason}`) : new SandboxError("aborted", text),
+      isLost
+        ? new SandboxError("sandbox_lost", `${text}: ${reason}`)
+        : new SandboxError("sandbox_ended_meanwhile", text),
     );
     return this.#runtime;
   }
 
   #notRunning(): SandboxError {
-    return new SandboxError("unavailable", `sandbox "${this.#record.id}" is not running`);
+    return new SandboxError("sandbox_not_running", `sandbox "${this.#record.id}" is not running`);
   }
 }

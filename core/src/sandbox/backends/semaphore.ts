@@ -32,7 +32,7 @@ export class Semaphore {
 
   #turn(signal: AbortSignal | undefined): Promise<void> {
     if (this.#waiting.size >= this.#queueLimit) {
-      throw new SandboxError("unavailable", "too many requests are waiting for their turn, please retry");
+      throw new SandboxError("server_busy", "too many requests are waiting for their turn, please retry");
     }
     return new Promise((resolve, reject) => {
       const leave = (): void => {

@@ -60,7 +60,7 @@ export class Teardown {
     soon.catch(() => {});
     const final = this.#undo(undoing, reject).then((isGone) => {
       if (isGone) resolve();
-      else reject(new SandboxError("unavailable", `${what} "${id}" could not be destroyed`));
+      else reject(new SandboxError("destruction_pending", `${what} "${id}" could not be destroyed`));
       return isGone;
     });
     return { soon, final };
@@ -84,7 +84,7 @@ export class Teardown {
         log.error({ [what]: id, attempt, err: error }, `destroying a ${what} failed`);
         if (attempt >= soonAttempts) {
           const text = `${what} "${id}" could not be destroyed yet; the server keeps trying`;
-          fail(new SandboxError("unavailable", text, { cause: error }));
+          fail(new SandboxError("destruction_pending", text, { cause: error }));
         }
       } finally {
         release();
@@ -99,7 +99,7 @@ export class Teardown {
     const { clock, destroyTimeoutMs } = this.#options;
     const late = Promise.withResolvers<never>();
     const takeBack = clock.after(destroyTimeoutMs, () => {
-      late.reject(new SandboxError("deadline_exceeded", `still not destroyed after ${destroyTimeoutMs} ms`));
+      late.reject(new SandboxError("backend_timeout", `still not destroyed after ${destroyTimeoutMs} ms`));
     });
     try {
       await Promise.race([run(), late.promise]);

@@ -3,5 +3,5 @@ import type { SandboxId } from "./backend.js";
 
 /** Refuses changes of a sandbox that is being killed. */
 export function beingKilled(id: SandboxId): SandboxError {
-  return new SandboxError("aborted", `Sandbox "${id}" is being killed`);
+  return new SandboxError("sandbox_being_killed", `Sandbox "${id}" is being killed`);
 }

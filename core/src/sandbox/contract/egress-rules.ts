@@ -81,5 +81,5 @@ export function checkNetworkPolicy(policy: NetworkPolicy): void {
 }
 
 function refuse(message: string): never {
-  throw new SandboxError("invalid_argument", message);
+  throw new SandboxError("network_rules_invalid", message);
 }

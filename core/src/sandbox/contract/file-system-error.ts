@@ -1,4 +1,5 @@
-import { type ErrorCode, SandboxError } from "../../kernel/errors.js";
+import { SandboxError } from "../../kernel/errors.js";
+import type { Reason } from "../../kernel/reasons.js";
 
 export interface FailedFileOperation {
   /** The name of an errno: `ENOENT`. */
@@ -12,30 +13,30 @@ export interface FailedFileOperation {
   readonly cause: unknown;
 }
 
-const FAILURES: ReadonlyMap<string, readonly [ErrorCode, string]> = new Map([
-  ["ENOENT", ["not_found", "no such file or directory"]],
-  ["ENOTDIR", ["invalid_argument", "not a directory"]],
-  ["EISDIR", ["invalid_argument", "is a directory"]],
-  ["EEXIST", ["already_exists", "file exists"]],
-  ["ENOTEMPTY", ["failed_precondition", "directory not empty"]],
-  ["EBUSY", ["failed_precondition", "device or resource busy"]],
-  ["ETXTBSY", ["failed_precondition", "text file busy"]],
-  ["EXDEV", ["failed_precondition", "invalid cross-device link"]],
-  ["EACCES", ["permission_denied", "permission denied"]],
-  ["EPERM", ["permission_denied", "operation not permitted"]],
-  ["EROFS", ["permission_denied", "read-only file system"]],
-  ["ENOSPC", ["resource_exhausted", "not enough disk space available"]],
-  ["EDQUOT", ["resource_exhausted", "disk quota exceeded"]],
-  ["EMFILE", ["resource_exhausted", "too many open files"]],
-  ["ENFILE", ["resource_exhausted", "too many open files in system"]],
-  ["ENOMEM", ["resource_exhausted", "cannot allocate memory"]],
-  ["EOVERFLOW", ["resource_exhausted", "too many entries"]],
-  ["EFBIG", ["resource_exhausted", "file too large"]],
-  ["ENAMETOOLONG", ["invalid_argument", "file name too long"]],
-  ["EINVAL", ["invalid_argument", "invalid argument"]],
-  ["EILSEQ", ["invalid_argument", "invalid file name"]],
-  ["ENXIO", ["invalid_argument", "not a regular file"]],
-  ["EAGAIN", ["unavailable", "the path keeps changing"]],
+const FAILURES: ReadonlyMap<string, readonly [Reason, string]> = new Map([
+  ["ENOENT", ["path_not_found", "no such file or directory"]],
+  ["ENOTDIR", ["path_is_file", "not a directory"]],
+  ["EISDIR", ["path_is_directory", "is a directory"]],
+  ["EEXIST", ["path_exists", "file exists"]],
+  ["ENOTEMPTY", ["directory_not_empty", "directory not empty"]],
+  ["EBUSY", ["path_busy", "device or resource busy"]],
+  ["ETXTBSY", ["path_busy", "text file busy"]],
+  ["EXDEV", ["cross_device_link", "invalid cross-device link"]],
+  ["EACCES", ["path_not_permitted", "permission denied"]],
+  ["EPERM", ["path_not_permitted", "operation not permitted"]],
+  ["EROFS", ["path_not_permitted", "read-only file system"]],
+  ["ENOSPC", ["disk_full", "not enough disk space available"]],
+  ["EDQUOT", ["disk_full", "disk quota exceeded"]],
+  ["EMFILE", ["host_resources_exhausted", "too many open files"]],
+  ["ENFILE", ["host_resources_exhausted", "too many open files in system"]],
+  ["ENOMEM", ["host_resources_exhausted", "cannot allocate memory"]],
+  ["EOVERFLOW", ["listing_limit_reached", "too many entries"]],
+  ["EFBIG", ["file_too_large", "file too large"]],
+  ["ENAMETOOLONG", ["path_invalid", "file name too long"]],
+  ["EINVAL", ["path_invalid", "invalid argument"]],
+  ["EILSEQ", ["path_invalid", "invalid file name"]],
+  ["ENXIO", ["file_not_regular", "not a regular file"]],
+  ["EAGAIN", ["path_unstable", "the path keeps changing"]],
 ]);
 
 const WITHOUT_ROOM: ReadonlySet<string> = new Set(["ENOSPC", "EDQUOT", "EFBIG"]);
@@ -52,22 +53,24 @@ export function fileSystemError({
   cause,
 }: FailedFileOperation): SandboxError | undefined {
   if (errno === "ELOOP") {
-    return new SandboxError("failed_precondition", `cyclic symlink or chain >255 links at "${path}"`, {
+    return new SandboxError("symlink_loop", `cyclic symlink or chain >255 links at "${path}"`, {
       cause,
     });
   }
   if (lacksInodes && WITHOUT_ROOM.has(errno)) {
     const message = `${operation} ${path}: not enough inodes available`;
-    return new SandboxError("resource_exhausted", message, { cause, shortage: "inodes" });
+    return new SandboxError("disk_full", message, { cause, shortage: "inodes" });
   }
   const failure = FAILURES.get(errno);
   if (failure === undefined) return undefined;
-  const [code, reason] = failure;
+  const [reason, text] = failure;
   const shortage = WITHOUT_ROOM.has(errno) ? "space" : undefined;
-  return new SandboxError(code, `${operation} ${path}: ${reason}`, { cause, shortage });
+  return new SandboxError(reason, `${operation} ${path}: ${text}`, { cause, shortage });
 }
 
 /** The refusal to watch a directory on a network file system, with envd's message. */
 export function networkMountError(path: string, cause?: unknown): SandboxError {
-  return new SandboxError("invalid_argument", `cannot watch path on network filesystem: ${path}`, { cause });
+  return new SandboxError("network_mount_not_watchable", `cannot watch path on network filesystem: ${path}`, {
+    cause,
+  });
 }

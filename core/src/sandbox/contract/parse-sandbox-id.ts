@@ -7,6 +7,6 @@ import type { SandboxId } from "./backend.js";
  */
 export function parseSandboxId(parameter: string | undefined): SandboxId {
   const [id = ""] = (parameter ?? "").split("-");
-  if (!/^[a-z0-9]+$/.test(id)) throw new SandboxError("invalid_argument", "Invalid sandbox ID");
+  if (!/^[a-z0-9]+$/.test(id)) throw new SandboxError("sandbox_id_invalid", "Invalid sandbox ID");
   return id;
 }

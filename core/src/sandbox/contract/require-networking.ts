@@ -8,5 +8,5 @@ export function requireNetworking(
 ): NonNullable<Sandbox["networking"]> {
   if (networking !== undefined) return networking;
   const text = `network rules are not supported: backend '${backend}' cannot restrict what its sandboxes reach`;
-  throw new SandboxError("invalid_argument", text);
+  throw new SandboxError("network_rules_unsupported", text);
 }

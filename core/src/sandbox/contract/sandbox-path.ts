@@ -8,11 +8,11 @@ import type { User } from "./backend.js";
  * @throws SandboxError invalid_argument for `~other` and for a NUL byte.
  */
 export function resolveSandboxPath(path: string, user: User): string {
-  if (path.includes("\0")) throw new SandboxError("invalid_argument", "a path cannot contain a NUL byte");
+  if (path.includes("\0")) throw new SandboxError("path_invalid", "a path cannot contain a NUL byte");
   if (path === "" || path === "~") return user.home;
   if (path.startsWith("~/")) return below(user.home, path.slice(2));
   if (path.startsWith("~")) {
-    throw new SandboxError("invalid_argument", "cannot expand user-specific home dir");
+    throw new SandboxError("path_invalid", "cannot expand user-specific home dir");
   }
   return path.startsWith("/") ? path : below(user.home, path);
 }

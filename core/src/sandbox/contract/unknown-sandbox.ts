@@ -9,7 +9,7 @@ export class UnknownSandbox extends SandboxError {
   constructor(sandboxId: SandboxId, why?: string) {
     // The Ruby client looks for "sandbox not found", all others for the part before it.
     const text = `Sandbox "${sandboxId}" doesn't exist or you don't have access to it; sandbox not found`;
-    super("not_found", why === undefined ? text : `${text}: ${why}`);
+    super("sandbox_not_found", why === undefined ? text : `${text}: ${why}`);
     this.sandboxId = sandboxId;
   }
 }

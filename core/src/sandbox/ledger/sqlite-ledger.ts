@@ -408,7 +408,7 @@ export class SqliteLedger implements Ledger {
       return run();
     } catch (error) {
       const options = { cause: error, retryAfterSeconds: RETRY_AFTER_SECONDS };
-      throw new SandboxError("unavailable", "the server cannot write its ledger now", options);
+      throw new SandboxError("store_unavailable", "the server cannot write its ledger now", options);
     }
   }
 

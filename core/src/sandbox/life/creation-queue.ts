@@ -106,7 +106,8 @@ export class CreationQueue {
     { probe, signal }: Pick<Making, "probe"> & { readonly signal: AbortSignal },
   ): Promise<HeldSandbox> {
     const { ledger, ends, warmUps, clock, settings, log } = this.#options;
-    const giveUp = (): void => held.making.abort(new SandboxError("aborted", "the server is stopping"));
+    const giveUp = (): void =>
+      held.making.abort(new SandboxError("server_stopped", "the server is stopping"));
     signal.addEventListener("abort", giveUp, { once: true });
     let takeBack: (() => void) | undefined;
     let runtime: Sandbox | undefined;
@@ -119,7 +120,7 @@ export class CreationQueue {
       held.warm({ ...held.record, state: "running" }, runtime);
       takeBack = clock.after(settings.createTimeout, () => {
         const text = `the sandbox was not warm within ${settings.createTimeout} ms`;
-        held.making.abort(new SandboxError("deadline_exceeded", text));
+        held.making.abort(new SandboxError("backend_timeout", text));
       });
       await warmUps.prepare(held, held.making.signal);
       takeBack();
@@ -154,7 +155,7 @@ export class CreationQueue {
       runtime = await provide();
       const provideMs = sinceMs(beganMs);
       const reason = held.record.onTimeout === "pause" && reasonAgainstPause(held.record, runtime);
-      if (reason) throw new SandboxError("failed_precondition", reason);
+      if (reason) throw new SandboxError("pausing_unsupported", reason);
       if (held.record.egress !== undefined) requireNetworking(runtime, held.record.backend);
       if (probe !== undefined) await this.#awaitReadiness(held, runtime, probe);
       const startedAtMs = clock.now();
@@ -226,7 +227,7 @@ export class CreationQueue {
     const { ends, clock, settings, ownerOf } = this.#options;
     const takeBack = clock.after(settings.createTimeout, () => {
       const text = `backend '${backend.name}' did not make the sandbox within ${settings.createTimeout} ms`;
-      held.making.abort(new SandboxError("deadline_exceeded", text));
+      held.making.abort(new SandboxError("backend_timeout", text));
     });
     try {
       const made = await runAs(ownerOf(backend.name), () =>
@@ -236,7 +237,7 @@ export class CreationQueue {
         // It could never be found by the id that the server uses.
         await ends.destroyUnknown(made);
         const text = `backend '${backend.name}' made sandbox '${made.id}' for '${held.record.id}'`;
-        throw new SandboxError("internal", text);
+        throw new SandboxError("internal_error", text);
       }
       ends.watch(held, made);
       return made;
@@ -261,13 +262,13 @@ export class CreationQueue {
       takeBack = clock.after(settings.destroyTimeout, () => {
         held.isLingering = true;
         const text = `sandbox "${held.record.id}" is still being undone: ${messageOf(held.making.signal.reason)}`;
-        const error = new SandboxError("unavailable", text);
+        const error = new SandboxError("destruction_pending", text);
         held.undone.reject(error);
         abandoned.reject(error);
       });
     };
     const giveUp = (): void => {
-      held.making.abort(new SandboxError("canceled", "the request for the sandbox was canceled"));
+      held.making.abort(new SandboxError("client_gone", "the request for the sandbox was canceled"));
     };
     held.making.signal.addEventListener("abort", abandonLater);
     signal?.addEventListener("abort", giveUp);

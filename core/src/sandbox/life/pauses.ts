@@ -54,7 +54,7 @@ export class Pauses {
     if (state === "paused") throw conflict(`Error pausing sandbox - sandbox '${id}' is already paused`);
     if (state !== "running") throw conflict(`Sandbox '${id}' cannot be paused while in '${state}' state`);
     const reason = reasonAgainstPause({ backend, keepsMemory }, held.runtime);
-    if (reason !== undefined) throw new SandboxError("failed_precondition", reason);
+    if (reason !== undefined) throw new SandboxError("pausing_unsupported", reason);
     await held.during("pausing", () => this.#freeze(held, trigger, keepsMemory));
   }
 
@@ -189,7 +189,7 @@ export class Pauses {
         reaper.set(id, endsAtMs);
         await ledger.write(held.record, { withdrawn: event?.id });
       }
-      throw new SandboxError("unavailable", `sandbox "${id}" could not be paused`, { cause: error });
+      throw new SandboxError("pause_failed", `sandbox "${id}" could not be paused`, { cause: error });
     }
     if (held.isEnding) throw beingKilled(held.record.id);
     const paused = isStopped ? held.succeed(this.#options.onSucceeded) : held;
@@ -218,7 +218,7 @@ export class Pauses {
   async #reboot(held: HeldSandbox, resumption: Resumption): Promise<void> {
     const { backend } = held.record;
     const reason = reasonAgainstPause({ backend, keepsMemory: false }, held.handle);
-    if (reason !== undefined) throw new SandboxError("failed_precondition", reason);
+    if (reason !== undefined) throw new SandboxError("pausing_unsupported", reason);
     const stopped = { ...held.record, isStopped: true };
     await this.#options.ledger.write(stopped);
     if (held.isEnding) throw beingKilled(held.record.id);
@@ -235,7 +235,7 @@ export class Pauses {
     const overdue = new AbortController();
     const takeBack = clock.after(settings.createTimeout, () => {
       const text = `the sandbox did not begin anew within ${settings.createTimeout} ms`;
-      overdue.abort(new SandboxError("deadline_exceeded", text));
+      overdue.abort(new SandboxError("backend_timeout", text));
     });
     const signal = AbortSignal.any([held.ended, overdue.signal]);
     try {
@@ -259,7 +259,7 @@ export class Pauses {
       if (held.isEnding) throw beingKilled(id);
       await this.#stop(held);
       const text = `sandbox "${id}" could not be resumed: ${messageOf(error)}`;
-      throw new SandboxError("unavailable", text, { cause: error });
+      throw new SandboxError("resume_failed", text, { cause: error });
     } finally {
       takeBack();
     }
@@ -281,7 +281,9 @@ export class Pauses {
     } catch (error) {
       if (held.isEnding) throw beingKilled(held.record.id);
       await ledger.write(paused, { withdrawn: event?.id });
-      throw new SandboxError("unavailable", `sandbox "${paused.id}" could not be resumed`, { cause: error });
+      throw new SandboxError("resume_failed", `sandbox "${paused.id}" could not be resumed`, {
+        cause: error,
+      });
     }
     if (held.isEnding) throw beingKilled(held.record.id);
     held.update({ state: "running", endsAtMs });
@@ -295,9 +297,12 @@ export class Pauses {
 
 /** Refuses changes of a sandbox that is being paused or resumed. */
 export function transitioning(): SandboxError {
-  return conflict("The sandbox is still transitioning. Try again in a moment.");
+  return new SandboxError(
+    "sandbox_transitioning",
+    "The sandbox is still transitioning. Try again in a moment.",
+  );
 }
 
 function conflict(message: string): SandboxError {
-  return new SandboxError("aborted", message);
+  return new SandboxError("sandbox_state_conflict", message);
 }

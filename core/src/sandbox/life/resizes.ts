@@ -59,13 +59,14 @@ export class Resizes {
     const { record } = held;
     const { id, state, backend, limits: before } = record;
     if (held.isEnding) throw unknownSandbox(id);
-    if (state !== "running") throw new SandboxError("aborted", `sandbox "${id}" is not running`);
+    if (state !== "running")
+      throw new SandboxError("sandbox_state_conflict", `sandbox "${id}" is not running`);
     // It may have outlived its template.
     const templateLimits = settings.templates[record.template]?.limits ?? {};
     checkRequestedLimits(change, { settings, template: record.template, templateLimits });
     const { resizing } = held.runtime;
     if (resizing === undefined) {
-      throw new SandboxError("failed_precondition", `backend '${backend}' does not support resizing`);
+      throw new SandboxError("resizing_unsupported", `backend '${backend}' does not support resizing`);
     }
     const limits = changedLimits(before, change, templateLimits);
     if (isMore(limits, before)) admit({ ...record, limits });

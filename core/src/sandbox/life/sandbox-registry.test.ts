@@ -159,7 +159,7 @@ it("more creations than the queue holds are turned away", async (context) => {
 for (const step of ["reserve", "files", "start"] as const) {
   it(`a creation that fails or is canceled at step '${step}' leaves nothing`, async (context) => {
     let act: (signal: AbortSignal) => void | Promise<void> = () => {
-      throw new SandboxError("resource_exhausted", "no space left");
+      throw new SandboxError("disk_full", "no space left");
     };
     const domain = await startDomain(context, {
       script: {
@@ -483,7 +483,7 @@ it("network rules are kept in the ledger before they hold, one change after the 
 });
 
 it("rules that the backend refuses, or that make no sense, leave those that held", async (context) => {
-  const refusal = new SandboxError("invalid_argument", "no domains here");
+  const refusal = new SandboxError("network_rules_invalid", "no domains here");
   const domain = await startDomain(context, {
     script: {
       onRestrict(_id, { allowOut }) {

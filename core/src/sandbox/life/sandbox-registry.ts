@@ -151,13 +151,13 @@ export class SandboxRegistry implements Sandboxes {
   }
 
   async create(request: CreateSandbox, signal?: AbortSignal): Promise<LiveSandbox> {
-    if (this.#creations.isClosed) throw new SandboxError("unavailable", "the server is stopping");
+    if (this.#creations.isClosed) throw new SandboxError("server_stopping", "the server is stopping");
     const { settings } = this.#options;
     const snapshot = this.#options.snapshots.of(request.owner ?? DEFAULT_TENANT).find(request.template);
     const template = findTemplate(settings.templates, snapshot?.template ?? request.template);
     if (request.timeoutMs !== undefined) this.#checkNewTimeout(request.timeoutMs);
     if (request.autoResume === true && request.onTimeout !== "pause") {
-      throw new SandboxError("invalid_argument", "autoResume only applies when onTimeout is pause.");
+      throw new SandboxError("lifecycle_invalid", "autoResume only applies when onTimeout is pause.");
     }
     checkNetworkPolicy(networkPolicyOf(request));
     checkRequestedLimits(request.limits ?? {}, {
@@ -235,7 +235,7 @@ export class SandboxRegistry implements Sandboxes {
     const held = this.#getRunning(id);
     checkNumber(timeoutMs);
     if (timeoutMs > this.#options.settings.maximumTimeout) {
-      throw new SandboxError("invalid_argument", "Max instance length exceeded");
+      throw new SandboxError("timeout_invalid", "Max instance length exceeded");
     }
     if (timeoutMs <= 0) await this.#timeOut(held);
     else await this.#moveEnd(held, this.#options.clock.now() + timeoutMs);
@@ -349,7 +349,7 @@ export class SandboxRegistry implements Sandboxes {
   #getRunning(id: SandboxId): HeldSandbox {
     const held = this.#get(id);
     if (held.record.state === "paused") {
-      throw new SandboxError("not_found", `Sandbox "${id}" is not running: it is paused`);
+      throw new SandboxError("sandbox_paused", `Sandbox "${id}" is not running: it is paused`);
     }
     return held;
   }
@@ -408,7 +408,7 @@ export class SandboxRegistry implements Sandboxes {
     const { maximum } = this.#options.settings;
     if (this.#held.size >= maximum) {
       const text = `you have reached the maximum number of concurrent E2B sandboxes (${maximum}). If you need more, ask the operator of this server`;
-      throw new SandboxError("resource_exhausted", text);
+      throw new SandboxError("sandbox_limit_reached", text);
     }
     this.#askAdmissions(wanted);
   }
@@ -464,14 +464,14 @@ export class SandboxRegistry implements Sandboxes {
 
   #checkId(id: SandboxId): void {
     if (!SANDBOX_ID.test(id) || id.length > LONGEST_ID) {
-      throw new SandboxError("invalid_argument", "Invalid sandbox ID");
+      throw new SandboxError("sandbox_id_invalid", "Invalid sandbox ID");
     }
-    if (this.#held.has(id)) throw new SandboxError("already_exists", `sandbox "${id}" already exists`);
+    if (this.#held.has(id)) throw new SandboxError("sandbox_exists", `sandbox "${id}" already exists`);
   }
 
   #checkNewTimeout(timeoutMs: number): void {
     checkNumber(timeoutMs);
-    if (timeoutMs <= 0) throw new SandboxError("invalid_argument", "Timeout must be greater than 0");
+    if (timeoutMs <= 0) throw new SandboxError("timeout_invalid", "Timeout must be greater than 0");
     this.#checkLongest(timeoutMs);
   }
 
@@ -479,13 +479,14 @@ export class SandboxRegistry implements Sandboxes {
     const { maximumTimeout } = this.#options.settings;
     if (timeoutMs <= maximumTimeout) return;
     const text = `Timeout cannot be greater than ${maximumTimeout / HOUR_MS} hours`;
-    throw new SandboxError("invalid_argument", text);
+    throw new SandboxError("timeout_invalid", text);
   }
 
   async #applyNetworkPolicy(held: HeldSandbox, policy: NetworkPolicy): Promise<void> {
     const { ledger, events } = this.#options;
     const { id, state, backend } = this.#get(held.record.id).record;
-    if (state !== "running") throw new SandboxError("aborted", `sandbox "${id}" is not running`);
+    if (state !== "running")
+      throw new SandboxError("sandbox_state_conflict", `sandbox "${id}" is not running`);
     const networking = requireNetworking(held.runtime, backend);
     const { allowInternetAccess, egress } = held.record;
     const { allowOut, denyOut } = policy.egress ?? { allowOut: [], denyOut: [] };
@@ -508,7 +509,7 @@ export class SandboxRegistry implements Sandboxes {
 
   async #moveEnd(held: HeldSandbox, endsAtMs: number): Promise<void> {
     if (held.record.state === "creating") {
-      throw new SandboxError("unavailable", `sandbox "${held.record.id}" is not running`);
+      throw new SandboxError("sandbox_not_running", `sandbox "${held.record.id}" is not running`);
     }
     // In memory first and at once: of two simultaneous calls each must see the other's change.
     held.update({ endsAtMs });
@@ -538,7 +539,7 @@ function networkPolicyOf({ allowInternetAccess = true, egress }: CreateSandbox):
 }
 
 function checkNumber(timeoutMs: number): void {
-  if (!Number.isFinite(timeoutMs)) throw new SandboxError("invalid_argument", "Timeout must be a number");
+  if (!Number.isFinite(timeoutMs)) throw new SandboxError("timeout_invalid", "Timeout must be a number");
 }
 
 function given<T extends object>(options: T): Partial<T> {

@@ -81,7 +81,7 @@ it("an admission check holds under a hundred parallel creations, owner by owner"
     setup(_plugin, { admissions }) {
       admissions.add((wanted, existing) => {
         assert.ok(existing.every(({ owner }) => owner === wanted.owner));
-        if (existing.length >= perOwner) throw new SandboxError("resource_exhausted", "enough");
+        if (existing.length >= perOwner) throw new SandboxError("quota_reached", "enough");
       });
     },
   });

@@ -10,7 +10,7 @@ import type { HttpProbe, ReadinessProbe, ReadinessSettings, ShellProbe } from ".
 /** A sandbox was not ready in time; the message has the outcome of the last attempt. */
 export class NotReady extends SandboxError {
   constructor(timeoutMs: number, why: string) {
-    super("unavailable", `the sandbox was not ready within ${timeoutMs} ms: ${why}`);
+    super("sandbox_not_ready", `the sandbox was not ready within ${timeoutMs} ms: ${why}`);
   }
 }
 

@@ -52,5 +52,5 @@ export function checkReadinessProbe(
 }
 
 function refusal(why: string): SandboxError {
-  return new SandboxError("invalid_argument", `Invalid readiness probe: ${why}`);
+  return new SandboxError("readiness_probe_invalid", `Invalid readiness probe: ${why}`);
 }

@@ -27,11 +27,11 @@ export function checkRequestedLimits(
     if (wanted === 0) continue;
     const most = settings.maximumLimits[name] ?? templateLimits[name];
     if (most === undefined) {
-      throw new SandboxError("invalid_argument", `this server does not let clients choose ${UNITS[name]}`);
+      throw new SandboxError("limits_invalid", `this server does not let clients choose ${UNITS[name]}`);
     }
     if (wanted > most) {
       const text = `${wanted} ${UNITS[name]} are more than a sandbox of template '${template}' may have (${most})`;
-      throw new SandboxError("invalid_argument", text);
+      throw new SandboxError("limits_invalid", text);
     }
   }
 }

@@ -44,7 +44,7 @@ export function resolveMounts(
     } else mounts.push({ volume: volume.id, name: volume.name, path, readOnly });
   }
   if (problems.length === 0) return mounts;
-  throw new SandboxError("invalid_argument", `invalid mounts: ${problems.join("; ")}`);
+  throw new SandboxError("mounts_invalid", `invalid mounts: ${problems.join("; ")}`);
 }
 
 function reasonAgainstPath(path: string, taken: readonly Mount[]): string | undefined {

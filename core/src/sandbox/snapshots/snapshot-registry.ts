@@ -126,7 +126,7 @@ export class SnapshotRegistry implements Snapshots {
     const record = this.#records.get(id);
     const isRemovable = record?.state === "ready" || this.#removals.has(id);
     if (record === undefined || !isRemovable || record.owner !== tenant)
-      throw new SandboxError("not_found", `snapshot '${id}' not found`);
+      throw new SandboxError("snapshot_not_found", `snapshot '${id}' not found`);
     await this.#discard(record);
   }
 
@@ -156,7 +156,7 @@ export class SnapshotRegistry implements Snapshots {
   #checkName(text: string): string {
     const { name, tag } = parseTemplateReference(text);
     if (hasTemplate(this.#options.settings.templates, name)) {
-      throw new SandboxError("already_exists", `'${name}' is the name of a template`);
+      throw new SandboxError("snapshot_name_taken", `'${name}' is the name of a template`);
     }
     return `${name}:${tag}`;
   }
@@ -171,15 +171,18 @@ export class SnapshotRegistry implements Snapshots {
     while (held.isResuming()) await held.change?.done.catch(() => {});
     const { state } = held.record;
     if (state !== "running" && state !== "paused") {
-      throw new SandboxError("aborted", `Sandbox '${id}' cannot be snapshotted while in '${state}' state`);
+      throw new SandboxError(
+        "sandbox_state_conflict",
+        `Sandbox '${id}' cannot be snapshotted while in '${state}' state`,
+      );
     }
     const { snapshots } = held.handle;
     if (snapshots === undefined) {
-      throw new SandboxError("failed_precondition", `backend '${backend}' does not support snapshots`);
+      throw new SandboxError("snapshots_unsupported", `backend '${backend}' does not support snapshots`);
     }
     if (this.#records.size >= settings.maximumSnapshots) {
       const text = `you have reached the maximum number of snapshots (${settings.maximumSnapshots})`;
-      throw new SandboxError("resource_exhausted", text);
+      throw new SandboxError("snapshot_limit_reached", text);
     }
     const record: SnapshotRecord = {
       id: newSnapshotId(),
@@ -204,7 +207,7 @@ export class SnapshotRegistry implements Snapshots {
     } catch (error) {
       if (held.isEnding) throw beingKilled(id);
       log.error({ sandbox: id, err: error }, "taking a snapshot failed");
-      throw new SandboxError("unavailable", `no snapshot could be taken of sandbox "${id}"`, {
+      throw new SandboxError("snapshot_failed", `no snapshot could be taken of sandbox "${id}"`, {
         cause: error,
       });
     }

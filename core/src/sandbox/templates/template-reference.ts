@@ -45,11 +45,11 @@ export function findTemplate(templates: SandboxesConfig["templates"], reference:
   for (const [templateName, settings] of Object.entries(templates)) {
     if (templateName !== name && !settings.aliases.includes(name)) continue;
     if (tag !== DEFAULT_TAG) {
-      throw new SandboxError("not_found", `tag '${tag}' does not exist for template '${name}'`);
+      throw new SandboxError("template_tag_not_found", `tag '${tag}' does not exist for template '${name}'`);
     }
     return { name: templateName, settings };
   }
-  throw new SandboxError("not_found", `template '${name}' not found`);
+  throw new SandboxError("template_not_found", `template '${name}' not found`);
 }
 
 /** True for a name or an alias of a configured template. */
@@ -60,5 +60,5 @@ export function hasTemplate(templates: SandboxesConfig["templates"], name: strin
 }
 
 function invalid(reason: string): SandboxError {
-  return new SandboxError("invalid_argument", `Invalid template reference: ${reason}`);
+  return new SandboxError("template_reference_invalid", `Invalid template reference: ${reason}`);
 }

@@ -83,7 +83,7 @@ export class VolumeContents {
   }
 
   #make({ id, backend: name }: VolumeRecord): Opened {
-    if (this.#isClosed) throw new SandboxError("unavailable", "the server is stopping");
+    if (this.#isClosed) throw new SandboxError("server_stopping", "the server is stopping");
     this.#makeRoom();
     const closing = new AbortController();
     const sandbox = this.#provision(id, name, closing);
@@ -103,11 +103,11 @@ export class VolumeContents {
         one.backend === undefined ? isOfDefault : one.backend === name,
       ) ?? [];
     if (template === undefined) {
-      throw new SandboxError("failed_precondition", `no template is made by backend '${name}'`);
+      throw new SandboxError("volumes_unsupported", `no template is made by backend '${name}'`);
     }
     const takeBack = clock.after(settings.createTimeout, () => {
       const text = `backend '${name}' did not open the volume within ${settings.createTimeout} ms`;
-      closing.abort(new SandboxError("deadline_exceeded", text));
+      closing.abort(new SandboxError("backend_timeout", text));
     });
     try {
       const mounts = [{ volume, path: MOUNTED_AT, readOnly: false }];
@@ -123,7 +123,7 @@ export class VolumeContents {
     if (this.#opened.size < this.#options.settings.openVolumes.maximum) return;
     const unused = [...this.#opened].find(([, { users }]) => users === 0);
     if (unused === undefined) {
-      throw new SandboxError("unavailable", "too many volumes are being read and written, please retry");
+      throw new SandboxError("server_busy", "too many volumes are being read and written, please retry");
     }
     void this.#close(...unused);
   }
@@ -139,7 +139,7 @@ export class VolumeContents {
     if (this.#opened.get(id) !== opened) return;
     this.#opened.delete(id);
     opened.cancelIdle?.();
-    opened.closing.abort(new SandboxError("unavailable", "the volume was closed"));
+    opened.closing.abort(new SandboxError("volume_closed", "the volume was closed"));
     const closed = opened.sandbox.then(
       (sandbox) => this.#options.teardown.destroy(sandbox).soon.catch(() => {}),
       (error: unknown) => {

@@ -111,7 +111,7 @@ export class VolumeRegistry implements Volumes {
   #get(tenant: string, id: VolumeId): VolumeRecord {
     const record = this.#records.get(id);
     if (record?.owner === tenant && record.state === "ready") return record;
-    throw new SandboxError("not_found", `volume '${id}' not found`);
+    throw new SandboxError("volume_not_found", `volume '${id}' not found`);
   }
 
   /** As `#get`, also for one whose removal failed, so that a repeated request reports its state. */
@@ -125,7 +125,7 @@ export class VolumeRegistry implements Volumes {
     // Compared in any case: the answer for an unknown volume takes as long.
     const isRight = isDigestOf(digestOf(record?.token ?? NO_TOKEN), token);
     if (record?.state === "ready" && isRight) return record;
-    throw new SandboxError("unauthenticated", "there is no such volume, or this is not its token");
+    throw new SandboxError("volume_token_invalid", "there is no such volume, or this is not its token");
   }
 
   #list(tenant: string): readonly VolumeRecord[] {
@@ -140,23 +140,23 @@ export class VolumeRegistry implements Volumes {
 
   async #create(owner: string, { name, sizeMiB }: CreateVolume): Promise<VolumeRecord> {
     const { backends, settings, clock, ledger, log } = this.#options;
-    if (!NAME.test(name)) throw new SandboxError("invalid_argument", "Invalid volume name");
+    if (!NAME.test(name)) throw new SandboxError("volume_name_invalid", "Invalid volume name");
     const most = Math.floor(settings.maximumVolumeSize / MEBIBYTE);
     const size = sizeMiB ?? Math.floor(settings.volumeSize / MEBIBYTE);
     if (!Number.isInteger(size) || size < 1 || size > most) {
-      throw new SandboxError("invalid_argument", `the size of a volume is 1 to ${most} MiB`);
+      throw new SandboxError("volume_size_invalid", `the size of a volume is 1 to ${most} MiB`);
     }
     const backend = backends.default();
     if (backend.volumes === undefined) {
-      throw new SandboxError("failed_precondition", `backend '${backend.name}' does not support volumes`);
+      throw new SandboxError("volumes_unsupported", `backend '${backend.name}' does not support volumes`);
     }
     const all = [...this.#records.values()];
     if (all.some((one) => one.owner === owner && one.name === name && one.state !== "removing")) {
-      throw new SandboxError("already_exists", `Volume with name '${name}' already exists`);
+      throw new SandboxError("volume_exists", `Volume with name '${name}' already exists`);
     }
     if (all.length >= settings.maximumVolumes) {
       const text = `you have reached the maximum number of volumes (${settings.maximumVolumes})`;
-      throw new SandboxError("resource_exhausted", text);
+      throw new SandboxError("volume_limit_reached", text);
     }
     const record: VolumeRecord = {
       id: newVolumeId(),
@@ -182,7 +182,7 @@ export class VolumeRegistry implements Volumes {
       log.error({ volume: record.id, err: error }, "making a volume failed");
       // All or nothing is the backend's promise, but not that of the ledger.
       await this.#discard(record).catch(() => {});
-      throw new SandboxError("unavailable", `no volume '${name}' could be made`, { cause: error });
+      throw new SandboxError("volume_failed", `no volume '${name}' could be made`, { cause: error });
     }
   }
 

@@ -198,7 +198,7 @@ it("a pool that cannot be filled is one line of the log for each reason, without
     logged,
     warmUp: {
       prepare: async () => {
-        if (reason !== undefined) throw new SandboxError("failed_precondition", reason);
+        if (reason !== undefined) throw new SandboxError("template_unusable", reason);
       },
     },
   });
@@ -213,7 +213,7 @@ it("a pool that cannot be filled is one line of the log for each reason, without
     });
   const line = (message: string) => ({
     template: "base",
-    err: { type: "SandboxError", code: "failed_precondition", message },
+    err: { type: "SandboxError", code: "failed_precondition", reason: "template_unusable", message },
     msg: "a sandbox for the warm pool could not be made ready; it is tried again",
   });
   await goOn();

@@ -79,7 +79,10 @@ it("a need says what is missing", async () => {
   const provision = noTerminals.provision.bind(noTerminals);
   noTerminals.provision = async (spec, signal) =>
     Object.assign(await provision(spec, signal), {
-      spawn: () => Promise.reject(new SandboxError("unimplemented", "there are no terminals")),
+      spawn: () =>
+        Promise.reject(
+          new SandboxError({ reason: "test.no_terminals", code: "unimplemented" }, "there are no terminals"),
+        ),
     });
   const cases: readonly (readonly [Need, string])[] = [
     ["terminals", "its commands get no terminal: there are no terminals"],
@@ -183,7 +186,9 @@ it("a backend without root has no accounts to tell apart, which is no failure", 
     const user = sandbox.user.bind(sandbox);
     return Object.assign(sandbox, {
       user: (name?: string) =>
-        name === "root" ? Promise.reject(new SandboxError("not_found", "unknown user root")) : user(name),
+        name === "root"
+          ? Promise.reject(new SandboxError("account_not_found", "unknown user root"))
+          : user(name),
     });
   };
   const run = (): Promise<never> => Promise.reject(new Error("must not run"));

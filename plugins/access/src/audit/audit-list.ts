@@ -13,7 +13,7 @@ export const auditList: VerbAction<AccessConfig> = {
       options: { tenant: { type: "string" }, limit: { type: "string", default: "100" } },
     });
     if (!/^[1-9]\d{0,8}$/.test(values.limit))
-      throw new SandboxError("invalid_argument", "--limit is a number of entries");
+      throw new SandboxError("usage_invalid", "--limit is a number of entries");
     const { maxEntries, maxStrangers, maxAge: maxAgeMs } = config.audit;
     const log = new AuditLog({ dataDir: dataDir(), maxEntries, maxStrangers, maxAgeMs });
     try {

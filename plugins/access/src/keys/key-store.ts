@@ -85,7 +85,7 @@ export class KeyStore {
     } catch (error) {
       if ((error as { errcode?: number }).errcode !== SQLITE_CONSTRAINT_UNIQUE) throw error;
       const text = `tenant '${tenant}' has a key named '${name}' already: revoke it, or take another name`;
-      throw new SandboxError("already_exists", text);
+      throw new SandboxError("key_exists", text);
     }
     return { key, stored };
   }

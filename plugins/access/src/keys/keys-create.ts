@@ -54,5 +54,5 @@ function parseDuration(text: string): number {
 }
 
 function invalid(message: string): SandboxError {
-  return new SandboxError("invalid_argument", message);
+  return new SandboxError("usage_invalid", message);
 }

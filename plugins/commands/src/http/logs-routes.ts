@@ -39,7 +39,7 @@ export function serveLogs(router: Router, { commands, config }: LogsRoutesOption
     const query = Query.safeParse(context.query);
     if (!query.success) {
       const [issue] = query.error.issues;
-      throw new SandboxError("invalid_argument", `${issue?.path.join(".")}: ${issue?.message}`);
+      throw new SandboxError("request_invalid", `${issue?.path.join(".")}: ${issue?.message}`);
     }
     const sandbox = targetOf(context);
     const { cursor, limit, stream, encoding } = query.data;
@@ -69,7 +69,7 @@ export function serveLogs(router: Router, { commands, config }: LogsRoutesOption
 function readSelector(text: string): { readonly pid: number } | { readonly id: string } {
   if (/^\d{1,10}$/.test(text)) return { pid: Number(text) };
   if (/^[0-9a-f-]{36}$/.test(text)) return { id: text };
-  throw new SandboxError("invalid_argument", "a command is named by its pid, a number, or by its id");
+  throw new SandboxError("process_selector_invalid", "a command is named by its pid, a number, or by its id");
 }
 
 interface JoinOptions {

@@ -35,7 +35,8 @@ const KillBody = z.object({ signal: z.enum(["SIGKILL", "SIGTERM"]).default("SIGK
 /** Serves commands to curl and shell scripts: JSON in, one JSON object per line out. */
 export function serveNdjson(router: Router, { commands, config }: NdjsonOptions): void {
   const find = (context: RequestCarrier, pid: string | undefined, among?: CommandSet): StartedCommand => {
-    if (!/^\d{1,10}$/.test(pid ?? "")) throw new SandboxError("invalid_argument", "a pid is a number");
+    if (!/^\d{1,10}$/.test(pid ?? ""))
+      throw new SandboxError("process_selector_invalid", "a pid is a number");
     return commands.find(targetOf(context), { pid: Number(pid) }, among);
   };
 
@@ -94,7 +95,8 @@ function commandLines(
       for (const data of texts[type].finish()) yield line({ type, data });
     }
     const { exit } = command.end;
-    if (exit === undefined) throw new SandboxError("unavailable", "the sandbox ended while the command ran");
+    if (exit === undefined)
+      throw new SandboxError("sandbox_ended", "the sandbox ended while the command ran");
     yield line({ type: "end", exit_code: describeExit(exit).exitCode });
   })();
 }

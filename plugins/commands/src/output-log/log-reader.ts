@@ -59,7 +59,7 @@ export class LogReader implements SandboxLogs {
     for await (const command of this.#newestFirst()) {
       if (isMeant(command, selector)) return command;
     }
-    throw new SandboxError("not_found", `no log of the process with ${describe(selector)}`);
+    throw new SandboxError("process_log_not_found", `no log of the process with ${describe(selector)}`);
   }
 
   async *list(): AsyncGenerator<LoggedCommand> {

@@ -118,7 +118,7 @@ export class OutputLogs {
   /** @throws SandboxError unavailable with the reason why output is not recorded. */
   check(): void {
     const [reason] = this.#failures.values();
-    if (reason !== undefined) throw new SandboxError("unavailable", `output is not logged: ${reason}`);
+    if (reason !== undefined) throw new SandboxError("log_unavailable", `output is not logged: ${reason}`);
   }
 
   /** Removes segments beyond the limits. Never rejects. */

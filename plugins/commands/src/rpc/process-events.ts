@@ -38,10 +38,10 @@ export async function* processEvents(
     if (piece === undefined) yield { event: { event: { case: "keepalive", value: {} } } };
     else await messages.send(outputEnvelopes(piece, messages.codec));
   }
-  if (deadline?.aborted) throw new SandboxError("deadline_exceeded", "context deadline exceeded");
+  if (deadline?.aborted) throw new SandboxError("request_timeout", "context deadline exceeded");
   if (command.end === undefined) return;
   const { exit } = command.end;
-  if (exit === undefined) throw new SandboxError("unavailable", "the sandbox ended while the command ran");
+  if (exit === undefined) throw new SandboxError("sandbox_ended", "the sandbox ended while the command ran");
   const { error, ...report } = describeExit(exit);
   const end = error === undefined ? report : { ...report, error };
   yield { event: { event: { case: "end", value: end } } };

@@ -197,7 +197,7 @@ function readTerminalSize({ size }: PTY): { columns: number; rows: number } {
 function readTimeoutMs(context: HandlerContext): number | undefined {
   const timeoutMs = context.timeoutMs();
   if (timeoutMs !== undefined && timeoutMs <= 0) {
-    throw new SandboxError("deadline_exceeded", "context deadline exceeded");
+    throw new SandboxError("request_timeout", "context deadline exceeded");
   }
   return timeoutMs;
 }
@@ -218,7 +218,7 @@ function readReplay(context: HandlerContext): number | undefined {
   if (header === "all") return 0;
   const offset = /^\d+$/.test(header) ? Number(header) : NaN;
   if (Number.isSafeInteger(offset)) return offset;
-  throw new SandboxError("invalid_argument", `${REPLAY_HEADER} is 'all' or a number of bytes`);
+  throw new SandboxError("request_invalid", `${REPLAY_HEADER} is 'all' or a number of bytes`);
 }
 
 function describeCommand({ pid, request }: StartedCommand) {

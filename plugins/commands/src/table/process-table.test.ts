@@ -62,7 +62,7 @@ class ScriptedProcess implements Process {
   async resize() {}
   async kill(signal: Signal) {
     await Promise.resolve();
-    if (this.#isGone) throw new SandboxError("not_found", "gone");
+    if (this.#isGone) throw new SandboxError("process_not_found", "gone");
     this.signals.push(signal);
     if (!this.ignoresSignals) this.end({ signal });
   }
@@ -86,7 +86,7 @@ function scene(settings: Record<string, unknown> = {}) {
   let pid = 100;
   const runtime = {
     user: async (name = "user") => {
-      if (name === "nobody") throw new SandboxError("not_found", "unknown user nobody");
+      if (name === "nobody") throw new SandboxError("account_not_found", "unknown user nobody");
       return { name, uid: 1000, gid: 1000, home: `/home/${name}`, shell: "/bin/bash" };
     },
     spawn: async (command: Command) => {

@@ -70,7 +70,7 @@ export class ProcessTable implements Commands {
     const row = this.#row(sandbox);
     if (row.running.size + row.starting >= config.maxCommandsPerSandbox) {
       throw new SandboxError(
-        "resource_exhausted",
+        "command_limit_reached",
         `the sandbox already runs ${config.maxCommandsPerSandbox} commands`,
       );
     }
@@ -145,7 +145,7 @@ export class ProcessTable implements Commands {
     if (command !== undefined) return command;
     const which =
       selector.tag === undefined ? `pid ${selector.pid}` : `tag ${selector.tag.slice(0, LONGEST_SHOWN)}`;
-    throw new SandboxError("not_found", `process with ${which} not found`);
+    throw new SandboxError("process_not_found", `process with ${which} not found`);
   }
 
   log(sandboxId: SandboxId): SandboxLogs {
@@ -242,7 +242,7 @@ async function findUser(runtime: Sandbox, name: string | undefined): Promise<Use
     return await runtime.user(name === "" ? undefined : name);
   } catch (error) {
     if (name === undefined || !(error instanceof SandboxError) || error.code !== "not_found") throw error;
-    throw new SandboxError("unauthenticated", `invalid username: '${name.slice(0, LONGEST_SHOWN)}'`, {
+    throw new SandboxError("user_unknown", `invalid username: '${name.slice(0, LONGEST_SHOWN)}'`, {
       cause: error,
     });
   }
@@ -261,7 +261,7 @@ function newest(commands: Iterable<SandboxCommand>, selector: CommandSelector): 
 /** Refuses arguments that execve would refuse, with a message. */
 function checkStrings(request: StartCommand, config: CommandsConfig): void {
   const { path, args = [], environment = {} } = request;
-  if (path === "") throw new SandboxError("invalid_argument", "error starting process: no command was given");
+  if (path === "") throw new SandboxError("command_invalid", "error starting process: no command was given");
   refuseLonger(request, "the tag", request.tag, config.maxTagSize);
   refuseLonger(request, "the working directory", request.cwd, LONGEST_PATH_BYTES);
   refuseLonger(request, "the user's name", request.user, LONGEST_USER_BYTES);
@@ -306,7 +306,7 @@ function notStarted(error: unknown, request: StartCommand, cwd: string): unknown
   if (request.terminal === undefined) return invalidStart(request, message, error);
   const { columns, rows } = request.terminal;
   return new SandboxError(
-    "invalid_argument",
+    "command_invalid",
     `error starting pty with command '${shownCommand(request)}' in dir '${cwd}' with '${columns}' cols and '${rows}' rows: ${message}`,
     { cause: error },
   );
@@ -314,7 +314,7 @@ function notStarted(error: unknown, request: StartCommand, cwd: string): unknown
 
 function invalidStart(request: StartCommand, reason: string, cause?: unknown): SandboxError {
   const text = `error starting process '${shownCommand(request)}': ${reason}`;
-  return new SandboxError("invalid_argument", text, { cause });
+  return new SandboxError("command_invalid", text, { cause });
 }
 
 function shownCommand({ path, args = [] }: StartCommand): string {

@@ -104,20 +104,21 @@ export class SandboxCommand implements StartedCommand {
 
   async write(data: Uint8Array): Promise<void> {
     if (this.#end !== undefined || (this.request.input === "none" && this.request.terminal === undefined)) {
-      throw new SandboxError("failed_precondition", "stdin not enabled or closed");
+      throw new SandboxError("stdin_closed", "stdin not enabled or closed");
     }
     if (data.length > 0) await this.#process.write(data);
   }
 
   async closeInput(): Promise<void> {
     if (this.request.terminal !== undefined) {
-      throw new SandboxError("failed_precondition", "cannot close the input of a terminal");
+      throw new SandboxError("stdin_not_closable", "cannot close the input of a terminal");
     }
     if (this.#end === undefined && this.request.input !== "none") await this.#process.closeInput();
   }
 
   async kill(signal: Signal, scope: "process" | "group" = "process"): Promise<void> {
-    if (this.#end !== undefined) throw new SandboxError("not_found", "the process has already finished");
+    if (this.#end !== undefined)
+      throw new SandboxError("process_not_found", "the process has already finished");
     const isFatal = signal === "SIGKILL" || signal === "SIGTERM";
     // Before the signal is sent: its effect may arrive before its confirmation.
     this.#requestedSignals.add(signal);
@@ -138,7 +139,7 @@ export class SandboxCommand implements StartedCommand {
 
   async resize(size: TerminalSize): Promise<void> {
     if (this.request.terminal === undefined) {
-      throw new SandboxError("failed_precondition", "tty not assigned to process");
+      throw new SandboxError("terminal_missing", "tty not assigned to process");
     }
     checkTerminalSize(size);
     await this.#process.resize(size);
@@ -221,7 +222,10 @@ export class SandboxCommand implements StartedCommand {
 export function checkTerminalSize({ columns, rows }: TerminalSize): void {
   for (const cells of [columns, rows]) {
     if (!Number.isInteger(cells) || cells < 1 || cells > LARGEST_TERMINAL) {
-      throw new SandboxError("invalid_argument", `a terminal has 1 to ${LARGEST_TERMINAL} columns and rows`);
+      throw new SandboxError(
+        "terminal_size_invalid",
+        `a terminal has 1 to ${LARGEST_TERMINAL} columns and rows`,
+      );
     }
   }
 }

@@ -24,6 +24,7 @@ export interface BatchResult {
   readonly status: number;
   readonly bytes?: number;
   readonly error?: string;
+  readonly reason?: string;
 }
 
 /** POST /files/batch: writes the entries; the answer has one result for each, in order. */
@@ -37,8 +38,8 @@ export async function writeBatch(
     try {
       results.push(await writeEntry(upload, entry));
     } catch (error) {
-      const { status, message } = explain(error, log);
-      results.push({ path: pathOf(entry), ok: false, status, error: message });
+      const { status, message, reason } = explain(error, log);
+      results.push({ path: pathOf(entry), ok: false, status, error: message, reason });
     }
   }
   return results;
@@ -47,7 +48,7 @@ export async function writeBatch(
 async function writeEntry(upload: Upload, entry: unknown): Promise<BatchResult> {
   const { path, content, content_b64: base64 } = parseInput(batchEntry, entry);
   if ((content === undefined) === (base64 === undefined)) {
-    throw new SandboxError("invalid_argument", "validation error: one of content and content_b64 is needed");
+    throw new SandboxError("request_invalid", "validation error: one of content and content_b64 is needed");
   }
   const bytes = base64 === undefined ? Buffer.from(content ?? "") : Buffer.from(base64, "base64");
   const { path: written } = await upload.write(path, once(bytes));
@@ -72,12 +73,12 @@ const STATUSES: Readonly<Partial<Record<SandboxError["code"], number>>> = {
   unavailable: 503,
 };
 
-function explain(error: unknown, log: Logger): { readonly status: number; readonly message: string } {
+function explain(error: unknown, log: Logger): Pick<HttpError, "status" | "message" | "reason"> {
   const stated = toStorageError(error);
-  if (stated instanceof HttpError) return { status: stated.status, message: stated.message };
+  if (stated instanceof HttpError) return stated;
   if (stated instanceof SandboxError) {
-    return { status: STATUSES[stated.code] ?? 500, message: stated.message };
+    return { status: STATUSES[stated.code] ?? 500, message: stated.message, reason: stated.reason };
   }
   log.error({ err: error }, "writing an entry of a batch failed");
-  return { status: 500, message: "internal error" };
+  return { status: 500, message: "internal error", reason: "internal_error" };
 }

@@ -17,10 +17,10 @@ export async function composeFiles(
   { source_paths: sources, destination }: z.infer<typeof composeBody>,
   maxSources: number,
 ): Promise<WrittenFile> {
-  if (!sources?.length) throw new SandboxError("invalid_argument", "source_paths must not be empty");
-  if (!destination) throw new SandboxError("invalid_argument", "destination is required");
+  if (!sources?.length) throw new SandboxError("request_invalid", "source_paths must not be empty");
+  if (!destination) throw new SandboxError("request_invalid", "destination is required");
   if (sources.length > maxSources) {
-    throw new SandboxError("invalid_argument", `one request can compose ${maxSources} files`);
+    throw new SandboxError("request_invalid", `one request can compose ${maxSources} files`);
   }
   try {
     return toWrittenFile(await files.compose(sources, destination));

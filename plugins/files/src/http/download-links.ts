@@ -55,10 +55,10 @@ export class DownloadLinks {
     const expected = this.#mac(sandboxId, path, expiresAt);
     const given = Buffer.from(mac, "hex");
     if (given.length !== expected.length || !timingSafeEqual(given, expected)) {
-      throw new SandboxError("unauthenticated", "invalid download link");
+      throw new SandboxError("download_link_invalid", "invalid download link");
     }
     if (expiresAt < Math.floor(this.#options.clock.now() / 1000)) {
-      throw new SandboxError("unauthenticated", "the download link has expired");
+      throw new SandboxError("download_link_expired", "the download link has expired");
     }
     return sandboxId;
   }

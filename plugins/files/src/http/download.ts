@@ -1,7 +1,7 @@
 import type { ServerResponse } from "node:http";
 import { pipeline } from "node:stream/promises";
 import { createGzip } from "node:zlib";
-import { HttpError, SandboxError, type SurfaceRequest } from "@coppice/core";
+import { SandboxError, type SurfaceRequest } from "@coppice/core";
 import type { OpenFile } from "@coppice/core/backend";
 import { chooseCoding } from "./accept-encoding.js";
 import { type ByteRange, contentRange, parseByteRanges } from "./byte-ranges.js";
@@ -29,20 +29,20 @@ export async function sendDownload(files: UserFiles, download: DownloadRequest):
     mustBeIdentity ? ["identity"] : ["gzip", "identity"],
   );
   if (coding === undefined) {
-    throw new HttpError(
-      406,
+    throw new SandboxError(
+      "encoding_not_acceptable",
       "error parsing Accept-Encoding: no acceptable encoding found, supported: [gzip]",
     );
   }
   const precondition = checkPreconditions(headers, modifiedAtMs);
-  if (precondition === "failed") throw new HttpError(412, "the file has changed");
+  if (precondition === "failed") throw new SandboxError("file_changed", "the file has changed");
   const ranges =
     precondition === "proceed" && isRangeWanted(headers, modifiedAtMs)
       ? parseByteRanges(headers.range, sizeBytes)
       : "whole";
   if (ranges === "unsatisfiable") {
     response.setHeader("content-range", `bytes */${sizeBytes}`);
-    throw new HttpError(416, "invalid range: failed to overlap");
+    throw new SandboxError("range_not_satisfiable", "invalid range: failed to overlap");
   }
 
   // Read ahead for an unknown extension, and where the size may be wrong: files of /proc say 0.
@@ -132,7 +132,7 @@ async function* exactly(file: OpenFile, { start, length }: ByteRange): AsyncGene
     leftBytes -= chunk.length;
     yield chunk;
   }
-  if (leftBytes > 0) throw new SandboxError("data_loss", "the file shrank while it was read");
+  if (leftBytes > 0) throw new SandboxError("file_shrank", "the file shrank while it was read");
 }
 
 async function collect(content: AsyncIterable<Uint8Array>): Promise<Uint8Array> {

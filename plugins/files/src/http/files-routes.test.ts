@@ -376,7 +376,7 @@ it("A full disk is 507, and a file that shrinks breaks its answer off", async ()
   const { files: disk } = own.sandbox.runtime;
   disk.write = async (_path, data) => {
     for await (const chunk of data) assert.equal(chunk.length, 3);
-    throw new SandboxError("resource_exhausted", "no space left on device", { shortage: "space" });
+    throw new SandboxError("disk_full", "no space left on device", { shortage: "space" });
   };
   assert.deepEqual(
     await answerOf(await own.put("x", "abc")),

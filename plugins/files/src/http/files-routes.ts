@@ -1,11 +1,11 @@
 import {
-  HttpError,
   type LiveSandbox,
   type Router,
   SandboxError,
   readJsonBody,
   requestOf,
   targetOf,
+  toHttpError,
 } from "@coppice/core";
 import { z } from "zod";
 import { batchBody, writeBatch } from "./batch.js";
@@ -30,8 +30,9 @@ const downloadUrlBody = z.object({ path: z.string().min(1), username: z.string()
 /**
  * Serves uploads and downloads at `/files`, and their extensions. Clients are authorized before, by token or signature.
  * A download link is its own proof, which is checked here.
+ * @param own takes the routes that are not part of E2B.
  */
-export function registerFilesRoutes(router: Router, options: FilesRoutesOptions): void {
+export function registerFilesRoutes(router: Router, own: Router, options: FilesRoutesOptions): void {
   const { service, links, gzipLevel, maxUploadBytes, maxParts } = options;
   const bodyOptions = { limitBytes: options.maxBatchBytes };
 
@@ -52,11 +53,10 @@ export function registerFilesRoutes(router: Router, options: FilesRoutesOptions)
     try {
       context.body = await receiveUpload(files, { message: context.req, path, maxUploadBytes, maxParts });
     } catch (error) {
-      if (!(error instanceof HttpError) || error.status !== 413) throw error;
+      if (!(error instanceof SandboxError) || error.reason !== "body_too_large") throw error;
       // Rethrown, it would close the connection of a client that still sends, which then never reads the answer. The
       // rest of the body is skipped instead.
-      context.status = error.status;
-      context.body = error.body;
+      ({ status: context.status, body: context.body } = toHttpError(error, requestOf(context).log));
     }
   });
 
@@ -66,18 +66,18 @@ export function registerFilesRoutes(router: Router, options: FilesRoutesOptions)
     context.body = await composeFiles(files, body, maxParts);
   });
 
-  router.post("/files/batch", async (context) => {
+  own.post("/files/batch", async (context) => {
     const { url, log } = requestOf(context);
     const metadata = parseMetadataHeaders(context.req.headers);
     const files = await filesAs(service, targetOf(context), userIn(url.searchParams));
     const entries = await readJsonBody(context.req, batchBody, bodyOptions);
     if (entries.length > maxParts) {
-      throw new SandboxError("invalid_argument", `one batch can have ${maxParts} entries`);
+      throw new SandboxError("request_invalid", `one batch can have ${maxParts} entries`);
     }
     context.body = await writeBatch(files.startUpload(metadata), entries, log);
   });
 
-  router.post("/files/download-url", async (context) => {
+  own.post("/files/download-url", async (context) => {
     const body = await readJsonBody(context.req, downloadUrlBody, bodyOptions);
     const sandbox = targetOf(context);
     const files = await filesAs(service, sandbox, body.username || undefined);
@@ -91,13 +91,13 @@ export function registerFilesRoutes(router: Router, options: FilesRoutesOptions)
     };
   });
 
-  router.get(`${DOWNLOAD_TOKEN_PATH}:token`, async (context) => {
+  own.get(`${DOWNLOAD_TOKEN_PATH}:token`, async (context) => {
     const request = requestOf(context);
     const sandbox = targetOf(context);
     const path = request.url.searchParams.get("path") ?? "";
     // The client may have named the sandbox itself: then the token has not been checked yet.
     if (links.check(context.params["token"] ?? "", path) !== sandbox.record.id) {
-      throw new SandboxError("unauthenticated", "invalid download link");
+      throw new SandboxError("download_link_invalid", "invalid download link");
     }
     const files = await service.as(sandbox, undefined);
     context.respond = false;
@@ -119,6 +119,9 @@ async function filesAs(
     return await service.as(sandbox, username);
   } catch (error) {
     if (!(error instanceof SandboxError) || error.code !== "not_found") throw error;
-    throw new HttpError(401, `error looking up user '${username}': user: unknown user ${username}`);
+    throw new SandboxError(
+      "user_unknown",
+      `error looking up user '${username}': user: unknown user ${username}`,
+    );
   }
 }

@@ -33,5 +33,5 @@ export function parseMetadataHeaders(headers: IncomingHttpHeaders): Readonly<Rec
 }
 
 function invalid(reason: string): SandboxError {
-  return new SandboxError("invalid_argument", `invalid metadata: ${reason}`);
+  return new SandboxError("metadata_invalid", `invalid metadata: ${reason}`);
 }

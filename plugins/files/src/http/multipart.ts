@@ -50,7 +50,7 @@ export async function* multipartFiles(
     } else stream.resume();
   });
   parser.on("partsLimit", () =>
-    fail(new SandboxError("invalid_argument", `a multipart body can have ${options.maxParts} parts`)),
+    fail(new SandboxError("upload_invalid", `a multipart body can have ${options.maxParts} parts`)),
   );
   parser.on("error", (error) => fail(malformed(error)));
   parser.on("finish", () => {
@@ -130,7 +130,7 @@ function createParser(contentType: string, maxParts: number): BusboyInstance {
 }
 
 function malformed(error: unknown): SandboxError {
-  return new SandboxError("invalid_argument", `error parsing multipart form: ${messageOf(error)}`, {
+  return new SandboxError("upload_invalid", `error parsing multipart form: ${messageOf(error)}`, {
     cause: error,
   });
 }

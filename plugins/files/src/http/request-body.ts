@@ -1,6 +1,6 @@
 import type { IncomingMessage } from "node:http";
 import { createGunzip } from "node:zlib";
-import { HttpError, SandboxError, messageOf } from "@coppice/core";
+import { SandboxError, messageOf } from "@coppice/core";
 
 /**
  * The body of a request, decompressed for `Content-Encoding: gzip`. When its consumer stops early, the rest is skipped:
@@ -33,7 +33,7 @@ async function* received(message: IncomingMessage): AsyncGenerator<Uint8Array> {
     // By default leaving the loop destroys the message, and with it the socket that the answer needs.
     yield* message.iterator({ destroyOnReturn: false }) as AsyncIterable<Uint8Array>;
   } catch (error) {
-    throw new SandboxError("canceled", "the client went away", { cause: error });
+    throw new SandboxError("client_gone", "the client went away", { cause: error });
   } finally {
     // The rest of the body stands between the answer and the connection's next request.
     message.resume();
@@ -44,7 +44,7 @@ async function* gunzipped(message: IncomingMessage): AsyncGenerator<Uint8Array> 
   const gunzip = createGunzip();
   // Not stream.pipeline: it destroys the message when decompression fails, and no answer gets out.
   const onLost = (): void => {
-    if (!message.complete) gunzip.destroy(new SandboxError("canceled", "the client went away"));
+    if (!message.complete) gunzip.destroy(new SandboxError("client_gone", "the client went away"));
   };
   message.once("close", onLost);
   message.on("error", onLost);
@@ -62,9 +62,9 @@ async function* gunzipped(message: IncomingMessage): AsyncGenerator<Uint8Array> 
 }
 
 function undecodable(reason: string): SandboxError {
-  return new SandboxError("invalid_argument", `error decompressing request body: ${reason}`);
+  return new SandboxError("upload_invalid", `error decompressing request body: ${reason}`);
 }
 
-function tooLarge(limitBytes: number): HttpError {
-  return new HttpError(413, `the upload is larger than ${limitBytes} bytes`);
+function tooLarge(limitBytes: number): SandboxError {
+  return new SandboxError("body_too_large", `the upload is larger than ${limitBytes} bytes`);
 }

@@ -28,7 +28,7 @@ export async function receiveUpload(
   try {
     if (mediaType === "application/octet-stream") {
       if (path === "") {
-        throw new SandboxError("invalid_argument", "path query parameter is required for raw body upload");
+        throw new SandboxError("upload_invalid", "path query parameter is required for raw body upload");
       }
       written.push(toWrittenFile(await upload.write(path, requestBody(message, request.maxUploadBytes))));
     } else if (mediaType.startsWith("multipart/")) {
@@ -39,7 +39,7 @@ export async function receiveUpload(
       }
     } else {
       throw new SandboxError(
-        "invalid_argument",
+        "upload_invalid",
         `unsupported content type: ${contentType}, expected multipart/form-data or application/octet-stream`,
       );
     }

@@ -118,7 +118,7 @@ async function filesAs(service: FileService, context: HandlerContext): Promise<U
     return await service.as(targetOf(context), username);
   } catch (error) {
     if (!(error instanceof SandboxError) || error.code !== "not_found") throw error;
-    throw new SandboxError("unauthenticated", `invalid username: '${username}'`);
+    throw new SandboxError("user_unknown", `invalid username: '${username}'`);
   }
 }
 

@@ -49,7 +49,7 @@ export class UserFiles {
     const isTooLong =
       Buffer.byteLength(absolute) > LONGEST_PATH_BYTES ||
       absolute.split("/").some((name) => Buffer.byteLength(name) > LONGEST_NAME_BYTES);
-    if (isTooLong) throw new SandboxError("invalid_argument", "file name too long");
+    if (isTooLong) throw new SandboxError("path_invalid", "file name too long");
     return absolute;
   }
 
@@ -57,19 +57,19 @@ export class UserFiles {
     const absolute = this.resolve(path);
     return explained(this.#files.stat(absolute), {
       not_found: () =>
-        new SandboxError("not_found", `file not found: lstat ${absolute}: no such file or directory`),
+        new SandboxError("path_not_found", `file not found: lstat ${absolute}: no such file or directory`),
     });
   }
 
   async makeDir(path: string): Promise<FileInfo> {
     const absolute = this.resolve(path);
     return explained(this.#files.makeDir(absolute, { user: this.#user.name }), {
-      already_exists: () => new SandboxError("already_exists", `directory already exists: ${absolute}`),
+      already_exists: () => new SandboxError("path_exists", `directory already exists: ${absolute}`),
       invalid_argument: async () => {
         const file = await this.#fileAbove(absolute);
         return file === undefined
-          ? new SandboxError("invalid_argument", `path already exists but it is not a directory: ${absolute}`)
-          : new SandboxError("internal", `path is a file: ${file}`);
+          ? new SandboxError("path_is_file", `path already exists but it is not a directory: ${absolute}`)
+          : new SandboxError("file_operation_failed", `path is a file: ${file}`);
       },
     });
   }
@@ -78,9 +78,9 @@ export class UserFiles {
     const from = this.resolve(source);
     const to = this.resolve(destination);
     const failed = (error: SandboxError): SandboxError =>
-      new SandboxError("internal", `error renaming: ${error.message}`);
+      new SandboxError("file_operation_failed", `error renaming: ${error.message}`);
     return explained(this.#files.move(from, to, { user: this.#user.name }), {
-      not_found: () => new SandboxError("not_found", `source file not found: ${from}`),
+      not_found: () => new SandboxError("path_not_found", `source file not found: ${from}`),
       already_exists: failed,
       invalid_argument: failed,
       failed_precondition: failed,
@@ -96,7 +96,7 @@ export class UserFiles {
       for await (const entry of this.#files.list(absolute, Math.max(depth, 1))) {
         if (entries.length === maxListEntries) {
           throw new SandboxError(
-            "resource_exhausted",
+            "listing_limit_reached",
             `more than ${maxListEntries} entries below ${absolute}`,
           );
         }
@@ -106,17 +106,19 @@ export class UserFiles {
     };
     return explained(collect(), {
       not_found: () =>
-        new SandboxError("not_found", `path not found: lstat ${absolute}: no such file or directory`),
-      invalid_argument: () => new SandboxError("invalid_argument", `path is not a directory: ${absolute}`),
+        new SandboxError("path_not_found", `path not found: lstat ${absolute}: no such file or directory`),
+      invalid_argument: () => new SandboxError("path_is_file", `path is not a directory: ${absolute}`),
       failed_precondition: () =>
-        new SandboxError("failed_precondition", `cyclic symlink or chain >255 links at "${absolute}"`),
+        new SandboxError("symlink_loop", `cyclic symlink or chain >255 links at "${absolute}"`),
     });
   }
 
   async remove(path: string): Promise<void> {
     const absolute = this.resolve(path);
     const failed = (error: SandboxError): SandboxError =>
-      new SandboxError("internal", `error removing file or directory: ${error.message}`, { cause: error });
+      new SandboxError("file_operation_failed", `error removing file or directory: ${error.message}`, {
+        cause: error,
+      });
     await explained(this.#files.remove(absolute), {
       invalid_argument: failed,
       permission_denied: failed,
@@ -129,18 +131,21 @@ export class UserFiles {
   async open(path: string): Promise<OpenFile> {
     const absolute = this.resolve(path);
     const failed = (error: SandboxError): SandboxError =>
-      new SandboxError("internal", `error opening file '${absolute}': ${error.message}`, { cause: error });
+      new SandboxError("file_operation_failed", `error opening file '${absolute}': ${error.message}`, {
+        cause: error,
+      });
     return explained(this.#files.read(absolute), {
       internal: failed,
       permission_denied: failed,
-      not_found: () => new SandboxError("not_found", `path '${absolute}' does not exist`),
+      not_found: () => new SandboxError("path_not_found", `path '${absolute}' does not exist`),
       invalid_argument: async () => {
         const info = await this.#statIfPresent(absolute);
         if (info === undefined) {
-          return new SandboxError("not_found", `path '${absolute}' does not exist`);
+          return new SandboxError("path_not_found", `path '${absolute}' does not exist`);
         }
-        const what = info.kind === "directory" ? "a directory" : "not a regular file";
-        return new SandboxError("invalid_argument", `path '${absolute}' is ${what}`);
+        return info.kind === "directory"
+          ? new SandboxError("path_is_directory", `path '${absolute}' is a directory`)
+          : new SandboxError("file_not_regular", `path '${absolute}' is not a regular file`);
       },
     });
   }
@@ -153,14 +158,14 @@ export class UserFiles {
         const absolute = this.resolve(path);
         if (writtenPaths.size === this.#options.maxFilesPerUpload) {
           throw new SandboxError(
-            "invalid_argument",
+            "upload_invalid",
             `one upload request can have ${this.#options.maxFilesPerUpload} files`,
           );
         }
         const key = posix.normalize(absolute);
         if (writtenPaths.has(key)) {
           throw new SandboxError(
-            "invalid_argument",
+            "upload_invalid",
             `you cannot upload multiple files to the same path '${absolute}' in one upload request, only the first specified file was uploaded`,
           );
         }
@@ -184,11 +189,11 @@ export class UserFiles {
     for (const source of new Set(from)) {
       const info = await this.#source(source);
       if (info.kind !== "file") {
-        throw new SandboxError("invalid_argument", `source path is not a regular file: ${source}`);
+        throw new SandboxError("file_not_regular", `source path is not a regular file: ${source}`);
       }
       // Removing the sources would remove the result.
       if (targets.includes(await realPaths.ofEntry(source))) {
-        throw new SandboxError("invalid_argument", `source path is the destination: ${source}`);
+        throw new SandboxError("move_into_itself", `source path is the destination: ${source}`);
       }
     }
     const written = await this.#write(to, this.#joined(from), {});
@@ -205,7 +210,7 @@ export class UserFiles {
       await using file = await explained(this.#files.read(path), {
         not_found: () => missingSource(path),
         invalid_argument: () =>
-          new SandboxError("invalid_argument", `source path is not a regular file: ${path}`),
+          new SandboxError("file_not_regular", `source path is not a regular file: ${path}`),
       });
       yield* file.content();
     }
@@ -252,11 +257,11 @@ export class UserFiles {
   async #whyNotWritten(path: string, error: SandboxError): Promise<SandboxError> {
     const info = await this.#statIfPresent(path);
     if (info?.kind === "directory") {
-      return new SandboxError("invalid_argument", `path is a directory: ${path}`);
+      return new SandboxError("path_is_directory", `path is a directory: ${path}`);
     }
     const file = await this.#fileAbove(path);
     if (file === undefined) return error;
-    return new SandboxError("internal", `error ensuring directories: path is a file: ${file}`);
+    return new SandboxError("file_operation_failed", `error ensuring directories: path is a file: ${file}`);
   }
 
   /** The nearest existing ancestor, if it is a file, below which nothing can exist. */
@@ -301,11 +306,11 @@ function withoutRoom(error: SandboxError, writtenBytes: number): SandboxError {
     shortage === "inodes"
       ? "not enough inodes available"
       : `attempted to write ${writtenBytes} bytes: not enough disk space available`;
-  return new SandboxError("resource_exhausted", message, { cause: error, shortage });
+  return new SandboxError("disk_full", message, { cause: error, shortage });
 }
 
 function missingSource(path: string): SandboxError {
-  return new SandboxError("not_found", `source file not found: ${path}`);
+  return new SandboxError("path_not_found", `source file not found: ${path}`);
 }
 
 type Explanations = Partial<Record<ErrorCode, (error: SandboxError) => SandboxError | Promise<SandboxError>>>;

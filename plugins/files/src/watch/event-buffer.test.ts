@@ -47,7 +47,7 @@ it("A reader waits for an event, a failure, the time or its own end", async () =
   await untilAbort;
 
   const untilFailure = wait();
-  buffer.fail(new SandboxError("internal", "the disk is on fire"));
+  buffer.fail(new SandboxError("watch_failed", "the disk is on fire"));
   await untilFailure;
   assert.throws(() => buffer.take(), { code: "internal" });
 });

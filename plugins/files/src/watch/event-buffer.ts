@@ -18,7 +18,7 @@ export class EventBuffer {
     if (this.#events.length >= this.#limit) {
       this.fail(
         new SandboxError(
-          "resource_exhausted",
+          "events_lost",
           `events were lost: more than ${this.#limit} waited to be read; watch the directory again`,
         ),
       );

@@ -51,7 +51,7 @@ export async function startHostWatch(options: HostWatchOptions): Promise<() => P
     else if (event === "unlink" || event === "unlinkDir") entries--;
     if (entries > maxEntries) {
       const message = `more than ${maxEntries} entries to watch below ${directory}`;
-      fail(new SandboxError("resource_exhausted", message));
+      fail(new SandboxError("watch_limit_reached", message));
     }
     if (!isReady) return;
     if (event === "add" || event === "addDir") buffer.push({ name, type: "create" });
@@ -71,6 +71,6 @@ export async function startHostWatch(options: HostWatchOptions): Promise<() => P
 function watchFailure(error: unknown): SandboxError {
   const code = error instanceof Error && "code" in error ? error.code : undefined;
   return code === "ENOSPC" || code === "EMFILE"
-    ? new SandboxError("resource_exhausted", "this host has no file watches left", { cause: error })
-    : new SandboxError("internal", `the watch failed: ${messageOf(error)}`, { cause: error });
+    ? new SandboxError("watch_limit_reached", "this host has no file watches left", { cause: error })
+    : new SandboxError("watch_failed", `the watch failed: ${messageOf(error)}`, { cause: error });
 }

@@ -357,7 +357,7 @@ it("A backend that watches by itself is asked to, and its errors end the watch",
     return (async function* (): AsyncGenerator<WatchEvent> {
       yield { name: "a/b", type: "rename" };
       await script.promise;
-      throw new SandboxError("resource_exhausted", "the queue of the kernel overflowed");
+      throw new SandboxError("events_lost", "the queue of the kernel overflowed");
     })();
   };
   const { watcherId } = (await own.call("CreateWatcher", { path: "~", recursive: true })).body;

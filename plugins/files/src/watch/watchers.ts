@@ -63,7 +63,7 @@ export class Watchers {
   /** @throws SandboxError not_found */
   find(sandbox: LiveSandbox, id: string): DirectoryWatch {
     const found = this.#sandboxes.get(sandbox)?.byId.get(id);
-    if (found === undefined) throw new SandboxError("not_found", `watcher with id ${id} not found`);
+    if (found === undefined) throw new SandboxError("watcher_not_found", `watcher with id ${id} not found`);
     return found;
   }
 
@@ -98,7 +98,7 @@ export class Watchers {
 }
 
 function endOf(sandbox: LiveSandbox): SandboxError {
-  return new SandboxError("unavailable", `the sandbox has ended: ${String(sandbox.ended.reason)}`);
+  return new SandboxError("sandbox_ended", `the sandbox has ended: ${String(sandbox.ended.reason)}`);
 }
 
 /** The watches of one sandbox. */
@@ -117,7 +117,7 @@ class SandboxWatches {
   async open(request: WatchRequest): Promise<DirectoryWatch> {
     const { clock, maxWatchersPerSandbox, maxBufferedEvents } = this.#options;
     if (this.#count >= maxWatchersPerSandbox) {
-      throw new SandboxError("resource_exhausted", `a sandbox can have ${maxWatchersPerSandbox} watches`);
+      throw new SandboxError("watch_limit_reached", `a sandbox can have ${maxWatchersPerSandbox} watches`);
     }
     this.#count++;
     const buffer = new EventBuffer(maxBufferedEvents);
@@ -163,10 +163,10 @@ class SandboxWatches {
       info = await this.#sandbox.runtime.files.stat(path);
     } catch (error) {
       if (!(error instanceof SandboxError) || error.code !== "not_found") throw error;
-      throw new SandboxError("not_found", `path ${path} not found: ${error.message}`);
+      throw new SandboxError("path_not_found", `path ${path} not found: ${error.message}`);
     }
     if (info.kind !== "directory") {
-      throw new SandboxError("invalid_argument", `path ${path} not a directory: it is a ${info.kind}`);
+      throw new SandboxError("path_is_file", `path ${path} not a directory: it is a ${info.kind}`);
     }
   }
 
@@ -184,7 +184,7 @@ class SandboxWatches {
       };
     }
     if (files.hostPath === undefined) {
-      throw new SandboxError("unimplemented", "the backend of this sandbox cannot watch directories");
+      throw new SandboxError("watching_unsupported", "the backend of this sandbox cannot watch directories");
     }
     const hostPath = await files.hostPath(request.path);
     const { path, recursive, allowNetworkMounts } = request;
@@ -196,7 +196,7 @@ class SandboxWatches {
 }
 
 function closed(): SandboxError {
-  return new SandboxError("canceled", "the watch was closed");
+  return new SandboxError("watch_closed", "the watch was closed");
 }
 
 async function forward(source: AsyncIterable<WatchEvent>, buffer: EventBuffer): Promise<void> {
@@ -207,7 +207,7 @@ async function forward(source: AsyncIterable<WatchEvent>, buffer: EventBuffer): 
     buffer.fail(
       error instanceof SandboxError
         ? error
-        : new SandboxError("internal", "the watch broke off", { cause: error }),
+        : new SandboxError("watch_failed", "the watch broke off", { cause: error }),
     );
   }
 }

@@ -102,11 +102,12 @@ export class Host {
       "a program of the host has run",
     );
     if (isLate || result === undefined) {
-      throw new SandboxError("deadline_exceeded", `${program} took more than ${durationMs} ms`);
+      throw new SandboxError("backend_timeout", `${program} took more than ${durationMs} ms`);
     }
-    if (result.hasTooMuch) throw new SandboxError("resource_exhausted", `${program} has written too much`);
+    if (result.hasTooMuch)
+      throw new SandboxError("host_resources_exhausted", `${program} has written too much`);
     if (connection.isOver) {
-      throw new SandboxError("unavailable", `the agent of the host went while ${program} ran`);
+      throw new SandboxError("agent_unavailable", `the agent of the host went while ${program} ran`);
     }
     const { code, stdout, stderr } = result;
     return { code: code ?? -1, stdout, stderr };
@@ -171,7 +172,7 @@ export class Host {
   }
 
   async #connect(): Promise<AgentConnection> {
-    if (this.#isClosed) throw new SandboxError("unavailable", "the server is stopping");
+    if (this.#isClosed) throw new SandboxError("server_stopping", "the server is stopping");
     const known = await this.#connection?.catch(() => undefined);
     if (known !== undefined && !known.isOver) return known;
     if (known !== undefined) this.#connection = undefined;
@@ -196,7 +197,7 @@ export class Host {
       await once(child, "spawn");
     } catch (error) {
       const message = `cannot start the agent of the host: ${messageOf(error)}`;
-      throw new SandboxError("unavailable", message, { cause: error });
+      throw new SandboxError("agent_unavailable", message, { cause: error });
     }
     child.on("error", () => undefined);
     child.unref();

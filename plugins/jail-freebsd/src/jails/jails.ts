@@ -64,7 +64,7 @@ export class Jails {
       await sleep(PAUSE_MS);
     }
     await this.resume(name);
-    throw new SandboxError("unavailable", "the processes of the sandbox could not be stopped");
+    throw new SandboxError("destruction_pending", "the processes of the sandbox could not be stopped");
   }
 
   async resume(name: string): Promise<void> {

@@ -62,7 +62,7 @@ export class AddressPool {
       this.#next = FIRST + ((lease.number - FIRST + 1) % count);
       return lease;
     }
-    throw new SandboxError("resource_exhausted", "all addresses for sandboxes are in use");
+    throw new SandboxError("addresses_exhausted", "all addresses for sandboxes are in use");
   }
 
   /** Address of a sandbox; undefined when it has none of this range. */
@@ -83,7 +83,7 @@ export class AddressPool {
     if (other !== undefined) await this.#leases.release(other.holder);
     await this.#leases.release(holder);
     if ((await this.#leases.take(holder, [address])) !== undefined) return;
-    throw new SandboxError("already_exists", `address ${address} is leased in another network`);
+    throw new SandboxError("address_leased", `address ${address} is leased in another network`);
   }
 
   /** Position of an address in the range; undefined for one that no sandbox can have. */

@@ -93,7 +93,7 @@ export function checkEgressRules({ allowOut, denyOut }: EgressRules): void {
   const other = [...allowOut, ...denyOut].find((destination) => !isAddressRange(destination));
   if (other === undefined) return;
   const text = `this server does not support domain names (${JSON.stringify(other)}): name addresses or ranges`;
-  throw new SandboxError("invalid_argument", `network: ${text}`);
+  throw new SandboxError("network_rules_invalid", `network: ${text}`);
 }
 
 /** Values are never quoted: one that would need quotes is refused. @throws Error */

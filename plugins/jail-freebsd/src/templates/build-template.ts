@@ -44,7 +44,7 @@ export async function buildTemplate(
   const inside = async (target: string): Promise<string> => {
     const parent = dirname(target) === "/" ? root : root + dirname(target);
     if ((await host.run("realpath", [parent])).trim() !== parent) {
-      throw new SandboxError("failed_precondition", `${target}: a symbolic link is on the way to it`);
+      throw new SandboxError("template_unusable", `${target}: a symbolic link is on the way to it`);
     }
     return root + target;
   };
@@ -96,7 +96,7 @@ async function idsOf(host: Host, root: string, account: string): Promise<string>
   const accounts = await host.run("pw", ["-R", root, "usershow", account]).catch(() => "");
   const [, , uid, gid] = accounts.split(":");
   if (uid === undefined || gid === undefined) {
-    throw new SandboxError("failed_precondition", `the template has no account '${account}'`);
+    throw new SandboxError("account_missing", `the template has no account '${account}'`);
   }
   return `${uid}:${gid}`;
 }

@@ -15,7 +15,7 @@ export const templateBuild: VerbAction<JailSettings> = {
     const { positionals } = parseArgs({ args: [...args], allowPositionals: true, options: {} });
     const [file, ...others] = positionals;
     if (file === undefined || others.length > 0) {
-      throw new SandboxError("invalid_argument", "name the file of one template");
+      throw new SandboxError("usage_invalid", "name the file of one template");
     }
     const recipe = await readTemplateFile(file);
     const isNew = await withTemplateWorkshop(context, async ({ host, templates }) =>
@@ -29,7 +29,7 @@ export const templateBuild: VerbAction<JailSettings> = {
       }),
     ).catch((error: unknown) => {
       if (!(error instanceof HostCommandError)) throw error;
-      throw new SandboxError("failed_precondition", messageOf(error), { cause: error });
+      throw new SandboxError("template_unusable", messageOf(error), { cause: error });
     });
     print(`${recipe.name} ${recipe.digest}${isNew ? "" : ", which was built before"}`);
     return 0;

@@ -80,7 +80,7 @@ export async function readTemplateFile(path: string): Promise<TemplateRecipe> {
   try {
     values = parse(await readFile(path, "utf8"));
   } catch (error) {
-    throw new SandboxError("invalid_argument", `${path}: ${messageOf(error)}`);
+    throw new SandboxError("template_file_invalid", `${path}: ${messageOf(error)}`);
   }
   const parsed = parseInput(templateFile, values);
   const from = (file: string) => resolve(dirname(path), file);
@@ -110,7 +110,7 @@ async function digestOfFile(path: string): Promise<string> {
   try {
     await pipeline(createReadStream(path), digest);
   } catch (error) {
-    throw new SandboxError("invalid_argument", messageOf(error));
+    throw new SandboxError("template_file_invalid", messageOf(error));
   }
   return digest.digest("hex");
 }

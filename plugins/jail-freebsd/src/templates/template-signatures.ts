@@ -28,7 +28,7 @@ export class TemplateSignatures {
   /** @throws SandboxError failed_precondition for an unsigned snapshot, not_found for a missing one. */
   async verify(template: string, snapshot: string): Promise<void> {
     const asked = await this.#host.try("zfs", ["get", "-Hp", "-o", "value", "guid", snapshot]);
-    if (asked.code !== 0) throw new SandboxError("not_found", `there is no snapshot ${snapshot}`);
+    if (asked.code !== 0) throw new SandboxError("snapshot_not_found", `there is no snapshot ${snapshot}`);
     const input = asked.stdout.trim();
     const signature = await this.#signatureOf(template, snapshot);
     if (signature !== undefined) {
@@ -37,7 +37,7 @@ export class TemplateSignatures {
       if (code === 0) return;
     }
     const reason = signature === undefined ? "is not signed" : "has a signature that is not of its key";
-    throw new SandboxError("failed_precondition", `template '${template}' ${reason}`);
+    throw new SandboxError("template_not_signed", `template '${template}' ${reason}`);
   }
 
   async #signatureOf(template: string, snapshot: string): Promise<string | undefined> {

@@ -25,7 +25,7 @@ export async function withTemplateWorkshop<T>(
   const agent = config.agent ?? agentBinary();
   if (agent === undefined) {
     throw new SandboxError(
-      "failed_precondition",
+      "agent_not_built",
       "the agent has not been built: install a C compiler and run set-up",
     );
   }
@@ -36,7 +36,7 @@ export async function withTemplateWorkshop<T>(
       lock.exec("BEGIN EXCLUSIVE");
     } catch (error) {
       const text = "another process builds or removes templates";
-      throw new SandboxError("failed_precondition", text, { cause: error });
+      throw new SandboxError("templates_busy", text, { cause: error });
     }
     await mkdir(config.directory, { recursive: true, mode: 0o700 });
     const host = new Host({

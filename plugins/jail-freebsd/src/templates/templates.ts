@@ -42,7 +42,7 @@ export class Templates {
 
   #settingsOf(name: string): JailSettings["templates"][string] | undefined {
     if (!/^[A-Za-z0-9][A-Za-z0-9._-]*$/.test(name)) {
-      throw new SandboxError("not_found", `jail-freebsd has no template '${name}'`);
+      throw new SandboxError("template_not_found", `jail-freebsd has no template '${name}'`);
     }
     return Object.hasOwn(this.#settings, name) ? this.#settings[name] : undefined;
   }

@@ -70,10 +70,10 @@ export class Datasets {
     } catch (error) {
       if (!(error instanceof HostCommandError)) throw error;
       if (MISSING.test(error.stderr)) {
-        throw new SandboxError("not_found", `there is no snapshot ${origin}`, { cause: error });
+        throw new SandboxError("snapshot_not_found", `there is no snapshot ${origin}`, { cause: error });
       }
       if (/already exists/.test(error.stderr)) {
-        throw new SandboxError("already_exists", `dataset ${name} already exists`, { cause: error });
+        throw new SandboxError("dataset_exists", `dataset ${name} already exists`, { cause: error });
       }
       throw error;
     }
@@ -93,7 +93,7 @@ export class Datasets {
     const words = ["create", ...options.flatMap((option) => ["-o", option]), this.#path(name)];
     const result = await this.#host.try("zfs", words);
     if (/already exists/.test(result.stderr)) {
-      throw new SandboxError("already_exists", `dataset ${name} already exists`);
+      throw new SandboxError("dataset_exists", `dataset ${name} already exists`);
     }
     if (result.code !== 0) throw new HostCommandError("zfs", words, result);
   }
@@ -122,7 +122,7 @@ export class Datasets {
     const words = ["set", `refquota=${refquotaMiB}M`, this.#path(name)];
     const result = await this.#host.try("zfs", words);
     if (/less than current used/.test(result.stderr)) {
-      throw new SandboxError("failed_precondition", "the sandbox uses more disk than that");
+      throw new SandboxError("limits_below_use", "the sandbox uses more disk than that");
     }
     if (result.code !== 0) throw new HostCommandError("zfs", words, result);
   }
@@ -182,7 +182,7 @@ export class Datasets {
     const path = `${this.#path(name)}@${checkedSnapshotId(id)}`;
     const words = ["snapshot", "-o", `${PREFIX}snapshot=kept`, path];
     const result = await this.#host.try("zfs", words);
-    if (MISSING.test(result.stderr)) throw new SandboxError("unavailable", "the sandbox has ended");
+    if (MISSING.test(result.stderr)) throw new SandboxError("sandbox_ended", "the sandbox has ended");
     if (result.code !== 0) throw new HostCommandError("zfs", words, result);
   }
 
@@ -250,7 +250,7 @@ export class Datasets {
     if (code !== 0 && MISSING.test(stderr)) return false;
     if (code !== 0) throw new Error(`zfs get: ${stderr.trim()}`);
     if (stdout.trim() === `${this.#owner}\tlocal`) return true;
-    throw new SandboxError("permission_denied", `dataset ${path} belongs to another installation`);
+    throw new SandboxError("dataset_not_owned", `dataset ${path} belongs to another installation`);
   }
 
   #path(name: string): string {

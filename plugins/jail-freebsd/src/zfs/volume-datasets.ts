@@ -55,7 +55,7 @@ export class VolumeDatasets {
   /** @throws SandboxError not_found */
   async usage(id: VolumeId): Promise<number> {
     const used = (await this.#options.datasets.usedBytes([nameOf(id)])).get(nameOf(id));
-    if (used === undefined) throw new SandboxError("not_found", `volume '${id}' not found`);
+    if (used === undefined) throw new SandboxError("volume_not_found", `volume '${id}' not found`);
     return used;
   }
 
@@ -70,7 +70,8 @@ export class VolumeDatasets {
     const whole = new Set(owned.filter(({ state }) => state === "running").map(({ name }) => name));
     const made: NullfsMount[] = [];
     for (const { volume, path, readOnly } of mounts) {
-      if (!whole.has(nameOf(volume))) throw new SandboxError("not_found", `volume '${volume}' not found`);
+      if (!whole.has(nameOf(volume)))
+        throw new SandboxError("volume_not_found", `volume '${volume}' not found`);
       await this.#makePlace(root, path);
       made.push({ source: this.#pathOf(volume), target: path, readOnly, isShared: true });
     }
@@ -82,10 +83,7 @@ export class VolumeDatasets {
     const { host } = this.#options;
     // The path is written into jail.conf(5).
     if (!/^(\/[A-Za-z0-9._@:+-]+)+$/.test(path)) {
-      throw new SandboxError(
-        "invalid_argument",
-        `'${path}' has characters that no place of a volume can have`,
-      );
+      throw new SandboxError("mounts_invalid", `'${path}' has characters that no place of a volume can have`);
     }
     let place = (await host.run("realpath", [root])).trim();
     for (const name of path.slice(1).split("/")) {
@@ -95,7 +93,7 @@ export class VolumeDatasets {
       const found = await host.try("realpath", [`${place}/.`]);
       if (found.code === 0 && found.stdout.trim() === place) continue;
       const reason = made.code === 0 ? found.stderr : made.stderr;
-      throw new SandboxError("invalid_argument", `there cannot be a volume at '${path}'`, {
+      throw new SandboxError("mounts_invalid", `there cannot be a volume at '${path}'`, {
         cause: new Error(reason.trim()),
       });
     }

@@ -129,7 +129,7 @@ export class CodeContext {
     if (this.#places > maxWaiting) {
       metrics.executionRefused();
       const message = `Context ${this.id} already has ${maxWaiting} executions waiting, which is the limit`;
-      throw new SandboxError("resource_exhausted", message);
+      throw new SandboxError("execution_limit_reached", message);
     }
     this.#places++;
     return { [Symbol.dispose]: () => void this.#places-- };
@@ -230,7 +230,7 @@ export class CodeContext {
 
   /** Ends the kernel and all waiting executions. Safe to repeat. */
   async remove(): Promise<void> {
-    this.#removed.abort(new SandboxError("aborted", "the context was removed"));
+    this.#removed.abort(new SandboxError("context_removed", "the context was removed"));
     this.#observer?.removed();
     const kernel = await this.#kernel?.catch(() => undefined);
     await kernel?.close();
@@ -238,7 +238,7 @@ export class CodeContext {
 
   /** Like `remove`, without asking the kernel. */
   async kill(): Promise<void> {
-    this.#removed.abort(new SandboxError("aborted", "the sandbox has ended"));
+    this.#removed.abort(new SandboxError("sandbox_ended_meanwhile", "the sandbox has ended"));
     this.#observer?.removed();
     const kernel = await this.#kernel?.catch(() => undefined);
     await kernel?.kill();
@@ -246,7 +246,7 @@ export class CodeContext {
 
   /** Leaves the kernel to a later server; executions here end. */
   async leave(): Promise<void> {
-    this.#removed.abort(new SandboxError("aborted", "the server stops"));
+    this.#removed.abort(new SandboxError("server_stopped", "the server stops"));
     const kernel = await this.#kernel?.catch(() => undefined);
     await kernel?.leave();
   }

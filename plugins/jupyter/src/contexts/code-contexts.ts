@@ -103,7 +103,7 @@ export class CodeContexts {
 
   #enter(sandbox: LiveSandbox): Entry {
     const { id } = sandbox.record;
-    if (sandbox.ended.aborted) throw new SandboxError("unavailable", `sandbox ${id} has ended`);
+    if (sandbox.ended.aborted) throw new SandboxError("sandbox_ended", `sandbox ${id} has ended`);
     const contexts = new SandboxContexts(sandbox, this.#options);
     const adopted = this.#leftOver.delete(sandbox) ? contexts.adopt() : Promise.resolve();
     const entry = {
@@ -203,7 +203,7 @@ export class SandboxContexts {
   /** @throws SandboxError not_found with E2B's text. */
   get(id: string): CodeContext {
     const context = this.#contexts.get(id);
-    if (context === undefined) throw new SandboxError("not_found", `Context ${id} not found`);
+    if (context === undefined) throw new SandboxError("context_not_found", `Context ${id} not found`);
     return context;
   }
 
@@ -234,7 +234,7 @@ export class SandboxContexts {
     const { maxContexts } = this.#options;
     if (this.#contexts.size + this.#creating >= maxContexts) {
       throw new SandboxError(
-        "resource_exhausted",
+        "context_limit_reached",
         `the sandbox already has ${maxContexts} contexts, which is the limit`,
       );
     }
@@ -333,7 +333,7 @@ export class SandboxContexts {
       return await this.#sandbox.runtime.user(userName);
     } catch (error) {
       if (!(error instanceof SandboxError) || error.code !== "not_found") throw error;
-      throw new SandboxError("failed_precondition", `the sandbox has no account '${userName}'`, {
+      throw new SandboxError("account_missing", `the sandbox has no account '${userName}'`, {
         cause: error,
       });
     }

@@ -70,5 +70,5 @@ export async function readCodeBody<S extends z.ZodType>(
 }
 
 function unprocessable(detail: readonly unknown[]): HttpError {
-  return new HttpError(422, "the request body is not valid", { detail });
+  return new HttpError(422, "the request body is not valid", { reason: "request_invalid", body: { detail } });
 }

@@ -37,11 +37,8 @@ export function codeRoutes(
     const sandbox = await contexts.of(targetOf(ctx));
     const body = await readCodeBody(ctx.req, ExecuteBody, maxCodeBytes);
     if (body.context_id && body.language) {
-      throw new HttpError(
-        400,
-        "Only one of context_id or language can be provided",
-        "Only one of context_id or language can be provided",
-      );
+      const text = "Only one of context_id or language can be provided";
+      throw new HttpError(400, text, { reason: "request_invalid", body: text });
     }
     const context = await creating(async () =>
       body.context_id ? sandbox.get(body.context_id) : sandbox.defaultFor(body.language ?? undefined),
@@ -74,7 +71,8 @@ export function codeRoutes(
       await context.restart();
     } catch (error) {
       requestOf(ctx).log.warn({ err: error, context: context.id }, "context did not restart");
-      throw new HttpError(500, messageOf(error), `Failed to restart context ${context.id}`);
+      const text = `Failed to restart context ${context.id}`;
+      throw new HttpError(500, messageOf(error), { reason: "kernel_start_failed", body: text });
     }
     sendNull(ctx);
   });
@@ -92,7 +90,7 @@ function placeIn(context: CodeContext): Disposable {
   try {
     return context.takePlace();
   } catch (error) {
-    throw new HttpError(429, messageOf(error), messageOf(error));
+    throw new HttpError(429, messageOf(error), { reason: "execution_limit_reached", body: messageOf(error) });
   }
 }
 
@@ -132,8 +130,9 @@ const CREATION_STATUS = new Map([
 
 function asText(error: unknown): unknown {
   if (!(error instanceof SandboxError)) return error;
-  if (error.code === "not_found") return new HttpError(404, error.message, error.message);
-  const status = CREATION_STATUS.get(error.code);
+  const { code, reason, message } = error;
+  if (code === "not_found") return new HttpError(404, message, { reason, body: message });
+  const status = CREATION_STATUS.get(code);
   if (status === undefined) return error;
-  return new HttpError(status, error.message, `Failed to create context: ${error.message}`);
+  return new HttpError(status, message, { reason, body: `Failed to create context: ${message}` });
 }

@@ -189,7 +189,7 @@ export class Kernel {
     start: (signal: AbortSignal) => Promise<Kernel>,
   ): Promise<Kernel> {
     const timeout = new SandboxError(
-      "failed_precondition",
+      "kernel_start_failed",
       `the kernel was not ready within ${settings.startTimeoutMs} ms`,
     );
     const deadline = new AbortController();
@@ -330,9 +330,9 @@ export class Kernel {
     channel: Exclude<ChannelName, "iopub">,
     message: MessageParts & { readonly id: string; readonly session: string | undefined },
   ): Promise<void> {
-    if (this.#requests.has(message.id)) throw new SandboxError("already_exists", "the msg_id is in use");
+    if (this.#requests.has(message.id)) throw new SandboxError("message_id_in_use", "the msg_id is in use");
     if (message.session === this.#session) {
-      throw new SandboxError("invalid_argument", "the session is the server's own");
+      throw new SandboxError("session_id_invalid", "the session is the server's own");
     }
     if (!this.isUsable) return;
     await this.#channels.send(channel, signedFrames(message, this.#key)).catch(() => undefined);
@@ -347,7 +347,7 @@ export class Kernel {
     const isAnswered = await this.#within(ANSWER_MS, asked.done);
     this.#requests.delete(asked.id);
     if (isAnswered && (await asked.done).how === "finished") return;
-    throw new SandboxError("failed_precondition", "the kernel did not take its environment");
+    throw new SandboxError("kernel_start_failed", "the kernel did not take its environment");
   }
 
   /** Runs an empty, invisible cell that is not counted. */
@@ -437,7 +437,7 @@ export class Kernel {
     const died = this.gone.then(() => {
       const reason = this.#outputTail().trim().split("\n").at(-1);
       throw new SandboxError(
-        "failed_precondition",
+        "kernel_start_failed",
         `the kernel ended while it started${reason ? `: ${reason}` : ""}`,
       );
     });
@@ -533,7 +533,7 @@ export class Kernel {
       this.#requests.delete(probe.id);
     }
     await this.kill();
-    throw new SandboxError("failed_precondition", "the kernel goes on with what nobody waits for any more");
+    throw new SandboxError("kernel_stuck", "the kernel goes on with what nobody waits for any more");
   }
 
   /** True when the cancelled request had begun; kernels that are not ours cannot tell that it had not. */

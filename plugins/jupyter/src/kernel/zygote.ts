@@ -82,14 +82,14 @@ export class Zygote {
 
   /** Ends it, with all its kernels. */
   async kill(): Promise<void> {
-    this.#ended.abort(new SandboxError("aborted", "the sandbox has ended"));
+    this.#ended.abort(new SandboxError("sandbox_ended_meanwhile", "the sandbox has ended"));
     await this.#starting;
     if (this.#running !== undefined) await killProgram(this.#running.process);
   }
 
   /** Leaves it to a later server. */
   leave(): void {
-    this.#ended.abort(new SandboxError("aborted", "the server stops"));
+    this.#ended.abort(new SandboxError("server_stopped", "the server stops"));
   }
 
   /** Ends it, with its kernels, when the sandbox's new environment is one that it cannot provide. */

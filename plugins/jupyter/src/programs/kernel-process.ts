@@ -31,7 +31,7 @@ export async function startKernelProcess({ id, ...command }: KernelCommand): Pro
   const ports = KernelPorts.safeParse(report);
   if (ports.success) return { process, ports: ports.data, outputTail };
   await killProgram(process);
-  throw new SandboxError("failed_precondition", "the kernel did not report its ports");
+  throw new SandboxError("kernel_start_failed", "the kernel did not report its ports");
 }
 
 /** Adopts a kernel of an earlier server. */

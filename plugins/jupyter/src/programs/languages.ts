@@ -59,7 +59,7 @@ export class UnknownLanguageError extends SandboxError {
     const shown = language.slice(0, 100);
     const message = `The '${shown}' kernel is not available. Available languages: ${available.join(", ")}.`;
     super(
-      "unimplemented",
+      "template_has_no_kernel",
       `{"message": ${JSON.stringify(message)}, "short_message": ${JSON.stringify(`${shown} not found`)}}`,
     );
   }

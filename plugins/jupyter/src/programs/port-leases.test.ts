@@ -85,10 +85,10 @@ describe("the ports of installed kernels", { timeout: 60_000 }, () => {
 
   it("are not taken where nobody can tell, and nothing stays leased then", async () => {
     const leases = new PortLeases({ firstPort, maximum: 1 });
-    const lost = new SandboxError("unavailable", "the sandbox has ended");
+    const lost = new SandboxError("sandbox_ended", "the sandbox has ended");
     await assert.rejects(leases.take({ dial: () => Promise.reject(lost) }, never), lost);
     // Looks like a refusal, and is none.
-    const late = new SandboxError("failed_precondition", "the kernel was not ready in time");
+    const late = new SandboxError("kernel_start_failed", "the kernel was not ready in time");
     const silent: Pick<Sandbox, "dial"> = {
       dial: async (_port, signal) => {
         await once(signal, "abort");

@@ -55,7 +55,7 @@ export class PortLeases {
     }
     const last = this.#firstPort + this.#maximum * PORTS_OF_KERNEL - 1;
     throw new SandboxError(
-      "resource_exhausted",
+      "ports_exhausted",
       `no ports are free for another kernel, of ${this.#firstPort} to ${last}`,
     );
   }

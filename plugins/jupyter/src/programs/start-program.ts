@@ -81,12 +81,13 @@ export async function killProgram(process: Process): Promise<boolean> {
 }
 
 async function endedEarly(process: Process, output: ProgramOutput): Promise<SandboxError> {
-  if (!(await killProgram(process))) return new SandboxError("aborted", "the server has left the sandbox");
+  if (!(await killProgram(process)))
+    return new SandboxError("server_stopped", "the server has left the sandbox");
   const { code, signal } = await process.exit;
   const reason = output.outputTail().trim().split("\n").at(-1) ?? "";
   const how = signal === undefined ? `exit code ${code}` : signal;
   return new SandboxError(
-    "failed_precondition",
+    "kernel_start_failed",
     `the kernel ended while it started (${how})${reason && `: ${reason}`}`,
   );
 }

@@ -75,15 +75,18 @@ export function channelsUpgrade({
 
   return async (request, { message, socket, head }) => {
     const { target, url } = request;
-    if (target === undefined) throw new SandboxError("not_found", "the request names no sandbox");
+    if (target === undefined) throw new SandboxError("sandbox_not_found", "the request names no sandbox");
     const kernels = await sandboxes.of(target.sandbox);
     const context = kernelNamed(kernels, KERNEL_PATH.exec(url.pathname)?.[1]);
     const clients = kernels.clientsOf(context);
     const sessionId = url.searchParams.get("session_id") || undefined;
     if (sessionId !== undefined && (sessionId.length > LONGEST_SESSION_ID || /\s/.test(sessionId)))
-      throw new SandboxError("invalid_argument", "session_id is not a short word");
+      throw new SandboxError("session_id_invalid", "session_id is not a short word");
     if (!clients.hasRoomFor(sessionId ?? ""))
-      throw new SandboxError("resource_exhausted", `the kernel already has ${settings.maxClients} clients`);
+      throw new SandboxError(
+        "kernel_client_limit_reached",
+        `the kernel already has ${settings.maxClients} clients`,
+      );
     server.handleUpgrade(message, socket, head, (accepted) =>
       serve(accepted, clients, { givenId: sessionId, log: request.log }),
     );

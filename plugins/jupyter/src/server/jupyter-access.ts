@@ -9,6 +9,7 @@ import {
   type SurfaceRequest,
   type TargetResolver,
   secretEqual,
+  withReason,
 } from "@coppice/core";
 
 /** Paths below this prefix belong to one sandbox's Jupyter server. */
@@ -46,14 +47,14 @@ export function jupyterTarget({ sandboxes, port }: JupyterTargetOptions): Target
  * machine.
  */
 export const jupyterGuard: Guard = ({ target, url, headers }) => {
-  if (target === undefined) throw new SandboxError("not_found", "the request names no sandbox");
+  if (target === undefined) throw new SandboxError("sandbox_not_found", "the request names no sandbox");
   const { id, accessToken } = target.sandbox.record;
   const named = SANDBOX_PATH.exec(url.pathname)?.[1];
   // The headers name one sandbox, the path another.
   if (named !== undefined && named.split("-")[0] !== id) throw refusal({ url, id });
   if (accessToken === undefined) {
     if (headers.origin !== undefined && !isLocalClient(headers))
-      throw new SandboxError("permission_denied", "this sandbox has no token: it is not for web pages");
+      throw new SandboxError("origin_not_allowed", "this sandbox has no token: it is not for web pages");
     return;
   }
   if (!isPresented(accessToken, { headers, url })) throw refusal({ url, id });
@@ -72,7 +73,9 @@ function isPresented(token: string, { headers, url }: Pick<SurfaceRequest, "head
 /** One answer for unknown sandboxes and wrong tokens, in the form in which the request named the sandbox. */
 function refusal({ url, id }: { readonly url: URL; readonly id: string }): HttpError {
   if (SANDBOX_PATH.test(url.pathname)) {
-    return new HttpError(404, "There is no such sandbox, or the token is not its own");
+    // With its reason also where no route has been looked for yet: both answers are to be the same.
+    const text = "There is no such sandbox, or the token is not its own";
+    return withReason(new HttpError(404, text, { reason: "sandbox_not_found" }));
   }
   return sandboxNotFound(id);
 }

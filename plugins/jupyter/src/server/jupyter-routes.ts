@@ -76,7 +76,7 @@ export function jupyterRoutes(
       const name = ctx.params["name"] ?? "";
       const spec = (await specsOf(ctx)).find((known) => known.name === name);
       if (spec === undefined)
-        throw new SandboxError("not_found", `Kernel spec ${name.slice(0, 100)} not found`);
+        throw new SandboxError("kernel_spec_not_found", `Kernel spec ${name.slice(0, 100)} not found`);
       ctx.body = spec;
     });
 
@@ -128,7 +128,7 @@ export function jupyterRoutes(
       const body = await readJsonBody(ctx.req, StartSessionBody, bodyOptions);
       const path = body.path ?? body.notebook?.path;
       if (path === undefined)
-        throw new SandboxError("invalid_argument", "validation error: path: Field required");
+        throw new SandboxError("request_invalid", "validation error: path: Field required");
       const session = await starting(() =>
         kernels.open({
           path,
@@ -175,7 +175,7 @@ export function kernelNamed(kernels: SandboxKernels, id: string | undefined): Co
   try {
     return kernels.get(id ?? "");
   } catch (error) {
-    throw new SandboxError("not_found", `Kernel does not exist: ${(id ?? "").slice(0, 100)}`, {
+    throw new SandboxError("kernel_not_found", `Kernel does not exist: ${(id ?? "").slice(0, 100)}`, {
       cause: error,
     });
   }
@@ -206,11 +206,12 @@ async function starting<T>(start: () => Promise<T>): Promise<T> {
   try {
     return await start();
   } catch (error) {
+    if (!(error instanceof SandboxError)) throw error;
+    const { code, reason, message } = error;
     if (error instanceof UnknownLanguageError)
-      throw new HttpError(501, error.message, JSON.parse(error.message) as Record<string, unknown>);
+      throw new HttpError(501, message, { reason, body: JSON.parse(message) as Record<string, unknown> });
     // A kernel that does not start is not the client's mistake.
-    if (error instanceof SandboxError && error.code === "failed_precondition")
-      throw new HttpError(500, error.message);
+    if (code === "failed_precondition") throw new HttpError(500, message, { reason });
     throw error;
   }
 }

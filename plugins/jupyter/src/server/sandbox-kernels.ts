@@ -46,7 +46,7 @@ export class JupyterSandboxes {
   async of(sandbox: LiveSandbox): Promise<SandboxKernels> {
     const contexts = await this.#options.contexts.of(sandbox);
     if (sandbox.ended.aborted)
-      throw new SandboxError("unavailable", `sandbox ${sandbox.record.id} has ended`);
+      throw new SandboxError("sandbox_ended", `sandbox ${sandbox.record.id} has ended`);
     let kernels = this.#sandboxes.get(sandbox);
     if (kernels === undefined) {
       kernels = new SandboxKernels(sandbox, contexts, this.#options);
@@ -127,7 +127,8 @@ export class SandboxKernels {
   /** @throws SandboxError not_found */
   session(id: string): NotebookSession {
     const session = this.sessions().find((known) => known.id === id);
-    if (session === undefined) throw new SandboxError("not_found", `Session ${id.slice(0, 100)} not found`);
+    if (session === undefined)
+      throw new SandboxError("session_not_found", `Session ${id.slice(0, 100)} not found`);
     return session;
   }
 
@@ -205,7 +206,7 @@ export class SandboxKernels {
     const { maxSessions } = this.#options.settings;
     if (this.#sessions.size + this.#opening.size < maxSessions) return;
     throw new SandboxError(
-      "resource_exhausted",
+      "session_limit_reached",
       `the sandbox already has ${maxSessions} sessions, which is the limit`,
     );
   }

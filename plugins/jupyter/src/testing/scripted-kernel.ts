@@ -58,7 +58,7 @@ export class ScriptedKernel {
       write: async () => undefined,
       closeInput: async () => undefined,
       kill: async () => {
-        if (this.#isLeft) throw new SandboxError("canceled", "the connection was closed");
+        if (this.#isLeft) throw new SandboxError("connection_closed", "the connection was closed");
         exit.resolve({ signal: "SIGKILL" });
       },
       resize: async () => undefined,
@@ -109,7 +109,7 @@ export class ScriptedKernel {
   }
 
   stop(): void {
-    this.#stop.abort(new SandboxError("aborted", "the server stops"));
+    this.#stop.abort(new SandboxError("server_stopped", "the server stops"));
   }
 
   /** The request of a type with this index. @throws AssertionError when it does not come. */

@@ -162,13 +162,13 @@ export class Launcher {
 
   #ask(operation: Operation, texts: readonly string[]): Promise<readonly string[]> {
     if (this.#isClosed) {
-      return Promise.reject(new SandboxError("unavailable", "the launcher was closed"));
+      return Promise.reject(new SandboxError("launcher_unavailable", "the launcher was closed"));
     }
     const parts = texts.map((text) => Buffer.from(text));
     const length = parts.reduce((sum, part) => sum + 4 + part.byteLength, HEADER_BYTES);
     if (length > FRAME_LIMIT_BYTES || parts.some((part) => part.includes(0))) {
       return Promise.reject(
-        new SandboxError("invalid_argument", `cannot ask the launcher to ${operation} that`),
+        new SandboxError("request_invalid", `cannot ask the launcher to ${operation} that`),
       );
     }
     const socket = this.#running?.socket ?? this.#start();
@@ -216,7 +216,7 @@ export class Launcher {
 
   #lose(error: Error): void {
     this.#running = undefined;
-    const lost = new SandboxError("unavailable", `the launcher has ended: ${error.message}`, {
+    const lost = new SandboxError("launcher_unavailable", `the launcher has ended: ${error.message}`, {
       cause: error,
     });
     for (const waiting of this.#waiting.values()) waiting.reject(lost);

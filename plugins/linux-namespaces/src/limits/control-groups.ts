@@ -103,7 +103,9 @@ export class ControlGroups {
       return group;
     } catch (error) {
       await group.remove();
-      throw new SandboxError("internal", `cannot make control groups: ${messageOf(error)}`, { cause: error });
+      throw new SandboxError("internal_error", `cannot make control groups: ${messageOf(error)}`, {
+        cause: error,
+      });
     }
   }
 
@@ -168,7 +170,7 @@ export class ControlGroup {
   async limit(limits: GroupLimits): Promise<void> {
     await this.#limit(limits).catch((error: NodeJS.ErrnoException) => {
       if (error.code !== "EBUSY") throw error;
-      throw new SandboxError("failed_precondition", "the sandbox uses more memory than that", {
+      throw new SandboxError("limits_below_use", "the sandbox uses more memory than that", {
         cause: error,
       });
     });
@@ -225,7 +227,7 @@ export class ControlGroup {
 
   async #setFrozen(isFrozen: boolean): Promise<void> {
     const freezer = this.record["freezer"];
-    if (freezer === undefined) throw new SandboxError("unimplemented", "there is no freezer");
+    if (freezer === undefined) throw new SandboxError("freezer_missing", "there is no freezer");
     const [file, text] =
       freezer.version === 2
         ? ["cgroup.freeze", isFrozen ? "1" : "0"]
@@ -234,7 +236,7 @@ export class ControlGroup {
     const isSettled = async (): Promise<boolean> => {
       const state = await read(freezer.path, freezer.version === 2 ? "cgroup.events" : "freezer.state");
       // Its sandbox ended meanwhile, and the group with it.
-      if (state === undefined) throw new SandboxError("unavailable", "the sandbox has ended");
+      if (state === undefined) throw new SandboxError("sandbox_ended", "the sandbox has ended");
       return freezer.version === 2 ? field(state, "frozen") === Number(isFrozen) : state.trim() === text;
     };
     const deadline = performance.now() + FREEZE_TIMEOUT_MS;
@@ -243,7 +245,7 @@ export class ControlGroup {
       await sleep(FREEZE_PAUSE_MS);
     } while (performance.now() < deadline);
     if (isFrozen) await this.#setFrozen(false);
-    throw new SandboxError("deadline_exceeded", `the sandbox could not be ${isFrozen ? "frozen" : "thawed"}`);
+    throw new SandboxError("backend_timeout", `the sandbox could not be ${isFrozen ? "frozen" : "thawed"}`);
   }
 }
 

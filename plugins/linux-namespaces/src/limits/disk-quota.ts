@@ -55,7 +55,7 @@ export class DiskQuota {
   async #requireRoom(): Promise<void> {
     // Files that were removed since the last measurement make room.
     if ((await this.measure()) > this.limitBytes) {
-      throw new SandboxError("resource_exhausted", "the disk of the sandbox is full", { shortage: "space" });
+      throw new SandboxError("disk_full", "the disk of the sandbox is full", { shortage: "space" });
     }
   }
 

@@ -25,7 +25,7 @@ export class IdRanges {
       this.#used.add(first);
       return first;
     }
-    throw new SandboxError("resource_exhausted", "all ids of linux-namespaces.ids are in use");
+    throw new SandboxError("ids_exhausted", "all ids of linux-namespaces.ids are in use");
   }
 
   /** Says that what an earlier server made has them. */

@@ -36,7 +36,7 @@ export class ProjectQuotas {
       this.#used.add(project);
       return project;
     }
-    throw new SandboxError("resource_exhausted", "all projects of the file system are in use");
+    throw new SandboxError("ids_exhausted", "all projects of the file system are in use");
   }
 
   /** Says that what an earlier server made has it. */

@@ -17,7 +17,7 @@ const PAUSE_MS = 20;
 export async function claimRange(range: string, prefix: string): Promise<Server> {
   const claim = createServer().unref();
   const refuse = (by: string): SandboxError =>
-    new SandboxError("unavailable", `egressRange ${range} is used by ${by}: set another range`);
+    new SandboxError("egress_range_in_use", `egressRange ${range} is used by ${by}: set another range`);
   // A server that is just ending gives it back in a moment.
   for (let attempt = 1; ; attempt++) {
     try {

@@ -116,7 +116,7 @@ export class Egress {
       this.#used.add(network);
       return network;
     }
-    throw new SandboxError("resource_exhausted", "all networks for sandboxes are in use");
+    throw new SandboxError("addresses_exhausted", "all networks for sandboxes are in use");
   }
 
   /** Says that a sandbox of an earlier server has it. */
@@ -390,7 +390,7 @@ export function checkEgressRules({ allowOut }: EgressRules): void {
   const domain = allowOut.find((destination) => !isAddressRange(destination));
   if (domain === undefined) return;
   const text = `network.allowOut: this server does not support domain names ('${domain}'): name addresses or ranges`;
-  throw new SandboxError("invalid_argument", text);
+  throw new SandboxError("network_rules_invalid", text);
 }
 
 /** The words that run a program in the network of a sandbox. */

@@ -50,7 +50,7 @@ export class SnapshotStore {
     const { launcher } = this.#options;
     if (source.chain.length >= DEEPEST) {
       const text = `the sandbox stands on ${DEEPEST} snapshots of snapshots, and cannot on more`;
-      throw new SandboxError("failed_precondition", text);
+      throw new SandboxError("snapshot_too_deep", text);
     }
     const making = `${this.#path(id)}${MAKING}`;
     try {
@@ -83,10 +83,13 @@ export class SnapshotStore {
   async chainOf(id: SnapshotId, template: string): Promise<SnapshotChain> {
     const record = await this.#read(id);
     if (record === undefined || (await this.#isRemoved(id))) {
-      throw new SandboxError("not_found", `snapshot '${id}' not found`);
+      throw new SandboxError("snapshot_not_found", `snapshot '${id}' not found`);
     }
     if (record.template !== template) {
-      throw new SandboxError("invalid_argument", `snapshot '${id}' is not of the template '${template}'`);
+      throw new SandboxError(
+        "snapshot_of_other_template",
+        `snapshot '${id}' is not of the template '${template}'`,
+      );
     }
     return [id, ...record.chain];
   }

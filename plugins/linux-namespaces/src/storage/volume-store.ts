@@ -50,7 +50,7 @@ export class VolumeStore {
       await mkdir(this.#path(id), { mode: 0o700 });
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
-      throw new SandboxError("already_exists", `volume '${id}' exists`);
+      throw new SandboxError("volume_exists", `volume '${id}' exists`);
     }
     try {
       const project = quotas?.take();
@@ -100,7 +100,7 @@ export class VolumeStore {
     const facts = await this.#read(id);
     const data = await stat(this.#dataOf(id)).catch(() => undefined);
     if (facts === undefined || data === undefined) {
-      throw new SandboxError("not_found", `volume '${id}' not found`);
+      throw new SandboxError("volume_not_found", `volume '${id}' not found`);
     }
     return facts;
   }

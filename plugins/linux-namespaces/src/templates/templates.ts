@@ -72,7 +72,7 @@ export class Templates {
   async get(name: string): Promise<PreparedTemplate> {
     const settings = this.#settings.get(name);
     if (settings === undefined) {
-      throw new SandboxError("not_found", `linux-namespaces has no template '${name}'`);
+      throw new SandboxError("template_not_found", `linux-namespaces has no template '${name}'`);
     }
     const preparing = this.#prepared.get(name) ?? this.#make(name, settings);
     this.#prepared.set(name, preparing);
@@ -80,7 +80,7 @@ export class Templates {
       return await preparing;
     } catch (error) {
       this.#prepared.delete(name);
-      throw new SandboxError("failed_precondition", messageOf(error), { cause: error });
+      throw new SandboxError("template_unusable", messageOf(error), { cause: error });
     }
   }
 

@@ -13,7 +13,7 @@ const ACCOUNTS: readonly User[] = [
 /** @throws SandboxError not_found for another name than `user` (the default) and `root`. */
 export function findAccount(name = "user"): User {
   const account = ACCOUNTS.find((candidate) => candidate.name === name);
-  if (account === undefined) throw new SandboxError("not_found", `unknown user ${name}`);
+  if (account === undefined) throw new SandboxError("account_not_found", `unknown user ${name}`);
   return account;
 }
 

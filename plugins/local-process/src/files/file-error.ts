@@ -10,7 +10,7 @@ export function fileError(error: unknown, operation: string, path: string): unkn
   const code = codeOf(error);
   if (code === undefined) return error;
   if (code === "ENOTDIR" && error instanceof WalkError && error.at !== path) {
-    return new SandboxError("invalid_argument", `path is a file: ${error.at}`, { cause: error });
+    return new SandboxError("path_is_file", `path is a file: ${error.at}`, { cause: error });
   }
   return fileSystemError({ errno: code, operation, path, cause: error }) ?? error;
 }

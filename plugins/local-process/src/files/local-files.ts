@@ -107,7 +107,7 @@ export class LocalFiles implements Files {
     try {
       using place = this.#find(path, { follow: true });
       if (!place.entry.stats.isDirectory()) {
-        throw new SandboxError("invalid_argument", `path is not a directory: ${path}`);
+        throw new SandboxError("path_is_file", `path is not a directory: ${path}`);
       }
       yield* this.#entries(place.entry, { path, depth, turn });
     } catch (error) {
@@ -151,10 +151,10 @@ export class LocalFiles implements Files {
       if (await this.#changed(path, (agent, to) => agent.makeDir(to))) return this.#describe(path);
       using place = this.#resolve(path, { follow: true, makeParents: true });
       if (place.entry?.stats.isDirectory()) {
-        throw new SandboxError("already_exists", `directory already exists: ${path}`);
+        throw new SandboxError("path_exists", `directory already exists: ${path}`);
       }
       if (place.entry !== undefined) {
-        throw new SandboxError("invalid_argument", `path already exists but it is not a directory: ${path}`);
+        throw new SandboxError("path_is_file", `path already exists but it is not a directory: ${path}`);
       }
       makeDirectory(place.path);
     } catch (error) {
@@ -181,7 +181,7 @@ export class LocalFiles implements Files {
     try {
       using place = this.#resolve(path, { follow: false });
       if (place.resolved === "/") {
-        throw new SandboxError("invalid_argument", "the root directory cannot be removed");
+        throw new SandboxError("root_not_removable", "the root directory cannot be removed");
       }
       if (await this.#changed(path, (agent, at) => agent.remove(at), { follow: false })) return;
       if (place.entry !== undefined) await removeTree(place.path, this.#stage);
@@ -195,7 +195,7 @@ export class LocalFiles implements Files {
     try {
       using place = this.#find(path, { follow: true });
       if (!place.entry.stats.isDirectory()) {
-        throw new SandboxError("invalid_argument", `path ${path} not a directory`);
+        throw new SandboxError("path_is_file", `path ${path} not a directory`);
       }
       return place.resolved === "/" ? this.#root : `${this.#root}${place.resolved}`;
     } catch (error) {
@@ -242,14 +242,16 @@ export class LocalFiles implements Files {
   }
 
   #resolve(path: string, options: ResolveOptions): Place {
-    if (this.#isClosed) throw new SandboxError("unavailable", "the sandbox has ended");
+    if (this.#isClosed) throw new SandboxError("sandbox_ended", "the sandbox has ended");
     return this.#tree.resolve(path, options);
   }
 
   /** Resolves a path that has to exist. @throws SandboxError not_found with the message `missing`. */
   #find(path: string, options: { readonly follow: boolean; readonly missing?: string }): FoundPlace {
     const missing = (cause?: unknown): SandboxError =>
-      new SandboxError("not_found", options.missing ?? `lstat ${path}: no such file or directory`, { cause });
+      new SandboxError("path_not_found", options.missing ?? `lstat ${path}: no such file or directory`, {
+        cause,
+      });
     let place: Place;
     try {
       place = this.#resolve(path, { follow: options.follow });
@@ -504,11 +506,11 @@ function readIfReadable(descriptor: number, length: number): Buffer | undefined 
 }
 
 function requireWritable(entry: Held, path: string): void {
-  if (entry.stats.isDirectory()) throw new SandboxError("invalid_argument", `path is a directory: ${path}`);
+  if (entry.stats.isDirectory()) throw new SandboxError("path_is_directory", `path is a directory: ${path}`);
   requireRegular(entry, `path '${path}'`);
 }
 
 function requireRegular(entry: Held, what: string): void {
-  if (entry.stats.isDirectory()) throw new SandboxError("invalid_argument", `${what} is a directory`);
-  if (!entry.stats.isFile()) throw new SandboxError("invalid_argument", `${what} is not a regular file`);
+  if (entry.stats.isDirectory()) throw new SandboxError("path_is_directory", `${what} is a directory`);
+  if (!entry.stats.isFile()) throw new SandboxError("file_not_regular", `${what} is not a regular file`);
 }

@@ -24,7 +24,7 @@ export async function dialLoopback(port: number, signal: AbortSignal): Promise<S
       reason ??= error;
     }
   }
-  throw new SandboxError("failed_precondition", `cannot connect to port ${port}: ${messageOf(reason)}`, {
+  throw new SandboxError("port_closed", `cannot connect to port ${port}: ${messageOf(reason)}`, {
     cause: reason,
   });
 }

@@ -58,7 +58,7 @@ export async function killProcesses(root: string, timeoutMs: number): Promise<vo
     const pids = await findProcesses(root);
     if (pids.length === 0) return;
     if (performance.now() - startedAtMs > timeoutMs) {
-      throw new SandboxError("internal", `processes ${pids.join(", ")} do not end`);
+      throw new SandboxError("internal_error", `processes ${pids.join(", ")} do not end`);
     }
     for (const pid of pids) {
       try {

@@ -62,7 +62,7 @@ export function toCreateSandbox(body: CreateBody, defaults: CreateDefaults): Cre
   if (!allowPublicTraffic && !(defaults.secure ?? body.secure ?? false)) {
     const text =
       "You cannot create a sandbox without public access unless you enable secure envd access via 'secure' flag.";
-    throw new SandboxError("invalid_argument", text);
+    throw new SandboxError("secure_required", text);
   }
   const readinessProbe = requestedProbe(body);
   return {

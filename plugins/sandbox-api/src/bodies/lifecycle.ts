@@ -52,7 +52,7 @@ export function requestedLifecycle(body: z.infer<typeof schema>): Lifecycle {
   const onTimeout = wanted?.action ?? (autoPause === true ? "pause" : "kill");
   if (body.autoPauseMemory === false && onTimeout !== "pause") {
     const text = "autoPauseMemory=false only applies when autoPause is true.";
-    throw new SandboxError("invalid_argument", text);
+    throw new SandboxError("lifecycle_invalid", text);
   }
   return {
     onTimeout,

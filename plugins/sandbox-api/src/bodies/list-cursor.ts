@@ -23,7 +23,7 @@ export function parseCursor(text: string, order: ListOrder): ListPosition {
   const startedAtMs = Date.parse(time);
   const isOfOrder = suffix === (order === "asc" ? "asc" : undefined);
   if (Number.isNaN(startedAtMs) || !/^[a-z0-9]+$/.test(id) || !isOfOrder || more.length > 0) {
-    throw new SandboxError("invalid_argument", "Invalid next token");
+    throw new SandboxError("cursor_invalid", "Invalid next token");
   }
   return { startedAtMs, id };
 }

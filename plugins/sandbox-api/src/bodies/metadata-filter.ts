@@ -34,5 +34,5 @@ function decode(text: string): string {
 }
 
 function invalid(reason: string): SandboxError {
-  return new SandboxError("invalid_argument", `validation error: metadata: ${reason}`);
+  return new SandboxError("request_invalid", `validation error: metadata: ${reason}`);
 }

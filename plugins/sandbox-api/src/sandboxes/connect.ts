@@ -31,7 +31,7 @@ export async function connectSandbox(
 ): Promise<Connected> {
   const timeoutMs = requestedTimeoutMs(body) ?? defaultTimeoutMs;
   if (timeoutMs === undefined)
-    throw new SandboxError("invalid_argument", "validation error: timeout: it is required");
+    throw new SandboxError("timeout_invalid", "validation error: timeout: it is required");
   const wasPaused = await sandboxes.resume(id, timeoutMs, { keepsMemory: body.memory ?? true });
   if (!wasPaused) await sandboxes.extend(id, timeoutMs);
   return { sandbox: sandboxes.get(id), wasPaused };

@@ -48,7 +48,7 @@ export function endUnlessClaimed(
   };
   if (request.signal.aborted) {
     discard();
-    throw new SandboxError("canceled", "the client is gone");
+    throw new SandboxError("client_gone", "the client is gone");
   }
   response.once("close", () => {
     if (!response.writableFinished) discard();

@@ -23,8 +23,8 @@ export async function forkSandbox(
 ): Promise<readonly Forked[]> {
   const { body, defaultTimeoutMs, most, signal } = options;
   const count = body.count ?? 1;
-  if (count < 1) throw new SandboxError("invalid_argument", "Count must be at least 1");
-  if (count > most) throw new SandboxError("invalid_argument", `Count cannot be greater than ${most}`);
+  if (count < 1) throw new SandboxError("request_invalid", "Count must be at least 1");
+  if (count > most) throw new SandboxError("request_invalid", `Count cannot be greater than ${most}`);
   const timeoutMs = requestedTimeoutMs(body) ?? defaultTimeoutMs;
   return snapshots.fork(id, { count, timeoutMs, readinessProbe: requestedProbe(body) }, signal);
 }

@@ -34,7 +34,7 @@ const KEY = /^[\x21-\x7e]{1,255}$/;
 export function parseIdempotencyKey(value: string | readonly string[] | undefined): string | undefined {
   if (value === undefined) return undefined;
   if (typeof value === "string" && KEY.test(value)) return value;
-  throw new SandboxError("invalid_argument", "Idempotency-Key: expected 1 to 255 printable characters");
+  throw new SandboxError("request_invalid", "Idempotency-Key: expected 1 to 255 printable characters");
 }
 
 /** Makes one sandbox for all requests of a tenant with the same key, also for concurrent ones. */
@@ -58,13 +58,13 @@ export class IdempotentCreations {
     const known = this.#find(name) ?? this.#outlived(own, key);
     if (known !== undefined) {
       if (known.fingerprint !== fingerprint) {
-        throw new SandboxError("already_exists", "this Idempotency-Key was used for another request");
+        throw new SandboxError("idempotency_key_reused", "this Idempotency-Key was used for another request");
       }
       const { record } = await known.made;
       const sandbox = own.find(record.id);
       if (sandbox !== undefined) return sandbox;
       throw new SandboxError(
-        "already_exists",
+        "idempotent_sandbox_ended",
         "the sandbox that was made with this Idempotency-Key has ended",
       );
     }

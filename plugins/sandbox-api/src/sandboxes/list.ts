@@ -125,7 +125,7 @@ function parseTemplate(value: string | null): string | undefined {
   const template = value?.trim().toLowerCase() ?? "";
   if (template.includes(":")) {
     throw new SandboxError(
-      "invalid_argument",
+      "template_reference_invalid",
       "Invalid template: tags are not supported here because sandboxes are not tag-scoped",
     );
   }
@@ -144,5 +144,5 @@ function parseTime(value: string): number {
 }
 
 function invalid(parameter: string, reason: string): SandboxError {
-  return new SandboxError("invalid_argument", `validation error: ${parameter}: ${reason}`);
+  return new SandboxError("request_invalid", `validation error: ${parameter}: ${reason}`);
 }

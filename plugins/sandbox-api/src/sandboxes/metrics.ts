@@ -14,7 +14,7 @@ export function parseMetricsWindow(query: URLSearchParams): MetricsWindow {
   const start = parseSeconds("start", query.get("start"));
   const end = parseSeconds("end", query.get("end"));
   if (start !== undefined && end !== undefined && start > end) {
-    throw new SandboxError("invalid_argument", "validation error: start: it is later than end");
+    throw new SandboxError("request_invalid", "validation error: start: it is later than end");
   }
   return { start, end };
 }
@@ -36,10 +36,7 @@ export function parseSandboxIds(query: URLSearchParams): ReadonlySet<string> {
     .map((value) => value.trim())
     .filter((value) => value !== "");
   if (ids.length === 0 || ids.length > MOST_IDS) {
-    throw new SandboxError(
-      "invalid_argument",
-      `validation error: sandbox_ids: expected 1 to ${MOST_IDS} ids`,
-    );
+    throw new SandboxError("request_invalid", `validation error: sandbox_ids: expected 1 to ${MOST_IDS} ids`);
   }
   return new Set(ids.map(parseSandboxId));
 }
@@ -47,6 +44,6 @@ export function parseSandboxIds(query: URLSearchParams): ReadonlySet<string> {
 function parseSeconds(name: string, value: string | null): number | undefined {
   if (value === null || value === "") return undefined;
   if (!/^\d{1,15}$/.test(value))
-    throw new SandboxError("invalid_argument", `validation error: ${name}: expected unix seconds`);
+    throw new SandboxError("request_invalid", `validation error: ${name}: expected unix seconds`);
   return Number(value);
 }

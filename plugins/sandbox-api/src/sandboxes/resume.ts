@@ -20,6 +20,6 @@ export async function resumeSandbox(
 ): Promise<LiveSandbox> {
   const timeoutMs = requestedTimeoutMs(body) ?? defaultTimeoutMs;
   const wasPaused = await sandboxes.resume(id, timeoutMs, { keepsMemory: body.memory ?? true });
-  if (!wasPaused) throw new SandboxError("aborted", `Sandbox ${id} is already running`);
+  if (!wasPaused) throw new SandboxError("sandbox_state_conflict", `Sandbox ${id} is already running`);
   return sandboxes.get(id);
 }

@@ -14,7 +14,7 @@ export async function setSandboxLimits(
   const change = requestedLimits(body);
   if (Object.values(change).every((limit) => limit === undefined)) {
     const text = "validation error: expected cpuCount, memoryMB or diskSizeMB";
-    throw new SandboxError("invalid_argument", text);
+    throw new SandboxError("request_invalid", text);
   }
   await sandboxes.setLimits(id, change);
 }

@@ -13,6 +13,6 @@ export async function setSandboxTimeout(
 ): Promise<void> {
   const timeoutMs = requestedTimeoutMs(body);
   if (timeoutMs === undefined)
-    throw new SandboxError("invalid_argument", "validation error: timeout: it is required");
+    throw new SandboxError("timeout_invalid", "validation error: timeout: it is required");
   await sandboxes.setTimeout(id, Math.max(timeoutMs, 0));
 }

@@ -22,6 +22,6 @@ export function listTemplates(all: readonly TemplateFacts[], query: URLSearchPar
 
 function parseCursor(text: string): string {
   const name = Buffer.from(text, "base64url").toString("utf8");
-  if (!/^[a-z0-9-_/]+$/.test(name)) throw new SandboxError("invalid_argument", "Invalid next token");
+  if (!/^[a-z0-9-_/]+$/.test(name)) throw new SandboxError("cursor_invalid", "Invalid next token");
   return name;
 }

@@ -94,5 +94,5 @@ export function serveTemplates(
 
 function refused(what: string): SandboxError {
   const text = `this server ${what}: its operator lists them in sandboxes.templates, and a snapshot of a sandbox is one under its name`;
-  return new SandboxError("failed_precondition", text);
+  return new SandboxError("template_building_unsupported", text);
 }

@@ -123,12 +123,12 @@ export function serveVolumeContents(
 function tokenOf(headers: SurfaceRequest["headers"]): string {
   const token = BEARER.exec(headers.authorization ?? "")?.[1];
   if (token !== undefined) return token;
-  throw new SandboxError("unauthenticated", "authorization header is missing");
+  throw new SandboxError("credential_missing", "authorization header is missing");
 }
 
 /** An error in the form of this API: its `code` is a word, where others have a number. */
 function inWords(error: unknown, { log }: Pick<SurfaceRequest, "log">): HttpError {
-  const { status, message } = toHttpError(error, log);
+  const { status, message, reason } = toHttpError(error, log);
   const code = error instanceof SandboxError ? error.code : status < 500 ? "invalid_argument" : "internal";
-  return new HttpError(status, message, { code, message });
+  return new HttpError(status, message, { reason, body: { code, message } });
 }

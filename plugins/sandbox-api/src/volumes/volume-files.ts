@@ -12,7 +12,7 @@ export async function listVolume(
   for await (const entry of files.list(path, Math.max(depth ?? 1, 1))) {
     if (entries.length === most) {
       throw new SandboxError(
-        "resource_exhausted",
+        "listing_limit_reached",
         `there are more than ${most} entries: ask for fewer levels`,
       );
     }
@@ -30,7 +30,7 @@ export async function changeInVolume(
   if (uid === undefined && gid === undefined && mode === undefined) return info;
   if (files.change === undefined) {
     throw new SandboxError(
-      "failed_precondition",
+      "volume_owner_unsupported",
       "the backend of this volume changes neither owners nor modes",
     );
   }
@@ -44,8 +44,7 @@ export async function makeVolumeDirectory(files: Files, query: VolumeQuery): Pro
   const { path, force } = query;
   if (force !== "true") {
     const parent = await files.stat(posix.dirname(posix.resolve("/", path)));
-    if (parent.kind !== "directory")
-      throw new SandboxError("invalid_argument", `${parent.path} is no directory`);
+    if (parent.kind !== "directory") throw new SandboxError("path_is_file", `${parent.path} is no directory`);
   }
   await files.makeDir(path).catch((error: unknown) => {
     const isThere = error instanceof SandboxError && error.code === "already_exists";
@@ -62,7 +61,7 @@ export async function writeVolumeFile(
 ): Promise<FileInfo> {
   const { path, force, mode } = query;
   if (force === "false" && (await exists(files, path))) {
-    throw new SandboxError("already_exists", `file already exists: ${path}`);
+    throw new SandboxError("path_exists", `file already exists: ${path}`);
   }
   await files.write(path, data, { mode });
   return changeInVolume(files, query);
@@ -71,7 +70,7 @@ export async function writeVolumeFile(
 /** Removes a file or a tree. @throws SandboxError not_found */
 export async function removeFromVolume(files: Files, path: string): Promise<void> {
   if (posix.resolve("/", path) === "/") {
-    throw new SandboxError("invalid_argument", "the volume itself is removed with DELETE /volumes/{id}");
+    throw new SandboxError("root_not_removable", "the volume itself is removed with DELETE /volumes/{id}");
   }
   await files.stat(path);
   await files.remove(path);
@@ -85,7 +84,7 @@ export async function* contentOf(file: OpenFile): AsyncGenerator<Uint8Array> {
     leftBytes -= chunk.length;
     yield chunk;
   }
-  if (leftBytes > 0) throw new SandboxError("data_loss", "the file shrank while it was read");
+  if (leftBytes > 0) throw new SandboxError("file_shrank", "the file shrank while it was read");
 }
 
 async function exists(files: Files, path: string): Promise<boolean> {

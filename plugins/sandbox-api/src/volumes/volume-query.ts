@@ -36,5 +36,5 @@ export type VolumeQuery = z.infer<typeof query>;
 export function parseVolumeQuery(parameters: URLSearchParams): VolumeQuery {
   const parsed = parseInput(query, Object.fromEntries(parameters));
   if (!parsed.path.includes("\0")) return parsed;
-  throw new SandboxError("invalid_argument", "a path cannot contain a NUL byte");
+  throw new SandboxError("path_invalid", "a path cannot contain a NUL byte");
 }

@@ -372,7 +372,7 @@ describe("errors by their contract", { timeout: 240_000 }, () => {
 
   it("A.2 503 and other statuses", async ({ mock }) => {
     const create = mock.method(server.sandboxes, "create", async () => {
-      throw new SandboxError("unavailable", "the server is stopping");
+      throw new SandboxError("server_stopping", "the server is stopping");
     });
     await assert.rejects(Sandbox.create(), (error) => {
       assert.ok(error instanceof ServiceBusyError, String(error));
@@ -611,5 +611,6 @@ function withoutPython(): string | false {
 
 function fail(path: string): void {
   const [, code] = /^\/fail\/([a-z_]+)$/.exec(path) ?? [];
-  if (code !== undefined) throw new SandboxError(code as ErrorCode, `failed with ${code}`);
+  if (code !== undefined)
+    throw new SandboxError({ reason: "test.failed", code: code as ErrorCode }, `failed with ${code}`);
 }

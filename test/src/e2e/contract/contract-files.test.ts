@@ -105,7 +105,7 @@ onEachBackend("files by their contract", ({ backend, server, sandbox }) => {
     const { files } = server().sandboxes.get(sandbox().sandboxId).runtime;
     await put("unlucky.txt", "x");
     const failing = async () => {
-      throw new SandboxError("internal", "open /home/user/unlucky.txt: EIO");
+      throw new SandboxError("file_operation_failed", "open /home/user/unlucky.txt: EIO");
     };
     mock.method(files, "read", failing);
     assertRefused(await get({ path: "unlucky.txt" }), 500, /^error opening file /);
@@ -125,13 +125,13 @@ onEachBackend("files by their contract", ({ backend, server, sandbox }) => {
     );
     assert.match(await raised(files.read("absent")), /^FileNotFoundError: .*does not exist/);
     await put("refused.txt", "x");
-    for (const [code, expected] of [
-      ["resource_exhausted", /^RateLimitError: /],
-      ["internal", /^SandboxError: 500: error opening file /],
+    for (const [reason, expected] of [
+      ["host_resources_exhausted", /^RateLimitError: /],
+      ["file_operation_failed", /^SandboxError: 500: error opening file /],
     ] as const) {
       const { runtime } = server().sandboxes.get(sandbox().sandboxId);
       const reading = mock.method(runtime.files, "read", async () => {
-        throw new SandboxError(code, "no luck");
+        throw new SandboxError(reason, "no luck");
       });
       assert.match(await raised(files.read("refused.txt")), expected);
       reading.mock.restore();
@@ -405,7 +405,7 @@ onEachBackend("files by their contract", ({ backend, server, sandbox }) => {
   it("C.5 POST /files, a lack of something else is no full disk", async ({ mock }) => {
     const { files } = server().sandboxes.get(sandbox().sandboxId).runtime;
     const message = "write /home/user/file: too many open files";
-    mock.method(files, "write", () => Promise.reject(new SandboxError("resource_exhausted", message)));
+    mock.method(files, "write", () => Promise.reject(new SandboxError("host_resources_exhausted", message)));
     assertRefused(await post(query({ path: "file" }), "x"), 429, message);
   });
 

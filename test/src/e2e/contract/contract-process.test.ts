@@ -123,7 +123,7 @@ onEachBackend(
     it("D.4 Start, exec failure and PTY failure", async ({ mock }) => {
       const { runtime } = server().sandboxes.get(sandbox().sandboxId);
       const failing = async () => {
-        throw new SandboxError("failed_precondition", "out of luck");
+        throw new SandboxError("terminal_unavailable", "out of luck");
       };
       const request = { process: { cmd: "/bin/ls", args: ["-l", "/"], cwd: "/tmp" } };
       const pty = { size: { cols: 81, rows: 25 } };
@@ -510,7 +510,7 @@ onEachBackend(
       const spawning = mock.method(runtime, "spawn", async (command: Command) => {
         const process = await spawn.call(runtime, command);
         mock.method(process, "kill", async () => {
-          throw new SandboxError("permission_denied", "kill: EPERM");
+          throw new SandboxError("signal_not_permitted", "kill: EPERM");
         });
         return process;
       });

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
-import type { ErrorCode } from "../../../kernel/errors.js";
+import type { ErrorCode } from "../../../kernel/reasons.js";
 import type { FileInfo } from "../../../sandbox/contract/files.js";
 import { CaseSkipped, type ConformanceCase } from "../kit/conformance-case.js";
 import { type Canary, chunked, type ConformanceContext } from "../kit/conformance-context.js";

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
-import type { ErrorCode } from "../../../kernel/errors.js";
+import type { ErrorCode } from "../../../kernel/reasons.js";
 import type { Sandbox } from "../../../sandbox/contract/backend.js";
 import type { ConformanceCase } from "../kit/conformance-case.js";
 

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
-import type { ErrorCode } from "../../../kernel/errors.js";
+import type { ErrorCode } from "../../../kernel/reasons.js";
 import type { Mount, SandboxSpec, VolumeId } from "../../../sandbox/contract/backend.js";
 import type { ConformanceCase } from "../kit/conformance-case.js";
 

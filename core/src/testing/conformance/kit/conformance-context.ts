@@ -5,7 +5,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Duplex } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
-import { type ErrorCode, SandboxError } from "../../../kernel/errors.js";
+import { SandboxError } from "../../../kernel/errors.js";
+import type { ErrorCode } from "../../../kernel/reasons.js";
 import type {
   Sandbox,
   SandboxBackend,
