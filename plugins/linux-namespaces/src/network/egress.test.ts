@@ -94,6 +94,24 @@ describe("the network of a sandbox with egress: nat", { skip: reasonWithoutEgres
     assert.deepEqual(await opened.leaks(), []);
   });
 
+  it("does not lead in", async (context) => {
+    await using internet = await openInternet();
+    const { reaches, port, addresses } = internet;
+    if (reaches === undefined) return context.skip("only root can connect from the other side");
+    await using opened = await open(internet);
+    const sandbox = await makeSandbox(opened.backend, { allowInternetAccess: true });
+    await sandbox.spawn({ path: "/usr/local/bin/python3", args: ["-c", SERVER, String(port)], env: {} });
+    const own = `python3 -c 'import socket
+probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+probe.connect(("${addresses[0]}", 1))
+print(probe.getsockname()[0])'`;
+    const address = (await runScript(sandbox, own)).output.trim();
+    assert.match(address, /^10\./);
+    assert.equal(await reach(sandbox, address, port), "reached");
+    assert.equal(reaches(address, port), false);
+    await sandbox.destroy();
+  });
+
   it("leads to name servers", async () => {
     await using internet = await openInternet();
     const [nameserver, named] = internet.addresses;

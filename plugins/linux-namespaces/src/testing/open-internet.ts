@@ -60,7 +60,10 @@ export interface InternetFacts {
 }
 
 /** A network namespace that plays the internet. A server in it sends back what it gets. */
-export interface Internet extends InternetFacts, AsyncDisposable {}
+export interface Internet extends InternetFacts, AsyncDisposable {
+  /** Tries to connect from there, by way of this host; undefined where another process opened it. */
+  readonly reaches?: (address: string, port: number) => boolean;
+}
 
 /** What tells tests of the internet that was opened for them. */
 export function tellOf({ addresses, privateAddress, hostAddress, port, egressRange }: InternetFacts) {
@@ -131,6 +134,16 @@ export async function openInternet(host?: string): Promise<Internet> {
     hostAddress: address(1),
     port: PORT,
     egressRange: `10.${100 + network}.0.0/16`,
+    reaches(inside, port) {
+      runOnHost("ip", "-n", name, "route", "replace", inside, "via", address(1));
+      const connect = `import socket; socket.create_connection(("${inside}", ${port}), 3)`;
+      try {
+        runOnHost("ip", "netns", "exec", name, PYTHON, "-c", connect);
+        return true;
+      } catch {
+        return false;
+      }
+    },
     async [Symbol.asyncDispose]() {
       const ended = once(server, "exit");
       server.kill("SIGKILL");
