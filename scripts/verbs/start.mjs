@@ -2,7 +2,7 @@ import { join, resolve } from "node:path";
 import { ROOT } from "../toolchain/project.mjs";
 import { runBuilt } from "../toolchain/run-built.mjs";
 
-/** Young objects in 2 MiB at a time: less memory and shorter pauses, see docs/operating.md. */
+/** Young objects in 2 MiB at a time: less memory and shorter pauses, see docs/measurements.md. */
 const NODE_OPTIONS = ["--max-semi-space-size=2"];
 /** The C library has one heap, in place of one for each thread; see there, too. */
 const ENVIRONMENT = { MALLOC_ARENA_MAX: "1" };

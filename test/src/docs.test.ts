@@ -108,7 +108,7 @@ describe("the documentation", () => {
 
   it("names every metric, and none that is not there", async () => {
     const code = await sources();
-    const page = await text("docs/operating.md");
+    const page = await text("docs/reference.md");
     const inCode = new Set([...code.matchAll(/name: "(coppice_[a-z_]+)"/g)].map(([, name = ""]) => name));
     const inPage = new Set<string>();
     let last = "";
