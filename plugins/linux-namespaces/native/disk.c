@@ -1,4 +1,4 @@
-// What sandboxes take up of the disk, and how they are held to it where the file system counts for projects.
+// Disk usage of sandboxes, and limits where the file system has project quotas.
 #define _GNU_SOURCE
 #include "disk.h"
 
@@ -27,13 +27,13 @@ enum { PROJECT_QUOTA = 2, HELD_LEVELS = 400, BLOCK_BYTES = 512, OVERLAY = 0x794c
 static uint64_t measured_bytes;
 static unsigned long entries_left;
 
-/** A directory on the way down to where the walk is. */
+/** A directory on the path from the root of the walk. */
 struct level {
-  /** -1 while it is closed. */
+  /** -1 while closed. */
   int fd;
   dev_t device;
   ino_t number;
-  /** Names of its directories, each with its zero. */
+  /** Names of its subdirectories, each with its NUL. */
   char *names;
   size_t length, next;
 };
@@ -50,7 +50,7 @@ static bool add_name(struct level *level, size_t *room, const char *name) {
   return true;
 }
 
-/** Counts the entries of a directory and notes the directories among them. What goes away meanwhile takes up nothing. */
+/** Counts the entries of a directory and collects its subdirectories. Entries that disappear meanwhile use no space. */
 static bool read_level(struct level *level) {
   size_t room = 0;
   struct stat status;
@@ -63,7 +63,7 @@ static bool read_level(struct level *level) {
     entries_left--;
     if (fstatat(fd, entry->d_name, &status, AT_SYMLINK_NOFOLLOW) < 0 || status.st_nlink == 0) continue;
     bool is_directory = S_ISDIR(status.st_mode);
-    // A file counts once, however many of its names there are.
+    // A hard-linked file counts once.
     measured_bytes += (uint64_t)status.st_blocks * BLOCK_BYTES / (is_directory ? 1 : status.st_nlink);
     if (is_directory) is_complete = add_name(level, &room, entry->d_name);
   }
@@ -71,7 +71,7 @@ static bool read_level(struct level *level) {
   return is_complete;
 }
 
-/** Opens the parent of a directory again. @return -1 when that is another one by now. */
+/** Opens the parent of a directory again. @return -1 when it has another parent by now. */
 static int reopen_parent(const struct level *parent, int child) {
   struct stat status;
   int fd = openat(child, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -82,9 +82,9 @@ static int reopen_parent(const struct level *parent, int child) {
 }
 
 /**
- * Adds a tree of any depth. Takes the descriptor over. Below `HELD_LEVELS` a directory is closed while the walk is in
- * one of its own, and found again as that one's parent.
- * @return false when something was moved so deep down that the walk lost its way, or memory has run out.
+ * Adds a tree of any depth. Takes ownership of the descriptor. Below `HELD_LEVELS`, a directory is closed while the
+ * walk is in a subdirectory, and reopened as that one's parent.
+ * @return false when a move so deep down lost the way, or memory has run out.
  */
 static bool measure_tree(int fd) {
   struct level *levels = NULL;
@@ -151,7 +151,7 @@ struct nameless_files {
   size_t count, room;
 };
 
-/** Notes a file that a path of /proc leads to when it has no name and does not lie in memory. */
+/** Adds the file of a link in /proc if it has no name and is not in memory. */
 static void add_nameless(struct nameless_files *files, const char *path) {
   struct stat status;
   struct statfs system;
@@ -177,7 +177,7 @@ static void add_open_files(struct nameless_files *files, int pid, const char *th
   if (descriptors != NULL) closedir(descriptors);
 }
 
-/** A thread may have left the table of descriptors that its process has, or outlive the first one. */
+/** A thread may have a separate table of descriptors, or outlive the main thread. */
 static void add_threads(struct nameless_files *files, int pid) {
   char path[PATH_MAX];
   int last = 0;
@@ -207,7 +207,7 @@ static void add_mapped_files(struct nameless_files *files, int pid) {
   if (maps != NULL) fclose(maps);
 }
 
-/** Adds files that were removed and are still open or mapped, each once. Processes that end meanwhile hold none. */
+/** Adds removed files that are still open or mapped, each once. Processes that end meanwhile hold none. */
 static void measure_nameless(const char *processes) {
   struct nameless_files files = {NULL, 0, 0};
   FILE *list = fopen(processes, "re");
@@ -224,7 +224,7 @@ static void measure_nameless(const char *processes) {
   free(files.found);
 }
 
-/** Does not need to know which device the directory is on. */
+/** The caller need not know the device of the directory. */
 static int quota_of(const char *directory, int command, uint32_t project, void *data) {
 #ifdef SYS_quotactl_fd
   int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -258,7 +258,7 @@ static int join_project(const char *directory, uint32_t project) {
 }
 
 static int set_limit(const char *directory, uint32_t project, const char *mebibytes) {
-  // In blocks of 1 KiB, whatever those of the file system are.
+  // In blocks of 1 KiB, whatever the block size of the file system.
   struct dqblk limits = {.dqb_bhardlimit = strtoull(mebibytes, NULL, 10) * 1024, .dqb_valid = QIF_BLIMITS};
   return quota_of(directory, Q_SETQUOTA, project, &limits);
 }
@@ -283,7 +283,7 @@ _Noreturn void answer_about_disk(const char **words, unsigned count, int say) {
     dprintf(say, "%d", is_enforced(directory));
   } else if (strcmp(question, "measure") == 0) {
     entries_left = project;
-    // A tree that is changed so that it cannot be measured counts as more than any limit.
+    // A tree that changes too fast to be measured counts as exceeding any limit.
     if (!measure_tree(open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC))) measured_bytes = INT64_MAX;
     if (count > 3) measure_nameless(words[3]);
     dprintf(say, "%" PRIu64, measured_bytes);

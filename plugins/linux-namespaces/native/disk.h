@@ -2,20 +2,20 @@
 #define COPPICE_DISK_H
 
 /**
- * Makes a directory, and whatever will be made in it, part of a project that may use so much of the disk.
- * Nothing in it may be older. @param mebibytes 0 takes the limit away. @return 0 or -1 with errno.
+ * Assigns an empty directory, and all later files in it, to a project with a limit.
+ * @param mebibytes 0 removes the limit. @return 0 or -1 with errno.
  */
 int limit_project(const char *directory, const char *project, const char *mebibytes);
 
 /**
- * Answers a question about the disk below a directory on `say` and ends this process.
+ * Performs an operation on the disk below a directory, writes the answer to `say` and ends this process.
  *
- *   enforced DIRECTORY                  1 where limits of projects hold, else 0
- *   measure DIRECTORY ENTRIES           bytes that a tree takes up, where so many entries are looked at at most
- *   measure DIRECTORY ENTRIES PROCESSES as well what processes, listed in that file, hold open of files without a name
- *   usage DIRECTORY PROJECT             bytes that a project takes up
+ *   enforced DIRECTORY                  1 with project quotas, else 0
+ *   measure DIRECTORY ENTRIES           bytes of a tree, of at most so many entries
+ *   measure DIRECTORY ENTRIES PROCESSES adds removed files that the processes listed in that file hold open
+ *   usage DIRECTORY PROJECT             bytes of a project
  *   hold DIRECTORY PROJECT MEBIBYTES    `limit_project`
- *   limit DIRECTORY PROJECT MEBIBYTES   changes what a project may use
+ *   limit DIRECTORY PROJECT MEBIBYTES   changes the limit of a project
  */
 _Noreturn void answer_about_disk(const char **words, unsigned count, int say);
 

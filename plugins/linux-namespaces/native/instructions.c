@@ -26,7 +26,7 @@
 
 #include "disk.h"
 
-// Names of descriptors of that many layers take up less than half a page.
+// Descriptor paths of that many layers need less than half a page.
 enum { ARGUMENTS_LIMIT = 4, LAYERS_LIMIT = 64 };
 
 static struct given given;
@@ -34,7 +34,7 @@ static int root = -1;
 static int program = -1;
 static int null = -1;
 
-// What the failed instruction could not map the ids of.
+// Path whose ids the failed instruction could not map.
 static const char *unmapped;
 
 static int open_target(const char *path) {
@@ -43,7 +43,7 @@ static int open_target(const char *path) {
   return (int)syscall(SYS_openat2, root, path, &how, sizeof how);
 }
 
-/** The directory that a path is in, and its last name. */
+/** Opens the parent directory of a path, and returns its last component. */
 static int open_parent(const char *path, const char **name) {
   static char parent[4096];
   const char *slash = strrchr(path, '/');
@@ -83,7 +83,7 @@ static int mount_at(const char *target, const char *type, unsigned long flags, c
   return result;
 }
 
-/** @param path for the message. */
+/** @param path for the error message. */
 static int set_attributes(int tree, uint64_t attributes, const char *path) {
   struct mount_attr wanted = {.attr_set = attributes};
   if (attributes == 0) return 0;
@@ -98,8 +98,8 @@ static int move_tree(int tree, int target) {
 }
 
 /**
- * @param place a directory that is not needed as it is: kernels before 6.15 take layers from nowhere else.
- * @return the descriptor of what an overlay is made of: where that can be seen inside, it has no path.
+ * @param place a scratch directory: kernels before 6.15 take detached layers only from a path.
+ * @return the descriptor of the layer: where the sandbox could see it, it has no path.
  */
 static int open_layer(const char *path, int place) {
   if (given.users < 0) return open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -113,9 +113,9 @@ static int open_layer(const char *path, int place) {
 }
 
 static int mount_overlay(const char *target, const char *options) {
-  // Without `volatile` the end of each sandbox would write out everything that waits for the host's disk.
+  // Without `volatile`, the end of each sandbox would flush all of the host's pending writes.
   static const char *const extras[] = {",volatile", ""};
-  // The kernel takes no more than a page.
+  // The kernel reads at most a page.
   char data[4096];
   for (unsigned index = 0; index < 2; index++) {
     if (snprintf(data, sizeof data, "%s%s", options, extras[index]) >= (int)sizeof data) {
@@ -134,7 +134,7 @@ static int overlay(const char *target, const char *lowers, const char *layer, co
   int descriptors[LAYERS_LIMIT], place = open(layer, O_PATH | O_DIRECTORY | O_CLOEXEC);
   unsigned count = 0;
   int result = place < 0 ? -1 : 0;
-  // The layer first: by its path, what lies over the place would be found.
+  // The layer first: its path may lead below the target, which gets mounted over.
   static const char *const names[] = {".", "upper", "work"}, *const keys[] = {"", "upperdir=", ",workdir="};
   for (unsigned index = 0; result == 0 && index < 3; index++) {
     int flags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
@@ -158,7 +158,7 @@ static int overlay(const char *target, const char *lowers, const char *layer, co
   return result;
 }
 
-/** Also where the path of the target cannot be resolved anew, because it has just been mounted upon. */
+/** Works also if the target's path no longer resolves to it, because it was just mounted over. */
 static int bind_descriptor(const char *source, int target, const char *letters) {
   static char target_path[32];
   strcpy(target_path, descriptor_path(target));
@@ -189,8 +189,8 @@ static int bind_at(const char *target, const char *source, const char *letters) 
 }
 
 /**
- * Lays a directory of the host over one of the root, which is made where it is missing. No link is followed on the
- * way, whoever put it there: a name that is one, or no directory, is an error.
+ * Mounts a directory of the host over one of the root, which is created if missing. No component may be a link or
+ * another kind of file.
  */
 static int mount_volume(const char *target, const char *source, const char *letters) {
   static char path[4096];
@@ -220,7 +220,7 @@ static int mount_volume(const char *target, const char *source, const char *lett
   return result;
 }
 
-/** What is not there needs no hiding: kernels differ in what they show. */
+/** A missing path needs no hiding: kernels differ in what they show. */
 static int read_only(const char *path) {
   int fd = open_target(path);
   if (fd < 0) return errno == ENOENT ? 0 : -1;
@@ -266,7 +266,7 @@ static int make_device(const char *path, const char *major_number, const char *m
   return result;
 }
 
-/** Not by its path later, where it may have been covered. */
+/** Opened early, because its path may be covered later. */
 static int open_null(const char *path) {
   int fd = open_target(path);
   if (fd < 0) return -1;
@@ -297,7 +297,7 @@ static int make_link(const char *path, const char *target) {
 
 static int enter(void) {
   if (fchdir(root) < 0) return -1;
-  // A descriptor that was opened for nothing but its path still leads to what is mounted over it.
+  // An O_PATH descriptor still leads to what is mounted over it.
   if (syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0 || chdir("/") < 0) return -1;
   close(root);
   root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -337,16 +337,16 @@ static int set_root(const char *path) { return root = open(path, O_PATH | O_DIRE
 
 static int open_program(const char *path) {
   int tree = given.users < 0 ? -1 : (int)syscall(SYS_open_tree, AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-  // As that of another owner it would have to be for everybody.
+  // With another owner it would have to be world-readable.
   bool is_mapped = tree >= 0 && set_attributes(tree, MOUNT_ATTR_IDMAP, path) == 0;
   program = open(is_mapped ? descriptor_path(tree) : path, O_RDONLY | O_CLOEXEC);
   unmapped = NULL;
   if (tree >= 0) close(tree);
-  // Out of the way of the descriptor that the program is given.
+  // Away from descriptor 3, which the program gets.
   return program < 0 ? -1 : (program = fcntl(program, F_DUPFD_CLOEXEC, 10));
 }
 
-/** Keeps the capabilities that come with the user id of root. */
+/** Keeps the capabilities when the user id of root changes. */
 static int own_what_is_made(void) {
   if (prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0) < 0) return -1;
   setfsgid(given.first);
@@ -360,7 +360,7 @@ static int join_users(void) {
   if (setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0) return -1;
   close(given.users);
   given.users = -1;
-  // Of this namespace, or its root could not serve low ports.
+  // In this user namespace, or its root could not serve low ports.
   return unshare(CLONE_NEWNET);
 }
 
@@ -376,7 +376,7 @@ static int limit_resource(const char *name, const char *text) {
     if (strcmp(resources[index].name, name) != 0) continue;
     if (setrlimit(resource, &wanted) == 0) return 0;
     if (errno != EPERM || getrlimit(resource, &limit) < 0) return -1;
-    // Who may not raise it goes as far as is allowed.
+    // Without the privilege to raise it, the hard limit is used.
     limit.rlim_cur = limit.rlim_max;
     return setrlimit(resource, &limit);
   }

@@ -1,19 +1,19 @@
-// The launcher: one long-lived process on the host that makes sandboxes, ends them and removes what they
-// leave, so that the server never forks. It reads requests from a socket and answers each when it is done.
+// The launcher: one long-lived process on the host that creates sandboxes, ends them and removes their files, so that
+// the server never forks. It reads requests from a socket and answers each when it is done.
 //
 //   frame    u32 length of the rest, u32 number, u8 operation or status, then texts: u32 length, bytes
-//   lock     directory                        holds the directory for this server; status 1 when another has it
-//   launch   directory, control group of version 2 or nothing, first id of the sandbox on this host or nothing,
+//   lock     directory                        locks the directory for this server; status 1 when another has it
+//   launch   directory, control group of version 2 or empty, first id of the sandbox on this host or empty,
 //            instruction words …
 //            answers with the pid and the start time of the first process
 //   end      pid, start time, thaw file       answers when every process of the sandbox is gone
-//   remove   path …                           removes trees, however deep
-//   run      input, program, argument …       answers with the exit code and what it wrote
+//   remove   path …                           removes trees of any depth
+//   run      input, program, argument …       answers with the exit code and the output
 //   start    directory, program, argument …   starts a program that outlives this process; answers as `launch`
-//   disk     question, directory …            answers what `answer_about_disk` says
+//   disk     operation, directory …           answers as `answer_about_disk`
 //
-// All numbers are little-endian; texts hold no NUL. Ends with the server: at end of file.
-// Its own arguments, where there are any, are those of `enter_user_namespace`.
+// All numbers are little-endian; texts contain no NUL. Ends with the server: at end of file.
+// Optional arguments are those of `enter_user_namespace`.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -50,7 +50,7 @@ struct job {
   uint8_t operation;
   pid_t pid;
   char start[32];
-  // Where what the child says is read from; for `end` a pidfd, which can be read when the process is gone.
+  // Pipe from the child; for `end` a pidfd, which is readable when the process is gone.
   int fd;
   bool is_open, has_ended;
   int status;
@@ -61,7 +61,7 @@ struct job {
 static struct job *jobs[JOBS_LIMIT];
 static unsigned job_count;
 
-// Why nothing that it is asked for can be done; empty when all can.
+// Reason why every request fails; empty when requests can succeed.
 static char failure[256];
 
 static uint8_t frame[FRAME_LIMIT + 1];
@@ -90,7 +90,7 @@ static void send_all(const uint8_t *bytes, size_t length) {
   }
 }
 
-/** @param texts ended by NULL */
+/** @param texts NULL-terminated */
 static void reply(uint32_t number, uint8_t status, ...) {
   static uint8_t bytes[2 * TEXT_LIMIT];
   size_t length = 9;
@@ -112,7 +112,7 @@ static void reply(uint32_t number, uint8_t status, ...) {
 
 // --- processes
 
-/** The 22nd field of /proc/<pid>/stat, which tells one process from a later one of the same pid. */
+/** The 22nd field of /proc/<pid>/stat, which distinguishes processes that reuse a pid. */
 static bool read_start(pid_t pid, char start[32]) {
   char path[64], line[1024];
   snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
@@ -122,7 +122,7 @@ static bool read_start(pid_t pid, char start[32]) {
   close(fd);
   if (length <= 0) return false;
   line[length] = 0;
-  // The program's name is in parentheses and may hold anything.
+  // The program's name is in parentheses and may contain any character.
   char *field = strrchr(line, ')');
   for (unsigned index = 0; field != NULL && index < 20; index++) field = strchr(field + 1, ' ');
   return field != NULL && sscanf(field, " %31[0-9]", start) == 1;
@@ -130,7 +130,7 @@ static bool read_start(pid_t pid, char start[32]) {
 
 static struct job *add_job(uint32_t number, uint8_t operation) {
   if (job_count == JOBS_LIMIT) {
-    reply(number, 1, "too much at one time", NULL);
+    reply(number, 1, "too many requests at one time", NULL);
     return NULL;
   }
   struct job *job = calloc(1, sizeof *job);
@@ -151,9 +151,9 @@ static void drop_job(struct job *job) {
 }
 
 /**
- * A child of a job, whose words come through a pipe.
- * @param group that the child starts in, or -1: to be moved there later takes the kernel ten times as long.
- * @return as fork does, with the pipe's end for the child.
+ * Forks a child of a job and connects a pipe for its messages.
+ * @param group control group of the child, or -1: a later move takes the kernel ten times as long.
+ * @return as fork does, with the child's end of the pipe.
  */
 static pid_t fork_for(struct job *job, uint64_t namespaces, int group, int *say) {
   int ends[2];
@@ -193,18 +193,18 @@ static bool write_file(int directory, const char *name, const char *text) {
   return close(fd) == 0 && is_written;
 }
 
-/** The socket that the agent listens at. It lies outside of what the sandbox sees. */
+/** Creates the agent's listening socket, outside of the sandbox's root. */
 static int listen_in(int directory) {
   int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   struct sockaddr_un address = {.sun_family = AF_UNIX};
-  // Through the descriptor, because the path of the directory may be longer than an address.
+  // Through the descriptor, because the path may be longer than sun_path.
   snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/agent.sock", directory);
   if (fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0 && listen(fd, 16) == 0) return fd;
   if (fd >= 0) close(fd);
   return -1;
 }
 
-/** Writes down who a child is, so that it can be found again whatever happens to this process, and lets it go on. */
+/** Records the identity of a child, so that it can be found even after a crash of this process, and releases it. */
 static void let_go(struct job *job, int directory, const char *record, int go) {
   char init[64];
   bool is_known = read_start(job->pid, job->start);
@@ -212,7 +212,7 @@ static void let_go(struct job *job, int directory, const char *record, int go) {
   if (is_known && write_file(directory, record, init)) (void)!write(go, "", 1);
 }
 
-/** In a child: waits until `let_go`. */
+/** In a child: waits for `let_go`. */
 static void wait_until_known(int go[2]) {
   char byte;
   close(go[1]);
@@ -228,7 +228,7 @@ static void launch(uint32_t number, const char **words, unsigned count) {
   if (directory < 0 || pipe2(go, O_CLOEXEC) < 0 || (listener = listen_in(directory)) < 0) goto failed;
   if (words[2][0] != 0 && (users = range_namespace(words[2])) < 0) goto failed;
   bool has_users = is_in_user_namespace();
-  // A network of the user namespace comes with that.
+  // A user namespace brings its own network namespace later.
   unsigned long namespaces = users < 0 ? NAMESPACES | CLONE_NEWNET : NAMESPACES;
   pid_t pid = fork_for(job, has_users ? namespaces | CLONE_NEWUSER : namespaces, group, &say);
   if (pid == 0) {
@@ -256,7 +256,7 @@ failed:
 
 // --- start
 
-/** Becomes a program that nobody waits for: what it has to say goes into a file that cannot grow on and on. */
+/** Becomes a detached program, whose log file cannot grow without bound. */
 static _Noreturn void become(const char **argv, int log, int say) {
   struct rlimit limit = {LOG_LIMIT, LOG_LIMIT};
   int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -297,7 +297,7 @@ static void end(uint32_t number, const char **words) {
   char start[32];
   pid_t pid = (pid_t)strtol(words[0], NULL, 10);
   int fd = pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
-  // The descriptor first: what it stands for stays the same process.
+  // Opened first: the descriptor refers to one process, whatever happens to its pid.
   if (fd < 0 || !read_start(pid, start) || strcmp(start, words[1]) != 0) {
     if (fd >= 0) close(fd);
     reply(number, 0, NULL);
@@ -312,7 +312,7 @@ static void end(uint32_t number, const char **words) {
   fcntl(fd, F_SETFD, FD_CLOEXEC);
   syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0);
   if (words[2][0] == 0) return;
-  // What a version 1 freezer holds does not die before it is let go.
+  // Killed processes in a version 1 freezer do not die before they are thawed.
   int thaw = open(words[2], O_WRONLY | O_CLOEXEC);
   if (thaw >= 0) {
     (void)!write(thaw, "THAWED", 6);
@@ -323,8 +323,8 @@ static void end(uint32_t number, const char **words) {
 // --- remove
 
 /**
- * Removes all that is in a directory. What is nested is first moved up into it, so that neither the depth
- * of a tree nor the length of its paths matters. Nobody else may be able to change the tree.
+ * Removes the contents of a directory. Nested directories are first moved up into it, so that neither depth nor path
+ * length matters. No other process may be able to change the tree.
  */
 static bool empty_directory(int top) {
   unsigned moved = 0;
@@ -351,7 +351,7 @@ static bool empty_directory(int top) {
         while (renameat2(inner, child->d_name, top, name, RENAME_NOREPLACE) < 0 && errno == EEXIST);
       }
       closedir(children);
-      // What still holds something is met again in the next round.
+      // A directory that is not empty is met again in the next round.
       if (unlinkat(top, entry->d_name, AT_REMOVEDIR) < 0 && errno != ENOTEMPTY) {
         closedir(entries);
         return false;
@@ -391,7 +391,7 @@ static void remove_trees(uint32_t number, const char **words, unsigned count) {
 
 // --- disk
 
-/** A child does it: a tree takes its time, and so may the journal of a file system. */
+/** In a child: a tree takes time, and so may the journal of a file system. */
 static void look_at_disk(uint32_t number, const char **words, unsigned count) {
   int say = -1;
   struct job *job = add_job(number, DISK);
@@ -411,7 +411,7 @@ static void run(uint32_t number, const char **words, unsigned count) {
   if (job == NULL) return;
   size_t length = strlen(words[0]);
   pid_t pid = -1;
-  // A socket takes the whole input at once, or the program would have to be fed.
+  // The socket takes the whole input at once; more would need a feeding loop.
   errno = E2BIG;
   if (length <= 65536 && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, input) == 0) {
     pid = fork_for(job, 0, -1, &say);
@@ -438,7 +438,7 @@ static void run(uint32_t number, const char **words, unsigned count) {
 // --- lock
 
 static void lock(uint32_t number, const char *path) {
-  // Kept open until the end of this process, and by it alone: sandboxes close it when they become themselves.
+  // Stays open until this process ends, and only here: sandboxes close it.
   int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0) {
     reply(number, 1, errno == EWOULDBLOCK ? "another server uses it" : strerror(errno), NULL);
@@ -458,7 +458,7 @@ static void handle(uint8_t *bytes, size_t length) {
     if (length - at < 4 || count == WORDS_LIMIT) stop("a broken request");
     size_t size = load(bytes + at);
     if (size > length - at - 4) stop("a broken request");
-    // Over the length of the text, to make room for the NUL behind it.
+    // Moves the text over its length, to make room for the NUL.
     memmove(bytes + at, bytes + at + 4, size);
     bytes[at + size] = 0;
     words[count++] = (const char *)bytes + at;
@@ -513,7 +513,7 @@ static void listen_to(struct job *job) {
   else job->is_open = false;
 }
 
-/** @return whether there is nothing more to wait for. */
+/** @return true when the job has nothing to wait for. */
 static bool settle(struct job *job) {
   if (job->operation == END) {
     if (!job->has_ended) return false;
@@ -522,7 +522,7 @@ static bool settle(struct job *job) {
   }
   if (job->is_open) return false;
   bool is_launched = job->operation == LAUNCH && !job->has_ended;
-  // The pipe closes by itself where a program takes over. How long one that was only started lives is its own affair.
+  // The pipe closes by itself when a program takes over. The lifetime of a started program does not matter here.
   if (job->length == 0 && (is_launched || job->operation == START)) {
     char pid[32];
     snprintf(pid, sizeof pid, "%d", (int)job->pid);
@@ -535,7 +535,7 @@ static bool settle(struct job *job) {
   snprintf(status, sizeof status, "%d", WIFEXITED(job->status) ? WEXITSTATUS(job->status) : -WTERMSIG(job->status));
   if (job->operation == RUN) reply(job->number, 0, status, job->text, NULL);
   else if (is_good) reply(job->number, 0, job->text, NULL);
-  else reply(job->number, 1, job->length > 0 ? job->text : "it ended before its time", NULL);
+  else reply(job->number, 1, job->length > 0 ? job->text : "ended before it was complete", NULL);
   return true;
 }
 
@@ -549,7 +549,7 @@ int main(int argument_count, char **arguments) {
   sigaddset(&blocked, SIGCHLD);
   sigprocmask(SIG_BLOCK, &blocked, NULL);
   sigaction(SIGCHLD, &action, NULL);
-  // Those of a terminal are for the server, which ends this process by closing the socket.
+  // Signals of a terminal are for the server, which ends this process by closing the socket.
   signal(SIGINT, SIG_IGN);
   signal(SIGTERM, SIG_IGN);
   signal(SIGHUP, SIG_IGN);

@@ -1,6 +1,6 @@
-// The system calls that a sandbox may use: Docker's default profile (moby, profiles/seccomp/default.json) for a
-// container with the capabilities that ours have, and below where and why this list differs from it. What is not
-// listed answers EPERM, and ENOSYS where it is newer than this list, so that programs fall back.
+// System calls of a sandbox: Docker's default profile (moby, profiles/seccomp/default.json) for a container with our
+// capabilities; differences are explained below. Other calls fail with EPERM, and those newer than this list with
+// ENOSYS, so that programs fall back.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/audit.h>
@@ -29,11 +29,11 @@
 
 #define CALL(name) SYS_##name
 
-// Denied though Docker allows it: io_uring (as containerd does); name_to_handle_at and fanotify_mark (of no use without
-// open_by_handle_at and fanotify_init, which both deny); modify_ldt (16-bit programs alone need it).
-// Denied as Docker does without the capability: keyctl and its kin, bpf, perf_event_open, userfaultfd, kcmp,
-// pidfd_getfd, process_madvise, mounts, modules, clocks, and the memory policies of NUMA (libnuma takes EPERM for a
-// machine without).
+// Denied here, allowed by Docker: io_uring (denied by containerd); name_to_handle_at and fanotify_mark (useless without
+// open_by_handle_at and fanotify_init, which both deny); modify_ldt (needed by 16-bit programs alone).
+// Denied by Docker without the capability: keyctl and related calls, bpf, perf_event_open, userfaultfd, kcmp,
+// pidfd_getfd, process_madvise, mounts, modules, clocks, and the memory policies of NUMA (libnuma reads EPERM
+// as a machine without NUMA).
 static const uint16_t allowed[] = {
     CALL(accept), CALL(accept4), CALL(adjtimex), CALL(bind), CALL(brk), CALL(capget), CALL(capset), CALL(chdir),
     CALL(chroot), CALL(clock_adjtime), CALL(clock_getres), CALL(clock_gettime), CALL(clock_nanosleep), CALL(close),
@@ -79,7 +79,7 @@ static const uint16_t allowed[] = {
     CALL(inotify_init), CALL(lchown), CALL(link), CALL(lstat), CALL(mkdir), CALL(mknod), CALL(open), CALL(pause),
     CALL(pipe), CALL(poll), CALL(readlink), CALL(rename), CALL(rmdir), CALL(select), CALL(set_thread_area),
     CALL(signalfd), CALL(stat), CALL(symlink), CALL(time), CALL(unlink), CALL(utime), CALL(utimes), CALL(vfork),
-    // Without it a program that the host's root traces would end.
+    // Without it a program that the host's root traces would be killed.
     335 /* uretprobe */,
 #endif
     // Newer than the headers of Debian 11; all machines give them the same numbers.
@@ -89,7 +89,7 @@ static const uint16_t allowed[] = {
     463 /* setxattrat */, 464 /* getxattrat */, 465 /* listxattrat */, 466 /* removexattrat */,
 };
 
-// Programs fall back from these: clone3 to clone, because its flags lie in memory, where a filter cannot read them.
+// Programs fall back from these: clone3 to clone, because its flags are in memory, where a filter cannot read them.
 static const uint16_t absent[] = {
     CALL(clone3), CALL(io_uring_setup), CALL(io_uring_enter), CALL(io_uring_register),
     457 /* statmount */, 458 /* listmount */, 459 /* lsm_get_self_attr */, 461 /* lsm_list_modules */,
@@ -108,30 +108,30 @@ enum { NEW_TIME_NAMESPACE = 0x80, SET_FLAGS_OF_32_BITS = 0x40046602 };
 static const struct sock_filter clone_rule[] = {
     LOAD(args[0]), IF_HAS(NEW_NAMESPACES, 0, 1), DENY_WITH(EPERM), ALLOW,
 };
-// Docker denies all of it; there are programs that only want their own directory or descriptors.
+// Docker denies all of it, but some programs need a separate directory or table of descriptors.
 static const struct sock_filter unshare_rule[] = {
     LOAD(args[0]), IF_HAS(NEW_NAMESPACES | NEW_TIME_NAMESPACE, 0, 1), DENY_WITH(EPERM), ALLOW,
 };
-// By the first, root inside could take its files out of the project whose quota they count for; by the others an owner
-// can end what makes new files part of it. What flags are set lies in memory, so none can be.
+// The first would let root inside take its files out of their project quota; with the others an owner can keep new
+// files out of it. The flags are in memory, so all flags are denied.
 static const struct sock_filter ioctl_rule[] = {
     LOAD(args[1]), IF_IS(FS_IOC_FSSETXATTR, 2, 0), IF_IS(FS_IOC_SETFLAGS, 1, 0), IF_IS(SET_FLAGS_OF_32_BITS, 0, 1),
     DENY_WITH(EPERM), ALLOW,
 };
-// Families that a network namespace confines, and of netlink what tells of routes and sockets in it. libaudit, and sudo
-// and PAM with it, take this error for a kernel without audit.
+// Families that a network namespace confines, and the netlink families for routes and sockets in it. libaudit, used by
+// sudo and PAM, reads this error as a kernel without audit.
 static const struct sock_filter socket_rule[] = {
     LOAD(args[0]), IF_IS(AF_UNIX, 8, 0), IF_IS(AF_INET, 7, 0), IF_IS(AF_INET6, 6, 0), IF_IS(AF_NETLINK, 1, 0),
     DENY_WITH(EAFNOSUPPORT),
     LOAD(args[2]), IF_IS(NETLINK_ROUTE, 2, 0), IF_IS(NETLINK_SOCK_DIAG, 1, 0), DENY_WITH(EPROTONOSUPPORT), ALLOW,
 };
-// Docker's five, and fixed addresses, which debuggers and sanitizers ask for. Only the caller itself is weaker by it.
+// Docker's five, and fixed addresses (ADDR_NO_RANDOMIZE) for debuggers and sanitizers, which weaken only the caller.
 static const struct sock_filter personality_rule[] = {
     LOAD(args[0]), IF_IS(PER_LINUX, 6, 0), IF_IS(PER_LINUX32, 5, 0), IF_IS(UNAME26, 4, 0),
     IF_IS(PER_LINUX32 | UNAME26, 3, 0), IF_IS(ADDR_NO_RANDOMIZE, 2, 0), IF_IS(0xffffffff, 1, 0), DENY_WITH(EPERM),
     ALLOW,
 };
-// The kernel lets root inside limit the agent, which is the first process and could open, or wait for, nothing then.
+// Otherwise root inside could set limits of the agent, the first process, so that it could neither open files nor wait.
 static const struct sock_filter prlimit64_rule[] = {
     LOAD(args[0]), IF_IS(1, 0, 1), DENY_WITH(EPERM), ALLOW,
 };
@@ -144,7 +144,7 @@ static const struct rule {
 } rules[] = {RULE(clone), RULE(unshare), RULE(ioctl), RULE(socket), RULE(personality), RULE(prlimit64)};
 enum { RULES = sizeof rules / sizeof rules[0] };
 
-/** What is done with a call. Others are the numbers of rules. */
+/** Decision on a call. Other values are numbers of rules. */
 enum { ALLOWED = RULES, DENIED, ABSENT };
 /** One past the last number of this list. */
 enum { END = 467, MOST_LINES = 1024 };
@@ -159,8 +159,8 @@ static unsigned add(struct sock_filter line) {
 }
 
 /**
- * Decides about numbers from one to before another by halves: of some 60 ranges each call passes six comparisons or
- * seven. For what is decided by the number alone the kernel remembers the decision and runs none of this.
+ * Emits a binary search for numbers in [from, to): with some 60 ranges, a call takes six or seven comparisons.
+ * Decisions by number alone are cached by the kernel, without running the filter.
  */
 static void decide(unsigned from, unsigned to) {
   unsigned bounds[END + 2], found = 0;
@@ -177,7 +177,7 @@ static void decide(unsigned from, unsigned to) {
   }
   unsigned middle = bounds[found / 2];
   add((struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, middle, 0, 1));
-  // A conditional jump alone does not reach across the lower half.
+  // A conditional jump cannot reach across the lower half.
   unsigned across = add((struct sock_filter)BPF_STMT(BPF_JMP | BPF_JA, 0));
   decide(from, middle);
   lines[across].k = count - across - 1;
@@ -191,7 +191,7 @@ int limit_system_calls(void) {
   for (unsigned index = 0; index < sizeof absent / sizeof absent[0]; index++) decisions[absent[index]] = ABSENT;
   for (unsigned index = 0; index < RULES; index++) decisions[rules[index].number] = (uint8_t)index;
   count = 0;
-  // Another calling convention has other numbers, for which this list would be wrong. That of x32 has higher ones.
+  // Other calling conventions have other numbers, for which this list would be wrong. Those of x32 are higher.
   add((struct sock_filter)LOAD(arch));
   add((struct sock_filter)IF_IS(NATIVE, 1, 0));
   add((struct sock_filter)DENY_WITH(ENOSYS));

@@ -1,7 +1,7 @@
-// For a server that is not root. The launcher becomes root of a user namespace, in which it can own files of
-// every id of a sandbox, and remove them; each sandbox has a user namespace of its own inside that one, so
-// that its processes are counted apart from those of other sandboxes. The next launcher joins the namespace of the
-// last one while something still lives in it: only from there may it connect sandboxes, old and new, to a network.
+// User namespaces for a server that is not root. The launcher becomes root of a user namespace, where it can own and
+// remove files of every id of a sandbox. Each sandbox has a nested user namespace, so that its processes are counted
+// separately. A later launcher joins the namespace of the last one while a process still lives in it: only from there
+// may it connect old and new sandboxes to a network.
 #define _GNU_SOURCE
 #include "user-namespace.h"
 
@@ -36,7 +36,7 @@ static bool write_to(const char *path, const char *text) {
   return is_written;
 }
 
-/** Runs newuidmap or newgidmap for this process's parent. */
+/** Runs newuidmap or newgidmap for the parent process. */
 static _Noreturn void run_mapper(char *program, char *map) {
   char pid[16], *arguments[MAP_WORDS_LIMIT + 3] = {program, pid};
   snprintf(pid, sizeof pid, "%d", (int)getppid());
@@ -56,7 +56,7 @@ static bool has_succeeded(pid_t pid) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-/** A child that waits outside of the namespace until it is there, because only from there it can be mapped. */
+/** Forks a child that waits outside of the new namespace, because only from there can it be mapped. */
 static pid_t prepare_mapper(char *program, char *map, int go[2]) {
   if (pipe2(go, O_CLOEXEC) < 0) return -1;
   pid_t pid = fork();
@@ -81,7 +81,7 @@ static const char *make_user_namespace(char *const words[USER_NAMESPACE_WORDS]) 
     if (mappers[0] < 0 || mappers[1] < 0) return "fork";
   }
   if (unshare(CLONE_NEWUSER) < 0) {
-    // At the end of their pipes they end, too. The second holds that of the first as well.
+    // The children end at the end of their pipes. The second also holds the first one's pipe.
     for (unsigned index = 0; has_mappers && index < 2; index++) close(go[index][1]);
     return "make a user namespace";
   }
@@ -92,10 +92,11 @@ static const char *make_user_namespace(char *const words[USER_NAMESPACE_WORDS]) 
       errno = EPERM;
       if (!has_succeeded(mappers[index])) return index == 0 ? "map user ids" : "map groups";
     }
-    // What the user's groups may on the host is no business of sandboxes.
+    // Supplementary groups must not give sandboxes access on the host.
     if (setgroups(0, NULL) < 0) return "leave groups";
   } else {
-    // The kernel lets nobody without privileges map a group who could then leave groups that deny something.
+    // The kernel lets unprivileged processes map a group only if setgroups is denied: leaving a group could grant
+    // access that the group denies.
     if (!write_to("/proc/self/setgroups", "deny")) return "deny setgroups";
     if (!write_to("/proc/self/uid_map", users)) return "map the user id";
     if (!write_to("/proc/self/gid_map", groups)) return "map the group";
@@ -103,7 +104,7 @@ static const char *make_user_namespace(char *const words[USER_NAMESPACE_WORDS]) 
   return NULL;
 }
 
-/** Joins the namespace in which that of a process was made. */
+/** Joins the parent of a process's user namespace. */
 static bool join_namespace_above(const char *pid) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%s/ns/user", pid);
@@ -128,8 +129,8 @@ static int make_range_namespace(const char *first) {
   char map[64], path[32];
   int namespace = -1;
   snprintf(map, sizeof map, "0 %s %d", first, IDS);
-  // What is counted in the namespace counts also for who makes it, who is therefore nobody else. Without capabilities
-  // some kernels let nobody make one.
+  // Processes in the namespace count against the user who created it, so each sandbox needs a different one. Some
+  // kernels need capabilities to create one.
   if (prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0) < 0) return -1;
   struct clone_args arguments = {.flags = CLONE_NEWUSER, .exit_signal = SIGCHLD};
   pid_t pid = seteuid((uid_t)strtoul(first, NULL, 10)) < 0 ? -1 : (pid_t)syscall(SYS_clone3, &arguments, sizeof arguments);
@@ -166,7 +167,7 @@ int range_namespace(const char *first) {
   int namespace = make_range_namespace(first);
   if (namespace < 0) return -1;
   unsigned index = count < RANGES_LIMIT ? count++ : oldest++ % RANGES_LIMIT;
-  // Sandboxes that still run in it keep it.
+  // Sandboxes that still run in it keep it alive.
   if (kept[index].first[0] != 0) close(kept[index].namespace);
   snprintf(kept[index].first, sizeof kept[index].first, "%s", first);
   kept[index].namespace = namespace;

@@ -13,7 +13,7 @@ const facts = {
 const reason = reasonToSkip();
 
 if (reason !== undefined) {
-  it("linux-namespaces keeps the promises of a backend", { skip: reason }, () => undefined);
+  it("linux-namespaces passes the conformance suite", { skip: reason }, () => undefined);
 } else if (reasonWithoutEgress() !== undefined) {
   testConformance("linux-namespaces without egress", async () => {
     const opened = await openTestBackend();

@@ -4,10 +4,10 @@ import { constants } from "node:fs";
 import { connect, type Socket } from "node:net";
 import { dirname } from "node:path";
 
-// sun_path without its NUL.
+// Length of sun_path without its NUL.
 const LONGEST_SOCKET_PATH = 107;
 
-/** Connects to a UNIX socket, however long its path is. */
+/** Connects to a UNIX socket whose path may exceed sun_path. */
 export async function connectAgent(path: string, signal: AbortSignal): Promise<Socket> {
   if (Buffer.byteLength(path) <= LONGEST_SOCKET_PATH) return connectTo(path, signal);
   await using directory = await open(dirname(path), constants.O_RDONLY | constants.O_DIRECTORY);

@@ -10,7 +10,7 @@ const FOUND: FoundOnHost = {
   limits: [],
   egress: undefined,
   keepsLayersInMemory: false,
-  // The file of a program has its answer.
+  // The content of the fake program is its output.
   launcher: {
     run: async ([program = ""]) => {
       const output = await readFile(program, "utf8").catch(() => undefined);
@@ -22,7 +22,7 @@ const FOUND: FoundOnHost = {
   idsMissing: undefined,
 };
 
-describe("what doctor warns of on a host for linux-namespaces", () => {
+describe("a warning of doctor on a host for linux-namespaces", () => {
   let root: string;
 
   beforeEach(async () => {
@@ -53,21 +53,21 @@ describe("what doctor warns of on a host for linux-namespaces", () => {
       .map(({ message, fix }) => `${message}; ${fix}`);
   }
 
-  it("is nothing where nothing is missing", async () => {
+  it("is absent where nothing is missing", async () => {
     assert.deepEqual(await warnings(), []);
   });
 
-  it("is that users of sandboxes have the ids of users of the host, and why", async () => {
+  it("says that sandboxes have user ids of the host, and why", async () => {
     const found = { ...FOUND, idsMissing: "map-ids /usr: Invalid argument" };
     const [warning = "", ...others] = await warnings({ found });
     assert.match(
       warning,
-      /share what the kernel gives each: map-ids \/usr: Invalid argument; use Linux 5\.19/,
+      /limits per user, with users of the host: map-ids \/usr: Invalid argument; use Linux 5\.19/,
     );
     assert.deepEqual(others, []);
   });
 
-  it("is what users of one host may watch, where the kernel counts it for all sandboxes together", async () => {
+  it("gives the inotify limit that all sandboxes share on an old kernel", async () => {
     for (const release of ["5.10.0-30-amd64", "5.18.9", "4.19.0"]) {
       const [warning = "", ...others] = await warnings({ release });
       assert.match(warning, /watch files 128 times.*; sysctl fs.inotify.max_user_instances=8192$/);
@@ -78,7 +78,7 @@ describe("what doctor warns of on a host for linux-namespaces", () => {
     assert.deepEqual(await warnings({ release: "5.10.0" }), []);
   });
 
-  it("is that sandboxes lack sudo, unless that is configured or they have another /usr", async () => {
+  it("says that sandboxes lack sudo, unless it is disabled or they have another /usr", async () => {
     await rm(join(root, "usr/bin/sudo"));
     const [warning = "", ...others] = await warnings();
     assert.match(warning, /no sudo in sandboxes.*; apt-get install sudo$/);
@@ -88,7 +88,7 @@ describe("what doctor warns of on a host for linux-namespaces", () => {
     assert.deepEqual(await warnings({ settings: { templates: { base } } }), []);
   });
 
-  it("is a Node.js that is missing or too old for kernels of the code interpreter", async () => {
+  it("says that Node.js is missing or too old for kernels of the code interpreter", async () => {
     await put("usr/bin/node", "v20.19.2 false\n");
     assert.match((await warnings()).join("\n"), /^no TypeScript .* v20\.19\.2, .* 22\.13; name a Node\.js/);
     await rm(join(root, "usr/bin/node"));

@@ -13,18 +13,18 @@ import type { UserNamespace } from "./launcher/user-namespace.js";
 /** Findings of the backend when it was opened. */
 export interface FoundOnHost {
   readonly limits: readonly EnforcedLimit[];
-  /** Undefined where no sandbox gets out. */
+  /** Undefined without egress. */
   readonly egress: Pick<Egress, "description"> | undefined;
   readonly keepsLayersInMemory: boolean;
   readonly launcher: Pick<Launcher, "run">;
   readonly templates: Pick<Templates, "get">;
   /** Undefined where the server is root. */
   readonly users: UserNamespace | undefined;
-  /** Why the sandboxes of a server that is root have the ids of the host; undefined where they have not. */
+  /** Reason why sandboxes of a root server have the host's ids; undefined where they have separate ones. */
   readonly idsMissing: string | undefined;
 }
 
-/** Where the host is looked at: a test gives another root, and another kernel. */
+/** Sources of facts about the host, which tests replace. */
 export interface Host {
   readonly root: string;
   readonly release: string;
@@ -43,7 +43,7 @@ const BETTER_DISK =
 
 /**
  * Findings of `coppice doctor` about this host, beside the backend's own check.
- * @param found undefined where it cannot: then only what may be the cause is told.
+ * @param found undefined when the backend cannot open: then only possible causes are reported.
  */
 export async function diagnoseHost(
   settings: LinuxNamespacesSettings,
@@ -52,7 +52,7 @@ export async function diagnoseHost(
   host = THIS_HOST,
 ): Promise<readonly Finding[]> {
   if (found === undefined) return likelyCauses(settings);
-  // A name is looked for in the sandbox, where it is the host's.
+  // A plain name is resolved inside the sandbox, to the host's /usr.
   const node = settings.node !== undefined && isAbsolute(settings.node) ? settings.node : undefined;
   const isOfHost = (template: string): boolean => settings.templates[template]?.kind !== "directory";
   return [
@@ -84,14 +84,14 @@ function describeUsers({ users, idsMissing }: FoundOnHost): Finding {
   if (users === undefined && idsMissing !== undefined) {
     return {
       severity: "warn",
-      message: `users of sandboxes have the ids of users of the host, and share what the kernel gives each: ${idsMissing}`,
+      message: `users of sandboxes share ids, and limits per user, with users of the host: ${idsMissing}`,
       fix: "use Linux 5.19 or later, with linux-namespaces.directory and /usr on a file system with id-mapped mounts: docs/linux.md",
     };
   }
   if (users === undefined)
-    return { severity: "ok", message: "sandboxes have user ids of their own on this host" };
+    return { severity: "ok", message: "sandboxes have separate user ids on this host" };
   if (users.hasAccounts) {
-    const message = "sandboxes have users and groups of their own, in user namespaces of this user";
+    const message = "sandboxes have separate users and groups, in user namespaces of this user";
     return { severity: "ok", message };
   }
   return {
@@ -105,12 +105,12 @@ function describeLayers(
   { directory, layers }: LinuxNamespacesSettings,
   { keepsLayersInMemory }: FoundOnHost,
 ): Finding {
-  if (!keepsLayersInMemory) return { severity: "ok", message: `files of sandboxes are in ${directory}` };
+  if (!keepsLayersInMemory) return { severity: "ok", message: `sandboxes store files in ${directory}` };
   if (layers === "memory")
-    return { severity: "ok", message: "files of sandboxes are in memory, as configured" };
+    return { severity: "ok", message: "sandboxes store files in memory, as configured" };
   return {
     severity: "warn",
-    message: `files of sandboxes are in memory: there is no overlay on the file system of ${directory}`,
+    message: `sandboxes store files in memory: the file system of ${directory} does not support overlays`,
     fix: "set linux-namespaces.directory to a place on ext4, xfs or tmpfs",
   };
 }
@@ -122,12 +122,12 @@ function describeEgress({ egress }: FoundOnHost): Finding {
   return { severity: "ok", message: `sandboxes may reach the internet, by ${egress.description}` };
 }
 
-/** Since Linux 5.19 a user namespace counts the queues of its own users. */
+/** Since Linux 5.19 a user namespace counts the inotify instances of its own users. */
 async function describeInotify({ root, release }: Host): Promise<readonly Finding[]> {
   const [major = 0, minor = 0] = release.split(".").map(Number);
   const most = Number(await readFile(join(root, INOTIFY_INSTANCES), "utf8").catch(() => Infinity));
   if (major > 5 || (major === 5 && minor >= 19) || most >= ENOUGH_INSTANCES) return [];
-  const message = `all sandboxes together can watch files ${most} times: below Linux 5.19 they share what a user of the host may`;
+  const message = `all sandboxes together can watch files ${most} times: below Linux 5.19 they share the limit of one user of the host`;
   return [{ severity: "warn", message, fix: `sysctl fs.inotify.max_user_instances=${ENOUGH_INSTANCES}` }];
 }
 
@@ -150,7 +150,7 @@ async function describeNode({ launcher }: FoundOnHost, node: string): Promise<re
   return [{ severity: "warn", message, fix: "name a Node.js of 22.13 or newer as linux-namespaces.node" }];
 }
 
-/** Makes templates, each once, and tells which cannot be made. */
+/** Builds each template once, and reports the failures. */
 async function describeTemplates(
   templates: FoundOnHost["templates"],
   names: Iterable<string>,
@@ -193,7 +193,7 @@ async function describeUplink(configured: string | undefined): Promise<readonly 
     await findUplinkProgram(configured);
     return [];
   } catch (error) {
-    const fix = "apt-get install passt (or slirp4netns); /dev/net/tun is for everybody: mode 666";
+    const fix = "apt-get install passt (or slirp4netns); /dev/net/tun needs mode 666";
     return [{ severity: "warn", message: messageOf(error), fix }];
   }
 }
@@ -202,7 +202,7 @@ async function describeUserNamespaces(): Promise<Finding> {
   const most = await readFile("/proc/sys/user/max_user_namespaces", "utf8").catch(() => "0");
   const restricted = await readFile("/proc/sys/kernel/unprivileged_userns_clone", "utf8").catch(() => "1");
   const state = Number(most) > 0 && restricted.trim() !== "0" ? "on" : "off";
-  const message = `user namespaces are ${state} for this user, who needs them to make sandboxes`;
+  const message = `user namespaces are ${state} for this user, but sandboxes need them`;
   if (state === "off") {
     const fix =
       "start the server as root, or set user.max_user_namespaces and kernel.unprivileged_userns_clone";
@@ -212,7 +212,7 @@ async function describeUserNamespaces(): Promise<Finding> {
   if (isConfined.trim() === "0") return { severity: "ok", message };
   return {
     severity: "warn",
-    message: "AppArmor takes the privileges away that user namespaces give",
+    message: "AppArmor denies the privileges in user namespaces",
     fix: "start the server as root, or sysctl kernel.apparmor_restrict_unprivileged_userns=0",
   };
 }

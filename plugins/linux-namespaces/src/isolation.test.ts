@@ -9,7 +9,7 @@ import { after, before, describe, it } from "node:test";
 import type { Sandbox } from "@coppice/core/backend";
 import { sandboxPaths } from "./launcher/launch-instructions.js";
 import { readInit } from "./storage/sandbox-record.js";
-import { type TestBackend, heldLimits, openTestBackend, reasonToSkip } from "./testing/test-backend.js";
+import { type TestBackend, wholeLimits, openTestBackend, reasonToSkip } from "./testing/test-backend.js";
 import { makeSandbox, runScript } from "./testing/test-sandbox.js";
 
 const CONNECT_ABSTRACT = `
@@ -47,7 +47,7 @@ describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, concu
 
   const asRoot = (script: string) => runScript(sandbox, script, "root");
 
-  it("sees nothing of the host's homes, state and secrets, not even as root", async () => {
+  it("cannot see the host's homes, state and secrets, even as root", async () => {
     const secret = await mkdtemp(join(homedir(), ".coppice-secret-"));
     await writeFile(join(secret, "key"), "secret");
     try {
@@ -67,7 +67,7 @@ describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, concu
         "/proc/1/environ",
       ]) {
         const { exit, output } = await asRoot(`ls -d '${place}' && cat '${place}'`);
-        assert.notDeepEqual(exit, { code: 0 }, `${place} can be seen: ${output}`);
+        assert.notDeepEqual(exit, { code: 0 }, `${place} is visible: ${output}`);
       }
       assert.equal(
         (await asRoot("ls -A /root /home/user /mnt /srv /sys")).output.replace(/\/.*:\n/g, "").trim(),
@@ -78,7 +78,7 @@ describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, concu
     }
   });
 
-  it("has mounts that allow no more than they have to", async () => {
+  it("has mounts with minimal permissions", async () => {
     const volume = { id: "flags", sizeMiB: 16 };
     await opened.backend.volumes.make(volume);
     const mounts = ["/kept", "/shown"].map((path) => ({
@@ -110,7 +110,7 @@ describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, concu
       for (const [place, expected] of Object.entries(wanted))
         assert.deepEqual(flags.get(place), expected, place);
       const inProc = [...flags].filter(([place]) => place.startsWith("/proc/"));
-      // Also where the kernel would refuse what is in them to the root of a sandbox.
+      // Covered even if the kernel denies them to root of a sandbox.
       const hidden = [
         "acpi",
         "kallsyms",
@@ -156,7 +156,7 @@ describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, concu
     },
   );
 
-  it("inherits no variable of the server", async () => {
+  it("inherits no environment variable of the server", async () => {
     process.env["COPPICE_TEST_SECRET"] = "in the server's environment";
     try {
       const other = await makeSandbox(opened.backend);
@@ -196,13 +196,13 @@ describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, concu
     }
   });
 
-  it("has ten capabilities and can get no other, root as well", async () => {
+  it("has ten capabilities and can gain no other, even as root", async () => {
     const { output } = await asRoot("grep -E 'Cap(Prm|Bnd|Amb)' /proc/self/status");
     assert.equal(output, "CapPrm:\t00000000200404fb\nCapBnd:\t00000000200404fb\nCapAmb:\t0000000000000000\n");
   });
 
-  it("writes to nothing of the kernel's, is at the top of the control groups that it sees, and dumps no core", async () => {
-    // What is hidden is a device, whatever the directory says that it is in.
+  it("can write no kernel settings, sees its control group as the root, and dumps no core", async () => {
+    // A hidden file is a device, whatever its directory reports.
     const own = "-path '/proc/[0-9]*' -o -path /proc/self -o -path /proc/thread-self -o -path /proc/pressure";
     const writable = `find /proc -mindepth 1 \\( ${own} \\) -prune -o ! -type l -perm /222 -print 2> /dev/null |
       while read -r path; do test -f "$path" && test -w "$path" && echo "$path"; done; true`;
@@ -211,12 +211,12 @@ describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, concu
     assert.equal(output, "/\n0\n");
   });
 
-  it("cannot take its files out of the project whose quota they count for, as root either", async () => {
+  it("cannot take its files out of their project quota, even as root", async () => {
     const { output } = await asRoot(`python3 -c '${LEAVE_PROJECT}'`);
     assert.equal(output, "Operation not permitted\n");
   });
 
-  it("cannot look into its agent, stop it or kill it", async () => {
+  it("cannot inspect, stop or kill its agent", async () => {
     const attempts = [
       "readlink /proc/1/fd/3",
       "cat /proc/1/fd/3",
@@ -234,13 +234,13 @@ describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, concu
     assert.deepEqual((await asRoot("true")).exit, { code: 0 });
   });
 
-  it("does not learn where on the host the files are that it may change", async () => {
+  it("cannot see the host paths of its writable files", async () => {
     const { output } = await asRoot("cat /proc/self/mountinfo");
     assert.ok(output.includes("overlay"));
     assert.ok(!output.includes(opened.directory), output);
   });
 
-  it("has an agent that holds nothing of the host's /dev", async () => {
+  it("has an agent without descriptors of the host's /dev", async () => {
     const { pid } = (await readInit(sandboxPaths(join(opened.directory, "sandboxes", sandbox.id)))) ?? {};
     const inside = await stat(`/proc/${pid}/root/dev/null`);
     for (const descriptor of [0, 1, 2]) {
@@ -276,7 +276,7 @@ describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, concu
     assert.match(output, /^0\nCapBnd:\t00000000200404fb\n$/);
   });
 
-  it("keeps what it makes setuid out of reach of the host's users", async () => {
+  it("keeps its setuid files out of reach of the host's users", async () => {
     await asRoot("cp /bin/true /tmp/suid && chmod 4755 /tmp/suid");
     // The directory above them may be one that everyone may enter.
     for (const name of ["sandboxes", "snapshots", "templates", "volumes"]) {
@@ -286,21 +286,21 @@ describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, concu
     }
   });
 
-  it("contains a fork bomb while the server and other sandboxes go on", async () => {
+  it("contains a fork bomb while the server and other sandboxes continue", async () => {
     const other = await makeSandbox(opened.backend);
     const bomb = runScript(sandbox, "b() { b | b & }; b; sleep 1; true");
     for (let round = 0; round < 10; round++) {
       assert.deepEqual((await runScript(other, "true")).exit, { code: 0 });
     }
     await other.destroy();
-    // By itself it would go on for a minute or more.
+    // Otherwise it would continue for a minute or more.
     await sandbox.destroy();
     await bomb.catch(() => undefined);
     sandbox = await makeSandbox(opened.backend);
   });
 
-  it("kills what takes more memory than it has, and goes on itself", async (context) => {
-    if (!(await heldLimits(opened.backend)).has("memoryMiB"))
+  it("kills a process that exceeds its memory, and stays alive", async (context) => {
+    if (!(await wholeLimits(opened.backend)).has("memoryMiB"))
       return context.skip("no control group holds memory");
     const { exit } = await asRoot("exec tail /dev/zero");
     assert.deepEqual(exit, { signal: "SIGKILL" });
@@ -311,7 +311,7 @@ describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, concu
   });
 
   it("counts shared memory as memory", async (context) => {
-    if (!(await heldLimits(opened.backend)).has("memoryMiB"))
+    if (!(await wholeLimits(opened.backend)).has("memoryMiB"))
       return context.skip("no control group holds memory");
     const { exit } = await asRoot("dd if=/dev/zero of=/dev/shm/much bs=1M count=200");
     assert.notDeepEqual(exit, { code: 0 });

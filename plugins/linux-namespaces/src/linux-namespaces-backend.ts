@@ -34,7 +34,7 @@ import {
 } from "./launcher/launch-instructions.js";
 import { type Init, Launcher } from "./launcher/launcher.js";
 import { launcherBinary } from "./launcher/launcher-binary.js";
-import { type Begun, NamespaceSandbox } from "./namespace-sandbox.js";
+import { type RestartedSandbox, NamespaceSandbox } from "./namespace-sandbox.js";
 import type { LinuxNamespacesSettings } from "./linux-namespaces-config.js";
 import type { PreparedTemplate } from "./launcher/prepared-template.js";
 import { ProjectQuotas } from "./limits/project-quotas.js";
@@ -47,7 +47,7 @@ import { findUplinkProgram } from "./network/uplink-program.js";
 import { type UserNamespace, findUserNamespace } from "./launcher/user-namespace.js";
 import { VolumeStore } from "./storage/volume-store.js";
 
-/** Parts of the backend once it is open. */
+/** Parts of the opened backend. */
 interface Opened {
   readonly launcher: Launcher;
   readonly groups: ControlGroups;
@@ -55,17 +55,17 @@ interface Opened {
   readonly snapshots: SnapshotStore;
   readonly volumes: VolumeStore;
   readonly agent: string;
-  /** Undefined where no sandbox gets out. */
+  /** Undefined without egress. */
   readonly egress: Egress | undefined;
-  /** True when the writable layers of sandboxes have to be in memory. */
+  /** True when writable layers must be in memory. */
   readonly keepsLayersInMemory: boolean;
-  /** Undefined where the file system does not count what a sandbox uses. */
+  /** Undefined where the file system has no project quotas. */
   readonly quotas: ProjectQuotas | undefined;
   /** Undefined where the server is root. */
   readonly users: UserNamespace | undefined;
   /** Undefined where sandboxes have ids of the server's user, or those of the host. */
   readonly ids: IdRanges | undefined;
-  /** Why the sandboxes of a server that is root have the ids of the host; undefined where they have not. */
+  /** Reason why sandboxes of a root server have the host's ids; undefined where they have separate ones. */
   readonly idsMissing: string | undefined;
   readonly limits: readonly EnforcedLimit[];
 }
@@ -79,7 +79,7 @@ interface Remains {
   readonly firstId: number | undefined;
 }
 
-/** Input of the launch of a sandbox's first process. */
+/** Input for launching a sandbox's first process. */
 interface LaunchedSandbox {
   readonly paths: SandboxPaths;
   readonly template: PreparedTemplate;
@@ -94,7 +94,7 @@ const LOCK_ATTEMPTS = 50;
 const LOCK_PAUSE_MS = 20;
 const ADOPTION_TIMEOUT_MS = 5_000;
 
-/** Makes sandboxes out of namespaces, an overlay file system and control groups, with an agent as first process. */
+/** Runs sandboxes in namespaces with an overlay file system, control groups, and an agent as first process. */
 export class LinuxNamespacesBackend implements SandboxBackend {
   readonly name = "linux-namespaces";
   readonly isolated = true;
@@ -114,7 +114,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   readonly #alive = new Map<string, NamespaceSandbox>();
   readonly #diskWatch: DiskWatch;
   #opening: Promise<Opened> | undefined;
-  /** Keeps the range of addresses from other servers of this host. */
+  /** Reserves the address range among servers of this host. */
   #claim: Disposable | undefined;
 
   constructor(settings: LinuxNamespacesSettings, log: Logger) {
@@ -138,7 +138,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
 
   async check(): Promise<void> {
     const problems = await this.#problems();
-    // Whatever else is wrong: where the settings are, no other backend is what the operator wants.
+    // Checked first: a configured backend with wrong settings must not be replaced by another backend.
     const wrong = await this.#wrongSettings();
     if (problems.length === 0 && wrong.length === 0) {
       await this.#open().catch((error: unknown) => {
@@ -202,8 +202,10 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     } catch (error) {
       this.#alive.delete(spec.id);
       await this.#clear(opened, { paths, group, network, project, firstId }).catch((failure: unknown) => {
-        // The next start tries again.
-        this.#log.warn({ sandbox: spec.id, err: failure }, "a sandbox that failed was not cleared away");
+        this.#log.warn(
+          { sandbox: spec.id, err: failure },
+          "failed sandbox was not removed; the next start tries again",
+        );
       });
       throw error;
     }
@@ -220,7 +222,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       const text = /^map-ids (\/.*)$/s.exec(messageOf(error))?.[1];
       if (facts.firstId === undefined || text === undefined) throw mountRefusal(error) ?? error;
       const fields = { sandbox: facts.id, err: error };
-      this.#log.warn(fields, "a sandbox has the user ids of the host: its files cannot be mapped to others");
+      this.#log.warn(fields, "sandbox has the user ids of the host: its files cannot be id-mapped");
       return this.#launchUnmapped(opened, sandbox, facts.firstId);
     }
   }
@@ -237,7 +239,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     return this.#launch(opened, { ...sandbox, facts });
   }
 
-  /** Lets a sandbox that is stopped begin anew with its layers. When that fails, it is stopped still. */
+  /** Restarts a stopped sandbox on its layers. It stays stopped when this fails. */
   async #begin(
     opened: Opened,
     {
@@ -252,7 +254,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       readonly spec: SandboxSpec;
     },
     signal: AbortSignal,
-  ): Promise<Begun> {
+  ): Promise<RestartedSandbox> {
     const rules = spec.egress ?? egressRulesOf({ ...spec, egress: undefined });
     checkEgressRules(rules);
     const volumes = await Promise.all((spec.mounts ?? []).map((mount) => opened.volumes.mounted(mount)));
@@ -318,10 +320,10 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     return opened;
   }
 
-  /** Leaves sandboxes that are still alive to the next server, and gives back the rest. */
+  /** Leaves running sandboxes to the next server, and releases the rest. */
   async close(): Promise<void> {
     const opened = await this.#opening?.catch(() => undefined);
-    await Promise.all([...this.#alive.values()].map((sandbox) => sandbox.leave()));
+    await Promise.all([...this.#alive.values()].map((sandbox) => sandbox.detach()));
     await this.#closeEgress(opened?.egress);
     this.#alive.clear();
     await opened?.groups.close();
@@ -329,20 +331,20 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     this.#opening = undefined;
   }
 
-  /** How many sandboxes there are, for who looks for leaks. */
+  /** Number of live sandboxes, for leak checks. */
   get aliveCount(): number {
     return this.#alive.size;
   }
 
-  /** Layers of the root of a sandbox: its template, with the snapshot that it begins with laid over it. */
+  /** Layers of a sandbox's root: its template below the snapshot that it starts from. */
   async #filesOf(
     opened: Opened,
     { template: name, snapshot }: SandboxSpec,
   ): Promise<{ readonly chain: SnapshotChain; readonly template: PreparedTemplate }> {
     const template = await opened.templates.get(name).catch((error: unknown) => {
       if (error instanceof SandboxError && error.code === "not_found") throw error;
-      // Its words name places of this host, which clients need not know.
-      this.#log.error({ template: name, err: error }, "a template cannot be made");
+      // The error names paths of this host, which clients must not see.
+      this.#log.error({ template: name, err: error }, "template cannot be built");
       const message = `template '${name}' cannot be made: the log of the server says why`;
       throw new SandboxError("template_unusable", message, { cause: error });
     });
@@ -383,18 +385,18 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         facts.project === undefined ? undefined : { number: facts.project, limitMiB: facts.limits.diskMiB },
       users: opened.users,
       firstId: facts.firstId,
-      // It may get its network later.
+      // It may get a network later.
       nameservers: opened.egress === undefined ? [] : this.#settings.nameservers,
     });
   }
 
-  /** Resource limits of each process, the last resort where no control group limits all of them. */
+  /** Resource limits of each process, for hosts without control groups. */
   #resourceLimits({ groups, users }: Opened, { firstId, limits }: SandboxFacts): Record<string, number> {
     const hasOwnCount = users !== undefined || firstId !== undefined;
     return {
       files: this.#settings.limits.openFiles,
       ...(!groups.has("memory") && { data: limits.memoryMiB * MEBIBYTE }),
-      // Elsewhere the kernel would count those of all sandboxes together.
+      // Elsewhere the kernel would count the processes of all sandboxes together.
       ...(!groups.has("pids") && hasOwnCount && { processes: limits.processes }),
     };
   }
@@ -423,7 +425,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     return AgentConnection.open(stream, { defaultUser: facts.user, writeInPlaceLimit });
   }
 
-  /** @param sandbox without an agent: it is stopped. */
+  /** @param sandbox stopped when it has no agent. */
   #hold(
     opened: Opened,
     sandbox: {
@@ -454,7 +456,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       diskWatch: this.#settings.diskLimit === "end" ? this.#diskWatch : undefined,
       isNew,
       // Layers in memory go with the last process.
-      onBegin:
+      onRestart:
         root === undefined || facts.memoryLayersMiB !== undefined
           ? undefined
           : (spec, before, signal) => this.#begin(opened, { before, paths, root, spec }, signal),
@@ -467,22 +469,22 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     return made;
   }
 
-  /** Takes over a sandbox of an earlier server, or clears away what is left of it. */
+  /** Adopts a sandbox of an earlier server, or removes its remains. */
   async #adopt(opened: Opened, paths: SandboxPaths): Promise<NamespaceSandbox | undefined> {
     const facts = await readFacts(paths);
     const init = await readInit(paths);
     const group = new ControlGroup(facts?.groups ?? {});
-    if (facts?.network !== undefined) opened.egress?.retake(facts.network, facts.isRestricted === true);
-    if (facts?.firstId !== undefined) opened.ids?.retake(facts.firstId);
+    if (facts?.network !== undefined) opened.egress?.reclaim(facts.network, facts.isRestricted === true);
+    if (facts?.firstId !== undefined) opened.ids?.reclaim(facts.firstId);
     if (facts?.isStopped === true) {
-      if (facts.project !== undefined) opened.quotas?.retake(facts.project);
+      if (facts.project !== undefined) opened.quotas?.reclaim(facts.project);
       return this.#hold(opened, { paths, facts, group, agent: undefined, isNew: false, knownKills: 0 });
     }
     if (facts !== undefined && init !== undefined && (await isAlive(init))) {
       try {
-        // A server may have ended in the middle of a pause; the agent answers only when it can run.
+        // The server may have ended during a pause; the agent of a frozen sandbox cannot answer.
         if (group.canFreeze) await group.thaw();
-        if (facts.project !== undefined) opened.quotas?.retake(facts.project);
+        if (facts.project !== undefined) opened.quotas?.reclaim(facts.project);
         if (facts.network !== undefined) await opened.egress?.reconnect(init, facts.network);
         return await this.#connect(
           opened,
@@ -490,7 +492,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
           AbortSignal.timeout(ADOPTION_TIMEOUT_MS),
         );
       } catch (error) {
-        this.#log.warn({ sandbox: facts.id, err: error }, "a sandbox does not answer and is removed");
+        this.#log.warn({ sandbox: facts.id, err: error }, "sandbox does not answer; removing it");
       }
     }
     const { firstId, network, project } = facts ?? {};
@@ -498,7 +500,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     return undefined;
   }
 
-  /** Removes a sandbox that nobody is connected to, whatever there is of it. */
+  /** Removes every part of a sandbox that this server has no connection to. */
   async #clear(opened: Opened, remains: Remains): Promise<void> {
     const { firstId, group, network, paths, project } = remains;
     const init = await readInit(paths);
@@ -507,7 +509,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     if (network !== undefined) await opened.egress?.disconnect(network);
     await opened.launcher.remove(paths.directory);
     if (project !== undefined) await opened.quotas?.release(project);
-    // Not before its record is gone: no two of those that are there name the same one.
+    // After its record is removed: no two records may name the same network.
     if (network !== undefined) opened.egress?.release(network);
     if (firstId !== undefined) opened.ids?.release(firstId);
   }
@@ -635,7 +637,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       if (missing.length > 0) {
         this.#log.warn(
           { missing },
-          "sandboxes are not limited by what this host does not let the server use",
+          "limits of sandboxes are not enforced: this host denies the server the means",
         );
       }
       return {
@@ -660,7 +662,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     }
   }
 
-  /** First processes that earlier servers have left, that of their uplink before those of sandboxes. */
+  /** First processes that earlier servers left; the uplink's precedes those of sandboxes. */
   async #living(): Promise<readonly Init[]> {
     const sandboxes = await readdir(join(this.#directory, "sandboxes"));
     const directories = ["uplink", ...sandboxes.map((id) => join("sandboxes", id))];
@@ -672,11 +674,11 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     return found;
   }
 
-  /** Unless there are sandboxes that it has to hold. */
+  /** Closes egress, unless remaining sandboxes need its rules. */
   async #closeEgress(egress: Egress | undefined): Promise<void> {
     if (egress === undefined) return;
     using _claim = this.#claim;
-    // Those of an earlier server that were never recovered count as well: nothing else holds them back.
+    // Counts sandboxes of an earlier server that were never recovered, too: only the rules restrict them.
     const left = await readdir(join(this.#directory, "sandboxes"));
     await egress.close(left.length > 0);
   }
@@ -707,7 +709,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     }
   }
 
-  /** Tries an overlay on the file system of the directory. */
+  /** Tests an overlay on the file system of the directory. */
   async #mustKeepLayersInMemory(launcher: Launcher, users: UserNamespace | undefined): Promise<boolean> {
     const { layers } = this.#settings;
     const options = users === undefined ? "" : ",userxattr";
@@ -718,12 +720,12 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     if (inMemory !== undefined) throw new Error(`no overlay file system: ${inMemory}`);
     if (layers === "auto") {
       const fields = { directory: this.#directory, reason: onDisk };
-      this.#log.warn(fields, "sandboxes keep their files in memory: no overlay on this file system");
+      this.#log.warn(fields, "sandboxes store files in memory: no overlay on this file system");
     }
     return true;
   }
 
-  /** Tries whether files can be shown to a sandbox as those of ids of its own. */
+  /** Tests whether files can be id-mapped for sandboxes with separate ids. */
   async #findIds(
     launcher: Launcher,
     given: {
@@ -748,9 +750,9 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   }
 
   /**
-   * In namespaces that end with the try.
+   * Tests an overlay in temporary namespaces.
    * @param options `sources` are bound as well.
-   * @returns why there can be none.
+   * @returns the reason why it fails.
    */
   async #tryOverlay(
     launcher: Launcher,
@@ -811,12 +813,12 @@ export class LinuxNamespacesBackend implements SandboxBackend {
 function mountRefusal(error: unknown): SandboxError | undefined {
   const [, path, reason] = /^volume (\/.*): (.*)$/s.exec(messageOf(error)) ?? [];
   if (path === undefined) return undefined;
-  // A link on the way is told as what is no directory, or as one link too many.
+  // A link on the way appears as ENOTDIR or ELOOP.
   const text = `no volume can be mounted at '${path}': ${reason}`;
   return new SandboxError("mounts_invalid", text, { cause: error });
 }
 
-/** Waits a little for the launcher of a server that has just ended. */
+/** Locks the directory; retries for a moment while another server ends. */
 async function lock(launcher: Launcher, directory: string): Promise<void> {
   for (let attempt = 1; ; attempt++) {
     try {

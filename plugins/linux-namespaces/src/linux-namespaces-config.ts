@@ -4,24 +4,24 @@ import { addressList, NOT_PUBLIC_IPV4 } from "@coppice/core/backend";
 import { z } from "zod";
 
 /** Above the accounts of any host. */
-const FEWEST_FIRST_ID = 65_536;
-/** The last id means none. */
-const MOST_IDS = 2 ** 32 - 1;
+const MIN_FIRST_ID = 65_536;
+/** The last id is reserved: -1 means none. */
+const MAX_ID = 2 ** 32 - 1;
 
 const templateSettings = z.discriminatedUnion("kind", [
   z.strictObject({
-    kind: z.literal("base").describe("This host's /usr with an /etc of its own"),
+    kind: z.literal("base").describe("This host's /usr with a generated /etc"),
     python: z
       .string()
       .min(1)
       .optional()
-      .describe("Interpreter on this host, with ipykernel, that its sandboxes get as `python3`"),
-    node: z.string().min(1).optional().describe("Node.js on this host that its sandboxes get as `node`"),
+      .describe("Interpreter on this host, with ipykernel, available as `python3` in sandboxes"),
+    node: z.string().min(1).optional().describe("Node.js on this host, available as `node` in sandboxes"),
   }),
   z.strictObject({
     kind: z.literal("directory").describe("Any root file system"),
-    path: z.string().min(1).describe("Where it is on this host; it is never changed"),
-    user: z.string().min(1).default("user").describe("Default account, made where it is missing"),
+    path: z.string().min(1).describe("Path on this host; it is never changed"),
+    user: z.string().min(1).default("user").describe("Default account, created if missing"),
   }),
 ]);
 
@@ -31,7 +31,7 @@ export const linuxNamespacesConfig = z
       .string()
       .min(1)
       .default("/var/lib/coppice/linux-namespaces")
-      .describe("Where sandboxes are kept, outlasting restarts; one server at a time uses it"),
+      .describe("Directory of sandboxes, which outlast restarts; one server at a time uses it"),
     python: z
       .string()
       .min(1)
@@ -42,7 +42,7 @@ export const linuxNamespacesConfig = z
       .min(1)
       .optional()
       .describe(
-        "Full path of a Node.js on this host for base and code-interpreter-v1; that of /usr unless set, which may be too old for kernels",
+        "Full path of a Node.js on this host for base and code-interpreter-v1; default is that of /usr, which may be too old for kernels",
       ),
     templates: z
       .record(z.string(), templateSettings)
@@ -56,20 +56,18 @@ export const linuxNamespacesConfig = z
       .describe("Let the default user become root inside by sudo; false sets no_new_privs"),
     ids: z
       .strictObject({
-        first: z.int().min(FEWEST_FIRST_ID).default(1_073_741_824).describe("The first one"),
-        count: z.int().min(0).default(536_870_912).describe("How many, 65536 for each sandbox; 0: none"),
+        first: z.int().min(MIN_FIRST_ID).default(1_073_741_824).describe("The first one"),
+        count: z.int().min(0).default(536_870_912).describe("Number of ids, 65536 for each sandbox; 0: none"),
       })
-      .refine(({ first, count }) => first + count <= MOST_IDS, "ends above 4294967294, the last id there is")
+      .refine(({ first, count }) => first + count <= MAX_ID, "ends above 4294967294, the last id there is")
       .prefault({})
       .describe(
-        "Range of user ids on this host for running sandboxes of a root server; nothing else may use it",
+        "Range of user ids on this host for running sandboxes of a root server, used by no other program",
       ),
     layers: z
       .enum(["auto", "disk", "memory"])
       .default("auto")
-      .describe(
-        "Where the changed files of a sandbox are stored; in memory they count against its memory limit",
-      ),
+      .describe("Storage of the changed files of sandboxes; in memory they count against the memory limit"),
     limits: z
       .strictObject({
         cpuCount: z.number().positive().default(2).describe("CPUs"),
@@ -79,18 +77,16 @@ export const linuxNamespacesConfig = z
         openFiles: z.int().min(64).default(65_536).describe("Open files of one process"),
       })
       .prefault({})
-      .describe("What a sandbox gets where neither its creator nor its template says"),
+      .describe("Limits when neither the creator nor the template sets them"),
     egress: z
       .enum(["none", "nat"])
       .default("none")
-      .describe(
-        "Network of a sandbox that allows internet access, which is the default: none, or the internet, by veth and nftables",
-      ),
+      .describe("Network of sandboxes with internet access: none, or nat with veth and nftables"),
     egressProgram: z
       .string()
       .regex(/^\/(.*\/)?(pasta|slirp4netns)$/, "expected the full path of pasta or slirp4netns")
       .optional()
-      .describe("Full path of pasta or slirp4netns, for egress without root; looked for unless set"),
+      .describe("Full path of pasta or slirp4netns, for egress without root; searched for unless set"),
     egressRange: z
       .string()
       .regex(/^10\.\d{1,3}\.0\.0\/16$/, "expected a range such as 10.213.0.0/16")
@@ -107,16 +103,18 @@ export const linuxNamespacesConfig = z
     writeInPlaceLimit: size()
       .refine((bytes) => bytes <= MOST_IN_PLACE_BYTES, "at most 240KiB: it goes to the sandbox in one piece")
       .prefault("128KiB")
-      .describe("Files up to this size are written in place at once, larger ones beside it and moved in"),
+      .describe(
+        "Files up to this size are written in place at once; larger ones are staged beside the target and renamed",
+      ),
     diskLimit: z
       .enum(["end", "report"])
       .default("end")
-      .describe("Where no project quota enforces diskMiB: end a sandbox that exceeds it, or only report it"),
+      .describe("Without project quotas: end a sandbox that exceeds diskMiB, or only report it"),
     diskScanEntries: z
       .int()
       .min(0)
       .default(20_000)
-      .describe("How many files are looked at, at most, to tell how much disk a sandbox uses"),
+      .describe("Maximum of files scanned to measure the disk usage of a sandbox"),
   })
   .superRefine(({ egress, egressBlocked, nameservers }, context) => {
     if (egress === "none") return;
@@ -128,5 +126,4 @@ export const linuxNamespacesConfig = z
     }
   });
 
-/** The parsed settings of the plugin. */
 export type LinuxNamespacesSettings = z.infer<typeof linuxNamespacesConfig>;

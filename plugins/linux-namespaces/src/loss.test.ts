@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
 import { endInit } from "./testing/end-init.js";
-import { heldLimits, openTestBackend, reasonToSkip } from "./testing/test-backend.js";
+import { wholeLimits, openTestBackend, reasonToSkip } from "./testing/test-backend.js";
 import { makeSandbox, runScript } from "./testing/test-sandbox.js";
 
 const MEBIBYTE = 2 ** 20;
@@ -12,10 +12,10 @@ async function* mebibytes(count: number): AsyncGenerator<Uint8Array> {
 }
 
 describe("the end of a sandbox's first process", { skip: reasonToSkip() ?? false, concurrency: 1 }, () => {
-  it("by want of memory is told as that, and a process inside that wants too much is not", async (context) => {
-    // Files in memory have no process that could be ended for them: in the end only the first one is left.
+  it("for lack of memory is reported as that, and that of another process is not", async (context) => {
+    // No process can be killed to free files in memory: in the end only the first one is left.
     await using opened = await openTestBackend({ layers: "memory" });
-    if (!(await heldLimits(opened.backend)).has("memoryMiB"))
+    if (!(await wholeLimits(opened.backend)).has("memoryMiB"))
       return context.skip("no control group holds memory");
     const sandbox = await makeSandbox(opened.backend, { limits: { memoryMiB: 64, diskMiB: 512 } });
     let loss: string | undefined;
@@ -31,7 +31,7 @@ describe("the end of a sandbox's first process", { skip: reasonToSkip() ?? false
     assert.deepEqual(await opened.leaks(), []);
   });
 
-  it("by a fault of the host is told by the server that took it over, whatever was short of memory before", async () => {
+  it("by a fault of the host is reported by the server that adopted it, despite earlier kills for lack of memory", async () => {
     await using opened = await openTestBackend();
     const sandbox = await makeSandbox(opened.backend, { limits: { memoryMiB: 64 } });
     await runScript(sandbox, "dd if=/dev/zero of=/dev/null bs=256M count=1");

@@ -8,7 +8,7 @@ import { describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
 import { SandboxError, type Sandbox } from "@coppice/core/backend";
-import { heldLimits, openTestBackend, reasonToSkip } from "./testing/test-backend.js";
+import { wholeLimits, openTestBackend, reasonToSkip } from "./testing/test-backend.js";
 import { makeSandbox, type Ran, runScript } from "./testing/test-sandbox.js";
 
 const MEBIBYTE = 2 ** 20;
@@ -26,7 +26,7 @@ function isFull(error: unknown): boolean {
 }
 
 describe("limits of a linux-namespaces sandbox", { skip: reasonToSkip() ?? false, concurrency: 1 }, () => {
-  it("no more is written to its disk than it has, until something is removed", async () => {
+  it("writes over the API stop at the disk limit until files are removed", async () => {
     await using opened = await openTestBackend();
     const sandbox = await makeSandbox(opened.backend, { limits: { diskMiB: 16 } });
     await writeMebibytes(sandbox, "/home/user/first", 10);
@@ -40,7 +40,7 @@ describe("limits of a linux-namespaces sandbox", { skip: reasonToSkip() ?? false
     await sandbox.destroy();
   });
 
-  it("with its layers in memory programs inside meet the end of the disk as well", async () => {
+  it("with layers in memory, programs inside meet the disk limit, too", async () => {
     await using opened = await openTestBackend({ layers: "memory" });
     const sandbox = await makeSandbox(opened.backend, { limits: { diskMiB: 16 } });
     const { exit, output } = await runScript(sandbox, "dd if=/dev/zero of=big bs=1M count=20");
@@ -51,9 +51,9 @@ describe("limits of a linux-namespaces sandbox", { skip: reasonToSkip() ?? false
     assert.deepEqual(await opened.leaks(), []);
   });
 
-  it("it is given less only where it uses less, and keeps what it has otherwise", async (context) => {
+  it("limits are lowered only to more than the usage, and stay otherwise", async (context) => {
     await using opened = await openTestBackend();
-    const held = await heldLimits(opened.backend);
+    const held = await wholeLimits(opened.backend);
     if (!held.has("memoryMiB")) return context.skip("no control group holds memory");
     const sandbox = await makeSandbox(opened.backend, {
       limits: { diskMiB: 64, memoryMiB: 512, cpuCount: 1 },
@@ -88,9 +88,9 @@ describe("limits of a linux-namespaces sandbox", { skip: reasonToSkip() ?? false
     await sandbox.destroy();
   });
 
-  it("its CPU is a share, and its usage is told by that", async (context) => {
+  it("its CPU limit is a share, and its usage is relative to it", async (context) => {
     await using opened = await openTestBackend();
-    if (!(await heldLimits(opened.backend)).has("cpuCount"))
+    if (!(await wholeLimits(opened.backend)).has("cpuCount"))
       return context.skip("no control group holds CPUs");
     const sandbox = await makeSandbox(opened.backend, { limits: { cpuCount: 0.2 } });
     const busy = runScript(sandbox, "timeout 1 sh -c 'while :; do :; done'; true");
@@ -110,14 +110,14 @@ describe("limits of a linux-namespaces sandbox", { skip: reasonToSkip() ?? false
     await sandbox.destroy();
   });
 
-  it("its Python is called python, too, and is the same by both names", async () => {
+  it("its Python is available as python, too", async () => {
     await using opened = await openTestBackend();
     for (const template of ["base", "code-interpreter-v1"]) {
       const sandbox = await makeSandbox(opened.backend, { template });
       const ask = (name: string): Promise<Ran> =>
         runScript(sandbox, `${name} -c 'import sys; print(sys.version, sys.prefix, sys.path)'`);
       const [python, python3] = [await ask("python"), await ask("python3")];
-      // `base` has one where the host has.
+      // `base` has a Python where the host has one.
       if (template !== "base" || existsSync("/usr/bin/python3")) assert.deepEqual(python3.exit, { code: 0 });
       assert.deepEqual(python.exit, python3.exit, template);
       if (python3.exit.code === 0) assert.equal(python.output, python3.output, template);
@@ -125,7 +125,7 @@ describe("limits of a linux-namespaces sandbox", { skip: reasonToSkip() ?? false
     }
   });
 
-  it("a template of a directory is any root file system, which no sandbox changes", async () => {
+  it("a template of a directory is any root file system, and no sandbox changes it", async () => {
     const root = await mkdtemp(join(tmpdir(), "coppice-root-"));
     try {
       await makeRoot(root);
@@ -153,7 +153,7 @@ describe("limits of a linux-namespaces sandbox", { skip: reasonToSkip() ?? false
   });
 });
 
-/** The least that runs a shell: copies of some programs of this host, with the libraries that they name. */
+/** Smallest root with a shell: some programs of this host with their libraries. */
 async function makeRoot(root: string): Promise<void> {
   for (const name of ["bin", "etc", "usr"]) await mkdir(join(root, name));
   await writeFile(join(root, "etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n");

@@ -36,35 +36,35 @@ export interface NamespaceSandboxOptions {
   readonly paths: SandboxPaths;
   readonly group: ControlGroup;
   readonly launcher: Launcher;
-  /** Undefined where the server may not read what its sandboxes own. */
+  /** Undefined where the server cannot read files of its sandboxes. */
   readonly snapshots: SnapshotStore | undefined;
-  /** Undefined of one that is stopped. */
+  /** Undefined for a stopped sandbox. */
   readonly agent: AgentConnection | undefined;
-  /** Undefined where the file system does not count what a sandbox uses. */
+  /** Undefined where the file system has no project quotas. */
   readonly quotas: ProjectQuotas | undefined;
-  /** Undefined where sandboxes have no ids of their own. */
+  /** Undefined where sandboxes have no separate ids. */
   readonly ids: IdRanges | undefined;
-  /** Fills limits up with the backend's defaults. */
+  /** Completes limits with the backend's defaults. */
   readonly limitsOf: (limits: Limits) => FullLimits;
   readonly diskScanEntries: number;
-  /** Processes of it that the kernel has ended for want of memory before this server had it. */
+  /** Processes that the kernel killed at the memory limit before this server. */
   readonly knownKills: number;
   readonly log: Logger;
-  /** Ends it when it exceeds its disk limit; undefined where that is not done, or not needed. */
+  /** Ends the sandbox when it exceeds its disk limit; undefined where this is disabled or not needed. */
   readonly diskWatch: DiskWatch | undefined;
-  /** Its layers are still empty. */
+  /** True while its layers are empty. */
   readonly isNew: boolean;
-  /** Its connection to the host's network; undefined without one. */
+  /** Undefined without a network. */
   readonly egress: Egress | undefined;
-  /** Lets it begin anew after all of it has ended; undefined where its files end with it. */
-  readonly onBegin:
-    | ((spec: SandboxSpec, before: SandboxFacts, signal: AbortSignal) => Promise<Begun>)
+  /** Restarts the sandbox after its processes have ended; undefined where its files end with them. */
+  readonly onRestart:
+    | ((spec: SandboxSpec, before: SandboxFacts, signal: AbortSignal) => Promise<RestartedSandbox>)
     | undefined;
   readonly onDestroyed: () => Promise<void>;
 }
 
-/** A sandbox that has begun anew. */
-export interface Begun {
+/** A restarted sandbox. */
+export interface RestartedSandbox {
   readonly facts: SandboxFacts;
   readonly group: ControlGroup;
   readonly agent: AgentConnection;
@@ -72,11 +72,11 @@ export interface Begun {
 
 const MEBIBYTE = 2 ** 20;
 const DISK_MEASURED_EVERY_MS = 10_000;
-/** So much more than its limit a sandbox may take up before it is ended: what is refused over the API is refused before. */
+/** Excess over the disk limit at which a sandbox is ended. Writes over the API are refused earlier, at the limit. */
 const DISK_TOLERANCE = 1 / 16;
 const EVERY_ENTRY = 2 ** 32 - 1;
 
-/** A sandbox whose first process is an agent, to which this server is connected. */
+/** A sandbox whose first process is an agent with a connection to this server. */
 export class NamespaceSandbox implements Sandbox {
   readonly id: SandboxId;
   readonly stopping?: NonNullable<Sandbox["stopping"]>;
@@ -96,26 +96,26 @@ export class NamespaceSandbox implements Sandbox {
   #group: ControlGroup;
   #connection: AgentConnection | undefined;
   #files: Files | undefined;
-  /** Nothing of it is there but its files and their record. */
+  /** True while only its files and its record exist. */
   #isHalted = false;
-  /** While it is being stopped, or begins anew. */
-  #turning: AbortController | undefined;
-  /** Ends with the last of the changes to the facts, which are made one after the other. Never rejects. */
+  /** Set during a stop or restart. */
+  #transition: AbortController | undefined;
+  /** Settles with the last queued change to the facts; changes run one after the other. Never rejects. */
   #changes: Promise<unknown> = Promise.resolve();
   #isDestroyed = false;
-  #isLeft = false;
+  #isDetached = false;
   #isPaused = false;
   #lastUsage: { readonly atMs: number; readonly cpuMicros: number };
-  /** Processes that the kernel ended for want of memory, as far as is known. */
+  /** Known number of processes that the kernel killed at the memory limit. */
   #knownKills: number;
   #isOverDisk = false;
-  /** Its layers are still empty. */
+  /** True while its layers are empty. */
   #isNew: boolean;
 
   constructor(options: NamespaceSandboxOptions) {
     const { facts, group } = options;
     this.id = facts.id;
-    const { agent, diskScanEntries, launcher, onBegin, paths } = options;
+    const { agent, diskScanEntries, launcher, onRestart, paths } = options;
     this.#quota = new DiskQuota({
       measure: async () => Number(await launcher.disk("measure", paths.layers, diskScanEntries)),
       limitBytes: facts.limits.diskMiB * MEBIBYTE,
@@ -131,14 +131,14 @@ export class NamespaceSandbox implements Sandbox {
     this.#lose = resolve;
     this.#isNew = options.isNew;
     if (agent !== undefined) this.#attach(agent);
-    if (onBegin !== undefined) {
+    if (onRestart !== undefined) {
       this.stopping = {
         stop: () => this.#inTurn(() => this.#stop()),
-        start: (spec, signal) => this.#inTurn(() => this.#begin(spec, signal, onBegin)),
+        start: (spec, signal) => this.#inTurn(() => this.#begin(spec, signal, onRestart)),
       };
     }
     if (group.canFreeze) this.pausing = { pause: () => this.#pause(), resume: () => this.#resume() };
-    // Without a freezer the files would not be of one moment; in memory they are out of reach from here.
+    // A snapshot without a freezer would not be atomic; layers in memory are out of reach from here.
     const { egress, snapshots } = options;
     if (snapshots !== undefined && group.canFreeze && facts.memoryLayersMiB === undefined) {
       this.snapshots = { take: (id) => this.#takeSnapshot(snapshots, id) };
@@ -172,7 +172,7 @@ export class NamespaceSandbox implements Sandbox {
 
   async stats(): Promise<Stats> {
     const group = this.#group;
-    this.#requireLife();
+    this.#requireAlive();
     const limits = this.#limits;
     const usage = await group.usage();
     this.#knownKills = Math.max(this.#knownKills, usage.outOfMemoryKills);
@@ -189,29 +189,29 @@ export class NamespaceSandbox implements Sandbox {
     };
   }
 
-  /** Leaves the sandbox as it is, for a server that comes later. */
-  async leave(): Promise<void> {
-    this.#isLeft = true;
+  /** Disconnects; the sandbox keeps running for a later server. */
+  async detach(): Promise<void> {
+    this.#isDetached = true;
     await this.#connection?.close();
   }
 
   async #destroy(): Promise<void> {
     const { egress, ids, launcher, paths, quotas, onDestroyed } = this.#options;
     this.#isDestroyed = true;
-    // Operations that begin meanwhile would begin after its end.
-    this.#turning?.abort(new SandboxError("sandbox_ended", "the sandbox has ended"));
-    if (this.#turning !== undefined) await this.#changes;
+    // An operation that began now would outlive the sandbox.
+    this.#transition?.abort(new SandboxError("sandbox_ended", "the sandbox has ended"));
+    if (this.#transition !== undefined) await this.#changes;
     const group = this.#group;
     const init = await readInit(paths);
     if (init !== undefined) await launcher.end(init, group.thawFile);
-    // Its end is what the operations that are under way are told of.
+    // The close of the agent is the error that pending operations get.
     await this.#connection?.closed;
     await this.#changes;
     const { firstId, network, project } = this.#facts;
     const disconnected = network === undefined ? undefined : egress?.disconnect(network);
     await Promise.all([group.remove(), disconnected]);
     await launcher.remove(paths.directory);
-    // Not before its record is gone: no two of those that are there name the same one.
+    // After its record is removed: no two records may name the same network.
     if (network !== undefined) egress?.release(network);
     if (firstId !== undefined) ids?.release(firstId);
     if (project !== undefined) await quotas?.release(project);
@@ -226,21 +226,21 @@ export class NamespaceSandbox implements Sandbox {
     const watched = isHeldByFileSystem ? undefined : this.#watchDisk();
     void agent.closed.then(async () => {
       if (watched !== undefined) this.#options.diskWatch?.remove(watched);
-      const isMeant = this.#isDestroyed || this.#isLeft || this.#facts.isStopped === true;
-      if (!isMeant && this.#connection === agent) this.#lose(await this.#whyLost());
+      const isExpected = this.#isDestroyed || this.#isDetached || this.#facts.isStopped === true;
+      if (!isExpected && this.#connection === agent) this.#lose(await this.#lossReason());
     });
   }
 
   async #stop(): Promise<void> {
-    this.#requireLife();
+    this.#requireAlive();
     if (this.#isHalted) return;
-    this.#turning = new AbortController();
+    this.#transition = new AbortController();
     try {
-      // Before anything ends: a server that does keeps what it leaves.
+      // First: a server that finds a stopped sandbox keeps its remains.
       await this.#record({ isStopped: true });
       await this.#endAll();
     } finally {
-      this.#turning = undefined;
+      this.#transition = undefined;
     }
   }
 
@@ -262,19 +262,18 @@ export class NamespaceSandbox implements Sandbox {
     this.#isHalted = true;
   }
 
-  /** Of one that runs, nothing changes. */
   async #begin(
     spec: SandboxSpec,
     signal: AbortSignal,
-    onBegin: NonNullable<NamespaceSandboxOptions["onBegin"]>,
+    onRestart: NonNullable<NamespaceSandboxOptions["onRestart"]>,
   ): Promise<void> {
-    this.#requireLife();
+    this.#requireAlive();
     if (this.#facts.isStopped !== true) return;
     const turning = new AbortController();
-    this.#turning = turning;
+    this.#transition = turning;
     try {
       await this.#endAll();
-      const begun = await onBegin(spec, this.#facts, AbortSignal.any([signal, turning.signal]));
+      const begun = await onRestart(spec, this.#facts, AbortSignal.any([signal, turning.signal]));
       this.#isHalted = false;
       this.#group = begun.group;
       this.#facts = begun.facts;
@@ -283,7 +282,7 @@ export class NamespaceSandbox implements Sandbox {
       await this.#record({ isStopped: undefined });
       this.#attach(begun.agent);
     } finally {
-      this.#turning = undefined;
+      this.#transition = undefined;
     }
   }
 
@@ -301,11 +300,11 @@ export class NamespaceSandbox implements Sandbox {
         return Number(await launcher.disk("measure", paths.layers, EVERY_ENTRY, ...processes));
       },
       end: async (usedBytes) => {
-        if (this.#isDestroyed || this.#isLeft) return;
+        if (this.#isDestroyed || this.#isDetached) return;
         this.#isOverDisk = true;
         const usedMiB = Math.round(usedBytes / MEBIBYTE);
         const fields = { sandbox: id, diskMiB: this.#limits.diskMiB, usedMiB };
-        log.warn(fields, "a sandbox used more disk than its limit and is ended");
+        log.warn(fields, "sandbox exceeds its disk limit; ending it");
         const init = await readInit(paths);
         if (init !== undefined) await launcher.end(init, this.#group.thawFile);
       },
@@ -328,7 +327,7 @@ export class NamespaceSandbox implements Sandbox {
   }
 
   async #takeSnapshot(snapshots: SnapshotStore, id: SnapshotId): Promise<void> {
-    this.#requireLife();
+    this.#requireAlive();
     const { paths } = this.#options;
     const group = this.#group;
     const { template, snapshots: chain = [], isStopped } = this.#facts;
@@ -341,7 +340,7 @@ export class NamespaceSandbox implements Sandbox {
     }
   }
 
-  /** @throws SandboxError failed_precondition when it uses more already, or keeps its files in memory. */
+  /** @throws SandboxError failed_precondition when usage exceeds the new limits, or files are in memory. */
   async #resize(limits: Limits): Promise<void> {
     void this.#agent;
     const { limitsOf, quotas } = this.#options;
@@ -360,7 +359,7 @@ export class NamespaceSandbox implements Sandbox {
       await group.limit(before).catch((failure: unknown) => {
         this.#options.log.error(
           { sandbox: this.id, err: failure },
-          "a sandbox is left with limits half changed",
+          "limits of the sandbox were changed in part",
         );
       });
       throw error;
@@ -369,7 +368,7 @@ export class NamespaceSandbox implements Sandbox {
     await this.#record({ limits: wanted });
   }
 
-  /** The kernel would make room for less memory by killing processes, for less disk not at all. */
+  /** To reduce memory, the kernel would kill processes; a smaller disk it would not enforce at all. */
   async #requireRoomIn({ memoryMiB, diskMiB }: FullLimits): Promise<void> {
     const { memoryBytes = 0, memoryCacheBytes = 0 } = await this.#group.usage();
     if (memoryBytes - memoryCacheBytes > memoryMiB * MEBIBYTE) {
@@ -394,13 +393,13 @@ export class NamespaceSandbox implements Sandbox {
     }
   }
 
-  /** Gives a sandbox that was made without one a network. */
+  /** Gives a network to a sandbox that was created without one. */
   async #connect(egress: Egress, rules: EgressRules): Promise<void> {
     const init = await readInit(this.#options.paths);
     if (init === undefined) throw new SandboxError("sandbox_ended", "the sandbox has ended");
     const network = egress.take();
     try {
-      // Before anything is made: a server that ends in between leaves word of what to remove.
+      // First, so that a server that ends halfway leaves a record of what to remove.
       await this.#record({ network, isRestricted: true });
       await egress.restrict(network, rules);
       await egress.connect(init, network);
@@ -418,7 +417,7 @@ export class NamespaceSandbox implements Sandbox {
     return changed;
   }
 
-  /** Writes down, for a server that takes it over, what is different about it. */
+  /** Updates the record for a later server. */
   async #record(changes: Partial<SandboxFacts>): Promise<void> {
     this.#facts = { ...this.#facts, ...changes };
     await writeFacts(this.#options.paths, this.#facts);
@@ -437,7 +436,7 @@ export class NamespaceSandbox implements Sandbox {
       const used = counted ?? (await this.#quota.measure());
       return { diskUsedBytes: Math.min(used, total), diskTotalBytes: total };
     }
-    // Only its own namespace shows what it keeps in memory.
+    // Files in memory are visible only in its own namespace.
     const init = await readInit(paths);
     const { blocks, bavail, bsize } = await statfs(`/proc/${init?.pid ?? 0}/root/`);
     return { diskUsedBytes: (blocks - bavail) * bsize, diskTotalBytes: blocks * bsize };
@@ -458,28 +457,28 @@ export class NamespaceSandbox implements Sandbox {
     if (outOfMemoryKills <= this.#knownKills) return;
     this.#knownKills = outOfMemoryKills;
     const fields = { sandbox: this.id, memoryMiB: this.#limits.memoryMiB, kills: outOfMemoryKills };
-    this.#options.log.warn(fields, "a sandbox reached its memory limit and a process in it was killed");
+    this.#options.log.warn(fields, "sandbox reached its memory limit; the kernel killed a process");
   }
 
   /**
-   * The kernel says how many processes it ended, not which. One more than was known when the first process ended is
-   * taken for that one; nothing inside could have killed it.
+   * The kernel reports the number of processes that it killed, not which. A kill that this server had not seen yet is
+   * taken for the first process, which nothing inside can kill.
    */
-  async #whyLost(): Promise<Loss> {
+  async #lossReason(): Promise<Loss> {
     if (this.#isOverDisk) return "out of disk";
     const { outOfMemoryKills } = await this.#group.usage();
     return outOfMemoryKills > this.#knownKills ? "out of memory" : "backend lost";
   }
 
   get #agent(): AgentConnection {
-    this.#requireLife();
+    this.#requireAlive();
     if (this.#facts.isStopped === true || this.#connection === undefined) {
       throw new SandboxError("sandbox_stopped", "the sandbox is stopped");
     }
     return this.#connection;
   }
 
-  #requireLife(): void {
+  #requireAlive(): void {
     if (this.#isDestroyed) throw new SandboxError("sandbox_ended", "the sandbox has ended");
   }
 }

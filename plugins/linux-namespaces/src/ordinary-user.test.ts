@@ -3,17 +3,17 @@ import {
   compileForAll,
   makeOrdinaryUser,
   placeOf,
-  reasonNoOrdinaryUser,
-  reasonNoSubordinateIds,
+  reasonWithoutOrdinaryUser,
+  reasonWithoutSubordinateIds,
 } from "./testing/ordinary-user.js";
 import { openHostApart, reasonWithoutUplink } from "./testing/host-apart.js";
 import { reasonWithoutEgress } from "./testing/open-internet.js";
 import { testApart } from "./testing/test-apart.js";
 
-const skip = reasonNoOrdinaryUser() ?? reasonNoSubordinateIds() ?? false;
+const skip = reasonWithoutOrdinaryUser() ?? reasonWithoutSubordinateIds() ?? false;
 
 describe("linux-namespaces, started by an ordinary user", { skip }, () => {
-  it("keeps the promises of a backend", async (context) => {
+  it("passes the conformance suite", async (context) => {
     await compileForAll();
     await using user = await makeOrdinaryUser();
     const cases = ["testing/conformance-cases.js"];

@@ -19,7 +19,7 @@ describe("a server with linux-namespaces", { skip: reasonToSkip() ?? false, conc
     await rm(directory, { recursive: true });
   });
 
-  it("makes isolated sandboxes and leaves none when it stops", async () => {
+  it("creates isolated sandboxes and leaves none when it stops", async () => {
     const server = await startTestServer({ plugins: [[linuxNamespaces, { directory }]] });
     const create = { template: "base", timeoutMs: undefined, secure: false };
     const { record, runtime } = await server.sandboxes.create(create);
@@ -29,7 +29,7 @@ describe("a server with linux-namespaces", { skip: reasonToSkip() ?? false, conc
     assert.deepEqual(await readdir(join(directory, "sandboxes")), []);
   });
 
-  it("tells by /readyz what enforces which limit", async () => {
+  it("reports in /readyz how each limit is enforced", async () => {
     await using server = await startTestServer({ plugins: [[linuxNamespaces, { directory }]] });
     const answer = await fetch(`${server.urls["ops"]}/readyz`);
     const { ready, details } = (await answer.json()) as {
@@ -43,7 +43,7 @@ describe("a server with linux-namespaces", { skip: reasonToSkip() ?? false, conc
     assert.equal(limits["openFiles"], "a resource limit of each process");
   });
 
-  it("refuses a template that it does not have, or whose Python it does not find", async () => {
+  it("refuses an unknown template, and one whose Python is missing", async () => {
     const settings = { directory, python: "/no/such/python" };
     await using server = await startTestServer({ plugins: [[linuxNamespaces, settings]] });
     const create = { template: "code-interpreter-v1", timeoutMs: undefined, secure: false };
@@ -55,7 +55,7 @@ describe("a server with linux-namespaces", { skip: reasonToSkip() ?? false, conc
     assert.deepEqual(await readdir(join(directory, "sandboxes")), []);
   });
 
-  it("refuses to start with templates that it does not have, or whose directory is none", async () => {
+  it("refuses to start with unknown templates, or with one whose directory is missing", async () => {
     const missing = join(directory, "missing");
     const start = (settings: object, sandboxes: object) =>
       startTestServer({ plugins: [[linuxNamespaces, { directory, ...settings }]], server: { sandboxes } });
@@ -69,7 +69,7 @@ describe("a server with linux-namespaces", { skip: reasonToSkip() ?? false, conc
     );
   });
 
-  it("refuses name servers that its sandboxes would not reach", () => {
+  it("refuses name servers that its sandboxes could not reach", () => {
     const problemOf = (settings: object): string | undefined =>
       linuxNamespaces.config.safeParse(settings).error?.issues.at(0)?.message;
     const nameservers = ["1.1.1.1", "10.0.0.53"];
@@ -81,7 +81,7 @@ describe("a server with linux-namespaces", { skip: reasonToSkip() ?? false, conc
     assert.equal(problemOf({ nameservers }), undefined);
   });
 
-  it("stops a server whose directory another one uses, though a backend without isolation is next", async () => {
+  it("stops a server whose directory is in use, instead of using the next backend, without isolation", async () => {
     await using server = await startTestServer({ plugins: [[linuxNamespaces, { directory }]] });
     const plugins = [
       [linuxNamespaces, { directory }] as const,
@@ -96,7 +96,7 @@ describe("a server with linux-namespaces", { skip: reasonToSkip() ?? false, conc
     assert.ok(server.urls["api"]);
   });
 
-  it("says all that is wrong with its host and its settings at once", async () => {
+  it("reports all problems of its host and settings at once", async () => {
     const agent = process.env["COPPICE_AGENT"];
     process.env["COPPICE_AGENT"] = "none";
     try {

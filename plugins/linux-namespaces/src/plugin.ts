@@ -3,7 +3,7 @@ import { diagnoseHost } from "./diagnose-host.js";
 import { LinuxNamespacesBackend } from "./linux-namespaces-backend.js";
 import { linuxNamespacesConfig } from "./linux-namespaces-config.js";
 
-/** A backend for Linux hosts: each sandbox has its own root, processes, network and limits. */
+/** Backend for Linux hosts. Each sandbox has its own root, processes, network and limits. */
 export const plugin = definePlugin({
   name: "linux-namespaces",
   config: linuxNamespacesConfig,

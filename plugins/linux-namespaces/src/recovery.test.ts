@@ -22,7 +22,7 @@ async function untilStopping(paths: SandboxPaths): Promise<void> {
   while ((await readFacts(paths))?.isStopped !== true) await delay(1);
 }
 
-/** Ids of the sandboxes that a server made, which is then killed. */
+/** Creates sandboxes with a server that is then killed. Returns their ids. */
 async function makeAndKill(
   directory: string,
   count: number,
@@ -52,7 +52,7 @@ async function kill(server: ChildProcess): Promise<void> {
   await ended;
 }
 
-/** Ends what the kernel has of a sandbox, as the end of its host does. */
+/** Ends the kernel's part of a sandbox, like a crash of the host. */
 async function loseAllButFiles(paths: SandboxPaths): Promise<void> {
   const init = await readInit(paths);
   if (init !== undefined && (await isAlive(init))) {
@@ -64,7 +64,7 @@ async function loseAllButFiles(paths: SandboxPaths): Promise<void> {
 }
 
 describe("after a server was killed", { skip: reasonToSkip() ?? false, concurrency: 1 }, () => {
-  it("the next one takes over its sandboxes, with what runs in them", async () => {
+  it("the next one adopts its sandboxes with their processes", async () => {
     await using opened = await openTestBackend();
     const made = await makeAndKill(opened.directory, 3);
     const recovered = await opened.backend.recover();
@@ -86,7 +86,7 @@ describe("after a server was killed", { skip: reasonToSkip() ?? false, concurren
     assert.deepEqual(await opened.leaks(), []);
   });
 
-  it("what it left half made is cleared away", async () => {
+  it("half-created sandboxes are removed", async () => {
     await using opened = await openTestBackend();
     const [id = ""] = (await makeAndKill(opened.directory, 1)).keys();
     const sandboxes = join(opened.directory, "sandboxes");
@@ -104,7 +104,7 @@ describe("after a server was killed", { skip: reasonToSkip() ?? false, concurren
     assert.deepEqual(await opened.leaks(), []);
   });
 
-  it("sandboxes that the next one keeps are there for the one after it", async () => {
+  it("sandboxes that the next one detaches are adopted by the one after it", async () => {
     await using opened = await openTestBackend();
     const sandbox = await makeSandbox(opened.backend);
     await runScript(sandbox, "echo kept > kept");
@@ -116,7 +116,7 @@ describe("after a server was killed", { skip: reasonToSkip() ?? false, concurren
     await again.destroy();
   });
 
-  it("a stopped one begins anew with what its guest planted, which nothing of the host follows", async () => {
+  it("a stopped one restarts with links that its guest planted, which the host does not follow", async () => {
     await using opened = await openTestBackend();
     const sandbox = await makeSandbox(opened.backend);
     const spec = { id: sandbox.id, template: "base", limits: {}, allowInternetAccess: true };
@@ -137,7 +137,7 @@ describe("after a server was killed", { skip: reasonToSkip() ?? false, concurren
     assert.deepEqual(await opened.leaks(), []);
   });
 
-  it("one that was being stopped begins anew, also when the host was started again meanwhile", async (t) => {
+  it("one that was being stopped restarts, even after a restart of the host", async (t) => {
     await using opened = await openTestBackend();
     if (!(await isOnDisk(opened.backend))) return t.skip("its layers are kept in memory");
     await opened.backend.close();
@@ -183,7 +183,7 @@ describe("after a server was killed", { skip: reasonToSkip() ?? false, concurren
     assert.deepEqual(await opened.leaks(), []);
   });
 
-  it("a provision that was aborted at any moment leaves nothing, also not in the memory of the server", async () => {
+  it("a creation that is aborted at any moment leaves nothing on the host or in memory", async () => {
     await using opened = await openTestBackend();
     await opened.backend.check();
     for (let delayMs = 0; delayMs < 16; delayMs++) {
@@ -196,7 +196,7 @@ describe("after a server was killed", { skip: reasonToSkip() ?? false, concurren
     }
   });
 
-  it("a second server does not touch the directory of one that runs", async () => {
+  it("a second server does not change the directory of a running one", async () => {
     await using opened = await openTestBackend();
     const sandbox = await makeSandbox(opened.backend);
     await using second = await openTestBackend({ directory: opened.directory });

@@ -2,19 +2,19 @@ import { join } from "node:path";
 import type { PreparedTemplate } from "./prepared-template.js";
 import type { UserNamespace } from "./user-namespace.js";
 
-/** Files of a sandbox on the host, below one directory that only the server's user can enter. */
+/** Files of a sandbox on the host, below a directory that only the server's user can enter. */
 export interface SandboxPaths {
   readonly directory: string;
   readonly record: string;
   readonly init: string;
   readonly socket: string;
-  /** Where its root is mounted, in its own namespace only. */
+  /** Mount point of its root, in its own mount namespace only. */
   readonly mountPoint: string;
-  /** Its changes of the template. */
+  /** Writable layers, with its changes to the template. */
   readonly layers: string;
 }
 
-/** Names of what lies below `SandboxPaths.layers`: one for the root, and one for each overlay of the template. */
+/** Names below `SandboxPaths.layers`: one for the root, one for each overlay of the template. */
 export const ROOT_LAYER = "root";
 export function overlayLayer(index: number): string {
   return `overlay${index}`;
@@ -35,39 +35,39 @@ export interface LaunchOptions {
   readonly paths: SandboxPaths;
   readonly hostname: string;
   readonly template: PreparedTemplate;
-  /** Files of control groups that take the first process in. */
+  /** Files of control groups that the first process writes itself into. */
   readonly joinFiles: readonly string[];
   /** Host path of the agent's binary. */
   readonly agent: string;
   /** Resource limits of each process: `files`, `processes`, `data` in bytes. */
   readonly resourceLimits: Readonly<Record<string, number>>;
   readonly sharedMemoryMiB: number;
-  /** Programs with the setuid bit may raise what their user can do: `sudo` works. */
+  /** True when setuid programs may gain privileges, as `sudo` does. */
   readonly allowsSudo: boolean;
-  /** Size of a memory file system for the layers, where they cannot lie on the disk. */
+  /** Size of a memory file system for the layers; undefined for layers on disk. */
   readonly memoryLayersMiB: number | undefined;
-  /** The project that its files are part of, and how much that may be. */
+  /** Project of its files, with the project's limit. */
   readonly project: { readonly number: number; readonly limitMiB: number } | undefined;
   /** Undefined where the server is root. */
   readonly users: UserNamespace | undefined;
-  /** Id of its root on the host, where the server is root and gives each sandbox separate ids. */
+  /** Host id of its root, where a root server gives each sandbox separate ids. */
   readonly firstId: number | undefined;
   readonly nameservers: readonly string[];
   readonly volumes: readonly MountedVolume[];
-  /** It began before, and its layers are there: what is in them may be anything, and nothing is written to them from here. */
+  /** True for a restart, whose layers exist. Their contents are not trusted: nothing is written to them from here. */
   readonly hasLayers: boolean;
 }
 
-/** A volume as a sandbox gets it. */
+/** A volume as mounted in a sandbox. */
 export interface MountedVolume {
-  /** Host path of what is in it. */
+  /** Host path of its data. */
   readonly source: string;
   /** Path inside. */
   readonly target: string;
   readonly readOnly: boolean;
 }
 
-// Enough for root inside to own files, change users and serve low ports; nothing that reaches the kernel.
+// Enough for root inside to own files, change users and serve low ports, but no capability that reaches the kernel.
 const CAPABILITIES = {
   CHOWN: 0,
   DAC_OVERRIDE: 1,
@@ -78,7 +78,7 @@ const CAPABILITIES = {
   SETUID: 7,
   NET_BIND_SERVICE: 10,
   SYS_CHROOT: 18,
-  // Without it sudo and PAM refuse to work.
+  // sudo and PAM refuse to work without it.
   AUDIT_WRITE: 29,
 } as const;
 const CAPABILITY_MASK = Object.values<number>(CAPABILITIES).reduce((mask, number) => mask | (1 << number), 0);
@@ -99,10 +99,10 @@ const DEVICE_LINKS = [
   ["ptmx", "pts/ptmx"],
 ] as const;
 
-/** Group of terminals: `tty`. */
+/** Group `tty`. */
 const TERMINALS_GROUP = 5;
 
-// Root inside has no capability that these would ask for, but some ask for nothing but the user id 0.
+// Root inside lacks the capabilities that most of these check, but some check only for user id 0.
 const READ_ONLY_PROC = ["sys", "sysrq-trigger", "irq", "bus", "fs", "mtrr"];
 const HIDDEN_PROC = [
   "kcore",
@@ -126,7 +126,7 @@ const HIDDEN_PROC = [
   "driver",
 ];
 
-/** The words that make the first process of a sandbox out of a forked launcher. */
+/** Instructions that turn a forked launcher into the first process of a sandbox. */
 export function launchInstructions(options: LaunchOptions): string[] {
   const { firstId, hasLayers, paths, template, memoryLayersMiB, project, resourceLimits, users } = options;
   const mapped = firstId === undefined ? "" : "m";
@@ -136,7 +136,7 @@ export function launchInstructions(options: LaunchOptions): string[] {
   }));
   return [
     ...instruction("program", options.agent),
-    // Before anything is used that could be accounted.
+    // First, so that the control groups count everything.
     ...options.joinFiles.flatMap((file) => ["join", file]),
     "own-groups",
     ...(hasLayers ? [] : [...directory(paths.mountPoint), ...directory(paths.layers)]),
@@ -148,7 +148,7 @@ export function launchInstructions(options: LaunchOptions): string[] {
       : ["project-quota", paths.layers, String(project.number), String(project.limitMiB)]),
     ...rootLayer(options),
     ...layers.flatMap(({ layer }) => layerDirectories(layer, hasLayers)),
-    // On the disk ids are as the sandbox sees them: which ones it has on the host shows nowhere.
+    // Files on disk have the ids that the sandbox sees; its host ids are stored nowhere.
     ...(firstId === undefined ? [] : ["owner"]),
     ...overlayOf(paths.mountPoint, template.lowers, join(paths.layers, ROOT_LAYER), users),
     ...instruction("root", paths.mountPoint),
@@ -159,7 +159,7 @@ export function launchInstructions(options: LaunchOptions): string[] {
     ...instruction("proc", "/proc"),
     ...READ_ONLY_PROC.flatMap((name) => ["read-only", `/proc/${name}`]),
     ...HIDDEN_PROC.flatMap((name) => ["hide", `/proc/${name}`]),
-    // Last, and before anything of the sandbox runs: what lies under them can be nothing but files.
+    // Last, and before any process of the sandbox runs: the places can only be files and directories.
     ...options.volumes.flatMap(({ target, source, readOnly }) =>
       instruction("volume", target, source, `${readOnly ? "r" : ""}sd${mapped}`),
     ),
@@ -172,9 +172,9 @@ export function launchInstructions(options: LaunchOptions): string[] {
     ]),
     ...(firstId === undefined ? [] : ["users"]),
     "loopback",
-    // A sandbox with a single account has no root that sudo could change to.
+    // With a single account there is no root for sudo to change to.
     ...(options.allowsSudo && users?.hasAccounts !== false ? [] : ["no-new-privileges"]),
-    // Without no-new-privileges this takes a capability that the next one gives up.
+    // Without no-new-privileges this needs a capability that the next instruction drops.
     "system-calls",
     ...instruction("capabilities", CAPABILITY_MASK.toString(16)),
   ];
@@ -191,7 +191,7 @@ function rootLayer(options: LaunchOptions): string[] {
     ...instruction("file", join(upper, "etc/hostname"), "644", `${hostname}\n`),
     ...instruction("file", join(upper, "etc/hosts"), "644", hostsFile(hostname)),
     ...instruction("file", join(upper, "etc/resolv.conf"), "644", resolverFile(nameservers)),
-    // By this file programs know E2B's sandboxes.
+    // Programs recognize E2B's sandboxes by this file.
     ...directory(join(upper, "run")),
     ...directory(join(upper, "run/e2b")),
     ...instruction("file", join(upper, "run/e2b/.E2B_SANDBOX"), "644", "true"),
@@ -216,10 +216,7 @@ function layerDirectories(layer: string, hasLayers: boolean): string[] {
   return [...directory(layer), ...directory(upper), ...directory(work)];
 }
 
-/**
- * Where the kernel keeps the notes of overlays that a sandbox has: one that was mounted as `volatile` is never mounted
- * with the same ones again.
- */
+/** Work directories of a sandbox's overlays. The kernel never mounts one again that was mounted as `volatile`. */
 export function workDirectories(paths: SandboxPaths, overlays: number): readonly string[] {
   const layers = [ROOT_LAYER, ...Array.from({ length: overlays }, (_, index) => overlayLayer(index))];
   return layers.map((layer) => layerPaths(join(paths.layers, layer)).work);
@@ -231,7 +228,7 @@ function overlayOf(
   layer: string,
   users: UserNamespace | undefined,
 ): string[] {
-  // Without privileges on the host its notes are in attributes that users may set, too.
+  // Without privileges on the host, overlayfs keeps its marks in user.* attributes.
   return ["overlay", target, lowers.join(":"), layer, users === undefined ? "" : ",userxattr"];
 }
 
@@ -249,7 +246,7 @@ function devices({ firstId = 0, sharedMemoryMiB, users }: LaunchOptions): string
   ];
 }
 
-/** Only root of the host makes devices; others have the host's own. */
+/** Only root of the host can create devices; others bind those of the host. */
 function device(
   path: string,
   [major, minor]: readonly [number, number],
@@ -263,7 +260,7 @@ function directory(path: string): string[] {
   return instruction("directory", path, "755");
 }
 
-/** Its name, which `native/instructions.h` explains, and what it takes. */
+/** An instruction of `native/instructions.h` with its parameters. */
 function instruction(name: string, ...parameters: readonly string[]): string[] {
   return [name, ...parameters];
 }

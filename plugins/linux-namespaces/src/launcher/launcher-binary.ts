@@ -24,9 +24,9 @@ const FLAGS = [
 const COMPILE_TIMEOUT_MS = 60_000;
 
 /**
- * The launcher, compiled from the sources beside this package unless that was done before.
- * @param cache directory for it where the package itself cannot be written to.
- * @throws Error that says what is missing.
+ * Returns the launcher, compiled once from the sources of this package.
+ * @param cache directory for it when the package is read-only.
+ * @throws Error with what is missing.
  */
 export async function launcherBinary(cache: string): Promise<string> {
   const sources = (await readdir(SOURCES)).filter((name) => /\.[ch]$/.test(name)).toSorted();

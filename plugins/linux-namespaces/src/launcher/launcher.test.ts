@@ -25,7 +25,7 @@ describe("the launcher", { skip: reasonToSkip() ?? false, concurrency: 1 }, () =
     await rm(directory, { recursive: true, force: true });
   });
 
-  it("runs programs of the host with an input, and tells how they end", async () => {
+  it("runs programs of the host with an input, and reports how they end", async () => {
     assert.deepEqual(await launcher.run(["cat"], "through"), { code: 0, output: "through" });
     assert.deepEqual(await launcher.run(["sh", "-c", "echo said >&2; exit 43"]), {
       code: 43,
@@ -44,12 +44,12 @@ describe("the launcher", { skip: reasonToSkip() ?? false, concurrency: 1 }, () =
     assert.ok(many.every(({ code }) => code === 0));
   });
 
-  it("removes trees of any depth, with names of any kind, and nothing that links lead to", async () => {
+  it("removes trees of any depth, with names of any kind, and no targets of links", async () => {
     const tree = join(directory, "tree");
     await mkdir(tree);
     await writeFile(join(directory, "kept"), "kept");
     const script = `cd "$0" && ln -s ../kept link && ln -s .. up && mkfifo pipe && mkdir moved-0 && touch moved-0/moved-0`;
-    // Longer than any path may be.
+    // Longer than PATH_MAX.
     const dig = `for (let depth = 0; depth < 3000; depth++) {
       for (const name of ["a-name-of-some-length", "b"]) fs.mkdirSync(name);
       process.chdir("a-name-of-some-length");
@@ -89,7 +89,7 @@ describe("the launcher", { skip: reasonToSkip() ?? false, concurrency: 1 }, () =
     await assert.rejects(launcher.launch(directory, "", words), /overlay .*target: Argument list too long/);
   });
 
-  it("mounts are seen by nobody else", async () => {
+  it("mounts are invisible to other processes", async () => {
     const before = await readFile("/proc/self/mountinfo", "utf8");
     const place = join(directory, "place");
     await mkdir(place);
@@ -105,7 +105,7 @@ describe("the launcher", { skip: reasonToSkip() ?? false, concurrency: 1 }, () =
     await launcher.end({ pid: process.pid, start: "1" });
   });
 
-  it("a killed one is replaced by the next request, and holds what it held", async () => {
+  it("a killed one is replaced at the next request, and keeps its lock", async () => {
     await launcher.lock(directory);
     const { output } = await launcher.run(["sh", "-c", "echo $PPID"]);
     const waiting = launcher.run(["sleep", "5"]);
@@ -118,7 +118,7 @@ describe("the launcher", { skip: reasonToSkip() ?? false, concurrency: 1 }, () =
     await other.close();
   });
 
-  it("keeps so much of what a program says that outlives it, and no more", async () => {
+  it("keeps a bounded log of a program that outlives it", async () => {
     const program = await launcher.start(directory, ["/bin/sh", "-c", "head -c 200000 /dev/zero"]);
     while (await isAlive(program)) await sleep(20);
     assert.equal((await stat(join(directory, "log"))).size, 65_536);

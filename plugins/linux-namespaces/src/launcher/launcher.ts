@@ -10,14 +10,14 @@ type Operation = keyof typeof OPERATIONS;
 const HEADER_BYTES = 9;
 const FRAME_LIMIT_BYTES = 1 << 20;
 
-/** The first process of a sandbox, told from any later one of the same pid. */
+/** First process of a sandbox. Pid and start time identify it even if the pid is reused. */
 export interface Init {
   readonly pid: number;
-  /** In clock ticks since the host was booted. */
+  /** In clock ticks since the boot of the host. */
   readonly start: string;
 }
 
-/** How a program of the host ended, and what it wrote on both its outputs. */
+/** Exit and output (stdout and stderr) of a program of the host. */
 export interface HostRun {
   readonly code: number;
   readonly output: string;
@@ -29,9 +29,9 @@ interface Waiting {
 }
 
 /**
- * The process that does on the host what needs a fork: its cost does not grow with the server's memory,
- * and none of it is spent in the server. It ends with the server; sandboxes live on. Should it end before,
- * what waits for it fails, and the next request starts another one.
+ * A process that does the host's work that needs a fork: its cost does not grow with the server's memory, and the
+ * server spends no time on it. It ends with the server, while sandboxes live on. If it ends earlier, pending requests
+ * fail and the next request starts another one.
  */
 export class Launcher {
   readonly #binary: string;
@@ -46,8 +46,8 @@ export class Launcher {
   #isClosed = false;
 
   /**
-   * @param users of a server that is not root. Where they cannot be had, every request fails and says why.
-   * @param living first processes of sandboxes of earlier servers, for one that is not root.
+   * @param users of a server that is not root. Every request fails with the reason if they are unavailable.
+   * @param living first processes of sandboxes of earlier servers, for a server that is not root.
    */
   constructor(binary: string, users?: UserNamespace, living: readonly Init[] = []) {
     this.#binary = binary;
@@ -55,7 +55,7 @@ export class Launcher {
     this.#living = new Map(living.map((init) => [init.pid, init]));
   }
 
-  /** Holds a directory for this server until the launcher ends. @throws Error that says who has it. */
+  /** Locks a directory for this server until the launcher ends. @throws Error when another server has it. */
   async lock(directory: string): Promise<void> {
     await this.#ask("lock", [directory]);
     this.#locked = directory;
@@ -63,10 +63,10 @@ export class Launcher {
 
   /**
    * Starts the first process of a sandbox.
-   * @param directory holds the files `agent.sock` and `init` of the sandbox afterwards.
-   * @param unifiedGroup control group of version 2 in which it starts; empty for none.
-   * @param firstId of those that are its own on this host, of a server that is root; without, it has the host's.
-   * @throws Error that names the instruction that failed; then nothing runs.
+   * @param directory gets the files `agent.sock` and `init` of the sandbox.
+   * @param unifiedGroup control group of version 2 to start in; empty for none.
+   * @param firstId first of the sandbox's own ids on the host; without it the sandbox has the host's ids.
+   * @throws Error with the failed instruction; then no process runs.
    */
   async launch(
     directory: string,
@@ -82,8 +82,7 @@ export class Launcher {
   }
 
   /**
-   * Kills the first process of a sandbox, and with it all others. Resolves when they are gone; at once
-   * when they already are.
+   * Kills the first process of a sandbox, and with it all others. Resolves when they are gone.
    * @param thawFile of a version 1 freezer.
    */
   async end(init: Init, thawFile = ""): Promise<void> {
@@ -91,7 +90,7 @@ export class Launcher {
     if (this.#living.get(init.pid)?.start === init.start) this.#living.delete(init.pid);
   }
 
-  /** Removes files and trees that nobody else can change. Missing ones are fine. */
+  /** Removes files and trees that no other process can change. Missing ones are fine. */
   async remove(...paths: readonly string[]): Promise<void> {
     await this.#ask("remove", paths);
   }
@@ -104,14 +103,14 @@ export class Launcher {
 
   /**
    * Starts a program of the host, by its full path, that outlives this server.
-   * @param directory holds its files `program` (who it is) and `log` (what it wrote, its beginning) afterwards.
+   * @param directory gets the files `program` (its pid and start time) and `log` (the beginning of its output).
    */
   async start(directory: string, argv: readonly string[]): Promise<Init> {
     const [pid, start] = await this.#ask("start", [directory, ...argv]);
     return { pid: Number(pid), start: start ?? "" };
   }
 
-  /** Asks what `native/disk.h` lists. @returns the answer as text. */
+  /** Runs an operation of `native/disk.h`. @returns the answer as text. */
   async disk(
     question: string,
     directory: string,
@@ -121,7 +120,7 @@ export class Launcher {
     return answer ?? "";
   }
 
-  /** Ends the process, and waits for that. Nothing can be asked afterwards. */
+  /** Ends the process and waits for its exit. Later requests are rejected. */
   async close(): Promise<void> {
     this.#isClosed = true;
     if (this.#running === undefined) return;
@@ -138,7 +137,7 @@ export class Launcher {
     const child = spawn(this.#binary, words, {
       stdio: ["ignore", "ignore", "inherit", "pipe"],
       env: {},
-      // Out of reach of a terminal's Ctrl-C, which is for the server.
+      // Protected from a terminal's Ctrl-C, which is for the server.
       detached: true,
     });
     const socket = child.stdio[3] as Socket;
@@ -147,15 +146,15 @@ export class Launcher {
       if (this.#running === running) this.#lose(error);
     };
     child.on("error", fail);
-    child.on("exit", () => fail(new Error("nobody asked it to")));
+    child.on("exit", () => fail(new Error("unexpected exit")));
     socket.on("error", fail);
     socket.on("data", (data: Buffer) => this.#receive(data));
-    // It is there for the sandboxes, and does not keep a server alive that has nothing else to do.
+    // It must not keep the server's event loop alive.
     child.unref();
     socket.unref();
     this.#running = running;
     this.#received = Buffer.alloc(0);
-    // Requests are taken in order, so the next one finds the directory held again.
+    // Requests are handled in order, so the next one finds the directory locked again.
     if (this.#locked !== undefined) void this.#ask("lock", [this.#locked]).catch(() => undefined);
     return socket;
   }

@@ -5,7 +5,7 @@ import type { Sandbox } from "@coppice/core/backend";
 import { type TestBackend, openTestBackend, reasonToSkip } from "../testing/test-backend.js";
 import { makeSandbox, runScript } from "../testing/test-sandbox.js";
 
-/** Makes each call in a child of its own, because some of them end it or wait, and prints the error numbers. */
+/** Makes each call in a separate child, because some kill it or block, and prints the error numbers. */
 const EVERY_CALL = `
 import ctypes, os, select, signal
 libc = ctypes.CDLL(None, use_errno=True)
@@ -57,7 +57,7 @@ tell("user namespace", libc.unshare(0x10000000))
 tell("time namespace", libc.unshare(0x80))
 `;
 
-/** Asks for the number that is getpid for programs of 32 bits, and writev for others, as those do it. */
+/** Calls a number that is getpid in the 32-bit convention, and writev in others. */
 const CALL_OF_32_BITS = `
 import ctypes, mmap
 memory = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
@@ -65,7 +65,7 @@ memory.write(bytes.fromhex("b814000000cd80c3"))
 print(ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(memory)))())
 `;
 
-/** A pool of processes by each way to start them, which meet in shared memory. */
+/** A pool of processes per start method, with shared memory. */
 const POOLS = `
 import multiprocessing
 if __name__ == "__main__":
@@ -73,7 +73,7 @@ if __name__ == "__main__":
         with multiprocessing.get_context(way).Pool(2) as pool:
             assert pool.map(abs, [-1, 2]) == [1, 2]
 `;
-/** Makes the archive that pip installs. */
+/** Builds the archive that pip installs. */
 const WHEEL = `
 from zipfile import ZipFile
 about = "made-1.dist-info/"
@@ -95,7 +95,7 @@ const ANSWERS = {
   "inet6": "ok",
   "route": "ok",
   "sock_diag": "ok",
-  // What libaudit takes for a kernel without audit: sudo works.
+  // libaudit reads this as a kernel without audit, so sudo works.
   "audit": "EPROTONOSUPPORT",
   "kobject_uevent": "EPROTONOSUPPORT",
   "netfilter": "EPROTONOSUPPORT",
@@ -109,9 +109,9 @@ const ANSWERS = {
   "time namespace": "EPERM",
 };
 
-/** What x86_64 has of calls that a sandbox is denied, up to the last of those that all kernels have which we run on. */
+/** Calls of x86_64 that a sandbox is denied, up to the last one that all supported kernels have. */
 const DENIED = ranges(
-  // clone, because of the flags that it is asked for here; syslog, ustat, sysfs
+  // clone, because of the flags used here; syslog, ustat, sysfs
   [56, 103, 134, 136, 139],
   // vhangup, modify_ldt, pivot_root, _sysctl
   [[153, 156]],
@@ -126,7 +126,7 @@ const DENIED = ranges(
   // io_uring, mounts, clone3, pidfd_getfd
   [[425, 433], 435, 438],
 );
-/** The kernel itself denies these: setsid to a leader, setgroups to a user; futex, thread areas. */
+/** Denied by the kernel itself: setsid to a leader, setgroups to a user; futex, thread areas. */
 const OTHERWISE_DENIED = [112, 116, 202, 205, 211];
 
 describe("system calls in a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false }, () => {
@@ -148,7 +148,7 @@ describe("system calls in a sandbox of linux-namespaces", { skip: reasonToSkip()
     return output.trim().split("\n");
   };
 
-  it("are those of the list alone, whoever calls", async (context) => {
+  it("are exactly those of the list, for every user", async (context) => {
     if (process.arch !== "x64") return context.skip("the numbers are those of x86_64");
     for (const user of ["user", "root"]) {
       const answers = new Map((await python(EVERY_CALL, user)).map((line) => splitInTwo(line)));
@@ -163,7 +163,7 @@ describe("system calls in a sandbox of linux-namespaces", { skip: reasonToSkip()
     }
   });
 
-  it("are none of those of 32 bits, whose numbers mean others", async (context) => {
+  it("exclude the 32-bit convention, whose numbers differ", async (context) => {
     if (process.arch !== "x64") return context.skip("the instructions are those of x86_64");
     const host = spawnSync("/usr/bin/python3", ["-c", CALL_OF_32_BITS], { encoding: "utf8" });
     if (host.status !== 0) return context.skip("this kernel has none of 32 bits");
@@ -172,7 +172,7 @@ describe("system calls in a sandbox of linux-namespaces", { skip: reasonToSkip()
       assert.deepEqual(await python(CALL_OF_32_BITS, user), [String(ENOSYS)]);
   });
 
-  it("are held to arguments that are harmless", async () => {
+  it("are restricted to harmless arguments", async () => {
     for (const user of ["user", "root"]) {
       const answers = Object.fromEntries((await python(ARGUMENTS, user)).map((line) => splitInTwo(line)));
       const { GETFLAGS: read, ...others } = answers;
@@ -228,7 +228,7 @@ function splitInTwo(line: string): [string, string] {
   return [line.slice(0, space), line.slice(space + 1)];
 }
 
-/** @param parts numbers, and pairs of a first and a last one. */
+/** @param parts numbers, and pairs of the first and last of a range. */
 function ranges(...parts: readonly (readonly (number | readonly [number, number])[])[]): ReadonlySet<number> {
   const numbers = new Set<number>();
   for (const part of parts.flat()) {

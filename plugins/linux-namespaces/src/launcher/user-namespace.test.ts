@@ -3,30 +3,34 @@ import {
   compileForAll,
   makeOrdinaryUser,
   placeOf,
-  reasonNoOrdinaryUser,
-  reasonNoSubordinateIds,
+  reasonWithoutOrdinaryUser,
+  reasonWithoutSubordinateIds,
 } from "../testing/ordinary-user.js";
 import { testApart } from "../testing/test-apart.js";
 
-/** In no database, and with no ids of its own. */
+/** In no database, and without subordinate ids. */
 const STRANGER = { uid: 61_183, groups: [] };
 
-describe("sandboxes in user namespaces", { skip: reasonNoOrdinaryUser() ?? false, concurrency: 1 }, () => {
-  const withIds = { skip: reasonNoSubordinateIds() ?? false };
+describe(
+  "sandboxes in user namespaces",
+  { skip: reasonWithoutOrdinaryUser() ?? false, concurrency: 1 },
+  () => {
+    const withIds = { skip: reasonWithoutSubordinateIds() ?? false };
 
-  it("are as isolated, limited and lasting as root's", withIds, async (context) => {
-    await compileForAll();
-    await using user = await makeOrdinaryUser();
-    const files = ["isolation.test.js", "namespace-sandbox.test.js", "recovery.test.js"];
-    await testApart(context, placeOf(user), files);
-  });
+    it("are as isolated, limited and durable as root's", withIds, async (context) => {
+      await compileForAll();
+      await using user = await makeOrdinaryUser();
+      const files = ["isolation.test.js", "namespace-sandbox.test.js", "recovery.test.js"];
+      await testApart(context, placeOf(user), files);
+    });
 
-  it("are held by resource limits where their user has no control groups", withIds, async (context) => {
-    await using user = await makeOrdinaryUser();
-    await testApart(context, placeOf({ ...user, groups: [] }), ["testing/without-groups-cases.js"]);
-  });
+    it("have resource limits where their user has no control groups", withIds, async (context) => {
+      await using user = await makeOrdinaryUser();
+      await testApart(context, placeOf({ ...user, groups: [] }), ["testing/without-groups-cases.js"]);
+    });
 
-  it("have one account where their user has no ids to give", async (context) => {
-    await testApart(context, placeOf(STRANGER), ["testing/one-account-cases.js"]);
-  });
-});
+    it("have one account where their user has no subordinate ids", async (context) => {
+      await testApart(context, placeOf(STRANGER), ["testing/one-account-cases.js"]);
+    });
+  },
+);

@@ -3,13 +3,13 @@ import { userInfo } from "node:os";
 import { join } from "node:path";
 import { messageOf } from "@coppice/core";
 
-/** How a server that is not root gets to be root of namespaces. */
+/** User namespace in which a server that is not root becomes root. */
 export interface UserNamespace {
-  /** Arguments of the launcher: `native/user-namespace.h`. */
+  /** Arguments of the launcher, see `native/user-namespace.h`. */
   readonly words: readonly string[];
-  /** True when a sandbox has all its users and groups; else it has one, uid and gid 1000. */
+  /** True when sandboxes have all users and groups; otherwise they have one, uid and gid 1000. */
   readonly hasAccounts: boolean;
-  /** Why it has not; undefined where it has. */
+  /** Reason for a single account; undefined with all accounts. */
   readonly reason?: string | undefined;
 }
 
@@ -23,14 +23,14 @@ interface Mapping {
   readonly range: Range;
 }
 
-/** Up to the groups and accounts that programs expect, `nobody` among them. */
+/** Covers the groups and accounts that programs expect, including `nobody`. */
 const IDS = 65_536;
-/** `user` has to be one of them. */
-const FEWEST_IDS = 1_001;
+/** Covers at least `user`. */
+const MIN_IDS = 1_001;
 const USER_ID = 1_000;
 const PROGRAM_DIRECTORIES = ["/usr/bin", "/bin", "/usr/sbin", "/usr/local/bin", "/run/wrappers/bin"];
 
-/** The ids that this user may have inside; undefined for root, who needs no user namespace. */
+/** Finds the ids that this user may map; undefined for root, who needs no user namespace. */
 export async function findUserNamespace(): Promise<UserNamespace | undefined> {
   const uid = process.geteuid?.() ?? 0;
   if (uid === 0) return undefined;
@@ -40,7 +40,7 @@ export async function findUserNamespace(): Promise<UserNamespace | undefined> {
     const groups = await findMapping("newgidmap", "/etc/subgid", uid);
     const count = Math.min(users.range.count, groups.range.count, IDS - 1);
     const map = (own: number, { start }: Range): string => `0 ${own} 1 1 ${start} ${count}`;
-    // In two lines, because what one maps has to lie in one range of the outer namespace.
+    // Two lines, because each must map to a single range of the outer namespace.
     const inside = `0 0 1\n1 1 ${count}`;
     const maps = { users: map(uid, users.range), groups: map(gid, groups.range) };
     const words = [users.program, maps.users, groups.program, maps.groups, inside, inside];
@@ -51,7 +51,7 @@ export async function findUserNamespace(): Promise<UserNamespace | undefined> {
   }
 }
 
-/** @throws Error that says what is missing. */
+/** @throws Error with what is missing. */
 async function findMapping(program: string, file: string, uid: number): Promise<Mapping> {
   const names = [String(uid), nameOf(uid)];
   const lines = (await readFile(file, "utf8").catch(() => "")).split("\n");
@@ -59,7 +59,7 @@ async function findMapping(program: string, file: string, uid: number): Promise<
     const [owner = "", start, count] = line.split(":");
     return names.includes(owner) ? [{ start: Number(start), count: Number(count) }] : [];
   });
-  const range = ranges.find(({ count }) => count >= FEWEST_IDS);
+  const range = ranges.find(({ count }) => count >= MIN_IDS);
   if (range === undefined) throw new Error(`${file} has no range of ids for this user`);
   for (const directory of PROGRAM_DIRECTORIES) {
     const path = join(directory, program);
@@ -76,7 +76,7 @@ function nameOf(uid: number): string {
   try {
     return userInfo().username;
   } catch {
-    // An account that is in no database.
+    // The account may be in no database.
     return String(uid);
   }
 }

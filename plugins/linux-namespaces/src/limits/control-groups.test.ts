@@ -8,7 +8,7 @@ import { ControlGroup } from "./control-groups.js";
 import { type Place, testApart } from "../testing/test-apart.js";
 import { reasonToSkip } from "../testing/test-backend.js";
 
-/** Shows a process no hierarchy but that of version 2, as hosts without version 1 do. */
+/** Hides all hierarchies but version 2, like a host without version 1. */
 const ONLY_VERSION_2 = 'umount -l /sys/fs/cgroup; mount -t cgroup2 cgroup2 /sys/fs/cgroup; exec "$@"';
 const UNIFIED: Place = {
   uid: 0,
@@ -27,8 +27,8 @@ const FILES = {
 };
 
 describe("control groups of version 2", { concurrency: 1 }, () => {
-  // A kernel whose controllers are in version 1 has none to show: these are the files that it would.
-  it("limits are written and usage is read in the words of its files", async () => {
+  // A kernel with its controllers in version 1 has none here: these are fakes of its files.
+  it("limits and usage use the format of its files", async () => {
     const path = await mkdtemp(join(tmpdir(), "coppice-group-"));
     try {
       for (const [name, text] of Object.entries(FILES)) await writeFile(join(path, name), text);
@@ -39,7 +39,7 @@ describe("control groups of version 2", { concurrency: 1 }, () => {
       assert.ok(group.canLimit && group.canFreeze);
       await group.limit({ memoryMiB: 64, cpuCount: 0.5, processes: 32 });
       const written = async (name: string): Promise<string> => readFile(join(path, name), "utf8");
-      // The fake keeps what is behind a shorter text.
+      // The fake keeps the end of a longer earlier text.
       assert.match(await written("memory.max"), /^67108864/);
       assert.match(await written("memory.swap.max"), /^0/);
       assert.match(await written("cpu.max"), /^50000 100000/);
@@ -56,7 +56,7 @@ describe("control groups of version 2", { concurrency: 1 }, () => {
     }
   });
 
-  it("a sandbox whose processes wait for the disk is frozen when they have done so", async () => {
+  it("a sandbox whose processes wait for the disk is frozen after their wait", async () => {
     const path = await mkdtemp(join(tmpdir(), "coppice-group-"));
     try {
       await writeFile(join(path, "cgroup.freeze"), "0");
@@ -73,7 +73,7 @@ describe("control groups of version 2", { concurrency: 1 }, () => {
 
   const skip = reasonToSkip() ?? (process.getuid?.() === 0 ? false : "only root can take version 1 away");
 
-  it("without version 1 sandboxes live in them, are frozen and killed by them", { skip }, (context) =>
+  it("sandboxes run, freeze and end in them without version 1", { skip }, (context) =>
     testApart(context, UNIFIED, ["testing/unified-cases.js"]),
   );
 });

@@ -7,14 +7,14 @@ import { SandboxError, messageOf } from "@coppice/core";
 export type Controller = "memory" | "cpu" | "cpuacct" | "pids" | "freezer";
 const CONTROLLERS: readonly Controller[] = ["memory", "cpu", "cpuacct", "pids", "freezer"];
 
-/** Where one controller is to be had on this host. */
+/** Hierarchy of one controller on this host. */
 interface Hierarchy {
   readonly version: 1 | 2;
-  /** Directory in which this installation makes its groups. */
+  /** Directory for this installation's groups. */
   readonly parent: string;
 }
 
-/** The directories of one sandbox, by controller; the same one for all that are of version 2. */
+/** Directories of one sandbox, by controller; controllers of version 2 share one. */
 export interface GroupRecord {
   readonly [controller: string]: { readonly version: 1 | 2; readonly path: string };
 }
@@ -26,25 +26,25 @@ export interface GroupLimits {
 }
 
 export interface GroupUsage {
-  /** Microseconds of all CPUs together. */
+  /** Microseconds of CPU time on all CPUs. */
   readonly cpuMicros: number | undefined;
   readonly memoryBytes: number | undefined;
   readonly memoryCacheBytes: number | undefined;
-  /** Processes that the kernel has ended because the memory limit was reached. */
+  /** Processes that the kernel killed at the memory limit. */
   readonly outOfMemoryKills: number;
 }
 
 const CPU_PERIOD_MICROS = 100_000;
 const MEBIBYTE = 2 ** 20;
-/** Where the server itself is, in a group that it was handed: what the systemd unit names, too. */
+/** Group of the server itself below a delegated group; the systemd unit uses the same name. */
 const SUPERVISOR = "supervisor";
 const REMOVE_ATTEMPTS = 50;
 const REMOVE_PAUSE_MS = 10;
-/** Processes that wait for a busy disk are frozen when they have what they wait for. */
+/** Processes that wait for a busy disk freeze only after that wait. */
 const FREEZE_TIMEOUT_MS = 10_000;
 const FREEZE_PAUSE_MS = 10;
 
-/** The control groups of this host that a server may use: version 2 where it can, else version 1, one by one. */
+/** Control groups of this host that the server may use: version 2 where possible, otherwise version 1 by controller. */
 export class ControlGroups {
   readonly #hierarchies: ReadonlyMap<Controller, Hierarchy>;
 
@@ -53,8 +53,8 @@ export class ControlGroups {
   }
 
   /**
-   * Finds what is mounted and can be written to.
-   * @param name of the directory below which this installation makes its groups.
+   * Finds the mounted hierarchies that the server can write to.
+   * @param name directory for this installation's groups.
    */
   static async find(name: string): Promise<ControlGroups> {
     const own = parseMembership(await readFile("/proc/self/cgroup", "utf8").catch(() => ""));
@@ -81,7 +81,7 @@ export class ControlGroups {
     return new ControlGroups(found);
   }
 
-  /** Which controllers there are, and of which version. */
+  /** Available controllers with their version. */
   get found(): ReadonlyMap<Controller, 1 | 2> {
     return new Map([...this.#hierarchies].map(([controller, { version }]) => [controller, version]));
   }
@@ -90,7 +90,7 @@ export class ControlGroups {
     return this.#hierarchies.has(controller);
   }
 
-  /** Makes the groups of a sandbox; nothing is in them yet. */
+  /** Creates the empty groups of a sandbox. */
   async create(id: string, limits: GroupLimits): Promise<ControlGroup> {
     const record: Record<string, GroupRecord[string]> = {};
     for (const [controller, { version, parent }] of this.#hierarchies) {
@@ -109,7 +109,7 @@ export class ControlGroups {
     }
   }
 
-  /** Removes the groups of sandboxes that are not among the known ones. */
+  /** Removes the groups of unknown sandboxes. */
   async removeOthers(known: ReadonlySet<string>): Promise<void> {
     const parents = new Set([...this.#hierarchies.values()].map(({ parent }) => parent));
     for (const parent of parents) {
@@ -121,7 +121,7 @@ export class ControlGroups {
     }
   }
 
-  /** Removes what is left when no sandbox is. */
+  /** Removes the parent directories, if no sandbox is left. */
   async close(): Promise<void> {
     for (const { parent } of this.#hierarchies.values()) await rmdir(parent).catch(() => undefined);
   }
@@ -139,14 +139,14 @@ export class ControlGroup {
     return [...new Set(Object.values(this.record).map(({ path }) => path))];
   }
 
-  /** Where a process has to start; empty where there is no version 2. */
+  /** Group that a process must start in; empty without version 2. */
   get unifiedPath(): string {
     return Object.values(this.record).find(({ version }) => version === 2)?.path ?? "";
   }
 
   /**
-   * Files of version 1 that take in the thread that writes to them. To move a whole process, the kernel
-   * would stop all others for some milliseconds.
+   * Files of version 1 that move the writing thread. Moving a whole process would make the kernel stop all others for
+   * some milliseconds.
    */
   get joinFiles(): readonly string[] {
     return this.paths.filter((path) => path !== this.unifiedPath).map((path) => join(path, "tasks"));
@@ -160,7 +160,7 @@ export class ControlGroup {
     return this.record["freezer"] !== undefined;
   }
 
-  /** File that thaws killed processes which a version 1 freezer still holds. */
+  /** File that thaws killed processes in a version 1 freezer. */
   get thawFile(): string | undefined {
     const freezer = this.record["freezer"];
     return freezer?.version === 1 ? join(freezer.path, "freezer.state") : undefined;
@@ -220,7 +220,7 @@ export class ControlGroup {
     await this.#setFrozen(false);
   }
 
-  /** Removes the groups, which have to be empty or about to be. Missing ones are fine. */
+  /** Removes the groups, which must be empty or about to be. Missing ones are fine. */
   async remove(): Promise<void> {
     for (const path of this.paths) await removeGroup(path);
   }
@@ -235,7 +235,7 @@ export class ControlGroup {
     await write(freezer.path, file, text);
     const isSettled = async (): Promise<boolean> => {
       const state = await read(freezer.path, freezer.version === 2 ? "cgroup.events" : "freezer.state");
-      // Its sandbox ended meanwhile, and the group with it.
+      // The sandbox ended meanwhile, and its group with it.
       if (state === undefined) throw new SandboxError("sandbox_ended", "the sandbox has ended");
       return freezer.version === 2 ? field(state, "frozen") === Number(isFrozen) : state.trim() === text;
     };
@@ -250,8 +250,8 @@ export class ControlGroup {
 }
 
 async function limitMemoryOfVersion1(path: string, bytes: string): Promise<void> {
-  // With swap can never be less than without: up it goes first, down it goes last. It is only there where
-  // swap is accounted; else what is swapped out is not limited.
+  // The limit with swap can never be less than the one without: it is raised first and lowered last. It exists only
+  // where the kernel accounts for swap; elsewhere swapped memory is not limited.
   const withSwap = (): Promise<void> =>
     write(path, "memory.memsw.limit_in_bytes", bytes).catch(ignoreMissing);
   const isRaised = Number(bytes) > (number(await read(path, "memory.limit_in_bytes")) ?? 0);
@@ -260,7 +260,7 @@ async function limitMemoryOfVersion1(path: string, bytes: string): Promise<void>
   if (!isRaised) await withSwap();
 }
 
-/** Also ends what is still in it: whatever made it is gone. */
+/** Also kills processes of a dead server that remain in the group. */
 async function endMembers(path: string): Promise<void> {
   await write(path, "cgroup.kill", "1").catch(() => undefined);
   for (let attempt = 0; attempt < REMOVE_ATTEMPTS; attempt++) {
@@ -270,7 +270,7 @@ async function endMembers(path: string): Promise<void> {
       try {
         process.kill(Number(pid), "SIGKILL");
       } catch {
-        // Gone by itself.
+        // The group is already gone.
       }
     }
     await write(path, "freezer.state", "THAWED").catch(() => undefined);
@@ -286,7 +286,7 @@ async function removeGroup(path: string): Promise<void> {
     } catch (error) {
       const { code } = error as NodeJS.ErrnoException;
       if (code === "ENOENT") return;
-      // Processes leave their group a little after they were seen to be gone.
+      // Processes leave their group a little after their exit is visible.
       if (code !== "EBUSY" || attempt === REMOVE_ATTEMPTS) throw error;
       await sleep(REMOVE_PAUSE_MS);
     }
@@ -296,7 +296,7 @@ async function removeGroup(path: string): Promise<void> {
 interface GroupMount {
   readonly version: 1 | 2;
   readonly path: string;
-  /** Which of its groups is mounted there. */
+  /** Root of the mount within its hierarchy. */
   readonly root: string;
   readonly controllers: readonly string[];
 }
@@ -311,7 +311,7 @@ function parseMounts(text: string): GroupMount[] {
   });
 }
 
-/** Path of this process's group by controller; that of version 2 under the empty name. */
+/** Group of this process by controller; that of version 2 under the empty name. */
 function parseMembership(text: string): Map<string, string> {
   const groups = new Map<string, string>();
   for (const line of text.split("\n")) {
@@ -322,21 +322,22 @@ function parseMembership(text: string): Map<string, string> {
   return groups;
 }
 
-/** The parent of this installation's groups, and what it can control there. */
+/** Parent of this installation's groups, with its controllers. */
 async function openUnified(
   mount: string,
   own: string,
   name: string,
 ): Promise<{ path: string; controllers: Controller[] }> {
-  // Who was handed a group stays in there: in a group beside those of the sandboxes, because a group that
-  // hands out controllers cannot hold processes itself.
+  // A server in a delegated group stays in a child beside the sandboxes' groups: a group that delegates controllers
+  // cannot hold processes.
   const delegated = basename(own) === SUPERVISOR ? dirname(own) : own;
   const isRoot = process.geteuid?.() === 0;
-  // In the group of a service itself, as systemd before 254 starts it, groups of sandboxes would keep the service from
-  // starting again: a group that hands out controllers takes no process. Root makes them at the top then, like Docker.
+  // systemd before 254 starts a service in its top group. Groups of sandboxes there would keep the service from
+  // restarting, because a group that delegates controllers takes no process. Root uses the top of the hierarchy then,
+  // like Docker.
   const isDelegated = isRoot ? own !== delegated && delegated.endsWith(".service") : true;
   const top = isDelegated ? join(mount, delegated) : mount;
-  // The top of a container's own hierarchy is an ordinary group of the host; the true one has no type.
+  // The top of a container's namespace is an ordinary group of the host; the real root has no cgroup.type.
   const isContainer = own === "/" && (await read(mount, "cgroup.type")) !== undefined;
   if (isContainer || (isDelegated && own === delegated && (await canMakeGroups(top)))) await moveAside(top);
   const path = join(top, name);
@@ -401,7 +402,7 @@ function scaled(value: number | undefined, divisor: number): number | undefined 
   return value === undefined ? undefined : value / divisor;
 }
 
-/** The number behind a word at the start of a line. */
+/** The number after a word at the start of a line. */
 function field(text: string | undefined, name: string): number | undefined {
   const line = text?.split("\n").find((each) => each.startsWith(`${name} `));
   return line === undefined ? undefined : Number(line.slice(name.length + 1));

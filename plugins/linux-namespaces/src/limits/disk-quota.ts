@@ -2,22 +2,21 @@ import { SandboxError } from "@coppice/core";
 import type { Files } from "@coppice/core/backend";
 
 export interface DiskQuotaOptions {
-  /** Bytes that the sandbox takes up now. */
+  /** Bytes that the sandbox uses now. */
   readonly measure: () => Promise<number>;
   readonly limitBytes: number;
   readonly maximumAgeMs: number;
 }
 
 /**
- * Disk usage of a sandbox: measured now and then, and bytes that are written through the server are added
- * to that in between. What programs inside write counts from the next measurement on.
+ * Disk usage of a sandbox: the last measurement plus bytes written through the server since. Writes of programs inside
+ * count at the next measurement.
  */
 export class DiskQuota {
   readonly #options: DiskQuotaOptions;
-  /** May be changed at any time. */
   limitBytes: number;
   #usedBytes = 0;
-  /** Of writes under way: a file has no name before it is whole, so it is not found by looking. */
+  /** Bytes of unfinished writes. A file has no name before it is complete, so measurements miss it. */
   #unfinishedBytes = 0;
   #measuredAtMs = -Infinity;
   #measuring: Promise<number> | undefined;
@@ -33,7 +32,7 @@ export class DiskQuota {
   }
 
   /**
-   * Passes data on while there is room for it.
+   * Passes data on while there is room.
    * @throws SandboxError resource_exhausted
    */
   async *admit(data: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
@@ -53,7 +52,7 @@ export class DiskQuota {
   }
 
   async #requireRoom(): Promise<void> {
-    // Files that were removed since the last measurement make room.
+    // Files removed since the last measurement make room.
     if ((await this.measure()) > this.limitBytes) {
       throw new SandboxError("disk_full", "the disk of the sandbox is full", { shortage: "space" });
     }
@@ -66,7 +65,7 @@ export class DiskQuota {
   }
 }
 
-/** The same files, of which no more can be written than a quota admits. */
+/** Wraps files so that writes stay within a quota. */
 export function filesWithQuota(files: Files, quota: DiskQuota): Files {
   return {
     stat: (path) => files.stat(path),

@@ -1,13 +1,13 @@
 import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
 import type { Sandbox } from "@coppice/core/backend";
-import { type TestBackend, heldLimits, openTestBackend, reasonToSkip } from "../testing/test-backend.js";
+import { type TestBackend, wholeLimits, openTestBackend, reasonToSkip } from "../testing/test-backend.js";
 import { makeSandbox, runScript } from "../testing/test-sandbox.js";
 
 const LIMIT_MIB = 64;
-/** Much more than the limit, and no more. */
+/** Well above the limit, but bounded. */
 const WRITTEN_MIB = 1_024;
-/** Waits as long as it is let: what is ended is ended by the watch. */
+/** Runs until the watch ends the sandbox. */
 const FAST = `dd if=/dev/zero of=/home/user/big bs=1M count=${WRITTEN_MIB}; sleep 120`;
 const WRITE = `
 import ctypes, mmap, os, threading, time
@@ -20,29 +20,29 @@ def fill(file):
         os.write(file, bytes(2 ** 20))
 os.chdir("/home/user")
 `;
-/** By what is written where no directory entry of the sandbox's leads. */
+/** Ways to write where no directory entry of the sandbox leads. */
 const HIDDEN = {
-  "has no name any more, and is open in four processes": `${WRITE}
+  "was removed and is open in four processes": `${WRITE}
 file = write("gone")
 children = [os.fork() for _ in range(3)]
 if all(children): fill(file)
 time.sleep(120)
 `,
-  "is below more directories than anybody holds open": `${WRITE}
+  "is below more directories than a process can hold open": `${WRITE}
 for _ in range(2000):
     os.mkdir("d")
     os.chdir("d")
 fill(write("deep"))
 time.sleep(120)
 `,
-  "is open in a thread with descriptors of its own": `${WRITE}
+  "is open in a thread with a separate table of descriptors": `${WRITE}
 def run():
     assert ctypes.CDLL(None).unshare(0x400) == 0
     fill(write("gone"))
     time.sleep(120)
 threading.Thread(target=run).start()
 `,
-  "is mapped, and not open": `${WRITE}
+  "is mapped but not open": `${WRITE}
 file = write("gone")
 os.ftruncate(file, ${WRITTEN_MIB} * 2 ** 20)
 memory = mmap.mmap(file, ${WRITTEN_MIB} * 2 ** 20)
@@ -59,7 +59,7 @@ describe("the disk of sandboxes without project quotas", { skip: reasonToSkip() 
 
   before(async () => {
     opened = await openTestBackend({ limits: { diskMiB: LIMIT_MIB } });
-    isHeld = (await heldLimits(opened.backend)).has("diskMiB");
+    isHeld = (await wholeLimits(opened.backend)).has("diskMiB");
   });
   after(() => opened[Symbol.asyncDispose]());
 
@@ -71,7 +71,7 @@ describe("the disk of sandboxes without project quotas", { skip: reasonToSkip() 
     return loss;
   };
 
-  it("ends the one that a program fills past its limit, and no other", async (context) => {
+  it("ends only the sandbox that a program fills past its limit", async (context) => {
     if (isHeld) return context.skip("the file system holds the limit");
     const sandbox = await makeSandbox(opened.backend);
     const other = await makeSandbox(opened.backend);
@@ -91,7 +91,7 @@ describe("the disk of sandboxes without project quotas", { skip: reasonToSkip() 
     });
   }
 
-  it("ends one that is past its limit when the next server takes it over", async (context) => {
+  it("ends a sandbox that exceeds its limit when the next server adopts it", async (context) => {
     if (isHeld) return context.skip("the file system holds the limit");
     const sandbox = await makeSandbox(opened.backend);
     await opened.backend.close();
@@ -100,7 +100,7 @@ describe("the disk of sandboxes without project quotas", { skip: reasonToSkip() 
     assert.equal(await lossOf(again, FAST), "out of disk");
   });
 
-  it("is reported alone where the operator wants that", async (context) => {
+  it("is only reported if so configured", async (context) => {
     if (isHeld) return context.skip("the file system holds the limit");
     await using reporting = await openTestBackend({ limits: { diskMiB: LIMIT_MIB }, diskLimit: "report" });
     const sandbox = await makeSandbox(reporting.backend);

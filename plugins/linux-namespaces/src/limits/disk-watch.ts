@@ -1,33 +1,34 @@
 import { statfs } from "node:fs/promises";
 import { type Logger, messageOf } from "@coppice/core";
 
-/** Something that may use so much of the disk, and that nothing but this watch holds to it. */
+/** A sandbox whose disk limit only this watch enforces. */
 export interface Watched {
   readonly id: string;
   readonly limitBytes: number;
-  /** Bytes that it takes up now. */
+  /** Bytes that it uses now. */
   measure(): Promise<number>;
-  /** Makes it use no more. */
+  /** Ends it. */
   end(usedBytes: number): Promise<void>;
 }
 
 interface Known {
   usedBytes: number;
-  /** Free bytes of the file system at that time. */
+  /** Free bytes of the file system at the last measurement. */
   freeBytes: number;
   atMs: number;
   isBusy: boolean;
 }
 
-/** How often the free space is looked at, which costs next to nothing. */
-const LOOK_EVERY_MS = 250;
-/** However little space went: what one sandbox frees hides what another one takes. */
-const MEASURED_EVERY_MS = 60_000;
+/** Interval of statfs(2), which costs almost nothing. */
+const POLL_INTERVAL_MS = 250;
+/** Maximum age of a measurement: space that one sandbox frees hides what another one takes. */
+const MAX_MEASUREMENT_AGE_MS = 60_000;
 const AT_ONCE = 4;
 
 /**
- * Ends what goes past its share of a file system that holds nobody to one. Measuring means to look at every file, so
- * each is measured when so much space has gone since the last time that it could be past its limit, and each minute.
+ * Ends sandboxes that exceed their disk limit on a file system without quotas. A measurement looks at every file, so a
+ * sandbox is measured only when enough space has gone since its last measurement to exceed its limit, and once a
+ * minute.
  */
 export class DiskWatch {
   readonly #directory: string;
@@ -42,12 +43,12 @@ export class DiskWatch {
     this.#log = log;
   }
 
-  /** @param isNew it takes up nothing yet. */
+  /** @param isNew true for a sandbox that uses no space yet. */
   add(watched: Watched, isNew: boolean): void {
     const [usedBytes, atMs] = isNew ? [0, performance.now()] : [Infinity, -Infinity];
     this.#known.set(watched, { usedBytes, freeBytes: NaN, atMs, isBusy: false });
-    this.#timer ??= setInterval(() => void this.#look(), LOOK_EVERY_MS).unref();
-    // Free space before any process of it can have written.
+    this.#timer ??= setInterval(() => void this.#look(), POLL_INTERVAL_MS).unref();
+    // Reads the free space before any process of the sandbox can write.
     void this.#look();
   }
 
@@ -67,13 +68,13 @@ export class DiskWatch {
       for (const [watched, known] of this.#known) {
         if (Number.isNaN(known.freeBytes)) known.freeBytes = freeBytes;
         const beyondBytes = known.freeBytes - freeBytes - (watched.limitBytes - known.usedBytes);
-        const isOld = performance.now() - known.atMs > MEASURED_EVERY_MS;
+        const isOld = performance.now() - known.atMs > MAX_MEASUREMENT_AGE_MS;
         if (!known.isBusy && (beyondBytes >= 0 || isOld)) due.push({ watched, known, beyondBytes });
       }
       due.sort((one, other) => other.beyondBytes - one.beyondBytes);
       for (const { watched, known } of due.slice(0, AT_ONCE - this.#busy)) void this.#measure(watched, known);
     } catch (error) {
-      this.#log.warn({ err: error }, "the free space of the disk is not known");
+      this.#log.warn({ err: error }, "free space of the disk is unknown");
     } finally {
       this.#isLooking = false;
     }
@@ -83,7 +84,7 @@ export class DiskWatch {
     known.isBusy = true;
     this.#busy++;
     try {
-      // Before it is measured: what is written meanwhile is then counted again, not missed.
+      // Before the measurement: bytes written meanwhile are counted twice, not missed.
       const freeBytes = await this.#free();
       const atMs = performance.now();
       const usedBytes = await watched.measure();
@@ -93,10 +94,10 @@ export class DiskWatch {
         await watched.end(usedBytes);
       }
     } catch (error) {
-      // It may have ended.
+      // The sandbox may have ended.
       Object.assign(known, { freeBytes: NaN, atMs: performance.now(), usedBytes: 0 });
       const fields = { sandbox: watched.id, reason: messageOf(error) };
-      if (this.#known.has(watched)) this.#log.warn(fields, "the disk of a sandbox could not be measured");
+      if (this.#known.has(watched)) this.#log.warn(fields, "disk usage of the sandbox could not be measured");
     } finally {
       this.#busy--;
       known.isBusy = false;

@@ -3,24 +3,23 @@ import type { Controller } from "./control-groups.js";
 /** How this host enforces each limit of sandboxes. */
 export interface EnforcedLimit {
   readonly name: "memoryMiB" | "cpuCount" | "processes" | "diskMiB" | "openFiles" | "pausing";
-  /** `whole` sandboxes, `part` of what the name says, or not at all. */
+  /** `whole` sandbox, `part` of the named resource, or not at all. */
   readonly reach: "whole" | "part" | "none";
-  /** In a few words: `control groups of version 2`, `not enforced: …`. */
+  /** Short text: `control groups of version 2`, `not enforced: …`. */
   readonly how: string;
 }
 
 /** Means of this host to enforce limits. */
 export interface LimitMeans {
   readonly controllers: ReadonlyMap<Controller, 1 | 2>;
-  /** True when the processes of a sandbox are counted apart from those of others: in its user namespace. */
+  /** True when processes are counted per sandbox, in its user namespace. */
   readonly countsProcesses: boolean;
   readonly keepsLayersInMemory: boolean;
   readonly hasProjectQuotas: boolean;
-  /** True when sandboxes that exceed their disk limit are ended. */
   readonly endsPastDisk: boolean;
 }
 
-/** Every limit, and by what it is enforced. */
+/** Lists every limit with its enforcement. */
 export function enforcedLimits(means: LimitMeans): readonly EnforcedLimit[] {
   const { controllers, countsProcesses } = means;
   const byGroup = (controller: Controller): Omit<EnforcedLimit, "name"> | undefined => {

@@ -22,7 +22,7 @@ describe("ranges of ids", () => {
   });
 });
 
-describe("a sandbox with ids of its own", { skip: reasonToSkipRanges(), concurrency: 1 }, () => {
+describe("a sandbox with separate ids", { skip: reasonToSkipRanges(), concurrency: 1 }, () => {
   let opened: TestBackend;
   let sandbox: Sandbox;
   let other: Sandbox;
@@ -41,7 +41,7 @@ describe("a sandbox with ids of its own", { skip: reasonToSkipRanges(), concurre
   const factsOf = async (of: Sandbox): Promise<SandboxFacts> =>
     (await readFacts(pathsOf(of))) ?? assert.fail("there is no record");
 
-  it("is run by users whom neither the host nor another sandbox has", async () => {
+  it("has user ids that neither the host nor another sandbox uses", async () => {
     const firsts = [(await factsOf(sandbox)).firstId, (await factsOf(other)).firstId];
     assert.equal(new Set(firsts).size, 2);
     const { pid } = (await readInit(pathsOf(sandbox))) ?? {};
@@ -49,7 +49,7 @@ describe("a sandbox with ids of its own", { skip: reasonToSkipRanges(), concurre
     assert.ok(firsts.every((first = 0) => first >= FIRST && first < FIRST + 4 * IDS_OF_SANDBOX));
   });
 
-  it("has them also where its template has a single program of the host", async () => {
+  it("has them also with a template of a single program of the host", async () => {
     await using withProgram = await openTestBackend({
       node: process.execPath,
       ids: { first: FIRST + 4 * IDS_OF_SANDBOX, count: IDS_OF_SANDBOX },
@@ -60,7 +60,7 @@ describe("a sandbox with ids of its own", { skip: reasonToSkipRanges(), concurre
     await one.destroy();
   });
 
-  it("has files that on the disk are of the ids that it sees", async () => {
+  it("has files whose ids on disk are those that it sees", async () => {
     await runScript(sandbox, "touch /root/a && touch /root/b && chown 1000:27 /root/b", "root");
     const root = join(pathsOf(sandbox).layers, "root/upper/root");
     for (const [name, uid, gid] of [
@@ -78,13 +78,13 @@ describe("a sandbox with ids of its own", { skip: reasonToSkipRanges(), concurre
     assert.equal(output, "0 0\n1000 27\n0 0\n0 0\n0 0\n");
   });
 
-  it("lets its root alone serve low ports", async () => {
+  it("lets only its root serve low ports", async () => {
     const serve = `python3 -c 'import socket; socket.socket().bind(("", 80)); print("serves")'`;
     assert.match((await runScript(sandbox, serve, "root")).output, /^serves$/m);
     assert.match((await runScript(sandbox, serve)).output, /PermissionError/);
   });
 
-  it("gives them back while it is stopped, and is adopted with them while it runs", async () => {
+  it("releases them while it is stopped, and is adopted with them while it runs", async () => {
     const stopping = await makeSandbox(opened.backend);
     const { firstId } = await factsOf(stopping);
     await stopping.stopping?.stop();
@@ -105,8 +105,8 @@ describe("a sandbox with ids of its own", { skip: reasonToSkipRanges(), concurre
     other = await makeSandbox(opened.backend);
   });
 
-  it("has those of the host where a file system cannot show its files as those of others", async () => {
-    // An overlay is none that can.
+  it("has those of the host where the file system does not support id mapping", async () => {
+    // An overlay does not support it.
     const [upper, work, merged] = ["upper", "work", "merged"].map((name) => join(opened.directory, name));
     for (const path of [upper, work, merged]) await mkdir(path ?? "");
     const options = `lowerdir=${(await factsOf(sandbox)).root?.lowers[0]},upperdir=${upper},workdir=${work}`;

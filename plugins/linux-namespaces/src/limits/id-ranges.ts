@@ -1,16 +1,16 @@
 import { SandboxError } from "@coppice/core";
 
-/** How many ids a sandbox has: up to the accounts that programs expect, `nobody` among them. */
+/** Ids of a sandbox, including the accounts that programs expect, such as `nobody`. */
 export const IDS_OF_SANDBOX = 65_536;
 
-/** Gives each sandbox that runs user and group ids of the host that nobody else has. */
+/** Gives each running sandbox an exclusive range of user and group ids on the host. */
 export class IdRanges {
   readonly #first: number;
   readonly #slots: number;
   readonly #start: number;
   readonly #used = new Set<number>();
 
-  /** @param start any number: where the search begins, so that servers of one host seldom meet. */
+  /** @param start random number where the search begins, so that servers of one host rarely collide. */
   constructor({ first, count }: { readonly first: number; readonly count: number }, start: number) {
     this.#first = first;
     this.#slots = Math.floor(count / IDS_OF_SANDBOX);
@@ -28,12 +28,12 @@ export class IdRanges {
     throw new SandboxError("ids_exhausted", "all ids of linux-namespaces.ids are in use");
   }
 
-  /** Says that what an earlier server made has them. */
-  retake(first: number): void {
+  /** Marks a range of an earlier server's sandbox as used. */
+  reclaim(first: number): void {
     this.#used.add(first);
   }
 
-  /** Once all processes of the sandbox have ended. */
+  /** Call this once all processes of the sandbox have ended. */
   release(first: number): void {
     this.#used.delete(first);
   }

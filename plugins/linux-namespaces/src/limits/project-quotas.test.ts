@@ -13,7 +13,7 @@ const IMAGE_BYTES = 256 * 2 ** 20;
 /** Mounts an image for this process and its children alone. */
 const MOUNTED = 'mount -o loop,prjquota "$1" "$2"; export TMPDIR="$2"; shift 2; exec "$@"';
 
-describe("on a file system that counts for projects", { skip: reasonToSkip() ?? false }, () => {
+describe("on a file system with project quotas", { skip: reasonToSkip() ?? false }, () => {
   let directory: string;
   let place: Place;
 
@@ -44,7 +44,7 @@ describe("on a file system that counts for projects", { skip: reasonToSkip() ?? 
     await rm(directory, { recursive: true });
   });
 
-  it("programs inside are held to the disk of their sandbox", async (context) => {
+  it("programs inside cannot exceed the disk of their sandbox", async (context) => {
     if (process.getuid?.() !== 0) return context.skip("only root can mount one");
     try {
       const image = place.enter.at(-2) ?? "";
@@ -60,7 +60,7 @@ describe("on a file system that counts for projects", { skip: reasonToSkip() ?? 
   });
 });
 
-it("a number that was given back has no limit any more, and comes again after all others", async () => {
+it("a released number has no limit, and is reused last", async () => {
   const asked: unknown[] = [];
   const disk = async (...words: readonly unknown[]) => {
     asked.push(words);

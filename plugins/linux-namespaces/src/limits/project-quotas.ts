@@ -1,13 +1,13 @@
 import { SandboxError } from "@coppice/core";
 import type { Launcher } from "../launcher/launcher.js";
 
-/** Far above what operators write into /etc/projects by hand. */
+/** Far above the numbers that operators write into /etc/projects. */
 const FIRST_PROJECT = 1_600_000_000;
 const PROJECTS = 1_000_000;
 
 /**
- * Holds sandboxes to their share of the disk where the file system counts what belongs to a project: every
- * program inside meets the limit, and what is used is known without looking.
+ * Disk limits of sandboxes on file systems with project quotas: every program inside meets the limit, and usage is
+ * known without a scan.
  */
 export class ProjectQuotas {
   readonly #launcher: Launcher;
@@ -20,15 +20,15 @@ export class ProjectQuotas {
     this.#directory = directory;
   }
 
-  /** @returns undefined where the file system of the directory does not count, or not for this server. */
+  /** @returns undefined where the file system has no project quotas, or denies them to this server. */
   static async find(launcher: Launcher, directory: string): Promise<ProjectQuotas | undefined> {
     const isEnforced = (await launcher.disk("enforced", directory)) === "1";
     return isEnforced ? new ProjectQuotas(launcher, directory) : undefined;
   }
 
-  /** The number of a project for a sandbox or a volume. @throws SandboxError resource_exhausted */
+  /** Allocates the project of a sandbox or volume. @throws SandboxError resource_exhausted */
   take(): number {
-    // Not the one that was given back last: its files may still be on their way out.
+    // The project released last comes last: its files may still be being removed.
     for (let tried = 0; tried < PROJECTS; tried++) {
       this.#last = (this.#last + 1) % PROJECTS;
       const project = FIRST_PROJECT + this.#last;
@@ -39,27 +39,26 @@ export class ProjectQuotas {
     throw new SandboxError("ids_exhausted", "all projects of the file system are in use");
   }
 
-  /** Says that what an earlier server made has it. */
-  retake(project: number): void {
+  /** Marks a project of an earlier server as used. */
+  reclaim(project: number): void {
     this.#used.add(project);
   }
 
-  /** Bytes that its files take up. */
   async usage(project: number): Promise<number> {
     return Number(await this.#launcher.disk("usage", this.#directory, project));
   }
 
-  /** Makes an empty directory, and whatever will be made in it, part of a project. */
+  /** Assigns an empty directory, and all later files in it, to a project. */
   async hold(directory: string, project: number, limitMiB: number): Promise<void> {
     await this.#launcher.disk("hold", directory, project, limitMiB);
   }
 
-  /** Changes the limit of one that is in use. */
+  /** Changes the limit of a used project. */
   async limit(project: number, limitMiB: number): Promise<void> {
     await this.#launcher.disk("limit", this.#directory, project, limitMiB);
   }
 
-  /** Takes the limit away, once its files are gone. */
+  /** Removes the limit, once the files are gone. */
   async release(project: number): Promise<void> {
     await this.limit(project, 0);
     this.#used.delete(project);

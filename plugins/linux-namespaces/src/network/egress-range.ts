@@ -8,17 +8,17 @@ const ATTEMPTS = 50;
 const PAUSE_MS = 20;
 
 /**
- * Claims a range of addresses for this server: by a name in the kernel, of which there is one in each network namespace
- * and which ends with its process.
- * @param prefix of the names of this installation's interfaces; others must not have addresses of the range.
- * @returns what gives it back when it is closed.
- * @throws SandboxError unavailable when somebody else uses it.
+ * Reserves a range of addresses for this server, by a name in the kernel that is unique in each network namespace and
+ * ends with its process.
+ * @param prefix of this installation's interfaces; other interfaces must not have addresses of the range.
+ * @returns the reservation; closing releases it.
+ * @throws SandboxError unavailable when the range is in use.
  */
 export async function claimRange(range: string, prefix: string): Promise<Server> {
   const claim = createServer().unref();
   const refuse = (by: string): SandboxError =>
     new SandboxError("egress_range_in_use", `egressRange ${range} is used by ${by}: set another range`);
-  // A server that is just ending gives it back in a moment.
+  // A server that is just ending releases it in a moment.
   for (let attempt = 1; ; attempt++) {
     try {
       await once(claim.listen(`\0coppice-egress-${range}`), "listening");
@@ -29,7 +29,6 @@ export async function claimRange(range: string, prefix: string): Promise<Server>
       await sleep(PAUSE_MS);
     }
   }
-  // As "10.213." of "10.213.0.0/16".
   const beginning = range.replace(/0\.0\/16$/, "");
   for (const [name, addresses = []] of Object.entries(networkInterfaces())) {
     if (name.startsWith(prefix) || !addresses.some(({ address }) => address.startsWith(beginning))) continue;

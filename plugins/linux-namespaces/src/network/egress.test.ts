@@ -19,7 +19,7 @@ while True:
     connection.sendall(connection.recv(1))
     connection.close()
 `;
-/** Says in what ways version 6 leads out, for root of a sandbox that tries to make one. */
+/** Prints the ways out with IPv6 that root of a sandbox can create. */
 const VERSION_6 = `
 import os, socket, subprocess
 for line in open("/proc/net/ipv6_route"):
@@ -37,7 +37,7 @@ try:
 except OSError:
     pass
 `;
-/** Says whether the other end of an open connection still sends. */
+/** Reports whether the other end of an open connection still sends. */
 const WAIT_FOR_MORE = `
 import socket, sys
 connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))
@@ -70,7 +70,7 @@ describe("the network of a sandbox with egress: nat", { skip: reasonWithoutEgres
       makeSandbox(opened.backend, { allowInternetAccess: false }),
       makeSandbox(opened.backend, {
         allowInternetAccess: true,
-        // What is blocked for all is not opened by what a client allows.
+        // An allowed destination does not open one that is blocked for all.
         egress: { allowOut: ["10.0.0.0/8", internet.hostAddress, "0.0.0.0/0"], denyOut: [] },
       }),
     ]);
@@ -123,7 +123,7 @@ print(probe.getsockname()[0])'`;
     assert.deepEqual(await opened.leaks(), []);
   });
 
-  it("does not lead out by version 6, whatever root in it does", async () => {
+  it("has no way out with IPv6, whatever root in it does", async () => {
     await using internet = await openInternet();
     await using opened = await open(internet);
     const sandbox = await makeSandbox(opened.backend, { allowInternetAccess: true });
@@ -132,7 +132,7 @@ print(probe.getsockname()[0])'`;
     await sandbox.destroy();
   });
 
-  it("keeps to its rules while no server runs, when the next one starts, and after it took over", async () => {
+  it("keeps its rules without a server, at the start of the next one, and after adoption", async () => {
     await using internet = await openInternet();
     const { port } = internet;
     const [allowed, denied] = internet.addresses;
@@ -173,7 +173,7 @@ while True:
     assert.deepEqual(await opened.leaks(), []);
   });
 
-  it("is cleared away with its rules when its server ended before the sandbox was whole", async () => {
+  it("is removed with its rules when its server ended during the creation", async () => {
     await using internet = await openInternet();
     await using opened = await open(internet);
     const doomed = await makeSandbox(opened.backend, { allowInternetAccess: true, egress: closed });
@@ -186,7 +186,7 @@ while True:
     assert.deepEqual(await opened.leaks(), []);
   });
 
-  it("is of one server: another one with the same range does not start", async (context) => {
+  it("is exclusive: another server with the same range does not start", async (context) => {
     if (process.getuid?.() !== 0) return context.skip("without root each has a network of its own");
     await using internet = await openInternet();
     await using opened = await open(internet);
@@ -194,7 +194,7 @@ while True:
     const sandbox = await makeSandbox(opened.backend, { allowInternetAccess: true });
     const refused = { code: "unavailable", message: /egressRange 10\.\d+\.0\.0\/16 is used by/ };
     await assert.rejects(second.backend.check(), refused);
-    // Nobody holds it any more, but its sandbox does.
+    // Its server released it, but its sandbox still uses it.
     await opened.backend.close();
     await assert.rejects(second.backend.check(), { ...refused, message: /used by the interface cp/ });
     const [again] = await opened.backend.recover();
@@ -222,7 +222,7 @@ while True:
     assert.deepEqual(await opened.leaks(), []);
   });
 
-  it("takes no rule that it could not keep", async () => {
+  it("refuses rules that it cannot enforce", async () => {
     await using internet = await openInternet();
     await using opened = await open(internet);
     const egress = { allowOut: ["example.com"], denyOut: [ALL_TRAFFIC] };

@@ -7,18 +7,18 @@ import type { HostRun, Init, Launcher } from "../launcher/launcher.js";
 import type { Uplink } from "./uplink.js";
 
 export interface EgressSettings {
-  /** Private range that the addresses of sandboxes are from, an IPv4 /16: `10.213.0.0/16`. */
+  /** Private range for the addresses of sandboxes, an IPv4 /16: `10.213.0.0/16`. */
   readonly range: string;
-  /** IPv4 ranges that sandboxes do not reach. */
+  /** IPv4 ranges that sandboxes cannot reach. */
   readonly blocked: readonly string[];
 }
 
 export interface EgressOptions {
   readonly launcher: Launcher;
   readonly settings: EgressSettings;
-  /** Of the installation; names its interfaces and its table. */
+  /** Digest of the installation, which names its interfaces and its table. */
   readonly digest: string;
-  /** By which sandboxes leave where the server is not root; undefined where they leave by the host's network. */
+  /** Way out for a server that is not root; undefined where the host's network is used. */
   readonly uplink: Uplink | undefined;
   readonly log: Logger;
 }
@@ -26,24 +26,24 @@ export interface EgressOptions {
 const FORWARDING = "/proc/sys/net/ipv4/ip_forward";
 const TABLE_PREFIX = "coppice_";
 /**
- * An empty table: there while forwarding is on because a server, of whatever installation, turned it on. Like
- * the setting it outlives that server, and no boot.
+ * An empty table that exists while forwarding is on because a Coppice server, of any installation, turned it on. Like
+ * the setting, it outlives that server but no boot.
  */
 const FORWARDING_MARK = `${TABLE_PREFIX}forwarding`;
-/** Networks of four addresses, two of them usable, in a /16 whose last 256 are for an uplink. */
+/** Networks of four addresses, two of them usable, in a /16. Its last 256 addresses are for an uplink. */
 const NETWORKS = 16_320;
-/** How often an uplink is looked after. */
-const LOOK_EVERY_MS = 1_000;
+/** Interval at which the uplink is checked. */
+const POLL_INTERVAL_MS = 1_000;
 
-/** How the interfaces of an installation begin. */
+/** Prefix of the interfaces of an installation. */
 export function interfacePrefix(digest: string): string {
   return `cp${digest.slice(0, 6)}`;
 }
 
 /**
- * Lets sandboxes out to the internet: a pair of interfaces each, one table of rules for all of them. The
- * rules name interfaces by their prefix, so a sandbox without rules of its own comes and goes without a change
- * to them. One with rules has two chains and two sets, found by the name of its interface.
+ * Connects sandboxes to the internet with a veth pair each and one table of rules for all. The rules match interfaces
+ * by prefix, so sandboxes without own rules need no change to them. A sandbox with rules has two chains and two sets,
+ * found by the name of its interface.
  */
 export class Egress {
   readonly #launcher: Launcher;
@@ -55,7 +55,7 @@ export class Egress {
   #looking: Promise<void> | undefined;
   #hostAddresses: readonly string[] = [];
   readonly #used = new Set<number>();
-  /** Those of the used ones that may have rules of their own. */
+  /** Used networks that may have own rules. */
   readonly #restricted = new Set<number>();
 
   constructor({ launcher, settings, digest, uplink, log }: EgressOptions) {
@@ -66,21 +66,22 @@ export class Egress {
     this.#log = log;
   }
 
-  /** In a few words: by what sandboxes get out. */
+  /** Short text: the means of egress. */
   get description(): string {
     return this.#uplink?.description ?? "veth and nftables, on the network of this host";
   }
 
   /**
-   * Puts the rules for all in place of those of an earlier server. Those of its sandboxes stay, so that there is
-   * no moment without them. @throws Error that says what is missing. */
+   * Replaces the common rules of an earlier server. The rules of its sandboxes stay, so that they are always in force.
+   * @throws Error with what is missing.
+   */
   async open(): Promise<void> {
     await this.#uplink?.open();
     await this.#run(["ip", "-Version"]);
     await this.#applyRules();
     if (this.#uplink !== undefined) {
       await this.#run(["tee", FORWARDING], "1");
-      this.#looking = this.#lookAfter(this.#uplink);
+      this.#looking = this.#maintain(this.#uplink);
       return;
     }
     if ((await readFile(FORWARDING, "utf8")).trim() === "1") return;
@@ -89,8 +90,8 @@ export class Egress {
   }
 
   /**
-   * Takes the rules away, unless sandboxes that live on are held by them. The last installation to do so turns
-   * forwarding off again, if one of them, and not the host, turned it on.
+   * Removes the rules, unless remaining sandboxes need them. The last installation turns forwarding off again, if an
+   * installation, not the host, turned it on.
    */
   async close(isInUse: boolean): Promise<void> {
     this.#closing.abort();
@@ -104,12 +105,12 @@ export class Egress {
     const before = await this.#tables();
     if (!before.includes(FORWARDING_MARK) || before.length > 1) return;
     await writeFile(FORWARDING, "0");
-    // Another installation makes its table before it looks whether forwarding is on.
+    // Another installation creates its table before it checks forwarding.
     if ((await this.#tables()).length > 1) await writeFile(FORWARDING, "1");
     else await this.#launcher.run(["nft", "delete", "table", "inet", FORWARDING_MARK]);
   }
 
-  /** A network of its own for a sandbox. @throws SandboxError resource_exhausted */
+  /** Allocates a network for a sandbox. @throws SandboxError resource_exhausted */
   take(): number {
     for (let network = 0; network < NETWORKS; network++) {
       if (this.#used.has(network)) continue;
@@ -119,20 +120,20 @@ export class Egress {
     throw new SandboxError("addresses_exhausted", "all networks for sandboxes are in use");
   }
 
-  /** Says that a sandbox of an earlier server has it. */
-  retake(network: number, isRestricted: boolean): void {
+  /** Marks the network of an earlier server's sandbox as used. */
+  reclaim(network: number, isRestricted: boolean): void {
     this.#used.add(network);
     if (isRestricted) this.#restricted.add(network);
   }
 
-  /** Gives it back, after `disconnect`. */
+  /** Frees the network, after `disconnect`. */
   release(network: number): void {
     this.#used.delete(network);
   }
 
   /**
-   * Replaces the rules of one network, before it is connected or while it is used. What they forbid is refused
-   * from then on in both directions, whether a connection was there before or not.
+   * Replaces the rules of one network, connected or not. Forbidden traffic is blocked from then on in both directions,
+   * on existing connections too.
    */
   async restrict(network: number, rules: EgressRules): Promise<void> {
     const isWithoutRules = rules.allowOut.length + rules.denyOut.length === 0;
@@ -163,25 +164,25 @@ route add default via ${host}
   }
 
   /**
-   * Connects a sandbox of an earlier server again, where that server's way out is gone. One that had rules reaches
-   * nothing until it is given them.
+   * Connects a sandbox of an earlier server whose uplink is gone. One that had rules reaches nothing until it gets them
+   * again.
    */
   async reconnect(init: Init, network: number): Promise<void> {
     if (this.#uplink?.isNew !== true) return;
     if (this.#restricted.has(network)) await this.restrict(network, { allowOut: [], denyOut: [ALL_TRAFFIC] });
-    // The kernel takes its time to remove the other end of what is gone.
+    // The kernel removes the other end of a deleted pair with a delay.
     await this.#launcher.run([...insideOf(init), "ip", "link", "delete", "eth0"]);
     await this.connect(init, network);
   }
 
-  /** Removes the interfaces and the rules of a sandbox, which need not be there. */
+  /** Removes the interfaces and rules of a sandbox; missing ones are fine. */
   async disconnect(network: number): Promise<void> {
     // The kernel removes them too, some time after the last process has ended.
     await this.#tryTo(["ip", "link", "delete", this.#interface(network)]);
     if (this.#restricted.has(network)) await this.#unrestrict(network);
   }
 
-  /** Removes the interfaces of sandboxes that are gone. */
+  /** Removes the interfaces of ended sandboxes. */
   async removeOthers(): Promise<void> {
     const { output } = await this.#run(["ip", "-oneline", "link", "show"]);
     const known = new Set([...this.#used].map((network) => this.#interface(network)));
@@ -191,7 +192,7 @@ route add default via ${host}
     }
   }
 
-  /** Those of all installations on this host. */
+  /** Tables of all installations on this host. */
   async #tables(): Promise<string[]> {
     const { output } = await this.#run(["nft", "list", "tables", "inet"]);
     return output.split(/\s+/).filter((word) => word.startsWith(TABLE_PREFIX));
@@ -221,7 +222,7 @@ route add default via ${host}
     const { blocked, range } = this.#settings;
     const ours = `"${this.#prefix}*"`;
     const table = `inet ${this.#table}`;
-    // All of it is one transaction. What is flushed is made before, so that it does not matter whether it was there.
+    // One transaction. Each flushed chain or set is declared first, so that it need not exist.
     return `table ${table} {
   set blocked {
     type ipv4_addr
@@ -273,7 +274,7 @@ table ${table} {
 `;
   }
 
-  /** Looks at each packet, not at connections: so a change holds for those that are open. */
+  /** Filters packets, not connections, so a change applies to existing connections. */
   #rulesOf(network: number, { allowOut, denyOut }: EgressRules): string {
     const { allow, deny, incoming, outgoing } = namesOf(network);
     const link = this.#interface(network);
@@ -319,7 +320,7 @@ table ${table} {
 }`;
   }
 
-  /** Removes the rules of a network, whatever there is of them. */
+  /** Removes the rules of a network, complete or not. */
   async #unrestrict(network: number): Promise<void> {
     const { allow, deny, incoming, outgoing } = namesOf(network);
     const link = this.#interface(network);
@@ -338,16 +339,16 @@ delete set ${table} ${deny}
     this.#restricted.delete(network);
   }
 
-  /** Keeps the way out, and what it must not lead to, as the host changes. */
-  async #lookAfter(uplink: Uplink): Promise<void> {
+  /** Restarts the uplink and updates the host's addresses when they change. */
+  async #maintain(uplink: Uplink): Promise<void> {
     const { signal } = this.#closing;
     try {
-      for await (const _ of setInterval(LOOK_EVERY_MS, undefined, { signal, ref: false })) {
+      for await (const _ of setInterval(POLL_INTERVAL_MS, undefined, { signal, ref: false })) {
         try {
           await uplink.keep();
           if (hostAddresses().join() !== this.#hostAddresses.join()) await this.#applyRules();
         } catch (error) {
-          this.#log.error({ err: error }, "sandboxes do not get out as they should");
+          this.#log.error({ err: error }, "egress of sandboxes is impaired");
         }
       }
     } catch (error) {
@@ -356,12 +357,12 @@ delete set ${table} ${deny}
   }
 
   async #applyRules(): Promise<void> {
-    // A program of the host reaches the host: there is no chain for what goes to it, as there is for interfaces.
+    // The uplink's packets come from a program of the host, so no chain for forwarded packets protects the host.
     if (this.#uplink !== undefined) this.#hostAddresses = hostAddresses();
     await this.#run(["nft", "-f", "-"], this.#rules());
   }
 
-  /** @throws Error that says what failed. */
+  /** @throws Error with what failed. */
   async #run(argv: readonly string[], input?: string): Promise<{ readonly output: string }> {
     const { code, output } = await this.#tryTo(argv, input);
     if (code === 0) return { output };
@@ -371,19 +372,17 @@ delete set ${table} ${deny}
   }
 
   async #tryTo(argv: readonly string[], input?: string): Promise<HostRun> {
-    return this.#launcher.run(this.#uplink?.within(argv) ?? argv, input);
+    return this.#launcher.run(this.#uplink?.inNamespace(argv) ?? argv, input);
   }
 }
 
-/**
- * True for rules that leave no destination open, so that a sandbox needs no network.
- */
+/** True for rules that leave no destination open, so that a sandbox needs no network. */
 export function areClosed({ allowOut, denyOut }: EgressRules): boolean {
   return allowOut.length === 0 && denyOut.includes(ALL_TRAFFIC);
 }
 
 /**
- * Refuses rules that cannot be kept here: names of domains, which are known only to who looks them up.
+ * Refuses domain names, which nftables cannot match.
  * @throws SandboxError invalid_argument
  */
 export function checkEgressRules({ allowOut }: EgressRules): void {
@@ -393,7 +392,7 @@ export function checkEgressRules({ allowOut }: EgressRules): void {
   throw new SandboxError("network_rules_invalid", text);
 }
 
-/** The words that run a program in the network of a sandbox. */
+/** Arguments that run a program in the network of a sandbox. */
 function insideOf({ pid }: Init): readonly string[] {
   return ["nsenter", `--net=/proc/${pid}/ns/net`, "--"];
 }
@@ -413,7 +412,7 @@ function namesOf(network: number) {
   };
 }
 
-/** A set of the destinations of version 4; those of version 6 are reached by no sandbox. */
+/** A set of IPv4 destinations; sandboxes have no IPv6. */
 function setOf(name: string, destinations: readonly string[]): string {
   const addresses = destinations.filter((destination) => !destination.includes(":"));
   const elements = addresses.length === 0 ? "" : `elements = { ${addresses.join(", ")} }`;

@@ -1,20 +1,20 @@
 import { access, constants } from "node:fs/promises";
 import { basename } from "node:path";
 
-/** A program that carries what leaves a network namespace over sockets of its own, without privileges. */
+/** A program that relays traffic of a network namespace over its own sockets, without privileges. */
 export interface UplinkProgram {
   /** Full path on this host. */
   readonly path: string;
-  /** Its arguments: connects a namespace by an interface, with an address and a way out. */
+  /** Arguments that give a namespace an interface with an address and a default route. */
   arguments(link: UplinkLink): readonly string[];
 }
 
 export interface UplinkLink {
-  /** A process in the network namespace; its user namespace owns it. */
+  /** A process in the network namespace and in the user namespace that owns it. */
   readonly pid: number;
   /** Name of the interface. */
   readonly name: string;
-  /** First three numbers of the addresses on it, of which the namespace has 100 and the program 2: `10.213.255`. */
+  /** First three numbers of the addresses of the interface. The namespace has 100 and the program 2: `10.213.255`. */
   readonly prefix: string;
 }
 
@@ -22,8 +22,8 @@ const DIRECTORIES = ["/usr/bin", "/usr/local/bin", "/bin", "/run/current-system/
 const MTU = 1_500;
 const TUN = "/dev/net/tun";
 
-// Both are told to lead nowhere but out: no port of the host is passed in or mapped, and no address of theirs stands
-// for the host.
+// Options that allow outgoing traffic alone: no port of the host is forwarded or mapped, and no address stands for the
+// host.
 const PASTA_OPTIONS = [
   "--foreground",
   "--ipv4-only",
@@ -70,9 +70,9 @@ const PROGRAMS: Readonly<Record<string, UplinkProgram["arguments"]>> = {
 };
 
 /**
- * The program to use: that which is configured, else the first that this host has.
- * @param configured full path of one of them.
- * @throws Error that says what is missing.
+ * Finds the configured program, or the first that this host has.
+ * @param configured full path.
+ * @throws Error with what is missing.
  */
 export async function findUplinkProgram(configured: string | undefined): Promise<UplinkProgram> {
   const usual = Object.keys(PROGRAMS).flatMap((name) => DIRECTORIES.map((each) => `${each}/${name}`));

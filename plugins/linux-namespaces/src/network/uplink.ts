@@ -9,9 +9,9 @@ import type { UplinkProgram } from "./uplink-program.js";
 export interface UplinkOptions {
   readonly launcher: Launcher;
   readonly program: UplinkProgram;
-  /** Where it keeps its records; its own. */
+  /** Exclusive directory for its records. */
   readonly directory: string;
-  /** Private range that it takes the last 256 addresses of: `10.213.0.0/16`. */
+  /** Private range, whose last 256 addresses it uses: `10.213.0.0/16`. */
   readonly range: string;
 }
 
@@ -21,9 +21,8 @@ const LOOK_AGAIN_MS = 10;
 const LOG_LINES = 3;
 
 /**
- * The way out for the sandboxes of a server that may not touch the network of its host: a network namespace of the
- * installation, in which it is root, and a program that carries what leaves it. Both outlive the server and are taken
- * over by the next one.
+ * Network of the sandboxes of a server that is not root: a network namespace in which it is root, and a program that
+ * relays outgoing traffic. Both outlive the server, and the next one adopts them.
  */
 export class Uplink {
   readonly #options: UplinkOptions;
@@ -39,12 +38,12 @@ export class Uplink {
     return this.#isNew;
   }
 
-  /** In a few words: what it is made of. */
+  /** Short text: the means of egress. */
   get description(): string {
     return `${this.#options.program.path} and nftables, in a network namespace of this user`;
   }
 
-  /** Takes over what an earlier server left, and makes what is missing. @throws Error that says what fails. */
+  /** Adopts the parts that an earlier server left, and creates the others. @throws Error with what fails. */
   async open(): Promise<void> {
     const { launcher, directory } = this.#options;
     this.#holder = await readProcess(join(directory, "init"));
@@ -52,14 +51,14 @@ export class Uplink {
     if (this.#isNew) {
       await this.remove();
       await mkdir(directory, { mode: 0o700 });
-      // An agent that nobody connects to: a process that stays, and holds the namespaces that it was started in.
+      // An agent without a connection: a process that stays and keeps its namespaces alive.
       const words = ["program", agentBinary() ?? "", "loopback", "no-new-privileges", "capabilities", "0"];
       this.#holder = await launcher.launch(directory, "", words);
     }
     await this.keep();
   }
 
-  /** Starts the program anew where it has ended, or is not as configured. @throws Error with its own words. */
+  /** Restarts the program if it has ended or has another configuration. @throws Error with its output. */
   async keep(): Promise<void> {
     const { launcher, directory, program, range } = this.#options;
     const holder = this.#namespace;
@@ -84,12 +83,12 @@ export class Uplink {
     }
   }
 
-  /** The words that run a program in the namespace. */
-  within(argv: readonly string[]): readonly string[] {
+  /** Arguments that run a program in the namespace. */
+  inNamespace(argv: readonly string[]): readonly string[] {
     return ["nsenter", `--net=/proc/${this.#namespace.pid}/ns/net`, "--", ...argv];
   }
 
-  /** Ends both, and with them every connection through it. Safe to repeat. */
+  /** Ends both processes and all connections through them. Safe to repeat. */
   async remove(): Promise<void> {
     const { launcher, directory } = this.#options;
     for (const record of ["program", "init"]) {
@@ -100,10 +99,10 @@ export class Uplink {
     this.#holder = undefined;
   }
 
-  /** Not where nothing was left, and not where ids have changed so that the launcher is root of another namespace. */
+  /** False without remains, or when ids have changed so that the launcher is root of another namespace. */
   async #canEnter(): Promise<boolean> {
     if (this.#holder === undefined || !(await isAlive(this.#holder))) return false;
-    const { code } = await this.#options.launcher.run(this.within(["true"]));
+    const { code } = await this.#options.launcher.run(this.inNamespace(["true"]));
     return code === 0;
   }
 
@@ -119,7 +118,7 @@ export class Uplink {
 
   async #outputTail(): Promise<string> {
     const log = await readFile(join(this.#options.directory, "log"), "utf8").catch(() => "");
-    // It also complains of a host without a system log, which does not stop it.
+    // It also complains about a missing system log, which does not stop it.
     const lines = log.split("\n").filter((line) => line !== "" && !line.includes("syslog"));
     return lines.slice(-LOG_LINES).join("; ");
   }

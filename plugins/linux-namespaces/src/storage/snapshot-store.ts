@@ -5,7 +5,7 @@ import type { SnapshotId } from "@coppice/core/backend";
 import { z } from "zod";
 import type { Launcher } from "../launcher/launcher.js";
 
-/** Snapshots that files stand on, the topmost first. */
+/** Snapshots below a sandbox's files, topmost first. */
 export type SnapshotChain = readonly SnapshotId[];
 
 const snapshotFacts = z.object({ template: z.string(), chain: z.array(z.string()).readonly() }).readonly();
@@ -13,19 +13,19 @@ const snapshotFacts = z.object({ template: z.string(), chain: z.array(z.string()
 export interface SnapshotStoreOptions {
   readonly directory: string;
   readonly launcher: Launcher;
-  /** Chains of every sandbox there is. */
+  /** Chains of all sandboxes. */
   readonly chainsInUse: () => Promise<readonly SnapshotChain[]>;
 }
 
-// A mount takes its options in one page, and every layer is one more path in them.
-const DEEPEST = 16;
+// The options of a mount must fit into one page, and each layer adds a path.
+const MAX_DEPTH = 16;
 const RECORD = "snapshot.json";
 const REMOVED = "removed";
 const MAKING = ".making";
 
 /**
- * Keeps copies of what sandboxes changed, each a read-only layer for others. A copy that was given up stays
- * as long as a sandbox or another snapshot stands on it.
+ * Copies of sandboxes' changes, each a read-only layer for other sandboxes. A removed snapshot stays while a sandbox or
+ * another snapshot depends on it.
  */
 export class SnapshotStore {
   readonly #options: SnapshotStoreOptions;
@@ -40,16 +40,16 @@ export class SnapshotStore {
   }
 
   /**
-   * Copies the layers of a sandbox that stands still.
-   * @throws SandboxError failed_precondition when it stands on too many snapshots.
+   * Copies the layers of a frozen sandbox.
+   * @throws SandboxError failed_precondition when its chain of snapshots is too long.
    */
   async keep(
     id: SnapshotId,
     source: { readonly layers: string; readonly template: string; readonly chain: SnapshotChain },
   ): Promise<void> {
     const { launcher } = this.#options;
-    if (source.chain.length >= DEEPEST) {
-      const text = `the sandbox stands on ${DEEPEST} snapshots of snapshots, and cannot on more`;
+    if (source.chain.length >= MAX_DEPTH) {
+      const text = `the sandbox stands on ${MAX_DEPTH} snapshots of snapshots, and cannot on more`;
       throw new SandboxError("snapshot_too_deep", text);
     }
     const making = `${this.#path(id)}${MAKING}`;
@@ -77,8 +77,8 @@ export class SnapshotStore {
   }
 
   /**
-   * Snapshots below a sandbox that begins with one.
-   * @throws SandboxError not_found, invalid_argument when it is of another template.
+   * Chain of a sandbox that starts from a snapshot.
+   * @throws SandboxError not_found, invalid_argument when it belongs to another template.
    */
   async chainOf(id: SnapshotId, template: string): Promise<SnapshotChain> {
     const record = await this.#read(id);
@@ -94,12 +94,12 @@ export class SnapshotStore {
     return [id, ...record.chain];
   }
 
-  /** The layers of a chain that lie on top of a template's own, of one of its overlays. */
+  /** Layers of a chain for one overlay of the template, above the template's own. */
   lowers(chain: SnapshotChain, layer: string): readonly string[] {
     return chain.map((id) => join(this.#path(id), layer));
   }
 
-  /** Those that were not given up, half-made ones included. */
+  /** Snapshots that were not removed, including unfinished ones. */
   async list(): Promise<readonly SnapshotId[]> {
     const ids: SnapshotId[] = [];
     for (const name of await readdir(this.#options.directory)) {
@@ -108,7 +108,7 @@ export class SnapshotStore {
     return ids;
   }
 
-  /** Gives one up. Missing ones are fine. */
+  /** Removes a snapshot. A missing one is fine. */
   async remove(id: SnapshotId): Promise<void> {
     await this.#options.launcher.remove(`${this.#path(id)}${MAKING}`);
     if ((await stat(this.#path(id)).catch(() => undefined)) !== undefined) {
@@ -117,9 +117,9 @@ export class SnapshotStore {
     await this.collect();
   }
 
-  /** Frees what was given up and nothing stands on any more. */
+  /** Frees removed snapshots without dependents. */
   collect(): Promise<void> {
-    // One after the other: two that remove the same tree trip over each other.
+    // One after the other: concurrent removals of the same tree fail.
     const collected = this.#collected.then(() => this.#collect());
     this.#collected = collected.catch(() => undefined);
     return collected;

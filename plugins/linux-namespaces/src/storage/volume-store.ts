@@ -11,14 +11,14 @@ import type { TemplateOwners } from "../templates/template-owners.js";
 export interface VolumeStoreOptions {
   readonly directory: string;
   readonly launcher: Launcher;
-  /** Undefined where the file system does not count what a volume uses. */
+  /** Undefined where the file system has no project quotas. */
   readonly quotas: ProjectQuotas | undefined;
   readonly owners: TemplateOwners;
-  /** Files looked at, at most, to tell what a volume uses. */
+  /** Maximum of files scanned to measure a volume. */
   readonly scanEntries: number;
 }
 
-/** What a later server has to know of a volume. Written before anything is made. */
+/** Record of a volume for a later server. Written before any part of it is created. */
 const volumeFacts = z.object({ sizeMiB: z.number(), project: z.number().optional() }).readonly();
 type VolumeFacts = z.infer<typeof volumeFacts>;
 
@@ -26,7 +26,7 @@ const USER_ID = 1000;
 const RECORD = "volume.json";
 const DATA = "data";
 
-/** Keeps directories that sandboxes share. Each lies below one that only the server's user can enter. */
+/** Directories that sandboxes share, below one that only the server's user can enter. */
 export class VolumeStore {
   readonly #options: VolumeStoreOptions;
 
@@ -34,12 +34,12 @@ export class VolumeStore {
     this.#options = options;
   }
 
-  /** Takes stock of what earlier servers made. */
+  /** Loads the volumes of earlier servers. */
   async open(): Promise<void> {
     await mkdir(this.#options.directory, { recursive: true, mode: 0o700 });
     for (const id of await this.list()) {
       const project = (await this.#read(id))?.project;
-      if (project !== undefined) this.#options.quotas?.retake(project);
+      if (project !== undefined) this.#options.quotas?.reclaim(project);
     }
   }
 
@@ -56,7 +56,7 @@ export class VolumeStore {
       const project = quotas?.take();
       await this.#write(id, { sizeMiB, project });
       const data = this.#dataOf(id);
-      // Under another name until it is whole: what has the right one can be mounted.
+      // Created under another name: a volume with its final name is complete and can be mounted.
       await mkdir(`${data}.making`, { mode: 0o755 });
       if (project !== undefined) await quotas?.hold(`${data}.making`, project, sizeMiB);
       await owners.giveToUser(`${data}.making`, USER_ID);
@@ -67,16 +67,15 @@ export class VolumeStore {
     }
   }
 
-  /** Half-made ones and half-removed ones included. */
+  /** Includes half-created and half-removed volumes. */
   async list(): Promise<readonly VolumeId[]> {
     return readdir(this.#options.directory);
   }
 
-  /** Missing ones are fine. */
   async remove(id: VolumeId): Promise<void> {
     const { launcher, quotas } = this.#options;
     const project = (await this.#read(id))?.project;
-    // The record last: what is left when this is cut short still says which project it is of.
+    // The record goes last: an interrupted removal leaves the project's number.
     await launcher.remove(this.#dataOf(id), `${this.#dataOf(id)}.making`);
     if (project !== undefined) await quotas?.release(project);
     await launcher.remove(this.#path(id));

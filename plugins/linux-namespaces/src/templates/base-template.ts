@@ -16,18 +16,18 @@ import type { HostPython } from "./host-python.js";
 import type { Bind, PreparedTemplate } from "../launcher/prepared-template.js";
 import type { TemplateOwners } from "./template-owners.js";
 
-/** Raised when what is made of the same host changes. */
+/** Incremented when the template of an unchanged host changes. */
 const LAYOUT = 6;
 const USER_ID = 1000;
 const PYTHON_DIRECTORY = "/opt/coppice/python";
 const PYTHON_BASE = "/opt/coppice/python-base";
 const NODE = "/opt/coppice/node";
 const HOST_PYTHON = "/usr/bin/python3";
-/** The one part of /usr that is the operator's and not the system's: sandboxes have one of their own. */
+/** The operator's part of /usr; sandboxes have a separate one. */
 const LOCAL = "/usr/local";
 
-// Files of the host's /etc that programs of its /usr need. None of it is secret, and what others than its owner
-// cannot read is left out all the same.
+// Files of the host's /etc that programs of its /usr need. None is secret; files that are not world-readable are left
+// out anyway.
 const HOST_CONFIGURATION = [
   "alternatives",
   "ca-certificates",
@@ -132,7 +132,7 @@ const SUDOERS = `Defaults secure_path="/usr/local/sbin:/usr/local/bin:/usr/sbin:
 root ALL=(ALL:ALL) ALL
 @includedir /etc/sudoers.d
 `;
-/** The account \`user\` may become root: there is no password to ask for. */
+/** The account \`user\` may become root without a password. */
 const PERMIT_ALL = ["auth", "account", "password", "session"]
   .map((type) => `${type} required pam_permit.so\n`)
   .join("");
@@ -167,18 +167,21 @@ const FILES: readonly (readonly [path: string, text: string, mode: number])[] = 
 
 export interface BaseTemplateOptions {
   readonly name: string;
-  /** Directory on the host in which templates are kept. */
+  /** Directory on the host for templates. */
   readonly parent: string;
-  /** A Python with ipykernel, which is to be the sandbox's `python3`. */
+  /** A Python with ipykernel, which becomes the sandbox's `python3`. */
   readonly python?: HostPython | undefined;
-  /** Host path of a Node.js that is to be the sandbox's `node`. It alone: what else is in its directory is the operator's. */
+  /**
+   * Host path of a Node.js, which becomes the sandbox's `node`. Other files in its directory stay hidden: they are the
+   * operator's.
+   */
   readonly node?: string | undefined;
   readonly owners: TemplateOwners;
 }
 
 /**
- * Makes a template out of this host, without a download: its /usr, and an /etc that knows nothing of it but
- * what programs need. Made once for as long as the host stays as it is.
+ * Builds a template from this host without a download: its /usr, and a generated /etc that reveals only what programs
+ * need. Built once while the host does not change.
  */
 export async function prepareBaseTemplate(options: BaseTemplateOptions): Promise<PreparedTemplate> {
   const { name, parent, python, node } = options;
@@ -222,7 +225,7 @@ async function digestOf({ python, node, owners }: BaseTemplateOptions): Promise<
   return createHash("sha256").update(JSON.stringify(parts)).digest("hex").slice(0, 16);
 }
 
-/** Those that are directories of their own; elsewhere they are links into /usr. */
+/** Returns the system directories that are no links into /usr. */
 async function systemDirectories(): Promise<Bind[]> {
   const binds: Bind[] = [{ target: "/usr", source: "/usr" }];
   for (const name of SYSTEM_DIRECTORIES) {
@@ -250,7 +253,7 @@ async function makeRoot(root: string, owners: TemplateOwners): Promise<void> {
   for (const [path, text, mode] of FILES) await makeFile(join(root, "etc", path), text, mode);
 }
 
-/** Where there is one account, `root` is another name of it: what asks for that user still runs. */
+/** With a single account, `root` is another name of it, so that programs which look root up still run. */
 function accounts(shell: string, hasAccounts: boolean): string {
   const ids = `${USER_ID}:${USER_ID}`;
   const user = `user:x:${ids}::/home/user:/bin/${shell}\n`;
@@ -259,8 +262,8 @@ function accounts(shell: string, hasAccounts: boolean): string {
 }
 
 /**
- * The host's `sudo` and `su` belong to a root whom a user namespace does not know, and raise nobody there:
- * copies of them do.
+ * Copies `sudo` and `su`: the owner of the host's is not mapped in a user namespace, so their setuid bits have no
+ * effect there.
  */
 async function makeSudo(root: string, local: string): Promise<void> {
   const plugins = await firstOf(["/usr/libexec/sudo", "/usr/lib/sudo"]);
@@ -292,7 +295,7 @@ async function copyConfiguration(target: string): Promise<void> {
   }
 }
 
-/** Copies files, links and directories that everybody may read; no owner but root, no other kind. */
+/** Copies world-readable files, links and directories, owned by root; other kinds are skipped. */
 async function copyReadable(source: string, target: string): Promise<void> {
   const found = await lstat(source);
   if (found.isSymbolicLink()) {
@@ -307,7 +310,7 @@ async function copyReadable(source: string, target: string): Promise<void> {
   }
 }
 
-/** Makes the /usr/local of sandboxes, which comes first in PATH. */
+/** Builds the /usr/local of sandboxes, which comes first in PATH. */
 async function makeLocal(local: string, python: HostPython | undefined): Promise<void> {
   await makeDirectory(local, 0o755);
   for (const name of LOCAL_DIRECTORIES) await makeDirectory(join(local, name), 0o755);
@@ -315,7 +318,7 @@ async function makeLocal(local: string, python: HostPython | undefined): Promise
     if (await lacksPythonName()) await symlink(HOST_PYTHON, join(local, "bin/python"));
     return;
   }
-  // No links: Python looks for its libraries beside the path by which it was called.
+  // Copies, not links: Python looks for its libraries beside the path that it was called by.
   const names = ["python3", "python", `python${python.version}`];
   for (const name of names) {
     await makeFile(join(local, "bin", name), `#!/bin/sh\nexec ${PYTHON_DIRECTORY}/bin/python3 "$@"\n`, 0o755);
@@ -329,12 +332,12 @@ async function makeLocal(local: string, python: HostPython | undefined): Promise
   }
 }
 
-/** True when this host has its Python as `python3` only, as Debian does: programs call `python`, too. */
+/** True when this host has Python as `python3` only, as Debian does; programs also call `python`. */
 async function lacksPythonName(): Promise<boolean> {
   return (await exists(HOST_PYTHON)) && !(await exists("/usr/bin/python"));
 }
 
-/** A venv for the same packages, at a place that does not depend on where the host keeps its own. */
+/** Builds a venv with the same packages at a fixed path, independent of the host's. */
 async function makePython(root: string, python: HostPython): Promise<void> {
   const directory = join(root, PYTHON_DIRECTORY);
   await makeParents(root, `${PYTHON_DIRECTORY}/bin`);
@@ -344,7 +347,7 @@ async function makePython(root: string, python: HostPython): Promise<void> {
   await symlink("python3", join(directory, "bin/python"));
   if (!python.isVenv) return;
   await makeParents(root, packagesInside(python));
-  // With the base's own packages pip may install for the user, which is where it can write.
+  // With system-site-packages, pip installs for the user, who can write there.
   const settings = `home = ${base}/bin\ninclude-system-site-packages = true\nversion = ${python.version}\n`;
   await makeFile(join(directory, "pyvenv.cfg"), settings, 0o644);
 }
@@ -364,7 +367,7 @@ function packagesInside({ version }: HostPython): string {
   return `${PYTHON_DIRECTORY}/lib/python${version}/site-packages`;
 }
 
-/** True for a path of this host that every sandbox has: in /usr, and not in the operator's part of that. */
+/** True for a path of this host that every sandbox has: in /usr, but not in /usr/local. */
 export function isInSystem(path: string): boolean {
   const isLocal = path === LOCAL || path.startsWith(`${LOCAL}/`);
   return path === "/usr" || (path.startsWith("/usr/") && !isLocal);
@@ -380,7 +383,7 @@ async function makeParents(root: string, path: string): Promise<void> {
 
 async function makeDirectory(path: string, mode: number): Promise<void> {
   await mkdir(path);
-  // The server's own umask does not count.
+  // Independent of the server's umask.
   await chmod(path, mode);
 }
 

@@ -9,15 +9,14 @@ export interface DirectoryTemplateOptions {
   readonly name: string;
   /** A root file system on the host: `/etc/passwd`, `/usr` and the rest. Never changed. */
   readonly directory: string;
-  /** Directory on the host in which templates are kept. */
+  /** Directory on the host for templates. */
   readonly parent: string;
-  /** Default account of its sandboxes. */
   readonly user: string;
   readonly owners: TemplateOwners;
 }
 
 const USER_ID = 1000;
-/** Directories that a sandbox needs or that are mounted upon. */
+/** Directories that a sandbox needs or mounts on. */
 const DIRECTORIES = [
   ["dev", 0o755],
   ["etc", 0o755],
@@ -27,8 +26,7 @@ const DIRECTORIES = [
 ] as const;
 
 /**
- * Makes a template out of any root file system. An account that it lacks, and directories that every
- * sandbox has, are laid over it.
+ * Builds a template from any root file system. A missing account and missing directories are added in a layer.
  * @throws Error when the directory is no root file system.
  */
 export async function prepareDirectoryTemplate(options: DirectoryTemplateOptions): Promise<PreparedTemplate> {
@@ -47,7 +45,7 @@ export async function prepareDirectoryTemplate(options: DirectoryTemplateOptions
   return { name, lowers: [join(path, "root"), directory], binds: [], overlays: [] };
 }
 
-/** The `/etc/passwd` of a root file system. @throws Error when the directory is none. */
+/** Reads the `/etc/passwd` of a root file system. @throws Error when the directory is none. */
 export async function readAccounts(template: string, directory: string): Promise<string> {
   return readFile(join(directory, "etc/passwd"), "utf8").catch((error: unknown) => {
     throw new Error(`template '${template}': ${directory} is no root file system: ${messageOf(error)}`);

@@ -1,7 +1,7 @@
 import { z } from "zod";
 import type { Launcher } from "../launcher/launcher.js";
 
-/** An interpreter of this host, and the places that it needs. */
+/** An interpreter of this host with the directories that it needs. */
 const hostPython = z
   .object({
     /** Two numbers: `3.12`. */
@@ -9,7 +9,7 @@ const hostPython = z
     isVenv: z.boolean(),
     /** Directory of the interpreter itself and its standard library. */
     basePrefix: z.string().startsWith("/"),
-    /** Directory of the packages that it was given. */
+    /** Directory of its installed packages. */
     packages: z.string().startsWith("/"),
   })
   .readonly();
@@ -26,8 +26,8 @@ print(json.dumps({
     "packages": os.path.realpath(sysconfig.get_path("purelib")),
 }))`;
 
-/** Asks an interpreter about itself. @throws Error when it cannot run or has no ipykernel. */
-export async function askPython(interpreter: string, launcher: Launcher): Promise<HostPython> {
+/** Asks an interpreter for its directories. @throws Error when it cannot run or has no ipykernel. */
+export async function inspectPython(interpreter: string, launcher: Launcher): Promise<HostPython> {
   const { code, output } = await launcher.run([interpreter, "-I", "-c", QUESTION]);
   const answer = output.trim().split("\n").at(-1) ?? "";
   if (code !== 0) throw new Error(answer === "" ? `it ended with exit code ${code}` : answer);

@@ -1,15 +1,15 @@
 import type { Launcher } from "../launcher/launcher.js";
 import type { UserNamespace } from "../launcher/user-namespace.js";
 
-/** Owners of a template's files, as its sandboxes see them. Files belong to root unless they were given to another owner. */
+/** Owners of a template's files as its sandboxes see them. The default is root. */
 export interface TemplateOwners {
-  /** Differs where templates have to. */
+  /** Part of the template's digest: templates with different owners differ. */
   readonly description: string;
-  /** False where every file is the one user's, who is called root as well. */
+  /** False where the server's user owns every file and is called root as well. */
   readonly hasAccounts: boolean;
   /** True when setuid programs of the host have no effect inside. */
   readonly needsOwnSudo: boolean;
-  /** Makes a file or directory, not what is in it, that of the user and group with this id. */
+  /** Gives a file or directory, without its contents, to the user and group with this id. */
   giveToUser(path: string, id: number): Promise<void>;
 }
 
@@ -22,7 +22,7 @@ export function templateOwners(launcher: Launcher, users: UserNamespace | undefi
     needsOwnSudo: users !== undefined && hasAccounts,
     async giveToUser(path, id) {
       if (!hasAccounts) return;
-      // By the launcher, which is root wherever there are users.
+      // Run by the launcher, which is root of the user namespace.
       const { code, output } = await launcher.run(["chown", "-h", `${id}:${id}`, path]);
       if (code !== 0) throw new Error(output.trim());
     },

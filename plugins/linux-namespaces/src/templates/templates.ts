@@ -4,7 +4,7 @@ import { SandboxError, messageOf } from "@coppice/core";
 import { prepareBaseTemplate } from "./base-template.js";
 import { prepareDirectoryTemplate, readAccounts } from "./directory-template.js";
 import { findNode } from "./host-node.js";
-import { type HostPython, askPython } from "./host-python.js";
+import { type HostPython, inspectPython } from "./host-python.js";
 import type { Launcher } from "../launcher/launcher.js";
 import type { LinuxNamespacesSettings } from "../linux-namespaces-config.js";
 import type { PreparedTemplate } from "../launcher/prepared-template.js";
@@ -14,19 +14,19 @@ import type { UserNamespace } from "../launcher/user-namespace.js";
 type TemplateSettings = LinuxNamespacesSettings["templates"][string];
 
 export interface TemplatesOptions {
-  /** Directory on the host in which they are kept. */
+  /** Directory on the host for templates. */
   readonly parent: string;
   readonly settings: LinuxNamespacesSettings;
   readonly launcher: Launcher;
-  /** Of a server that is not root. */
+  /** Undefined for a server that is root. */
   readonly users: UserNamespace | undefined;
 }
 
 const BASE_USER = "user";
-/** Its name and a digest of what it was made of. */
+/** Name of a template and a digest of its sources. */
 const DIRECTORY = /^(.+)-[0-9a-f]{16}$/;
 
-/** All templates: two that are always there, and those of the configuration, which may replace them. */
+/** Settings of all templates: two built-in ones, and those of the configuration, which may replace them. */
 export function templateSettings({
   python,
   node,
@@ -39,7 +39,7 @@ export function templateSettings({
   };
 }
 
-/** Problems of the directories that the configuration names as root file systems. */
+/** Errors of the directories that the configuration names as root file systems. */
 export async function wrongDirectories(templates: LinuxNamespacesSettings["templates"]): Promise<string[]> {
   const wrong: string[] = [];
   for (const [name, settings] of Object.entries(templates)) {
@@ -49,7 +49,7 @@ export async function wrongDirectories(templates: LinuxNamespacesSettings["templ
   return wrong;
 }
 
-/** The templates of this backend, each made once. */
+/** Templates of this backend, each built once. */
 export class Templates {
   readonly #options: TemplatesOptions;
   readonly #settings: ReadonlyMap<string, TemplateSettings>;
@@ -62,13 +62,13 @@ export class Templates {
     this.#settings = new Map(Object.entries(templateSettings(options.settings)));
   }
 
-  /** Makes those whose making can only fail by what this host lacks. */
+  /** Builds those templates that fail only if this host lacks something. */
   async prepare(): Promise<void> {
     await mkdir(this.#options.parent, { recursive: true, mode: 0o700 });
     await this.get("base");
   }
 
-  /** @throws SandboxError not_found, failed_precondition when this host lacks what it is made of. */
+  /** @throws SandboxError not_found, failed_precondition when this host lacks something that it needs. */
   async get(name: string): Promise<PreparedTemplate> {
     const settings = this.#settings.get(name);
     if (settings === undefined) {
@@ -84,15 +84,15 @@ export class Templates {
     }
   }
 
-  /** The default account of a template's sandboxes. */
+  /** Default account of a template's sandboxes. */
   userOf(name: string): string {
     const settings = this.#settings.get(name);
     return settings?.kind === "directory" ? settings.user : BASE_USER;
   }
 
   /**
-   * Removes what was made for this host as it was earlier, where no sandbox is left of that. What is not
-   * known to be out of date stays: to find out would take the making of every template.
+   * Removes templates of earlier states of this host that no sandbox uses. A template that is not known to be outdated
+   * stays: to find out, every template would have to be built.
    */
   async removeUnused(lowersInUse: ReadonlySet<string>): Promise<void> {
     const { parent, launcher } = this.#options;
@@ -145,7 +145,7 @@ async function describePython(
   interpreter: string,
   launcher: Launcher,
 ): Promise<HostPython> {
-  return askPython(interpreter, launcher).catch((error: unknown) => {
+  return inspectPython(interpreter, launcher).catch((error: unknown) => {
     const advice = "install python3-ipykernel, or name another interpreter as `python`";
     throw new Error(`template '${template}': ${interpreter} fails: ${messageOf(error)}; ${advice}`);
   });

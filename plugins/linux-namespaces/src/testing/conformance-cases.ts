@@ -1,13 +1,13 @@
-// The conformance suite for a user without privileges, run by one: `ordinary-user.test.ts`.
+// The conformance suite for an ordinary user, run as one by `ordinary-user.test.ts`.
 import { testConformance } from "@coppice/core/testing";
 import { openInternet, reasonWithoutEgress } from "./open-internet.js";
-import { hasAccounts, heldLimits, isOnDisk, openTestBackend } from "./test-backend.js";
+import { hasAccounts, wholeLimits, isOnDisk, openTestBackend } from "./test-backend.js";
 
 testConformance("linux-namespaces without root", async () => {
   const hasInternet = reasonWithoutEgress() === undefined;
   const internet = hasInternet ? await openInternet() : undefined;
   const opened = await openTestBackend(internet && { egress: "nat", egressRange: internet.egressRange });
-  const held = await heldLimits(opened.backend);
+  const held = await wholeLimits(opened.backend);
   const limits = (["memoryMiB", "processes", "cpuCount"] as const).filter((name) => held.has(name));
   return {
     ...opened,

@@ -4,7 +4,7 @@ import type { Sandbox } from "@coppice/core/backend";
 import { sandboxPaths } from "../launcher/launch-instructions.js";
 import { readInit } from "../storage/sandbox-record.js";
 
-/** Ends the first process of a sandbox of a backend in that directory, and the kernel all others with it. */
+/** Kills the first process of a sandbox; the kernel kills the others with it. */
 export async function endInit(directory: string, { id }: Pick<Sandbox, "id">): Promise<void> {
   const init = await readInit(sandboxPaths(join(directory, "sandboxes", id)));
   assert.ok(init, `sandbox ${id} has no first process`);

@@ -1,4 +1,4 @@
-// Tests for a host that nobody else sets up the network of, run in a namespace of its own by `egress.test.ts`.
+// Tests on a host without network configuration, run in a network namespace by `egress.test.ts`.
 import assert from "node:assert/strict";
 import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -36,11 +36,11 @@ async function host(): Promise<{ readonly forwards: string; readonly tables: str
   return { forwards: (await readFile(FORWARDING, "utf8")).trim(), tables: output };
 }
 
-it("forwarding that a server turned on and did not live to turn off ends with the last that uses it", async () => {
+it("forwarding that a killed server turned on is turned off by the last one that uses it", async () => {
   await writeFile(FORWARDING, "0");
   await open("00000001");
   assert.equal((await host()).forwards, "1");
-  // The server above is gone without a word.
+  // The server above is gone without closing.
   const again = await open("00000001");
   const other = await open("00000002");
   await again.close(!IN_USE);

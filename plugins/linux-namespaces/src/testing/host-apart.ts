@@ -3,12 +3,12 @@ import { constants } from "node:fs";
 import { chmod, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { openInternet, tellOf } from "./open-internet.js";
+import { openInternet, internetVariables } from "./open-internet.js";
 import type { Place } from "./test-apart.js";
 
 /**
- * Binds a device over what this host has, where it may be for root alone, which is not how hosts are set up; and
- * gives the host an address when somebody writes to a pipe.
+ * Binds a world-writable /dev/net/tun, which this host may reserve for root; and gives the host an address when it is
+ * written to a pipe.
  */
 const SET_UP = `
 mknod -m 666 "$0/tun" c 10 200
@@ -19,12 +19,12 @@ exec "$@"
 `;
 const UPLINK_PROGRAMS = { pasta: "passt", slirp4netns: "slirp4netns" } as const;
 
-/** A place with a network of its own, to be taken down again. */
+/** A place with a separate network, removed on dispose. */
 export interface HostApart extends AsyncDisposable {
   readonly place: Place;
 }
 
-/** Why an ordinary user cannot be let out here by a program; undefined when it can. */
+/** Reason why the uplink of an ordinary user cannot be tested here; undefined when it can. */
 export function reasonWithoutUplink(program: keyof typeof UPLINK_PROGRAMS): string | undefined {
   if (spawnSync(`/usr/bin/${program}`, ["--help"]).error !== undefined) {
     return `the program ${program} is missing (apt: ${UPLINK_PROGRAMS[program]})`;
@@ -34,8 +34,8 @@ export function reasonWithoutUplink(program: keyof typeof UPLINK_PROGRAMS): stri
 }
 
 /**
- * Gives a place a network of its own, whose way out leads to an internet for tests. What is written to the pipe that
- * COPPICE_TEST_ADDRESSES names becomes an address of that host, once.
+ * Gives a place a separate network with a test internet. The host there gets one address that a test writes to the pipe
+ * in COPPICE_TEST_ADDRESSES.
  */
 export async function openHostApart(place: Place): Promise<HostApart> {
   const name = `coppice-host-${process.pid}`;
@@ -43,16 +43,16 @@ export async function openHostApart(place: Place): Promise<HostApart> {
   execFileSync("ip", ["netns", "add", name]);
   execFileSync("ip", ["-n", name, "link", "set", "lo", "up"]);
   const internet = await openInternet(name);
-  // Not by `ip netns exec`, which mounts a /sys without control groups.
+  // Not with `ip netns exec`, which mounts a /sys without control groups.
   const enter = ["nsenter", `--net=/run/netns/${name}`, "unshare", "--mount", "/bin/sh", "-ec"] as const;
   await chmod(directory, 0o755);
   const words = [SET_UP, directory];
   const pipe = join(directory, "more");
-  const env = { ...place.env, ...tellOf(internet), COPPICE_TEST_ADDRESSES: pipe };
+  const env = { ...place.env, ...internetVariables(internet), COPPICE_TEST_ADDRESSES: pipe };
   return {
     place: { ...place, enter: [...enter, ...words, ...place.enter], env },
     async [Symbol.asyncDispose]() {
-      // Ends who still waits for it; where nobody does, there is nobody to open it for.
+      // Ends a waiting reader; without one, open(2) fails at once.
       const writeAtOnce = constants.O_WRONLY | constants.O_NONBLOCK;
       await writeFile(pipe, "", { flag: writeAtOnce }).catch(() => undefined);
       await internet[Symbol.asyncDispose]();

@@ -1,10 +1,10 @@
-// Tests for a user whom no ids were given beside its own, run by one: `ordinary-user.test.ts`.
+// Tests for a user without subordinate ids, run as one by `ordinary-user.test.ts`.
 import assert from "node:assert/strict";
 import { it } from "node:test";
 import { hasAccounts, openTestBackend } from "./test-backend.js";
 import { makeSandbox, runScript } from "./test-sandbox.js";
 
-it("its user is uid 1000 and owns everything, and root is another name of it", async () => {
+it("its user is uid 1000 and owns everything, and root is another name for it", async () => {
   await using opened = await openTestBackend();
   assert.equal(await hasAccounts(opened.backend), false);
   const sandbox = await makeSandbox(opened.backend);
@@ -16,7 +16,7 @@ it("its user is uid 1000 and owns everything, and root is another name of it", a
   assert.deepEqual(await opened.leaks(), []);
 });
 
-it("nobody inside gains privileges", async () => {
+it("no program inside gains privileges", async () => {
   await using opened = await openTestBackend();
   const sandbox = await makeSandbox(opened.backend);
   const { output } = await runScript(sandbox, "grep -E 'NoNewPrivs|CapEff' /proc/self/status; sudo -n id -u");

@@ -3,9 +3,8 @@ import { once } from "node:events";
 import { PYTHON, reasonToSkip } from "./test-backend.js";
 
 /**
- * Sends back what it gets, on every address and on the port of its first argument; but for "later", which it answers
- * once more when another connection says "now". As a name server it knows one
- * address, that of its second argument.
+ * Echo server on every address, on the port of its first argument. It answers "later" once more when another connection
+ * sends "now". As a name server it resolves every name to its second argument.
  */
 const SERVER = `
 import socket, sys, threading
@@ -43,34 +42,40 @@ while True:
 `;
 const PORT = 8_099;
 const NETWORKS = 32;
-/** Tells tests in a host of their own of their internet, which they cannot open themselves. */
+/** Passes the opened internet to tests on a separate host, which cannot open one. */
 const VARIABLE = "COPPICE_TEST_INTERNET";
 
-/** What tests have to know of an internet. */
+/** Facts about an internet for tests. */
 export interface InternetFacts {
-  /** Public addresses of the server. Asked for a name at the first, it answers with the second. */
+  /** Public addresses of the server. Its name server runs on the first and answers with the second. */
   readonly addresses: readonly [string, string];
   /** A private address of the server. */
   readonly privateAddress: string;
-  /** The address of this host on the way there. */
+  /** Address of this host in that network. */
   readonly hostAddress: string;
   readonly port: number;
   /** A range for sandboxes that no other test on this host uses. */
   readonly egressRange: string;
 }
 
-/** A network namespace that plays the internet. A server in it sends back what it gets. */
+/** A network namespace that plays the internet, with an echo server. */
 export interface Internet extends InternetFacts, AsyncDisposable {
-  /** Tries to connect from there, by way of this host; undefined where another process opened it. */
+  /** Tries to connect from there through this host; undefined where another process opened it. */
   readonly reaches?: (address: string, port: number) => boolean;
 }
 
-/** What tells tests of the internet that was opened for them. */
-export function tellOf({ addresses, privateAddress, hostAddress, port, egressRange }: InternetFacts) {
+/** Environment that passes the internet to tests. */
+export function internetVariables({
+  addresses,
+  privateAddress,
+  hostAddress,
+  port,
+  egressRange,
+}: InternetFacts) {
   return { [VARIABLE]: JSON.stringify({ addresses, privateAddress, hostAddress, port, egressRange }) };
 }
 
-/** Why sandboxes cannot be connected here; undefined when they can. */
+/** Reason why sandboxes cannot be connected here; undefined when they can. */
 export function reasonWithoutEgress(): string | undefined {
   const isOrdinaryUser = process.getuid?.() !== 0;
   if (isOrdinaryUser && process.env[VARIABLE] === undefined)
@@ -95,8 +100,8 @@ function runOnHost(program: string, ...words: readonly string[]): string {
 }
 
 /**
- * Opens an internet of its own, also while other tests have theirs; or takes that which was opened for these tests.
- * @param host network namespace that has the way to it, all traffic's; that of this process unless named.
+ * Opens a separate internet, or returns the one that was opened for these tests.
+ * @param host network namespace with its default route there; this process's unless given.
  */
 export async function openInternet(host?: string): Promise<Internet> {
   const told = process.env[VARIABLE];
@@ -154,14 +159,14 @@ export async function openInternet(host?: string): Promise<Internet> {
   };
 }
 
-/** The number of a network that is free: the kernel takes each of these routes once. */
+/** Number of a free network: the kernel accepts each of these routes once. */
 function takeNetwork(addRoute: (range: string) => void): number {
   for (let network = 0; network < NETWORKS; network++) {
     try {
       addRoute(`203.0.113.${network * 8}/29`);
       return network;
     } catch {
-      // Another test has it.
+      // Used by another test.
     }
   }
   throw new Error("every test network is in use: ip route, ip netns");

@@ -5,22 +5,22 @@ import { join } from "node:path";
 import { launcherBinary } from "../launcher/launcher-binary.js";
 import { COMPILED, type Place } from "./test-apart.js";
 
-/** What a user has to be able to write in a group that is handed over. */
+/** Files of a delegated group that its user must be able to write. */
 const DELEGATED_FILES = ["cgroup.procs", "tasks", "cgroup.threads", "cgroup.subtree_control"];
-/** What the backend looks for; the empty name is that of version 2. */
+/** Controllers that the backend looks for; the empty name is version 2. */
 const CONTROLLERS = ["", "memory", "cpu", "cpuacct", "cpu,cpuacct", "pids", "freezer"];
-/** Joins the groups and becomes the user, without a right of root's. */
+/** Joins the groups and becomes the user, without capabilities. */
 const BECOME = 'for each in $1; do echo $$ > "$each/cgroup.procs"; done; shift; exec setpriv "$@"';
 
 /** An account of this host without privileges. */
 export interface OrdinaryUser {
   readonly uid: number;
-  /** Directories of control groups that were handed to it. */
+  /** Directories of control groups delegated to it. */
   readonly groups: readonly string[];
 }
 
-/** Why tests cannot be run by somebody else; undefined when they can. */
-export function reasonNoOrdinaryUser(): string | undefined {
+/** Reason why tests cannot run as another user; undefined when they can. */
+export function reasonWithoutOrdinaryUser(): string | undefined {
   if (process.platform !== "linux") return "linux-namespaces needs Linux";
   if (process.getuid?.() !== 0) return "only root can run tests as another user";
   const nobody = 65_533;
@@ -36,8 +36,8 @@ export function reasonNoOrdinaryUser(): string | undefined {
   return undefined;
 }
 
-/** Why no user with ids for its sandboxes can be made; undefined when one can. */
-export function reasonNoSubordinateIds(): string | undefined {
+/** Reason why there is no user with subordinate ids; undefined when there is. */
+export function reasonWithoutSubordinateIds(): string | undefined {
   for (const [program, ...words] of [["useradd", "--help"], ["newuidmap"], ["newgidmap"]] as const) {
     if (spawnSync(program, words).error !== undefined)
       return `the program ${program} is missing (apt: uidmap)`;
@@ -45,14 +45,14 @@ export function reasonNoSubordinateIds(): string | undefined {
   return undefined;
 }
 
-/** Compiles the launcher where the package can be written: others would do it for each of their directories. */
+/** Compiles the launcher if the package is writable; otherwise each test directory would compile it. */
 export async function compileForAll(): Promise<void> {
   const directory = await mkdtemp(join(tmpdir(), "coppice-launcher-"));
   await launcherBinary(directory);
   await rm(directory, { recursive: true });
 }
 
-/** Makes an account with ranges of ids, and control groups that it may use. All of it goes with it. */
+/** Creates an account with subordinate ids and delegated control groups; dispose removes all of it. */
 export async function makeOrdinaryUser(): Promise<OrdinaryUser & AsyncDisposable> {
   const name = `coppice-test-${process.pid}`;
   execFileSync("useradd", ["--no-create-home", "--home-dir", "/nonexistent", name]);
@@ -68,7 +68,7 @@ export async function makeOrdinaryUser(): Promise<OrdinaryUser & AsyncDisposable
   };
 }
 
-/** Where a user's own processes are. */
+/** Place that runs tests as the user. */
 export function placeOf({ uid, groups }: OrdinaryUser): Place {
   const identity = [`--reuid=${uid}`, `--regid=${uid}`, "--clear-groups", "--inh-caps=-all", "--"];
   return { uid, enter: ["/bin/sh", "-ec", BECOME, "sh", groups.join(" "), ...identity] };
@@ -79,7 +79,7 @@ async function accountLine(name: string): Promise<string> {
   return lines.find((line) => line.startsWith(`${name}:`)) ?? "";
 }
 
-/** One below this process's own, of each hierarchy. */
+/** Creates a child of this process's group in each hierarchy. */
 async function makeGroups(name: string, uid: number): Promise<string[]> {
   const mounts = (await readFile("/proc/self/mountinfo", "utf8")).split("\n");
   const own = (await readFile("/proc/self/cgroup", "utf8")).trim().split("\n");

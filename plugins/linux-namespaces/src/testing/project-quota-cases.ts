@@ -1,14 +1,14 @@
-// Tests for a directory on a file system with project quotas: `project-quotas.test.ts` mounts one.
+// Tests on a file system with project quotas, which `project-quotas.test.ts` mounts.
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { heldLimits, openTestBackend } from "./test-backend.js";
+import { wholeLimits, openTestBackend } from "./test-backend.js";
 import { makeSandbox, runScript } from "./test-sandbox.js";
 
 const MEBIBYTE = 2 ** 20;
 
-it("a program meets the end of its sandbox's disk, and others do not", async () => {
+it("a program meets the disk limit of its sandbox, others do not", async () => {
   await using opened = await openTestBackend();
-  assert.ok((await heldLimits(opened.backend)).has("diskMiB"));
+  assert.ok((await wholeLimits(opened.backend)).has("diskMiB"));
   const sandbox = await makeSandbox(opened.backend, { limits: { diskMiB: 16 } });
   const other = await makeSandbox(opened.backend, { limits: { diskMiB: 64 } });
   const fill = "dd if=/dev/zero of=big bs=1M count=32";
@@ -24,7 +24,7 @@ it("a program meets the end of its sandbox's disk, and others do not", async () 
   await Promise.all([sandbox.destroy(), other.destroy()]);
 });
 
-it("a program meets the end of a volume, whose data counts to no sandbox", async () => {
+it("a program meets the limit of a volume, whose data counts for no sandbox", async () => {
   await using opened = await openTestBackend();
   const { volumes } = opened.backend;
   for (const id of ["small", "large"]) await volumes.make({ id, sizeMiB: id === "small" ? 16 : 64 });
@@ -38,7 +38,7 @@ it("a program meets the end of a volume, whose data counts to no sandbox", async
   }
   assert.deepEqual((await runScript(sandbox, fill("/large"))).exit, { code: 0 });
   assert.ok((await sandbox.stats()).diskUsedBytes < MEBIBYTE);
-  // The next server goes on with what the last one counted.
+  // The next server continues with the same counts.
   await opened.backend.close();
   const [adopted] = await opened.backend.recover();
   assert.ok((await volumes.usage("large")) >= 32 * MEBIBYTE);
@@ -52,7 +52,7 @@ it("a program meets the end of a volume, whose data counts to no sandbox", async
   assert.deepEqual(await opened.leaks(), []);
 });
 
-it("more can be given to a sandbox that runs, and what it removes is free again", async () => {
+it("the limit of a running sandbox can be raised, and removed files free space", async () => {
   await using opened = await openTestBackend();
   const sandbox = await makeSandbox(opened.backend, { limits: { diskMiB: 16 } });
   const fill = "dd if=/dev/zero of=big bs=1M count=24";

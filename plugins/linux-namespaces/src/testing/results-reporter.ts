@@ -1,11 +1,10 @@
-// A reporter for node:test: each test that has ended is a line of JSON.
+// A reporter for node:test that prints each ended test as a line of JSON.
 import type { TestEvent } from "node:test/reporters";
 
-/** A test that has ended. */
 export interface TestResult {
   readonly name: string;
   readonly failure?: string | undefined;
-  /** Why it was skipped. */
+  /** Reason for a skip. */
   readonly skipped?: string | undefined;
 }
 

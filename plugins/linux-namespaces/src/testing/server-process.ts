@@ -1,5 +1,5 @@
-// The part of a server that a test can kill: makes sandboxes in the directory of its first argument, starts
-// programs in them, says so, and waits for its end. As a third argument, `stop` has it begin to stop them before it says so.
+// A server that a test can kill: creates sandboxes in the directory of its first argument, starts programs in them,
+// reports that, and waits. With `stop` as third argument it begins to stop them before the report.
 import type { Logger } from "@coppice/core";
 import type { Sandbox } from "@coppice/core/backend";
 import { LinuxNamespacesBackend } from "../linux-namespaces-backend.js";

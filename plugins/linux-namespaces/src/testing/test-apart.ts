@@ -10,20 +10,20 @@ import type { TestResult } from "./results-reporter.js";
 
 const REPORTER = new URL("results-reporter.js", import.meta.url).href;
 
-/** Where the compiled tests of this package are. */
+/** Directory of the compiled tests of this package. */
 export const COMPILED = fileURLToPath(new URL("..", import.meta.url));
 
-/** Somewhere else on this host, where tests find other things than here. */
+/** Environment on this host in which tests find other conditions. */
 export interface Place {
-  /** A program and its arguments, that goes there and runs what follows them. */
+  /** A program and its arguments, which runs the command that follows them there. */
   readonly enter: readonly [string, ...string[]];
-  /** Who runs them. */
+  /** User id of the tests. */
   readonly uid: number;
-  /** What is different in their environment. */
+  /** Additions to their environment. */
   readonly env?: Readonly<Record<string, string>>;
 }
 
-/** Runs compiled test files in another place; each of their tests becomes one of the context. */
+/** Runs compiled test files in another place; each of their tests becomes a subtest of the context. */
 export async function testApart(context: TestContext, place: Place, files: readonly string[]): Promise<void> {
   const { NODE_TEST_CONTEXT: _, ...environment } = process.env;
   const home = await mkdtemp(join(tmpdir(), "coppice-home-"));

@@ -10,10 +10,10 @@ import { LinuxNamespacesBackend } from "../linux-namespaces-backend.js";
 import { linuxNamespacesConfig } from "../linux-namespaces-config.js";
 import { readProcess } from "../storage/sandbox-record.js";
 
-/** With ipykernel. Sandboxes of the template code-interpreter-v1 have it as `python3`, whatever is in the host's /usr. */
+/** A Python with ipykernel, the `python3` of the template code-interpreter-v1. */
 export const PYTHON = process.env["COPPICE_PYTHON"] ?? "python3";
 
-/** Why no sandbox can be made here; undefined when one can. */
+/** Reason why no sandbox can be created here; undefined when one can. */
 export function reasonToSkip(): string | undefined {
   if (process.platform !== "linux") return "linux-namespaces needs Linux";
   if (agentBinary() === undefined) return "the agent has not been built: there is no C compiler";
@@ -22,28 +22,28 @@ export function reasonToSkip(): string | undefined {
   return status === 0 ? undefined : "linux-namespaces needs root, or user namespaces";
 }
 
-/** A backend in a directory of its own, for tests. */
+/** A backend in a temporary directory. */
 export interface TestBackend extends AsyncDisposable {
   readonly backend: LinuxNamespacesBackend;
   readonly directory: string;
-  /** What of sandboxes is still on this host, in words. */
+  /** Descriptions of remains on this host. */
   leaks(): Promise<readonly string[]>;
 }
 
-/** The limits that nothing inside can pass on this host. */
-export async function heldLimits(backend: LinuxNamespacesBackend): Promise<ReadonlySet<string>> {
+/** Limits that no program inside can exceed on this host. */
+export async function wholeLimits(backend: LinuxNamespacesBackend): Promise<ReadonlySet<string>> {
   await backend.check();
   const found = await backend.found();
   return new Set(found?.limits.filter(({ reach }) => reach === "whole").map(({ name }) => name));
 }
 
-/** Whether its sandboxes have a root and users of their own. */
+/** True when its sandboxes have a root and users. */
 export async function hasAccounts(backend: LinuxNamespacesBackend): Promise<boolean> {
   await backend.check();
   return (await backend.found())?.users?.hasAccounts ?? true;
 }
 
-/** Whether what its sandboxes write outlives their processes. */
+/** True when written files outlive the processes of a sandbox. */
 export async function isOnDisk(backend: LinuxNamespacesBackend): Promise<boolean> {
   const sandbox = await backend.provision(
     { id: "ondisk", template: "base", limits: {}, allowInternetAccess: false },
@@ -69,7 +69,7 @@ export async function openTestBackend(
     directory,
     leaks: () => leaksOf(directory),
     async [Symbol.asyncDispose]() {
-      // Left alone, all of them are found again: what a failed test did not destroy too.
+      // Recovers all sandboxes, including those that a failed test did not destroy.
       await backend.close();
       for (const sandbox of await backend.recover().catch(() => [])) await sandbox.destroy();
       await backend.close();
@@ -91,7 +91,7 @@ async function leaksOf(directory: string): Promise<string[]> {
   ];
 }
 
-/** Interfaces and rules, of which there can be none where the programs for them are missing. */
+/** Interfaces and rules of an installation; none where the programs to list them are missing. */
 async function networksOf(directory: string): Promise<string[]> {
   const digest = installationDigest(directory);
   const holder = await readProcess(join(directory, "uplink", "init"));
@@ -122,7 +122,7 @@ async function groupsOf(directory: string): Promise<string[]> {
   return found.flat().map((path) => `group ${path}`);
 }
 
-/** Walks folder by folder: a recursive read fails as a whole when another test's group goes meanwhile. */
+/** One directory at a time: a recursive read fails when another test's group disappears meanwhile. */
 async function groupsBelow(path: string, parent: string): Promise<string[]> {
   const entries = await readdir(path, { withFileTypes: true }).catch(() => []);
   const folders = entries.filter((entry) => entry.isDirectory()).map((entry) => join(path, entry.name));

@@ -1,7 +1,7 @@
 import { randomBytes } from "node:crypto";
 import type { Exit, Sandbox, SandboxBackend, SandboxSpec } from "@coppice/core/backend";
 
-/** Sends a byte and waits for it to come back. */
+/** Sends a byte and waits for the echo. */
 const CLIENT = `
 import socket, sys
 connection = socket.socket()
@@ -15,13 +15,13 @@ except OSError as error:
 `;
 const PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/** What a script wrote on both its outputs, and how it ended. */
+/** Output (stdout and stderr) and exit of a script. */
 export interface Ran {
   readonly exit: Exit;
   readonly output: string;
 }
 
-/** Makes a sandbox for a test, which destroys it. There is a Python in it. */
+/** Creates a sandbox with Python that the test destroys. */
 export async function makeSandbox(
   backend: SandboxBackend,
   specification: Partial<SandboxSpec> = {},
@@ -37,7 +37,7 @@ export async function makeSandbox(
   return backend.provision(spec, new AbortController().signal);
 }
 
-/** Runs a shell script to its end. */
+/** Runs a shell script. */
 export async function runScript(sandbox: Sandbox, script: string, user?: string): Promise<Ran> {
   const account = await sandbox.user(user);
   const env = { PATH, HOME: account.home, USER: account.name, E2B_SANDBOX_ID: sandbox.id };
@@ -53,7 +53,7 @@ export async function runScript(sandbox: Sandbox, script: string, user?: string)
   return { exit: await started.exit, output: Buffer.concat(pieces).toString() };
 }
 
-/** Tries to reach a server that sends back what it gets. @returns `reached`, or what happened instead. */
+/** Tries to reach an echo server. @returns `reached`, or the error. */
 export async function reach(sandbox: Sandbox, address: string, port: number): Promise<string> {
   const { output } = await runScript(sandbox, `python3 -c '${CLIENT}' ${address} ${port}`);
   return output.trim();

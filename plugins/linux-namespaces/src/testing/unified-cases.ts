@@ -1,4 +1,4 @@
-// Tests for a host that has control groups of version 2 alone: `control-groups.test.ts` shows it as one.
+// Tests on a host with control groups of version 2 alone, which `control-groups.test.ts` provides.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
@@ -22,7 +22,7 @@ async function linesOf(path: string): Promise<string[]> {
   return (await readFile(path, "utf8")).split("\n").filter(Boolean);
 }
 
-it("a sandbox starts in a group of its own, which it sees as the top, and leaves none", async () => {
+it("a sandbox starts in a separate group, which it sees as the root, and leaves none", async () => {
   await using opened = await openTestBackend();
   await opened.backend.check();
   const pausing = (await opened.backend.found())?.limits.find(({ name }) => name === "pausing");
@@ -38,7 +38,7 @@ it("a sandbox starts in a group of its own, which it sees as the top, and leaves
   assert.equal(existsSync(group), false);
 });
 
-it("it is frozen and goes on, and is destroyed while it is frozen", async () => {
+it("it is frozen and resumed, and can be destroyed while frozen", async () => {
   await using opened = await openTestBackend();
   const sandbox = await makeSandbox(opened.backend);
   const events = join(await groupOf(sandbox.id), "cgroup.events");
@@ -52,7 +52,7 @@ it("it is frozen and goes on, and is destroyed while it is frozen", async () => 
   assert.equal(existsSync(dirname(events)), false);
 });
 
-it("what an earlier server left in a group is killed, also where it is frozen", async () => {
+it("processes that an earlier server left in a group are killed, even frozen ones", async () => {
   await using opened = await openTestBackend();
   const sandbox = await makeSandbox(opened.backend);
   const left = join(dirname(await groupOf(sandbox.id)), "left");

@@ -1,4 +1,4 @@
-// Tests of a server that is not root and lets its sandboxes out, run in a host of their own by `uplink.test.ts`.
+// Tests of egress for a server that is not root, run on a separate host by `uplink.test.ts`.
 import assert from "node:assert/strict";
 import { once } from "node:events";
 import { existsSync } from "node:fs";
@@ -58,7 +58,7 @@ it("a program that ends is started again, and what was denied stays denied", asy
   assert.deepEqual(await opened.leaks(), []);
 });
 
-it("the next server goes on with it, and ends it when no sandbox is left", async () => {
+it("the next server adopts it, and ends it when no sandbox is left", async () => {
   await using internet = await openInternet();
   const { port } = internet;
   const [outside] = internet.addresses;
@@ -80,7 +80,7 @@ it("the next server goes on with it, and ends it when no sandbox is left", async
   assert.equal(existsSync(join(opened.directory, "uplink")), false);
 });
 
-it("where nothing is left of it, sandboxes are connected anew, and denied all that their rules could", async () => {
+it("if it is gone, sandboxes are connected again, and reach nothing if they had rules", async () => {
   await using internet = await openInternet();
   const { port } = internet;
   const [outside] = internet.addresses;
@@ -102,7 +102,7 @@ it("where nothing is left of it, sandboxes are connected anew, and denied all th
   assert.deepEqual(await opened.leaks(), []);
 });
 
-it("an address that the host is given is out of reach as well", async () => {
+it("a new address of the host is blocked, too", async () => {
   await using internet = await openInternet();
   const { port } = internet;
   await using host = createServer((socket) => socket.pipe(socket)).listen(port, "0.0.0.0");
@@ -117,7 +117,7 @@ it("an address that the host is given is out of reach as well", async () => {
   await sandbox.destroy();
 });
 
-it("a server says which program it misses, and what one that fails has to say, and leaves nothing", async () => {
+it("a server reports a missing program and the output of a failing one, and leaves nothing", async () => {
   await using internet = await openInternet();
   const { egressRange } = internet;
   const missing = { egress: "nat", egressRange, egressProgram: "/nonexistent/pasta" } as const;

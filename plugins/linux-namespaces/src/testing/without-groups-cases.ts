@@ -1,12 +1,12 @@
-// Tests for a user who was handed no control groups, run by one: `ordinary-user.test.ts`.
+// Tests for a user without delegated control groups, run as one by `ordinary-user.test.ts`.
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { heldLimits, openTestBackend } from "./test-backend.js";
+import { wholeLimits, openTestBackend } from "./test-backend.js";
 import { makeSandbox, runScript } from "./test-sandbox.js";
 
-it("what cannot be enforced is said, and what needs control groups is absent", async () => {
+it("limits that cannot be enforced are reported, and features that need control groups are absent", async () => {
   await using opened = await openTestBackend();
-  assert.deepEqual([...(await heldLimits(opened.backend))], ["openFiles"]);
+  assert.deepEqual([...(await wholeLimits(opened.backend))], ["openFiles"]);
   const found = await opened.backend.found();
   const reach = Object.fromEntries(found?.limits.map(({ name, reach }) => [name, reach]) ?? []);
   assert.equal(reach["memoryMiB"], "part");
@@ -19,7 +19,7 @@ it("what cannot be enforced is said, and what needs control groups is absent", a
   await sandbox.destroy();
 });
 
-it("processes are counted for each sandbox apart", async () => {
+it("processes are counted per sandbox", async () => {
   await using opened = await openTestBackend();
   const sandbox = await makeSandbox(opened.backend, { limits: { processes: 32 } });
   const other = await makeSandbox(opened.backend, { limits: { processes: 32 } });
@@ -40,7 +40,7 @@ it("a process has no more memory than its sandbox should have", async () => {
   await sandbox.destroy();
 });
 
-it("files are still of root and of the user", async () => {
+it("files belong to root and to the user", async () => {
   await using opened = await openTestBackend();
   const sandbox = await makeSandbox(opened.backend);
   const { output } = await runScript(sandbox, "touch mine; stat -c %u mine /etc/passwd; id -u");
