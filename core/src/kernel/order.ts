@@ -14,10 +14,7 @@ export interface Ordering<T> {
   readonly problems: readonly { readonly plugin: T; readonly message: string }[];
 }
 
-/**
- * Sorts plugins into the order in which they can be set up.
- * @param builtIn tokens that the server itself provides.
- */
+/** Sorts plugins into the order in which they can be set up. @param builtIn tokens that the server itself provides. */
 export function orderPlugins<T extends Orderable>(
   plugins: readonly T[],
   builtIn: ReadonlySet<symbol>,

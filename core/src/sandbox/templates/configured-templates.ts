@@ -5,10 +5,7 @@ import type { TemplateFacts, Templates } from "./templates.js";
 
 type Settings = SandboxesConfig["templates"];
 
-/**
- * The templates of the configuration.
- * @param defaultsOf default limits of a backend, or of the default backend.
- */
+/** The templates of the configuration. @param defaultsOf default limits of a backend, or of the default backend. */
 export function configuredTemplates(
   settings: Settings,
   defaultsOf: (backend: string | undefined) => FullLimits | undefined,

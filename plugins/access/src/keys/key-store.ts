@@ -54,10 +54,7 @@ export class KeyStore {
     this.#statements = prepare(this.#database);
   }
 
-  /**
-   * Creates a key, which can be shown only now.
-   * @throws SandboxError already_exists when a key in use has the name.
-   */
+  /** Creates a key, which can be shown only now. @throws SandboxError already_exists when a key in use has the name. */
   create(wanted: NewKey, nowMs: number): { readonly key: string; readonly stored: StoredKey } {
     const key = newApiKey();
     const id = `k${randomBytes(5).toString("hex")}`;

@@ -41,10 +41,7 @@ export function encodeFooter(index: SegmentIndex, number: number): Buffer {
   return Buffer.concat([encodeRecord({ kind: "index", json: index.toJson() }, number), trailer]);
 }
 
-/**
- * The records of a file up to the first incomplete one.
- * @throws Error of the file system.
- */
+/** The records of a file up to the first incomplete one. @throws Error of the file system. */
 export async function* readRecords(
   { path, number }: SegmentPlace,
   range: RecordRange,

@@ -21,10 +21,7 @@ const Port = z.int().min(1).max(65535);
 export const KernelPorts = z.object({ shell: Port, iopub: Port, stdin: Port, control: Port, hb: Port });
 export type KernelPorts = z.infer<typeof KernelPorts>;
 
-/**
- * Starts a kernel and waits until it listens.
- * @throws SandboxError as `startProgram`; no process is left then.
- */
+/** Starts a kernel and waits until it listens. @throws SandboxError as `startProgram`; no process is left then. */
 export async function startKernelProcess({ id, ...command }: KernelCommand): Promise<KernelProcess> {
   const started = await startProgram({ ...command, label: writeKernelLabel(id) });
   const { process, report, outputTail } = started;

@@ -38,10 +38,7 @@ const LEAST_OFFSETS = 6;
 const EMPTY_OBJECT = Buffer.from("{}");
 const OPEN_OBJECT = 0x7b;
 
-/**
- * Decodes a client's WebSocket message.
- * @throws FrameError for anything but a message with a usable header.
- */
+/** Decodes a client's WebSocket message. @throws FrameError for anything but a message with a usable header. */
 export function decodeFrame(data: Buffer, { framing, isBinary }: DecodeOptions): ClientFrame {
   if (framing === "v1") {
     if (!isBinary) throw new FrameError("a text frame under the binary subprotocol");
