@@ -136,7 +136,7 @@ it("a plugin that cannot be set up or started takes the start back", async () =>
   }
 });
 
-it("what a plugin says that it provides but does not bind is reported", async () => {
+it("a token that a plugin declares as provided but does not bind is reported", async () => {
   const liar = definePlugin({ name: "liar", provides: [Counting], setup: () => undefined });
   assert.match(
     (await refusal([liar])).message,
@@ -255,7 +255,7 @@ it("a route cannot be added to a router that was kept either", async () => {
   );
 });
 
-it("what two plugins would both serve is refused in either order, for the order would decide", async () => {
+it("a route that two plugins serve is refused in either order", async () => {
   const serving = (name: string, method: "get" | "post", path: string) =>
     definePlugin({
       name,
@@ -283,7 +283,7 @@ it("what two plugins would both serve is refused in either order, for the order 
   await (await startTestServer({ plugins: apart.map((plugin) => [plugin] as const) })).stop();
 });
 
-it("what no request could reach is refused: an unknown surface, a path without its slash", async () => {
+it("unreachable routes are refused: an unknown surface, a path without its slash", async () => {
   const lost = definePlugin({
     name: "lost",
     setup(plugin) {
@@ -307,7 +307,7 @@ it("what no request could reach is refused: an unknown surface, a path without i
   );
 });
 
-it("two health checks of one name are refused, and whose they are is said", async () => {
+it("two health checks of one name are refused, with the names of their plugins", async () => {
   const checking = (name: string) =>
     definePlugin({
       name,
@@ -364,7 +364,7 @@ it("a backend's sandbox that is not the one asked for is refused and destroyed",
   assert.deepEqual(server.sandboxes.list(), []);
 });
 
-it("a mistake in a plugin's definition is told by the plugin's name", () => {
+it("a mistake in a plugin's definition is reported with the plugin's name", () => {
   const define = definePlugin as (definition: object) => Plugin;
   const setup = (): undefined => undefined;
   assert.throws(
@@ -410,7 +410,7 @@ it("off loopback an unguarded surface is refused unless the operator says so", a
   await (await startTestServer(server({ insecure: true }))).stop();
 });
 
-it("an address that is taken is named, and what was opened before is closed", async (context) => {
+it("a taken address is named, and listeners that were opened before are closed", async (context) => {
   await using first = await startTestServer();
   const port = Number(new URL(first.url).port);
   const dataDir = await mkdtemp(join(tmpdir(), "coppice-boot-"));
@@ -426,7 +426,7 @@ it("an address that is taken is named, and what was opened before is closed", as
   );
 });
 
-it("readiness names the check that fails and tells what others say, and /healthz does not care", async () => {
+it("readiness names the failing check and shows details of others; /healthz stays healthy", async () => {
   const ill = definePlugin({
     name: "ill",
     setup(plugin) {
@@ -448,7 +448,7 @@ it("readiness names the check that fails and tells what others say, and /healthz
   assert.equal((await fetch(`${server.urls["ops"]}/healthz`)).status, 200);
 });
 
-it("a plugin has a directory of its own for what it keeps, shut to other users", async () => {
+it("a plugin has a data directory of its own, closed to other users", async () => {
   let kept: string | undefined;
   const keeper = definePlugin({
     name: "log-keeper",

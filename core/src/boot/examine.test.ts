@@ -39,7 +39,7 @@ async function linesOf(plugins: readonly Plugin[], server: object = {}): Promise
   return findings.map(formatFinding);
 }
 
-it("a host that lacks nothing is told so line by line, and nothing is left on it", async () => {
+it("a host that lacks nothing gets a line for each check, and nothing is left on it", async () => {
   const lines = await linesOf([memoryBackend({ name: "jails" })]);
   assert.deepEqual(lines, [
     NODE,
@@ -51,7 +51,7 @@ it("a host that lacks nothing is told so line by line, and nothing is left on it
   assert.deepEqual(await readdir(directory), []);
 });
 
-it("all that a host lacks is told at once", async () => {
+it("everything that a host lacks is reported at once", async () => {
   const taken = createServer().listen(0, "127.0.0.1");
   await once(taken, "listening");
   const { port } = taken.address() as AddressInfo;
@@ -106,7 +106,7 @@ it("two listeners at one address are found out", async () => {
   assert.deepEqual(lines, [NODE, `FAIL  configuration: test.yaml listeners.ops.port: ${message}`]);
 });
 
-it("a backend in whose place another one is used is no failure, one that is chosen is", async () => {
+it("an unusable default that another one replaces is no failure, a chosen one is", async () => {
   const plugins = [
     memoryBackend({ name: "jails", onCheck: () => Promise.reject(new Error("no ZFS pool")) }),
     memoryBackend({ name: "processes" }),
@@ -172,7 +172,7 @@ it("plugins are set up, asked and undone, and never started", async () => {
   assert.deepEqual(calls, ["setup", "diagnose, memory and watched, false", "stop"]);
 });
 
-it("what keeps plugins from being set up does not keep the rest from being told", async () => {
+it("a failing set-up of plugins does not hide the other findings", async () => {
   const broken = definePlugin({
     name: "broken",
     setup() {

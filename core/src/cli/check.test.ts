@@ -44,7 +44,7 @@ async function problemsOf(text: string): Promise<string> {
   assert.fail("it is fine");
 }
 
-it("check tells all that shows only when the plugins are together, each with its line", async () => {
+it("check reports every problem of the combination of plugins, each with its line", async () => {
   assert.match(
     await problemsOf(
       "listeners:\n  api: { port: 4000 }\n  ops: { port: 4000 }\n  tls: { host: '::1', port: 4000 }\n",
@@ -87,7 +87,7 @@ plugins:
   assert.equal(existsSync(join(directory, "data")), false);
 });
 
-it("check and doctor say at which line a certificate is named that cannot be read", async () => {
+it("check and doctor report the line of an unreadable certificate", async () => {
   const text =
     "listeners:\n  api:\n    port: 0\n    tls: { cert: /no/cert.pem, key: /no/key.pem }\nlog: { level: silent }\n";
   const expected = /coppice\.yaml:4:5: listeners\.api\.tls cannot be read: ENOENT.*\/no\/cert\.pem/;
@@ -96,7 +96,7 @@ it("check and doctor say at which line a certificate is named that cannot be rea
   assert.match(findings.find(({ severity }) => severity === "fail")?.message ?? "", expected);
 });
 
-it("a dataDir where nothing can be made is refused at once, by doctor and by the start", async (context) => {
+it("an unusable dataDir is refused at once, by doctor and by the start", async (context) => {
   if (process.platform !== "linux") return context.skip("there is no /proc");
   const file = await write(
     "listeners: { api: { port: 0 } }\ndataDir: /proc/coppice/data\nlog: { level: silent }\n",

@@ -53,7 +53,7 @@ it("a configuration that can be served ends with exit code 0", async (context) =
   assert.equal(lines.at(-1), "5 ok, 0 warn, 0 FAIL");
 });
 
-it("a host that cannot serve it is told why, and the exit code is 1", async (context) => {
+it("a host that cannot serve it gets the reason, and the exit code is 1", async (context) => {
   const { code, lines } = await run(context, 'throw new Error("there is no ZFS pool");');
   assert.equal(code, 1);
   assert.ok(lines.includes("FAIL  backend jails: there is no ZFS pool"), lines.join("\n"));

@@ -17,7 +17,7 @@ describe("certificates for development", () => {
   afterEach(() => rm(directory, { recursive: true, force: true }));
   const read = (name: string): Promise<string> => readFile(join(directory, name), "utf8");
 
-  it("are good for the domain and what is right below it, to clients that trust the authority", async () => {
+  it("are valid for the domain and its wildcard, to clients that trust the authority", async () => {
     assert.deepEqual(await initTls("dev.localhost", directory), { isNewAuthority: true });
     const [ca, cert, key] = await Promise.all(["ca.pem", "cert.pem", "key.pem"].map(read));
     assert.ok(ca && cert && key);
@@ -65,7 +65,7 @@ describe("certificates for development", () => {
     assert.notEqual(second.serialNumber, new X509Certificate(first).serialNumber);
   });
 
-  it("are not made for what cannot have a wildcard, nor by half an authority", async () => {
+  it("are not made for a domain without a possible wildcard, nor by half an authority", async () => {
     for (const domain of ["localhost", "", "UPPER.case", "a..b", "-a.b", "*.a.b", `${"a".repeat(250)}.b`]) {
       await assert.rejects(initTls(domain, directory), /cannot have a wildcard/, domain);
     }

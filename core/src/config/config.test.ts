@@ -45,7 +45,7 @@ it("${env:…} and ${file:…} are filled in, anywhere in a string", () => {
   assert.deepEqual(readConfig(path, { ONE: "one", TWO: "" }).values, values, "an empty one is set");
 });
 
-it("references that lead nowhere and doubled keys are reported at their places, together", async () => {
+it("unresolved references and duplicate keys are reported together with their positions", async () => {
   const path = file('a: "${env:NOT_SET}"\nb: "${file:./absent}"\na: 1\n');
   const problems = await problemsOf(() => readConfig(path, {}));
   assert.equal(problems.length, 3);
@@ -57,7 +57,7 @@ it("references that lead nowhere and doubled keys are reported at their places, 
   assert.match(problems.join("\n"), /coppice\.yaml:3:1 .*unique/i);
 });
 
-it("an unknown key is told with the known one that it resembles, wherever it stands", async () => {
+it("an unknown key is reported with the known one that it resembles, at any depth", async () => {
   const kinds = z.discriminatedUnion("kind", [
     z.strictObject({ kind: z.literal("one"), path: z.string().optional() }),
     z.strictObject({ kind: z.literal("two"), size: size().prefault("1KiB") }),

@@ -68,7 +68,7 @@ async function answer(url: string, init?: RequestInit): Promise<readonly [number
   return [response.status, response.headers.get("content-type")?.includes("json") ? JSON.parse(text) : text];
 }
 
-it("errors become the contract's status and body, and nothing unexpected is shown", async () => {
+it("errors become the contract's status and body, and unexpected ones are hidden", async () => {
   await using server = await serve();
   assert.deepEqual(await answer(`${server.url}/refuse/not_found`), [
     404,
@@ -131,7 +131,7 @@ it("a guard keeps a request out before any route", async () => {
   ]);
 });
 
-it("a guard of what is addressed to a sandbox keeps strangers out of each port, also by an upgrade", async () => {
+it("a guard of requests to sandboxes protects every port, also from upgrades", async () => {
   const asked: number[] = [];
   const guarded = definePlugin({
     name: "guarded",
@@ -167,7 +167,7 @@ it("a guard of what is addressed to a sandbox keeps strangers out of each port, 
   );
 });
 
-it("a client that leaves while a guard looks at it is told of by the signal, and its sandbox is unused again", async () => {
+it("a client that leaves during a guard aborts the signal, and its sandbox is unused again", async () => {
   const clock = fakeClock();
   const looking = Promise.withResolvers<void>();
   const looked = Promise.withResolvers<void>();
@@ -211,7 +211,7 @@ it("a client that leaves while a guard looks at it is told of by the signal, and
   }
 });
 
-it("a sane request id is kept, another one replaced", async () => {
+it("a valid request id is kept, an invalid one replaced", async () => {
   await using server = await serve();
   const idOf = async (id: string) =>
     (await fetch(`${server.url}/teapot`, { headers: { "x-request-id": id } })).headers.get("x-request-id");
@@ -246,7 +246,7 @@ it("a sandbox that does not exist, and one that ended, get the same 502", async 
   }
 });
 
-it("what was asked of a sandbox that ends while it is looked for is answered as for one that has ended", async () => {
+it("a request to a sandbox that ends during its lookup is answered as for an ended one", async () => {
   const ending = definePlugin({
     name: "ending",
     requires: { targets: Targets, sandboxes: Sandboxes },
@@ -266,7 +266,7 @@ it("what was asked of a sandbox that ends while it is looked for is answered as 
   ]);
 });
 
-it("a preflight is answered for what is addressed to a sandbox", async () => {
+it("preflight requests to a sandbox are answered", async () => {
   await using server = await serve();
   const { record } = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
   const response = await fetch(`${server.url}/who`, {
@@ -286,7 +286,7 @@ it("a preflight is answered for what is addressed to a sandbox", async () => {
   assert.deepEqual([methods, age], ["HEAD, GET, POST, PUT, PATCH, DELETE", "7200"]);
 });
 
-it("a browser that will name a sandbox in a header may, and reads that it is gone", async () => {
+it("a browser may name a sandbox in a header, and can read that it is gone", async () => {
   await using server = await serve();
   const names = "e2b-sandbox-port, E2b-Sandbox-Id,x-access-token";
   const asked = await fetch(`${server.url}/who`, {
@@ -350,7 +350,7 @@ it("a connection that is being ended when its sandbox ends is closed all the sam
   await once(connection, "close", { signal: AbortSignal.timeout(5_000) });
 });
 
-it("a connection that has asked for one sandbox outlives it, and serves the next request to another", async () => {
+it("a connection outlives the sandbox of its request, and serves the next request to another", async () => {
   await using server = await serve();
   const make = () => server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
   const [gone, next] = [(await make()).record.id, (await make()).record.id];
@@ -430,7 +430,7 @@ it("a stop waits for running requests, then cuts them", async () => {
   await cut;
 });
 
-it("the SDKs' name for the debug sandbox means nothing to the control plane", async () => {
+it("the control plane ignores the SDKs' name for the debug sandbox", async () => {
   await using server = await serve();
   for (const path of ["/teapot", "/who"]) {
     const answer = await fetch(`${server.url}${path}`, {
@@ -464,7 +464,7 @@ it("a client that does not finish its headers, and one that falls silent, lose t
   }
 });
 
-it("guards and routes see one path: those that the two would read in different ways are refused", async () => {
+it("guards and routes see one path: ambiguous ones are refused", async () => {
   const seen: string[] = [];
   const routed: string[] = [];
   const watched = definePlugin({
@@ -509,7 +509,7 @@ it("guards and routes see one path: those that the two would read in different w
   assert.deepEqual(routed, seen);
 });
 
-it("one address has so many connections and no more, nor have all together, and a closed one makes room", async () => {
+it("connections are limited by address and in total, and a closed one makes room", async () => {
   const open = (server: { readonly url: string }) => {
     const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
     socket.on("error", () => undefined);

@@ -44,7 +44,7 @@ it("missing, doubled and circular requirements are all reported", () => {
   ]);
 });
 
-it("what the server provides needs no plugin, and no plugin may replace it", () => {
+it("built-in services need no plugin, and no plugin may replace them", () => {
   const { problems } = orderPlugins([plugin("user", [A], []), plugin("usurper", [], [A])], new Set([A]));
   assert.deepEqual(
     problems.map(({ message }) => message),

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { it } from "node:test";
 import { Health } from "./health.js";
 
-it("a check that does not answer is a failure of its own, in time, and holds up no other", async () => {
+it("a check that does not answer fails by itself after its time, without delaying others", async () => {
   const health = new Health();
   health.add("quick", async () => undefined);
   health.add("silent", () => new Promise(() => {}));

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { it } from "node:test";
 import { openDatabase } from "./open-database.js";
 
-it("a file whose migration fails is left as it was, and is brought on by one that works", async (context) => {
+it("a file whose migration fails stays unchanged, and a working migration completes it", async (context) => {
   const folder = await mkdtemp(join(tmpdir(), "coppice-sqlite-"));
   context.after(() => rm(folder, { recursive: true }));
   const path = join(folder, "some.sqlite");

@@ -168,7 +168,7 @@ it("files in memory follow links, keep owners and never reach outside", async ()
   assert.equal((await files.stat("/home/user/a")).kind, "directory");
 });
 
-it("ports are dialled, and what is open is counted until the sandbox is gone", async () => {
+it("ports can be dialled, and open streams are counted until the sandbox is gone", async () => {
   const [sandbox, backend] = await makeSandbox({
     ports: { 80: (connection) => void connection.pipe(connection) },
     programs: {

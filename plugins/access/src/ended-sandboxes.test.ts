@@ -36,7 +36,7 @@ async function start() {
 }
 
 describe("a sandbox that has ended", () => {
-  it("is told how to its tenant, and is one that never was to everybody else", async () => {
+  it("reports how it ended to its tenant, and is unknown to all others", async () => {
     const { server, keys, ask, create, edge } = await start();
     await using _server = server;
     const killed = await create();
@@ -75,7 +75,7 @@ describe("a sandbox that has ended", () => {
     assert.equal(await edge(killed.id, late.token), "The sandbox was not found");
   });
 
-  it("without a token says nothing at the edge, where nobody can show that it was theirs", async () => {
+  it("reports nothing at the edge without a token, where no client can prove ownership", async () => {
     const { server, keys, ask, edge } = await start();
     await using _server = server;
     const { json } = await ask("POST /sandboxes", keys.own, { templateID: "base" });

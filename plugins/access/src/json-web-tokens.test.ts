@@ -92,7 +92,7 @@ describe("a JWT", () => {
 
   const whoami = (token: string) => server.call("GET /auth/whoami", { authorization: `Bearer ${token}` });
 
-  it("lets in a tenant with the scopes that it has, however they are written", async () => {
+  it("authenticates a tenant with its scopes, in every notation", async () => {
     assert.deepEqual((await whoami(await sign(one, CLAIMS))).json, {
       tenantID: "acme",
       principalName: "ada",
@@ -173,14 +173,14 @@ describe("a JWT", () => {
     );
   });
 
-  it("with a key that is not known has the keys fetched anew, but not at everybody's will", async () => {
+  it("with an unknown key causes a new fetch of the keys, but clients cannot force that at will", async () => {
     const before = provider.fetches;
     for (let tried = 0; tried < 20; tried += 1)
       assert.equal((await whoami(await sign(one, CLAIMS, { kid: `made-up-${tried}` }))).status, 401);
     assert.ok(provider.fetches - before <= 1, `${provider.fetches - before} fetches`);
   });
 
-  it("is taken after the provider has changed its keys, and not while they cannot be had", async () => {
+  it("is accepted after the provider changed its keys, and not while they cannot be fetched", async () => {
     const rotating = new Provider();
     await rotating.start();
     const first = await rotating.publish("one");

@@ -21,7 +21,7 @@ const scoped = definePlugin({
 });
 
 describe("a key", () => {
-  it("lets in its tenant, by either header; every other is refused with E2B's texts", async () => {
+  it("authenticates its tenant, by either header; every other is refused with E2B's texts", async () => {
     await using server = await startAccessServer({ settings: { apiKeys: [CONFIGURED] } });
     const key = server.newKey({ name: "ci" });
     const expiring = server.newKey({ expiresAtMs: server.clock.now() + HOUR_MS });
@@ -104,7 +104,7 @@ describe("a key", () => {
 });
 
 describe("rate limits", () => {
-  it("count clients by address and keys by name, and say when there is room again", async () => {
+  it("count clients by address and keys by name, and answer with the time to wait", async () => {
     const rateLimits = { perAddress: { requests: 6, per: "1h" }, perKey: { requests: 2, per: "1h" } };
     const http = { trustedProxies: ["127.0.0.1"], drainTimeout: "200ms" };
     await using server = await startAccessServer({ settings: { rateLimits }, server: { http } });
@@ -136,7 +136,7 @@ describe("rate limits", () => {
     assert.deepEqual(await statuses(1, () => from("2001:db8:1:3::1")), [401]);
   });
 
-  it("do not believe just anybody who says whom a request comes from", async () => {
+  it("ignore X-Forwarded-For of untrusted peers", async () => {
     const rateLimits = { perAddress: { requests: 2, per: "1h" } };
     await using server = await startAccessServer({ settings: { rateLimits } });
     const statuses: number[] = [];

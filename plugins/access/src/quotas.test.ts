@@ -30,7 +30,7 @@ function assertRefused({ status, headers, json }: Answer, message: RegExp, retry
 }
 
 describe("quotas", () => {
-  it("hold under a hundred creations at once, each of which is made or refused with a Retry-After", async () => {
+  it("apply to a hundred creations at once, each of which succeeds or is refused with a Retry-After", async () => {
     await using server = await serverWith({
       everybody: { sandboxes: 7 },
       tenants: { other: { sandboxes: 3 } },
@@ -80,7 +80,7 @@ describe("quotas", () => {
     assert.equal((await server.create(free, "limitless")).status, 201);
   });
 
-  it("name the templates that they refuse whatever is left, when the server starts", () => {
+  it("name at the start the templates that they always refuse", () => {
     const templates = [
       { name: "base", aliases: [], limits: { memoryMiB: 512 } },
       { name: "limitless", aliases: [], limits: {} },
@@ -92,7 +92,7 @@ describe("quotas", () => {
     assert.deepEqual(refusedTemplates(AccessConfig.parse({}).quotas, templates), []);
   });
 
-  it("hold when a sandbox is to have more, which is no creation", async () => {
+  it("apply to raised limits of a sandbox, which is no creation", async () => {
     await using server = await serverWith({
       everybody: { cpuCount: 6, sandboxes: 2, creations: { sandboxes: 2 } },
     });
@@ -110,7 +110,7 @@ describe("quotas", () => {
     assert.equal((await resize(grown === first ? second : first, { cpuCount: 5 })).status, 200);
   });
 
-  it("hold the rate of creations, and say when the next one may come", async () => {
+  it("limit the rate of creations, and answer with the time to wait", async () => {
     await using server = await serverWith({ everybody: { creations: { sandboxes: 2, per: "1m" } } });
     const [key, other] = [server.newKey(), server.newKey({ tenant: "other" })];
     assert.equal((await server.create(key)).status, 201);
@@ -129,7 +129,7 @@ describe("quotas", () => {
     assertRefused(await server.create(key), /rate/, "21");
   });
 
-  it("are everybody's for a tenant that has the name of something else", async () => {
+  it("are the default ones for a tenant named like an object's property", async () => {
     await using server = await serverWith({ everybody: { sandboxes: 1 } });
     for (const tenant of ["constructor", "toString", "hasOwnProperty"]) {
       const key = server.newKey({ tenant });

@@ -22,7 +22,7 @@ describe("a signed file URL", () => {
     assert.equal(check.isExpired(Date.now()), false);
   });
 
-  it("is good for the operation, path, user and expiration that were signed, and no other", () => {
+  it("is valid for the signed operation, path, user and expiration alone", () => {
     const signedFor = { username: "user", path: "hello.txt", signature: SIGNATURE };
     const others: [string, Record<string, string>][] = [
       ["POST", signedFor],
@@ -47,7 +47,7 @@ describe("a signed file URL", () => {
     assert.equal(new SignatureCheck(signed).isExpired(1_001_000), true);
   });
 
-  it("is refused when it says more than its signature covers", () => {
+  it("is refused with parameters that its signature does not cover", () => {
     const base = `http://server/files?path=hello.txt&username=user&signature=${encodeURIComponent(SIGNATURE)}`;
     for (const extra of ["&user=root", "&path=/etc/shadow", "&username=root", "&signature=v1_x"]) {
       assert.throws(
@@ -61,7 +61,7 @@ describe("a signed file URL", () => {
     });
   });
 
-  it("is only ever one for reading or writing a file", () => {
+  it("can only read or write a file", () => {
     assert.equal(parseSignedFileRequest("GET", new URL("http://server/files?path=a")), undefined);
     assert.equal(parseSignedFileRequest("DELETE", signedUrl({ signature: "v1_x" })), undefined);
     assert.equal(parseSignedFileRequest("GET", new URL("http://server/envs?signature=v1_x")), undefined);

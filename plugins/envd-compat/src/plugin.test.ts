@@ -112,7 +112,7 @@ describe("the envd of a sandbox", () => {
   });
   after(() => server.stop());
 
-  it("is healthy as long as it lives, whoever asks", async () => {
+  it("is healthy as long as it lives, without authentication", async () => {
     const mortal = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: true });
     const alive = await call(server.url, "GET /health", { to: mortal });
     assert.deepEqual([alive.status, alive.text], [204, ""]);
@@ -134,7 +134,7 @@ describe("the envd of a sandbox", () => {
     }
   });
 
-  it("asks for its token everywhere else", async () => {
+  it("requires its token everywhere else", async () => {
     const guarded = [
       "GET /envs",
       "GET /metrics",
@@ -171,7 +171,7 @@ describe("the envd of a sandbox", () => {
     }
   });
 
-  it("is not resumed by who is refused", async () => {
+  it("is not resumed by refused requests", async () => {
     const { record } = await server.sandboxes.create({
       template: "base",
       timeoutMs: undefined,
@@ -198,7 +198,7 @@ describe("the envd of a sandbox", () => {
     await server.sandboxes.kill(record.id);
   });
 
-  it("takes a token or a signature for files, and says which of them is wrong", async () => {
+  it("accepts a token or a signature for files, and reports which of them is wrong", async () => {
     const good = signedQuery(token, "read", { username: "user", path: "a b/ü+.txt" });
     const now = Math.floor(clock.now() / 1000);
     const lasting = signedQuery(token, "read", { path: "x", signature_expiration: String(now) });
@@ -275,7 +275,7 @@ describe("the envd of a sandbox", () => {
     );
   });
 
-  it("tells its variables and what it uses, for nobody to cache", async () => {
+  it("reports its variables and its usage, uncached", async () => {
     const headers = { "X-Access-Token": token };
     const envs = await call(server.url, "GET /envs", { to: secure, headers });
     assert.deepEqual(JSON.parse(envs.text), {
@@ -300,7 +300,7 @@ describe("the envd of a sandbox", () => {
     });
   });
 
-  it("keeps its control routes from everybody, with and without a token", async () => {
+  it("refuses its control routes, with and without a token", async () => {
     for (const path of ["/init", "/freeze", "/unfreeze", "/collapse", "/fsfreeze", "/fsthaw", "/upgrade"]) {
       for (const [to, headers] of [
         [secure, {}],
@@ -319,7 +319,7 @@ describe("the envd of a sandbox", () => {
     }
   });
 
-  it("runs code only for who has its token, which the SDKs do not present for contexts", async () => {
+  it("runs code only with its token, which the SDKs do not present for contexts", async () => {
     const port = CODE_PORT;
     const headers = { "X-Access-Token": token };
     const wrong = { "X-Access-Token": "wrong" };
@@ -359,7 +359,7 @@ describe("debug mode", () => {
       server: { ...server },
     });
 
-  it("makes one sandbox for all who come first at the same time, and keeps it", async () => {
+  it("makes one sandbox for concurrent first requests, and keeps it", async () => {
     let made = 0;
     const memory = memoryBackend({
       async onProvision(step) {
@@ -415,7 +415,7 @@ describe("debug mode", () => {
     assert.equal((await call(envd, "GET /health")).status, 204);
   });
 
-  it("is for clients of this machine, not for web pages from elsewhere that a browser here shows", async () => {
+  it("is for clients of this machine, not for foreign web pages in a local browser", async () => {
     await using server = await debugServer();
     const { envd = "" } = server.urls;
     const { host, port } = new URL(envd);
@@ -462,7 +462,7 @@ describe("debug mode", () => {
     assert.equal(await browse(server.url, "/", { host, ...addressed, "e2b-sandbox-port": "8080" }), 502);
   });
 
-  it("is not there unless it is switched on and nobody else can reach the listener", async () => {
+  it("is absent unless it is switched on and the listener is on loopback", async () => {
     await using off = await startTestServer({
       plugins: [
         [memoryBackend(), {}],

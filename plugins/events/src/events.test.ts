@@ -5,7 +5,7 @@ import { it } from "node:test";
 import { fakeClock, SeededRandom } from "@coppice/core/testing";
 import { startEventsServer, until } from "./testing/events-server.js";
 
-it("an event says what E2B's clients look for, each type with what there is to say", async () => {
+it("an event has the fields that E2B's clients read, each type with its details", async () => {
   const sandboxes = { maximumLimits: { cpuCount: 4 } };
   await using server = await startEventsServer({ server: { sandboxes } });
   const { call, clock } = server;
@@ -58,7 +58,7 @@ it("an event says what E2B's clients look for, each type with what there is to s
   assert.equal(new Set(json.map((event: { id: string }) => event.id)).size, 8);
 });
 
-it("lists are pages, in either order, of the types that are asked for; queries that make no sense are refused", async () => {
+it("lists are pages, in either order, filtered by type; invalid queries are refused", async () => {
   await using server = await startEventsServer();
   const { call } = server;
   const first = await server.create();
@@ -123,7 +123,7 @@ it("events outlive the server, within limits of number and age", async () => {
   assert.ok(Date.parse(oldest.timestamp) > clock.now() - 3_600_000, "what is older than an hour is gone");
 });
 
-it("what could not be kept is kept later, and nothing twice", async () => {
+it("a failed recording is repeated, and nothing is stored twice", async () => {
   await using server = await startEventsServer();
   const database = new DatabaseSync(join(server.dataDir, "events", "events.sqlite"));
   database.exec("ALTER TABLE event RENAME TO hidden");
@@ -137,7 +137,7 @@ it("what could not be kept is kept later, and nothing twice", async () => {
   assert.deepEqual(await server.types(id), ["created", "killed"]);
 });
 
-it("events agree with what happened, whatever is done in whatever order", async () => {
+it("events agree with what happened, for random operations", async () => {
   const random = new SeededRandom(Number(process.env["COPPICE_FUZZ_SEED"] ?? 7));
   await using server = await startEventsServer();
   const { call } = server;

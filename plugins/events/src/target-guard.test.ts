@@ -5,7 +5,7 @@ import { it } from "node:test";
 import { promisify } from "node:util";
 import { TargetGuard } from "./target-guard.js";
 
-it("nothing but the public internet is reached, however an address is written", () => {
+it("only the public internet is reached, in every notation of an address", () => {
   const guard = new TargetGuard([]);
   const kept = [
     ["127.0.0.1", "127.255.255.255", "0.0.0.0", "10.1.2.3", "172.16.0.1", "172.31.255.255", "192.168.1.1"],
@@ -40,7 +40,7 @@ it("nothing but the public internet is reached, however an address is written", 
   }
 });
 
-it("what the operator names is reached, and nothing beside it", () => {
+it("addresses that the operator allows are reached, and no others", () => {
   const guard = new TargetGuard(["10.1.0.0/16", "192.168.1.7", "fd00:1::/32"]);
   for (const address of ["10.1.2.3", "192.168.1.7", "fd00:1::5", "::ffff:10.1.2.3"]) {
     assert.equal(guard.permits(address), true, address);
@@ -50,7 +50,7 @@ it("what the operator names is reached, and nothing beside it", () => {
   }
 });
 
-it("a name is looked up once, for the connection, and not connected to when it is a private one's", async () => {
+it("a name is resolved once, for the connection, and refused when its address is private", async () => {
   const look = (guard: TargetGuard, host: string) => promisify(guard.lookup)(host, { all: true });
   const closed = new TargetGuard([]);
   const [refused, unknown] = await Promise.all(
@@ -63,7 +63,7 @@ it("a name is looked up once, for the connection, and not connected to when it i
   assert.ok(await look(new TargetGuard(["127.0.0.0/8", "::1"]), "localhost"));
 });
 
-it("a name is not connected to when one of its addresses is private, wherever it stands among them", async (t) => {
+it("a name is refused when any of its addresses is private", async (t) => {
   let addresses: readonly string[] = [];
   const lookup = (_host: string, _options: unknown, callback: (...given: unknown[]) => void) =>
     callback(

@@ -84,7 +84,7 @@ it("a webhook is registered, shown without its secret, changed and removed; each
   }
 });
 
-it("what is no webhook is refused with the reason, a private target like any other", async () => {
+it("an invalid webhook is refused with the reason, also for a private target", async () => {
   await using server = await startEventsServer({ webhooks: { privateTargets: [] } });
   const wish = { url: "https://hooks.example/x", events: [CREATED] };
   const bad: readonly object[] = [
@@ -114,7 +114,7 @@ it("what is no webhook is refused with the reason, a private target like any oth
   }
 });
 
-it("a receiver gets each event once, in order, signed in both ways; types that it did not ask for it does not get", async () => {
+it("a receiver gets each event of its types once, in order, signed in both ways", async () => {
   await using server = await startEventsServer();
   await using receiver = await Receiver.start();
   const webhook = await register(server, `${receiver.url}/hook?x=1`);
@@ -174,7 +174,7 @@ it("a key of whsec_ is the bytes that it stands for", async () => {
   );
 });
 
-it("what is not taken is sent again, later and later, with the same id; what follows waits; in the end it has failed", async () => {
+it("a refused delivery is repeated with growing pauses and the same id, delays later ones, and fails in the end", async () => {
   await using server = await startEventsServer({
     webhooks: { attempts: 4, firstRetry: "5s", longestRetry: "8s" },
   });
@@ -218,7 +218,7 @@ it("what is not taken is sent again, later and later, with the same id; what fol
   await until("the repeated one", async () => (await deliveries(server, webhook))[0]?.status === "delivered");
 });
 
-it("a receiver that does not answer, hangs up, redirects or floods is a failed attempt, and holds up nobody else", async () => {
+it("a receiver that does not answer, hangs up, redirects or floods is a failed attempt, and delays no others", async () => {
   await using server = await startEventsServer({ webhooks: { timeout: "10s", attempts: 1, concurrency: 2 } });
   await using receiver = await Receiver.start();
   await using other = await Receiver.start();
@@ -262,7 +262,7 @@ it("a receiver that does not answer, hangs up, redirects or floods is a failed a
   );
 });
 
-it("a name that means this host is not connected to, and the answer does not say that there is somebody", async () => {
+it("a name of this host is refused with the same answer as an unknown one", async () => {
   await using server = await startEventsServer({ webhooks: { privateTargets: [], attempts: 1 } });
   await using receiver = await Receiver.start();
   const port = new URL(receiver.url).port;
@@ -278,7 +278,7 @@ it("a name that means this host is not connected to, and the answer does not say
   assert.deepEqual(receiver.received, []);
 });
 
-it("so many wait for a webhook and no more, so many are remembered; while it is disabled nothing is kept for it", async () => {
+it("pending and finished deliveries are limited; nothing is queued for a disabled webhook", async () => {
   await using server = await startEventsServer({ webhooks: { maxPending: 3, maxDeliveries: 4 } });
   await using receiver = await Receiver.start();
   const webhook = await register(server, receiver.url);
@@ -311,7 +311,7 @@ it("so many wait for a webhook and no more, so many are remembered; while it is 
   assert.match(metrics, /^coppice_events_dropped_total 2$/m);
 });
 
-it("what waits, and what was under way, is delivered by the next server, in order", async () => {
+it("the next server delivers pending and interrupted deliveries, in order", async () => {
   const clock = fakeClock();
   await using receiver = await Receiver.start();
   receiver.answer = () => undefined;

@@ -93,7 +93,7 @@ describe("results", () => {
     );
   });
 
-  it("an exception group has its traceback, with those of what is in it", async () => {
+  it("an exception group has its traceback, with those of its members", async () => {
     const { error, text } = await sandbox.run(
       "raise ExceptionGroup('both', [ValueError('a'), KeyError('b')])",
     );
@@ -101,7 +101,7 @@ describe("results", () => {
     assert.match(String(error?.["traceback"]), /raise ExceptionGroup[^]*ValueError: a[^]*KeyError: 'b'/);
   });
 
-  it("a value or an error too large for a message costs neither the rest of it nor the kernel's state", async () => {
+  it("a value or an error that is too large for a message is cut, and the kernel's state stays", async () => {
     await using small = await startCodeServer({ maxMessage: "4MiB" });
     const other = await small.create();
     const long = 5_000_000;
@@ -127,7 +127,7 @@ describe("results", () => {
     assert.match(String(repr?.["text"]), /^'yyy[^]*y\n\[truncated: \d+ more characters\]$/);
   });
 
-  it("a result that nobody could read is left out with a note", async () => {
+  it("an unreadable result is left out with a note", async () => {
     const { results, text, error } = await sandbox.run(
       "deep = 1\nfor _ in range(900): deep = [deep]\ndisplay({'x/y': deep}, raw=True)\n'next'",
     );
@@ -208,7 +208,7 @@ wait_for('output')`;
     assert.equal((await sandbox.run("'alive'")).results[0]?.["text"], "alive");
   });
 
-  it("output of child processes is there on systems that ipykernel does not capture it on", async () => {
+  it("output of child processes arrives also on systems where ipykernel does not capture it", async () => {
     const platform = "import sys, sysconfig; sysconfig.get_config_vars(); sys.platform = 'freebsd14'";
     const other = await own.create({ PYTHONPATH: "." });
     await other.live.runtime.files.write(
@@ -227,7 +227,7 @@ wait_for('output')`;
     await own.server.sandboxes.kill(other.live.record.id);
   });
 
-  it("what a cell does to its stdout costs no other cell its output or its end", async () => {
+  it("a cell that breaks its stdout affects no other cell's output or end", async () => {
     const cells: readonly (readonly [code: string, stdout: string, error: string | undefined])[] = [
       [
         "import io, subprocess, sys\nown = sys.stdout\nsys.stdout = open('log', 'w')\nprint('there')\nsys.stdout.close()",
@@ -249,7 +249,7 @@ wait_for('output')`;
     }
   });
 
-  it("no single message carries all of what is printed at once", async () => {
+  it("a large output is split into several messages", async () => {
     const { lines } = await sandbox.run("print('x' * 3_000_000)\nprint('y' * 3_000_000, end='')");
     const pieces = lines.filter(({ type }) => type === "stdout").map(({ text }) => String(text));
     assert.equal(pieces.join(""), `${"x".repeat(3_000_000)}\n${"y".repeat(3_000_000)}`);
@@ -283,7 +283,7 @@ wait_for('output')`;
     );
   });
 
-  it("what JSON has no number for is null, and nothing is said about it", async () => {
+  it("a number that JSON lacks is null, without a warning", async () => {
     const { results, text } = await sandbox.run(
       "display({'x/y': [1.0, float('nan'), {'a': (float('inf'), -0.0)}]}, raw=True)\n[1.0, float('nan'), 10**30]",
     );
@@ -293,7 +293,7 @@ wait_for('output')`;
     );
   });
 
-  it("much text arrives as it was written, whatever is in it", async () => {
+  it("long texts of any content arrive unchanged", async () => {
     const kinds = [
       "a line\n",
       '"quoted" and C:\\new\\u0041 and \\" both\t|\r\n',
@@ -308,7 +308,7 @@ wait_for('output')`;
     }
   });
 
-  it("much output is that of its cell to the last byte, though its memory is used again and the reader pauses", async () => {
+  it("a lot of output is complete, though its memory is reused and the reader pauses", async () => {
     const code = "for i in range(40): print(str(i % 10) * 400_000)";
     const response = await post("/execute", JSON.stringify({ code }));
     const hash = createHash("sha256");
@@ -392,7 +392,7 @@ describe("environment", () => {
     assert.equal(results[0]?.["text"], "(None, 'g\\'lobal\"')");
   });
 
-  it("code finds itself at home, alone, with nothing to read", async () => {
+  it("code runs in the home, in its own namespace, with an empty stdin", async () => {
     const { results } = await sandbox.run(
       "import sys\n[os.path.basename(os.getcwd()), sys.argv, sys.path.count(''), sys.stdin.read()]",
     );
@@ -437,7 +437,7 @@ describe("endings", () => {
     assert.equal((await sandbox.run("'kept' in globals()")).results[0]?.["text"], "False");
   });
 
-  it("a kernel that an earlier cell keeps from beginning another is replaced once a client has given up", async () => {
+  it("a kernel that an earlier cell blocks is replaced once a client has left", async () => {
     await sandbox.run(
       "import asyncio, time\ndef block():\n    open('blocked', 'w').close()\n    time.sleep(1000)\n" +
         "kept = asyncio.get_running_loop().call_later(0.01, block)",
@@ -450,7 +450,7 @@ describe("endings", () => {
     assert.equal((await sandbox.run("'kept' in globals()")).results[0]?.["text"], "False");
   });
 
-  it("a kernel that dies ends the execution with an error, and the next one starts afresh where the first did", async () => {
+  it("a kernel that dies ends the execution with an error, and the next one starts in the same folder", async () => {
     const died = await sandbox.run("import os\nos._exit(1)");
     assert.deepEqual(died.error, {
       type: "error",
@@ -487,7 +487,7 @@ describe("endings", () => {
     await sandbox.fetch(`/contexts/${id}`, { method: "DELETE" });
   });
 
-  it("one too many in the queue of a context is refused; a client that leaves frees its place", async () => {
+  it("executions beyond the queue of a context are refused; a client that leaves frees its place", async () => {
     const { id } = (await (await post("/contexts", "{}")).json()) as { id: string };
     const refused = await metric("executions_refused_total");
     const leaving = new AbortController();
@@ -688,7 +688,7 @@ describe("bad requests", () => {
     }
   });
 
-  it("a kernel that does not come up in time is ended", async () => {
+  it("a kernel that does not start in time is ended", async () => {
     await using slow = await startCodeServer({ startTimeout: "50ms" });
     const { status, body } = await (await slow.create()).run("1");
     assert.deepEqual(
@@ -699,7 +699,7 @@ describe("bad requests", () => {
 });
 
 describe("kernels and their sandbox", () => {
-  it("kernels end with their sandbox, and so does what runs in them", async () => {
+  it("kernels end with their sandbox, and so do their executions", async () => {
     const fresh = await own.create();
     const { results } = await fresh.run("import os\nos.getpid()");
     const pid = Number(results[0]?.["text"]);
@@ -741,7 +741,7 @@ describe("kernels and their sandbox", () => {
     assert.deepEqual([status, /no account 'no-such-user'/.test(body)], [500, true], body);
   });
 
-  it("an eager kernel runs before anybody asks for it, a lazy one does not", async () => {
+  it("an eager kernel runs before its first use, a lazy one does not", async () => {
     await using mixed = await startCodeServer({ templates: { "code-interpreter-v1": { kernel: "eager" } } });
     const kernels = (): Promise<number> => metric("kernels", mixed);
     await mixed.create();
@@ -754,7 +754,7 @@ describe("kernels and their sandbox", () => {
     assert.equal(await kernels(), 1, "one kernel, that of the eager template");
   });
 
-  it("starts, failed ones, and what took the place of another are counted", async () => {
+  it("starts, failed starts, and replacements are counted", async () => {
     await using counted = await startCodeServer();
     const fresh = await counted.create();
     await fresh.run("import os; os._exit(1)");

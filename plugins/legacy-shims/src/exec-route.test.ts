@@ -54,7 +54,7 @@ it("A command runs to its end and its output comes in one answer", async () => {
   assert.equal((await exec({ cmd: "true" }, { id: `${sandbox.record.id}-client` })).status, 200);
 });
 
-it("A command that takes too long is killed, and what it wrote comes along", async () => {
+it("A command that takes too long is killed, and its output is returned", async () => {
   assert.deepEqual(await exec({ cmd: "echo before; sleep 60", timeout_ms: 300 }), {
     status: 200,
     body: { stdout: "before\n", stderr: "", exit_code: -1, timed_out: true, truncated: false },
@@ -72,7 +72,7 @@ it("More output than is kept is dropped, and the command still ends by itself", 
   });
 });
 
-it("Strangers, unknown sandboxes and bad requests are refused", async () => {
+it("Unauthenticated clients, unknown sandboxes and bad requests are refused", async () => {
   assert.equal((await exec({ cmd: "true" }, { key: "" })).status, 401);
   const unknown = await exec({ cmd: "true" }, { id: "iunknown" });
   assert.equal(unknown.status, 404);

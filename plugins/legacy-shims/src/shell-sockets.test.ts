@@ -99,7 +99,7 @@ describe("A shell in a terminal", { timeout: 240_000 }, () => {
     assert.ok(client.received.every(({ isBinary }) => isBinary));
   });
 
-  it("has 80 columns and 24 rows unless it is told, and lives through many pings", async () => {
+  it("has 80 columns and 24 rows by default, and survives many pings", async () => {
     await using pinging = await serve(undefined, { pingInterval: "300ms" });
     await using client = await pinging.open();
     client.socket.send('{"type":"input","data":"?"}');
@@ -127,7 +127,7 @@ describe("A shell in a terminal", { timeout: 240_000 }, () => {
     assert.equal((await other.closed).code, 1006);
   });
 
-  it("is a real one where the backend has them", async (context) => {
+  it("is a real terminal where the backend has them", async (context) => {
     await using real = await serve(localProcess);
     let client: WebSocketClient;
     try {
@@ -152,7 +152,7 @@ describe("A shell in a terminal", { timeout: 240_000 }, () => {
     assert.deepEqual(await client.closed, { code: 1000, reason: "exit status 5" });
   });
 
-  it("is refused to strangers, foreign pages, unknown sandboxes, nonsense, and one too many", async () => {
+  it("is refused without authentication, to foreign pages, for unknown sandboxes, invalid requests, and beyond the limit", async () => {
     const refused: [string, Record<string, string>, number][] = [
       ["", {}, 401],
       ["", { ...KEY, origin: "https://elsewhere.example" }, 403],
@@ -195,7 +195,7 @@ describe("A shell in a terminal", { timeout: 240_000 }, () => {
 });
 
 describe("A shell on pipes", { timeout: 240_000 }, () => {
-  it("answers with lines as JSON, tells its exit code, and takes both spellings of input", async () => {
+  it("answers with lines as JSON, reports its exit code, and accepts both spellings of input", async () => {
     await using served = await serve(localProcess);
     await using client = await served.open("?dialect=json");
     client.socket.send('{"type":"stdin","text":"echo größer; echo error >&2\\n"}');

@@ -77,7 +77,7 @@ describe("the E2B control plane", () => {
     return json;
   }
 
-  it("answers a create as the SDKs need it", async () => {
+  it("answers a creation as the SDKs need it", async () => {
     const { status, json } = await call(server, "POST /v2/sandboxes", { body: { templateID: "base" } });
     assert.equal(status, 201);
     const { sandboxID, envdAccessToken, ...rest } = json;
@@ -107,7 +107,7 @@ describe("the E2B control plane", () => {
     for (const { sandboxID } of [older, olderSecure, newer]) await server.sandboxes.kill(sandboxID);
   });
 
-  it("makes a sandbox that asks for its token unless the creator says otherwise, or is an SDK that says nothing", async () => {
+  it("makes a sandbox that requires its token unless the creator says otherwise, or is a silent SDK", async () => {
     const isSecure = async (of: TestServer, body: object, headers: Record<string, string> = {}) => {
       const { status, json } = await call(of, "POST /sandboxes", {
         headers,
@@ -136,7 +136,7 @@ describe("the E2B control plane", () => {
     }
   });
 
-  it("tells about a sandbox what its creator said, by its id or the long form of it", async () => {
+  it("returns a sandbox's creation options, by its id or its long form", async () => {
     const { sandboxID, envdAccessToken } = await create({
       metadata: { user: "abc" },
       envVars: { SECRET: "x" },
@@ -174,7 +174,7 @@ describe("the E2B control plane", () => {
     await server.sandboxes.kill(sandboxID);
   });
 
-  it("tells the network rules of a sandbox, and replaces all of them at once", async () => {
+  it("returns the network rules of a sandbox, and replaces all of them at once", async () => {
     const network = { allowOut: ["8.8.8.8", "2001:db8::/32"], denyOut: ["0.0.0.0/0"] };
     const { sandboxID } = await create({ network: { ...network, maskRequestHost: "localhost" } });
     const update = `PUT /sandboxes/${sandboxID}/network`;
@@ -200,7 +200,7 @@ describe("the E2B control plane", () => {
     assert.equal((await call(server, update, { body: {} })).status, 404);
   });
 
-  it("tells no internet access where the backend gives none, though its creator asks for it", async () => {
+  it("reports no internet access where the backend has none, though its creator asks for it", async () => {
     const plugins = [sandboxApi, memoryBackend({ offline: true })].map((plugin) => [plugin, {}] as const);
     await using offline = await startTestServer({ plugins });
     const { json } = await call(offline, "POST /sandboxes", {
@@ -239,7 +239,7 @@ describe("the E2B control plane", () => {
     assert.equal((await patch({ cpuCount: 1 })).status, 404);
   });
 
-  it("connects to a running sandbox and only ever gives it more time", async () => {
+  it("connects to a running sandbox and only extends its time", async () => {
     const { sandboxID, envdAccessToken } = await create({ timeout: 600 });
     const lifeMs = () => (server.sandboxes.get(sandboxID).record.endsAtMs ?? 0) - clock.now();
     const { status, json } = await call(server, `POST /v2/sandboxes/${sandboxID}/connect`, { body: {} });
@@ -257,7 +257,7 @@ describe("the E2B control plane", () => {
     await server.sandboxes.kill(sandboxID);
   });
 
-  it("moves the end of a sandbox to and fro, and ends it when no time is left", async () => {
+  it("moves the end of a sandbox in both directions, and ends it when no time is left", async () => {
     const { sandboxID } = await create({ timeout: 600 });
     const lifeMs = () => (server.sandboxes.get(sandboxID).record.endsAtMs ?? 0) - clock.now();
     const set = (timeout: unknown) =>
@@ -327,13 +327,13 @@ describe("the E2B control plane", () => {
     await server.sandboxes.kill(sandboxID);
   });
 
-  it("says that it is well", async () => {
+  it("answers its health check", async () => {
     const health = await call(server, "GET /health");
     assert.deepEqual([health.status, health.text], [200, "Health check successful"]);
     assert.match(health.headers.get("content-type") ?? "", /^text\/plain/);
   });
 
-  it("answers whatever is wrong with a request by saying what, and goes on serving", async () => {
+  it("answers invalid requests with the reason, and goes on serving", async () => {
     const { sandboxID } = await create();
     const onSandbox = ["connect", "timeout", "refreshes"].map(
       (verb) => `POST /sandboxes/${sandboxID}/${verb}`,
@@ -482,7 +482,7 @@ describe("the E2B control plane", () => {
 });
 
 describe("a sandbox that is being killed", () => {
-  it("A.5 is answered 409 to who connects, resumes or pauses, and is no more to everybody else", async () => {
+  it("A.5 answers 409 to connect, resume and pause, and is unknown to all other requests", async () => {
     const destroying = Promise.withResolvers<void>();
     const memory = memoryBackend({ pausing: {}, onDestroy: () => destroying.promise });
     await using server = await startTestServer({
@@ -605,8 +605,8 @@ describe("a client that goes away while its sandbox is made", () => {
   });
 });
 
-describe("a server that asks nobody for a key", () => {
-  it("serves everybody on loopback", async () => {
+describe("a server without authentication", () => {
+  it("serves all clients on loopback", async () => {
     await using server = await startTestServer({
       plugins: [
         [memoryBackend(), {}],

@@ -60,14 +60,14 @@ describe("A backend that says that it isolates, and does not, is found out and d
     ["two sandboxes may use one port, and each is dialled by its own", /no port/],
     ["without internet access there is no way out, and no interface but loopback", /cannot be kept from/],
     ["mounts, devices, other namespaces and the first process are denied, to root as well", /not tried/],
-    ["what belongs to the kernel can be neither read nor written, by root as well", /not tried/],
+    ["files of the kernel can be neither read nor written, by root as well", /not tried/],
     ["the signals of a sandbox stay in it", /not tried/],
-    ["a sandbox has no more processes than its limit, and a fork bomb in it disturbs nobody", /not tried/],
+    ["a sandbox has no more processes than its limit, and a fork bomb in it disturbs no others", /not tried/],
     [
-      "a process cannot take more memory than its sandbox has, and nobody else feels it",
+      "a process cannot take more memory than its sandbox has, and no others are affected",
       /although its limit/,
     ],
-    ["a guest that kills everything it can has a sandbox that still answers, or is gone", /not tried/],
+    ["a guest that kills everything it can leaves a sandbox that still answers, or is gone", /not tried/],
   ];
   for (const [noticedBy, says] of cases) {
     it(noticedBy, { timeout: 240_000 }, async () => {
@@ -121,7 +121,7 @@ const defects: readonly Defect[] = [
   },
   {
     defect: "resizing does nothing",
-    noticedBy: "a new size is seen, and told by SIGWINCH",
+    noticedBy: "a new size is visible, and signalled by SIGWINCH",
     says: /50 132/,
     process: () => ({ resize: () => Promise.resolve() }),
   },
@@ -133,7 +133,7 @@ const defects: readonly Defect[] = [
   },
   {
     defect: "the last of the output is lost",
-    noticedBy: "all that a program has written comes before the end, and its exit code after it",
+    noticedBy: "all output of a program comes before the end, and its exit code after it",
     says: /equal/,
     process: (real) => ({ output: withoutLast(real.output) }),
   },
@@ -145,14 +145,14 @@ const defects: readonly Defect[] = [
   },
   {
     defect: "output is kept in the server while nobody reads it",
-    noticedBy: "a slow reader slows what writes to a terminal",
+    noticedBy: "a slow reader slows a program that writes to a terminal",
     says: /stands still|nobody took/,
     process: (real) => ({ output: hoarded(real) }),
   },
   // Files.
   {
     defect: "metadata is merged with what was there",
-    noticedBy: "metadata is set, replaced as a whole, kept when nothing is said of it, and cleared",
+    noticedBy: "metadata is set, replaced as a whole, kept when it is not mentioned, and cleared",
     says: /deep-equal/,
     files: (real) => ({
       async write(path, data, options: WriteOptions = {}) {
@@ -163,7 +163,7 @@ const defects: readonly Defect[] = [
   },
   {
     defect: "what is written belongs to root",
-    noticedBy: "what is written belongs to the user it is written for, its new parents too",
+    noticedBy: "written files and their new parents belong to the user that was named",
     says: /'root'/,
     files: (real) => ({
       write: (path, data, options) => real.write(path, data, { ...options, user: "root" }),
@@ -173,7 +173,7 @@ const defects: readonly Defect[] = [
   // Watches.
   {
     defect: "every change is told twice",
-    noticedBy: "a new small file that is written is told as create, chmod and write, at once",
+    noticedBy: "a new small file is reported as create, chmod and write, at once",
     says: /deep-equal/,
     ...watching(async function* (events) {
       for await (const event of events) yield* [event, event];
@@ -181,7 +181,7 @@ const defects: readonly Defect[] = [
   },
   {
     defect: "what is made right after its directory is missed",
-    noticedBy: "what is made right after its directory is told, once",
+    noticedBy: "an entry that is made right after its directory is reported once",
     says: /deep-equal/,
     ...watching(async function* (events) {
       for await (const event of events) if (!/^d\d+\/e\/f$/.test(event.name)) yield event;
@@ -189,7 +189,7 @@ const defects: readonly Defect[] = [
   },
   {
     defect: "events are dropped without a word when there are many",
-    noticedBy: "a watch whose reader falls behind tells all, or that it lost some",
+    noticedBy: "a watch whose reader falls behind reports all events, or that some are lost",
     says: /without a word/,
     ...watching(async function* (events) {
       let told = 0;
@@ -227,7 +227,7 @@ const defects: readonly Defect[] = [
   },
   {
     defect: "resuming does nothing",
-    noticedBy: "what is asked of a paused sandbox is done after it resumed, or refused",
+    noticedBy: "requests to a paused sandbox are done after it resumed, or refused",
     says: /is answered: not within/,
     sandbox: ({ pausing }) => ({
       pausing: { pause: async () => pausing?.pause(), resume: () => Promise.resolve() },
@@ -235,13 +235,13 @@ const defects: readonly Defect[] = [
   },
   {
     defect: "stopping ends nothing",
-    noticedBy: "a stopped sandbox has no processes, keeps its files, and begins anew with them",
+    noticedBy: "a stopped sandbox has no processes, keeps its files, and starts again with them",
     says: /exit is known: not within/,
     sandbox: () => ({ stopping: { stop: () => Promise.resolve(), start: () => Promise.resolve() } }),
   },
   {
     defect: "a sandbox that begins anew has lost a file",
-    noticedBy: "a stopped sandbox has no processes, keeps its files, and begins anew with them",
+    noticedBy: "a stopped sandbox has no processes, keeps its files, and starts again with them",
     says: /strictly equal/,
     sandbox: (real) => ({
       stopping: {
@@ -281,7 +281,7 @@ const defects: readonly Defect[] = [
   // Isolation.
   {
     defect: "limits are ignored",
-    noticedBy: "a sandbox has no more processes than its limit, and a fork bomb in it disturbs nobody",
+    noticedBy: "a sandbox has no more processes than its limit, and a fork bomb in it disturbs no others",
     says: /although its limit/,
     specification: (spec) => ({ ...spec, limits: {} }),
   },
@@ -301,7 +301,7 @@ const defects: readonly Defect[] = [
   },
   {
     defect: "a sandbox whose processes were killed never answers again",
-    noticedBy: "a guest that kills everything it can has a sandbox that still answers, or is gone",
+    noticedBy: "a guest that kills everything it can leaves a sandbox that still answers, or is gone",
     says: /answers, or says that it has ended/,
     sandbox(real) {
       let isStuck = false;
@@ -369,7 +369,7 @@ describe(
 
 /** Operations that try the host where the sandbox has nothing: what following a link on the host does. */
 function onTheHost(): readonly Defect[] {
-  const noticedBy = "a directory that is swapped for a link under way never leads out";
+  const noticedBy = "a directory that is swapped for a link during an operation never leads out";
   const isCanary = (path: string): boolean => posix.normalize(path).startsWith("/tmp/coppice-canary-");
   const hostInfo = async (path: string): Promise<FileInfo> => {
     const { mtimeMs, size } = await stat(posix.normalize(path));

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { it } from "node:test";
 import { ClientAddresses, clientOf } from "./client-address.js";
 
-it("the word of a proxy is believed when the operator trusts it, and no further than that", () => {
+it("X-Forwarded-For is believed from trusted proxies alone", () => {
   const nobody = new ClientAddresses([]);
   const trusting = new ClientAddresses(["10.0.0.0/8", "fd00::/64", "192.0.2.1", "2001:db8:1::1"]);
   const cases: readonly [ClientAddresses, peer: string | undefined, forwarded: string | undefined, string][] =

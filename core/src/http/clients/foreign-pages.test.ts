@@ -11,7 +11,7 @@ import { startTestServer, type TestServer } from "../../testing/start-test-serve
 const program = createServer((_message, response) => response.end("ok"));
 const PORTS = { 8080: (connection: Duplex) => void program.emit("connection", connection) };
 
-describe("web pages from elsewhere", { timeout: 60_000 }, () => {
+describe("foreign web pages", { timeout: 60_000 }, () => {
   const PAGE = "https://evil.example";
   const guarded = definePlugin({
     name: "guarded",
@@ -57,7 +57,7 @@ describe("web pages from elsewhere", { timeout: 60_000 }, () => {
   };
   const upgrade = { connection: "Upgrade", upgrade: "websocket" };
 
-  it("do not get in by a name of their own that leads to this machine, though a guard would let them", async () => {
+  it("are refused under a rebound name of their own, though a guard would admit them", async () => {
     for (const host of [
       "evil.example",
       "localhost.evil.example:80",
@@ -81,7 +81,7 @@ describe("web pages from elsewhere", { timeout: 60_000 }, () => {
       assert.equal(await statusFor({ host }), 200, host);
   });
 
-  it("do not get in from an origin of their own, by no way of asking", async () => {
+  it("are refused with a foreign origin, for every kind of request", async () => {
     const ways: readonly (readonly [Record<string, string>, string])[] = [
       [{}, "GET"],
       [{ "content-type": "text/plain" }, "POST"],
@@ -107,7 +107,7 @@ describe("web pages from elsewhere", { timeout: 60_000 }, () => {
       assert.equal(await statusFor({ host: "localhost", origin }), 200, origin);
   });
 
-  it("are for their credentials to decide where a sandbox is asked for by its public name", async () => {
+  it("need only their credentials where a sandbox is addressed by its public name", async () => {
     const host = `8080-${id}.sandboxes.example`;
     assert.equal(await statusFor({ host, origin: PAGE }), 200);
     assert.equal(await statusFor({ host: "api.sandboxes.example", origin: PAGE }), 200);
@@ -134,7 +134,7 @@ describe("web pages from elsewhere", { timeout: 60_000 }, () => {
     assert.equal(await from(`http://3000-iother.localhost:3000`), 403);
   });
 
-  it("find no way round a request's host by naming two", async () => {
+  it("cannot bypass the check of the host by naming two", async () => {
     const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
     socket.write("GET / HTTP/1.1\r\nhost: localhost\r\nhost: evil.example\r\nconnection: close\r\n\r\n");
     let text = "";

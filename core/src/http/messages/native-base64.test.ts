@@ -14,7 +14,7 @@ it("protobuf's base64 is what Buffer makes of the same bytes, in every variant a
   }
 });
 
-it("protobuf decodes what is plain base64, what is not quite, and refuses what is none", () => {
+it("protobuf decodes plain and irregular base64, and refuses other text", () => {
   for (let length = 0; length < 70; length += 1) {
     const bytes = Buffer.from(Array.from({ length }, (_, index) => (index * 151 + length) % 256));
     const text = bytes.toString("base64");

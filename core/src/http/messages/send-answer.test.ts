@@ -6,7 +6,7 @@ import { describe, it } from "node:test";
 import { sendAnswer } from "./send-answer.js";
 
 describe("the answer of an RPC", () => {
-  it("is let go of when its socket was destroyed and has not closed yet", async () => {
+  it("is released when its socket was destroyed and has not closed yet", async () => {
     const isLetGo = Promise.withResolvers<void>();
     async function* messages(): AsyncGenerator<Uint8Array> {
       try {

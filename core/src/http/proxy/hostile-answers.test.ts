@@ -53,7 +53,7 @@ class Client {
   }
 }
 
-describe("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
+describe("a hostile program in a sandbox", { timeout: 60_000 }, () => {
   let server: TestServer;
   let addressed: Record<string, string>;
   /** What the program says to each request, and does after it. */
@@ -143,14 +143,14 @@ describe("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
     assert.doesNotMatch(text, /transfer-encoding/i);
   });
 
-  it("says a status of its own without its reason", async () => {
+  it("answers with a custom status: the reason phrase is left out", async () => {
     answer = (connection) => connection.write("HTTP/1.1 418 Short and stout\r\nContent-Length: 0\r\n\r\n");
     const client = new Client(server.url);
     client.ask({ ...addressed, Connection: "close" });
     assert.match(await client.ends(), /^HTTP\/1\.1 418 I'm a Teapot\r\n/);
   });
 
-  it("refuses an upgrade and reads on: its answer is the connection's last, and it hears nothing more", async () => {
+  it("refuses an upgrade and reads on: its answer is the connection's last, and it receives nothing more", async () => {
     const secret = "x-api-key: e2b_secret";
     for (const refusal of [
       "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: keep-alive\r\n\r\nevil",
@@ -220,7 +220,7 @@ describe("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
     await stillServes();
   });
 
-  it("does not answer an upgrade: its client may send so much before and no more", async () => {
+  it("does not answer an upgrade: its client's early bytes are limited", async () => {
     const asked = Promise.withResolvers<void>();
     answer = () => asked.resolve();
     const client = new Client(server.url);
@@ -231,7 +231,7 @@ describe("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
     await stillServes();
   });
 
-  it("gets bytes of a tunnel once it has said 101, both ways and to the end", async () => {
+  it("gets a tunnel after its answer 101, both ways and to the end", async () => {
     answer = (connection, request) => {
       if (request.startsWith("GET"))
         connection.write(
@@ -298,7 +298,7 @@ describe("a program in a sandbox that means harm", { timeout: 60_000 }, () => {
     await stillServes();
   });
 
-  it("is told no credentials of this server, and every other header as its client wrote it", async () => {
+  it("gets no credentials of this server, and every other header as its client wrote it", async () => {
     const headers = {
       ...addressed,
       "X-API-Key": "e2b_secret",

@@ -141,7 +141,7 @@ describe("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     assert.equal(program.connections.length, 1);
   });
 
-  it("keeps no more than it may, for no longer than it may", async () => {
+  it("keeps connections within their limits of number and time", async () => {
     program.behaviour = "serve together";
     await Promise.all(Array.from({ length: TOGETHER }, () => ask()));
     assert.equal(program.connections.length, TOGETHER);
@@ -165,7 +165,7 @@ describe("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     assert.equal(program.connections.length, 1);
   });
 
-  it("drops what it keeps when the sandbox ends, and gives no connection to another sandbox", async () => {
+  it("drops kept connections when the sandbox ends, and gives none to another sandbox", async () => {
     const other = await create();
     await ask();
     await ask({ to: other });
@@ -181,7 +181,7 @@ describe("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     assert.equal(program.connections.length, 2);
   });
 
-  it("asks again on a new connection where the kept one is dead, if that changes nothing", async () => {
+  it("repeats a safe request on a new connection where the kept one is dead", async () => {
     program.behaviour = "hang up on the second request";
     assert.equal((await ask()).text, "ok");
     assert.equal((await ask()).text, "ok");
@@ -195,7 +195,7 @@ describe("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     assert.equal(program.connections.length, 4, "what changes something is not sent twice, body or not");
   });
 
-  it("does not keep a connection that the program closes or talks on", async () => {
+  it("does not keep a connection that the program closes or writes on", async () => {
     program.behaviour = "hang up on the second request";
     await ask();
     program.connections[0]?.end();
@@ -211,14 +211,14 @@ describe("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     assert.equal((await ask()).status, 502);
   });
 
-  it("shares no connection that somebody is logged in on", async () => {
+  it("shares no connection with a login", async () => {
     await ask({ headers: { authorization: "NTLM abc" } });
     await ask({ headers: { authorization: "Negotiate abc" } });
     await ask();
     assert.equal(program.connections.length, 3);
   });
 
-  it("asks for the traffic token of a sandbox without public traffic, and keeps it to itself", async () => {
+  it("requires the traffic token of a sandbox without public traffic, and does not pass it on", async () => {
     const closed = await create({ allowPublicTraffic: false });
     const token = closed.record.trafficAccessToken ?? "";
     assert.ok(token.length >= 32);
@@ -254,7 +254,7 @@ describe("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     assert.equal((await ask()).status, 200, "others are open");
   });
 
-  it("resumes a paused sandbox for nobody without its traffic token", async () => {
+  it("does not resume a paused sandbox without its traffic token", async () => {
     const closed = await create({ allowPublicTraffic: false, autoResume: true, onTimeout: "pause" });
     const { id, trafficAccessToken = "" } = closed.record;
     await server.sandboxes.pause(id);
@@ -269,7 +269,7 @@ describe("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     assert.equal(server.sandboxes.get(id).record.state, "running");
   });
 
-  it("B.4-7: refuses with 429 what is more than a sandbox may have under way, and none of another's", async () => {
+  it("B.4-7: refuses exchanges beyond a sandbox's limit with 429, without affecting others", async () => {
     program.behaviour = "take and keep silent";
     const headers = { "e2b-sandbox-id": sandbox.record.id, "e2b-sandbox-port": String(PORT) };
     const silent = Array.from({ length: MOST_EXCHANGES }, (_, at) => {
@@ -324,7 +324,7 @@ describe("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     assert.equal((await ask({ headers: browser })).status, 200);
   });
 
-  it("shows programs the Host that the sandbox was made with, and whom the client asked", async () => {
+  it("shows programs the sandbox's configured Host, and the client's own in a header", async () => {
     const masked = await create({ maskRequestHost: "app.example:${PORT}" });
     const forged = { "x-forwarded-host": "forged.example", "x-forwarded-for": "192.0.2.1" };
     const asked = { host: "client.localhost:8000", ...forged };

@@ -52,7 +52,7 @@ function observed() {
   return { plugin, answers };
 }
 
-it("a route asks for its scope, or for that of its method; admin stands for all, and no word of who for all too", async () => {
+it("a route requires its scope, or that of its method; admin includes all, and no authentication, too", async () => {
   const { plugin, answers } = observed();
   await using server = await startTestServer({ plugins: [[memoryBackend()], [plugin]] });
   const routes = {
@@ -96,7 +96,7 @@ it("a route asks for its scope, or for that of its method; admin stands for all,
   );
 });
 
-it("a request acts for its tenant, or for the default one; what is addressed to a sandbox has no others", async () => {
+it("a request acts for its tenant, or for the default one; one addressed to a sandbox sees no others", async () => {
   const { plugin } = observed();
   await using server = await startTestServer({ plugins: [[memoryBackend()], [plugin]] });
   const wanted = { template: "base", timeoutMs: 60_000, secure: false };

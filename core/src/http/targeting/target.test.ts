@@ -34,11 +34,11 @@ it("other hosts, and the domain's own names, are addressed to no sandbox", () =>
   }
 });
 
-it("the SDKs' name for the sandbox of debug mode leaves it to the port that was asked", () => {
+it("the SDKs' debug mode is recognised, and leaves the port to the listener", () => {
   assert.equal(headers("debug_sandbox_id", "49983"), undefined);
 });
 
-it("an address that makes no sense is refused with the edge's texts", () => {
+it("an invalid address is refused with the edge's texts", () => {
   const refusals: readonly (readonly [() => unknown, string])[] = [
     [() => headers("iabc"), "missing header"],
     [() => headers(undefined, "80"), "missing header"],

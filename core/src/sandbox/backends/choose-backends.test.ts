@@ -14,7 +14,7 @@ async function backendOf(plugins: readonly ReturnType<typeof working>[], sandbox
   return record.backend;
 }
 
-it("of a list the first backend that this host can run is the default", async () => {
+it("the first backend of a list that this host can run is the default", async () => {
   const plugins = [broken("jails"), working("namespaces"), working("processes")];
   const defaultBackend = ["jails", "namespaces", "processes"];
   assert.equal(await backendOf(plugins, { defaultBackend }), "namespaces");
@@ -30,7 +30,7 @@ it("a backend that cannot run stops the server when it is the only choice, or ch
   await assert.rejects(backendOf([broken("jails")], { defaultBackend: ["jails"] }), reason);
 });
 
-it("a backend that is busy or misconfigured stops the server: nothing that isolates less takes its place", async () => {
+it("a busy or misconfigured backend stops the server: no weaker one replaces it", async () => {
   for (const reason of ["directory_in_use", "host_setting_invalid"] as const) {
     const busy = memoryBackend({
       name: "namespaces",

@@ -4,7 +4,7 @@ import { it } from "node:test";
 import { setImmediate } from "node:timers/promises";
 import { Semaphore } from "./semaphore.js";
 
-it("holders beyond the permits wait in order, and one more than may wait is refused", async () => {
+it("holders beyond the permits wait in order, and waiters beyond the limit are refused", async () => {
   const semaphore = new Semaphore(1, 2);
   const release = await semaphore.acquire();
   const order: string[] = [];
@@ -24,7 +24,7 @@ it("holders beyond the permits wait in order, and one more than may wait is refu
   assert.deepEqual(order, ["first", "second"]);
 });
 
-it("a waiter that gives up leaves the queue, and a signal is not listened to any longer than it waits", async () => {
+it("an aborted waiter leaves the queue, and no listener stays on a signal", async () => {
   const semaphore = new Semaphore(1, 1);
   const release = await semaphore.acquire();
   const givingUp = new AbortController();

@@ -32,7 +32,7 @@ it("addresses, ranges and, where everything else is denied, domains make rules",
   checkNetworkPolicy({ allowInternetAccess: false, egress: undefined });
 });
 
-it("what is no destination, or a domain that could not be told from its neighbours, is refused by name", () => {
+it("an invalid destination, or a domain whose neighbours stay reachable, is refused by name", () => {
   const neither = [
     "",
     " ",

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { it } from "node:test";
 import { base, startDomain } from "../testing/start-domain.js";
 
-it("events wait for who cannot take them now, no more than may, and what is dropped is counted", async (context) => {
+it("events wait for a failing recorder up to a limit, and dropped ones are counted", async (context) => {
   const domain = await startDomain(context, { settings: { maximumOutbox: 5 } });
   const { sandboxes, clock, ledger } = domain;
   let isBroken = true;

@@ -46,7 +46,7 @@ const record: SandboxRecord = {
   mounts: [{ volume: "v1", name: "data", path: "/data", readOnly: true }],
 };
 
-it("what was written last is what the next process reads, after each step of a life", async (context) => {
+it("the next process reads the last write, after each step of a life", async (context) => {
   const dataDir = dataDirOf(context);
   const endless: SandboxRecord = {
     ...record,
@@ -113,7 +113,7 @@ it("only so many ended sandboxes are remembered, the newest", async (context) =>
   );
 });
 
-it("what was written before there were tenants is the default tenant's", async (context) => {
+it("records from before tenants belong to the default tenant", async (context) => {
   const dataDir = dataDirOf(context);
   await (await openedLedger(context, dataDir)).close();
   const { owner: _owner, ...old } = record;
@@ -129,7 +129,7 @@ it("what was written before there were tenants is the default tenant's", async (
   assert.equal((await ledger.findEnded("i0"))?.owner, "default");
 });
 
-it("an event is in the outbox with the write that tells of it, or when the backend has done what was written", async (context) => {
+it("an event is in the outbox with its write, or once the backend has done the written change", async (context) => {
   const dataDir = dataDirOf(context);
   const event = (id: string, type: SandboxEvent["type"]): SandboxEvent => {
     const { id: sandboxId, owner, template, metadata } = record;
@@ -178,7 +178,7 @@ it("an event is in the outbox with the write that tells of it, or when the backe
   assert.deepEqual(await ids(await openedLedger(context, dataDir)), ["end", "copy"]);
 });
 
-it("an address is leased once, in whichever network, and is its holder's for the next process too", async (context) => {
+it("an address is leased once across networks, and keeps its holder in the next process", async (context) => {
   const dataDir = dataDirOf(context);
   const addresses = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
   const first = await openedLedger(context, dataDir);
@@ -205,7 +205,7 @@ it("an address is leased once, in whichever network, and is its holder's for the
   assert.deepEqual(await second.leasedTo({ network: "other", holder: "two" }), ["10.0.0.2"]);
 });
 
-it("a lease that cannot be kept is refused, and none is left of it", async (context) => {
+it("a lease that cannot be written is refused, and leaves nothing", async (context) => {
   const dataDir = dataDirOf(context);
   const ledger = await openedLedger(context, dataDir);
   const wish = { network: "jails", holder: "one", addresses: ["10.0.0.1"] };
@@ -218,7 +218,7 @@ it("a lease that cannot be kept is refused, and none is left of it", async (cont
   assert.equal(await ledger.lease(wish), "10.0.0.1");
 });
 
-it("a ledger of a version that had no leases keeps what it has, and has them from then on", async (context) => {
+it("a ledger of a version without leases keeps its records, and gets leases", async (context) => {
   const dataDir = dataDirOf(context);
   const old = await openedLedger(context, dataDir);
   await old.write(record);
@@ -292,7 +292,7 @@ it("a file that is no ledger is refused by name and left as it was", async (cont
   assert.ok(existsSync(dataDir));
 });
 
-it("a data directory that cannot be is one clear problem", async (context) => {
+it("an impossible data directory is one clear problem", async (context) => {
   const dataDir = dataDirOf(context);
   writeFileSync(dataDir, "");
   await assert.rejects(new SqliteLedger({ dataDir, endedKept: 1 }).open(), (error: unknown) => {

@@ -191,7 +191,7 @@ for (const { what, prepare, run, check } of scenarios) {
   });
 }
 
-it("a crash at any step of a start is made good by the next start", async () => {
+it("the next start repairs a crash at any step of a start", async () => {
   for (let at = 1; ; at += 1) {
     const world = new World();
     const first = await world.start();

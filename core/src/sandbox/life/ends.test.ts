@@ -4,7 +4,7 @@ import { describeEnd } from "./describe-end.js";
 import { fails, startDomain, base, assertNothingLeft, FragileLedger } from "../testing/start-domain.js";
 import { World } from "../testing/crashing-server.js";
 
-it("a sandbox that ends by itself is gone at once, is told of with its reason, and leaves nothing", async (context) => {
+it("a sandbox that ends by itself is gone at once, is reported with its reason, and leaves nothing", async (context) => {
   const ledger = new FragileLedger();
   const domain = await startDomain(context, { script: { pausing: {} }, ledger });
   const { sandboxes, backend } = domain;
@@ -41,7 +41,7 @@ it("a sandbox that ends by itself is gone at once, is told of with its reason, a
   await assertNothingLeft(domain);
 });
 
-it("a sandbox that ends by itself is seen by the server that took it over", async () => {
+it("the server that adopted a sandbox notices that it ends by itself", async () => {
   const world = new World();
   const first = await world.start();
   const { id } = (await first.domain.sandboxes.create(base)).record;

@@ -42,7 +42,7 @@ it("a paused sandbox serves nothing, stays until it is resumed, and goes on with
   assert.equal(sandboxes.find(id), undefined);
 });
 
-it("a sandbox that nobody resumes is removed in the end", async (context) => {
+it("a paused sandbox is removed after its time", async (context) => {
   const domain = await startDomain(context, { script: { pausing }, settings: { pausedKept: "2d" } });
   const { record } = await domain.sandboxes.create({ ...base, onTimeout: "pause" });
   await domain.clock.advance(5 * MINUTE_MS);
@@ -52,7 +52,7 @@ it("a sandbox that nobody resumes is removed in the end", async (context) => {
   assert.equal((await domain.ledger.findEnded(record.id))?.reason, "timed out");
 });
 
-it("a request resumes a sandbox that wants it, and its use keeps it from pausing", async (context) => {
+it("a request resumes a sandbox with autoResume, and its use keeps it from pausing", async (context) => {
   const { sandboxes, clock, metric } = await startDomain(context, { script: { pausing } });
   const sandbox = await sandboxes.create({ ...awakened, timeoutMs: MINUTE_MS });
   const { id } = sandbox.record;
@@ -78,7 +78,7 @@ it("a request resumes a sandbox that wants it, and its use keeps it from pausing
   assert.equal(sandbox.record.endsAtMs, clock.now() + 5 * MINUTE_MS, "at least resumedAtLeast");
 });
 
-it("what only pauses at its end pauses whether it is used or not", async (context) => {
+it("a sandbox without autoResume pauses at its end even while it is used", async (context) => {
   const { sandboxes, clock } = await startDomain(context, { script: { pausing } });
   const sandbox = await sandboxes.create({ ...base, onTimeout: "pause", timeoutMs: MINUTE_MS });
   await sandboxes.use(sandbox);
@@ -90,7 +90,7 @@ it("what only pauses at its end pauses whether it is used or not", async (contex
   assert.equal(sandbox.record.state, "paused", "a time-out of nothing is its end");
 });
 
-it("changes of one sandbox come one after the other, and a kill before all of them", async (context) => {
+it("changes of one sandbox run one after the other, and a kill overrides all", async (context) => {
   const gates: (() => void)[] = [];
   const wait = () => new Promise<void>((resolve) => gates.push(resolve));
   const domain = await startDomain(context, { script: { pausing: { onPause: wait, onResume: wait } } });
@@ -144,7 +144,7 @@ it("a pause that fails leaves a sandbox that runs, and is tried again at its end
   assert.equal(await metric("pause_failures_total"), 2);
 });
 
-it("a resumption that fails leaves a paused sandbox, whoever failed", async (context) => {
+it("a resumption that fails leaves a paused sandbox, whether the backend or the ledger failed", async (context) => {
   const ledger = new FragileLedger();
   let isStuck = true;
   const onResume = (): void => {
@@ -163,7 +163,7 @@ it("a resumption that fails leaves a paused sandbox, whoever failed", async (con
   assert.equal(sandbox.runtime.id, id);
 });
 
-it("what a backend cannot do is refused before it is needed", async (context) => {
+it("a pause that a backend cannot do is refused at creation", async (context) => {
   const domain = await startDomain(context);
   const { sandboxes } = domain;
   const refusal = fails("failed_precondition", /backend 'memory' does not support pausing/);
@@ -223,7 +223,7 @@ it("a pause without memory ends processes and connections, keeps all else, and t
   assert.equal(sandboxes.find(id), undefined);
 });
 
-it("a sandbox may forget its memory at its end, and when a client resumes it so", async (context) => {
+it("a sandbox may drop its memory at its end, and at a client's resumption", async (context) => {
   const { sandboxes, backend, clock } = await startDomain(context, { script: { pausing, stopping: {} } });
   const { record } = await sandboxes.create({ ...awakened, keepsMemory: false, timeoutMs: MINUTE_MS });
   await clock.advance(MINUTE_MS);
@@ -240,7 +240,7 @@ it("a sandbox may forget its memory at its end, and when a client resumes it so"
   assert.equal(backend.alive.sandboxes, 0);
 });
 
-it("a stop or a new beginning that fails leaves it paused, and a kill goes before both", async (context) => {
+it("a stop or a start that fails leaves it paused, and a kill overrides both", async (context) => {
   let failing: "stop" | "start" | undefined;
   const gate = Promise.withResolvers<void>();
   const stopping = {
@@ -270,7 +270,7 @@ it("a stop or a new beginning that fails leaves it paused, and a kill goes befor
   await assertNothingLeft(domain);
 });
 
-it("a backend that cannot stop its sandboxes refuses to forget their memory", async (context) => {
+it("a backend that cannot stop its sandboxes refuses to drop their memory", async (context) => {
   const { sandboxes } = await startDomain(context, { script: { pausing } });
   const refused = fails("failed_precondition", /does not support pausing without memory/);
   await assert.rejects(sandboxes.create({ ...base, onTimeout: "pause", keepsMemory: false }), refused);

@@ -39,7 +39,7 @@ function serves(statusOf: (path: string) => number | undefined): PortHandler {
   return (connection: Duplex) => void server.emit("connection", connection);
 }
 
-it("a sandbox is its creator's when its probe succeeds, and its life begins then", async (context) => {
+it("a creation is answered when its probe succeeds, and its life begins then", async (context) => {
   let isUp = false;
   const asked: string[] = [];
   const ran: unknown[] = [];
@@ -98,7 +98,7 @@ it("a sandbox is its creator's when its probe succeeds, and its life begins then
   await assertNothingLeft(domain);
 });
 
-it("a sandbox that is not ready in time is refused with what its last attempt came to, and leaves nothing", async (context) => {
+it("a sandbox that is not ready in time is refused with its last attempt's outcome, and leaves nothing", async (context) => {
   const never: Program = () => new Promise(() => {});
   const domain = await startDomain(context, {
     script: {
@@ -135,7 +135,7 @@ it("a sandbox that is not ready in time is refused with what its last attempt ca
   assert.deepEqual(await ledger.outbox(1), []);
 });
 
-it("whoever leaves, a kill, and a sandbox that ends by itself end the waiting at once", async (context) => {
+it("a leaving client, a kill, and a sandbox that ends by itself end the waiting at once", async (context) => {
   const domain = await startDomain(context);
   const { sandboxes, backend, clock } = domain;
   const readinessProbe: ReadinessProbe = { type: "tcp", port: 9, timeoutMs: 5 * MINUTE_MS };

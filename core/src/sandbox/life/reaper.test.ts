@@ -5,7 +5,7 @@ import { SeededRandom } from "../../testing/seeded-random.js";
 import { DeadlineHeap } from "./deadline-heap.js";
 import { Reaper } from "./reaper.js";
 
-it("a heap gives deadlines back in order, whatever was set, moved and removed in between", () => {
+it("a heap returns deadlines in order after any changes", () => {
   const heap = new DeadlineHeap();
   const expected = new Map<string, number>();
   const random = new SeededRandom(42);
@@ -73,7 +73,7 @@ it("an id expires at its deadline, not before, and where it was moved to", async
   assert.equal(clock.pending, 0);
 });
 
-it("a deadline before the one that is waited for is met", async () => {
+it("a deadline earlier than the armed one is met", async () => {
   const clock = fakeClock(0);
   const expired: [string, number][] = [];
   const reaper = new Reaper(clock, (id) => expired.push([id, clock.now()]));
@@ -86,7 +86,7 @@ it("a deadline before the one that is waited for is met", async () => {
   assert.equal(clock.pending, 0);
 });
 
-it("many that expire in one instant all expire, a slice at a time", async () => {
+it("many that expire at one moment all expire, a slice at a time", async () => {
   const clock = fakeClock(0);
   let expired = 0;
   const slices: number[] = [];

@@ -88,7 +88,7 @@ function recordOf(
   };
 }
 
-it("every pair of what the ledger says and what the backend has comes to its right end", async (context) => {
+it("every combination of the ledger's and the backend's state is reconciled", async (context) => {
   const { dataDir, clock, server } = createWorld(context);
   const backend = new MemoryBackend();
   const states = [
@@ -210,7 +210,7 @@ it("sandboxes that are to be kept outlive a graceful stop with their time and to
   assert.equal(backend.alive.sandboxes, 0);
 });
 
-it("what cannot be destroyed at the start does not keep the server from serving and is tried again", async (context) => {
+it("a failed removal at the start does not keep the server from serving and is retried", async (context) => {
   const { clock, server } = createWorld(context);
   let isBusy = true;
   const backend = new MemoryBackend({
@@ -229,7 +229,7 @@ it("what cannot be destroyed at the start does not keep the server from serving 
   assert.equal(backend.alive.sandboxes, 0);
 });
 
-it("a start that cannot work says every reason at once and can be undone", async (context) => {
+it("a failed start reports every reason at once and can be undone", async (context) => {
   const { server } = createWorld(context);
   const refuse = (message: string): MemoryBackendOptions => ({
     onCheck() {
@@ -271,7 +271,7 @@ it("a start that cannot work says every reason at once and can be undone", async
   await second.stop();
 });
 
-it("a paused sandbox is paused by the next server, and one whose pause was due is paused late", async (context) => {
+it("the next server pauses a paused sandbox again, and late one whose pause was due", async (context) => {
   const { clock, server } = createWorld(context);
   const backend = new MemoryBackend({ pausing: {} });
   const domain = server([backend]);
@@ -296,7 +296,7 @@ it("a paused sandbox is paused by the next server, and one whose pause was due i
   assert.equal(next.sandboxes.get(due.record.id).record.state, "paused");
 });
 
-it("a sandbox that cannot be paused again is said to run", async (context) => {
+it("a sandbox that cannot be paused again is reported as running", async (context) => {
   const { clock, server } = createWorld(context);
   let isBroken = false;
   const onPause = (): void => {
@@ -315,7 +315,7 @@ it("a sandbox that cannot be paused again is said to run", async (context) => {
   assert.deepEqual({ state, endsAtMs }, { state: "running", endsAtMs: clock.now() + MINUTE_MS });
 });
 
-it("a sandbox that outlived its server is kept to the rules of the ledger, or ended", async (context) => {
+it("the ledger's network rules are applied to an adopted sandbox, or it is ended", async (context) => {
   const { dataDir, clock, server } = createWorld(context);
   const backend = new MemoryBackend({
     onRestrict(id) {

@@ -9,7 +9,7 @@ const SETTINGS = {
   templates: { base: { limits: { memoryMiB: 512, diskMiB: 2048, processes: 64 } } },
 };
 
-it("a sandbox has what its creator chose, and may be given more and less while it runs", async (context) => {
+it("a sandbox has its creator's limits, which may be raised and lowered while it runs", async (context) => {
   const told: Limits[] = [];
   const onResize = (_id: string, limits: Limits): void => void told.push(limits);
   const domain = await startDomain(context, { script: { resizing: { onResize } }, settings: SETTINGS });
@@ -44,7 +44,7 @@ it("more than the operator allows is refused, at creation and later, and changes
   assert.deepEqual(sandboxes.get(record.id).record, record);
 });
 
-it("what neither the operator nor the template limits is not the client's to choose", async (context) => {
+it("clients cannot choose a limit that neither the operator nor the template sets", async (context) => {
   const { sandboxes } = await startDomain(context);
   const wanted = { ...base, limits: { cpuCount: 1 } };
   await assert.rejects(
@@ -53,7 +53,7 @@ it("what neither the operator nor the template limits is not the client's to cho
   );
 });
 
-it("a change that fails leaves what held before, on the ledger too", async (context) => {
+it("a failed change leaves the old limits, in the ledger, too", async (context) => {
   let isFailing = true;
   const onResize = (): void => {
     if (isFailing) throw new Error("busy");
@@ -87,7 +87,7 @@ it("only a sandbox that runs, of a backend that can, is resized", async (context
   await assert.rejects(other.sandboxes.setLimits(unable.record.id, { cpuCount: 1 }), refused);
 });
 
-it("whoever is asked about creations is asked about growth, and sees what was granted before", async (context) => {
+it("admission checks of creations run for growth, too, and see earlier grants", async (context) => {
   const { sandboxes, admissions } = await startDomain(context, {
     script: { resizing: {} },
     settings: SETTINGS,
@@ -113,7 +113,7 @@ it("whoever is asked about creations is asked about growth, and sees what was gr
   assert.deepEqual(asked, [["running", 4, 1]]);
 });
 
-it("a server that ends while it resizes leaves word of it, and the next one does it", async (context) => {
+it("the next server completes a resize that a crash interrupted", async (context) => {
   const ledger = new FragileLedger();
   const stuck = Promise.withResolvers<void>();
   const told: (number | undefined)[] = [];

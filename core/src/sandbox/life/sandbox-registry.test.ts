@@ -79,7 +79,7 @@ it("a sandbox is made, found, used and killed, and then nothing of it is left", 
   await assertNothingLeft(domain);
 });
 
-it("what cannot be made is refused with E2B's texts before a backend hears of it", async (context) => {
+it("an impossible creation is refused with E2B's texts before it reaches a backend", async (context) => {
   const domain = await startDomain(context, {
     script: { onProvision: () => assert.fail("the backend was asked") },
   });
@@ -139,7 +139,7 @@ it("the maximum holds under a hundred parallel creations, and a place is free ag
   await assert.rejects(sandboxes.create(base), fails("resource_exhausted", /maximum/));
 });
 
-it("more creations than the queue holds are turned away", async (context) => {
+it("creations beyond the queue's limit are refused", async (context) => {
   const gate = Promise.withResolvers<void>();
   const domain = await startDomain(context, {
     script: { onProvision: () => gate.promise },
@@ -185,7 +185,7 @@ for (const step of ["reserve", "files", "start"] as const) {
   });
 }
 
-it("a sandbox that is ready when nobody wants it any more is destroyed, and nobody ever sees it", async (context) => {
+it("a sandbox whose creator left is destroyed when it is ready, and never visible", async (context) => {
   let client = new AbortController();
   let failures = 0;
   const domain = await startDomain(context, {
@@ -215,7 +215,7 @@ it("a sandbox that is ready when nobody wants it any more is destroyed, and nobo
   await assertNothingLeft(domain);
 });
 
-it("a creator who leaves during the last write has not made a sandbox", async (context) => {
+it("a creator that leaves during the last write gets no sandbox", async (context) => {
   const ledger = new FragileLedger();
   const domain = await startDomain(context, { ledger });
   const client = new AbortController();
@@ -261,7 +261,7 @@ it("a creation that waits for its turn can be canceled without reaching the back
   assert.deepEqual([...new Set(asked)], ["first"]);
 });
 
-it("a backend that takes too long is told to stop; one that does not is left behind and cleaned up after", async (context) => {
+it("a slow creation is aborted; one that ignores the abort is left behind and cleaned up", async (context) => {
   const gate = Promise.withResolvers<void>();
   const domain = await startDomain(context, {
     script: {
@@ -448,7 +448,7 @@ it("a stopping server makes no more sandboxes, gives up those in the making and 
   assert.equal(clock.pending, 0);
 });
 
-it("network rules are kept in the ledger before they hold, one change after the other", async (context) => {
+it("network rules are written to the ledger before they apply, one change after the other", async (context) => {
   const restricted: string[] = [];
   const first = Promise.withResolvers<void>();
   const domain = await startDomain(context, {
@@ -482,7 +482,7 @@ it("network rules are kept in the ledger before they hold, one change after the 
   assert.deepEqual(backend.sandboxes.get(record.id)?.egress, { allowOut: [], denyOut: [] });
 });
 
-it("rules that the backend refuses, or that make no sense, leave those that held", async (context) => {
+it("rules that are invalid, or that the backend refuses, leave the old ones in force", async (context) => {
   const refusal = new SandboxError("network_rules_invalid", "no domains here");
   const domain = await startDomain(context, {
     script: {
@@ -550,7 +550,7 @@ it("a sandbox that ends while its rules change stays ended", async (context) => 
   await assertNothingLeft(domain);
 });
 
-it("a backend that cannot keep to rules is not given any", async (context) => {
+it("a backend that cannot enforce rules gets none", async (context) => {
   const domain = await startDomain(context, { script: { networking: false } });
   const { sandboxes } = domain;
   const egress = { allowOut: [], denyOut: ["1.1.1.1"] };

@@ -25,7 +25,7 @@ const WAYS: Readonly<Record<string, (sandboxes: Sandboxes, id: SandboxId) => unk
   extendTooFar: (sandboxes, id) => sandboxes.extend(id, 1e12),
 };
 
-it("a tenant's view holds its own sandboxes; another's are answered like those that never were", async () => {
+it("a tenant's view contains its own sandboxes; others' are answered like unknown ones", async () => {
   await using server = await startTestServer({ plugins: [[memoryBackend()]] });
   const acme = server.sandboxes.of("acme");
   const other = acme.of("other");

@@ -87,7 +87,7 @@ it("a fork makes sandboxes like its source, and keeps no snapshot", async (conte
   assert.deepEqual([own(domain).list(), await domain.ledger.snapshots()], [[], []]);
 });
 
-it("a tenant has its own snapshots and names, and learns nothing of others'", async (context) => {
+it("a tenant has its own snapshots and names, and cannot see others'", async (context) => {
   const domain = await startDomain(context, { script: { snapshots } });
   const mine = domain.snapshots.of("mine");
   const theirs = domain.snapshots.of("theirs");
@@ -107,7 +107,7 @@ it("a tenant has its own snapshots and names, and learns nothing of others'", as
   assert.equal(mine.find("name")?.id, id);
 });
 
-it("what cannot be taken is refused, and leaves nothing", async (context) => {
+it("an impossible snapshot is refused, and leaves nothing", async (context) => {
   let isBroken = false;
   const onTake = (): void => {
     if (isBroken) throw new Error("disk full");
@@ -134,7 +134,7 @@ it("what cannot be taken is refused, and leaves nothing", async (context) => {
   );
 });
 
-it("a snapshot whose removal failed counts until it is gone, is tried again, and says so to who asks again", async (context) => {
+it("a snapshot whose removal failed counts until it is gone, is retried, and reports its state", async (context) => {
   let isBroken = true;
   const onRemove = (): void => {
     if (isBroken) throw new Error("busy");
@@ -176,7 +176,7 @@ it("while a snapshot is taken nothing else changes the sandbox but its end", asy
   assert.deepEqual(await domain.backend.snapshots?.list(), []);
 });
 
-it("snapshots go when their time has come, if they have one", async (context) => {
+it("expired snapshots are removed", async (context) => {
   const domain = await startDomain(context, { script: { snapshots }, settings: { snapshotsKept: "1h" } });
   const { record } = await domain.sandboxes.create({ ...base, timeoutMs: 10 * HOUR_MS });
   const { id } = await own(domain).take(record.id);
@@ -186,7 +186,7 @@ it("snapshots go when their time has come, if they have one", async (context) =>
   assert.deepEqual([own(domain).list(), await domain.backend.snapshots?.list()], [[], []]);
 });
 
-it("after a crash snapshots are whole or gone, whichever step it came in", async () => {
+it("after a crash at any step snapshots are complete or gone", async () => {
   const world = new World();
   const { ledger, backend } = world;
   const record = (id: string, state: SnapshotRecord["state"]): SnapshotRecord => ({

@@ -37,7 +37,7 @@ const refused: readonly (readonly [reference: string, code: string, message: Reg
   ["x".repeat(100_000), "invalid_argument", /^Invalid template reference: /],
 ];
 
-it("what is no template is refused with E2B's texts", () => {
+it("an invalid template reference is refused with E2B's texts", () => {
   for (const [reference, code, message] of refused) {
     assert.throws(
       () => findTemplate(templates, reference),

@@ -13,7 +13,7 @@ async function textOf({ files }: OpenVolume, path: string): Promise<string> {
   return Buffer.concat(await Array.fromAsync(file.content())).toString();
 }
 
-it("what is in a volume is used by its token alone, beside the sandboxes that have it, and is closed after a while", async (context) => {
+it("a volume's contents are accessible by its token, beside its sandboxes, and are closed when idle", async (context) => {
   const domain = await startDomain(context, { script: { volumes: {} } });
   const { volumes, sandboxes, backend, clock } = domain;
   const own = volumes.of(DEFAULT_TENANT);
@@ -105,7 +105,7 @@ it("a volume that is removed, or a server that stops, ends all use of it", async
   assert.equal(backend.alive.sandboxes, 0);
 });
 
-it("one that ends by itself is made anew, one that cannot be made is tried again, and no more are open than may", async (context) => {
+it("an ended access sandbox is replaced, a failed one retried, and their number is limited", async (context) => {
   let isBroken = false;
   const onProvision = (): void => {
     if (isBroken) throw new Error("no room");

@@ -52,7 +52,7 @@ it("sandboxes share a volume, by its name or id, which outlives them", async (co
   assert.ok(entries.some(({ record }) => record.mounts[0]?.readOnly === true));
 });
 
-it("a removed volume is gone for everybody, and its data with the last sandbox that has it", async (context) => {
+it("a removed volume is gone for all clients, and its data with the last sandbox that mounts it", async (context) => {
   const domain = await startDomain(context, { script: { volumes } });
   const volume = await own(domain).create({ name: "data" });
   const mounts = [{ volume: "data", path: "/data" }];
@@ -78,7 +78,7 @@ it("a removed volume is gone for everybody, and its data with the last sandbox t
   assert.deepEqual([await domain.backend.volumes?.list(), await domain.ledger.volumes()], [[], []]);
 });
 
-it("a fork has the volumes of its source, and a snapshot nothing of them", async (context) => {
+it("a fork has the volumes of its source, and a snapshot contains nothing of them", async (context) => {
   const domain = await startDomain(context, { script: { volumes, snapshots: {} } });
   await own(domain).create({ name: "data" });
   const mounts = [{ volume: "data", path: "/home/user/data" }];
@@ -94,7 +94,7 @@ it("a fork has the volumes of its source, and a snapshot nothing of them", async
   await assert.rejects(textAt(bare, "/home/user/data/file"), fails("not_found", /no such file/));
 });
 
-it("a tenant has its own volumes and names, and learns nothing of others'", async (context) => {
+it("a tenant has its own volumes and names, and cannot see others'", async (context) => {
   const domain = await startDomain(context, { script: { volumes } });
   const [mine, theirs] = [domain.volumes.of("mine"), domain.volumes.of("theirs")];
   const { id } = await mine.create({ name: "data" });
@@ -139,7 +139,7 @@ it("what cannot be made is refused, and leaves nothing", async (context) => {
   await assert.rejects(own(without).create({ name: "a" }), fails("failed_precondition", /support volumes/));
 });
 
-it("mounts that make no sense are refused, each with its reason, before anything is made", async (context) => {
+it("invalid mounts are refused, each with its reason, before anything is made", async (context) => {
   const domain = await startDomain(context, { script: { volumes } });
   await own(domain).create({ name: "a" });
   const refused: readonly (readonly [paths: readonly string[], reason: RegExp])[] = [
@@ -173,7 +173,7 @@ it("mounts that make no sense are refused, each with its reason, before anything
   );
 });
 
-it("after a crash volumes are whole or gone, whichever step it came in, and none is lost with the ledger", async (context) => {
+it("after a crash at any step volumes are complete or gone, and none is lost with the ledger", async (context) => {
   const ledger = new FragileLedger();
   const backend = new MemoryBackend({ volumes });
   const record = (id: string, state: VolumeRecord["state"]): VolumeRecord => ({
@@ -244,7 +244,7 @@ it("after a crash volumes are whole or gone, whichever step it came in, and none
   assert.deepEqual(left, ["ready", "elsewhere"]);
 });
 
-it("a volume that its backend cannot remove now is gone for everybody, and the next start tries again", async (context) => {
+it("a volume that its backend cannot remove now is gone for all clients, and the next start tries again", async (context) => {
   const ledger = new FragileLedger();
   let isBroken = true;
   const onRemove = (): void => {
@@ -273,7 +273,7 @@ it("a volume that its backend cannot remove now is gone for everybody, and the n
   assert.deepEqual([await domain.backend.volumes?.list(), await ledger.volumes()], [[], []]);
 });
 
-it("a volume whose removal failed counts until it is gone, is tried again, and says so to who asks again", async (context) => {
+it("a volume whose removal failed counts until it is gone, is retried, and reports its state", async (context) => {
   let isBroken = true;
   const onRemove = (): void => {
     if (isBroken) throw new Error("busy");

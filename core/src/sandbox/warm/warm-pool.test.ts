@@ -88,7 +88,7 @@ async function startDomain(context: TestContext, setting: Setting): Promise<Fixt
   };
 }
 
-it("a sandbox of the pool is nobody's until it is handed out, with all that its creator asked for", async (context) => {
+it("a sandbox of the pool has no owner until it is handed out with its creator's options", async (context) => {
   const prepared: string[] = [];
   const handedOut: unknown[] = [];
   const domain = await startDomain(context, {
@@ -153,7 +153,7 @@ it("a sandbox of the pool is nobody's until it is handed out, with all that its 
   assert.equal(backend.alive.sandboxes, 2);
 });
 
-it("who wants something else than the pool has gets a new one", async (context) => {
+it("a request that does not match the pool gets a new sandbox", async (context) => {
   const domain = await startDomain(context, { pool: { min: 1 }, more: { maximum: 6 } });
   const [warm] = (await domain.ledger.entries()).map(({ record }) => record.id);
   const others: readonly Partial<CreateSandbox>[] = [
@@ -190,7 +190,7 @@ it("a sandbox with volumes has them also where its template has a pool", async (
   assert.equal((await runtime.files.stat("/data")).path, "/data");
 });
 
-it("a pool that cannot be filled is one line of the log for each reason, without a stack", async (context) => {
+it("a pool that cannot be filled logs one line for each reason, without a stack", async (context) => {
   let reason: string | undefined = "there is no kernel";
   const logged: string[] = [];
   const domain = await startDomain(context, {
@@ -229,7 +229,7 @@ it("a pool that cannot be filled is one line of the log for each reason, without
   assert.equal(logged.length, 2);
 });
 
-it("one that cannot be made ready is destroyed and tried again later; creations do without", async (context) => {
+it("a warm-up that fails is undone and retried later; creations do not wait for it", async (context) => {
   let isBroken = true;
   const domain = await startDomain(context, {
     pool: { min: 1 },
@@ -249,7 +249,7 @@ it("one that cannot be made ready is destroyed and tried again later; creations 
   assert.equal(await domain.metric("warm"), 1);
 });
 
-it("one that fails when it is handed out costs its creator nothing but time", async (context) => {
+it("a sandbox that fails at its hand-out is replaced by a new one", async (context) => {
   const broken: string[] = [];
   const domain = await startDomain(context, {
     pool: { min: 1 },
@@ -273,7 +273,7 @@ it("one that fails when it is handed out costs its creator nothing but time", as
   assert.equal(domain.backend.alive.sandboxes, 2, "the new one, and the pool's next");
 });
 
-it("a creator who leaves while it is handed out leaves nothing behind", async (context) => {
+it("a creator that leaves during the hand-out leaves nothing behind", async (context) => {
   const domain = await startDomain(context, {
     pool: { min: 1 },
     warmUp: {
@@ -294,7 +294,7 @@ it("a creator who leaves while it is handed out leaves nothing behind", async (c
   assert.equal(domain.backend.alive.sandboxes, 1, "the pool's next");
 });
 
-it("a pool grows with those who find it empty, up to its most, and shrinks again", async (context) => {
+it("a pool grows with each miss, up to its maximum, and shrinks again", async (context) => {
   const domain = await startDomain(context, { pool: { min: 0, max: 2, refill: 2, shrinkAfter: "10m" } });
   assert.equal(domain.backend.alive.sandboxes, 0);
   for (let misses = 0; misses < 3; misses += 1) {
@@ -311,7 +311,7 @@ it("a pool grows with those who find it empty, up to its most, and shrinks again
   assert.equal(domain.backend.alive.sandboxes, 0);
 });
 
-it("a stop ends what waits and what is being made ready, also where sandboxes are kept", async (context) => {
+it("a stop ends waiting and unfinished sandboxes of a pool, also where sandboxes are kept", async (context) => {
   let isStuck = false;
   const domain = await startDomain(context, {
     pool: { min: 2 },
@@ -330,7 +330,7 @@ it("a stop ends what waits and what is being made ready, also where sandboxes ar
   assert.equal(domain.backend.alive.sandboxes, 0);
 });
 
-it("a stop waits for what is being made ready, which is destroyed before the stop is over", async (context) => {
+it("a stop waits until unfinished sandboxes of a pool are destroyed", async (context) => {
   const gate = Promise.withResolvers<void>();
   const backend = new MemoryBackend({
     // Deaf to being told to stop, as a backend in the middle of a mount is.
@@ -346,7 +346,7 @@ it("a stop waits for what is being made ready, which is destroyed before the sto
   assert.equal(backend.alive.sandboxes, 0);
 });
 
-it("what a server that crashed had ready is destroyed by the next one", async (context) => {
+it("the next server destroys the pool of a crashed one", async (context) => {
   const first = await startDomain(context, { pool: { min: 2 } });
   const before = (await first.ledger.entries()).map(({ record }) => record.id);
   assert.equal(before.length, 2);
@@ -363,7 +363,7 @@ it("what a server that crashed had ready is destroyed by the next one", async (c
   await second.stop();
 });
 
-it("a pool whose most is less than its least is refused", () => {
+it("a pool whose maximum is below its minimum is refused", () => {
   const parsed = sandboxesConfig.safeParse({ templates: { base: { pool: { min: 2, max: 1 } } } });
   assert.match(parsed.error?.message ?? "", /less than min/);
 });

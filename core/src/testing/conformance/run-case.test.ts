@@ -41,7 +41,7 @@ it("a case that breaks its promise fails with what it threw, and its sandbox is 
   assert.equal(backend.alive.sandboxes, 0);
 });
 
-it("what is left behind fails a case that passed", async () => {
+it("remains of a sandbox fail a case that passed", async () => {
   const leaks = (): Promise<string[]> => Promise.resolve(["dataset pool/x"]);
   const result = await runCase(
     caseOf(() => Promise.resolve()),
@@ -108,10 +108,8 @@ it("a need says what is missing", async () => {
   assert.equal((await runCase(met, subjectOf(new MemoryBackend()))).outcome, "passed");
 });
 
-it("abilities that are said to be there, or are there and not said, are compared", async () => {
-  const each = conformanceCases.find(
-    ({ name }) => name === "its abilities are those that it is said to have",
-  );
+it("declared and actual abilities are compared", async () => {
+  const each = conformanceCases.find(({ name }) => name === "its abilities are the declared ones");
   assert.ok(each);
   const outcomeWith = async (abilities: readonly Ability[]): Promise<string> =>
     (await runCase(each, subjectOf(new MemoryBackend(), { abilities }))).outcome;
@@ -120,8 +118,8 @@ it("abilities that are said to be there, or are there and not said, are compared
   assert.equal(await outcomeWith(["accounts"]), "failed");
 });
 
-it("a facet that is said to be there and is not fails", async () => {
-  const each = conformanceCases.find(({ name }) => name === "its facets are those that it is said to have");
+it("a declared facet that is absent fails", async () => {
+  const each = conformanceCases.find(({ name }) => name === "its facets are the declared ones");
   assert.ok(each);
   const result = await runCase(each, subjectOf(new MemoryBackend(), { facets: ["pausing"] }));
   assert.equal(result.outcome, "failed");
@@ -201,7 +199,7 @@ it("names of cases are unique", () => {
   assert.equal(new Set(names).size, names.length);
 });
 
-it("a plugin that adds no backend, or one that runs nothing, is told so", async () => {
+it("a plugin without a backend, or with one that runs nothing, is reported", async () => {
   const none = definePlugin({ name: "none", setup: () => undefined });
   await assert.rejects(runConformance(none, {}), /plugin 'none' adds no backend/);
   await assert.rejects(runConformance(memoryBackend(), {}), /backend 'memory' cannot make a working sandbox/);

@@ -65,7 +65,7 @@ it("every write and every refusal is in the audit before its client is answered,
   }
 });
 
-it("what was written outlives the server, within limits of number and age; strangers push out none but their like", async () => {
+it("entries outlive the server, within limits of number and age; unauthenticated ones displace only each other", async () => {
   await using server = await startAccessServer();
   const limits = {
     dataDir: join(server.dataDir, "access"),
@@ -101,7 +101,7 @@ it("what was written outlives the server, within limits of number and age; stran
   second.close();
 });
 
-it("an audit that cannot be written is told to the operator, and serving goes on", async () => {
+it("an audit that cannot be written is reported to the operator, and serving goes on", async () => {
   await using server = await startAccessServer();
   const key = server.newKey();
   const audit = new DatabaseSync(join(server.dataDir, "access", "audit.sqlite"));

@@ -28,7 +28,7 @@ async function makeFolder(): Promise<Folder> {
 }
 
 describe("the development key", () => {
-  it("is made once, for this user alone, however many ask at the same time", async () => {
+  it("is made once, for this user alone, also by concurrent callers", async () => {
     await using folder = await makeFolder();
     const keys = await Promise.all(Array.from({ length: 20 }, folder.key));
     assert.equal(new Set(keys).size, 1);
@@ -40,7 +40,7 @@ describe("the development key", () => {
     assert.deepEqual(folder.warnings, []);
   });
 
-  it("is kept where others could read it, which is mended and told", async () => {
+  it("is made private with a warning where others could read it", async () => {
     await using folder = await makeFolder();
     const kept = newApiKey();
     await writeFile(folder.file, kept);
@@ -52,7 +52,7 @@ describe("the development key", () => {
     assert.equal(folder.warnings.length, 1);
   });
 
-  it("is not taken from what somebody else may have put there, nor written over it", async () => {
+  it("is neither read from another user's file, nor written over it", async () => {
     await using folder = await makeFolder();
     const elsewhere = `${folder.file}.elsewhere`;
     const refused = (why: RegExp) => assert.rejects(folder.key(), why);

@@ -106,7 +106,7 @@ describe("/commands", { timeout: 240_000 }, () => {
     assert.deepEqual(await watched.last(), { type: "end", exit_code: -1 });
   });
 
-  it("what is no request is refused in JSON, and the next one is served", async () => {
+  it("an invalid request is refused in JSON, and the next one is served", async () => {
     const bodies = [
       "",
       "{",

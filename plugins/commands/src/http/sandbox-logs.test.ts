@@ -36,7 +36,7 @@ describe("a sandbox's logs at the control plane (A.5)", { timeout: 240_000 }, ()
     (await ask(`/v2/sandboxes/${id}/logs${query}`)).body.logs;
   const messages = (entries: readonly Entry[]): readonly string[] => entries.map(({ message }) => message);
 
-  it("are the lines of its commands in their order, with when, what and whose", async () => {
+  it("are the lines of its commands in order, with time, text and source", async () => {
     assert.deepEqual(await logs(), []);
     await run("echo first; sleep 0.05; echo wrong >&2; sleep 0.05; printf 'h\\303\\251 without end'");
     await run("printf 'a\\r\\n\\nb\\n'");
@@ -67,7 +67,7 @@ describe("a sandbox's logs at the control plane (A.5)", { timeout: 240_000 }, ()
     );
   });
 
-  it("come forward from a moment and backward from one, as many as are asked for", async () => {
+  it("are paged forward and backward from a moment, up to a limit", async () => {
     const all = await logs();
     const wrongAtMs = Date.parse(all[1]?.timestamp ?? "");
     assert.deepEqual(messages(await logs("?limit=2")), ["first", "wrong"]);
@@ -82,7 +82,7 @@ describe("a sandbox's logs at the control plane (A.5)", { timeout: 240_000 }, ()
     assert.deepEqual(body.logEntries, [all[1]]);
   });
 
-  it("are chosen by the least level and by what is in them", async () => {
+  it("are filtered by minimum level and by text", async () => {
     assert.deepEqual(messages(await logs("?level=error")), ["wrong"]);
     assert.deepEqual(messages(await logs("?level=warn")), ["wrong"]);
     assert.equal((await logs("?level=info")).length, 6);
@@ -91,7 +91,7 @@ describe("a sandbox's logs at the control plane (A.5)", { timeout: 240_000 }, ()
     assert.deepEqual(messages(await logs("?search=r&level=info&direction=backward&limit=1")), ["wrong"]);
   });
 
-  it("of many and long lines are cut: an answer has an end", async () => {
+  it("are cut when there are many or long lines: answers are bounded", async () => {
     await run("head -c 5000 /dev/zero | tr '\\0' x; echo; seq 1 3000");
     const numbers = await logs("?search=1&direction=backward&limit=3");
     assert.deepEqual(messages(numbers), ["2991", "2981", "2971"]);
@@ -105,7 +105,7 @@ describe("a sandbox's logs at the control plane (A.5)", { timeout: 240_000 }, ()
     }
   });
 
-  it("are refused where the question makes no sense, and where there is no such sandbox", async () => {
+  it("are refused for an invalid query, and for an unknown sandbox", async () => {
     for (const query of [
       "limit=1001",
       "limit=-1",

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { it } from "node:test";
 import { unfinishedBytes } from "./unfinished-bytes.js";
 
-it("the beginning of a character is told from whole characters and from what is none", () => {
+it("an incomplete character is told from complete ones and from invalid bytes", () => {
   const character = Buffer.from("a€𝄞é");
   const cuts = Array.from({ length: character.length + 1 }, (_, end) =>
     unfinishedBytes(character.subarray(0, end)),

@@ -75,7 +75,7 @@ it("output is kept by command and stream, in order, under cursors that count all
   await assert.rejects(logs.of("../sandbox1").find({ pid: 100 }), { code: "not_found" });
 });
 
-it("a pid that is used again names the newest command; ids name each for good", async (context) => {
+it("a reused pid names the newest command; ids are unique", async (context) => {
   const directory = await temporaryDirectory(context);
   await using first = await open({ directory });
   const old = first.begin();
@@ -124,7 +124,7 @@ it("many writers and readers at once: each reader gets each byte of its command 
   assert(files.length > 1, `the log rotates: ${files.join(" ")}`);
 });
 
-it("beyond the limit of a sandbox the oldest output goes, and a cursor into it is told where to go on", async (context) => {
+it("beyond a sandbox's limit the oldest output is removed, and a cursor into it learns where to go on", async (context) => {
   const directory = await temporaryDirectory(context);
   await using scene = await open({ directory, settings: { maxPerSandbox: "512KiB" } });
   const old = scene.begin();
@@ -199,7 +199,7 @@ it("a full log writes over its oldest file, never over one that is being read", 
   assert(command.written.subarray(-kept.length).equals(kept), "nothing of what was written over is read");
 });
 
-it("a file that was another's before ends where what was written into it does", async (context) => {
+it("a reused file ends with its new content", async (context) => {
   const directory = await temporaryDirectory(context);
   let replaced = 0;
   const files: LogFiles = {
@@ -230,7 +230,7 @@ it("a file that was another's before ends where what was written into it does", 
   assert.equal(onDisk, scene.logs.bytes);
 });
 
-it("a segment that is being written goes for its age alone", () => {
+it("a segment that is being written is removed for its age alone", () => {
   const log = new SandboxLog("sandbox1", "/nowhere");
   const segments = [1, 2].map(() => Object.assign(log.next(0), { bytes: 100 }));
   for (const segment of segments) log.add(segment);
@@ -275,7 +275,7 @@ it("many short commands are bounded too, and the newest of them are found", asyn
   assert.equal(new Set(listed.map(({ id }) => id)).size, listed.length);
 });
 
-it("in total, and by age, what was written longest ago goes first; empty directories go too", async (context) => {
+it("by total size, and by age, the oldest output is removed first; empty directories, too", async (context) => {
   const directory = await temporaryDirectory(context);
   const clock = fakeClock(Date.now());
   const limits = { maxTotal: "300KiB", maxPerSandbox: "1MiB", maxAge: "1h", maxSandboxes: 4 };
@@ -306,7 +306,7 @@ it("in total, and by age, what was written longest ago goes first; empty directo
   assert.deepEqual([page.truncatedBefore, page.nextCursor], [5, 9]);
 });
 
-it("the number of sandboxes that something is kept of is bounded", async (context) => {
+it("the number of sandboxes with a log is bounded", async (context) => {
   const directory = await temporaryDirectory(context);
   await using scene = await open({ directory, settings: { maxSandboxes: 3 } });
   for (const name of ["a", "b", "c", "d", "e"]) {
@@ -426,7 +426,7 @@ class TroubledFiles implements LogFiles {
   }
 }
 
-it("a full disk costs output, never a command: it is told, counted, and over when there is room", async (context) => {
+it("a full disk costs output, never a command: it is reported, counted, and ends when there is room", async (context) => {
   const directory = await temporaryDirectory(context);
   const files = new TroubledFiles();
   await using scene = await open({ directory, files, settings: { retryInterval: "60ms", buffer: "64KiB" } });
@@ -460,7 +460,7 @@ it("a full disk costs output, never a command: it is told, counted, and over whe
   assert.equal((await next.logs.of("sandbox1").find({ id: ended.id })).phase, "exited", "written late");
 });
 
-it("a disk that does not answer holds a command for a moment only, and nothing piles up", async (context) => {
+it("a hanging disk delays a command for a moment only, and nothing piles up", async (context) => {
   const directory = await temporaryDirectory(context);
   const files = new TroubledFiles();
   const settings = { stallTimeout: "80ms", buffer: "64KiB" };
@@ -481,7 +481,7 @@ it("a disk that does not answer holds a command for a moment only, and nothing p
   assert.equal((await joined(page.pieces)).toString(), "the end");
 });
 
-it("without a directory to write to commands run without a log, and the reason is told", async () => {
+it("without a writable directory commands run without a log, and the reason is reported", async () => {
   await using scene = await open({ directory: "/dev/null/logs" });
   assert.equal(scene.logs.begin("sandbox1", heading), undefined);
   assert.throws(() => scene.logs.check(), /output is not logged: ENOTDIR/);

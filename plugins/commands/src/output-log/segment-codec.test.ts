@@ -60,7 +60,7 @@ it("a record is read as it was written, wherever it stands", () => {
   }
 });
 
-it("a record that misses a byte, or has a wrong one, is none", () => {
+it("a record with a missing or wrong byte is invalid", () => {
   const data = Buffer.from("some output");
   const record: SegmentRecord = { kind: "data", number: 1, stream: "stdout", offset: 0, atMs: 0, data };
   for (const whole of [encode(record), encode(start)]) {
@@ -76,7 +76,7 @@ it("a record that misses a byte, or has a wrong one, is none", () => {
   }
 });
 
-it("a record of another segment is none", () => {
+it("a record of another segment is invalid", () => {
   const data = Buffer.alloc(100_000, "output");
   for (const record of [
     start,
@@ -90,7 +90,7 @@ it("a record of another segment is none", () => {
   }
 });
 
-it("a large record that misses a block is none", () => {
+it("a large record with a missing block is invalid", () => {
   const data = Buffer.alloc(100_000, "output");
   const whole = encode({ kind: "data", number: 1, stream: "stdout", offset: 0, atMs: 0, data });
   for (let at = 0; at < whole.length; at += 4096) {

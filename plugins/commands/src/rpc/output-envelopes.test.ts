@@ -7,7 +7,7 @@ import { ConnectResponseSchema, StartResponseSchema } from "../generated/process
 import { outputEnvelopes } from "./output-envelopes.js";
 
 describe("output on its way to a process stream", () => {
-  it("is what protobuf would have made of it, an envelope for each event", () => {
+  it("equals protobuf's own encoding, an envelope for each event", () => {
     const streams: readonly [Output["stream"], "stdout" | "stderr" | "pty", number][] = [
       ["stdout", "stdout", 32_768],
       ["stderr", "stderr", 32_768],

@@ -68,7 +68,7 @@ describe("process.Process", { timeout: 240_000 }, () => {
     assert.deepEqual(said.trailer, {});
   });
 
-  it("the end says how: an exit code, a signal, an unknown program", async () => {
+  it("the end reports an exit code, a signal, or an unknown program", async () => {
     const ends = [
       ["exit 43", { exitCode: 43, exited: true, status: "exit status 43", error: "exit status 43" }],
       ["kill -9 $$", { exitCode: -1, status: "signal: killed", error: "signal: killed" }],
@@ -247,7 +247,7 @@ describe("process.Process", { timeout: 240_000 }, () => {
     assert.equal(end.status, "exit status 0");
   });
 
-  it("after the end Connect tells the end for a while, then not_found", async () => {
+  it("after the end Connect answers with the end for a while, then not_found", async () => {
     const { pid } = await run("Start", sh("echo gone; exit 5"));
     const late = await run("Connect", { process: { pid } });
     assert.deepEqual(late.names, ["start", "end"]);
@@ -359,7 +359,7 @@ describe("process.Process", { timeout: 240_000 }, () => {
     );
   });
 
-  it("what is no request is refused, and the next one is served", async () => {
+  it("an invalid request is refused, and the next one is served", async () => {
     const post = (method: string, type: string, body: string | Uint8Array<ArrayBuffer>) =>
       server.fetch(`/process.Process/${method}`, { method: "POST", headers: { "content-type": type }, body });
     const good = envelope(sh("true"));
@@ -436,7 +436,7 @@ it("the death of a sandbox cuts its streams without an end, and its commands cou
   assert.equal(await server.metric('finished_total{status="killed"}'), 1);
 });
 
-it("what no handler meant to throw is `internal error` and nothing more, in answers and in streams", async () => {
+it("an unexpected error is `internal error` and nothing more, in answers and in streams", async () => {
   const bug = (): never => {
     throw new TypeError("the secret is 42");
   };

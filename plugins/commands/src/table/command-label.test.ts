@@ -32,7 +32,7 @@ it("a command too long for a label keeps its name, its tag and its time", () => 
   });
 });
 
-it("labels of others, and broken ones, are nobody's commands", () => {
+it("other plugins' labels, and broken ones, are no commands", () => {
   for (const label of ["", "jupyter:{}", "commands:", "commands:{", 'commands:{"id":1}']) {
     assert.equal(readCommandLabel(label), undefined, label);
   }

@@ -3,7 +3,7 @@ import { getEventListeners } from "node:events";
 import { it } from "node:test";
 import { OutputFan } from "./output-fan.js";
 
-it("nothing of a subscriber stays at its signal, whoever leaves first", async () => {
+it("no listener of a subscriber stays on its signal, whichever side leaves first", async () => {
   const { signal } = new AbortController();
   const fan = new OutputFan(1000);
   const left = fan.subscribe(signal)[Symbol.asyncIterator]();

@@ -187,7 +187,7 @@ it("a command gets the account, the sandbox's environment, its own variables las
   });
 });
 
-it("who subscribes right after the start misses nothing; a later subscriber gets what comes from then on", async () => {
+it("a subscriber right after the start misses nothing; a later one gets output from then on", async () => {
   const { start } = scene();
   const { command, process } = await start();
   const first = readAll(command);
@@ -240,7 +240,7 @@ it("a command ends after both its output and its process, whichever is later", a
   assert.deepEqual(table.list(sandbox), []);
 });
 
-it("a killed command ends soon, whoever holds its output and however slowly it is read", async () => {
+it("a killed command ends soon, even if children hold its output or readers are slow", async () => {
   const { start, clock } = scene();
   const { command, process } = await start();
   const unread = command.subscribe(WATCHING);

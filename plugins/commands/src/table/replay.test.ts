@@ -56,7 +56,7 @@ describe("the output of commands, later", { timeout: 240_000 }, () => {
     return (await response.json()) as LogsAnswer;
   }
 
-  it("Connect gives live output alone, unless the client asks for what was before", async () => {
+  it("Connect gives live output alone, unless the client asks for earlier output", async () => {
     const command = await begin("echo one; echo two >&2; read line; echo $line");
     while ((await logs(command.pid)).next_cursor < 8) await sleep(5);
     const late = [undefined, "all", "0", "4", "6", "8", "9999"].map((replay) => connect(command.pid, replay));
@@ -79,7 +79,7 @@ describe("the output of commands, later", { timeout: 240_000 }, () => {
     assert.deepEqual(streams.filter(Boolean), ["stdout", "stderr", "stdout"], "an ended command is replayed");
   });
 
-  it("the answer says with which byte it begins; what is no offset is refused", async () => {
+  it("the answer names the offset of its first byte; an invalid offset is refused", async () => {
     const command = await begin("echo hello; sleep 60");
     await command.stream.next();
     const ask = async (replay: string) => {
@@ -104,7 +104,7 @@ describe("the output of commands, later", { timeout: 240_000 }, () => {
     await command.rest();
   });
 
-  it("replay and what follows are each byte once, however slowly it is read and whatever else goes on", async () => {
+  it("replayed and live output together are each byte once, also for slow readers", async () => {
     const lines = 60_000;
     const command = await begin(`i=0; while [ $i -lt ${lines} ]; do echo line $i; i=$((i+1)); done`);
     const expected = Array.from({ length: lines }, (_, line) => `line ${line}\n`).join("");
@@ -171,7 +171,7 @@ describe("the output of commands, later", { timeout: 240_000 }, () => {
     assert.equal((await logs(command.pid)).phase, "killed");
   });
 
-  it("what is no page is refused", async () => {
+  it("an invalid page is refused", async () => {
     const status = async (path: string) => (await server.fetch(path)).status;
     assert.equal(await status("/commands/4294967295/logs"), 404);
     assert.equal(await status(`/commands/${randomUUID()}/logs`), 404);
@@ -193,7 +193,7 @@ describe("the output of commands, later", { timeout: 240_000 }, () => {
     assert.equal(await status(`/commands/${pid}/logs?limit=4`), 200);
   });
 
-  it("readiness has the log, and so have the metrics", async () => {
+  it("readiness and metrics include the log", async () => {
     const ready = (await (await fetch(`${server.server.urls["ops"]}/readyz`)).json()) as { checks: object };
     assert.deepEqual({ ...ready.checks }, { ...ready.checks, "commands-log": "ok" });
     // What was written last may still wait for its batch.

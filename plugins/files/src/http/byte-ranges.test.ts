@@ -25,7 +25,7 @@ it("Several ranges come in the order in which they were asked for", () => {
   ]);
 });
 
-it("What is no range, or none of this file, cannot be satisfied", () => {
+it("An invalid range, or one past the end, cannot be satisfied", () => {
   for (const header of [
     "bytes=10-",
     "bytes=20-30,40-50",
@@ -43,7 +43,7 @@ it("What is no range, or none of this file, cannot be satisfied", () => {
   assert.equal(parseByteRanges("bytes=a-b", 0), "unsatisfiable");
 });
 
-it("Without a range, with more than there is, or for an empty file everything is meant", () => {
+it("No range, more than there is, or an empty file mean the whole file", () => {
   assert.equal(parseByteRanges(undefined, 10), "whole");
   assert.equal(parseByteRanges("bytes=", 10), "whole");
   assert.equal(parseByteRanges("bytes=0-7,2-4", 10), "whole");

@@ -47,7 +47,7 @@ it("The destination's parents are made and paths are the named user's", async ()
   assert.equal(await contentOf("/root/new/dir/whole"), "r");
 });
 
-it("What cannot be composed is refused in envd's words and changes nothing", async () => {
+it("An impossible composition is refused in envd's words and changes nothing", async () => {
   await files.put("kept", "k");
   await files.put("dir/inside", "i");
   const home = await files.hostPath("/home/user");
@@ -100,7 +100,7 @@ it("What cannot be composed is refused in envd's words and changes nothing", asy
   assert.equal(await contentOf("x"), 404);
 });
 
-it("A link that is composed goes, and what it led to stays", async () => {
+it("A composed link is removed, and its target stays", async () => {
   await files.put("behind", "b");
   await symlink("behind", join(await files.hostPath("/home/user"), "link-to-behind"));
   const answer = await compose({ source_paths: ["link-to-behind"], destination: "from-link" });

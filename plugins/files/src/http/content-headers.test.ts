@@ -25,7 +25,7 @@ it("A file name is bare, quoted or encoded, whatever it needs", () => {
   assert.equal(inlineDisposition("a\r\nx: y"), "inline; filename*=utf-8''a%0D%0Ax%3A%20y");
 });
 
-it("What a browser would run as a page gets an origin of its own, and nothing else does", () => {
+it("A type that a browser runs as a page gets an opaque origin, and no other does", () => {
   for (const name of ["a.html", "a.xhtml", "a.svg", "a.xml", "a.rss", "a.mathml"])
     assert.match(pagePolicy(typeByName(name) ?? "") ?? "", /^sandbox (?!.*allow-same-origin)/, name);
   for (const name of ["a.txt", "a.pdf", "a.png", "a.js"])

@@ -15,7 +15,7 @@ interface Link {
 }
 
 describe("A download link", () => {
-  it("reads its one file for whoever has it, in ranges too, without naming the sandbox", async () => {
+  it("lets its bearer read one file, in ranges too, without naming the sandbox", async () => {
     await using files = await startFilesServer();
     await files.put("dir/report ü.txt", "hello");
     const made = await files.fetch("/files/download-url", {
@@ -61,7 +61,7 @@ describe("A download link", () => {
     assert.match(((await answer.json()) as { url: string }).url, /^https:\/\//);
   });
 
-  it("is good for its path and sandbox only, until its second is over", async () => {
+  it("is valid for its path and sandbox only, until its second is over", async () => {
     const clock = fakeClock(1_000_000_000_000);
     const links = new DownloadLinks({ clock, lifetimeMs: 10_000 });
     links.useKey(Buffer.alloc(32, 1));
@@ -111,7 +111,7 @@ describe("A download link", () => {
     }
   });
 
-  it("is made with a key that nobody else can read", async () => {
+  it("is made with a key that other users cannot read", async () => {
     const directory = await mkdtemp(join(tmpdir(), "coppice-link-key-"));
     try {
       const path = join(directory, "key");

@@ -114,7 +114,7 @@ it("The user is named in the query, the Ruby client's way too", async () => {
   assert.equal(write.status, 401);
 });
 
-it("What cannot be downloaded is said in envd's words", async () => {
+it("Failed downloads are answered in envd's words", async () => {
   const get = async (path: string, headers: Record<string, string> = {}) =>
     answerOf(await files.fetch(path, { headers }));
   assert.deepEqual(await get(pathOf("nope")), refusal(404, "path '/home/user/nope' does not exist"));
@@ -135,7 +135,7 @@ it("What cannot be downloaded is said in envd's words", async () => {
   );
 });
 
-it("What cannot be uploaded is said in envd's words", async () => {
+it("Failed uploads are answered in envd's words", async () => {
   const post = async (path: string, body: RequestInit["body"] | undefined, type: string, more = {}) =>
     answerOf(
       await files.fetch(path, {
@@ -337,7 +337,7 @@ it("64 MiB go up and down in constant memory", async () => {
   assert.ok(peakBytes < 32 * MEBIBYTE, `memory grew by ${Math.round(peakBytes / MEBIBYTE)} MiB`);
 });
 
-it("A slow reader slows the file down, and one that leaves lets go of it", async () => {
+it("A slow reader slows the file down, and one that leaves closes it", async () => {
   await files.put("slow.bin", randomBytes(32 * MEBIBYTE));
   const { files: own } = files.sandbox.runtime;
   const read = own.read.bind(own);

@@ -13,7 +13,7 @@ it("Every X-Metadata- header is an entry, nothing else is", () => {
   assert.deepEqual(parseMetadataHeaders({}), {});
 });
 
-it("What extended attributes cannot hold is refused", () => {
+it("Metadata that extended attributes cannot hold are refused", () => {
   const refused = (headers: Record<string, string>, reason: RegExp): void => {
     assert.throws(
       () => parseMetadataHeaders(headers),

@@ -56,7 +56,7 @@ it("A part without a file name is a file all the same, and any multipart type wi
   assert.deepEqual(await collect(chunked("--X--\r\n", 99)), []);
 });
 
-it("What is no complete multipart body is refused", async () => {
+it("An incomplete or invalid multipart body is refused", async () => {
   const refused = async (text: string, contentType = TYPE): Promise<void> => {
     await assert.rejects(collect(chunked(text, 50), { contentType }), (error: Error & { code?: string }) => {
       assert.equal(error.code, "invalid_argument", error.stack ?? "");
@@ -74,7 +74,7 @@ it("What is no complete multipart body is refused", async () => {
   await refused(part("a", "content"), "multipart/form-data; boundary=");
 });
 
-it("A header without end, or without sense, is no file and no memory", async () => {
+it("An endless or invalid header yields no file and uses no memory", async () => {
   const endless = `--X\r\nContent-Disposition: form-data; name="file"; filename="${"a".repeat(500_000)}`;
   await assert.rejects(collect(chunked(endless, 65_536)), { code: "invalid_argument" });
   const senseless = `--X\r\nno colon here\r\n\r\nlost\r\n${part("kept", "yes")}--X--`;

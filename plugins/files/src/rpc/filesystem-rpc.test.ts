@@ -56,7 +56,7 @@ it("A link is described by its target's type and mode, and by its own size and p
   assert.equal(dangling.symlinkTarget, "/home/user/links/dangling");
 });
 
-it("MakeDir makes parents, and says what is in the way", async () => {
+it("MakeDir makes parents, and names an obstacle", async () => {
   const made = await files.call("MakeDir", { path: "/tmp/made/deep" });
   assert.equal(made.body.entry.path, "/tmp/made/deep");
   assert.equal(made.body.entry.permissions, "drwxr-xr-x");
@@ -75,7 +75,7 @@ it("MakeDir makes parents, and says what is in the way", async () => {
   );
 });
 
-it("Move renames, replaces files, and makes the way", async () => {
+it("Move renames, replaces files, and makes parents", async () => {
   await files.put("/tmp/from", "moved");
   await files.put("/tmp/new/to", "old");
   const moved = await files.call("Move", { source: "/tmp/from", destination: "/tmp/new/to" });
@@ -130,7 +130,7 @@ it("ListDir goes as deep as it is asked to, parents first, names in order", asyn
   );
 });
 
-it("Remove takes a whole tree, and what is not there", async () => {
+it("Remove removes a whole tree, and accepts a missing path", async () => {
   await files.put("/tmp/rm/a/b", "x");
   assert.deepEqual(await files.call("Remove", { path: "/tmp/rm" }), { status: 200, body: {} });
   assert.equal((await files.call("Stat", { path: "/tmp/rm" })).status, 404);
@@ -165,7 +165,7 @@ it("Bad paths and bad bodies are the client's fault", async () => {
   assert.equal((await files.call("Stat", { path: "/tmp" })).status, 200);
 });
 
-it("SDKs that know three fields of an entry get these alone", async () => {
+it("SDKs that know only three fields of an entry get these alone", async () => {
   await files.put("/tmp/strict/file", "x");
   const headers = { "user-agent": "connect-python" };
   const entry = { name: "file", type: "FILE_TYPE_FILE", path: "/tmp/strict/file" };

@@ -5,7 +5,7 @@ import { CodeContext } from "./code-context.js";
 import type { KernelMetrics } from "../kernel/kernel-metrics.js";
 import { ScriptedKernel } from "../testing/scripted-kernel.js";
 
-it("a kernel that did not take its environment is given it again", async () => {
+it("a kernel that did not accept its environment gets it again", async () => {
   const scripted = new ScriptedKernel();
   const { sandbox, user, settings, log } = scripted.start;
   let environment: Readonly<Record<string, string>> = {};

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { it } from "node:test";
 import { FifoLock } from "./fifo-lock.js";
 
-it("turns come in the order they were asked for, past those who gave up", async () => {
+it("turns come in FIFO order, without aborted waiters", async () => {
   const lock = new FifoLock();
   const patient = new AbortController().signal;
   const leaving = new AbortController();

@@ -64,7 +64,7 @@ it("a sandbox of a warm pool has a kernel that runs, in the environment that its
   await own.server.sandboxes.kill(sandbox.live.record.id);
 });
 
-it("what a Python reads only when it starts costs the kernel that waits, and is there", async () => {
+it("a variable that Python reads only at its start replaces the waiting kernel, and is set", async () => {
   await poolIsFull();
   const before = await hits();
   const sandbox = await own.create({ PYTHONHASHSEED: "0", TZ: "Asia/Kathmandu" });
@@ -78,7 +78,7 @@ it("what a Python reads only when it starts costs the kernel that waits, and is 
   assert.equal(await metric('jupyter_restarts_total{cause="died"}'), 0);
 });
 
-it("a kernel that died while it waited costs its creator nothing but time", async () => {
+it("a kernel that died while it waited is replaced", async () => {
   await poolIsFull();
   const kernels = await metric("jupyter_kernels");
   for (const pid of await pidsOf(lastWarm)) killed(pid);
@@ -88,7 +88,7 @@ it("a kernel that died while it waited costs its creator nothing but time", asyn
   assert.equal((await sandbox.run("1+1")).results[0]?.["text"], "2");
 });
 
-it("a stop leaves nothing of those that nobody took", async () => {
+it("a stop leaves nothing of unused ones", async () => {
   await poolIsFull();
   const pids = await pidsOf(lastWarm);
   assert.ok(pids.length >= 3, "a zygote, a kernel, and what stands for it");

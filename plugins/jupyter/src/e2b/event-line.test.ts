@@ -67,7 +67,7 @@ it("lines look exactly like those of E2B's server", async () => {
   );
 });
 
-it("one pair of the same quotes around a text is the repr's and goes", async () => {
+it("one pair of equal quotes around a text is the repr's and is removed", async () => {
   const cases = [
     ["'hello'", "hello"],
     ['"it\'s"', "it's"],
@@ -130,7 +130,7 @@ it("a long line comes in pieces that no character is cut by", async () => {
   }
 });
 
-it("of an error that is too large the beginnings are told, wherever they are cut", async () => {
+it("a large error keeps the beginnings of its texts, wherever they are cut", async () => {
   const frames = ['File "a.py"\n', "é\u{1f600}\\\u0001", "x".repeat(300)];
   const error = {
     ename: "E",

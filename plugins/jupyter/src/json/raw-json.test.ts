@@ -18,7 +18,7 @@ it("values keep the digits they were written with", () => {
   assert.deepEqual(text('{"a\\u0062": 1, "ab": 2}'), { ab: "2" });
 });
 
-it("what is no JSON object is refused, so that nothing of it can forge a line", () => {
+it("anything but a JSON object is refused, so that it cannot forge a line", () => {
   const refused = [
     "",
     "[]",
@@ -69,7 +69,7 @@ it("random JSON: the same members as JSON.parse finds, the same values after ASC
   }
 });
 
-it("mutilated JSON is either refused or what JSON.parse makes of it", () => {
+it("mutated JSON is either refused or read as by JSON.parse", () => {
   const random = new SeededRandom(7);
   for (let round = 0; round < 5000; round++) {
     const json = Buffer.from(JSON.stringify({ a: randomValue(random, 3), b: randomText(random) }));
@@ -91,7 +91,7 @@ it("mutilated JSON is either refused or what JSON.parse makes of it", () => {
   }
 });
 
-it("long strings, at any place in memory: whatever does not stand for itself is seen, also from slice to slice", async () => {
+it("long strings, at any alignment: every byte that needs an escape is found, also across slices", async () => {
   const random = new SeededRandom(11);
   const odd = ['"', "\\", "\n", "\u007f", "é", "\u001f", "\\u00e9", '\\"'];
   for (let round = 0; round < 300; round++) {

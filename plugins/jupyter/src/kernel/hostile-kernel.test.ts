@@ -77,7 +77,7 @@ for (const transport of ["zeromq", "zmtp"]) {
 
     after(() => own[Symbol.asyncDispose]());
 
-    it("whatever a kernel sends, its own execution ends as it should, and no other one sees any of it", async () => {
+    it("hostile messages neither break their own execution's end nor reach another", async () => {
       const made = await sandbox.fetch("/contexts", { method: "POST", body: "{}" });
       const { id } = (await made.json()) as { id: string };
       const bystander = sandbox.run(
@@ -94,7 +94,7 @@ for (const transport of ["zeromq", "zmtp"]) {
       }
     });
 
-    it("whatever comes along with a kernel's answers, executions end as they should, also those that are given up", async () => {
+    it("hostile messages around answers do not break executions' ends, also of aborted ones", async () => {
       const made = await sandbox.fetch("/contexts", { method: "POST", body: "{}" });
       const { id } = (await made.json()) as { id: string };
       const own = { context_id: id };

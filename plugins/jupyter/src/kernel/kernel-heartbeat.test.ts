@@ -36,7 +36,7 @@ for (const transport of ["zeromq", "zmtp"]) {
     });
     after(() => own[Symbol.asyncDispose]());
 
-    it("is a dead one: what runs gets its end, the next kernel has directory and variables, others notice nothing", async () => {
+    it("is ended: executions end, the next kernel has directory and variables, others are unaffected", async () => {
       const context_id = await contextOf(sandbox, { cwd: "/tmp" });
       assert.equal((await sandbox.run("kept = 1")).error, undefined);
       const died = await sandbox.run(STOPPED["python"] ?? "", { context_id });
@@ -58,7 +58,7 @@ for (const transport of ["zeromq", "zmtp"]) {
       assert.equal(await metric("silent_kernels_total", own), 1);
     });
 
-    it("is for Jupyter's clients one that restarts: that is how its heartbeat is told", async () => {
+    it("is shown as restarting to Jupyter's clients", async () => {
       const { id } = sandbox.live.record;
       const context = await contextOf(sandbox, {});
       const base = `${own.server.url}/sandboxes/${id}/jupyter/api/kernels/${context}`;

@@ -61,7 +61,7 @@ describe("a kernel", () => {
     });
   }
 
-  it("is not ready by what another kernel says, where that has one of its ports", async () => {
+  it("is not made ready by messages of another kernel on one of its ports", async () => {
     const scripted = new StartedKernel();
     const asked = await scripted.asked("kernel_info_request");
     scripted.say("control", "kernel_info_reply", asked, { status: "ok" });
@@ -118,7 +118,7 @@ describe("a kernel", () => {
     });
   }
 
-  it("that dropped the idle of a cell has ended it by its reply, once nothing comes any more", async () => {
+  it("that dropped the idle of a cell has ended it by its reply, after silence on iopub", async () => {
     const { scripted, kernel, run } = await ready();
     const cell = run();
     const asked = await scripted.asked("execute_request");

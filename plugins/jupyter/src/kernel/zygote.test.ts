@@ -62,7 +62,7 @@ async function zygoteReady(): Promise<void> {
 }
 
 describe("a kernel that is forked", () => {
-  it("is like one that is started, with its own folder, environment, numbers and end", async () => {
+  it("is like one that is started, with its own folder, environment, random numbers and end", async () => {
     assert.equal((await sandbox.run("1+1")).results[0]?.["text"], "2");
     assert.equal(await cold(), 1);
     await zygoteReady();
@@ -87,7 +87,7 @@ describe("a kernel that is forked", () => {
     assert.equal((await run(two, "os.environ['GLOBAL']")).results[0]?.["text"], "g");
   });
 
-  it("runs what kernels run: figures, child processes, env_vars, interrupts, threads, await, an exit", async () => {
+  it("has all features: figures, child processes, env_vars, interrupts, threads, await, an exit", async () => {
     const context = await newContext();
     const figure = await run(context, "import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\nplt.show()");
     assert.ok(figure.results[0]?.["png"], figure.body.slice(0, 500));
@@ -135,7 +135,7 @@ describe("a kernel that is forked", () => {
     assert.equal(await metric("zygotes"), 1);
   });
 
-  it("is gone, with its group, when its context is", async () => {
+  it("ends, with its group, when its context is removed", async () => {
     const context = await newContext();
     const pid = await number(context, "import os\nos.getpid()");
     const childPid = await number(context, "import subprocess\nsubprocess.Popen(['sleep', '600']).pid");
@@ -153,7 +153,7 @@ describe("a kernel that is forked", () => {
     await eventually(() => !isThere(busyPid) && !isThere(busyChild), "a busy kernel and its child are gone");
   });
 
-  it("refuses whoever does not know the zygote's secret", async () => {
+  it("is refused without the zygote's secret", async () => {
     const context = await newContext();
     const before = await metric("kernels");
     const code = [
@@ -170,7 +170,7 @@ describe("a kernel that is forked", () => {
 });
 
 describe("without a zygote", () => {
-  it("kernels start by themselves: its death takes what it forked along, and the next one is started", async () => {
+  it("kernels start cold: its death ends its forks, and the next kernel is started", async () => {
     const context = await newContext();
     await run(context, "x = 1");
     const [coldBefore, failuresBefore] = [await cold(), await metric("zygote_failures_total")];
@@ -208,7 +208,7 @@ describe("without a zygote", () => {
     },
   );
 
-  it("a sandbox that ends leaves neither it nor what it forked", async () => {
+  it("a sandbox that ends leaves neither it nor its forks", async () => {
     const other = await own.create();
     await other.run("1");
     await eventually(async () => (await metric("zygotes")) === 2, "the second zygote is ready");

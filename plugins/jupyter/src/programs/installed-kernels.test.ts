@@ -132,7 +132,7 @@ describe("kernels that are installed in the sandbox", { timeout: 240_000 }, () =
     });
   }
 
-  it("without a heartbeat are dead ones, but not while code runs in them: some have one thread for both", async () => {
+  it("without a heartbeat are ended, but not while code runs in them: some have one thread for both", async () => {
     const language = "foreign";
     const goingOn = [
       "import os, signal, subprocess, time",
@@ -171,7 +171,7 @@ describe("kernels that are installed in the sandbox", { timeout: 240_000 }, () =
     assert.equal(((await started.json()) as { readonly name: string }).name, "foreign");
   });
 
-  it("that abort what comes after an error are asked again", async () => {
+  it("that abort requests after an error get them again", async () => {
     await install("aborting", {
       argv: [PYTHON, "-c", ABORTING, "-f", "{connection_file}"],
       language: "aborting",
@@ -219,7 +219,7 @@ describe("kernels that are installed in the sandbox", { timeout: 240_000 }, () =
     },
   );
 
-  it("are started a second time when somebody else took a port first, and for no other reason", async () => {
+  it("are started a second time when another process took a port, and for no other reason", async () => {
     const start = async (name: string, thefts: string): Promise<{ starts: number; result: unknown }> => {
       const argv = [PYTHON, "-c", ROBBED, "{connection_file}", name, thefts];
       await install(name, { argv, language: name });
@@ -243,7 +243,7 @@ describe("kernels that are installed in the sandbox", { timeout: 240_000 }, () =
     assert.match(String(error?.["value"]), /foreign/);
   });
 
-  it("that cannot be used are a clear error", async () => {
+  it("that cannot be used cause a clear error", async () => {
     const broken = await sandbox.run("1", { language: "broken" });
     assert.equal(broken.status, 500);
     assert.match(broken.body, /^Failed to create context: the kernel ended while it started/);

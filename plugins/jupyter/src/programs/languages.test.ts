@@ -134,7 +134,7 @@ describe("JavaScript", () => {
     assert.match(String(cause.error?.["traceback"]), /outer[^]*\[cause\]: Error: inner/);
   });
 
-  it("what fails later is told on stderr and ends nothing", async () => {
+  it("a later failure is printed on stderr and ends nothing", async () => {
     const ran = await run(
       "setTimeout(() => { throw new Error('timer') }, 1); Promise.reject(new Error('promise'));\n" +
         "await new Promise((done) => setTimeout(done, 50)); 'alive'",
@@ -263,7 +263,7 @@ describe("JavaScript", () => {
 describe("TypeScript", () => {
   const run = running("ts");
 
-  it("types are taken away, lines stay where they are", async () => {
+  it("types are stripped, line numbers stay the same", async () => {
     assert.equal(
       await valueOf(run, "interface Point { x: number }\nconst point: Point = { x: 2 }; point.x as number"),
       "2",
@@ -319,12 +319,12 @@ describe("bash", () => {
     assert.match((await run("no-such-command")).text("stderr"), /no-such-command: command not found/);
   });
 
-  it("the shell says nothing of its own about a program that a signal ends", async () => {
+  it("the shell prints nothing about a program that a signal ends", async () => {
     const ran = await run("yes | head -1; sh -c 'kill -9 $$'; echo $?");
     assert.deepEqual([ran.text("stdout"), ran.text("stderr"), ran.error], ["y\n137\n", "", undefined]);
   });
 
-  it("whatever is in the code is code, and nothing of it reaches beyond", async () => {
+  it("code with any characters runs, and does not break the kernel's protocol", async () => {
     const ran = await run("cat <<'END'\n'quotes\" $HOME `x`\nEND\necho done # ' \"");
     assert.equal(ran.text("stdout"), "'quotes\" $HOME `x`\ndone\n");
     assert.equal((await run('read -r line; echo "[$line]"; cat')).text("stdout"), "[]\n");

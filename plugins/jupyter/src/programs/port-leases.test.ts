@@ -44,11 +44,11 @@ describe("the ports of installed kernels", { timeout: 60_000 }, () => {
   const portsOf = (leases: readonly PortLease[]): readonly number[] =>
     leases.flatMap(({ ports }) => Object.values(ports)).toSorted((one, other) => one - other);
 
-  it("are ports, all of them", async () => {
+  it("are valid ports", async () => {
     await assert.rejects(startCodeServer({ installedKernels: { firstPort: 60_000 } }), /beyond 65535/);
   });
 
-  it("are never those of another one, and none are left when all have some", async () => {
+  it("are never shared, and leasing fails when none are left", async () => {
     const leases = new PortLeases({ firstPort, maximum: 4 });
     const taken = await Promise.all(Array.from({ length: 4 }, () => leases.take(sandbox, never)));
     assert.deepEqual(
@@ -65,7 +65,7 @@ describe("the ports of installed kernels", { timeout: 60_000 }, () => {
     await assert.rejects(leases.take(sandbox, never), none);
   });
 
-  it("are passed over where somebody listens on one of them", async () => {
+  it("are skipped when one of them has a listener", async () => {
     const leases = new PortLeases({ firstPort, maximum: 3 });
     await listen(firstPort + 3);
     await listen(firstPort + 10);
@@ -83,7 +83,7 @@ describe("the ports of installed kernels", { timeout: 60_000 }, () => {
     for (let times = 0; times < 2; times += 1) await leases.take(sandbox, never);
   });
 
-  it("are not taken where nobody can tell, and nothing stays leased then", async () => {
+  it("are not leased when it is unknown whether they are free, and nothing stays leased then", async () => {
     const leases = new PortLeases({ firstPort, maximum: 1 });
     const lost = new SandboxError("sandbox_ended", "the sandbox has ended");
     await assert.rejects(leases.take({ dial: () => Promise.reject(lost) }, never), lost);

@@ -37,7 +37,7 @@ function decode(data: Buffer, framing: Framing, isBinary: boolean): ClientFrame 
   }
 }
 
-it("what is written in either framing is read again, byte for byte", () => {
+it("encoding and decoding preserve every byte in either framing", () => {
   for (const framing of FRAMINGS) {
     for (const buffers of [[], [Buffer.alloc(0)], [Buffer.from([0, 255, 34]), Buffer.alloc(70_000, 7)]]) {
       const frame = frameOf(buffers);
@@ -81,7 +81,7 @@ it("a client's JSON may leave out what has a default", () => {
   assert.equal(read.session, undefined);
 });
 
-it("what is no message is refused", () => {
+it("an invalid message is refused", () => {
   const texts = [
     "",
     "null",
@@ -113,7 +113,7 @@ it("what is no message is refused", () => {
   }
 });
 
-it("mutilated frames are refused, or are whole messages", () => {
+it("mutated frames are refused, or are whole messages", () => {
   const random = new SeededRandom(11);
   for (let round = 0; round < 20_000; round++) {
     const framing = FRAMINGS[random.below(2)] ?? "v1";

@@ -100,7 +100,7 @@ describe("the debugger of a kernel", { timeout: 120_000 }, () => {
     assert.equal((await debug.ask("disconnect", { restart: false, terminateDebuggee: false })).success, true);
   });
 
-  it("is told to be absent where debugpy is, and by kernels that have none", async () => {
+  it("is reported as absent without debugpy, and by kernels without a debugger", async () => {
     using bash = await open("bash");
     assert.notEqual((await infoOf(bash))["debugger"], true);
     const hiding = [

@@ -95,7 +95,7 @@ async function until(what: string, check: () => Promise<boolean>): Promise<void>
   assert.fail(what);
 }
 
-describe("who gets in", () => {
+describe("access", () => {
   it("the sandbox's token opens it, in a header or in the query; nothing else does", async () => {
     const good: readonly RequestInit["headers"][] = [
       { "x-access-token": token },
@@ -201,7 +201,7 @@ describe("bad requests", () => {
     assert.equal((await api("/api/status")).status, 200);
   });
 
-  it("one session too many is refused and leaves no kernel", async () => {
+  it("sessions beyond the limit are refused and leave no kernel", async () => {
     const open = (path: string): Promise<Response> =>
       api("/api/sessions", { method: "POST", body: JSON.stringify({ path }) });
     const [first, second, third] = [await open("a.ipynb"), await open("b.ipynb"), await open("c.ipynb")];
@@ -214,7 +214,7 @@ describe("bad requests", () => {
       assert.equal((await api(`/api/sessions/${id}`, { method: "DELETE" })).status, 204);
   });
 
-  it("sessions that are asked for at once have one kernel each, and one too many has none", async () => {
+  it("concurrent sessions have one kernel each, and one beyond the limit has none", async () => {
     const kernels = async (): Promise<readonly string[]> =>
       ((await (await api("/api/kernels")).json()) as KernelModel[]).map(({ id }) => id);
     const before = await kernels();
@@ -234,7 +234,7 @@ describe("bad requests", () => {
     assert.deepEqual(await kernels(), before);
   });
 
-  it("a session that gets another kernel ends the one that it had, and no other session's", async () => {
+  it("a session that gets another kernel ends its old one, unless another session uses it", async () => {
     const json = async (path: string, method: string, body: object): Promise<SessionModel> =>
       (await (await api(path, { method, body: JSON.stringify(body) })).json()) as SessionModel;
     const isThere = async (id: string): Promise<boolean> => (await api(`/api/kernels/${id}`)).status === 200;
@@ -268,7 +268,7 @@ describe("bad requests", () => {
 });
 
 describe("hostile clients", () => {
-  it("mutilated messages end their connection at most; a bystander and the kernel notice nothing", async () => {
+  it("mutated messages end their connection at most; other clients and the kernel are unaffected", async () => {
     await using kernel = await startKernel();
     using bystander = await connect(kernel.id, "bystander");
     const random = new SeededRandom(23);
@@ -329,7 +329,7 @@ describe("hostile clients", () => {
     assert.equal(await socket.closed, 1009);
   });
 
-  it("more unanswered requests than may be end the connection, not the kernel", async () => {
+  it("unanswered requests beyond the limit end the connection, not the kernel", async () => {
     await using kernel = await startKernel();
     using socket = await connect(kernel.id);
     socket.execute("import time; time.sleep(1)");
@@ -339,7 +339,7 @@ describe("hostile clients", () => {
     assert.equal((await next.end(next.execute("1"))).content["status"], "ok");
   });
 
-  it("the id of somebody else's request is not taken again, and its owner gets its answers alone", async () => {
+  it("the id of another client's request is refused, and its owner alone gets its answers", async () => {
     await using kernel = await startKernel();
     using one = await connect(kernel.id);
     using two = await connect(kernel.id);
@@ -357,7 +357,7 @@ describe("hostile clients", () => {
     );
   });
 
-  it("what /execute runs cannot be answered for by a client", async () => {
+  it("a client cannot answer for the code of /execute", async () => {
     const open = await own.create();
     const run = open.run("import time; time.sleep(0.7); print('whole')");
     const [context] = (await (await open.fetch("/contexts")).json()) as { id: string }[];
@@ -384,7 +384,7 @@ describe("hostile clients", () => {
     assert.ok([1006, 1000].includes(await socket.closed));
   });
 
-  it("an execution that is given up while it waits behind a client's code never runs, and leaves that alone", async () => {
+  it("an aborted execution that waits behind a client's code never runs, and does not affect that", async () => {
     const open = await own.create();
     for (const [language, code, waiting, check] of [
       ["python", "import time; time.sleep(1.5); print('whole')", "print('never')", "print('next')"],
@@ -445,7 +445,7 @@ describe("hostile clients", () => {
 });
 
 describe("slow clients", () => {
-  it("one that only looks on is closed, and the owner of the output gets all of it", async () => {
+  it("one without own output is closed, and the owner of the output gets all of it", async () => {
     await using kernel = await startKernel();
     using owner = await connect(kernel.id);
     using looker = await connect(kernel.id);
@@ -484,7 +484,7 @@ describe("slow clients", () => {
     assert.ok(grownMiB < 100, `memory grew by ${grownMiB.toFixed(0)} MiB while the client read nothing`);
   });
 
-  it("one that takes nothing any more is given up, and the kernel is free again", async () => {
+  it("one that stops reading is closed, and the kernel is free again", async () => {
     await using kernel = await startKernel();
     using stuck = await connect(kernel.id);
     await stuck.end(stuck.execute("1"));
@@ -522,7 +522,7 @@ describe("lost clients", () => {
     assert.ok(!stranger.textOf(id).startsWith("1"));
   });
 
-  it("of too much only the ends and a note are kept", async () => {
+  it("beyond the limit only the ends and a note are kept", async () => {
     await using kernel = await startKernel();
     const first = await connect(kernel.id, "mine");
     const id = first.execute(
@@ -562,7 +562,7 @@ describe("lost clients", () => {
     assert.equal((await modelOf(kernel.id)).connections, 1);
   });
 
-  it("code that waits for a line from a client that never comes back is interrupted", async () => {
+  it("code that waits for input from a client that never returns is interrupted", async () => {
     await using kernel = await startKernel();
     const asked = await connect(kernel.id, "mine");
     asked.execute("input()", { allow_stdin: true });
@@ -594,7 +594,7 @@ describe("the life of a kernel", () => {
   const state = (wanted: string) => (message: { readonly content: Readonly<Record<string, unknown>> }) =>
     message.content["execution_state"] === wanted;
 
-  it("one that keeps dying is restarted so often, then said to be dead; a restart brings it back", async () => {
+  it("one that keeps dying is restarted a few times, then reported dead; a restart brings it back", async () => {
     await using kernel = await startKernel();
     using socket = await connect(kernel.id);
     await socket.end(socket.execute("1"));
@@ -611,7 +611,7 @@ describe("the life of a kernel", () => {
     assert.equal((await socket.end(socket.execute("1"))).content["execution_count"], 1);
   });
 
-  it("one that is asked to restart is said to, not to come back from a death; what clients wait for ends", async () => {
+  it("a requested restart is not shown as a death; pending requests end", async () => {
     await using kernel = await startKernel();
     using asking = await connect(kernel.id);
     using other = await connect(kernel.id);
@@ -630,7 +630,7 @@ describe("the life of a kernel", () => {
     }
   });
 
-  it("a death that nobody sees costs nothing until somebody comes", async () => {
+  it("a death without clients costs nothing until one connects", async () => {
     const open = await own.create();
     const [context] = (await (await open.fetch("/contexts")).json()) as { id: string }[];
     const url = `${root(open.live.record.id)}/api/kernels/${context?.id}`;
@@ -654,7 +654,7 @@ describe("the life of a kernel", () => {
     assert.equal((await api(`/api/kernels/${kernel.id}`)).status, 404);
   });
 
-  it("control is a channel of its own: it is answered while a cell runs, and ends that", async () => {
+  it("control is a channel of its own: it is answered while a cell runs, and can interrupt it", async () => {
     await using kernel = await startKernel();
     using socket = await connect(kernel.id);
     const cell = socket.execute("print('on', flush=True)\nwhile True: pass");
@@ -672,7 +672,7 @@ describe("the life of a kernel", () => {
     assert.equal((await socket.end(cell)).content["ename"], "KeyboardInterrupt");
   });
 
-  it("busy is said for as long as a request runs", async () => {
+  it("busy is reported for as long as a request runs", async () => {
     await using kernel = await startKernel();
     using socket = await connect(kernel.id);
     const id = socket.execute("import time; time.sleep(0.5)");
@@ -686,7 +686,7 @@ describe("the life of a kernel", () => {
   });
 });
 
-it("switched off, nothing of it answers and port 8888 is the sandbox's own", async () => {
+it("switched off, its routes are absent and port 8888 is the sandbox's own", async () => {
   await using off = await startCodeServer({ server: { enabled: false } });
   const { live } = await off.create();
   assert.equal(

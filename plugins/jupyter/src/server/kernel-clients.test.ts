@@ -103,7 +103,7 @@ function message(
   };
 }
 
-it("whatever a kernel sends, clients get whole messages, and answers to their own requests alone", async () => {
+it("for random messages of a kernel, clients get whole messages, and answers to their own requests alone", async () => {
   const { clients, connect } = arrange();
   const random = new SeededRandom(5);
   const all = ["a", "b", "c"].map((name) => ({ name, ...connect(name) }));
@@ -158,7 +158,7 @@ it("whatever a kernel sends, clients get whole messages, and answers to their ow
   clients.removed();
 });
 
-it("a line that a client was not asked for does not reach the kernel, and one answer is enough", async () => {
+it("unrequested input does not reach the kernel, and one answer is enough", async () => {
   const { clients, connect, forwarded } = arrange();
   const asked = connect("asked");
   const other = connect("other");
@@ -176,7 +176,7 @@ it("a line that a client was not asked for does not reach the kernel, and one an
   clients.removed();
 });
 
-it("a question for somebody who is not there interrupts the kernel", async () => {
+it("an input request for an absent client interrupts the kernel", async () => {
   const { clients, connect, interrupts } = arrange();
   await clients.received("stdin", message("input_request", "nobody's"));
   assert.equal(interrupts(), 1);
@@ -189,7 +189,7 @@ it("a question for somebody who is not there interrupts the kernel", async () =>
   clients.removed();
 });
 
-it("answers that come late find their client; of ids there are never too many", async () => {
+it("late answers find their client; the number of remembered ids is limited", async () => {
   const { clients, connect } = arrange();
   const client = connect("a");
   client.send("cell");

@@ -6,7 +6,7 @@ import { syntheticFrame } from "./server-frame.js";
 const frame = (type: string, text = "") =>
   syntheticFrame({ type, content: { name: "stdout", text }, session: "s", parentHeader: Buffer.from("{}") });
 
-it("output past the limit is left out and said so once, answers are kept up to twice the limit", () => {
+it("output past the limit is left out with one note, answers are kept up to twice the limit", () => {
   const buffer = new ReplayBuffer(8192);
   const fill = () => {
     for (let index = 0; index < 20; index += 1) assert.ok(buffer.add(frame("stream", "x".repeat(1000))));

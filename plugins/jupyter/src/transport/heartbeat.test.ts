@@ -65,7 +65,7 @@ async function arrange({ answers = true, isSure = false } = {}) {
 }
 
 describe("a heartbeat", () => {
-  it("that stops is told once, and leaves neither timer nor stream", async () => {
+  it("that stops is reported once, and leaves neither timer nor stream", async () => {
     using kernel = await arrange();
     const { clock, state, dialled } = kernel;
     await kernel.beats(10);
@@ -82,7 +82,7 @@ describe("a heartbeat", () => {
     assert.deepEqual([state.silences, state.asked, dialled.length], [1, 14, 1]);
   });
 
-  it("forgets what was missed with the next answer", async () => {
+  it("resets its count of misses with the next answer", async () => {
     using kernel = await arrange();
     for (let round = 0; round < 3; round++) {
       kernel.state.answers = false;
@@ -93,7 +93,7 @@ describe("a heartbeat", () => {
     assert.equal(kernel.state.silences, 0);
   });
 
-  it("asks nothing while no answer is due, and counts from nothing afterwards", async () => {
+  it("sends nothing while no answer is due, and counts from zero afterwards", async () => {
     using kernel = await arrange();
     const { state } = kernel;
     state.answers = false;
@@ -109,13 +109,13 @@ describe("a heartbeat", () => {
     assert.equal(state.silences, 1);
   });
 
-  it("is not missed where there never was one", async () => {
+  it("is not missed where there was no answer yet", async () => {
     using kernel = await arrange({ answers: false });
     await kernel.beats(20);
     assert.equal(kernel.state.silences, 0);
   });
 
-  it("is missed from the first question on where there surely is one", async () => {
+  it("is missed from the first ping on where the peer is known to answer", async () => {
     using kernel = await arrange({ answers: false, isSure: true });
     await kernel.beats(2);
     assert.equal(kernel.state.silences, 0);

@@ -29,7 +29,7 @@ async function dialled(kind: "zeromq" | "zmtp", address: string | undefined) {
   return { ports, logged };
 }
 
-it("where the library does not run our own client speaks to all kernels, and the log says so", async () => {
+it("where the library does not run our own client serves all kernels, with a log line", async () => {
   // The first of this file: what was loaded once is not loaded again.
   const hooks = registerHooks({
     resolve(specifier, context, resolve) {
@@ -46,7 +46,7 @@ it("where the library does not run our own client speaks to all kernels, and the
   }
 });
 
-it("the library speaks to kernels that have an address, and to no others, which are dialled", async () => {
+it("the library serves kernels that have an address; others are dialled", async () => {
   assert.deepEqual(await dialled("zeromq", "127.0.0.1"), { ports: [], logged: [] });
   assert.deepEqual(await dialled("zeromq", undefined), { ports: [SHELL], logged: [] });
   assert.deepEqual(await dialled("zmtp", "127.0.0.1"), { ports: [SHELL], logged: [] });

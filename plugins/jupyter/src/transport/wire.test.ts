@@ -14,7 +14,7 @@ function framesOf(parts: readonly (string | Buffer)[], key = KEY): Buffer[] {
 
 const HEADER = '{"msg_id": "1", "msg_type": "stream", "date": "2026-01-01T00:00:00Z"}';
 
-it("what is encoded is read again", async () => {
+it("decoding reverses encoding", async () => {
   const frames = encodeMessage(
     { id: "i", type: "execute_request", session: "s", content: { code: "é" } },
     KEY,
@@ -83,7 +83,7 @@ it("missing frames and unusable headers are refused, never a crash", async () =>
   assert.equal(parent.parentId, undefined);
 });
 
-it("a long content is checked as it comes, and the event loop has its turns meanwhile", async () => {
+it("a long content is checked on arrival without blocking the event loop", async () => {
   let turns = 0;
   const counting = setInterval(() => turns++, 1);
   const long = `{"data": {"text/plain": "${"é".repeat(4_000_000)}"}}`;

@@ -70,7 +70,7 @@ it("there are sockets for 300 kernels at once, and nothing is left of them when 
   }
 });
 
-it("the end of a connection is told, and another one is made", async () => {
+it("the end of a connection is reported, and another one is made", async () => {
   await using listener = await startListener();
   const lost = new Set<ChannelName>();
   const all = Promise.withResolvers<void>();

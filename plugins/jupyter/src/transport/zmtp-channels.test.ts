@@ -68,7 +68,7 @@ function listen(socket: Socket): { readonly said: string[]; until(what: string):
 }
 
 describe("channels over ZMTP", () => {
-  it("send nothing but the handshake before the kernel has said that it is ready", async () => {
+  it("send nothing but the handshake before the kernel is ready", async () => {
     await using peer = await startPeer();
     const received = peer.channels.receive("iopub")[Symbol.asyncIterator]();
     const first = received.next();
@@ -83,7 +83,7 @@ describe("channels over ZMTP", () => {
     assert.deepEqual((await first).value?.map(String), ["one", "two"]);
   });
 
-  it("connect again, and what was to be sent meanwhile is sent then", async () => {
+  it("reconnect, and send the messages of the meantime", async () => {
     await using peer = await startPeer();
     const next = peer.channels.receive("shell")[Symbol.asyncIterator]().next();
     const sent = peer.channels.send("shell", [Buffer.from("waits")]);
@@ -102,7 +102,7 @@ describe("channels over ZMTP", () => {
     assert.equal((await next).done, true);
   });
 
-  it("end at once when they are closed, and with them what waits to be sent", async () => {
+  it("end at once when they are closed, with unsent messages", async () => {
     await using peer = await startPeer();
     const ends = (["shell", "control", "stdin", "iopub"] as const).map((name) =>
       peer.channels.receive(name)[Symbol.asyncIterator]().next(),
@@ -119,7 +119,7 @@ describe("channels over ZMTP", () => {
     assert.deepEqual(peer.lost, []);
   });
 
-  it("do not read on while nobody takes what they have", async () => {
+  it("do not read on without a reader", async () => {
     await using peer = await startPeer();
     const received = peer.channels.receive("iopub")[Symbol.asyncIterator]();
     const first = received.next();

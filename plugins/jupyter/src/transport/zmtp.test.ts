@@ -30,8 +30,8 @@ function readInPieces(reader: ZmtpReader, bytes: Buffer, random: SeededRandom): 
   return events;
 }
 
-describe("what a ZMTP peer sends", () => {
-  it("is the same however it is cut on the way", () => {
+describe("input of a ZMTP peer", () => {
+  it("is the same however it is split", () => {
     const random = new SeededRandom(23);
     for (let round = 0; round < 300; round++) {
       const sent = Array.from({ length: 1 + random.below(4) }, () =>
@@ -56,7 +56,7 @@ describe("what a ZMTP peer sends", () => {
     }
   });
 
-  it("is refused with the first bytes that are none of the protocol", () => {
+  it("is refused with the first invalid byte", () => {
     const changed = (at: number, byte: number): Buffer => {
       const greeting = zmtpGreeting();
       greeting[at] = byte;
@@ -100,14 +100,14 @@ describe("what a ZMTP peer sends", () => {
     }
   });
 
-  it("is nothing while it is not whole", () => {
+  it("yields nothing while it is incomplete", () => {
     const whole = Buffer.concat(zmtpMessage([Buffer.from("ab"), Buffer.alloc(300, 1)]));
     for (let length = 0; length < whole.length; length++) {
       assert.deepEqual([...readerAfterGreeting().read(whole.subarray(0, length))], []);
     }
   });
 
-  it("may be anything: it is read or refused, and never more than was sent", () => {
+  it("may be random: it is read or refused, and never more than was sent", () => {
     const random = new SeededRandom(7);
     let refused = 0;
     for (let round = 0; round < 5000; round++) {

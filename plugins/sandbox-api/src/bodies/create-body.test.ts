@@ -39,7 +39,7 @@ describe("the body of a create request", () => {
     assert.deepEqual(fromPython, expected);
   });
 
-  it("asks for a token on the older route unless it is told not to, or the request stands for that", () => {
+  it("requires a token on the older route unless the body or the request's client says otherwise", () => {
     const defaults = { timeoutMs: 15_000 };
     const open = { ...defaults, secureUnlessSaid: false };
     assert.equal(toCreateSandbox(schema.parse({ templateID: "base" }), defaults).secure, true);
@@ -64,7 +64,7 @@ describe("the body of a create request", () => {
     assert.equal(timeoutOf({ timeout: null }), 300_000);
   });
 
-  it("says what happens at its end in any of the known ways, and whether memory is kept", () => {
+  it("names the action at its end in any of the known ways, and whether memory is kept", () => {
     const lifecycleOf = (fields: object): string => {
       const wanted = toCreateSandbox(schema.parse({ templateID: "base", ...fields }), V2);
       return `${wanted.onTimeout} ${wanted.autoResume}${wanted.keepsMemory ? "" : " forgets"}`;
@@ -95,7 +95,7 @@ describe("the body of a create request", () => {
     ]);
   });
 
-  it("names what is waited for in any of the known ways", () => {
+  it("names its readiness probe in any of the known ways", () => {
     const probeOf = (fields: object) =>
       toCreateSandbox(schema.parse({ templateID: "base", ...fields }), V2).readinessProbe;
     const times = { timeoutMs: undefined, intervalMs: undefined };
@@ -122,7 +122,7 @@ describe("the body of a create request", () => {
     assert.equal(probeOf({ readinessProbe: null }), undefined);
   });
 
-  it("is taken when it asks for nothing that this server lacks", () => {
+  it("is accepted when it asks for nothing that this server lacks", () => {
     const harmless = [
       { somethingNew: { of: ["a", "later", "SDK"] } },
       { autoPause: false, autoResume: { enabled: false } },
@@ -138,7 +138,7 @@ describe("the body of a create request", () => {
     }
   });
 
-  it("is refused when ignoring a part of it would betray its sender", () => {
+  it("is refused when ignoring a part of it would mislead its sender", () => {
     const refused: [object, string][] = [
       [{ lifecycle: { onTimeout: "pause", autoResume: 1 } }, "Invalid input"],
       [{ network: { denyOut: ["1.1.1.1", "2.2.2.2", "3.3.3.3", "4.4.4.4"] } }, "expected array to have <=3"],

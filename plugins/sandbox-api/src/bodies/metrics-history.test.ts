@@ -38,7 +38,7 @@ const secondsOf = async (server: TestServer, path: string): Promise<readonly num
   (await get<Metric[]>(server, path)).map(({ timestampUnix }) => timestampUnix - START_SECONDS);
 
 describe("A.5 metrics of a sandbox", () => {
-  it("are sampled in every interval, of running sandboxes, and asked for by a window", async () => {
+  it("are sampled in every interval, of running sandboxes, and queried by a window", async () => {
     const { clock, server } = await start();
     await using _server = server;
     const { record } = await make(server);
@@ -56,7 +56,7 @@ describe("A.5 metrics of a sandbox", () => {
     assert.deepEqual(await secondsOf(server, path), [0, 5, 10, 25]);
   });
 
-  it("are forgotten, the oldest first", async () => {
+  it("are dropped, the oldest first", async () => {
     const { clock, server } = await start({ metricsInterval: "1s", metricsKept: "3s" });
     await using _server = server;
     const { record } = await make(server);
@@ -64,7 +64,7 @@ describe("A.5 metrics of a sandbox", () => {
     assert.deepEqual(await secondsOf(server, `/sandboxes/${record.id}/metrics`), [8, 9, 10]);
   });
 
-  it("do not wait for a sandbox whose backend does not answer, nor ask it again meanwhile", async () => {
+  it("do not wait for a sandbox whose backend hangs, nor query it again meanwhile", async () => {
     const { clock, server, memory } = await start();
     await using _server = server;
     const stuck = await Promise.all(Array.from({ length: 5 }, () => make(server)));

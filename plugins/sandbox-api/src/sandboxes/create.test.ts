@@ -9,7 +9,7 @@ import { createSandbox } from "./create.js";
 const WANTED = { template: "base", timeoutMs: 60_000, secure: true };
 
 describe("the answer to a create", () => {
-  it("that never left takes the sandbox with it, one that did leaves it alone", async () => {
+  it("ends the sandbox when it could not be sent, and only then", async () => {
     const memory = memoryBackend();
     await using server = await startTestServer({ plugins: [[memory, {}]] });
     const request = { signal: new AbortController().signal, log: {} as Logger };

@@ -61,7 +61,7 @@ async function create(
 }
 
 describe("a creation with an Idempotency-Key", () => {
-  it("is one sandbox, however often and at the same time it is asked for", async () => {
+  it("is one sandbox for repeated and concurrent requests", async () => {
     const { server, memory } = await start();
     await using _server = server;
     const answers = await Promise.all(Array.from({ length: 20 }, () => create(server, "one")));
@@ -74,7 +74,7 @@ describe("a creation with an Idempotency-Key", () => {
     assert.equal(memory.backend.alive.sandboxes, 2);
   });
 
-  it("is its tenant's: another one's of the same key knows nothing of it", async () => {
+  it("belongs to its tenant: another one's with the same key is separate", async () => {
     const { server } = await start();
     await using _server = server;
     const ours = await create(server, "key");
@@ -85,7 +85,7 @@ describe("a creation with an Idempotency-Key", () => {
     assert.equal((await create(server, "key", { timeout: 60 }, { tenant: "other" })).id, theirs.id);
   });
 
-  it("is refused for another request, for a sandbox that has ended, and with a key that is none", async () => {
+  it("is refused for another request, for an ended sandbox, and with an invalid key", async () => {
     const { server } = await start();
     await using _server = server;
     const { id } = await create(server, "key");
@@ -127,7 +127,7 @@ describe("a creation with an Idempotency-Key", () => {
     assert.deepEqual([...memory.backend.sandboxes.keys()], [id]);
   });
 
-  it("is known for its time, and while its sandbox runs to the next server, too", async () => {
+  it("is remembered for its time, and while its sandbox runs by the next server, too", async () => {
     const dataDir = await mkdtemp(join(tmpdir(), "coppice-idempotency-"));
     try {
       const first = await start({}, { dataDir });

@@ -123,7 +123,7 @@ describe("a list of sandboxes", () => {
     for (const [query, found] of expected) assert.equal(ids(all, query), found, query || "no filter");
   });
 
-  it("refuses a query that makes no sense", () => {
+  it("refuses an invalid query", () => {
     const refused: [string, RegExp][] = [
       ["state=gone", /^validation error: state/],
       ["order=up", /^validation error: order/],

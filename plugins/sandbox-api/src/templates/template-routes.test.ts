@@ -52,7 +52,7 @@ describe("A.6 templates", () => {
     return { status: response.status, headers: response.headers, json: JSON.parse(text || "{}") as Body };
   }
 
-  it("GET /templates and /templates/{id}: what the configuration lists, and who uses it", async () => {
+  it("GET /templates and /templates/{id}: configured templates, and their use", async () => {
     const { record } = await server.sandboxes.create({
       template: "team/base",
       timeoutMs: undefined,
@@ -121,7 +121,7 @@ describe("A.6 templates", () => {
     }
   });
 
-  it("aliases and tags, of snapshots too; sandboxes are listed by any name of what they were made from", async () => {
+  it("aliases and tags, of snapshots too; sandboxes are listed by any name of their template", async () => {
     const source = await server.sandboxes.create({ template: "base", timeoutMs: undefined, secure: true });
     const snapshots = server.resolve(Snapshots).of("default");
     const { id } = await snapshots.take(source.record.id, "saved:v2");
@@ -156,7 +156,7 @@ describe("A.6 templates", () => {
     for (const sandbox of [source, made]) await server.sandboxes.kill(sandbox.record.id);
   });
 
-  it("are not built, changed or tagged: the answer says whose they are", async () => {
+  it("are not built, changed or tagged: the answer names the configuration", async () => {
     for (const route of [
       "POST /v3/templates",
       "POST /v2/templates",

@@ -60,7 +60,7 @@ export const accountCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "what is written belongs to the user it is written for, its new parents too",
+    name: "written files and their new parents belong to the user that was named",
     group: "files",
     needs: ["accounts"],
     async run(context) {

@@ -19,7 +19,7 @@ const GONE = ["unavailable", "not_found"] as const;
 /** A misbehaving sandbox harms itself; not the server or other sandboxes. */
 export const containmentCases: readonly ConformanceCase[] = [
   {
-    name: "a sandbox has no more processes than its limit, and a fork bomb in it disturbs nobody",
+    name: "a sandbox has no more processes than its limit, and a fork bomb in it disturbs no others",
     group: "isolation",
     needs: ["isolation", { limit: "processes" }],
     async run(context) {
@@ -54,7 +54,7 @@ export const containmentCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "a process cannot take more memory than its sandbox has, and nobody else feels it",
+    name: "a process cannot take more memory than its sandbox has, and no others are affected",
     group: "isolation",
     needs: ["isolation", { limit: "memoryMiB" }, { program: "dd" }],
     async run(context) {
@@ -91,7 +91,7 @@ export const containmentCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "a guest that kills everything it can has a sandbox that still answers, or is gone",
+    name: "a guest that kills everything it can leaves a sandbox that still answers, or is gone",
     group: "isolation",
     needs: ["isolation"],
     async run(context) {
@@ -122,7 +122,7 @@ export const containmentCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "a guest that floods its output, which nobody reads, disturbs nobody",
+    name: "a guest that floods its unread output disturbs no others",
     group: "isolation",
     needs: ["isolation"],
     async run(context) {

@@ -42,7 +42,7 @@ export const facetCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "its facets are those that it is said to have",
+    name: "its facets are the declared ones",
     group: "facets",
     async run(context) {
       const { subject } = context;
@@ -52,7 +52,7 @@ export const facetCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "its abilities are those that it is said to have",
+    name: "its abilities are the declared ones",
     group: "facets",
     async run(context) {
       const { abilities } = context.subject;
@@ -107,7 +107,7 @@ export const facetCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "what is asked of a paused sandbox is done after it resumed, or refused",
+    name: "requests to a paused sandbox are done after it resumed, or refused",
     group: "facets",
     needs: ["pausing"],
     async run(context) {

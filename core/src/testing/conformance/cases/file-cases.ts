@@ -32,7 +32,7 @@ export const fileCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "what is no file or directory is not changed, nor what a descriptor of the server's or the agent's stands for",
+    name: "neither special files nor files behind a descriptor of the server or the agent are changed",
     group: "files",
     needs: ["accounts", { program: "ln" }],
     async run(context) {
@@ -54,7 +54,7 @@ export const fileCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "what is written is what processes and reads find, and the other way round",
+    name: "processes and reads see written files, and the other way round",
     group: "files",
     async run(context) {
       await context.write(context.home("a.txt"), "from the server\n");
@@ -75,7 +75,7 @@ export const fileCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "writing answers with what was written, and makes missing parents",
+    name: "writing returns the written entry, and makes missing parents",
     group: "files",
     async run(context) {
       const path = context.home("new/deep/file.bin");
@@ -149,7 +149,7 @@ export const fileCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "a read that is given up lets the file go",
+    name: "an aborted read closes the file",
     group: "files",
     async run(context) {
       await context.write(context.home("large"), Buffer.alloc(2 * MEBIBYTE));
@@ -390,7 +390,7 @@ export const fileCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "what is no regular file is neither read nor written, and nobody waits for it",
+    name: "special files are neither read nor written, and no call waits for them",
     group: "files",
     async run(context) {
       await context.succeed("mkfifo pipe; mkdir dir");
@@ -454,7 +454,7 @@ export const fileCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "a directory that is swapped for a link under way never leads out",
+    name: "a directory that is swapped for a link during an operation never leads out",
     group: "files",
     run: (context) => attackByLinkSwaps(context, SWAP_MS),
   },
@@ -509,7 +509,7 @@ export const fileCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "a hundred files are written, told of and read at the same time",
+    name: "a hundred files are written, listed and read at the same time",
     group: "files",
     async run(context) {
       const names = Array.from({ length: 100 }, (_, index) => `many/${index % 10}/${index}`);
@@ -539,7 +539,7 @@ export const fileCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "a full disk refuses what does not fit, leaves the old file and takes what fits",
+    name: "a full disk refuses a file that does not fit, leaves the old one and accepts one that fits",
     group: "files",
     needs: [{ limit: "diskMiB" }],
     async run(context) {

@@ -308,7 +308,7 @@ export const isolationCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "what belongs to the kernel can be neither read nor written, by root as well",
+    name: "files of the kernel can be neither read nor written, by root as well",
     group: "isolation",
     needs: ["isolation"],
     async run(context) {

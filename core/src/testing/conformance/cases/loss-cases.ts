@@ -7,7 +7,7 @@ const ANSWER_MS = 5_000;
 /** A sandbox reports that it ended by itself, and no other event looks like that. */
 export const lossCases: readonly ConformanceCase[] = [
   {
-    name: "a sandbox that ends by itself says so, refuses everything and can be destroyed",
+    name: "a sandbox that ends by itself reports it, refuses everything and can be destroyed",
     group: "facets",
     needs: ["lost"],
     async run(context) {
@@ -25,7 +25,7 @@ export const lossCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "neither the death of a process nor its destruction is told as a sandbox that ended by itself",
+    name: "neither the death of a process nor a destruction counts as a sandbox that ended by itself",
     group: "facets",
     needs: ["lost"],
     async run(context) {

@@ -11,7 +11,7 @@ const BODIES: readonly Uint8Array[] = [Buffer.from("small"), Buffer.alloc(600_00
 /** Metadata of files. */
 export const metadataCases: readonly ConformanceCase[] = [
   {
-    name: "metadata is set, replaced as a whole, kept when nothing is said of it, and cleared",
+    name: "metadata is set, replaced as a whole, kept when it is not mentioned, and cleared",
     group: "files",
     needs: ["metadata"],
     async run(context) {
@@ -38,7 +38,7 @@ export const metadataCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "metadata is told wherever an entry is told of, and moves along",
+    name: "metadata is part of every description of an entry, and moves with it",
     group: "files",
     needs: ["metadata"],
     async run(context) {

@@ -89,7 +89,7 @@ export const networkCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "an address that a sandbox is said to have leads to its ports",
+    name: "a sandbox's declared address leads to its ports",
     group: "network",
     needs: [python],
     async run(context) {
@@ -188,7 +188,7 @@ export const networkCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "a connection that is given up is told to the program at its other end",
+    name: "a closed connection is noticed by the program at its other end",
     group: "network",
     needs: [python],
     async run(context) {

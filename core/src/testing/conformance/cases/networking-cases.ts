@@ -67,7 +67,7 @@ export const networkingCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "a sandbox reaches what its rules leave open, and what is allowed wins over what is denied",
+    name: "a sandbox reaches what its rules leave open, and allowed destinations win over denied ones",
     group: "facets",
     needs,
     async run(context) {
@@ -87,7 +87,7 @@ export const networkingCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "rules that change hold at once, for connections that are open as well",
+    name: "changed rules apply at once, for open connections as well",
     group: "facets",
     needs,
     async run(context) {

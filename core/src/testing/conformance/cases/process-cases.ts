@@ -104,7 +104,7 @@ export const processCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "it starts in the directory it is told, through links as well",
+    name: "it starts in the requested directory, through links as well",
     group: "process",
     async run(context) {
       await context.write(context.home("some dir/marker"), "here");
@@ -341,7 +341,7 @@ export const processCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "a process whose output nobody reads ends all the same",
+    name: "a process whose output is not read ends all the same",
     group: "process",
     async run(context) {
       const quiet = await context.start("echo unread; exit 5");
@@ -363,7 +363,7 @@ export const processCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "what outlives its parent is reaped when it ends",
+    name: "a process that outlives its parent is reaped when it ends",
     group: "process",
     async run(context) {
       const script = "for _ in 1 2 3; do sh -c 'sleep 0.2 > /dev/null 2>&1 & echo $!'; done";
@@ -406,7 +406,7 @@ export const processCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "what has no terminal cannot be resized",
+    name: "a process without a terminal cannot be resized",
     group: "process",
     async run(context) {
       const plain = await context.start("sleep 300");

@@ -144,7 +144,7 @@ export const provisionCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "its usage is told in numbers that make sense",
+    name: "its usage is reported in plausible numbers",
     group: "provision",
     async run(context) {
       const running = await context.start("echo up; exec sleep 300");

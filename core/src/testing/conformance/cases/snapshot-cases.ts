@@ -31,7 +31,7 @@ export const snapshotCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "what was removed of a template before a snapshot is not there after it",
+    name: "files of a template that were removed before a snapshot are not in it",
     group: "facets",
     needs: ["snapshots", "isolation"],
     async run(context) {

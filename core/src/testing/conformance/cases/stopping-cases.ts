@@ -10,7 +10,7 @@ const REFUSALS: readonly ErrorCode[] = ["unavailable", "not_found", "failed_prec
 /** Promises of a backend with the facet `stopping`. */
 export const stoppingCases: readonly ConformanceCase[] = [
   {
-    name: "a stopped sandbox has no processes, keeps its files, and begins anew with them",
+    name: "a stopped sandbox has no processes, keeps its files, and starts again with them",
     group: "facets",
     needs: ["stopping"],
     async run(context) {
@@ -57,7 +57,7 @@ export const stoppingCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "a start that is given up leaves the sandbox stopped",
+    name: "an aborted start leaves the sandbox stopped",
     group: "facets",
     needs: ["stopping"],
     async run(context) {
@@ -122,7 +122,7 @@ export const stoppingCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "a sandbox that begins anew has its volumes",
+    name: "a sandbox that starts again has its volumes",
     group: "facets",
     needs: ["stopping", "volumes"],
     async run(context) {

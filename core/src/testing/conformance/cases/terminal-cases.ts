@@ -39,7 +39,7 @@ export const terminalCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "a new size is seen, and told by SIGWINCH",
+    name: "a new size is visible, and signalled by SIGWINCH",
     group: "terminal",
     needs: ["terminals", { program: "stty" }],
     async run(context) {
@@ -108,7 +108,7 @@ export const terminalCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "what is typed comes in lines, with its corrections, and is echoed",
+    name: "input comes in lines, with its corrections, and is echoed",
     group: "terminal",
     needs: ["terminals"],
     async run(context) {
@@ -137,7 +137,7 @@ export const terminalCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "TERM is what the command is told, and nothing when it is told nothing",
+    name: "TERM is the command's variable, and unset without one",
     group: "terminal",
     needs: ["terminals"],
     async run(context) {
@@ -151,7 +151,7 @@ export const terminalCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "all that a program has written comes before the end, and its exit code after it",
+    name: "all output of a program comes before the end, and its exit code after it",
     group: "terminal",
     needs: ["terminals"],
     async run(context) {
@@ -191,7 +191,7 @@ export const terminalCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "two terminals are two: each has its own name, size and output",
+    name: "two terminals are separate: each has its own name, size and output",
     group: "terminal",
     needs: ["terminals", { program: "tty" }, { program: "stty" }],
     async run(context) {
@@ -218,7 +218,7 @@ export const terminalCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "a slow reader slows what writes to a terminal",
+    name: "a slow reader slows a program that writes to a terminal",
     group: "terminal",
     needs: ["terminals"],
     async run(context) {

@@ -32,7 +32,7 @@ export const volumeCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "a volume outlives its sandboxes, and tells what it holds",
+    name: "a volume outlives its sandboxes, and reports its size",
     group: "facets",
     needs: ["volumes"],
     async run(context) {
@@ -70,7 +70,7 @@ export const volumeCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "volumes are listed until they are removed, removing one twice is no error, and what is not there is not mounted",
+    name: "volumes are listed until they are removed, removing one twice is no error, and a missing one is not mounted",
     group: "facets",
     needs: ["volumes"],
     async run(context) {
@@ -87,7 +87,7 @@ export const volumeCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "a snapshot of a sandbox holds nothing of its volumes, and can be had with them",
+    name: "a snapshot of a sandbox contains nothing of its volumes, and can be used with them",
     group: "facets",
     needs: ["volumes", "snapshots"],
     async run(context) {
@@ -136,7 +136,7 @@ export const volumeCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "what a sandbox plants in a volume leads others to nothing of the host, and raises nobody",
+    name: "files that a sandbox plants in a volume lead others to nothing of the host, and give no privileges",
     group: "isolation",
     needs: ["volumes", "isolation", "accounts"],
     async run(context) {

@@ -13,7 +13,7 @@ const MANY_WRITES = 20_000;
 /** Events of a directory watch that clients rely on: contract D.5. */
 export const watchCases: readonly ConformanceCase[] = [
   {
-    name: "a new small file that is written is told as create, chmod and write, at once",
+    name: "a new small file is reported as create, chmod and write, at once",
     group: "files",
     needs: ["watching"],
     async run(context) {
@@ -51,7 +51,7 @@ export const watchCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "what processes do is told by the name of what they did",
+    name: "changes by processes are reported by the name of the operation",
     group: "files",
     needs: ["watching"],
     async run(context) {
@@ -75,7 +75,7 @@ export const watchCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "moving and removing by the server is told, too",
+    name: "moves and removals by the server are reported, too",
     group: "files",
     needs: ["watching"],
     async run(context) {
@@ -99,7 +99,7 @@ export const watchCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "a watch sees what is in its directory, and what is below only when it is recursive",
+    name: "a watch sees its directory, and the directories below only when it is recursive",
     group: "files",
     needs: ["watching"],
     async run(context) {
@@ -114,7 +114,7 @@ export const watchCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "what is made right after its directory is told, once",
+    name: "an entry that is made right after its directory is reported once",
     group: "files",
     needs: ["watching"],
     async run(context) {
@@ -151,7 +151,7 @@ export const watchCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "a directory that was renamed is told of by its new name",
+    name: "a renamed directory is reported by its new name",
     group: "files",
     needs: ["watching"],
     async run(context) {
@@ -179,7 +179,7 @@ export const watchCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "a watch whose reader falls behind tells all, or that it lost some",
+    name: "a watch whose reader falls behind reports all events, or that some are lost",
     group: "files",
     needs: ["watching"],
     async run(context) {
@@ -208,7 +208,7 @@ export const watchCases: readonly ConformanceCase[] = [
     },
   },
   {
-    name: "what is missing, or no directory, cannot be watched",
+    name: "a missing path, or one that is no directory, cannot be watched",
     group: "files",
     needs: ["watching"],
     async run(context) {
