@@ -5,12 +5,9 @@ import { FifoLock } from "./fifo-lock.js";
 import type { KernelMetrics, RestartCause } from "../kernel/kernel-metrics.js";
 import type { KernelConnection } from "../kernel/kernel-notes.js";
 import { isInstalled, type InstalledKernel, type KernelProgram } from "../programs/kernel-program.js";
-import {
-  Kernel,
-  type KernelExecution,
-  type KernelSettings,
-  type KernelSurroundings,
-} from "../kernel/kernel.js";
+import type { Kernel, KernelExecution } from "../kernel/kernel.js";
+import type { KernelSettings, KernelSurroundings } from "../kernel/kernel-surroundings.js";
+import { adoptKernel, startKernel } from "../kernel/start-kernel.js";
 import type { KernelObserver } from "../kernel/kernel-observer.js";
 import type { ContextObserver } from "./context-observer.js";
 import { limitOutput } from "../kernel/output-limit.js";
@@ -305,7 +302,7 @@ export class CodeContext {
       settings: { ...settings, startTimeoutMs: Math.min(settings.startTimeoutMs, FORK_TIMEOUT_MS) },
     };
     try {
-      return await Kernel.start({ ...surroundings, user, env, cwd: this.cwd, program: forked });
+      return await startKernel({ ...surroundings, user, env, cwd: this.cwd, program: forked });
     } catch (error) {
       if (!(error instanceof SandboxError) || error.code !== "failed_precondition") throw error;
       this.#removed.signal.throwIfAborted();
@@ -318,12 +315,12 @@ export class CodeContext {
 
   #startCold(env: Readonly<Record<string, string>>): Promise<Kernel> {
     const { user, program } = this.#options;
-    return Kernel.start({ ...this.#surroundings, user, env, cwd: this.cwd, program });
+    return startKernel({ ...this.#surroundings, user, env, cwd: this.cwd, program });
   }
 
   async #adopt(process: Process, connection: KernelConnection): Promise<Kernel> {
     this.#observer?.starting();
-    const kernel = await Kernel.adopt({ ...this.#surroundings, process, connection });
+    const kernel = await adoptKernel({ ...this.#surroundings, process, connection });
     this.#options.metrics.kernelAdopted();
     return this.#entered(kernel);
   }

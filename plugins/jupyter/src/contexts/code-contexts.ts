@@ -15,7 +15,7 @@ import { DEFAULT_LANGUAGE, languageNamed, type Languages } from "../programs/lan
 import { readKernelLabel } from "../programs/kernel-label.js";
 import type { KernelMetrics } from "../kernel/kernel-metrics.js";
 import type { KernelNotes, SandboxNotes } from "../kernel/kernel-notes.js";
-import type { KernelSettings } from "../kernel/kernel.js";
+import type { KernelSettings } from "../kernel/kernel-surroundings.js";
 import { killProgram } from "../programs/start-program.js";
 import { Zygote, type ZygoteSettings } from "../kernel/zygote.js";
 

@@ -2,11 +2,11 @@ import assert from "node:assert/strict";
 import { describe, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import type { ExecutionEvent } from "./execution-event.js";
-import { Kernel } from "./kernel.js";
+import { startKernel } from "./start-kernel.js";
 import { ScriptedKernel, type Sent } from "../testing/scripted-kernel.js";
 
 class StartedKernel extends ScriptedKernel {
-  readonly started = Kernel.start(this.start);
+  readonly started = startKernel(this.start);
 }
 
 /** More than it takes for what has been said to be heard. */

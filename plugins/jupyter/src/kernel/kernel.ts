@@ -1,33 +1,18 @@
-import { randomBytes, randomUUID } from "node:crypto";
+import { randomUUID } from "node:crypto";
 import { setTimeout as delay } from "node:timers/promises";
-import {
-  SandboxError,
-  releaseMemory,
-  type Logger,
-  type Process,
-  type Sandbox,
-  type User,
-} from "@coppice/core";
+import { SandboxError, releaseMemory, type Logger, type Process } from "@coppice/core";
 import { EventLoopYield } from "./event-loop-yield.js";
-import {
-  errorIn,
-  eventOf,
-  noteEvent,
-  syntheticError,
-  type ErrorEvent,
-  type ExecutionEvent,
-} from "./execution-event.js";
+import { eventOf, noteEvent, type ErrorEvent, type ExecutionEvent } from "./execution-event.js";
 import { executionStateOf } from "./execution-state.js";
-import { Heartbeat, type HeartbeatSettings } from "../transport/heartbeat.js";
-import type { ChannelName, KernelChannels, OpenKernelChannels } from "../transport/kernel-channels.js";
+import { Heartbeat } from "../transport/heartbeat.js";
+import type { ChannelName, KernelChannels } from "../transport/kernel-channels.js";
 import type { KernelConnection } from "./kernel-notes.js";
-import { startKernelProcess, takeOverKernelProcess, type KernelProcess } from "../programs/kernel-process.js";
+import type { KernelProcess } from "../programs/kernel-process.js";
 import type { KernelObserver } from "./kernel-observer.js";
-import { startInstalledKernel } from "./installed-kernel-process.js";
-import { isInstalled, type InstalledKernel, type KernelProgram } from "../programs/kernel-program.js";
+import { isInstalled, type InstalledKernel } from "../programs/kernel-program.js";
+import { asksToExit, errorOf, isAborted, replyContent } from "./kernel-reply.js";
 import { KernelRequest, type RequestEnd } from "./kernel-request.js";
-import { isListening } from "../programs/is-listening.js";
-import type { PortLeases } from "../programs/port-leases.js";
+import type { KernelSettings, KernelSurroundings } from "./kernel-surroundings.js";
 import { killProgram } from "../programs/start-program.js";
 import {
   decodeMessage,
@@ -36,48 +21,6 @@ import {
   type KernelMessage,
   type MessageParts,
 } from "../transport/wire.js";
-
-export interface KernelSettings {
-  readonly startTimeoutMs: number;
-  /** Time for an interrupted cell to end, and for an idle kernel to begin another, before the kernel is killed. */
-  readonly interruptGraceMs: number;
-  /** A larger message breaks the connection to the kernel. */
-  readonly maxMessageBytes: number;
-  /** Value and traceback of a larger error are cut. */
-  readonly maxErrorBytes: number;
-  readonly openChannels: OpenKernelChannels;
-  readonly heartbeat: HeartbeatSettings;
-  /** Source of ports for kernels that are installed in the sandbox. */
-  readonly portLeases: PortLeases;
-}
-
-/** Dependencies of a kernel, started or adopted. */
-export interface KernelSurroundings {
-  readonly sandbox: Sandbox;
-  readonly program: KernelProgram | InstalledKernel;
-  readonly settings: KernelSettings;
-  readonly log: Logger;
-  readonly observer?: KernelObserver | undefined;
-  /** True while the sandbox is frozen: kernels cannot answer then. */
-  readonly isFrozen: () => boolean;
-  /** Called when a kernel is ended because its heartbeat stopped. */
-  readonly onSilent: () => void;
-  /** Aborts the start. */
-  readonly signal: AbortSignal;
-}
-
-export interface KernelStart extends KernelSurroundings {
-  readonly user: User;
-  readonly env: Readonly<Record<string, string>>;
-  /** Absolute path inside the sandbox. */
-  readonly cwd: string;
-}
-
-export interface KernelAdoption extends KernelSurroundings {
-  readonly process: Process;
-  /** From the earlier server. */
-  readonly connection: KernelConnection;
-}
 
 export interface KernelExecution {
   readonly code: string;
@@ -101,8 +44,6 @@ const REPEAT_INTERRUPT_MS = 1000;
 const MOST_OTHERS = 1000;
 /** An aborted request never ran, so it may be sent again; some kernels abort everything for 200 ms after an error. */
 const ABORTED_WAITS_MS = [0, 100, 200, 400];
-/** The protocol's status, and tslab's. */
-const ABORTED: ReadonlySet<unknown> = new Set(["aborted", "abort"]);
 
 /** One kernel process and the connection to it, from ready to gone. */
 export class Kernel {
@@ -133,75 +74,10 @@ export class Kernel {
   #hasExited = false;
 
   /**
-   * Starts a kernel and waits until it answers and its output arrives.
-   * @throws SandboxError invalid_argument for a missing cwd, failed_precondition when it does not start,
-   * resource_exhausted when there are no ports for it; nothing of it is left then.
+   * Connects to a kernel's process and waits until it answers and its output arrives.
+   * @throws SandboxError failed_precondition when it does not; it is killed then.
    */
-  static start(start: KernelStart): Promise<Kernel> {
-    return Kernel.#withinStartTime(start, async (signal) => {
-      const { program } = start;
-      if (isInstalled(program)) return Kernel.#startInstalled({ ...start, program, signal });
-      const { id, key, session } = newIdentity();
-      const started = await startKernelProcess({ ...start, program, id, key, signal });
-      return Kernel.#connect({ ...start, signal }, started, { id, key, session, ports: started.ports });
-    });
-  }
-
-  static async #startInstalled(
-    start: KernelStart & { readonly program: InstalledKernel },
-    isSecond = false,
-  ): Promise<Kernel> {
-    const { sandbox, settings, log, signal } = start;
-    const { id, key, session } = newIdentity();
-    const started = await startInstalledKernel({ ...start, id, key, portLeases: settings.portLeases });
-    const { ports } = started;
-    try {
-      return await Kernel.#connect(start, started, { id, key, session, ports });
-    } catch (error) {
-      // The ports were free before its start, and now it has ended: another process took one first.
-      const wasLate =
-        !isSecond && (await isListening(sandbox, Object.values(ports), signal).catch(() => false));
-      if (!wasLate) throw error;
-      log.warn({ err: error }, "somebody else took a port of a kernel, which is started again with others");
-      return Kernel.#startInstalled(start, true);
-    }
-  }
-
-  /**
-   * Adopts a kernel of an earlier server with its state. Executions of that server are interrupted, because their
-   * clients are gone; those of Jupyter's clients go on.
-   * @throws SandboxError failed_precondition when it does not answer, or ignores the interrupt; it is killed then.
-   */
-  static adopt(adoption: KernelAdoption): Promise<Kernel> {
-    const { process, connection } = adoption;
-    return Kernel.#withinStartTime(adoption, async (signal) => {
-      const taken = takeOverKernelProcess(process, connection.ports);
-      // A new session: the kernel may not have noticed yet that the old connections are gone.
-      const renewed = { ...connection, session: randomUUID() };
-      const kernel = await Kernel.#connect({ ...adoption, signal }, taken, renewed);
-      await kernel.#endRequestsOf(connection.session);
-      return kernel;
-    });
-  }
-
-  static async #withinStartTime(
-    { settings, signal }: KernelSurroundings,
-    start: (signal: AbortSignal) => Promise<Kernel>,
-  ): Promise<Kernel> {
-    const timeout = new SandboxError(
-      "kernel_start_failed",
-      `the kernel was not ready within ${settings.startTimeoutMs} ms`,
-    );
-    const deadline = new AbortController();
-    const timer = setTimeout(() => deadline.abort(timeout), settings.startTimeoutMs);
-    try {
-      return await start(AbortSignal.any([signal, deadline.signal]));
-    } finally {
-      clearTimeout(timer);
-    }
-  }
-
-  static async #connect(
+  static async connect(
     surroundings: KernelSurroundings,
     started: KernelProcess,
     connection: KernelConnection,
@@ -302,7 +178,7 @@ export class Kernel {
         if (signal.aborted) return;
         const end = await request.done;
         const waitMs = ABORTED_WAITS_MS[attempt];
-        if (end.how === "finished" && ABORTED.has(statusOf(end.reply)) && waitMs !== undefined) {
+        if (end.how === "finished" && isAborted(end.reply) && waitMs !== undefined) {
           await delay(waitMs, undefined, { signal }).catch(() => undefined);
           if (signal.aborted) return;
           continue;
@@ -514,7 +390,7 @@ export class Kernel {
   }
 
   /** Interrupts the executions of a session. @throws SandboxError failed_precondition when one goes on. */
-  async #endRequestsOf(session: string): Promise<void> {
+  async endRequestsOf(session: string): Promise<void> {
     const untilMs = performance.now() + this.#settings.interruptGraceMs;
     const leftMs = (): number => Math.max(0, untilMs - performance.now());
     // Answered after everything before it.
@@ -721,56 +597,4 @@ export class Kernel {
       stop.abort();
     }
   }
-}
-
-function newIdentity(): Pick<KernelConnection, "id" | "key" | "session"> {
-  return { id: randomUUID(), key: randomBytes(32).toString("hex"), session: randomUUID() };
-}
-
-async function errorOf(
-  end: RequestEnd,
-  { maxErrorBytes }: { readonly maxErrorBytes: number },
-): Promise<ErrorEvent | undefined> {
-  if (end.how === "died") return syntheticError("ContextRestarting", "Context was restarted");
-  if (end.how === "closed") {
-    return syntheticError(
-      "UnexpectedEndOfExecution",
-      "Connection to the execution was closed before the execution was finished",
-    );
-  }
-  if (end.reply === undefined) return syntheticError("UnexpectedEndOfExecution", "The kernel did not reply");
-  const status = statusOf(end.reply);
-  if (status === "error") return errorIn(end.reply.content, maxErrorBytes);
-  return ABORTED.has(status) ? syntheticError("ExecutionAborted", "Execution was aborted") : undefined;
-}
-
-function replyContent(reply: KernelMessage | undefined): Readonly<Record<string, unknown>> {
-  // Only an error is ever that long, and iopub reports it, too.
-  if (reply?.isChecked === true) return {};
-  try {
-    const content: unknown = JSON.parse(reply?.content.toString("utf8") ?? "{}");
-    return typeof content === "object" && content !== null ? (content as Record<string, unknown>) : {};
-  } catch {
-    return {};
-  }
-}
-
-function statusOf(reply: KernelMessage | undefined): unknown {
-  return replyContent(reply)["status"];
-}
-
-/** True for the reply to a cell that called `exit()`: the kernel ends right after it. */
-function asksToExit(reply: KernelMessage): boolean {
-  if (reply.type !== "execute_reply" || !reply.content.includes("ask_exit")) return false;
-  const { payload } = replyContent(reply);
-  return (
-    Array.isArray(payload) &&
-    payload.some(
-      (entry: unknown) =>
-        typeof entry === "object" &&
-        entry !== null &&
-        (entry as Record<string, unknown>)["source"] === "ask_exit" &&
-        (entry as Record<string, unknown>)["keepkernel"] !== true,
-    )
-  );
 }

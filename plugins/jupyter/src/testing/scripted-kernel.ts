@@ -12,7 +12,7 @@ import {
 } from "@coppice/core";
 import { fakeClock } from "@coppice/core/testing";
 import type { ChannelName } from "../transport/kernel-channels.js";
-import type { KernelStart } from "../kernel/kernel.js";
+import type { KernelStart } from "../kernel/kernel-surroundings.js";
 import { PortLeases } from "../programs/port-leases.js";
 import { signedFrames } from "../transport/wire.js";
 

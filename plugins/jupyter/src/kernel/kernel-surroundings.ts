@@ -1,0 +1,49 @@
+import type { Logger, Process, Sandbox, User } from "@coppice/core";
+import type { KernelConnection } from "./kernel-notes.js";
+import type { KernelObserver } from "./kernel-observer.js";
+import type { InstalledKernel, KernelProgram } from "../programs/kernel-program.js";
+import type { PortLeases } from "../programs/port-leases.js";
+import type { HeartbeatSettings } from "../transport/heartbeat.js";
+import type { OpenKernelChannels } from "../transport/kernel-channels.js";
+
+export interface KernelSettings {
+  readonly startTimeoutMs: number;
+  /** Time for an interrupted cell to end, and for an idle kernel to begin another, before the kernel is killed. */
+  readonly interruptGraceMs: number;
+  /** A larger message breaks the connection to the kernel. */
+  readonly maxMessageBytes: number;
+  /** Value and traceback of a larger error are cut. */
+  readonly maxErrorBytes: number;
+  readonly openChannels: OpenKernelChannels;
+  readonly heartbeat: HeartbeatSettings;
+  /** Source of ports for kernels that are installed in the sandbox. */
+  readonly portLeases: PortLeases;
+}
+
+/** Dependencies of a kernel, started or adopted. */
+export interface KernelSurroundings {
+  readonly sandbox: Sandbox;
+  readonly program: KernelProgram | InstalledKernel;
+  readonly settings: KernelSettings;
+  readonly log: Logger;
+  readonly observer?: KernelObserver | undefined;
+  /** True while the sandbox is frozen: kernels cannot answer then. */
+  readonly isFrozen: () => boolean;
+  /** Called when a kernel is ended because its heartbeat stopped. */
+  readonly onSilent: () => void;
+  /** Aborts the start. */
+  readonly signal: AbortSignal;
+}
+
+export interface KernelStart extends KernelSurroundings {
+  readonly user: User;
+  readonly env: Readonly<Record<string, string>>;
+  /** Absolute path inside the sandbox. */
+  readonly cwd: string;
+}
+
+export interface KernelAdoption extends KernelSurroundings {
+  readonly process: Process;
+  /** From the earlier server. */
+  readonly connection: KernelConnection;
+}

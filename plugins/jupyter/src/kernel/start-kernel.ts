@@ -1,0 +1,82 @@
+import { randomBytes, randomUUID } from "node:crypto";
+import { SandboxError } from "@coppice/core";
+import { startInstalledKernel } from "./installed-kernel-process.js";
+import { Kernel } from "./kernel.js";
+import type { KernelConnection } from "./kernel-notes.js";
+import type { KernelAdoption, KernelStart, KernelSurroundings } from "./kernel-surroundings.js";
+import { isListening } from "../programs/is-listening.js";
+import { startKernelProcess, takeOverKernelProcess } from "../programs/kernel-process.js";
+import { isInstalled, type InstalledKernel } from "../programs/kernel-program.js";
+
+/**
+ * Starts a kernel and waits until it answers and its output arrives.
+ * @throws SandboxError invalid_argument for a missing cwd, failed_precondition when it does not start,
+ * resource_exhausted when there are no ports for it; nothing of it is left then.
+ */
+export function startKernel(start: KernelStart): Promise<Kernel> {
+  return withinStartTime(start, async (signal) => {
+    const { program } = start;
+    if (isInstalled(program)) return startInstalled({ ...start, program, signal });
+    const { id, key, session } = newIdentity();
+    const started = await startKernelProcess({ ...start, program, id, key, signal });
+    return Kernel.connect({ ...start, signal }, started, { id, key, session, ports: started.ports });
+  });
+}
+
+async function startInstalled(
+  start: KernelStart & { readonly program: InstalledKernel },
+  isSecond = false,
+): Promise<Kernel> {
+  const { sandbox, settings, log, signal } = start;
+  const { id, key, session } = newIdentity();
+  const started = await startInstalledKernel({ ...start, id, key, portLeases: settings.portLeases });
+  const { ports } = started;
+  try {
+    return await Kernel.connect(start, started, { id, key, session, ports });
+  } catch (error) {
+    // The ports were free before its start, and now it has ended: another process took one first.
+    const wasLate =
+      !isSecond && (await isListening(sandbox, Object.values(ports), signal).catch(() => false));
+    if (!wasLate) throw error;
+    log.warn({ err: error }, "somebody else took a port of a kernel, which is started again with others");
+    return startInstalled(start, true);
+  }
+}
+
+/**
+ * Adopts a kernel of an earlier server with its state. Executions of that server are interrupted, because their
+ * clients are gone; those of Jupyter's clients go on.
+ * @throws SandboxError failed_precondition when it does not answer, or ignores the interrupt; it is killed then.
+ */
+export function adoptKernel(adoption: KernelAdoption): Promise<Kernel> {
+  const { process, connection } = adoption;
+  return withinStartTime(adoption, async (signal) => {
+    const taken = takeOverKernelProcess(process, connection.ports);
+    // A new session: the kernel may not have noticed yet that the old connections are gone.
+    const renewed = { ...connection, session: randomUUID() };
+    const kernel = await Kernel.connect({ ...adoption, signal }, taken, renewed);
+    await kernel.endRequestsOf(connection.session);
+    return kernel;
+  });
+}
+
+async function withinStartTime(
+  { settings, signal }: KernelSurroundings,
+  start: (signal: AbortSignal) => Promise<Kernel>,
+): Promise<Kernel> {
+  const timeout = new SandboxError(
+    "kernel_start_failed",
+    `the kernel was not ready within ${settings.startTimeoutMs} ms`,
+  );
+  const deadline = new AbortController();
+  const timer = setTimeout(() => deadline.abort(timeout), settings.startTimeoutMs);
+  try {
+    return await start(AbortSignal.any([signal, deadline.signal]));
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+function newIdentity(): Pick<KernelConnection, "id" | "key" | "session"> {
+  return { id: randomUUID(), key: randomBytes(32).toString("hex"), session: randomUUID() };
+}
