@@ -87,7 +87,6 @@ function usageOf(name: string | undefined): string {
   return verb === undefined ? USAGE : `usage:\n  coppice ${verb.usage}\n`;
 }
 
-/** Prints the problems of a configuration. */
 async function explained(verb: string | undefined, run: () => Promise<number>): Promise<number> {
   try {
     return await run();

@@ -41,15 +41,12 @@ export interface BootOptions {
   /** Plugins passed as values, by their key in the configuration. */
   readonly plugins?: ReadonlyMap<string, Plugin>;
   readonly clock?: Clock;
-  /** Replaces the configured logger. */
   readonly log?: Logger;
 }
 
-/** A running server. */
 export interface Server {
   readonly listeners: readonly HttpListener[];
   readonly log: Logger;
-  /** Everything that plugins serve. */
   readonly routes: readonly ServedRoute[];
   /** Lines of plugins for the person who started the server. */
   readonly greeting: readonly string[];
@@ -92,11 +89,9 @@ export interface InspectOptions extends BootOptions {
   readonly log: Logger;
 }
 
-/** A configuration that was set up. */
 export interface Inspected {
   readonly configuration: Configuration;
   readonly backends: Backends;
-  /** Problems that keep it from being started. */
   readonly problems: readonly BootProblem[];
   /** Diagnoses of the host by plugins, in the order in which the plugins were set up. */
   readonly diagnoses: readonly { readonly name: string; readonly run: Diagnosis }[];
@@ -143,7 +138,6 @@ interface Assembly {
   readonly cleanup: Cleanup;
 }
 
-/** Result of the setup phase. */
 interface Assembled {
   readonly patience: Patience;
   readonly domain: SandboxDomain;

@@ -9,15 +9,12 @@ import { loadPlugin, pluginDirectory } from "../kernel/loader.js";
 import { orderPlugins } from "../kernel/order.js";
 import { isPlugin, type Plugin } from "../plugin/plugin.js";
 
-/** An enabled plugin with its checked settings. */
 export interface EnabledPlugin {
-  /** Its key in the configuration. */
   readonly key: string;
   readonly plugin: Plugin;
   readonly settings: unknown;
 }
 
-/** A valid configuration. */
 export interface Configuration {
   readonly server: ServerConfig;
   /** In the order in which they can be set up. */

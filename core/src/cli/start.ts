@@ -51,7 +51,6 @@ class Running {
     process.off("SIGHUP", this.#onHangUp);
   }
 
-  /** The first signal stops gracefully, the second one at once. */
   readonly #onSignal = (signal: NodeJS.Signals): void => {
     if (this.#isStopping) process.exit(signal === "SIGINT" ? 130 : 143);
     this.#server?.log.info({ signal }, "stopping; a second signal stops at once");

@@ -5,7 +5,6 @@ import { BootError, type BootProblem, messageOf } from "../kernel/errors.js";
 
 type Path = readonly PropertyKey[];
 
-/** Values of a configuration file, and the position of each. */
 export interface ConfigSource {
   readonly file: string;
   /** Plain values with `${env:X}` and `${file:…}` filled in. */

@@ -65,7 +65,6 @@ export class HttpListener implements Listener {
   /** One per running request: AbortSignal.any on a signal as old as the server would collect them forever. */
   readonly #running = new Set<AbortController>();
   readonly #upgraded = new Set<Duplex>();
-  /** Open connections by client. */
   readonly #connections = new Map<string, number>();
 
   constructor(settings: ListenerSettings, services: ListenerServices) {
@@ -126,7 +125,6 @@ export class HttpListener implements Listener {
     return `${this.tls ? "https" : "http"}://${host.includes(":") ? `[${host}]` : host}:${this.port}`;
   }
 
-  /** Requests and upgraded connections under way. */
   get requests(): number {
     return this.#running.size;
   }

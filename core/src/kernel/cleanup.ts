@@ -3,7 +3,6 @@ import { messageOf } from "./errors.js";
 import { runAs } from "./owner.js";
 import { within } from "./within.js";
 
-/** One undo step that failed or did not end in time. */
 export interface CleanupFailure {
   readonly owner: string;
   readonly message: string;

@@ -77,7 +77,6 @@ export class BootError extends Error {
 
 recogniseAcrossCopies(BootError, "boot-error");
 
-/** The message of anything thrown. */
 export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }

@@ -11,7 +11,6 @@ export function createToken<T>(id: string): Token<T> {
   return Symbol.for(`coppice.${id}`);
 }
 
-/** The id of a token, for messages. */
 export function tokenName(token: symbol): string {
   return (token.description ?? "unnamed").replace(/^coppice\./, "");
 }

@@ -6,15 +6,12 @@ export interface Finding {
   readonly severity: "ok" | "warn" | "fail";
   /** The finding, as a sentence without a full stop. */
   readonly message: string;
-  /** The remedy. */
   readonly fix?: string | undefined;
 }
 
-/** Input of a plugin's diagnosis of the host. */
 export interface Examination {
   /** Aborted when its answer is no longer waited for. */
   readonly signal: AbortSignal;
-  /** Names of all enabled plugins. */
   readonly plugins: ReadonlySet<string>;
 }
 

@@ -18,7 +18,6 @@ export interface Readiness {
 
 const CHECK_TIMEOUT_MS = 2000;
 
-/** The health checks of a server. */
 export class Health {
   readonly #checks = new Map<string, { readonly owner: string; readonly check: HealthCheck }>();
   #isStopping = false;

@@ -11,7 +11,6 @@ export interface Observation {
 
 const KNOWN_METHODS = new Set(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]);
 
-/** Request counters and latencies by surface and route pattern. */
 export class HttpMetrics {
   readonly #requests: Counter<"surface" | "route" | "method" | "status">;
   readonly #seconds: Histogram<"surface" | "route">;

@@ -1,7 +1,6 @@
 import type { Registry } from "prom-client";
 import type { BootProblem } from "../kernel/errors.js";
 
-/** The metrics of one plugin. */
 export interface OwnedRegistry {
   readonly plugin: string;
   readonly registry: Registry;

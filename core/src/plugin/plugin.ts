@@ -11,13 +11,11 @@ import type { Token } from "../kernel/token.js";
 import type { HealthCheck } from "../observe/health.js";
 import type { Logger } from "../observe/logger.js";
 
-/** Routes of a plugin on one surface. */
 export type Router = KoaRouter;
 
 /** The services that a plugin required, under the names it gave them. */
 export type Resolved<R> = { readonly [K in keyof R]: R[K] extends Token<infer T> ? T : never };
 
-/** Operations of a plugin during `setup`. */
 export interface PluginContext<Config> {
   readonly name: string;
   readonly config: Config;
@@ -65,12 +63,10 @@ export interface PluginContext<Config> {
 /** Context of an action of the command line. No server runs in its process; one may run in another. */
 export interface VerbContext<Config> {
   readonly config: Config;
-  /** Arguments after the configuration file. */
   readonly args: readonly string[];
   readonly clock: Clock;
   /** As in the plugin's context; a server may be using it at this moment. */
   readonly dataDir: () => string;
-  /** Prints a line. */
   readonly print: (line: string) => void;
   /** Rows below a heading, in columns on a terminal; elsewhere tab-separated lines without the heading. */
   readonly printTable: (heading: readonly string[], rows: readonly (readonly string[])[]) => void;

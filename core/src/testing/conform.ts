@@ -13,7 +13,6 @@ export interface ConformOptions {
   readonly backend?: string;
   /** Makes the sandboxes of the cases; template `base` without limits when absent. */
   readonly specification?: ConformanceSubject["specification"];
-  /** Called after each case. */
   readonly onResult?: (result: ConformanceResult, backend: string) => void;
   /** Ends the run after the current case. */
   readonly signal?: AbortSignal;

@@ -7,7 +7,6 @@ interface Timer {
 
 /** A clock that stands still until a test advances it. */
 export interface FakeClock extends Clock {
-  /** Timers that are armed. */
   readonly pending: number;
   /** Advances time, running due timers in order. Between two timers it lets all ready tasks run. */
   advance(byMs: number): Promise<void>;

@@ -20,7 +20,6 @@ import type { Command, Process } from "../sandbox/contract/process.js";
 import { MemoryFiles } from "./memory-files.js";
 import { MemoryProcess, type Program } from "./memory-process.js";
 
-/** The steps of a creation, in order. */
 export type ProvisionStep = "reserve" | "files" | "start";
 
 /** Serves one connection to a port of a sandbox. */
@@ -41,7 +40,6 @@ export interface MemoryBackendOptions {
   /** Handlers of ports in every sandbox. */
   readonly ports?: Readonly<Record<number, PortHandler>> | undefined;
   readonly onCheck?: (() => void | Promise<void>) | undefined;
-  /** Called before each step. */
   readonly onProvision?:
     | ((step: ProvisionStep, spec: SandboxSpec, signal: AbortSignal) => void | Promise<void>)
     | undefined;
@@ -59,7 +57,6 @@ export interface MemoryBackendOptions {
         readonly onStart?: ((id: SandboxId, signal: AbortSignal) => void | Promise<void>) | undefined;
       }
     | undefined;
-  /** Adds the facet `snapshots`. */
   readonly snapshots?:
     | {
         /** Called before anything is kept. */
@@ -72,7 +69,6 @@ export interface MemoryBackendOptions {
   readonly resizing?:
     | { readonly onResize?: ((id: SandboxId, limits: Limits) => void | Promise<void>) | undefined }
     | undefined;
-  /** Adds the facet `volumes`. */
   readonly volumes?:
     | {
         /** Called before anything is made. */
@@ -91,7 +87,6 @@ export interface MemoryBackendOptions {
     | undefined;
 }
 
-/** Resources of a memory backend. All zero = no leak. */
 export interface Alive {
   readonly sandboxes: number;
   readonly processes: number;
@@ -333,17 +328,14 @@ export class MemorySandbox implements Sandbox {
     return this.#isStopped;
   }
 
-  /** Running processes by pid. */
   get processes(): ReadonlyMap<number, Process> {
     return this.#processes;
   }
 
-  /** The latest network rules. */
   get egress(): EgressRules | undefined {
     return this.#egress;
   }
 
-  /** Open dialled streams. */
   get connections(): number {
     return this.#connections.size;
   }

@@ -56,7 +56,6 @@ export class MemoryFiles implements Files {
   readonly #users: readonly User[];
   readonly #defaultUser: User;
   readonly #now: () => number;
-  /** Mounted directories by path. */
   readonly #mounts = new Map<string, { readonly isReadOnly: boolean }>();
   #open = 0;
 
@@ -102,7 +101,6 @@ export class MemoryFiles implements Files {
     this.#mounts.set(path, { isReadOnly });
   }
 
-  /** Bytes of all files. */
   get usedBytes(): number {
     return sizeOf(this.#root);
   }

@@ -20,7 +20,6 @@ export interface ScriptedProcess {
   readonly stderr: (data: string | Uint8Array) => Promise<void>;
   /** Handles a signal that would end it. SIGKILL cannot be caught. */
   readonly trap: (signal: Signal, handler: () => void) => void;
-  /** Aborted when it is killed. */
   readonly killed: AbortSignal;
 }
 

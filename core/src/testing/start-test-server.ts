@@ -12,7 +12,6 @@ import type { Plugin } from "../plugin/plugin.js";
 import { Sandboxes } from "../sandbox/life/sandboxes.js";
 
 export interface TestServerOptions {
-  /** Plugins with their settings, as in a configuration. */
   readonly plugins?: readonly (readonly [plugin: Plugin, settings?: unknown])[];
   /** Overrides of the test's server configuration, by top-level key. */
   readonly server?: Readonly<Record<string, unknown>>;

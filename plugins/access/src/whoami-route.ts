@@ -1,6 +1,5 @@
 import { permit, type Router, requestOf, tenantOf } from "@coppice/core";
 
-/** Serves GET /auth/whoami: the principal of a credential. */
 export function serveWhoami(router: Router): void {
   router.get("/auth/whoami", permit("read"), (ctx) => {
     const { principal } = requestOf(ctx);

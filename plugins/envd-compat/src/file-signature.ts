@@ -1,7 +1,6 @@
 import { createHash, type Hash } from "node:crypto";
 import { SandboxError, secretEqual } from "@coppice/core";
 
-/** Parameters of a signed file URL. */
 export interface SignedFileRequest {
   readonly path: string;
   readonly operation: "read" | "write";

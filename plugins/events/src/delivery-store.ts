@@ -45,7 +45,6 @@ export interface AttemptResult {
   readonly error: string | undefined;
 }
 
-/** Filter of deliveries. */
 export interface DeliveryQuery {
   readonly tenant: string;
   readonly webhook?: string | undefined;
@@ -99,12 +98,10 @@ export class DeliveryStore {
     };
   }
 
-  /** Enabled webhooks with pending deliveries. */
   waiting(): readonly string[] {
     return this.#statements.webhooks.all().map(({ webhook }) => String(webhook));
   }
 
-  /** Number of pending deliveries of all webhooks. */
   count(): number {
     return Number(this.#statements.count.get()?.["count"]);
   }

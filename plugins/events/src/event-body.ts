@@ -1,7 +1,6 @@
 import type { SandboxEvent } from "@coppice/core";
 import { eventTypeName } from "./event-type.js";
 
-/** An event as E2B's clients and receivers see it. */
 export interface EventBody {
   readonly version: "v1";
   readonly id: string;

@@ -2,7 +2,6 @@ import type { DatabaseSync, SQLInputValue } from "node:sqlite";
 import type { SandboxEvent } from "@coppice/core";
 import { type EventBody, eventBody } from "./event-body.js";
 
-/** Filter of events. */
 export interface EventQuery {
   readonly tenant: string;
   readonly sandbox?: string | undefined;

@@ -12,11 +12,9 @@ export interface EventsStoreOptions {
   readonly config: EventsConfig;
 }
 
-/** Result of recording events. */
 export interface Recorded {
   /** Type names of the new events. */
   readonly types: readonly string[];
-  /** Webhooks with new deliveries. */
   readonly webhooks: ReadonlySet<string>;
   readonly dropped: number;
 }

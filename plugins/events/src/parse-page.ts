@@ -14,7 +14,6 @@ const page = z.object({
   orderAsc: z.enum(["true", "false"], "expected true or false").default("false"),
 });
 
-/** A part of a list. */
 export interface Page {
   readonly limit: number;
   readonly offset: number;

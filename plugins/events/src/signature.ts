@@ -1,6 +1,5 @@
 import { createHash, createHmac } from "node:crypto";
 
-/** The signed parts of a delivery. */
 export interface SignedMessage {
   /** The same for every attempt to deliver one event. */
   readonly id: string;

@@ -5,7 +5,6 @@ import type { EventsStore } from "./events-store.js";
 import type { TargetGuard } from "./target-guard.js";
 import type { Webhook } from "./webhook.js";
 
-/** Options of a new webhook. */
 export type WebhookRequest = Pick<Webhook, "name" | "url" | "types" | "isEnabled"> & {
   /** Generated when absent. */
   readonly secret: string | undefined;

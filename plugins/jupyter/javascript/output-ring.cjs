@@ -13,7 +13,6 @@ const DISPLAYS = 3;
 /** Set by the reader when the server has learned of the process's end. */
 const FAREWELL = 4;
 
-/** Memory for one ring, shared by both ends. */
 function allocate() {
   return {
     control: new Int32Array(new SharedArrayBuffer(32)),
@@ -70,7 +69,6 @@ function writer({ control, bytes }, wake) {
   };
 }
 
-/** The reading end. */
 function reader({ control, bytes }) {
   function copyOut(position, length) {
     const start = position & (SIZE - 1);

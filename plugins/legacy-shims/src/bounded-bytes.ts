@@ -1,4 +1,3 @@
-/** The first bytes of a stream, up to a limit. */
 export class BoundedBytes {
   readonly #limitBytes: number;
   readonly #chunks: Uint8Array[] = [];

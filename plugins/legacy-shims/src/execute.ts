@@ -9,15 +9,12 @@ export interface ExecuteOptions {
   readonly signal: AbortSignal;
 }
 
-/** Output and end of a command. */
 export interface Execution {
   readonly stdout: string;
   readonly stderr: string;
-  /** True when one of the texts is incomplete. */
   readonly isTruncated: boolean;
   /** -1 for a command that a signal ended. */
   readonly exitCode: number;
-  /** True when its time-out ended it. */
   readonly isTimedOut: boolean;
 }
 

@@ -7,7 +7,6 @@ import { LineFrames } from "./line-frames.js";
 
 export interface ShellOptions {
   readonly command: StartedCommand;
-  /** All that the command writes. */
   readonly output: AsyncIterable<Output>;
   /** `json`: texts over pipes. `pty`: a terminal, whose bytes are sent unchanged. */
   readonly dialect: "json" | "pty";

@@ -94,7 +94,6 @@ export class ShellSockets {
     });
   }
 
-  /** Ends every socket with its shell. */
   close(): void {
     for (const client of this.#server.clients) client.terminate();
     for (const socket of this.#open.keys()) socket.destroy();

@@ -7,7 +7,6 @@ import { namedValues } from "./named-values.js";
 
 const made = z.looseObject({ sandboxID: z.string() });
 
-/** Makes a sandbox and prints its id. */
 export const create: SandboxAction = {
   usage: "[--template base] [--ttl 5m] [--env NAME=value]… [--metadata name=value]… [--json]",
   failed: 1,

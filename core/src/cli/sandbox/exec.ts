@@ -75,7 +75,6 @@ export const exec: SandboxAction = {
 
 interface FollowOptions {
   readonly envd: (request: ApiRequest) => Promise<Response>;
-  /** True when the stdin of this process is passed to the command. */
   readonly stdin: boolean;
   readonly asJson: boolean;
 }

@@ -2,7 +2,6 @@ import { parseArgs } from "node:util";
 import { SandboxError } from "../../kernel/errors.js";
 import type { SandboxAction } from "./sandbox-action.js";
 
-/** Ends sandboxes, one after the other. */
 export const kill: SandboxAction = {
   usage: "<id>…",
   failed: 1,

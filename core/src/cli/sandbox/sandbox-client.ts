@@ -1,7 +1,6 @@
 import { z } from "zod";
 import { messageOf } from "../../kernel/errors.js";
 
-/** The server refused the request, or could not be reached. */
 export class ApiFailure extends Error {
   override readonly name = "ApiFailure";
   /** Undefined when there was no answer. */
@@ -15,7 +14,6 @@ export class ApiFailure extends Error {
 
 export interface ApiRequest {
   readonly method?: "GET" | "POST" | "DELETE";
-  /** Path and query. */
   readonly path: string;
   readonly body?: unknown;
   readonly headers?: Readonly<Record<string, string>>;

@@ -24,7 +24,6 @@ export function asksToNameSandbox({ method, headers }: IncomingMessage): boolean
   return method === "OPTIONS" && names.some((name) => name.trim() === "e2b-sandbox-id");
 }
 
-/** Answers a browser's preflight request. */
 export function answerPreflight(response: ServerResponse): void {
   const asked = response.req.headers["access-control-request-headers"];
   response.writeHead(204, {

@@ -17,7 +17,6 @@ export class EdgeRefusal extends HttpError {
     super(status, message, { reason, body });
   }
 
-  /** The answer as a page for people. */
   get page(): string {
     const text = escape(this.message);
     return (

@@ -71,7 +71,6 @@ export function toHttpError(error: unknown, log: Logger): HttpError {
   return new HttpError(500, "internal error", { reason: "internal_error" });
 }
 
-/** The Connect error for anything thrown. */
 export function toConnectError(error: unknown, log: Logger): ConnectError {
   if (error instanceof ConnectError) return error;
   if (error instanceof SandboxError) {

@@ -9,7 +9,6 @@ import type { Target } from "../surfaces/surface-request.js";
 export interface PortConnectionsOptions {
   /** Time that an idle connection waits for its next request. */
   readonly idleTimeoutMs: number;
-  /** Idle connections to one port of one sandbox. */
   readonly maxIdle: number;
 }
 

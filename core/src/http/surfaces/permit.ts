@@ -2,7 +2,6 @@ import { SandboxError } from "../../kernel/errors.js";
 import type { Scope } from "./principal.js";
 import { type RequestCarrier, requestOf } from "./surface-request.js";
 
-/** Middleware of a koa route. */
 type Middleware = (
   ctx: { readonly method: string; readonly state: object },
   next: () => Promise<unknown>,

@@ -1,7 +1,6 @@
 /** Permission of a credential; each route requires one. */
 export type Scope = "read" | "write" | "exec" | "attach" | "admin";
 
-/** All scopes. */
 export const SCOPES: readonly Scope[] = ["read", "write", "exec", "attach", "admin"];
 
 /** Sender of a request, as a guard authenticated it. */

@@ -1,7 +1,6 @@
 interface Pattern {
   /** Literal segments, and `:name`, which matches any. */
   readonly segments: readonly string[];
-  /** True when any segments may follow. */
   readonly isOpen: boolean;
 }
 

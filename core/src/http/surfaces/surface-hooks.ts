@@ -15,7 +15,6 @@ export type UpgradeHandler = (
  */
 export type Guard = (request: SurfaceRequest) => Principal | void | Promise<Principal | void>;
 
-/** The answer to a request. */
 export interface Answered {
   readonly status: number;
   /** The pattern of the route that answered, `none` when it was refused before routing. Never the raw path. */

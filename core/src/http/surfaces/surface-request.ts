@@ -6,7 +6,6 @@ import type { SandboxId } from "../../sandbox/contract/backend.js";
 import type { LiveSandbox } from "../../sandbox/model/live-sandbox.js";
 import type { Principal } from "./principal.js";
 
-/** A sandbox and a port of it that a request is for. */
 export interface Target {
   readonly sandbox: LiveSandbox;
   readonly port: number;

@@ -21,7 +21,6 @@ import { errorInterceptor, toHttpError, writeHttpError } from "../messages/wire-
 
 export interface SurfaceOptions {
   readonly log: Logger;
-  /** Limit of one RPC message. */
   readonly messageLimitBytes: number;
   /** Returns the error to answer instead of the one that a route threw. Never rejects. */
   readonly explain: (error: unknown, request: SurfaceRequest) => Promise<unknown>;
@@ -53,7 +52,6 @@ interface Served {
 /** The pattern of the route that answered a request; never the raw path, which is unbounded. */
 export type RoutePattern = string;
 
-/** A route, RPC or upgrade of a surface. */
 export interface ServedRoute {
   readonly surface: string;
   readonly plugin: string;
@@ -83,7 +81,6 @@ export class Surface {
     this.#options = options;
   }
 
-  /** True when a plugin serves something here. */
   get isServed(): boolean {
     return this.#routers.length + this.#rpcRouters.length + this.#upgrades.length > 0;
   }

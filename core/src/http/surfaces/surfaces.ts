@@ -5,7 +5,6 @@ import { CODE_PORT, ENVD_PORT } from "./targets.js";
 /** Surfaces that plugins of the project fill; a configuration need not have a listener for each. */
 const STANDARD_SURFACES = ["api", "envd", "code", "ops", "volumes"];
 
-/** The surfaces of a server, by name. */
 export class Surfaces {
   readonly #options: SurfaceOptions;
   readonly #surfaces = new Map<string, Surface>();

@@ -10,7 +10,6 @@ import type { Surfaces } from "../surfaces/surfaces.js";
 import { addressOf, invalidAddress, namesDebugSandbox } from "./target.js";
 import type { Listener, TargetResolver, Targets } from "../surfaces/targets.js";
 
-/** Finds the sandbox that a request is for. */
 export class Targeting implements Targets {
   readonly #domain: string;
   readonly #sandboxes: Pick<Sandboxes, "find" | "use" | "endOf">;

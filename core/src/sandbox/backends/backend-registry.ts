@@ -16,7 +16,6 @@ export class BackendRegistry implements Backends {
     this.#owners.set(backend.name, currentOwner());
   }
 
-  /** The plugin that added it. */
   ownerOf(name: string): string {
     return this.#owners.get(name) ?? "core";
   }

@@ -5,16 +5,13 @@ import type { Backends, SandboxBackend } from "../contract/backend.js";
 import type { BackendRegistry } from "./backend-registry.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
 
-/** Result of a backend's check on this host. */
 export interface BackendVerdict {
   readonly name: string;
-  /** Reason why it cannot run. */
   readonly reason: string | undefined;
   /** True when it cannot run, and another default is used in its place. */
   readonly isLeftOut: boolean;
 }
 
-/** Results for all backends of a configuration on this host. */
 export interface Assessment {
   readonly verdicts: readonly BackendVerdict[];
   /** Problems of the choice itself. */

@@ -30,7 +30,6 @@ export class HeldSandbox implements LiveSandbox {
   hasServed: boolean;
   /** At most one at a time. */
   change: Change | undefined;
-  /** Requests that are being served. */
   requests = 0;
   /** Time of the last request's start or end. */
   lastUsedAtMs: number;
@@ -103,7 +102,6 @@ export class HeldSandbox implements LiveSandbox {
     this.#runtime = runtime;
   }
 
-  /** From `creating` to `running`. */
   run(record: SandboxRecord, runtime: Sandbox): void {
     this.#record = record;
     this.#runtime = runtime;

@@ -14,7 +14,6 @@ export interface TeardownOptions {
   readonly onFailure: () => void;
 }
 
-/** A resource that has to be removed. */
 export interface Undoing {
   /** Kind and id, for messages. */
   readonly what: "sandbox" | "snapshot" | "volume";
@@ -25,7 +24,6 @@ export interface Undoing {
   readonly soonAttempts: number;
 }
 
-/** Progress of a teardown. */
 export interface Destruction {
   /** Resolves when nothing of it is left; rejects when the first attempts failed, and more follow. */
   readonly soon: Promise<void>;

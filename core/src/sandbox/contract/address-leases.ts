@@ -1,7 +1,6 @@
 import { createToken } from "../../kernel/token.js";
 import type { SandboxId } from "./backend.js";
 
-/** An address leased to a sandbox. */
 export interface AddressLease {
   /** In the backend's spelling: one address is always written the same way. */
   readonly address: string;

@@ -22,7 +22,6 @@ export interface Limits {
   readonly processes?: number | undefined;
 }
 
-/** A volume and its place in a sandbox. */
 export interface Mount {
   readonly volume: VolumeId;
   /** Absolute, without `.`, `..` and empty names; not below another mount. Created if missing. */
@@ -37,7 +36,6 @@ export interface VolumeSpec {
   readonly sizeMiB: number;
 }
 
-/** A sandbox to provision. */
 export interface SandboxSpec {
   readonly id: SandboxId;
   /** Name of a template that the server's configuration lists. */
@@ -56,7 +54,6 @@ export interface SandboxSpec {
   readonly mounts?: readonly Mount[] | undefined;
 }
 
-/** A user account inside a sandbox. */
 export interface User {
   readonly name: string;
   readonly uid: number;

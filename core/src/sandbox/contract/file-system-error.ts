@@ -4,7 +4,6 @@ import type { Reason } from "../../kernel/reasons.js";
 export interface FailedFileOperation {
   /** The name of an errno: `ENOENT`. */
   readonly errno: string;
-  /** Name of the failed system call: `lstat`. */
   readonly operation: string;
   /** As the sandbox sees it. */
   readonly path: string;

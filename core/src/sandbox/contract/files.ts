@@ -9,7 +9,6 @@ export interface FileInfo {
   readonly path: string;
   /** Of the target, for a symbolic link. */
   readonly kind: FileKind;
-  /** Bytes. */
   readonly sizeBytes: number;
   /** The low nine permission bits of the target (0 when it dangles). */
   readonly mode: number;

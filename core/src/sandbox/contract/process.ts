@@ -1,7 +1,6 @@
 /** Names of signals as `kill -l` prints them, with `SIG`. */
 export type Signal = NodeJS.Signals;
 
-/** Size of a terminal in character cells. */
 export interface TerminalSize {
   readonly columns: number;
   readonly rows: number;
@@ -11,7 +10,6 @@ export interface TerminalSize {
 export interface Command {
   /** An absolute path inside the sandbox, or a name that is looked up in `env.PATH`. */
   readonly path: string;
-  /** Arguments after the program's own name. */
   readonly args: readonly string[];
   /** The complete environment: nothing is inherited from the server. */
   readonly env: Readonly<Record<string, string>>;

@@ -1,7 +1,6 @@
 import { SandboxError } from "../../kernel/errors.js";
 import type { SandboxId } from "./backend.js";
 
-/** An unknown sandbox. */
 export class UnknownSandbox extends SandboxError {
   readonly sandboxId: SandboxId;
 

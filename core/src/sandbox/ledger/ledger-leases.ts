@@ -1,7 +1,6 @@
 import type { AddressLeases, NetworkLeases } from "../contract/address-leases.js";
 import type { Ledger } from "./ledger.js";
 
-/** Address leases stored as rows of the ledger. */
 export class LedgerLeases implements AddressLeases {
   readonly #ledgerInUse: () => Ledger;
 

@@ -17,7 +17,6 @@ export interface LedgerEntry {
 
 /** Records that are written together with a sandbox: all of them or none. */
 export interface LedgerNote {
-  /** Reason for the kill. */
   readonly endReason?: EndReason | undefined;
   /** Happened with this write: goes to the outbox. */
   readonly happened?: SandboxEvent | undefined;
@@ -29,7 +28,6 @@ export interface LedgerNote {
   readonly withdrawn?: string | undefined;
 }
 
-/** Record of an ended sandbox. */
 export interface EndedSandbox {
   readonly id: SandboxId;
   /** The tenant that it belonged to; for others it never existed. */
@@ -46,7 +44,6 @@ export interface EndedSandbox {
   readonly accessTokenDigest?: string | undefined;
 }
 
-/** Holder of leased addresses. */
 export interface Leaseholder {
   readonly network: string;
   readonly holder: SandboxId;
@@ -78,7 +75,6 @@ export interface Ledger {
   findEnded(id: SandboxId): Promise<EndedSandbox | undefined>;
   /** Every snapshot that is not known to be gone. */
   snapshots(): Promise<readonly SnapshotRecord[]>;
-  /** Adds or replaces a snapshot. */
   writeSnapshot(record: SnapshotRecord, happened?: SandboxEvent): Promise<void>;
   /** Removes one. Unknown ids are fine. */
   removeSnapshot(id: SnapshotId): Promise<void>;
@@ -92,12 +88,10 @@ export interface Ledger {
   trimOutbox(most: number): Promise<number>;
   /** Every volume that is not known to be gone. */
   volumes(): Promise<readonly VolumeRecord[]>;
-  /** Adds or replaces a volume. */
   writeVolume(record: VolumeRecord): Promise<void>;
   /** Removes one. Unknown ids are fine. */
   removeVolume(id: VolumeId): Promise<void>;
   leases(network: string): Promise<readonly AddressLease[]>;
-  /** The addresses that a holder has leased. */
   leasedTo(who: Leaseholder): Promise<readonly string[]>;
   /** True when an address is leased, in any network. */
   isLeased(address: string): Promise<boolean>;

@@ -386,7 +386,6 @@ export class SqliteLedger implements Ledger {
     if (happened !== undefined) this.#open.statements.happened.run(happened.id, JSON.stringify(happened));
   }
 
-  /** Runs `run` in a transaction. */
   #atOnce(run: () => void): void {
     const { database } = this.#open;
     this.#written(() => {

@@ -21,7 +21,6 @@ import type { WarmPools } from "../warm/warm-pools.js";
 
 export interface CreationQueueOptions {
   readonly settings: SandboxesConfig;
-  /** The plugin of a backend. */
   readonly ownerOf: (backend: string) => string;
   readonly ledger: Ledger;
   readonly ends: Ends;
@@ -36,7 +35,6 @@ export interface CreationQueueOptions {
   readonly onMade: (sandbox: LiveSandbox) => void;
 }
 
-/** Conditions of a creation. */
 export interface Making {
   /** Its life from its creation on; undefined = until killed. */
   readonly timeoutMs: number | undefined;
@@ -57,7 +55,6 @@ export class CreationQueue {
     this.#turns = new Semaphore(options.settings.createConcurrency, options.settings.createQueue);
   }
 
-  /** True when no more are created. */
   get isClosed(): boolean {
     return this.#isClosed;
   }

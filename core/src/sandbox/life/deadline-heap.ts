@@ -25,7 +25,6 @@ export class DeadlineHeap {
     this.#settle(position);
   }
 
-  /** Removes the deadline of an id, if any. */
   delete(id: string): boolean {
     const position = this.#positions.get(id);
     if (position === undefined) return false;

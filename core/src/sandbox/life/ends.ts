@@ -100,7 +100,6 @@ export class Ends {
     log.info({ sandbox: id, reason: ended.reason }, "sandbox ended");
   }
 
-  /** The record of a sandbox that ends now. */
   endedAs({ record, endReason }: HeldSandbox): EndedSandbox {
     const { id, owner, backend, template, startedAtMs, accessToken } = record;
     return {

@@ -23,7 +23,6 @@ export class Reaper {
     this.#arm();
   }
 
-  /** Removes every deadline and the timer. */
   stop(): void {
     this.#isRunning = false;
     this.#deadlines.clear();
@@ -37,7 +36,6 @@ export class Reaper {
     this.#arm();
   }
 
-  /** Removes the deadline of an id, if any. */
   delete(id: string): void {
     this.#deadlines.delete(id);
     if (this.#deadlines.size === 0) this.#disarm();

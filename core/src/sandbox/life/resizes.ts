@@ -19,7 +19,6 @@ export interface ResizesOptions {
   readonly admit: (wanted: SandboxRecord) => void;
 }
 
-/** Changes the limits of running sandboxes. */
 export class Resizes {
   readonly #options: ResizesOptions;
 

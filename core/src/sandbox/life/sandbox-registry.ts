@@ -313,7 +313,6 @@ export class SandboxRegistry implements Sandboxes {
     await this.#ends.recordEnd(held);
   }
 
-  /** Starts the reaper. */
   start(): void {
     this.#reaper.start();
   }

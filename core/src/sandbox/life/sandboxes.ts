@@ -7,7 +7,6 @@ import type { ReadinessProbe } from "../model/readiness-probe.js";
 import type { LimitsChange } from "../model/requested-limits.js";
 import type { RequestedMount } from "../model/volume-mounts.js";
 
-/** Options of a new sandbox. */
 export interface CreateSandbox {
   /** Tenant of the sandbox; `default` when absent. */
   readonly owner?: string | undefined;
@@ -45,7 +44,6 @@ export interface CreateSandbox {
   readonly id?: SandboxId | undefined;
 }
 
-/** Options of a pause or a resumption. */
 export interface PauseOptions {
   /**
    * False: a pause ends the processes and keeps the files, and a resumption, also of a sandbox paused with its

@@ -21,7 +21,6 @@ export interface ReadinessOptions {
   readonly signal: AbortSignal;
 }
 
-/** A sandbox that its creator may not know yet. */
 interface ProbedSandbox {
   readonly record: SandboxRecord;
   readonly runtime: Sandbox;

@@ -6,10 +6,8 @@ import type { RecordedMount } from "./volume-mounts.js";
 /** Lifecycle state. Only `running` serves requests. */
 export type SandboxState = "creating" | "running" | "paused" | "killing";
 
-/** Action at the end of a sandbox's time-out. */
 export type OnTimeout = "kill" | "pause";
 
-/** Reason for a sandbox's end. */
 export type EndReason =
   | "killed"
   | "timed out"

@@ -36,7 +36,6 @@ export function checkRequestedLimits(
   }
 }
 
-/** The limits after a change. */
 export function changedLimits(limits: Limits, change: LimitsChange, template: Limits): Limits {
   const chosen = (name: keyof LimitsChange): number | undefined => {
     const wanted = change[name];

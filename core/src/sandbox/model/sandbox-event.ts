@@ -1,6 +1,5 @@
 import type { Limits, SandboxId, SnapshotId } from "../contract/backend.js";
 
-/** Kind of a sandbox event. */
 export type SandboxEventType = "created" | "updated" | "paused" | "resumed" | "snapshotted" | "killed";
 
 /** An event in the life of a sandbox. It contains no secrets. */
@@ -19,13 +18,11 @@ export interface SandboxEvent {
   readonly detail: SandboxEventDetail;
 }
 
-/** Details of an event, by its type. */
 export interface SandboxEventDetail {
   /** An EndReason of `killed`, the trigger of `paused` and `resumed`. */
   readonly reason?: string | undefined;
   /** The end that `updated` set, in milliseconds since the Unix epoch. */
   readonly endsAtMs?: number | undefined;
-  /** The network rules that `updated` set. */
   readonly network?:
     | {
         readonly allowInternetAccess: boolean;

@@ -11,15 +11,11 @@ export interface SandboxMetrics {
   pauseFailed(): void;
   resumed(trigger: ResumeTrigger): void;
   snapshotTaken(tookMs: number): void;
-  /** Counts undelivered events that were dropped. */
   eventsDropped(count: number): void;
-  /** A readiness probe succeeded. */
   ready(probe: ReadinessProbe["type"], tookMs: number): void;
-  /** A readiness probe did not succeed in time. */
   notReady(probe: ReadinessProbe["type"]): void;
 }
 
-/** Cause of a pause. */
 export type PauseTrigger = "request" | "timeout";
 
 /** Cause of a resumption: a client's request, or traffic. */

@@ -6,7 +6,6 @@ import type { ReadinessProbe } from "./readiness-probe.js";
 /** Lifecycle state of a snapshot. Only a `ready` one is found. */
 export type SnapshotState = "taking" | "ready" | "removing";
 
-/** Record of a snapshot in the ledger. */
 export interface SnapshotRecord {
   readonly id: SnapshotId;
   readonly owner: string;
@@ -24,7 +23,6 @@ export interface SnapshotRecord {
   readonly limits: Limits;
 }
 
-/** Options of a fork. */
 export interface ForkRequest {
   readonly count: number;
   readonly timeoutMs: number;

@@ -2,7 +2,6 @@ import type { Sandbox, SandboxSpec } from "../contract/backend.js";
 import { egressRulesOf } from "../contract/egress-rules.js";
 import type { SandboxRecord } from "./live-sandbox.js";
 
-/** The backend specification of a record. */
 export function specOf(record: SandboxRecord): SandboxSpec {
   const { id, template, snapshot, limits, allowInternetAccess, egress, mounts } = record;
   return {

@@ -3,7 +3,6 @@ import { SandboxError } from "../../kernel/errors.js";
 import type { Mount } from "../contract/backend.js";
 import type { TenantVolumes } from "./volumes.js";
 
-/** A volume to mount in a new sandbox. */
 export interface RequestedMount {
   /** Id or name of a volume of the sandbox's owner. */
   readonly volume: string;

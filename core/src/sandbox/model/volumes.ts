@@ -5,7 +5,6 @@ import type { Files } from "../contract/files.js";
 /** Lifecycle state of a volume. Only a `ready` one is found. */
 export type VolumeState = "making" | "ready" | "removing";
 
-/** Record of a volume in the ledger. */
 export interface VolumeRecord {
   readonly id: VolumeId;
   readonly owner: string;
@@ -19,7 +18,6 @@ export interface VolumeRecord {
   readonly createdAtMs: number;
 }
 
-/** Options of a new volume. */
 export interface CreateVolume {
   /** Letters, digits, `-` and `_`. */
   readonly name: string;
@@ -58,7 +56,6 @@ export interface TenantVolumes {
   find(reference: string): VolumeRecord | undefined;
   /** @throws SandboxError not_found */
   get(id: VolumeId): VolumeRecord;
-  /** Ready volumes by name. */
   list(): readonly VolumeRecord[];
   /** Bytes that a volume occupies. @throws SandboxError not_found */
   usage(id: VolumeId): Promise<number>;

@@ -92,7 +92,6 @@ export class SnapshotRegistry implements Snapshots {
     );
   }
 
-  /** Starts to remove expired snapshots. */
   start(): void {
     this.#reaper.start();
   }

@@ -52,7 +52,6 @@ export function findTemplate(templates: SandboxesConfig["templates"], reference:
   throw new SandboxError("template_not_found", `template '${name}' not found`);
 }
 
-/** True for a name or an alias of a configured template. */
 export function hasTemplate(templates: SandboxesConfig["templates"], name: string): boolean {
   return Object.entries(templates).some(
     ([templateName, { aliases }]) => templateName === name || aliases.includes(name),

@@ -1,7 +1,6 @@
 import { createToken } from "../../kernel/token.js";
 import type { Limits } from "../contract/backend.js";
 
-/** A configured template. */
 export interface TemplateFacts {
   readonly name: string;
   readonly aliases: readonly string[];

@@ -48,7 +48,6 @@ export class World {
 export class CrashingServer {
   readonly domain: SandboxDomain;
   readonly metrics = new Registry();
-  /** Resolves when it has crashed. */
   readonly crashed: Promise<void>;
   readonly #die: () => void;
   #isDead = false;
@@ -83,7 +82,6 @@ export class CrashingServer {
     return this.#isDead;
   }
 
-  /** Lets it crash at the nth step from now. */
   crashAt(step: number): void {
     this.#stepsLeft = step;
   }

@@ -47,7 +47,6 @@ export class FragileLedger implements Ledger {
   readonly #awaited = new Map<string, SandboxEvent>();
   readonly #outbox = new Map<string, SandboxEvent>();
   readonly #leases = new MemoryLeases();
-  /** Fails the writes for which this returns true. */
   isFailing: (record: SandboxRecord) => boolean = () => false;
 
   async open(): Promise<void> {}
@@ -167,7 +166,6 @@ export interface Fixture extends SandboxDomain {
 }
 
 export interface DomainOptions {
-  /** Script of the memory backend. */
   readonly script?: MemoryBackendOptions;
   readonly settings?: z.input<typeof sandboxesConfig>;
   /** Its creations ignore aborts. */

@@ -48,7 +48,6 @@ export class WarmPool {
     return this.#ready.length;
   }
 
-  /** Starts to fill the pool. */
   start(): void {
     this.#isFilling = true;
     this.refill();

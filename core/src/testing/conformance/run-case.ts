@@ -12,14 +12,11 @@ import { reasonUnmet } from "./kit/needs.js";
 const CASE_TIMEOUT_MS = 30_000;
 const TEARDOWN_TIMEOUT_MS = 60_000;
 
-/** Result of one case. */
 export interface ConformanceResult {
   readonly name: string;
   readonly group: ConformanceGroup;
   readonly outcome: "passed" | "failed" | "skipped";
-  /** Reason why it was skipped or failed. */
   readonly reason?: string | undefined;
-  /** The error of a failed case. */
   readonly error?: unknown;
   readonly durationMs: number;
 }

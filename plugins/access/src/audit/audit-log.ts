@@ -2,7 +2,6 @@ import { join } from "node:path";
 import type { DatabaseSync, SQLInputValue, SQLOutputValue } from "node:sqlite";
 import { openDatabase } from "@coppice/core";
 
-/** Result of a request, for the audit. */
 export type Outcome = "allowed" | "denied" | "error";
 
 /** One entry: sender, request, time and outcome. It contains no secrets. */
@@ -25,7 +24,6 @@ export interface AuditEvent {
   readonly sandbox: string | undefined;
 }
 
-/** Filter of entries. */
 export interface AuditQuery {
   readonly tenant?: string | undefined;
   readonly outcome?: Outcome | undefined;

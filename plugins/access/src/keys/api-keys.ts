@@ -11,7 +11,6 @@ export interface ApiKeysOptions {
   readonly clock: Clock;
 }
 
-/** The valid keys. */
 export class ApiKeys {
   readonly #configured = new Map<string, Principal>();
   readonly #options: Pick<ApiKeysOptions, "store" | "clock">;

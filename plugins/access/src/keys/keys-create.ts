@@ -6,7 +6,6 @@ import { TENANT_NAME } from "./tenant-name.js";
 
 const LONGEST_NAME = 100;
 
-/** Creates a key and prints it, once. */
 export const keysCreate: VerbAction<unknown> = {
   usage: "[--tenant acme] [--name ci] [--scopes read,exec,admin] [--expires 90d]",
   run({ args, clock, dataDir, print }) {

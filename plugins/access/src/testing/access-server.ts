@@ -9,7 +9,6 @@ import { plugin as access } from "../plugin.js";
 
 export const START = Date.UTC(2026, 0, 1);
 
-/** A complete answer. */
 export interface Answer {
   readonly status: number;
   readonly headers: Headers;

@@ -1,11 +1,9 @@
 import { type LiveSandbox, createToken } from "@coppice/core";
 import type { Exit, Output, SandboxId, Signal, TerminalSize } from "@coppice/core/backend";
 
-/** A command to start in a sandbox. */
 export interface StartCommand {
   /** The program: an absolute path, or a name looked up in PATH. No shell is involved unless this names one. */
   readonly path: string;
-  /** Arguments after the program's own name. */
   readonly args?: readonly string[] | undefined;
   /** In addition to the variables of every process of the sandbox. */
   readonly environment?: Readonly<Record<string, string>> | undefined;
@@ -55,7 +53,6 @@ export interface StartedCommand {
   readonly startedAtMs: number;
   /** Set once all output was read and the process was reaped. */
   readonly end: CommandEnd | undefined;
-  /** Resolves with `end`. Never rejects. */
   readonly ended: Promise<CommandEnd>;
   /** Aborted when `timeoutMs` is over, at the moment of SIGKILL. */
   readonly expired: AbortSignal;
@@ -136,12 +133,10 @@ export interface LogPageRequest {
   readonly limitBytes: number;
 }
 
-/** A part of a command's output. */
 export interface LogPage {
   readonly command: LoggedCommand;
   /** By offset; empty when there is nothing at or after the cursor yet. */
   readonly pieces: readonly LoggedPiece[];
-  /** Start of the next page. */
   readonly nextCursor: number;
   /** Set when output at the cursor was not kept: offset of the first kept byte. */
   readonly truncatedBefore: number | undefined;

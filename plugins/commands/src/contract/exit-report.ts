@@ -5,7 +5,6 @@ import type { Exit, Signal } from "@coppice/core/backend";
 export interface ExitReport {
   /** -1 for a process that a signal ended. */
   readonly exitCode: number;
-  /** True when it ended by itself. */
   readonly exited: boolean;
   /** `exit status <n>` or `signal: <name>`, never empty: one client reads nothing else. */
   readonly status: string;

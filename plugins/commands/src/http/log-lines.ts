@@ -1,7 +1,6 @@
 import type { LoggedCommand, LoggedPiece, SandboxLogs } from "../contract/commands.js";
 import { TextLines } from "./text-lines.js";
 
-/** A line of a command's output. */
 export interface LogLine {
   /** Time of its completion, in milliseconds since the Unix epoch. */
   readonly atMs: number;

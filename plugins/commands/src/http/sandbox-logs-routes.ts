@@ -44,7 +44,6 @@ const Query = z.object({
   cursor: milliseconds.optional(),
   limit,
   direction: z.enum(["forward", "backward"]).default("forward"),
-  /** Minimum level. */
   level: z.enum(LEVELS).default("debug"),
   search: z.string().max(LONGEST_SEARCH).default(""),
 });
@@ -93,7 +92,6 @@ interface TakeOptions {
   readonly isWanted: (line: LogLine) => boolean;
 }
 
-/** The first matching lines. */
 async function firstOf(lines: AsyncIterable<LogLine>, options: TakeOptions): Promise<readonly LogLine[]> {
   const { most, largestAnswer, signal, isWanted } = options;
   const taken: LogLine[] = [];

@@ -15,7 +15,6 @@ export class TextLines {
     return this.#take(this.#decoder.decode(data, { stream: true }));
   }
 
-  /** Returns the rest at the end of the stream. */
   finish(): readonly string[] {
     const lines = this.#take(this.#decoder.decode());
     return this.#rest === "" ? lines : [...lines, this.#rest];

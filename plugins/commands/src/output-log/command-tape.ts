@@ -4,7 +4,6 @@ import type { Recorder } from "./log-writer.js";
 
 /** The log of one running command: records its output and plays it back. */
 export interface CommandTape extends Recorder {
-  /** The kept part of a range of the output, in order. */
   output(range: OutputRange): AsyncIterable<LoggedPiece>;
   /** Offset of the first kept byte at or after this one; undefined when none is kept. */
   keptFrom(offset: number): Promise<number | undefined>;

@@ -37,7 +37,6 @@ export class IndexCache {
     }
   }
 
-  /** Removes a segment that is deleted. */
   forget(segment: Segment): void {
     const index = this.#indices.get(segment);
     if (index === undefined) return;

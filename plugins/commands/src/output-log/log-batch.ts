@@ -24,7 +24,6 @@ interface OpenRecord {
   readonly number: number;
   readonly stream: Output["stream"];
   readonly offset: number;
-  /** Its position in the buffer. */
   readonly at: number;
   length: number;
 }
@@ -32,7 +31,6 @@ interface OpenRecord {
 type Noted = Parameters<SegmentIndex["add"]>[0];
 
 export interface LogBatchOptions {
-  /** Number of its segment. */
   readonly seed: number;
   /** Source of large buffers, once a small one is full. */
   readonly spares: SpareBuffers;
@@ -58,7 +56,6 @@ export class LogBatch {
     return this.#filled;
   }
 
-  /** Size of the output in them. */
   get dataBytes(): number {
     return this.#dataBytes;
   }
@@ -100,7 +97,6 @@ export class LogBatch {
     return this.#buffer.subarray(0, this.#filled);
   }
 
-  /** Adds the appended records to the segment's index. */
   enter(index: SegmentIndex): void {
     const base = index.endsAt;
     for (const { record, from, to } of this.#notes) index.add(record, base + from, base + to);

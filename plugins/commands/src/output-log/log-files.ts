@@ -31,7 +31,6 @@ export interface LogFiles {
   removeDirectory(path: string): Promise<void>;
 }
 
-/** The file system of this machine. */
 export const diskFiles: LogFiles = {
   async create(path) {
     try {

@@ -1,6 +1,5 @@
 import { Counter, Gauge, type Registry } from "prom-client";
 
-/** Metrics of written, kept and lost output. */
 export class LogMetrics {
   readonly #written: Counter;
   readonly #dropped: Counter;

@@ -25,9 +25,7 @@ export interface LogReaderOptions {
   readonly indices: IndexCache;
 }
 
-/** A range of a command's output. */
 export interface OutputRange {
-  /** Offset of the first byte. */
   readonly from: number;
   /** Offset after the last byte; all output when absent. */
   readonly until?: number | undefined;

@@ -8,7 +8,6 @@ export interface RetentionLimits {
   readonly maxAgeMs: number;
 }
 
-/** A segment to remove. */
 export interface Excess {
   readonly log: SandboxLog;
   readonly segment: Segment;

@@ -54,7 +54,6 @@ export interface OpenCommand extends CommandHeading {
   readonly end: CommandEnd | undefined;
 }
 
-/** Records the output of one command. */
 export interface Recorder {
   append(piece: OutputPiece): void;
   /** Undefined when more can be accepted at once; otherwise resolves when it can. */
@@ -81,11 +80,9 @@ interface ActiveSegment {
   plannedBytes: number;
 }
 
-/** A batch on its way to the disk. */
 interface Pending {
   readonly batch: LogBatch;
   readonly target: ActiveSegment;
-  /** Commands whose end is in it. */
   readonly ended: Recorded[];
   /** Sequence number of its last record. */
   sequence: number;
@@ -142,7 +139,6 @@ export class LogWriter {
     return this.#open;
   }
 
-  /** Begins to record a command. */
   begin(heading: CommandHeading): Recorder {
     const path = heading.path.slice(0, LONGEST_PATH);
     const tag = heading.tag?.slice(0, LONGEST_TAG);

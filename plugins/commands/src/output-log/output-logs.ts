@@ -86,7 +86,6 @@ export class OutputLogs {
     await this.sweep();
   }
 
-  /** Begins to record a command of a living sandbox. */
   begin(sandboxId: string, heading: CommandHeading): CommandTape | undefined {
     const writer = this.#writerFor(sandboxId);
     if (writer === undefined) return undefined;

@@ -11,7 +11,6 @@ export interface Segment {
   writtenAtMs: number;
   /** Set while the segment is being written; afterwards it is in the file. */
   index: SegmentIndex | undefined;
-  /** Number of current readers of its file. */
   readers: number;
   /** Removed from the log; its file may be reused. */
   isGone: boolean;

@@ -29,7 +29,6 @@ export interface StartRecord {
   readonly offset: number;
 }
 
-/** A piece of output. */
 export interface DataRecord {
   readonly kind: "data";
   readonly number: number;
@@ -40,7 +39,6 @@ export interface DataRecord {
   readonly data: Buffer;
 }
 
-/** The end of a command. */
 export interface EndRecord {
   readonly kind: "end";
   readonly number: number;
@@ -57,7 +55,6 @@ export interface IndexRecord {
 
 export type SegmentRecord = StartRecord | DataRecord | EndRecord | IndexRecord;
 
-/** Fixed part of every record. */
 export const RECORD_HEAD_BYTES = 9;
 
 // Smallest block of common file systems.

@@ -9,21 +9,18 @@ import {
 } from "./segment-codec.js";
 import { SegmentIndex } from "./segment-index.js";
 
-/** A record with its position. */
 export interface PlacedRecord {
   readonly record: SegmentRecord;
   readonly position: number;
   readonly endsAt: number;
 }
 
-/** Path and number of a segment. */
 export interface SegmentPlace {
   readonly path: string;
   readonly number: number;
 }
 
 export interface RecordRange {
-  /** Position of a record. */
   readonly from: number;
   /** End of the range; the end of the file when absent. */
   readonly to?: number | undefined;

@@ -133,7 +133,6 @@ export class SegmentIndex {
   }
 }
 
-/** A data record as the index needs it. */
 export interface IndexedData {
   readonly kind: "data";
   readonly number: number;

@@ -38,7 +38,6 @@ export class CommandMetrics {
     this.#active.inc();
   }
 
-  /** Time until there was a process. */
   startTook(seconds: number): void {
     this.#startSeconds.observe(seconds);
   }

@@ -31,7 +31,6 @@ export interface ProcessTableOptions {
   readonly logs: OutputLogs;
 }
 
-/** Entry of one sandbox in the table. */
 interface Row {
   /** Commands without a process yet, which count towards the limit. */
   starting: number;
@@ -40,7 +39,6 @@ interface Row {
   readonly ended: Map<SandboxCommand, () => void>;
 }
 
-/** A process for the table, with the known facts about it. */
 interface Entry {
   readonly id: string;
   readonly process: Process;

@@ -1,7 +1,6 @@
 import type { OutputPiece } from "../contract/commands.js";
 
 export interface ReplayedOptions {
-  /** Output from before `live` began. */
   readonly history: AsyncIterable<OutputPiece>;
   /** Already subscribed. */
   readonly live: AsyncIterable<OutputPiece>;

@@ -7,7 +7,6 @@ import commands from "../index.js";
 export interface CommandsServer extends AsyncDisposable {
   readonly server: TestServer;
   readonly sandbox: LiveSandbox;
-  /** A request to the sandbox. */
   fetch(path: string, init?: RequestInit): Promise<Response>;
   /** A unary RPC of process.Process as JSON. */
   call(method: string, body: unknown): Promise<{ readonly status: number; readonly body: unknown }>;

@@ -10,7 +10,6 @@ import { plugin as events } from "../plugin.js";
 /** Key of the default tenant, with every scope. */
 export const API_KEY = "e2b_0123456789012345678901234567890123456789";
 
-/** A complete answer. */
 export interface Answer {
   readonly status: number;
   // Each test knows the shape of its answer.

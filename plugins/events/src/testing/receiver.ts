@@ -37,7 +37,6 @@ export class Receiver implements AsyncDisposable {
     return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
   }
 
-  /** Resolves when at least so many have come in. */
   async count(wanted: number): Promise<readonly Received[]> {
     while (this.received.length < wanted) {
       await new Promise<void>((resolve) => {

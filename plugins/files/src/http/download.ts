@@ -83,7 +83,6 @@ export async function sendDownload(files: UserFiles, download: DownloadRequest):
   }
 }
 
-/** The part of a file that is sent. */
 interface DownloadBody {
   readonly status: 200 | 206;
   readonly contentType: string;

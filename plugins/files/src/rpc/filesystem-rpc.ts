@@ -35,7 +35,6 @@ const EVENT_TYPES: Readonly<Record<WatchEventType, EventType>> = {
 // Minimum interval: more frequent requests are served at this pace.
 const SHORTEST_KEEPALIVE_MS = 1000;
 
-/** Serves `filesystem.Filesystem`. */
 export function registerFilesystemRpc(
   router: Pick<ConnectRouter, "service">,
   { service, watchers, keepaliveMs }: FilesystemRpcOptions,

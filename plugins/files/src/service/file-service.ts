@@ -288,7 +288,6 @@ export class UserFiles {
   }
 }
 
-/** The files of one upload request. */
 export interface Upload {
   /**
    * Writes one file completely, or nothing when `content` throws.

@@ -11,7 +11,6 @@ export interface FilesServer extends AsyncDisposable {
   readonly sandbox: LiveSandbox;
   /** A request to the sandbox; not compressed unless the headers say so. */
   fetch(path: string, init?: RequestInit): Promise<Response>;
-  /** A raw upload. */
   put(
     path: string,
     body: NonNullable<RequestInit["body"]>,

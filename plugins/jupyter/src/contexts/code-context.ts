@@ -20,7 +20,6 @@ export interface CodeContextOptions {
   /** Absolute path inside the sandbox, where every kernel of this context starts. */
   readonly cwd: string;
   readonly sandbox: Sandbox;
-  /** True while the sandbox is frozen. */
   readonly isFrozen: () => boolean;
   readonly user: User;
   /** Returns the complete environment of its kernels; called at each start. */
@@ -82,7 +81,6 @@ export class CodeContext {
     return this.#kernel;
   }
 
-  /** Connection data of the running kernel. */
   get connection(): KernelConnection | undefined {
     return this.#running?.connection;
   }
@@ -104,13 +102,11 @@ export class CodeContext {
     );
   }
 
-  /** The kernel that this context had no longer exists. */
   lost(): void {
     this.#options.log.warn({ context: this.id }, "kernel ended while no server ran");
     this.#restartCause = "lost";
   }
 
-  /** Sets the observer of this context. */
   watch(observer: ContextObserver): void {
     this.#observer = observer;
     if (this.#running !== undefined) observer.started(this.#running);

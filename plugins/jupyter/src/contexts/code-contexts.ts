@@ -33,7 +33,6 @@ export interface CodeContextsOptions {
   readonly maxWaiting: number;
   readonly maxOutputBytes: number;
   readonly metrics: KernelMetrics;
-  /** For the next server. */
   readonly notes: KernelNotes;
   readonly log: Logger;
 }

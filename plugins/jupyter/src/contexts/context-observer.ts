@@ -8,6 +8,5 @@ export interface ContextObserver extends Omit<KernelObserver, "isWatching"> {
   started(kernel: Kernel): void;
   /** The kernel is being replaced at a client's request. */
   restarting(): void;
-  /** The context was removed. */
   removed(): void;
 }

@@ -7,9 +7,7 @@ import type { ExecutionEvent } from "../kernel/execution-event.js";
 
 export interface ExecutionStreamOptions {
   readonly clock: Clock;
-  /** Silence after which a keepalive is sent. */
   readonly keepaliveMs: number;
-  /** Aborted when the client is gone. */
   readonly signal: AbortSignal;
 }
 

@@ -3,7 +3,6 @@ import { beginningOf } from "../json/json-beginning.js";
 import { membersOf, membersOfLong, type RawJson } from "../json/raw-json.js";
 import type { KernelMessage } from "../transport/wire.js";
 
-/** An event of a code execution. */
 export type ExecutionEvent =
   | { readonly type: "number_of_executions"; readonly executionCount: number }
   | {

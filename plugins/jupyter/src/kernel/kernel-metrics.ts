@@ -1,12 +1,10 @@
 import { Counter, Gauge, Histogram, type Registry } from "prom-client";
 
-/** Outcome of an execution. */
 export type ExecutionStatus = "ok" | "error" | "interrupted" | "died";
 
 /** Reason for a context's new kernel: a request, the old one's death, or a failed adoption. */
 export type RestartCause = "asked" | "died" | "lost";
 
-/** The metrics of this plugin. */
 export class KernelMetrics {
   readonly #kernels: Gauge;
   readonly #executions: Counter<"status">;
@@ -101,7 +99,6 @@ export class KernelMetrics {
     this.#failedZygotes.inc();
   }
 
-  /** A kernel is ready to run code. */
   kernelStarted(how: "cold" | "forked", seconds: number): void {
     this.#kernels.inc();
     this.#startSeconds.observe({ how }, seconds);
@@ -111,7 +108,6 @@ export class KernelMetrics {
     this.#failedStarts.inc();
   }
 
-  /** A kernel of an earlier server was adopted. */
   kernelAdopted(): void {
     this.#kernels.inc();
     this.#adopted.inc();

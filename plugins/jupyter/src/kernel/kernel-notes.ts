@@ -9,7 +9,6 @@ import { KernelPorts } from "../programs/kernel-process.js";
 const connection = z.object({
   /** In the label of its process. */
   id: z.string(),
-  /** Signs every message. */
   key: z.string(),
   /** Identifies the server's own requests. */
   session: z.string(),
@@ -41,7 +40,6 @@ const notes = z.object({
   ),
 });
 
-/** Connection data of a running kernel. */
 export type KernelConnection = z.infer<typeof connection>;
 
 /** Facts that a later server needs to adopt a sandbox's kernels. */
@@ -138,7 +136,6 @@ export class SandboxNotes {
     await this.#writing;
   }
 
-  /** Removes the notes of an ended sandbox. */
   async remove(): Promise<void> {
     await this.close();
     await rm(this.#file, { force: true });

@@ -2,13 +2,10 @@ import { executionStateOf } from "./execution-state.js";
 import { Handoff } from "./handoff.js";
 import type { KernelMessage } from "../transport/wire.js";
 
-/** Outcome of a request. */
 export type RequestEnd =
   /** Reply and idle arrived; the reply is undefined when it got lost, for example by an interrupt. */
   | { readonly how: "finished"; readonly reply: KernelMessage | undefined }
-  /** The kernel's process is gone. */
   | { readonly how: "died" }
-  /** The server ended the kernel. */
   | { readonly how: "closed" };
 
 /**

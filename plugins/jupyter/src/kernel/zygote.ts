@@ -80,14 +80,12 @@ export class Zygote {
     this.#enter({ process, address, environment: this.#options.environment() });
   }
 
-  /** Ends it, with all its kernels. */
   async kill(): Promise<void> {
     this.#ended.abort(new SandboxError("sandbox_ended_meanwhile", "the sandbox has ended"));
     await this.#starting;
     if (this.#running !== undefined) await killProgram(this.#running.process);
   }
 
-  /** Leaves it to a later server. */
   leave(): void {
     this.#ended.abort(new SandboxError("server_stopped", "the server stops"));
   }

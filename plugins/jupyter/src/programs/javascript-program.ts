@@ -3,7 +3,6 @@ import { createRequire } from "node:module";
 import type { KernelProgram } from "./kernel-program.js";
 
 export interface JavascriptProgramOptions {
-  /** Node.js inside the sandbox. */
   readonly node: string;
   /** Limit of a kernel's message. */
   readonly maxMessageBytes: number;

@@ -2,7 +2,6 @@ import { SandboxError, type Logger, type Sandbox } from "@coppice/core";
 import { installedKernels } from "./installed-kernels.js";
 import type { InstalledKernel, KernelProgram } from "./kernel-program.js";
 
-/** The default language. */
 export const DEFAULT_LANGUAGE = "python";
 
 const ALIASES: ReadonlyMap<string, string> = new Map([

@@ -7,7 +7,6 @@ export const PORTS_OF_KERNEL = 5;
 
 export interface PortLeasesOptions {
   readonly firstPort: number;
-  /** Maximum number of kernels. */
   readonly maximum: number;
 }
 

@@ -17,7 +17,6 @@ export interface ZygoteProgramOptions {
   readonly python: string;
   /** Modules to import in addition to a kernel's own. */
   readonly imports: readonly string[];
-  /** Its address. */
   readonly name: string;
 }
 

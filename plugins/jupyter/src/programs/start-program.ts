@@ -5,13 +5,10 @@ export interface ProgramCommand {
   readonly sandbox: Sandbox;
   readonly user: User;
   readonly program: KernelProgram;
-  /** Complete environment. */
   readonly env: Readonly<Record<string, string>>;
-  /** Absolute path inside the sandbox. */
   readonly cwd: string;
   /** Reaches the program through its stdin only. */
   readonly key: string;
-  /** For a later server. */
   readonly label: string;
   readonly signal: AbortSignal;
 }

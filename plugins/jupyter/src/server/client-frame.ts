@@ -25,7 +25,6 @@ export interface ServerFrame extends MessageParts {
   readonly session: string;
 }
 
-/** Reason why a frame is invalid. */
 export class FrameError extends Error {
   override readonly name = "FrameError";
 }
@@ -52,7 +51,6 @@ export interface DecodeOptions {
   readonly isBinary: boolean;
 }
 
-/** One WebSocket message; binary or text. */
 export interface EncodedFrame {
   readonly data: Buffer;
   readonly isBinary: boolean;

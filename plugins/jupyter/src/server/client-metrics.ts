@@ -1,7 +1,6 @@
 import { Counter, Gauge, type Registry } from "prom-client";
 import { CloseCode } from "./client-socket.js";
 
-/** The metrics of the Jupyter server's WebSockets. */
 export class ClientMetrics {
   readonly #connections: Gauge;
   readonly #slow: Counter;

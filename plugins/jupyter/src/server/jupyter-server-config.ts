@@ -1,7 +1,6 @@
 import { duration, size } from "@coppice/core";
 import { z } from "zod";
 
-/** Settings of the Jupyter server of each sandbox. */
 export const JupyterServerConfig = z.strictObject({
   enabled: z.boolean().default(true).describe("Serve Jupyter's interface to the kernels of a sandbox"),
   port: z

@@ -133,7 +133,6 @@ export class KernelClients implements ContextObserver {
     }
   }
 
-  /** Interrupts the running code, if any. */
   async interrupt(): Promise<void> {
     await this.#kernel?.interrupt();
   }

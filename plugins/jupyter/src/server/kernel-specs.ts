@@ -19,7 +19,6 @@ export function installedSpecOf(kernel: InstalledKernel): KernelSpecModel {
   return specModel(kernel);
 }
 
-/** In the form for Jupyter's clients. */
 export interface KernelSpecModel {
   readonly name: string;
   readonly resources: object;

@@ -39,7 +39,6 @@ export class JupyterSocket implements Disposable {
     return opened;
   }
 
-  /** Sends a request and returns its id. */
   send(
     type: string,
     content: object,

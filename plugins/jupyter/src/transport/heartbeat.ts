@@ -4,14 +4,12 @@ import { ZmtpChannel } from "./zmtp-channel.js";
 
 export interface HeartbeatSettings {
   readonly clock: Clock;
-  /** Time between two pings. */
   readonly intervalMs: number;
   /** Consecutive missed answers after which the peer counts as dead. */
   readonly maxMisses: number;
 }
 
 export interface HeartbeatOptions extends HeartbeatSettings {
-  /** Connects to the socket that echoes pings. */
   readonly dial: (signal: AbortSignal) => Promise<Duplex>;
   /** True when the peer is known to answer. Otherwise silence counts only after its first answer. */
   readonly isSure: boolean;
@@ -34,7 +32,6 @@ export class Heartbeat {
   readonly #stopped = new AbortController();
   readonly #channel: ZmtpChannel;
   #counts: boolean;
-  /** A ping was sent and not answered yet. */
   #isAsked = false;
   #isSending = false;
   #misses = 0;

@@ -9,7 +9,6 @@ export interface KernelChannels {
   send(channel: Exclude<ChannelName, "iopub">, frames: readonly Buffer[]): Promise<void>;
   /** Messages of a channel; ends when the channels are closed. One reader per channel. */
   receive(channel: ChannelName): AsyncIterable<readonly Buffer[]>;
-  /** Safe to repeat. */
   close(): Promise<void>;
 }
 
@@ -18,7 +17,6 @@ export interface KernelChannelsOptions {
   readonly ports: Readonly<Record<ChannelName, number>>;
   /** Address of the ports on the host; absent = `dial` only. */
   readonly address?: string | undefined;
-  /** Opens a stream to a port inside the sandbox. */
   readonly dial: (port: number, signal: AbortSignal) => Promise<Duplex>;
   /** Address for the kernel's answers: the id of the session. */
   readonly identity: string;

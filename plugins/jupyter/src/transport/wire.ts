@@ -3,7 +3,6 @@ import { createHmac, timingSafeEqual } from "node:crypto";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { membersOfLong } from "../json/raw-json.js";
 
-/** A message to a kernel. */
 export interface ClientMessage {
   /** Never reused: a kernel drops a message whose signature it has seen. */
   readonly id: string;
@@ -40,7 +39,6 @@ export interface KernelMessage extends MessageParts {
   readonly isChecked?: boolean;
 }
 
-/** Reason why frames are invalid. */
 export class WireError extends Error {
   override readonly name = "WireError";
 }

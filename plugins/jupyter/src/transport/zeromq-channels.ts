@@ -13,7 +13,6 @@ function context(): Context {
 }
 
 export interface ZeromqChannelsOptions extends Omit<KernelChannelsOptions, "dial"> {
-  /** Address of the kernel's ports. */
   readonly address: string;
 }
 

@@ -14,7 +14,6 @@ export interface ZmtpChannelOptions {
   readonly maxMessageBytes: number;
   /** Called when a connection has ended before the channel was closed. */
   readonly onLost: () => void;
-  /** Aborted: closes the channel. */
   readonly closed: AbortSignal;
 }
 

@@ -1,6 +1,5 @@
 import type { Limits, LiveSandbox } from "@coppice/core";
 
-/** Limits of a sandbox in the API. */
 export interface Capacity {
   readonly cpuCount: number;
   readonly memoryMiB: number;

@@ -40,7 +40,6 @@ const schema = z.object(lifecycleFields);
 /** Action at the end of a sandbox's time-out, and whether requests resume it. */
 export interface Lifecycle {
   readonly onTimeout: OnTimeout;
-  /** False: a pause at its end ends its processes. */
   readonly keepsMemory: boolean;
   readonly autoResume: boolean;
 }

@@ -7,7 +7,6 @@ import {
   type Stats,
 } from "@coppice/core";
 
-/** Resource usage of a sandbox at one moment. */
 export interface Sample {
   /** Milliseconds since the Unix epoch. */
   readonly atMs: number;

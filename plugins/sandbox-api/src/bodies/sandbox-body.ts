@@ -27,7 +27,6 @@ export function sandboxBody({ record }: LiveSandbox, domain: string | undefined)
   };
 }
 
-/** One entry of a list. */
 export function listedSandboxBody({ record }: LiveSandbox, capacity: Capacity) {
   return {
     templateID: record.snapshot ?? record.template,
@@ -78,12 +77,10 @@ export function sandboxDetailBody(
   };
 }
 
-/** The answer to a change of limits. */
 export function limitsBody(sandboxID: string, { cpuCount, memoryMiB, diskMiB }: Capacity) {
   return { sandboxID, cpuCount, memoryMB: Math.round(memoryMiB), diskSizeMB: Math.round(diskMiB) };
 }
 
-/** A sample of resource usage. */
 export function metricBody({ stats, atMs }: Sample) {
   return {
     timestamp: new Date(atMs).toISOString(),

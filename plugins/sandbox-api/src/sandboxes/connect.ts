@@ -9,7 +9,6 @@ export const connectBody = z.object({
   memory: z.boolean().nullish(),
 });
 
-/** Result of a connect. */
 export interface Connected {
   readonly sandbox: LiveSandbox;
   /** False when it ran already. */

@@ -8,7 +8,6 @@ import {
   type SurfaceRequest,
 } from "@coppice/core";
 
-/** The client that waits for the new sandbox. */
 export interface Waiting {
   readonly request: Pick<SurfaceRequest, "signal" | "log">;
   readonly response: ServerResponse;

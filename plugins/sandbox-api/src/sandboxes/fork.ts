@@ -29,7 +29,6 @@ export async function forkSandbox(
   return snapshots.fork(id, { count, timeoutMs, readinessProbe: requestedProbe(body) }, signal);
 }
 
-/** One entry of the answer to a fork. */
 export function forkedBody(
   forked: Forked,
   { domain, log }: { readonly domain: string | undefined; readonly log: Logger },

@@ -10,7 +10,6 @@ import { matchesMetadata, type MetadataFilter, parseMetadataFilter } from "../bo
 
 const LARGEST_PAGE = 100;
 
-/** Filter of a list of sandboxes. */
 export interface ListQuery {
   readonly states: ReadonlySet<SandboxState>;
   readonly metadata: MetadataFilter;
@@ -61,7 +60,6 @@ export function parseLegacyListQuery(query: URLSearchParams): ListQuery {
   };
 }
 
-/** The requested page of `all`. */
 export function listSandboxes(all: readonly LiveSandbox[], query: ListQuery): ListPage {
   const {
     states,

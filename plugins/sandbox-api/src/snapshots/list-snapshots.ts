@@ -2,7 +2,6 @@ import type { SnapshotRecord, TenantSnapshots } from "@coppice/core";
 import { comparePositions, formatCursor, type ListPosition, parseCursor } from "../bodies/list-cursor.js";
 import { parseLimit } from "../sandboxes/list.js";
 
-/** A page of snapshots, newest first. */
 export interface SnapshotPage {
   readonly snapshots: readonly SnapshotRecord[];
   /** Undefined on the last page. */

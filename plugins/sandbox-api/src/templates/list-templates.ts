@@ -1,7 +1,6 @@
 import { SandboxError, type TemplateFacts } from "@coppice/core";
 import { parseLimit } from "../sandboxes/list.js";
 
-/** A page of templates, by name. */
 export interface TemplatePage {
   readonly templates: readonly TemplateFacts[];
   /** Undefined on the last page. */

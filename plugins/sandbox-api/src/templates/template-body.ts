@@ -54,12 +54,10 @@ export function templateDetailBody(use: TemplateUse) {
   return { ...body, builds: [build] };
 }
 
-/** The template of an alias. */
 export function aliasBody(templateID: string, isPublic: boolean) {
   return { templateID, public: isPublic };
 }
 
-/** The only tag of a template. */
 export function templateTagsBody(template: TemplateFacts, servedSinceMs: number) {
   return [
     { tag: "default", buildID: buildIdOf(template.name), createdAt: new Date(servedSinceMs).toISOString() },

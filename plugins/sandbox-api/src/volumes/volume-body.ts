@@ -11,7 +11,6 @@ export const volumeMountBody = z.object({
   readOnly: z.boolean().nullish(),
 });
 
-/** A volume in lists. */
 export function volumeBody({ id, name, sizeMiB }: VolumeRecord) {
   return { volumeID: id, name, sizeMB: sizeMiB };
 }
@@ -21,7 +20,6 @@ export function volumeAndTokenBody(volume: VolumeRecord, domain: string | undefi
   return { ...volumeBody(volume), token: volume.token, ...(domain === undefined ? {} : { domain }) };
 }
 
-/** A mounted volume of a sandbox. */
 export function mountBody({ name, path, readOnly }: RecordedMount) {
   return { name, path, readOnly };
 }

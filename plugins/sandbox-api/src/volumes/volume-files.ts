@@ -21,7 +21,6 @@ export async function listVolume(
   return entries;
 }
 
-/** Changes owner and mode, if given. */
 export async function changeInVolume(
   files: Files,
   { path, uid, gid, mode }: Pick<VolumeQuery, "path" | "uid" | "gid" | "mode">,

@@ -23,7 +23,6 @@ const query = z.object({
 
 const id = z.int().min(0).max(LARGEST_ID).optional();
 
-/** The body that changes the metadata of a file. */
 export const volumeMetadataBody = z.object({
   uid: id,
   gid: id,

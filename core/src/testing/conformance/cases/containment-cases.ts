@@ -13,7 +13,6 @@ const BOMB_MS = 2_000;
 const ANSWER_MS = 2_000;
 /** Longest allowed block of the server's event loop. */
 const STANDSTILL_MS = 500;
-/** Codes of an ended sandbox's refusals. */
 const GONE = ["unavailable", "not_found"] as const;
 
 /** A misbehaving sandbox harms itself; not the server or other sandboxes. */

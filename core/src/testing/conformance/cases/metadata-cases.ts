@@ -8,7 +8,6 @@ type Metadata = Readonly<Record<string, string>>;
 // Written at once, and in steps.
 const BODIES: readonly Uint8Array[] = [Buffer.from("small"), Buffer.alloc(600_000)];
 
-/** Metadata of files. */
 export const metadataCases: readonly ConformanceCase[] = [
   {
     name: "metadata is set, replaced as a whole, kept when it is not mentioned, and cleared",

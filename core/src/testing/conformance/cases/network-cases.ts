@@ -56,7 +56,6 @@ while True:
 
 const python = { program: "python3" } as const;
 
-/** Connections of the server to ports of a sandbox. */
 export const networkCases: readonly ConformanceCase[] = [
   {
     name: "a port on which nothing listens is refused",
@@ -268,7 +267,6 @@ async function nextPiece(stream: Duplex): Promise<Uint8Array | undefined> {
   }
 }
 
-/** Resolves when a connection has ended. */
 function closeOf(stream: Duplex): Promise<void> {
   stream.resume();
   return new Promise((resolve) => {

@@ -11,7 +11,6 @@ const SIZE: TerminalSize = { columns: 71, rows: 13 };
 const CONTROL_C = Buffer.from("\x03");
 const RAW_BYTES = 70_000;
 
-/** Commands with a terminal. */
 export const terminalCases: readonly ConformanceCase[] = [
   {
     name: "stdin, stdout and stderr are one terminal, whose output is one stream",

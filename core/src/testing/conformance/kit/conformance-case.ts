@@ -1,7 +1,6 @@
 import type { Limits, Sandbox, SandboxBackend, SandboxSpec } from "../../../sandbox/contract/backend.js";
 import type { ConformanceContext } from "./conformance-context.js";
 
-/** Topic of a case. */
 export type ConformanceGroup =
   | "provision"
   | "process"

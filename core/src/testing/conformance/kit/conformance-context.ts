@@ -21,7 +21,6 @@ import type { ConformanceSubject } from "./conformance-case.js";
 const PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const POLL_MS = 20;
 
-/** An ended process with its whole output. */
 export interface Finished {
   readonly exit: Exit;
   readonly stdout: Buffer;
@@ -32,9 +31,7 @@ export interface Finished {
 export interface Canary {
   /** Absolute path on the host. */
   readonly directory: string;
-  /** A file in it. */
   readonly file: string;
-  /** The file's content. */
   readonly secret: string;
   /** Modification time of the file, which identifies it wherever it is listed. */
   readonly modifiedAtMs: number;
@@ -42,7 +39,6 @@ export interface Canary {
   verify(): Promise<void>;
 }
 
-/** Further options of a command. */
 export interface StartOptions extends Partial<Omit<Command, "path" | "args">> {
   /** Another sandbox than the case's own. */
   readonly in?: Sandbox;
@@ -136,7 +132,6 @@ export class ConformanceContext {
     return stream;
   }
 
-  /** A path in the home of the default user. */
   home(name: string): string {
     return `${this.user.home}/${name}`;
   }
@@ -278,7 +273,6 @@ export class ConformanceContext {
   }
 }
 
-/** A buffer in pieces. */
 export async function* chunked(data: Uint8Array, chunkBytes = 65_536): AsyncGenerator<Uint8Array> {
   for (let start = 0; start < data.byteLength; start += chunkBytes) {
     yield data.subarray(start, start + chunkBytes);

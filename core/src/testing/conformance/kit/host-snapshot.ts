@@ -8,7 +8,6 @@ const POLL_MS = 50;
 /** Host state that a sandbox could leave changed, whatever its backend. Empty without /proc. */
 export interface HostSnapshot {
   readonly mounts: ReadonlySet<string>;
-  /** Open descriptors of this process. */
   readonly descriptors: number;
   /** Child processes of this process, direct or not. */
   readonly descendants: ReadonlySet<string>;

@@ -7,7 +7,6 @@ const TIMEOUT_MS = 5_000;
 
 /** Reads a process's output as it comes, and waits for expected text. */
 export class OutputReader {
-  /** Settles when the output has ended. */
   readonly ended: Promise<void>;
   readonly #pieces: Output[] = [];
   #hasEnded = false;
@@ -25,7 +24,6 @@ export class OutputReader {
     return this.bytes.toString();
   }
 
-  /** Streams with any output. */
   get streams(): ReadonlySet<Output["stream"]> {
     return new Set(this.#pieces.map(({ stream }) => stream));
   }
