@@ -1,5 +1,5 @@
 import type { Duplex } from "node:stream";
-import { messageOf, releaseMemory } from "@coppice/core";
+import { messageOf, releaseMemory, unlessAborted } from "@coppice/core";
 import { SandboxError, type User } from "@coppice/core/backend";
 import { readFailure } from "./wire/agent-error.js";
 import { AgentDial, DIAL_WINDOW_BYTES } from "./agent-dial.js";
@@ -200,11 +200,8 @@ export class AgentConnection {
     }
     const payload = new PayloadWriter().u16(port).u32(DIAL_WINDOW_BYTES).finish();
     const dial = this.#open(Request.Dial, payload, (link) => new AgentDial(link));
-    const aborted = Promise.withResolvers<never>();
-    const abort = (): void => aborted.reject(signal.reason);
-    signal.addEventListener("abort", abort, { once: true });
     try {
-      const failure = await Promise.race([dial.connected, aborted.promise]);
+      const failure = await unlessAborted(signal, () => dial.connected);
       if (failure === undefined) return dial;
       const message = `cannot connect to port ${port}: ${failure.code}`;
       throw new SandboxError("port_closed", message, { cause: failure });
@@ -212,8 +209,6 @@ export class AgentConnection {
       dial.connected.catch(() => undefined);
       dial.abandon();
       throw error;
-    } finally {
-      signal.removeEventListener("abort", abort);
     }
   }
 

@@ -1,13 +1,20 @@
 import { resolve } from "node:path";
 import { type BootOptions, type Inspected, inspect } from "./boot.js";
 import { type Configuration, configure } from "./configure.js";
+import { systemClock } from "../kernel/clock.js";
+import { type Deadline, within } from "../kernel/time.js";
 import { createLogger } from "../observe/logger.js";
 import { assessBackends } from "../sandbox/backends/choose-backends.js";
 import { examineDataDirectory } from "./examine-data-directory.js";
 import { examineListeners } from "./examine-listeners.js";
 import { failures, type Finding, type NamedFinding } from "../observe/finding.js";
 
-const TIMEOUT_MS = 60_000;
+const IN_TIME: Deadline = {
+  clock: systemClock,
+  timeoutMs: 60_000,
+  keepAlive: true,
+  overdue: () => new Error("no answer within 60 s"),
+};
 
 /**
  * Finds problems that keep this host from serving a configuration. Plugins are set up for it and undone again; nothing
@@ -52,7 +59,7 @@ function examineAssembly({ problems }: Inspected, count: number): readonly Named
 
 async function examineBackends({ backends, configuration }: Inspected): Promise<readonly NamedFinding[]> {
   const { problems, verdicts } = await assessBackends(backends, configuration.server.sandboxes, (backend) =>
-    inTime(() => backend.check()),
+    within(() => backend.check(), IN_TIME),
   );
   return [
     ...verdicts.map(({ name, reason, isLeftOut }): NamedFinding => {
@@ -71,25 +78,11 @@ async function askPlugins({ configuration, diagnoses }: Inspected): Promise<read
   const answers: NamedFinding[] = [];
   for (const { name, run } of diagnoses) {
     try {
-      const found = await inTime<readonly Finding[]>((signal) => run({ signal, plugins }));
+      const found = await within<readonly Finding[]>((signal) => run({ signal, plugins }), IN_TIME);
       answers.push(...found.map((finding) => ({ ...finding, name })));
     } catch (error) {
       answers.push(...failures(name, error));
     }
   }
   return answers;
-}
-
-async function inTime<T>(run: (signal: AbortSignal) => Promise<T>): Promise<T> {
-  const late = new AbortController();
-  const overrun = Promise.withResolvers<never>();
-  const timer = setTimeout(() => {
-    late.abort();
-    overrun.reject(new Error(`no answer within ${TIMEOUT_MS / 1000} s`));
-  }, TIMEOUT_MS);
-  try {
-    return await Promise.race([run(late.signal), overrun.promise]);
-  } finally {
-    clearTimeout(timer);
-  }
 }

@@ -1,7 +1,7 @@
 import type { Clock } from "./clock.js";
 import { messageOf } from "./errors.js";
 import { runAs } from "./owner.js";
-import { within } from "./within.js";
+import { within } from "./time.js";
 
 export interface CleanupFailure {
   readonly owner: string;
@@ -36,7 +36,7 @@ export class Cleanup {
     const failures: CleanupFailure[] = [];
     for (let step = this.#steps.pop(); step !== undefined; step = this.#steps.pop()) {
       try {
-        await within(() => runAs(step.owner, step.run), { clock, timeoutMs: deadlineMs });
+        await within(() => runAs(step.owner, step.run), { clock, timeoutMs: deadlineMs, keepAlive: true });
       } catch (error) {
         failures.push({ owner: step.owner, message: messageOf(error), error });
       }

@@ -1,6 +1,6 @@
 import type { Clock } from "./clock.js";
 import { runAs } from "./owner.js";
-import { within } from "./within.js";
+import { within } from "./time.js";
 
 export interface PatienceOptions {
   readonly clock: Clock;
@@ -22,6 +22,11 @@ export class Patience {
   async wait<T>(plugin: string, step: string, run: () => T | Promise<T>): Promise<T> {
     const { clock, timeoutMs, onSlow } = this.#options;
     if (timeoutMs === undefined) return runAs(plugin, run);
-    return within(() => runAs(plugin, run), { clock, timeoutMs, onSlow: () => onSlow(plugin, step) });
+    return within(() => runAs(plugin, run), {
+      clock,
+      timeoutMs,
+      keepAlive: true,
+      onSlow: () => onSlow(plugin, step),
+    });
   }
 }

@@ -1,5 +1,7 @@
+import { systemClock } from "../kernel/clock.js";
 import { messageOf } from "../kernel/errors.js";
 import { currentOwner, runAs } from "../kernel/owner.js";
+import { within } from "../kernel/time.js";
 
 /** Details of a healthy part of the server: values by name. */
 export type HealthDetails = Readonly<Record<string, string>>;
@@ -58,16 +60,14 @@ interface Outcome {
 }
 
 async function outcome(check: HealthCheck): Promise<Outcome> {
-  const signal = AbortSignal.timeout(CHECK_TIMEOUT_MS);
-  const { promise: late, reject } = Promise.withResolvers<never>();
-  const overrun = (): void => reject(new Error(`no answer within ${CHECK_TIMEOUT_MS} ms`));
-  signal.addEventListener("abort", overrun, { once: true });
   try {
-    const details = await Promise.race([check(signal), late]);
+    const details = await within(check, {
+      clock: systemClock,
+      timeoutMs: CHECK_TIMEOUT_MS,
+      overdue: () => new Error(`no answer within ${CHECK_TIMEOUT_MS} ms`),
+    });
     return { result: "ok", details: details ?? undefined };
   } catch (error) {
     return { result: messageOf(error) };
-  } finally {
-    signal.removeEventListener("abort", overrun);
   }
 }

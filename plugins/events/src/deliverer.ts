@@ -1,4 +1,4 @@
-import type { Clock, Logger } from "@coppice/core";
+import { type Clock, type Logger, sleep, within } from "@coppice/core";
 import type { DeliveryStore, DueDelivery } from "./delivery-store.js";
 import type { EventsConfig } from "./events-config.js";
 import type { EventsMetrics } from "./events-metrics.js";
@@ -123,10 +123,7 @@ export class Deliverer {
     } catch (error) {
       // It stays due, but not at once, or a full disk would cause a flood of deliveries.
       log.error({ webhook: due.webhook, delivery: due.id, err: error }, "a delivery could not be noted");
-      await new Promise<void>((resolve) => {
-        const disarm = clock.after(settings.firstRetry, resolve);
-        this.#stopped.signal.addEventListener("abort", () => (disarm(), resolve()), { once: true });
-      });
+      await sleep(clock, settings.firstRetry, this.#stopped.signal).catch(() => undefined);
       return;
     }
     metrics.attempted(
@@ -140,30 +137,20 @@ export class Deliverer {
 
   async #send({ id, webhook, body, url, secret }: DueDelivery): Promise<number> {
     const { settings, guard, clock } = this.#options;
-    const late = new AbortController();
-    const disarm = clock.after(settings.timeout, () => {
-      late.abort(new Error(`there was no answer within ${settings.timeout} ms`));
-    });
     const timestampS = Math.floor(clock.now() / 1000);
-    try {
-      return await post({
-        url,
-        headers: {
-          "content-type": "application/json",
-          "user-agent": "coppice-webhooks",
-          "e2b-webhook-id": webhook,
-          "e2b-delivery-id": id,
-          ...signatureHeaders({ id, timestampS, body, secret }),
-        },
-        body,
-        guard,
-        signal: AbortSignal.any([late.signal, this.#stopped.signal]),
-      });
-    } catch (error) {
-      throw late.signal.aborted ? late.signal.reason : error;
-    } finally {
-      disarm();
-    }
+    const headers = {
+      "content-type": "application/json",
+      "user-agent": "coppice-webhooks",
+      "e2b-webhook-id": webhook,
+      "e2b-delivery-id": id,
+      ...signatureHeaders({ id, timestampS, body, secret }),
+    };
+    return within((signal) => post({ url, headers, body, guard, signal }), {
+      clock,
+      timeoutMs: settings.timeout,
+      signal: this.#stopped.signal,
+      overdue: () => new Error(`there was no answer within ${settings.timeout} ms`),
+    });
   }
 }
 

@@ -3,6 +3,7 @@ import type { Duplex } from "node:stream";
 import type { AgentConnection } from "@coppice/agent";
 import { SandboxError } from "@coppice/core";
 import {
+  Semaphore,
   sharedUntilFailure,
   type AdoptedProcess,
   type Command,
@@ -89,8 +90,8 @@ export class JailSandbox implements Sandbox {
   #isDestroyed = false;
   #isDetached = false;
   #limits: FullLimits;
-  /** Settles with the last queued change; changes run one after the other. Never rejects. */
-  #changes: Promise<unknown> = Promise.resolve();
+  /** Changes run one after the other. */
+  readonly #changes = new Semaphore();
 
   constructor(options: JailSandboxOptions) {
     const { hasNetworks, jail, onResize } = options;
@@ -243,13 +244,11 @@ export class JailSandbox implements Sandbox {
     }
   }
 
-  async #inTurn(change: () => Promise<void>): Promise<void> {
-    const changed = this.#changes.then(() => {
+  #inTurn(change: () => Promise<void>): Promise<void> {
+    return this.#changes.run(() => {
       this.#requireAlive();
       return change();
     });
-    this.#changes = changed.catch(() => undefined);
-    return changed;
   }
 
   async #destroy(): Promise<void> {
@@ -257,7 +256,7 @@ export class JailSandbox implements Sandbox {
     this.#starting?.abort(new SandboxError("sandbox_ended", "the sandbox has ended"));
     this.#jail?.helper?.release();
     // A change that ends later would bring back the anchor and rules.
-    await this.#changes;
+    await this.#changes.run(() => undefined);
     await this.#options.onDestroy(this.#jail?.agent);
   }
 

@@ -5,6 +5,7 @@ import { availableParallelism, totalmem } from "node:os";
 import type { AgentConnection } from "@coppice/agent";
 import { SandboxError, type Logger } from "@coppice/core";
 import {
+  Semaphore,
   sharedUntilFailure,
   type Command,
   type EgressRules,
@@ -100,8 +101,8 @@ export class NamespaceSandbox implements Sandbox {
   #isHalted = false;
   /** Set during a stop or restart. */
   #transition: AbortController | undefined;
-  /** Settles with the last queued change to the facts; changes run one after the other. Never rejects. */
-  #changes: Promise<unknown> = Promise.resolve();
+  /** Changes to the facts run one after the other. */
+  readonly #changes = new Semaphore();
   #isDestroyed = false;
   #isDetached = false;
   #isPaused = false;
@@ -133,8 +134,8 @@ export class NamespaceSandbox implements Sandbox {
     if (agent !== undefined) this.#attach(agent);
     if (onRestart !== undefined) {
       this.stopping = {
-        stop: () => this.#inTurn(() => this.#stop()),
-        start: (spec, signal) => this.#inTurn(() => this.#begin(spec, signal, onRestart)),
+        stop: () => this.#changes.run(() => this.#stop()),
+        start: (spec, signal) => this.#changes.run(() => this.#begin(spec, signal, onRestart)),
       };
     }
     if (group.canFreeze) this.pausing = { pause: () => this.#pause(), resume: () => this.#resume() };
@@ -143,9 +144,9 @@ export class NamespaceSandbox implements Sandbox {
     if (snapshots !== undefined && group.canFreeze && facts.memoryLayersMiB === undefined) {
       this.snapshots = { take: (id) => this.#takeSnapshot(snapshots, id) };
     }
-    if (group.canLimit) this.resizing = { resize: (limits) => this.#inTurn(() => this.#resize(limits)) };
+    if (group.canLimit) this.resizing = { resize: (limits) => this.#changes.run(() => this.#resize(limits)) };
     if (egress !== undefined) {
-      this.networking = { restrict: (rules) => this.#inTurn(() => this.#restrict(egress, rules)) };
+      this.networking = { restrict: (rules) => this.#changes.run(() => this.#restrict(egress, rules)) };
     }
   }
 
@@ -200,13 +201,13 @@ export class NamespaceSandbox implements Sandbox {
     this.#isDestroyed = true;
     // An operation that began now would outlive the sandbox.
     this.#transition?.abort(new SandboxError("sandbox_ended", "the sandbox has ended"));
-    if (this.#transition !== undefined) await this.#changes;
+    if (this.#transition !== undefined) await this.#changes.run(() => undefined);
     const group = this.#group;
     const init = await readInit(paths);
     if (init !== undefined) await launcher.end(init, group.thawFile);
     // The close of the agent is the error that pending operations get.
     await this.#connection?.closed;
-    await this.#changes;
+    await this.#changes.run(() => undefined);
     const { firstId, network, project } = this.#facts;
     const disconnected = network === undefined ? undefined : egress?.disconnect(network);
     await Promise.all([group.remove(), disconnected]);
@@ -409,12 +410,6 @@ export class NamespaceSandbox implements Sandbox {
       egress.release(network);
       throw error;
     }
-  }
-
-  async #inTurn<T>(change: () => Promise<T>): Promise<T> {
-    const changed = this.#changes.then(change);
-    this.#changes = changed.catch(() => undefined);
-    return changed;
   }
 
   /** Updates the record for a later server. */

@@ -3,7 +3,7 @@ import { SandboxError } from "../../kernel/errors.js";
 import type { Sandbox, Stats } from "../contract/backend.js";
 import type { EndReason, LiveSandbox, SandboxRecord } from "../model/live-sandbox.js";
 import type { AdoptedProcess } from "../contract/process.js";
-import { Semaphore } from "./semaphore.js";
+import { Semaphore } from "../../kernel/semaphore.js";
 
 /** A running operation on a sandbox. */
 export interface Change {
@@ -21,7 +21,7 @@ export class HeldSandbox implements LiveSandbox {
   /** Settles when a creation that was given up is undone. */
   readonly undone = Promise.withResolvers<void>();
   /** Serializes changes of its network policy and its limits. */
-  readonly turns = new Semaphore(1);
+  readonly turns = new Semaphore();
   /** Settles when nothing of it is left, rejects when that failed for now. */
   ending: Promise<void> | undefined;
   /** True when only the server still waits for the rest of its removal. */

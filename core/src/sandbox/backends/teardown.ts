@@ -1,8 +1,9 @@
 import type { Clock } from "../../kernel/clock.js";
 import { SandboxError } from "../../kernel/errors.js";
+import { Semaphore } from "../../kernel/semaphore.js";
+import { sleep, within } from "../../kernel/time.js";
 import type { Logger } from "../../observe/logger.js";
 import type { Sandbox } from "../contract/backend.js";
-import { Semaphore } from "./semaphore.js";
 
 export interface TeardownOptions {
   readonly clock: Clock;
@@ -71,11 +72,10 @@ export class Teardown {
 
   async #undo(undoing: Undoing, fail: (error: Error) => void): Promise<boolean> {
     const { what, id, soonAttempts } = undoing;
-    const { log, onFailure } = this.#options;
+    const { clock, log, onFailure } = this.#options;
     for (let attempt = 1; ; attempt += 1) {
-      const release = await this.#turns.acquire();
       try {
-        await this.#attempt(undoing);
+        await this.#turns.run(() => this.#attempt(undoing));
         return true;
       } catch (error) {
         if (what === "sandbox") onFailure();
@@ -84,37 +84,19 @@ export class Teardown {
           const text = `${what} "${id}" could not be destroyed yet; the server keeps trying`;
           fail(new SandboxError("destruction_pending", text, { cause: error }));
         }
-      } finally {
-        release();
       }
-      await this.#delay(Math.min(FIRST_DELAY_MS * 2 ** (attempt - 1), LONGEST_DELAY_MS));
+      const delayMs = Math.min(FIRST_DELAY_MS * 2 ** (attempt - 1), LONGEST_DELAY_MS);
+      // Stopped, it makes the rest of the first attempts without a pause.
+      await sleep(clock, delayMs, this.#stopped.signal).catch(() => undefined);
       if (this.#stopped.signal.aborted && attempt >= soonAttempts) return false;
     }
   }
 
   /** One attempt. A hanging call is abandoned: it is safe to repeat. */
-  async #attempt({ run }: Undoing): Promise<void> {
+  #attempt({ run }: Undoing): Promise<void> {
     const { clock, destroyTimeoutMs } = this.#options;
-    const late = Promise.withResolvers<never>();
-    const takeBack = clock.after(destroyTimeoutMs, () => {
-      late.reject(new SandboxError("backend_timeout", `still not destroyed after ${destroyTimeoutMs} ms`));
-    });
-    try {
-      await Promise.race([run(), late.promise]);
-    } finally {
-      takeBack();
-    }
-  }
-
-  async #delay(delayMs: number): Promise<void> {
-    const { signal } = this.#stopped;
-    if (signal.aborted) return;
-    const { promise, resolve } = Promise.withResolvers<void>();
-    const wake = (): void => resolve();
-    const takeBack = this.#options.clock.after(delayMs, wake);
-    signal.addEventListener("abort", wake);
-    await promise;
-    signal.removeEventListener("abort", wake);
-    takeBack();
+    const text = `still not destroyed after ${destroyTimeoutMs} ms`;
+    const overdue = (): Error => new SandboxError("backend_timeout", text);
+    return within(run, { clock, timeoutMs: destroyTimeoutMs, overdue });
   }
 }

@@ -14,7 +14,7 @@ import { requireNetworking } from "../contract/require-networking.js";
 import type { SandboxMetrics } from "../model/sandbox-metrics.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
 import { reasonAgainstPause, specOf } from "../model/spec-of.js";
-import { Semaphore } from "../backends/semaphore.js";
+import { Semaphore } from "../../kernel/semaphore.js";
 import { NotReady, untilReady } from "./until-ready.js";
 import type { AddedWarmUps } from "../warm/warm-ups.js";
 import type { WarmPools } from "../warm/warm-pools.js";
@@ -208,16 +208,13 @@ export class CreationQueue {
     }
   }
 
-  async #provisionInTurn(held: HeldSandbox, backend: SandboxBackend): Promise<Sandbox> {
+  #provisionInTurn(held: HeldSandbox, backend: SandboxBackend): Promise<Sandbox> {
     const { signal } = held.making;
-    const release = await this.#turns.acquire(signal);
-    try {
+    return this.#turns.run(async () => {
       await this.#options.ledger.write(held.record);
       signal.throwIfAborted();
-      return await this.#provision(held, backend);
-    } finally {
-      release();
-    }
+      return this.#provision(held, backend);
+    }, signal);
   }
 
   async #provision(held: HeldSandbox, backend: SandboxBackend): Promise<Sandbox> {

@@ -26,13 +26,8 @@ export class Resizes {
     this.#options = options;
   }
 
-  async resize(held: HeldSandbox, change: LimitsChange): Promise<void> {
-    const release = await held.turns.acquire();
-    try {
-      await this.#resize(held, change);
-    } finally {
-      release();
-    }
+  resize(held: HeldSandbox, change: LimitsChange): Promise<void> {
+    return held.turns.run(() => this.#resize(held, change));
   }
 
   /** Applies the limits of an adopted sandbox's record, if the last server was about to. */

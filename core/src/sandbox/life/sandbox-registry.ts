@@ -271,12 +271,7 @@ export class SandboxRegistry implements Sandboxes {
   async setNetworkPolicy(id: SandboxId, policy: NetworkPolicy): Promise<void> {
     checkNetworkPolicy(policy);
     const held = this.#get(id);
-    const release = await held.turns.acquire();
-    try {
-      await this.#applyNetworkPolicy(held, policy);
-    } finally {
-      release();
-    }
+    await held.turns.run(() => this.#applyNetworkPolicy(held, policy));
   }
 
   async setLimits(id: SandboxId, change: LimitsChange): Promise<void> {

@@ -2,6 +2,7 @@ import { request as httpRequest } from "node:http";
 import type { Duplex } from "node:stream";
 import type { Clock } from "../../kernel/clock.js";
 import { messageOf, SandboxError } from "../../kernel/errors.js";
+import { sleep, within } from "../../kernel/time.js";
 import type { Sandbox } from "../contract/backend.js";
 import { processEnvironment } from "../model/environment.js";
 import type { SandboxRecord } from "../model/live-sandbox.js";
@@ -38,48 +39,19 @@ export async function untilReady(
   for (;;) {
     const leftMs = Math.max(endsAtMs - clock.now(), 0);
     const mayTakeMs = Math.min(settings.attemptTimeout, leftMs);
-    const failure = await within(mayTakeMs, { clock, signal }, (until) => attempt(sandbox, probe, until));
+    const overdue = (): Error => new Error(`an attempt took longer than ${mayTakeMs} ms`);
+    const failure = await within((until) => attempt(sandbox, probe, until), {
+      clock,
+      timeoutMs: mayTakeMs,
+      signal,
+      overdue,
+    }).catch((error: unknown) => {
+      signal.throwIfAborted();
+      return messageOf(error);
+    });
     if (failure === undefined) return;
     if (clock.now() + intervalMs >= endsAtMs) throw new NotReady(timeoutMs, failure);
-    await pass(intervalMs, { clock, signal });
-  }
-}
-
-/**
- * The outcome of an attempt, or that it took too long: then it is aborted and left behind. @throws the signal's reason.
- */
-async function within(
-  timeoutMs: number,
-  { clock, signal }: Pick<ReadinessOptions, "clock" | "signal">,
-  run: (until: AbortSignal) => Promise<string | undefined>,
-): Promise<string | undefined> {
-  signal.throwIfAborted();
-  const until = new AbortController();
-  const { promise, resolve, reject } = Promise.withResolvers<string | undefined>();
-  const giveUp = (): void => reject(signal.reason);
-  signal.addEventListener("abort", giveUp, { once: true });
-  const takeBack = clock.after(timeoutMs, () => resolve(`an attempt took longer than ${timeoutMs} ms`));
-  run(until.signal).then(resolve, (error: unknown) => resolve(messageOf(error)));
-  try {
-    return await promise;
-  } finally {
-    takeBack();
-    signal.removeEventListener("abort", giveUp);
-    until.abort();
-  }
-}
-
-async function pass(timeMs: number, { clock, signal }: Pick<ReadinessOptions, "clock" | "signal">) {
-  signal.throwIfAborted();
-  const { promise, resolve, reject } = Promise.withResolvers<void>();
-  const giveUp = (): void => reject(signal.reason);
-  signal.addEventListener("abort", giveUp, { once: true });
-  const takeBack = clock.after(timeMs, resolve);
-  try {
-    await promise;
-  } finally {
-    takeBack();
-    signal.removeEventListener("abort", giveUp);
+    await sleep(clock, intervalMs, signal);
   }
 }
 

@@ -1,6 +1,6 @@
 import { mkdir, readdir, stat } from "node:fs/promises";
 import { join } from "node:path";
-import { type Clock, type Logger, SandboxError, messageOf } from "@coppice/core";
+import { type Clock, type Logger, SandboxError, Semaphore, messageOf } from "@coppice/core";
 import type { OutputLogConfig } from "../commands-config.js";
 import type { SandboxLogs } from "../contract/commands.js";
 import type { CommandTape } from "./command-tape.js";
@@ -47,7 +47,7 @@ export class OutputLogs {
   /** Approximates `bytes` without counting; each sweep corrects it. */
   #finishedBytes = 0;
   #cancelSweep: (() => void) | undefined;
-  #sweeping: Promise<void> = Promise.resolve();
+  readonly #sweeps = new Semaphore();
 
   constructor(options: OutputLogsOptions) {
     this.#options = options;
@@ -122,7 +122,7 @@ export class OutputLogs {
 
   /** Removes segments beyond the limits. Never rejects. */
   sweep(): Promise<void> {
-    this.#sweeping = this.#sweeping.then(async () => {
+    return this.#sweeps.run(async () => {
       const nowMs = this.#options.clock.now();
       for (const log of this.#logs.values()) {
         await this.#removeAll(excessOfSandbox(log, this.#limits, nowMs));
@@ -133,7 +133,6 @@ export class OutputLogs {
         if (log.segments.length === 0 && !this.#writers.has(id)) this.#logs.delete(id);
       }
     });
-    return this.#sweeping;
   }
 
   /** Writes the rest and releases everything. */
@@ -141,7 +140,7 @@ export class OutputLogs {
     this.#cancelSweep?.();
     for (const sandboxId of this.#writers.keys()) this.release(sandboxId);
     await Promise.all(this.#closing.values());
-    await this.#sweeping;
+    await this.#sweeps.run(() => undefined);
     this.#directory = undefined;
   }
 
@@ -209,13 +208,12 @@ export class OutputLogs {
 
   /** Runs after a segment was finished: only then a log can exceed its size. */
   #trim(log: SandboxLog): Promise<void> {
-    this.#sweeping = this.#sweeping.then(async () => {
+    return this.#sweeps.run(async () => {
       await this.#removeAll(excessOfSandbox(log, this.#limits, this.#options.clock.now()));
       if (this.#finishedBytes > this.#limits.maxTotalBytes) {
         await this.#removeAll(excessInTotal(this.#logs.values(), this.#limits));
       }
     });
-    return this.#sweeping;
   }
 
   async #removeAll(excess: readonly Excess[]): Promise<void> {

@@ -1,5 +1,5 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
-import { type Clock, type Logger, SandboxError } from "@coppice/core";
+import { type Clock, fulfilledWithin, type Logger, SandboxError } from "@coppice/core";
 import type { Exit, Process, Signal, TerminalSize } from "@coppice/core/backend";
 import type {
   CommandEnd,
@@ -126,7 +126,10 @@ export class SandboxCommand implements StartedCommand {
       await this.#process.kill(signal, scope);
       if (isFatal) this.#isFatalSignalDelivered = true;
       // The client's next command may check that the process is gone.
-      if (signal === "SIGKILL") await this.#untilReaped();
+      if (signal === "SIGKILL") {
+        const { clock } = this.#options;
+        await fulfilledWithin(this.#process.exit, { clock, timeoutMs: REAPED_WITHIN_MS });
+      }
     } catch (error) {
       const isGone = error instanceof SandboxError && error.code === "not_found";
       if (!isGone || !isFatal) throw error;
@@ -188,13 +191,6 @@ export class SandboxCommand implements StartedCommand {
     if (this.#end !== undefined) return;
     const { clock, killedOutputGraceMs } = this.#options;
     this.#cancelTimers.push(clock.after(killedOutputGraceMs, () => this.#finish()));
-  }
-
-  async #untilReaped(): Promise<void> {
-    const late = Promise.withResolvers<void>();
-    const cancel = this.#options.clock.after(REAPED_WITHIN_MS, late.resolve);
-    await Promise.race([this.#process.exit, late.promise]);
-    cancel();
   }
 
   #isEndedByRequest(): boolean {

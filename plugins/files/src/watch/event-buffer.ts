@@ -1,4 +1,4 @@
-import { type Clock, SandboxError } from "@coppice/core";
+import { type Clock, fulfilledWithin, SandboxError } from "@coppice/core";
 import type { WatchEvent } from "@coppice/core/backend";
 
 /** Events on their way from a watch to its one reader, never more than `limit`. */
@@ -50,16 +50,14 @@ export class EventBuffer {
   }): Promise<void> {
     if (this.#events.length > 0 || this.#failure !== undefined || options.signal.aborted) return;
     const { promise, resolve } = Promise.withResolvers<void>();
-    const cancelTimer = options.clock.after(options.timeoutMs, resolve);
-    const onAbort = (): void => resolve();
-    options.signal.addEventListener("abort", onAbort, { once: true });
-    this.#wake = resolve;
+    const wake = (): void => resolve();
+    options.signal.addEventListener("abort", wake, { once: true });
+    this.#wake = wake;
     try {
-      await promise;
+      await fulfilledWithin(promise, options);
     } finally {
       this.#wake = undefined;
-      options.signal.removeEventListener("abort", onAbort);
-      cancelTimer();
+      options.signal.removeEventListener("abort", wake);
     }
   }
 }

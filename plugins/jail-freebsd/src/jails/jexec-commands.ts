@@ -1,4 +1,5 @@
 import type { AgentConnection, AgentProcess } from "@coppice/agent";
+import { fulfilledWithin, systemClock } from "@coppice/core";
 import type { Command } from "@coppice/core/backend";
 
 /**
@@ -42,10 +43,8 @@ export class JexecCommands {
    */
   async hold(): Promise<void> {
     this.#held ??= Promise.withResolvers();
-    const { promise, resolve } = Promise.withResolvers<void>();
-    const timer = setTimeout(resolve, ENTRY_TIMEOUT_MS);
-    await Promise.race([Promise.allSettled(this.#entering), promise]);
-    clearTimeout(timer);
+    const entered = Promise.allSettled(this.#entering);
+    await fulfilledWithin(entered, { clock: systemClock, timeoutMs: ENTRY_TIMEOUT_MS });
   }
 
   release(): void {

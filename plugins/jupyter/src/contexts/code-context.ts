@@ -1,7 +1,14 @@
 import { isDeepStrictEqual } from "node:util";
-import { messageOf, SandboxError, type Logger, type Process, type User, type Sandbox } from "@coppice/core";
+import {
+  messageOf,
+  SandboxError,
+  Semaphore,
+  type Logger,
+  type Process,
+  type User,
+  type Sandbox,
+} from "@coppice/core";
 import { syntheticError, type ExecutionEvent } from "../kernel/execution-event.js";
-import { FifoLock } from "./fifo-lock.js";
 import type { KernelMetrics, RestartCause } from "../kernel/kernel-metrics.js";
 import type { KernelConnection } from "../kernel/kernel-notes.js";
 import { isInstalled, type InstalledKernel, type KernelProgram } from "../programs/kernel-program.js";
@@ -50,7 +57,7 @@ export class CodeContext {
   readonly language: string;
   readonly cwd: string;
   readonly #options: CodeContextOptions;
-  readonly #turns = new FifoLock();
+  readonly #turns = new Semaphore();
   readonly #removed = new AbortController();
   #kernel: Promise<Kernel> | undefined;
   #places = 0;
@@ -141,9 +148,9 @@ export class CodeContext {
       yield syntheticError("NotSupported", message);
       return;
     }
-    let turn: Disposable;
+    let release: () => void;
     try {
-      turn = await this.#turns.acquire(signal);
+      release = await this.#turns.acquire(signal);
     } catch (error) {
       if (signal.aborted) return;
       throw error;
@@ -171,7 +178,7 @@ export class CodeContext {
         metrics.executionEnded(isComplete ? status : "interrupted", seconds);
       }
     } finally {
-      turn[Symbol.dispose]();
+      release();
     }
   }
 

@@ -1,4 +1,4 @@
-import type { LiveSandbox, WarmUp } from "@coppice/core";
+import { type LiveSandbox, unlessAborted, type WarmUp } from "@coppice/core";
 import type { CodeContexts } from "./code-contexts.js";
 
 /**
@@ -8,17 +8,10 @@ import type { CodeContexts } from "./code-contexts.js";
 export function warmKernels(contexts: CodeContexts, isEager: (sandbox: LiveSandbox) => boolean): WarmUp {
   return {
     async prepare(sandbox, signal) {
-      const { promise: givenUp, reject } = Promise.withResolvers<never>();
-      const giveUp = (): void => reject(signal.reason);
-      signal.addEventListener("abort", giveUp, { once: true });
-      try {
-        signal.throwIfAborted();
-        const own = await contexts.of(sandbox);
-        // Work that continues after this is aborted ends with the sandbox.
-        await Promise.race([givenUp, own.prepare({ withKernel: isEager(sandbox) })]);
-      } finally {
-        signal.removeEventListener("abort", giveUp);
-      }
+      signal.throwIfAborted();
+      const own = await contexts.of(sandbox);
+      // Work that continues after this is aborted ends with the sandbox.
+      await unlessAborted(signal, () => own.prepare({ withKernel: isEager(sandbox) }));
     },
     async handOut(sandbox) {
       await (await contexts.of(sandbox)).renewEnvironment();

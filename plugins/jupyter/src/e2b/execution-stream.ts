@@ -1,6 +1,6 @@
 import { once } from "node:events";
 import type { ServerResponse } from "node:http";
-import type { Clock } from "@coppice/core";
+import { type Clock, unlessAborted } from "@coppice/core";
 import { EventLoopYield } from "../kernel/event-loop-yield.js";
 import { END_LINE, KEEPALIVE_LINE, lineOf, LONGEST_COPY_BYTES } from "./event-line.js";
 import type { ExecutionEvent } from "../kernel/execution-event.js";
@@ -63,11 +63,6 @@ export async function streamExecution(
 
 /** Resolves when everything is written. Rejects when the signal is aborted. */
 function flushed(response: ServerResponse, signal: AbortSignal): Promise<void> {
-  const { promise, resolve, reject } = Promise.withResolvers<void>();
-  const abort = (): void => reject(signal.reason);
-  signal.throwIfAborted();
-  signal.addEventListener("abort", abort, { once: true });
   // The callback of an empty write runs after all earlier ones, and nothing is sent.
-  response.write("", () => resolve());
-  return promise.finally(() => signal.removeEventListener("abort", abort));
+  return unlessAborted(signal, () => new Promise((resolve) => response.write("", () => resolve())));
 }

@@ -1,6 +1,14 @@
 import { randomUUID } from "node:crypto";
 import { setTimeout as delay } from "node:timers/promises";
-import { SandboxError, releaseMemory, type Logger, type Process } from "@coppice/core";
+import {
+  SandboxError,
+  fulfilledWithin,
+  releaseMemory,
+  systemClock,
+  unlessAborted,
+  type Logger,
+  type Process,
+} from "@coppice/core";
 import { EventLoopYield } from "./event-loop-yield.js";
 import { eventOf, noteEvent, type ErrorEvent, type ExecutionEvent } from "./execution-event.js";
 import { executionStateOf } from "./execution-state.js";
@@ -307,9 +315,6 @@ export class Kernel {
   // Ready after one reply and one message on iopub: only then the subscription is in force. Kernels before ipykernel 7
   // publish nothing by themselves, so requests provoke it.
   async #becomeReady(signal: AbortSignal): Promise<void> {
-    const stop = Promise.withResolvers<never>();
-    const abort = (): void => stop.reject(signal.reason);
-    signal.addEventListener("abort", abort, { once: true });
     const died = this.gone.then(() => {
       const reason = this.#outputTail().trim().split("\n").at(-1);
       throw new SandboxError(
@@ -317,19 +322,16 @@ export class Kernel {
         `the kernel ended while it started${reason ? `: ${reason}` : ""}`,
       );
     });
-    // Settled by the first; the others' outcomes are ignored.
     died.catch(() => undefined);
-    stop.promise.catch(() => undefined);
     const nudges: KernelRequest[] = [];
     try {
       signal.throwIfAborted();
       for (let waitMs = FIRST_NUDGE_MS; !(this.#hasReplied && this.#hasPublished); waitMs *= 2) {
         nudges.push(this.#requestInfo());
         const waited = this.#within(Math.min(waitMs, LONGEST_NUDGE_MS), this.#ready.promise);
-        await Promise.race([waited, died, stop.promise]);
+        await unlessAborted(signal, () => Promise.race([waited, died]));
       }
     } finally {
-      signal.removeEventListener("abort", abort);
       for (const nudge of nudges) this.#requests.delete(nudge.id);
     }
   }
@@ -586,15 +588,7 @@ export class Kernel {
   }
 
   /** True when the promise settled within that time. */
-  async #within(timeoutMs: number, promise: Promise<unknown>): Promise<boolean> {
-    const stop = new AbortController();
-    try {
-      return await Promise.race([
-        promise.then(() => true),
-        delay(timeoutMs, false, { signal: stop.signal, ref: false }).catch(() => false),
-      ]);
-    } finally {
-      stop.abort();
-    }
+  #within(timeoutMs: number, promise: Promise<unknown>): Promise<boolean> {
+    return fulfilledWithin(promise, { clock: systemClock, timeoutMs });
   }
 }

@@ -1,4 +1,4 @@
-import { SandboxError, type Process, type Sandbox, type User } from "@coppice/core";
+import { SandboxError, unlessAborted, type Process, type Sandbox, type User } from "@coppice/core";
 import type { KernelProgram } from "./kernel-program.js";
 
 export interface ProgramCommand {
@@ -42,24 +42,20 @@ export async function startProgram(command: ProgramCommand): Promise<StartedProg
     label,
   });
   const output = new ProgramOutput(process, { isStarting: true });
-  const { promise: aborted, reject } = Promise.withResolvers<never>();
-  const abort = (): void => reject(signal.reason);
-  signal.addEventListener("abort", abort, { once: true });
   try {
-    signal.throwIfAborted();
-    const send = process.write(Buffer.concat([Buffer.from(`${start.length}\n`), start])).then(
-      () => process.closeInput(),
-      // The exit of an ended process explains more.
-      () => undefined,
-    );
-    const line = await Promise.race([aborted, output.firstLine, send.then(() => output.firstLine)]);
+    const line = await unlessAborted(signal, () => {
+      const send = process.write(Buffer.concat([Buffer.from(`${start.length}\n`), start])).then(
+        () => process.closeInput(),
+        // The exit of an ended process explains more.
+        () => undefined,
+      );
+      return Promise.race([output.firstLine, send.then(() => output.firstLine)]);
+    });
     if (line === undefined) throw await endedEarly(process, output);
     return { process, report: parseJson(line), outputTail: () => output.outputTail() };
   } catch (error) {
     await killProgram(process);
     throw error;
-  } finally {
-    signal.removeEventListener("abort", abort);
   }
 }
 

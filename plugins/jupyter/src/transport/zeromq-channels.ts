@@ -1,3 +1,4 @@
+import { Semaphore } from "@coppice/core";
 import { Context, Dealer, Subscriber } from "zeromq";
 import type { ChannelName, KernelChannels, KernelChannelsOptions } from "./kernel-channels.js";
 
@@ -22,7 +23,7 @@ export class ZeromqChannels implements KernelChannels {
   readonly #iopub: Subscriber;
   #isClosed = false;
   /** ZeroMQ refuses a second send while one waits. */
-  readonly #sending = { shell: Promise.resolve(), control: Promise.resolve(), stdin: Promise.resolve() };
+  readonly #sending = { shell: new Semaphore(), control: new Semaphore(), stdin: new Semaphore() };
 
   constructor({ identity, maxMessageBytes, address, ports, onLost }: ZeromqChannelsOptions) {
     const common = {
@@ -53,10 +54,7 @@ export class ZeromqChannels implements KernelChannels {
   }
 
   send(channel: Exclude<ChannelName, "iopub">, frames: readonly Buffer[]): Promise<void> {
-    const sent = this.#sending[channel].then(() => this.#dealers[channel].send([...frames]));
-    // The next message is sent even if this one failed.
-    this.#sending[channel] = sent.catch(() => undefined);
-    return sent;
+    return this.#sending[channel].run(() => this.#dealers[channel].send([...frames]));
   }
 
   receive(channel: ChannelName): AsyncIterable<readonly Buffer[]> {

@@ -2,7 +2,7 @@ import { once } from "node:events";
 import { Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import { setTimeout as delay } from "node:timers/promises";
-import { releaseMemory } from "@coppice/core";
+import { releaseMemory, Semaphore } from "@coppice/core";
 import { zmtpCommand, ZmtpError, zmtpGreeting, zmtpMessage, zmtpReady, ZmtpReader } from "./zmtp.js";
 
 export interface ZmtpChannelOptions {
@@ -30,7 +30,7 @@ export class ZmtpChannel {
   readonly #options: ZmtpChannelOptions;
   readonly #closed: AbortSignal;
   #ready = unclaimed();
-  #sending: Promise<void> = Promise.resolve();
+  readonly #sending = new Semaphore();
 
   constructor(options: ZmtpChannelOptions) {
     const { closed } = options;
@@ -41,10 +41,7 @@ export class ZmtpChannel {
 
   /** Sends a message, in order. Rejects when the channel is closed before it was taken. */
   send(frames: readonly Buffer[]): Promise<void> {
-    const sent = this.#sending.then(() => this.#send(frames));
-    // The next message is sent even if this one failed.
-    this.#sending = sent.catch(() => undefined);
-    return sent;
+    return this.#sending.run(() => this.#send(frames));
   }
 
   /** Messages of the channel; ends when the channel is closed. One reader. */

@@ -1,5 +1,6 @@
 import {
   type Clock,
+  fulfilledWithin,
   type LiveSandbox,
   type Logger,
   messageOf,
@@ -83,10 +84,7 @@ export class MetricsHistory {
       asking = this.#ask(sandbox).finally(() => this.#asked.delete(sandbox));
       this.#asked.set(sandbox, asking);
     }
-    const late = Promise.withResolvers<void>();
-    const takeBack = clock.after(intervalMs, late.resolve);
-    await Promise.race([asking, late.promise]);
-    takeBack();
+    await fulfilledWithin(asking, { clock, timeoutMs: intervalMs });
   }
 
   async #ask(sandbox: LiveSandbox): Promise<void> {

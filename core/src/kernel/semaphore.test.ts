@@ -38,3 +38,18 @@ it("an aborted waiter leaves the queue, and no listener stays on a signal", asyn
   (await next)();
   assert.deepEqual(getEventListeners(signal, "abort"), []);
 });
+
+it("what is run one at a time begins in its order, whatever became of the one before", async () => {
+  const queue = new Semaphore();
+  const order: string[] = [];
+  const failed = queue.run(async () => {
+    await setImmediate();
+    order.push("first");
+    throw new Error("broken");
+  });
+  const done = queue.run(() => order.push("second"));
+  assert.deepEqual(order, []);
+  await assert.rejects(failed, /broken/);
+  assert.equal(await done, 2);
+  assert.deepEqual(order, ["first", "second"]);
+});

@@ -1,13 +1,13 @@
-import { SandboxError } from "../../kernel/errors.js";
+import { SandboxError } from "./errors.js";
 
-/** Admits a fixed number of holders at a time; the others wait in FIFO order. */
+/** Admits a fixed number of holders at a time, one by default; the others wait in FIFO order. */
 export class Semaphore {
   #free: number;
   readonly #queueLimit: number;
   readonly #waiting = new Set<() => void>();
 
   /** @param queueLimit most waiters. */
-  constructor(permits: number, queueLimit = Infinity) {
+  constructor(permits = 1, queueLimit = Infinity) {
     this.#free = permits;
     this.#queueLimit = queueLimit;
   }
@@ -28,6 +28,16 @@ export class Semaphore {
       if (next === undefined) this.#free += 1;
       else next();
     };
+  }
+
+  /** Runs something in its turn. @throws as `acquire`, or what `run` throws. */
+  async run<T>(run: () => T | Promise<T>, signal?: AbortSignal): Promise<T> {
+    const release = await this.acquire(signal);
+    try {
+      return await run();
+    } finally {
+      release();
+    }
   }
 
   #turn(signal: AbortSignal | undefined): Promise<void> {

@@ -1,0 +1,92 @@
+import type { Clock } from "./clock.js";
+
+interface TimeLimit {
+  readonly clock: Clock;
+  readonly timeoutMs: number;
+}
+
+export interface Deadline extends TimeLimit {
+  /** Ends the waiting early. */
+  readonly signal?: AbortSignal | undefined;
+  /** Makes the error of a timeout; `did not end within … ms` by default. */
+  readonly overdue?: () => Error;
+  /** Keeps the process from ending meanwhile; the clock's timers do not. */
+  readonly keepAlive?: boolean;
+  /** Called once when it takes noticeably long. */
+  readonly onSlow?: () => void;
+}
+
+/** After this long an operator should see what is being waited for. */
+const SLOW_MS = 5_000;
+
+/**
+ * Waits for `run` for a limited time. Its signal aborts when the time is over or the waiting is given up; a `run` that
+ * does not end then is left behind.
+ * @throws the error of the timeout, the signal's reason, or what `run` throws.
+ */
+export async function within<T>(
+  run: (signal: AbortSignal) => T | Promise<T>,
+  { clock, timeoutMs, signal, overdue, keepAlive = false, onSlow }: Deadline,
+): Promise<T> {
+  signal?.throwIfAborted();
+  const abandoning = new AbortController();
+  const { promise: abandoned, reject } = Promise.withResolvers<never>();
+  const abandon = (reason: unknown): void => {
+    // First: what `run` makes of its signal is not the answer.
+    reject(reason);
+    abandoning.abort(reason);
+  };
+  const giveUp = (): void => abandon(signal?.reason);
+  signal?.addEventListener("abort", giveUp, { once: true });
+  const disarm = clock.after(timeoutMs, () =>
+    abandon(overdue?.() ?? new Error(`did not end within ${timeoutMs} ms`)),
+  );
+  const disarmSlow = onSlow && timeoutMs > SLOW_MS ? clock.after(SLOW_MS, onSlow) : undefined;
+  const keeper = keepAlive ? setInterval(() => undefined, 60_000) : undefined;
+  try {
+    return await Promise.race([run(abandoning.signal), abandoned]);
+  } finally {
+    signal?.removeEventListener("abort", giveUp);
+    disarm();
+    disarmSlow?.();
+    clearInterval(keeper);
+  }
+}
+
+/** Waits for something unless the signal aborts first: then it is left behind. @throws the signal's reason. */
+export async function unlessAborted<T>(signal: AbortSignal, run: () => T | Promise<T>): Promise<T> {
+  signal.throwIfAborted();
+  const { promise: aborted, reject } = Promise.withResolvers<never>();
+  const abort = (): void => reject(signal.reason);
+  signal.addEventListener("abort", abort, { once: true });
+  try {
+    return await Promise.race([run(), aborted]);
+  } finally {
+    signal.removeEventListener("abort", abort);
+  }
+}
+
+/** Returns true when the promise is fulfilled within that time, false when the time is over first. */
+export async function fulfilledWithin(
+  promise: Promise<unknown>,
+  { clock, timeoutMs }: TimeLimit,
+): Promise<boolean> {
+  const { promise: late, resolve } = Promise.withResolvers<false>();
+  const disarm = clock.after(timeoutMs, () => resolve(false));
+  try {
+    return await Promise.race([promise.then(() => true), late]);
+  } finally {
+    disarm();
+  }
+}
+
+/** Lets time pass. @throws the signal's reason when it aborts first. */
+export async function sleep(clock: Clock, delayMs: number, signal?: AbortSignal): Promise<void> {
+  const { promise, resolve } = Promise.withResolvers<void>();
+  const disarm = clock.after(delayMs, resolve);
+  try {
+    await (signal === undefined ? promise : unlessAborted(signal, () => promise));
+  } finally {
+    disarm();
+  }
+}
