@@ -14,10 +14,4 @@ export { addressList } from "./kernel/address-list.js";
 export { Semaphore } from "./kernel/semaphore.js";
 export { sharedUntilFailure } from "./kernel/shared-until-failure.js";
 export { SandboxError, type Shortage } from "./kernel/errors.js";
-export {
-  REASONS,
-  type ErrorCode,
-  type PluginReason,
-  type Reason,
-  type ReasonEntry,
-} from "./kernel/reasons.js";
+export * from "./kernel/reasons.js";

@@ -1,12 +1,5 @@
 import "./http/messages/native-base64.js";
 export { BootError, SandboxError, messageOf, type BootProblem, type Shortage } from "./kernel/errors.js";
-export {
-  REASONS,
-  type ErrorCode,
-  type PluginReason,
-  type Reason,
-  type ReasonEntry,
-} from "./kernel/reasons.js";
 export { createToken, tokenName, type Token } from "./kernel/token.js";
 export { inject, injectable, type Class } from "./kernel/scope.js";
 export { Clock, systemClock } from "./kernel/clock.js";

@@ -8,6 +8,7 @@ import { setTimeout as pause } from "node:timers/promises";
 import { z } from "zod";
 import { SandboxError } from "../kernel/errors.js";
 import type { ErrorCode } from "../kernel/reasons.js";
+import { createLogger } from "../observe/logger.js";
 import { definePlugin } from "../plugin/plugin.js";
 import { memoryBackend } from "../testing/memory-backend.js";
 import { Sandboxes } from "../sandbox/life/sandboxes.js";
@@ -582,4 +583,17 @@ it("a refused request's connection is closed when its body does not end", async 
     assert.ok(performance.now() < endMs, "the connection is not closed");
     socket.write("more");
   }
+});
+
+it("the log of a refused request has the reason", async () => {
+  const lines: string[] = [];
+  const log = createLogger("debug", { write: (line) => void lines.push(line) });
+  await using server = await startTestServer({ plugins: [[routes], [memoryBackend()]], log });
+  await (await fetch(`${server.url}/body`, { method: "POST", body: "{" })).text();
+  // Logged when the answer is closed, which the client may see before.
+  while (!lines.some((line) => line.includes("request ended"))) await pause(5);
+  const ended = lines
+    .map((line) => JSON.parse(line) as { msg: string })
+    .find(({ msg }) => msg === "request ended");
+  assert.partialDeepStrictEqual(ended, { status: 400, route: "/body", reason: "json_invalid" });
 });
