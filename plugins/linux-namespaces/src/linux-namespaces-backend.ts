@@ -1,6 +1,5 @@
-import { access, constants, mkdir, readdir, stat } from "node:fs/promises";
-import { isAbsolute, join, resolve } from "node:path";
-import { setTimeout as sleep } from "node:timers/promises";
+import { access, constants, mkdir, readdir } from "node:fs/promises";
+import { join, resolve } from "node:path";
 import { AgentConnection, agentBinary } from "@coppice/agent";
 import { SandboxError, messageOf, type Logger } from "@coppice/core";
 import {
@@ -15,14 +14,10 @@ import {
   type VolumeSpec,
 } from "@coppice/core/backend";
 import { connectAgent } from "./connect-agent.js";
-import { ControlGroup, ControlGroups } from "./limits/control-groups.js";
+import { ControlGroup } from "./limits/control-groups.js";
 import type { FoundOnHost } from "./diagnose-host.js";
 import { DiskWatch } from "./limits/disk-watch.js";
-import { areClosed, checkEgressRules, Egress, interfacePrefix } from "./network/egress.js";
-import { claimRange } from "./network/egress-range.js";
-import { type EnforcedLimit, enforcedLimits } from "./limits/enforced-limits.js";
-import { IDS_OF_SANDBOX, IdRanges } from "./limits/id-ranges.js";
-import { installationDigest } from "./installation-digest.js";
+import { areClosed, checkEgressRules } from "./network/egress.js";
 import {
   type MountedVolume,
   ROOT_LAYER,
@@ -32,43 +27,14 @@ import {
   sandboxPaths,
   workDirectories,
 } from "./launcher/launch-instructions.js";
-import { type Init, Launcher } from "./launcher/launcher.js";
-import { launcherBinary } from "./launcher/launcher-binary.js";
 import { type RestartedSandbox, NamespaceSandbox } from "./namespace-sandbox.js";
 import type { LinuxNamespacesSettings } from "./linux-namespaces-config.js";
 import type { PreparedTemplate } from "./launcher/prepared-template.js";
-import { ProjectQuotas } from "./limits/project-quotas.js";
 import { type SandboxFacts, isAlive, readFacts, readInit, writeFacts } from "./storage/sandbox-record.js";
-import { type SnapshotChain, SnapshotStore } from "./storage/snapshot-store.js";
-import { templateOwners } from "./templates/template-owners.js";
-import { Templates, templateSettings, wrongDirectories } from "./templates/templates.js";
-import { Uplink } from "./network/uplink.js";
+import { type SnapshotChain } from "./storage/snapshot-store.js";
+import { templateSettings, wrongDirectories } from "./templates/templates.js";
 import { findUplinkProgram } from "./network/uplink-program.js";
-import { type UserNamespace, findUserNamespace } from "./launcher/user-namespace.js";
-import { VolumeStore } from "./storage/volume-store.js";
-
-/** Parts of the opened backend. */
-interface Opened {
-  readonly launcher: Launcher;
-  readonly groups: ControlGroups;
-  readonly templates: Templates;
-  readonly snapshots: SnapshotStore;
-  readonly volumes: VolumeStore;
-  readonly agent: string;
-  /** Undefined without egress. */
-  readonly egress: Egress | undefined;
-  /** True when writable layers must be in memory. */
-  readonly keepsLayersInMemory: boolean;
-  /** Undefined where the file system has no project quotas. */
-  readonly quotas: ProjectQuotas | undefined;
-  /** Undefined where the server is root. */
-  readonly users: UserNamespace | undefined;
-  /** Undefined where sandboxes have ids of the server's user, or those of the host. */
-  readonly ids: IdRanges | undefined;
-  /** Reason why sandboxes of a root server have the host's ids; undefined where they have separate ones. */
-  readonly idsMissing: string | undefined;
-  readonly limits: readonly EnforcedLimit[];
-}
+import { HostOpener, type Opened, needsUplink } from "./open-host.js";
 
 /** Possible remains of a sandbox without a connection. */
 interface Remains {
@@ -90,8 +56,6 @@ interface LaunchedSandbox {
 }
 
 const MEBIBYTE = 2 ** 20;
-const LOCK_ATTEMPTS = 50;
-const LOCK_PAUSE_MS = 20;
 const ADOPTION_TIMEOUT_MS = 5_000;
 
 /** Runs sandboxes in namespaces with an overlay file system, control groups, and an agent as first process. */
@@ -113,15 +77,16 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   readonly #directory: string;
   readonly #alive = new Map<string, NamespaceSandbox>();
   readonly #diskWatch: DiskWatch;
+  readonly #opener: HostOpener;
   #opening: Promise<Opened> | undefined;
-  /** Reserves the address range among servers of this host. */
-  #claim: Disposable | undefined;
 
   constructor(settings: LinuxNamespacesSettings, log: Logger) {
     this.#settings = settings;
     this.#log = log;
     this.#directory = resolve(settings.directory);
     this.#diskWatch = new DiskWatch(this.#directory, log);
+    const chainsInUse = () => this.#chainsInUse();
+    this.#opener = new HostOpener({ settings, log, directory: this.#directory, chainsInUse });
   }
 
   get defaultLimits(): FullLimits {
@@ -324,7 +289,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   async close(): Promise<void> {
     const opened = await this.#opening?.catch(() => undefined);
     await Promise.all([...this.#alive.values()].map((sandbox) => sandbox.detach()));
-    await this.#closeEgress(opened?.egress);
+    await this.#opener.closeEgress(opened?.egress);
     this.#alive.clear();
     await opened?.groups.close();
     await opened?.launcher.close();
@@ -535,7 +500,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   async #problems(): Promise<string[]> {
     const problems: string[] = [];
     if (process.platform !== "linux") return ["it needs Linux"];
-    if (this.#needsUplink) {
+    if (needsUplink(this.#settings)) {
       await findUplinkProgram(this.#settings.egressProgram).catch((error: unknown) =>
         problems.push(messageOf(error)),
       );
@@ -564,248 +529,11 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   }
 
   #open(): Promise<Opened> {
-    this.#opening ??= this.#reallyOpen().catch((error: unknown) => {
+    this.#opening ??= this.#opener.open().catch((error: unknown) => {
       this.#opening = undefined;
       throw error;
     });
     return this.#opening;
-  }
-
-  async #reallyOpen(): Promise<Opened> {
-    const agent = agentBinary();
-    if (agent === undefined || !isAbsolute(agent)) throw new Error("the agent has not been built");
-    await mkdir(join(this.#directory, "sandboxes"), { recursive: true, mode: 0o700 }).catch(
-      (error: unknown) => {
-        throw new SandboxError("host_setting_invalid", `directory cannot be used: ${messageOf(error)}`, {
-          cause: error,
-        });
-      },
-    );
-    const users = await findUserNamespace();
-    const binary = await launcherBinary(join(this.#directory, "programs"));
-    const launcher = new Launcher(binary, users, await this.#living());
-    let egress: Egress | undefined;
-    try {
-      await lock(launcher, this.#directory);
-      const digest = installationDigest(this.#directory);
-      const groups = await ControlGroups.find(`coppice-${digest}`);
-      egress = await this.#openEgress(launcher, digest);
-      const templates = new Templates({
-        parent: join(this.#directory, "templates"),
-        settings: this.#settings,
-        launcher,
-        users,
-      });
-      await templates.prepare();
-      const snapshots = new SnapshotStore({
-        directory: join(this.#directory, "snapshots"),
-        launcher,
-        chainsInUse: () => this.#chainsInUse(),
-      });
-      await snapshots.open();
-      const keepsLayersInMemory = await this.#mustKeepLayersInMemory(launcher, users);
-      const quotas = keepsLayersInMemory ? undefined : await ProjectQuotas.find(launcher, this.#directory);
-      const volumes = new VolumeStore({
-        directory: join(this.#directory, "volumes"),
-        launcher,
-        quotas,
-        owners: templateOwners(launcher, users),
-        scanEntries: this.#settings.diskScanEntries,
-      });
-      await volumes.open();
-      const { ids, idsMissing } = await this.#findIds(launcher, {
-        digest,
-        keepsLayersInMemory,
-        template: await templates.get("base"),
-      });
-      const limits = enforcedLimits({
-        controllers: groups.found,
-        countsProcesses: users !== undefined || ids !== undefined,
-        keepsLayersInMemory,
-        hasProjectQuotas: quotas !== undefined,
-        endsPastDisk: this.#settings.diskLimit === "end",
-      });
-      const fields = {
-        limits: Object.fromEntries(limits.map(({ name, how }) => [name, how])),
-        egress: egress?.description ?? "none",
-        hasAccounts: users?.hasAccounts ?? true,
-        hasOwnIds: ids !== undefined,
-        keepsLayersInMemory,
-      };
-      this.#log.info(fields, "linux-namespaces is ready");
-      const missing = limits.filter(({ reach }) => reach === "none").map(({ name }) => name);
-      if (missing.length > 0) {
-        this.#log.warn(
-          { missing },
-          "limits of sandboxes are not enforced: this host denies the server the means",
-        );
-      }
-      return {
-        launcher,
-        groups,
-        templates,
-        snapshots,
-        volumes,
-        agent,
-        egress,
-        keepsLayersInMemory,
-        quotas,
-        users,
-        ids,
-        idsMissing,
-        limits,
-      };
-    } catch (error) {
-      await this.#closeEgress(egress);
-      await launcher.close();
-      throw error;
-    }
-  }
-
-  /** First processes that earlier servers left; the uplink's precedes those of sandboxes. */
-  async #living(): Promise<readonly Init[]> {
-    const sandboxes = await readdir(join(this.#directory, "sandboxes"));
-    const directories = ["uplink", ...sandboxes.map((id) => join("sandboxes", id))];
-    const found: Init[] = [];
-    for (const directory of directories) {
-      const init = await readInit(sandboxPaths(join(this.#directory, directory)));
-      if (init !== undefined && (await isAlive(init))) found.push(init);
-    }
-    return found;
-  }
-
-  /** Closes egress, unless remaining sandboxes need its rules. */
-  async #closeEgress(egress: Egress | undefined): Promise<void> {
-    if (egress === undefined) return;
-    using _claim = this.#claim;
-    // Counts sandboxes of an earlier server that were never recovered, too: only the rules restrict them.
-    const left = await readdir(join(this.#directory, "sandboxes"));
-    await egress.close(left.length > 0);
-  }
-
-  get #needsUplink(): boolean {
-    return process.geteuid?.() !== 0 && this.#settings.egress !== "none";
-  }
-
-  async #openEgress(launcher: Launcher, digest: string): Promise<Egress | undefined> {
-    const { egress, egressBlocked, egressProgram, egressRange: range } = this.#settings;
-    const directory = join(this.#directory, "uplink");
-    if (egress === "none") return undefined;
-    const uplink = this.#needsUplink
-      ? new Uplink({ launcher, program: await findUplinkProgram(egressProgram), directory, range })
-      : undefined;
-    if (uplink === undefined) {
-      const claim = await claimRange(range, interfacePrefix(digest));
-      this.#claim = { [Symbol.dispose]: () => claim.close() };
-    }
-    const settings = { range, blocked: egressBlocked };
-    const opened = new Egress({ launcher, settings, digest, uplink, log: this.#log });
-    try {
-      await opened.open();
-      return opened;
-    } catch (error) {
-      await this.#closeEgress(opened);
-      throw error;
-    }
-  }
-
-  /** Tests an overlay on the file system of the directory. */
-  async #mustKeepLayersInMemory(launcher: Launcher, users: UserNamespace | undefined): Promise<boolean> {
-    const { layers } = this.#settings;
-    const options = users === undefined ? "" : ",userxattr";
-    const onDisk = layers === "memory" ? "not wanted" : await this.#tryOverlay(launcher, { options });
-    if (onDisk === undefined) return false;
-    if (layers === "disk") throw new Error(`no overlay on ${this.#directory}: ${onDisk}`);
-    const inMemory = await this.#tryOverlay(launcher, { isInMemory: true, options });
-    if (inMemory !== undefined) throw new Error(`no overlay file system: ${inMemory}`);
-    if (layers === "auto") {
-      const fields = { directory: this.#directory, reason: onDisk };
-      this.#log.warn(fields, "sandboxes store files in memory: no overlay on this file system");
-    }
-    return true;
-  }
-
-  /** Tests whether files can be id-mapped for sandboxes with separate ids. */
-  async #findIds(
-    launcher: Launcher,
-    given: {
-      readonly digest: string;
-      readonly keepsLayersInMemory: boolean;
-      readonly template: PreparedTemplate;
-    },
-  ): Promise<Pick<Opened, "ids" | "idsMissing">> {
-    const { ids: settings } = this.#settings;
-    if (process.geteuid?.() !== 0) return { ids: undefined, idsMissing: undefined };
-    if (settings.count < IDS_OF_SANDBOX)
-      return { ids: undefined, idsMissing: "linux-namespaces.ids has none" };
-    const ids = new IdRanges(settings, Number.parseInt(given.digest.slice(0, 6), 16));
-    const firstId = ids.take();
-    const sources = given.template.binds.map(({ source }) => source);
-    const isInMemory = given.keepsLayersInMemory;
-    const idsMissing = await this.#tryOverlay(launcher, { firstId, isInMemory, sources });
-    ids.release(firstId);
-    if (idsMissing === undefined) return { ids, idsMissing };
-    this.#log.warn({ reason: idsMissing }, "sandboxes have the user ids of the host");
-    return { ids: undefined, idsMissing };
-  }
-
-  /**
-   * Tests an overlay in temporary namespaces.
-   * @param options `sources` are bound as well.
-   * @returns the reason why it fails.
-   */
-  async #tryOverlay(
-    launcher: Launcher,
-    {
-      firstId,
-      isInMemory = false,
-      options = "",
-      sources = [],
-    }: {
-      readonly firstId?: number | undefined;
-      readonly isInMemory?: boolean;
-      readonly options?: string;
-      readonly sources?: readonly string[];
-    },
-  ): Promise<string | undefined> {
-    const trial = sandboxPaths(join(this.#directory, "trial"));
-    const names = ["lower", "root", "layer", "layer/upper", "layer/work"];
-    const directories = names.map((name) => join(trial.directory, name));
-    const [lower = "", root = "", layer = ""] = directories;
-    const file = join(trial.directory, "file");
-    const binds = sources.map(async (source) => {
-      const isDirectory = await stat(source).then(
-        (found) => found.isDirectory(),
-        () => true,
-      );
-      return ["bind", isDirectory ? lower : file, source, "rdm"];
-    });
-    const words = [
-      ...(isInMemory ? ["tmpfs", trial.directory, "", ""] : []),
-      ...directories.flatMap((path) => ["directory", path, "755"]),
-      "file",
-      file,
-      "644",
-      "",
-      ...(firstId === undefined ? [] : ["owner"]),
-      "overlay",
-      root,
-      lower,
-      layer,
-      options,
-      ...(await Promise.all(binds)).flat(),
-      ...(firstId === undefined ? [] : ["users"]),
-    ];
-    await launcher.remove(trial.directory);
-    await mkdir(trial.directory, { mode: 0o700 });
-    try {
-      await launcher.end(await launcher.launch(trial.directory, "", words, firstId));
-      return undefined;
-    } catch (error) {
-      return messageOf(error);
-    } finally {
-      await launcher.remove(trial.directory);
-    }
   }
 }
 
@@ -816,25 +544,4 @@ function mountRefusal(error: unknown): SandboxError | undefined {
   // A link on the way appears as ENOTDIR or ELOOP.
   const text = `no volume can be mounted at '${path}': ${reason}`;
   return new SandboxError("mounts_invalid", text, { cause: error });
-}
-
-/** Locks the directory; retries for a moment while another server ends. */
-async function lock(launcher: Launcher, directory: string): Promise<void> {
-  for (let attempt = 1; ; attempt++) {
-    try {
-      await launcher.lock(directory);
-      return;
-    } catch (error) {
-      if (!messageOf(error).includes("another server") || attempt === LOCK_ATTEMPTS) {
-        throw new SandboxError(
-          "directory_in_use",
-          `directory ${directory} cannot be used: ${messageOf(error)}`,
-          {
-            cause: error,
-          },
-        );
-      }
-      await sleep(LOCK_PAUSE_MS);
-    }
-  }
 }
