@@ -1,5 +1,5 @@
-// The sandbox's own accounts. Read by hand: the name service of a C library would load code and settings
-// that the sandbox can change.
+// Accounts of the sandbox, parsed by hand: the name service of a C library would load code and settings that the
+// sandbox can change.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -12,14 +12,14 @@
 
 enum { FILE_LIMIT = 256 * 1024, FIELDS = 7 };
 
-/** A file kept in memory while it stays the same on disk. */
+/** A file cached until it changes on disk. */
 struct kept_file {
   const char *path;
   char *text;
   struct stat seen;
-  // The request in which it was last looked at: a list of thousands of files needs one look.
+  // Request of the last check: a list of thousands of files needs one check.
   uint64_t looked_at;
-  // What `name_in` answered last.
+  // Last result of `name_in`.
   char name[256];
 };
 
@@ -66,7 +66,7 @@ static const char *contents(struct kept_file *file) {
   return file->text ? file->text : "";
 }
 
-/** Splits the line at `*position` at its colons and moves on. @return false at the end of the text. */
+/** Splits the line at `*position` at its colons and advances. @return false at the end of the text. */
 static bool next_line(const char **position, struct text fields[FIELDS], unsigned *count) {
   const char *line = *position;
   if (*line == 0) return false;

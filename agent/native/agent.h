@@ -15,7 +15,7 @@
 enum {
   CHUNK_BYTES = 64 * 1024,
   INPUT_WINDOW_BYTES = 256 * 1024,
-  // What a frame costs beside its payload, so that many tiny ones are as bounded as a few large ones.
+  // Credit of a frame beside its payload, so that many tiny frames are bounded, too.
   FRAME_COST = 64,
   // Room for the largest answer to one request.
   REPLY_BYTES = 2 * CHUNK_BYTES,
@@ -27,7 +27,7 @@ enum {
 
 enum object_kind { PROCESS, READER, WRITER, LISTING, REMOVAL, WATCHER, CONNECTION_INSIDE };
 
-/** Anything the server named by an id. Freed at the end of the turn in which `is_dead` was set. */
+/** An object named by an id of the server. Freed at the end of the turn in which `is_dead` was set. */
 struct object {
   struct object *next;
   struct object *next_in_bucket;
@@ -36,19 +36,19 @@ struct object {
   bool is_dead;
 };
 
-/** Bytes on their way from the server to a descriptor. */
+/** Buffered bytes from the server to a descriptor. */
 struct sink {
   int fd;
   uint8_t *buffer;
   uint32_t start, length;
-  // Bytes that the server has not yet been told of as taken.
+  // Bytes taken but not yet acknowledged.
   uint32_t taken;
   // Bytes that the server may still send.
   uint32_t window;
   bool is_ending;
 };
 
-/** Bytes on their way from a descriptor to the server. */
+/** Buffered bytes from a descriptor to the server. */
 struct source {
   int fd;
   uint8_t frame;
@@ -65,9 +65,9 @@ struct account {
 
 // main.c: objects, the connection, the loop
 extern struct object *objects;
-// Grows with every request, and with every turn of a long one.
+// Incremented with every request, and with every turn of a long one.
 extern uint64_t request_count;
-// Of a program that is started: this process raises its own.
+// Limit for started programs: this process raises its own.
 extern struct rlimit descriptor_limit;
 struct object *find_object(uint32_t id);
 void *add_object(size_t size, uint8_t kind, uint32_t id);
@@ -75,17 +75,17 @@ unsigned count_objects(uint8_t kind);
 void watch_descriptor(int fd, short events, struct object *owner, int role);
 bool is_connected(void);
 size_t room(void);
-// Starts a frame in the outgoing buffer; every frame that is begun is also finished.
+// Starts a frame in the outgoing buffer. Every started frame must be finished.
 struct writer begin_frame(uint8_t type, uint32_t id);
 void finish_frame(struct writer *frame);
 void send_empty(uint8_t type, uint32_t id);
 void send_u32(uint8_t type, uint32_t id, uint32_t value);
 void send_error(uint32_t id, uint8_t stage, int error, const char *detail);
 void break_connection(const char *why);
-// Moves what can be read from a source into a frame. 0: nothing now, 1: something, -1: it has ended.
+// Moves available bytes of a source into a frame. 0: none now, 1: some, -1: end of file.
 int relay_source(struct source *source, uint32_t id, uint32_t *credit);
 bool sink_put(struct sink *sink, const uint8_t *data, uint32_t length);
-// Returns false when the descriptor takes no more, ever.
+// Returns false when the descriptor accepts no more bytes.
 bool sink_flush(struct sink *sink);
 void sink_close(struct sink *sink);
 void source_close(struct source *source);
@@ -112,7 +112,7 @@ void process_free(struct object *object);
 bool account_by_name(struct text name, struct account *account);
 const char *user_name(uint32_t uid, char text[16]);
 const char *group_name(uint32_t gid, char text[16]);
-// Returns 0 or an errno; the account of an identity, as far as it is known.
+// Returns 0 or an errno. Fills in the account of an identity as far as it is known.
 int resolve_identity(const struct identity *identity, struct account *account);
 
 // files.c
@@ -123,7 +123,7 @@ void files_read(struct object *object, uint64_t offset, uint32_t length);
 bool files_run(struct object *object);
 void files_credit(struct object *object, uint32_t bytes);
 void files_free(struct object *object);
-// Whether an entry of a directory is a file that this process has not finished.
+// True for a directory entry that is an unfinished file of this process.
 bool files_is_temporary(const char *name);
 
 // watch.c
@@ -131,7 +131,7 @@ enum { ROLE_CHANGES = -3 };
 void watch_request(uint32_t id, const struct request *request);
 void watch_prepare(void);
 void watch_ready(void);
-// Tells what requests have just changed right behind their answers: both leave together.
+// Reports changes by requests right behind their answers, in one write.
 void watch_follow(void);
 void watch_credit(struct object *object, uint32_t bytes);
 void watch_free(struct object *object);

@@ -1,4 +1,4 @@
-// The floor that the agent is measured against: starting a program and waiting for its end, from C.
+// The floor for the agent's benchmark: starting a program and waiting for its exit, in C.
 // usage: bench-spawn COUNT WIDTH PROGRAM; prints one duration in microseconds per line, then the total.
 #include <spawn.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-// Changes of directories by inotify(7), which FreeBSD has from 15 on.
+// Directory changes with inotify(7), which FreeBSD has since 15.
 #include "platform.h"
 #ifdef COPPICE_HAS_INOTIFY
 #include <sys/inotify.h>

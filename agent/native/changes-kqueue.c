@@ -1,6 +1,6 @@
-// Changes of directories by kqueue(2). It says that a directory has changed, not what in it: so each is compared with
-// what it held before. What was undone between two looks is not told, and every entry takes a descriptor, which also
-// keeps the number of its inode from being given to another.
+// Directory changes with kqueue(2). It reports only that a directory has changed, so each is compared with its last
+// listing. Changes that were undone in between are missed. Every entry takes a descriptor, which also keeps its inode
+// number from being reused.
 #include "platform.h"
 #ifndef COPPICE_HAS_INOTIFY
 #include <dirent.h>
@@ -21,16 +21,16 @@ enum {
   FILE_EVENTS = ENTRY_EVENTS | NOTE_WRITE | NOTE_EXTEND,
 };
 
-/** What was last known of a name in a directory. */
+/** Last known state of a name in a directory. */
 struct entry {
   struct directory *directory;
   struct entry *next_touched;
   int fd;
   uint32_t events;
   bool is_directory, is_file;
-  // Another has its name now.
+  // Another file has its name now.
   bool is_replaced;
-  // The one that it was, elsewhere: another entry, which has gone.
+  // Its entry under the previous name, which is gone.
   struct entry *earlier;
   bool is_elsewhere;
   ino_t inode;
@@ -50,7 +50,7 @@ struct directory {
   struct entry **entries;
 };
 
-/** What a descriptor was opened for. */
+/** Purpose of a descriptor. */
 struct purpose {
   struct directory *directory;
   struct entry *entry;
@@ -119,7 +119,7 @@ static int compare_inodes(const void *one, const void *other) {
   return first->device == second->device ? 0 : first->device < second->device ? -1 : 1;
 }
 
-/** By when they came, as far as that is known. */
+/** Orders by creation time, as far as that is known. */
 static int compare_times(const void *one, const void *other) {
   const struct timespec *first = &(*(struct entry *const *)one)->status.st_ctim;
   const struct timespec *second = &(*(struct entry *const *)other)->status.st_ctim;
@@ -174,7 +174,7 @@ static int look(struct directory *directory, struct entries *entries) {
   if (names == NULL) {
     int error = errno;
     if (fd >= 0) close(fd);
-    // It holds nothing any more.
+    // A removed directory is empty.
     return error == ENOENT ? 0 : error;
   }
   int error = 0;
@@ -191,7 +191,7 @@ static int look(struct directory *directory, struct entries *entries) {
   return error;
 }
 
-/** Opens what a name stands for, and listens to it. @return 0, though it have gone, or an errno. */
+/** Opens an entry and listens to it. @return 0, even if it has gone, or an errno. */
 static int attend(int changes, struct entry *entry) {
   int fd = openat(entry->directory->fd, entry->name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0) return errno == EMFILE || errno == ENFILE ? errno : 0;
@@ -203,9 +203,9 @@ static int attend(int changes, struct entry *entry) {
   if (fstat(fd, &entry->status) < 0) return 0;
   entry->is_directory = S_ISDIR(entry->status.st_mode);
   entry->is_file = S_ISREG(entry->status.st_mode);
-  // One that may not be read is not listened to.
+  // An unreadable entry is not listened to.
   if (entry->is_file || entry->is_directory) listen_to(changes, fd, entry->is_file ? FILE_EVENTS : ENTRY_EVENTS);
-  // Once more: written before somebody listened.
+  // Again, for a write between the first call and the listening.
   fstat(fd, &entry->status);
   return 0;
 }
@@ -326,7 +326,7 @@ static bool drain(int changes) {
   struct kevent events[EVENTS];
   struct timespec at_once = {0, 0};
   bool has_any = false;
-  // Who changes something without a pause must not keep this process from all else.
+  // A process that changes something without a pause must not block this one.
   for (unsigned round = 0; round < ROUNDS; round++) {
     int count = kevent(changes, NULL, 0, events, EVENTS, &at_once);
     for (int index = 0; index < count; index++) note(&events[index]);
@@ -336,14 +336,14 @@ static bool drain(int changes) {
   return has_any;
 }
 
-/** Finds what became of what a name stands for, as long as it has that name. */
+/** Finds the changes of an entry that still has its name. */
 static void find_in_entry(struct entry *entry) {
   struct stat now, *before = &entry->status;
   uint32_t events = entry->events;
   entry->events &= NOTE_DELETE | NOTE_RENAME;
   if (fstat(entry->fd, &now) < 0) return;
   bool is_same = now.st_mode == before->st_mode && now.st_uid == before->st_uid && now.st_gid == before->st_gid;
-  // FreeBSD calls a file that is made shorter a change of its attributes.
+  // FreeBSD reports a truncation as a change of attributes.
   bool is_cut = entry->is_file && now.st_size != before->st_size && !(events & (NOTE_WRITE | NOTE_EXTEND));
   *before = now;
   if (events & NOTE_ATTRIB && !(is_same && is_cut) && now.st_nlink > 0) queue_entry(entry, CHANGE_MODE, 0);
@@ -351,8 +351,8 @@ static void find_in_entry(struct entry *entry) {
 }
 
 /**
- * Compares a directory with what it held, and remembers what it holds now.
- * @param gone,come get what is only in one of them. They own the first.
+ * Compares a directory with its last listing, and stores the new one.
+ * @param gone,come get the entries that are only in one of them. They own the first.
  * @return 0 or an errno.
  */
 static int find_in_directory(int changes, struct directory *directory, struct entries *gone, struct entries *come) {
@@ -384,7 +384,7 @@ static int find_in_directory(int changes, struct directory *directory, struct en
   return error;
 }
 
-/** What went here and came there is the same: its inode was not free in between. */
+/** Matches removed with added entries by inode, which could not be reused in between. */
 static void match(struct entries *gone, struct entries *come) {
   sort(come, compare_inodes);
   for (unsigned index = 0; index < gone->count && come->count > 0; index++) {
@@ -420,7 +420,7 @@ static void queue_come(struct entry *entry) {
     return;
   }
   queue_entry(entry, CHANGE_CREATE, 0);
-  // It was written, maybe before somebody listened.
+  // Written, maybe before it was listened to.
   if (entry->is_file && entry->status.st_size > 0) queue_entry(entry, CHANGE_WRITE, 0);
 }
 

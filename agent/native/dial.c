@@ -1,4 +1,4 @@
-// TCP connections to ports inside: on 127.0.0.1, or else on ::1.
+// TCP connections to ports inside: on 127.0.0.1, otherwise on ::1.
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -51,7 +51,7 @@ static void try_six(struct dial *dial, int error) {
   set_descriptor(dial, -1);
   if (!dial->has_tried_six) set_descriptor(dial, start_connecting(dial->port, true));
   dial->has_tried_six = true;
-  // Why the first address refused says more than that a host has no second one.
+  // The error of the first address is more useful than the lack of a second one.
   if (dial->input.fd < 0) refuse(dial, error);
 }
 
@@ -77,7 +77,7 @@ void dial_prepare(struct object *object) {
   bool is_reading = dial->is_open && !dial->is_end_told && can_send(dial);
   bool is_writing = !dial->is_open || dial->input.length > 0;
   short events = (short)((is_reading ? POLLIN : 0) | (is_writing ? POLLOUT : 0));
-  // Asked for nothing, a socket that was reset would still wake the loop, over and over.
+  // With an empty event mask, poll(2) would still report a reset socket and wake the loop forever.
   if (events != 0) watch_descriptor(dial->input.fd, events, object, 0);
 }
 
@@ -153,6 +153,6 @@ void dial_credit(struct object *object, uint32_t bytes) {
 }
 
 void dial_free(struct object *object) {
-  // Both directions are one descriptor.
+  // Both directions share one descriptor.
   sink_close(&((struct dial *)object)->input);
 }

@@ -1,4 +1,4 @@
-// The way of a program through another.
+// Start of a program through another one.
 #include "entry.h"
 
 #include <errno.h>
@@ -26,7 +26,7 @@ void entry_keep(const uint8_t *payload, uint32_t length) {
   kept_length = length;
 }
 
-/** Says that there is no more of the record, once that is so. */
+/** Signals the end of the record, once all of it is written. */
 static void end_record(struct entry *entry) {
   if (entry->record.length > 0 || entry->record.is_ending) return;
   entry->record.is_ending = true;
@@ -74,7 +74,7 @@ void entry_prepare(struct entry *entry, struct object *owner, int role) {
   watch_descriptor(entry->record.fd, (short)(POLLIN | (entry->record.length > 0 ? POLLOUT : 0)), owner, role);
 }
 
-/** Keeps the first descriptor that came, and no other. */
+/** Keeps the first received descriptor and closes all others. */
 static void take_descriptors(struct entry *entry, struct msghdr *message) {
   for (struct cmsghdr *header = CMSG_FIRSTHDR(message); header != NULL; header = CMSG_NXTHDR(message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
@@ -88,7 +88,7 @@ static void take_descriptors(struct entry *entry, struct msghdr *message) {
   }
 }
 
-/** @return whether there may be more. */
+/** @return true if there may be more. */
 static bool take_report(struct entry *entry) {
   uint8_t waste[64];
   union {
@@ -108,10 +108,10 @@ static bool take_report(struct entry *entry) {
 }
 
 void entry_move(struct entry *entry) {
-  // What does not read its record says why, or nothing: that is known at the end.
+  // A program that does not read its record reports why, or just ends.
   if (!sink_flush(&entry->record)) entry->record.length = 0;
   end_record(entry);
-  // A few at a time: who reports without end must not hold up others.
+  // A few at a time: an endless report must not block other objects.
   for (unsigned round = 0; round < 4 && take_report(entry); round++) continue;
 }
 

@@ -1,4 +1,4 @@
-// Files: one request, one answer, but for lists, removals and large writes, which take turns.
+// Files: one request, one answer, except for lists, removals and large writes, which take turns.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -30,11 +30,11 @@ enum { METADATA_PREFIX_LENGTH = sizeof METADATA_PREFIX - 1 };
 
 // --- finding
 
-/** Where a path leads: an entry of a directory that is open, whether or not it is there. */
+/** Target of a path: an entry, existing or not, of an open directory. */
 struct place {
   int parent;
   char name[NAME_MAX + 1];
-  // Leads to the parent by itself, links resolved or not.
+  // Path of the parent, whether or not links were resolved.
   char parent_path[PATH_MAX];
   bool exists;
   struct stat status;
@@ -49,7 +49,7 @@ static bool is_dots(const char *name) { return strcmp(name, ".") == 0 || strcmp(
 
 static int open_directory(const char *path) { return platform_open(path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0); }
 
-/** Splits a path before its last component; `.` stands for the whole path where that is no name. */
+/** Splits a path before its last component; if that is no name, `.` is the name. */
 static int split(const char *path, char parent[PATH_MAX], char name[NAME_MAX + 1]) {
   size_t length = strlen(path);
   while (length > 1 && path[length - 1] == '/') length--;
@@ -67,7 +67,7 @@ static int split(const char *path, char parent[PATH_MAX], char name[NAME_MAX + 1
   return 0;
 }
 
-/** Leaves `parent` at -1 when the directory itself is missing. @return 0, though the entry be missing, or an errno. */
+/** Leaves `parent` at -1 when the directory itself is missing. @return 0, even for a missing entry, or an errno. */
 static int find(const char *path, struct place *place) {
   place->parent = -1;
   place->exists = false;
@@ -79,7 +79,7 @@ static int find(const char *path, struct place *place) {
   return place->exists || errno == ENOENT ? 0 : errno;
 }
 
-/** As `find`, for where a last link leads: something else than a link, or nothing yet. */
+/** As `find`, but follows a link in the last component to an existing or missing target. */
 static int find_target(const char *path, struct place *place) {
   static char next[2 * PATH_MAX];
   for (unsigned links = 0; links <= LINKS_LIMIT; links++) {
@@ -90,7 +90,7 @@ static int find_target(const char *path, struct place *place) {
     error = errno;
     leave(place);
     if (length < 0) {
-      // It is no link any more.
+      // No longer a link.
       if (error == EINVAL || error == ENOENT) continue;
       return error;
     }
@@ -107,7 +107,7 @@ static int own(int directory, const char *name, const struct account *owner) {
   return fchownat(directory, name, owner->uid, owner->gid, AT_SYMLINK_NOFOLLOW) < 0 ? errno : 0;
 }
 
-/** Makes one directory, unless somebody was faster, and opens it. @return a descriptor, or -1 with errno. */
+/** Creates one directory, if it is still missing, and opens it. @return a descriptor, or -1 with errno. */
 static int make_one(int above, const char *name, const struct account *owner) {
   bool is_made = mkdirat(above, name, DIRECTORY_MODE) == 0;
   if (!is_made && errno != EEXIST) return -1;
@@ -116,7 +116,7 @@ static int make_one(int above, const char *name, const struct account *owner) {
   return error ? -1 : openat(above, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
-/** Makes a directory and what is missing above it. */
+/** Creates a directory and its missing parents. */
 static int make_directories(const char *path, const struct account *owner) {
   char prefix[PATH_MAX], name[NAME_MAX + 1];
   int above = open_directory("/");
@@ -149,7 +149,7 @@ static int find_making_parents(const char *path, bool follows, const struct acco
   return error == 0 ? EAGAIN : error;
 }
 
-/** The first part of a path that is there and no directory, for the sake of the message. */
+/** First existing component of a path that is no directory, for the error message. */
 static const char *part_in_the_way(const char *path) {
   static char part[PATH_MAX];
   size_t length = strnlen(path, sizeof part - 1);
@@ -167,7 +167,7 @@ static const char *part_in_the_way(const char *path) {
   return "";
 }
 
-/** The nearest directory above a path that is there. */
+/** Opens the nearest existing directory above a path. */
 static int open_above(const char *path) {
   char above[PATH_MAX];
   snprintf(above, sizeof above, "%s", path);
@@ -179,7 +179,7 @@ static int open_above(const char *path) {
   }
 }
 
-/** Whether there is room where a path leads, but no inode left. */
+/** True when the file system of a path has free space but no free inode. */
 static bool lacks_inodes(const char *path) {
   struct place place;
   struct statvfs status;
@@ -221,7 +221,7 @@ static void put_metadata(struct writer *writer, int fd, mode_t mode) {
   put_bytes(writer, pairs, list.length);
 }
 
-/** @param path what it is called, below the root. */
+/** @param path its path below the root. */
 static void put_info(struct writer *writer, int fd, const struct stat *status, const char *path) {
   char text[16], target[PATH_MAX] = "";
   struct stat aim = *status;
@@ -271,7 +271,7 @@ struct file_reader {
 };
 
 static int open_regular(const char *path, int *fd, struct stat *status) {
-  // Opening anything else may wait, or do something.
+  // Opening another kind of file may block or have side effects.
   int handle = platform_open(path, O_PATH | O_CLOEXEC, 0);
   if (handle < 0) return errno;
   int error = fstat(handle, status) < 0 ? errno : S_ISDIR(status->st_mode) ? EISDIR : S_ISREG(status->st_mode) ? 0 : ENXIO;
@@ -312,7 +312,7 @@ void files_read(struct object *object, uint64_t offset, uint32_t length) {
 struct file_writer {
   struct object object;
   int fd;
-  // Where the file has a name before it is done; none when `directory` is -1.
+  // Location of the temporary name; none when `directory` is -1.
   int directory;
   char temporary[64];
   int error;
@@ -373,23 +373,23 @@ static int require_writable(const struct place *place) {
   return S_ISDIR(place->status.st_mode) ? EISDIR : ENXIO;
 }
 
-/** Opens the very entry that was found, for writing. */
+/** Opens the found entry itself for writing. */
 static int reopen_for_writing(struct place *place, int *fd) {
   int handle = openat(place->parent, place->name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
   if (handle < 0) return errno;
   int error = fstat(handle, &place->status) < 0 ? errno : require_writable(place);
   if (error == 0) *fd = platform_reopen(handle, O_RDWR | O_NONBLOCK | O_CLOEXEC);
-  // What cannot be read cannot be put back, either.
+  // An unreadable file cannot be restored, either.
   if (error == 0 && *fd < 0) *fd = platform_reopen(handle, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
   if (error == 0 && *fd < 0) error = errno;
   close(handle);
   return error;
 }
 
-/** Gives a file of this size another content. Where there is no room for that the old one is put back. */
+/** Replaces the content of a file of this size. Restores the old content when there is no space. */
 static int overwrite(int fd, size_t size, const uint8_t *data, size_t length) {
   static uint8_t old[PAYLOAD_LIMIT];
-  // What does not grow has its room already; and files of a kernel's, whose sizes mean nothing, are better not read.
+  // Without growth it needs no space. Files of a kernel, whose sizes mean nothing, should not be read.
   bool is_kept = size < length && pread(fd, old, size, 0) == (ssize_t)size;
   int error = write_all(fd, data, length);
   if (error == 0 && size > length && ftruncate(fd, (off_t)length) < 0) return errno;
@@ -414,7 +414,7 @@ static int write_in_place(const struct request *request, const struct account *o
     }
     if (fd >= 0) break;
     leave(&place);
-    // Somebody made or removed it since it was looked for.
+    // Created or removed since the lookup.
     if (error != EEXIST && error != ENOENT && error != ELOOP) return error;
     if (error == ELOOP && attempt > 0) return error;
   }
@@ -436,7 +436,7 @@ static int write_in_place(const struct request *request, const struct account *o
   return error;
 }
 
-/** @return how long it is. */
+/** @return its length. */
 static size_t temporary_prefix(char prefix[64]) { return (size_t)snprintf(prefix, 64, ".coppice-%d-", (int)getpid()); }
 
 static void name_temporary(char name[64]) {
@@ -456,7 +456,7 @@ static dev_t device_of(int fd) {
   return fstat(fd, &status) == 0 ? status.st_dev : 0;
 }
 
-/** Where temporary names are: out of the sight of those who watch, where the file system is the same. */
+/** Opens the directory for temporary names: on the same file system, invisible to watchers if possible. */
 static int open_stage(int near) {
   int root = open_directory("/");
   if (root >= 0 && device_of(root) == device_of(near)) return root;
@@ -541,7 +541,7 @@ void files_input(struct object *object, const uint8_t *data, uint32_t length) {
   object->is_dead = true;
 }
 
-/** Puts the finished file where it belongs, in one step. */
+/** Renames the finished file to its place, atomically. */
 static int install(struct file_writer *writer, struct place *place) {
   if (!place->exists && writer->directory < 0) {
     return platform_link(writer->fd, place->parent, place->name) < 0 ? errno : 0;
@@ -567,9 +567,9 @@ static int install(struct file_writer *writer, struct place *place) {
   return 0;
 }
 
-/** A file that comes whole is no more than a creation: who watches is told, too, that it has an owner and is written. */
+/** A rename is only a creation event. This adds the events of the owner and the write. */
 static void tell_written(const struct place *place) {
-  // Linux has a change of both times for one of attributes, and a change of the second alone for a write.
+  // Linux reports a change of both times as one of attributes, and of the modification time alone as a write.
   const struct timespec both[2] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_NOW}};
   const struct timespec modified[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_nsec = UTIME_NOW}};
   utimensat(place->parent, place->name, both, AT_SYMLINK_NOFOLLOW);
@@ -726,7 +726,7 @@ static void leave_level(struct listing *listing) {
   close(level->fd);
 }
 
-/** Takes over the descriptor. */
+/** Takes ownership of the descriptor. */
 static int enter_level(struct listing *listing, int fd) {
   int error = listing->level_count >= LIST_LEVELS_LIMIT ? EOVERFLOW : 0;
   struct list_level *levels =
@@ -764,7 +764,7 @@ static void start_listing(uint32_t id, const struct request *request, const stru
   send_error(id, STAGE_FILE, error, "");
 }
 
-/** Writes one entry, or nothing for what has gone, and enters it when it is a directory. */
+/** Writes one entry, unless it has gone, and enters it if it is a directory. */
 static int list_entry(struct listing *listing, struct writer *frame, const char *root) {
   struct list_level *level = &listing->levels[listing->level_count - 1];
   const char *name = level->names[level->next++];
@@ -781,7 +781,7 @@ static int list_entry(struct listing *listing, struct writer *frame, const char 
     put_info(frame, fd, &status, listing->path);
     if (S_ISDIR(status.st_mode) && listing->level_count < listing->depth) {
       int directory = openat(level->fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-      // One that may not be read, or has gone, is told of and no more.
+      // An unreadable or removed directory is listed but not entered.
       if (directory >= 0) error = enter_level(listing, directory);
     }
   }
@@ -828,7 +828,7 @@ struct removal {
   struct object object;
   struct account actor;
   bool has_actor;
-  // The directory that holds the tree.
+  // Parent directory of the tree.
   int parent;
   unsigned level_count, moved_count;
   struct remove_level levels[REMOVE_LEVELS];
@@ -841,14 +841,14 @@ static int descriptor_of(const struct removal *removal, unsigned level_count) {
 static int enter_removed(struct removal *removal, const char *name) {
   int above = descriptor_of(removal, removal->level_count);
   if (removal->level_count == REMOVE_LEVELS) {
-    // Trees can be deeper than descriptors last: the rest is moved up and comes again.
+    // Trees can be deeper than the limit of descriptors: deeper directories are moved up and come again.
     char moved[64];
     snprintf(moved, sizeof moved, ".coppice-removed-%u", ++removal->moved_count);
     if (renameat(above, name, descriptor_of(removal, 1), moved) == 0 || errno == ENOENT) return 0;
     return errno;
   }
   int fd = openat(above, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  // The last two are what systems say of a link.
+  // The last two are the errors of systems for a link.
   if (fd < 0) return errno == ENOENT || errno == ENOTDIR || errno == ELOOP || errno == EMLINK ? 0 : errno;
   DIR *directory = fdopendir(fd);
   if (directory == NULL) {
@@ -865,7 +865,7 @@ static int enter_removed(struct removal *removal, const char *name) {
 static int remove_entry(struct removal *removal, const char *name, bool is_directory) {
   if (is_directory) return enter_removed(removal, name);
   if (unlinkat(descriptor_of(removal, removal->level_count), name, 0) == 0 || errno == ENOENT) return 0;
-  // What Linux and what POSIX says of a directory; the second has other meanings, too.
+  // Errors of Linux and POSIX for a directory; the second has other meanings, too.
   int error = errno;
   struct stat status;
   if (error != EISDIR && error != EPERM) return error;

@@ -15,7 +15,7 @@ int32_t frame_length(const uint8_t *bytes, size_t length) {
   return length - 4 < rest ? FRAME_INCOMPLETE : (int32_t)(rest + 4);
 }
 
-/** Reads from a payload; past its end everything is 0 and remembered. */
+/** Reads from a payload; past its end every value is 0 and `is_broken` is set. */
 struct reader {
   uint8_t *bytes;
   uint32_t position, length;
@@ -61,7 +61,7 @@ static struct text take_text(struct reader *reader) { return take_n(reader, take
 
 static struct text take_rest(struct reader *reader) { return take_n(reader, reader->length - reader->position); }
 
-/** A string that ends where its length was written a byte further on: it is moved there, over its length. */
+/** Moves a string over its length prefix, so that it can be NUL-terminated. */
 static struct text take_string(struct reader *reader, unsigned prefix) {
   uint32_t length = prefix == 4 ? take_u32(reader) : take_u16(reader);
   uint8_t *bytes = take(reader, length);
@@ -92,7 +92,7 @@ static void take_identity(struct reader *reader, struct identity *identity) {
       return;
     }
     for (unsigned index = 0; index < identity->group_count; index++) identity->groups[index] = take_u32(reader);
-    // -1 means "leave it" to chown(2) and setresuid(2).
+    // For chown(2) and setresuid(2), -1 means no change.
     if (identity->uid == UINT32_MAX || identity->gid == UINT32_MAX) reader->is_broken = true;
   } else if (identity->kind != IDENTITY_SELF) {
     reader->is_broken = true;
@@ -115,7 +115,7 @@ static char **take_strings(struct reader *reader, char **strings, unsigned limit
   unsigned count = take_u16(reader);
   if (count > limit) reader->is_broken = true;
   unsigned index = 0;
-  // The strings are never changed; execve(2) has its prototype from before const.
+  // execve(2) does not change the strings, but its prototype predates const.
   for (; index < count && !reader->is_broken; index++) strings[index] = (char *)take_string(reader, 4).bytes;
   strings[index] = NULL;
   return strings;
@@ -153,7 +153,7 @@ static void take_spawn(struct reader *reader, struct spawn_request *spawn) {
 
 bool parse_request(uint8_t type, uint32_t id, uint8_t *payload, uint32_t length, struct request *request) {
   struct reader reader = {payload, 0, length, false};
-  // All but the two arrays, which are as large as they are rarely used.
+  // Everything but the two arrays, which are large and rarely used.
   memset(request, 0, offsetof(struct request, attributes));
   request->type = type;
   request->id = id;

@@ -1,4 +1,4 @@
-// The wire: frames, and the requests inside them. Knows no descriptors, so that it can be fuzzed alone.
+// The wire format: frames and the requests in them. Uses no descriptors, so that it can be fuzzed alone.
 #ifndef COPPICE_FRAMES_H
 #define COPPICE_FRAMES_H
 
@@ -66,7 +66,7 @@ enum reply_type {
   REPLY_CHANGES = 0xb0,
 };
 
-/** Where a request failed. */
+/** Step at which a request failed. */
 enum stage {
   STAGE_REQUEST = 1,
   STAGE_USER,
@@ -83,7 +83,7 @@ enum stage {
   STAGE_ENTRY,
 };
 
-/** Bytes inside a frame; followed by a NUL where the comment of the field says so. */
+/** Bytes inside a frame; NUL-terminated where the comment of the field says so. */
 struct text {
   const char *bytes;
   uint32_t length;
@@ -116,7 +116,7 @@ struct spawn_request {
   struct text label;
   uint8_t limit_count;
   struct resource_limit limits[LIMITS_LIMIT];
-  // NUL-terminated strings, and a null pointer after the last.
+  // NUL-terminated strings in a NULL-terminated array.
   char **arguments;
   char **variables;
 };
@@ -129,7 +129,7 @@ enum { WRITE_METADATA = 1, WRITE_STAGED = 2 };
 enum { WATCH_RECURSIVE = 1, WATCH_NETWORK_MOUNTS = 2 };
 enum { CHANGE_HAS_MODE = 1, CHANGE_HAS_OWNER = 2, CHANGE_HAS_METADATA = 4 };
 
-/** Any request of the server. Points into the frame, which was changed: ends of strings became NULs. */
+/** Any request of the server. Points into the frame, which parsing changed: strings were NUL-terminated. */
 struct request {
   uint8_t type;
   uint32_t id;
@@ -154,18 +154,18 @@ struct request {
   struct spawn_request spawn;
 };
 
-/** @return false when the payload is not what its type says. */
+/** @return false for a malformed payload. */
 bool parse_request(uint8_t type, uint32_t id, uint8_t *payload, uint32_t length, struct request *request);
 
 enum { FRAME_INCOMPLETE = 0, FRAME_BROKEN = -1 };
-/** Looks at the head of a buffer. @return bytes of the first whole frame, or one of the above. */
+/** Examines the start of a buffer. @return length of the first complete frame, or one of the above. */
 int32_t frame_length(const uint8_t *bytes, size_t length);
 
 uint16_t load_u16(const uint8_t *bytes);
 uint32_t load_u32(const uint8_t *bytes);
 uint64_t load_u64(const uint8_t *bytes);
 
-/** Appends to a buffer; what does not fit is left out and remembered. */
+/** Appends to a buffer; on overflow it drops the value and sets `is_full`. */
 struct writer {
   uint8_t *bytes;
   size_t length, capacity;

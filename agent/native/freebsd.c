@@ -1,4 +1,4 @@
-// FreeBSD, from 14 on. Nothing outside this file calls what only FreeBSD has.
+// FreeBSD, since 14. Only this file uses interfaces of FreeBSD alone.
 #include "platform.h"
 #ifdef COPPICE_IS_FREEBSD
 #include <errno.h>
@@ -23,7 +23,7 @@
 enum { KILL_ROUNDS = 2000, OPEN_ATTEMPTS = 64, LINKS_LIMIT = 40, GROUPS = 256 };
 
 void platform_harden(void) {
-  // Ends with the next program, so that what is started can be debugged. Not PROC_NO_NEW_PRIVS_CTL: sudo(8) is to work.
+  // Ends with the next exec, so that programs can be debugged. Not PROC_NO_NEW_PRIVS_CTL, which would break sudo(8).
   int disable = PROC_TRACE_CTL_DISABLE;
   procctl(P_PID, 0, PROC_TRACE_CTL, &disable);
   procctl(P_PID, 0, PROC_REAP_ACQUIRE, NULL);
@@ -32,7 +32,7 @@ void platform_harden(void) {
 void platform_close_from(int first) { close_range((unsigned)first, ~0u, 0); }
 
 void platform_kill_descendants(void) {
-  // Whoever has become a reaper hides its own from this process, until it is dead itself: again, until there are none.
+  // A reaper among the descendants hides its own until it is dead: repeat until there are none.
   for (unsigned round = 0; round < KILL_ROUNDS; round++) {
     struct procctl_reaper_kill all = {.rk_sig = SIGKILL};
     procctl(P_PID, 0, PROC_REAP_KILL, &all);
@@ -70,8 +70,8 @@ static void drop_last(char *path) {
 }
 
 /**
- * Follows the links of an absolute path, with the root where the path begins.
- * @param plain gets what it leads to: a path without links or dots, which begins with a slash unless it is empty.
+ * Resolves the links of an absolute path within the root.
+ * @param plain gets the target: a path without links or dots, which begins with a slash unless it is empty.
  * @return 0 or an errno.
  */
 static int resolve(const char *path, bool follows, char plain[PATH_MAX]) {
@@ -97,7 +97,7 @@ static int resolve(const char *path, bool follows, char plain[PATH_MAX]) {
     plain[before + 1 + length] = 0;
     if (is_last && !follows) return 0;
     ssize_t count = readlinkat(root, plain + 1, target, sizeof target - 1);
-    // It is no link, or, at the end, nothing yet.
+    // No link, or, at the end, a missing file.
     if (count < 0 && (errno == EINVAL || (errno == ENOENT && is_last))) continue;
     if (count < 0) return errno;
     if (++links > LINKS_LIMIT) return ELOOP;
@@ -112,7 +112,7 @@ static int resolve(const char *path, bool follows, char plain[PATH_MAX]) {
   return 0;
 }
 
-/** Whether a descriptor is a link's own, where one was to be followed. */
+/** True for a descriptor of a link itself, where it should have been followed. */
 static bool is_stray(int fd, int flags) {
   struct stat status;
   return !(flags & O_NOFOLLOW) && fstat(fd, &status) == 0 && S_ISLNK(status.st_mode);
@@ -125,7 +125,7 @@ int platform_open(const char *path, int flags, mode_t mode) {
     int error = resolve(path, !(flags & O_NOFOLLOW), plain);
     errno = error;
     if (error != 0) return -1;
-    // Whatever was put in place of a directory since then leads nowhere else.
+    // A directory that was replaced by a link since then leads nowhere else.
     int fd = openat(root, plain[0] == 0 ? "." : plain + 1, flags | O_NOFOLLOW | O_RESOLVE_BENEATH, mode);
     if (fd >= 0 && !is_stray(fd, flags)) return fd;
     if (fd >= 0) close(fd);
@@ -171,7 +171,7 @@ int platform_is_network(int fd) {
   struct statfs status;
   if (fstatfs(fd, &status) < 0) return -1;
   for (unsigned index = 0; index < sizeof names / sizeof names[0]; index++) {
-    // By number: nullfs(5) has that of what it shows, under a name of its own.
+    // By number: nullfs(5) passes on that of its lower file system, but has its own name.
     struct xvfsconf known;
     if (getvfsbyname(names[index], &known) == 0 && (uint32_t)known.vfc_typenum == (uint32_t)status.f_type) return 1;
   }
@@ -187,7 +187,7 @@ static int own_group_count = -1;
 static uid_t own_user;
 static gid_t own_group;
 
-/** Before FreeBSD 15 the first group is the effective one, whatever it was before. */
+/** Before FreeBSD 15 the first group replaces the effective one. */
 static int set_groups(gid_t gid, const uint32_t *groups, unsigned count) {
   gid_t all[GROUPS + 1] = {gid};
   unsigned length = 1;
@@ -201,7 +201,7 @@ int platform_become(uint32_t uid, uint32_t gid, const uint32_t *groups, unsigned
   return set_groups(gid, groups, count) < 0 || setgid(gid) < 0 || setuid(uid) < 0 ? -1 : 0;
 }
 
-/** Changes the effective ids alone: by the real ones others can neither trace nor signal this process. */
+/** Changes only the effective ids: with the real ones, other users could trace or signal this process. */
 int platform_act_as(uint32_t uid, uint32_t gid, const uint32_t *groups, unsigned count) {
   own_group_count = -1;
   own_user = geteuid();
@@ -218,7 +218,7 @@ int platform_act_as(uint32_t uid, uint32_t gid, const uint32_t *groups, unsigned
 
 void platform_act_as_self(void) {
   if (own_group_count < 0) return;
-  // Going on as somebody else would be worse than not going on.
+  // Exits rather than continue with another identity.
   if (seteuid(own_user) < 0 || setgroups(own_group_count, own_groups) < 0 || setegid(own_group) < 0) abort();
   own_group_count = -1;
 }
@@ -228,14 +228,14 @@ void platform_act_as_self(void) {
 static const char SPACE[] = "user.";
 enum { SPACE_LENGTH = sizeof SPACE - 1 };
 
-/** A descriptor that attributes can be asked of: the same, or another for one that was opened for nothing else. */
+/** A descriptor for attributes: the same one, or a reopened one for O_PATH. */
 static int operable(int fd, bool is_to_write) {
   struct stat status;
   int flags = fcntl(fd, F_GETFL);
   if (flags < 0 || fstat(fd, &status) < 0) return -1;
   if (!(flags & O_PATH)) return fd;
   errno = EPERM;
-  // Opening anything else may wait, or do something.
+  // Opening another kind of file may block or have side effects.
   if (!S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) return -1;
   int opened = platform_reopen(fd, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (opened < 0 && errno == EACCES && is_to_write) opened = platform_reopen(fd, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
@@ -253,7 +253,7 @@ static const char *plain_name(const char *name) {
 }
 
 ssize_t platform_list_attributes(int fd, char *names, size_t size) {
-  // Each name comes behind its length, without an end.
+  // Names are length-prefixed, without a NUL.
   static uint8_t list[64 * 1024];
   int file = operable(fd, false);
   if (file < 0) return -1;

@@ -1,5 +1,5 @@
-// A fuzz target for libFuzzer: whatever bytes come, cutting and parsing them touches nothing else. Every
-// string of a parsed request is read to its end, as the agent would.
+// A fuzz target for libFuzzer: splitting and parsing accesses no memory outside of the input. Every string of a parsed
+// request is read to its end, as the agent does.
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,7 +36,7 @@ static void read_request(const struct request *request) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static struct request request;
-  // Its own allocation, exactly as large: reading past it is seen.
+  // A separate allocation of the exact size, so that sanitizers see a read past its end.
   uint8_t *bytes = malloc(size + 1);
   if (bytes == NULL) return 0;
   uint8_t *frames = realloc(bytes, size > 0 ? size : 1);
@@ -57,7 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 }
 
 #ifdef COPPICE_FUZZ_MAIN
-// For compilers without libFuzzer: mutates the frames below by a generator with a seed. usage: SEED ROUNDS
+// For compilers without libFuzzer: mutates the frames below with a seeded generator. usage: SEED ROUNDS
 static uint64_t state;
 
 static uint32_t next(void) {
@@ -70,7 +70,7 @@ static size_t generate(uint8_t *bytes, size_t capacity) {
                                   STAT,   LIST,      OPEN,  READ,  WRITE,     MAKE_DIRECTORY, MOVE,   REMOVE, CHANGE,  WATCH,   DIAL};
   size_t length = HEADER_BYTES + next() % (capacity - HEADER_BYTES);
   for (size_t index = 0; index < length; index++) {
-    // Small numbers are what lengths and counts that fit look like.
+    // Small numbers often form valid lengths and counts.
     bytes[index] = (uint8_t)(next() % 4 == 0 ? next() : next() % 3 == 0 ? '/' : next() % 6);
   }
   struct writer header = {bytes, 0, HEADER_BYTES, false};

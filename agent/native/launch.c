@@ -1,5 +1,5 @@
-// The last steps before a program runs, taken by the process that becomes it: the child of an agent, or the
-// far end of a way through another program, such as one that goes into a jail.
+// The last steps before a program runs, in the process that becomes it: the child of an agent, or a process that
+// another program took into a jail.
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -22,7 +22,7 @@ static const int resources[] = {RLIMIT_NOFILE, RLIMIT_NPROC, RLIMIT_AS,    RLIMI
                                 RLIMIT_FSIZE,  RLIMIT_CORE,  RLIMIT_STACK, RLIMIT_DATA};
 enum { RESOURCE_COUNT = sizeof resources / sizeof resources[0] };
 
-/** Tells the agent at the other end of the way; with its terminal, when it is about to run the program. */
+/** Reports to the waiting agent; includes the terminal when the program is about to run. */
 static void report(const struct launch *launch, uint8_t stage, uint32_t value) {
   uint8_t bytes[LAUNCH_REPORT_BYTES + PATH_LIMIT];
   struct writer writer = {bytes, 0, sizeof bytes, false};
@@ -44,7 +44,7 @@ static void report(const struct launch *launch, uint8_t stage, uint32_t value) {
     header->cmsg_len = CMSG_LEN(sizeof(int));
     memcpy(CMSG_DATA(header), &launch->terminal, sizeof(int));
   }
-  // Nobody listens any more: then nobody waits for this program either.
+  // The agent has closed the socket, so it no longer waits for this program.
   if (sendmsg(launch->report, &message, MSG_NOSIGNAL) < 0) _exit(127);
 }
 
@@ -56,7 +56,7 @@ static _Noreturn void give_up(struct launch *launch, uint8_t stage) {
 }
 
 static _Noreturn void refuse(const char *program, const char *reason, int code) {
-  // One write, for it may be interleaved with nobody else's.
+  // One write, so that it is not interleaved with others.
   char line[PATH_LIMIT + 64];
   int length = snprintf(line, sizeof line, "%.4000s: %s\n", program, reason);
   if (write(2, line, (size_t)length) < 0) _exit(code);
@@ -90,7 +90,7 @@ static const char *variable(char **variables, const char *name) {
   return NULL;
 }
 
-/** A script without a first line that names its interpreter is the shell's, as with execvp(3). */
+/** As execvp(3), runs a script without `#!` in the shell. */
 static void execute(const char *path, const struct spawn_request *request) {
   execve(path, request->arguments, request->variables);
   if (errno != ENOEXEC) return;
@@ -117,7 +117,7 @@ static void search_and_execute(const struct spawn_request *request) {
   int error = ENOENT;
   while (*program != 0) {
     size_t length = strcspn(folder, ":");
-    // An empty entry is the working directory.
+    // An empty entry means the working directory.
     int written = snprintf(path, sizeof path, "%.*s%s%s", (int)length, folder, length > 0 ? "/" : "./", program);
     if (written < PATH_MAX) {
       execute(path, request);
@@ -154,8 +154,8 @@ static void take_on_identity(struct launch *launch) {
 _Noreturn void run_launch(struct launch *launch) {
   const struct spawn_request *request = launch->request;
   bool has_terminal = request->flags & SPAWN_TERMINAL;
-  // Whoever came another way leads a session already, or has to stay in that of the program that brought it:
-  // signals to its group are meant for both.
+  // A process from another program leads a session already, or must stay in that program's session: signals to its
+  // group are for both.
   if (launch->report < 0 || has_terminal) setsid();
   if (has_terminal && ioctl(launch->input, TIOCSCTTY, 0) < 0) give_up(launch, STAGE_TERMINAL);
   if (dup2(launch->input, 0) < 0 || dup2(launch->output, 1) < 0 || dup2(launch->error_output, 2) < 0) {
@@ -192,7 +192,7 @@ int open_terminal(struct streams *streams, const struct spawn_request *request, 
   streams->far[0] = far;
   struct winsize size = {.ws_row = request->rows, .ws_col = request->columns};
   ioctl(far, TIOCSWINSZ, &size);
-  // So that the program can open its own terminal by name. Where it may not be given away it works without.
+  // So that the program can open its terminal by name. It runs even if the owner cannot be changed.
   if (request->identity.kind != IDENTITY_SELF && fchown(far, account->uid, (gid_t)-1) < 0) errno = 0;
   fcntl(near, F_SETFL, fcntl(near, F_GETFL) | O_NONBLOCK);
   streams->near[0] = fcntl(near, F_DUPFD_CLOEXEC, 3);
@@ -206,7 +206,7 @@ bool changes_identity(const struct spawn_request *request, const struct account 
   return geteuid() == 0 || account->uid != geteuid() || account->gid != getegid();
 }
 
-/** All that is to be read, up to its end. */
+/** Reads up to the end of file. */
 static uint32_t read_all(int fd, uint8_t *bytes, uint32_t size) {
   uint32_t length = 0;
   while (length < size) {
@@ -244,7 +244,7 @@ _Noreturn void launch_from(int fd) {
     }
     launch.terminal = streams.near[1];
   } else if (spawn->identity.kind != IDENTITY_SELF) {
-    // So that the program can open its streams anew, as /dev/stdout. Where they may not be given away it works without.
+    // So that the program can reopen its streams, as /dev/stdout. It runs even if the owner cannot be changed.
     for (int stream = spawn->flags & SPAWN_INPUT ? 0 : 1; stream < 3; stream++) {
       if (fchown(stream, account.uid, (gid_t)-1) < 0) errno = 0;
     }

@@ -4,28 +4,27 @@
 
 #include "agent.h"
 
-// What a launch reports to the agent that waits for it: a stage and an errno, or that it is ready and its
-// number. What follows an errno is the detail, up to the end.
+// Report of a launch to the waiting agent: a stage with an errno, or LAUNCH_READY with its pid. The detail of an errno
+// follows, up to the end.
 enum { LAUNCH_READY = 0, LAUNCH_REPORT_BYTES = 5 };
 
-/** All that it takes. A child that shares the memory of its agent tells why it gave up by `error` and `stage`. */
+/** Input of a launch. A child that shares the memory of its agent reports its failure in `error` and `stage`. */
 struct launch {
   const struct spawn_request *request;
   const struct account *account;
   const char *directory;
   int input, output, error_output;
-  // Where an agent listens that this process shares no memory with, or -1.
+  // Socket of the waiting agent, if it shares no memory with this process, or -1.
   int report;
-  // The end of the terminal that such an agent is to have, or -1.
+  // Terminal end for that agent, or -1.
   int terminal;
   bool changes_identity;
   volatile int error;
   volatile uint8_t stage;
 };
 
-/** Becomes the program. */
 _Noreturn void run_launch(struct launch *launch);
-/** Reads a SPAWN from a socket, and becomes its program. */
+/** Reads a SPAWN from a socket and becomes its program. */
 _Noreturn void launch_from(int fd);
 bool changes_identity(const struct spawn_request *request, const struct account *account);
 

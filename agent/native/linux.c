@@ -1,4 +1,4 @@
-// Linux. Nothing outside this file calls what only Linux has.
+// Linux. Only this file uses interfaces of Linux alone.
 #include "platform.h"
 #ifndef COPPICE_IS_FREEBSD
 #include <dirent.h>
@@ -23,7 +23,7 @@
 #if __has_include(<linux/openat2.h>)
 #include <linux/openat2.h>
 #else
-// Compilers for musl do not look where the kernel's headers are.
+// Compilers for musl do not find the kernel's headers.
 enum { RESOLVE_NO_MAGICLINKS = 0x02, RESOLVE_IN_ROOT = 0x10 };
 struct open_how {
   uint64_t flags, mode, resolve;
@@ -48,12 +48,12 @@ static pid_t parent_of(const char *pid) {
   close(fd);
   if (length <= 0) return -1;
   text[length] = 0;
-  // The name before it may hold anything.
+  // The name before it may contain any character.
   const char *end = strrchr(text, ')');
   return end && strlen(end) > 4 ? (pid_t)strtol(end + 4, NULL, 10) : -1;
 }
 
-/** Sends SIGKILL to every child; not every kernel has a list of them. */
+/** Sends SIGKILL to every child, also on kernels without a list of children. */
 static void kill_children(void) {
   DIR *processes = opendir("/proc");
   if (processes == NULL) return;
@@ -66,9 +66,9 @@ static void kill_children(void) {
 }
 
 void platform_kill_descendants(void) {
-  // The end of the first process of a namespace is the end of all others in it.
+  // The end of a namespace's first process ends all others in it.
   if (getpid() == 1) return;
-  // Children of those that die become children of this process: again, until there are none.
+  // Children of dead processes become children of this one: repeat until there are none.
   for (unsigned round = 0; round < KILL_ROUNDS; round++) {
     kill_children();
     pid_t pid;
@@ -101,12 +101,12 @@ int platform_open_root(const char *path) {
 }
 
 int platform_open(const char *path, int flags, mode_t mode) {
-  // No magic link, either: what a descriptor of this process stands for may be of the host.
+  // No magic links: a descriptor of this process may refer to a file of the host.
   struct open_how how = {
       .flags = (uint64_t)(unsigned)flags, .mode = flags & O_CREAT ? mode : 0, .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS};
   for (unsigned attempt = 0;; attempt++) {
     int fd = (int)syscall(SYS_openat2, root, path, &how, sizeof how);
-    // Somebody renames on the way, and the kernel cannot rule out that `..` would lead out.
+    // During a concurrent rename the kernel cannot rule out that `..` leads out.
     if (fd >= 0 || errno != EAGAIN || attempt == OPEN_ATTEMPTS) return fd;
   }
 }
@@ -146,7 +146,7 @@ int platform_link(int fd, int directory, const char *name) {
 }
 
 int platform_is_network(int fd) {
-  // In the order of <linux/magic.h>, which compilers for musl do not find: CIFS, FUSE, NFS, SMB, SMB 2.
+  // From <linux/magic.h>, which compilers for musl do not find, in its order: CIFS, FUSE, NFS, SMB, SMB 2.
   static const uint32_t types[] = {0xff534d42, 0x65735546, 0x6969, 0x517b, 0xfe534d42};
   struct statfs status;
   if (fstatfs(fd, &status) < 0) return -1;
@@ -179,7 +179,7 @@ int platform_act_as(uint32_t uid, uint32_t gid, const uint32_t *groups, unsigned
   own_group_count = own;
   setfsgid(gid);
   setfsuid(uid);
-  // Neither tells whether it worked.
+  // Neither call reports failure.
   if ((uint32_t)setfsgid((gid_t)-1) == gid && (uint32_t)setfsuid((uid_t)-1) == uid) return 0;
   platform_act_as_self();
   errno = EPERM;
@@ -190,12 +190,12 @@ void platform_act_as_self(void) {
   if (own_group_count < 0) return;
   setfsuid(geteuid());
   setfsgid(getegid());
-  // Going on as somebody else would be worse than not going on.
+  // Exits rather than continue with another identity.
   if (setgroups((size_t)own_group_count, own_groups) < 0 || (uid_t)setfsuid((uid_t)-1) != geteuid()) abort();
   own_group_count = -1;
 }
 
-// --- extended attributes: of the descriptor's path, for those that were opened for nothing else
+// --- extended attributes, by the path of the descriptor, because O_PATH descriptors have no access
 
 static const char *path_to(int fd) {
   static char link[32];

@@ -1,5 +1,5 @@
-// The agent: starts programs, moves their bytes and works on files for the server at the other end of a
-// socket. One thread, one loop; a turn of it sends, waits, and then does what there is to do.
+// The agent: starts programs, relays their data and works on files for the server at the other end of a socket. One
+// thread and one loop, whose turn sends, waits, and handles events.
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -132,7 +132,7 @@ size_t room(void) {
 }
 
 struct writer begin_frame(uint8_t type, uint32_t id) {
-  // Frames for nobody are written and forgotten.
+  // Frames without a connection are written and dropped.
   struct writer frame = {outgoing + outgoing_end, 0, OUTGOING_BYTES - outgoing_end, false};
   put_u32(&frame, 0);
   put_u8(&frame, type);
@@ -142,7 +142,7 @@ struct writer begin_frame(uint8_t type, uint32_t id) {
 
 void finish_frame(struct writer *frame) {
   if (connection < 0) return;
-  // Requests are taken only while their answers fit, so a frame that does not is a mistake of this program.
+  // Requests are handled only while their answers fit, so an oversized frame is a bug.
   if (frame->is_full || frame->length > HEADER_BYTES + PAYLOAD_LIMIT) abort();
   struct writer length = {frame->bytes, 0, 4, false};
   put_u32(&length, (uint32_t)frame->length - 4);
@@ -233,7 +233,7 @@ int relay_source(struct source *source, uint32_t id, uint32_t *credit) {
   if (length > CHUNK_BYTES) length = CHUNK_BYTES;
   struct writer frame = begin_frame(source->frame, id);
   size_t filled = 0;
-  // A terminal gives a page at a time, and a frame costs the server the same whatever is in it.
+  // A terminal yields a page per read, but a frame costs the server the same for any size.
   while (filled < length) {
     ssize_t count = read(source->fd, frame.bytes + frame.length, length - filled);
     if (count <= 0 && filled > 0) break;
@@ -317,7 +317,7 @@ static void start_object(const struct request *request) {
     break_connection("an id was used twice");
     return;
   }
-  // Files and ports would be those of the wrong side.
+  // Files and ports would be those of the host side.
   if (entry_is_set() && request->type != SPAWN) {
     send_error(request->id, STAGE_REQUEST, ENOTSUP, "");
     return;
@@ -360,10 +360,10 @@ static void credit(struct object *object, uint32_t bytes) {
   else if (object->kind == CONNECTION_INSIDE) dial_credit(object, bytes);
 }
 
-/** A request about an object. What has just ended here may still be asked for: that is no mistake. */
+/** Handles a request about an object. An object that has just ended is no protocol error. */
 static void use_object(const struct request *request) {
   struct object *object = find_object(request->id);
-  // The server forgets the id when it reads this.
+  // The server forgets the id when it receives this.
   if (request->type == RELEASE) send_empty(REPLY_RELEASED, request->id);
   if (object == NULL) {
     if (request->type == READ) send_error(request->id, STAGE_FILE, EBADF, "");
@@ -437,7 +437,7 @@ static void handle(const struct request *request) {
   }
 }
 
-/** Handles the frames that are here, while their answers fit. */
+/** Handles the received frames while their answers fit. */
 static void handle_frames(void) {
   static struct request request;
   while (connection >= 0 && !is_announcing && room() >= REPLY_BYTES + HEADER_BYTES) {
@@ -463,7 +463,7 @@ static bool has_whole_frame(void) {
   return frame_length(incoming + incoming_start, incoming_end - incoming_start) != FRAME_INCOMPLETE;
 }
 
-/** @return whether something came. */
+/** @return true if bytes arrived. */
 static bool receive(void) {
   if (incoming_start > 0) {
     memmove(incoming, incoming + incoming_start, incoming_end - incoming_start);
@@ -502,7 +502,7 @@ void watch_descriptor(int fd, short events, struct object *owner, int role) {
   polled_count++;
 }
 
-/** Names every process to a server that asked. */
+/** Names every process to a new server. */
 static void announce(void) {
   if (!is_announcing || connection < 0) return;
   for (struct object *object = objects; object != NULL; object = object->next) {
@@ -513,10 +513,10 @@ static void announce(void) {
   is_announcing = false;
 }
 
-/** Sends what became due. @return whether there is more to do at once. */
+/** Sends what is due. @return true if there is more to do at once. */
 static bool pump(void) {
   bool has_more = false;
-  // First: what has been named may have something to say.
+  // First, because a process must be named before its other frames.
   announce();
   for (struct object *object = objects; object != NULL; object = object->next) {
     if (object->is_dead) continue;
@@ -566,7 +566,7 @@ static void set_up_signals(sigset_t *while_waiting) {
   sigfillset(&blocked);
   sigemptyset(while_waiting);
   for (int number = 1; number < NSIG; number++) signal(number, SIG_DFL);
-  // Handled, not ignored: a program that is started must not inherit that.
+  // A handler, not SIG_IGN, which programs would inherit.
   struct sigaction action = {.sa_handler = on_signal};
   sigaction(SIGCHLD, &action, NULL);
   sigaction(SIGPIPE, &action, NULL);
@@ -581,16 +581,16 @@ static _Noreturn void fail(const char *message) {
 static void turn(const sigset_t *while_waiting) {
   bool has_more = pump();
   flush();
-  // The server may be found gone while it is sent something: nothing is left then that could end a wait.
+  // Sending may reveal that the server is gone, after which no event could end the wait.
   if (listener < 0 && connection < 0) return;
   sweep();
   prepare();
   bool is_stuck = room() < REPLY_BYTES + HEADER_BYTES || is_announcing;
   has_more |= connection >= 0 && has_whole_frame() && !is_stuck;
   struct timespec at_once = {0, 0};
-  // Signals are let in here alone, so that nothing between two waits is ever interrupted.
+  // Signals are unblocked only here, so that they interrupt nothing else.
   int count = ppoll(polled, polled_count, has_more ? &at_once : NULL, while_waiting);
-  // Somebody took its descriptors away by a resource limit: it would try again for ever.
+  // A lowered resource limit makes poll(2) fail for every call: do not retry forever.
   if (count < 0 && errno == EINVAL) fail("cannot wait");
   process_reap();
   if (count > 0) dispatch();
@@ -598,7 +598,7 @@ static void turn(const sigset_t *while_waiting) {
   watch_follow();
 }
 
-/** Moves a descriptor out of the way of stdin, stdout and stderr, which are opened if they are not. */
+/** Moves a descriptor away from stdin, stdout and stderr, which are opened if closed. */
 static int claim_descriptor(const char *text) {
   char *end;
   long number = strtol(text, &end, 10);
@@ -622,13 +622,13 @@ static void raise_descriptor_limit(void) {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/** Runs a program with a listening socket as descriptor 3: the agent itself, mostly, wherever that takes it. */
+/** Runs a program with a listening socket as descriptor 3: mostly a command that runs the agent inside a jail. */
 static _Noreturn void bind_and_run(const char *path, char **words) {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
   if (strlen(path) >= sizeof address.sun_path) fail("the path of the socket is too long");
   strcpy(address.sun_path, path);
   int fd = socket(AF_UNIX, SOCK_STREAM, 0);
-  // Nobody but its owner may connect, from the beginning.
+  // Only its owner may connect, from the start.
   mode_t mask = umask(0177);
   unlink(path);
   if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) < 0 || listen(fd, 16) < 0) fail("cannot listen");
@@ -668,7 +668,7 @@ int main(int count, char **words) {
   set_up_signals(&while_waiting);
   if (is_listening) {
     listener = fd;
-    // A client that gives up between the wait and the accept must not stop the loop.
+    // A client that disconnects before the accept must not block the loop.
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
   } else {
     connected(fd);

@@ -1,4 +1,4 @@
-// Programs: how they start, talk and end.
+// Programs: their start, streams and end.
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -20,15 +20,15 @@
 
 enum role { ROLE_INPUT, ROLE_OUTPUT, ROLE_ERROR_OUTPUT, ROLE_ENTRY };
 
-// More than a pipe holds: what a killed process left is read up to here, though others may go on writing.
+// More than the capacity of a pipe: limit for reading the output of a killed process, while others may go on writing.
 enum { LEFT_BYTES = 1024 * 1024 };
 
 struct process {
   struct object object;
   pid_t pid;
-  // Where it runs, which may count on its own.
+  // Pid in its own pid namespace or jail.
   uint32_t number;
-  // Until it has begun, where it comes through another program.
+  // Set until it has started, when started through another program.
   struct entry *entry;
   struct sink input;
   struct source output, error_output;
@@ -90,7 +90,7 @@ static const char *signal_name(int number) {
 // --- starting
 
 /**
- * @param owner who may open them anew, as /dev/stdout; NULL where that is not known yet.
+ * @param owner account that may reopen them, as /dev/stdout; NULL if not known yet.
  * @return 0 or an errno.
  */
 static int open_pipes(struct streams *streams, bool has_input, const struct account *owner) {
@@ -102,11 +102,11 @@ static int open_pipes(struct streams *streams, bool has_input, const struct acco
       continue;
     }
     if (pipe2(ends, O_CLOEXEC) < 0) return errno;
-    // Where it may not be given away it works without.
+    // They work even if the owner cannot be changed.
     if (owner != NULL && fchown(ends[0], owner->uid, (gid_t)-1) < 0) errno = 0;
     streams->near[index] = ends[index == 0];
     streams->far[index] = ends[index != 0];
-    // Only this end: programs do not expect to find theirs non-blocking.
+    // Only this end: programs do not expect theirs to be non-blocking.
     fcntl(streams->near[index], F_SETFL, O_NONBLOCK);
   }
   return 0;
@@ -114,7 +114,7 @@ static int open_pipes(struct streams *streams, bool has_input, const struct acco
 
 static int open_streams(struct streams *streams, const struct spawn_request *request, const struct account *account) {
   bool has_terminal = request->flags & SPAWN_TERMINAL;
-  // A terminal is made where the program runs; until then there is what it is brought there by.
+  // The terminal is created where the program runs; until then it has the pipes to the program between.
   if (entry_is_set()) return open_pipes(streams, request->flags & SPAWN_INPUT && !has_terminal, NULL);
   if (has_terminal) return open_terminal(streams, request, account);
   return open_pipes(streams, request->flags & SPAWN_INPUT,
@@ -191,8 +191,8 @@ void process_spawn(uint32_t id, const struct spawn_request *request) {
       .terminal = -1,
       .changes_identity = changes_identity(request, &account),
   };
-  // The child borrows this process's memory and stack, and this process waits until it has run the program:
-  // a fork would copy page tables, for nothing.
+  // The child borrows this process's memory and stack until it has called exec: a fork would copy the page tables for
+  // nothing.
   pid_t pid = vfork();
   if (pid == 0) run_child(&launch, way);
   error = errno;
@@ -212,7 +212,7 @@ void process_spawn(uint32_t id, const struct spawn_request *request) {
   send_error(id, launch.stage, launch.error, launch.directory);
 }
 
-/** Has the terminal that was made where the program runs. @return false without one. */
+/** Takes over the terminal that was created where the program runs. @return false without one. */
 static bool take_terminal(struct process *process) {
   struct entry *entry = process->entry;
   struct stat status;
@@ -226,7 +226,7 @@ static bool take_terminal(struct process *process) {
   return process->input.fd >= 0;
 }
 
-/** What the program between has to say of why it brought nobody. */
+/** Error output of the program between, when it started none. */
 static const char *complaint(const struct process *process) {
   static char text[512];
   ssize_t count = read(process->error_output.fd, text, sizeof text - 1);
@@ -235,17 +235,17 @@ static const char *complaint(const struct process *process) {
   return text;
 }
 
-/** Tells who waits for it how the start of a program went that came through another, once that is known. */
+/** Reports the start of a program through another one, once its result is known. */
 static void finish_start(struct process *process) {
   struct entry *entry = process->entry;
   uint32_t id = process->object.id, value;
   struct text detail;
-  // Whoever keeps the other end of the way does not keep it from ending.
+  // A process that holds the other end open must not delay the end.
   if (process->has_exited) entry_move(entry);
   if (!entry->is_over && !process->has_exited) return;
   if (entry->is_awaited && room() < REPLY_BYTES) return;
   uint8_t stage = entry_outcome(entry, &value, &detail);
-  // Its end says whether it could not go there, or was killed on the way.
+  // Its exit shows whether it could not enter or was killed meanwhile.
   if (stage == STAGE_ENTRY && !process->has_exited) return;
   bool was_killed_on_way = stage == STAGE_ENTRY && WIFSIGNALED(process->status);
   if (was_killed_on_way) {
@@ -271,7 +271,7 @@ static void finish_start(struct process *process) {
     return;
   }
   if (!process->has_exited) kill(-process->pid, SIGKILL);
-  // A server that found it on its way learns by its end how it went.
+  // A server that found it during the start learns the result from its end.
   if (!is_awaited) return;
   process->object.is_dead = true;
   send_error(id, stage, (int)value, reason);
@@ -288,8 +288,8 @@ static bool has_output(const struct process *process) {
 }
 
 /**
- * Only what is in the pipes already counts. A terminal is hung up when its program ends: whoever still has it
- * can write nothing more, but keeps it from ending.
+ * True while only bytes already in the pipes count. A terminal is hung up when its program ends: a process that still
+ * has it open can write nothing more, but delays its end.
  */
 static bool is_draining(const struct process *process) {
   return process->has_exited && (process->was_killed || process->has_terminal);
@@ -300,7 +300,7 @@ static void end_output(struct process *process) {
   source_close(&process->error_output);
 }
 
-/** Reads away what nobody wants. Answers as `relay_source` does. */
+/** Discards unwanted output. Answers as `relay_source` does. */
 static int drop(struct source *source) {
   static uint8_t waste[CHUNK_BYTES];
   ssize_t count = read(source->fd, waste, sizeof waste);
@@ -311,7 +311,7 @@ static int drop(struct source *source) {
 static void relay(struct process *process, struct source *source) {
   if (source->fd < 0) return;
   uint32_t before = process->credit;
-  // What does not move for want of credit or room says nothing about the pipe.
+  // Bytes stopped by missing credit or room do not show the state of the pipe.
   if (!process->is_discarded && !can_send(process)) return;
   int moved = process->is_discarded ? drop(source) : relay_source(source, process->object.id, &process->credit);
   if (moved < 0 || (moved == 0 && is_draining(process))) source_close(source);
@@ -350,7 +350,7 @@ void process_end_input(struct object *object) {
   struct sink *input = &process->input;
   if (input->fd < 0 || input->is_ending) return;
   if (process->has_terminal) {
-    // A terminal has no end: what stands for it is a character.
+    // A terminal has no end of file, but a control character for it.
     struct termios settings;
     uint8_t end = 4;
     if (tcgetattr(process->input.fd, &settings) == 0) end = settings.c_cc[VEOF];
@@ -372,7 +372,7 @@ void process_signal(struct object *object, uint8_t scope, struct text name) {
   struct process *process = (struct process *)object;
   int number = signal_number(name);
   int error = 0;
-  // Once it was reaped its number may be somebody else's.
+  // After it was reaped, its pid may be reused.
   if (process->has_exited) error = ESRCH;
   else if (number < 0) error = EINVAL;
   else if (kill(scope == 1 ? -process->pid : process->pid, number) < 0) error = errno;
@@ -393,7 +393,7 @@ void process_prepare(struct object *object) {
   if (object->is_dead) return;
   if (process->entry != NULL) return entry_prepare(process->entry, object, ROLE_ENTRY);
   if (process->input.fd >= 0) {
-    // Without anything to write, this still tells when nobody reads any more; a terminal has no such state.
+    // With no data, POLLERR still reports that the reader is gone; terminals do not support it.
     if (process->input.length > 0) watch_descriptor(process->input.fd, POLLOUT, object, ROLE_INPUT);
   }
   if (!can_send(process) && !process->is_discarded) return;
@@ -432,7 +432,8 @@ bool process_pump(struct object *object) {
   if (process->is_released && process->has_exited && !has_output(process)) object->is_dead = true;
   if (!is_connected() || !process->is_announced || process->is_released || room() < REPLY_BYTES) return false;
   struct sink *input = &process->input;
-  // Half a window at a time while more is to come, all of it when the server may be waiting for the last.
+  // Acknowledges half a window at a time while more is to come, and everything when the server may wait for the last
+  // bytes.
   if (input->taken > 0 && (input->length == 0 || input->taken >= INPUT_WINDOW_BYTES / 2)) {
     send_u32(REPLY_TAKEN, object->id, input->taken);
     input->window += input->taken;
@@ -455,7 +456,7 @@ bool process_pump(struct object *object) {
 void process_reap(void) {
   int status;
   pid_t pid;
-  // All children: orphans become ours.
+  // All children, including adopted orphans.
   while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
     struct object *object = objects;
     while (object != NULL && (object->kind != PROCESS || ((struct process *)object)->pid != pid ||
@@ -472,7 +473,7 @@ void process_reap(void) {
 
 void process_release(struct object *object) {
   struct process *process = (struct process *)object;
-  // What still runs goes on by itself, and is forgotten when it and its output have ended.
+  // A running process goes on alone, and is forgotten when it and its output have ended.
   process->is_discarded = process->is_released = true;
 }
 
@@ -483,7 +484,7 @@ void process_disconnected(struct object *object) {
   process->is_exit_told = process->is_end_told = false;
   process->is_announced = false;
   process->is_input_closed_due = process->input.fd < 0;
-  // The next server counts from the beginning: what is still here to be written is what it has to wait for.
+  // The next server counts from 0, so bytes that are still buffered reduce its window.
   process->input.taken = 0;
   process->input.window = INPUT_WINDOW_BYTES - process->input.length;
 }

@@ -1,4 +1,4 @@
-// Watches of directories. One queue of changes serves them all: every kernel has few of those.
+// Directory watches. They share one queue of changes, because every kernel limits those.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,18 +20,18 @@ struct watcher {
   int64_t credit;
 };
 
-/** A directory, seen for one watcher. */
+/** A directory as watched for one watcher. */
 struct watched {
   struct watched *next;
   struct watcher *watcher;
   int directory;
-  // The rename that took it away, until it is known where to.
+  // Rename that moved it away, until its target is known.
   uint32_t cookie;
   uint16_t moved_length;
-  // Names that were told of when the directory was found, whose creation may still be in the queue.
+  // Names reported when the directory was found, whose creation may still be queued.
   char **fresh;
   unsigned fresh_count;
-  // Below the root of the watch.
+  // Path below the root of the watch.
   char path[];
 };
 
@@ -70,7 +70,7 @@ static void unlink_watched(struct watched **link) {
   if (!is_watched(directory)) platform_changes_remove(changes, directory);
 }
 
-/** Forgets every directory for which `matches` answers yes. */
+/** Removes every directory that `matches` accepts. */
 static void forget(bool (*matches)(const struct watched *watched, const void *context), const void *context) {
   for (unsigned index = 0; index < BUCKETS; index++) {
     for (struct watched **link = &buckets[index]; *link != NULL;) {
@@ -97,11 +97,11 @@ static void finish(void) {
 }
 
 static void tell(struct watcher *watcher, uint8_t kind, const char *path, const char *name) {
-  // One that was released has no id any more: the server takes no more frames for it.
+  // A released one has no id any more: the server takes no more frames for it.
   if (watcher->is_broken || watcher->object.is_dead) return;
   if (frame_owner != watcher || frame.length > FRAME_BYTES) finish();
   if (frame_owner == NULL) {
-    // Somebody who does not keep up loses the watch, not the others theirs.
+    // A watcher that is too slow loses its watch, without an effect on others.
     if (watcher->credit <= 0 || room() < REPLY_BYTES) {
       watcher->is_broken = true;
       return;
@@ -174,7 +174,7 @@ static bool take_fresh(struct watched *watched, const char *name) {
   return false;
 }
 
-/** Whether an entry is a file with something in it: that was written, maybe before its directory was watched. */
+/** True for a non-empty file: it was written, maybe before its directory was watched. */
 static bool is_written(int directory, const struct dirent *entry) {
   struct stat status;
   if (entry->d_type != DT_REG && entry->d_type != DT_UNKNOWN) return false;
@@ -183,8 +183,8 @@ static bool is_written(int directory, const struct dirent *entry) {
 }
 
 /**
- * Watches a directory, and what is below it. Takes over the descriptor. With `is_new`, what is found there
- * is told of: it may have been made before the directory was watched.
+ * Watches a directory and those below it. Takes ownership of the descriptor. With `is_new`, its entries are reported:
+ * they may have been created before the directory was watched.
  * @return 0 or an errno.
  */
 static int watch_tree(struct watcher *watcher, int fd, char path[PATH_MAX], unsigned levels, bool is_new) {
@@ -219,14 +219,14 @@ static int watch_tree(struct watcher *watcher, int fd, char path[PATH_MAX], unsi
     memcpy(path + length + (length > 0), name, name_length + 1);
     error = watch_tree(watcher, below, path, levels + 1, is_new);
     path[length] = 0;
-    // It has gone already.
+    // Already gone.
     if (error == ENOENT) error = 0;
   }
   closedir(directory);
   return error;
 }
 
-/** Opens a directory below the root of a watch, following no link. */
+/** Opens a directory below the root of a watch, without following links. */
 static int open_below(int root, const char *path) {
   int fd = fcntl(root, F_DUPFD_CLOEXEC, 3);
   while (fd >= 0 && *path != 0) {
@@ -278,7 +278,7 @@ static struct watched *renamed(const struct watched *old, const char *path) {
   return watched;
 }
 
-/** What left comes back under another name. @return false when nothing that is watched left. */
+/** Handles the second half of a rename. @return false when no watched directory was moved away. */
 static bool directory_came_back(struct watcher *watcher, const char *path, uint32_t cookie) {
   bool has_come_back = false;
   for (unsigned index = 0; index < BUCKETS && cookie != 0; index++) {
@@ -298,11 +298,11 @@ static void directory_came(struct watcher *watcher, char path[PATH_MAX], uint32_
   if (directory_came_back(watcher, path, cookie)) return;
   int fd = open_below(watcher->root, path);
   int error = fd < 0 ? 0 : watch_tree(watcher, fd, path, 0, true);
-  // Not watching what should be watched is a loss like any other.
+  // A directory that cannot be watched is a loss of events.
   if (error != 0 && error != ENOENT) watcher->is_broken = true;
 }
 
-/** Linux tells of the modes and owners of files that have no name yet, as `#` and a number. */
+/** Linux reports modes and owners of unnamed files, as `#` and a number. */
 static bool is_unnamed(const struct watched *watched, const struct change *change) {
   const char *name = change->name;
   if (change->kind != CHANGE_MODE || name[0] != '#' || name[1] == 0) return false;
@@ -342,7 +342,7 @@ static void on_change(const struct change *change) {
     break_all();
     return;
   }
-  // Applying adds and renames entries of these lists, so who is concerned is noted down first.
+  // Applying changes these lists, so the concerned watchers are collected first.
   struct watcher *concerned[WATCHERS_LIMIT];
   unsigned count = 0;
   for (struct watched *watched = *bucket_of(change->directory); watched != NULL; watched = watched->next) {
@@ -363,7 +363,7 @@ void watch_ready(void) {
   bool has_more = changes >= 0 && platform_changes_read(changes, on_change);
   tell_broken();
   if (has_more) return;
-  // The queue is empty: what was expected of it will not come any more.
+  // The queue is empty: the second halves of renames will not come any more.
   if (moving != 0) forget(is_moving, NULL);
   moving = 0;
   for (unsigned index = 0; index < BUCKETS && has_fresh; index++) {
@@ -387,7 +387,7 @@ void watch_credit(struct object *object, uint32_t bytes) {
   if (watcher->credit < INT64_MAX / 2) watcher->credit += bytes;
 }
 
-/** Whether two open files are on one file system. @return 1, 0, or -1 with errno. */
+/** True for two open files on one file system. @return 1, 0, or -1 with errno. */
 static int are_together(int one, int other) {
   struct stat first, second;
   if (fstat(one, &first) < 0 || fstat(other, &second) < 0) return -1;
@@ -395,8 +395,8 @@ static int are_together(int one, int other) {
 }
 
 /**
- * Refuses a network file system, of which changes that are made elsewhere are not seen. The one that the root lies on
- * is none to whoever watches, whatever it is: nobody changes a sandbox's root but the sandbox.
+ * Refuses a network file system, because changes from elsewhere are not reported. The file system of the root is
+ * allowed: only the sandbox changes its root.
  * @return 0 or an errno.
  */
 static int require_local(int fd) {

@@ -5,8 +5,8 @@ import { fileURLToPath } from "node:url";
 const TOOLCHAIN = fileURLToPath(new URL("../../.toolchain/agent", import.meta.url));
 
 /**
- * The agent's program: `COPPICE_AGENT` (or `none`), else what set-up built in this checkout. Undefined where
- * there is none that can be run.
+ * Path of the agent program: `COPPICE_AGENT` (or `none`), else the one built in this checkout. Undefined without an
+ * executable one.
  */
 export function agentBinary(): string | undefined {
   const chosen = process.env["COPPICE_AGENT"];

@@ -24,15 +24,15 @@ import { type Answer, type Expected, OneAnswer } from "./wire/one-answer.js";
 import { type SpawnRequest, spawnError, writeSpawnRequest } from "./wire/spawn-request.js";
 
 export interface AgentConnectionOptions {
-  /** Who runs commands and owns files when nobody is named; the agent's own account when absent. */
+  /** Default account of commands and file owner; the agent's own account when absent. */
   readonly defaultUser?: string | Identity | undefined;
-  /** Whose permissions count for file operations; the agent's own account when absent. */
+  /** Account whose permissions apply to file operations; the agent's own account when absent. */
   readonly fileActor?: string | Identity | undefined;
-  /** How long the agent may take to answer the greeting. 5 000 when absent. */
+  /** Timeout of the greeting. 5 000 when absent. */
   readonly greetingTimeoutMs?: number | undefined;
-  /** Output that a process may write before it is read, in bytes. 262 144 when absent. */
+  /** Bytes of output that a process may write before it is read. 262 144 when absent. */
   readonly outputWindowBytes?: number | undefined;
-  /** Files up to so many bytes are written in place, at once. 131 072 when absent. */
+  /** Files up to this size are written in place at once. 131 072 when absent. */
   readonly writeInPlaceLimit?: number | undefined;
   /** Awaited by `close` after the stream has ended. */
   readonly afterClose?: (() => Promise<void>) | undefined;
@@ -46,21 +46,19 @@ const MAX_ADOPTED = 8_192;
 const LAST_ID = 0xffff_ffff;
 
 /**
- * A server's end of an agent.
- *
- * Whatever the agent sends is taken for hostile: a frame that breaks the protocol ends this connection, and
- * nothing else. Every promise that then waits rejects with SandboxError `unavailable`.
+ * A server's connection to an agent. The agent is taken for hostile: a frame that breaks the protocol ends only this
+ * connection, and rejects its pending promises with SandboxError `unavailable`.
  */
 export class AgentConnection {
   readonly files: AgentFiles;
-  /** Settles when the stream has ended, whatever the reason. Never rejects. */
+  /** Settles when the stream has ended, for any reason. Never rejects. */
   readonly closed: Promise<void>;
   readonly #stream: Duplex;
   readonly #options: AgentConnectionOptions;
   readonly #writer: FrameWriter;
   readonly #reader = new FrameReader();
   readonly #channels = new Map<number, Channel>();
-  /** Ids that were released, of which the agent may still speak. */
+  /** Released ids, for which frames of the agent may still arrive. */
   readonly #released = new Set<number>();
   readonly #adopted: AgentProcess[] = [];
   readonly #greeting = Promise.withResolvers<void>();
@@ -89,7 +87,7 @@ export class AgentConnection {
       });
     });
     stream.on("error", (error) => this.#lose(unavailable("the agent is gone", error)));
-    // The other side has nothing more to say; half a connection is of no use.
+    // The agent has ended its side, and half a connection is of no use.
     stream.on("end", () => stream.destroy());
     stream.on("data", (chunk: Buffer) => {
       this.#receive(chunk);
@@ -98,9 +96,9 @@ export class AgentConnection {
   }
 
   /**
-   * Greets an agent and learns which processes it has.
-   * @param stream connected to it; belongs to the connection from now on, and so does the memory of what it gives.
-   * @throws SandboxError unavailable when it does not answer in time or speaks another protocol.
+   * Greets an agent and receives its list of processes.
+   * @param stream connected to the agent. The connection takes ownership of it and of the buffers it yields.
+   * @throws SandboxError unavailable when the agent does not answer in time or speaks another protocol.
    */
   static async open(stream: Duplex, options: AgentConnectionOptions = {}): Promise<AgentConnection> {
     const connection = new AgentConnection(stream, options);
@@ -156,14 +154,14 @@ export class AgentConnection {
   }
 
   /**
-   * What the agent had when this connection was opened, oldest first: what runs, and what ended while
-   * nobody was connected. Nothing of their output is taken before it is read.
+   * Processes that the agent had when this connection opened, oldest first: running ones, and those that ended without
+   * a connection. Their output is not consumed before it is read.
    */
   async processes(): Promise<readonly AgentProcess[]> {
     return this.#adopted;
   }
 
-  /** An account by the agent's own passwd. @throws SandboxError not_found `unknown user <name>`. */
+  /** Looks up an account in the sandbox's passwd. @throws SandboxError not_found `unknown user <name>`. */
   async user(name?: string): Promise<User> {
     const wanted =
       name ?? (typeof this.#options.defaultUser === "string" ? this.#options.defaultUser : "root");
@@ -180,7 +178,7 @@ export class AgentConnection {
           home: reader.text(),
           shell: reader.text(),
         };
-        // The other groups that it is in.
+        // Skips supplementary groups.
         for (let left = reader.u16(); left > 0; left--) reader.u32();
         return account;
       },
@@ -190,8 +188,8 @@ export class AgentConnection {
   }
 
   /**
-   * A TCP connection to a port inside, on any of its loopback addresses.
-   * @throws SandboxError failed_precondition when nothing listens there, or the signal's reason.
+   * Opens a TCP connection to a port inside, on any of its loopback addresses.
+   * @throws SandboxError failed_precondition when no process listens there, or the signal's reason.
    */
   async dial(port: number, signal: AbortSignal): Promise<Duplex> {
     signal.throwIfAborted();
@@ -212,14 +210,14 @@ export class AgentConnection {
     }
   }
 
-  /** Whether it is closed or lost. From then on nothing is heard of any process. */
+  /** True once it is closed or lost. No further events of processes arrive. */
   get isOver(): boolean {
     return this.#end !== undefined;
   }
 
   /**
-   * Leaves the agent. One that was started for this connection ends, with everything it started; one that
-   * listens goes on, and so do its processes.
+   * Disconnects. An agent that was started for this connection ends with everything it started; a listening agent and
+   * its processes go on.
    */
   async close(): Promise<void> {
     this.#writer.flush();
@@ -229,8 +227,8 @@ export class AgentConnection {
   }
 
   /**
-   * Ends the agent, with everything it started.
-   * @throws SandboxError unavailable when it has not ended in time.
+   * Ends the agent and everything it started.
+   * @throws SandboxError unavailable when it does not end in time.
    */
   async end(): Promise<void> {
     if (this.#end === undefined) this.#writer.send(Request.End, 0);
@@ -268,7 +266,7 @@ export class AgentConnection {
       release: () => {
         if (this.#end !== undefined || !this.#channels.delete(id)) return;
         this.#released.add(id);
-        // It would wake the agent, on a processor that whoever waits for the end of this could use.
+        // An immediate send would wake the agent, on a CPU that the caller could use.
         this.#writer.sendLater(Request.Release, id);
       },
     };
@@ -323,7 +321,7 @@ export class AgentConnection {
       this.#isReady = true;
       this.#greeting.resolve();
     } else {
-      // What has ended says so as soon as it has been named.
+      // An ended process reports its end right after it is named.
       const channel = this.#channels.get(id);
       if (channel === undefined) throw new ProtocolError(`frame ${type} in place of a greeting`);
       channel.receive(type, payload);
@@ -365,7 +363,7 @@ export class AgentConnection {
       this.#stream.destroy();
       return;
     }
-    // An agent that does not read is not waited for.
+    // Does not wait longer for an agent that does not read.
     const timer = setTimeout(() => this.#stream.destroy(), CLOSE_TIMEOUT_MS);
     this.#stream.once("close", () => clearTimeout(timer));
     this.#stream.end(() => this.#stream.destroy());

@@ -8,7 +8,7 @@ import { InputWindow } from "./wire/input-window.js";
 
 export const DIAL_WINDOW_BYTES = 262_144;
 
-/** A TCP connection inside. As a stream it can be closed in one direction first. */
+/** A TCP connection inside. As a stream, its directions close independently. */
 export class AgentDial extends Duplex implements Channel {
   readonly #link: Link;
   readonly #queue: CreditedQueue<Buffer>;
@@ -21,7 +21,7 @@ export class AgentDial extends Duplex implements Channel {
   constructor(link: Link) {
     super({ allowHalfOpen: true });
     this.#link = link;
-    // The agent may go before whoever dialled could listen: an error that nobody hears ends the server.
+    // The agent may end before the caller can listen: an unhandled error would end the server.
     this.on("error", () => undefined);
     this.#queue = new CreditedQueue(DIAL_WINDOW_BYTES, DIAL_WINDOW_BYTES, (bytes) => {
       if (!this.#isOver) link.send(Request.Credit, new PayloadWriter().u32(bytes).finish());
@@ -29,7 +29,7 @@ export class AgentDial extends Duplex implements Channel {
     this.#input = new InputWindow((data) => link.send(Request.Input, data));
   }
 
-  /** Resolves when it is connected, or with why it is not. */
+  /** Resolves once connected, or with the failure. */
   get connected(): Promise<Failure | undefined> {
     return this.#open.promise;
   }
@@ -67,14 +67,13 @@ export class AgentDial extends Duplex implements Channel {
     if (this.#isOpen) this.destroy(reason);
   }
 
-  /** Gives up, connected or not. */
   abandon(): void {
     this.#end();
     this.destroy();
   }
 
   override _read(): void {
-    // Never at once: what is pushed before the reader has taken the last is joined with that, in a copy.
+    // Never synchronously: a push before the reader took the last chunk would be joined with it, in a copy.
     this.#queue.take().then(
       (data) => this.push(data ?? null),
       (error: unknown) => this.destroy(error instanceof Error ? error : new Error(String(error))),

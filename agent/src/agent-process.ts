@@ -13,23 +13,22 @@ import { PayloadReader, PayloadWriter, ProtocolError, Reply, Request } from "./w
 import { InputWindow } from "./wire/input-window.js";
 import { cells } from "./wire/spawn-request.js";
 
-/** What is known of a process when it appears. */
+/** Facts about a process when it appears. */
 export interface ProcessFacts {
   readonly pid: number;
   readonly hasInput: boolean;
   readonly hasTerminal: boolean;
   readonly label: string;
-  /** Bytes of output that the agent may send before anybody reads. */
+  /** Bytes of output that the agent may send before the first read. */
   readonly grantedBytes: number;
   readonly windowBytes: number;
-  /** Bytes of input that the agent has room for. */
+  /** Bytes of input that the agent can buffer. */
   readonly inputWindowBytes: number;
 }
 
-/** A process that an agent started. */
 export class AgentProcess implements Process, Channel {
   readonly pid: number;
-  /** What its request said, for those who find it running. */
+  /** Label of its spawn request, for servers that find it running. */
   readonly label: string;
   readonly hasTerminal: boolean;
   readonly output: AsyncIterable<Output>;
@@ -102,7 +101,7 @@ export class AgentProcess implements Process, Channel {
     );
   }
 
-  /** Gives it up: it goes on, its output is thrown away, and the agent forgets it when it ends. */
+  /** Detaches: it goes on, its output is discarded, and the agent forgets it when it ends. */
   release(): void {
     this.#isDiscarded = true;
     this.#queue.clear();
@@ -149,7 +148,7 @@ export class AgentProcess implements Process, Channel {
     this.#queue.end();
     this.#input.fail(() => reason);
     for (const answer of this.#signals.splice(0)) answer.reject(reason);
-    // An agent that went takes its processes along; one that was left has them still.
+    // A dead agent takes its processes along; one that was closed still has them.
     if (reason.code !== "canceled") this.#end({ signal: "SIGKILL" });
   }
 
@@ -166,7 +165,7 @@ export class AgentProcess implements Process, Channel {
     const coreDumped = reader.u8() !== 0;
     const name = reader.text();
     if (!isSignalled) this.#end({ code });
-    // A real-time signal has no name; a shell would say 128 and more.
+    // A real-time signal has no name; a shell would report 128 and more.
     else if (!isSignal(name)) this.#end({ code: 128 + (code & 127) });
     else this.#end({ signal: name, ...(coreDumped && { coreDumped }) });
   }

@@ -28,7 +28,7 @@ describe("a connection inside", { skip: withoutBinary }, () => {
 
   after(() => agent.close());
 
-  it("goes both ways on both loopback addresses, and closes one direction first", async () => {
+  it("carries data both ways on both loopback addresses, and closes one direction first", async () => {
     for (const host of ["127.0.0.1", "::1"]) {
       const [server, port] = await listen(host, (socket) => {
         text(socket).then(
@@ -44,7 +44,7 @@ describe("a connection inside", { skip: withoutBinary }, () => {
     }
   });
 
-  it("is refused where nobody listens, and given up when it is not wanted any more", async () => {
+  it("is refused where no process listens, and can be aborted", async () => {
     const refused = await agent.dial(1, never).catch((error: unknown) => error);
     assert.ok(refused instanceof SandboxError);
     assert.equal(refused.code, "failed_precondition");
@@ -52,7 +52,7 @@ describe("a connection inside", { skip: withoutBinary }, () => {
     await assert.rejects(agent.dial(70_000, never), /no port/);
   });
 
-  it("carries megabytes as they are, both ways at once", async () => {
+  it("carries megabytes unchanged, both ways at once", async () => {
     const [server, port] = await listen("127.0.0.1", (socket) => socket.pipe(socket));
     const blob = randomBytes(8 * 2 ** 20);
     const stream = await agent.dial(port, never);
@@ -63,7 +63,7 @@ describe("a connection inside", { skip: withoutBinary }, () => {
     await once(server, "close");
   });
 
-  it("slows the writer when the reader is slow, in both directions", async () => {
+  it("applies backpressure in both directions", async () => {
     let accepted: Socket | undefined;
     const [server, port] = await listen("127.0.0.1", (socket) => {
       accepted = socket;
@@ -85,7 +85,7 @@ describe("a connection inside", { skip: withoutBinary }, () => {
     await sleep(300);
     const before = taken;
     await sleep(200);
-    assert.equal(taken, before, "it goes on although nobody reads");
+    assert.equal(taken, before, "it goes on without a reader");
     assert.ok(taken < 32 * 2 ** 20);
     stream.destroy();
     accepted?.destroy();
@@ -93,7 +93,7 @@ describe("a connection inside", { skip: withoutBinary }, () => {
     await once(server, "close");
   });
 
-  it("lets go of its socket when it is not wanted any more", async () => {
+  it("closes its socket when it is aborted", async () => {
     const gone = Promise.withResolvers<void>();
     const [server, port] = await listen("127.0.0.1", (socket) => {
       for (const event of ["end", "error"]) socket.once(event, () => (socket.destroy(), gone.resolve()));

@@ -57,7 +57,7 @@ function picked(info: FileInfo, expected: Partial<FileInfo>): void {
   assert.deepEqual(Object.fromEntries(names.map((name) => [name, info[name]])), expected);
 }
 
-/** The same promises for an agent whose root is the host's, and for one that is confined beneath a directory. */
+/** For an agent whose root is the host's, and for one confined to a directory. */
 for (const confined of [false, true]) {
   describe(
     `files of ${confined ? "an agent confined beneath a directory" : "an agent"}`,
@@ -65,9 +65,9 @@ for (const confined of [false, true]) {
     () => {
       let agent: AgentConnection;
       let listening: ListeningAgent | undefined;
-      /** On the host. */
+      /** Path on the host. */
       let root: string;
-      /** The same directory, as the agent sees it. */
+      /** The same directory as the agent sees it. */
       let home: string;
       let outside: string;
 
@@ -108,7 +108,7 @@ for (const confined of [false, true]) {
           entry.path.slice(home.length + 1),
         );
 
-      it("say whether it is space or inodes that there are no more of", { skip: withoutMounts }, async () => {
+      it("report whether space or inodes are exhausted", { skip: withoutMounts }, async () => {
         const shortOf = (promise: Promise<unknown>, shortage: string) =>
           assert.rejects(promise, { code: "resource_exhausted", shortage });
         {
@@ -132,7 +132,7 @@ for (const confined of [false, true]) {
         assert.equal(String(await read("old")), "as it was");
       });
 
-      it("are written and read, small and large, with their parents made", async () => {
+      it("are written and read, small and large, with missing parents", async () => {
         const info = await write("new/deep/small", "hello");
         picked(info, { name: "small", path: at("new/deep/small"), kind: "file", sizeBytes: 5, mode: 0o644 });
         assert.equal(await readFile(host("new/deep/small"), "utf8"), "hello");
@@ -145,7 +145,7 @@ for (const confined of [false, true]) {
         assert.deepEqual(await readdir(root), ["home"], "nothing temporary stays");
       });
 
-      it("keep their mode and get the one that was asked for when they are new", async () => {
+      it("keep their mode, and get the requested one when they are new", async () => {
         for (const [name, body] of [
           ["small", Buffer.alloc(10)],
           ["large", Buffer.alloc(MEBIBYTE)],
@@ -157,7 +157,7 @@ for (const confined of [false, true]) {
         picked(await agent.files.change(at("small"), { mode: 0o604 }), { mode: 0o604 });
       });
 
-      it("are owned by who is named", { skip: withoutRoot }, async () => {
+      it("belong to the named owner", { skip: withoutRoot }, async () => {
         await mkdir(join(root, "etc"), { recursive: true });
         await writeFile(join(root, "etc/passwd"), "daemon:x:1:1::/:/bin/sh\n");
         await writeFile(join(root, "etc/group"), "daemon:x:1:\n");
@@ -177,7 +177,7 @@ for (const confined of [false, true]) {
         await refuses(agent.files.makeDir(at("x"), { user: "who" }), "unauthenticated");
       });
 
-      it("appear whole: a source that fails leaves the old file, or none, and no parents", async () => {
+      it("appear atomically: a failing source leaves the old file, or none, and no parents", async () => {
         await write("old", "as it was");
         for (const sizeBytes of [10, MEBIBYTE]) {
           for (const name of ["old", "new", "missing/new"]) {
@@ -206,7 +206,7 @@ for (const confined of [false, true]) {
         );
       });
 
-      it("can be read in part, and given up", async () => {
+      it("can be read in part, and closed early", async () => {
         await write("digits", "0123456789");
         for (const [options, expected] of [
           [{ offset: 3 }, "3456789"],
@@ -253,7 +253,7 @@ for (const confined of [false, true]) {
         }
       });
 
-      it("are listed by the thousands, though nobody hurries to take them", async () => {
+      it("are listed by the thousands to a slow reader", async () => {
         await mkdir(host("many"));
         execFileSync("sh", ["-c", "seq -f '%05g' 20000 | xargs touch"], { cwd: host("many") });
         let count = 0;
@@ -298,7 +298,7 @@ for (const confined of [false, true]) {
           (await agent.files.write(at("file"), chunked("1"), { metadata })).metadata,
           metadata,
         );
-        assert.deepEqual((await write("file", "2")).metadata, metadata, "what is not named stays");
+        assert.deepEqual((await write("file", "2")).metadata, metadata, "other keys stay");
         assert.deepEqual((await write("file", Buffer.alloc(MEBIBYTE))).metadata, metadata);
         const large = await agent.files.write(at("file"), chunked(Buffer.alloc(MEBIBYTE)), {
           metadata: { other: "x" },
@@ -310,7 +310,7 @@ for (const confined of [false, true]) {
         });
       });
 
-      it("make directories once, and move and replace", async () => {
+      it("can be created as directories once, moved and replaced", async () => {
         picked(await agent.files.makeDir(at("one/two")), { name: "two", kind: "directory", mode: 0o755 });
         await refuses(agent.files.makeDir(at("one/two")), "already_exists");
         await write("file", "first");
@@ -325,7 +325,7 @@ for (const confined of [false, true]) {
         assert.deepEqual(await names("."), ["./new", "./one"]);
       });
 
-      it("are removed, whole trees and deep ones, and never what a link leads to", async () => {
+      it("are removed, including deep trees, but never the target of a link", async () => {
         execFileSync(
           "sh",
           [
@@ -347,7 +347,7 @@ for (const confined of [false, true]) {
         assert.deepEqual(await names("."), ["./kept"]);
       });
 
-      it("that are no regular files are neither read nor written, and nobody waits for them", async () => {
+      it("that are not regular are neither read nor written, without blocking", async () => {
         execFileSync("mkfifo", [host("pipe")]);
         await mkdir(host("dir"));
         const server: Server = createServer().listen(host("socket"));
@@ -364,7 +364,7 @@ for (const confined of [false, true]) {
         await refuses(agent.files.stat("relative"), "invalid_argument");
       });
 
-      it("are what they are called, whatever the name", async () => {
+      it("may have any name", async () => {
         const odd = [" ", "-rf", "line\nbreak", "ünï 🎉", "..x", "back\\slash", "x".repeat(255)];
         for (const name of odd) await write(`names/${name}`, name);
         const sorted = odd.toSorted((one, other) => Buffer.compare(Buffer.from(one), Buffer.from(other)));
@@ -375,11 +375,11 @@ for (const confined of [false, true]) {
         for (const name of odd) assert.equal((await read(`names/${name}`)).toString(), name);
       });
 
-      it("are written in place up to the limit that the server has, and beyond it another file takes their place", async () => {
+      it("are written in place up to the server's limit, and replaced beyond it", async () => {
         const own = await startHostAgent({ writeInPlaceLimit: 1_000 });
         const overwritten = async (bytes: number): Promise<boolean> => {
           const before = (await stat(host("limited"))).ino;
-          // The old one's number is not given to the new one while this name holds it.
+          // The link keeps the old inode's number from being reused.
           await link(host("limited"), host(`held-${bytes}`));
           await own.files.write(host("limited"), chunked(Buffer.alloc(bytes)));
           return (await stat(host("limited"))).ino === before;
@@ -394,7 +394,7 @@ for (const confined of [false, true]) {
       });
 
       it(
-        "obey the permissions of who acts",
+        "obey the permissions of the acting account",
         { skip: withoutRoot || confined ? withoutRoot || "needs the accounts of the host" : false },
         async () => {
           const other = await startHostAgent({ fileActor: "nobody" });

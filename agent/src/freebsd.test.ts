@@ -12,12 +12,12 @@ const run = promisify(execFile);
 
 const BUILD = fileURLToPath(new URL("../../scripts/build-agent-for.mjs", import.meta.url));
 const COMPILED = fileURLToPath(new URL(".", import.meta.url));
-/** With the number that ELF has for the processor. */
+/** With the ELF machine number. */
 const TARGETS = [
   { target: "x86_64-freebsd.14.0", machine: 62 },
   { target: "aarch64-freebsd.15.0", machine: 183 },
 ];
-/** What FreeBSD, and no other, starts programs with. */
+/** Program interpreter of FreeBSD alone. */
 const LINKER = "/libexec/ld-elf.so.1\0";
 const withoutZig = process.env["COPPICE_ZIG"] === undefined && "there is no zig (PyPI: ziglang)";
 const withoutStandIns = process.platform !== "linux" && "the stand-ins for FreeBSD need Linux";
@@ -49,7 +49,7 @@ describe("the agent for FreeBSD", () => {
   }
 
   it(
-    "does what is asked of files, programs and watches, over stand-ins for what only FreeBSD has",
+    "handles files, programs and watches, over stand-ins for FreeBSD's interfaces",
     { skip: withoutStandIns || withoutBinary },
     async () => {
       const { NODE_TEST_CONTEXT: _, ...environment } = process.env;

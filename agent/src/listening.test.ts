@@ -16,7 +16,7 @@ import { openDescriptors } from "./testing/open-descriptors.js";
 import { env, finish, run, shell } from "./testing/run.js";
 
 describe("an agent that listens", { skip: withoutBinary }, () => {
-  it("ends when its descriptors are taken away by a limit, in place of waiting in vain", async () => {
+  it("ends when a limit takes its descriptors away, instead of waiting forever", async () => {
     await using agent = await startListeningAgent();
     const connection = await agent.connect();
     const sleep = { path: "sleep", args: ["100"], env, cwd: "/" };
@@ -27,7 +27,7 @@ describe("an agent that listens", { skip: withoutBinary }, () => {
     for (const { pid } of started) process.kill(pid, "SIGKILL");
   });
 
-  it("keeps processes, their output and how they ended for the next server", async () => {
+  it("keeps processes, their output and their exit for the next server", async () => {
     await using agent = await startListeningAgent();
     const first = await agent.connect();
     const ended = await first.spawn({
@@ -48,7 +48,7 @@ describe("an agent that listens", { skip: withoutBinary }, () => {
     await first.close();
     await sleep(200);
     assert.ok(isRunning(waiting.pid));
-    assert.ok(isRunning(busy.pid), "nobody reads, so it waits");
+    assert.ok(isRunning(busy.pid), "without a reader it blocks");
 
     await using second = Object.assign(await agent.connect(), {
       [Symbol.asyncDispose]: () => second.close(),
@@ -73,11 +73,11 @@ describe("an agent that listens", { skip: withoutBinary }, () => {
     assert.equal((await finish(three)).stdout.byteLength, 1_000_000);
     await second.close();
     const third = await agent.connect();
-    assert.deepEqual(await third.processes(), [], "what was read to its end is forgotten");
+    assert.deepEqual(await third.processes(), [], "fully read processes are forgotten");
     await third.close();
   });
 
-  it("forgets nothing that was not acknowledged, and takes the newer of two servers", async () => {
+  it("forgets only acknowledged ends, and prefers the newer of two servers", async () => {
     await using agent = await startListeningAgent();
     const first = await agent.connect();
     const started = await first.spawn({ path: "sleep", args: ["300"], env, cwd: "/", label: "kept" });
@@ -94,7 +94,7 @@ describe("an agent that listens", { skip: withoutBinary }, () => {
     await third.close();
   });
 
-  it("tells how fifty commands ended to the next server, when one dies amid them", async () => {
+  it("reports the ends of fifty commands to the next server, when one dies meanwhile", async () => {
     await using agent = await startListeningAgent();
     const socket = await agent.socket();
     const first = await AgentConnection.open(socket);
@@ -130,7 +130,7 @@ describe("an agent that listens", { skip: withoutBinary }, () => {
     await third.close();
   });
 
-  it("goes on after bytes that are no frames", async () => {
+  it("goes on after malformed bytes", async () => {
     await using agent = await startListeningAgent();
     const steady = await agent.connect();
     const started = await steady.spawn({ path: "sleep", args: ["300"], env, cwd: "/" });
@@ -157,7 +157,7 @@ describe("an agent that listens", { skip: withoutBinary }, () => {
     await after.close();
   });
 
-  it("leaves no descriptor behind when servers come and go", { skip: withoutRoot }, async () => {
+  it("leaks no descriptor when servers come and go", { skip: withoutRoot }, async () => {
     await using agent = await startListeningAgent();
     const descriptors = (): number => openDescriptors(agent.child.pid ?? 0);
     await (await agent.connect()).close();
@@ -178,7 +178,7 @@ describe("an agent that listens", { skip: withoutBinary }, () => {
   });
 
   it(
-    "as the first process of a namespace reaps orphans, and survives what its children do",
+    "reaps orphans as the first process of a namespace, and survives its children",
     { skip: withoutRoot || (process.platform !== "linux" && "needs namespaces of Linux") },
     async () => {
       const unshare = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
@@ -200,7 +200,7 @@ describe("an agent that listens", { skip: withoutBinary }, () => {
   );
 
   it(
-    "looks accounts up in the files of its own root, and gives programs limits and a umask",
+    "looks accounts up in its own root, and gives programs limits and a umask",
     { skip: withoutRoot },
     async () => {
       const root = await mkdtemp(join(tmpdir(), "coppice-root-"));
@@ -243,7 +243,7 @@ describe("an agent that listens", { skip: withoutBinary }, () => {
     },
   );
 
-  it("says why a program could not go where it was to run, and does nothing else by way of another", async () => {
+  it("reports why a program could not enter a jail, and starts only programs through another", async () => {
     const through = (script: string) => startListeningAgent([], [], ["/bin/sh", "-c", script]);
     await using closed = await through("echo no way in >&2; exit 1");
     const connection = await closed.connect();
@@ -257,7 +257,7 @@ describe("an agent that listens", { skip: withoutBinary }, () => {
     await other.close();
   });
 
-  it("ends with all that it started when it is told to", async () => {
+  it("ends with everything it started on request", async () => {
     await using agent = await startListeningAgent();
     const connection = await agent.connect();
     const escape = 'setsid sh -c "echo \\$\\$; exec sleep 300" & wait';

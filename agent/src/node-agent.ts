@@ -1,5 +1,5 @@
-// Stands in for the agent where it could not be built: starts programs, and no more. Run as a process of
-// its own with the descriptor of a connected socket: `node node-agent.js 3`.
+// Replacement for the agent where it could not be built: only starts programs. Run as a separate process with the
+// descriptor of a connected socket: `node node-agent.js 3`.
 import { type ChildProcess, type SpawnOptions, execFileSync, spawn } from "node:child_process";
 import {
   closeSync,
@@ -45,9 +45,9 @@ const directory = makeDirectory();
 const pipes: string[] = [];
 let madePipes = 0;
 
-/** One that says whose it is, so that what a killed process left goes away with the next one. */
+/** Creates a directory named after its process, so that the next process can remove what a killed one left. */
 function makeDirectory(): string {
-  // Pids are the same within one namespace alone, and containers of one host may share this directory.
+  // Pids are unique within one namespace, and containers of one host may share this directory.
   const processes = process.platform === "linux" ? statSync("/proc/self/ns/pid").ino : 0;
   const prefix = `coppice-node-agent-${processes}-`;
   for (const name of readdirSync(tmpdir())) {
@@ -85,7 +85,7 @@ function accounts(): readonly Account[] {
     });
 }
 
-/** Why a request fails, in the words of the protocol. */
+/** Failure of a request, with the values of the protocol. */
 class Refusal extends Error {
   readonly stage: number;
   readonly code: string;
@@ -100,16 +100,16 @@ class Refusal extends Error {
 }
 
 interface Pipe {
-  /** This process's end, which does not block. */
+  /** This process's end, non-blocking. */
   readonly near: number;
-  /** The child's. */
+  /** The child's end. */
   readonly far: number;
   readonly path: string;
 }
 
 /**
- * A pipe, with a name that the caller unlinks. What Node itself would give to a child is a socket, and
- * `/dev/stdout` cannot be opened when it is one.
+ * A named pipe, which the caller unlinks. Node itself would give a child a socket, and `/dev/stdout` cannot be opened
+ * when it is one.
  */
 function openPipe(direction: "read" | "write"): Pipe {
   if (pipes.length === 0) {
@@ -118,7 +118,7 @@ function openPipe(direction: "read" | "write"): Pipe {
   }
   const path = pipes.pop() ?? "";
   const { O_RDONLY, O_WRONLY, O_RDWR, O_NONBLOCK } = fileConstants;
-  // Held in both directions for a moment, so that neither end waits for the other to be opened.
+  // Opened in both directions for a moment, so that neither end waits for the other.
   const both = openSync(path, O_RDWR | O_NONBLOCK);
   try {
     const near = openSync(path, (direction === "read" ? O_RDONLY : O_WRONLY) | O_NONBLOCK);
@@ -129,9 +129,9 @@ function openPipe(direction: "read" | "write"): Pipe {
 }
 
 /**
- * Tells late readers that a pipe has ended. A program that opens `/dev/stdin` opens the named pipe anew, and
- * then the kernel has it wait for a writer, although there was one. A writer that comes and goes releases it.
- * @returns what stops it; it stops by itself when nobody can read the pipe any more.
+ * Signals the end of a pipe to late readers. A program that opens `/dev/stdin` reopens the named pipe, and then the
+ * kernel waits for a writer, although there was one. A short-lived writer releases it.
+ * @returns a function that stops this; it also stops when no process can read the pipe any more.
  */
 function announceEnd(path: string): () => void {
   let timer: NodeJS.Timeout | undefined;
@@ -210,7 +210,7 @@ async function launchChild(
 ): Promise<Child | NodeJS.ErrnoException> {
   let child: ChildProcess;
   try {
-    // An empty path is a program that does not exist; Node takes it for a mistake of the caller.
+    // An empty path means a missing program; Node would take it for an invalid argument.
     child = spawn(path === "" ? "/" : path, args, options);
   } catch (error) {
     return error as NodeJS.ErrnoException;
@@ -219,7 +219,7 @@ async function launchChild(
   return new Promise((resolve) => child.once("error", resolve));
 }
 
-/** A child, or undefined when its program cannot be run. */
+/** Returns a child, or undefined when its program cannot be run. */
 async function attempt(
   path: string,
   args: readonly string[],
@@ -236,7 +236,6 @@ async function attempt(
   return undefined;
 }
 
-/** A running program. */
 class Program {
   readonly id: number;
   readonly #child: Child;
@@ -292,7 +291,7 @@ class Program {
         .u8(code ?? number)
         .u8(0);
       this.#send(Reply.Exit, payload.text(signal ?? "").finish());
-      // What the pipes hold is here within three turns.
+      // The content of the pipes arrives within three turns.
       if (this.#wasKilled) setImmediate(() => setImmediate(() => setImmediate(() => this.#drain())));
       this.#tellEnd();
     });
@@ -309,7 +308,7 @@ class Program {
       const [path, ...args] = launch.words;
       const child =
         (await attempt(path, args, launch, stdio)) ??
-        // A shell refuses it in the words and with the codes that everybody knows.
+        // A shell reports the failure with the usual messages and codes.
         (await attempt("/bin/sh", ["-c", 'exec "$@"', "sh", path, ...args], launch, stdio));
       if (child === undefined) throw new Refusal(Stage.Execute, "ENOEXEC");
       child.on("error", () => undefined);
@@ -382,7 +381,7 @@ class Program {
     if (this.#hasExited && this.#sources.every(({ hasEnded }) => hasEnded)) this.#forget();
   }
 
-  /** Sends what was read, as far as the credit goes. */
+  /** Sends read output within the credit. */
   pump(): void {
     for (const { type, stream } of this.#sources) {
       while (!this.#isDiscarded && this.#creditBytes > FRAME_COST) {
@@ -397,16 +396,16 @@ class Program {
     if (this.#wasKilled && this.#hasExited) setImmediate(() => this.#drain());
   }
 
-  /** Ends its whole group. */
+  /** Kills its process group. */
   kill(): void {
     try {
       process.kill(-this.#child.pid, "SIGKILL");
     } catch {
-      // All of it has ended.
+      // The group is already gone.
     }
   }
 
-  /** After a kill, what is in the pipes counts; that somebody still holds them does not. */
+  /** After a kill, the content of the pipes counts, even if another process holds them open. */
   #drain(): void {
     for (const source of this.#sources) {
       const isEmpty = this.#isDiscarded || source.stream.readableLength === 0 || this.#leftBytes <= 0;
@@ -501,7 +500,7 @@ function handle({ type, id, payload }: Frame): void {
     case Request.Resize:
       return;
     default:
-      // Files, watches and connections are beyond this stand-in.
+      // Files, watches and connections are not supported here.
       writer.send(Reply.Error, id, new PayloadWriter().u8(Stage.Request).text("ENOSYS").text("").finish());
   }
 }

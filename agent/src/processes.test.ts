@@ -31,7 +31,7 @@ for (const { name, binary, skip } of agentKinds) {
 
     after(() => agent.close());
 
-    it("answer with exactly their bytes, their exit code, and their own pid", async () => {
+    it("report exactly their bytes, exit code and pid", async () => {
       const started = await agent.spawn({
         path: "sh",
         args: ["-c", "printf 'a\\000\\377'; echo $$ >&2; exit 43"],
@@ -44,7 +44,7 @@ for (const { name, binary, skip } of agentKinds) {
       assert.deepEqual(exit, { code: 43 });
     });
 
-    it("get arguments and variables as they are, and no others", async () => {
+    it("get exactly the given arguments and variables", async () => {
       const args = ["", "two words", "$HOME `id`", "a'b\"c\\", "line\nbreak", "ünï ✓"];
       const seen = await run(agent, "printf", ["%s\\0", ...args]);
       assert.deepEqual(seen.stdout.toString().split("\0").slice(0, -1), args);
@@ -60,7 +60,7 @@ for (const { name, binary, skip } of agentKinds) {
       );
     });
 
-    it("start where they are told, and nowhere that is not there", async () => {
+    it("start in the given directory, and not in a missing one", async () => {
       assert.equal((await run(agent, "pwd", [], { cwd: "/usr/share" })).stdout.toString(), "/usr/share\n");
       for (const cwd of ["/no/such", "/etc/passwd"]) {
         await refuses(
@@ -71,7 +71,7 @@ for (const { name, binary, skip } of agentKinds) {
       }
     });
 
-    it("that cannot be run end with 127 or 126, and say why on stderr", async () => {
+    it("that cannot be run end with 127 or 126, with a reason on stderr", async () => {
       for (const path of ["no-such-program", "/no/such/program", ""]) {
         const { exit, stderr } = await run(agent, path);
         assert.deepEqual(exit, { code: path === "" && binary === "node" ? 126 : 127 });
@@ -90,7 +90,7 @@ for (const { name, binary, skip } of agentKinds) {
       );
     });
 
-    it("run as the user they are told", { skip: process.getuid?.() !== 0 && "needs root" }, async () => {
+    it("run as the given user", { skip: process.getuid?.() !== 0 && "needs root" }, async () => {
       const { stdout } = await shell(agent, "id -u; id -g; cat /etc/shadow || echo refused", {
         user: "nobody",
       });
@@ -99,7 +99,7 @@ for (const { name, binary, skip } of agentKinds) {
       assert.equal(numbers.stdout.toString(), "12345\n23456\n");
     });
 
-    it("take input and its end, and refuse what comes later", async () => {
+    it("take input and its end, and refuse later input", async () => {
       const blob = randomBytes(MEBIBYTE);
       const cat = await agent.spawn({ path: "cat", args: [], env, cwd: "/" });
       const finished = finish(cat);
@@ -115,7 +115,7 @@ for (const { name, binary, skip } of agentKinds) {
       assert.deepEqual((await finish(none)).exit, { code: 0 });
     });
 
-    it("that read slowly slow the writer, and one that has ended lets it go", async () => {
+    it("that read slowly slow the writer, which is released when they end", async () => {
       const reader = await agent.spawn({ path: "sleep", args: ["300"], env, cwd: "/" });
       const writing = reader.write(Buffer.alloc(4 * MEBIBYTE));
       assert.equal(await Promise.race([writing.then(() => "written"), sleep(100, "waiting")]), "waiting");
@@ -123,7 +123,7 @@ for (const { name, binary, skip } of agentKinds) {
       await refuses(writing, "failed_precondition");
     });
 
-    it("write a hundred megabytes that arrive as they were", async () => {
+    it("write a hundred megabytes that arrive unchanged", async () => {
       const script = "head -c 100000000 /dev/zero | tr '\\0' x";
       const started = await agent.spawn({ path: "sh", args: ["-c", script], env, cwd: "/", input: "none" });
       const hash = createHash("sha256");
@@ -138,14 +138,14 @@ for (const { name, binary, skip } of agentKinds) {
       assert.equal(hash.digest("hex"), expected.digest("hex"));
     });
 
-    it("wait for a slow reader, on whose side nothing piles up", async () => {
+    it("wait for a slow reader, without buffering on its side", async () => {
       const script = "i=0; while [ $i -lt 400 ]; do printf '%065536d' 0; i=$((i + 1)); printf . >&2; done";
       const writer = await agent.spawn({ path: "sh", args: ["-c", `${script} 2> /dev/null`], env, cwd: "/" });
       const output = writer.output[Symbol.asyncIterator]();
       let length = (await output.next()).value?.data.byteLength ?? 0;
       const before = process.memoryUsage().arrayBuffers;
       await sleep(300);
-      assert.ok(isRunning(writer.pid), "it wrote 26 MB that nobody took");
+      assert.ok(isRunning(writer.pid), "it wrote 26 MB that were not read");
       assert.ok(process.memoryUsage().arrayBuffers - before < 4 * MEBIBYTE, "its output piled up");
       for (let next = await output.next(); !next.done; next = await output.next())
         length += next.value.data.byteLength;
@@ -153,7 +153,7 @@ for (const { name, binary, skip } of agentKinds) {
       assert.deepEqual(await writer.exit, { code: 0 });
     });
 
-    it("end, whether or not somebody reads them", async () => {
+    it("end, with or without a reader", async () => {
       const quiet = await agent.spawn({ path: "sh", args: ["-c", "echo unread; exit 5"], env, cwd: "/" });
       assert.deepEqual(await quiet.exit, { code: 5 });
       const left = await agent.spawn({ path: "head", args: ["-c", "10000000", "/dev/zero"], env, cwd: "/" });
@@ -161,7 +161,7 @@ for (const { name, binary, skip } of agentKinds) {
       assert.deepEqual(await left.exit, { code: 0 });
     });
 
-    it("can be signalled, alone or with their group", async () => {
+    it("can be signalled alone or with their group", async () => {
       for (const signal of ["SIGTERM", "SIGKILL", "SIGUSR1"] as const) {
         const sleeping = await agent.spawn({ path: "sleep", args: ["300"], env, cwd: "/" });
         await sleeping.kill(signal);
@@ -195,7 +195,7 @@ for (const { name, binary, skip } of agentKinds) {
       assert.deepEqual(await trapping.exit, { code: 7 });
     });
 
-    it("lose nothing of their output when they are killed, though a child still holds it", async () => {
+    it("lose no output when they are killed, even if a child holds it open", async () => {
       const script = "echo before; sleep 300 & wait";
       const started = await agent.spawn({ path: "sh", args: ["-c", script], env, cwd: "/" });
       const output = started.output[Symbol.asyncIterator]();
@@ -207,7 +207,7 @@ for (const { name, binary, skip } of agentKinds) {
       process.kill(-started.pid, "SIGKILL");
     });
 
-    it("that ended are known to have, though a child still writes", async () => {
+    it("are reported as ended, even if a child still writes", async () => {
       const script = "(sleep 0.3; echo late) & echo early; exit 43";
       const started = await agent.spawn({ path: "sh", args: ["-c", script], env, cwd: "/" });
       const finished = finish(started);
@@ -233,7 +233,7 @@ for (const { name, binary, skip } of agentKinds) {
       await plain.exit;
     });
 
-    it("are kept apart, fifty at once", async () => {
+    it("do not mix, fifty at once", async () => {
       const numbers = Array.from({ length: 50 }, (_, index) => index);
       const all = await Promise.all(numbers.map((number) => shell(agent, `echo ${number}; exit ${number}`)));
       assert.deepEqual(
@@ -242,7 +242,7 @@ for (const { name, binary, skip } of agentKinds) {
       );
     });
 
-    // Of the binary root alone may see what it has open.
+    // Only root can see the open descriptors of the binary.
     it("leave no descriptor and no zombie behind", { skip: binary !== "node" && withoutRoot }, async () => {
       const { stdout } = await shell(agent, "ps -o ppid= -p $$");
       const pid = Number(stdout.toString());
@@ -261,7 +261,7 @@ for (const { name, binary, skip } of agentKinds) {
       assert.doesNotMatch(all.stdout.toString(), new RegExp(`^ *${pid} +Z`, "m"));
     });
 
-    it("all end with the connection, wherever they went", async () => {
+    it("all end with the connection, whatever their group or session", async () => {
       const own = await startHostAgent({ binary });
       const pids: number[] = [];
       const escape = binary === "node" ? "" : "setsid ";
@@ -276,7 +276,7 @@ for (const { name, binary, skip } of agentKinds) {
       await refuses(own.spawn({ path: "true", args: [], env, cwd: "/" }), "canceled");
     });
 
-    it("end at once with a connection that is closed while they are told of", async () => {
+    it("end at once with a connection that is closed while they are announced", async () => {
       for (let round = 0; round < 20; round++) {
         const own = await startHostAgent({ binary });
         const started = await own.spawn({ path: "true", args: [], env, cwd: "/" });
@@ -298,7 +298,7 @@ for (const { name, binary, skip } of agentKinds) {
       await refuses(own.spawn({ path: "true", args: [], env, cwd: "/" }), "unavailable");
       process.kill(started.pid, "SIGKILL");
       await own.close();
-      // The next one removes what the killed one left.
+      // The next one removes the remains of the killed one.
       await (await startHostAgent({ binary })).close();
     });
   });

@@ -7,9 +7,9 @@ import { AgentConnection, type AgentConnectionOptions } from "./agent-connection
 import { agentBinary } from "./agent-binary.js";
 
 export interface HostAgentOptions extends Omit<AgentConnectionOptions, "afterClose"> {
-  /** The program; `agentBinary()` when absent. `"node"`: a Node process in its place, which has no terminals and no files. */
+  /** The program; `agentBinary()` when absent. `"node"`: a Node process instead, without terminals and files. */
   readonly binary?: string | undefined;
-  /** Directory of this host that is `/` to file operations; the host's own when absent. */
+  /** Directory of this host that is `/` for file operations; the host's own root when absent. */
   readonly root?: string | undefined;
 }
 
@@ -18,7 +18,7 @@ const CONNECTION_FD = 3;
 const EXIT_TIMEOUT_MS = 5_000;
 
 /**
- * Starts a process on this host that starts all others: a fork costs as much as the memory of who forks. It
+ * Starts a process on this host that starts all others, because a fork costs as much as the memory of its process. It
  * ends, with everything it started, when the connection is closed or this process ends.
  * @throws SandboxError unavailable
  */
@@ -33,7 +33,7 @@ export async function startHostAgent(options: HostAgentOptions = {}): Promise<Ag
         ];
   const child = spawn(program, words, {
     stdio: ["ignore", "ignore", "inherit", "pipe"],
-    // Its own session: the terminal's Ctrl-C is for the server to hear, which then closes it.
+    // A separate session: a terminal's Ctrl-C is for the server, which then closes the agent.
     detached: true,
     cwd: "/",
     env: {},

@@ -23,7 +23,7 @@ for (const { name, binary, skip } of binaryKinds) {
       return agent.spawn({ path: "/bin/sh", args: ["-c", script], env, cwd: "/", terminal });
     }
 
-    it("has the size and the name that its program sees, and is its controlling one", async () => {
+    it("is the controlling terminal of its program, with its size and name", async () => {
       const script =
         "tty; stty size; test -t 0 && test -t 1 && test -t 2 && echo all; : < /dev/tty && echo own";
       const { exit, terminal: seen } = await shell(agent, script, { terminal });
@@ -43,7 +43,7 @@ for (const { name, binary, skip } of binaryKinds) {
       assert.equal(seen.toString(), "nobody\r\nagain\r\n");
     });
 
-    it("tells its program of a new size", async () => {
+    it("signals a new size to its program", async () => {
       const started = await start("trap 'stty size; exit 0' WINCH; echo ready; while :; do sleep 0.02; done");
       const output = started.output[Symbol.asyncIterator]();
       assert.equal(Buffer.from((await output.next()).value?.data ?? []).toString(), "ready\r\n");

@@ -41,7 +41,7 @@ describe("a watch", { skip: withoutBinary }, () => {
     await rm(root, { recursive: true, force: true });
   });
 
-  /** What is seen from now on, as `type name`. */
+  /** Records further events as `type name`. */
   async function watch(recursive: boolean): Promise<{ seen: string[]; ended: Promise<unknown> }> {
     const seen: string[] = [];
     const source = await agent.files.watch(root, { recursive, signal: stopping.signal });
@@ -51,7 +51,7 @@ describe("a watch", { skip: withoutBinary }, () => {
     return { seen, ended };
   }
 
-  it("can be left in the middle of changes, and nothing more is heard of it", async () => {
+  it("can be stopped during changes, and delivers no event after that", async () => {
     const script = 'cd "$1" && while :; do : > a; rm a; done';
     const args = ["-c", script, "sh", root];
     const busy = await agent.spawn({ path: "sh", args, env: { PATH: process.env["PATH"] ?? "" }, cwd: "/" });
@@ -67,7 +67,7 @@ describe("a watch", { skip: withoutBinary }, () => {
     await busy.kill("SIGKILL", "group");
   });
 
-  it("tells what happens in a directory, in order, and nothing of what is below", async () => {
+  it("reports changes in a directory, in order, and none of its subdirectories", async () => {
     await mkdir(join(root, "sub"));
     const { seen, ended } = await watch(false);
     await agent.files.write(join(root, "a"), body("small"));
@@ -81,7 +81,7 @@ describe("a watch", { skip: withoutBinary }, () => {
     await writeFile(join(root, "last"), "");
     await eventually("the last is seen", () => seen.includes("create last"));
     assert.deepEqual(
-      // What happens to a file before it is seen for the first time is told by inotify alone, and not by kqueue.
+      // Only inotify, not kqueue, reports changes of a file before it is first seen.
       seen.filter((event) => event !== "chmod a"),
       ["create a", "write a", "rename a", "create b", "chmod b", "remove b", "create last"],
     );
@@ -89,7 +89,7 @@ describe("a watch", { skip: withoutBinary }, () => {
     assert.equal(await ended, undefined);
   });
 
-  it("shows a large write as one creation, or as one replacement, and no temporary name", async () => {
+  it("reports a large write as one creation or one replacement, without temporary names", async () => {
     const { seen } = await watch(true);
     await agent.files.write(join(root, "large"), body("x".repeat(500_000)));
     await agent.files.write(join(root, "large"), body("y".repeat(500_000)));
@@ -99,7 +99,7 @@ describe("a watch", { skip: withoutBinary }, () => {
     assert.equal(seen.filter((event) => event === "create large").length, 2);
   });
 
-  it("sees all that is made in directories that are new, exactly once", async () => {
+  it("reports everything in new directories exactly once", async () => {
     const { seen } = await watch(true);
     const wanted: string[] = [];
     for (let index = 0; index < 20; index++) {
@@ -112,7 +112,7 @@ describe("a watch", { skip: withoutBinary }, () => {
     assert.deepEqual(created.toSorted(), wanted.toSorted());
   });
 
-  it("goes along with directories that are renamed, and lets those go that leave", async () => {
+  it("follows renamed directories, and drops those that leave", async () => {
     const elsewhere = await mkdtemp(join(tmpdir(), "coppice-elsewhere-"));
     await mkdir(join(root, "one/below"), { recursive: true });
     const { seen } = await watch(true);
@@ -129,7 +129,7 @@ describe("a watch", { skip: withoutBinary }, () => {
     await rm(elsewhere, { recursive: true, force: true });
   });
 
-  it("can be one of many, on the same directory, and each ends alone", async () => {
+  it("can be one of several on the same directory, and ends alone", async () => {
     const first = await watch(true);
     const one = stopping;
     stopping = new AbortController();
@@ -160,7 +160,7 @@ describe("a watch", { skip: withoutBinary }, () => {
     }
   });
 
-  it("is refused on a network file system, unless that is allowed", { skip: withoutMounts }, async () => {
+  it("is refused on a network file system, unless allowed", { skip: withoutMounts }, async () => {
     await using _ = await mount("fuse", root);
     const { signal } = stopping;
     const refused = { code: "invalid_argument", message: `cannot watch path on network filesystem: ${root}` };
@@ -168,14 +168,14 @@ describe("a watch", { skip: withoutBinary }, () => {
       await assert.rejects(agent.files.watch(root, { recursive, signal }), refused);
       await agent.files.watch(root, { recursive, allowNetworkMounts: true, signal });
     }
-    // Where the whole sandbox lies on one there is nobody else who changes it.
+    // If the sandbox's root is on it, only the sandbox changes it.
     await using listening = await startListeningAgent([], ["--root", root]);
     const confined = await listening.connect();
     await confined.files.watch("/", { recursive: true, signal });
     await confined.close();
   });
 
-  it("ends with an error when events were lost, and not before what was seen", async () => {
+  it("ends with an error when events were lost, after the earlier ones", async () => {
     const source = await agent.files.watch(root, { recursive: false, signal: stopping.signal });
     const long = "x".repeat(200);
     const script = `import os\nfor i in range(12000):\n  open('${long}' + str(i), 'w').close()\n`;

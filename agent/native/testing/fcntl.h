@@ -1,4 +1,4 @@
-// What FreeBSD's open(2), fcntl(2) and chmod(2) have and Linux has otherwise. files.c does it.
+// Parts of FreeBSD's open(2), fcntl(2) and chmod(2) that differ on Linux, implemented in files.c.
 #ifndef COPPICE_TESTING_FCNTL_H
 #define COPPICE_TESTING_FCNTL_H
 

@@ -48,7 +48,7 @@ int freebsd_openat(int directory, const char *path, int flags, ...) {
   if (flags & O_EMPTY_PATH && path[0] == 0) return open(link_to(directory), plain);
   int fd = flags & O_RESOLVE_BENEATH ? open_beneath(directory, path, plain, mode) : openat(directory, path, plain, mode);
   int error = errno;
-  // FreeBSD names links that are not followed otherwise.
+  // FreeBSD has another error for links that are not followed.
   bool is_about_links = fd < 0 && flags & O_NOFOLLOW && !(flags & O_PATH) && (error == ELOOP || error == ENOTDIR);
   errno = is_about_links && is_link(directory, path) ? EMLINK : error;
   return fd;

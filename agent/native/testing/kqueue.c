@@ -1,5 +1,5 @@
-// kqueue(2) of inotify(7). As there, events of a descriptor that nobody has read yet are one event; unlike there, it is
-// not seen that a descriptor was closed, and may be told of once more.
+// kqueue(2) on top of inotify(7). As there, unread events of a descriptor are merged; unlike there, a closed descriptor
+// is not detected and may be reported once more.
 #include <stdbool.h>
 #include <stdio.h>
 #include <sys/inotify.h>
@@ -13,13 +13,13 @@ enum {
   MASK = IN_CREATE | IN_DELETE | IN_MOVE | IN_MODIFY | IN_ATTRIB | IN_MOVE_SELF | IN_DELETE_SELF,
 };
 
-/** What was asked about a descriptor, and what has happened. Watches begin at 1. */
+/** Registration of a descriptor, with its pending events. Watches begin at 1. */
 static struct {
   int watch;
   unsigned asked, due;
 } listeners[DESCRIPTORS];
 static int top;
-/** Descriptors with something due, in the order in which that came. */
+/** Descriptors with pending events, in order of arrival. */
 static int waiting[DESCRIPTORS], waiting_count;
 
 int kqueue(void) {
@@ -44,12 +44,12 @@ static int add(int queue, const struct kevent *change) {
 static unsigned notes_of(int fd, const struct inotify_event *event) {
   struct stat status;
   if (event->mask & (IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO)) return NOTE_WRITE;
-  // Of an entry, which kqueue does not tell of.
+  // For an entry, which kqueue does not report.
   if (event->len > 0) return 0;
   if (event->mask & IN_MOVE_SELF) return NOTE_RENAME;
   if (event->mask & IN_DELETE_SELF) return NOTE_DELETE;
   if (event->mask & IN_MODIFY) return NOTE_WRITE;
-  // That the last name went is a change of attributes for inotify, while there is a descriptor.
+  // While a descriptor is open, inotify reports the removal of the last name as a change of attributes.
   if (event->mask & IN_ATTRIB) return fstat(fd, &status) == 0 && status.st_nlink == 0 ? NOTE_DELETE : NOTE_ATTRIB;
   return 0;
 }

@@ -19,7 +19,7 @@ static pid_t parent_of(const char *pid) {
   return parent;
 }
 
-/** Children alone: those of them are this process's when they have died. */
+/** Children alone: their children become this process's when they die. */
 static int kill_children(struct procctl_reaper_kill *request) {
   DIR *processes = opendir("/proc");
   if (processes == NULL) return -1;

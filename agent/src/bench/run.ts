@@ -1,4 +1,4 @@
-// Measures the agent against the least it could take: a C program that starts `true` and waits for it.
+// Compares the agent with its floor: a C program that starts `true` and waits for it.
 // usage: node agent/dist/bench/run.js [ROUNDS] [HEAP_MB]
 import { execFileSync } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
@@ -75,7 +75,7 @@ try {
     const floors: Round[] = [];
     const agents: Round[] = [];
     const delay = monitorEventLoopDelay({ resolution: 1 });
-    // In turns, so that what else this machine does meets both alike.
+    // In turns, so that other load on this machine affects both alike.
     for (let round = 0; round < rounds; round++) {
       floors.push(floor(program, width));
       delay.enable();

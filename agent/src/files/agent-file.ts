@@ -5,10 +5,10 @@ import { readFileInfo } from "../wire/file-info.js";
 import { PayloadReader, PayloadWriter, ProtocolError, Reply, Request } from "../wire/frames.js";
 
 const CHUNK_BYTES = 65_536;
-/** Reads under way at once. */
+/** Concurrent reads. */
 const READ_AHEAD = 4;
 
-/** A file inside that is open for reading. */
+/** A file inside, open for reading. */
 export class AgentFile implements Channel, OpenFile {
   readonly #link: Link;
   readonly #path: string;
@@ -45,7 +45,7 @@ export class AgentFile implements Channel, OpenFile {
       const wanted = Math.min(CHUNK_BYTES, end - position);
       if (wanted <= 0) return false;
       const data = this.#read(position, wanted);
-      // It is looked at in its turn, or never.
+      // Handled in its turn, or never.
       data.catch(() => undefined);
       ahead.push({ start: position, wanted, data });
       position += wanted;
@@ -56,7 +56,7 @@ export class AgentFile implements Channel, OpenFile {
       const data = await next?.data;
       if (next === undefined || data === undefined || data.byteLength === 0) return;
       if (data.byteLength < next.wanted) {
-        // The end, or a file of /proc, which comes in pieces of its own: on from where this one ended.
+        // The end, or a file of /proc, which comes in pieces: continue at the end of this one.
         ahead = [];
         position = next.start + data.byteLength;
       } else {

@@ -19,24 +19,24 @@ import { type Identity, writeIdentity } from "../wire/identity.js";
 import type { Answer, Expected } from "../wire/one-answer.js";
 import { StagedWrite } from "./staged-write.js";
 
-/** What files need of a connection. */
+/** Operations of a connection that files need. */
 export interface Requests {
-  /** Starts a channel of a new id with a request. @throws SandboxError unavailable */
+  /** Opens a channel with a new id by a request. @throws SandboxError unavailable */
   open<C extends Channel>(type: number, payload: Uint8Array, create: (link: Link) => C): C;
-  /** A request with one answer of this type. @throws SandboxError unavailable */
+  /** Sends a request with one answer of the expected type. @throws SandboxError unavailable */
   ask<T>(type: number, payload: Uint8Array, expected: Expected<T>): Promise<Answer<T>>;
 }
 
 export interface AgentFilesOptions {
-  /** Owner of what is created when the caller names none; the agent's own account when absent. */
+  /** Default owner of new files; the agent's own account when absent. */
   readonly owner?: string | Identity | undefined;
-  /** Whose permissions count; the agent's own, which is root's, when absent. */
+  /** Account whose permissions apply; the agent's own, which is root, when absent. */
   readonly actor?: string | Identity | undefined;
-  /** Bodies up to this many bytes are written in place, at once; as far as one frame has them. 131 072 when absent. */
+  /** Bodies up to this size, and within one frame, are written in place at once. 131 072 when absent. */
   readonly writeInPlaceLimit?: number | undefined;
 }
 
-/** Attributes of a file that are to change; absent = stays. */
+/** Attributes to change; absent ones stay. */
 export interface FileChange {
   readonly mode?: number | undefined;
   readonly owner?: string | Identity | undefined;
@@ -44,7 +44,7 @@ export interface FileChange {
 }
 
 const WRITE_IN_PLACE_LIMIT = 131_072;
-/** The most that `writeInPlaceLimit` is worth: a frame has a path and metadata beside it. */
+/** Maximum of `writeInPlaceLimit`: the frame also holds the path and metadata. */
 export const MOST_IN_PLACE_BYTES = 245_760;
 const BLOCK_BYTES = 65_536;
 const NEW_FILE_MODE = 0o644;
@@ -54,7 +54,6 @@ const IS_STAGED = 2;
 const IS_RECURSIVE = 1;
 const ALLOWS_NETWORK_MOUNTS = 2;
 
-/** The files that an agent sees. */
 export class AgentFiles implements Files {
   readonly #requests: Requests;
   readonly #options: AgentFilesOptions;
@@ -96,7 +95,7 @@ export class AgentFiles implements Files {
       for await (const chunk of data) {
         heldBytes += chunk.byteLength;
         if (staged === undefined && heldBytes <= writeInPlaceLimit) {
-          // A copy: the owner of the chunk may fill it again.
+          // A copy: the owner of the chunk may reuse its memory.
           held.push(Uint8Array.from(chunk));
           continue;
         }
@@ -156,7 +155,7 @@ export class AgentFiles implements Files {
     throw fileError(answer.failure, "remove", path);
   }
 
-  /** Changes mode, owner or metadata; follows a link. */
+  /** Changes mode, owner or metadata; follows links. */
   async change(path: string, { mode, owner, metadata }: FileChange): Promise<FileInfo> {
     const payload = this.#payload(path);
     const flags =
@@ -187,7 +186,7 @@ export class AgentFiles implements Files {
     return watch.events(signal);
   }
 
-  /** The beginning of most requests: who acts, on which path. */
+  /** Begins a request with the acting account and the path. */
   #payload(path: string): PayloadWriter {
     const payload = new PayloadWriter();
     writeIdentity(payload, this.#options.actor);
@@ -228,7 +227,7 @@ export class AgentFiles implements Files {
   }
 }
 
-/** Gathers chunks of any size into blocks of one. */
+/** Gathers chunks of any size into fixed-size blocks. */
 class Block {
   #bytes = Buffer.allocUnsafeSlow(BLOCK_BYTES);
   #length = 0;
@@ -288,7 +287,7 @@ function infoOf(path: string): Expected<FileInfo> {
   return { type: Reply.Info, read: (payload) => readFileInfo(payload, path) };
 }
 
-/** `a/b` below a file `a` is as missing as any other. */
+/** `a/b` below a file `a` counts as missing. */
 function lookError(failure: Failure, path: string): SandboxError {
   const code = failure.code === "ENOTDIR" ? "ENOENT" : failure.code;
   return fileError({ ...failure, code }, "lstat", path);

@@ -7,7 +7,7 @@ import { PayloadReader, PayloadWriter, ProtocolError, Reply, Request } from "../
 
 export const LISTING_WINDOW_BYTES = 131_072;
 
-/** The entries below a directory, as they come. */
+/** Entries below a directory, in the order of arrival. */
 export class AgentListing implements Channel {
   readonly #link: Link;
   readonly #path: string;

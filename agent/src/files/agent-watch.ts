@@ -4,7 +4,7 @@ import type { Channel, Link } from "../wire/channel.js";
 import { CreditedQueue } from "../wire/credited-queue.js";
 import { PayloadReader, PayloadWriter, ProtocolError, Reply, Request } from "../wire/frames.js";
 
-/** More than the queue of the kernel holds: who falls behind loses the watch no earlier than there. */
+/** More than the kernel's queue holds, so a slow reader does not lose the watch earlier than there. */
 export const WATCH_WINDOW_BYTES = 1_048_576;
 
 const TYPES: readonly (WatchEventType | undefined)[] = [
@@ -19,7 +19,7 @@ const TYPES: readonly (WatchEventType | undefined)[] = [
 /** A watch of a directory. */
 export class AgentWatch implements Channel {
   readonly #link: Link;
-  /** As they came: read into objects, small changes would take many times their bytes. */
+  /** Kept as received: parsed, small changes would take many times their bytes. */
   readonly #queue: CreditedQueue<Buffer>;
   readonly #ready = Promise.withResolvers<Failure | undefined>();
   #isReady = false;
@@ -32,7 +32,7 @@ export class AgentWatch implements Channel {
     });
   }
 
-  /** Resolves when changes are seen from now on, or with why they cannot be. */
+  /** Resolves when the watch is active, or with the failure. */
   get ready(): Promise<Failure | undefined> {
     return this.#ready.promise;
   }
@@ -83,7 +83,7 @@ export class AgentWatch implements Channel {
     }
   }
 
-  /** Ends the watch, and the iteration of its events. */
+  /** Ends the watch and the iteration of its events. */
   stop(): void {
     this.#queue.clear();
     this.#end();

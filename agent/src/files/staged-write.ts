@@ -7,7 +7,7 @@ import { InputWindow } from "../wire/input-window.js";
 
 const UNDER_WAY_BYTES = 131_072;
 
-/** A file on its way: it appears when all of it is there. */
+/** A file write that becomes visible only when it is complete. */
 export class StagedWrite implements Channel {
   readonly #link: Link;
   readonly #path: string;
@@ -21,7 +21,7 @@ export class StagedWrite implements Channel {
     this.#path = path;
     this.#errorOf = errorOf;
     this.#input = new InputWindow((data) => link.send(Request.Input, data));
-    // Whoever writes hears of it by `write` or by `commit`.
+    // The caller gets the error from `write` or `commit`.
     this.#done.promise.catch(() => undefined);
   }
 
@@ -31,13 +31,13 @@ export class StagedWrite implements Channel {
     await this.#input.drainTo(UNDER_WAY_BYTES);
   }
 
-  /** The file is whole. @throws SandboxError */
+  /** Completes the file. @throws SandboxError */
   async commit(): Promise<FileInfo> {
     if (!this.#isOver) this.#link.send(Request.InputEnd);
     return this.#done.promise;
   }
 
-  /** The file is not wanted any more: nothing of it stays. */
+  /** Discards the file. */
   abort(): void {
     if (this.#isOver) return;
     this.#isOver = true;

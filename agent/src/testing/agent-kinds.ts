@@ -3,20 +3,20 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { agentBinary } from "../agent-binary.js";
 
-/** An agent that the same tests run against. */
+/** An agent for which the same tests run. */
 export interface AgentKind {
   readonly name: string;
   readonly binary: string;
   readonly skip: string | false;
 }
 
-/** For tests that need the program: why they cannot run, or false. */
+/** Reason why tests that need the program cannot run, or false. */
 export const withoutBinary: string | false = agentBinary() ? false : "the agent was not built";
 
-/** For tests that need root: why they cannot run, or false. */
+/** Reason why tests that need root cannot run, or false. */
 export const withoutRoot: string | false = withoutBinary || (process.getuid?.() === 0 ? false : "needs root");
 
-/** The program, where it was built: as it is, and one that starts programs through another. */
+/** The built program: plain, and one that starts programs through another. */
 export const binaryKinds: readonly AgentKind[] = [
   { name: "the binary", binary: agentBinary() ?? "", skip: withoutBinary },
   {
@@ -26,7 +26,7 @@ export const binaryKinds: readonly AgentKind[] = [
   },
 ];
 
-/** Those, and the Node process in their place. */
+/** The built programs, and the Node process instead of them. */
 export const agentKinds: readonly AgentKind[] = [
   ...binaryKinds,
   { name: "the Node process", binary: "node", skip: false },

@@ -7,17 +7,17 @@ import { join } from "node:path";
 import { agentBinary } from "../agent-binary.js";
 import { AgentConnection, type AgentConnectionOptions } from "../agent-connection.js";
 
-/** An agent that listens, in a process of its own. */
+/** A listening agent in a separate process. */
 export interface ListeningAgent extends AsyncDisposable {
   readonly child: ChildProcess;
   connect(options?: AgentConnectionOptions): Promise<AgentConnection>;
-  /** A bare connection. */
+  /** Opens a plain connection. */
   socket(): Promise<Socket>;
 }
 
 /**
- * @param wrapper a program and its words that run what follows them, such as `unshare`.
- * @param way a program and its words through which others are started.
+ * @param wrapper a program with arguments that runs the command after them, such as `unshare`.
+ * @param way a program with arguments through which others are started.
  */
 export async function startListeningAgent(
   wrapper: readonly string[] = [],

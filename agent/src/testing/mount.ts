@@ -7,12 +7,12 @@ import { withoutRoot } from "./agent-kinds.js";
 
 const PROGRAM = fileURLToPath(new URL("../../../test/fixtures/mount-inside.py", import.meta.url));
 
-/** For tests that mount: why they cannot run, or false. */
+/** Reason why tests that mount cannot run, or false. */
 export const withoutMounts: string | false =
   withoutRoot ||
   (process.platform === "linux" && existsSync("/dev/fuse") ? false : "needs Linux and /dev/fuse");
 
-/** Mounts a file system at a directory of this host, until it is disposed of. `fuse` is an empty directory. */
+/** Mounts a file system on a directory of this host until disposal. `fuse` is an empty directory. */
 export async function mount(
   type: "fuse" | "tmpfs",
   directory: string,

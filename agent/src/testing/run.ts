@@ -11,7 +11,7 @@ export interface Finished {
   readonly terminal: Buffer;
 }
 
-/** Reads a process to its end. */
+/** Collects the output and exit of a process. */
 export async function finish(process: Process): Promise<Finished> {
   const pieces = { stdout: [] as Uint8Array[], stderr: [] as Uint8Array[], terminal: [] as Uint8Array[] };
   for await (const { stream, data } of process.output) pieces[stream].push(data);
@@ -23,7 +23,7 @@ export async function finish(process: Process): Promise<Finished> {
   };
 }
 
-/** Runs a program without input to its end. */
+/** Runs a program without input. */
 export async function run(
   agent: AgentConnection,
   path: string,
@@ -33,7 +33,7 @@ export async function run(
   return finish(await agent.spawn({ path, args, env, cwd: "/", input: "none", ...more }));
 }
 
-/** Runs a shell script to its end. */
+/** Runs a shell script. */
 export function shell(
   agent: AgentConnection,
   script: string,

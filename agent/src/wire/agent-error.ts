@@ -1,11 +1,11 @@
 import { SandboxError, fileSystemError } from "@coppice/core/backend";
 import { PayloadReader } from "./frames.js";
 
-/** What the agent says of a request that failed. */
+/** The agent's description of a failed request. */
 export interface Failure {
-  /** One of `Stage`. */
+  /** A value of `Stage`. */
   readonly stage: number;
-  /** The name of an errno: `ENOENT`. */
+  /** Name of an errno: `ENOENT`. */
   readonly code: string;
   readonly detail: string;
 }
@@ -17,7 +17,7 @@ export function readFailure(payload: Buffer): Failure {
   return failure;
 }
 
-/** What a failed file operation means, in the words of envd: `lstat /x: no such file or directory`. */
+/** Translates a failed file operation, with the message of envd: `lstat /x: no such file or directory`. */
 export function fileError(failure: Failure, operation: string, path: string): SandboxError {
   const { code: errno, detail } = failure;
   const lacksInodes = detail === "inodes";
@@ -29,7 +29,7 @@ export function fileError(failure: Failure, operation: string, path: string): Sa
 
 const EXHAUSTED: ReadonlySet<string> = new Set(["EAGAIN", "EMFILE", "ENFILE", "ENOMEM"]);
 
-/** A lack of processes, memory or descriptors, or something that nobody expected. */
+/** For a lack of processes, memory or descriptors, or an unexpected error. */
 export function resourceError(failure: Failure, what: string): SandboxError {
   const reason = EXHAUSTED.has(failure.code) ? "host_resources_exhausted" : "internal_error";
   return new SandboxError(reason, `${what}: ${failure.code}`, { cause: failure });

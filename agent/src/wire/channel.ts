@@ -1,20 +1,20 @@
 import type { SandboxError } from "@coppice/core/backend";
 
-/** One id of a connection, as those see it who use it. */
+/** One id of a connection, as its user sees it. */
 export interface Link {
   readonly id: number;
   send(type: number, payload?: Uint8Array): void;
-  /** Tells the agent to forget the id; whatever it still says about it is dropped. */
+  /** Makes the agent forget the id; later frames for it are dropped. */
   release(): void;
 }
 
-/** What lives under one id of a connection. */
+/** Receiver of the frames of one id. */
 export interface Channel {
   /**
-   * Takes a frame, whose payload it may keep.
-   * @throws ProtocolError for a frame that has no place here: the connection is closed.
+   * Takes a frame and may keep its payload.
+   * @throws ProtocolError for an unexpected frame: the connection is closed.
    */
   receive(type: number, payload: Buffer): void;
-  /** The connection has ended. Called once, and nothing comes after it. */
+  /** The connection has ended. Called once, after all frames. */
   lost(reason: SandboxError): void;
 }

@@ -1,8 +1,8 @@
 import { FRAME_COST, ProtocolError } from "./frames.js";
 
 /**
- * What the agent sent and nobody has taken yet. The agent may send as much as it was granted; taking
- * grants more, so a consumer that stops makes the agent stop.
+ * Values from the agent that were not taken yet. The agent may send as much as it was granted; taking grants more, so a
+ * consumer that stops makes the agent stop.
  */
 export class CreditedQueue<T> {
   readonly #windowBytes: number;
@@ -16,22 +16,22 @@ export class CreditedQueue<T> {
   #error: Error | undefined;
   #changed: PromiseWithResolvers<void> | undefined;
 
-  /** @param grantedBytes what the agent was granted already. */
+  /** @param grantedBytes amount that the agent was granted already. */
   constructor(windowBytes: number, grantedBytes: number, grant: (bytes: number) => void) {
     this.#windowBytes = windowBytes;
     this.#grantedBytes = grantedBytes;
     this.#grant = grant;
   }
 
-  /** Grants the first window, when none was granted with the request. */
+  /** Grants the first window, if the request granted none. */
   open(): void {
     this.#grantedBytes += this.#windowBytes;
     this.#grant(this.#windowBytes);
   }
 
   /**
-   * Counts a frame of so many bytes.
-   * @throws ProtocolError when nothing was granted; the last frame of a grant may be larger than its rest.
+   * Counts a frame's bytes.
+   * @throws ProtocolError when nothing is granted; the last frame of a grant may exceed it.
    */
   spend(payloadBytes: number): number {
     if (this.#grantedBytes <= 0) throw new ProtocolError("the agent sends more than it was granted");
@@ -47,19 +47,19 @@ export class CreditedQueue<T> {
     this.#wake();
   }
 
-  /** Nothing comes after what is queued. */
+  /** Ends the queue after its queued values. */
   end(): void {
     this.#hasEnded = true;
     this.#wake();
   }
 
-  /** What is queued can still be taken; then this is thrown. */
+  /** Fails the queue: queued values can still be taken, then this error is thrown. */
   fail(error: Error): void {
     this.#error ??= error;
     this.end();
   }
 
-  /** Drops what is queued and all that comes. */
+  /** Drops queued and later values. */
   clear(): void {
     this.#isCleared = true;
     this.#items = [];
@@ -67,7 +67,7 @@ export class CreditedQueue<T> {
     this.end();
   }
 
-  /** The oldest value; undefined at the end. */
+  /** Takes the oldest value; undefined at the end. */
   async take(): Promise<T | undefined> {
     for (;;) {
       const item = this.#items[this.#next];

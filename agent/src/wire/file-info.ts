@@ -4,7 +4,7 @@ import { type PayloadReader, ProtocolError } from "./frames.js";
 
 const KINDS = ["file", "directory", "unknown"] as const;
 
-/** @param path what was asked for, absolute. */
+/** @param path requested path, absolute. */
 export function readFileInfo(reader: PayloadReader, path: string): FileInfo {
   const kind = KINDS[reader.u8()];
   if (kind === undefined) throw new ProtocolError("an unknown kind of file");
@@ -21,7 +21,7 @@ export function readFileInfo(reader: PayloadReader, path: string): FileInfo {
   const metadata: Record<string, string> = {};
   for (let left = reader.u16(); left > 0; left--) {
     const name = reader.text();
-    // A name such as `__proto__` is a name.
+    // A name such as `__proto__` is data, too.
     Object.defineProperty(metadata, name, {
       value: reader.text(),
       enumerable: true,

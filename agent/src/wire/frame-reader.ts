@@ -1,23 +1,23 @@
 import { type Frame, HEADER_BYTES, PAYLOAD_LIMIT, ProtocolError } from "./frames.js";
 
-/** A frame whose payload is not whole yet. */
+/** A frame with an incomplete payload. */
 interface OpenFrame extends Frame {
   filledBytes: number;
 }
 
 /**
- * Cuts a stream of bytes into frames. Payloads are copies, and those of some size have their memory to themselves: the
- * chunks can be given back at once, and so can each payload when it is used.
+ * Splits a stream of bytes into frames. Payloads are copies, and large ones have separate memory, so that chunks and
+ * payloads can be freed independently.
  */
 export class FrameReader {
-  /** As much as has come of the header of the next frame. */
+  /** Received part of the next frame's header. */
   readonly #header = Buffer.alloc(HEADER_BYTES);
   #headerBytes = 0;
   #open: OpenFrame | undefined;
 
   /**
-   * What this chunk completes. The chunk is read no more once that was taken to its end.
-   * @throws ProtocolError for a length that no frame may have; nothing can be read after that.
+   * Yields the frames that this chunk completes. The chunk is not read after the iteration.
+   * @throws ProtocolError for an invalid length; the reader is unusable after that.
    */
   *push(chunk: Buffer): Generator<Frame, undefined> {
     for (let at = 0; at < chunk.byteLength;) {
@@ -38,7 +38,7 @@ export class FrameReader {
     }
   }
 
-  /** Undefined while the header is not whole. */
+  /** Undefined while the header is incomplete. */
   #begin(): OpenFrame | undefined {
     if (this.#headerBytes < 4) return undefined;
     const restBytes = this.#header.readUInt32LE(0);
@@ -50,7 +50,7 @@ export class FrameReader {
     return {
       type: this.#header.readUInt8(4),
       id: this.#header.readUInt32LE(5),
-      // The system gives memory for what arrives, not for what was announced.
+      // The system commits memory only for bytes that arrive, not for the announced length.
       payload: Buffer.allocUnsafe(restBytes - (HEADER_BYTES - 4)),
       filledBytes: 0,
     };

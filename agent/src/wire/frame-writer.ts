@@ -1,10 +1,10 @@
 import type { Duplex } from "node:stream";
 import { frameHeader } from "./frames.js";
 
-/** Larger payloads are written as they are, smaller ones are copied together. */
+/** Larger payloads are written without a copy, smaller ones are joined. */
 const COPY_BELOW_BYTES = 4_096;
 
-/** Sends frames: those of one turn of the event loop together. */
+/** Sends frames; those of one turn of the event loop go together. */
 export class FrameWriter {
   readonly #stream: Duplex;
   #parts: Uint8Array[] = [];
@@ -15,7 +15,7 @@ export class FrameWriter {
     this.#stream = stream;
   }
 
-  /** The payload is not copied at once: it must stay as it is until the other side has it. */
+  /** The payload must not change until the other side has it. */
   send(type: number, id: number, payload?: Uint8Array): void {
     this.#add(type, id, payload);
     if (this.#isScheduled) return;
@@ -23,7 +23,7 @@ export class FrameWriter {
     queueMicrotask(() => this.flush());
   }
 
-  /** As `send`, for what nobody waits for: behind what this turn of the event loop has to do. */
+  /** Sends a frame at low priority, after the work of this turn of the event loop. */
   sendLater(type: number, id: number, payload?: Uint8Array): void {
     this.#add(type, id, payload);
     if (this.#isScheduled || this.#isScheduledLater) return;
@@ -39,7 +39,6 @@ export class FrameWriter {
     if (payload !== undefined && payload.byteLength > 0) this.#parts.push(payload);
   }
 
-  /** Sends what is waiting. */
   flush(): void {
     this.#isScheduled = false;
     const parts = this.#parts;

@@ -1,16 +1,16 @@
-/** The first four bytes of both greetings. */
+/** First four bytes of both greetings. */
 export const MAGIC = 0x50_50_4f_43;
 export const VERSION = 1;
-/** Most bytes of a payload, in both directions. */
+/** Maximum of a payload, in both directions. */
 export const PAYLOAD_LIMIT = 262_144;
-/** Length, type and id before each payload. */
+/** Length, type and id of each frame. */
 export const HEADER_BYTES = 9;
-/** What each frame of the agent costs beside its payload: many tiny ones are bounded like few large ones. */
+/** Credit that each frame of the agent costs beside its payload, so that many tiny frames are bounded, too. */
 export const FRAME_COST = 64;
-/** Bytes of input that may be under way to one object. */
+/** Bytes of unacknowledged input per object. */
 export const INPUT_WINDOW_BYTES = 262_144;
 
-/** What the server asks. docs/agent-protocol.md says what each carries. */
+/** Requests of the server, see docs/agent-protocol.md. */
 export const Request = {
   Hello: 0x01,
   Processes: 0x02,
@@ -37,7 +37,7 @@ export const Request = {
   Dial: 0x31,
 } as const;
 
-/** What the agent answers. */
+/** Answers of the agent. */
 export const Reply = {
   Hello: 0x81,
   Process: 0x82,
@@ -59,7 +59,7 @@ export const Reply = {
   Changes: 0xb0,
 } as const;
 
-/** Where a request failed. */
+/** Step at which a request failed. */
 export const Stage = {
   Request: 1,
   User: 2,
@@ -83,12 +83,12 @@ export interface Frame {
   readonly payload: Buffer;
 }
 
-/** The other side broke the protocol. Its connection cannot be used any more. */
+/** The other side violated the protocol. The connection is unusable. */
 export class ProtocolError extends Error {
   override readonly name = "ProtocolError";
 }
 
-/** Takes a payload apart. What is not there is a ProtocolError. */
+/** Parses a payload. Throws ProtocolError for missing bytes. */
 export class PayloadReader {
   readonly #bytes: Buffer;
   #position = 0;
@@ -113,17 +113,17 @@ export class PayloadReader {
     return this.#bytes.readUInt32LE(this.#advance(4));
   }
 
-  /** As a number: what is larger than one can hold exactly is rounded. */
+  /** As a number; values beyond 2^53 are rounded. */
   u64(): number {
     return Number(this.#bytes.readBigUInt64LE(this.#advance(8)));
   }
 
-  /** As `u64`, with a sign. */
+  /** As `u64`, signed. */
   i64(): number {
     return Number(this.#bytes.readBigInt64LE(this.#advance(8)));
   }
 
-  /** UTF-8 after its length in two bytes, or in four. Malformed bytes become U+FFFD. */
+  /** UTF-8 with a length prefix of two or four bytes. Malformed bytes become U+FFFD. */
   text(prefixBytes: 2 | 4 = 2): string {
     const length = prefixBytes === 2 ? this.u16() : this.u32();
     const start = this.#advance(length);
@@ -138,7 +138,7 @@ export class PayloadReader {
     return this.#bytes.subarray(this.#advance(this.#bytes.byteLength - this.#position));
   }
 
-  /** @throws ProtocolError when something is left. */
+  /** @throws ProtocolError when bytes are left. */
   end(): void {
     if (!this.isAtEnd) throw new ProtocolError("a frame is longer than its content");
   }
@@ -152,7 +152,6 @@ export class PayloadReader {
   }
 }
 
-/** Builds a payload. */
 export class PayloadWriter {
   #bytes = Buffer.allocUnsafe(256);
   #length = 0;
@@ -173,7 +172,7 @@ export class PayloadWriter {
     return this.#at(this.#reserve(8), (bytes, at) => bytes.writeBigUInt64LE(value, at));
   }
 
-  /** UTF-8 after its length in two bytes, or in four. @throws RangeError when its length does not fit. */
+  /** UTF-8 with a length prefix of two or four bytes. @throws RangeError when the length does not fit. */
   text(value: string, prefixBytes: 2 | 4 = 2): this {
     const length = Buffer.byteLength(value);
     if (prefixBytes === 2) this.u16(length);
@@ -210,7 +209,7 @@ export class PayloadWriter {
   }
 }
 
-/** The bytes before a payload. */
+/** Header of a frame. */
 export function frameHeader(type: number, id: number, payloadBytes: number): Buffer {
   const header = Buffer.allocUnsafe(HEADER_BYTES);
   header.writeUInt32LE(payloadBytes + HEADER_BYTES - 4, 0);

@@ -1,14 +1,13 @@
 import type { PayloadWriter } from "./frames.js";
 
-/** Who acts or owns, by numbers. */
+/** An acting account or owner, by numbers. */
 export interface Identity {
   readonly uid: number;
   readonly gid: number;
-  /** Supplementary groups. */
   readonly groups?: readonly number[] | undefined;
 }
 
-/** @param identity a name of the sandbox's own passwd, numbers, or undefined for the agent's own account. */
+/** @param identity a name of the sandbox's passwd, numbers, or undefined for the agent's own account. */
 export function writeIdentity(payload: PayloadWriter, identity: string | Identity | undefined): void {
   if (identity === undefined) {
     payload.u8(0);

@@ -5,34 +5,34 @@ import { PayloadWriter, Reply } from "./frames.js";
 import { InputWindow } from "./input-window.js";
 import { StagedWrite } from "../files/staged-write.js";
 
-/** More than goes out in one piece. */
+/** More than one message carries. */
 const WINDOW_BYTES = 100_000;
 
-it("writes at the same time go out whole and in the order of the calls, as there is room for them", async () => {
+it("concurrent writes are sent whole, in the order of the calls, within the window", async () => {
   let posted = "";
   let underWay = 0;
   const input = new InputWindow((data) => {
     posted += Buffer.from(data).toString();
     underWay += data.byteLength;
-    assert.ok(underWay <= WINDOW_BYTES, `${underWay} bytes are under way`);
+    assert.ok(underWay <= WINDOW_BYTES, `${underWay} bytes are unacknowledged`);
   }, WINDOW_BYTES);
   const texts = ["a".repeat(250_000), "b", "c".repeat(120_000)];
   const written = Promise.all(texts.map((text) => input.write(Buffer.from(text))));
   await turn();
   while (posted.length < texts.join("").length) {
     const bytes = underWay;
-    assert.ok(bytes > 0, "nothing is sent though there is room");
+    assert.ok(bytes > 0, "nothing is sent although there is room");
     underWay = 0;
     input.taken(bytes);
     await turn();
   }
   input.taken(underWay);
   await written;
-  // Not assert.equal: it would print all of it.
+  // Not assert.equal, which would print all of it.
   assert.ok(posted === texts.join(""), "they are mixed up");
 });
 
-it("a file that is written waits for the agent to take what is under way", async () => {
+it("a file write waits for the agent's acknowledgements", async () => {
   let sentBytes = 0;
   const link = {
     id: 1,

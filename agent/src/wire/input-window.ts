@@ -3,7 +3,7 @@ import { INPUT_WINDOW_BYTES, ProtocolError } from "./frames.js";
 
 const PIECE_BYTES = 65_536;
 
-/** Bytes on their way to the agent: never more under way than it has room for, in the order of the calls. */
+/** Bytes for the agent, in the order of the calls. Unacknowledged bytes never exceed the agent's window. */
 export class InputWindow {
   readonly #post: (data: Uint8Array) => void;
   #windowBytes: number;
@@ -18,13 +18,13 @@ export class InputWindow {
     this.#windowBytes = windowBytes;
   }
 
-  /** Resolves when all of it was taken. The data must stay as it is until then. */
+  /** Resolves when all of it is acknowledged. The data must not change before. */
   async write(data: Uint8Array): Promise<void> {
     const end = await this.send(data);
     await this.#until(() => this.#takenBytes >= end);
   }
 
-  /** Resolves when all of it is under way, with the count of bytes that were ever sent. */
+  /** Resolves when all of it is sent, with the total of sent bytes. */
   send(data: Uint8Array): Promise<number> {
     const sent = this.#sendAfter(this.#last, data);
     this.#last = sent.then(
@@ -34,13 +34,13 @@ export class InputWindow {
     return sent;
   }
 
-  /** Resolves when no more than so many bytes are under way. */
+  /** Resolves when at most this many bytes are unacknowledged. */
   async drainTo(bytes: number): Promise<void> {
     await this.#last;
     await this.#until(() => this.#sentBytes - this.#takenBytes <= bytes);
   }
 
-  /** @throws ProtocolError when more was taken than was sent. */
+  /** Acknowledges bytes. @throws ProtocolError for more than was sent. */
   taken(bytes: number): void {
     this.#takenBytes += bytes;
     this.#windowBytes += bytes;
@@ -48,7 +48,7 @@ export class InputWindow {
     this.#wake();
   }
 
-  /** Every write that waits, and every later one, fails with what this makes: mostly there is none to fail. */
+  /** Fails all pending and later writes; `failure` makes the error lazily, because mostly no write needs it. */
   fail(failure: () => SandboxError): void {
     this.#failure ??= failure;
     this.#wake();
@@ -69,7 +69,7 @@ export class InputWindow {
   }
 
   async #until(isTrue: () => boolean): Promise<void> {
-    // What was taken before an end was taken.
+    // Bytes acknowledged before an end count as written.
     while (!isTrue()) {
       if (this.#failure !== undefined) throw this.#failure();
       await this.#changed.promise;

@@ -3,17 +3,17 @@ import { type Failure, readFailure } from "./agent-error.js";
 import type { Channel } from "./channel.js";
 import { PayloadReader, ProtocolError, Reply } from "./frames.js";
 
-/** An answer, or why there is none. */
+/** An answer or its failure. */
 export type Answer<T> = { readonly value: T; readonly failure?: undefined } | { readonly failure: Failure };
 
-/** What an answer has to be. */
+/** Expected form of an answer. */
 export interface Expected<T> {
   readonly type: number;
-  /** Reads all of its payload. @throws ProtocolError */
+  /** Reads the whole payload. @throws ProtocolError */
   readonly read: (payload: PayloadReader) => T;
 }
 
-/** A request that gets one answer of one type, or an error. */
+/** A request with one answer of one type, or an error. */
 export class OneAnswer<T> implements Channel {
   readonly #expected: Expected<T>;
   readonly #settled: () => void;
@@ -39,7 +39,7 @@ export class OneAnswer<T> implements Channel {
     this.#answer.reject(reason);
   }
 
-  // As it arrives: what cannot be read ends the connection, not this request alone.
+  // On arrival, because a malformed answer ends the connection, not only this request.
   #read(type: number, payload: Buffer): Answer<T> {
     if (type === Reply.Error) return { failure: readFailure(payload) };
     if (type !== this.#expected.type) throw new ProtocolError(`frame ${type} for a request`);

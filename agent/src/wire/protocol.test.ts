@@ -25,7 +25,7 @@ import {
 } from "./frames.js";
 import { env } from "../testing/run.js";
 
-/** The same numbers for the same seed. */
+/** A seeded generator of random numbers. */
 function generator(seed: number): (limit: number) => number {
   let state = BigInt(seed) + 1n;
   return (limit) => {
@@ -41,7 +41,7 @@ function frame(type: number, id: number, payload: Uint8Array = Buffer.alloc(0)):
 const greeting = frame(Reply.Hello, 0, new PayloadWriter().u32(MAGIC).u16(VERSION).u32(1).finish());
 const noProcesses = frame(Reply.ProcessesEnd, 0);
 
-/** A server's connection, and the other end of it, which says what a test wants. */
+/** A server's connection, and its other end, which a test scripts. */
 async function scripted(): Promise<{
   connection: AgentConnection;
   agent: Duplex;
@@ -80,7 +80,7 @@ function isUnavailable(error: unknown): true {
 }
 
 describe("frames", () => {
-  it("are the same however the bytes are cut, and are copies of them", () => {
+  it("are independent of chunk boundaries, and are copies", () => {
     const random = generator(1);
     const sent = Array.from({ length: 300 }, (_, index) => ({
       type: random(256),
@@ -94,7 +94,7 @@ describe("frames", () => {
       const chunk = Buffer.alloc(largest);
       for (let start = 0; start < bytes.byteLength;) {
         const end = Math.min(bytes.byteLength, start + 1 + random(largest));
-        // The next chunk is in the same memory.
+        // The next chunk reuses the memory.
         received.push(...reader.push(chunk.subarray(0, bytes.copy(chunk, 0, start, end))));
         start = end;
       }
@@ -106,7 +106,7 @@ describe("frames", () => {
     }
   });
 
-  it("have a length that is checked before anything is kept for them", () => {
+  it("have a length that is checked before memory is allocated", () => {
     for (const length of [0, 4, PAYLOAD_LIMIT + HEADER_BYTES - 3, 0xffff_ffff]) {
       const bytes = Buffer.alloc(4);
       bytes.writeUInt32LE(length);
@@ -114,7 +114,7 @@ describe("frames", () => {
     }
   });
 
-  it("hold what was written into them, and nothing more", () => {
+  it("hold exactly the written values", () => {
     const payload = new PayloadWriter()
       .u8(7)
       .u16(65_535)
@@ -135,7 +135,7 @@ describe("frames", () => {
 });
 
 describe("a hostile agent", () => {
-  it("that does not greet, or greets in another way, is left", async () => {
+  it("that does not greet, or greets wrongly, is disconnected", async () => {
     const wrong = [
       frame(Reply.Hello, 0, new PayloadWriter().u32(1).u16(VERSION).u32(1).finish()),
       frame(Reply.Hello, 0, new PayloadWriter().u32(MAGIC).u16(9).u32(1).finish()),
@@ -162,11 +162,11 @@ describe("a hostile agent", () => {
     await assert.rejects(AgentConnection.open(closed), isUnavailable);
   });
 
-  it("loses its connection with a frame that has no place, and everything that waits is told", async () => {
+  it("loses its connection with an unexpected frame, and all pending requests fail", async () => {
     const exit = new PayloadWriter().u8(0).u8(0).u8(0).text("").finish();
     const u32 = (value: number): Buffer => new PayloadWriter().u32(value).finish();
     const answers: readonly ((id: number) => Buffer)[] = [
-      (id) => frame(Reply.Output, id + 99, Buffer.from("for nobody")),
+      (id) => frame(Reply.Output, id + 99, Buffer.from("for no id")),
       (id) => frame(Reply.Started, id, Buffer.from([1])),
       (id) => frame(Reply.Output, id),
       (id) => frame(0, id),
@@ -220,7 +220,7 @@ describe("a hostile agent", () => {
     }
   });
 
-  it("cannot make the server keep more than it was granted", async () => {
+  it("cannot make the server buffer more than was granted", async () => {
     for (const size of [0, 1, 65_536]) {
       const { connection, agent, asked } = await scripted();
       const starting = spawnTrue(connection);
@@ -232,7 +232,7 @@ describe("a hostile agent", () => {
       const over = new AbortController();
       void connection.closed.then(() => over.abort());
       while (!over.signal.aborted && sent < 64 * 2 ** 20) {
-        // What is written here is what arrives, and its memory is given back there.
+        // Sent bytes arrive at once here and are freed there.
         agent.write(Buffer.from(piece));
         sent += piece.byteLength + 64;
         await new Promise(setImmediate);
@@ -242,7 +242,7 @@ describe("a hostile agent", () => {
     }
   });
 
-  it("cannot make anything throw with random bytes, whatever they answer", async () => {
+  it("cannot make any operation throw an unexpected error with random bytes", async () => {
     for (let seed = 0; seed < 150; seed++) {
       const random = generator(seed);
       const { connection, agent } = await scripted();
@@ -296,7 +296,7 @@ describe("the parser of the agent", () => {
   const flags = ["-std=c11", "-D_GNU_SOURCE", "-g", "-O1", "-fno-sanitize-recover=all"];
   const sources = [`${native}/fuzz-frames.c`, `${native}/frames.c`];
 
-  /** @returns the program, or undefined where the compiler cannot. */
+  /** @returns the program, or undefined if it cannot be compiled. */
   async function build(test: TestContext, compiler: string, options: readonly string[]) {
     const folder = await mkdtemp(join(tmpdir(), "coppice-fuzz-"));
     test.after(() => rm(folder, { recursive: true, force: true }));
@@ -308,13 +308,13 @@ describe("the parser of the agent", () => {
     );
   }
 
-  it("touches nothing but the frame it reads, whatever is in it", async (test) => {
+  it("accesses no memory outside of the frame, whatever its content", async (test) => {
     const program = await build(test, "cc", ["-DCOPPICE_FUZZ_MAIN", "-fsanitize=address,undefined"]);
     if (program === undefined) return test.skip("there is no compiler with sanitizers");
     await run(program, ["1", "100000"]);
   });
 
-  it("withstands a fuzzer that sees which way each frame takes through it", async (test) => {
+  it("withstands a coverage-guided fuzzer", async (test) => {
     const program = await build(test, "clang", ["-fsanitize=fuzzer,address,undefined"]);
     if (program === undefined)
       return test.skip("there is no clang with libFuzzer (apt: clang, libclang-rt-dev)");

@@ -3,7 +3,7 @@ import { PAYLOAD_LIMIT, PayloadWriter, Stage } from "./frames.js";
 import { type Failure, resourceError } from "./agent-error.js";
 import { type Identity, writeIdentity } from "./identity.js";
 
-/** What setrlimit(2) knows, in the order of the protocol. */
+/** Resources of setrlimit(2), in the order of the protocol. */
 const RESOURCES = [
   "openFiles",
   "processes",
@@ -17,15 +17,15 @@ const RESOURCES = [
 
 export type ResourceName = (typeof RESOURCES)[number];
 
-/** A program to start, with what a backend may add to what its callers ask for. */
+/** A program to start, with additions that only backends use. */
 export interface SpawnRequest extends Omit<Command, "user"> {
-  /** A name of the sandbox's own passwd, or numbers; the account of the agent itself when absent. */
+  /** A name of the sandbox's passwd, or numbers; the agent's own account when absent. */
   readonly user?: string | Identity | undefined;
-  /** Soft and hard limit alike. */
+  /** Soft and hard limits. */
   readonly limits?: Readonly<Partial<Record<ResourceName, number>>> | undefined;
   /** 0o022 when absent. */
   readonly umask?: number | undefined;
-  /** Up to 4 095 bytes that the agent keeps: a server that comes later reads them in `Process.label`. */
+  /** Up to 4 095 bytes that the agent keeps: a later server reads them as `Process.label`. */
   readonly label?: string | undefined;
 }
 
@@ -35,7 +35,7 @@ const DEFAULT_UMASK = 0xffff;
 const MAX_ARGUMENTS = 32_768;
 const MAX_VARIABLES = 8_192;
 
-/** @throws SandboxError invalid_argument for a NUL byte and for more than fits. */
+/** @throws SandboxError invalid_argument for a NUL byte and for values that are too long. */
 export function writeSpawnRequest(request: SpawnRequest, creditBytes: number): Buffer {
   const words = [request.path, ...request.args];
   const variables = Object.entries(request.env).map(([name, value]) => `${name}=${value}`);
@@ -67,12 +67,12 @@ export function writeSpawnRequest(request: SpawnRequest, creditBytes: number): B
   return payload.finish();
 }
 
-/** A size that a terminal can have. */
+/** Clamps a dimension to what a terminal can have. */
 export function cells(count = 0): number {
   return Math.min(Math.max(Math.trunc(count) || 0, 0), 65_535);
 }
 
-/** Why a program was not started. */
+/** Error for a program that was not started. */
 export function spawnError(failure: Failure, request: SpawnRequest): SandboxError {
   const { stage, code, detail } = failure;
   const options = { cause: failure };

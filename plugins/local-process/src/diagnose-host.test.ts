@@ -21,17 +21,17 @@ after(async () => {
   await rm(directory, { recursive: true });
 });
 
-/** An interpreter that answers as it is told to. */
+/** Creates an interpreter that runs a script. */
 async function interpreter(script: string): Promise<string> {
   const path = join(directory, "python");
   await writeFile(path, `#!/bin/sh\n${script}\n`, { mode: 0o755 });
   return path;
 }
 
-it("the agent's program is named, and the process in its place is no failure", async () => {
+it("the agent program is named, and its replacement is no failure", async () => {
   const none = { signal, plugins: new Set<string>() };
   const [built, ...rest] = await diagnoseHost({ agent, python: "python3" }, none);
-  assert.deepEqual(rest, [], "Python matters to the code interpreter alone");
+  assert.deepEqual(rest, [], "only the code interpreter needs Python");
   if (agentBinary() !== undefined) {
     assert.deepEqual(built, { severity: "ok", message: `programs are started by ${agentBinary()}` });
   }
@@ -42,7 +42,7 @@ it("the agent's program is named, and the process in its place is no failure", a
   assert.ok(fallback.fix);
 });
 
-it("an interpreter with ipykernel is told with its versions", async () => {
+it("an interpreter with ipykernel is reported with its versions", async () => {
   const python = await interpreter("echo 'Python 3.13.1 with ipykernel 7.0.0'");
   const [, finding] = await diagnoseHost({ agent, python }, withKernels);
   assert.deepEqual(finding, {
@@ -51,7 +51,7 @@ it("an interpreter with ipykernel is told with its versions", async () => {
   });
 });
 
-it("an interpreter without ipykernel, or none, is a failure with its own reason and a way out", async () => {
+it("an interpreter without ipykernel, or none, is a failure with the reason and a fix", async () => {
   const lacking = await interpreter(
     "echo Traceback >&2; echo \"ModuleNotFoundError: No module named 'ipykernel'\" >&2; exit 1",
   );
@@ -66,7 +66,7 @@ it("an interpreter without ipykernel, or none, is a failure with its own reason 
   assert.match(missing.message, /cannot use no-such-python: .*not found/);
 });
 
-it("an interpreter that hangs ends when nobody waits for its answer any more", async () => {
+it("an interpreter that hangs ends when its check is aborted", async () => {
   const given = new AbortController();
   const python = await interpreter("sleep 300");
   const asked = diagnoseHost({ agent, python }, { ...withKernels, signal: given.signal });

@@ -15,7 +15,10 @@ export interface HostQuestions {
   readonly python: string;
 }
 
-/** What `coppice doctor` says of this host: who starts programs, and whether there are kernels for the code interpreter. */
+/**
+ * Findings of `coppice doctor` for this host: the program that starts processes, and the kernels of the code
+ * interpreter.
+ */
 export async function diagnoseHost(
   { agent, python }: HostQuestions,
   { plugins, signal }: Examination,
@@ -50,7 +53,7 @@ async function describePython(agent: HostAgent, python: string, signal: AbortSig
   }
 }
 
-/** @throws Error with the last thing that the interpreter said. */
+/** @throws Error with the last line of the interpreter's output. */
 async function askPython(agent: HostAgent, python: string, signal: AbortSignal): Promise<string> {
   const asked = await agent.spawn({
     path: python,
@@ -66,7 +69,7 @@ async function askPython(agent: HostAgent, python: string, signal: AbortSignal):
     for await (const { data } of asked.output) pieces.push(data);
     const said = Buffer.concat(pieces).toString().trim().split("\n").at(-1) ?? "";
     const { code } = await asked.exit;
-    if (code !== 0) throw new Error(said === "" ? "it failed without a word" : said);
+    if (code !== 0) throw new Error(said === "" ? "it failed without output" : said);
     return said;
   } finally {
     signal.removeEventListener("abort", end);

@@ -3,21 +3,23 @@ import { SandboxError } from "@coppice/core";
 import { LocalProcess } from "./processes/local-process.js";
 
 export interface HostAgentOptions {
-  /** The agent's program, or `node` for the one without terminals; what was built, else `node`, when absent. */
+  /**
+   * Path of the agent program, or `node` for its replacement without terminals. Default: the built agent, else `node`.
+   */
   readonly binary?: string | undefined;
-  /** Ends what an agent that died has left. Called before anything else is started. */
+  /** Ends the processes of an agent that died. Called before another agent starts. */
   readonly onDeath: () => Promise<void>;
 }
 
 interface Running {
   readonly connection: AgentConnection;
-  /** Settles when the agent is gone and nothing that it started runs any more. */
+  /** Settles when the agent and all processes that it started have ended. */
   readonly over: Promise<void>;
 }
 
 /**
- * The one process of this host that starts all others, so that this one never forks while it serves. It is
- * started when it is first needed; should it die, what it started is ended, and the next request starts another.
+ * The process that starts all others on this host, so that the server never forks. Started on first use. When it dies,
+ * its processes are ended, and the next request starts another agent.
  */
 export class HostAgent {
   readonly #options: HostAgentOptions;
@@ -29,19 +31,19 @@ export class HostAgent {
     this.#options = options;
   }
 
-  /** The program that is used; undefined where a Node process stands in for it. */
+  /** Path of the used program; undefined for the Node process instead of it. */
   get binary(): string | undefined {
     const binary = this.#options.binary ?? agentBinary();
     return binary === "node" ? undefined : binary;
   }
 
-  /** @throws SandboxError unavailable with why no agent runs and none can be started. */
+  /** @throws SandboxError unavailable with the reason why no agent can be started. */
   async start(): Promise<void> {
     await this.#get();
   }
 
   /**
-   * Starts a program as the leader of a session of its own.
+   * Starts a program as a session leader.
    * @throws SandboxError as `Sandbox.spawn`; unavailable when there is no agent, or it dies meanwhile.
    */
   async spawn(request: SpawnRequest): Promise<LocalProcess> {
@@ -59,7 +61,7 @@ export class HostAgent {
     return started;
   }
 
-  /** Ends the agent, with everything it started. Nothing can be started afterwards. */
+  /** Ends the agent and everything it started. Later calls fail. */
   async close(): Promise<void> {
     this.#isClosed = true;
     const running = await this.#running?.catch(() => undefined);

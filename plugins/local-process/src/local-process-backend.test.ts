@@ -18,7 +18,7 @@ const SETTINGS = { writeInPlaceLimit: 262_144, diskScanEntries: 1_000, killTimeo
 const PATH = process.env["PATH"] ?? "/usr/bin:/bin";
 const asRoot = process.getuid?.() === 0 && "root may enter everything";
 
-/** Where on this host the trees of sandboxes are, by id. */
+/** Host paths of sandbox trees, by id. */
 const roots = new Map<string, string>();
 
 let directory: string;
@@ -35,10 +35,10 @@ afterEach(async () => {
   await rm(directory, { recursive: true });
 });
 
-it("a server that was killed takes its processes along, and its files go with the next start", async () => {
+it("the processes of a killed server end with it, and its files are removed at the next start", async () => {
   const other = await startServer();
   await kill(other.process);
-  // The Node process in the agent's place knows groups alone, so what left its group is for the next start.
+  // The Node process ends only process groups; a process that left its group is ended at the next start.
   const left = agentBinary() === undefined ? 1 : 0;
   await until("its agent ends what it started", async () => {
     return (await findProcesses(other.root)).length === left;
@@ -47,7 +47,7 @@ it("a server that was killed takes its processes along, and its files go with th
   assert.deepEqual(await readdir(directory), []);
 });
 
-it("what outlived a server and its agent ends with the next start; a live server loses nothing to it", async () => {
+it("processes that outlive a server and its agent end at the next start, which leaves a live server alone", async () => {
   const other = await startServer();
   const agents = await childrenOf(other.process.pid ?? 0);
   try {
@@ -56,7 +56,7 @@ it("what outlived a server and its agent ends with the next start; a live server
     assert.ok((await findProcesses(other.root)).length >= 2, "it lost its processes to a live server");
     assert.equal((await sandboxDirectories()).length, 1, "it lost its files to a live server");
   } finally {
-    // Not even its agent gets to clear up.
+    // Stops the agent, so that it cannot clean up.
     for (const pid of agents) process.kill(pid, "SIGSTOP");
     await kill(other.process);
     for (const pid of agents) process.kill(pid, "SIGKILL");
@@ -68,7 +68,7 @@ it("what outlived a server and its agent ends with the next start; a live server
 });
 
 for (const kind of agentBinary() === undefined ? ["node"] : [undefined, "node"]) {
-  it(`when the ${kind ?? "agent"} process dies, what runs is ended and told so, and the next command runs`, async () => {
+  it(`when the ${kind ?? "agent"} process dies, running processes are ended and reported, and the next command runs`, async () => {
     const own = new LocalProcessBackend({ directory, ...SETTINGS, agentBinary: kind }, silentLog);
     try {
       const [one, two] = await Promise.all([provision("one", own), provision("two", own)]);
@@ -86,7 +86,7 @@ for (const kind of agentBinary() === undefined ? ["node"] : [undefined, "node"])
         await assert.rejects(command.kill("SIGTERM"), { code: "not_found" });
         await assert.rejects(command.write(Buffer.from("x")), { code: "unavailable" });
       }
-      for (const pid of ran) assert.ok(!(await isRunning(pid)), `${pid} runs, though its end was told`);
+      for (const pid of ran) assert.ok(!(await isRunning(pid)), `${pid} runs, although its end was reported`);
       const next = await start(one, "echo again");
       assert.equal(Buffer.from((await next.output.next()).value?.data ?? []).toString(), "again\n");
       assert.deepEqual(await next.process.exit, { code: 0 });
@@ -98,7 +98,7 @@ for (const kind of agentBinary() === undefined ? ["node"] : [undefined, "node"])
   });
 }
 
-it("an agent that cannot be started is why the host cannot be used, and may be there the next time", async () => {
+it("an agent that cannot be started makes the host unusable until the next check", async () => {
   const program = join(directory, "agent");
   const own = new LocalProcessBackend({ directory, ...SETTINGS, agentBinary: program }, silentLog);
   await assert.rejects(own.check(), {
@@ -114,7 +114,7 @@ it("an agent that cannot be started is why the host cannot be used, and may be t
   await own.close();
 });
 
-it("a backend that was closed has ended all, and says why it starts nothing", async () => {
+it("a closed backend has ended all processes, and refuses commands with a reason", async () => {
   const own = new LocalProcessBackend({ directory, ...SETTINGS }, silentLog);
   const sandbox = await provision("closed", own);
   const command = await start(sandbox, "echo up; sleep 300");
@@ -138,7 +138,7 @@ it("without the agent's program a command that wants a terminal is refused", asy
   await own.close();
 });
 
-it("a working directory is the one that was asked for, whatever takes its place meanwhile", async () => {
+it("a working directory is the requested one, even while it is replaced", async () => {
   const sandbox = await provision("swapped");
   await sandbox.files.makeDir("/home/user/here");
   await sandbox.files.write("/home/user/here/inside", source("inside"));
@@ -164,27 +164,31 @@ it("a working directory is the one that was asked for, whatever takes its place 
   await sandbox.destroy();
 });
 
-it("a working directory that cannot be entered is named as it was asked for", { skip: asRoot }, async () => {
-  const sandbox = await provision("locked");
-  await sandbox.files.makeDir("/home/user/locked");
-  await chmod(`${rootOf("locked")}/home/user/locked`, 0);
-  await assert.rejects(start(sandbox, "true", "/home/user/locked"), {
-    code: "permission_denied",
-    message: "cannot enter cwd '/home/user/locked': EACCES",
-  });
-  await sandbox.destroy();
-});
+it(
+  "a working directory that cannot be entered is reported by the requested path",
+  { skip: asRoot },
+  async () => {
+    const sandbox = await provision("locked");
+    await sandbox.files.makeDir("/home/user/locked");
+    await chmod(`${rootOf("locked")}/home/user/locked`, 0);
+    await assert.rejects(start(sandbox, "true", "/home/user/locked"), {
+      code: "permission_denied",
+      message: "cannot enter cwd '/home/user/locked': EACCES",
+    });
+    await sandbox.destroy();
+  },
+);
 
-it("directories that only look like those of a server are left alone", async () => {
+it("directories that only resemble those of a server are left alone", async () => {
   const names = ["coppice-x", "coppice-x-0000.1.00000000-abcdef", "unrelated"];
   for (const name of names) await mkdir(join(directory, name));
   await backend.recover();
   const left = await readdir(directory);
-  // The second is as a server on another host would name it.
+  // The second looks like one of a server on another host.
   for (const name of names) assert.ok(left.includes(name), `${name} is gone`);
 });
 
-it("a sandbox cannot name files of another one by their place on the host", async () => {
+it("a sandbox cannot name files of another one by their host path", async () => {
   const [one, two] = await Promise.all([provision("one"), provision("two")]);
   await two.files.write("/home/user/secret", source("secret"));
   const path = `${await two.files.hostPath?.("/home/user")}/secret`;
@@ -243,7 +247,7 @@ async function kill(child: ChildProcess): Promise<void> {
   await once(child, "exit");
 }
 
-/** Children of a process that have children among `descendants`. */
+/** Children of a process with children among `descendants`. */
 async function agentsOf(parent: number, descendants: readonly number[]): Promise<number[]> {
   const agents: number[] = [];
   for (const pid of await childrenOf(parent)) {
@@ -258,7 +262,7 @@ async function until(what: string, check: () => Promise<boolean>): Promise<void>
   }
 }
 
-// One that was killed may be a zombie until whoever inherited it looks.
+// A killed process may be a zombie until its new parent reaps it.
 async function isRunning(pid: number): Promise<boolean> {
   const stat = await readFile(`/proc/${pid}/stat`, "latin1").catch(() => ") Z");
   return !stat.slice(stat.lastIndexOf(")")).startsWith(") Z");
@@ -272,7 +276,7 @@ async function sandboxDirectories(): Promise<string[]> {
   return (await readdir(directory)).filter((name) => name.startsWith("coppice-other-"));
 }
 
-/** Another process with a backend of its own on the same directory, and one sandbox in which things run. */
+/** Starts another process with a backend on the same directory, and one sandbox with processes. */
 async function startServer() {
   const program = `
     import { LocalProcessBackend } from ${JSON.stringify(new URL("local-process-backend.js", import.meta.url).href)};
@@ -294,7 +298,7 @@ async function startServer() {
   return { process: server, root };
 }
 
-it("a sandbox that is to have no network is refused rather than given one", async () => {
+it("a sandbox without network is refused", async () => {
   const spec = { id: "offline", template: "base", limits: {}, allowInternetAccess: false };
   await assert.rejects(
     backend.provision(spec, new AbortController().signal),

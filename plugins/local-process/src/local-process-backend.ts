@@ -16,18 +16,18 @@ import {
 import { hold, pathForOthers } from "./files/walk.js";
 
 export interface LocalProcessSettings {
-  /** Where the trees of sandboxes are made; the system's directory for temporary files when absent. */
+  /** Directory for the trees of sandboxes; the system's directory for temporary files when absent. */
   readonly directory?: string | undefined;
   readonly writeInPlaceLimit: number;
   readonly diskScanEntries: number;
   readonly killTimeoutMs: number;
-  /** Where programs are looked for before the directories of PATH. */
+  /** Directories searched for programs before those of PATH. */
   readonly programDirectories?: readonly string[] | undefined;
-  /** Program that starts processes: the agent, or `node`; when absent, the built agent, else `node`. */
+  /** Program that starts processes: the agent, or `node`. Default: the built agent, else `node`. */
   readonly agentBinary?: string | undefined;
 }
 
-/** Makes sandboxes out of a directory and plain processes of this host. Templates and limits mean nothing to it. */
+/** Sandboxes as directories and plain processes of this host. Ignores templates and limits. */
 export class LocalProcessBackend implements SandboxBackend {
   readonly name = "local-process";
   readonly isolated = false;
@@ -89,8 +89,8 @@ export class LocalProcessBackend implements SandboxBackend {
   }
 
   /**
-   * Nothing is taken over: an agent ends with its server, and with it what it started. This ends what servers
-   * that are gone have left behind all the same, and leaves alone what belongs to one that runs.
+   * Recovers no sandbox: an agent and its processes end with their server. Removes remains of ended servers, but not
+   * those of running ones.
    */
   async recover(): Promise<readonly Sandbox[]> {
     for (const path of await abandonedDirectories(this.#parent)) {
@@ -100,12 +100,12 @@ export class LocalProcessBackend implements SandboxBackend {
     return [];
   }
 
-  /** Ends the agent and all processes. Sandboxes that are still alive cannot start any afterwards. */
+  /** Ends the agent and all processes. Remaining sandboxes can start none afterwards. */
   async close(): Promise<void> {
     await this.agent.close();
   }
 
-  /** Tries what a command needs: an agent, a program, and a working directory that this process holds. */
+  /** Tests what a command needs: an agent, a program, and a held working directory. */
   async #tryProgram(): Promise<void> {
     using directory = hold(await realpath(this.#parent));
     const tried = await this.agent.spawn({
@@ -120,7 +120,7 @@ export class LocalProcessBackend implements SandboxBackend {
     if (code !== 0) throw new Error(`the program \`true\` ended with exit code ${code}`);
   }
 
-  /** An agent that dies leaves its processes behind, which nobody can hear or stop any more. */
+  /** Ends the processes of a dead agent, which can no longer be controlled. */
   async #onDeath(): Promise<void> {
     this.#log.error(
       {},

@@ -27,17 +27,16 @@ export interface LocalSandboxOptions {
   readonly writeInPlaceLimit: number;
   readonly diskScanEntries: number;
   readonly killTimeoutMs: number;
-  /** Where programs are looked for before the directories of PATH. */
+  /** Directories searched for programs before those of PATH. */
   readonly programDirectories?: readonly string[] | undefined;
   readonly onDestroyed: () => void;
 }
 
 /**
- * A directory of this host and the processes that were started for it.
+ * A directory of this host with the processes started for it.
  *
- * Files see the directory as `/`. Processes see the host: their home and working directory are host paths
- * inside the directory, so relative paths mean the same to both, and so do the absolute paths that
- * processes print (`Tree` knows them).
+ * Files see the directory as `/`. Processes see the host: their home and working directory are host paths inside the
+ * directory. So relative paths mean the same to both, and so do absolute paths that processes print (see `Tree`).
  */
 export class LocalSandbox implements Sandbox {
   readonly id: SandboxId;
@@ -99,7 +98,7 @@ export class LocalSandbox implements Sandbox {
     return this.#usage.measure();
   }
 
-  /** Ends every process of it, those that left their group, session and parent included. */
+  /** Ends all of its processes, including those that left their group, session and parent. */
   async endProcesses(): Promise<void> {
     const { directory, killTimeoutMs } = this.#options;
     if (this.#hasStartedAny) await killProcesses(directory.root, killTimeoutMs);
@@ -128,7 +127,7 @@ export class LocalSandbox implements Sandbox {
   async #endAll(): Promise<void> {
     await Promise.allSettled(this.#starting);
     const processes = [...this.#processes];
-    // One that has ended meanwhile is no failure; neither is an agent that died and took them along.
+    // A process may have ended meanwhile, and so may the agent.
     await Promise.allSettled(processes.map((each) => each.kill("SIGKILL", "group")));
     await this.endProcesses();
     await Promise.all(processes.map(({ exit }) => exit));
@@ -164,7 +163,7 @@ export class LocalSandbox implements Sandbox {
     }
   }
 
-  /** A directory that the agent can change to while it is held, whatever its path leads to by then. */
+  /** Opens a directory so that the agent can change to it, whatever its path leads to later. */
   #openDirectory(path: string): { readonly path: string } & Disposable {
     try {
       const place = this.#tree.resolve(path, { follow: true });
@@ -195,7 +194,7 @@ function accountOf(command: Command): User {
   }
 }
 
-/** A failure in the words of who asked, who knows no path of this host. */
+/** Error with the client's path instead of the host path. */
 function asAsked(error: unknown, hostPath: string, path: string): unknown {
   if (!(error instanceof SandboxError) || !error.message.includes(hostPath)) return error;
   return new SandboxError(error, error.message.replaceAll(hostPath, path), { cause: error });

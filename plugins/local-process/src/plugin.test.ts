@@ -17,7 +17,7 @@ afterEach(async () => {
   await rm(directory, { recursive: true });
 });
 
-it("a server makes sandboxes of processes and leaves nothing when it stops", async () => {
+it("a server creates sandboxes from processes and leaves nothing when it stops", async () => {
   const server = await startTestServer({ plugins: [[localProcess, { directory }]] });
   const create = { template: "base", timeoutMs: undefined, secure: false };
   const { runtime } = await server.sandboxes.create(create);
@@ -35,7 +35,7 @@ it("a server makes sandboxes of processes and leaves nothing when it stops", asy
   assert.deepEqual(await readdir(directory), []);
 });
 
-it("listeners that other machines can reach are refused, all at once and by name", async () => {
+it("all listeners that other machines can reach are refused by name", async () => {
   const listeners = {
     api: { host: "0.0.0.0", port: 0 },
     ops: { host: "127.0.0.1", port: 0 },
@@ -54,7 +54,7 @@ it("listeners that other machines can reach are refused, all at once and by name
   assert.deepEqual(await readdir(directory), []);
 });
 
-it("the operator may insist, for a listener or for the backend", async () => {
+it("`insecure` allows them, on a listener or on the backend", async () => {
   const open = { host: "0.0.0.0", port: 0 };
   const tries = [
     { settings: { directory }, listeners: { api: { ...open, insecure: true } } },

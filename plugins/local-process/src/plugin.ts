@@ -13,7 +13,7 @@ const config = z.strictObject({
     .min(1)
     .optional()
     .describe(
-      "Where the trees of sandboxes are made; the system's directory for temporary files when absent.",
+      "Directory for the trees of sandboxes; the system's directory for temporary files when absent.",
     ),
   python: z
     .string()
@@ -36,22 +36,22 @@ const config = z.strictObject({
   writeInPlaceLimit: size()
     .refine((bytes) => bytes <= MOST_IN_PLACE_BYTES, "at most 1MiB: it is written without a pause for others")
     .prefault("256KiB")
-    .describe("Files up to this size are written in place at once, larger ones beside it and moved in."),
+    .describe(
+      "Files up to this size are written in place at once; larger ones are staged beside the target and renamed.",
+    ),
   diskScanEntries: z
     .int()
     .min(0)
     .default(20_000)
-    .describe("How many files are looked at, at most, to tell how much disk a sandbox uses."),
+    .describe("Maximum of files scanned to measure the disk usage of a sandbox."),
   killTimeout: duration()
     .prefault("5s")
-    .describe(
-      "How long the processes of a sandbox may take to end after SIGKILL before destroying it fails.",
-    ),
+    .describe("Time for processes of a sandbox to end after SIGKILL; then destroying it fails."),
 });
 
 /**
- * A backend without isolation: processes of this host, files below a directory of it.
- * It is also the example of a backend: start reading here.
+ * Backend without isolation: processes of this host, with files in a directory. It is also the example of a backend:
+ * start reading here.
  */
 export const plugin = definePlugin({
   name: "local-process",
@@ -70,7 +70,7 @@ export const plugin = definePlugin({
     plugin.onStop(() => backend.close());
     backends.add(backend);
     plugin.health("local-process", async () => {
-      // Left out where another backend is the default and this host cannot run this one.
+      // The plugin host drops this backend when another one is the default and this host cannot run it.
       if (backends.all().includes(backend)) await backend.agent.start();
     });
     const requirePrivate = (): void => {

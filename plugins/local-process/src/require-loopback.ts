@@ -1,8 +1,8 @@
 import { BootError, type Listener } from "@coppice/core";
 
 /**
- * Refuses to serve sandboxes without isolation to other machines.
- * @throws BootError that names every listener which they can reach and which is not marked `insecure`.
+ * Refuses to expose sandboxes without isolation to other machines.
+ * @throws BootError with every reachable listener that is not marked `insecure`.
  */
 export function requireLoopback(listeners: readonly Listener[]): void {
   const open = listeners.filter((listener) => !listener.isLoopback && !listener.insecure);

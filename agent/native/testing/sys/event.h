@@ -1,4 +1,4 @@
-// kqueue(2), as far as the agent uses it: EVFILT_VNODE, with EV_ADD and EV_CLEAR. kqueue.c makes it of inotify(7).
+// kqueue(2) as the agent uses it: EVFILT_VNODE with EV_ADD and EV_CLEAR. Implemented in kqueue.c with inotify(7).
 #ifndef COPPICE_TESTING_EVENT_H
 #define COPPICE_TESTING_EVENT_H
 

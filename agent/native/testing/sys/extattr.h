@@ -1,4 +1,4 @@
-// extattr(2), in the name space of users.
+// extattr(2) in the user name space.
 #ifndef COPPICE_TESTING_EXTATTR_H
 #define COPPICE_TESTING_EXTATTR_H
 

@@ -1,4 +1,4 @@
-// What tells of which kind a file system is.
+// Type of a file system.
 #ifndef COPPICE_TESTING_MOUNT_H
 #define COPPICE_TESTING_MOUNT_H
 

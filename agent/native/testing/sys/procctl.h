@@ -1,4 +1,4 @@
-// procctl(2), as far as the agent uses it. processes.c does it.
+// procctl(2) as the agent uses it, implemented in processes.c.
 #ifndef COPPICE_TESTING_PROCCTL_H
 #define COPPICE_TESTING_PROCCTL_H
 

@@ -4,15 +4,12 @@ import { isGone, type Owner } from "./owner.js";
 
 const NAME = /^coppice-.+-([0-9a-f]{4}\.\d+\.[0-9a-f]{8})-\w{6}$/;
 
-/**
- * Makes a directory (0700) that says in its name whose it is, so that there is no moment at which a
- * crash leaves one that nobody claims.
- */
+/** Creates a directory (0700) that names its owner, so that a crash at any moment leaves an attributable directory. */
 export async function makeOwnedDirectory(parent: string, purpose: string, owner: Owner): Promise<string> {
   return realpath(await mkdtemp(join(parent, `coppice-${purpose}-${owner}-`)));
 }
 
-/** Directories of servers that are gone. */
+/** Directories of servers that have ended. */
 export async function abandonedDirectories(parent: string): Promise<readonly string[]> {
   const abandoned: string[] = [];
   const resolved = await realpath(parent);
@@ -25,7 +22,7 @@ export async function abandonedDirectories(parent: string): Promise<readonly str
   return abandoned;
 }
 
-// The parent is often /tmp, where anybody can make a directory of such a name.
+// The parent is often /tmp, where any user can create a directory with such a name.
 async function isOurs(path: string): Promise<boolean> {
   const stats = await lstat(path).catch(() => undefined);
   return stats !== undefined && stats.isDirectory() && stats.uid === process.getuid?.();

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { it } from "node:test";
 import { currentOwner, isGone } from "./owner.js";
 
-it("an owner is gone when its pid is another process's by now, and never when it is of another host", async () => {
+it("an owner is gone when another process has its pid, and never when it is on another host", async () => {
   const own = await currentOwner();
   const [host = "", pid = "", start = ""] = own.split(".");
   assert.equal(await isGone(own), false);

@@ -5,28 +5,27 @@ import type { Owner } from "./owner.js";
 import { removeTree } from "../files/remove-tree.js";
 import { makeDirectory } from "../files/walk.js";
 
-/** Directories of a sandbox on the disk of this host. */
+/** Directories of a sandbox on this host. */
 export interface SandboxDirectory {
-  /** Holds everything below. */
+  /** Contains the others. */
   readonly path: string;
-  /** The root directory of the sandbox. */
   readonly root: string;
-  /** For files on their way in and trees on their way out; the sandbox does not show it. */
+  /** For incomplete files and trees being removed; invisible in the sandbox. */
   readonly stage: string;
 }
 
-/** Everybody may write in it, and remove what is their own. */
+/** World-writable with the sticky bit. */
 const SHARED_DIRECTORY = "tmp";
 const INITIAL_DIRECTORIES = ["home/user", "root", SHARED_DIRECTORY];
 
 export interface NewSandboxDirectory {
-  /** Directory on the host in which it is made. */
+  /** Directory on the host in which it is created. */
   readonly parent: string;
   readonly id: string;
   readonly owner: Owner;
 }
 
-/** Makes the tree of a sandbox, all or nothing. */
+/** Creates the directories of a sandbox, or none. */
 export async function makeSandboxDirectory(
   options: NewSandboxDirectory,
   signal: AbortSignal,
@@ -39,7 +38,7 @@ export async function makeSandboxDirectory(
     makeDirectory(directory.root);
     for (const name of INITIAL_DIRECTORIES)
       await mkdir(join(directory.root, name), { recursive: true, mode: 0o755 });
-    // Not by mkdir, which the umask restricts.
+    // Not with mkdir, which applies the umask.
     await chmod(join(directory.root, SHARED_DIRECTORY), 0o1777);
     signal.throwIfAborted();
     return directory;
@@ -49,15 +48,15 @@ export async function makeSandboxDirectory(
   }
 }
 
-/** Where things are in a directory that was made before. */
+/** Returns the paths of an existing directory. */
 export function sandboxDirectoryAt(path: string): SandboxDirectory {
   return { path, root: join(path, "root"), stage: join(path, "stage") };
 }
 
-/** Removes all of it, from every half-built or half-removed state. */
+/** Removes a sandbox directory, also a half-created or half-removed one. */
 export async function removeSandboxDirectory(path: string): Promise<void> {
   const { root, stage } = sandboxDirectoryAt(path);
   await removeTree(root, stage);
-  // What is left is not deep: nothing but what `root` left in the stage.
+  // The rest is shallow: only the parts of `root` left in the stage.
   await removeTree(path, dirname(path));
 }

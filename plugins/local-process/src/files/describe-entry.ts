@@ -4,7 +4,7 @@ import type { FileInfo, FileKind } from "@coppice/core/backend";
 import { accountName } from "./accounts.js";
 import { type Held, type Tree, WalkError, codeOf } from "./walk.js";
 
-/** What a held entry is. @param path what it was asked for by, inside the sandbox. */
+/** Describes a held entry. @param path requested path, inside the sandbox. */
 export function describeEntry(tree: Tree, held: Held, path: string): FileInfo {
   const { stats } = held;
   const target = stats.isSymbolicLink() ? describeTarget(tree, path) : undefined;

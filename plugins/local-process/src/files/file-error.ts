@@ -2,8 +2,8 @@ import { SandboxError, fileSystemError } from "@coppice/core/backend";
 import { WalkError, codeOf } from "./walk.js";
 
 /**
- * Translates a failed call for the client, with the message of envd: `lstat /x: no such file or directory`.
- * An error that comes from somewhere else, such as the source of an upload, stays what it is.
+ * Translates a failed call for the client, with the message of envd: `lstat /x: no such file or directory`. Returns
+ * errors without an errno, such as those of an upload's source, unchanged.
  */
 export function fileError(error: unknown, operation: string, path: string): unknown {
   if (error instanceof SandboxError) return error;

@@ -47,26 +47,26 @@ import { WriteBehind } from "./write-behind.js";
 
 const CHUNK_BYTES = 131_072;
 const NEW_FILE_MODE = 0o644;
-/** Entries listed before other work gets its turn: about 3 ms. */
+/** Entries listed before other work gets its turn, which takes about 3 ms. */
 const ENTRIES_PER_TURN = 128;
 
 export interface LocalFilesOptions {
   readonly tree: Tree;
   /** Host path of the tree. */
   readonly root: string;
-  /** Host path of a directory on the same file system that the sandbox does not show. */
+  /** Host path of a directory on the same file system, invisible in the sandbox. */
   readonly stage: string;
-  /** Bodies up to this many bytes are written in place, at once. */
+  /** Bodies up to this size are written in place at once. */
   readonly writeInPlaceLimit: number;
-  /** The agent's program, which watches directories; without it none can be watched. */
+  /** The agent program, which watches directories; undefined without watches. */
   readonly agentBinary: string | undefined;
 }
 
 /**
- * The files of a sandbox whose tree is a directory of this host.
+ * Files of a sandbox whose tree is a directory of this host.
  *
- * While the agent watches a directory of it, the agent also makes the changes: the watch then tells them in their
- * order, and before they are answered.
+ * While the agent watches one of its directories, the agent also makes the changes, so that events arrive in order and
+ * before the answer.
  */
 export class LocalFiles implements Files {
   readonly watch?: NonNullable<Files["watch"]>;
@@ -90,7 +90,7 @@ export class LocalFiles implements Files {
     this.watch = (path, watching) => this.#watch(agent, path, watching);
   }
 
-  /** From now on every operation fails, and no directory is watched. */
+  /** Fails all later operations, and ends all watches. */
   async close(): Promise<void> {
     if (!this.#isClosed) this.#tree[Symbol.dispose]();
     this.#isClosed = true;
@@ -130,7 +130,7 @@ export class LocalFiles implements Files {
 
   async write(path: string, data: AsyncIterable<Uint8Array>, options: WriteOptions = {}): Promise<FileInfo> {
     try {
-      // Refused before the body is taken, where that is possible.
+      // Refused before the body is read, if possible.
       this.#requireWritable(path);
       const { mode } = options;
       if (await this.#changed(path, (agent, to) => agent.write(to, data, { mode })))
@@ -218,7 +218,7 @@ export class LocalFiles implements Files {
     }
   }
 
-  /** Has the agent make a change while it watches. @returns false when it does not, and nothing was changed. */
+  /** Lets the agent make a change while it watches. @returns false when it does not watch, without a change. */
   async #changed(
     path: string,
     change: (agent: AgentFiles, inside: string) => Promise<unknown>,
@@ -230,7 +230,7 @@ export class LocalFiles implements Files {
     return true;
   }
 
-  /** The path inside without links, also where there is nothing yet. The agent follows no link to a path of the host. */
+  /** Path inside without links, also of a missing file. The agent follows no link to a path of the host. */
   #whereTo(path: string, options: { readonly follow: boolean }): string {
     try {
       using place = this.#resolve(path, options);
@@ -246,7 +246,7 @@ export class LocalFiles implements Files {
     return this.#tree.resolve(path, options);
   }
 
-  /** Resolves a path that has to exist. @throws SandboxError not_found with the message `missing`. */
+  /** Resolves an existing path. @throws SandboxError not_found with the message `missing`. */
   #find(path: string, options: { readonly follow: boolean; readonly missing?: string }): FoundPlace {
     const missing = (cause?: unknown): SandboxError =>
       new SandboxError("path_not_found", options.missing ?? `lstat ${path}: no such file or directory`, {
@@ -256,7 +256,7 @@ export class LocalFiles implements Files {
     try {
       place = this.#resolve(path, { follow: options.follow });
     } catch (error) {
-      // `a/b` below a file `a` is as missing as any other.
+      // `a/b` below a file `a` counts as missing.
       throw isMissing(error) ? missing(error) : error;
     }
     if (place.entry === undefined) {
@@ -275,7 +275,7 @@ export class LocalFiles implements Files {
     }
   }
 
-  /** As `fileError`, for what may have found no room at the path. */
+  /** As `fileError`, for changes that may have run out of space at the path. */
   async #changeError(error: unknown, operation: string, path: string): Promise<unknown> {
     const errno = codeOf(error);
     if ((errno === "ENOSPC" || errno === "EDQUOT") && (await this.#lacksInodes(path))) {
@@ -297,7 +297,7 @@ export class LocalFiles implements Files {
     options: { readonly path: string; readonly depth: number; readonly turn: { entries: number } },
   ): AsyncIterable<FileInfo> {
     const { path, depth, turn } = options;
-    // As latin1, names keep their bytes, and the order of strings is the order of bytes.
+    // latin1 preserves the bytes of names, and string order is byte order.
     const names = (await readdir(directory.path, { encoding: "latin1" })).sort();
     for (const name of names) {
       if (++turn.entries % ENTRIES_PER_TURN === 0) await nextTurn();
@@ -317,7 +317,7 @@ export class LocalFiles implements Files {
     if (place?.entry !== undefined) requireWritable(place.entry, path);
   }
 
-  /** Undefined where the directories above it are not there. */
+  /** Undefined if a parent directory is missing. */
   #resolveIfPresent(path: string): Place | undefined {
     try {
       return this.#resolve(path, { follow: true });
@@ -327,7 +327,7 @@ export class LocalFiles implements Files {
     }
   }
 
-  /** Takes a whole body: small ones stay in memory, others go to a file of the stage. */
+  /** Reads a whole body: small ones into memory, others into a file of the stage. */
   async #receive(
     data: AsyncIterable<Uint8Array>,
   ): Promise<{ chunks: Uint8Array[]; file: string | undefined }> {
@@ -340,7 +340,7 @@ export class LocalFiles implements Files {
       for await (const chunk of data) {
         sizeBytes += chunk.byteLength;
         if (writer === undefined && sizeBytes <= this.#writeInPlaceLimit) {
-          // A copy: the owner of the chunk may fill it again.
+          // A copy: the owner of the chunk may reuse its memory.
           chunks.push(Uint8Array.from(chunk));
           continue;
         }
@@ -362,7 +362,7 @@ export class LocalFiles implements Files {
     }
   }
 
-  /** Lets another thread wait until the kernel has given back what a large file had in memory. */
+  /** Truncates in another thread, which waits while the kernel frees the memory of a large file. */
   async #shorten(path: string): Promise<void> {
     using place = this.#resolveIfPresent(path);
     if (place?.entry === undefined || !isLargeFile(place.entry.stats)) return;
@@ -371,8 +371,8 @@ export class LocalFiles implements Files {
   }
 
   /**
-   * Writes a small file without leaving the thread, so that of two writers one comes second, and whoever
-   * watches sees one creation, one change of mode and one write.
+   * Writes a small file synchronously, so that concurrent writes do not mix, and a watcher sees one creation, one
+   * change of mode and one write.
    */
   #writeInPlace(path: string, chunks: readonly Uint8Array[], options: WriteOptions): void {
     using place = this.#resolve(path, { follow: true, makeParents: true });
@@ -385,7 +385,7 @@ export class LocalFiles implements Files {
       descriptor = openSync(place.path, flags, 0o600);
     }
     try {
-      // Whatever the umask of the server says.
+      // Independent of the server's umask.
       if (place.entry === undefined) fchmodSync(descriptor, options.mode ?? NEW_FILE_MODE);
       const body = chunks.length === 1 && chunks[0] !== undefined ? chunks[0] : Buffer.concat(chunks);
       if (place.entry === undefined) writeAll(descriptor, body);
@@ -407,7 +407,7 @@ export class LocalFiles implements Files {
       const descriptor = openSync(file, constants.O_RDONLY);
       fchmodSync(descriptor, mode);
       closeSync(descriptor);
-      // In the place of another one ext4 begins to write all of it to the disk.
+      // When it replaces a file, ext4 begins to flush all of it to the disk.
       if (place.entry === undefined) renameSync(file, place.path);
       else await rename(file, place.path);
     } catch (error) {
@@ -448,7 +448,7 @@ function openFile(handle: FileHandle, info: FileInfo, path: string): OpenFile {
           const chunk = await (next ?? readAt(position));
           if (chunk.byteLength === 0) return;
           position += chunk.byteLength;
-          // While somebody looks at this one. A short one may be the end, or of a file of /proc.
+          // Reads ahead. A short chunk may be the end, or come from a file of /proc.
           next = chunk.byteLength === CHUNK_BYTES ? readAt(position) : undefined;
           next?.catch(() => undefined);
           yield chunk;
@@ -465,7 +465,7 @@ function openForOverwriting(entry: Held): number {
   try {
     return openHeldSync(entry, constants.O_RDWR);
   } catch {
-    // What cannot be read cannot be put back, either.
+    // An unreadable file cannot be restored, either.
     return openHeldSync(entry, constants.O_WRONLY);
   }
 }
@@ -476,10 +476,10 @@ function writeAll(descriptor: number, body: Uint8Array): void {
   }
 }
 
-/** Gives a file another content. Where there is no room for that the old one is put back. */
+/** Replaces the content of a file. Restores the old one when there is no space. */
 function overwrite(descriptor: number, body: Uint8Array): void {
   const { size } = fstatSync(descriptor);
-  // What does not grow has its room already.
+  // Without growth it needs no space.
   const old = size < body.byteLength ? readIfReadable(descriptor, size) : undefined;
   try {
     writeAll(descriptor, body);
@@ -494,7 +494,7 @@ function overwrite(descriptor: number, body: Uint8Array): void {
   if (size > body.byteLength) ftruncateSync(descriptor, body.byteLength);
 }
 
-/** The first bytes of a file, undefined where it was not opened for reading. */
+/** The first bytes of a file; undefined if it was not opened for reading. */
 function readIfReadable(descriptor: number, length: number): Buffer | undefined {
   const bytes = Buffer.allocUnsafe(length);
   try {

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { it } from "node:test";
 import { removeTree } from "./remove-tree.js";
 
-it("a tree goes whole, however deep, with nothing left on the stage and nothing that a link leads to", async (context) => {
+it("a tree of any depth is removed, with nothing left in the stage, without following links", async (context) => {
   const folder = await mkdtemp(join(tmpdir(), "coppice-tree-"));
   context.after(() => rm(folder, { recursive: true, force: true }));
   const [stage, tree, kept] = [join(folder, "stage"), join(folder, "tree"), join(folder, "kept")];

@@ -4,17 +4,16 @@ import { mkdir, readdir, rename, rmdir, unlink } from "node:fs/promises";
 import { join } from "node:path";
 import { type Held, codeOf, holdIfPresent } from "./walk.js";
 
-/** Directories held at once; what is deeper is moved up first. */
+/** Maximum of directories held at once; deeper ones are moved up first. */
 const LEVELS_LIMIT = 64;
 const AT_ONCE = 16;
-/** How often a directory is emptied again while somebody fills it. */
+/** Maximum of passes over a directory that another process fills. */
 const PASSES_LIMIT = 1_000;
 
 /**
- * Removes a file or a tree of any depth, following no link, also while processes rearrange it.
- * A missing one is fine.
- * @param path on the host; its parent is held or beyond the reach of the sandbox.
- * @param stage a directory of the same file system, beyond the reach of the sandbox.
+ * Removes a file or a tree of any depth, even while processes rearrange it. Follows no links. A missing one is fine.
+ * @param path on the host; its parent is held or out of reach of the sandbox.
+ * @param stage a directory of the same file system, out of reach of the sandbox.
  */
 export async function removeTree(path: string, stage: string): Promise<void> {
   const spill = join(stage, `removed-${randomUUID()}`);
@@ -40,9 +39,9 @@ async function removeEntry(path: string | Buffer, spill: string, level: number):
 }
 
 async function empty(directory: Held, spill: string, level: number): Promise<void> {
-  // Its owner may have taken the right to change it away from everybody.
+  // Its owner may have removed all permission to change it.
   if ((directory.stats.mode & 0o700) !== 0o700) chmodSync(directory.path, 0o700);
-  // As latin1, names survive that are not UTF-8.
+  // latin1 preserves names that are not UTF-8.
   const entries = await readdir(directory.path, { withFileTypes: true, encoding: "latin1" });
   const paths = (names: typeof entries): Buffer[] =>
     names.map(({ name }) => Buffer.concat([Buffer.from(`${directory.path}/`), Buffer.from(name, "latin1")]));
@@ -57,7 +56,7 @@ async function removeFile(path: string | Buffer): Promise<void> {
   try {
     await unlink(path);
   } catch (error) {
-    // EISDIR: a directory took its place; the next pass sees it.
+    // EISDIR: a directory took its place; the next pass removes it.
     if (!["ENOENT", "EISDIR"].includes(codeOf(error) ?? "")) throw error;
   }
 }

@@ -12,24 +12,24 @@ import {
 } from "node:fs";
 import { type FileHandle, open } from "node:fs/promises";
 
-/** Of Linux; Node has no name for it. Opens an entry for looking at, whatever it is, without any effect. */
+/** Of Linux; Node has no constant for it. Opens any entry for inspection, without side effects. */
 const O_PATH = 0o10000000;
 const LARGE_BYTES = 16 * 2 ** 20;
-/** As many as Go's resolver follows; a kernel gives up after 40. */
+/** Limit of Go's resolver; a kernel stops after 40. */
 const LINKS_LIMIT = 255;
-/** The components of a path, links spliced in: bounds the time that one walk takes. */
+/** Maximum of path components, links included: bounds the time of one walk. */
 const STEPS_LIMIT = 2_048;
-/** As the kernel has it, in bytes. */
+/** Limit of the kernel, in bytes. */
 const PATH_LIMIT = 4_096;
 const CAN_HOLD = process.platform === "linux";
 
-/** Why a path leads nowhere; `code` is the errno that the kernel would give. */
+/** Failure to resolve a path; `code` is the errno that the kernel would give. */
 export class WalkError extends Error {
   override readonly name = "WalkError";
 
   constructor(
     readonly code: "ENOENT" | "ENOTDIR" | "ELOOP" | "ENAMETOOLONG" | "EINVAL",
-    /** How far it led: a path inside the sandbox. */
+    /** Last resolved path, inside the sandbox. */
     readonly at: string,
   ) {
     super(`${code}: ${at}`);
@@ -37,23 +37,22 @@ export class WalkError extends Error {
 }
 
 /**
- * An entry of the file system that stays the same one while it is held: on Linux its inode is open
- * (O_PATH), and `path` goes through that descriptor, so nobody can put a link in its place. Elsewhere it
- * is only its path, which a process of the sandbox can race.
+ * A held entry of the file system. On Linux its inode is open (O_PATH) and `path` goes through that descriptor, so no
+ * link can replace it. Elsewhere it is only a path, which a process of the sandbox can race.
  */
 export interface Held extends Disposable {
-  /** On the host; the entry itself for every call but unlink, rmdir and rename. */
+  /** On the host. Stands for the entry in every call but unlink, rmdir and rename. */
   readonly path: string;
-  /** As lstat had them. */
+  /** Result of lstat. */
   readonly stats: Stats;
 }
 
-/** Whether the kernel takes milliseconds to give back what is in memory of it. */
+/** True when the kernel takes milliseconds to free its cached pages. */
 export function isLargeFile(stats: Stats): boolean {
   return stats.isFile() && stats.size >= LARGE_BYTES;
 }
 
-/** Holds an entry, never following it. @throws errno errors of open and lstat. */
+/** Holds an entry without following it. @throws errno errors of open and lstat. */
 export function hold(path: string | Buffer): Held {
   if (!CAN_HOLD) return { path: path.toString(), stats: lstatSync(path), [Symbol.dispose]: () => undefined };
   const descriptor = openSync(path, O_PATH | constants.O_NOFOLLOW);
@@ -63,7 +62,7 @@ export function hold(path: string | Buffer): Held {
     path: `/proc/self/fd/${descriptor}`,
     stats,
     [Symbol.dispose]() {
-      // Who lets go last of a file that was removed waits until the kernel has given back all that it had in memory.
+      // The last close of a removed file waits until the kernel has freed its cached pages.
       if (isOpen && isLargeFile(stats)) close(descriptor, () => undefined);
       else if (isOpen) closeSync(descriptor);
       isOpen = false;
@@ -72,42 +71,42 @@ export function hold(path: string | Buffer): Held {
 }
 
 /**
- * What a held entry is to other processes of this account, for as long as it is held. The kernel lets a process
- * through `/proc/<pid>/fd` that may read the memory of that one; it leads to the inode, not to a name of it.
+ * Path of a held entry for other processes of this account, valid while it is held. `/proc/<pid>/fd` is open to
+ * processes that may read the memory of that one, and leads to the inode, not to a name.
  */
 export function pathForOthers(held: Held): string {
   return CAN_HOLD ? held.path.replace("/proc/self/", `/proc/${process.pid}/`) : held.path;
 }
 
-/** Opens the very file that is held. Never waits, as opening a pipe would. */
+/** Opens the held file itself. Never blocks, as opening a pipe would. */
 export function openHeld(held: Held, flags: number): Promise<FileHandle> {
   return open(held.path, flags | reopening());
 }
 
-/** As `openHeld`, at once. The caller closes the descriptor. */
+/** As `openHeld`, synchronously. The caller closes the descriptor. */
 export function openHeldSync(held: Held, flags: number): number {
   return openSync(held.path, flags | reopening());
 }
 
 function reopening(): number {
-  // The path of a held entry is itself a link where descriptors are used.
+  // With descriptors, the path of a held entry is itself a link.
   return constants.O_NONBLOCK | (CAN_HOLD ? 0 : constants.O_NOFOLLOW);
 }
 
-/** Where a path leads: a directory that is held, and a name in it that may be free. */
+/** Target of a path: a held directory, and a name in it, which may be free. */
 export interface Place extends Disposable {
-  /** The entry's path on the host, through the held directory. */
+  /** Host path of the entry, through the held directory. */
   readonly path: string;
-  /** Undefined when there is nothing of that name. */
+  /** Undefined for a free name. */
   readonly entry: Held | undefined;
-  /** The path inside the sandbox, links resolved. */
+  /** Path inside the sandbox, without links. */
   readonly resolved: string;
 }
 
 export interface ResolveOptions {
   /** Follow a link in the last component, too. */
   readonly follow: boolean;
-  /** Make missing directories on the way (0755). */
+  /** Create missing parent directories (0755). */
   readonly makeParents?: boolean;
 }
 
@@ -117,9 +116,9 @@ interface Step {
 }
 
 /**
- * A tree of the host that is `/` to the paths it resolves: `..` and links, absolute ones included, stay
- * inside. Synchronous, because the calls take less time than handing each to a thread; nothing of a tree
- * can change between them, except through processes of the sandbox, and those cannot lead out.
+ * A tree of the host that is `/` for the paths it resolves: `..` and links, absolute ones included, stay inside.
+ * Synchronous, because the calls take less time than a thread switch. Only processes of the sandbox can change the tree
+ * between calls, and they cannot lead out.
  */
 export class Tree implements Disposable {
   readonly #root: string;
@@ -132,9 +131,9 @@ export class Tree implements Disposable {
   }
 
   /**
-   * Finds where a path leads. A path that begins with the tree's own place on the host, as processes
-   * see it, means the same file as the one without that.
-   * @throws WalkError, and errno errors of the calls it makes.
+   * Resolves a path. A path that begins with the tree's own host path, as processes see it, means the same file as the
+   * rest of it.
+   * @throws WalkError, and errno errors of its calls.
    */
   resolve(path: string, options: ResolveOptions): Place {
     if (Buffer.byteLength(path) > PATH_LIMIT) throw new WalkError("ENAMETOOLONG", `${path.slice(0, 64)}…`);
@@ -157,7 +156,7 @@ export class Tree implements Disposable {
     return inside.split("/").filter((name) => name !== "" && name !== ".");
   }
 
-  /** @param above the directories on the way, outermost first; disposed of by the caller. */
+  /** @param above parent directories, outermost first; the caller disposes of them. */
   #walk(names: string[], above: Step[], options: ResolveOptions & { readonly path: string }): Place {
     const pending = names.toReversed();
     let links = 0;
@@ -183,7 +182,7 @@ export class Tree implements Disposable {
         if (++links > LINKS_LIMIT) throw new WalkError("ELOOP", options.path);
         const target = readLink(path);
         if (target === undefined) {
-          // No link any more: somebody swaps entries while this looks at them.
+          // No longer a link: a process swaps entries meanwhile.
           pending.push(name);
           continue;
         }
@@ -207,7 +206,7 @@ export class Tree implements Disposable {
     const held = above.pop()?.held;
     const directory = held ?? this.#heldRoot;
     return place({
-      // The directory's own name in its parent is of no use here: `..` or a link led to it.
+      // `..` or a link led to this directory, so its name in the parent is unknown.
       path: `${directory.path}/.`,
       resolved: `/${names.join("/")}`,
       entry: held ?? { ...this.#heldRoot, [Symbol.dispose]: () => undefined },
@@ -240,7 +239,7 @@ function place(found: {
   };
 }
 
-/** Makes one directory, 0755 whatever the umask of the server. One that is there already is fine. */
+/** Creates one directory with 0755, independent of the umask. An existing one is fine. */
 export function makeDirectory(path: string): void {
   try {
     mkdirSync(path, 0o755);
@@ -270,7 +269,7 @@ function readLink(path: string): string | undefined {
   }
 }
 
-/** The errno of what a call of `node:fs` or a walk threw. */
+/** Errno of an error of `node:fs` or of a walk. */
 export function codeOf(error: unknown): string | undefined {
   return error instanceof Error && "code" in error ? String(error.code) : undefined;
 }

@@ -2,19 +2,18 @@ import { type AgentConnection, type AgentFiles, startHostAgent } from "@coppice/
 import { findAccount } from "./accounts.js";
 
 export interface WatchAgentOptions {
-  /** The agent's program. */
   readonly binary: string;
-  /** Directory of this host that the agent sees as `/`: no path leads it out. */
+  /** Directory of this host that the agent sees as `/`; no path leads out of it. */
   readonly root: string;
   readonly writeInPlaceLimit: number;
 }
 
-/** A use of the agent, to be disposed of. */
+/** A use of the agent, ended by disposal. */
 export interface AgentUse extends AsyncDisposable {
   readonly files: AgentFiles;
 }
 
-/** An agent for the files of one tree. It runs while it is used. */
+/** Agent for the files of one tree. It runs while it has uses. */
 export class WatchAgent {
   readonly #options: WatchAgentOptions;
   #running: Promise<AgentConnection> | undefined;
@@ -25,7 +24,7 @@ export class WatchAgent {
     this.#options = options;
   }
 
-  /** Starts it where it does not run. @throws SandboxError unavailable */
+  /** Starts the agent if needed. @throws SandboxError unavailable */
   async use(): Promise<AgentUse> {
     this.#uses++;
     let isOver = false;
@@ -44,12 +43,12 @@ export class WatchAgent {
     }
   }
 
-  /** Another use of it, undefined while there is none. */
+  /** Adds a use, if there are others; undefined otherwise. */
   async join(): Promise<AgentUse | undefined> {
     return this.#uses === 0 ? undefined : this.use();
   }
 
-  /** Resolves when an agent that was used last has ended. */
+  /** Resolves when the last agent has ended. */
   async ended(): Promise<void> {
     await this.#closing;
   }
@@ -64,7 +63,7 @@ export class WatchAgent {
     const { binary, root, writeInPlaceLimit } = this.#options;
     const started = startHostAgent({ binary, root, writeInPlaceLimit, defaultUser: findAccount() });
     const forget = (): void => {
-      // After its death the next use starts another one.
+      // After a crash the next use starts another agent.
       if (this.#running === started) this.#running = undefined;
     };
     void started.then(({ closed }) => closed.then(forget), forget);

@@ -3,8 +3,8 @@ import type { FileHandle } from "node:fs/promises";
 const BLOCK_BYTES = 512 * 1024;
 
 /**
- * Writes a file from its beginning in large blocks: the next one is filled while one is on its way to the disk.
- * What it is given is copied, for the owner of a chunk may fill it again.
+ * Writes a file sequentially in large blocks: one is filled while another one is written. Copies its input, because the
+ * owner of a chunk may reuse its memory.
  */
 export class WriteBehind {
   readonly #file: FileHandle;
@@ -17,7 +17,7 @@ export class WriteBehind {
     this.#file = file;
   }
 
-  /** Resolves when there is room for more. @throws Error of the file system, also for what was given before. */
+  /** Resolves when there is room for more. @throws Error of the file system, also of an earlier write. */
   async write(data: Uint8Array): Promise<void> {
     for (let taken = 0; taken < data.byteLength;) {
       const part = data.subarray(taken, taken + BLOCK_BYTES - this.#filled);
@@ -38,7 +38,7 @@ export class WriteBehind {
     await this.#writing;
     const block = this.#filling;
     this.#writing = writeAll(this.#file, block.subarray(0, this.#filled));
-    // Whoever gives more, or ends, hears of it.
+    // The next call of `write` or `end` throws it.
     this.#writing.catch(() => undefined);
     this.#filling = this.#spare ?? Buffer.allocUnsafeSlow(BLOCK_BYTES);
     this.#spare = block;

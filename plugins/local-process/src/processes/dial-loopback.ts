@@ -2,13 +2,13 @@ import { once } from "node:events";
 import { type Socket, connect } from "node:net";
 import { SandboxError, messageOf } from "@coppice/core";
 
-/** Where what runs in a sandbox listens when it listens for this host only. */
+/** Address of programs in a sandbox that listen for this host only. */
 export const LOOPBACK_ADDRESS = "127.0.0.1";
 const LOOPBACK = [LOOPBACK_ADDRESS, "::1"];
 
 /**
- * Connects to whoever listens on a port of this host's loopback addresses.
- * @throws SandboxError failed_precondition when nobody does, or the signal's reason.
+ * Connects to a port on one of this host's loopback addresses.
+ * @throws SandboxError failed_precondition when no process listens there, or the signal's reason.
  */
 export async function dialLoopback(port: number, signal: AbortSignal): Promise<Socket> {
   let reason: unknown;

@@ -7,12 +7,12 @@ import { SandboxError } from "@coppice/core";
 const run = promisify(execFile);
 const AT_ONCE = 32;
 
-/** In every process of a sandbox: the host path of its tree, which no other sandbox of this host has. */
+/** Environment variable of a sandbox's processes: the host path of its tree, unique on this host. */
 export const ROOT_VARIABLE = "COPPICE_SANDBOX_ROOT";
 
 /**
- * The processes of this host that come from a sandbox: by the variable in their environment, or, where
- * they cleared it, by a working directory inside the sandbox's tree.
+ * Finds the processes of a sandbox by the variable in their environment, or, if they cleared it, by a working directory
+ * in the sandbox's tree.
  */
 export async function findProcesses(root: string): Promise<readonly number[]> {
   return process.platform === "linux" ? findInProc(root) : findByCommand(root);
@@ -36,7 +36,7 @@ async function belongsTo(pid: number, root: string): Promise<boolean> {
   return `\0${environment}`.includes(`\0${ROOT_VARIABLE}=${Buffer.from(root).toString("latin1")}\0`);
 }
 
-// Best effort: `ps` shows the environment of the caller's own processes, in one line with the command.
+// Best effort: `ps` shows the environment of the user's own processes, on one line with the command.
 async function findByCommand(root: string): Promise<readonly number[]> {
   const flags = process.platform === "darwin" ? "-axwwE" : "-axwwe";
   const { stdout } = await run("ps", [flags, "-o", "pid=,command="], { maxBuffer: 64 * 1_048_576 });
@@ -48,9 +48,9 @@ async function findByCommand(root: string): Promise<readonly number[]> {
 }
 
 /**
- * Ends every process of a sandbox, those that left their group, session and parent included: looks again
- * until none is found, because what it kills may be forking.
- * @throws SandboxError internal when some are still there after `timeoutMs`.
+ * Ends every process of a sandbox, including those that left their group, session and parent. Repeats until none is
+ * found, because a process may fork before it is killed.
+ * @throws SandboxError internal when some remain after `timeoutMs`.
  */
 export async function killProcesses(root: string, timeoutMs: number): Promise<void> {
   const startedAtMs = performance.now();
@@ -64,7 +64,7 @@ export async function killProcesses(root: string, timeoutMs: number): Promise<vo
       try {
         process.kill(pid, "SIGKILL");
       } catch {
-        // Gone since it was seen, or not ours to kill: then the next look finds it and time runs out.
+        // Already gone, or owned by another user: then it is found again until the timeout.
       }
     }
     await sleep(pauseMs);

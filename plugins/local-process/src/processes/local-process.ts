@@ -1,17 +1,17 @@
 import type { AgentProcess } from "@coppice/agent";
 import type { Exit, Output, Process, Signal, TerminalSize } from "@coppice/core/backend";
 
-/** A process that the host's agent started, as the leader of a session. */
+/** A process that the host's agent started as a session leader. */
 export class LocalProcess implements Process {
   readonly pid: number;
   readonly output: AsyncIterable<Output>;
   readonly exit: Promise<Exit>;
-  /** Settles when it has ended and all of its output was read, or is not wanted. */
+  /** Settles when it has ended and its output was read or dropped. */
   readonly closed: Promise<void>;
   readonly #started: AgentProcess;
   readonly #exit = Promise.withResolvers<Exit>();
 
-  /** @param isAgentOver whether the agent is gone: what it then says of the end was not seen by anybody. */
+  /** @param isAgentOver true when the agent is gone: it then did not see the end of the process. */
   constructor(started: AgentProcess, isAgentOver: () => boolean) {
     this.#started = started;
     this.pid = started.pid;
@@ -40,27 +40,27 @@ export class LocalProcess implements Process {
     return this.#started.resize(size);
   }
 
-  /** Lets go of its output, which may be held open by somebody who was not ended. Only after its exit. */
+  /** Drops its output, which a surviving process may hold open. Call only after its exit. */
   release(): void {
     this.#started.release();
   }
 
-  /** Ends its whole group without the agent, which is gone. */
+  /** Ends its process group without the agent, which is gone. */
   killByNumber(): void {
     try {
       process.kill(-this.pid, "SIGKILL");
     } catch {
-      // All of it has ended.
+      // The group has already ended.
     }
   }
 
-  /** Says that nobody is left who could tell how it ended, and that it was made to end. */
+  /** Reports SIGKILL as its exit, because the agent that could report it is gone. */
   agentHasGone(): void {
     this.#exit.resolve({ signal: "SIGKILL" });
   }
 }
 
-/** The same, with a call when its end was seen or its reader has left. */
+/** The same output, with a call at its end or when its reader stops. */
 function watched(output: AsyncIterable<Output>, onEnd: () => void): AsyncIterable<Output> {
   return {
     [Symbol.asyncIterator]() {

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import type { Stats } from "@coppice/core/backend";
 import { findProcesses } from "./host-processes.js";
 
-/** Linux counts the time of processes in this unit, whatever the kernel's own tick. */
+/** Unit of CPU times in Linux's /proc, independent of the kernel's tick. */
 const TICKS_PER_SECOND = 100;
 
 interface Sample {
@@ -12,19 +12,19 @@ interface Sample {
   readonly cpuTicks: ReadonlyMap<number, number>;
 }
 
-/** Adds up what the processes and files of one sandbox use. */
+/** Sums the resource usage of one sandbox's processes and files. */
 export class UsageMeter {
   readonly #root: string;
   readonly #diskScanEntries: number;
   #last: Sample = { atMs: performance.now(), cpuTicks: new Map() };
 
-  /** @param diskScanEntries how many files are looked at; a sandbox that has more uses at least what is told. */
+  /** @param diskScanEntries maximum of files scanned; the result is a lower bound for a larger sandbox. */
   constructor(root: string, diskScanEntries: number) {
     this.#root = root;
     this.#diskScanEntries = diskScanEntries;
   }
 
-  /** CPU: on average since the last call, or since the sandbox was made. */
+  /** CPU usage is the average since the last call, or since the creation. */
   async measure(): Promise<Stats> {
     const cpuTicks = new Map<number, number>();
     let memoryUsedBytes = 0;
@@ -78,7 +78,8 @@ async function usageOf(pid: number): Promise<{ cpuTicks: number; memoryBytes: nu
   const [stats, status] = await Promise.all(
     ["stat", "status"].map((name) => readFile(`/proc/${pid}/${name}`, "latin1").catch(() => "")),
   );
-  // The program's name is in parentheses and may hold anything; user and system time come 12th and 13th after it.
+  // The program's name is in parentheses and may contain any character; user and system time are 12th and 13th after
+  // it.
   const fields = (stats ?? "").slice((stats ?? "").lastIndexOf(")") + 2).split(" ");
   const residentKiB = /^VmRSS:\s+(\d+) kB/m.exec(status ?? "")?.[1];
   return {

@@ -1,2 +1,2 @@
-/** For backends whose log nobody reads. */
+/** For backends whose log is not checked. */
 export const silentLog = { error: () => undefined };
