@@ -20,7 +20,7 @@ import { SandboxError } from "../kernel/errors.js";
 import { isLoopbackName } from "./clients/local-client.js";
 import type { PortConnections } from "./proxy/port-connections.js";
 import { proxyRequest, proxyUpgrade } from "./proxy/proxy.js";
-import { refuseUpgrade, type RoutePattern } from "./surfaces/surface.js";
+import { refuseUpgrade, type RoutePattern, type Surface } from "./surfaces/surface.js";
 import type { Surfaces } from "./surfaces/surfaces.js";
 import type { SurfaceRequest, Target } from "./surfaces/surface-request.js";
 import type { Targeting } from "./targeting/targeting.js";
@@ -56,6 +56,12 @@ export interface ListenerServices {
 const CLIENT_GONE = new Error("the client is gone");
 const LINGER_MS = 1000;
 const SANE_REQUEST_ID = /^[\w.-]{1,128}$/;
+
+/** Where a request goes: to a port of a program in the sandbox, or to a surface of this server. */
+type Destination = { readonly url: URL } & (
+  | { readonly kind: "proxy"; readonly target: Target }
+  | { readonly kind: "surface"; readonly target: Target | undefined; readonly surface: Surface }
+);
 
 /** An HTTP/1.1 server: finds the target of each request and hands it to a surface or to a sandbox. */
 export class HttpListener implements Listener {
@@ -242,30 +248,24 @@ export class HttpListener implements Listener {
         answerPreflight(response);
         return;
       }
-      const { url, target, surface } = await this.#target(message);
-      surfaceName = surface?.name ?? "proxy";
-      const request = this.#request({
-        id,
-        log,
-        message,
-        url,
-        surface: surfaceName,
-        target,
-        closing: response,
-      });
-      if (target !== undefined) cutWhenEnded(target, message.socket, response);
-      if (surface === undefined) {
+      const destination = await this.#destination(message);
+      const request = this.#request({ id, log, message, destination, closing: response });
+      surfaceName = request.surface;
+      if (destination.target !== undefined) cutWhenEnded(destination.target, message.socket, response);
+      if (destination.kind === "proxy") {
+        const { target } = destination;
         routeOf = () => "proxy";
         await this.#services.targeting.authorize(request);
-        requireTrafficToken(target as Target, message.headers);
+        requireTrafficToken(target, message.headers);
         // The client left while its sandbox was looked up: no later event would decrease the count.
         if (response.destroyed) return;
         const { connections, exchanges } = this.#services;
-        response.once("close", exchanges.enter(target as Target));
-        await use.begin(target as Target, request);
-        await proxyRequest(request, target as Target, { message, response, connections });
+        response.once("close", exchanges.enter(target));
+        await use.begin(target, request);
+        await proxyRequest(request, target, { message, response, connections });
         return;
       }
+      const { target, surface } = destination;
       answerTo = (error) => surface.answerTo(error, request);
       if (target !== undefined) {
         allowAnyOrigin(response);
@@ -298,29 +298,23 @@ export class HttpListener implements Listener {
     });
     try {
       this.#refuseForeign(message);
-      const { url, target, surface } = await this.#target(message);
-      const request = this.#request({
-        id,
-        log,
-        message,
-        url,
-        surface: surface?.name ?? "proxy",
-        target,
-        closing: socket,
-      });
-      if (surface !== undefined) answerTo = (error) => surface.answerTo(error, request);
+      const destination = await this.#destination(message);
+      const request = this.#request({ id, log, message, destination, closing: socket });
+      const { target } = destination;
+      if (destination.kind === "surface") answerTo = (error) => destination.surface.answerTo(error, request);
       if (target !== undefined) {
         cutWhenEnded(target, socket, socket);
         await this.#services.targeting.authorize(request);
         requireTrafficToken(target, message.headers);
       }
-      if (surface === undefined) {
+      if (destination.kind === "proxy") {
         if (socket.destroyed) return;
-        socket.once("close", this.#services.exchanges.enter(target as Target));
-        await use.begin(target as Target, request);
-        await proxyUpgrade(request, target as Target, { message, socket, head });
+        socket.once("close", this.#services.exchanges.enter(destination.target));
+        await use.begin(destination.target, request);
+        await proxyUpgrade(request, destination.target, { message, socket, head });
         return;
       }
+      const { surface } = destination;
       const admitted = await surface.authorize(request);
       if (target !== undefined) await use.begin(target, request);
       await surface.upgrade(admitted, { message, socket, head });
@@ -329,18 +323,16 @@ export class HttpListener implements Listener {
     }
   }
 
-  /** Destination of a request. Without a surface it is a port of a program in the sandbox. */
-  async #target(message: IncomingMessage) {
+  async #destination(message: IncomingMessage): Promise<Destination> {
     // HTTP/1.0 has no Host, and libraries on top rely on one.
     message.headers.host ??= this.name;
     const url = parseUrl(message);
-    const target = await this.#services.targeting.find(message, url, this);
-    const surface =
-      target === undefined
-        ? this.#services.surfaces.get(this.name)
-        : this.#services.surfaces.ofPort(target.port);
-    if (surface !== undefined) requirePlainPath(message, url);
-    return { url, target, surface };
+    const { surfaces, targeting } = this.#services;
+    const target = await targeting.find(message, url, this);
+    const claiming = target && surfaces.ofPort(target.port);
+    if (target !== undefined && claiming === undefined) return { kind: "proxy", url, target };
+    requirePlainPath(message, url);
+    return { kind: "surface", url, target, surface: claiming ?? surfaces.get(this.name) };
   }
 
   /** @throws SandboxError 400 for an ambiguous host, 403 for a web page from elsewhere at a listener on loopback. */
@@ -372,12 +364,11 @@ export class HttpListener implements Listener {
     readonly id: string;
     readonly log: Logger;
     readonly message: IncomingMessage;
-    readonly url: URL;
-    readonly surface: string;
-    readonly target: Target | undefined;
+    readonly destination: Destination;
     readonly closing: ServerResponse | Duplex;
   }): SurfaceRequest {
-    const { id, log, message, url, surface, target, closing } = parts;
+    const { id, log, message, destination, closing } = parts;
+    const { url, target } = destination;
     const gone = new AbortController();
     this.#running.add(gone);
     closing.once("close", () => {
@@ -386,7 +377,7 @@ export class HttpListener implements Listener {
     });
     return {
       id,
-      surface,
+      surface: destination.kind === "proxy" ? "proxy" : destination.surface.name,
       method: message.method ?? "",
       url,
       headers: message.headers,
