@@ -1,10 +1,15 @@
 import assert from "node:assert/strict";
 import { once } from "node:events";
+import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { createServer, request as httpRequest, type Server } from "node:http";
+import { request as httpsRequest } from "node:https";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import type { Duplex } from "node:stream";
 import { after, before, beforeEach, describe, it } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import type { LiveSandbox } from "../../sandbox/model/live-sandbox.js";
+import { initTls } from "../../cli/tls-init.js";
 import { definePlugin } from "../../plugin/plugin.js";
 import { memoryBackend } from "../../testing/memory-backend.js";
 import { startTestServer, type TestServer } from "../../testing/start-test-server.js";
@@ -216,6 +221,31 @@ describe("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     await ask({ headers: { authorization: "Negotiate abc" } });
     await ask();
     assert.equal(program.connections.length, 3);
+  });
+
+  it("tells a program that its client came by TLS", async (context) => {
+    const directory = await mkdtemp(join(tmpdir(), "coppice-proxy-tls-"));
+    context.after(() => rm(directory, { recursive: true }));
+    await initTls("dev.localhost", directory);
+    const tls = { cert: join(directory, "cert.pem"), key: join(directory, "key.pem") };
+    await using secured = await startTestServer({
+      plugins: [[memoryBackend({ ports: { [PORT]: (connection) => program.accept(connection) } }), {}]],
+      server: { listeners: { api: { port: 0, tls } } },
+    });
+    const { record } = await secured.sandboxes.create({
+      template: "base",
+      timeoutMs: undefined,
+      secure: false,
+    });
+    const outgoing = httpsRequest(secured.url.replace(/^http:/, "https:"), {
+      headers: { "e2b-sandbox-id": record.id, "e2b-sandbox-port": String(PORT) },
+      ca: await readFile(join(directory, "ca.pem")),
+      servername: "dev.localhost",
+      agent: false,
+    });
+    const [incoming] = await once(outgoing.end(), "response");
+    const seen = JSON.parse((await Array.fromAsync(incoming)).join("")) as Seen;
+    assert.equal(seen.headers["x-forwarded-proto"], "https");
   });
 
   it("requires the traffic token of a sandbox without public traffic, and does not pass it on", async () => {

@@ -60,11 +60,9 @@ export async function proxyRequest(
   const mayRepeat = SAFE_METHODS.has(options.method ?? "") && !hasBody(message);
 
   let upstream: ClientRequest | undefined;
-  let ownSocket: Duplex | undefined;
   response.once("close", () => {
     // Has no effect on a finished exchange: its connection is back in the pool.
     upstream?.destroy();
-    ownSocket?.destroy();
     resolve();
   });
 
@@ -106,7 +104,6 @@ export async function proxyRequest(
   const sendAlone = async (): Promise<void> => {
     try {
       const socket = await dialPort(target, request.signal);
-      ownSocket = socket;
       if (request.signal.aborted) socket.destroy();
       send({ createConnection: () => socket });
     } catch (error) {
