@@ -7,7 +7,7 @@ import {
   type Server as TcpServer,
   Socket,
 } from "node:net";
-import { createSecureContext, Server as TlsServer, TLSSocket } from "node:tls";
+import { Server as TlsServer, TLSSocket } from "node:tls";
 import type { Duplex } from "node:stream";
 import { messageOf } from "../kernel/errors.js";
 import type { HttpMetrics } from "../observe/http-metrics.js";
@@ -137,8 +137,6 @@ export class HttpListener implements Listener {
 
   /** Uses another certificate for new connections. @throws Error when key and certificate cannot be used. */
   renew(tls: { readonly cert: string; readonly key: string }): void {
-    // Tried first: setSecureContext overwrites its options before it fails.
-    createSecureContext(tls);
     if (this.#server instanceof TlsServer) this.#server.setSecureContext(tls);
   }
 
