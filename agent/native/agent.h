@@ -82,6 +82,8 @@ void send_empty(uint8_t type, uint32_t id);
 void send_u32(uint8_t type, uint32_t id, uint32_t value);
 void send_error(uint32_t id, uint8_t stage, int error, const char *detail);
 void break_connection(const char *why);
+
+// streams.c
 // Moves available bytes of a source into a frame. 0: none now, 1: some, -1: end of file.
 int relay_source(struct source *source, uint32_t id, uint32_t *credit);
 bool sink_put(struct sink *sink, const uint8_t *data, uint32_t length);
@@ -115,7 +117,7 @@ const char *group_name(uint32_t gid, char text[16]);
 // Returns 0 or an errno. Fills in the account of an identity as far as it is known.
 int resolve_identity(const struct identity *identity, struct account *account);
 
-// files.c
+// files/
 void files_request(uint32_t id, const struct request *request);
 void files_input(struct object *object, const uint8_t *data, uint32_t length);
 void files_commit(struct object *object);

@@ -19,7 +19,7 @@ struct dial {
   uint16_t port;
   bool is_open, has_tried_six;
   bool is_shut;
-  bool is_end_told, is_input_closed_due;
+  bool is_end_sent, is_input_closed_due;
 };
 
 static int start_connecting(uint16_t port, bool is_six) {
@@ -74,7 +74,7 @@ static bool can_send(const struct dial *dial) {
 void dial_prepare(struct object *object) {
   struct dial *dial = (struct dial *)object;
   if (object->is_dead || dial->input.fd < 0) return;
-  bool is_reading = dial->is_open && !dial->is_end_told && can_send(dial);
+  bool is_reading = dial->is_open && !dial->is_end_sent && can_send(dial);
   bool is_writing = !dial->is_open || dial->input.length > 0;
   short events = (short)((is_reading ? POLLIN : 0) | (is_writing ? POLLOUT : 0));
   // With an empty event mask, poll(2) would still report a reset socket and wake the loop forever.
@@ -108,10 +108,10 @@ void dial_ready(struct object *object, int role, short events) {
   (void)role;
   if (!dial->is_open) return finish_connecting(dial);
   if (dial->input.length > 0 && events & (POLLOUT | POLLERR | POLLHUP)) flush_input(dial);
-  if (dial->is_end_told || !can_send(dial) || !(events & (POLLIN | POLLERR | POLLHUP))) return;
+  if (dial->is_end_sent || !can_send(dial) || !(events & (POLLIN | POLLERR | POLLHUP))) return;
   if (relay_source(&dial->output, object->id, &dial->credit) >= 0) return;
   send_empty(REPLY_OUTPUT_END, object->id);
-  dial->is_end_told = true;
+  dial->is_end_sent = true;
 }
 
 bool dial_pump(struct object *object) {

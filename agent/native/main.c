@@ -225,82 +225,11 @@ static void connected(int fd) {
   finish_frame(&frame);
 }
 
-// --- streams
-
-int relay_source(struct source *source, uint32_t id, uint32_t *credit) {
-  if (*credit <= FRAME_COST || room() < REPLY_BYTES + CHUNK_BYTES + HEADER_BYTES) return 0;
-  size_t length = *credit - FRAME_COST;
-  if (length > CHUNK_BYTES) length = CHUNK_BYTES;
-  struct writer frame = begin_frame(source->frame, id);
-  size_t filled = 0;
-  // A terminal yields a page per read, but a frame costs the server the same for any size.
-  while (filled < length) {
-    ssize_t count = read(source->fd, frame.bytes + frame.length, length - filled);
-    if (count <= 0 && filled > 0) break;
-    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 0;
-    if (count <= 0) return -1;
-    frame.length += (size_t)count;
-    filled += (size_t)count;
-  }
-  finish_frame(&frame);
-  *credit -= (uint32_t)filled + FRAME_COST;
-  return 1;
-}
-
-void source_close(struct source *source) {
-  if (source->fd >= 0) close(source->fd);
-  source->fd = -1;
-}
-
-void sink_close(struct sink *sink) {
-  if (sink->fd >= 0) close(sink->fd);
-  sink->fd = -1;
-  free(sink->buffer);
-  sink->buffer = NULL;
-  sink->start = sink->length = 0;
-}
-
-bool sink_flush(struct sink *sink) {
-  while (sink->length > 0) {
-    ssize_t count = write(sink->fd, sink->buffer + sink->start, sink->length);
-    if (count < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
-    sink->start += (uint32_t)count;
-    sink->length -= (uint32_t)count;
-    sink->taken += (uint32_t)count;
-  }
-  free(sink->buffer);
-  sink->buffer = NULL;
-  sink->start = 0;
-  return true;
-}
-
-bool sink_put(struct sink *sink, const uint8_t *data, uint32_t length) {
-  while (sink->length == 0 && length > 0) {
-    ssize_t count = write(sink->fd, data, length);
-    if (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) return false;
-    if (count < 0) break;
-    sink->taken += (uint32_t)count;
-    data += count;
-    length -= (uint32_t)count;
-  }
-  if (length == 0) return true;
-  if (sink->buffer == NULL) sink->buffer = malloc(INPUT_WINDOW_BYTES);
-  if (sink->buffer == NULL) return false;
-  if (sink->start > 0) memmove(sink->buffer, sink->buffer + sink->start, sink->length);
-  sink->start = 0;
-  memcpy(sink->buffer + sink->length, data, length);
-  sink->length += length;
-  return true;
-}
-
 // --- requests
 
 static void send_account(const struct request *request) {
   static struct account account;
-  if (!account_by_name(request->name, &account)) {
-    send_error(request->id, STAGE_USER, ENOENT, "");
-    return;
-  }
+  if (!account_by_name(request->name, &account)) return send_error(request->id, STAGE_USER, ENOENT, "");
   struct writer frame = begin_frame(REPLY_ACCOUNT, request->id);
   put_text(&frame, account.name);
   put_u32(&frame, account.uid);
@@ -313,15 +242,9 @@ static void send_account(const struct request *request) {
 }
 
 static void start_object(const struct request *request) {
-  if (find_object(request->id) != NULL) {
-    break_connection("an id was used twice");
-    return;
-  }
+  if (find_object(request->id) != NULL) return break_connection("an id was used twice");
   // Files and ports would be those of the host side.
-  if (entry_is_set() && request->type != SPAWN) {
-    send_error(request->id, STAGE_REQUEST, ENOTSUP, "");
-    return;
-  }
+  if (entry_is_set() && request->type != SPAWN) return send_error(request->id, STAGE_REQUEST, ENOTSUP, "");
   switch (request->type) {
     case SPAWN:
       process_spawn(request->id, &request->spawn);
@@ -444,10 +367,7 @@ static void handle_frames(void) {
     uint8_t *frame = incoming + incoming_start;
     int32_t length = frame_length(frame, incoming_end - incoming_start);
     if (length == FRAME_INCOMPLETE) break;
-    if (length == FRAME_BROKEN) {
-      break_connection("a broken frame");
-      return;
-    }
+    if (length == FRAME_BROKEN) return break_connection("a broken frame");
     incoming_start += (size_t)length;
     if (entry_is_set() && frame[4] == SPAWN) entry_keep(frame + HEADER_BYTES, (uint32_t)length - HEADER_BYTES);
     if (!parse_request(frame[4], load_u32(frame + 5), frame + HEADER_BYTES, (uint32_t)length - HEADER_BYTES, &request)) {

@@ -38,8 +38,8 @@ struct process {
   bool has_terminal;
   bool was_killed;
   bool is_discarded;
-  bool has_exited, is_exit_told;
-  bool is_end_told;
+  bool has_exited, is_exit_sent;
+  bool is_end_sent;
   bool is_input_end_due, is_input_closed_due;
   bool is_announced;
   bool is_released;
@@ -227,7 +227,7 @@ static bool take_terminal(struct process *process) {
 }
 
 /** Error output of the program between, when it started none. */
-static const char *complaint(const struct process *process) {
+static const char *error_output(const struct process *process) {
   static char text[512];
   ssize_t count = read(process->error_output.fd, text, sizeof text - 1);
   text[count > 0 ? count : 0] = 0;
@@ -253,7 +253,7 @@ static void finish_start(struct process *process) {
     value = process->number;
   }
   bool is_awaited = entry->is_awaited;
-  const char *reason = stage == STAGE_ENTRY ? complaint(process) : "";
+  const char *reason = stage == STAGE_ENTRY ? error_output(process) : "";
   static char text[PATH_LIMIT + 1];
   if (detail.length > 0) {
     snprintf(text, sizeof text, "%.*s", (int)detail.length, detail.bytes);
@@ -417,7 +417,7 @@ static void tell_exit(struct process *process) {
   put_u8(&frame, is_signalled && WCOREDUMP(process->status));
   put_text(&frame, is_signalled ? signal_name(WTERMSIG(process->status)) : "");
   finish_frame(&frame);
-  process->is_exit_told = true;
+  process->is_exit_sent = true;
 }
 
 bool process_pump(struct object *object) {
@@ -443,10 +443,10 @@ bool process_pump(struct object *object) {
     send_empty(REPLY_INPUT_CLOSED, object->id);
     process->is_input_closed_due = false;
   }
-  if (process->has_exited && !process->is_exit_told) tell_exit(process);
-  if (!has_output(process) && !process->is_end_told) {
+  if (process->has_exited && !process->is_exit_sent) tell_exit(process);
+  if (!has_output(process) && !process->is_end_sent) {
     send_empty(REPLY_OUTPUT_END, object->id);
-    process->is_end_told = true;
+    process->is_end_sent = true;
   }
   return is_draining(process) && has_output(process) && (process->is_discarded || can_send(process));
 }
@@ -481,7 +481,7 @@ void process_disconnected(struct object *object) {
   struct process *process = (struct process *)object;
   process->credit = 0;
   if (process->entry != NULL) process->entry->is_awaited = false;
-  process->is_exit_told = process->is_end_told = false;
+  process->is_exit_sent = process->is_end_sent = false;
   process->is_announced = false;
   process->is_input_closed_due = process->input.fd < 0;
   // The next server counts from 0, so bytes that are still buffered reduce its window.

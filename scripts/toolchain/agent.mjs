@@ -23,8 +23,9 @@ const FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O2", ...WARNINGS, ...GUARDS];
 const OWN_FLAGS = [...FLAGS, "-static"];
 
 async function sources() {
-  const names = (await readdir(SOURCES)).filter((name) => /\.[ch]$/.test(name) && !APART.includes(name));
-  return names.sort();
+  const names = await readdir(SOURCES, { recursive: true });
+  const isPart = (name) => /\.[ch]$/.test(name) && !name.startsWith("testing/") && !APART.includes(name);
+  return names.filter(isPart).sort();
 }
 
 /** Changes with everything that the program is made of. */

@@ -1,0 +1,234 @@
+// Files: one request, one answer, except for lists, removals and large writes, which take turns.
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../platform.h"
+#include "files.h"
+
+enum { METADATA_BYTES = 32 * 1024 };
+
+// --- descriptions
+
+static uint8_t kind_of(mode_t mode) { return S_ISREG(mode) ? 0 : S_ISDIR(mode) ? 1 : 2; }
+
+static void put_metadata(struct writer *writer, int fd, mode_t mode) {
+  static char names[64 * 1024], value[64 * 1024];
+  static uint8_t pairs[METADATA_BYTES];
+  struct writer list = {pairs, 0, sizeof pairs, false};
+  uint16_t count = 0;
+  ssize_t length = S_ISREG(mode) || S_ISDIR(mode) ? platform_list_attributes(fd, names, sizeof names) : 0;
+  for (const char *name = names; length > 0 && name < names + length; name += strlen(name) + 1) {
+    if (strncmp(name, METADATA_PREFIX, METADATA_PREFIX_LENGTH) != 0) continue;
+    ssize_t size = platform_get_attribute(fd, name, value, sizeof value);
+    struct writer before = list;
+    if (size < 0) continue;
+    put_text(&list, name + METADATA_PREFIX_LENGTH);
+    put_text_n(&list, value, (size_t)size);
+    if (list.is_full || size > UINT16_MAX) list = before;
+    else count++;
+  }
+  put_u16(writer, count);
+  put_bytes(writer, pairs, list.length);
+}
+
+void put_info(struct writer *writer, int fd, const struct stat *status, const char *path) {
+  char text[16], target[PATH_MAX] = "";
+  struct stat aim = *status;
+  if (S_ISLNK(status->st_mode)) {
+    int followed = platform_open(path, O_PATH | O_CLOEXEC, 0);
+    bool is_there = followed >= 0 && fstat(followed, &aim) == 0;
+    if (!is_there) aim.st_mode = 0;
+    if (!is_there || !platform_path(followed, target, sizeof target)) snprintf(target, sizeof target, "%s", path);
+    if (followed >= 0) close(followed);
+  }
+  put_u8(writer, kind_of(aim.st_mode));
+  put_u32(writer, aim.st_mode & 0777);
+  put_u32(writer, status->st_mode);
+  put_u32(writer, status->st_uid);
+  put_u32(writer, status->st_gid);
+  put_u64(writer, (uint64_t)status->st_size);
+  put_u64(writer, (uint64_t)status->st_mtim.tv_sec);
+  put_u32(writer, (uint32_t)status->st_mtim.tv_nsec);
+  put_text(writer, user_name(status->st_uid, text));
+  put_text(writer, group_name(status->st_gid, text));
+  put_text(writer, target);
+  put_metadata(writer, fd, status->st_mode);
+}
+
+void send_info(uint32_t id, const char *path) {
+  struct place place;
+  int error = find_place(path, &place);
+  if (error == 0 && !place.exists) error = ENOENT;
+  int fd = error == 0 ? openat(place.parent, place.name, O_PATH | O_NOFOLLOW | O_CLOEXEC) : -1;
+  if (error == 0 && (fd < 0 || fstat(fd, &place.status) < 0)) error = errno;
+  close_place(&place);
+  if (error == 0) {
+    struct writer frame = begin_frame(REPLY_INFO, id);
+    put_info(&frame, fd, &place.status, path);
+    finish_frame(&frame);
+  } else {
+    fail_file(id, error, path);
+  }
+  if (fd >= 0) close(fd);
+}
+
+// --- reading
+
+struct file_reader {
+  struct object object;
+  int fd;
+};
+
+static int open_regular(const char *path, int *fd, struct stat *status) {
+  // Opening another kind of file may block or have side effects.
+  int handle = platform_open(path, O_PATH | O_CLOEXEC, 0);
+  if (handle < 0) return errno;
+  int error = fstat(handle, status) < 0 ? errno : S_ISDIR(status->st_mode) ? EISDIR : S_ISREG(status->st_mode) ? 0 : ENXIO;
+  if (error == 0) *fd = platform_reopen(handle, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  if (error == 0 && *fd < 0) error = errno;
+  close(handle);
+  return error;
+}
+
+static void open_file(uint32_t id, const char *path) {
+  struct stat status;
+  int fd = -1;
+  int error = count_objects(READER) >= FILES_LIMIT ? EMFILE : open_regular(path, &fd, &status);
+  if (error != 0) return fail_file(id, error, path);
+  struct file_reader *reader = add_object(sizeof *reader, READER, id);
+  if (reader == NULL) {
+    close(fd);
+    return send_error(id, STAGE_FILE, EMFILE, "");
+  }
+  reader->fd = fd;
+  struct writer frame = begin_frame(REPLY_INFO, id);
+  put_info(&frame, fd, &status, path);
+  finish_frame(&frame);
+}
+
+void files_read(struct object *object, uint64_t offset, uint32_t length) {
+  if (object->kind != READER) return break_connection("a read of what is no file");
+  struct writer frame = begin_frame(REPLY_OUTPUT, object->id);
+  size_t size = length < CHUNK_BYTES ? length : CHUNK_BYTES;
+  ssize_t count = offset > INT64_MAX ? 0 : pread(((struct file_reader *)object)->fd, frame.bytes + frame.length, size, (off_t)offset);
+  if (count < 0) return send_error(object->id, STAGE_FILE, errno, "");
+  frame.length += (size_t)count;
+  finish_frame(&frame);
+}
+
+// --- changing
+
+static void make_directory(uint32_t id, const char *path, const struct account *owner) {
+  struct place place;
+  int error = find_making_parents(path, true, owner, &place);
+  if (error == 0 && place.exists) {
+    send_error(id, STAGE_FILE, EEXIST, S_ISDIR(place.status.st_mode) ? "directory" : "other");
+    return close_place(&place);
+  }
+  if (error == 0 && mkdirat(place.parent, place.name, DIRECTORY_MODE) < 0) error = errno;
+  if (error == 0) error = set_owner(place.parent, place.name, owner);
+  close_place(&place);
+  if (error == EEXIST) send_error(id, STAGE_FILE, EEXIST, "directory");
+  else if (error != 0) fail_file(id, error, path);
+  else send_info(id, path);
+}
+
+static void move(uint32_t id, const char *source, const char *destination, const struct account *owner) {
+  struct place from, to = {.parent = -1};
+  int error = find_place(source, &from);
+  if (error == ENOTDIR || (error == 0 && !from.exists)) error = ENOENT;
+  if (error != 0) {
+    close_place(&from);
+    return send_error(id, STAGE_FILE, error, source);
+  }
+  error = find_making_parents(destination, false, owner, &to);
+  if (error == 0 && renameat(from.parent, from.name, to.parent, to.name) < 0) error = errno;
+  close_place(&from);
+  close_place(&to);
+  if (error == 0) send_info(id, destination);
+  else fail_file(id, error, destination);
+}
+
+static void change(uint32_t id, const struct request *request, const struct account *owner) {
+  int fd = platform_open(request->path.bytes, O_PATH | O_CLOEXEC, 0);
+  if (fd < 0) return fail_file(id, errno, request->path.bytes);
+  struct stat status;
+  int error = fstat(fd, &status) < 0 ? errno : S_ISREG(status.st_mode) || S_ISDIR(status.st_mode) ? 0 : ENXIO;
+  if (error == 0 && request->flags & CHANGE_HAS_OWNER && owner && fchownat(fd, "", owner->uid, owner->gid, AT_EMPTY_PATH) < 0) error = errno;
+  if (error == 0 && request->flags & CHANGE_HAS_MODE && platform_change_mode(fd, request->mode & 07777) < 0) error = errno;
+  if (error == 0 && request->flags & CHANGE_HAS_METADATA) {
+    clear_metadata(fd);
+    set_metadata(fd, request->attributes, request->attribute_count);
+  }
+  close(fd);
+  if (error == 0) send_info(id, request->path.bytes);
+  else fail_file(id, error, request->path.bytes);
+}
+
+// --- requests
+
+int act(const struct account *actor) {
+  return platform_act_as(actor->uid, actor->gid, actor->groups, actor->group_count) < 0 ? errno : 0;
+}
+
+void files_request(uint32_t id, const struct request *request) {
+  static struct account actor_account, owner_account;
+  const struct account *actor = NULL, *owner = NULL;
+  if (request->actor.kind != IDENTITY_SELF) actor = &actor_account;
+  if (request->owner.kind != IDENTITY_SELF) owner = &owner_account;
+  if ((actor && resolve_identity(&request->actor, &actor_account) != 0) ||
+      (owner && resolve_identity(&request->owner, &owner_account) != 0)) {
+    return send_error(id, STAGE_USER, ENOENT, "");
+  }
+  const char *path = request->path.bytes;
+  if (actor && act(actor) != 0) return send_error(id, STAGE_CREDENTIALS, errno, "");
+  switch (request->type) {
+    case STAT:
+      send_info(id, path);
+      break;
+    case LIST:
+      start_listing(id, request, actor);
+      break;
+    case OPEN:
+      open_file(id, path);
+      break;
+    case WRITE:
+      if (request->flags & WRITE_STAGED) {
+        start_writing(id, request, actor, owner);
+      } else {
+        int error = write_in_place(request, owner);
+        if (error == 0) send_info(id, path);
+        else fail_file(id, error, path);
+      }
+      break;
+    case MAKE_DIRECTORY:
+      make_directory(id, path, owner);
+      break;
+    case MOVE:
+      move(id, path, request->destination.bytes, owner);
+      break;
+    case REMOVE:
+      start_removal(id, path, actor);
+      break;
+    case CHANGE:
+      change(id, request, owner);
+      break;
+  }
+  platform_act_as_self();
+}
+
+bool files_run(struct object *object) {
+  request_count++;
+  if (object->kind == LISTING) return run_listing(object);
+  return room() >= REPLY_BYTES && run_removal(object);
+}
+
+void files_free(struct object *object) {
+  if (object->kind == READER) close(((struct file_reader *)object)->fd);
+  else if (object->kind == WRITER) free_writer(object);
+  else if (object->kind == LISTING) free_listing(object);
+  else if (object->kind == REMOVAL) free_removal(object);
+}

@@ -1,0 +1,60 @@
+// Shared declarations of the agent's work on files.
+#ifndef COPPICE_FILES_H
+#define COPPICE_FILES_H
+
+#include <limits.h>
+#include <sys/stat.h>
+
+#include "../agent.h"
+
+#define METADATA_PREFIX "user.e2b."
+enum { METADATA_PREFIX_LENGTH = sizeof METADATA_PREFIX - 1, ATTEMPTS = 8, DIRECTORY_MODE = 0755, ENTRIES_PER_TURN = 128 };
+
+/** Target of a path: an entry, existing or not, of an open directory. */
+struct place {
+  int parent;
+  char name[NAME_MAX + 1];
+  // Path of the parent, whether or not links were resolved.
+  char parent_path[PATH_MAX];
+  bool exists;
+  struct stat status;
+};
+
+// place.c: paths
+bool is_dots(const char *name);
+int open_directory(const char *path);
+/** Opens the nearest existing directory above a path. */
+int open_above(const char *path);
+/** Leaves `parent` at -1 when the directory itself is missing. @return 0, even for a missing entry, or an errno. */
+int find_place(const char *path, struct place *place);
+/** As `find_place`, but follows a link in the last component to an existing or missing target. */
+int find_target(const char *path, struct place *place);
+/** As `find_target` or `find_place`, but creates missing parents. */
+int find_making_parents(const char *path, bool follows, const struct account *owner, struct place *place);
+void close_place(struct place *place);
+int set_owner(int directory, const char *name, const struct account *owner);
+void fail_file(uint32_t id, int error, const char *path);
+
+// files.c: descriptions
+/** @param path its path below the root. */
+void put_info(struct writer *writer, int fd, const struct stat *status, const char *path);
+void send_info(uint32_t id, const char *path);
+int act(const struct account *actor);
+
+// write.c
+/** Best effort: not every file system has attributes. */
+void clear_metadata(int fd);
+void set_metadata(int fd, const struct attribute *attributes, unsigned count);
+int write_in_place(const struct request *request, const struct account *owner);
+void start_writing(uint32_t id, const struct request *request, const struct account *actor, const struct account *owner);
+void free_writer(struct object *object);
+
+// list.c, remove.c
+void start_listing(uint32_t id, const struct request *request, const struct account *actor);
+bool run_listing(struct object *object);
+void free_listing(struct object *object);
+void start_removal(uint32_t id, const char *path, const struct account *actor);
+bool run_removal(struct object *object);
+void free_removal(struct object *object);
+
+#endif
