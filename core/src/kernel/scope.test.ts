@@ -74,8 +74,8 @@ it("every constructor parameter that cannot be filled is named", () => {
   scope.bindValue(Greeting, { text: "hello" });
   scope.bindClass(Incomplete, Incomplete);
   assert.deepEqual(scope.unfilled(), [
-    "Incomplete: constructor parameter 'missing' needs 'test-missing', which 'demo' neither binds nor requires",
-    "Incomplete: constructor parameter 'forgotten' has no @inject(Token)",
+    "Incomplete: constructor parameter 2 needs 'test-missing', which 'demo' neither binds nor requires",
+    "Incomplete: constructor parameter 3 has no @inject(Token)",
   ]);
 });
 

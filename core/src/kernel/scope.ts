@@ -31,15 +31,13 @@ export class Scope {
   bindClass(key: Key, implementation: Class<unknown>): void {
     this.#refuseTwice(key);
     this.#classes.set(key, implementation);
-    this.#container.register(key, {
-      // The key may be the class itself, so it is built by hand: resolving it here would recurse.
-      useFactory: instanceCachingFactory(
-        () =>
-          new implementation(
-            ...parametersOf(implementation).map((parameter) => this.#fill(implementation, parameter)),
-          ),
-      ),
-    });
+    // The key may be the class itself, so it is built by hand: resolving it here would recurse.
+    const build = (): unknown => {
+      const [problem] = this.#problemsOf(implementation);
+      if (problem !== undefined) throw new Error(problem);
+      return new implementation(...injectedKeys(implementation).map((key) => key && this.resolve(key)));
+    };
+    this.#container.register(key, { useFactory: instanceCachingFactory(build) });
   }
 
   bindValue(key: symbol, value: unknown): void {
@@ -62,24 +60,18 @@ export class Scope {
 
   /** Constructor parameters that nothing in this scope can fill, as messages. */
   unfilled(): readonly string[] {
-    return [...this.#classes.values()].flatMap((implementation) =>
-      parametersOf(implementation)
-        .filter((parameter) => parameter.key === undefined || !this.has(parameter.key))
-        .map((parameter) =>
-          parameter.key === undefined
-            ? `${implementation.name}: constructor parameter '${parameter.name}' has no @inject(Token)`
-            : `${implementation.name}: constructor parameter '${parameter.name}' needs '${keyName(parameter.key)}', which '${this.#owner}' neither binds nor requires`,
-        ),
-    );
+    return [...this.#classes.values()].flatMap((implementation) => this.#problemsOf(implementation));
   }
 
-  #fill(implementation: Class<unknown>, parameter: Parameter): unknown {
-    if (parameter.key === undefined) {
-      throw new Error(
-        `${implementation.name}: constructor parameter '${parameter.name}' has no @inject(Token)`,
-      );
-    }
-    return this.resolve(parameter.key);
+  #problemsOf(implementation: Class<unknown>): readonly string[] {
+    return injectedKeys(implementation).flatMap((key, index) => {
+      if (key !== undefined && this.has(key)) return [];
+      const problem =
+        key === undefined
+          ? "has no @inject(Token)"
+          : `needs '${keyName(key)}', which '${this.#owner}' neither binds nor requires`;
+      return `${implementation.name}: constructor parameter ${index + 1} ${problem}`;
+    });
   }
 
   #refuseTwice(key: Key): void {
@@ -87,47 +79,18 @@ export class Scope {
   }
 }
 
-interface Parameter {
-  readonly name: string;
-  readonly key: Key | undefined;
-}
-
-/** The constructor's parameters with their `@inject`, of the nearest class that has any. */
-function parametersOf(implementation: Class<unknown>): readonly Parameter[] {
-  let declaring: unknown = implementation;
-  while (typeof declaring === "function" && declaring.length === 0 && isSilentSubclass(declaring)) {
-    declaring = Object.getPrototypeOf(declaring);
-  }
-  if (typeof declaring !== "function" || declaring === Function.prototype) return [];
-  // Metadata written by tsyringe's `inject`.
-  const injected: Readonly<Record<number, { readonly token: Key } | undefined>> =
-    Reflect.getOwnMetadata("injectionTokens", declaring) ?? {};
-  const names = parameterNames(declaring);
-  const count = Math.max(
-    declaring.length,
-    names.length,
-    ...Object.keys(injected).map((index) => Number(index) + 1),
-  );
-  return Array.from({ length: count }, (_, index) => ({
-    name: names[index] ?? `#${index + 1}`,
-    key: injected[index]?.token,
-  }));
-}
-
-/** True for a subclass without a constructor of its own, which is built with its parent's parameters. */
-function isSilentSubclass(declaring: Function): boolean {
-  return (
-    /^class[^{]*\bextends\b/.test(declaring.toString()) && !/\bconstructor\s*\(/.test(declaring.toString())
-  );
-}
-
-/** For messages only: parsed from the source text, so best effort. */
-function parameterNames(declaring: Function): readonly string[] {
-  const list = /\bconstructor\s*\(([^)]*)\)/.exec(declaring.toString())?.[1] ?? "";
-  return list
-    .split(",")
-    .map((parameter) => parameter.split("=")[0]?.trim() ?? "")
-    .filter((name) => name !== "");
+/**
+ * Keys that `@inject` gives the constructor's parameters, undefined for one without. A subclass without parameters and
+ * without `@inject` is built with its parent's.
+ */
+function injectedKeys(implementation: Class<unknown>): readonly (Key | undefined)[] {
+  // Metadata written by tsyringe's `inject`, which looks along the prototypes.
+  const parent = Reflect.getMetadata("injectionTokens", implementation);
+  const own = Reflect.getOwnMetadata("injectionTokens", implementation);
+  const tokens: Readonly<Record<number, { readonly token: Key }>> =
+    (implementation.length === 0 ? parent : own) ?? {};
+  const length = Math.max(implementation.length, ...Object.keys(tokens).map((index) => Number(index) + 1));
+  return Array.from({ length }, (_, index) => tokens[index]?.token);
 }
 
 function keyName(key: Key): string {

@@ -10,6 +10,7 @@ import { configuredTemplates } from "./templates/configured-templates.js";
 import { chooseBackends, firstOrOnly } from "./backends/choose-backends.js";
 import { EventRelay } from "./ledger/event-relay.js";
 import type { Ledger } from "./ledger/ledger.js";
+import { ledgerHandle } from "./ledger/ledger-handle.js";
 import { LedgerLeases } from "./ledger/ledger-leases.js";
 import { reconcile } from "./life/reconcile.js";
 import { sandboxMetrics } from "./model/sandbox-metrics.js";
@@ -74,9 +75,9 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
   const backends = new BackendRegistry();
   const admissions: AdmissionCheck[] = [];
   let chosen: Ledger | undefined;
-  // Not before the start: a plugin with another ledger is set up after this.
-  const ledgerInUse = (): Ledger =>
-    (chosen ??= options.ledger?.() ?? new SqliteLedger({ dataDir, endedKept: settings.endedKept }));
+  const ledger = ledgerHandle(
+    () => (chosen = options.ledger?.() ?? new SqliteLedger({ dataDir, endedKept: settings.endedKept })),
+  );
   const metrics = sandboxMetrics(options.metrics, (state) => registry.count(state));
   const teardown = new Teardown({
     clock,
@@ -89,9 +90,7 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
   const events = new EventRelay({
     most: settings.maximumOutbox,
     metrics,
-    get ledger() {
-      return ledgerInUse();
-    },
+    ledger,
     clock,
     log,
   });
@@ -100,9 +99,7 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     settings,
     backends,
     admissions,
-    get ledger() {
-      return ledgerInUse();
-    },
+    ledger,
     snapshots: { of: (tenant) => snapshots.of(tenant) },
     volumes: { of: (tenant) => volumes.of(tenant), released: (ids) => volumes.released(ids) },
     teardown,
@@ -119,9 +116,7 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     sandboxes: registry,
     backends,
     teardown,
-    get ledger() {
-      return ledgerInUse();
-    },
+    ledger,
     metrics,
     events,
     clock,
@@ -134,9 +129,7 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     backends,
     isMounted: (id) => registry.isMounted(id),
     teardown,
-    get ledger() {
-      return ledgerInUse();
-    },
+    ledger,
     clock,
     log,
   });
@@ -151,7 +144,7 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
       const name = backend ?? backends.defaultName ?? likely;
       return all.find((one) => one.name === name)?.defaultLimits;
     }),
-    leases: new LedgerLeases(ledgerInUse),
+    leases: new LedgerLeases(ledger),
     warmUps,
     events,
     sandboxes: registry,
@@ -159,12 +152,9 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     volumes,
     backends,
     admissions: { add: (check) => void admissions.push(check) },
-    get ledger() {
-      return ledgerInUse();
-    },
+    ledger,
     async start() {
       await chooseBackends(backends, settings, { log, patience });
-      const ledger = ledgerInUse();
       await ledger.open();
       await reconcile({ backends, ledger, registry, teardown, patience, clock, log });
       // After the sandboxes: snapshots in use are known then.

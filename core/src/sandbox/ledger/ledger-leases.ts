@@ -2,20 +2,19 @@ import type { AddressLeases, NetworkLeases } from "../contract/address-leases.js
 import type { Ledger } from "./ledger.js";
 
 export class LedgerLeases implements AddressLeases {
-  readonly #ledgerInUse: () => Ledger;
+  readonly #ledger: Ledger;
 
-  /** @param ledgerInUse called at each use: the ledger is chosen at the start. */
-  constructor(ledgerInUse: () => Ledger) {
-    this.#ledgerInUse = ledgerInUse;
+  constructor(ledger: Ledger) {
+    this.#ledger = ledger;
   }
 
   of(network: string): NetworkLeases {
     return {
-      all: async () => this.#ledgerInUse().leases(network),
-      heldBy: async (holder) => this.#ledgerInUse().leasedTo({ network, holder }),
-      isFree: async (address) => !(await this.#ledgerInUse().isLeased(address)),
-      take: async (holder, addresses) => this.#ledgerInUse().lease({ network, holder, addresses }),
-      release: async (holder) => this.#ledgerInUse().endLeases({ network, holder }),
+      all: async () => this.#ledger.leases(network),
+      heldBy: async (holder) => this.#ledger.leasedTo({ network, holder }),
+      isFree: async (address) => !(await this.#ledger.isLeased(address)),
+      take: async (holder, addresses) => this.#ledger.lease({ network, holder, addresses }),
+      release: async (holder) => this.#ledger.endLeases({ network, holder }),
     };
   }
 }

@@ -69,7 +69,7 @@ export class SandboxRegistry implements Sandboxes {
   constructor(options: SandboxRegistryOptions) {
     this.#options = options;
     this.#reaper = new Reaper(options.clock, (id) => this.#expire(id));
-    const { settings, teardown, volumes, warmUps, pools, metrics, events, clock, log } = options;
+    const { settings, ledger, teardown, volumes, warmUps, pools, metrics, events, clock, log } = options;
     this.#ends = new Ends({
       teardown,
       volumes,
@@ -79,9 +79,7 @@ export class SandboxRegistry implements Sandboxes {
       clock,
       log,
       onGone: (id) => this.#held.delete(id),
-      get ledger() {
-        return options.ledger;
-      },
+      ledger,
     });
     this.#creations = new CreationQueue({
       settings,
@@ -97,9 +95,7 @@ export class SandboxRegistry implements Sandboxes {
       onMade: (sandbox) => {
         for (const listener of this.#listeners) listener(sandbox);
       },
-      get ledger() {
-        return options.ledger;
-      },
+      ledger,
     });
     this.#pauses = new Pauses({
       settings,
@@ -112,18 +108,14 @@ export class SandboxRegistry implements Sandboxes {
       events,
       clock,
       log,
-      get ledger() {
-        return options.ledger;
-      },
+      ledger,
     });
     this.#resizes = new Resizes({
       settings,
       events,
       log,
       admit: (wanted) => this.#askAdmissions(wanted),
-      get ledger() {
-        return options.ledger;
-      },
+      ledger,
     });
     this.#addPools();
   }
