@@ -211,6 +211,16 @@ describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, concu
     assert.equal(output, "/\n0\n");
   });
 
+  it("has mounts over the entries of /proc that concern the host", async () => {
+    const { output } = await asRoot("cut -d' ' -f5 /proc/self/mountinfo");
+    const mounted = new Set(output.split("\n"));
+    const changing = ["sys", "sysrq-trigger", "irq", "bus", "fs"];
+    const telling = ["kcore", "keys", "key-users", "kallsyms", "kmsg", "kpagecount", "kpageflags", "modules"];
+    // Root inside lacks the capabilities for most of them: that is the other line of defence.
+    for (const name of [...changing, ...telling].filter((entry) => existsSync(`/proc/${entry}`)))
+      assert.ok(mounted.has(`/proc/${name}`), name);
+  });
+
   it("cannot take its files out of their project quota, even as root", async () => {
     const { output } = await asRoot(`python3 -c '${LEAVE_PROJECT}'`);
     assert.equal(output, "Operation not permitted\n");
