@@ -29,7 +29,7 @@ import { Health } from "../observe/health.js";
 import { HttpMetrics } from "../observe/http-metrics.js";
 import { createLogger, type Logger } from "../observe/logger.js";
 import { metricProblems, type OwnedRegistry } from "../observe/metric-names.js";
-import { serveOps } from "../observe/ops-routes.js";
+import { mountOps } from "../observe/ops-routes.js";
 import { createPluginContext } from "../plugin/plugin-context.js";
 import { isOfAnotherCore, type Plugin } from "../plugin/plugin.js";
 import type { Backends, SandboxBackend } from "../sandbox/contract/backend.js";
@@ -265,7 +265,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     for (const token of plugin.provides) services.set(token, scope.resolve(token));
   }
   const registries = [coreMetrics, ...pluginMetrics.map(({ registry }) => registry)];
-  serveOps(surfaces.get("ops").router("core"), registries, health);
+  mountOps(surfaces.get("ops").router("core"), { registries, health });
   sealed.abort();
   surfaces.freeze();
 

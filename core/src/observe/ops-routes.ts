@@ -2,8 +2,13 @@ import type Router from "@koa/router";
 import { Registry } from "prom-client";
 import type { Health } from "./health.js";
 
+export interface OpsRoutesOptions {
+  readonly registries: readonly Registry[];
+  readonly health: Health;
+}
+
 /** `/metrics`, `/healthz` and `/readyz`. */
-export function serveOps(router: Router, registries: readonly Registry[], health: Health): void {
+export function mountOps(router: Router, { registries, health }: OpsRoutesOptions): void {
   router.get("/metrics", async (ctx) => {
     const merged = Registry.merge([...registries]);
     ctx.set("content-type", merged.contentType);

@@ -7,7 +7,7 @@ import { ApiKeys } from "./keys/api-keys.js";
 import { auditList } from "./audit/audit-list.js";
 import { AuditLog } from "./audit/audit-log.js";
 import { auditObserver } from "./audit/audit-observer.js";
-import { serveAudit } from "./audit/audit-route.js";
+import { mountAudit } from "./audit/audit-route.js";
 import { JsonWebTokens } from "./json-web-tokens.js";
 import { keptKey } from "./keys/kept-key.js";
 import { keyExpression } from "./keys/key-expression.js";
@@ -17,7 +17,7 @@ import { keysList } from "./keys/keys-list.js";
 import { keysRevoke } from "./keys/keys-revoke.js";
 import { Quotas, refusedTemplates } from "./quotas.js";
 import { RateLimit } from "./rate-limit.js";
-import { serveWhoami } from "./whoami-route.js";
+import { mountWhoami } from "./whoami-route.js";
 
 /** Authentication and authorization of the control plane, quotas and rate limits of tenants. */
 export const plugin = definePlugin({
@@ -84,8 +84,8 @@ export const plugin = definePlugin({
     context.health("audit", async () => (lost === 0 ? undefined : { lost: `${lost} entries` }));
 
     const router = context.http("api");
-    serveWhoami(router);
-    serveAudit(router, auditLog.get);
+    mountWhoami(router);
+    mountAudit(router, { log: auditLog.get });
     greeting.addVariables(() => ({
       E2B_API_KEY: keyExpression(developmentKey === "random" ? keyFile() : undefined),
     }));

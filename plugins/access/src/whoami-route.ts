@@ -1,6 +1,6 @@
 import { permit, type Router, requestOf, tenantOf } from "@coppice/core";
 
-export function serveWhoami(router: Router): void {
+export function mountWhoami(router: Router): void {
   router.get("/auth/whoami", permit("read"), (ctx) => {
     const { principal } = requestOf(ctx);
     ctx.body = {

@@ -3,14 +3,14 @@ import { Clock, Sandboxes, definePlugin } from "@coppice/core";
 import { CommandMetrics } from "./table/command-metrics.js";
 import { CommandsConfig } from "./commands-config.js";
 import { Commands } from "./contract/commands.js";
-import { serveLogs } from "./http/logs-routes.js";
-import { serveNdjson } from "./http/ndjson.js";
+import { mountLogs } from "./http/logs-routes.js";
+import { mountNdjson } from "./http/ndjson.js";
 import { diskFiles } from "./output-log/log-files.js";
 import { LogMetrics } from "./output-log/log-metrics.js";
 import { OutputLogs } from "./output-log/output-logs.js";
-import { serveProcessRpc } from "./rpc/process-rpc.js";
+import { mountProcessRpc } from "./rpc/process-rpc.js";
 import { ProcessTable } from "./table/process-table.js";
-import { serveSandboxLogs } from "./http/sandbox-logs-routes.js";
+import { mountSandboxLogs } from "./http/sandbox-logs-routes.js";
 
 /** Runs commands in sandboxes: one table, served as `process.Process` and as NDJSON. */
 export const plugin = definePlugin({
@@ -45,10 +45,10 @@ export const plugin = definePlugin({
       for (const sandbox of sandboxes.list()) await commands.adopt(sandbox);
     });
 
-    serveProcessRpc(plugin.rpc("envd"), { commands, clock, keepaliveMs: config.keepaliveInterval });
-    serveNdjson(plugin.http("envd"), { commands, config });
-    serveLogs(plugin.http("envd"), { commands, config: config.log });
-    serveSandboxLogs(plugin.http("api", { errors: "e2b" }), {
+    mountProcessRpc(plugin.rpc("envd"), { commands, clock, keepaliveMs: config.keepaliveInterval });
+    mountNdjson(plugin.http("envd"), { commands, config });
+    mountLogs(plugin.http("envd"), { commands, config: config.log });
+    mountSandboxLogs(plugin.http("api", { errors: "e2b" }), {
       commands,
       sandboxes,
       longestLine: config.maxLineSize,

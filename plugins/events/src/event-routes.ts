@@ -16,7 +16,7 @@ export interface EventRoutesOptions {
 }
 
 /** Serves GET /events/sandboxes and GET /events/sandboxes/:id: the events of a tenant. */
-export function serveEvents(router: Router, { store, events }: EventRoutesOptions): void {
+export function mountEvents(router: Router, { store, events }: EventRoutesOptions): void {
   const list = async (ctx: RequestCarrier, sandbox?: string) => {
     const query = requestOf(ctx).url.searchParams;
     const page = parsePage(query);

@@ -1,11 +1,11 @@
 import { Clock, definePlugin, openedAtStart, SandboxEvents } from "@coppice/core";
 import { Deliverer } from "./deliverer.js";
-import { serveEvents } from "./event-routes.js";
+import { mountEvents } from "./event-routes.js";
 import { EventsConfig } from "./events-config.js";
 import { eventsMetrics } from "./events-metrics.js";
 import { EventsStore } from "./events-store.js";
 import { TargetGuard } from "./target-guard.js";
-import { serveWebhooks } from "./webhook-routes.js";
+import { mountWebhooks } from "./webhook-routes.js";
 import { Webhooks } from "./webhooks.js";
 
 /** Events of sandboxes: kept for a while, listed, and delivered to webhooks. */
@@ -48,7 +48,7 @@ export const plugin = definePlugin({
       onDue: (webhook) => deliverer.wake(webhook),
     });
     const router = context.http("api");
-    serveEvents(router, { store, events });
-    serveWebhooks(router, { webhooks, store, events });
+    mountEvents(router, { store, events });
+    mountWebhooks(router, { webhooks, store, events });
   },
 });

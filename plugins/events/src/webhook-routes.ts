@@ -21,7 +21,7 @@ export interface WebhookRoutesOptions {
 }
 
 /** Serves /events/webhooks: a tenant's webhooks and their deliveries, for its admins. */
-export function serveWebhooks(router: Router, { webhooks, store, events }: WebhookRoutesOptions): void {
+export function mountWebhooks(router: Router, { webhooks, store, events }: WebhookRoutesOptions): void {
   const admin = permit("admin");
 
   const deliveries = async (ctx: RequestCarrier, webhook?: string) => {

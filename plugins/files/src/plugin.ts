@@ -4,8 +4,8 @@ import { downloadLinkTarget } from "./http/download-link-target.js";
 import { DownloadLinks } from "./http/download-links.js";
 import { FileService } from "./service/file-service.js";
 import { filesConfig } from "./files-config.js";
-import { registerFilesRoutes } from "./http/files-routes.js";
-import { registerFilesystemRpc } from "./rpc/filesystem-rpc.js";
+import { mountFiles } from "./http/files-routes.js";
+import { mountFilesystemRpc } from "./rpc/filesystem-rpc.js";
 import { persistentKey } from "./http/link-key.js";
 import { Watchers } from "./watch/watchers.js";
 
@@ -26,8 +26,9 @@ export const plugin = definePlugin({
     targets.add(downloadLinkTarget(links, sandboxes));
     plugin.onStart(async () => links.useKey(await persistentKey(join(plugin.dataDir(), "link-key"))));
 
-    registerFilesystemRpc(plugin.rpc("envd"), { service, watchers, keepaliveMs: config.keepalive });
-    registerFilesRoutes(plugin.http("envd", { errors: "e2b" }), plugin.http("envd"), {
+    mountFilesystemRpc(plugin.rpc("envd"), { service, watchers, keepaliveMs: config.keepalive });
+    mountFiles(plugin.http("envd", { errors: "e2b" }), {
+      own: plugin.http("envd"),
       service,
       links,
       maxBatchBytes: config.maxBatch,

@@ -10,8 +10,8 @@ import {
 } from "@coppice/core";
 import { z } from "zod";
 import { CodeContexts } from "./contexts/code-contexts.js";
-import { codeRoutes } from "./e2b/code-routes.js";
-import { serveJupyter } from "./server/jupyter-server.js";
+import { mountCode } from "./e2b/code-routes.js";
+import { mountJupyterServer } from "./server/jupyter-server.js";
 import { JupyterServerConfig } from "./server/jupyter-server-config.js";
 import { javascriptProgram } from "./programs/javascript-program.js";
 import { KernelMetrics } from "./kernel/kernel-metrics.js";
@@ -213,14 +213,14 @@ export const plugin = definePlugin({
     });
     warmUps.add(warmKernels(contexts, isEager));
 
-    codeRoutes(plugin.http("code", { errors: "e2b" }), {
+    mountCode(plugin.http("code", { errors: "e2b" }), {
       contexts,
       clock,
       keepaliveMs: limits.keepalive,
       maxCodeBytes: limits.maxCode,
     });
     if (server.enabled) {
-      serveJupyter(plugin, { contexts, languages, settings: server, clock, sandboxes, targets });
+      mountJupyterServer(plugin, { contexts, languages, settings: server, clock, sandboxes, targets });
     }
   },
 });

@@ -32,7 +32,7 @@ function execBody(config: LegacyShimsConfig) {
 }
 
 /** Serves POST /sandboxes/:id/exec: one command, its whole output in one answer. */
-export function serveExec(router: Router, { sandboxes, commands, config }: ExecOptions): void {
+export function mountExec(router: Router, { sandboxes, commands, config }: ExecOptions): void {
   const schema = execBody(config);
   let running = 0;
 

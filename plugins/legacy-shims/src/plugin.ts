@@ -1,6 +1,6 @@
 import { Clock, definePlugin, Sandboxes } from "@coppice/core";
 import { Commands } from "@coppice/plugin-commands";
-import { serveExec } from "./exec-route.js";
+import { mountExec } from "./exec-route.js";
 import { LegacyShimsConfig } from "./legacy-shims-config.js";
 import { ShellSockets } from "./shell-sockets.js";
 
@@ -15,7 +15,7 @@ export const plugin = definePlugin({
   setup(plugin, { sandboxes, commands, clock }) {
     const { config } = plugin;
 
-    serveExec(plugin.http("api"), { sandboxes, commands, config });
+    mountExec(plugin.http("api"), { sandboxes, commands, config });
 
     const sockets = new ShellSockets({ sandboxes, commands, clock, config });
     plugin.onStop(() => sockets.close());

@@ -21,7 +21,7 @@ const wholeNumber = z
   .transform(Number);
 
 /** Serves the log of commands page by page, also of ended ones. */
-export function serveLogs(router: Router, { commands, config }: LogsRoutesOptions): void {
+export function mountLogs(router: Router, { commands, config }: LogsRoutesOptions): void {
   const Query = z.object({
     /** Byte offset in the command's output, all streams together: `next_cursor` of the page before. */
     cursor: wholeNumber.default(0),

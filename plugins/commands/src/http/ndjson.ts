@@ -33,7 +33,7 @@ const StartBody = z.object({
 const KillBody = z.object({ signal: z.enum(["SIGKILL", "SIGTERM"]).default("SIGKILL") });
 
 /** Serves commands to curl and shell scripts: JSON in, one JSON object per line out. */
-export function serveNdjson(router: Router, { commands, config }: NdjsonOptions): void {
+export function mountNdjson(router: Router, { commands, config }: NdjsonOptions): void {
   const find = (context: RequestCarrier, pid: string | undefined, among?: CommandSet): StartedCommand => {
     if (!/^\d{1,10}$/.test(pid ?? ""))
       throw new SandboxError("process_selector_invalid", "a pid is a number");

@@ -49,7 +49,7 @@ const Query = z.object({
 });
 
 /** Serves the output of a sandbox's commands as E2B's log entries, also after its end. */
-export function serveSandboxLogs(
+export function mountSandboxLogs(
   router: Router,
   { commands, sandboxes, longestLine, largestAnswer }: SandboxLogsRoutesOptions,
 ): void {

@@ -21,7 +21,7 @@ const REPLAY_HEADER = "coppice-replay";
 const LONGEST_KEEPALIVE_SECONDS = 24 * 3600;
 
 /** Serves `process.Process` as E2B's envd does, from the command table. */
-export function serveProcessRpc(rpc: Pick<ConnectRouter, "service">, options: ProcessRpcOptions): void {
+export function mountProcessRpc(rpc: Pick<ConnectRouter, "service">, options: ProcessRpcOptions): void {
   const { commands, clock } = options;
 
   const find = (

@@ -17,6 +17,8 @@ import { parseMetadataHeaders } from "./metadata-headers.js";
 import { receiveUpload } from "./upload.js";
 
 export interface FilesRoutesOptions {
+  /** Takes the routes that are not part of E2B. */
+  readonly own: Router;
   readonly service: FileService;
   readonly links: DownloadLinks;
   readonly maxBatchBytes: number;
@@ -30,10 +32,9 @@ const downloadUrlBody = z.object({ path: z.string().min(1), username: z.string()
 /**
  * Serves uploads and downloads at `/files`, and their extensions. Clients are authorized before, by token or signature.
  * A download link is its own proof, which is checked here.
- * @param own takes the routes that are not part of E2B.
  */
-export function registerFilesRoutes(router: Router, own: Router, options: FilesRoutesOptions): void {
-  const { service, links, gzipLevel, maxUploadBytes, maxParts } = options;
+export function mountFiles(router: Router, options: FilesRoutesOptions): void {
+  const { own, service, links, gzipLevel, maxUploadBytes, maxParts } = options;
   const bodyOptions = { limitBytes: options.maxBatchBytes };
 
   router.get("/files", async (context) => {

@@ -35,7 +35,7 @@ const EVENT_TYPES: Readonly<Record<WatchEventType, EventType>> = {
 // Minimum interval: more frequent requests are served at this pace.
 const SHORTEST_KEEPALIVE_MS = 1000;
 
-export function registerFilesystemRpc(
+export function mountFilesystemRpc(
   router: Pick<ConnectRouter, "service">,
   { service, watchers, keepaliveMs }: FilesystemRpcOptions,
 ): void {

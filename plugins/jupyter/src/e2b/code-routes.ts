@@ -23,7 +23,7 @@ export interface CodeRoutesOptions {
 }
 
 /** The HTTP interface of E2B's code interpreter, which both of its SDKs use. */
-export function codeRoutes(
+export function mountCode(
   router: Router,
   { contexts, clock, keepaliveMs, maxCodeBytes }: CodeRoutesOptions,
 ): void {

@@ -37,7 +37,7 @@ const StartSessionBody = z.object({
 const SERVER_VERSION = "2.14.0";
 
 /** Jupyter's REST interface to the kernels of a sandbox: at the root where the sandbox is known, and below its path. */
-export function jupyterRoutes(
+export function mountJupyter(
   router: Router,
   { sandboxes, languages, maxBodyBytes }: JupyterRoutesOptions,
 ): void {

@@ -3,7 +3,7 @@ import { channelsUpgrade } from "./channels-upgrade.js";
 import { ClientMetrics } from "./client-metrics.js";
 import type { CodeContexts } from "../contexts/code-contexts.js";
 import { jupyterGuard, jupyterTarget, SANDBOX_PREFIX } from "./jupyter-access.js";
-import { jupyterRoutes } from "./jupyter-routes.js";
+import { mountJupyter } from "./jupyter-routes.js";
 import type { JupyterServerSettings } from "./jupyter-server-config.js";
 import type { Languages } from "../programs/languages.js";
 import { JupyterSandboxes } from "./sandbox-kernels.js";
@@ -20,14 +20,14 @@ export interface JupyterServerOptions {
 const SURFACE = "jupyter";
 
 /** Serves Jupyter's interface to the contexts of every sandbox, at a port of it and below `/sandboxes/<id>/jupyter`. */
-export function serveJupyter(plugin: PluginContext<unknown>, options: JupyterServerOptions): void {
+export function mountJupyterServer(plugin: PluginContext<unknown>, options: JupyterServerOptions): void {
   const { contexts, languages, settings, clock, sandboxes, targets } = options;
   targets.claimPort(settings.port, SURFACE);
   targets.add(jupyterTarget({ sandboxes, port: settings.port }));
   plugin.guard(SURFACE, jupyterGuard);
 
   const jupyters = new JupyterSandboxes({ contexts, settings, clock, log: plugin.log });
-  jupyterRoutes(plugin.http(SURFACE), { sandboxes: jupyters, languages, maxBodyBytes: settings.maxBody });
+  mountJupyter(plugin.http(SURFACE), { sandboxes: jupyters, languages, maxBodyBytes: settings.maxBody });
 
   const metrics = new ClientMetrics(plugin.metrics);
   const upgrade = channelsUpgrade({ sandboxes: jupyters, settings, clock, metrics });

@@ -28,7 +28,7 @@ export interface TemplateRoutesOptions {
 }
 
 /** Routes by which E2B's clients read templates; a snapshot counts as one. */
-export function serveTemplates(
+export function mountTemplates(
   router: Router,
   { templates, clock, sandboxes, snapshots }: TemplateRoutesOptions,
 ): void {

@@ -40,11 +40,14 @@ export function volumeGuard(volumes: Volumes): Guard {
   };
 }
 
+export interface VolumeContentRoutesOptions extends Pick<SandboxApiConfig, "maxBody" | "maxVolumeEntries"> {
+  readonly volumes: Volumes;
+}
+
 /** Serves the contents of volumes to bearers of their tokens: E2B's volume API, on its own listener. */
-export function serveVolumeContents(
+export function mountVolumeContents(
   router: Router,
-  volumes: Volumes,
-  { maxBody, maxVolumeEntries }: Pick<SandboxApiConfig, "maxBody" | "maxVolumeEntries">,
+  { volumes, maxBody, maxVolumeEntries }: VolumeContentRoutesOptions,
 ): void {
   const within = (serve: (ctx: Context, files: Files) => Promise<void>) => async (ctx: Context) => {
     const request = requestOf(ctx);

@@ -9,12 +9,14 @@ import {
 } from "@coppice/core";
 import { createVolumeBody, volumeAndTokenBody, volumeBody } from "./volume-body.js";
 
+export interface VolumeRoutesOptions {
+  readonly volumes: Volumes;
+  readonly domain: () => string | undefined;
+  readonly maxBody: number;
+}
+
 /** Serves the volumes of the E2B control plane. */
-export function serveVolumes(
-  router: Router,
-  volumes: Volumes,
-  { domain, maxBody }: { readonly domain: () => string | undefined; readonly maxBody: number },
-): void {
+export function mountVolumes(router: Router, { volumes, domain, maxBody }: VolumeRoutesOptions): void {
   const own = (carrier: RequestCarrier): TenantVolumes => volumes.of(tenantOf(carrier));
 
   router.post("/volumes", async (ctx) => {

@@ -1,0 +1,95 @@
+import type { IncomingMessage, ServerResponse } from "node:http";
+import {
+  type Clock,
+  type CreateSandbox,
+  type LiveSandbox,
+  noteSandbox,
+  parseSandboxId,
+  readJsonBody,
+  type RequestCarrier,
+  requestOf,
+  type Router,
+  type Sandboxes,
+  tenantOf,
+  type TenantSnapshots,
+} from "@coppice/core";
+import { createBody, toCreateSandbox } from "../bodies/create-body.js";
+import { sandboxBody } from "../bodies/sandbox-body.js";
+import type { SandboxApiConfig } from "../sandbox-api-config.js";
+import { isSecureUnlessSaid } from "../secure-by-default.js";
+import { createSandbox, endUnlessClaimed } from "./create.js";
+import { forkBody, forkedBody, forkSandbox } from "./fork.js";
+import { IdempotentCreations, parseIdempotencyKey } from "./idempotent-creations.js";
+
+export interface CreateRoutesOptions {
+  readonly config: SandboxApiConfig;
+  readonly clock: Clock;
+  readonly domain: () => string | undefined;
+  readonly sandboxes: (carrier: RequestCarrier) => Sandboxes;
+  readonly snapshots: (carrier: RequestCarrier) => TenantSnapshots;
+}
+
+/** The parts of koa's context that a creation uses. */
+type CreationContext = Extract<RequestCarrier, { readonly state: unknown }> & {
+  readonly req: IncomingMessage;
+  readonly res: ServerResponse;
+};
+
+/** Routes that make sandboxes: from a template, or as forks of another one. */
+export function mountCreation(
+  router: Router,
+  { config, clock, domain, sandboxes, snapshots }: CreateRoutesOptions,
+): void {
+  const { legacyDefaultTimeout, maxBody, maxForks } = config;
+  const { idempotencyKept, maxIdempotencyKeys } = config;
+  const bodyOptions = { limitBytes: maxBody };
+  const optionalBody = { ...bodyOptions, empty: {} };
+  const createSchema = createBody({
+    variableLimitBytes: config.maxVariable,
+    networkRuleLimit: config.maxNetworkRules,
+    volumeMountLimit: config.maxVolumeMounts,
+  });
+  const creations = new IdempotentCreations({ clock, keptMs: idempotencyKept, most: maxIdempotencyKeys });
+  const createFor = async (ctx: CreationContext, wanted: CreateSandbox): Promise<LiveSandbox> => {
+    const key = parseIdempotencyKey(ctx.req.headers["idempotency-key"]);
+    const sandbox =
+      key === undefined
+        ? await createSandbox(sandboxes(ctx), wanted, { request: requestOf(ctx), response: ctx.res })
+        : await creations.create(sandboxes(ctx), { tenant: tenantOf(ctx), key, wanted });
+    noteSandbox(ctx, sandbox.record.id);
+    return sandbox;
+  };
+
+  router.post("/sandboxes", async (ctx) => {
+    const body = await readJsonBody(ctx.req, createSchema, bodyOptions);
+    const secureUnlessSaid = isSecureUnlessSaid(ctx.req.headers, config.secureByDefault);
+    const wanted = toCreateSandbox(body, { timeoutMs: legacyDefaultTimeout, secureUnlessSaid });
+    const sandbox = await createFor(ctx, wanted);
+    ctx.status = 201;
+    ctx.body = sandboxBody(sandbox, domain());
+  });
+
+  router.post("/v2/sandboxes", async (ctx) => {
+    const body = await readJsonBody(ctx.req, createSchema, bodyOptions);
+    const wanted = toCreateSandbox(body, { timeoutMs: sandboxes(ctx).defaultTimeoutMs, secure: true });
+    const sandbox = await createFor(ctx, wanted);
+    ctx.status = 201;
+    ctx.body = sandboxBody(sandbox, domain());
+  });
+
+  router.post("/sandboxes/:id/fork", async (ctx) => {
+    const id = parseSandboxId(ctx.params["id"]);
+    sandboxes(ctx).get(id);
+    const body = await readJsonBody(ctx.req, forkBody, optionalBody);
+    const forked = await forkSandbox(snapshots(ctx), id, {
+      body,
+      defaultTimeoutMs: legacyDefaultTimeout,
+      most: maxForks,
+      signal: requestOf(ctx).signal,
+    });
+    const made = forked.flatMap((one) => ("sandbox" in one ? [one.sandbox] : []));
+    endUnlessClaimed(sandboxes(ctx), made, { request: requestOf(ctx), response: ctx.res });
+    ctx.body = forked.map((one) => forkedBody(one, { domain: domain(), log: requestOf(ctx).log }));
+    ctx.status = 201;
+  });
+}
