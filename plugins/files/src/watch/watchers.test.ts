@@ -50,7 +50,10 @@ async function settledEvents(watcherId: string): Promise<readonly string[]> {
     events.push(...more);
     quiet = more.length === 0 && events.length > 0 ? quiet + 1 : 0;
   }
-  return events.map(told);
+  // A write in a new directory may be reported twice: by the scan of the directory, and by its own event.
+  return events
+    .map(told)
+    .filter((event, index, all) => !event.startsWith("WRITE") || event !== all[index - 1]);
 }
 
 const told = ({ name, type }: WireEvent): string => `${type.replace("EVENT_TYPE_", "")} ${name}`;
