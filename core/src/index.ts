@@ -3,7 +3,7 @@ export { BootError, SandboxError, messageOf, type BootProblem, type Shortage } f
 export { createToken, tokenName, type Token } from "./kernel/token.js";
 export { inject, injectable, type Class } from "./kernel/scope.js";
 export { Clock, systemClock } from "./kernel/clock.js";
-export { fulfilledWithin, sleep, unlessAborted, within, type Deadline } from "./kernel/time.js";
+export { abortAfter, fulfilledWithin, sleep, unlessAborted, within, type Deadline } from "./kernel/time.js";
 export { secretEqual } from "./kernel/secret-equal.js";
 export { releaseMemory } from "./release-memory.js";
 export {

@@ -23,6 +23,7 @@ import { BootError, type BootProblem, messageOf } from "../kernel/errors.js";
 import { makeDirectory } from "../kernel/make-directory.js";
 import { Patience } from "../kernel/patience.js";
 import { Scope } from "../kernel/scope.js";
+import { abortAfter } from "../kernel/time.js";
 import { type Token, tokenName } from "../kernel/token.js";
 import { CollectedGreeting } from "../observe/greeting.js";
 import { Health } from "../observe/health.js";
@@ -416,10 +417,6 @@ async function requireFreeAddresses(listeners: readonly HttpListener[]): Promise
 /** Waits for running requests, and cuts those that remain when the time is up. */
 async function drain(listeners: readonly HttpListener[], clock: Clock, timeoutMs: number): Promise<void> {
   const giveUp = new AbortController();
-  const disarm = clock.after(timeoutMs, () => giveUp.abort());
-  try {
-    await Promise.all(listeners.map((listener) => listener.close(giveUp.signal)));
-  } finally {
-    disarm();
-  }
+  using _limit = abortAfter(giveUp, { clock, timeoutMs });
+  await Promise.all(listeners.map((listener) => listener.close(giveUp.signal)));
 }

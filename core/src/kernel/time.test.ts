@@ -3,7 +3,7 @@ import { getEventListeners } from "node:events";
 import { describe, it } from "node:test";
 import { setImmediate } from "node:timers/promises";
 import type { Clock } from "./clock.js";
-import { fulfilledWithin, sleep, unlessAborted, within } from "./time.js";
+import { abortAfter, fulfilledWithin, sleep, unlessAborted, within } from "./time.js";
 
 const never = new Promise<never>(() => undefined);
 const reason = new Error("given up");
@@ -87,5 +87,18 @@ describe("waiting", () => {
     giving.abort(reason);
     await aborted;
     assert.deepEqual([clock.armed.size, getEventListeners(giving.signal, "abort")], [0, []]);
+  });
+
+  it("is cut by a controller that aborts late, unless what it limits is over", () => {
+    const clock = new StoppedClock();
+    const [kept, cut] = [new AbortController(), new AbortController()];
+    const limit = { clock, timeoutMs: 10, overdue: () => reason };
+    {
+      using _over = abortAfter(kept, limit);
+      assert.equal(clock.armed.size, 1);
+    }
+    using _late = abortAfter(cut, limit);
+    clock.runOut();
+    assert.deepEqual([kept.signal.aborted, cut.signal.reason], [false, reason]);
   });
 });

@@ -80,6 +80,14 @@ export async function fulfilledWithin(
   }
 }
 
+/** Aborts a controller when the time is over, unless what this returns is disposed of first. */
+export function abortAfter(
+  aborting: AbortController,
+  { clock, timeoutMs, overdue }: TimeLimit & { readonly overdue?: () => Error },
+): Disposable {
+  return { [Symbol.dispose]: clock.after(timeoutMs, () => aborting.abort(overdue?.())) };
+}
+
 /** Lets time pass. @throws the signal's reason when it aborts first. */
 export async function sleep(clock: Clock, delayMs: number, signal?: AbortSignal): Promise<void> {
   const { promise, resolve } = Promise.withResolvers<void>();

@@ -15,6 +15,7 @@ import type { SandboxMetrics } from "../model/sandbox-metrics.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
 import { reasonAgainstPause, specOf } from "../model/spec-of.js";
 import { Semaphore } from "../../kernel/semaphore.js";
+import { abortAfter } from "../../kernel/time.js";
 import { NotReady, untilReady } from "./until-ready.js";
 import type { AddedWarmUps } from "../warm/warm-ups.js";
 import type { WarmPools } from "../warm/warm-pools.js";
@@ -102,11 +103,10 @@ export class CreationQueue {
     backend: SandboxBackend,
     { probe, signal }: Pick<Making, "probe"> & { readonly signal: AbortSignal },
   ): Promise<HeldSandbox> {
-    const { ledger, ends, warmUps, clock, settings, log } = this.#options;
+    const { ledger, ends, log } = this.#options;
     const giveUp = (): void =>
       held.making.abort(new SandboxError("server_stopped", "the server is stopping"));
     signal.addEventListener("abort", giveUp, { once: true });
-    let takeBack: (() => void) | undefined;
     let runtime: Sandbox | undefined;
     try {
       // As `creating`: if this server crashes, the next one destroys it.
@@ -115,12 +115,7 @@ export class CreationQueue {
       runtime = await this.#provision(held, backend);
       held.making.signal.throwIfAborted();
       held.warm({ ...held.record, state: "running" }, runtime);
-      takeBack = clock.after(settings.createTimeout, () => {
-        const text = `the sandbox was not warm within ${settings.createTimeout} ms`;
-        held.making.abort(new SandboxError("backend_timeout", text));
-      });
-      await warmUps.prepare(held, held.making.signal);
-      takeBack();
+      await this.#prepare(held);
       held.making.signal.throwIfAborted();
       if (probe !== undefined) await this.#awaitReadiness(held, runtime, probe);
       held.making.signal.throwIfAborted();
@@ -133,9 +128,17 @@ export class CreationQueue {
       } else await ends.end(held, "killed");
       throw error;
     } finally {
-      takeBack?.();
       signal.removeEventListener("abort", giveUp);
     }
+  }
+
+  async #prepare(held: HeldSandbox): Promise<void> {
+    const { warmUps, clock, settings } = this.#options;
+    const timeoutMs = settings.createTimeout;
+    const text = `the sandbox was not warm within ${timeoutMs} ms`;
+    const overdue = (): Error => new SandboxError("backend_timeout", text);
+    using _limit = abortAfter(held.making, { clock, timeoutMs, overdue });
+    await warmUps.prepare(held, held.making.signal);
   }
 
   async #make(
@@ -219,25 +222,21 @@ export class CreationQueue {
 
   async #provision(held: HeldSandbox, backend: SandboxBackend): Promise<Sandbox> {
     const { ends, clock, settings, ownerOf } = this.#options;
-    const takeBack = clock.after(settings.createTimeout, () => {
-      const text = `backend '${backend.name}' did not make the sandbox within ${settings.createTimeout} ms`;
-      held.making.abort(new SandboxError("backend_timeout", text));
-    });
-    try {
-      const made = await runAs(ownerOf(backend.name), () =>
-        backend.provision(specOf(held.record), held.making.signal),
-      );
-      if (made.id !== held.record.id) {
-        // It could never be found by the id that the server uses.
-        await ends.destroyUnknown(made);
-        const text = `backend '${backend.name}' made sandbox '${made.id}' for '${held.record.id}'`;
-        throw new SandboxError("internal_error", text);
-      }
-      ends.watch(held, made);
-      return made;
-    } finally {
-      takeBack();
+    const timeoutMs = settings.createTimeout;
+    const text = `backend '${backend.name}' did not make the sandbox within ${timeoutMs} ms`;
+    const overdue = (): Error => new SandboxError("backend_timeout", text);
+    using _limit = abortAfter(held.making, { clock, timeoutMs, overdue });
+    const made = await runAs(ownerOf(backend.name), () =>
+      backend.provision(specOf(held.record), held.making.signal),
+    );
+    if (made.id !== held.record.id) {
+      // It could never be found by the id that the server uses.
+      await ends.destroyUnknown(made);
+      const text = `backend '${backend.name}' made sandbox '${made.id}' for '${held.record.id}'`;
+      throw new SandboxError("internal_error", text);
     }
+    ends.watch(held, made);
+    return made;
   }
 
   /**

@@ -1,5 +1,6 @@
 import type { Clock } from "../../kernel/clock.js";
 import { messageOf, SandboxError } from "../../kernel/errors.js";
+import { abortAfter } from "../../kernel/time.js";
 import type { Logger } from "../../observe/logger.js";
 import { beingKilled } from "../contract/being-killed.js";
 import type { EventRelay } from "../ledger/event-relay.js";
@@ -232,17 +233,17 @@ export class Pauses {
     const { settings, ledger, reaper, metrics, events, clock, log } = this.#options;
     const { stopping } = held.handle;
     const { id, template } = held.record;
-    const overdue = new AbortController();
-    const takeBack = clock.after(settings.createTimeout, () => {
-      const text = `the sandbox did not begin anew within ${settings.createTimeout} ms`;
-      overdue.abort(new SandboxError("backend_timeout", text));
-    });
-    const signal = AbortSignal.any([held.ended, overdue.signal]);
+    const deadline = new AbortController();
+    const signal = AbortSignal.any([held.ended, deadline.signal]);
     try {
-      // Processes may still exist if memory was kept, or if the stop failed.
-      await stopping?.stop();
-      await stopping?.start(specOf(held.record), signal);
-      takeBack();
+      {
+        const text = `the sandbox did not begin anew within ${settings.createTimeout} ms`;
+        const overdue = (): Error => new SandboxError("backend_timeout", text);
+        using _limit = abortAfter(deadline, { clock, timeoutMs: settings.createTimeout, overdue });
+        // Processes may still exist if memory was kept, or if the stop failed.
+        await stopping?.stop();
+        await stopping?.start(specOf(held.record), signal);
+      }
       const probe = settings.templates[template]?.readinessProbe;
       const probed = { record: held.record, runtime: held.handle };
       if (probe !== undefined)
@@ -260,8 +261,6 @@ export class Pauses {
       await this.#stop(held);
       const text = `sandbox "${id}" could not be resumed: ${messageOf(error)}`;
       throw new SandboxError("resume_failed", text, { cause: error });
-    } finally {
-      takeBack();
     }
     held.lastUsedAtMs = clock.now();
     reaper.set(id, held.record.endsAtMs);

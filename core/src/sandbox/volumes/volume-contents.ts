@@ -1,5 +1,6 @@
 import type { Clock } from "../../kernel/clock.js";
 import { SandboxError } from "../../kernel/errors.js";
+import { abortAfter } from "../../kernel/time.js";
 import type { Logger } from "../../observe/logger.js";
 import type { Sandbox, VolumeId } from "../contract/backend.js";
 import type { BackendRegistry } from "../backends/backend-registry.js";
@@ -105,17 +106,13 @@ export class VolumeContents {
     if (template === undefined) {
       throw new SandboxError("volumes_unsupported", `no template is made by backend '${name}'`);
     }
-    const takeBack = clock.after(settings.createTimeout, () => {
-      const text = `backend '${name}' did not open the volume within ${settings.createTimeout} ms`;
-      closing.abort(new SandboxError("backend_timeout", text));
-    });
-    try {
-      const mounts = [{ volume, path: MOUNTED_AT, readOnly: false }];
-      const spec = { id: newSandboxId(), template, limits: {}, allowInternetAccess: false, mounts };
-      return await backend.provision(spec, closing.signal);
-    } finally {
-      takeBack();
-    }
+    const timeoutMs = settings.createTimeout;
+    const text = `backend '${name}' did not open the volume within ${timeoutMs} ms`;
+    const overdue = (): Error => new SandboxError("backend_timeout", text);
+    using _limit = abortAfter(closing, { clock, timeoutMs, overdue });
+    const mounts = [{ volume, path: MOUNTED_AT, readOnly: false }];
+    const spec = { id: newSandboxId(), template, limits: {}, allowInternetAccess: false, mounts };
+    return await backend.provision(spec, closing.signal);
   }
 
   /** @throws SandboxError unavailable when all open ones are in use. */

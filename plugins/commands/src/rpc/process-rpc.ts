@@ -1,5 +1,13 @@
 import { Code, ConnectError, type ConnectRouter, type HandlerContext } from "@connectrpc/connect";
-import { type Clock, SandboxError, basicUser, messageStreamOf, requestOf, targetOf } from "@coppice/core";
+import {
+  abortAfter,
+  type Clock,
+  SandboxError,
+  basicUser,
+  messageStreamOf,
+  requestOf,
+  targetOf,
+} from "@coppice/core";
 import type { CommandSelector, Commands, CommandSet, StartedCommand } from "../contract/commands.js";
 import {
   type PTY,
@@ -78,12 +86,8 @@ export function mountProcessRpc(rpc: Pick<ConnectRouter, "service">, options: Pr
       }
       // Only this stream's time is limited: the process lives on.
       const deadline = new AbortController();
-      const cancel = clock.after(timeoutMs, () => deadline.abort());
-      try {
-        yield* follow(context, command, { deadline: deadline.signal, from });
-      } finally {
-        cancel();
-      }
+      using _limit = abortAfter(deadline, { clock, timeoutMs });
+      yield* follow(context, command, { deadline: deadline.signal, from });
     },
 
     list(_request, context) {

@@ -1,5 +1,5 @@
 import { randomBytes, randomUUID } from "node:crypto";
-import { SandboxError } from "@coppice/core";
+import { abortAfter, SandboxError, systemClock } from "@coppice/core";
 import { startInstalledKernel } from "./installed-kernel-process.js";
 import { Kernel } from "./kernel.js";
 import type { KernelConnection } from "./kernel-notes.js";
@@ -69,12 +69,9 @@ async function withinStartTime(
     `the kernel was not ready within ${settings.startTimeoutMs} ms`,
   );
   const deadline = new AbortController();
-  const timer = setTimeout(() => deadline.abort(timeout), settings.startTimeoutMs);
-  try {
-    return await start(AbortSignal.any([signal, deadline.signal]));
-  } finally {
-    clearTimeout(timer);
-  }
+  const timeoutMs = settings.startTimeoutMs;
+  using _limit = abortAfter(deadline, { clock: systemClock, timeoutMs, overdue: () => timeout });
+  return await start(AbortSignal.any([signal, deadline.signal]));
 }
 
 function newIdentity(): Pick<KernelConnection, "id" | "key" | "session"> {
