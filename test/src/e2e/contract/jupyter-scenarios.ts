@@ -158,7 +158,7 @@ export function jupyterScenarios(framing: Framing, placeOf: () => JupyterPlace):
     assert.ok(types.includes("clear_output"));
   });
 
-  it("carries comm messages with buffers both ways", async () => {
+  it("carries comm messages with buffers both ways", { timeout: 60_000 }, async () => {
     await run(
       kernel,
       [
