@@ -83,7 +83,7 @@ function rate(requests: number) {
 
 export type RateSettings = z.infer<ReturnType<typeof rate>>;
 
-export const AccessConfig = z.strictObject({
+export const accessConfig = z.strictObject({
   apiKeys: z
     .array(apiKey)
     .default([])
@@ -123,4 +123,4 @@ export const AccessConfig = z.strictObject({
     .describe("Who did what on the control plane, in dataDir."),
 });
 
-export type AccessConfig = z.infer<typeof AccessConfig>;
+export type AccessConfig = z.infer<typeof accessConfig>;

@@ -1,6 +1,6 @@
 import { join } from "node:path";
 import { Admissions, Clock, definePlugin, Greeting, openedAtStart, Templates } from "@coppice/core";
-import { AccessConfig } from "./access-config.js";
+import { accessConfig } from "./access-config.js";
 import { accessGuard } from "./access-guard.js";
 import { accessMetrics } from "./access-metrics.js";
 import { ApiKeys } from "./keys/api-keys.js";
@@ -22,7 +22,7 @@ import { mountWhoami } from "./whoami-route.js";
 /** Authentication and authorization of the control plane, quotas and rate limits of tenants. */
 export const plugin = definePlugin({
   name: "access",
-  config: AccessConfig,
+  config: accessConfig,
   requires: { admissions: Admissions, clock: Clock, greeting: Greeting, templates: Templates },
   verbs: {
     keys: { create: keysCreate, list: keysList, revoke: keysRevoke },

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
-import { AccessConfig } from "./access-config.js";
+import { accessConfig } from "./access-config.js";
 import { refusedTemplates } from "./quotas.js";
 import { type Answer, startAccessServer } from "./testing/access-server.js";
 
@@ -85,11 +85,11 @@ describe("quotas", () => {
       { name: "base", aliases: [], limits: { memoryMiB: 512 } },
       { name: "limitless", aliases: [], limits: {} },
     ];
-    const settings = AccessConfig.parse({ quotas: { tenants: { acme: { memoryMiB: 1 } } } }).quotas;
+    const settings = accessConfig.parse({ quotas: { tenants: { acme: { memoryMiB: 1 } } } }).quotas;
     assert.deepEqual(refusedTemplates(settings, templates), [
       "quotas of memoryMiB refuse template 'limitless': set sandboxes.templates.limitless.limits.memoryMiB",
     ]);
-    assert.deepEqual(refusedTemplates(AccessConfig.parse({}).quotas, templates), []);
+    assert.deepEqual(refusedTemplates(accessConfig.parse({}).quotas, templates), []);
   });
 
   it("apply to raised limits of a sandbox, which is no creation", async () => {

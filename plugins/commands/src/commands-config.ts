@@ -3,7 +3,7 @@ import { z } from "zod";
 
 const count = () => z.int().positive();
 
-const OutputLogConfig = z.strictObject({
+const outputLogConfig = z.strictObject({
   enabled: z.boolean().default(true).describe("Keep what commands write in files below dataDir."),
   maxPerSandbox: size()
     .prefault("64MiB")
@@ -34,9 +34,9 @@ const OutputLogConfig = z.strictObject({
     .describe("Largest limit that a client may ask for; most text in one answer of a sandbox's logs."),
 });
 
-export type OutputLogConfig = z.infer<typeof OutputLogConfig>;
+export type OutputLogConfig = z.infer<typeof outputLogConfig>;
 
-export const CommandsConfig = z.strictObject({
+export const commandsConfig = z.strictObject({
   maxCommandsPerSandbox: count().default(1000).describe("Commands that may run in one sandbox at a time."),
   maxEndedCommands: count().default(256).describe("Ended commands of one sandbox whose result is kept."),
   endedRetention: duration()
@@ -70,7 +70,7 @@ export const CommandsConfig = z.strictObject({
   maxLineSize: size()
     .prefault("64KiB")
     .describe("Longest line of POST /commands and of a sandbox's logs; a longer one comes in pieces."),
-  log: OutputLogConfig.prefault({}).describe("The stored output of commands."),
+  log: outputLogConfig.prefault({}).describe("The stored output of commands."),
 });
 
-export type CommandsConfig = z.infer<typeof CommandsConfig>;
+export type CommandsConfig = z.infer<typeof commandsConfig>;

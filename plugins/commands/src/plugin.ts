@@ -1,7 +1,7 @@
 import { join } from "node:path";
 import { Clock, Sandboxes, definePlugin } from "@coppice/core";
 import { CommandMetrics } from "./table/command-metrics.js";
-import { CommandsConfig } from "./commands-config.js";
+import { commandsConfig } from "./commands-config.js";
 import { Commands } from "./contract/commands.js";
 import { mountLogs } from "./http/logs-routes.js";
 import { mountNdjson } from "./http/ndjson.js";
@@ -15,7 +15,7 @@ import { mountSandboxLogs } from "./http/sandbox-logs-routes.js";
 /** Runs commands in sandboxes: one table, served as `process.Process` and as NDJSON. */
 export const plugin = definePlugin({
   name: "commands",
-  config: CommandsConfig,
+  config: commandsConfig,
   requires: { clock: Clock, sandboxes: Sandboxes },
   provides: [Commands],
 

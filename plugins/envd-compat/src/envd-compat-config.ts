@@ -1,6 +1,6 @@
 import { z } from "zod";
 
-export const EnvdCompatConfig = z.strictObject({
+export const envdCompatConfig = z.strictObject({
   debugSandbox: z
     .boolean()
     .default(false)
@@ -8,4 +8,4 @@ export const EnvdCompatConfig = z.strictObject({
   debugTemplate: z.string().default("code-interpreter-v1").describe("Template of the debug sandbox."),
 });
 
-export type EnvdCompatConfig = z.infer<typeof EnvdCompatConfig>;
+export type EnvdCompatConfig = z.infer<typeof envdCompatConfig>;

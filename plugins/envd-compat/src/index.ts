@@ -1,2 +1,2 @@
 export { plugin as default } from "./plugin.js";
-export { EnvdCompatConfig } from "./envd-compat-config.js";
+export { envdCompatConfig, type EnvdCompatConfig } from "./envd-compat-config.js";

@@ -3,7 +3,7 @@ import { codeGuard } from "./code-guard.js";
 import { debugGuard } from "./debug-guard.js";
 import { DebugSandbox } from "./debug-sandbox.js";
 import { debugTarget } from "./debug-target.js";
-import { EnvdCompatConfig } from "./envd-compat-config.js";
+import { envdCompatConfig } from "./envd-compat-config.js";
 import { envdGuard } from "./envd-guard.js";
 import { metricsBody } from "./metrics-body.js";
 import { RESERVED_PATHS, reservedPathRefusal } from "./reserved-paths.js";
@@ -12,7 +12,7 @@ import { signatureTarget } from "./signature-target.js";
 /** The rest of E2B's envd: tokens, small routes, and the ways to reach a sandbox. */
 export const plugin = definePlugin({
   name: "envd-compat",
-  config: EnvdCompatConfig,
+  config: envdCompatConfig,
   requires: { sandboxes: Sandboxes, targets: Targets, clock: Clock },
   setup(context, { sandboxes, targets, clock }) {
     const { debugSandbox, debugTemplate } = context.config;

@@ -8,7 +8,7 @@ import { fakeClock } from "@coppice/core/testing";
 import { Deliverer } from "./deliverer.js";
 import type { DeliveryStore } from "./delivery-store.js";
 import type { EventBody } from "./event-body.js";
-import { EventsConfig } from "./events-config.js";
+import { eventsConfig } from "./events-config.js";
 import type { EventsMetrics } from "./events-metrics.js";
 import { EventsStore } from "./events-store.js";
 import { TargetGuard } from "./target-guard.js";
@@ -26,7 +26,7 @@ it("deliveries that cannot be read are logged and tried again, in a timer as any
     },
   } as unknown as DeliveryStore;
   const deliverer = new Deliverer({
-    settings: EventsConfig.parse({}).webhooks,
+    settings: eventsConfig.parse({}).webhooks,
     deliveries: () => deliveries,
     guard: {} as TargetGuard,
     metrics: {} as EventsMetrics,
@@ -46,7 +46,7 @@ it("an attempt that was answered leaves no timer", async (context) => {
   const clock = fakeClock();
   await using receiver = await Receiver.start();
   const dataDir = await mkdtemp(join(tmpdir(), "coppice-events-"));
-  const config = EventsConfig.parse({});
+  const config = eventsConfig.parse({});
   const store = new EventsStore({ dataDir, config });
   context.after(async () => {
     store.close();

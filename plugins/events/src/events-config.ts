@@ -9,7 +9,7 @@ const range = z.string().refine((text) => {
   return bits === undefined || (/^\d{1,3}$/.test(bits) && Number(bits) <= (version === 4 ? 32 : 128));
 }, "expected an IP address or a range such as 10.0.0.0/8");
 
-export const EventsConfig = z.strictObject({
+export const eventsConfig = z.strictObject({
   maxEvents: z.int().positive().default(100_000).describe("Events of each tenant that are kept, the newest."),
   maxAge: duration().prefault("7d").describe("How long an event is kept."),
   webhooks: z
@@ -45,4 +45,4 @@ export const EventsConfig = z.strictObject({
     .describe("HTTP endpoints that events are delivered to."),
 });
 
-export type EventsConfig = z.infer<typeof EventsConfig>;
+export type EventsConfig = z.infer<typeof eventsConfig>;

@@ -4,14 +4,14 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { it, type TestContext } from "node:test";
 import type { SandboxEvent } from "@coppice/core";
-import { EventsConfig } from "./events-config.js";
+import { eventsConfig } from "./events-config.js";
 import { EventsStore } from "./events-store.js";
 
 const TYPE = "sandbox.lifecycle.updated";
 
 async function openStore(context: TestContext, settings: object): Promise<EventsStore> {
   const dataDir = await mkdtemp(join(tmpdir(), "coppice-events-"));
-  const store = new EventsStore({ dataDir, config: EventsConfig.parse(settings) });
+  const store = new EventsStore({ dataDir, config: eventsConfig.parse(settings) });
   context.after(async () => {
     store.close();
     await rm(dataDir, { recursive: true });

@@ -1,7 +1,7 @@
 import { Clock, definePlugin, openedAtStart, SandboxEvents } from "@coppice/core";
 import { Deliverer } from "./deliverer.js";
 import { mountEvents } from "./event-routes.js";
-import { EventsConfig } from "./events-config.js";
+import { eventsConfig } from "./events-config.js";
 import { eventsMetrics } from "./events-metrics.js";
 import { EventsStore } from "./events-store.js";
 import { TargetGuard } from "./target-guard.js";
@@ -11,7 +11,7 @@ import { Webhooks } from "./webhooks.js";
 /** Events of sandboxes: kept for a while, listed, and delivered to webhooks. */
 export const plugin = definePlugin({
   name: "events",
-  config: EventsConfig,
+  config: eventsConfig,
   requires: { events: SandboxEvents, clock: Clock },
   setup(context, { events, clock }) {
     const { config, log } = context;

@@ -12,7 +12,7 @@ import { z } from "zod";
 import { CodeContexts } from "./contexts/code-contexts.js";
 import { mountCode } from "./e2b/code-routes.js";
 import { mountJupyterServer } from "./server/jupyter-server.js";
-import { JupyterServerConfig } from "./server/jupyter-server-config.js";
+import { jupyterServerConfig } from "./server/jupyter-server-config.js";
 import { javascriptProgram } from "./programs/javascript-program.js";
 import { KernelMetrics } from "./kernel/kernel-metrics.js";
 import { KernelNotes } from "./kernel/kernel-notes.js";
@@ -135,9 +135,9 @@ const config = z.strictObject({
     )
     .prefault({})
     .describe("Kernels that a template has beside the built-in ones, such as R"),
-  server: JupyterServerConfig.prefault({}).describe(
-    "An interface like that of a Jupyter server, for each sandbox",
-  ),
+  server: jupyterServerConfig
+    .prefault({})
+    .describe("An interface like that of a Jupyter server, for each sandbox"),
 });
 
 /** `run_code`: Python kernels inside the sandboxes, behind E2B's code interpreter interface. */

@@ -3,7 +3,7 @@ import { z } from "zod";
 
 const count = () => z.int().positive();
 
-export const LegacyShimsConfig = z.strictObject({
+export const legacyShimsConfig = z.strictObject({
   shell: z.string().startsWith("/").default("/bin/sh").describe("Program that a WebSocket is connected to."),
   dialect: z
     .enum(["json", "pty"])
@@ -33,4 +33,4 @@ export const LegacyShimsConfig = z.strictObject({
     ),
 });
 
-export type LegacyShimsConfig = z.infer<typeof LegacyShimsConfig>;
+export type LegacyShimsConfig = z.infer<typeof legacyShimsConfig>;

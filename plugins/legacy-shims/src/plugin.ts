@@ -1,7 +1,7 @@
 import { Clock, definePlugin, Sandboxes } from "@coppice/core";
 import { Commands } from "@coppice/plugin-commands";
 import { mountExec } from "./exec-route.js";
-import { LegacyShimsConfig } from "./legacy-shims-config.js";
+import { legacyShimsConfig } from "./legacy-shims-config.js";
 import { ShellSockets } from "./shell-sockets.js";
 
 /**
@@ -10,7 +10,7 @@ import { ShellSockets } from "./shell-sockets.js";
  */
 export const plugin = definePlugin({
   name: "legacy-shims",
-  config: LegacyShimsConfig,
+  config: legacyShimsConfig,
   requires: { sandboxes: Sandboxes, commands: Commands, clock: Clock },
   setup(plugin, { sandboxes, commands, clock }) {
     const { config } = plugin;

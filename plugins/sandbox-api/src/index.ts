@@ -1,2 +1,2 @@
 export { plugin as default } from "./plugin.js";
-export { SandboxApiConfig } from "./sandbox-api-config.js";
+export { sandboxApiConfig, type SandboxApiConfig } from "./sandbox-api-config.js";

@@ -16,7 +16,7 @@ import {
 import { Capacities } from "./bodies/capacity.js";
 import { MetricsHistory } from "./bodies/metrics-history.js";
 import { publicDomain } from "./public-domain.js";
-import { SandboxApiConfig } from "./sandbox-api-config.js";
+import { sandboxApiConfig } from "./sandbox-api-config.js";
 import { mountCreation } from "./sandboxes/create-routes.js";
 import { mountReads } from "./sandboxes/read-routes.js";
 import { mountLimits, mountStateChanges } from "./sandboxes/state-routes.js";
@@ -29,7 +29,7 @@ import { mountVolumes } from "./volumes/volume-routes.js";
 /** The E2B control plane over `Sandboxes`, for the generations of SDKs before and after `/v2`. */
 export const plugin = definePlugin({
   name: "sandbox-api",
-  config: SandboxApiConfig,
+  config: sandboxApiConfig,
   requires: {
     sandboxes: Sandboxes,
     snapshots: Snapshots,

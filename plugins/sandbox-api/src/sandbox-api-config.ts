@@ -2,7 +2,7 @@ import { duration, size } from "@coppice/core";
 import { z } from "zod";
 import { SECURE_BY_DEFAULT } from "./secure-by-default.js";
 
-export const SandboxApiConfig = z.strictObject({
+export const sandboxApiConfig = z.strictObject({
   domain: z
     .string()
     .regex(/^[A-Za-z0-9.-]+(:\d+)?$/, "expected a host name, with a port where it is not 443")
@@ -55,4 +55,4 @@ export const SandboxApiConfig = z.strictObject({
   maxVolumeMounts: z.int().nonnegative().default(16).describe("Most volumes that one sandbox may have."),
 });
 
-export type SandboxApiConfig = z.infer<typeof SandboxApiConfig>;
+export type SandboxApiConfig = z.infer<typeof sandboxApiConfig>;

@@ -22,7 +22,7 @@ const wholeNumber = z
 
 /** Serves the log of commands page by page, also of ended ones. */
 export function mountLogs(router: Router, { commands, config }: LogsRoutesOptions): void {
-  const Query = z.object({
+  const logsQuery = z.object({
     /** Byte offset in the command's output, all streams together: `next_cursor` of the page before. */
     cursor: wholeNumber.default(0),
     limit: wholeNumber
@@ -36,7 +36,7 @@ export function mountLogs(router: Router, { commands, config }: LogsRoutesOption
   });
 
   router.get("/commands/:pid/logs", async (context) => {
-    const query = Query.safeParse(context.query);
+    const query = logsQuery.safeParse(context.query);
     if (!query.success) {
       const [issue] = query.error.issues;
       throw new SandboxError("request_invalid", `${issue?.path.join(".")}: ${issue?.message}`);

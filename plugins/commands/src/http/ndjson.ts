@@ -19,7 +19,7 @@ export interface NdjsonOptions {
 }
 
 /** With `args`, `cmd` is a program that runs directly; without, a command line for the sandbox's /bin/sh. */
-const StartBody = z.object({
+const startBody = z.object({
   cmd: z.string().min(1),
   args: z.array(z.string()).optional(),
   cwd: z.string().optional(),
@@ -30,7 +30,7 @@ const StartBody = z.object({
   timeout_ms: z.int().min(0).optional(),
 });
 
-const KillBody = z.object({ signal: z.enum(["SIGKILL", "SIGTERM"]).default("SIGKILL") });
+const killBody = z.object({ signal: z.enum(["SIGKILL", "SIGTERM"]).default("SIGKILL") });
 
 /** Serves commands to curl and shell scripts: JSON in, one JSON object per line out. */
 export function mountNdjson(router: Router, { commands, config }: NdjsonOptions): void {
@@ -42,7 +42,7 @@ export function mountNdjson(router: Router, { commands, config }: NdjsonOptions)
 
   router.post("/commands", async (context) => {
     const sandbox = targetOf(context);
-    const { cmd, args, cwd, env, user, tag, timeout_ms } = await readJsonBody(context.req, StartBody);
+    const { cmd, args, cwd, env, user, tag, timeout_ms } = await readJsonBody(context.req, startBody);
     const command = await commands.start(sandbox, {
       ...(args === undefined ? { path: "/bin/sh", args: ["-c", cmd] } : { path: cmd, args }),
       cwd,
@@ -67,7 +67,7 @@ export function mountNdjson(router: Router, { commands, config }: NdjsonOptions)
 
   router.post("/commands/:pid/kill", async (context) => {
     const command = find(context, context.params["pid"]);
-    const { signal } = await readJsonBody(context.req, KillBody, { empty: {} });
+    const { signal } = await readJsonBody(context.req, killBody, { empty: {} });
     await command.kill(signal);
     context.body = { pid: command.pid, killed: true };
   });

@@ -37,9 +37,9 @@ const limit = z
   .refine((count) => count <= MOST_ENTRIES, { error: `expected at most ${MOST_ENTRIES}` })
   .default(MOST_ENTRIES);
 
-const LegacyQuery = z.object({ start: milliseconds.default(0), limit });
+const legacyQuery = z.object({ start: milliseconds.default(0), limit });
 
-const Query = z.object({
+const logsQuery = z.object({
   /** Start of a forward page, end of a backward page. */
   cursor: milliseconds.optional(),
   limit,
@@ -62,7 +62,7 @@ export function mountSandboxLogs(
   };
 
   router.get("/sandboxes/:id/logs", async (context) => {
-    const query = parseInput(LegacyQuery, context.query);
+    const query = parseInput(legacyQuery, context.query);
     const lines = await linesOf(context, query.start);
     const { signal } = requestOf(context);
     const found = await firstOf(lines, { most: query.limit, largestAnswer, signal, isWanted: () => true });
@@ -73,7 +73,7 @@ export function mountSandboxLogs(
   });
 
   router.get("/v2/sandboxes/:id/logs", async (context) => {
-    const { cursor, direction, level, search, limit: most } = parseInput(Query, context.query);
+    const { cursor, direction, level, search, limit: most } = parseInput(logsQuery, context.query);
     const least = LEVELS.indexOf(level);
     const lastMs = direction === "backward" ? (cursor ?? Infinity) : Infinity;
     const isWanted = (line: LogLine): boolean =>

@@ -6,7 +6,7 @@ import type { Command, Exit, Output, Process, Sandbox, Signal } from "@coppice/c
 import { fakeClock } from "@coppice/core/testing";
 import { Registry } from "prom-client";
 import { CommandMetrics } from "./command-metrics.js";
-import { CommandsConfig } from "../commands-config.js";
+import { commandsConfig } from "../commands-config.js";
 import type { StartCommand, StartedCommand } from "../contract/commands.js";
 import { diskFiles } from "../output-log/log-files.js";
 import { LogMetrics } from "../output-log/log-metrics.js";
@@ -109,7 +109,7 @@ function scene(settings: Record<string, unknown> = {}) {
     ended: end.signal,
   };
   const table = new ProcessTable({
-    config: CommandsConfig.parse(settings),
+    config: commandsConfig.parse(settings),
     metrics: new CommandMetrics(registry),
     clock,
     log: { error() {} } as unknown as Logger,
@@ -139,7 +139,7 @@ function scene(settings: Record<string, unknown> = {}) {
 /** Logs that were never opened: nothing is recorded. */
 function noLogs(clock: Clock): OutputLogs {
   return new OutputLogs({
-    config: CommandsConfig.parse({}).log,
+    config: commandsConfig.parse({}).log,
     files: diskFiles,
     clock,
     log: {} as unknown as Logger,

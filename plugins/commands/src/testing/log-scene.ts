@@ -5,7 +5,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { TestContext } from "node:test";
 import { type Clock, type Logger, systemClock } from "@coppice/core";
 import { Registry } from "prom-client";
-import { CommandsConfig } from "../commands-config.js";
+import { commandsConfig } from "../commands-config.js";
 import type { CommandEnd, LoggedPiece, OutputPiece } from "../contract/commands.js";
 import { newCommandId } from "../table/command-id.js";
 import type { CommandTape } from "../output-log/command-tape.js";
@@ -62,7 +62,7 @@ export interface LogSceneOptions {
 export async function openLogs(options: LogSceneOptions) {
   const registry = new Registry();
   const logs: OutputLogs = new OutputLogs({
-    config: CommandsConfig.parse({ log: options.settings ?? {} }).log,
+    config: commandsConfig.parse({ log: options.settings ?? {} }).log,
     files: options.files ?? diskFiles,
     clock: options.clock ?? systemClock,
     log: { info() {}, warn() {}, error() {} } as unknown as Logger,

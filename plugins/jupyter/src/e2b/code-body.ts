@@ -13,7 +13,7 @@ const EnvironmentValue = z
   );
 
 /** `POST /execute`. The Python SDK sends null for absent values. */
-export const ExecuteBody = z.object({
+export const executeBody = z.object({
   code: z.string(),
   context_id: z.string().nullish(),
   language: z.string().nullish(),
@@ -21,7 +21,7 @@ export const ExecuteBody = z.object({
 });
 
 /** `POST /contexts`. */
-export const ContextBody = z.object({
+export const contextBody = z.object({
   language: z.string().nullish(),
   cwd: z.string().nullish(),
 });

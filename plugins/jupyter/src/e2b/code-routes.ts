@@ -7,7 +7,7 @@ import {
   type Clock,
   type Router,
 } from "@coppice/core";
-import { ContextBody, ExecuteBody, readCodeBody } from "./code-body.js";
+import { contextBody, executeBody, readCodeBody } from "./code-body.js";
 import type { CodeContext } from "../contexts/code-context.js";
 import type { CodeContexts } from "../contexts/code-contexts.js";
 import { streamExecution } from "./execution-stream.js";
@@ -35,7 +35,7 @@ export function mountCode(
   router.post("/execute", async (ctx) => {
     const { signal } = requestOf(ctx);
     const sandbox = await contexts.of(targetOf(ctx));
-    const body = await readCodeBody(ctx.req, ExecuteBody, maxCodeBytes);
+    const body = await readCodeBody(ctx.req, executeBody, maxCodeBytes);
     if (body.context_id && body.language) {
       const text = "Only one of context_id or language can be provided";
       throw new HttpError(400, text, { reason: "request_invalid", body: text });
@@ -53,7 +53,7 @@ export function mountCode(
 
   router.post("/contexts", async (ctx) => {
     const sandbox = await contexts.of(targetOf(ctx));
-    const { language, cwd } = await readCodeBody(ctx.req, ContextBody, maxCodeBytes);
+    const { language, cwd } = await readCodeBody(ctx.req, contextBody, maxCodeBytes);
     const context = await creating(() =>
       sandbox.create({ language: language ?? undefined, cwd: cwd ?? undefined }),
     );

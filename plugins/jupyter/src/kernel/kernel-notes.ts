@@ -4,7 +4,7 @@ import { readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { LiveSandbox, Logger } from "@coppice/core";
 import { z } from "zod";
-import { KernelPorts } from "../programs/kernel-process.js";
+import { kernelPorts } from "../programs/kernel-process.js";
 
 const connection = z.object({
   /** In the label of its process. */
@@ -12,7 +12,7 @@ const connection = z.object({
   key: z.string(),
   /** Identifies the server's own requests. */
   session: z.string(),
-  ports: KernelPorts,
+  ports: kernelPorts,
 });
 
 const notes = z.object({

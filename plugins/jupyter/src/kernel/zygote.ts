@@ -25,7 +25,7 @@ export interface ZygoteOptions {
   readonly log: Logger;
 }
 
-const Report = z.object({ failures: z.record(z.string(), z.string()), threads: z.array(z.string()) });
+const zygoteReport = z.object({ failures: z.record(z.string(), z.string()), threads: z.array(z.string()) });
 
 // A zygote that ends repeatedly has a permanent cause.
 const MOST_STARTS = 3;
@@ -123,7 +123,7 @@ export class Zygote {
         signal: AbortSignal.any([this.#ended.signal, timeout]),
       });
       this.#enter({ process, address, environment: env });
-      const { failures, threads } = Report.parse(report);
+      const { failures, threads } = zygoteReport.parse(report);
       for (const [module, reason] of Object.entries(failures)) {
         log.info({ module, reason }, "zygote does without a module");
       }

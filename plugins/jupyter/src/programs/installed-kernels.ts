@@ -4,7 +4,7 @@ import { z } from "zod";
 import type { InstalledKernel } from "./kernel-program.js";
 
 /** The relevant fields of a `kernel.json`. */
-const KernelSpec = z.object({
+const kernelSpecFile = z.object({
   argv: z.array(z.string()).min(1),
   display_name: z.string().max(200).optional(),
   language: z.string().min(1).max(100),
@@ -54,7 +54,7 @@ async function readSpec({ files }: Sandbox, directory: string, name: string): Pr
   if (file.info.sizeBytes > LARGEST_SPEC_BYTES) throw new Error("its kernel.json is too large");
   const pieces: Uint8Array[] = [];
   for await (const piece of file.content({ length: LARGEST_SPEC_BYTES })) pieces.push(piece);
-  const spec = KernelSpec.parse(JSON.parse(Buffer.concat(pieces).toString("utf8")));
+  const spec = kernelSpecFile.parse(JSON.parse(Buffer.concat(pieces).toString("utf8")));
   return {
     name,
     displayName: spec.display_name ?? name,

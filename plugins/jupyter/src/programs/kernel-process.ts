@@ -17,15 +17,21 @@ export interface KernelProcess {
   readonly outputTail: () => string;
 }
 
-const Port = z.int().min(1).max(65535);
-export const KernelPorts = z.object({ shell: Port, iopub: Port, stdin: Port, control: Port, hb: Port });
-export type KernelPorts = z.infer<typeof KernelPorts>;
+const portNumber = z.int().min(1).max(65535);
+export const kernelPorts = z.object({
+  shell: portNumber,
+  iopub: portNumber,
+  stdin: portNumber,
+  control: portNumber,
+  hb: portNumber,
+});
+export type KernelPorts = z.infer<typeof kernelPorts>;
 
 /** Starts a kernel and waits until it listens. @throws SandboxError as `startProgram`; no process is left then. */
 export async function startKernelProcess({ id, ...command }: KernelCommand): Promise<KernelProcess> {
   const started = await startProgram({ ...command, label: writeKernelLabel(id) });
   const { process, report, outputTail } = started;
-  const ports = KernelPorts.safeParse(report);
+  const ports = kernelPorts.safeParse(report);
   if (ports.success) return { process, ports: ports.data, outputTail };
   await killProgram(process);
   throw new SandboxError("kernel_start_failed", "the kernel did not report its ports");

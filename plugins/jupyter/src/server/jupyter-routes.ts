@@ -19,18 +19,18 @@ export interface JupyterRoutesOptions {
   readonly maxBodyBytes: number;
 }
 
-const Name = z.string().max(256).nullish();
-const Path = z.string().max(4096);
-const StartKernelBody = z.object({ name: Name, path: Path.nullish() });
-const KernelChoice = z.object({ id: Name, name: Name }).nullish();
+const nameText = z.string().max(256).nullish();
+const pathText = z.string().max(4096);
+const startKernelBody = z.object({ name: nameText, path: pathText.nullish() });
+const kernelChoice = z.object({ id: nameText, name: nameText }).nullish();
 /** Clients before JupyterLab put the path into `notebook`. */
-const Notebook = z.object({ path: Path, name: Path.nullish() }).nullish();
-const StartSessionBody = z.object({
-  path: Path.nullish(),
-  name: Path.nullish(),
-  type: Name,
-  kernel: KernelChoice,
-  notebook: Notebook,
+const notebookChoice = z.object({ path: pathText, name: pathText.nullish() }).nullish();
+const startSessionBody = z.object({
+  path: pathText.nullish(),
+  name: pathText.nullish(),
+  type: nameText,
+  kernel: kernelChoice,
+  notebook: notebookChoice,
 });
 
 /** Reported version of Jupyter Server. */
@@ -87,7 +87,7 @@ export function mountJupyter(
 
     router.post(at("/kernels"), async (ctx) => {
       const kernels = await kernelsOf(ctx);
-      const { name, path } = await readJsonBody(ctx.req, StartKernelBody, bodyOptions);
+      const { name, path } = await readJsonBody(ctx.req, startKernelBody, bodyOptions);
       const context = await starting(() => kernels.start(name ?? undefined, path ?? undefined));
       ctx.status = 201;
       ctx.set("location", `${rootOf(ctx.path, "/api/kernels")}/api/kernels/${context.id}`);
@@ -125,7 +125,7 @@ export function mountJupyter(
 
     router.post(at("/sessions"), async (ctx) => {
       const kernels = await kernelsOf(ctx);
-      const body = await readJsonBody(ctx.req, StartSessionBody, bodyOptions);
+      const body = await readJsonBody(ctx.req, startSessionBody, bodyOptions);
       const path = body.path ?? body.notebook?.path;
       if (path === undefined)
         throw new SandboxError("request_invalid", "validation error: path: Field required");
@@ -150,7 +150,7 @@ export function mountJupyter(
 
     router.patch(at("/sessions/:id"), async (ctx) => {
       const kernels = await kernelsOf(ctx);
-      const body = await readJsonBody(ctx.req, StartSessionBody, bodyOptions);
+      const body = await readJsonBody(ctx.req, startSessionBody, bodyOptions);
       const session = await starting(() =>
         kernels.change(ctx.params["id"] ?? "", {
           path: body.path ?? body.notebook?.path,

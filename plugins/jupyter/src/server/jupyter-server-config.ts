@@ -1,7 +1,7 @@
 import { duration, size } from "@coppice/core";
 import { z } from "zod";
 
-export const JupyterServerConfig = z.strictObject({
+export const jupyterServerConfig = z.strictObject({
   enabled: z.boolean().default(true).describe("Serve Jupyter's interface to the kernels of a sandbox"),
   port: z
     .int()
@@ -42,4 +42,4 @@ export const JupyterServerConfig = z.strictObject({
   ping: duration().prefault("30s").describe("Time between two pings of a client"),
 });
 
-export type JupyterServerSettings = z.infer<typeof JupyterServerConfig>;
+export type JupyterServerSettings = z.infer<typeof jupyterServerConfig>;

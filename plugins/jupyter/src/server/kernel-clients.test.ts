@@ -8,7 +8,7 @@ import type { WebSocket } from "ws";
 import type { ChannelName } from "../transport/kernel-channels.js";
 import { ClientSocket } from "./client-socket.js";
 import { decodeFrame, type ClientFrame } from "./client-frame.js";
-import { JupyterServerConfig } from "./jupyter-server-config.js";
+import { jupyterServerConfig } from "./jupyter-server-config.js";
 import { KernelClients } from "./kernel-clients.js";
 import type { Kernel } from "../kernel/kernel.js";
 import type { KernelMessage } from "../transport/wire.js";
@@ -57,7 +57,7 @@ function arrange() {
   } as unknown as Kernel;
   const clients = new KernelClients(
     { watch: () => undefined, ready: async () => undefined, restart: async () => undefined },
-    { settings: JupyterServerConfig.parse({ maxPending: 100 }), clock: systemClock, log },
+    { settings: jupyterServerConfig.parse({ maxPending: 100 }), clock: systemClock, log },
   );
   clients.started(kernel);
   const connect = (id: string) => {
