@@ -1,6 +1,6 @@
 import { duration, size } from "@coppice/core";
 import { z } from "zod";
-import { SECURE_BY_DEFAULT } from "./secure-by-default.js";
+import { SECURE_BY_DEFAULT } from "./bodies/secure-by-default.js";
 
 export const sandboxApiConfig = z.strictObject({
   domain: z

@@ -16,7 +16,7 @@ import {
 import { createBody, toCreateSandbox } from "../bodies/create-body.js";
 import { sandboxBody } from "../bodies/sandbox-body.js";
 import type { SandboxApiConfig } from "../sandbox-api-config.js";
-import { isSecureUnlessSaid } from "../secure-by-default.js";
+import { isSecureUnlessSaid } from "../bodies/secure-by-default.js";
 import { createSandbox, endUnlessClaimed } from "./create.js";
 import { forkBody, forkedBody, forkSandbox } from "./fork.js";
 import { IdempotentCreations, parseIdempotencyKey } from "./idempotent-creations.js";
