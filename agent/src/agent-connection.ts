@@ -258,13 +258,16 @@ export class AgentConnection {
   }
 
   #link(id: number): Link {
+    let isOpen = true;
     return {
       id,
       send: (type, payload) => {
-        if (this.#end === undefined) this.#writer.send(type, id, payload);
+        if (isOpen && this.#end === undefined) this.#writer.send(type, id, payload);
       },
       release: () => {
-        if (this.#end !== undefined || !this.#channels.delete(id)) return;
+        if (!isOpen || this.#end !== undefined) return;
+        isOpen = false;
+        this.#channels.delete(id);
         this.#released.add(id);
         // An immediate send would wake the agent, on a CPU that the caller could use.
         this.#writer.sendLater(Request.Release, id);

@@ -3,7 +3,7 @@ import { SandboxError } from "@coppice/core/backend";
 import { type Failure, readFailure } from "./wire/agent-error.js";
 import type { Channel, Link } from "./wire/channel.js";
 import { CreditedQueue } from "./wire/credited-queue.js";
-import { PayloadReader, PayloadWriter, ProtocolError, Reply, Request } from "./wire/frames.js";
+import { PayloadReader, ProtocolError, Reply, Request } from "./wire/frames.js";
 import { InputWindow } from "./wire/input-window.js";
 
 export const DIAL_WINDOW_BYTES = 262_144;
@@ -15,7 +15,6 @@ export class AgentDial extends Duplex implements Channel {
   readonly #input: InputWindow;
   readonly #open = Promise.withResolvers<Failure | undefined>();
   #isOpen = false;
-  #isOver = false;
   #hasOutputEnded = false;
 
   constructor(link: Link) {
@@ -23,9 +22,7 @@ export class AgentDial extends Duplex implements Channel {
     this.#link = link;
     // The agent may end before the caller can listen: an unhandled error would end the server.
     this.on("error", () => undefined);
-    this.#queue = new CreditedQueue(DIAL_WINDOW_BYTES, DIAL_WINDOW_BYTES, (bytes) => {
-      if (!this.#isOver) link.send(Request.Credit, new PayloadWriter().u32(bytes).finish());
-    });
+    this.#queue = new CreditedQueue(link, DIAL_WINDOW_BYTES);
     this.#input = new InputWindow((data) => link.send(Request.Input, data));
   }
 
@@ -37,7 +34,7 @@ export class AgentDial extends Duplex implements Channel {
   receive(type: number, payload: Buffer): void {
     if (type === Reply.Error && !this.#isOpen) {
       const failure = readFailure(payload);
-      this.#end();
+      this.#link.release();
       this.#open.resolve(failure);
     } else if (type === Reply.Done && !this.#isOpen) {
       this.#isOpen = true;
@@ -60,7 +57,6 @@ export class AgentDial extends Duplex implements Channel {
   }
 
   lost(reason: SandboxError): void {
-    this.#isOver = true;
     this.#open.reject(reason);
     this.#input.fail(() => reason);
     this.#queue.fail(reason);
@@ -68,7 +64,7 @@ export class AgentDial extends Duplex implements Channel {
   }
 
   abandon(): void {
-    this.#end();
+    this.#link.release();
     this.destroy();
   }
 
@@ -85,14 +81,14 @@ export class AgentDial extends Duplex implements Channel {
   }
 
   override _final(done: (error?: Error) => void): void {
-    if (!this.#isOver) this.#link.send(Request.InputEnd);
+    this.#link.send(Request.InputEnd);
     done();
   }
 
   override _destroy(error: Error | null, done: (error: Error | null) => void): void {
     this.#queue.clear();
     this.#input.fail(() => new SandboxError("connection_lost", "the connection was closed"));
-    this.#end();
+    this.#link.release();
     done(error);
   }
 
@@ -104,11 +100,5 @@ export class AgentDial extends Duplex implements Channel {
       failure = error instanceof Error ? error : new Error(String(error));
     }
     done(failure);
-  }
-
-  #end(): void {
-    if (this.#isOver) return;
-    this.#isOver = true;
-    this.#link.release();
   }
 }

@@ -52,9 +52,7 @@ export class AgentProcess implements Process, Channel {
     this.label = facts.label;
     this.hasTerminal = facts.hasTerminal;
     this.#hasInput = facts.hasInput;
-    this.#queue = new CreditedQueue(facts.windowBytes, facts.grantedBytes, (bytes) => {
-      link.send(Request.Credit, new PayloadWriter().u32(bytes).finish());
-    });
+    this.#queue = new CreditedQueue(link, facts.windowBytes, facts.grantedBytes);
     this.#input = new InputWindow((data) => link.send(Request.Input, data), facts.inputWindowBytes);
     const { promise, resolve } = Promise.withResolvers<Exit>();
     this.exit = promise;

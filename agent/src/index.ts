@@ -7,6 +7,7 @@ export {
 } from "./files/agent-files.js";
 export { AgentProcess } from "./agent-process.js";
 export { agentBinary } from "./agent-binary.js";
+export { connectSocket } from "./connect-socket.js";
 export type { Identity } from "./wire/identity.js";
 export type { ResourceName, SpawnRequest } from "./wire/spawn-request.js";
 export { type HostAgentOptions, startHostAgent } from "./start-host-agent.js";

@@ -71,7 +71,7 @@ export class AgentFile implements Channel, OpenFile {
     this.#isClosed = true;
     const closed = new SandboxError("file_closed", "the file is closed");
     for (const { answer } of this.#reads.splice(0)) answer.reject(closed);
-    if (this.#lost === undefined) this.#link.release();
+    this.#link.release();
   }
 
   receive(type: number, payload: Buffer): void {

@@ -3,7 +3,7 @@ import { type Failure, fileError, readFailure } from "../wire/agent-error.js";
 import type { Channel, Link } from "../wire/channel.js";
 import { CreditedQueue } from "../wire/credited-queue.js";
 import { readFileInfo } from "../wire/file-info.js";
-import { PayloadReader, PayloadWriter, ProtocolError, Reply, Request } from "../wire/frames.js";
+import { PayloadReader, ProtocolError, Reply } from "../wire/frames.js";
 
 export const LISTING_WINDOW_BYTES = 131_072;
 
@@ -12,14 +12,11 @@ export class AgentListing implements Channel {
   readonly #link: Link;
   readonly #path: string;
   readonly #queue: CreditedQueue<readonly FileInfo[]>;
-  #isOver = false;
 
   constructor(link: Link, path: string) {
     this.#link = link;
     this.#path = path;
-    this.#queue = new CreditedQueue(LISTING_WINDOW_BYTES, LISTING_WINDOW_BYTES, (bytes) => {
-      if (!this.#isOver) link.send(Request.Credit, new PayloadWriter().u32(bytes).finish());
-    });
+    this.#queue = new CreditedQueue(link, LISTING_WINDOW_BYTES);
   }
 
   receive(type: number, payload: Buffer): void {
@@ -27,11 +24,11 @@ export class AgentListing implements Channel {
       const cost = this.#queue.spend(payload.byteLength);
       this.#queue.push(this.#readEntries(payload), cost);
     } else if (type === Reply.Done) {
-      this.#end();
+      this.#link.release();
       this.#queue.end();
     } else if (type === Reply.Error) {
       const failure = readFailure(payload);
-      this.#end();
+      this.#link.release();
       this.#queue.fail(listError(failure, this.#path));
     } else {
       throw new ProtocolError(`frame ${type} for a list`);
@@ -39,7 +36,6 @@ export class AgentListing implements Channel {
   }
 
   lost(reason: SandboxError): void {
-    this.#isOver = true;
     this.#queue.fail(reason);
   }
 
@@ -52,14 +48,8 @@ export class AgentListing implements Channel {
       }
     } finally {
       this.#queue.clear();
-      this.#end();
+      this.#link.release();
     }
-  }
-
-  #end(): void {
-    if (this.#isOver) return;
-    this.#isOver = true;
-    this.#link.release();
   }
 
   #readEntries(payload: Buffer): readonly FileInfo[] {

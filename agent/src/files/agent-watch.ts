@@ -2,7 +2,7 @@ import { SandboxError, type WatchEvent, type WatchEventType } from "@coppice/cor
 import { type Failure, readFailure } from "../wire/agent-error.js";
 import type { Channel, Link } from "../wire/channel.js";
 import { CreditedQueue } from "../wire/credited-queue.js";
-import { PayloadReader, PayloadWriter, ProtocolError, Reply, Request } from "../wire/frames.js";
+import { PayloadReader, ProtocolError, Reply } from "../wire/frames.js";
 
 /** More than the kernel's queue holds, so a slow reader does not lose the watch earlier than there. */
 export const WATCH_WINDOW_BYTES = 1_048_576;
@@ -23,13 +23,10 @@ export class AgentWatch implements Channel {
   readonly #queue: CreditedQueue<Buffer>;
   readonly #ready = Promise.withResolvers<Failure | undefined>();
   #isReady = false;
-  #isOver = false;
 
   constructor(link: Link) {
     this.#link = link;
-    this.#queue = new CreditedQueue(WATCH_WINDOW_BYTES, WATCH_WINDOW_BYTES, (bytes) => {
-      if (!this.#isOver) link.send(Request.Credit, new PayloadWriter().u32(bytes).finish());
-    });
+    this.#queue = new CreditedQueue(link, WATCH_WINDOW_BYTES);
   }
 
   /** Resolves when the watch is active, or with the failure. */
@@ -40,7 +37,7 @@ export class AgentWatch implements Channel {
   receive(type: number, payload: Buffer): void {
     if (type === Reply.Error) {
       const failure = readFailure(payload);
-      this.#end();
+      this.#link.release();
       if (!this.#isReady) this.#ready.resolve(failure);
       else
         this.#queue.fail(
@@ -59,7 +56,6 @@ export class AgentWatch implements Channel {
   }
 
   lost(reason: SandboxError): void {
-    this.#isOver = true;
     this.#ready.reject(reason);
     this.#queue.fail(reason);
   }
@@ -86,12 +82,6 @@ export class AgentWatch implements Channel {
   /** Ends the watch and the iteration of its events. */
   stop(): void {
     this.#queue.clear();
-    this.#end();
-  }
-
-  #end(): void {
-    if (this.#isOver) return;
-    this.#isOver = true;
     this.#link.release();
   }
 }

@@ -14,7 +14,6 @@ export class StagedWrite implements Channel {
   readonly #errorOf: (failure: Failure) => SandboxError;
   readonly #input: InputWindow;
   readonly #done = Promise.withResolvers<FileInfo>();
-  #isOver = false;
 
   constructor(link: Link, path: string, errorOf: (failure: Failure) => SandboxError) {
     this.#link = link;
@@ -33,14 +32,12 @@ export class StagedWrite implements Channel {
 
   /** Completes the file. @throws SandboxError */
   async commit(): Promise<FileInfo> {
-    if (!this.#isOver) this.#link.send(Request.InputEnd);
+    this.#link.send(Request.InputEnd);
     return this.#done.promise;
   }
 
   /** Discards the file. */
   abort(): void {
-    if (this.#isOver) return;
-    this.#isOver = true;
     this.#link.release();
   }
 
@@ -64,7 +61,6 @@ export class StagedWrite implements Channel {
   }
 
   lost(reason: SandboxError): void {
-    this.#isOver = true;
     this.#input.fail(() => reason);
     this.#done.reject(reason);
   }

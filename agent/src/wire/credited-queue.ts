@@ -1,12 +1,13 @@
-import { FRAME_COST, ProtocolError } from "./frames.js";
+import type { Link } from "./channel.js";
+import { FRAME_COST, PayloadWriter, ProtocolError, Request } from "./frames.js";
 
 /**
  * Values from the agent that were not taken yet. The agent may send as much as it was granted; taking grants more, so a
  * consumer that stops makes the agent stop.
  */
 export class CreditedQueue<T> {
+  readonly #link: Link;
   readonly #windowBytes: number;
-  readonly #grant: (bytes: number) => void;
   #items: { readonly value: T; readonly cost: number }[] = [];
   #next = 0;
   #grantedBytes: number;
@@ -17,15 +18,14 @@ export class CreditedQueue<T> {
   #changed: PromiseWithResolvers<void> | undefined;
 
   /** @param grantedBytes amount that the agent was granted already. */
-  constructor(windowBytes: number, grantedBytes: number, grant: (bytes: number) => void) {
+  constructor(link: Link, windowBytes: number, grantedBytes = windowBytes) {
+    this.#link = link;
     this.#windowBytes = windowBytes;
     this.#grantedBytes = grantedBytes;
-    this.#grant = grant;
   }
 
   /** Grants the first window, if the request granted none. */
   open(): void {
-    this.#grantedBytes += this.#windowBytes;
     this.#grant(this.#windowBytes);
   }
 
@@ -95,8 +95,12 @@ export class CreditedQueue<T> {
     if (this.#takenBytes < this.#windowBytes / 2 || this.#hasEnded) return;
     const bytes = this.#takenBytes;
     this.#takenBytes = 0;
-    this.#grantedBytes += bytes;
     this.#grant(bytes);
+  }
+
+  #grant(bytes: number): void {
+    this.#grantedBytes += bytes;
+    this.#link.send(Request.Credit, new PayloadWriter().u32(bytes).finish());
   }
 
   #wake(): void {

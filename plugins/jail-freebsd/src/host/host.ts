@@ -1,8 +1,8 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { connect, type Socket } from "node:net";
+import type { Socket } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
-import { AgentConnection, type AgentProcess } from "@coppice/agent";
+import { AgentConnection, type AgentProcess, connectSocket } from "@coppice/agent";
 import { SandboxError, messageOf, type Logger } from "@coppice/core";
 import type { JailSettings } from "../jail-freebsd-config.js";
 
@@ -185,7 +185,7 @@ export class Host {
 
   async #start(): Promise<AgentConnection> {
     const { agent, socket } = this.#options;
-    const found = await connectTo(socket).catch(() => undefined);
+    const found = await connectSocket(socket).catch(() => undefined);
     if (found !== undefined) return AgentConnection.open(found);
     const child = spawn(agent, ["bind", socket, agent, "listen", "3"], {
       stdio: ["ignore", "ignore", "inherit"],
@@ -228,21 +228,9 @@ export async function connectSoon(path: string, signal: AbortSignal): Promise<So
   for (;;) {
     signal.throwIfAborted();
     try {
-      return await connectTo(path);
+      return await connectSocket(path);
     } catch {
       await sleep(CONNECT_PAUSE_MS, undefined, { signal });
     }
-  }
-}
-
-/** @throws Error when no process listens there. */
-export async function connectTo(path: string): Promise<Socket> {
-  const socket = connect(path);
-  try {
-    await once(socket, "connect");
-    return socket;
-  } catch (error) {
-    socket.destroy();
-    throw error;
   }
 }

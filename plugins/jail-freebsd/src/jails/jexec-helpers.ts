@@ -1,7 +1,7 @@
 import { rm } from "node:fs/promises";
-import { AgentConnection, type AgentProcess } from "@coppice/agent";
+import { AgentConnection, type AgentProcess, connectSocket } from "@coppice/agent";
 import { messageOf, type Logger } from "@coppice/core";
-import { type Host, connectSoon, connectTo } from "../host/host.js";
+import { type Host, connectSoon } from "../host/host.js";
 import type { SandboxPaths } from "./sandbox-paths.js";
 
 export interface JexecHelpersOptions {
@@ -45,13 +45,13 @@ export class JexecHelpers {
 
   /** Connects to the helper of a sandbox, if there is one. */
   async find({ helper }: SandboxPaths, { user }: HelperUse): Promise<AgentConnection | undefined> {
-    const socket = await connectTo(helper).catch(() => undefined);
+    const socket = await connectSocket(helper).catch(() => undefined);
     return socket && AgentConnection.open(socket, { defaultUser: user });
   }
 
   /** Ends a helper whose commands have ended. A missing one is fine. */
   async remove({ helper, name }: SandboxPaths): Promise<void> {
-    const socket = await connectTo(helper).catch(() => undefined);
+    const socket = await connectSocket(helper).catch(() => undefined);
     if (socket !== undefined) {
       try {
         await (await AgentConnection.open(socket)).end();
