@@ -280,7 +280,7 @@ void platform_changes_remove(int changes, int watched) {
   free_directory(directory);
 }
 
-// --- changes: first all are found, then they are told, for who is told adds and removes directories
+// --- changes: all are found before any is reported, because reports add and remove directories
 
 static void queue(struct change change) {
   size_t size = strlen(change.name) + 1;

@@ -223,7 +223,7 @@ void platform_act_as_self(void) {
   own_group_count = -1;
 }
 
-// --- extended attributes: `user.` is a name space of its own
+// --- extended attributes, in FreeBSD's separate user name space
 
 static const char SPACE[] = "user.";
 enum { SPACE_LENGTH = sizeof SPACE - 1 };

@@ -110,7 +110,7 @@ static void open_file(uint32_t id, const char *path) {
 }
 
 void files_read(struct object *object, uint64_t offset, uint32_t length) {
-  if (object->kind != READER) return break_connection("a read of what is no file");
+  if (object->kind != READER) return break_connection("a read of an object that is no file");
   struct writer frame = begin_frame(REPLY_OUTPUT, object->id);
   size_t size = length < CHUNK_BYTES ? length : CHUNK_BYTES;
   ssize_t count = offset > INT64_MAX ? 0 : pread(((struct file_reader *)object)->fd, frame.bytes + frame.length, size, (off_t)offset);
