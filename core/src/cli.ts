@@ -52,7 +52,7 @@ export async function main(argv: readonly string[]): Promise<number> {
     process.stderr.write(name === undefined ? USAGE : reason + USAGE);
     return EXIT_USAGE;
   }
-  return explained(name, async () =>
+  return reportProblems(name, async () =>
     verb === undefined
       ? (await import("./cli/plugin-verb.js")).pluginVerb(name ?? "", args)
       : (await verb.load())(args),
@@ -69,7 +69,7 @@ async function help(argv: readonly string[]): Promise<number> {
     return 0;
   }
   const verb = words.slice(0, words.indexOf(file));
-  return explained(name, async () => {
+  return reportProblems(name, async () => {
     const lines = await (await import("./cli/plugin-verb.js")).pluginVerbUsage(file, verb);
     const head = verb.length === 0 ? USAGE : "usage:\n";
     process.stdout.write(head + lines.map((line) => `${line}\n`).join(""));
@@ -87,7 +87,7 @@ function usageOf(name: string | undefined): string {
   return verb === undefined ? USAGE : `usage:\n  coppice ${verb.usage}\n`;
 }
 
-async function explained(verb: string | undefined, run: () => Promise<number>): Promise<number> {
+async function reportProblems(verb: string | undefined, run: () => Promise<number>): Promise<number> {
   try {
     return await run();
   } catch (error) {

@@ -6,7 +6,7 @@ import { configArgument } from "./arguments/config-argument.js";
 
 const TELL_MS = 1_000;
 /** Time for a stopped server's process to end by itself. */
-const LAST_MS = 3_000;
+const EXIT_GRACE_MS = 3_000;
 
 /** Serves a configuration until a signal or an uncaught error. */
 export async function start(args: readonly string[]): Promise<number> {
@@ -118,7 +118,7 @@ class Running {
           const resources = process.getActiveResourcesInfo();
           server.log.error({ resources }, "something keeps the stopped server's process alive: it exits");
           process.exit();
-        }, LAST_MS).unref();
+        }, EXIT_GRACE_MS).unref();
       },
       // Expected never to reject.
       (error: unknown) => {

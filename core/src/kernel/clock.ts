@@ -11,7 +11,7 @@ export interface Clock {
 export const Clock = createToken<Clock>("clock");
 
 // setTimeout turns anything above this into 1 ms.
-const LONGEST_TIMER_MS = 2 ** 31 - 1;
+const MAX_TIMER_MS = 2 ** 31 - 1;
 
 /** The clock of this machine. Its timers do not keep the process alive. */
 export const systemClock: Clock = {
@@ -19,7 +19,7 @@ export const systemClock: Clock = {
   after(delayMs, callback) {
     let timer: NodeJS.Timeout;
     const arm = (leftMs: number): void => {
-      const stepMs = Math.min(Math.max(leftMs, 0), LONGEST_TIMER_MS);
+      const stepMs = Math.min(Math.max(leftMs, 0), MAX_TIMER_MS);
       timer = setTimeout(() => (leftMs > stepMs ? arm(leftMs - stepMs) : callback()), stepMs);
       timer.unref();
     };

@@ -1,11 +1,11 @@
 import { duration } from "@coppice/core";
 import { z } from "zod";
 
-const SHORTEST_KEY = 24;
+const MIN_KEY = 24;
 
 const apiKey = z
   .string()
-  .min(SHORTEST_KEY, `an API key that can be guessed is none: use at least ${SHORTEST_KEY} characters`)
+  .min(MIN_KEY, `an API key that can be guessed is none: use at least ${MIN_KEY} characters`)
   .regex(/^[\x21-\x7e]+$/, "an API key travels in a header: printable ASCII without spaces");
 
 /** Keys replaced on their way would admit anyone. */

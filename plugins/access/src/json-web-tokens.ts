@@ -17,7 +17,7 @@ export interface JsonWebTokensOptions {
   readonly log: Logger;
 }
 
-const LONGEST_SUBJECT = 200;
+const MAX_SUBJECT = 200;
 const NAMED_SCOPES: ReadonlyMap<string, Scope> = new Map(SCOPES.map((scope) => [`${scope}:sandbox`, scope]));
 
 /** Tokens of an identity provider: RS256 only, verified by its published keys. */
@@ -91,11 +91,11 @@ export class JsonWebTokens {
 
   #principalOf(payload: JWTPayload): Principal {
     const { sub = "", act } = payload;
-    if (sub === "" || sub.length > LONGEST_SUBJECT) throw notValid();
+    if (sub === "" || sub.length > MAX_SUBJECT) throw notValid();
     const actor = (act as { readonly sub?: unknown } | undefined)?.sub;
     return {
       tenant: this.#tenantOf(payload, sub),
-      name: typeof actor === "string" ? `${actor.slice(0, LONGEST_SUBJECT)} for ${sub}` : sub,
+      name: typeof actor === "string" ? `${actor.slice(0, MAX_SUBJECT)} for ${sub}` : sub,
       scopes: scopesIn(payload),
     };
   }

@@ -1,7 +1,7 @@
 import { parseInput } from "@coppice/core";
 import { z } from "zod";
 
-const LARGEST_PAGE = 100;
+const MAX_PAGE = 100;
 
 const wholeNumber = z
   .string()
@@ -9,7 +9,7 @@ const wholeNumber = z
   .transform(Number);
 
 const page = z.object({
-  limit: wholeNumber.pipe(z.number().min(1).max(LARGEST_PAGE)).default(10),
+  limit: wholeNumber.pipe(z.number().min(1).max(MAX_PAGE)).default(10),
   offset: wholeNumber.default(0),
   orderAsc: z.enum(["true", "false"], "expected true or false").default("false"),
 });

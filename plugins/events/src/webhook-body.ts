@@ -1,15 +1,15 @@
 import { z } from "zod";
 import { EVENT_TYPES } from "./event-type.js";
 
-const LONGEST_NAME = 256;
-const LONGEST_URL = 2048;
-const LONGEST_SECRET = 512;
+const MAX_NAME = 256;
+const MAX_URL = 2048;
+const MAX_SECRET = 512;
 
-const name = z.string().max(LONGEST_NAME);
+const name = z.string().max(MAX_NAME);
 
 const url = z
   .string()
-  .max(LONGEST_URL)
+  .max(MAX_URL)
   .refine((text) => {
     if (!URL.canParse(text)) return false;
     const { protocol, username, password } = new URL(text);
@@ -24,7 +24,7 @@ const events = z
 const signatureSecret = z
   .string()
   .min(1)
-  .max(LONGEST_SECRET)
+  .max(MAX_SECRET)
   .refine(
     (text) => !text.startsWith("whsec_") || /^whsec_[A-Za-z0-9+/]{16,}={0,2}$/.test(text),
     "expected base64 after whsec_",

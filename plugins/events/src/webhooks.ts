@@ -31,16 +31,16 @@ export class Webhooks {
   }
 
   /** @throws SandboxError invalid_argument (URL), resource_exhausted (`maxWebhooks`). */
-  register(tenant: string, { secret, ...wish }: WebhookRequest): Webhook {
+  register(tenant: string, { secret, ...request }: WebhookRequest): Webhook {
     const { settings, store, clock } = this.#options;
-    this.#checkUrl(wish.url);
+    this.#checkUrl(request.url);
     const { webhooks } = store();
     if (webhooks.list(tenant).length >= settings.maxWebhooks) {
       const text = `you have reached the maximum number of webhooks (${settings.maxWebhooks})`;
       throw new SandboxError("webhook_limit_reached", text);
     }
     const webhook: Webhook = {
-      ...wish,
+      ...request,
       id: randomUUID(),
       tenant,
       secret: secret ?? `whsec_${randomBytes(32).toString("base64")}`,

@@ -22,7 +22,7 @@ if (start.language === "typescript" && stripTypeScriptTypes === undefined) {
   process.exit(1);
 }
 
-const MOST_DISPLAYS_WAITING = 64;
+const MAX_DISPLAYS_WAITING = 64;
 const LAST_OUTPUT_MS = 2000;
 
 const memory = allocate();
@@ -125,7 +125,7 @@ globalThis.display = (value, { raw = false } = {}) => {
       message: "display_data",
       content: `{"data": ${fitting(content)}, "metadata": {}, "transient": {}}`,
     });
-    ring.displayed(MOST_DISPLAYS_WAITING);
+    ring.displayed(MAX_DISPLAYS_WAITING);
   };
   const bundle = bundleOf(value, raw);
   if (typeof bundle === "string") return show(bundle);

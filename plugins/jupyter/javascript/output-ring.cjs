@@ -3,7 +3,7 @@
 // output arrives even during a busy loop, and a cell that prints faster than its reader waits.
 const SIZE = 1024 * 1024;
 const HEAD = 5;
-const LARGEST_PIECE = 64 * 1024;
+const MAX_PIECE = 64 * 1024;
 // Positions: byte counts that wrap around.
 const WRITTEN = 0;
 const READ = 1;
@@ -35,8 +35,8 @@ function writer({ control, bytes }, wake) {
     },
     /** Stream 1 is stdout, 2 is stderr. Waits while the ring is full. */
     write(stream, data) {
-      for (let at = 0; at < data.length; at += LARGEST_PIECE) {
-        const piece = data.subarray(at, at + LARGEST_PIECE);
+      for (let at = 0; at < data.length; at += MAX_PIECE) {
+        const piece = data.subarray(at, at + MAX_PIECE);
         const position = Atomics.load(control, WRITTEN);
         for (;;) {
           const read = Atomics.load(control, READ);
@@ -97,7 +97,7 @@ function reader({ control, bytes }) {
       const position = Atomics.load(control, READ);
       if (((until - position) | 0) <= 0) return undefined;
       const head = copyOut(position, HEAD);
-      const length = Math.min(head.readUInt32LE(1), LARGEST_PIECE);
+      const length = Math.min(head.readUInt32LE(1), MAX_PIECE);
       const data = copyOut(position + HEAD, length);
       Atomics.store(control, READ, (position + HEAD + length) | 0);
       Atomics.notify(control, READ);

@@ -9,7 +9,7 @@ const { reader } = load("output-ring");
 const { sourceReader } = load("source");
 
 const DELIMITER = "<IDS|MSG>";
-const LARGEST_PIECE = 256 * 1024;
+const MAX_PIECE = 256 * 1024;
 const INTERRUPT_WAIT_MS = 1000;
 // Number of cancelled requests to remember that have not arrived yet.
 const REMEMBERED = 1000;
@@ -90,7 +90,7 @@ async function drain(until) {
     text = "";
   };
   for (let piece = ring.read(until); piece !== undefined; piece = ring.read(until)) {
-    if (piece.stream !== stream || text.length > LARGEST_PIECE) await flush();
+    if (piece.stream !== stream || text.length > MAX_PIECE) await flush();
     stream = piece.stream;
     text += decoders[stream].write(piece.data);
   }

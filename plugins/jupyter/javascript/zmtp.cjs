@@ -13,8 +13,8 @@ const MORE = 1;
 const LONG = 2;
 const COMMAND = 4;
 // Only the server connects; these limits keep invalid data from filling the memory.
-const LARGEST_FRAME = 256 * 1024 * 1024;
-const MOST_FRAMES = 1024;
+const MAX_FRAME = 256 * 1024 * 1024;
+const MAX_FRAMES = 1024;
 
 /**
  * Listens on a free port of the loopback address.
@@ -94,7 +94,7 @@ function parser(type, peer, receive) {
       return;
     }
     frames.push(body);
-    if (frames.length > MOST_FRAMES) throw new Error("too many frames");
+    if (frames.length > MAX_FRAMES) throw new Error("too many frames");
     if (flags & MORE) return;
     const message = frames;
     frames = [];
@@ -119,7 +119,7 @@ function parser(type, peer, receive) {
         const head = take(first & LONG ? 9 : 2);
         flags = first;
         needed = first & LONG ? Number(head.readBigUInt64BE(1)) : second;
-        if (needed > LARGEST_FRAME) throw new Error("a giant frame");
+        if (needed > MAX_FRAME) throw new Error("a giant frame");
       } else {
         const body = needed === 0 ? Buffer.alloc(0) : take(needed);
         frameEnded(body);

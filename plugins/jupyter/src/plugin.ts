@@ -204,7 +204,7 @@ export const plugin = definePlugin({
       notes: new KernelNotes({ directory: () => plugin.dataDir(), log: plugin.log }),
       log: plugin.log,
     });
-    plugin.onStop(() => contexts.leave());
+    plugin.onStop(() => contexts.detach());
     plugin.onStart(() => contexts.adopt(sandboxes.list()));
     const isEager = ({ record }: LiveSandbox): boolean =>
       (templates[record.template]?.kernel ?? kernel) === "eager";

@@ -8,8 +8,8 @@ export type ClientFrame =
   /** A frame of a newer client, which this server can ignore. */
   | { readonly type: "unknown" };
 
-const LARGEST_TERMINAL = 65_535;
-const cells = z.int().min(1).max(LARGEST_TERMINAL);
+const MAX_TERMINAL = 65_535;
+const cells = z.int().min(1).max(MAX_TERMINAL);
 
 const textFrame = z.union([
   z.object({ type: z.literal("input"), data: z.string() }),

@@ -31,7 +31,7 @@ interface Upgrade {
 
 const TERMINAL: TerminalSize = { columns: 80, rows: 24 };
 const TERMINAL_TYPE = "xterm-256color";
-const LARGEST_TERMINAL = 65_535;
+const MAX_TERMINAL = 65_535;
 
 /** WebSockets with a new shell for each. A shell ends with its socket, because there is no way to reconnect. */
 export class ShellSockets {
@@ -130,8 +130,8 @@ function dialectIn(
 function sizeIn(query: URLSearchParams): TerminalSize {
   const cells = (name: string, usual: number): number => {
     const number = Number(query.get(name) ?? usual);
-    if (Number.isInteger(number) && number >= 1 && number <= LARGEST_TERMINAL) return number;
-    throw new SandboxError("terminal_size_invalid", `${name} is a number from 1 to ${LARGEST_TERMINAL}`);
+    if (Number.isInteger(number) && number >= 1 && number <= MAX_TERMINAL) return number;
+    throw new SandboxError("terminal_size_invalid", `${name} is a number from 1 to ${MAX_TERMINAL}`);
   };
   return { columns: cells("cols", TERMINAL.columns), rows: cells("rows", TERMINAL.rows) };
 }

@@ -4,7 +4,7 @@ import { z } from "zod";
 import { ApiFailure } from "./sandbox-client.js";
 
 const END_OF_STREAM = 0b10;
-const MOST_BYTES = 0xffff_ffff;
+const MAX_BYTES = 0xffff_ffff;
 
 const endOfStream = z.object({
   error: z.object({ code: z.string(), message: z.string().default("") }).optional(),
@@ -21,7 +21,7 @@ export function connectRequest(message: unknown): Uint8Array<ArrayBuffer> {
  */
 export async function* connectMessages(body: AsyncIterable<Uint8Array>): AsyncGenerator<unknown> {
   try {
-    for await (const { flags, data } of transformSplitEnvelope(MOST_BYTES)(body)) {
+    for await (const { flags, data } of transformSplitEnvelope(MAX_BYTES)(body)) {
       const message: unknown = JSON.parse(Buffer.from(data).toString());
       if ((flags & END_OF_STREAM) === 0) {
         yield message;

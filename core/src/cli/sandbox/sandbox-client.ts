@@ -79,11 +79,11 @@ async function send(base: string, { method, path, body, headers }: ApiRequest): 
   }
   if (response.ok) return response;
   const text = await response.text();
-  throw new ApiFailure(`${response.status}: ${wordsOf(text)}`, { status: response.status });
+  throw new ApiFailure(`${response.status}: ${errorMessageIn(text)}`, { status: response.status });
 }
 
 /** The message of an error answer; the whole text of one in another format. */
-function wordsOf(text: string): string {
+function errorMessageIn(text: string): string {
   try {
     return refusal.parse(JSON.parse(text)).message;
   } catch {

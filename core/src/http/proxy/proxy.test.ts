@@ -15,7 +15,7 @@ import { memoryBackend } from "../../testing/memory-backend.js";
 import { startTestServer, type TestServer } from "../../testing/start-test-server.js";
 
 const IDLE_MS = 600;
-const MOST_EXCHANGES = 6;
+const MAX_EXCHANGES = 6;
 const PORT = 8080;
 const POSTED = "posted";
 /** So many requests are answered at once by a program that serves together. */
@@ -99,7 +99,7 @@ describe("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
         http: {
           proxyIdleTimeout: `${IDLE_MS}ms`,
           proxyIdleConnections: 2,
-          proxyMaxExchanges: MOST_EXCHANGES,
+          proxyMaxExchanges: MAX_EXCHANGES,
         },
       },
     });
@@ -302,7 +302,7 @@ describe("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
   it("B.4-7: refuses exchanges beyond a sandbox's limit with 429, without affecting others", async () => {
     program.behaviour = "take and keep silent";
     const headers = { "e2b-sandbox-id": sandbox.record.id, "e2b-sandbox-port": String(PORT) };
-    const silent = Array.from({ length: MOST_EXCHANGES }, (_, at) => {
+    const silent = Array.from({ length: MAX_EXCHANGES }, (_, at) => {
       const ways = [{}, { connection: "upgrade", upgrade: "websocket" }, { authorization: "NTLM abc" }];
       const outgoing = httpRequest(server.url, {
         headers: { ...headers, ...ways[at % ways.length] },
@@ -313,16 +313,16 @@ describe("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
       return outgoing;
     });
     let deadline = performance.now() + 5_000;
-    while (program.connections.length < MOST_EXCHANGES && performance.now() < deadline) await pause(5);
-    const message = `The sandbox has too many concurrent incoming connections (limit: ${MOST_EXCHANGES})`;
+    while (program.connections.length < MAX_EXCHANGES && performance.now() < deadline) await pause(5);
+    const message = `The sandbox has too many concurrent incoming connections (limit: ${MAX_EXCHANGES})`;
     const refused = await ask();
     assert.equal(refused.status, 429);
     assert.deepEqual(JSON.parse(refused.text), { sandboxId: sandbox.record.id, message, code: 429 });
     assert.equal((await ask({ headers: { connection: "upgrade", upgrade: "websocket" } })).status, 429);
-    assert.equal(program.connections.length, MOST_EXCHANGES);
+    assert.equal(program.connections.length, MAX_EXCHANGES);
     program.behaviour = "serve";
     assert.equal((await ask({ to: await create() })).status, 200);
-    const taken = program.connections.slice(0, MOST_EXCHANGES);
+    const taken = program.connections.slice(0, MAX_EXCHANGES);
     for (const outgoing of silent) outgoing.destroy();
     for (let waits = 0; !taken.every(({ destroyed }) => destroyed); waits += 1) {
       assert.ok(waits < 500, "a program is still asked by a client that has left");
@@ -332,7 +332,7 @@ describe("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     let answer = await ask();
     while (answer.status !== 200 && performance.now() < deadline) answer = await ask();
     // Each that is still counted would leave less room.
-    for (let more = 0; more < MOST_EXCHANGES; more += 1) answer = await ask();
+    for (let more = 0; more < MAX_EXCHANGES; more += 1) answer = await ask();
     assert.equal(answer.status, 200, "what is over counts no more");
   });
 

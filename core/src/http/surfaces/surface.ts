@@ -26,7 +26,7 @@ export interface SurfaceOptions {
   readonly explain: (error: unknown, request: SurfaceRequest) => Promise<unknown>;
 }
 
-const LONGEST_TIMER_MS = 2 ** 31 - 1;
+const MAX_TIMER_MS = 2 ** 31 - 1;
 
 interface Upgrade {
   readonly plugin: string;
@@ -295,7 +295,7 @@ export class Surface {
     response: ServerResponse,
   ): Promise<void> {
     // Connect passes it unchecked to setTimeout, which turns anything longer than 2^31 ms into 1 ms.
-    if (Number(message.headers["connect-timeout-ms"]) > LONGEST_TIMER_MS)
+    if (Number(message.headers["connect-timeout-ms"]) > MAX_TIMER_MS)
       delete message.headers["connect-timeout-ms"];
     const route = rpc.requestPath;
     const values = bindResponse(bindRequest(createContextValues(), request), response);

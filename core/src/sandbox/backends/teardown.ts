@@ -15,7 +15,7 @@ export interface TeardownOptions {
   readonly onFailure: () => void;
 }
 
-export interface Undoing {
+export interface Removal {
   /** Kind and id, for messages. */
   readonly what: "sandbox" | "snapshot" | "volume";
   readonly id: string;
@@ -25,7 +25,7 @@ export interface Undoing {
   readonly soonAttempts: number;
 }
 
-export interface Destruction {
+export interface RemovalProgress {
   /** Resolves when nothing of it is left; rejects when the first attempts failed, and more follow. */
   readonly soon: Promise<void>;
   /** Resolves with true when nothing of it is left, with false when this server stopped trying. */
@@ -34,7 +34,7 @@ export interface Destruction {
 
 const SOON_ATTEMPTS = 3;
 const FIRST_DELAY_MS = 200;
-const LONGEST_DELAY_MS = 60_000;
+const MAX_DELAY_MS = 60_000;
 
 /** Removes sandboxes, snapshots and volumes, a bounded number at a time, and retries as long as the server runs. */
 export class Teardown {
@@ -47,12 +47,12 @@ export class Teardown {
     this.#turns = new Semaphore(options.destroyConcurrency);
   }
 
-  destroy(sandbox: Sandbox): Destruction {
+  destroy(sandbox: Sandbox): RemovalProgress {
     const run = (): Promise<void> => sandbox.destroy();
     return this.undo({ what: "sandbox", id: sandbox.id, run, soonAttempts: SOON_ATTEMPTS });
   }
 
-  undo(undoing: Undoing): Destruction {
+  undo(undoing: Removal): RemovalProgress {
     const { what, id } = undoing;
     const { promise: soon, resolve, reject } = Promise.withResolvers<void>();
     // A caller that uses `final` alone must not cause an unhandled rejection.
@@ -70,7 +70,7 @@ export class Teardown {
     this.#stopped.abort();
   }
 
-  async #undo(undoing: Undoing, fail: (error: Error) => void): Promise<boolean> {
+  async #undo(undoing: Removal, fail: (error: Error) => void): Promise<boolean> {
     const { what, id, soonAttempts } = undoing;
     const { clock, log, onFailure } = this.#options;
     for (let attempt = 1; ; attempt += 1) {
@@ -85,7 +85,7 @@ export class Teardown {
           fail(new SandboxError("destruction_pending", text, { cause: error }));
         }
       }
-      const delayMs = Math.min(FIRST_DELAY_MS * 2 ** (attempt - 1), LONGEST_DELAY_MS);
+      const delayMs = Math.min(FIRST_DELAY_MS * 2 ** (attempt - 1), MAX_DELAY_MS);
       // Stopped, it makes the rest of the first attempts without a pause.
       await sleep(clock, delayMs, this.#stopped.signal).catch(() => undefined);
       if (this.#stopped.signal.aborted && attempt >= soonAttempts) return false;
@@ -93,7 +93,7 @@ export class Teardown {
   }
 
   /** One attempt. A hanging call is abandoned: it is safe to repeat. */
-  #attempt({ run }: Undoing): Promise<void> {
+  #attempt({ run }: Removal): Promise<void> {
     const { clock, destroyTimeoutMs } = this.#options;
     const text = `still not destroyed after ${destroyTimeoutMs} ms`;
     const overdue = (): Error => new SandboxError("backend_timeout", text);

@@ -43,7 +43,7 @@ export interface NetworkPolicy {
 }
 
 const NO_RULES: EgressRules = { allowOut: [], denyOut: [] };
-const LONGEST_DOMAIN = 253;
+const MAX_DOMAIN = 253;
 // The last label of a name is never a number: that would be a misspelt address.
 const DOMAIN =
   /^(\*\.)?([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*(?!\d+$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/i;
@@ -70,7 +70,7 @@ export function checkNetworkPolicy(policy: NetworkPolicy): void {
   }
   for (const destination of allowOut) {
     if (isAddressRange(destination)) continue;
-    if (destination.length > LONGEST_DOMAIN || !DOMAIN.test(destination)) {
+    if (destination.length > MAX_DOMAIN || !DOMAIN.test(destination)) {
       refuse(`network.allowOut: '${destination}' is no IP address, no CIDR range and no domain name`);
     }
     // Names are enforced by their addresses: without it everything else at those addresses would stay open.

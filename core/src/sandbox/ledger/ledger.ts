@@ -100,7 +100,7 @@ export interface Ledger {
    * ledger.
    * @returns undefined when all are taken.
    */
-  lease(wish: LeaseRequest): Promise<string | undefined>;
+  lease(request: LeaseRequest): Promise<string | undefined>;
   /** Ends all leases of a holder. Unknown holders are fine. */
   endLeases(who: Leaseholder): Promise<void>;
   /** Rejects with the reason why it cannot be written now. */

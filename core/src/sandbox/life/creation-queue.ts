@@ -36,7 +36,7 @@ export interface CreationQueueOptions {
   readonly onMade: (sandbox: LiveSandbox) => void;
 }
 
-export interface Making {
+export interface CreationConditions {
   /** Its life from its creation on; undefined = until killed. */
   readonly timeoutMs: number | undefined;
   /** Probe that has to succeed before the creation is answered. */
@@ -65,13 +65,13 @@ export class CreationQueue {
   }
 
   /** Creates one, after its turn at the backend. Undoes everything before it rejects. */
-  async make(held: HeldSandbox, backend: SandboxBackend, making: Making): Promise<LiveSandbox> {
+  async make(held: HeldSandbox, backend: SandboxBackend, making: CreationConditions): Promise<LiveSandbox> {
     const provide = (): Promise<Sandbox> => this.#provisionInTurn(held, backend);
     return this.#whileWanted(held, making.signal, this.#make(held, provide, making));
   }
 
   /** Gives a warm sandbox to its creator; undefined when it does not work, and nothing of it is left then. */
-  async handOut(warm: HeldSandbox, making: Making): Promise<LiveSandbox | undefined> {
+  async handOut(warm: HeldSandbox, making: CreationConditions): Promise<LiveSandbox | undefined> {
     const { pools, warmUps, metrics, log } = this.#options;
     const { id, template } = warm.record;
     const { runtime } = warm;
@@ -101,7 +101,7 @@ export class CreationQueue {
   async warm(
     held: HeldSandbox,
     backend: SandboxBackend,
-    { probe, signal }: Pick<Making, "probe"> & { readonly signal: AbortSignal },
+    { probe, signal }: Pick<CreationConditions, "probe"> & { readonly signal: AbortSignal },
   ): Promise<HeldSandbox> {
     const { ledger, ends, log } = this.#options;
     const giveUp = (): void =>
@@ -144,7 +144,7 @@ export class CreationQueue {
   async #make(
     held: HeldSandbox,
     provide: () => Promise<Sandbox>,
-    { timeoutMs, probe }: Making,
+    { timeoutMs, probe }: CreationConditions,
   ): Promise<LiveSandbox> {
     const { ledger, ends, reaper, clock, metrics, events, log, onMade } = this.#options;
     const { signal } = held.making;

@@ -52,7 +52,7 @@ export interface SandboxRegistryOptions {
 }
 
 const SANDBOX_ID = /^[a-z0-9]+$/;
-const LONGEST_ID = 63;
+const MAX_ID = 63;
 const HOUR_MS = 3_600_000;
 
 /** The sandboxes of this server, held in memory and written to the ledger before a backend acts. */
@@ -449,7 +449,7 @@ export class SandboxRegistry implements Sandboxes {
   }
 
   #checkId(id: SandboxId): void {
-    if (!SANDBOX_ID.test(id) || id.length > LONGEST_ID) {
+    if (!SANDBOX_ID.test(id) || id.length > MAX_ID) {
       throw new SandboxError("sandbox_id_invalid", "Invalid sandbox ID");
     }
     if (this.#held.has(id)) throw new SandboxError("sandbox_exists", `sandbox "${id}" already exists`);

@@ -17,7 +17,7 @@ export interface RecordedMount extends Mount {
   readonly name: string;
 }
 
-const LONGEST_PATH = 1024;
+const MAX_PATH = 1024;
 /** Directories that a sandbox needs: nothing may be mounted over them. */
 const RESERVED = ["/proc", "/dev", "/sys", "/etc", "/run/e2b"];
 
@@ -49,8 +49,8 @@ export function resolveMounts(
 function reasonAgainstPath(path: string, taken: readonly Mount[]): string | undefined {
   if (path === "") return "path cannot be empty";
   if (!path.startsWith("/")) return "path must be absolute";
-  if (path.length > LONGEST_PATH || /\p{Cc}/u.test(path)) {
-    return `path must be at most ${LONGEST_PATH} characters, none of them a control character`;
+  if (path.length > MAX_PATH || /\p{Cc}/u.test(path)) {
+    return `path must be at most ${MAX_PATH} characters, none of them a control character`;
   }
   // Backends walk it name by name; a trailing slash would be an empty one.
   if (posix.normalize(path) !== path || (path !== "/" && path.endsWith("/"))) {

@@ -20,7 +20,7 @@ export interface WarmPoolOptions {
 }
 
 const FIRST_RETRY_MS = 1000;
-const LONGEST_RETRY_MS = 60_000;
+const MAX_RETRY_MS = 60_000;
 
 /**
  * Ready sandboxes of one template. The pool keeps `min` of them; each miss raises the target by one, up to `max`, and a
@@ -119,7 +119,7 @@ export class WarmPool {
   }
 
   #retryLater(): void {
-    const delayMs = Math.min(FIRST_RETRY_MS * 2 ** this.#failures, LONGEST_RETRY_MS);
+    const delayMs = Math.min(FIRST_RETRY_MS * 2 ** this.#failures, MAX_RETRY_MS);
     this.#failures += 1;
     this.#cancelRetry?.();
     this.#cancelRetry = this.#options.clock.after(delayMs, () => {

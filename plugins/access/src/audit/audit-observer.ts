@@ -8,7 +8,7 @@ export interface AuditObserverOptions {
   readonly onLost: (error: unknown) => void;
 }
 
-const LONGEST_PATH = 512;
+const MAX_PATH = 512;
 const READING = new Set(["GET", "HEAD", "OPTIONS"]);
 const REFUSALS = new Set([401, 403, 429]);
 
@@ -25,7 +25,7 @@ export function auditObserver({ log, clock, onLost }: AuditObserverOptions): Obs
         requestId: id,
         address: clientAddress,
         method,
-        path: url.pathname.slice(0, LONGEST_PATH),
+        path: url.pathname.slice(0, MAX_PATH),
         route: answered.route,
         status: answered.status,
         outcome,
@@ -50,5 +50,5 @@ function sandboxOf({ url }: SurfaceRequest, { route, sandboxId }: Answered): str
   if (sandboxId !== undefined) return sandboxId;
   const at = route.split("/").indexOf("sandboxes") + 1;
   if (at === 0 || !(route.split("/")[at] ?? "").startsWith(":")) return undefined;
-  return url.pathname.split("/")[at]?.slice(0, LONGEST_PATH);
+  return url.pathname.split("/")[at]?.slice(0, MAX_PATH);
 }

@@ -2,14 +2,14 @@ import { parseInput, permit, type Router, requestOf, tenantOf } from "@coppice/c
 import { z } from "zod";
 import type { AuditEvent, AuditLog } from "./audit-log.js";
 
-const LARGEST_PAGE = 500;
+const MAX_PAGE = 500;
 const wholeNumber = z
   .string()
   .regex(/^\d{1,9}$/, "expected a number")
   .transform(Number);
 
 const query = z.object({
-  limit: wholeNumber.pipe(z.number().min(1).max(LARGEST_PAGE)).default(100),
+  limit: wholeNumber.pipe(z.number().min(1).max(MAX_PAGE)).default(100),
   offset: wholeNumber.default(0),
   orderAsc: z.stringbool().default(false),
   tenantID: z.string().optional(),

@@ -5,7 +5,7 @@ import { messageOf, type Logger } from "@coppice/core";
 import { newApiKey } from "./api-key.js";
 
 const READABLE_BY_OTHERS = 0o077;
-const LONGEST_KEY_BYTES = 1024;
+const MAX_KEY_BYTES = 1024;
 const KEY = /^e2b_[0-9a-f]{40,}$/;
 
 /**
@@ -47,7 +47,7 @@ async function readKey(path: string, log: Logger): Promise<string> {
   const file = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
   try {
     const { mode, size } = await file.stat();
-    if ((mode & constants.S_IFMT) !== constants.S_IFREG || size > LONGEST_KEY_BYTES)
+    if ((mode & constants.S_IFMT) !== constants.S_IFREG || size > MAX_KEY_BYTES)
       throw new Error("it is no file of a key");
     if ((mode & READABLE_BY_OTHERS) !== 0) {
       await file.chmod(0o600);

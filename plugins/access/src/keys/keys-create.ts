@@ -4,7 +4,7 @@ import { isKeyScope, KEY_SCOPES, type KeyScope } from "./key-scopes.js";
 import { KeyStore } from "./key-store.js";
 import { TENANT_NAME } from "./tenant-name.js";
 
-const LONGEST_NAME = 100;
+const MAX_NAME = 100;
 
 export const keysCreate: VerbAction<unknown> = {
   usage: "[--tenant acme] [--name ci] [--scopes read,exec,admin] [--expires 90d]",
@@ -20,8 +20,8 @@ export const keysCreate: VerbAction<unknown> = {
     });
     const { tenant, name, expires } = values;
     if (!TENANT_NAME.test(tenant)) throw invalid("--tenant is letters, digits, '.', '_' and '-'");
-    if (name !== undefined && (!/^\S.*$/.test(name) || name.length > LONGEST_NAME))
-      throw invalid(`--name is one line of at most ${LONGEST_NAME} characters`);
+    if (name !== undefined && (!/^\S.*$/.test(name) || name.length > MAX_NAME))
+      throw invalid(`--name is one line of at most ${MAX_NAME} characters`);
     const store = new KeyStore(dataDir());
     try {
       const nowMs = clock.now();

@@ -12,8 +12,8 @@ export interface LogsRoutesOptions {
 
 const STREAM_NAMES = { stdout: "stdout", stderr: "stderr", pty: "terminal" } as const;
 // A page always has room for a whole character.
-const SMALLEST_PAGE = 4;
-const LONGEST_CHARACTER = 4;
+const MIN_PAGE = 4;
+const MAX_CHARACTER = 4;
 
 const wholeNumber = z
   .string()
@@ -26,8 +26,8 @@ export function mountLogs(router: Router, { commands, config }: LogsRoutesOption
     /** Byte offset in the command's output, all streams together: `next_cursor` of the page before. */
     cursor: wholeNumber.default(0),
     limit: wholeNumber
-      .refine((bytes) => bytes >= SMALLEST_PAGE && bytes <= config.maxPage, {
-        error: `expected ${SMALLEST_PAGE} to ${config.maxPage} bytes`,
+      .refine((bytes) => bytes >= MIN_PAGE && bytes <= config.maxPage, {
+        error: `expected ${MIN_PAGE} to ${config.maxPage} bytes`,
       })
       .default(config.defaultPage),
     /** Output of this stream only; the cursor still counts all streams. */
@@ -98,8 +98,8 @@ function lastOfOneStream(pieces: LogPage["pieces"], wanted: JoinOptions["wanted"
   const run: Uint8Array[] = [];
   let length = 0;
   for (const { stream, data } of pieces.toReversed()) {
-    if (stream !== last.stream || length >= LONGEST_CHARACTER) break;
-    run.unshift(data.subarray(-LONGEST_CHARACTER));
+    if (stream !== last.stream || length >= MAX_CHARACTER) break;
+    run.unshift(data.subarray(-MAX_CHARACTER));
     length += data.length;
   }
   return Buffer.concat(run);

@@ -23,8 +23,8 @@ export interface SandboxLogsRoutesOptions {
 type LogsContext = RequestCarrier & { readonly params: Readonly<Record<string, string>> };
 
 const LEVELS = ["debug", "info", "warn", "error"] as const;
-const MOST_ENTRIES = 1000;
-const LONGEST_SEARCH = 256;
+const MAX_ENTRIES = 1000;
+const MAX_SEARCH = 256;
 
 const milliseconds = z
   .string()
@@ -34,8 +34,8 @@ const limit = z
   .string()
   .regex(/^\d{1,9}$/, "expected a number of entries")
   .transform(Number)
-  .refine((count) => count <= MOST_ENTRIES, { error: `expected at most ${MOST_ENTRIES}` })
-  .default(MOST_ENTRIES);
+  .refine((count) => count <= MAX_ENTRIES, { error: `expected at most ${MAX_ENTRIES}` })
+  .default(MAX_ENTRIES);
 
 const legacyQuery = z.object({ start: milliseconds.default(0), limit });
 
@@ -45,7 +45,7 @@ const logsQuery = z.object({
   limit,
   direction: z.enum(["forward", "backward"]).default("forward"),
   level: z.enum(LEVELS).default("debug"),
-  search: z.string().max(LONGEST_SEARCH).default(""),
+  search: z.string().max(MAX_SEARCH).default(""),
 });
 
 /** Serves the output of a sandbox's commands as E2B's log entries, also after its end. */

@@ -14,10 +14,10 @@ import type { SegmentIndex } from "./segment-index.js";
 // Adjacent pieces are one record up to this size, which a reader has to hold at a time.
 const RECORD_DATA_BYTES = 256 * 1024;
 /** A batch of this size takes nothing more. */
-export const LARGEST_BATCH_BYTES: number = 2 * 1024 * 1024;
+export const MAX_BATCH_BYTES: number = 2 * 1024 * 1024;
 const FIRST_BUFFER_BYTES = 16 * 1024;
 // A flood of small pieces fills this at once: growing step by step would copy everything as often.
-const LARGE_BUFFER_BYTES = LARGEST_BATCH_BYTES + 256 * 1024;
+const LARGE_BUFFER_BYTES = MAX_BATCH_BYTES + 256 * 1024;
 
 /** A data record that may still grow. */
 interface OpenRecord {

@@ -1,6 +1,6 @@
 import { type Clock, messageOf } from "@coppice/core";
 import type { CommandEnd, OutputPiece } from "../contract/commands.js";
-import { LARGEST_BATCH_BYTES, LogBatch } from "./log-batch.js";
+import { MAX_BATCH_BYTES, LogBatch } from "./log-batch.js";
 import type { LogFile, LogFiles } from "./log-files.js";
 import type { LogMetrics } from "./log-metrics.js";
 import type { SandboxLog, Segment } from "./sandbox-log.js";
@@ -89,8 +89,8 @@ interface Pending {
 }
 
 const COMMANDS_PER_SEGMENT = 1000;
-const LONGEST_PATH = 1024;
-const LONGEST_TAG = 4096;
+const MAX_PATH = 1024;
+const MAX_TAG = 4096;
 const IDLE_MS = 10_000;
 
 /**
@@ -127,7 +127,7 @@ export class LogWriter {
 
   constructor(options: LogWriterOptions) {
     this.#options = options;
-    this.#batchBytes = Math.min(LARGEST_BATCH_BYTES, options.settings.bufferBytes / 2);
+    this.#batchBytes = Math.min(MAX_BATCH_BYTES, options.settings.bufferBytes / 2);
   }
 
   get sandboxId(): string {
@@ -140,8 +140,8 @@ export class LogWriter {
   }
 
   begin(heading: CommandHeading): Recorder {
-    const path = heading.path.slice(0, LONGEST_PATH);
-    const tag = heading.tag?.slice(0, LONGEST_TAG);
+    const path = heading.path.slice(0, MAX_PATH);
+    const tag = heading.tag?.slice(0, MAX_TAG);
     const command: Recorded = { ...heading, path, tag, offset: 0, end: undefined };
     this.#open.set(command.id, command);
     this.#add((pending) => void numberOf(command, pending));

@@ -138,9 +138,9 @@ it("beyond a sandbox's limit the oldest output is removed, and a cursor into it 
   await scene.logs.sweep();
   const page = await log.page(command.id, { cursor: 0, limitBytes: 10 });
   assert(page.truncatedBefore !== undefined && page.truncatedBefore > 2_000_000, "the beginning is gone");
-  const kept = await joined(command.tape.output({ from: 0 }));
+  const kept = await joined(command.recording.output({ from: 0 }));
   assert(kept.equals(command.written.subarray(page.truncatedBefore)), "the rest is there to the last byte");
-  assert.equal(await command.tape.keptFrom(5), page.truncatedBefore);
+  assert.equal(await command.recording.keptFrom(5), page.truncatedBefore);
   assert(kept.length > 256 * KIB && scene.logs.bytes <= 600 * KIB, `${scene.logs.bytes} bytes are kept`);
   await assert.rejects(log.find({ id: old.id }), { code: "not_found" });
   assert((await scene.metric("removed_bytes_total")) > 2_000_000);
@@ -175,7 +175,7 @@ it("a full log writes over its oldest file, never over one that is being read", 
   };
   await flood();
 
-  const reading = command.tape.output({ from: 0 })[Symbol.asyncIterator]();
+  const reading = command.recording.output({ from: 0 })[Symbol.asyncIterator]();
   const first = await reading.next();
   assert(first.done !== true);
   const [beingRead = ""] = await filesOf(join(directory, "sandbox1"));

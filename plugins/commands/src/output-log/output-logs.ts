@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { type Clock, type Logger, SandboxError, Semaphore, messageOf } from "@coppice/core";
 import type { OutputLogConfig } from "../commands-config.js";
 import type { SandboxLogs } from "../contract/commands.js";
-import type { CommandTape } from "./command-tape.js";
+import type { CommandRecording } from "./command-recording.js";
 import { IndexCache } from "./index-cache.js";
 import type { LogFiles } from "./log-files.js";
 import type { LogMetrics } from "./log-metrics.js";
@@ -24,10 +24,10 @@ export interface OutputLogsOptions {
 // The oldest output of a sandbox is removed in this fraction of its limit. Smaller segments cost a flood more of the
 // kernel's time than writing it does.
 const SEGMENTS_PER_LIMIT = 8;
-const SMALLEST_SEGMENT_BYTES = 64 * 1024;
-const LARGEST_SEGMENT_BYTES = 16 * 1024 * 1024;
+const MIN_SEGMENT_BYTES = 64 * 1024;
+const MAX_SEGMENT_BYTES = 16 * 1024 * 1024;
 // Many short commands make small segments, so their number is bounded as well as their size.
-const MOST_SEGMENTS = 8 * SEGMENTS_PER_LIMIT;
+const MAX_SEGMENTS = 8 * SEGMENTS_PER_LIMIT;
 const CACHED_COMMANDS = 20_000;
 const LOOKS_AT_ONCE = 16;
 
@@ -54,7 +54,7 @@ export class OutputLogs {
     const { maxPerSandbox, maxTotal, maxSandboxes, maxAge } = options.config;
     this.#limits = {
       maxPerSandboxBytes: maxPerSandbox,
-      maxSegmentsPerSandbox: MOST_SEGMENTS,
+      maxSegmentsPerSandbox: MAX_SEGMENTS,
       maxTotalBytes: maxTotal,
       maxSandboxes,
       maxAgeMs: maxAge,
@@ -86,7 +86,7 @@ export class OutputLogs {
     await this.sweep();
   }
 
-  begin(sandboxId: string, heading: CommandHeading): CommandTape | undefined {
+  begin(sandboxId: string, heading: CommandHeading): CommandRecording | undefined {
     const writer = this.#writerFor(sandboxId);
     if (writer === undefined) return undefined;
     const recorder = writer.begin(heading);
@@ -284,5 +284,5 @@ async function findLog(sandboxId: string, directory: string): Promise<SandboxLog
 
 function segmentBytes(maxPerSandboxBytes: number): number {
   const part = Math.floor(maxPerSandboxBytes / SEGMENTS_PER_LIMIT);
-  return Math.min(Math.max(part, SMALLEST_SEGMENT_BYTES), LARGEST_SEGMENT_BYTES);
+  return Math.min(Math.max(part, MIN_SEGMENT_BYTES), MAX_SEGMENT_BYTES);
 }

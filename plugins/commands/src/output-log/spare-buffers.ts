@@ -1,6 +1,6 @@
-const MOST_BUFFERS = 6;
-const SMALLEST_BYTES = 512 * 1024;
-const LARGEST_BYTES = 4 * 1024 * 1024;
+const MAX_BUFFERS = 6;
+const MIN_BYTES = 512 * 1024;
+const MAX_BYTES = 4 * 1024 * 1024;
 
 /**
  * Large buffers for reuse, shared by all sandboxes: a flood of output would otherwise allocate, and leave as garbage,
@@ -16,7 +16,7 @@ export class SpareBuffers {
 
   /** Returns a buffer. Small ones, and more than a few, are left to the garbage collector. */
   give(buffer: Buffer): void {
-    const isUseful = buffer.length >= SMALLEST_BYTES && buffer.length <= LARGEST_BYTES;
-    if (isUseful && this.#buffers.length < MOST_BUFFERS) this.#buffers.push(buffer);
+    const isUseful = buffer.length >= MIN_BYTES && buffer.length <= MAX_BYTES;
+    if (isUseful && this.#buffers.length < MAX_BUFFERS) this.#buffers.push(buffer);
   }
 }

@@ -26,7 +26,7 @@ export interface ProcessRpcOptions {
 }
 
 const REPLAY_HEADER = "coppice-replay";
-const LONGEST_KEEPALIVE_SECONDS = 24 * 3600;
+const MAX_KEEPALIVE_SECONDS = 24 * 3600;
 
 /** Serves `process.Process` as E2B's envd does, from the command table. */
 export function mountProcessRpc(rpc: Pick<ConnectRouter, "service">, options: ProcessRpcOptions): void {
@@ -209,7 +209,7 @@ function readTimeoutMs(context: HandlerContext): number | undefined {
 function readKeepaliveMs(context: HandlerContext): number | undefined {
   const header = context.requestHeader.get("keepalive-ping-interval") ?? "";
   const seconds = /^\d{1,9}$/.test(header) ? Number(header) : 0;
-  return seconds > 0 ? Math.min(seconds, LONGEST_KEEPALIVE_SECONDS) * 1000 : undefined;
+  return seconds > 0 ? Math.min(seconds, MAX_KEEPALIVE_SECONDS) * 1000 : undefined;
 }
 
 /**

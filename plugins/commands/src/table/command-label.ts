@@ -3,7 +3,7 @@ import type { StartCommand } from "../contract/commands.js";
 
 const PREFIX = "commands:";
 /** Limit of the label that a backend keeps with a process. */
-const LONGEST_LABEL_BYTES = 4095;
+const MAX_LABEL_BYTES = 4095;
 
 const labelSchema = z.object({
   id: z.string(),
@@ -38,7 +38,7 @@ export function writeCommandLabel(
     { ...facts, path: path.slice(0, 500), tag, terminal, input },
   ]) {
     const label = PREFIX + JSON.stringify(shorter);
-    if (Buffer.byteLength(label) <= LONGEST_LABEL_BYTES) return label;
+    if (Buffer.byteLength(label) <= MAX_LABEL_BYTES) return label;
   }
   return PREFIX + JSON.stringify({ ...facts, path: "", terminal, input });
 }

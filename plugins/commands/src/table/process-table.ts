@@ -19,7 +19,7 @@ import type {
   StartedCommand,
 } from "../contract/commands.js";
 import { newCommandId } from "./command-id.js";
-import { toRemember } from "./remembered-request.js";
+import { retainedRequest } from "./retained-request.js";
 import type { OutputLogs } from "../output-log/output-logs.js";
 import { SandboxCommand, checkTerminalSize } from "./sandbox-command.js";
 
@@ -99,7 +99,7 @@ export class ProcessTable implements Commands {
       return this.#enter(sandbox, row, {
         id,
         process,
-        request: toRemember(request, config.maxListedSize),
+        request: retainedRequest(request, config.maxListedSize),
         startedAtMs: clock.now(),
         expiresAtMs,
         loggedBytes: 0,
@@ -142,7 +142,7 @@ export class ProcessTable implements Commands {
       (among === "retained" ? newest(row?.ended.keys() ?? [], selector) : undefined);
     if (command !== undefined) return command;
     const which =
-      selector.tag === undefined ? `pid ${selector.pid}` : `tag ${selector.tag.slice(0, LONGEST_SHOWN)}`;
+      selector.tag === undefined ? `pid ${selector.pid}` : `tag ${selector.tag.slice(0, MAX_SHOWN)}`;
     throw new SandboxError("process_not_found", `process with ${which} not found`);
   }
 
@@ -161,12 +161,12 @@ export class ProcessTable implements Commands {
     const { path, tag } = request;
     metrics.started();
     // The log of an ended sandbox is finished already.
-    const tape = sandbox.ended.aborted
+    const recording = sandbox.ended.aborted
       ? undefined
       : logs.begin(sandbox.record.id, { id, pid: process.pid, path, tag, startedAtMs });
     const command = new SandboxCommand({
       id,
-      tape,
+      recording,
       loggedBytes,
       process,
       request,
@@ -228,19 +228,19 @@ export class ProcessTable implements Commands {
   }
 }
 
-const LONGEST_SHOWN = 200;
+const MAX_SHOWN = 200;
 /** PATH_MAX of Linux. */
-const LONGEST_PATH_BYTES = 4095;
+const MAX_PATH_BYTES = 4095;
 /** LOGIN_NAME_MAX of Linux. */
-const LONGEST_USER_BYTES = 256;
-const MOST_SHOWN_WORDS = 20;
+const MAX_USER_BYTES = 256;
+const MAX_SHOWN_WORDS = 20;
 
 async function findUser(runtime: Sandbox, name: string | undefined): Promise<User> {
   try {
     return await runtime.user(name === "" ? undefined : name);
   } catch (error) {
     if (name === undefined || !(error instanceof SandboxError) || error.code !== "not_found") throw error;
-    throw new SandboxError("user_unknown", `invalid username: '${name.slice(0, LONGEST_SHOWN)}'`, {
+    throw new SandboxError("user_unknown", `invalid username: '${name.slice(0, MAX_SHOWN)}'`, {
       cause: error,
     });
   }
@@ -261,11 +261,11 @@ function checkStrings(request: StartCommand, config: CommandsConfig): void {
   const { path, args = [], environment = {} } = request;
   if (path === "") throw new SandboxError("command_invalid", "error starting process: no command was given");
   refuseLonger(request, "the tag", request.tag, config.maxTagSize);
-  refuseLonger(request, "the working directory", request.cwd, LONGEST_PATH_BYTES);
-  refuseLonger(request, "the user's name", request.user, LONGEST_USER_BYTES);
+  refuseLonger(request, "the working directory", request.cwd, MAX_PATH_BYTES);
+  refuseLonger(request, "the user's name", request.user, MAX_USER_BYTES);
   for (const name of Object.keys(environment)) {
     if (name === "" || name.includes("=")) {
-      throw invalidStart(request, `'${name.slice(0, LONGEST_SHOWN)}' cannot be the name of a variable`);
+      throw invalidStart(request, `'${name.slice(0, MAX_SHOWN)}' cannot be the name of a variable`);
     }
   }
   const variables = Object.entries(environment).map(([name, value]) => `${name}=${value}`);
@@ -317,7 +317,7 @@ function invalidStart(request: StartCommand, reason: string, cause?: unknown): S
 
 function shownCommand({ path, args = [] }: StartCommand): string {
   // Too long, or too many, words cause some of these errors.
-  const words = [path, ...args.slice(0, MOST_SHOWN_WORDS)].map((word) => word.slice(0, LONGEST_SHOWN));
+  const words = [path, ...args.slice(0, MAX_SHOWN_WORDS)].map((word) => word.slice(0, MAX_SHOWN));
   const line = words.join(" ").replaceAll("\0", "\\0");
-  return line.length > LONGEST_SHOWN ? `${line.slice(0, LONGEST_SHOWN)}…` : line;
+  return line.length > MAX_SHOWN ? `${line.slice(0, MAX_SHOWN)}…` : line;
 }

@@ -9,8 +9,8 @@ import type {
   StartedCommand,
 } from "../contract/commands.js";
 import { OutputFan } from "./output-fan.js";
-import type { CommandTape } from "../output-log/command-tape.js";
-import { withoutVariables } from "./remembered-request.js";
+import type { CommandRecording } from "../output-log/command-recording.js";
+import { withoutVariables } from "./retained-request.js";
 import { replayed } from "./replayed.js";
 
 export interface SandboxCommandOptions {
@@ -25,14 +25,14 @@ export interface SandboxCommandOptions {
   readonly subscriberBufferBytes: number;
   readonly killedOutputGraceMs: number;
   /** Records its output; undefined without a log. */
-  readonly tape: CommandTape | undefined;
-  /** Bytes of an adopted command that the tape already has. */
+  readonly recording: CommandRecording | undefined;
+  /** Bytes of an adopted command that the recording already has. */
   readonly loggedBytes: number;
   /** Called once, after `end` was set and before anyone is notified. */
   readonly onEnd: (end: CommandEnd) => void;
 }
 
-const LARGEST_TERMINAL = 0xffff;
+const MAX_TERMINAL = 0xffff;
 /** A process in uninterruptible sleep dies only when its device answers. */
 const REAPED_WITHIN_MS = 500;
 
@@ -92,14 +92,14 @@ export class SandboxCommand implements StartedCommand {
 
   subscribe(signal: AbortSignal, from?: number): AsyncIterable<OutputPiece> {
     const live = this.#output.subscribe(signal);
-    const { tape } = this.#options;
-    if (tape === undefined || from === undefined || from >= this.#outputBytes) return live;
+    const { recording } = this.#options;
+    if (recording === undefined || from === undefined || from >= this.#outputBytes) return live;
     // The subscription has begun, so the log is read only up to here.
-    return replayed({ history: tape.output({ from, until: this.#outputBytes }), live, signal });
+    return replayed({ history: recording.output({ from, until: this.#outputBytes }), live, signal });
   }
 
   async keptFrom(offset: number): Promise<number> {
-    return (await this.#options.tape?.keptFrom(offset)) ?? this.#outputBytes;
+    return (await this.#options.recording?.keptFrom(offset)) ?? this.#outputBytes;
   }
 
   async write(data: Uint8Array): Promise<void> {
@@ -156,15 +156,15 @@ export class SandboxCommand implements StartedCommand {
   async #readOutput(): Promise<void> {
     // Lets the caller of `start` subscribe before the first byte is read.
     await nextTurn();
-    const { tape } = this.#options;
+    const { recording } = this.#options;
     try {
       for await (const output of this.#process.output) {
         if (this.#end !== undefined) break;
         const piece: OutputPiece = { stream: output.stream, data: output.data, offset: this.#outputBytes };
         this.#outputBytes += output.data.length;
-        tape?.append(piece);
+        recording?.append(piece);
         await this.#output.publish(piece);
-        await tape?.room();
+        await recording?.room();
       }
     } catch (error) {
       this.#options.log.error({ err: error, pid: this.pid }, "reading the output of a command failed");
@@ -207,7 +207,7 @@ export class SandboxCommand implements StartedCommand {
     for (const cancel of this.#cancelTimers) cancel();
     this.#end = { exit: this.#exit, outcome: this.#outcome(), endedAtMs: this.#options.clock.now() };
     this.#request = withoutVariables(this.#request);
-    this.#options.tape?.end(this.#end);
+    this.#options.recording?.end(this.#end);
     this.#options.onEnd(this.#end);
     this.#output.close();
     this.#resolveEnded(this.#end);
@@ -217,11 +217,8 @@ export class SandboxCommand implements StartedCommand {
 /** @throws SandboxError invalid_argument for an impossible size. */
 export function checkTerminalSize({ columns, rows }: TerminalSize): void {
   for (const cells of [columns, rows]) {
-    if (!Number.isInteger(cells) || cells < 1 || cells > LARGEST_TERMINAL) {
-      throw new SandboxError(
-        "terminal_size_invalid",
-        `a terminal has 1 to ${LARGEST_TERMINAL} columns and rows`,
-      );
+    if (!Number.isInteger(cells) || cells < 1 || cells > MAX_TERMINAL) {
+      throw new SandboxError("terminal_size_invalid", `a terminal has 1 to ${MAX_TERMINAL} columns and rows`);
     }
   }
 }

@@ -8,7 +8,7 @@ import { Registry } from "prom-client";
 import { commandsConfig } from "../commands-config.js";
 import type { CommandEnd, LoggedPiece, OutputPiece } from "../contract/commands.js";
 import { newCommandId } from "../table/command-id.js";
-import type { CommandTape } from "../output-log/command-tape.js";
+import type { CommandRecording } from "../output-log/command-recording.js";
 import { type LogFiles, diskFiles } from "../output-log/log-files.js";
 import { LogMetrics } from "../output-log/log-metrics.js";
 import { OutputLogs } from "../output-log/output-logs.js";
@@ -16,15 +16,15 @@ import { OutputLogs } from "../output-log/output-logs.js";
 export const ENDED_WELL: CommandEnd = { exit: { code: 0 }, outcome: "ok", endedAtMs: 1000 };
 
 /** A command whose output and end a test provides. */
-export class TapedCommand {
+export class RecordedCommand {
   readonly id: string;
-  readonly tape: CommandTape;
+  readonly recording: CommandRecording;
   readonly #written: Buffer[] = [];
   #bytes = 0;
 
-  constructor(id: string, tape: CommandTape) {
+  constructor(id: string, recording: CommandRecording) {
     this.id = id;
-    this.tape = tape;
+    this.recording = recording;
   }
 
   get written(): Buffer {
@@ -33,7 +33,7 @@ export class TapedCommand {
 
   write(data: string | Buffer, stream: OutputPiece["stream"] = "stdout"): void {
     const bytes = Buffer.from(data);
-    this.tape.append({ stream, data: bytes, offset: this.#bytes });
+    this.recording.append({ stream, data: bytes, offset: this.#bytes });
     this.#written.push(bytes);
     this.#bytes += bytes.length;
   }
@@ -42,12 +42,12 @@ export class TapedCommand {
   async writeAll(pieces: Iterable<string | Buffer>): Promise<void> {
     for (const piece of pieces) {
       this.write(piece);
-      await this.tape.room();
+      await this.recording.room();
     }
   }
 
   end(end = ENDED_WELL): void {
-    this.tape.end(end);
+    this.recording.end(end);
   }
 }
 
@@ -72,12 +72,12 @@ export async function openLogs(options: LogSceneOptions) {
   let pid = 100;
   return {
     logs,
-    begin(sandboxId = "sandbox1", tag?: string): TapedCommand {
+    begin(sandboxId = "sandbox1", tag?: string): RecordedCommand {
       const id = newCommandId(Date.now());
       const heading = { id, pid: pid++, path: "/bin/true", tag, startedAtMs: Date.now() };
-      const tape = logs.begin(sandboxId, heading);
-      if (tape === undefined) throw new Error("nothing is recorded");
-      return new TapedCommand(id, tape);
+      const recording = logs.begin(sandboxId, heading);
+      if (recording === undefined) throw new Error("nothing is recorded");
+      return new RecordedCommand(id, recording);
     },
     /** Resolves when output is recorded again. */
     async recovery(): Promise<void> {

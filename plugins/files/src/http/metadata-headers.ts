@@ -4,8 +4,8 @@ import { SandboxError } from "@coppice/core";
 const PREFIX = "x-metadata-";
 /** Prefix of stored attribute names: it counts towards the kernel's limits. */
 const ATTRIBUTE_PREFIX = "user.e2b.";
-const LONGEST_KEY_BYTES = 246;
-const LARGEST_TOTAL_BYTES = 4096;
+const MAX_KEY_BYTES = 246;
+const MAX_TOTAL_BYTES = 4096;
 
 /**
  * The metadata in the `X-Metadata-<key>` headers of an upload, keys in lower case.
@@ -19,15 +19,15 @@ export function parseMetadataHeaders(headers: IncomingHttpHeaders): Readonly<Rec
     const key = name.slice(PREFIX.length);
     const text = String(value);
     if (key === "") throw invalid("a key cannot be empty");
-    if (key.length > LONGEST_KEY_BYTES) {
-      throw invalid(`a key is ${key.length} bytes long, the limit is ${LONGEST_KEY_BYTES}`);
+    if (key.length > MAX_KEY_BYTES) {
+      throw invalid(`a key is ${key.length} bytes long, the limit is ${MAX_KEY_BYTES}`);
     }
     if (!/^[\x20-\x7e]*$/.test(text)) throw invalid(`the value of '${key}' is not printable ASCII`);
     totalBytes += ATTRIBUTE_PREFIX.length + key.length + text.length;
     metadata[key] = text;
   }
-  if (totalBytes > LARGEST_TOTAL_BYTES) {
-    throw invalid(`keys and values take ${totalBytes} bytes, the limit is ${LARGEST_TOTAL_BYTES}`);
+  if (totalBytes > MAX_TOTAL_BYTES) {
+    throw invalid(`keys and values take ${totalBytes} bytes, the limit is ${MAX_TOTAL_BYTES}`);
   }
   return { ...metadata };
 }

@@ -33,7 +33,7 @@ const EVENT_TYPES: Readonly<Record<WatchEventType, EventType>> = {
 };
 
 // Minimum interval: more frequent requests are served at this pace.
-const SHORTEST_KEEPALIVE_MS = 1000;
+const MIN_KEEPALIVE_MS = 1000;
 
 export function mountFilesystemRpc(
   router: Pick<ConnectRouter, "service">,
@@ -144,5 +144,5 @@ async function toFilesystemEvent(
 /** Keepalive-Ping-Interval, in seconds on the wire. */
 function keepaliveOf(context: HandlerContext): number | undefined {
   const seconds = Number(context.requestHeader.get("keepalive-ping-interval") ?? Number.NaN);
-  return seconds > 0 ? Math.max(seconds * 1000, SHORTEST_KEEPALIVE_MS) : undefined;
+  return seconds > 0 ? Math.max(seconds * 1000, MIN_KEEPALIVE_MS) : undefined;
 }

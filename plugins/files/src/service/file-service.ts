@@ -5,8 +5,8 @@ import { RealPaths } from "./real-paths.js";
 
 // Linux's PATH_MAX and NAME_MAX, without the NUL. FreeBSD has the same NAME_MAX and a shorter PATH_MAX,
 // which its backend reports.
-const LONGEST_PATH_BYTES = 4095;
-const LONGEST_NAME_BYTES = 255;
+const MAX_PATH_BYTES = 4095;
+const MAX_NAME_BYTES = 255;
 
 export interface FileServiceOptions {
   readonly maxListEntries: number;
@@ -47,15 +47,15 @@ export class UserFiles {
   resolve(path: string): string {
     const absolute = resolveSandboxPath(path, this.#user);
     const isTooLong =
-      Buffer.byteLength(absolute) > LONGEST_PATH_BYTES ||
-      absolute.split("/").some((name) => Buffer.byteLength(name) > LONGEST_NAME_BYTES);
+      Buffer.byteLength(absolute) > MAX_PATH_BYTES ||
+      absolute.split("/").some((name) => Buffer.byteLength(name) > MAX_NAME_BYTES);
     if (isTooLong) throw new SandboxError("path_invalid", "file name too long");
     return absolute;
   }
 
   async stat(path: string): Promise<FileInfo> {
     const absolute = this.resolve(path);
-    return explained(this.#files.stat(absolute), {
+    return translateErrors(this.#files.stat(absolute), {
       not_found: () =>
         new SandboxError("path_not_found", `file not found: lstat ${absolute}: no such file or directory`),
     });
@@ -63,7 +63,7 @@ export class UserFiles {
 
   async makeDir(path: string): Promise<FileInfo> {
     const absolute = this.resolve(path);
-    return explained(this.#files.makeDir(absolute, { user: this.#user.name }), {
+    return translateErrors(this.#files.makeDir(absolute, { user: this.#user.name }), {
       already_exists: () => new SandboxError("path_exists", `directory already exists: ${absolute}`),
       invalid_argument: async () => {
         const file = await this.#fileAbove(absolute);
@@ -79,7 +79,7 @@ export class UserFiles {
     const to = this.resolve(destination);
     const failed = (error: SandboxError): SandboxError =>
       new SandboxError("file_operation_failed", `error renaming: ${error.message}`);
-    return explained(this.#files.move(from, to, { user: this.#user.name }), {
+    return translateErrors(this.#files.move(from, to, { user: this.#user.name }), {
       not_found: () => new SandboxError("path_not_found", `source file not found: ${from}`),
       already_exists: failed,
       invalid_argument: failed,
@@ -104,7 +104,7 @@ export class UserFiles {
       }
       return entries;
     };
-    return explained(collect(), {
+    return translateErrors(collect(), {
       not_found: () =>
         new SandboxError("path_not_found", `path not found: lstat ${absolute}: no such file or directory`),
       invalid_argument: () => new SandboxError("path_is_file", `path is not a directory: ${absolute}`),
@@ -119,7 +119,7 @@ export class UserFiles {
       new SandboxError("file_operation_failed", `error removing file or directory: ${error.message}`, {
         cause: error,
       });
-    await explained(this.#files.remove(absolute), {
+    await translateErrors(this.#files.remove(absolute), {
       invalid_argument: failed,
       permission_denied: failed,
       failed_precondition: failed,
@@ -134,7 +134,7 @@ export class UserFiles {
       new SandboxError("file_operation_failed", `error opening file '${absolute}': ${error.message}`, {
         cause: error,
       });
-    return explained(this.#files.read(absolute), {
+    return translateErrors(this.#files.read(absolute), {
       internal: failed,
       permission_denied: failed,
       not_found: () => new SandboxError("path_not_found", `path '${absolute}' does not exist`),
@@ -207,7 +207,7 @@ export class UserFiles {
   async *#joined(paths: readonly string[]): AsyncGenerator<Uint8Array> {
     for (const path of paths) {
       // One at a time: there may be more sources than descriptors.
-      await using file = await explained(this.#files.read(path), {
+      await using file = await translateErrors(this.#files.read(path), {
         not_found: () => missingSource(path),
         invalid_argument: () =>
           new SandboxError("file_not_regular", `source path is not a regular file: ${path}`),
@@ -217,7 +217,7 @@ export class UserFiles {
   }
 
   #source(path: string): Promise<FileInfo> {
-    return explained(this.#files.stat(path), {
+    return translateErrors(this.#files.stat(path), {
       not_found: () => missingSource(path),
       invalid_argument: () => missingSource(path),
     });
@@ -242,7 +242,7 @@ export class UserFiles {
       }
     }
     try {
-      return await explained(this.#files.write(path, counted(), { user: this.#user.name, metadata }), {
+      return await translateErrors(this.#files.write(path, counted(), { user: this.#user.name, metadata }), {
         resource_exhausted: (error) => withoutRoom(error, writtenBytes),
         invalid_argument: (error) => this.#whyNotWritten(path, error),
         already_exists: (error) => this.#whyNotWritten(path, error),
@@ -315,7 +315,7 @@ function missingSource(path: string): SandboxError {
 type Explanations = Partial<Record<ErrorCode, (error: SandboxError) => SandboxError | Promise<SandboxError>>>;
 
 /** Gives the errors of a backend the texts that clients know. */
-async function explained<T>(result: Promise<T>, explanations: Explanations): Promise<T> {
+async function translateErrors<T>(result: Promise<T>, explanations: Explanations): Promise<T> {
   try {
     return await result;
   } catch (error) {

@@ -124,7 +124,7 @@ export class CodeContext {
    * also for a kernel's start.
    * @throws SandboxError resource_exhausted when too many wait.
    */
-  takePlace(): Disposable {
+  reserveSlot(): Disposable {
     const { maxWaiting, metrics } = this.#options;
     if (this.#places > maxWaiting) {
       metrics.executionRefused();
@@ -206,8 +206,8 @@ export class CodeContext {
   }
 
   /** Runs an invisible first cell, so that the user's first one is fast. */
-  async rehearse(): Promise<void> {
-    await (await this.#usableKernel()).rehearse();
+  async warmUp(): Promise<void> {
+    await (await this.#usableKernel()).warmUp();
   }
 
   /**
@@ -245,10 +245,10 @@ export class CodeContext {
   }
 
   /** Leaves the kernel to a later server; executions here end. */
-  async leave(): Promise<void> {
+  async detach(): Promise<void> {
     this.#removed.abort(new SandboxError("server_stopped", "the server stops"));
     const kernel = await this.#kernel?.catch(() => undefined);
-    await kernel?.leave();
+    await kernel?.detach();
   }
 
   async #usableKernel(): Promise<Kernel> {

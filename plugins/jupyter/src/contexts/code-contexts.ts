@@ -94,10 +94,10 @@ export class CodeContexts {
   }
 
   /** Ends every kernel, or leaves it to a later server that can adopt it. */
-  async leave(): Promise<void> {
+  async detach(): Promise<void> {
     const all = [...this.#sandboxes.values()];
     this.#sandboxes.clear();
-    await Promise.all(all.map(({ contexts }) => contexts.leave()));
+    await Promise.all(all.map(({ contexts }) => contexts.detach()));
   }
 
   #enter(sandbox: LiveSandbox): Entry {
@@ -180,7 +180,7 @@ export class SandboxContexts {
   /** Starts the zygote, and then, if wanted, the default kernel. */
   async prepare({ withKernel }: { readonly withKernel: boolean }): Promise<void> {
     await (await this.#zygoteOf())?.start();
-    if (withKernel) await (await this.defaultFor(undefined)).rehearse();
+    if (withKernel) await (await this.defaultFor(undefined)).warmUp();
   }
 
   /**
@@ -273,12 +273,12 @@ export class SandboxContexts {
   }
 
   /** Leaves every kernel to a later server, or ends those that cannot be adopted. */
-  async leave(): Promise<void> {
+  async detach(): Promise<void> {
     if (this.#notes === undefined) return this.end();
     // First, or it would be noted that the kernels are gone.
     await this.#notes.close();
-    this.#zygote?.leave();
-    await Promise.all(this.#forget().map((context) => context.leave()));
+    this.#zygote?.detach();
+    await Promise.all(this.#forget().map((context) => context.detach()));
   }
 
   #forget(): readonly CodeContext[] {

@@ -43,7 +43,7 @@ export function mountCode(
     const context = await creating(async () =>
       body.context_id ? sandbox.get(body.context_id) : sandbox.defaultFor(body.language ?? undefined),
     );
-    using _place = placeIn(context);
+    using _place = slotIn(context);
     // Before the headers, because a context that does not start has its own status.
     await creating(() => context.ready());
     const execution = { code: body.code.toWellFormed(), variables: body.env_vars ?? {} };
@@ -86,9 +86,9 @@ export function mountCode(
 }
 
 /** Refuses in plain text, like all errors here. */
-function placeIn(context: CodeContext): Disposable {
+function slotIn(context: CodeContext): Disposable {
   try {
-    return context.takePlace();
+    return context.reserveSlot();
   } catch (error) {
     throw new HttpError(429, messageOf(error), { reason: "execution_limit_reached", body: messageOf(error) });
   }

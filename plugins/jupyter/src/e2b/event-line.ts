@@ -24,17 +24,17 @@ export const KEEPALIVE_LINE = Buffer.from('{"type": "keepalive"}\n');
 export const END_LINE = Buffer.from('{"type": "end_of_execution"}\n');
 
 /** Longer texts are not copied to save pieces. */
-export const LONGEST_COPY_BYTES = 4096;
+export const MAX_COPY_BYTES = 4096;
 
 /**
  * An event as one line of NDJSON, printable ASCII and a newline, spaced as by E2B's server, in lazily made pieces: a
  * short line is one piece, and long content is neither copied nor made at once. Pieces of more than
- * `LONGEST_COPY_BYTES` may share the event's memory.
+ * `MAX_COPY_BYTES` may share the event's memory.
  */
 export function* lineOf(event: ExecutionEvent): Generator<Buffer> {
   let short: Buffer[] = [];
   for (const piece of piecesOf(event)) {
-    if (piece.length <= LONGEST_COPY_BYTES) short.push(piece);
+    if (piece.length <= MAX_COPY_BYTES) short.push(piece);
     else {
       yield Buffer.concat(short);
       short = [];

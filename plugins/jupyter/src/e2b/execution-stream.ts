@@ -2,7 +2,7 @@ import { once } from "node:events";
 import type { ServerResponse } from "node:http";
 import { type Clock, unlessAborted } from "@coppice/core";
 import { EventLoopYield } from "../kernel/event-loop-yield.js";
-import { END_LINE, KEEPALIVE_LINE, lineOf, LONGEST_COPY_BYTES } from "./event-line.js";
+import { END_LINE, KEEPALIVE_LINE, lineOf, MAX_COPY_BYTES } from "./event-line.js";
 import type { ExecutionEvent } from "../kernel/execution-event.js";
 
 export interface ExecutionStreamOptions {
@@ -45,7 +45,7 @@ export async function streamExecution(
       isWithinLine = true;
       let isLent = false;
       for (const piece of lineOf(event)) {
-        isLent ||= piece.length > LONGEST_COPY_BYTES;
+        isLent ||= piece.length > MAX_COPY_BYTES;
         if (!response.write(piece)) await once(response, "drain", { signal });
         await turn.whenDue();
       }

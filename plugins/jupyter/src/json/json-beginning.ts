@@ -1,5 +1,5 @@
 /** The longest sequence that a cut may split: two escapes of one character. */
-const LONGEST_ESCAPES = 12;
+const MAX_ESCAPES = 12;
 
 /**
  * The value of a JSON string or list of strings, cut after its first bytes if it is longer. Undefined for longer values
@@ -11,7 +11,7 @@ export function beginningOf(json: Buffer, maxBytes: number): unknown {
   let end = maxBytes;
   while (end > 0 && ((json[end] ?? 0) & 0xc0) === 0x80) end--;
   const text = json.toString("utf8", 0, end);
-  for (let back = 0; back < LONGEST_ESCAPES; back++) {
+  for (let back = 0; back < MAX_ESCAPES; back++) {
     for (const close of ['"', '"]', "]"]) {
       try {
         return JSON.parse(text.slice(0, text.length - back) + close);

@@ -10,7 +10,7 @@ export interface RawJson {
 
 const DEEPEST = 512;
 /** Limit of consecutive white space or digits. */
-const LONGEST_RUN = 64 * 1024;
+const MAX_RUN = 64 * 1024;
 /** Bytes that are scanned at once: about a millisecond. */
 const SLICE_BYTES = 512 * 1024;
 /** Length from which scanning four bytes at once pays. */
@@ -132,7 +132,7 @@ class Scanner {
   }
 
   skipSpace(): void {
-    for (const end = this.at + LONGEST_RUN; ; this.at++) {
+    for (const end = this.at + MAX_RUN; ; this.at++) {
       const byte = this.#json[this.at];
       if (byte === 0x0a || byte === 0x0d || byte === 0x09) this.#isPlain = false;
       else if (byte !== 0x20) return;
@@ -282,7 +282,7 @@ class Scanner {
 
   #skipDigits(): void {
     if (!isDigit(this.#json[this.at])) throw this.error();
-    for (const end = this.at + LONGEST_RUN; isDigit(this.#json[this.at]); this.at++) {
+    for (const end = this.at + MAX_RUN; isDigit(this.#json[this.at]); this.at++) {
       if (this.at === end) throw this.error();
     }
   }

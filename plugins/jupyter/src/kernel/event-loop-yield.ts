@@ -1,7 +1,7 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
 
 /** Longest time that work may hold the event loop. */
-const LONGEST_MS = 3;
+const MAX_MS = 3;
 
 /** Yields to other work of this process, for a loop that always has input. */
 export class EventLoopYield {
@@ -9,7 +9,7 @@ export class EventLoopYield {
 
   /** A promise when it is time to yield. */
   whenDue(): Promise<void> | undefined {
-    return performance.now() - this.#sinceMs < LONGEST_MS ? undefined : this.#wait();
+    return performance.now() - this.#sinceMs < MAX_MS ? undefined : this.#wait();
   }
 
   async #wait(): Promise<void> {

@@ -1,6 +1,6 @@
 import { posix } from "node:path";
 import { writeKernelLabel } from "../programs/kernel-label.js";
-import { takeOverKernelProcess, type KernelCommand, type KernelProcess } from "../programs/kernel-process.js";
+import { adoptKernelProcess, type KernelCommand, type KernelProcess } from "../programs/kernel-process.js";
 import type { InstalledKernel } from "../programs/kernel-program.js";
 import type { PortLeases } from "../programs/port-leases.js";
 
@@ -51,7 +51,7 @@ export async function startInstalledKernel(command: InstalledKernelCommand): Pro
       label: writeKernelLabel(id),
     });
     void process.exit.then(giveBack);
-    return takeOverKernelProcess(process, ports);
+    return adoptKernelProcess(process, ports);
   } catch (error) {
     await giveBack();
     throw error;

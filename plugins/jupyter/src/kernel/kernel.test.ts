@@ -78,7 +78,7 @@ describe("a kernel", () => {
       if (listens) await scripted.asked("kernel_info_request");
       await delay(HEARD_MS);
       const given = assert.rejects(scripted.started, { code: "aborted" });
-      scripted.leave();
+      scripted.detach();
       await delay(HEARD_MS);
       scripted.stop();
       await given;

@@ -37,7 +37,7 @@ export interface KernelExecution {
 }
 
 const FIRST_NUDGE_MS = 25;
-const LONGEST_NUDGE_MS = 200;
+const MAX_NUDGE_MS = 200;
 /** Time after which a reply without an idle, or an idle without a reply, ends a request if iopub is quiet. */
 const MISSING_HALF_MS = 5000;
 /** Time of silence on iopub after the process's end that shows that all its messages have arrived. */
@@ -49,7 +49,7 @@ const ANSWER_MS = 5000;
 const FIRST_REPEAT_MS = 250;
 const REPEAT_INTERRUPT_MS = 1000;
 /** A kernel may report any number of busy requests. */
-const MOST_OTHERS = 1000;
+const MAX_OTHERS = 1000;
 /** An aborted request never ran, so it may be sent again; some kernels abort everything for 200 ms after an error. */
 const ABORTED_WAITS_MS = [0, 100, 200, 400];
 
@@ -235,7 +235,7 @@ export class Kernel {
   }
 
   /** Runs an empty, invisible cell that is not counted. */
-  async rehearse(): Promise<void> {
+  async warmUp(): Promise<void> {
     const request = this.#request("shell", "execute_request", {
       content: {
         code: "pass",
@@ -276,11 +276,11 @@ export class Kernel {
     this.#isLeaving = true;
     for (const request of this.#requests.values()) request.end({ how: "closed" });
     if (await killProgram(this.#process)) await this.gone;
-    else await this.leave();
+    else await this.detach();
   }
 
   /** Detaches from the kernel, which lives on for a later server. Executions here end. */
-  async leave(): Promise<void> {
+  async detach(): Promise<void> {
     this.#isLeaving = true;
     this.#heartbeat?.stop();
     for (const request of this.#requests.values()) request.end({ how: "closed" });
@@ -328,7 +328,7 @@ export class Kernel {
       signal.throwIfAborted();
       for (let waitMs = FIRST_NUDGE_MS; !(this.#hasReplied && this.#hasPublished); waitMs *= 2) {
         nudges.push(this.#requestInfo());
-        const waited = this.#within(Math.min(waitMs, LONGEST_NUDGE_MS), this.#ready.promise);
+        const waited = this.#within(Math.min(waitMs, MAX_NUDGE_MS), this.#ready.promise);
         await unlessAborted(signal, () => Promise.race([waited, died]));
       }
     } finally {
@@ -518,7 +518,7 @@ export class Kernel {
     if (parentType !== "execute_request" && this.#interruptMode !== undefined) return;
     const state = executionStateOf(message);
     if (state === "idle") this.#others.delete(parentId);
-    else if (state === "busy" && this.#others.size < MOST_OTHERS) this.#others.add(parentId);
+    else if (state === "busy" && this.#others.size < MAX_OTHERS) this.#others.add(parentId);
   }
 
   // A message over the limit breaks the connection. Messages are lost until it is restored, including ends of

@@ -5,7 +5,7 @@ import { Kernel } from "./kernel.js";
 import type { KernelConnection } from "./kernel-notes.js";
 import type { KernelAdoption, KernelStart, KernelSurroundings } from "./kernel-surroundings.js";
 import { isListening } from "../programs/is-listening.js";
-import { startKernelProcess, takeOverKernelProcess } from "../programs/kernel-process.js";
+import { startKernelProcess, adoptKernelProcess } from "../programs/kernel-process.js";
 import { isInstalled, type InstalledKernel } from "../programs/kernel-program.js";
 
 /**
@@ -51,7 +51,7 @@ async function startInstalled(
 export function adoptKernel(adoption: KernelAdoption): Promise<Kernel> {
   const { process, connection } = adoption;
   return withinStartTime(adoption, async (signal) => {
-    const taken = takeOverKernelProcess(process, connection.ports);
+    const taken = adoptKernelProcess(process, connection.ports);
     // A new session: the kernel may not have noticed yet that the old connections are gone.
     const renewed = { ...connection, session: randomUUID() };
     const kernel = await Kernel.connect({ ...adoption, signal }, taken, renewed);

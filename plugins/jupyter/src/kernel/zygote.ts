@@ -28,7 +28,7 @@ export interface ZygoteOptions {
 const zygoteReport = z.object({ failures: z.record(z.string(), z.string()), threads: z.array(z.string()) });
 
 // A zygote that ends repeatedly has a permanent cause.
-const MOST_STARTS = 3;
+const MAX_STARTS = 3;
 
 interface Running {
   readonly process: Process;
@@ -70,7 +70,7 @@ export class Zygote {
   /** Stops using it after a failure. Its forks live on, and so does it. */
   disable(): void {
     this.#running = undefined;
-    this.#starts = MOST_STARTS;
+    this.#starts = MAX_STARTS;
   }
 
   /** Adopts the zygote of an earlier server. */
@@ -86,7 +86,7 @@ export class Zygote {
     if (this.#running !== undefined) await killProgram(this.#running.process);
   }
 
-  leave(): void {
+  detach(): void {
     this.#ended.abort(new SandboxError("server_stopped", "the server stops"));
   }
 
@@ -104,7 +104,7 @@ export class Zygote {
 
   async #start(): Promise<void> {
     const { sandbox, user, environment, settings, metrics, log } = this.#options;
-    if (this.#starts >= MOST_STARTS) return;
+    if (this.#starts >= MAX_STARTS) return;
     this.#starts += 1;
     const name = `coppice-zygote-${randomBytes(8).toString("hex")}`;
     const address = { name, secret: randomBytes(32).toString("hex") };

@@ -14,8 +14,8 @@ const kernelSpecFile = z.object({
 
 const SYSTEM_DIRECTORIES = ["/usr/local/share/jupyter/kernels", "/usr/share/jupyter/kernels"];
 const NAME = /^[A-Za-z0-9._-]{1,100}$/;
-const MOST_SPECS = 100;
-const LARGEST_SPEC_BYTES = 64 * 1024;
+const MAX_SPECS = 100;
+const MAX_SPEC_BYTES = 64 * 1024;
 
 /**
  * The kernels installed in a sandbox as `kernelspec`s; the user's override the system's. Unreadable ones are left out.
@@ -25,7 +25,7 @@ export async function installedKernels(sandbox: Sandbox, log: Logger): Promise<r
   const found = new Map<string, InstalledKernel>();
   for (const directory of [posix.join(home, ".local/share/jupyter/kernels"), ...SYSTEM_DIRECTORIES]) {
     for (const name of await namesIn(sandbox, directory)) {
-      if (found.has(name) || found.size >= MOST_SPECS) continue;
+      if (found.has(name) || found.size >= MAX_SPECS) continue;
       try {
         found.set(name, await readSpec(sandbox, posix.join(directory, name), name));
       } catch (error) {
@@ -41,7 +41,7 @@ async function namesIn({ files }: Sandbox, directory: string): Promise<readonly 
   try {
     for await (const { name } of files.list(directory, 1)) {
       if (NAME.test(name)) names.push(name);
-      if (names.length >= MOST_SPECS) break;
+      if (names.length >= MAX_SPECS) break;
     }
   } catch {
     // Missing, or not a directory: nothing is installed here.
@@ -51,9 +51,9 @@ async function namesIn({ files }: Sandbox, directory: string): Promise<readonly 
 
 async function readSpec({ files }: Sandbox, directory: string, name: string): Promise<InstalledKernel> {
   await using file = await files.read(posix.join(directory, "kernel.json"));
-  if (file.info.sizeBytes > LARGEST_SPEC_BYTES) throw new Error("its kernel.json is too large");
+  if (file.info.sizeBytes > MAX_SPEC_BYTES) throw new Error("its kernel.json is too large");
   const pieces: Uint8Array[] = [];
-  for await (const piece of file.content({ length: LARGEST_SPEC_BYTES })) pieces.push(piece);
+  for await (const piece of file.content({ length: MAX_SPEC_BYTES })) pieces.push(piece);
   const spec = kernelSpecFile.parse(JSON.parse(Buffer.concat(pieces).toString("utf8")));
   return {
     name,

@@ -1,7 +1,7 @@
 import { SandboxError, type Sandbox } from "@coppice/core";
 
 /** A loopback answers at once; only a full backlog, or an overloaded machine, takes longer. */
-const LONGEST_ANSWER_MS = 1000;
+const MAX_ANSWER_MS = 1000;
 
 /**
  * True when a program in the sandbox listens on any of these ports. A port without an answer within a second counts as
@@ -18,7 +18,7 @@ export async function isListening(
 }
 
 async function isTaken(sandbox: Pick<Sandbox, "dial">, port: number, signal: AbortSignal): Promise<boolean> {
-  const late = AbortSignal.timeout(LONGEST_ANSWER_MS);
+  const late = AbortSignal.timeout(MAX_ANSWER_MS);
   try {
     const stream = await sandbox.dial(port, AbortSignal.any([signal, late]));
     // The listener may close the stream first.

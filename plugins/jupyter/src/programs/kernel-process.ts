@@ -38,7 +38,7 @@ export async function startKernelProcess({ id, ...command }: KernelCommand): Pro
 }
 
 /** Adopts a kernel of an earlier server. */
-export function takeOverKernelProcess(process: Process, ports: KernelPorts): KernelProcess {
+export function adoptKernelProcess(process: Process, ports: KernelPorts): KernelProcess {
   const output = new ProgramOutput(process, { isStarting: false });
   return { process, ports, outputTail: () => output.outputTail() };
 }

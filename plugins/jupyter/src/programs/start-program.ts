@@ -21,7 +21,7 @@ export interface StartedProgram {
   readonly outputTail: () => string;
 }
 
-const LONGEST_REPORT = 16_384;
+const MAX_REPORT = 16_384;
 const LAST_WORDS_BYTES = 4096;
 
 /**
@@ -120,7 +120,7 @@ export class ProgramOutput {
       if (stream === "stdout" && head !== undefined) {
         head = Buffer.concat([head, data]);
         const end = head.indexOf(0x0a);
-        if (end < 0 && head.length <= LONGEST_REPORT) continue;
+        if (end < 0 && head.length <= MAX_REPORT) continue;
         resolve(head.toString("utf8", 0, Math.max(end, 0)));
         head = undefined;
       } else {

@@ -22,7 +22,7 @@ interface Served {
 }
 
 const KERNEL_PATH = /\/api\/kernels\/([^/]+)\/channels$/;
-const LONGEST_SESSION_ID = 256;
+const MAX_SESSION_ID = 256;
 
 /** The WebSocket of a kernel: all its channels on one connection, in either framing. */
 export function channelsUpgrade({
@@ -80,7 +80,7 @@ export function channelsUpgrade({
     const context = kernelNamed(kernels, KERNEL_PATH.exec(url.pathname)?.[1]);
     const clients = kernels.clientsOf(context);
     const sessionId = url.searchParams.get("session_id") || undefined;
-    if (sessionId !== undefined && (sessionId.length > LONGEST_SESSION_ID || /\s/.test(sessionId)))
+    if (sessionId !== undefined && (sessionId.length > MAX_SESSION_ID || /\s/.test(sessionId)))
       throw new SandboxError("session_id_invalid", "session_id is not a short word");
     if (!clients.hasRoomFor(sessionId ?? ""))
       throw new SandboxError(

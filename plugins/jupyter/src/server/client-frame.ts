@@ -29,11 +29,11 @@ export class FrameError extends Error {
   override readonly name = "FrameError";
 }
 
-const LARGEST_HEADER_BYTES = 64 * 1024;
-const LONGEST_NAME = 256;
-const MOST_BUFFERS = 1024;
+const MAX_HEADER_BYTES = 64 * 1024;
+const MAX_NAME = 256;
+const MAX_BUFFERS = 1024;
 /** Channel, header, parent header, metadata, content, and the end of the content. */
-const LEAST_OFFSETS = 6;
+const MIN_OFFSETS = 6;
 const EMPTY_OBJECT = Buffer.from("{}");
 const OPEN_OBJECT = 0x7b;
 
@@ -77,7 +77,7 @@ export function isJsonObject(part: Buffer): boolean {
 
 function decodeV1(data: Buffer): ClientFrame {
   const count = readOffset(data, 0);
-  if (count < LEAST_OFFSETS || count > LEAST_OFFSETS + MOST_BUFFERS)
+  if (count < MIN_OFFSETS || count > MIN_OFFSETS + MAX_BUFFERS)
     throw new FrameError("a wrong number of parts");
   const parts: Buffer[] = [];
   let start = readOffset(data, 1);
@@ -104,7 +104,7 @@ function readOffset(data: Buffer, index: number): number {
 function decodeJsonWithBuffers(data: Buffer): ClientFrame {
   if (data.length < 4) throw new FrameError("a table that is cut off");
   const count = data.readUInt32BE(0);
-  if (count < 1 || count > MOST_BUFFERS + 1 || data.length < 4 * (count + 1))
+  if (count < 1 || count > MAX_BUFFERS + 1 || data.length < 4 * (count + 1))
     throw new FrameError("a wrong number of parts");
   const offsets = Array.from({ length: count }, (_, index) => data.readUInt32BE(4 * (index + 1)));
   const parts = offsets.map((start, index) => {
@@ -144,13 +144,13 @@ function decodeJson(json: Buffer, buffers: readonly Buffer[]): ClientFrame {
 const NULL = Buffer.from("null");
 
 function channelIn(json: Buffer): string {
-  const value: unknown = json.length <= LONGEST_NAME ? JSON.parse(json.toString("utf8")) : undefined;
+  const value: unknown = json.length <= MAX_NAME ? JSON.parse(json.toString("utf8")) : undefined;
   return typeof value === "string" ? value : "";
 }
 
 function checked(channel: string, parts: MessageParts): ClientFrame {
   const { header, parentHeader, metadata, content } = parts;
-  if (header.length > LARGEST_HEADER_BYTES || parentHeader.length > LARGEST_HEADER_BYTES)
+  if (header.length > MAX_HEADER_BYTES || parentHeader.length > MAX_HEADER_BYTES)
     throw new FrameError("an oversized header");
   for (const part of [header, parentHeader, metadata, content]) {
     if (part[0] !== OPEN_OBJECT || !isJsonObject(part)) throw new FrameError("a part that is no JSON object");
@@ -166,7 +166,7 @@ function checked(channel: string, parts: MessageParts): ClientFrame {
 function textIn(fields: object, name: string): string | undefined {
   const value: unknown = Object.hasOwn(fields, name) ? Reflect.get(fields, name) : undefined;
   if (typeof value !== "string") return undefined;
-  if (value.length > LONGEST_NAME) throw new FrameError("an oversized name in a header");
+  if (value.length > MAX_NAME) throw new FrameError("an oversized name in a header");
   return value;
 }
 

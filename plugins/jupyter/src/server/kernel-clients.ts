@@ -32,7 +32,7 @@ const STABLE_MS = 10_000;
 /** Number of ended requests that are remembered for late answers. */
 const REMEMBERED_REQUESTS = 1000;
 /** A kernel may report any number of busy requests. */
-const MOST_BUSY = 1000;
+const MAX_BUSY = 1000;
 const REQUEST_CHANNELS: ReadonlySet<string> = new Set(["shell", "control"]);
 
 /**
@@ -254,7 +254,7 @@ export class KernelClients implements ContextObserver {
     const owner = this.#ownerOf(parentId);
     if (parentId !== undefined) {
       const state = executionStateOf(message);
-      if (state === "busy" && this.#busy.size < MOST_BUSY) this.#busy.add(parentId);
+      if (state === "busy" && this.#busy.size < MAX_BUSY) this.#busy.add(parentId);
       else if (state === "idle") {
         this.#busy.delete(parentId);
         this.#settle(parentId);

@@ -126,7 +126,7 @@ export class ScriptedKernel {
   }
 
   /** Simulates the server's detaching from the sandbox: the process may live on, unnoticed. */
-  leave(): void {
+  detach(): void {
     this.#isLeft = true;
     this.#outputEnd.resolve();
   }

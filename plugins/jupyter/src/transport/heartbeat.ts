@@ -21,7 +21,7 @@ export interface HeartbeatOptions extends HeartbeatSettings {
 
 // A REP socket expects an empty frame before a DEALER's message.
 const QUESTION = [Buffer.alloc(0), Buffer.from("ping")];
-const LARGEST_ANSWER_BYTES = 1024;
+const MAX_ANSWER_BYTES = 1024;
 
 /**
  * Pings a kernel's heartbeat socket over its own connection: one stream and one timer. Some kernels have no such
@@ -44,7 +44,7 @@ export class Heartbeat {
       socketType: "DEALER",
       identity: "",
       dial: options.dial,
-      maxMessageBytes: LARGEST_ANSWER_BYTES,
+      maxMessageBytes: MAX_ANSWER_BYTES,
       // It dials again, and the ping is repeated.
       onLost: () => undefined,
       closed: this.#stopped.signal,

@@ -45,8 +45,8 @@ export class WireError extends Error {
 
 const DELIMITER = Buffer.from("<IDS|MSG>");
 // Headers are a few hundred bytes; larger ones are refused unparsed.
-const LARGEST_HEADER_BYTES = 64 * 1024;
-const LARGEST_METADATA_BYTES = 1024 * 1024;
+const MAX_HEADER_BYTES = 64 * 1024;
+const MAX_METADATA_BYTES = 1024 * 1024;
 /** Length from which signing and verifying yield to the event loop. */
 const LONG_BYTES = 1024 * 1024;
 
@@ -84,7 +84,7 @@ export async function decodeMessage(frames: readonly Buffer[], key: string): Pro
   const [signature, header, parentHeader, metadata, content, ...buffers] = frames.slice(start + 1);
   if (!signature || !header || !parentHeader || !metadata || !content) throw new WireError("missing frames");
   const isLong = content.length >= LONG_BYTES;
-  if (metadata.length > LARGEST_METADATA_BYTES) throw new WireError("oversized metadata");
+  if (metadata.length > MAX_METADATA_BYTES) throw new WireError("oversized metadata");
   const signed = [header, parentHeader, metadata, content];
   const expected = Buffer.from(isLong ? await longSignatureOf(signed, key) : signatureOf(signed, key));
   if (signature.length !== expected.length || !timingSafeEqual(signature, expected)) {
@@ -151,7 +151,7 @@ function isContinuation(byte: number | undefined): boolean {
 }
 
 function headerFields(header: Buffer): object {
-  if (header.length > LARGEST_HEADER_BYTES) throw new WireError("an oversized header");
+  if (header.length > MAX_HEADER_BYTES) throw new WireError("an oversized header");
   let fields: unknown;
   try {
     fields = JSON.parse(header.toString("utf8"));

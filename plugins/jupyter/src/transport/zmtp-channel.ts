@@ -18,7 +18,7 @@ export interface ZmtpChannelOptions {
 }
 
 const FIRST_REDIAL_MS = 5;
-const LONGEST_REDIAL_MS = 100;
+const MAX_REDIAL_MS = 100;
 const HANDSHAKE_MS = 5000;
 const SUBSCRIBE_TO_ALL = Buffer.from([1]);
 
@@ -46,7 +46,7 @@ export class ZmtpChannel {
 
   /** Messages of the channel; ends when the channel is closed. One reader. */
   async *receive(): AsyncGenerator<readonly Buffer[], void, undefined> {
-    for (let waitMs = FIRST_REDIAL_MS; ; waitMs = Math.min(2 * waitMs, LONGEST_REDIAL_MS)) {
+    for (let waitMs = FIRST_REDIAL_MS; ; waitMs = Math.min(2 * waitMs, MAX_REDIAL_MS)) {
       const stream = await this.#dial();
       if (stream !== undefined) {
         try {

@@ -28,8 +28,8 @@ const LONG = 2;
 const COMMAND = 4;
 const LONG_HEADER_BYTES = 9;
 /** A kernel sends seven, and its buffers. */
-const MOST_FRAMES = 1024;
-const LARGEST_COMMAND_BYTES = 4096;
+const MAX_FRAMES = 1024;
+const MAX_COMMAND_BYTES = 4096;
 /** Longer parts are not copied to be sent together with their neighbours. */
 const WORTH_JOINING_BYTES = 64 * 1024;
 
@@ -174,8 +174,8 @@ export class ZmtpReader {
     if ((flags & COMMAND) === 0) {
       this.#messageBytes += size;
       if (this.#messageBytes > this.#maxMessageBytes) throw new ZmtpError("an oversized message");
-      if (this.#frames.length === MOST_FRAMES) throw new ZmtpError("too many frames");
-    } else if (size > LARGEST_COMMAND_BYTES || (flags & MORE) !== 0 || this.#frames.length > 0) {
+      if (this.#frames.length === MAX_FRAMES) throw new ZmtpError("too many frames");
+    } else if (size > MAX_COMMAND_BYTES || (flags & MORE) !== 0 || this.#frames.length > 0) {
       throw new ZmtpError("an unusable command");
     }
     this.#flags = flags;

@@ -2,13 +2,13 @@ import type { LimitsChange } from "@coppice/core";
 import { z } from "zod";
 
 /** E2B's minimum. With less not even the first program of a sandbox would start. */
-const LEAST_MEMORY_MIB = 128;
-const LEAST_DISK_MIB = 64;
-const LEAST_CPU_COUNT = 0.1;
+const MIN_MEMORY_MIB = 128;
+const MIN_DISK_MIB = 64;
+const MIN_CPU_COUNT = 0.1;
 
-const cpuCount = amount(z.number(), LEAST_CPU_COUNT);
-const memoryMB = amount(z.int(), LEAST_MEMORY_MIB);
-const diskSizeMB = amount(z.int(), LEAST_DISK_MIB);
+const cpuCount = amount(z.number(), MIN_CPU_COUNT);
+const memoryMB = amount(z.int(), MIN_MEMORY_MIB);
+const diskSizeMB = amount(z.int(), MIN_DISK_MIB);
 
 /** The limits of a create body and of `PATCH /sandboxes/:id/limits`, under all their names. 0 = the template's. */
 export const limitFields = {

@@ -8,7 +8,7 @@ import {
 } from "../bodies/list-cursor.js";
 import { matchesMetadata, type MetadataFilter, parseMetadataFilter } from "../bodies/metadata-filter.js";
 
-const LARGEST_PAGE = 100;
+const MAX_PAGE = 100;
 
 export interface ListQuery {
   readonly states: ReadonlySet<SandboxState>;
@@ -113,9 +113,9 @@ function parseOrder(value: string | null): ListOrder {
 
 /** The limit of a page, 1 to 100. @throws SandboxError invalid_argument */
 export function parseLimit(value: string | null): number {
-  if (value === null) return LARGEST_PAGE;
+  if (value === null) return MAX_PAGE;
   const limit = /^\d{1,9}$/.test(value) ? Number(value) : 0;
-  if (limit < 1 || limit > LARGEST_PAGE) throw invalid("limit", `expected 1 to ${LARGEST_PAGE}`);
+  if (limit < 1 || limit > MAX_PAGE) throw invalid("limit", `expected 1 to ${MAX_PAGE}`);
   return limit;
 }
 

@@ -7,7 +7,7 @@ export interface MetricsWindow {
   readonly end: number | undefined;
 }
 
-const MOST_IDS = 100;
+const MAX_IDS = 100;
 
 /** The query of `GET /sandboxes/:id/metrics`. @throws SandboxError invalid_argument */
 export function parseMetricsWindow(query: URLSearchParams): MetricsWindow {
@@ -35,8 +35,8 @@ export function parseSandboxIds(query: URLSearchParams): ReadonlySet<string> {
     .flatMap((value) => value.split(","))
     .map((value) => value.trim())
     .filter((value) => value !== "");
-  if (ids.length === 0 || ids.length > MOST_IDS) {
-    throw new SandboxError("request_invalid", `validation error: sandbox_ids: expected 1 to ${MOST_IDS} ids`);
+  if (ids.length === 0 || ids.length > MAX_IDS) {
+    throw new SandboxError("request_invalid", `validation error: sandbox_ids: expected 1 to ${MAX_IDS} ids`);
   }
   return new Set(ids.map(parseSandboxId));
 }

@@ -35,7 +35,7 @@ export function volumeGuard(volumes: Volumes): Guard {
       const [, id = ""] = CONTENT.exec(request.url.pathname) ?? [];
       volumes.requireToken(id, tokenOf(request.headers));
     } catch (error) {
-      throw inWords(error, request);
+      throw toVolumeError(error, request);
     }
   };
 }
@@ -55,7 +55,7 @@ export function mountVolumeContents(
       await using volume = await volumes.open(ctx.params["id"] ?? "", tokenOf(request.headers));
       await serve(ctx, volume.files);
     } catch (error) {
-      throw inWords(error, request);
+      throw toVolumeError(error, request);
     }
   };
   const queryOf = (ctx: Context) => parseVolumeQuery(requestOf(ctx).url.searchParams);
@@ -130,7 +130,7 @@ function tokenOf(headers: SurfaceRequest["headers"]): string {
 }
 
 /** An error in the form of this API: its `code` is a word, where others have a number. */
-function inWords(error: unknown, { log }: Pick<SurfaceRequest, "log">): HttpError {
+function toVolumeError(error: unknown, { log }: Pick<SurfaceRequest, "log">): HttpError {
   const { status, message, reason } = toHttpError(error, log);
   const code = error instanceof SandboxError ? error.code : status < 500 ? "invalid_argument" : "internal";
   return new HttpError(status, message, { reason, body: { code, message } });

@@ -1,8 +1,8 @@
 import { parseInput, SandboxError } from "@coppice/core";
 import { z } from "zod";
 
-const LARGEST_ID = 2 ** 32 - 2;
-const LARGEST_MODE = 0o7777;
+const MAX_ID = 2 ** 32 - 2;
+const MAX_MODE = 0o7777;
 
 const decimal = (most: number) =>
   z
@@ -14,19 +14,19 @@ const decimal = (most: number) =>
 
 const query = z.object({
   path: z.string().min(1),
-  uid: decimal(LARGEST_ID),
-  gid: decimal(LARGEST_ID),
-  mode: decimal(LARGEST_MODE),
+  uid: decimal(MAX_ID),
+  gid: decimal(MAX_ID),
+  mode: decimal(MAX_MODE),
   force: z.enum(["true", "false"]).optional(),
   depth: decimal(1000),
 });
 
-const id = z.int().min(0).max(LARGEST_ID).optional();
+const id = z.int().min(0).max(MAX_ID).optional();
 
 export const volumeMetadataBody = z.object({
   uid: id,
   gid: id,
-  mode: z.int().min(0).max(LARGEST_MODE).optional(),
+  mode: z.int().min(0).max(MAX_MODE).optional(),
 });
 
 export type VolumeQuery = z.infer<typeof query>;

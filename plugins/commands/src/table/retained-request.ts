@@ -1,7 +1,7 @@
 import type { StartCommand } from "../contract/commands.js";
 
 /** The kept part of a running command's request: all of it, or only the first arguments when it is long. */
-export function toRemember(request: StartCommand, mostBytes: number): StartCommand {
+export function retainedRequest(request: StartCommand, mostBytes: number): StartCommand {
   const { args = [], environment = {} } = request;
   let bytes = Buffer.byteLength(request.path);
   for (const text of [...args, ...Object.entries(environment).flat()]) bytes += Buffer.byteLength(text);
