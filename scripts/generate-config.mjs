@@ -76,7 +76,7 @@ function flow(value) {
   return stringify(value, { collectionStyle: "flow", lineWidth: 0 }).trim();
 }
 
-/** What stands in for a value that has no default. */
+/** Placeholder for a value that has no default. */
 function placeholder(schema) {
   if (schema.enum !== undefined) return schema.enum[0];
   return { integer: "1", number: "1", boolean: "false", array: "[]", object: "{}" }[schema.type] ?? "…";

@@ -18,7 +18,7 @@ VARIABLES='^(npm_config_|NPM_CONFIG_|PIP_(INDEX_URL|EXTRA_INDEX_URL|CERT|TRUSTED
 
 say() { echo "bare machine: $*"; }
 
-# Where it cannot be run, that is a failure of CI, and of nobody else.
+# Where it cannot run, CI fails, and no other caller does.
 give_up() {
   say "not run: $1"
   [ "${CI:-false}" = false ] || exit 1
@@ -110,7 +110,7 @@ run_as() {
   mapfile -t variables < <(env | grep -E "$VARIABLES")
   variables+=("HOME=$home" "USER=$account" "LANG=C.UTF-8" "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
   variables+=("npm_config_cache=$downloads/npm" "PIP_CACHE_DIR=$downloads/pip")
-  # What root has fetched, the other finds there.
+  # The ordinary user finds root's downloads there.
   [ -d "$downloads" ] || cp -r /var/cache/coppice/root "$downloads" 2>/dev/null || mkdir -p "$downloads"
   chown -R "$account:" "$clone" "$downloads"
   env --ignore-environment --chdir="$clone" "${variables[@]}" \
@@ -155,6 +155,6 @@ machine=$CACHE/machine-$WEEK-$key
 [ -d "$machine" ] || make_machine "$machine"
 copy_settings "$machine"
 for account in root "$ACCOUNT"; do copy_tree "$tree" "$machine/srv/$account/coppice"; done
-# Whatever is started there ends with it. In a session of its own: signals of a group stay there, too.
+# All its processes end with it. In its own session, so that signals to a group stay there, too.
 unshare --mount --pid --ipc --uts --fork --kill-child \
   setsid "$tree/scripts/ci/bare-machine.sh" --inside "$machine" "$@"

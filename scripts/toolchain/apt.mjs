@@ -4,7 +4,7 @@ import { runStepAgain, told } from "./step.mjs";
 /** Another program of the system may be installing something: a new machine updates itself. */
 const OPTIONS = ["-qq", "-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=120"];
 
-/** Whether packages of Debian can be installed here: there is apt, and this is root. */
+/** True when Debian packages can be installed here: there is apt, and this is root. */
 export function canInstallDebianPackages() {
   return existsSync("/usr/bin/apt-get") && process.getuid?.() === 0;
 }

@@ -2,7 +2,7 @@
 //
 // npm leaves out what the registry it asked does not carry, and then refuses its own lock file
 // (`npm ci`: "Missing: … from lock file"). All of them are prebuilt binaries whose names tell their
-// platform, so an entry can be written without asking anybody.
+// platform, so an entry can be written without a registry.
 import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { ROOT } from "./project.mjs";
@@ -10,7 +10,7 @@ import { ROOT } from "./project.mjs";
 const SYSTEMS = ["android", "darwin", "freebsd", "linux", "openharmony", "win32"];
 const PROCESSORS = { aarch64: "arm64", armv7: "arm", x86_64: "x64" };
 
-/** What a name such as `@oxfmt/binding-linux-arm-musleabihf` says of its platform. */
+/** Parts of a package name that name its platform, as in `@oxfmt/binding-linux-arm-musleabihf`. */
 function platformOf(name) {
   const parts = name.split("/").at(-1).split("-");
   const start = parts.findIndex((part) => SYSTEMS.includes(part));

@@ -2,7 +2,7 @@ import { existsSync } from "node:fs";
 import { canInstallDebianPackages, installDebianPackages } from "./apt.mjs";
 import { FailedStep, outputOf } from "./step.mjs";
 
-/** Whether there is a clang with libFuzzer and the sanitizers. */
+/** True with a clang that has libFuzzer and the sanitizers. */
 export function canFuzz() {
   const program =
     "int LLVMFuzzerTestOneInput(const char *data, unsigned long size) { return data && size ? 0 : 0; }";
@@ -13,7 +13,7 @@ export function canFuzz() {
 /** Debian's own interpreter, because its packages are for no other. */
 const DEBIAN_PYTHON = "/usr/bin/python3";
 
-/** Whether Jupyter's test of kernels can be run through Jupyter Server's client of gateways. */
+/** True when Jupyter's test of kernels can run through Jupyter Server's gateway client. */
 function canTestKernels() {
   const program = "import jupyter_kernel_test, jupyter_server.gateway.managers";
   return outputOf(DEBIAN_PYTHON, ["-c", program]) !== undefined;
@@ -23,10 +23,10 @@ function isInstalled(...paths) {
   return paths.every((path) => existsSync(path));
 }
 
-/** What the tests use where it is there, and say so where it is not. */
+/** Packages for tests that are skipped without them. */
 const WANTED = [
   { packages: ["clang", "libclang-rt-dev"], isThere: canFuzz },
-  // What sandboxes that are made of this host's /usr have in them.
+  // For sandboxes made of this host's /usr.
   { packages: ["sudo"], isThere: () => isInstalled("/usr/bin/sudo") },
   { packages: ["procps"], isThere: () => isInstalled("/usr/bin/ps", "/usr/bin/pgrep") },
   { packages: ["python3-venv"], isThere: () => outputOf(DEBIAN_PYTHON, ["-c", "import ensurepip"]) === "" },

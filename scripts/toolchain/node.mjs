@@ -6,7 +6,7 @@ import { outputOf, runStepAgain, told } from "./step.mjs";
 
 /** The release that is fetched: Node 24 LTS, the one that is tested. */
 const TARGET_VERSION = "24.21.0";
-/** What the packages need; @connectrpc/connect-node and chokidar draw the line. */
+/** Minimum that the packages accept, set by @connectrpc/connect-node and chokidar. */
 const OLDEST_VERSION = "22.22.0";
 
 const FOLDER = join(TOOLCHAIN, "node");

@@ -5,7 +5,7 @@ import { fileURLToPath } from "node:url";
 /** The root of the repository. */
 export const ROOT = fileURLToPath(new URL("../..", import.meta.url)).replace(/\/$/, "");
 
-/** What set-up fetches that npm does not keep in node_modules. Never committed; safe to delete. */
+/** Downloads of set-up beside node_modules. Never committed; safe to delete. */
 export const TOOLCHAIN = join(ROOT, ".toolchain");
 
 /** The workspaces, as paths from the root. */

@@ -16,7 +16,7 @@ const VENV_PYTHON = join(VENV, "bin", "python3");
 const RECORD = join(TOOLCHAIN, "python.json");
 
 // The interpreter tells its own real path and prefixes: one found on PATH may be a version manager's
-// shim, and whoever mounts it into a sandbox has to know the folders that it lives in.
+// shim, and a mount into a sandbox needs the folders that it lives in.
 const PROBE = `
 import json, sys, ${MODULES.join(", ")}
 from importlib.metadata import version
@@ -28,7 +28,7 @@ print(json.dumps({
     "modules": {name: version(name) for name in ${JSON.stringify(MODULES)}},
 }))`;
 
-/** What an interpreter is, if it can really import every module. */
+/** Describes an interpreter that can import every module; undefined for others. */
 function probe(interpreter) {
   const output = outputOf(interpreter, ["-c", PROBE], { cwd: "/" });
   return output === undefined ? undefined : JSON.parse(output);
@@ -88,7 +88,7 @@ async function debianPython() {
 
 function existingPython() {
   // A venv of an earlier set-up, then the system's, then whatever PATH has: the first two can be mounted
-  // into a sandbox, the third may live in somebody's home.
+  // into a sandbox, the third may live in a home directory.
   for (const candidate of [VENV_PYTHON, "/usr/bin/python3", "python3"]) {
     const found = probe(candidate);
     if (found) return found;

@@ -51,7 +51,7 @@ export async function told(what, run) {
   return result;
 }
 
-/** What a short command prints, or undefined when it fails or does not exist. */
+/** Output of a short command; undefined when it fails or does not exist. */
 export function outputOf(command, parameters, options = {}) {
   const { status, stdout } = spawnSync(command, parameters, {
     encoding: "utf8",

@@ -65,7 +65,7 @@ async function runFiles(toolchain, files, concurrency) {
 async function runTests(toolchain, globs) {
   const first = await runFiles(toolchain, globs, FILES_AT_ONCE);
   let { code } = first;
-  // What is no test file would pass with nothing in it: an older Node does not tell which file was run.
+  // A name that is no test file would pass as an empty run: an older Node does not report which file failed.
   const isKnown = first.failed.length > 0 && first.failed.every((file) => file.endsWith(".test.js"));
   if (code !== 0 && isKnown && first.failed.length <= MOST_RETRIED) {
     console.log(`\nOnce more, one at a time:\n${first.failed.map((file) => `  ${file}\n`).join("")}`);

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What looks as if jail-freebsd had made it, and is somebody else's, on a host made by set-up-host.sh:
+# Objects that look like those of jail-freebsd but are not, on a host made by set-up-host.sh:
 #
 #   decoys.sh plant DIRECTORY OWNER   makes it: a pool of its own, and datasets, a jail, rules and links beside ours
 #   decoys.sh show DIRECTORY          prints all there is to see of it, each time the same unless somebody touched it
@@ -50,7 +50,7 @@ plant() {
     ifconfig epair7a group coppice_000000_ description e2b-decoy9 up
     echo "pass in quick on epair7a inet all no state" | pfctl -q -a decoy/epair7a -f -
   fi
-  # What was written counts as used when the pool has it.
+  # Written data counts as used once it is in the pool.
   zfs snapshot decoy/jails@decoy
   zfs snapshot coppice/jails/decoy@decoy
 }
@@ -62,7 +62,7 @@ properties() {
 show() {
   zpool history -il decoy
   properties decoy
-  # What a pool has to give, all of its datasets have.
+  # All datasets share the free space of the pool.
   for name in jails/e2b-decoy4 jails/e2b-decoy5 jails/e2b-decoy6 jails/volume-decoy jails/template-science-decoy jails/decoy e2b-decoy8; do
     properties "coppice/$name"
   done | grep -v "	available	"

@@ -110,7 +110,7 @@ int next_jid(void) {
   return is_written ? jid : -1;
 }
 
-/** What root of a jail may do: own files, change users, serve low ports; nothing that reaches the kernel. */
+/** Capabilities of a jail's root: own files, change users, serve low ports; none that reaches the kernel. */
 static const uint64_t CAPABILITIES = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 18 | 1 << 29;
 
 int confine(void) {

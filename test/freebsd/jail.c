@@ -84,7 +84,7 @@ static void read_word(char *word, size_t size) {
   size_t length = 0;
   char quote = *text == '"' || *text == '\'' ? *text++ : 0;
   while (*text != 0 && (quote ? *text != quote : !isspace((unsigned char)*text) && strchr("{}=+,;\"'", *text) == NULL)) {
-    // What it refers to would have to be known.
+    // Variables would have to be expanded.
     if (*text == '$' && quote != '\'') fail("%s line %u: variables are not known here", file, line);
     if (*text == '\\' && text[1] != 0) text++;
     if (*text == '\n') line++;
@@ -164,7 +164,7 @@ static bool is_set(const char *name) {
   return value != NULL && strcmp(value, "false") != 0 && strcmp(value, "0") != 0;
 }
 
-/** What the kernel of FreeBSD 14 and its jail(8) know, as far as anybody here asks for it. */
+/** Parameters of FreeBSD 14's kernel and jail(8), as far as they are used here. */
 static void check_names(void) {
   static const char *const known[] = {
       "path", "host.hostname", "host.hostuuid", "persist", "vnet", "ip4", "ip6", "ip4.addr", "securelevel",

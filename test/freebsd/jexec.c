@@ -132,7 +132,7 @@ static void become(const struct passwd *user) {
   }
 }
 
-/** What login.conf(5) of FreeBSD 14 has for the class `default`, after -l has dropped all but TERM. */
+/** Environment that login.conf(5) of FreeBSD 14 gives the class `default`, after -l has dropped all but TERM. */
 static void clear_environment(const struct passwd *user, bool has_user) {
   const char *terminal = getenv("TERM");
   char *kept = terminal ? strdup(terminal) : NULL;

@@ -173,11 +173,11 @@ def apply():
         for chain, rules in parse(rules_of(anchor))[0].items():
             chains[chain] += rules
     shared = 'iifname != "lo1.*" accept'
-    # What a rule of nat took has a state, whatever lets it pass.
+    # A connection that a nat rule matched has a state, whichever rule passes it.
     passed = f"meta l4proto {{ tcp, udp }} add @stack_states {{ {KEY} }} accept"
     rules = [*chains["translation"], *chains["stack_out"]]
     stack = [f"{KEY} @stack_states accept", *rules, "meta mark 0 drop", passed]
-    # What a rule answers with, pf does not filter. A reset has the mark of what it answers (fwmark_reflect).
+    # pf does not filter its own answers. A reset has the mark of the packet that it answers (fwmark_reflect).
     answers = ["meta mark 1 accept", "icmp type destination-unreachable fib saddr type local accept"]
     heads = {
         "member": ("prerouting", -150, chains["member"]),

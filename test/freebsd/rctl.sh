@@ -7,7 +7,7 @@
 #   rctl -r jail:NAME                           removes those of a jail
 #   rctl -u jail:NAME …                         prints what they use, one after the other, without a word of whose it is
 #
-# Whether there is a jail of the name makes no difference to it, as with the manual's. Control groups hold jails to
+# As in the manual, the jail need not exist. Control groups hold jails to
 # memoryuse, maxproc and pcpu, where set-up-host.sh found some; the other resources of a rule are kept and listed.
 # Not here: other subjects, actions and units of account, -h, -n, -l.
 state=${0%/*}/../state
@@ -73,7 +73,7 @@ END
   printf '%s%s:deny=%s\n' "$kept" "$resource" "$amount" > "$rules/$name"
 }
 
-# What is in a jail from now on is in its groups: jexec reads this.
+# New processes of the jail join its groups: jexec reads this.
 join() {
   name=${1#jail:}
   name=${name%%:*}
@@ -88,7 +88,7 @@ remove() {
   [ -f "$rules/$name" ] || { fail "failed to remove rule '$1': No such process"; return; }
   directories=
   while read -r _ parent; do directories="$directories $parent/$name"; done < "$state/control-groups"
-  # Whatever was in them leaves them a little after it was seen to be gone.
+  # Processes leave the groups a moment after their end is visible.
   for _ in 1 2 3 4 5 6 7 8 9 10; do
     # shellcheck disable=SC2086
     rmdir $directories 2> /dev/null

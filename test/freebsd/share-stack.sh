@@ -1,5 +1,5 @@
 #!/bin/sh
-# What the stand-in of jail(8) has a jail with `ip4.addr` share of the network stack of the host:
+# Parts of the host's network stack that the stand-in for jail(8) shares with a jail with `ip4.addr`:
 #
 #   share-stack INIT ADDRESS      gives the jail of that first process the address, and a way to the host
 #   share-stack -d INIT

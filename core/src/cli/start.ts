@@ -87,7 +87,7 @@ class Running {
       );
       process.exit(1);
     }
-    this.#server.log.fatal({ plugin, err: error }, "an error that nobody caught: the server stops");
+    this.#server.log.fatal({ plugin, err: error }, "uncaught error: the server stops");
     if (this.#isStopping) return;
     // The same fault may keep the server from stopping.
     setTimeout(() => process.exit(1), this.#server.stopTimeoutMs).unref();

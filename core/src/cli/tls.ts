@@ -28,7 +28,7 @@ export async function tls(args: readonly string[]): Promise<number> {
       `  export NODE_EXTRA_CA_CERTS=${authority}   # JavaScript\n` +
       `  export SSL_CERT_FILE=${authority}         # Python, which then trusts nothing else\n` +
       `  export E2B_DOMAIN=${domain}:8443\n\n` +
-      "For development only: whoever has ca-key.pem can impersonate any site to clients that trust ca.pem.\n",
+      "For development only: with ca-key.pem anyone can impersonate any site to clients that trust ca.pem.\n",
   );
   return 0;
 }

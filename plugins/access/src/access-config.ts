@@ -116,7 +116,7 @@ export const accessConfig = z.strictObject({
         .int()
         .positive()
         .default(10_000)
-        .describe("Entries about rejected requests, which anybody can cause; counted separately."),
+        .describe("Entries about rejected requests, which any client can cause; counted separately."),
       maxAge: duration().prefault("90d").describe("How long an entry is kept."),
     })
     .prefault({})

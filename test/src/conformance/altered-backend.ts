@@ -1,6 +1,6 @@
 import type { Files, Process, Sandbox, SandboxBackend, SandboxSpec } from "@coppice/core/backend";
 
-/** What of a backend is to be other than it is. Whatever is absent stays. */
+/** Changes to a backend. Absent members stay as they are. */
 export interface Alterations {
   readonly isolated?: boolean;
   readonly specification?: (spec: SandboxSpec) => SandboxSpec;

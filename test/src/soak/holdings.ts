@@ -5,7 +5,7 @@ import { promisify } from "node:util";
 
 const run = promisify(execFile);
 
-/** What a server and its sandboxes hold of this host, in words; what there can be only one of is left out. */
+/** Descriptions of what a server and its sandboxes hold on this host, without singletons. */
 export interface Holdings {
   readonly processes: readonly string[];
   readonly mounts: readonly string[];
@@ -29,7 +29,7 @@ export interface HeldBy {
   readonly digest: string | undefined;
 }
 
-// What these hold outlives sandboxes, within limits of its own. A template shows folders of the host.
+// Contents of these outlive sandboxes, within their own limits. A template shows folders of the host.
 const KEPT = /^data\/(commands\/logs|access)\/|-(wal|shm)$|^namespaces\/templates\/[^/]+\//;
 
 /** Linux alone has all of this. */
@@ -57,7 +57,7 @@ export async function findHoldings(by: HeldBy): Promise<Holdings> {
 }
 
 /**
- * What an installation of linux-namespaces calls its own: a control group, interfaces, a table of rules. Told by the
+ * Objects of a linux-namespaces installation: a control group, interfaces, a table of rules. Told by the
  * groups of a sandbox that runs; undefined where it has none.
  */
 export async function findDigest(by: Pick<HeldBy, "pid" | "directory">): Promise<string | undefined> {
@@ -65,7 +65,7 @@ export async function findDigest(by: Pick<HeldBy, "pid" | "directory">): Promise
   return /coppice-([0-9a-f]{8})/.exec(groups.join("\n"))?.[1];
 }
 
-/** What there is more of than there was, in words. */
+/** Descriptions of what has grown. */
 export function growth(before: Holdings, now: Holdings): readonly string[] {
   return (Object.keys(before) as (keyof Holdings)[]).flatMap((kind) => {
     const left = [...before[kind]];

@@ -24,7 +24,7 @@ export interface SoakOptions {
 export interface SoakReport {
   /** Everything that was not as it has to be, in words. */
   readonly faults: readonly string[];
-  /** What was done, for sure. */
+  /** Operations that certainly happened. */
   readonly done: Readonly<Record<Countable, number>>;
   /** Of the server's process: before the load, in the middle of it, at its end, and at rest. */
   readonly residentMiB: readonly number[];
@@ -57,7 +57,7 @@ export async function soak(options: SoakOptions): Promise<SoakReport> {
     const hasFacets = backend === "linux-namespaces";
     const live = (random: SeededRandom): Promise<void> => liveOnce({ random, tally, hasFacets });
 
-    // What is made once and kept (templates, caches, connections) is there before the comparison begins.
+    // Things that are made once and kept (templates, caches, connections) must exist before the comparison.
     for (let life = 0; life < 3; life += 1) await live(new SeededRandom(seed + life));
     const place = { pid: server.pid, directory: installation.directory };
     const first = await Sandbox.create();

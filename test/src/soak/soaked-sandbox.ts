@@ -8,7 +8,7 @@ export interface SoakedSandboxOptions {
   readonly sandbox: Sandbox;
   readonly random: SeededRandom;
   readonly tally: Tally;
-  /** Whether its backend can pause it and keep its files. */
+  /** Its backend can pause it and keep its files. */
   readonly hasFacets: boolean;
 }
 
@@ -150,7 +150,7 @@ export class SoakedSandbox {
     );
   }
 
-  /** What a kernel knows and what a process does outlasts a pause. */
+  /** The state of a kernel and a running process survive a pause. */
   async #pause(): Promise<void> {
     const { sandbox, random } = this.#options;
     const number = random.below(1e9);

@@ -10,10 +10,10 @@ const COUNTABLE = [
   "disconnects",
 ] as const;
 
-/** What clients count. */
+/** Counts of the clients. */
 export type Countable = (typeof COUNTABLE)[number];
 
-/** What the clients of a soak saw. */
+/** Observations of a soak's clients. */
 export class Tally {
   readonly #sure = new Map<Countable, number>();
   readonly #perhaps = new Map<Countable, number>();
@@ -42,7 +42,7 @@ export class Tally {
     return this.least(what) + (this.#perhaps.get(what) ?? 0);
   }
 
-  /** What was done for sure. */
+  /** Operations that certainly happened. */
   get done(): Readonly<Record<Countable, number>> {
     return Object.fromEntries(COUNTABLE.map((what) => [what, this.least(what)])) as Record<Countable, number>;
   }

@@ -99,7 +99,7 @@ export class EventRelay implements SandboxEvents {
       metrics.eventsDropped(dropped);
       log.error({ dropped, most }, "more events wait than may: the oldest are dropped and will not be told");
     } catch (error) {
-      log.error({ err: error }, "events that nobody takes could not be dropped");
+      log.error({ err: error }, "surplus events of the outbox could not be dropped");
     }
   }
 

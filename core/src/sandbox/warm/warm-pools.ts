@@ -14,7 +14,7 @@ export class WarmPools {
     const pools = this.#pools;
     new Gauge({
       name: "coppice_sandboxes_warm",
-      help: "Sandboxes of warm pools that wait for somebody to ask for one; not among those that serve",
+      help: "Sandboxes of warm pools that wait for a creation; not counted among the running ones",
       labelNames: ["template"],
       registers,
       collect() {

@@ -40,7 +40,7 @@ export function mountFilesystemRpc(
   { service, watchers, keepaliveMs }: FilesystemRpcOptions,
 ): void {
   const filesOf = (context: HandlerContext): Promise<UserFiles> => filesAs(service, context);
-  // Whether a watcher collects entries is a matter of the protocol: the events themselves have none.
+  // The protocol alone decides whether entries come along: events have none.
   const watchersWithEntries = new WeakSet<DirectoryWatch>();
 
   router.service(Filesystem, {

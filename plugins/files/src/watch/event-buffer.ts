@@ -28,7 +28,7 @@ export class EventBuffer {
     this.#wake?.();
   }
 
-  /** What is already here can still be taken, then the reader gets the error. The first failure stays. */
+  /** Ends it with an error, after the events that wait. The first failure stays. */
   fail(error: SandboxError): void {
     this.#failure ??= error;
     this.#wake?.();

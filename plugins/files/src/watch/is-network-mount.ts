@@ -4,8 +4,8 @@ import { stat, statfs } from "node:fs/promises";
 const NETWORK_TYPES: ReadonlySet<number> = new Set([0xff534d42, 0x65735546, 0x6969, 0x517b, 0xfe534d42]);
 
 /**
- * Whether a directory of this host is on NFS, SMB or FUSE, and not on the file system of `root`, the root of its sandbox:
- * nobody changes that but the sandbox. False on systems other than Linux, which number their file systems in another way.
+ * True when a directory of this host is on NFS, SMB or FUSE, but not on the file system of `root`, the root of its
+ * sandbox, which the sandbox alone changes. False on systems other than Linux: their file systems have other numbers.
  */
 export async function isNetworkMount(directory: string, root: string): Promise<boolean> {
   if (process.platform !== "linux") return false;

@@ -411,7 +411,7 @@ export class Kernel {
       this.#requests.delete(probe.id);
     }
     await this.kill();
-    throw new SandboxError("kernel_stuck", "the kernel goes on with what nobody waits for any more");
+    throw new SandboxError("kernel_stuck", "the kernel does not stop an abandoned execution");
   }
 
   /** True when the cancelled request had begun; kernels that are not ours cannot tell that it had not. */

@@ -38,7 +38,7 @@ async function startInstalled(
     const wasLate =
       !isSecond && (await isListening(sandbox, Object.values(ports), signal).catch(() => false));
     if (!wasLate) throw error;
-    log.warn({ err: error }, "somebody else took a port of a kernel, which is started again with others");
+    log.warn({ err: error }, "another process took a port of a kernel; starting it again with other ports");
     return startInstalled(start, true);
   }
 }

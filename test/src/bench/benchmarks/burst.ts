@@ -10,7 +10,7 @@ export const burst: Benchmark = async (server, { sandboxes: count }) => {
   const floor: number[] = [];
   const made: number[] = [];
   const wholes: number[] = [];
-  // What the first one makes for all of them is nobody's share.
+  // Shared state that the first sandbox creates does not count for any of them.
   await server.killSandbox(await server.createSandbox());
   for (let round = 0; round < ROUNDS; round += 1) {
     floor.push(...(await allAtOnce(count, () => makeDirectory(server.scratch))).map(({ tookMs }) => tookMs));

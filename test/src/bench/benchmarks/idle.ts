@@ -7,9 +7,9 @@ import type { WatchedProcess } from "../kit/watched-process.js";
 const KIB = 1024;
 const MIB = 2 ** 20;
 
-/** What sandboxes that do nothing cost: their own processes, the kernel's share, and what the server grew by. */
+/** Cost of idle sandboxes: their processes, the kernel's share, and the growth of the server. */
 export const idle: Benchmark = async (server, { sandboxes: count }) => {
-  // What the first one makes for all of them is nobody's share.
+  // Shared state that the first sandbox creates does not count for any of them.
   await server.killSandbox(await server.createSandbox());
   const before = await memoryNow(server.process);
   const sandboxes: BenchedSandbox[] = [];

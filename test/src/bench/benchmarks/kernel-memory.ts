@@ -12,7 +12,7 @@ const LOADED = [
   "None",
 ].join("\n");
 
-/** What kernels take of the machine's memory that have numpy, pandas and matplotlib loaded. Linux only. */
+/** Memory of kernels that have numpy, pandas and matplotlib loaded. Linux only. */
 export const kernelMemory: Benchmark = async (server, { seconds }) => {
   const kernels = Math.max(2, Math.min(KERNELS, Math.round(seconds * KERNELS_PER_SECOND)));
   return {

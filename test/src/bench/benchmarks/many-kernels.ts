@@ -15,7 +15,7 @@ interface StartedKernel {
   readonly tookMs: number;
 }
 
-/** What kernels cost that are all alive at once, most of them forked: until one is ready, to ask it, and in memory. Linux only. */
+/** Cost of many live kernels, most of them forked: time until ready, time of a request, and memory. Linux only. */
 export const manyKernels: Benchmark = async (server, { seconds }) => {
   const wanted = Math.max(2, Math.min(KERNELS, Math.round(seconds * KERNELS_PER_SECOND)));
   const sandboxes: BenchedSandbox[] = [];

@@ -11,7 +11,7 @@ const CODECS = ["json", "proto"] as const;
 
 type Codec = (typeof CODECS)[number];
 
-/** What a command writes, from its pipe to a client; and what keeping it in the output log costs. */
+/** Output of a command, from its pipe to a client, and the cost of keeping it in the output log. */
 export const stdout: Benchmark = async (server, { backend, largeBytes }) => {
   const payloadBytes = Math.min(MOST_BYTES, largeBytes);
   const args = argsFor(payloadBytes);

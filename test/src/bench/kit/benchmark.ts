@@ -2,7 +2,7 @@ import type { BackendName } from "../../harness/server/start-full-server.js";
 import type { BenchedServer } from "./benched-server.js";
 import type { WatchedProcess } from "./watched-process.js";
 
-/** What one run may say about itself. */
+/** Optional measurements of one run. */
 export interface Run {
   /** Where somebody nearer held the clock: milliseconds. */
   readonly tookMs?: number;
@@ -17,7 +17,7 @@ export interface Contender {
   readonly atOnce?: number;
   /** Payload of one run, for a throughput in MiB/s. */
   readonly bytes?: number;
-  /** Whose processor time and memory are told; its runs go on one at a time. */
+  /** Process whose processor time and memory are reported; its runs take turns. */
   readonly watched?: WatchedProcess;
   readonly once: () => Promise<Run | void>;
 }
@@ -29,11 +29,11 @@ export interface Comparison {
   readonly contenders: readonly Contender[];
 }
 
-/** What was measured while the benchmark was prepared. */
+/** Measurements from the preparation. */
 export interface Reading {
   readonly title: string;
   readonly unit: "MiB" | "ms";
-  /** What the first row is to the others: the least that they could be, or all of them together. `floor` when absent. */
+  /** Relation of the first row to the others: their lower bound, or their sum. `floor` when absent. */
   readonly first?: "floor" | "whole";
   readonly rows: readonly { readonly label: string; readonly samples: readonly number[] }[];
 }
@@ -42,14 +42,14 @@ export interface Reading {
 export interface PreparedBenchmark {
   readonly comparisons: readonly Comparison[];
   readonly readings?: readonly Reading[];
-  /** What was measured once and has nothing to be compared with, as text. */
+  /** Single measurements without a comparison, as text. */
   readonly notes?: readonly string[];
   close(): Promise<void>;
 }
 
 export interface BenchmarkOptions {
   readonly backend: BackendName;
-  /** What a line of the report may take, for what is done before. */
+  /** Time limit of a report line, for its preparation. */
   readonly seconds: number;
   /** How many there are of those that do nothing, or are asked for at once. */
   readonly sandboxes: number;

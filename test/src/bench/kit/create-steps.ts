@@ -5,7 +5,7 @@ import type { BenchmarkOptions, Reading } from "./benchmark.js";
 /** Milliseconds by what took them, in the order in which that began. */
 type Steps = ReadonlyMap<string, number>;
 
-/** What of a line of the server's log tells how long something took. */
+/** Fields of a log line that report a duration. */
 interface LogLine {
   readonly msg?: string;
   readonly sandbox?: string;
@@ -24,7 +24,7 @@ const LEDGER = "writing the ledger";
 const REQUEST = "HTTP, checks, the answer";
 
 /**
- * What goes by between the request for a sandbox and the end of a first command in it, step by step, as the log of a
+ * Steps between the request for a sandbox and the end of its first command, as the log of a
  * server of its own has it: out of nothing, and out of a pool. Each row has its share of the whole.
  */
 export async function createSteps({ backend, seconds }: BenchmarkOptions): Promise<readonly Reading[]> {
@@ -95,7 +95,7 @@ function parse(line: string): LogLine {
   }
 }
 
-/** What a line tells the duration of: a program of the host, with the word that says what it was to do. */
+/** Label of a duration: a program of the host with its subcommand. */
 function labelOf({ msg, program, args = [], durationMs }: LogLine): string | undefined {
   if (durationMs === undefined) return undefined;
   if (program === undefined) return msg;

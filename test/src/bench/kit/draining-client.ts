@@ -1,6 +1,6 @@
 import { connect, type Socket } from "node:net";
 
-/** What an answer was, without what was in it. */
+/** An answer without its body. */
 export interface DrainedAnswer {
   /** Of its body; with the frames of its chunks where it came in chunks. */
   readonly bytes: number;

@@ -1,6 +1,6 @@
 import { readdir, readFile } from "node:fs/promises";
 
-/** What everything that was started in a sandbox takes of the machine's memory, as the kernel shares it out, in MiB. Linux only. */
+/** Proportional memory (PSS) of all processes of a sandbox, in MiB. Linux only. */
 export async function memoryShareOf(id: string): Promise<number> {
   let kibibytes = 0;
   for (const pid of await readdir("/proc")) {

@@ -1,4 +1,4 @@
-/** What asks for the longest stall since it was asked last; the answer is in milliseconds. */
+/** Message that asks for the longest stall since the last one; the answer is in milliseconds. */
 export const LONGEST_STALL = "longest stall";
 
 /** How often the event loop is looked at. */

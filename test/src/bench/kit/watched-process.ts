@@ -12,7 +12,7 @@ export interface ProcessorTime {
   readonly mainMs: number;
 }
 
-/** What a process costs while something is measured. Linux tells; elsewhere everything is NaN. */
+/** Processor time and memory of a process during a measurement. NaN on systems other than Linux. */
 export class WatchedProcess {
   readonly #pid: number;
   readonly #folder: string;

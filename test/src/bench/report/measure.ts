@@ -1,6 +1,6 @@
 import type { Comparison, Contender } from "../kit/benchmark.js";
 
-/** What one run took. */
+/** Measurements of one run. */
 export interface Sample {
   readonly tookMs: number;
   /** Of the contender's watched process; NaN where there is none. */

@@ -1,4 +1,4 @@
-/** What a list of durations looks like, in the unit of its samples. */
+/** Summary of durations, in the unit of the samples. */
 export interface Summary {
   readonly count: number;
   readonly p50: number;

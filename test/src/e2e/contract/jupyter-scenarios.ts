@@ -16,7 +16,7 @@ type Options = Partial<KernelMessage.IExecuteRequestMsg["content"]>;
 
 interface Ran {
   readonly reply: KernelMessage.IExecuteReplyMsg;
-  /** What iopub said about it, in order. */
+  /** Its iopub messages, in order. */
   readonly messages: readonly KernelMessage.IIOPubMessage[];
   readonly stdout: string;
   readonly types: readonly string[];
@@ -54,7 +54,7 @@ function statusComes(kernel: Kernel.IKernelConnection, wanted: Kernel.Status): P
   });
 }
 
-/** What JupyterLab's own client sees of a sandbox's kernels, in one framing. */
+/** Cases for JupyterLab's client with a sandbox's kernels, in one framing. */
 export function jupyterScenarios(framing: Framing, placeOf: () => JupyterPlace): void {
   let place: JupyterPlace;
   let client: JupyterClient;
@@ -293,7 +293,7 @@ export function jupyterScenarios(framing: Framing, placeOf: () => JupyterPlace):
     client.sockets.at(-1)?.terminate();
     await future.done;
     assert.equal(stdout, "0\n1\n2\n3\n4\n5\n6\n7\n");
-    // What JupyterLab asks after it came back: still open at a restart, its refusal would be nobody's.
+    // Requests of JupyterLab after a reconnect: one that is still open at a restart would reject without a handler.
     await run(kernel, "1");
   });
 

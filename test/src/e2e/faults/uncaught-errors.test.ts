@@ -71,12 +71,12 @@ async function install(): Promise<Awaited<ReturnType<typeof makeInstallation>>> 
 const fail = (server: ServerProcess, path: string): Promise<unknown> =>
   exchange(server.url, { method: "POST", path, headers: { "x-api-key": API_KEY } });
 
-/** The line in which a server tells of an error that nobody caught. */
+/** The line in which a server reports an uncaught error. */
 function fatalLines({
   printed,
 }: ServerProcess): readonly { readonly plugin: string; readonly text: string }[] {
   return printed
-    .filter((line) => line.includes("an error that nobody caught"))
+    .filter((line) => line.includes("uncaught error: the server stops"))
     .map((text) => ({ text, plugin: (JSON.parse(text) as { readonly plugin: string }).plugin }));
 }
 

@@ -13,7 +13,7 @@ plt.savefig(buffer, format="png")
 plt.close()
 display(Image(buffer.getvalue()))`;
 
-/** What `runCode` does, whichever way the SDK reaches the server. The tests share one kernel, and depend on it. */
+/** Cases for `runCode`, for each way in which the SDK reaches the server. They share one kernel and its state. */
 export function codeScenarios(sandbox: () => Sandbox): void {
   it("keeps state from one call to the next", async () => {
     const first = await sandbox().runCode("x = 42");

@@ -6,7 +6,7 @@ import { CommandExitError, InvalidArgumentError, type Sandbox, TimeoutError } fr
 import { eventually } from "../../harness/host/eventually.js";
 import { runningProcesses } from "../../harness/host/running-processes.js";
 
-/** What `sandbox.commands` does, whichever way the SDK reaches the server. Declares tests in the describe around it. */
+/** Cases for `sandbox.commands`, for each way in which the SDK reaches the server. Call it inside a `describe`. */
 export function commandScenarios(sandbox: () => Sandbox): void {
   it("gives back what a command wrote to stdout and stderr", async () => {
     const written: string[] = [];

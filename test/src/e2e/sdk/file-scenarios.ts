@@ -7,7 +7,7 @@ import { eventually } from "../../harness/host/eventually.js";
 const MIB = 2 ** 20;
 const STREAM_BYTES = 64 * MIB;
 
-/** What `sandbox.files` does, whichever way the SDK reaches the server. Declares tests in the describe around it. */
+/** Cases for `sandbox.files`, for each way in which the SDK reaches the server. Call it inside a `describe`. */
 export function fileScenarios(sandbox: () => Sandbox): void {
   it("reads back what was written, text and bytes, and an empty file", async () => {
     const { files } = sandbox();

@@ -109,7 +109,7 @@ export class Browser implements AsyncDisposable {
     const ended = once(this.#child, "exit");
     await this.call("Browser.close").catch(() => undefined);
     await ended;
-    // What it has started itself ends a moment later, and may write until then.
+    // Its child processes end a moment later, and may write until then.
     await rm(this.#profile, { recursive: true, force: true, maxRetries: 10, retryDelay: 200 });
   }
 }

@@ -9,7 +9,7 @@ export interface WireProcessEvent {
   readonly keepalive?: unknown;
 }
 
-/** What a whole process stream said. */
+/** Content of a whole process stream. */
 export interface ProcessStory {
   /** The names of its events, in order. */
   readonly names: readonly string[];

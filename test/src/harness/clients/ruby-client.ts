@@ -21,7 +21,7 @@ export interface RubyClientOptions {
   readonly authority: string;
 }
 
-/** What a command left behind, as this client tells it: it knows the status text and nothing of `exitCode`. */
+/** Result of a command for this client, which reads the status text and no `exitCode`. */
 export interface RubyResult {
   readonly stdout: string;
   readonly stderr: string;
@@ -242,7 +242,7 @@ export function resultOf(stream: Buffer): RubyResult {
   return { ...output, status: statusNumber(status) };
 }
 
-/** What is no `exit status N` is a failure, and an empty text is none. */
+/** Exit code of a status text: any text but `exit status N` is a failure, an empty one is a success. */
 function statusNumber(status: string): number {
   const [, code] = /^exit status (\d+)$/.exec(status) ?? [];
   return code === undefined ? 1 : Number(code);

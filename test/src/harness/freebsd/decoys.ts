@@ -8,7 +8,7 @@ const SCRIPT = join(FREEBSD_SOURCES, "decoys.sh");
 export interface Decoys {
   /** All there is to see of them, the history of their pool included: differs once anything of it was touched. */
   show(): Promise<string>;
-  /** What of sandboxes is on the host beside them, in words. */
+  /** Descriptions of remains of sandboxes beside the decoys. */
   leaks(): Promise<readonly string[]>;
 }
 
@@ -21,7 +21,7 @@ export async function plantDecoys(host: FreebsdHost): Promise<Decoys> {
   };
 }
 
-/** What a dataset has that such an installation made. */
+/** The owner property that such an installation gives its datasets. */
 async function ownerOn(host: FreebsdHost): Promise<string> {
   const { settings } = host;
   const backend = host.backend();

@@ -25,7 +25,7 @@ const HAS_FAILED = "over";
 export async function makeFailingPrograms(host: FreebsdHost): Promise<FailingPrograms> {
   const { directory, settings } = host;
   const bin = join(directory, "failing");
-  // What is left to count down, and the fault.
+  // Remaining count and the fault.
   const armed = join(directory, "armed");
   await mkdir(bin);
   const programs: Record<string, string> = {};

@@ -51,14 +51,14 @@ const SCRIPTS = [
 ];
 const FLAGS = ["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror"];
 const POOL = "coppice";
-/** What this host has and FreeBSD has elsewhere. */
+/** Programs that FreeBSD has at other paths. */
 const HOST_PROGRAMS = {
   chown: "/usr/bin/chown",
   mkdir: "/usr/bin/mkdir",
   realpath: "/usr/bin/realpath",
   signify: "/usr/bin/signify-openbsd",
 };
-/** What plays the internet for a host that is connected. */
+/** The stand-in for the internet of a connected host. */
 export const OUTSIDE = { addresses: ["203.0.113.2", "203.0.113.3"], port: 8_099 } as const;
 /** Prints interfaces, routes, and the states of the stand-in for pf. */
 const NETWORK =
@@ -90,13 +90,13 @@ function whatIsMissing(): string | undefined {
 /** Something that a FreeBSD host would be for the backend: real ZFS, and stand-ins for its jails. */
 export interface FreebsdHost extends AsyncDisposable {
   readonly directory: string;
-  /** What a server's configuration says of the backend, so that it finds all that. */
+  /** Settings of the backend for this host, as in a server's configuration. */
   readonly configuration: Readonly<Record<string, unknown>>;
   /** The same, parsed. */
   readonly settings: JailSettings;
   /** Has the leases of what `backend` makes, as the ledger has those of a server. */
   readonly leases: MemoryLeases;
-  /** What the stand-in for rctl(8) can hold sandboxes to, with the control groups of this host. */
+  /** Limits that the stand-in for rctl(8) can enforce with the control groups of this host. */
   readonly limits: readonly (keyof Limits)[];
   /** The backend of one server after another, which logs nothing, with other settings and surroundings where given. */
   backend(
@@ -105,12 +105,12 @@ export interface FreebsdHost extends AsyncDisposable {
   ): JailBackend;
   /** Runs a program in it. @returns stdout. @throws Error with stderr unless it ends well. */
   run(path: string, ...args: readonly string[]): Promise<string>;
-  /** What of sandboxes is there, in words. */
+  /** Descriptions of remains of sandboxes. */
   leaks(): Promise<readonly string[]>;
 }
 
 export interface FreebsdHostOptions {
-  /** Whether its sandboxes are connected to something that plays the internet, `OUTSIDE`. False when absent. */
+  /** Connects its sandboxes to a stand-in for the internet, `OUTSIDE`. False when absent. */
   readonly isConnected?: boolean;
   /** How, where it is; by `vnet` when absent. */
   readonly networkKind?: "vnet" | "alias" | undefined;
@@ -231,7 +231,7 @@ export const AGENT_INSIDE = "/opt/agent";
 /** The interpreter with ipykernel inside: wherever the host keeps it, there it is at one place. */
 export const PYTHON_INSIDE = "/opt/python/bin/python3";
 
-/** What of the host an interpreter consists of, and where that is inside. */
+/** Directories of an interpreter on the host, and their places inside. */
 interface HostPython {
   readonly version: string;
   readonly packages: string;
@@ -270,7 +270,7 @@ const LIMIT_OF_CONTROLLER: Readonly<Record<string, keyof Limits>> = {
 const REMOVE_ATTEMPTS = 100;
 const REMOVE_PAUSE_MS = 20;
 
-/** What was in them has been killed, and is not gone at that moment. */
+/** Their processes have been killed, but end a moment later. */
 async function removeGroups(path: string): Promise<void> {
   const groups = (await readdir(path, { withFileTypes: true })).filter((entry) => entry.isDirectory());
   for (const directory of [...groups.map(({ name }) => join(path, name)), path]) {

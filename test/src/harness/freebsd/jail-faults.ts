@@ -10,7 +10,7 @@ import { type FreebsdHost, type FreebsdHostOptions, openFreebsdHost } from "./fr
 /** More commands than anything takes. */
 const MOST_COMMANDS = 80;
 
-/** What a test does while a host fails. */
+/** Actions of a test while a host fails. */
 export interface FaultyAct<T> {
   /** Done before anything fails. */
   readonly prepare?: (scene: FaultScene) => Promise<T>;
@@ -140,7 +140,7 @@ export class FaultyHost implements AsyncDisposable {
     await backend.close();
   }
 
-  /** Who asked for an end that failed asks again. */
+  /** Repeats the ends that failed. */
   async #sweep(scene: FaultScene): Promise<void> {
     await scene.end();
     await scene.backend.sweep();

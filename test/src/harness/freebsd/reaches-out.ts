@@ -1,7 +1,7 @@
 import type { Sandbox } from "@coppice/core/backend";
 import { OUTSIDE } from "./freebsd-host.js";
 
-/** Whether a program in a sandbox of a connected FreeBSD host gets a connection to what plays the internet. */
+/** True when a program in a sandbox of a connected FreeBSD host reaches the stand-in for the internet. */
 export async function reachesOut(sandbox: Sandbox): Promise<boolean> {
   const script = `timeout 2 bash -c '</dev/tcp/${OUTSIDE.addresses[0]}/${OUTSIDE.port}'`;
   const env = { PATH: "/usr/bin:/bin" };

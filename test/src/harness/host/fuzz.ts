@@ -27,7 +27,7 @@ export async function fuzz(rounds: number, round: (random: SeededRandom) => Prom
   await Promise.all(Array.from({ length: AT_A_TIME }, work));
 }
 
-/** What a process holds. */
+/** Resources of a process. */
 interface Holdings {
   readonly heapMiB: number;
   /** Open files, sockets and pipes. Undefined where the system does not tell. */

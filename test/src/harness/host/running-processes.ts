@@ -17,7 +17,7 @@ export async function runningProcesses(text: string): Promise<readonly RunningPr
   return all.filter(({ commandLine }) => commandLine.includes(text));
 }
 
-/** Whether a pid is that of a running process. A zombie is none: who reaps it is not the server's business. */
+/** True for the pid of a running process. False for a zombie, which another process reaps. */
 export async function isRunning(pid: number): Promise<boolean> {
   const all = process.platform === "linux" ? await fromProc([String(pid)]) : await fromPs();
   return all.some((found) => found.pid === pid);

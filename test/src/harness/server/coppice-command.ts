@@ -3,7 +3,7 @@ import { once } from "node:events";
 import { PYTHON } from "../host/python.js";
 import { COPPICE } from "./server-process.js";
 
-/** What a command of the `coppice` command line printed, and its exit code. */
+/** Output and exit code of a `coppice` command. */
 export interface CommandEnd {
   readonly code: number | null;
   readonly stdout: Buffer;
@@ -13,7 +13,7 @@ export interface CommandEnd {
 /** `coppice …` as a process of its own. */
 export interface RunningCommand {
   readonly child: ChildProcess;
-  /** What it has printed until now. */
+  /** Output until now. */
   readonly printed: () => string;
   readonly end: Promise<CommandEnd>;
 }

@@ -7,7 +7,7 @@ import { type BackendName, type FullServerOptions, startFullServer } from "./sta
 
 const SUITE_TIMEOUT_MS = 240_000;
 
-/** What the tests of a suite have to do with. They ask when they run: nothing of it is there while they are declared. */
+/** Surroundings of a suite's tests. They are functions because nothing exists yet when the tests are declared. */
 export interface BackendScene {
   readonly backend: BackendName;
   readonly server: () => TestServer;
@@ -18,7 +18,7 @@ export interface BackendScene {
 export interface EachBackendOptions extends Omit<FullServerOptions, "backend"> {
   /** Also on `jail-freebsd`, whose host with ZFS takes a while to be made. False when absent. */
   readonly onJails?: boolean;
-  /** What the suite may take on each; four minutes when absent, which only what hangs takes. */
+  /** Time limit of the suite on each backend; four minutes when absent. */
   readonly timeoutMs?: number;
 }
 

@@ -113,7 +113,7 @@ export class ServerProcess implements AsyncDisposable {
         printed.push(line);
         const [, name, url] = /^ {2}(\w+) +(https?:\/\/\S+)$/.exec(line) ?? [];
         if (name !== undefined && url !== undefined) urls[name] = url;
-        // What follows the addresses, so all of them have been seen.
+        // Printed after the addresses, so all of them have been read.
         if (line.includes("E2B_API_URL=")) resolve("serving");
       });
     }

@@ -10,7 +10,7 @@ const ACCOUNT = 0x90;
 const ASKS_ACCOUNT = 0x10;
 const HEADER_BYTES = 9;
 
-/** What a stand-in does with a request that is none for an account. `docs/agent-protocol.md` lists them. */
+/** Answer to a request other than for an account. `docs/agent-protocol.md` lists them. */
 export type Misbehaviour = (request: {
   readonly type: number;
   readonly id: number;
@@ -21,7 +21,7 @@ export type Misbehaviour = (request: {
 export interface StandInAgent extends AsyncDisposable {
   /** Resolves when the server has left. */
   readonly cut: Promise<void>;
-  /** What it could send; what is still in its own memory is not counted. */
+  /** Bytes that it could send, without those still in its memory. */
   bytesSent(): number;
 }
 
