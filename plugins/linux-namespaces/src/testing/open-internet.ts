@@ -110,15 +110,18 @@ export async function openInternet(host?: string): Promise<Internet> {
   }
   const name = `coppice-test-${process.pid}`;
   const link = `cpt${process.pid}`;
-  const onHost = (...words: readonly string[]): void => {
+  const onHost = (...words: readonly string[]): string =>
     runOnHost("ip", ...(host === undefined ? [] : ["-n", host]), ...words);
-  };
   runOnHost("ip", "netns", "add", name);
   onHost("link", "add", link, "type", "veth", "peer", "name", "out", "netns", name);
   onHost("link", "set", link, "up");
   runOnHost("ip", "-n", name, "link", "set", "out", "up");
   runOnHost("ip", "-n", name, "link", "set", "lo", "up");
-  const network = takeNetwork((range) => onHost("route", "add", range, "dev", link));
+  const network = takeNetwork((range, sandboxes) => {
+    // Interfaces of sandboxes stay when a test is killed.
+    if (onHost("route", "show", "root", sandboxes) !== "") throw new Error(`${sandboxes} is in use`);
+    onHost("route", "add", range, "dev", link);
+  });
   const address = (offset: number): string => `203.0.113.${network * 8 + offset}`;
   const privateAddress = `10.99.${network}.9`;
   onHost("address", "add", `${address(1)}/29`, "dev", link, "noprefixroute");
@@ -138,7 +141,7 @@ export async function openInternet(host?: string): Promise<Internet> {
     privateAddress,
     hostAddress: address(1),
     port: PORT,
-    egressRange: `10.${100 + network}.0.0/16`,
+    egressRange: rangeOfSandboxes(network),
     reaches(inside, port) {
       runOnHost("ip", "-n", name, "route", "replace", inside, "via", address(1));
       const connect = `import socket; socket.create_connection(("${inside}", ${port}), 3)`;
@@ -160,14 +163,18 @@ export async function openInternet(host?: string): Promise<Internet> {
 }
 
 /** Number of a free network: the kernel accepts each of these routes once. */
-function takeNetwork(addRoute: (range: string) => void): number {
+function takeNetwork(claim: (range: string, sandboxes: string) => void): number {
   for (let network = 0; network < NETWORKS; network++) {
     try {
-      addRoute(`203.0.113.${network * 8}/29`);
+      claim(`203.0.113.${network * 8}/29`, rangeOfSandboxes(network));
       return network;
     } catch {
       // Used by another test.
     }
   }
   throw new Error("every test network is in use: ip route, ip netns");
+}
+
+function rangeOfSandboxes(network: number): string {
+  return `10.${100 + network}.0.0/16`;
 }
