@@ -110,7 +110,7 @@ describe("coppice doctor, with jail-freebsd", () => {
       for (const start of [
         "FAIL  jail-freebsd: there is no interface lo2 -> ifconfig lo2 create up",
         "FAIL  jail-freebsd: there is no interface em1 with an IPv4 address -> set jail-freebsd.network.outside",
-        "FAIL  jail-freebsd: ntpd listens at port 123 of every address, those of sandboxes included -> have it listen",
+        "FAIL  jail-freebsd: ntpd listens at port 123 of every address, those of sandboxes included -> let it listen",
       ]) {
         assert.ok(
           unshared.some((line) => line.startsWith(start)),
