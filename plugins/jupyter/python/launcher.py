@@ -154,7 +154,6 @@ class PiecewiseSession(Session):
             sent = super().send(stream, "stream", piece, header, *places, **options)
         return sent
 
-
     def _fitting(self, kind, content):
         if kind in SHOWING:
             return packed_to_fit(content, self.most_bytes, self.pack)
@@ -263,8 +262,11 @@ class OutputStream(OutStream):
         try:
             while self._should_watch:
                 self._copying = False
-                data = os.read(self._fid, 65536)
+                # A read that empties the pipe waits for the interpreter's lock before it returns: `settle` would see an
+                # empty pipe and no copy.
+                select.select([self._fid], [], [])
                 self._copying = True
+                data = os.read(self._fid, 65536)
                 text = decoder.decode(data, final=not data)
                 if text:
                     self.write(text)
@@ -279,7 +281,8 @@ class OutputStream(OutStream):
         """Waits until the pipe's contents have been written to this stream, for CAPTURE_WAIT at most."""
         deadline = deadline or time.monotonic() + CAPTURE_WAIT
         while self._should_watch and self.watch_fd_thread.is_alive() and time.monotonic() < deadline:
-            if not self._copying and not select.select([self._fid], [], [], 0)[0]:
+            # In this order: a copy is announced before the pipe is read.
+            if not select.select([self._fid], [], [], 0)[0] and not self._copying:
                 return
             time.sleep(0.0005)
 

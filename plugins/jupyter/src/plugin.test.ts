@@ -249,6 +249,22 @@ wait_for('output')`;
     }
   });
 
+  it("what a child writes as the last act of a busy cell arrives", async () => {
+    // The thread that reads the pipe has read it and waits for the interpreter's lock, which the cell holds.
+    const cell = `import io, os, subprocess, sys, time
+own, sys.stdout = sys.stdout, io.StringIO()
+interval = sys.getswitchinterval()
+sys.setswitchinterval(10)
+child = subprocess.Popen("sleep 0.1; echo of a child", shell=True)
+end = time.monotonic() + 0.3
+while time.monotonic() < end:
+    pass`;
+    for (let round = 0; round < 3; round++) {
+      assert.equal((await sandbox.run(cell)).text("stdout"), "of a child\n");
+      await sandbox.run("child.wait()\nsys.setswitchinterval(interval)\nsys.stdout = own");
+    }
+  });
+
   it("a large output is split into several messages", async () => {
     const { lines } = await sandbox.run("print('x' * 3_000_000)\nprint('y' * 3_000_000, end='')");
     const pieces = lines.filter(({ type }) => type === "stdout").map(({ text }) => String(text));
