@@ -1,8 +1,9 @@
 #!/usr/bin/python3 -IS
-"""Stands in for pfctl(8) of FreeBSD 14, as its manual has it, and for the part of pf(4) behind it that is asked for.
+"""Stands in for pfctl(8) as its manual has it, and for the part of pf(4) behind it that is asked for.
 
-  pfctl [-q] -a ANCHOR -f -            loads the rules of an anchor, those of nat too: all or none of them
-  pfctl [-q] -a ANCHOR -F all          flushes them
+  pfctl [-q] -a ANCHOR -f -            loads the rules of an anchor, those of nat too: all or none of them. Without a
+                                       rule the anchor is gone afterwards, whether it was there or not
+  pfctl [-q] -a ANCHOR -F all          flushes them, see below
   pfctl -a ANCHOR -s Anchors           the anchors directly below one
   pfctl -a ANCHOR -s rules             what was loaded
   pfctl -s info | rules | nat          that it is enabled; the main rulesets: an anchor `coppice/*`, then a block
@@ -20,6 +21,13 @@ What a jail sends that shares the stack of the host (share-stack.sh) meets rules
 there, and the other rules with the address that it then has, and the tag; what stays on the host has its own. Without
 a rule that matches, what was translated passes, and the block at the end of the main ruleset stops the rest. What such
 a jail sends to itself is never seen here. The rules become nftables.
+
+Two generations, by the file `pfctl-release` of the host's state: 14 and 15. `-F all` empties the rules, then the tables
+(sbin/pfctl/pfctl_table.c, pfctl_do_clear_tables). pfr_clr_tables (sys/netpfil/pf/pf_table.c) fails with ENOENT where there
+is no such anchor, which an anchor without tables is once its rules are gone. 14 ignores that; 15 says so and ends with 1.
+Rules that were replaced hold their tables until the purge thread frees them, and the tables hold the anchor: it is listed
+for that long, HELD_SECONDS here and about ten on FreeBSD. Not done here: tables that other anchors refer to, `persist`,
+the main ruleset, and reading of any rule that Coppice does not write.
 """
 import fcntl
 import getopt
@@ -30,8 +38,11 @@ import os
 import re
 import subprocess
 import sys
+import time
 
 STATE = os.path.join(os.path.dirname(sys.argv[0]), "..", "state", "pf")
+RELEASE = os.path.join(STATE, "..", "pfctl-release")
+HELD_SECONDS = 2
 KEY = "ip saddr . th sport . ip daddr . th dport . meta l4proto"
 REVERSED = "ip daddr . th dport . ip saddr . th sport . meta l4proto"
 RULE = re.compile(
@@ -150,11 +161,51 @@ def parse(text):
 
 
 def anchors():
-    return sorted(name.replace("%", "/") for name in os.listdir(STATE) if name not in ("lock", "labels"))
+    return sorted(name.replace("%", "/") for name in os.listdir(STATE) if name not in ("lock", "labels", "held"))
+
+
+def path_of(anchor):
+    return os.path.join(STATE, anchor.replace("/", "%"))
+
+
+def has_tables(anchor):
+    return anchor in anchors() and any(TABLE.fullmatch(line) for line in rules_of(anchor).splitlines())
+
+
+def remove_anchor(anchor):
+    """@return whether it had tables, which hold it for a while."""
+    held = os.path.join(STATE, "held")
+    had_tables = has_tables(anchor)
+    if had_tables:
+        os.makedirs(held, exist_ok=True)
+        with open(os.path.join(held, anchor.replace("/", "%")), "w", encoding="utf8"):
+            pass
+    if anchor in anchors():
+        os.unlink(path_of(anchor))
+        apply()
+    return had_tables
+
+
+def held_anchors():
+    held = os.path.join(STATE, "held")
+    for name in os.listdir(held) if os.path.isdir(held) else []:
+        path = os.path.join(held, name)
+        if time.time() - os.stat(path).st_mtime < HELD_SECONDS:
+            yield name.replace("%", "/")
+        else:
+            os.unlink(path)
+
+
+def is_old():
+    try:
+        with open(RELEASE, encoding="utf8") as file:
+            return int(file.read()) < 15
+    except FileNotFoundError:
+        return False
 
 
 def rules_of(anchor):
-    with open(os.path.join(STATE, anchor.replace("/", "%")), encoding="utf8") as file:
+    with open(path_of(anchor), encoding="utf8") as file:
         return file.read()
 
 
@@ -281,7 +332,7 @@ def show(what, anchor, link, verbosity):
     elif what == "rules":
         print(rules_of(anchor) if anchor in anchors() else "", end="")
     elif what == "Anchors":
-        for name in anchors():
+        for name in sorted({*anchors(), *held_anchors()}):
             if name.startswith(f"{anchor}/"):
                 print(f"  {name}")
     elif what == "states":
@@ -305,13 +356,15 @@ def main():
         if "-f" in options:
             text = sys.stdin.read()
             remember(parse(text)[1])
-            with open(os.path.join(STATE, anchor.replace("/", "%")), "w", encoding="utf8") as file:
-                file.write(text)
-            apply()
-        elif "-F" in options:
-            if anchor in anchors():
-                os.unlink(os.path.join(STATE, anchor.replace("/", "%")))
+            if text.strip() == "":
+                remove_anchor(anchor)
+            else:
+                with open(path_of(anchor), "w", encoding="utf8") as file:
+                    file.write(text)
                 apply()
+        elif "-F" in options:
+            if not remove_anchor(anchor) and not is_old():
+                fail("pfctl: Anchor does not exist.")
         elif "-k" in options:
             kill([value for name, value in pairs if name == "-k"])
         elif "-s" in options:

@@ -1,5 +1,26 @@
 #!/bin/sh
-# zfs(8) of zfs-fuse, one command at a time: `zfs …`. Two that mount side by side write the halves of what they have
-# to say into one pipe of the daemon, whose reader then waits for the rest of a path with all of its requests behind
-# it. Commands that begin side by side can be given each other's connection.
-exec flock --no-fork "$(dirname "$0")/../state/zfs.lock" /usr/sbin/zfs "$@"
+# zfs(8) of zfs-fuse: `zfs …`. Commands begin side by side and run one at a time: two that mount together write the halves
+# of what they have to say into one pipe of the daemon, whose reader then waits for the rest of a path, with all of its
+# requests behind it, and two that begin together can be given each other's connection.
+#
+# The first `destroy` of a filesystem that begins while another command runs says that it is busy, as ZFS does while
+# something holds it (module/zfs/dsl_destroy.c, dsl_destroy_head_check_impl: EBUSY for holds beyond those it expects).
+# Not done here: commands that really run together, and what they hold of each other's datasets.
+state=$(dirname "$0")/../state
+if [ "$1" = destroy ]; then
+  for last; do :; done
+  mark=$state/busy/$(echo "$last" | tr / %)
+  mkdir -p "$state/busy"
+  case $last in
+  *@*) ;;
+  *)
+    if [ ! -e "$mark" ] && ! flock --nonblock "$state/zfs.lock" true; then
+      : > "$mark"
+      echo "cannot destroy '$last': dataset is busy" >&2
+      exit 1
+    fi
+    rm -f "$mark"
+    ;;
+  esac
+fi
+exec flock --no-fork "$state/zfs.lock" /usr/sbin/zfs "$@"

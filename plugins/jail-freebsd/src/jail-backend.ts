@@ -241,10 +241,13 @@ export class JailBackend implements SandboxBackend {
     const adopted = await Promise.all(living.map((dataset) => this.#adopt(opened, dataset)));
     const stopped = owned.filter(({ state }) => state === "stopped");
     const found = await Promise.all(stopped.map((dataset) => this.#findStopped(opened, dataset)));
-    await Promise.all([...(await this.#abandoned(opened))].map((id) => this.#clear(opened, id)));
-    await opened.networks?.removeOthers();
-    await opened.datasets.collect();
     this.#isRecovered = true;
+    await this.sweep().catch((error: unknown) => {
+      this.#log.warn(
+        { err: error },
+        "remains of earlier sandboxes were not removed; the next sweep tries again",
+      );
+    });
     return [...adopted.filter((sandbox) => sandbox !== undefined), ...found];
   }
 
@@ -255,10 +258,11 @@ export class JailBackend implements SandboxBackend {
   async sweep(): Promise<void> {
     if (!this.#isRecovered) return;
     const opened = await this.#open();
-    for (const id of await this.#abandoned(opened)) {
+    const remove = async (id: string) => {
       this.#log.warn({ sandbox: id }, "abandoned sandbox; removing it");
       await this.#removeAbandoned(opened, id);
-    }
+    };
+    await Promise.all([...(await this.#abandoned(opened))].map(remove));
     await opened.networks?.removeOthers();
     await opened.datasets.collect();
   }

@@ -7,7 +7,7 @@ describe("a jail in the stack of a host that fails", { skip: reasonWithoutFreebs
   let host: FaultyHost;
 
   before(async () => {
-    host = await FaultyHost.open({ isConnected: true, networkKind: "alias" });
+    host = await FaultyHost.open({ isConnected: true, networkKind: "alias", release: 14 });
   });
   after(() => host[Symbol.asyncDispose]());
 

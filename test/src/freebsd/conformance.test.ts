@@ -32,7 +32,9 @@ interface Variant {
 }
 
 async function openSubject({ commands, networkKind }: Variant): Promise<ConformanceSubject> {
-  const host = await openFreebsdHost({ isConnected: true, networkKind });
+  // Both generations of pfctl(8).
+  const release = networkKind === "alias" ? 14 : 15;
+  const host = await openFreebsdHost({ isConnected: true, networkKind, release });
   const backend = host.backend({ commands });
   return {
     backend,

@@ -37,7 +37,7 @@ describe(
       await networks.disconnect(lease);
       assert.deepEqual(await words(recording), [
         "pfctl -q -k label -k coppice_alias10",
-        "pfctl -q -a coppice/alias10 -F all",
+        "pfctl -q -a coppice/alias10 -f -",
         "ifconfig lo1 inet 10.78.0.10 -alias",
       ]);
     });
@@ -120,8 +120,8 @@ block return out quick on em0 inet from any to any tagged coppice_alias10
         "ifconfig lo1",
         "ifconfig lo1 inet 10.78.0.11 -alias",
         "pfctl -a coppice -s Anchors",
-        "pfctl -q -a coppice/alias12 -F all",
-        "pfctl -q -a coppice/epair10010a -F all",
+        "pfctl -q -a coppice/alias12 -f -",
+        "pfctl -q -a coppice/epair10010a -f -",
       ]);
     });
 

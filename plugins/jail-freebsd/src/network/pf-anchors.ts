@@ -39,9 +39,12 @@ export class PfAnchors {
     await this.#host.run("pfctl", ["-q", "-a", `${this.#parent}/${name}`, "-f", "-"], { input: rules });
   }
 
-  /** Removes an anchor; a missing one is fine. Its states stay. */
+  /**
+   * Removes an anchor; a missing one is fine. Its states stay. `-F all` would fail for an anchor that is missing or has
+   * no tables, where pfctl reports the error of DIOCRCLRTABLES; an empty ruleset is loaded everywhere.
+   */
   async flush(name: string): Promise<void> {
-    await this.#host.run("pfctl", ["-q", "-a", `${this.#parent}/${name}`, "-F", "all"]);
+    await this.load(name, "");
   }
 
   async names(): Promise<readonly string[]> {

@@ -43,7 +43,7 @@ describe("the network of jails", { skip: reasonWithoutRecordingHost() ?? false }
     await networks.disconnect(lease);
     assert.deepEqual(await words(recording), [
       "pfctl -q -M -i coppicenet0 -k 10.78.0.10",
-      "pfctl -q -a coppice/epair10010a -F all",
+      "pfctl -q -a coppice/epair10010a -f -",
       "ifconfig epair10010a destroy",
       "arp -d 10.78.0.10",
     ]);
@@ -113,7 +113,7 @@ block drop out quick on coppicenet0 inet from any to 10.78.0.10
       "ifconfig -g coppice_012345_",
       "ifconfig epair10011a destroy",
       "pfctl -a coppice -s Anchors",
-      "pfctl -q -a coppice/epair10012a -F all",
+      "pfctl -q -a coppice/epair10012a -f -",
     ]);
   });
 

@@ -105,6 +105,8 @@ export interface FreebsdHost extends AsyncDisposable {
   ): JailBackend;
   /** Runs a program in it. @returns stdout. @throws Error with stderr unless it ends well. */
   run(path: string, ...args: readonly string[]): Promise<string>;
+  /** Takes away what a reboot takes away: all but datasets and files. No backend may be open. */
+  reboot(): Promise<void>;
   /** Descriptions of remains of sandboxes. */
   leaks(): Promise<readonly string[]>;
 }
@@ -114,6 +116,8 @@ export interface FreebsdHostOptions {
   readonly isConnected?: boolean;
   /** How, where it is; by `vnet` when absent. */
   readonly networkKind?: "vnet" | "alias" | undefined;
+  /** Release whose pfctl(8) it has; 15 when absent. */
+  readonly release?: 14 | 15;
 }
 
 /**
@@ -123,6 +127,7 @@ export interface FreebsdHostOptions {
 export async function openFreebsdHost({
   isConnected = false,
   networkKind = "vnet",
+  release = 15,
 }: FreebsdHostOptions = {}): Promise<FreebsdHost> {
   const agent = agentBinary() ?? "";
   const directory = await mkdtemp(join(tmpdir(), "cf-"));
@@ -145,6 +150,7 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
   const runInside = (path: string, ...args: readonly string[]) => runIn(host, path, args);
   try {
     await runInside(join(FREEBSD_SOURCES, "set-up-host.sh"), directory, POOL);
+    await writeFile(join(directory, "state", "pfctl-release"), String(release));
     if (isConnected) await runInside(join(FREEBSD_SOURCES, "set-up-network.sh"), String(OUTSIDE.port));
     const { version, base } = python;
     await runInside(join(FREEBSD_SOURCES, "make-template.sh"), `${POOL}/jails/_template`, version, base);
@@ -184,6 +190,9 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
     leases,
     backend: (changed = {}, surroundings = {}) =>
       new JailBackend({ settings: { ...settings, ...changed }, leases, log: silent, ...surroundings }),
+    reboot: async () => {
+      await runInside(join(FREEBSD_SOURCES, "reboot.sh"), directory);
+    },
     limits: groups.flatMap(([controller]) => LIMIT_OF_CONTROLLER[controller] ?? []),
     run: runInside,
     leaks: async () => {
@@ -206,7 +215,9 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
           .filter((line) => line.includes("/e2b-"))
           .map((line) => `mount ${line}`),
         ...lines(network).filter((line) => /epair|lo1\.|10\.78\.\d+\.\d+ \./.test(line)),
-        ...anchors.filter((name) => !["lock", "labels"].includes(name)).map((name) => `anchor ${name}`),
+        ...anchors
+          .filter((name) => !["lock", "labels", "held"].includes(name))
+          .map((name) => `anchor ${name}`),
         ...aliases.map((name) => `alias ${name}`),
         ...leases.list().map(({ address, holder }) => `lease ${address} of ${holder}`),
         ...lines(processes)

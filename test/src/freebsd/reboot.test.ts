@@ -1,0 +1,65 @@
+import assert from "node:assert/strict";
+import { rm, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { describe, it } from "node:test";
+import type { SandboxBackend } from "@coppice/core/backend";
+import { openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd/freebsd-host.js";
+import { newId } from "../harness/freebsd/jail-faults.js";
+import { reachesOut } from "../harness/freebsd/reaches-out.js";
+
+const VARIANTS = [
+  { networkKind: "vnet", release: 15 },
+  { networkKind: "alias", release: 14 },
+  { networkKind: "alias", release: 15 },
+] as const;
+
+function specOf(id: string) {
+  return { id, template: "base", limits: {}, allowInternetAccess: true };
+}
+
+async function make(backend: SandboxBackend) {
+  return backend.provision(specOf(newId()), new AbortController().signal);
+}
+
+describe("jail-freebsd, after a reboot of its host", { skip: reasonWithoutFreebsdHost() ?? false }, () => {
+  for (const { networkKind, release } of VARIANTS) {
+    it(`keeps stopped sandboxes and removes the others, with pfctl ${release}: ${networkKind}`, async () => {
+      await using host = await openFreebsdHost({ isConnected: true, networkKind, release });
+      const first = host.backend();
+      await first.recover();
+      const [stopped, lost, broken] = [await make(first), await make(first), await make(first)];
+      await stopped.files.write(
+        "/home/user/file",
+        (async function* () {
+          yield Buffer.from("kept");
+        })(),
+      );
+      await stopped.stopping?.stop();
+      await first.close();
+      await host.reboot();
+      // Its mount point cannot be removed.
+      const inTheWay = join(host.settings.directory, "roots", `e2b-${broken.id}`, "file");
+      await writeFile(inTheWay, "");
+      assert.ok((await host.leaks()).some((leak) => leak === `dataset coppice/jails/e2b-${lost.id}`));
+
+      const second = host.backend();
+      const found = await second.recover();
+      assert.deepEqual(
+        found.map(({ id }) => id),
+        [stopped.id],
+      );
+      const left = (await host.leaks()).filter((leak) => !leak.includes(stopped.id));
+      assert.ok(left.length > 0 && left.every((leak) => leak.includes(broken.id)), left.join("\n"));
+      await found[0]?.stopping?.start(specOf(stopped.id), new AbortController().signal);
+      assert.ok(found[0] && (await reachesOut(found[0])));
+      const fresh = await make(second);
+      assert.ok(await reachesOut(fresh));
+
+      await rm(inTheWay);
+      await second.sweep();
+      for (const sandbox of [...found, fresh]) await sandbox.destroy();
+      assert.deepEqual(await host.leaks(), []);
+      await second.close();
+    });
+  }
+});
