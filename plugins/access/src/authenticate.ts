@@ -27,11 +27,7 @@ export async function authenticate(
   if (given === bearer && tokens !== undefined && JWT_FORM.test(given)) return tokens.find(given);
   const principal = apiKeys.find(given);
   if (principal !== undefined) return principal;
-  throw refusal(
-    API_KEY_FORM.test(given) ? "Cannot get the team for the given API key" : "Invalid API key format",
-  );
-}
-
-function refusal(message: string): SandboxError {
-  return new SandboxError("credential_invalid", message);
+  const isKey = API_KEY_FORM.test(given);
+  const message = isKey ? "Cannot get the team for the given API key" : "Invalid API key format";
+  throw new SandboxError("credential_invalid", message);
 }

@@ -10,7 +10,6 @@ import { auditObserver } from "./audit/audit-observer.js";
 import { mountAudit } from "./audit/audit-route.js";
 import { JsonWebTokens } from "./json-web-tokens.js";
 import { keptKey } from "./keys/kept-key.js";
-import { keyExpression } from "./keys/key-expression.js";
 import { KeyStore } from "./keys/key-store.js";
 import { keysCreate } from "./keys/keys-create.js";
 import { keysList } from "./keys/keys-list.js";
@@ -32,15 +31,7 @@ export const plugin = definePlugin({
     const { apiKeys: configured, developmentKey, jwt, quotas, rateLimits, audit } = context.config;
     const { log } = context;
     const store = openedAtStart(() => new KeyStore(context.dataDir()));
-    const auditLog = openedAtStart(
-      () =>
-        new AuditLog({
-          dataDir: context.dataDir(),
-          maxEntries: audit.maxEntries,
-          maxStrangers: audit.maxStrangers,
-          maxAgeMs: audit.maxAge,
-        }),
-    );
+    const auditLog = openedAtStart(() => new AuditLog({ dataDir: context.dataDir(), ...audit }));
     for (const file of [store, auditLog]) {
       context.onStart(() => file.open());
       context.onStop(() => file.close());
@@ -62,10 +53,10 @@ export const plugin = definePlugin({
         tokens: jwt && new JsonWebTokens({ settings: jwt, clock, log }),
         perAddress: new RateLimit(rateLimits.perAddress),
         perKey: new RateLimit(rateLimits.perKey),
-        onRefused: metrics.refused,
+        onRefused: (reason) => metrics.refused.inc({ reason }),
       }),
     );
-    admissions.add(new Quotas({ settings: quotas, clock }).check);
+    admissions.add(new Quotas(quotas, clock).check);
     context.onStart(() => {
       for (const message of refusedTemplates(quotas, templates.all())) log.warn(message);
     });
@@ -76,7 +67,7 @@ export const plugin = definePlugin({
     let lost = 0;
     const onLost = (error: unknown): void => {
       lost += 1;
-      metrics.auditLost();
+      metrics.lost.inc();
       log.error({ err: error }, "an entry of the audit is lost");
     };
     context.observe("api", auditObserver({ log: auditLog.get, clock, onLost }));
@@ -85,9 +76,17 @@ export const plugin = definePlugin({
 
     const router = context.http("api");
     mountWhoami(router);
-    mountAudit(router, { log: auditLog.get });
+    mountAudit(router, auditLog.get);
     greeting.addVariables(() => ({
-      E2B_API_KEY: keyExpression(developmentKey === "random" ? keyFile() : undefined),
+      E2B_API_KEY:
+        developmentKey === "random"
+          ? keyExpression(keyFile())
+          : "<one of plugins.access, or of coppice keys create>",
     }));
   },
 });
+
+/** Shell expression that reads the key: the key itself could end up in a log. */
+function keyExpression(file: string): string {
+  return `"$(cat '${file.replaceAll("'", "'\\''")}')"`;
+}

@@ -7,12 +7,6 @@ import {
 } from "@coppice/core";
 import type { QuotaSettings, TenantQuota } from "./access-config.js";
 
-export interface QuotasOptions {
-  /** By tenant; `everybody` for those not named. */
-  readonly settings: QuotaSettings;
-  readonly clock: Clock;
-}
-
 const COUNTABLE = ["cpuCount", "memoryMiB"] as const;
 type Countable = (typeof COUNTABLE)[number];
 
@@ -35,12 +29,14 @@ export function refusedTemplates(
 
 /** Limits of a tenant's sandboxes: number, total size, and creation rate. */
 export class Quotas {
-  readonly #options: QuotasOptions;
+  readonly #settings: QuotaSettings;
+  readonly #clock: Clock;
   /** Times of each tenant's creations, as far back as its quota looks. */
   readonly #creations = new Map<string, number[]>();
 
-  constructor(options: QuotasOptions) {
-    this.#options = options;
+  constructor(settings: QuotaSettings, clock: Clock) {
+    this.#settings = settings;
+    this.#clock = clock;
   }
 
   /** Call it before every creation and growth; the registry lets no other decision come in between. */
@@ -69,12 +65,12 @@ export class Quotas {
   };
 
   #quotaOf(tenant: string): TenantQuota {
-    const { tenants, everybody } = this.#options.settings;
+    const { tenants, everybody } = this.#settings;
     return (Object.hasOwn(tenants, tenant) ? tenants[tenant] : undefined) ?? everybody;
   }
 
   #take(tenant: string, { sandboxes, per }: { readonly sandboxes: number; readonly per: number }): void {
-    const nowMs = this.#options.clock.now();
+    const nowMs = this.#clock.now();
     const recent = (this.#creations.get(tenant) ?? []).filter((atMs) => atMs > nowMs - per);
     const oldestMs = recent.at(-sandboxes);
     if (oldestMs !== undefined) {

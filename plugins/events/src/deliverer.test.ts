@@ -47,7 +47,7 @@ it("an attempt that was answered leaves no timer", async (context) => {
   await using receiver = await Receiver.start();
   const dataDir = await mkdtemp(join(tmpdir(), "coppice-events-"));
   const config = eventsConfig.parse({});
-  const store = new EventsStore({ dataDir, config });
+  const store = new EventsStore(dataDir, config);
   context.after(async () => {
     store.close();
     await rm(dataDir, { recursive: true });

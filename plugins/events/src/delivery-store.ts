@@ -1,6 +1,8 @@
 import { randomUUID } from "node:crypto";
 import type { DatabaseSync, SQLInputValue, SQLOutputValue } from "node:sqlite";
 import type { EventBody } from "./event-body.js";
+import type { EventsConfig } from "./events-config.js";
+import type { Page } from "./parse-page.js";
 
 /** Outcome of a delivery; `dropped` when too many were waiting already. */
 export type DeliveryState = "pending" | "delivered" | "failed" | "dropped";
@@ -36,44 +38,28 @@ export interface DueDelivery {
   readonly secret: string;
 }
 
-export interface AttemptResult {
-  readonly state: DeliveryState;
-  readonly attempts: number;
-  readonly nextAtMs: number | undefined;
-  readonly endedAtMs: number | undefined;
-  readonly status: number | undefined;
-  readonly error: string | undefined;
-}
+type AttemptResult = Omit<Delivery, "id" | "webhook" | "event" | "type" | "sandbox" | "createdAtMs">;
 
-export interface DeliveryQuery {
+interface DeliveryQuery extends Page {
   readonly tenant: string;
   readonly webhook?: string | undefined;
-  readonly limit: number;
-  readonly offset: number;
-  readonly oldestFirst: boolean;
-}
-
-export interface DeliveryStoreOptions {
-  readonly database: DatabaseSync;
-  readonly maxPending: number;
-  /** Limit of finished deliveries of each webhook. */
-  readonly maxDeliveries: number;
 }
 
 export class DeliveryStore {
-  readonly #options: DeliveryStoreOptions;
+  readonly #database: DatabaseSync;
+  readonly #settings: EventsConfig["webhooks"];
   readonly #statements: ReturnType<typeof prepare>;
 
-  constructor(options: DeliveryStoreOptions) {
-    this.#options = options;
-    this.#statements = prepare(options.database);
+  constructor(database: DatabaseSync, settings: EventsConfig["webhooks"]) {
+    this.#database = database;
+    this.#settings = settings;
+    this.#statements = prepare(database);
   }
 
   /** Queues an event for a webhook. @returns false when too many wait. */
   add(webhook: string, event: EventBody, nowMs: number): boolean {
-    const { maxPending } = this.#options;
     const waiting = Number(this.#statements.waiting.get(webhook)?.["count"]);
-    const isDropped = waiting >= maxPending;
+    const isDropped = waiting >= this.#settings.maxPending;
     const ended = isDropped ? nowMs : null;
     const state: DeliveryState = isDropped ? "dropped" : "pending";
     const next = isDropped ? null : nowMs;
@@ -86,16 +72,7 @@ export class DeliveryStore {
   /** The oldest pending delivery of an enabled webhook, due or not. */
   next(webhook: string): DueDelivery | undefined {
     const row = this.#statements.next.get(webhook);
-    if (row === undefined) return undefined;
-    return {
-      id: String(row["id"]),
-      webhook,
-      attempts: Number(row["attempts"]),
-      nextAtMs: Number(row["next_at_ms"]),
-      body: String(row["body"]),
-      url: String(row["url"]),
-      secret: String(row["secret"]),
-    };
+    return row as DueDelivery | undefined;
   }
 
   waiting(): readonly string[] {
@@ -112,7 +89,7 @@ export class DeliveryStore {
     const values = [nextAtMs, endedAtMs, status, error].map((value) => value ?? null);
     this.#statements.attempted.run(state, attempts, ...values, id);
     if (endedAtMs === undefined) return;
-    this.#statements.forget.run({ webhook, kept: this.#options.maxDeliveries });
+    this.#statements.forget.run({ webhook, kept: this.#settings.maxDeliveries });
   }
 
   /** Queues a finished delivery again. @returns false when there is no finished one. */
@@ -128,7 +105,7 @@ export class DeliveryStore {
       conditions.push("delivery.webhook = ?");
       values.push(webhook);
     }
-    return this.#options.database
+    return this.#database
       .prepare(
         `SELECT delivery.* FROM delivery JOIN webhook ON webhook.id = delivery.webhook
          WHERE ${conditions.join(" AND ")}
@@ -149,7 +126,7 @@ function prepare(database: DatabaseSync) {
       "SELECT count(*) AS count FROM delivery WHERE state = 'pending' AND webhook = ?",
     ),
     next: database.prepare(
-      `SELECT delivery.id, attempts, next_at_ms, body, url, secret
+      `SELECT delivery.id, webhook, attempts, next_at_ms AS nextAtMs, body, url, secret
        FROM delivery JOIN webhook ON webhook.id = delivery.webhook
        WHERE state = 'pending' AND webhook = ? AND enabled = 1 ORDER BY sequence LIMIT 1`,
     ),

@@ -1,5 +1,5 @@
 import type { SandboxEvent } from "@coppice/core";
-import { eventTypeName } from "./event-type.js";
+import { EVENT_TYPE_NAMES } from "./event-type.js";
 
 export interface EventBody {
   readonly version: "v1";
@@ -21,7 +21,7 @@ export function eventBody(event: SandboxEvent): EventBody {
   return {
     version: "v1",
     id: event.id,
-    type: eventTypeName(event.type),
+    type: EVENT_TYPE_NAMES[event.type],
     eventData: Object.keys(data).length === 0 ? null : data,
     // Templates have no builds here, and sandboxes one life each.
     sandboxBuildId: template,

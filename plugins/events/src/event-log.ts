@@ -1,22 +1,14 @@
 import type { DatabaseSync, SQLInputValue } from "node:sqlite";
 import type { SandboxEvent } from "@coppice/core";
 import { type EventBody, eventBody } from "./event-body.js";
+import type { EventsConfig } from "./events-config.js";
+import type { Page } from "./parse-page.js";
 
-export interface EventQuery {
+interface EventQuery extends Page {
   readonly tenant: string;
   readonly sandbox?: string | undefined;
   /** Names of types; all when empty. */
   readonly types: readonly string[];
-  readonly limit: number;
-  readonly offset: number;
-  readonly oldestFirst: boolean;
-}
-
-export interface EventLogOptions {
-  readonly database: DatabaseSync;
-  /** Limit for each tenant. */
-  readonly maxEvents: number;
-  readonly maxAgeMs: number;
 }
 
 /** Deleting row by row would double the cost of writing. */
@@ -24,14 +16,16 @@ const TRIMMED_EVERY = 64;
 
 /** Events of sandboxes, within limits of number and age. */
 export class EventLog {
-  readonly #options: EventLogOptions;
+  readonly #database: DatabaseSync;
+  readonly #config: EventsConfig;
   readonly #statements: ReturnType<typeof prepare>;
   readonly #grown = new Set<string>();
   #untrimmed = TRIMMED_EVERY;
 
-  constructor(options: EventLogOptions) {
-    this.#options = options;
-    this.#statements = prepare(options.database);
+  constructor(database: DatabaseSync, config: EventsConfig) {
+    this.#database = database;
+    this.#config = config;
+    this.#statements = prepare(database);
   }
 
   /** @returns the body of the event; undefined for one that was added before. */
@@ -48,8 +42,8 @@ export class EventLog {
     this.#untrimmed += 1;
     if (this.#untrimmed < TRIMMED_EVERY) return;
     this.#untrimmed = 0;
-    const { maxAgeMs, maxEvents } = this.#options;
-    this.#statements.forgetOld.run(nowMs - maxAgeMs);
+    const { maxAge, maxEvents } = this.#config;
+    this.#statements.forgetOld.run(nowMs - maxAge);
     for (const tenant of this.#grown) this.#statements.forget.run({ tenant, kept: maxEvents });
     this.#grown.clear();
   }
@@ -66,7 +60,7 @@ export class EventLog {
       conditions.push(`type IN (${types.map(() => "?").join(", ")})`);
       values.push(...types);
     }
-    return this.#options.database
+    return this.#database
       .prepare(
         `SELECT body FROM event WHERE ${conditions.join(" AND ")}
          ORDER BY sequence ${oldestFirst ? "ASC" : "DESC"} LIMIT ? OFFSET ?`,

@@ -2,7 +2,8 @@ import type { SandboxEventType } from "@coppice/core";
 
 const PREFIX = "sandbox.lifecycle.";
 
-const NAMES: Readonly<Record<SandboxEventType, string>> = {
+/** E2B's names of the types. */
+export const EVENT_TYPE_NAMES: Readonly<Record<SandboxEventType, string>> = {
   created: `${PREFIX}created`,
   updated: `${PREFIX}updated`,
   paused: `${PREFIX}paused`,
@@ -11,8 +12,4 @@ const NAMES: Readonly<Record<SandboxEventType, string>> = {
   killed: `${PREFIX}killed`,
 };
 
-export const EVENT_TYPES: readonly string[] = Object.values(NAMES);
-
-export function eventTypeName(type: SandboxEventType): string {
-  return NAMES[type];
-}
+export const EVENT_TYPES: readonly string[] = Object.values(EVENT_TYPE_NAMES);

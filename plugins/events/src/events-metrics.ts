@@ -1,16 +1,12 @@
 import { Counter, Gauge, Histogram, type Registry } from "prom-client";
 
 /** Outcome of an attempt to deliver; `failed` was the last one. */
-export type AttemptOutcome = "delivered" | "retried" | "failed";
+type AttemptOutcome = "delivered" | "retried" | "failed";
 
-export interface EventsMetrics {
-  recorded(type: string): void;
-  dropped(count: number): void;
-  attempted(outcome: AttemptOutcome, tookMs: number): void;
-}
+export type EventsMetrics = ReturnType<typeof eventsMetrics>;
 
 /** @param waiting called at each scrape: number of pending deliveries. */
-export function eventsMetrics(registry: Registry, waiting: () => number): EventsMetrics {
+export function eventsMetrics(registry: Registry, waiting: () => number) {
   const registers = [registry];
   const recorded = new Counter({
     name: "coppice_events_recorded_total",
@@ -44,9 +40,9 @@ export function eventsMetrics(registry: Registry, waiting: () => number): Events
     },
   });
   return {
-    recorded: (type) => recorded.inc({ type }),
-    dropped: (count) => dropped.inc(count),
-    attempted(outcome, tookMs) {
+    recorded: (type: string) => recorded.inc({ type }),
+    dropped: (count: number) => dropped.inc(count),
+    attempted(outcome: AttemptOutcome, tookMs: number) {
       attempts.inc({ outcome });
       seconds.observe(tookMs / 1000);
     },

@@ -11,7 +11,7 @@ const TYPE = "sandbox.lifecycle.updated";
 
 async function openStore(context: TestContext, settings: object): Promise<EventsStore> {
   const dataDir = await mkdtemp(join(tmpdir(), "coppice-events-"));
-  const store = new EventsStore({ dataDir, config: eventsConfig.parse(settings) });
+  const store = new EventsStore(dataDir, eventsConfig.parse(settings));
   context.after(async () => {
     store.close();
     await rm(dataDir, { recursive: true });

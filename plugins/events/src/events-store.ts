@@ -7,11 +7,6 @@ import type { EventsConfig } from "./events-config.js";
 import { MIGRATIONS } from "./migrations.js";
 import { WebhookStore } from "./webhook-store.js";
 
-export interface EventsStoreOptions {
-  readonly dataDir: string;
-  readonly config: EventsConfig;
-}
-
 export interface Recorded {
   /** Type names of the new events. */
   readonly types: readonly string[];
@@ -27,13 +22,11 @@ export class EventsStore {
   readonly deliveries: DeliveryStore;
 
   /** @throws Error that names the file when it cannot be used. */
-  constructor({ dataDir, config }: EventsStoreOptions) {
-    const database = openDatabase({ path: join(dataDir, "events.sqlite"), migrations: MIGRATIONS });
-    const { maxPending, maxDeliveries } = config.webhooks;
-    this.#database = database;
-    this.events = new EventLog({ database, maxEvents: config.maxEvents, maxAgeMs: config.maxAge });
-    this.webhooks = new WebhookStore(database);
-    this.deliveries = new DeliveryStore({ database, maxPending, maxDeliveries });
+  constructor(dataDir: string, config: EventsConfig) {
+    this.#database = openDatabase({ path: join(dataDir, "events.sqlite"), migrations: MIGRATIONS });
+    this.events = new EventLog(this.#database, config);
+    this.webhooks = new WebhookStore(this.#database);
+    this.deliveries = new DeliveryStore(this.#database, config.webhooks);
   }
 
   /** Stores new events and their deliveries, all or nothing. Known events are left out. */

@@ -15,7 +15,7 @@ export const plugin = definePlugin({
   requires: { events: SandboxEvents, clock: Clock },
   setup(context, { events, clock }) {
     const { config, log } = context;
-    const file = openedAtStart(() => new EventsStore({ dataDir: context.dataDir(), config }));
+    const file = openedAtStart(() => new EventsStore(context.dataDir(), config));
     const store = file.get;
     context.onStart(() => file.open());
     context.onStop(() => file.close());

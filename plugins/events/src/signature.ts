@@ -1,6 +1,6 @@
 import { createHash, createHmac } from "node:crypto";
 
-export interface SignedMessage {
+interface SignedMessage {
   /** The same for every attempt to deliver one event. */
   readonly id: string;
   /** Seconds since the Unix epoch. */
@@ -12,10 +12,8 @@ export interface SignedMessage {
 const STANDARD_PREFIX = "whsec_";
 
 /**
- * The headers that prove a message's sender.
- *
- * `webhook-signature` is an HMAC-SHA256 over id, time and body, as in Standard Webhooks: it prevents replays of old
- * messages. `e2b-signature` is the digest of secret and body that E2B's receivers check.
+ * The headers that prove a message's sender. `webhook-signature`, as in Standard Webhooks, also prevents replays of old
+ * messages; `e2b-signature` is checked by E2B's receivers.
  */
 export function signatureHeaders({ id, timestampS, body, secret }: SignedMessage): Record<string, string> {
   const mac = createHmac("sha256", keyOf(secret)).update(`${id}.${timestampS}.${body}`).digest("base64");

@@ -30,20 +30,14 @@ const signatureSecret = z
     "expected base64 after whsec_",
   );
 
-/** The body of POST /events/webhooks. */
-export const newWebhookBody = z.object({
-  name: name.default(""),
-  url,
-  events,
-  enabled: z.boolean().default(true),
-  signatureSecret: signatureSecret.optional(),
-});
+const webhookBody = z.object({ name, url, events, enabled: z.boolean(), signatureSecret });
 
 /** The body of PATCH /events/webhooks/:id. */
-export const webhookChangeBody = z.object({
-  name: name.optional(),
-  url: url.optional(),
-  events: events.optional(),
-  enabled: z.boolean().optional(),
+export const webhookChangeBody = webhookBody.partial();
+
+/** The body of POST /events/webhooks. */
+export const newWebhookBody = webhookBody.extend({
+  name: name.default(""),
+  enabled: z.boolean().default(true),
   signatureSecret: signatureSecret.optional(),
 });

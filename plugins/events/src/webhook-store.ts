@@ -11,16 +11,8 @@ export class WebhookStore {
 
   add(webhook: Webhook): void {
     const { id, tenant, name, url, types, isEnabled, secret, createdAtMs } = webhook;
-    this.#statements.add.run(
-      id,
-      tenant,
-      name,
-      url,
-      JSON.stringify(types),
-      Number(isEnabled),
-      secret,
-      createdAtMs,
-    );
+    const values = [id, tenant, name, url, JSON.stringify(types), Number(isEnabled), secret, createdAtMs];
+    this.#statements.add.run(...values);
   }
 
   /** Replaces everything but the id, the tenant and the time of creation. */

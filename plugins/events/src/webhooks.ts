@@ -58,7 +58,7 @@ export class Webhooks {
   /** @throws SandboxError not_found */
   get(tenant: string, id: string): Webhook {
     const webhook = this.#options.store().webhooks.find(tenant, id);
-    if (webhook === undefined) throw unknownWebhook(id);
+    if (webhook === undefined) throw new SandboxError("webhook_not_found", `webhook '${id}' not found`);
     return webhook;
   }
 
@@ -91,10 +91,8 @@ export class Webhooks {
     const { store, clock, onDue } = this.#options;
     this.get(tenant, id);
     if (!store().deliveries.repeat(id, delivery, clock.now())) {
-      throw new SandboxError(
-        "delivery_not_found",
-        `webhook '${id}' has no delivery '${delivery}' that is done`,
-      );
+      const text = `webhook '${id}' has no delivery '${delivery}' that is done`;
+      throw new SandboxError("delivery_not_found", text);
     }
     onDue(id);
   }
@@ -103,8 +101,4 @@ export class Webhooks {
     if (this.#options.guard.permitsHost(new URL(url).hostname)) return;
     throw new SandboxError("webhook_url_invalid", "validation error: url: its host is no public address");
   }
-}
-
-function unknownWebhook(id: string): SandboxError {
-  return new SandboxError("webhook_not_found", `webhook '${id}' not found`);
 }

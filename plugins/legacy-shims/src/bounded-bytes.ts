@@ -1,25 +1,19 @@
 export class BoundedBytes {
-  readonly #limitBytes: number;
   readonly #chunks: Uint8Array[] = [];
-  #lengthBytes = 0;
-  #isTruncated = false;
+  #roomBytes: number;
+  isTruncated = false;
 
   constructor(limitBytes: number) {
-    this.#limitBytes = limitBytes;
+    this.#roomBytes = limitBytes;
   }
 
   push(chunk: Uint8Array): void {
-    const room = this.#limitBytes - this.#lengthBytes;
-    if (chunk.length > room) this.#isTruncated = true;
-    if (room <= 0) return;
+    if (chunk.length > this.#roomBytes) this.isTruncated = true;
+    if (this.#roomBytes === 0) return;
     // Copied: the chunk may be a window on a larger buffer.
-    const kept = Uint8Array.prototype.slice.call(chunk, 0, room);
+    const kept = Uint8Array.prototype.slice.call(chunk, 0, this.#roomBytes);
     this.#chunks.push(kept);
-    this.#lengthBytes += kept.length;
-  }
-
-  get isTruncated(): boolean {
-    return this.#isTruncated;
+    this.#roomBytes -= kept.length;
   }
 
   /** As UTF-8; invalid bytes become U+FFFD. */

@@ -8,7 +8,7 @@ export type ClientFrame =
   /** A frame of a newer client, which this server can ignore. */
   | { readonly type: "unknown" };
 
-const MAX_TERMINAL = 65_535;
+export const MAX_TERMINAL = 65_535;
 const cells = z.int().min(1).max(MAX_TERMINAL);
 
 const textFrame = z.union([

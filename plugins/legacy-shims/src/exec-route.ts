@@ -1,4 +1,5 @@
 import {
+  parseSandboxId,
   permit,
   type Router,
   readJsonBody,
@@ -10,7 +11,6 @@ import {
 import type { Commands } from "@coppice/plugin-commands";
 import { z } from "zod";
 import { execute } from "./execute.js";
-import { findSandbox } from "./find-sandbox.js";
 import type { LegacyShimsConfig } from "./legacy-shims-config.js";
 
 export interface ExecOptions {
@@ -37,7 +37,7 @@ export function mountExec(router: Router, { sandboxes, commands, config }: ExecO
   let running = 0;
 
   router.post("/sandboxes/:id/exec", permit("exec"), async (context) => {
-    const sandbox = findSandbox(sandboxesOf(context, sandboxes), context.params["id"]);
+    const sandbox = sandboxesOf(context, sandboxes).get(parseSandboxId(context.params["id"]));
     const body = await readJsonBody(context.req, schema, { limitBytes: config.maxBody });
     if (running >= config.maxExecutions) {
       throw new SandboxError("execution_limit_reached", `the server already serves ${running} executions`);
@@ -45,10 +45,8 @@ export function mountExec(router: Router, { sandboxes, commands, config }: ExecO
     running += 1;
     try {
       const { cmd, args, cwd, env, user, timeout_ms: timeoutMs } = body;
-      const execution = await execute(
-        commands,
-        sandbox,
-        {
+      context.body = await execute(commands, sandbox, {
+        request: {
           ...(args ? { path: cmd, args } : { path: config.shell, args: ["-c", cmd] }),
           cwd: cwd ?? undefined,
           environment: env ?? undefined,
@@ -56,15 +54,9 @@ export function mountExec(router: Router, { sandboxes, commands, config }: ExecO
           input: "none",
           timeoutMs: timeoutMs ?? config.defaultTimeout,
         },
-        { maxOutputBytes: config.maxOutput, signal: requestOf(context).signal },
-      );
-      context.body = {
-        stdout: execution.stdout,
-        stderr: execution.stderr,
-        exit_code: execution.exitCode,
-        timed_out: execution.isTimedOut,
-        truncated: execution.isTruncated,
-      };
+        maxOutputBytes: config.maxOutput,
+        signal: requestOf(context).signal,
+      });
     } finally {
       running -= 1;
     }

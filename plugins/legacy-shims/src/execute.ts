@@ -3,35 +3,26 @@ import { type Commands, describeExit, type StartCommand } from "@coppice/plugin-
 import { BoundedBytes } from "./bounded-bytes.js";
 
 export interface ExecuteOptions {
+  readonly request: StartCommand;
   /** Bytes kept of each stream. */
   readonly maxOutputBytes: number;
   /** Aborted when the client leaves; the command lives on until its time-out. */
   readonly signal: AbortSignal;
 }
 
-export interface Execution {
-  readonly stdout: string;
-  readonly stderr: string;
-  readonly isTruncated: boolean;
-  /** -1 for a command that a signal ended. */
-  readonly exitCode: number;
-  readonly isTimedOut: boolean;
-}
-
 /**
- * Runs a command to its end.
+ * Runs a command to its end, and describes it as the answer of /exec.
  * @throws the errors of `Commands.start`, canceled when the client has left, unavailable when the sandbox ended first.
  */
 export async function execute(
   commands: Commands,
   sandbox: LiveSandbox,
-  request: StartCommand,
-  options: ExecuteOptions,
-): Promise<Execution> {
+  { request, maxOutputBytes, signal }: ExecuteOptions,
+) {
   const command = await commands.start(sandbox, request);
-  const stdout = new BoundedBytes(options.maxOutputBytes);
-  const stderr = new BoundedBytes(options.maxOutputBytes);
-  for await (const { stream, data } of command.subscribe(options.signal)) {
+  const stdout = new BoundedBytes(maxOutputBytes);
+  const stderr = new BoundedBytes(maxOutputBytes);
+  for await (const { stream, data } of command.subscribe(signal)) {
     (stream === "stderr" ? stderr : stdout).push(data);
   }
   if (command.end === undefined) throw new SandboxError("client_gone", "the client is gone");
@@ -40,8 +31,8 @@ export async function execute(
   return {
     stdout: stdout.text,
     stderr: stderr.text,
-    isTruncated: stdout.isTruncated || stderr.isTruncated,
-    exitCode: describeExit(exit).exitCode,
-    isTimedOut: command.expired.aborted,
+    exit_code: describeExit(exit).exitCode,
+    timed_out: command.expired.aborted,
+    truncated: stdout.isTruncated || stderr.isTruncated,
   };
 }

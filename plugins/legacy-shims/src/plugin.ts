@@ -19,6 +19,6 @@ export const plugin = definePlugin({
 
     const sockets = new ShellSockets({ sandboxes, commands, clock, config });
     plugin.onStop(() => sockets.close());
-    plugin.upgrade("api", "/sandboxes/:id/ws", (request, upgrade) => sockets.accept(request, upgrade));
+    plugin.upgrade("api", "/sandboxes/:id/ws", sockets.accept);
   },
 });

@@ -1,18 +1,19 @@
-import type { IncomingMessage } from "node:http";
+import type { IncomingHttpHeaders } from "node:http";
 import type { Duplex } from "node:stream";
 import {
   type Clock,
   isSameOrigin,
   type LiveSandbox,
+  parseSandboxId,
   SandboxError,
   type Sandboxes,
   sandboxesOf,
-  type SurfaceRequest,
+  type UpgradeHandler,
 } from "@coppice/core";
 import type { TerminalSize } from "@coppice/core/backend";
 import type { Commands } from "@coppice/plugin-commands";
 import { type WebSocket, WebSocketServer } from "ws";
-import { findSandbox } from "./find-sandbox.js";
+import { MAX_TERMINAL } from "./client-frame.js";
 import type { LegacyShimsConfig } from "./legacy-shims-config.js";
 import { serveShell } from "./shell-socket.js";
 
@@ -23,15 +24,8 @@ export interface ShellSocketsOptions {
   readonly config: LegacyShimsConfig;
 }
 
-interface Upgrade {
-  readonly message: IncomingMessage;
-  readonly socket: Duplex;
-  readonly head: Buffer;
-}
-
 const TERMINAL: TerminalSize = { columns: 80, rows: 24 };
 const TERMINAL_TYPE = "xterm-256color";
-const MAX_TERMINAL = 65_535;
 
 /** WebSockets with a new shell for each. A shell ends with its socket, because there is no way to reconnect. */
 export class ShellSockets {
@@ -54,12 +48,11 @@ export class ShellSockets {
    * @throws SandboxError not_found, invalid_argument (dialect, size), resource_exhausted (too many), permission_denied for a
    * foreign web page, the errors of `Commands.start`.
    */
-  async accept(request: SurfaceRequest, upgrade: Upgrade): Promise<void> {
+  readonly accept: UpgradeHandler = async (request, { message, socket, head }) => {
     const { sandboxes, commands, clock, config } = this.#options;
-    const { message, socket, head } = upgrade;
-    const query = request.url.searchParams;
-    this.#refuseForeignPage(message);
-    const sandbox = findSandbox(sandboxesOf(request, sandboxes), request.url.pathname.split("/")[2]);
+    const { pathname, searchParams: query } = request.url;
+    this.#refuseForeignPage(message.headers);
+    const sandbox = sandboxesOf(request, sandboxes).get(parseSandboxId(pathname.split("/")[2]));
     const dialect = dialectIn(query, config.dialect);
     const terminal = dialect === "pty" ? sizeIn(query) : undefined;
     this.#take(socket, sandbox);
@@ -92,7 +85,7 @@ export class ShellSockets {
       webSocket.once("close", () => sandbox.ended.removeEventListener("abort", cut));
       if (sandbox.ended.aborted) cut();
     });
-  }
+  };
 
   close(): void {
     for (const client of this.#server.clients) client.terminate();
@@ -112,7 +105,7 @@ export class ShellSockets {
   }
 
   /** A page may open a WebSocket to any server, with the cookies and the address of its visitor. */
-  #refuseForeignPage({ headers }: IncomingMessage): void {
+  #refuseForeignPage(headers: IncomingHttpHeaders): void {
     if (isSameOrigin(headers) || this.#options.config.allowedOrigins.includes(headers.origin ?? "")) return;
     throw new SandboxError("origin_not_allowed", "this web page may not open a WebSocket here");
   }

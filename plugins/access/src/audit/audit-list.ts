@@ -14,8 +14,7 @@ export const auditList: VerbAction<AccessConfig> = {
     });
     if (!/^[1-9]\d{0,8}$/.test(values.limit))
       throw new SandboxError("usage_invalid", "--limit is a number of entries");
-    const { maxEntries, maxStrangers, maxAge: maxAgeMs } = config.audit;
-    const log = new AuditLog({ dataDir: dataDir(), maxEntries, maxStrangers, maxAgeMs });
+    const log = new AuditLog({ dataDir: dataDir(), ...config.audit });
     try {
       const query = { tenant: values.tenant, limit: Number(values.limit), offset: 0, oldestFirst: false };
       for (const event of log.list(query)) print(JSON.stringify(auditEventBody(event)));

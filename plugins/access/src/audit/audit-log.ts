@@ -1,10 +1,11 @@
 import { join } from "node:path";
 import type { DatabaseSync, SQLInputValue, SQLOutputValue } from "node:sqlite";
 import { openDatabase } from "@coppice/core";
+import type { AccessConfig } from "../access-config.js";
 
 export type Outcome = "allowed" | "denied" | "error";
 
-/** One entry: sender, request, time and outcome. It contains no secrets. */
+/** One entry, without secrets. */
 export interface AuditEvent {
   readonly id: number;
   readonly atMs: number;
@@ -24,7 +25,7 @@ export interface AuditEvent {
   readonly sandbox: string | undefined;
 }
 
-export interface AuditQuery {
+interface AuditQuery {
   readonly tenant?: string | undefined;
   readonly outcome?: Outcome | undefined;
   readonly pathPrefix?: string | undefined;
@@ -33,13 +34,7 @@ export interface AuditQuery {
   readonly oldestFirst: boolean;
 }
 
-export interface AuditLogOptions {
-  readonly dataDir: string;
-  readonly maxEntries: number;
-  /** Limit of entries without a tenant, which any client can cause, so that they displace only each other. */
-  readonly maxStrangers: number;
-  readonly maxAgeMs: number;
-}
+type AuditLogOptions = AccessConfig["audit"] & { readonly dataDir: string };
 
 const MIGRATIONS: readonly string[] = [
   `CREATE TABLE event (
@@ -82,20 +77,13 @@ export class AuditLog {
   }
 
   write(event: Omit<AuditEvent, "id">): void {
-    this.#statements.insert.run(
-      event.atMs,
-      event.requestId,
-      event.address,
-      event.method,
-      event.path,
-      event.route,
-      event.status,
-      event.outcome,
-      event.tenant ?? null,
-      event.principal ?? null,
-      event.scopes.join(" "),
-      event.sandbox ?? null,
-    );
+    this.#statements.insert.run({
+      ...event,
+      tenant: event.tenant ?? null,
+      principal: event.principal ?? null,
+      scopes: event.scopes.join(" "),
+      sandbox: event.sandbox ?? null,
+    });
     this.#untrimmed += 1;
     if (this.#untrimmed >= TRIMMED_EVERY) this.#trim(event.atMs);
   }
@@ -124,9 +112,9 @@ export class AuditLog {
   }
 
   #trim(nowMs: number): void {
-    const { maxEntries, maxStrangers, maxAgeMs } = this.#options;
+    const { maxEntries, maxStrangers, maxAge } = this.#options;
     this.#untrimmed = 0;
-    this.#statements.forgetOld.run(nowMs - maxAgeMs);
+    this.#statements.forgetOld.run(nowMs - maxAge);
     this.#statements.forgetKnown.run(maxEntries);
     this.#statements.forgetStrangers.run(maxStrangers);
   }
@@ -136,7 +124,7 @@ function prepare(database: DatabaseSync) {
   return {
     insert: database.prepare(
       `INSERT INTO event (at_ms, request_id, address, method, path, route, status, outcome, tenant, principal, scopes, sandbox)
-       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+       VALUES (:atMs, :requestId, :address, :method, :path, :route, :status, :outcome, :tenant, :principal, :scopes, :sandbox)`,
     ),
     forgetOld: database.prepare("DELETE FROM event WHERE at_ms < ?"),
     forgetKnown: database.prepare(

@@ -1,7 +1,7 @@
 import type { Answered, Clock, Observer, SurfaceRequest } from "@coppice/core";
 import type { AuditLog, Outcome } from "./audit-log.js";
 
-export interface AuditObserverOptions {
+interface AuditObserverOptions {
   readonly log: () => Pick<AuditLog, "write">;
   readonly clock: Clock;
   /** Called with the reason when an entry could not be written. */

@@ -19,7 +19,7 @@ const query = z.object({
 });
 
 /** Serves GET /audit/events: a tenant's audit, for its admins. */
-export function mountAudit(router: Router, { log }: { readonly log: () => AuditLog }): void {
+export function mountAudit(router: Router, log: () => AuditLog): void {
   router.get("/audit/events", permit("admin"), (ctx) => {
     const data = parseInput(query, Object.fromEntries(requestOf(ctx).url.searchParams));
     const tenant = tenantOf(ctx);

@@ -71,7 +71,7 @@ it("entries outlive the server, within limits of number and age; unauthenticated
     dataDir: join(server.dataDir, "access"),
     maxEntries: 100,
     maxStrangers: 20,
-    maxAgeMs: 10_000,
+    maxAge: 10_000,
   };
   const entry = {
     requestId: "r",

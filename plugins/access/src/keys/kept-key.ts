@@ -1,6 +1,6 @@
 import { randomBytes } from "node:crypto";
 import { constants } from "node:fs";
-import { link, open, rm } from "node:fs/promises";
+import { link, open, rm, writeFile } from "node:fs/promises";
 import { messageOf, type Logger } from "@coppice/core";
 import { newApiKey } from "./api-key.js";
 
@@ -28,13 +28,7 @@ export async function keptKey(path: string, log: Logger): Promise<string> {
 async function makeKey(path: string): Promise<void> {
   const draft = `${path}.${randomBytes(6).toString("hex")}`;
   try {
-    const file = await open(draft, "wx", 0o600);
-    try {
-      await file.writeFile(`${newApiKey()}\n`);
-      await file.sync();
-    } finally {
-      await file.close();
-    }
+    await writeFile(draft, `${newApiKey()}\n`, { flag: "wx", mode: 0o600, flush: true });
     await link(draft, path).catch((error: NodeJS.ErrnoException) => {
       if (error.code !== "EEXIST") throw error;
     });
@@ -44,19 +38,14 @@ async function makeKey(path: string): Promise<void> {
 }
 
 async function readKey(path: string, log: Logger): Promise<string> {
-  const file = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
-  try {
-    const { mode, size } = await file.stat();
-    if ((mode & constants.S_IFMT) !== constants.S_IFREG || size > MAX_KEY_BYTES)
-      throw new Error("it is no file of a key");
-    if ((mode & READABLE_BY_OTHERS) !== 0) {
-      await file.chmod(0o600);
-      log.warn({ file: path }, "others could use the development key; remove the file for a new one");
-    }
-    const key = (await file.readFile("utf8")).trim();
-    if (!KEY.test(key)) throw new Error("it holds no key; remove it for a new one");
-    return key;
-  } finally {
-    await file.close();
+  await using file = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+  const stats = await file.stat();
+  if (!stats.isFile() || stats.size > MAX_KEY_BYTES) throw new Error("it is no file of a key");
+  if ((stats.mode & READABLE_BY_OTHERS) !== 0) {
+    await file.chmod(0o600);
+    log.warn({ file: path }, "others could use the development key; remove the file for a new one");
   }
+  const key = (await file.readFile("utf8")).trim();
+  if (!KEY.test(key)) throw new Error("it holds no key; remove it for a new one");
+  return key;
 }

@@ -67,18 +67,9 @@ export class KeyStore {
       revokedAtMs: undefined,
     };
     const { tenant, name, scopes, hint, expiresAtMs } = stored;
-    const digest = digestOf(key);
+    const values = [id, digestOf(key), tenant, name, scopes.join(" "), hint, nowMs, expiresAtMs ?? null];
     try {
-      this.#statements.insert.run(
-        id,
-        digest,
-        tenant,
-        name,
-        scopes.join(" "),
-        hint,
-        nowMs,
-        expiresAtMs ?? null,
-      );
+      this.#statements.insert.run(...values);
     } catch (error) {
       if ((error as { errcode?: number }).errcode !== SQLITE_CONSTRAINT_UNIQUE) throw error;
       const text = `tenant '${tenant}' has a key named '${name}' already: revoke it, or take another name`;
@@ -90,7 +81,7 @@ export class KeyStore {
   /** The key with this digest, if it is in use: not revoked, not expired. */
   find(digest: string, nowMs: number): StoredKey | undefined {
     const row = this.#statements.find.get(digest, nowMs);
-    return row === undefined ? undefined : parse(row);
+    return row && parse(row);
   }
 
   /** All keys, also revoked and expired ones, newest first. */
@@ -105,6 +96,10 @@ export class KeyStore {
 
   close(): void {
     this.#database.close();
+  }
+
+  [Symbol.dispose](): void {
+    this.close();
   }
 }
 

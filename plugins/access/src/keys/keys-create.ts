@@ -22,21 +22,17 @@ export const keysCreate: VerbAction<unknown> = {
     if (!TENANT_NAME.test(tenant)) throw invalid("--tenant is letters, digits, '.', '_' and '-'");
     if (name !== undefined && (!/^\S.*$/.test(name) || name.length > MAX_NAME))
       throw invalid(`--name is one line of at most ${MAX_NAME} characters`);
-    const store = new KeyStore(dataDir());
-    try {
-      const nowMs = clock.now();
-      const expiresAtMs = expires === undefined ? undefined : nowMs + parseDuration(expires);
-      const scopes = parseScopes(values.scopes);
-      const { key, stored } = store.create({ tenant, name, scopes, expiresAtMs }, nowMs);
-      print(key);
-      process.stderr.write(
-        `key ${stored.id} '${stored.name}' of tenant '${tenant}' may ${scopes.join(", ")}` +
-          `${expiresAtMs === undefined ? "" : ` until ${new Date(expiresAtMs).toISOString()}`}. It is not shown again.\n`,
-      );
-      return 0;
-    } finally {
-      store.close();
-    }
+    using store = new KeyStore(dataDir());
+    const nowMs = clock.now();
+    const expiresAtMs = expires === undefined ? undefined : nowMs + parseDuration(expires);
+    const scopes = parseScopes(values.scopes);
+    const { key, stored } = store.create({ tenant, name, scopes, expiresAtMs }, nowMs);
+    print(key);
+    process.stderr.write(
+      `key ${stored.id} '${stored.name}' of tenant '${tenant}' may ${scopes.join(", ")}` +
+        `${expiresAtMs === undefined ? "" : ` until ${new Date(expiresAtMs).toISOString()}`}. It is not shown again.\n`,
+    );
+    return 0;
   },
 };
 

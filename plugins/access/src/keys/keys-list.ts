@@ -12,22 +12,15 @@ export const keysList: VerbAction<unknown> = {
       args: [...args],
       options: { tenant: { type: "string" }, json: { type: "boolean", default: false } },
     });
-    const store = new KeyStore(dataDir());
-    try {
-      const keys = store
-        .list()
-        .filter(({ tenant }) => values.tenant === undefined || tenant === values.tenant)
-        .map((key) => keyRow(key, clock.now()));
-      if (values.json) print(JSON.stringify(keys));
-      else
-        printTable(
-          HEADING,
-          keys.map((key) => Object.values(key)),
-        );
-      return 0;
-    } finally {
-      store.close();
-    }
+    using store = new KeyStore(dataDir());
+    const keys = store
+      .list()
+      .filter(({ tenant }) => values.tenant === undefined || tenant === values.tenant)
+      .map((key) => keyRow(key, clock.now()));
+    const rows = keys.map((key) => Object.values(key));
+    if (values.json) print(JSON.stringify(keys));
+    else printTable(HEADING, rows);
+    return 0;
   },
 };
 

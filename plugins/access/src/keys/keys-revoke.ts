@@ -9,13 +9,9 @@ export const keysRevoke: VerbAction<unknown> = {
     const { positionals } = parseArgs({ args: [...args], allowPositionals: true });
     const [id, ...more] = positionals;
     if (id === undefined || more.length > 0) throw new SandboxError("usage_invalid", "name one key");
-    const store = new KeyStore(dataDir());
-    try {
-      if (!store.revoke(id, clock.now())) throw new SandboxError("key_not_found", `no key '${id}' is in use`);
-      print(`key ${id} is revoked`);
-      return 0;
-    } finally {
-      store.close();
-    }
+    using store = new KeyStore(dataDir());
+    if (!store.revoke(id, clock.now())) throw new SandboxError("key_not_found", `no key '${id}' is in use`);
+    print(`key ${id} is revoked`);
+    return 0;
   },
 };
