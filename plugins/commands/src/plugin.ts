@@ -1,12 +1,12 @@
 import { join } from "node:path";
 import { Clock, Sandboxes, definePlugin } from "@coppice/core";
-import { CommandMetrics } from "./table/command-metrics.js";
+import { commandMetrics } from "./table/command-metrics.js";
 import { commandsConfig } from "./commands-config.js";
 import { Commands } from "./contract/commands.js";
 import { mountLogs } from "./http/logs-routes.js";
 import { mountNdjson } from "./http/ndjson.js";
 import { diskFiles } from "./output-log/log-files.js";
-import { LogMetrics } from "./output-log/log-metrics.js";
+import { logMetrics } from "./output-log/log-metrics.js";
 import { OutputLogs } from "./output-log/output-logs.js";
 import { mountProcessRpc } from "./rpc/process-rpc.js";
 import { ProcessTable } from "./table/process-table.js";
@@ -26,7 +26,7 @@ export const plugin = definePlugin({
       files: diskFiles,
       clock,
       log,
-      metrics: new LogMetrics(plugin.metrics, () => logs.bytes),
+      metrics: logMetrics(plugin.metrics, () => logs.bytes),
     });
     plugin.onStart(() => logs.open(() => join(plugin.dataDir(), "logs")));
     plugin.onStop(() => logs.close());
@@ -34,7 +34,7 @@ export const plugin = definePlugin({
 
     const commands = new ProcessTable({
       config,
-      metrics: new CommandMetrics(plugin.metrics),
+      metrics: commandMetrics(plugin.metrics),
       clock,
       log,
       logs,

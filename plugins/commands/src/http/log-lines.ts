@@ -10,7 +10,7 @@ export interface LogLine {
   readonly command: LoggedCommand;
 }
 
-export interface LogLinesOptions {
+interface LogLinesOptions {
   /** Milliseconds since the Unix epoch; earlier output is left out. */
   readonly sinceMs: number;
   /** UTF-16 units after which a line is returned unfinished. */

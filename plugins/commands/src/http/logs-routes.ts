@@ -5,7 +5,7 @@ import type { Commands, LogPage, LoggedCommand } from "../contract/commands.js";
 import { describeExit } from "../contract/exit-report.js";
 import { unfinishedBytes } from "./unfinished-bytes.js";
 
-export interface LogsRoutesOptions {
+interface LogsRoutesOptions {
   readonly commands: Commands;
   readonly config: OutputLogConfig;
 }

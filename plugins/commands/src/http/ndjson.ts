@@ -13,7 +13,7 @@ import type { CommandSet, Commands, StartedCommand } from "../contract/commands.
 import { describeExit } from "../contract/exit-report.js";
 import { TextLines } from "./text-lines.js";
 
-export interface NdjsonOptions {
+interface NdjsonOptions {
   readonly commands: Commands;
   readonly config: CommandsConfig;
 }

@@ -11,7 +11,7 @@ import { z } from "zod";
 import type { Commands, SandboxLogs } from "../contract/commands.js";
 import { type LogLine, logLines } from "./log-lines.js";
 
-export interface SandboxLogsRoutesOptions {
+interface SandboxLogsRoutesOptions {
   readonly commands: Commands;
   readonly sandboxes: Sandboxes;
   /** UTF-16 units of the longest message. */

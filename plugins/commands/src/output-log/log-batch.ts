@@ -30,50 +30,39 @@ interface OpenRecord {
 
 type Noted = Parameters<SegmentIndex["add"]>[0];
 
-export interface LogBatchOptions {
-  readonly seed: number;
-  /** Source of large buffers, once a small one is full. */
-  readonly spares: SpareBuffers;
-}
-
 /**
  * Records that are written together. Output is copied into the batch at once: keeping references costs more, because
  * objects that survive a few minor collections make V8 scan the whole heap.
  */
 export class LogBatch {
-  readonly #options: LogBatchOptions;
+  readonly #seed: number;
+  readonly #spares: SpareBuffers;
   readonly #notes: { readonly record: Noted; readonly from: number; readonly to: number }[] = [];
   #buffer: Buffer = Buffer.allocUnsafeSlow(FIRST_BUFFER_BYTES);
-  #filled = 0;
   #open: OpenRecord | undefined;
-  #dataBytes = 0;
+  bytes = 0;
+  dataBytes = 0;
 
-  constructor(options: LogBatchOptions) {
-    this.#options = options;
-  }
-
-  get bytes(): number {
-    return this.#filled;
-  }
-
-  get dataBytes(): number {
-    return this.#dataBytes;
+  /** @param seed number of its segment. @param spares source of large buffers, once a small one is full. */
+  constructor(seed: number, spares: SpareBuffers) {
+    this.#seed = seed;
+    this.#spares = spares;
   }
 
   /** Releases its buffer; nothing of it may be used any more. */
   release(): void {
-    this.#options.spares.give(this.#buffer);
+    this.#spares.give(this.#buffer);
     this.#buffer = Buffer.alloc(0);
-    this.#filled = 0;
+    this.bytes = 0;
   }
 
   addRecord(record: StartRecord | EndRecord): void {
     this.#finishRecord();
-    const bytes = encodeRecord(record, this.#options.seed);
+    const bytes = encodeRecord(record, this.#seed);
     const from = this.bytes;
     this.#makeRoom(bytes.length);
-    bytes.copy(this.#buffer, this.#filled);
-    this.#filled += bytes.length;
+    bytes.copy(this.#buffer, this.bytes);
+    this.bytes += bytes.length;
     this.#notes.push({ record, from, to: this.bytes });
   }
 
@@ -83,18 +72,18 @@ export class LogBatch {
       const open = this.#growing(place) ?? this.#begin(place);
       const part = data.subarray(taken, taken + RECORD_DATA_BYTES - open.length);
       this.#makeRoom(part.length);
-      this.#buffer.set(part, this.#filled);
-      this.#filled += part.length;
+      this.#buffer.set(part, this.bytes);
+      this.bytes += part.length;
       open.length += part.length;
       taken += part.length;
     }
-    this.#dataBytes += data.length;
+    this.dataBytes += data.length;
   }
 
   /** The records as bytes; nothing can be added any more. */
   finish(): Buffer {
     this.#finishRecord();
-    return this.#buffer.subarray(0, this.#filled);
+    return this.#buffer.subarray(0, this.bytes);
   }
 
   enter(index: SegmentIndex): void {
@@ -117,10 +106,10 @@ export class LogBatch {
   #begin(place: DataPlace): OpenRecord {
     this.#finishRecord();
     const { number, stream, offset } = place;
-    const open = { number, stream, offset, at: this.#filled, length: 0 };
+    const open = { number, stream, offset, at: this.bytes, length: 0 };
     this.#makeRoom(DATA_START_BYTES);
     writeDataFields(this.#buffer.subarray(open.at, open.at + DATA_START_BYTES), place);
-    this.#filled += DATA_START_BYTES;
+    this.bytes += DATA_START_BYTES;
     this.#open = open;
     return open;
   }
@@ -131,22 +120,21 @@ export class LogBatch {
     this.#open = undefined;
     const { number, offset, at, length } = open;
     const start = this.#buffer.subarray(at, at + DATA_START_BYTES);
-    const data = this.#buffer.subarray(at + DATA_START_BYTES, this.#filled);
-    writeHead(start, { kind: "data", seed: this.#options.seed, data });
-    this.#notes.push({ record: { kind: "data", number, offset, length }, from: at, to: this.#filled });
+    const data = this.#buffer.subarray(at + DATA_START_BYTES, this.bytes);
+    writeHead(start, { kind: "data", seed: this.#seed, data });
+    this.#notes.push({ record: { kind: "data", number, offset, length }, from: at, to: this.bytes });
   }
 
   #makeRoom(bytes: number): void {
-    const { spares } = this.#options;
-    const needed = this.#filled + bytes;
+    const needed = this.bytes + bytes;
     if (needed <= this.#buffer.length) return;
-    const spare = spares.take();
+    const spare = this.#spares.take();
     const larger =
       spare !== undefined && spare.length >= needed
         ? spare
         : Buffer.allocUnsafeSlow(needed <= LARGE_BUFFER_BYTES ? LARGE_BUFFER_BYTES : 2 * needed);
-    this.#buffer.copy(larger, 0, 0, this.#filled);
-    spares.give(this.#buffer);
+    this.#buffer.copy(larger, 0, 0, this.bytes);
+    this.#spares.give(this.#buffer);
     this.#buffer = larger;
   }
 }

@@ -1,33 +1,29 @@
-import { type FileHandle, mkdir, open, rename, rmdir, unlink } from "node:fs/promises";
+import { mkdir, open, rename, rmdir, unlink } from "node:fs/promises";
 import { dirname } from "node:path";
 
-/** A file that is written from its beginning to its end. */
+/** A file that is written from its beginning to its end. Its operations throw errors of the file system. */
 export interface LogFile {
-  /**
-   * Appends parts, which must not change meanwhile.
-   * @throws Error of the file system, also when not all of it could be written.
-   */
+  /** Appends parts, which must not change meanwhile. @throws also when not all of it could be written. */
   append(parts: readonly Uint8Array[]): Promise<void>;
-  /** Truncates the file after the last write. @throws Error of the file system. */
+  /** Truncates the file after the last write. */
   cutOff(): Promise<void>;
   close(): Promise<void>;
 }
 
-/** Operations that change the files of the log. */
+/** Operations that change the files of the log. They throw errors of the file system. */
 export interface LogFiles {
-  /** Creates a file, and its directory, for this user alone. @throws Error of the file system. */
+  /** Creates a file, and its directory, for this user alone. */
   create(path: string): Promise<LogFile>;
   /**
    * Reuses an obsolete file under a new name, with its cached pages, its disk space, and its old content after the
    * written part. If it is gone, a new file is created.
-   * @throws Error of the file system.
    */
   replace(old: string, path: string): Promise<LogFile>;
-  /** Opens it again to continue at this byte. @throws Error of the file system. */
+  /** Opens it again to continue at this byte. */
   reopen(path: string, position: number): Promise<LogFile>;
-  /** Removes a file. A missing file is fine. @throws Error of the file system. */
+  /** Removes a file. A missing file is fine. */
   remove(path: string): Promise<void>;
-  /** Removes an empty directory. @throws Error of the file system. */
+  /** Removes an empty directory. */
   removeDirectory(path: string): Promise<void>;
 }
 
@@ -60,7 +56,7 @@ export const diskFiles: LogFiles = {
 };
 
 async function openForWriting(path: string, flags: "r+" | "wx", from = 0): Promise<LogFile> {
-  const file: FileHandle = await open(path, flags, 0o600);
+  const file = await open(path, flags, 0o600);
   let position = from;
   return {
     async append(parts) {

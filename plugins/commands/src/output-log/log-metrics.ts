@@ -1,57 +1,38 @@
 import { Counter, Gauge, type Registry } from "prom-client";
 
-export class LogMetrics {
-  readonly #written: Counter;
-  readonly #dropped: Counter;
-  readonly #failures: Counter;
-  readonly #removed: Counter;
+export type LogMetrics = ReturnType<typeof logMetrics>;
 
-  /** @param keptBytes size of all segment files. */
-  constructor(registry: Registry, keptBytes: () => number) {
-    const registers = [registry];
-    this.#written = new Counter({
+/** @param keptBytes size of all segment files. */
+export function logMetrics(registry: Registry, keptBytes: () => number) {
+  const registers = [registry];
+  new Gauge({
+    name: "coppice_commands_log_bytes",
+    help: "Size of the log of all commands on disk.",
+    registers,
+    collect() {
+      this.set(keptBytes());
+    },
+  });
+  return {
+    written: new Counter({
       name: "coppice_commands_log_written_bytes_total",
       help: "Bytes of output written to the log.",
       registers,
-    });
-    this.#dropped = new Counter({
+    }),
+    dropped: new Counter({
       name: "coppice_commands_log_dropped_bytes_total",
       help: "Bytes of output that the log could not take.",
       registers,
-    });
-    this.#failures = new Counter({
+    }),
+    failures: new Counter({
       name: "coppice_commands_log_failures_total",
       help: "Times that the log stopped to be written: disk full, or failing.",
       registers,
-    });
-    this.#removed = new Counter({
+    }),
+    removed: new Counter({
       name: "coppice_commands_log_removed_bytes_total",
       help: "Bytes of segment files removed by a limit.",
       registers,
-    });
-    new Gauge({
-      name: "coppice_commands_log_bytes",
-      help: "Size of the log of all commands on disk.",
-      registers,
-      collect() {
-        this.set(keptBytes());
-      },
-    });
-  }
-
-  written(bytes: number): void {
-    this.#written.inc(bytes);
-  }
-
-  dropped(bytes: number): void {
-    this.#dropped.inc(bytes);
-  }
-
-  failed(): void {
-    this.#failures.inc();
-  }
-
-  removed(bytes: number): void {
-    this.#removed.inc(bytes);
-  }
+    }),
+  };
 }

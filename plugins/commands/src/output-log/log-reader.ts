@@ -14,9 +14,9 @@ import type { LogWriter } from "./log-writer.js";
 import type { SandboxLog, Segment } from "./sandbox-log.js";
 import { type DataRecord, SEGMENT_MAGIC } from "./segment-codec.js";
 import { readRecords } from "./segment-file.js";
-import type { IndexedCommand, SegmentIndex } from "./segment-index.js";
+import type { IndexedCommand } from "./segment-index.js";
 
-export interface LogReaderOptions {
+interface LogReaderOptions {
   readonly sandboxId: string;
   /** Called each time: a log may begin or be removed while it has a reader. */
   readonly findLog: () => SandboxLog | undefined;
@@ -46,10 +46,6 @@ export class LogReader implements SandboxLogs {
   /** The current segments, oldest first. */
   get #segments(): readonly Segment[] {
     return [...(this.#options.findLog()?.segments ?? [])];
-  }
-
-  get #indices(): IndexCache {
-    return this.#options.indices;
   }
 
   async find(selector: LogSelector): Promise<LoggedCommand> {
@@ -91,8 +87,8 @@ export class LogReader implements SandboxLogs {
     let next = from;
     for (const segment of this.#segments) {
       if (next >= until) return;
-      const index = await this.#indices.load(segment);
-      const entry = index && find(index, id);
+      const index = await this.#options.indices.load(segment);
+      const entry = index?.find(id);
       const position = entry && index?.positionOf(entry.number, next);
       if (entry === undefined || position === undefined) continue;
       for await (const piece of this.#pieces(segment, position, index?.endsAt)) {
@@ -111,7 +107,7 @@ export class LogReader implements SandboxLogs {
     await this.#writer?.flush();
     for (const segment of this.#segments) {
       if (segment.writtenAtMs < sinceMs) continue;
-      const index = await this.#indices.load(segment);
+      const index = await this.#options.indices.load(segment);
       if (index === undefined) continue;
       const ids = new Map<number, string>();
       for (const { number, id } of index.commands()) ids.set(number, id);
@@ -127,8 +123,8 @@ export class LogReader implements SandboxLogs {
   async keptFrom(id: string, offset: number): Promise<number | undefined> {
     await this.#writer?.flush();
     for (const segment of this.#segments) {
-      const index = await this.#indices.load(segment);
-      const entry = index && find(index, id);
+      const index = await this.#options.indices.load(segment);
+      const entry = index?.find(id);
       if (entry === undefined || index?.positionOf(entry.number, offset) === undefined) continue;
       return Math.max(offset, entry.first);
     }
@@ -159,7 +155,7 @@ export class LogReader implements SandboxLogs {
       yield this.#describe({ ...command, outputBytes: command.offset });
     }
     for (const segment of this.#segments.toReversed()) {
-      const index = await this.#indices.load(segment);
+      const index = await this.#options.indices.load(segment);
       for (const entry of [...(index?.commands() ?? [])].reverse()) {
         if (seen.has(entry.id)) continue;
         seen.add(entry.id);
@@ -171,23 +167,10 @@ export class LogReader implements SandboxLogs {
   #describe(entry: Omit<IndexedCommand, "number" | "first" | "next">): LoggedCommand {
     const { id, pid, path, tag, startedAtMs, end, outputBytes } = entry;
     const isRunning = end === undefined && this.#writer?.open.has(id) === true;
-    return {
-      id,
-      sandboxId: this.#options.sandboxId,
-      pid,
-      path,
-      tag,
-      startedAtMs,
-      phase: isRunning ? "running" : phaseOf(end),
-      end,
-      outputBytes,
-    };
+    const phase = isRunning ? "running" : phaseOf(end);
+    const { sandboxId } = this.#options;
+    return { id, sandboxId, pid, path, tag, startedAtMs, phase, end, outputBytes };
   }
-}
-
-function find(index: SegmentIndex, id: string): IndexedCommand | undefined {
-  for (const command of index.commands()) if (command.id === id) return command;
-  return undefined;
 }
 
 // A command without a recorded end was lost with its server.

@@ -1,12 +1,8 @@
+import type { OutputLogConfig } from "../commands-config.js";
 import type { SandboxLog, Segment } from "./sandbox-log.js";
 
-export interface RetentionLimits {
-  readonly maxPerSandboxBytes: number;
-  readonly maxSegmentsPerSandbox: number;
-  readonly maxTotalBytes: number;
-  readonly maxSandboxes: number;
-  readonly maxAgeMs: number;
-}
+type Limits = "maxPerSandbox" | "maxTotal" | "maxSandboxes" | "maxAge";
+export type RetentionLimits = Pick<OutputLogConfig, Limits> & { readonly maxSegmentsPerSandbox: number };
 
 export interface Excess {
   readonly log: SandboxLog;
@@ -19,8 +15,8 @@ export function excessOfSandbox(log: SandboxLog, limits: RetentionLimits, nowMs:
   let { bytes } = log;
   let left = log.segments.length;
   for (const segment of log.segments) {
-    const isOld = nowMs - segment.writtenAtMs >= limits.maxAgeMs;
-    const isTooMuch = bytes > limits.maxPerSandboxBytes || left > limits.maxSegmentsPerSandbox;
+    const isOld = nowMs - segment.writtenAtMs >= limits.maxAge;
+    const isTooMuch = bytes > limits.maxPerSandbox || left > limits.maxSegmentsPerSandbox;
     // Segments age in their order, so nothing after a young one is old.
     if (!isOld && (!isTooMuch || segment.index !== undefined)) break;
     excess.push({ log, segment });
@@ -42,11 +38,11 @@ export function excessInTotal(logs: Iterable<SandboxLog>, limits: RetentionLimit
       bytes += segment.bytes;
     }
   }
-  if (bytes <= limits.maxTotalBytes && left.size <= limits.maxSandboxes) return [];
+  if (bytes <= limits.maxTotal && left.size <= limits.maxSandboxes) return [];
   all.sort((one, other) => one.segment.writtenAtMs - other.segment.writtenAtMs);
   const excess: Excess[] = [];
   for (const each of all) {
-    if (bytes <= limits.maxTotalBytes && left.size <= limits.maxSandboxes) break;
+    if (bytes <= limits.maxTotal && left.size <= limits.maxSandboxes) break;
     excess.push(each);
     bytes -= each.segment.bytes;
     const rest = (left.get(each.log) ?? 0) - 1;

@@ -1,4 +1,5 @@
 import { type Clock, messageOf } from "@coppice/core";
+import type { OutputLogConfig } from "../commands-config.js";
 import type { CommandEnd, OutputPiece } from "../contract/commands.js";
 import { MAX_BATCH_BYTES, LogBatch } from "./log-batch.js";
 import type { LogFile, LogFiles } from "./log-files.js";
@@ -9,23 +10,12 @@ import { encodeFooter } from "./segment-file.js";
 import type { SpareBuffers } from "./spare-buffers.js";
 import { SegmentIndex } from "./segment-index.js";
 
-export interface LogWriterSettings {
-  /** Size at which a segment is finished and the next one begun. */
-  readonly segmentBytes: number;
-  /** Output that may wait for the disk before commands have to. */
-  readonly bufferBytes: number;
-  /** Time for gathering output before it is written. */
-  readonly flushMs: number;
-  /** Time limit of one write, after which the log is suspended. */
-  readonly stallMs: number;
-  /** Pause after a failure. */
-  readonly retryMs: number;
-}
-
 export interface LogWriterOptions {
   readonly log: SandboxLog;
   readonly files: LogFiles;
-  readonly settings: LogWriterSettings;
+  readonly config: OutputLogConfig;
+  /** Size at which a segment is finished and the next one begun. */
+  readonly segmentBytes: number;
   readonly clock: Clock;
   readonly metrics: LogMetrics;
   /** Shared with the writers of other sandboxes. */
@@ -47,13 +37,6 @@ export interface CommandHeading {
   readonly startedAtMs: number;
 }
 
-/** A command whose end is not on disk yet. */
-export interface OpenCommand extends CommandHeading {
-  /** Bytes of output so far, written or not. */
-  readonly offset: number;
-  readonly end: CommandEnd | undefined;
-}
-
 export interface Recorder {
   append(piece: OutputPiece): void;
   /** Undefined when more can be accepted at once; otherwise resolves when it can. */
@@ -61,7 +44,9 @@ export interface Recorder {
   end(end: CommandEnd): void;
 }
 
-interface Recorded extends OpenCommand {
+/** A command whose end is not on disk yet. */
+interface Recorded extends CommandHeading {
+  /** Bytes of output so far, written or not. */
   offset: number;
   end: CommandEnd | undefined;
 }
@@ -123,11 +108,12 @@ export class LogWriter {
   #failure: string | undefined;
   #isStalled = false;
   #isClosed = false;
-  #waiters: (() => void)[] = [];
+  /** Resolves when a write ended, or when the log is suspended. */
+  #change = Promise.withResolvers<void>();
 
   constructor(options: LogWriterOptions) {
     this.#options = options;
-    this.#batchBytes = Math.min(MAX_BATCH_BYTES, options.settings.bufferBytes / 2);
+    this.#batchBytes = Math.min(MAX_BATCH_BYTES, options.config.buffer / 2);
   }
 
   get sandboxId(): string {
@@ -135,7 +121,7 @@ export class LogWriter {
   }
 
   /** Commands whose end is not on disk, oldest first. */
-  get open(): ReadonlyMap<string, OpenCommand> {
+  get open(): ReadonlyMap<string, Readonly<Recorded>> {
     return this.#open;
   }
 
@@ -151,10 +137,10 @@ export class LogWriter {
           const number = numberOf(command, { batch, target });
           batch.addData(number, piece, this.#options.clock.now());
         });
-        if (!added) this.#options.metrics.dropped(piece.data.length);
+        if (!added) this.#options.metrics.dropped.inc(piece.data.length);
         command.offset = piece.offset + piece.data.length;
       },
-      room: () => (this.#isFull() ? this.#untilRoom() : undefined),
+      room: () => (this.#isFull() ? this.#drainWhile(() => this.#isFull()) : undefined),
       end: (end) => {
         command.end = end;
         if (!this.#add((pending) => addEnd(command, pending))) this.#unwrittenEnds.push(command);
@@ -165,10 +151,7 @@ export class LogWriter {
   /** Resolves when everything recorded until now is on disk, or given up. Never rejects. */
   async flush(): Promise<void> {
     const target = this.#recorded;
-    while (this.#settled < target && this.#isWriting) {
-      this.#drainNow();
-      await this.#change();
-    }
+    await this.#drainWhile(() => this.#settled < target);
   }
 
   /** Finishes a segment that is still being written, so that it can be removed. Never rejects. */
@@ -178,10 +161,7 @@ export class LogWriter {
     const active = this.#active;
     if (active?.segment !== segment) return;
     this.#endActive();
-    while (segment.index !== undefined && this.#isWriting) {
-      this.#drainNow();
-      await this.#change();
-    }
+    await this.#drainWhile(() => segment.index !== undefined);
   }
 
   /** Writes the rest and releases everything. Nothing is recorded afterwards. Never rejects. */
@@ -224,21 +204,17 @@ export class LogWriter {
   #filling(): Pending {
     const last = this.#pending.at(-1);
     const active = this.#active;
-    const { settings, spares } = this.#options;
+    const { segmentBytes, spares } = this.#options;
     const isSegmentFull =
       active !== undefined &&
-      (active.plannedBytes >= settings.segmentBytes ||
+      (active.plannedBytes >= segmentBytes ||
         // A segment of many short commands ends early, so that its index stays quick to read.
         active.numbers.size >= COMMANDS_PER_SEGMENT);
     if (isSegmentFull) this.#endActive();
     const target = this.#active ?? this.#beginSegment();
     if (last !== undefined && last.target === target && last.batch.bytes < this.#batchBytes) return last;
-    const pending = {
-      batch: new LogBatch({ seed: target.segment.number, spares }),
-      target,
-      ended: [],
-      sequence: 0,
-    };
+    const batch = new LogBatch(target.segment.number, spares);
+    const pending: Pending = { batch, target, ended: [], sequence: 0 };
     this.#pending.push(pending);
     return pending;
   }
@@ -259,36 +235,28 @@ export class LogWriter {
   }
 
   #isFull(): boolean {
-    const { bufferBytes } = this.#options.settings;
     let bytes = this.#inFlight?.batch.bytes ?? 0;
     for (const { batch } of this.#pending) bytes += batch.bytes;
-    return bytes > bufferBytes;
+    return bytes > this.#options.config.buffer;
   }
 
-  async #untilRoom(): Promise<void> {
-    while (this.#isFull() && this.#isWriting) {
+  /** Writes until the condition no longer holds, or the log is suspended. */
+  async #drainWhile(condition: () => boolean): Promise<void> {
+    while (condition() && this.#isWriting) {
       this.#drainNow();
-      await this.#change();
+      await this.#change.promise;
     }
   }
 
-  /** Resolves when a write ended, or when the log is suspended. */
-  #change(): Promise<void> {
-    return new Promise((resolve) => {
-      this.#waiters.push(resolve);
-    });
-  }
-
   #wake(): void {
-    const waiters = this.#waiters;
-    this.#waiters = [];
-    for (const wake of waiters) wake();
+    this.#change.resolve();
+    this.#change = Promise.withResolvers();
   }
 
   #drainSoon(): void {
     if (this.#draining !== undefined || this.#cancelFlush !== undefined) return;
-    const { clock, settings } = this.#options;
-    this.#cancelFlush = clock.after(settings.flushMs, () => this.#drainNow());
+    const { clock, config } = this.#options;
+    this.#cancelFlush = clock.after(config.flushInterval, () => this.#drainNow());
   }
 
   /** Writes everything recorded until now. */
@@ -297,9 +265,7 @@ export class LogWriter {
     this.#startDrain();
   }
 
-  /**
-   * True when the next batch need not wait for more. Each write costs a thread switch, so a flood is written in few.
-   */
+  /** True when the next batch need not wait for more. Each write costs a thread switch, so a flood is written in few. */
   get #isNextDue(): boolean {
     const [next, another] = this.#pending;
     if (next === undefined) return false;
@@ -357,7 +323,7 @@ export class LogWriter {
     batch.enter(index);
     segment.bytes = index.endsAt;
     segment.writtenAtMs = clock.now();
-    metrics.written(batch.dataBytes);
+    metrics.written.inc(batch.dataBytes);
     for (const { id } of ended) this.#open.delete(id);
   }
 
@@ -416,7 +382,7 @@ export class LogWriter {
 
   /** Drops a failed batch, except for ends, and leaves its file as it is. */
   async #fail(failed: Pending | undefined, reason: string): Promise<void> {
-    const { clock, settings } = this.#options;
+    const { clock, config } = this.#options;
     if (failed !== undefined) this.#giveUp(failed);
     this.#giveUpPending();
     const abandoned = this.#ending;
@@ -424,7 +390,7 @@ export class LogWriter {
     this.#report(reason);
     if (this.#isClosed) this.#unwrittenEnds.length = 0;
     else {
-      this.#cancelRetry = clock.after(settings.retryMs, () => {
+      this.#cancelRetry = clock.after(config.retryInterval, () => {
         this.#cancelRetry = undefined;
         if (this.#unwrittenEnds.length > 0) this.#addUnwrittenEnds();
         else this.#recover();
@@ -445,11 +411,11 @@ export class LogWriter {
 
   /** Detects a hanging disk: the writer stops waiting for it and gathers nothing more. */
   #watchForStall(): () => void {
-    const { clock, settings } = this.#options;
-    return clock.after(settings.stallMs, () => {
+    const { clock, config } = this.#options;
+    return clock.after(config.stallTimeout, () => {
       this.#isStalled = true;
       this.#giveUpPending();
-      this.#report(`no answer from the disk within ${settings.stallMs} ms`);
+      this.#report(`no answer from the disk within ${config.stallTimeout} ms`);
       this.#wake();
     });
   }
@@ -465,7 +431,7 @@ export class LogWriter {
   }
 
   #giveUp({ batch, ended }: Pending): void {
-    this.#options.metrics.dropped(batch.dataBytes);
+    this.#options.metrics.dropped.inc(batch.dataBytes);
     this.#unwrittenEnds.push(...ended);
   }
 
@@ -483,7 +449,7 @@ export class LogWriter {
   }
 
   #report(reason: string): void {
-    if (this.#failure === undefined) this.#options.metrics.failed();
+    if (this.#failure === undefined) this.#options.metrics.failures.inc();
     this.#failure = reason;
     this.#options.onFailure(reason);
   }

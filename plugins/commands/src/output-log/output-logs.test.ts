@@ -238,17 +238,16 @@ it("a segment that is being written is removed for its age alone", () => {
   assert(finished !== undefined && written !== undefined);
   written.index = new SegmentIndex(0);
   const limits = {
-    maxPerSandboxBytes: 50,
+    maxPerSandbox: 50,
     maxSegmentsPerSandbox: 10,
-    maxTotalBytes: 1000,
+    maxTotal: 1000,
     maxSandboxes: 10,
-    maxAgeMs: 1000,
+    maxAge: 1000,
   };
   assert.deepEqual(excessOfSandbox(log, limits, 999), [{ log, segment: finished }]);
-  assert.deepEqual(
-    excessOfSandbox(log, { ...limits, maxPerSandboxBytes: 500, maxSegmentsPerSandbox: 0 }, 999),
-    [{ log, segment: finished }],
-  );
+  assert.deepEqual(excessOfSandbox(log, { ...limits, maxPerSandbox: 500, maxSegmentsPerSandbox: 0 }, 999), [
+    { log, segment: finished },
+  ]);
   assert.deepEqual(
     excessOfSandbox(log, limits, 1000).map(({ segment }) => segment),
     segments,

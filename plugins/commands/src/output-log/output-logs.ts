@@ -2,23 +2,29 @@ import { mkdir, readdir, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { type Clock, type Logger, SandboxError, Semaphore, messageOf } from "@coppice/core";
 import type { OutputLogConfig } from "../commands-config.js";
-import type { SandboxLogs } from "../contract/commands.js";
-import type { CommandRecording } from "./command-recording.js";
+import type { LoggedPiece, SandboxLogs } from "../contract/commands.js";
 import { IndexCache } from "./index-cache.js";
 import type { LogFiles } from "./log-files.js";
 import type { LogMetrics } from "./log-metrics.js";
-import { LogReader } from "./log-reader.js";
+import { LogReader, type OutputRange } from "./log-reader.js";
 import { type Excess, type RetentionLimits, excessInTotal, excessOfSandbox } from "./log-retention.js";
-import { type CommandHeading, LogWriter } from "./log-writer.js";
+import { type CommandHeading, LogWriter, type Recorder } from "./log-writer.js";
 import { SandboxLog, type Segment } from "./sandbox-log.js";
 import { SpareBuffers } from "./spare-buffers.js";
 
-export interface OutputLogsOptions {
+interface OutputLogsOptions {
   readonly config: OutputLogConfig;
   readonly files: LogFiles;
   readonly clock: Clock;
   readonly log: Logger;
   readonly metrics: LogMetrics;
+}
+
+/** The log of one running command: records its output and plays it back. */
+export interface CommandRecording extends Recorder {
+  output(range: OutputRange): AsyncIterable<LoggedPiece>;
+  /** Offset of the first kept byte at or after this one; undefined when none is kept. */
+  keptFrom(offset: number): Promise<number | undefined>;
 }
 
 // The oldest output of a sandbox is removed in this fraction of its limit. Smaller segments cost a flood more of the
@@ -51,14 +57,7 @@ export class OutputLogs {
 
   constructor(options: OutputLogsOptions) {
     this.#options = options;
-    const { maxPerSandbox, maxTotal, maxSandboxes, maxAge } = options.config;
-    this.#limits = {
-      maxPerSandboxBytes: maxPerSandbox,
-      maxSegmentsPerSandbox: MAX_SEGMENTS,
-      maxTotalBytes: maxTotal,
-      maxSandboxes,
-      maxAgeMs: maxAge,
-    };
+    this.#limits = { ...options.config, maxSegmentsPerSandbox: MAX_SEGMENTS };
   }
 
   get bytes(): number {
@@ -89,12 +88,9 @@ export class OutputLogs {
   begin(sandboxId: string, heading: CommandHeading): CommandRecording | undefined {
     const writer = this.#writerFor(sandboxId);
     if (writer === undefined) return undefined;
-    const recorder = writer.begin(heading);
     const reader = this.#reader(sandboxId);
     return {
-      append: (piece) => recorder.append(piece),
-      room: () => recorder.room(),
-      end: (end) => recorder.end(end),
+      ...writer.begin(heading),
       output: (range) => reader.output(heading.id, range),
       keptFrom: (offset) => reader.keptFrom(heading.id, offset),
     };
@@ -159,30 +155,21 @@ export class OutputLogs {
     const writer = this.#writers.get(sandboxId);
     if (writer !== undefined || this.#directory === undefined) return writer;
     const { config, files, clock, metrics } = this.#options;
-    let log = this.#logs.get(sandboxId);
-    if (log === undefined) {
-      log = new SandboxLog(sandboxId, join(this.#directory, sandboxId));
-      this.#logs.set(sandboxId, log);
-    }
-    const written = log;
+    const log = this.#logs.get(sandboxId) ?? new SandboxLog(sandboxId, join(this.#directory, sandboxId));
+    this.#logs.set(sandboxId, log);
     const created = new LogWriter({
       log,
       files,
       clock,
       metrics,
       spares: this.#spares,
-      settings: {
-        segmentBytes: segmentBytes(config.maxPerSandbox),
-        bufferBytes: config.buffer,
-        flushMs: config.flushInterval,
-        stallMs: config.stallTimeout,
-        retryMs: config.retryInterval,
-      },
+      config,
+      segmentBytes: segmentBytes(config.maxPerSandbox),
       onFailure: (reason) => this.#note(sandboxId, reason),
-      takeOldest: () => this.#takeOldest(written),
+      takeOldest: () => this.#takeOldest(log),
       onRotate: (bytes) => {
         this.#finishedBytes += bytes;
-        void this.#trim(written);
+        void this.#trim(log);
       },
     });
     this.#writers.set(sandboxId, created);
@@ -202,7 +189,7 @@ export class OutputLogs {
   #forget(log: SandboxLog, segment: Segment): void {
     if (!log.delete(segment)) return;
     this.#indices.forget(segment);
-    this.#options.metrics.removed(segment.bytes);
+    this.#options.metrics.removed.inc(segment.bytes);
     this.#finishedBytes -= segment.bytes;
   }
 
@@ -210,7 +197,7 @@ export class OutputLogs {
   #trim(log: SandboxLog): Promise<void> {
     return this.#sweeps.run(async () => {
       await this.#removeAll(excessOfSandbox(log, this.#limits, this.#options.clock.now()));
-      if (this.#finishedBytes > this.#limits.maxTotalBytes) {
+      if (this.#finishedBytes > this.#limits.maxTotal) {
         await this.#removeAll(excessInTotal(this.#logs.values(), this.#limits));
       }
     });

@@ -41,16 +41,7 @@ export class SandboxLog {
   /** Adds the next segment, whose file is not created yet. */
   next(nowMs: number): Segment {
     this.#lastNumber += 1;
-    const name = `${String(this.#lastNumber).padStart(10, "0")}.log`;
-    return {
-      number: this.#lastNumber,
-      path: join(this.directory, name),
-      bytes: 0,
-      writtenAtMs: nowMs,
-      index: undefined,
-      readers: 0,
-      isGone: false,
-    };
+    return this.#segment(this.#lastNumber, { bytes: 0, writtenAtMs: nowMs });
   }
 
   add(segment: Segment): void {
@@ -58,15 +49,18 @@ export class SandboxLog {
   }
 
   /** Adopts a file of an earlier server. Files that are no segments are left alone. */
-  adopt(name: string, { bytes, writtenAtMs }: Pick<Segment, "bytes" | "writtenAtMs">): void {
+  adopt(name: string, facts: Pick<Segment, "bytes" | "writtenAtMs">): void {
     const [, digits] = SEGMENT_NAME.exec(name) ?? [];
     if (digits === undefined) return;
     const number = Number(digits);
     this.#lastNumber = Math.max(this.#lastNumber, number);
-    const path = join(this.directory, name);
-    const facts = { index: undefined, readers: 0, isGone: false };
-    this.#segments.push({ number, path, bytes, writtenAtMs, ...facts });
+    this.#segments.push(this.#segment(number, facts));
     this.#segments.sort((one, other) => one.number - other.number);
+  }
+
+  #segment(number: number, facts: Pick<Segment, "bytes" | "writtenAtMs">): Segment {
+    const path = join(this.directory, `${String(number).padStart(10, "0")}.log`);
+    return { number, path, ...facts, index: undefined, readers: 0, isGone: false };
   }
 
   /** False when it was gone already. */

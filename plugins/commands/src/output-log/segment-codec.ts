@@ -119,7 +119,7 @@ export function encodeRecord(
   return record;
 }
 
-export interface RecordHead {
+interface RecordHead {
   readonly kind: SegmentRecord["kind"];
   readonly seed: number;
   /** Data after `start`. */

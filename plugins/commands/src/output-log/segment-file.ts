@@ -1,4 +1,5 @@
 import { type FileHandle, open } from "node:fs/promises";
+import type { Segment } from "./sandbox-log.js";
 import {
   RECORD_HEAD_BYTES,
   SEGMENT_MAGIC,
@@ -9,18 +10,15 @@ import {
 } from "./segment-codec.js";
 import { SegmentIndex } from "./segment-index.js";
 
-export interface PlacedRecord {
+interface PlacedRecord {
   readonly record: SegmentRecord;
   readonly position: number;
   readonly endsAt: number;
 }
 
-export interface SegmentPlace {
-  readonly path: string;
-  readonly number: number;
-}
+type SegmentPlace = Pick<Segment, "path" | "number">;
 
-export interface RecordRange {
+interface RecordRange {
   readonly from: number;
   /** End of the range; the end of the file when absent. */
   readonly to?: number | undefined;
@@ -43,27 +41,15 @@ export async function* readRecords(
   { path, number }: SegmentPlace,
   range: RecordRange,
 ): AsyncGenerator<PlacedRecord> {
-  const file = await open(path, "r");
-  try {
-    yield* new SegmentFile(file, number).records(range);
-  } finally {
-    await file.close();
-  }
+  await using file = await open(path, "r");
+  yield* new SegmentFile(file, number).records(range);
 }
 
-/**
- * The index of a segment file: from its footer, or from all its records if it was never finished. Empty for other
- * files.
- * @throws Error of the file system.
- */
+/** The index of a segment file: from its footer, or from its records if it was never finished. @throws Error of the file system. */
 export async function readIndex({ path, number }: SegmentPlace): Promise<SegmentIndex> {
-  const file = await open(path, "r");
-  try {
-    const segment = new SegmentFile(file, number);
-    return (await segment.indexInFooter()) ?? (await segment.indexOfRecords());
-  } finally {
-    await file.close();
-  }
+  await using file = await open(path, "r");
+  const segment = new SegmentFile(file, number);
+  return (await segment.indexInFooter()) ?? (await segment.indexOfRecords());
 }
 
 /** An open file, with the number that its records are checked by. */

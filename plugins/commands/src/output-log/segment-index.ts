@@ -1,6 +1,12 @@
 import { z } from "zod";
 import type { CommandEnd } from "../contract/commands.js";
-import { CommandEndJson, type SegmentRecord, type StartRecord, parseJson } from "./segment-codec.js";
+import {
+  CommandEndJson,
+  type DataRecord,
+  type EndRecord,
+  type StartRecord,
+  parseJson,
+} from "./segment-codec.js";
 
 /** Entry of a command in the index of one segment. */
 export interface IndexedCommand extends Omit<StartRecord, "kind" | "offset"> {
@@ -48,16 +54,12 @@ const indexJson = z.object({
 /** Commands in a segment and the positions of their records, so that a reader knows what to read. */
 export class SegmentIndex {
   readonly #entries = new Map<number, Entry>();
-  #endsAt: number;
+  /** End of the last complete record. */
+  endsAt: number;
 
   /** @param startsAt position of the first record. */
   constructor(startsAt: number) {
-    this.#endsAt = startsAt;
-  }
-
-  /** End of the last complete record. */
-  get endsAt(): number {
-    return this.#endsAt;
+    this.endsAt = startsAt;
   }
 
   /** In order of appearance. */
@@ -65,18 +67,18 @@ export class SegmentIndex {
     return this.#entries.values();
   }
 
+  find(id: string): IndexedCommand | undefined {
+    for (const command of this.commands()) if (command.id === id) return command;
+    return undefined;
+  }
+
   get size(): number {
     return this.#entries.size;
   }
 
   /** @param position of the record. @param endsAt its end. */
-  add(
-    record: Exclude<SegmentRecord, { kind: "data" }> | IndexedData,
-    position: number,
-    endsAt: number,
-  ): void {
-    this.#endsAt = endsAt;
-    if (record.kind === "index") return;
+  add(record: StartRecord | EndRecord | IndexedData, position: number, endsAt: number): void {
+    this.endsAt = endsAt;
     if (record.kind === "start") {
       const { kind: _, offset, ...start } = record;
       this.#entries.set(record.number, {
@@ -120,7 +122,7 @@ export class SegmentIndex {
 
   /** Form in the file. */
   toJson(): Buffer {
-    return Buffer.from(JSON.stringify({ endsAt: this.#endsAt, commands: [...this.#entries.values()] }));
+    return Buffer.from(JSON.stringify({ endsAt: this.endsAt, commands: [...this.#entries.values()] }));
   }
 
   /** Parses the result of `toJson`; undefined when it is invalid. */
@@ -133,9 +135,4 @@ export class SegmentIndex {
   }
 }
 
-export interface IndexedData {
-  readonly kind: "data";
-  readonly number: number;
-  readonly offset: number;
-  readonly length: number;
-}
+type IndexedData = Pick<DataRecord, "kind" | "number" | "offset"> & { readonly length: number };

@@ -1,6 +1,6 @@
 import type { Clock } from "@coppice/core";
 
-export interface KeepaliveOptions {
+interface KeepaliveOptions {
   readonly intervalMs: number;
   readonly clock: Clock;
 }

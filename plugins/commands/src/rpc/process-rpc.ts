@@ -18,7 +18,7 @@ import {
 } from "../generated/process/process_pb.js";
 import { processEvents } from "./process-events.js";
 
-export interface ProcessRpcOptions {
+interface ProcessRpcOptions {
   readonly commands: Commands;
   readonly clock: Clock;
   /** Silence before a keepalive, unless the client asks for another interval. */
@@ -103,7 +103,10 @@ export function mountProcessRpc(rpc: Pick<ConnectRouter, "service">, options: Pr
       try {
         await command.kill(signal === Signal.SIGTERM ? "SIGTERM" : "SIGKILL");
       } catch (error) {
-        throw notSignalled(error);
+        // envd has one code for all failures.
+        throw error instanceof SandboxError
+          ? internal(`error sending signal: ${error.message}`, error)
+          : error;
       }
       return {};
     },
@@ -153,29 +156,19 @@ export function mountProcessRpc(rpc: Pick<ConnectRouter, "service">, options: Pr
 }
 
 async function sendInput(command: StartedCommand, input: ProcessInput | undefined): Promise<void> {
+  const sent = input?.input;
+  if (sent?.case === undefined) {
+    throw new ConnectError("invalid input type: neither stdin nor pty is set", Code.Unimplemented);
+  }
   const hasTerminal = command.request.terminal !== undefined;
-  switch (input?.input.case) {
-    case "stdin":
-      if (hasTerminal) {
-        throw new ConnectError(
-          "error writing to stdin: tty assigned to process — input should be written to the pty, not the stdin",
-          Code.Internal,
-        );
-      }
-      break;
-    case "pty":
-      if (!hasTerminal) {
-        throw new ConnectError(
-          "error writing to tty: tty not assigned to process — input should be written to the stdin, not the tty",
-          Code.Internal,
-        );
-      }
-      break;
-    default:
-      throw new ConnectError("invalid input type: neither stdin nor pty is set", Code.Unimplemented);
+  if (hasTerminal !== (sent.case === "pty")) {
+    const message = hasTerminal
+      ? "error writing to stdin: tty assigned to process — input should be written to the pty, not the stdin"
+      : "error writing to tty: tty not assigned to process — input should be written to the stdin, not the tty";
+    throw new ConnectError(message, Code.Internal);
   }
   try {
-    await command.write(input.input.value);
+    await command.write(sent.value);
   } catch (error) {
     throw reworded(error, "failed_precondition", "error writing to stdin: stdin not enabled or closed");
   }
@@ -242,21 +235,11 @@ function signalName(signal: Signal): string {
   return signal === Signal.UNSPECIFIED ? "SIGNAL_UNSPECIFIED" : String(signal);
 }
 
-/** envd has one code for all failures. */
-function notSignalled(error: unknown): unknown {
-  if (!(error instanceof SandboxError)) return error;
-  return new ConnectError(
-    `error sending signal: ${error.message}`,
-    Code.Internal,
-    undefined,
-    undefined,
-    error,
-  );
-}
-
 /** envd answers these failures as `internal`, with a text that clients show. */
 function reworded(error: unknown, code: SandboxError["code"], message: string): unknown {
-  return error instanceof SandboxError && error.code === code
-    ? new ConnectError(message, Code.Internal, undefined, undefined, error)
-    : error;
+  return error instanceof SandboxError && error.code === code ? internal(message, error) : error;
+}
+
+function internal(message: string, cause: SandboxError): ConnectError {
+  return new ConnectError(message, Code.Internal, undefined, undefined, cause);
 }

@@ -5,11 +5,11 @@ import { type Clock, type LiveSandbox, type Logger, SandboxError } from "@coppic
 import type { Command, Exit, Output, Process, Sandbox, Signal } from "@coppice/core/backend";
 import { fakeClock } from "@coppice/core/testing";
 import { Registry } from "prom-client";
-import { CommandMetrics } from "./command-metrics.js";
+import { commandMetrics } from "./command-metrics.js";
 import { commandsConfig } from "../commands-config.js";
 import type { StartCommand, StartedCommand } from "../contract/commands.js";
 import { diskFiles } from "../output-log/log-files.js";
-import { LogMetrics } from "../output-log/log-metrics.js";
+import { logMetrics } from "../output-log/log-metrics.js";
 import { OutputLogs } from "../output-log/output-logs.js";
 import { readCommandLabel } from "./command-label.js";
 import { ProcessTable } from "./process-table.js";
@@ -110,7 +110,7 @@ function scene(settings: Record<string, unknown> = {}) {
   };
   const table = new ProcessTable({
     config: commandsConfig.parse(settings),
-    metrics: new CommandMetrics(registry),
+    metrics: commandMetrics(registry),
     clock,
     log: { error() {} } as unknown as Logger,
     logs: noLogs(clock),
@@ -143,7 +143,7 @@ function noLogs(clock: Clock): OutputLogs {
     files: diskFiles,
     clock,
     log: {} as unknown as Logger,
-    metrics: new LogMetrics(new Registry(), () => 0),
+    metrics: logMetrics(new Registry(), () => 0),
   });
 }
 

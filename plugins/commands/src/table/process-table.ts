@@ -6,7 +6,7 @@ import {
   processEnvironment,
   resolveSandboxPath,
 } from "@coppice/core";
-import type { Process, Sandbox, SandboxId, User } from "@coppice/core/backend";
+import type { Sandbox, SandboxId, User } from "@coppice/core/backend";
 import { readCommandLabel, writeCommandLabel } from "./command-label.js";
 import type { CommandMetrics } from "./command-metrics.js";
 import type { CommandsConfig } from "../commands-config.js";
@@ -21,7 +21,7 @@ import type {
 import { newCommandId } from "./command-id.js";
 import { retainedRequest } from "./retained-request.js";
 import type { OutputLogs } from "../output-log/output-logs.js";
-import { SandboxCommand, checkTerminalSize } from "./sandbox-command.js";
+import { SandboxCommand, type SandboxCommandOptions, checkTerminalSize } from "./sandbox-command.js";
 
 export interface ProcessTableOptions {
   readonly config: CommandsConfig;
@@ -39,15 +39,12 @@ interface Row {
   readonly ended: Map<SandboxCommand, () => void>;
 }
 
-interface Entry {
-  readonly id: string;
-  readonly process: Process;
-  readonly request: StartCommand;
-  readonly startedAtMs: number;
+interface Entry extends Pick<
+  SandboxCommandOptions,
+  "id" | "process" | "request" | "startedAtMs" | "loggedBytes"
+> {
   /** Time of its kill; undefined = never. */
   readonly expiresAtMs: number | undefined;
-  /** Bytes that its log already has. */
-  readonly loggedBytes: number;
 }
 
 export class ProcessTable implements Commands {
@@ -67,10 +64,8 @@ export class ProcessTable implements Commands {
     if (request.terminal !== undefined) checkTerminalSize(request.terminal);
     const row = this.#row(sandbox);
     if (row.running.size + row.starting >= config.maxCommandsPerSandbox) {
-      throw new SandboxError(
-        "command_limit_reached",
-        `the sandbox already runs ${config.maxCommandsPerSandbox} commands`,
-      );
+      const text = `the sandbox already runs ${config.maxCommandsPerSandbox} commands`;
+      throw new SandboxError("command_limit_reached", text);
     }
     row.starting += 1;
     try {
@@ -120,14 +115,8 @@ export class ProcessTable implements Commands {
         .find({ id })
         .catch(() => undefined);
       const loggedBytes = logged?.outputBytes ?? 0;
-      this.#enter(sandbox, this.#row(sandbox), {
-        id,
-        process,
-        request,
-        startedAtMs,
-        expiresAtMs,
-        loggedBytes,
-      });
+      const entry = { id, process, request, startedAtMs, expiresAtMs, loggedBytes };
+      this.#enter(sandbox, this.#row(sandbox), entry);
     }
   }
 
@@ -157,22 +146,18 @@ export class ProcessTable implements Commands {
 
   #enter(sandbox: LiveSandbox, row: Row, entry: Entry): SandboxCommand {
     const { config, metrics, clock, log, logs } = this.#options;
-    const { id, process, request, startedAtMs, expiresAtMs, loggedBytes } = entry;
-    const { path, tag } = request;
+    const { id, process, startedAtMs, expiresAtMs } = entry;
+    const { path, tag } = entry.request;
     metrics.started();
     // The log of an ended sandbox is finished already.
     const recording = sandbox.ended.aborted
       ? undefined
       : logs.begin(sandbox.record.id, { id, pid: process.pid, path, tag, startedAtMs });
     const command = new SandboxCommand({
-      id,
+      ...entry,
       recording,
-      loggedBytes,
-      process,
-      request,
       clock,
       log,
-      startedAtMs,
       timeLeftMs: expiresAtMs === undefined ? undefined : expiresAtMs - clock.now(),
       subscriberBufferBytes: config.subscriberBuffer,
       killedOutputGraceMs: config.killedOutputGrace,
@@ -274,18 +259,14 @@ function checkStrings(request: StartCommand, config: CommandsConfig): void {
     if (text.includes("\0")) throw invalidStart(request, "arguments and variables cannot contain a NUL byte");
     const lengthBytes = Buffer.byteLength(text) + 1;
     if (lengthBytes > config.maxArgumentSize) {
-      throw invalidStart(
-        request,
-        `an argument or variable is larger than ${config.maxArgumentSize - 1} bytes`,
-      );
+      const text = `an argument or variable is larger than ${config.maxArgumentSize - 1} bytes`;
+      throw invalidStart(request, text);
     }
     totalBytes += lengthBytes;
   }
   if (totalBytes > config.maxArgumentsSize) {
-    throw invalidStart(
-      request,
-      `arguments and variables are larger than ${config.maxArgumentsSize} bytes together`,
-    );
+    const text = `arguments and variables are larger than ${config.maxArgumentsSize} bytes together`;
+    throw invalidStart(request, text);
   }
 }
 

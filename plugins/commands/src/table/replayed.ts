@@ -1,6 +1,6 @@
 import type { OutputPiece } from "../contract/commands.js";
 
-export interface ReplayedOptions {
+interface ReplayedOptions {
   readonly history: AsyncIterable<OutputPiece>;
   /** Already subscribed. */
   readonly live: AsyncIterable<OutputPiece>;

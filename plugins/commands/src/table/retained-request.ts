@@ -13,15 +13,7 @@ export function retainedRequest(request: StartCommand, mostBytes: number): Start
     if (left < 0) break;
     kept.push(argument);
   }
-  return { ...request, path: cut(request.path, mostBytes), args: kept, environment: undefined };
-}
-
-/** The kept part of an ended command's request. */
-export function withoutVariables(request: StartCommand): StartCommand {
-  return { ...request, environment: undefined };
-}
-
-/** Copies: a slice of a string keeps all of it in memory. */
-function cut(text: string, mostBytes: number): string {
-  return Buffer.from(text).subarray(0, mostBytes).toString();
+  // A copy: a slice of a string keeps all of it in memory.
+  const path = Buffer.from(request.path).subarray(0, mostBytes).toString();
+  return { ...request, path, args: kept, environment: undefined };
 }

@@ -9,8 +9,7 @@ import type {
   StartedCommand,
 } from "../contract/commands.js";
 import { OutputFan } from "./output-fan.js";
-import type { CommandRecording } from "../output-log/command-recording.js";
-import { withoutVariables } from "./retained-request.js";
+import type { CommandRecording } from "../output-log/output-logs.js";
 import { replayed } from "./replayed.js";
 
 export interface SandboxCommandOptions {
@@ -39,17 +38,19 @@ const REAPED_WITHIN_MS = 500;
 /** One process of a sandbox, from its start to its end: reads its output and enforces its time-out. */
 export class SandboxCommand implements StartedCommand {
   readonly id: string;
+  readonly pid: number;
   readonly startedAtMs: number;
-  readonly ended: Promise<CommandEnd>;
+  request: StartCommand;
+  end: CommandEnd | undefined;
+  readonly #ended = Promise.withResolvers<CommandEnd>();
+  readonly ended: Promise<CommandEnd> = this.#ended.promise;
+  readonly #expiry = new AbortController();
+  readonly expired: AbortSignal = this.#expiry.signal;
   readonly #options: Omit<SandboxCommandOptions, "request">;
   readonly #process: Process;
   readonly #output: OutputFan;
-  readonly #expiry = new AbortController();
   readonly #requestedSignals = new Set<Signal>();
   readonly #cancelTimers: (() => void)[] = [];
-  #request: StartCommand;
-  #resolveEnded!: (end: CommandEnd) => void;
-  #end: CommandEnd | undefined;
   #exit: Exit | undefined;
   #isOutputRead = false;
   #isFatalSignalDelivered = false;
@@ -58,36 +59,18 @@ export class SandboxCommand implements StartedCommand {
 
   constructor({ request, ...options }: SandboxCommandOptions) {
     this.id = options.id;
+    this.pid = options.process.pid;
     this.#options = options;
     this.#outputBytes = options.loggedBytes;
     this.#process = options.process;
-    this.#request = request;
+    this.request = request;
     this.startedAtMs = options.startedAtMs;
     this.#output = new OutputFan(options.subscriberBufferBytes);
-    this.ended = new Promise((resolve) => {
-      this.#resolveEnded = resolve;
-    });
     if (options.timeLeftMs !== undefined) {
       this.#cancelTimers.push(options.clock.after(options.timeLeftMs, () => this.#expire()));
     }
     void this.#readOutput();
     void this.#awaitExit();
-  }
-
-  get request(): StartCommand {
-    return this.#request;
-  }
-
-  get pid(): number {
-    return this.#process.pid;
-  }
-
-  get end(): CommandEnd | undefined {
-    return this.#end;
-  }
-
-  get expired(): AbortSignal {
-    return this.#expiry.signal;
   }
 
   subscribe(signal: AbortSignal, from?: number): AsyncIterable<OutputPiece> {
@@ -103,7 +86,7 @@ export class SandboxCommand implements StartedCommand {
   }
 
   async write(data: Uint8Array): Promise<void> {
-    if (this.#end !== undefined || (this.request.input === "none" && this.request.terminal === undefined)) {
+    if (this.end !== undefined || (this.request.input === "none" && this.request.terminal === undefined)) {
       throw new SandboxError("stdin_closed", "stdin not enabled or closed");
     }
     if (data.length > 0) await this.#process.write(data);
@@ -113,11 +96,11 @@ export class SandboxCommand implements StartedCommand {
     if (this.request.terminal !== undefined) {
       throw new SandboxError("stdin_not_closable", "cannot close the input of a terminal");
     }
-    if (this.#end === undefined && this.request.input !== "none") await this.#process.closeInput();
+    if (this.end === undefined && this.request.input !== "none") await this.#process.closeInput();
   }
 
   async kill(signal: Signal, scope: "process" | "group" = "process"): Promise<void> {
-    if (this.#end !== undefined)
+    if (this.end !== undefined)
       throw new SandboxError("process_not_found", "the process has already finished");
     const isFatal = signal === "SIGKILL" || signal === "SIGTERM";
     // Before the signal is sent: its effect may arrive before its confirmation.
@@ -159,7 +142,7 @@ export class SandboxCommand implements StartedCommand {
     const { recording } = this.#options;
     try {
       for await (const output of this.#process.output) {
-        if (this.#end !== undefined) break;
+        if (this.end !== undefined) break;
         const piece: OutputPiece = { stream: output.stream, data: output.data, offset: this.#outputBytes };
         this.#outputBytes += output.data.length;
         recording?.append(piece);
@@ -188,7 +171,7 @@ export class SandboxCommand implements StartedCommand {
   }
 
   #cutOutputSoon(): void {
-    if (this.#end !== undefined) return;
+    if (this.end !== undefined) return;
     const { clock, killedOutputGraceMs } = this.#options;
     this.#cancelTimers.push(clock.after(killedOutputGraceMs, () => this.#finish()));
   }
@@ -203,14 +186,14 @@ export class SandboxCommand implements StartedCommand {
   }
 
   #finish(): void {
-    if (this.#end !== undefined) return;
+    if (this.end !== undefined) return;
     for (const cancel of this.#cancelTimers) cancel();
-    this.#end = { exit: this.#exit, outcome: this.#outcome(), endedAtMs: this.#options.clock.now() };
-    this.#request = withoutVariables(this.#request);
-    this.#options.recording?.end(this.#end);
-    this.#options.onEnd(this.#end);
+    this.end = { exit: this.#exit, outcome: this.#outcome(), endedAtMs: this.#options.clock.now() };
+    this.request = { ...this.request, environment: undefined };
+    this.#options.recording?.end(this.end);
+    this.#options.onEnd(this.end);
     this.#output.close();
-    this.#resolveEnded(this.#end);
+    this.#ended.resolve(this.end);
   }
 }
 

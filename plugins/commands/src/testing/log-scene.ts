@@ -8,9 +8,9 @@ import { Registry } from "prom-client";
 import { commandsConfig } from "../commands-config.js";
 import type { CommandEnd, LoggedPiece, OutputPiece } from "../contract/commands.js";
 import { newCommandId } from "../table/command-id.js";
-import type { CommandRecording } from "../output-log/command-recording.js";
+import type { CommandRecording } from "../output-log/output-logs.js";
 import { type LogFiles, diskFiles } from "../output-log/log-files.js";
-import { LogMetrics } from "../output-log/log-metrics.js";
+import { logMetrics } from "../output-log/log-metrics.js";
 import { OutputLogs } from "../output-log/output-logs.js";
 
 export const ENDED_WELL: CommandEnd = { exit: { code: 0 }, outcome: "ok", endedAtMs: 1000 };
@@ -66,7 +66,7 @@ export async function openLogs(options: LogSceneOptions) {
     files: options.files ?? diskFiles,
     clock: options.clock ?? systemClock,
     log: { info() {}, warn() {}, error() {} } as unknown as Logger,
-    metrics: new LogMetrics(registry, () => logs.bytes),
+    metrics: logMetrics(registry, () => logs.bytes),
   });
   await logs.open(() => options.directory);
   let pid = 100;
