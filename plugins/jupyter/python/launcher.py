@@ -460,27 +460,15 @@ class KernelApp(IPKernelApp):
         pass
 
     def write_connection_file(self, **kwargs):
-        self.report(
-            {
-                "shell": self.shell_port,
-                "iopub": self.iopub_port,
-                "stdin": self.stdin_port,
-                "control": self.control_port,
-                "hb": self.hb_port,
-            }
-        )
+        names = ("shell", "iopub", "stdin", "control", "hb")
+        self._ports = {name: getattr(self, f"{name}_port") for name in names}
+        self.report(self._ports)
 
     def cleanup_connection_file(self):
         pass
 
     def log_connection_info(self):
-        self._ports = {
-            "shell": self.shell_port,
-            "iopub": self.iopub_port,
-            "stdin": self.stdin_port,
-            "control": self.control_port,
-            "hb": self.hb_port,
-        }
+        pass
 
     def _bind_socket(self, socket, port):
         if socket is self.iopub_socket:

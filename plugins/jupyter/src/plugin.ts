@@ -14,7 +14,7 @@ import { mountCode } from "./e2b/code-routes.js";
 import { mountJupyterServer } from "./server/jupyter-server.js";
 import { jupyterServerConfig } from "./server/jupyter-server-config.js";
 import { javascriptProgram } from "./programs/javascript-program.js";
-import { KernelMetrics } from "./kernel/kernel-metrics.js";
+import { kernelMetrics } from "./kernel/kernel-metrics.js";
 import { KernelNotes } from "./kernel/kernel-notes.js";
 import { Languages } from "./programs/languages.js";
 import { PORTS_OF_KERNEL, PortLeases } from "./programs/port-leases.js";
@@ -200,8 +200,8 @@ export const plugin = definePlugin({
       maxContexts,
       maxWaiting,
       maxOutputBytes: limits.maxOutput,
-      metrics: new KernelMetrics(plugin.metrics),
-      notes: new KernelNotes({ directory: () => plugin.dataDir(), log: plugin.log }),
+      metrics: kernelMetrics(plugin.metrics),
+      notes: new KernelNotes(() => plugin.dataDir(), plugin.log),
       log: plugin.log,
     });
     plugin.onStop(() => contexts.detach());

@@ -1,46 +1,43 @@
 import { isDeepStrictEqual } from "node:util";
-import {
-  messageOf,
-  SandboxError,
-  Semaphore,
-  type Logger,
-  type Process,
-  type User,
-  type Sandbox,
-} from "@coppice/core";
+import { messageOf, SandboxError, Semaphore, type Process } from "@coppice/core";
 import { syntheticError, type ExecutionEvent } from "../kernel/execution-event.js";
 import type { KernelMetrics, RestartCause } from "../kernel/kernel-metrics.js";
 import type { KernelConnection } from "../kernel/kernel-notes.js";
-import { isInstalled, type InstalledKernel, type KernelProgram } from "../programs/kernel-program.js";
+import { isInstalled } from "../programs/kernel-program.js";
 import type { Kernel, KernelExecution } from "../kernel/kernel.js";
-import type { KernelSettings, KernelSurroundings } from "../kernel/kernel-surroundings.js";
+import type { KernelObserver, KernelStart } from "../kernel/kernel-surroundings.js";
 import { adoptKernel, startKernel } from "../kernel/start-kernel.js";
-import type { KernelObserver } from "../kernel/kernel-observer.js";
-import type { ContextObserver } from "./context-observer.js";
 import { limitOutput } from "../kernel/output-limit.js";
 import { canGoOnWith } from "../programs/start-variables.js";
+import type { ChannelName } from "../transport/kernel-channels.js";
+import type { KernelMessage } from "../transport/wire.js";
 import type { Zygote } from "../kernel/zygote.js";
 
-export interface CodeContextOptions {
+/** Observes a context across the kernels that replace each other in it. */
+export interface ContextObserver extends Omit<KernelObserver, "isWatching"> {
+  starting(): void;
+  /** A kernel is ready. Its `gone` reports its end. */
+  started(kernel: Kernel): void;
+  /** The kernel is being replaced at a client's request. */
+  restarting(): void;
+  removed(): void;
+}
+
+/** What every kernel of a context gets. */
+type Surroundings = Omit<KernelStart, "env">;
+
+interface CodeContextOptions extends Omit<Surroundings, "observer" | "onSilent" | "signal"> {
   readonly id: string;
   readonly language: string;
-  /** Absolute path inside the sandbox, where every kernel of this context starts. */
-  readonly cwd: string;
-  readonly sandbox: Sandbox;
-  readonly isFrozen: () => boolean;
-  readonly user: User;
   /** Returns the complete environment of its kernels; called at each start. */
   readonly environment: () => Readonly<Record<string, string>>;
-  readonly program: KernelProgram | InstalledKernel;
   /** Process from which its kernels are forked, where that is possible. */
   readonly zygote: Zygote | undefined;
-  readonly settings: KernelSettings;
   /** Limit of executions that wait behind the running one. */
   readonly maxWaiting: number;
   /** Of one execution. */
   readonly maxOutputBytes: number;
   readonly metrics: KernelMetrics;
-  readonly log: Logger;
   /** Called when a kernel is ready, which is used after this has resolved, and when it is gone. */
   readonly kernelChanged: () => Promise<void>;
 }
@@ -52,7 +49,7 @@ const FORK_TIMEOUT_MS = 5000;
  * An execution environment whose state survives between executions. It keeps its id, directory and environment when its
  * kernel is replaced: a kernel is started at first need, and again after it died.
  */
-export class CodeContext {
+export class CodeContext implements KernelObserver {
   readonly id: string;
   readonly language: string;
   readonly cwd: string;
@@ -99,10 +96,8 @@ export class CodeContext {
   adopt(process: Process, connection: KernelConnection): void {
     this.#kernel = this.#started(
       this.#adopt(process, connection).catch((error: unknown) => {
-        this.#options.log.warn(
-          { err: error, context: this.id },
-          "kernel could not be taken over and is ended",
-        );
+        const fields = { err: error, context: this.id };
+        this.#options.log.warn(fields, "kernel could not be taken over and is ended");
         this.#restartCause = "lost";
         return this.#start();
       }),
@@ -117,6 +112,14 @@ export class CodeContext {
   watch(observer: ContextObserver): void {
     this.#observer = observer;
     if (this.#running !== undefined) observer.started(this.#running);
+  }
+
+  get isWatching(): boolean {
+    return this.#observer !== undefined;
+  }
+
+  received(channel: ChannelName, message: KernelMessage): Promise<void> | undefined {
+    return this.#observer?.received(channel, message);
   }
 
   /**
@@ -281,7 +284,7 @@ export class CodeContext {
     const forked = await this.#fork(env);
     let kernel: Kernel;
     try {
-      kernel = forked ?? (await this.#startCold(env));
+      kernel = forked ?? (await startKernel({ ...this.#surroundings, env }));
     } catch (error) {
       // In a removed sandbox no start is expected to succeed.
       if (!this.#removed.signal.aborted) metrics.startFailed();
@@ -297,15 +300,13 @@ export class CodeContext {
 
   /** Undefined when it has to be started cold. @throws when that would fail, too. */
   async #fork(env: Readonly<Record<string, string>>): Promise<Kernel | undefined> {
-    const { user, program, zygote, settings, metrics, log } = this.#options;
+    const { program, zygote, settings, metrics, log } = this.#options;
     const forked = isInstalled(program) ? undefined : zygote?.forked(program, env);
     if (forked === undefined) return undefined;
-    const surroundings = {
-      ...this.#surroundings,
-      settings: { ...settings, startTimeoutMs: Math.min(settings.startTimeoutMs, FORK_TIMEOUT_MS) },
-    };
+    const startTimeoutMs = Math.min(settings.startTimeoutMs, FORK_TIMEOUT_MS);
+    const forking = { env, program: forked, settings: { ...settings, startTimeoutMs } };
     try {
-      return await startKernel({ ...surroundings, user, env, cwd: this.cwd, program: forked });
+      return await startKernel({ ...this.#surroundings, ...forking });
     } catch (error) {
       if (!(error instanceof SandboxError) || error.code !== "failed_precondition") throw error;
       this.#removed.signal.throwIfAborted();
@@ -314,11 +315,6 @@ export class CodeContext {
       zygote?.disable();
       return undefined;
     }
-  }
-
-  #startCold(env: Readonly<Record<string, string>>): Promise<Kernel> {
-    const { user, program } = this.#options;
-    return startKernel({ ...this.#surroundings, user, env, cwd: this.cwd, program });
   }
 
   async #adopt(process: Process, connection: KernelConnection): Promise<Kernel> {
@@ -343,28 +339,8 @@ export class CodeContext {
     return kernel;
   }
 
-  get #observation(): KernelObserver {
-    const current = (): ContextObserver | undefined => this.#observer;
-    return {
-      get isWatching() {
-        return current() !== undefined;
-      },
-      received: (channel, message) => current()?.received(channel, message),
-    };
-  }
-
-  get #surroundings(): KernelSurroundings {
-    const { sandbox, isFrozen, program, settings, metrics, log } = this.#options;
-    return {
-      sandbox,
-      isFrozen,
-      program,
-      settings,
-      log,
-      onSilent: () => metrics.kernelSilent(),
-      // The current observer: it may be set after the kernel started.
-      observer: this.#observation,
-      signal: this.#removed.signal,
-    };
+  get #surroundings(): Surroundings {
+    const onSilent = (): void => this.#options.metrics.kernelSilent();
+    return { ...this.#options, onSilent, observer: this, signal: this.#removed.signal };
   }
 }

@@ -19,7 +19,7 @@ import type { KernelSettings } from "../kernel/kernel-surroundings.js";
 import { killProgram } from "../programs/start-program.js";
 import { Zygote, type ZygoteSettings } from "../kernel/zygote.js";
 
-export interface CodeContextsOptions {
+interface CodeContextsOptions {
   readonly languages: Languages;
   /** The account of kernels; the sandbox's default one when undefined. */
   readonly userName: string | undefined;
@@ -37,7 +37,7 @@ export interface CodeContextsOptions {
   readonly log: Logger;
 }
 
-export interface CreateContext {
+interface CreateContext {
   /** `python` when absent or empty. */
   readonly language?: string | undefined;
   /** Inside the sandbox; relative to the user's home, the default. */
@@ -132,18 +132,14 @@ export class SandboxContexts {
   readonly #defaults = new Map<string, Promise<CodeContext>>();
   readonly #defaultIds = new Set<string>();
   /** Undefined for a sandbox that does not outlive the server. */
-  readonly #notes: SandboxNotes | undefined;
+  readonly notes: SandboxNotes | undefined;
   #zygote: Zygote | undefined;
   #creating = 0;
 
   constructor(sandbox: LiveSandbox, options: CodeContextsOptions) {
     this.#sandbox = sandbox;
     this.#options = options;
-    this.#notes = options.notes.of(sandbox);
-  }
-
-  get notes(): SandboxNotes | undefined {
-    return this.#notes;
+    this.notes = options.notes.of(sandbox);
   }
 
   /**
@@ -151,7 +147,7 @@ export class SandboxContexts {
    * before the kernels are ready.
    */
   async adopt(): Promise<void> {
-    const { contexts } = (await this.#notes?.read()) ?? { contexts: [] };
+    const { contexts } = (await this.notes?.read()) ?? { contexts: [] };
     const processes = await this.#kernelProcesses();
     for (const { kernel, isDefault, ...known } of contexts) {
       const context = await this.#contextOf(known).catch((error: unknown) => {
@@ -194,8 +190,7 @@ export class SandboxContexts {
 
   /** All contexts, first the default ones of these languages, which may have no kernel yet. */
   async list(languages: readonly string[] = [DEFAULT_LANGUAGE]): Promise<readonly CodeContext[]> {
-    const first: CodeContext[] = [];
-    for (const language of languages) first.push(await this.defaultFor(language));
+    const first = await Array.fromAsync(languages, (language) => this.defaultFor(language));
     return [...new Set([...first, ...this.#contexts.values()])];
   }
 
@@ -232,10 +227,8 @@ export class SandboxContexts {
     const name = languageNamed(language);
     const { maxContexts } = this.#options;
     if (this.#contexts.size + this.#creating >= maxContexts) {
-      throw new SandboxError(
-        "context_limit_reached",
-        `the sandbox already has ${maxContexts} contexts, which is the limit`,
-      );
+      const text = `the sandbox already has ${maxContexts} contexts, which is the limit`;
+      throw new SandboxError("context_limit_reached", text);
     }
     this.#creating++;
     try {
@@ -269,14 +262,14 @@ export class SandboxContexts {
   /** Ends every kernel at once: the sandbox has ended. */
   async end(): Promise<void> {
     const kills = [this.#zygote, ...this.#forget()].map((one) => one?.kill());
-    await Promise.all([this.#notes?.remove(), ...kills]);
+    await Promise.all([this.notes?.remove(), ...kills]);
   }
 
   /** Leaves every kernel to a later server, or ends those that cannot be adopted. */
   async detach(): Promise<void> {
-    if (this.#notes === undefined) return this.end();
+    if (this.notes === undefined) return this.end();
     // First, or it would be noted that the kernels are gone.
-    await this.#notes.close();
+    await this.notes.close();
     this.#zygote?.detach();
     await Promise.all(this.#forget().map((context) => context.detach()));
   }
@@ -290,8 +283,8 @@ export class SandboxContexts {
 
   /** Records the contexts for a later server. */
   async #note(): Promise<void> {
-    if (this.#notes === undefined) return;
-    await this.#notes.update({
+    if (this.notes === undefined) return;
+    await this.notes.update({
       contexts: [...this.#contexts.values()].map((context) => {
         const { id, language, cwd, connection } = context;
         return { id, language, cwd, isDefault: this.#defaultIds.has(id), kernel: connection };
@@ -344,19 +337,13 @@ export class SandboxContexts {
     return this.#contextOf({ id: randomUUID(), language, cwd: resolveSandboxPath(cwd ?? "", user) });
   }
 
-  async #contextOf({
-    id,
-    language,
-    cwd,
-  }: Pick<CodeContext, "id" | "language" | "cwd">): Promise<CodeContext> {
+  async #contextOf(known: Pick<CodeContext, "id" | "language" | "cwd">): Promise<CodeContext> {
     const sandbox = this.#sandbox;
-    const program = await this.#options.languages.programFor(language, sandbox.runtime);
+    const program = await this.#options.languages.programFor(known.language, sandbox.runtime);
     const user = await this.#user();
     sandbox.ended.throwIfAborted();
     return new CodeContext({
-      id,
-      language,
-      cwd,
+      ...known,
       sandbox: sandbox.runtime,
       isFrozen: () => sandbox.isFrozen,
       user,

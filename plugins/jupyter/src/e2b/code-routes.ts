@@ -15,7 +15,7 @@ import { streamExecution } from "./execution-stream.js";
 /** The contexts of E2B's sandboxes begin with these two. */
 const ALWAYS_LISTED = ["python", "javascript"];
 
-export interface CodeRoutesOptions {
+interface CodeRoutesOptions {
   readonly contexts: CodeContexts;
   readonly clock: Clock;
   readonly keepaliveMs: number;
@@ -66,7 +66,7 @@ export function mountCode(
 
   router.post("/contexts/:id/restart", async (ctx) => {
     const sandbox = await contexts.of(targetOf(ctx));
-    const context = found(() => sandbox.get(ctx.params["id"] ?? ""));
+    const context = await creating(async () => sandbox.get(ctx.params["id"] ?? ""));
     try {
       await context.restart();
     } catch (error) {
@@ -79,7 +79,7 @@ export function mountCode(
 
   router.delete("/contexts/:id", async (ctx) => {
     const sandbox = await contexts.of(targetOf(ctx));
-    const { id } = found(() => sandbox.get(ctx.params["id"] ?? ""));
+    const { id } = await creating(async () => sandbox.get(ctx.params["id"] ?? ""));
     await sandbox.remove(id);
     sendNull(ctx);
   });
@@ -104,15 +104,7 @@ function sendNull(ctx: { type: string; body: unknown }): void {
   ctx.body = "null";
 }
 
-function found(find: () => CodeContext): CodeContext {
-  try {
-    return find();
-  } catch (error) {
-    throw asText(error);
-  }
-}
-
-/** Answers E2B's plain text when no context can be made. */
+/** Answers E2B's plain text when there is no such context, or none can be made. */
 async function creating<T>(create: () => Promise<T>): Promise<T> {
   try {
     return await create();

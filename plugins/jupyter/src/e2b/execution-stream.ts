@@ -5,7 +5,7 @@ import { EventLoopYield } from "../kernel/event-loop-yield.js";
 import { END_LINE, KEEPALIVE_LINE, lineOf, MAX_COPY_BYTES } from "./event-line.js";
 import type { ExecutionEvent } from "../kernel/execution-event.js";
 
-export interface ExecutionStreamOptions {
+interface ExecutionStreamOptions {
   readonly clock: Clock;
   readonly keepaliveMs: number;
   readonly signal: AbortSignal;

@@ -20,16 +20,17 @@ const PIECE_BYTES = 256 * 1024;
 export function* asciiPieces(json: RawJson): Generator<Buffer> {
   const { bytes, isPlain } = json;
   for (let start = 0; start < bytes.length;) {
-    let end = Math.min(start + PIECE_BYTES, bytes.length);
-    // Not within a character. Invalid UTF-8 may have any number of such bytes.
-    for (let back = 0; back < 3 && end < bytes.length && isContinuation(bytes[end]); back++) end--;
+    const end = characterEnd(bytes, start + PIECE_BYTES);
     yield asciiBytes({ bytes: bytes.subarray(start, end), isPlain });
     start = end;
   }
 }
 
-function isContinuation(byte: number | undefined): boolean {
-  return byte !== undefined && (byte & 0xc0) === 0x80;
+/** The last position up to `at` that is not within a character; in invalid UTF-8 it may be. */
+export function characterEnd(bytes: Buffer, at: number): number {
+  let end = Math.min(at, bytes.length);
+  for (let back = 0; back < 3 && ((bytes[end] ?? 0) & 0xc0) === 0x80; back++) end--;
+  return end;
 }
 
 const HEX = Buffer.from("0123456789abcdef", "latin1");

@@ -48,7 +48,7 @@ export async function startInstalledKernel(command: InstalledKernelCommand): Pro
       cwd,
       user: user.name,
       input: "none",
-      label: writeKernelLabel(id),
+      label: writeKernelLabel({ kernel: id }),
     });
     void process.exit.then(giveBack);
     return adoptKernelProcess(process, ports);

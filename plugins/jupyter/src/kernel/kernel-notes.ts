@@ -45,12 +45,6 @@ export type KernelConnection = z.infer<typeof connection>;
 /** Facts that a later server needs to adopt a sandbox's kernels. */
 export type Notes = z.infer<typeof notes>;
 
-export interface KernelNotesOptions {
-  /** Returns the directory of notes; called at first use. */
-  readonly directory: () => string;
-  readonly log: Logger;
-}
-
 const SUFFIX = ".json";
 
 /**
@@ -58,18 +52,21 @@ const SUFFIX = ".json";
  * kernel's key can act as the server. Sandboxes never see them.
  */
 export class KernelNotes {
-  readonly #options: KernelNotesOptions;
+  readonly #dataDir: () => string;
+  readonly #log: Logger;
   #directory: string | undefined;
 
-  constructor(options: KernelNotesOptions) {
-    this.#options = options;
+  /** @param dataDir called at first use. */
+  constructor(dataDir: () => string, log: Logger) {
+    this.#dataDir = dataDir;
+    this.#log = log;
   }
 
   /** Undefined for a sandbox that ends with the server. */
   of(sandbox: LiveSandbox): SandboxNotes | undefined {
     if (sandbox.runtime.adoption === undefined) return undefined;
     const file = join(this.#directoryMade(), sandbox.record.id + SUFFIX);
-    return new SandboxNotes(file, this.#options.log.child({ sandbox: sandbox.record.id }));
+    return new SandboxNotes(file, this.#log.child({ sandbox: sandbox.record.id }));
   }
 
   /** Removes the notes on all other sandboxes. */
@@ -82,7 +79,7 @@ export class KernelNotes {
 
   #directoryMade(): string {
     if (this.#directory === undefined) {
-      this.#directory = join(this.#options.directory(), "kernels");
+      this.#directory = join(this.#dataDir(), "kernels");
       mkdirSync(this.#directory, { recursive: true, mode: 0o700 });
     }
     return this.#directory;
@@ -112,8 +109,8 @@ export class SandboxNotes {
     try {
       this.#notes = notes.parse(JSON.parse(await readFile(this.#file, "utf8")));
     } catch (error) {
-      const isAbsent = error instanceof Error && "code" in error && error.code === "ENOENT";
-      if (!isAbsent) this.#log.warn({ err: error }, "the notes on a sandbox's kernels are of no use");
+      if ((error as NodeJS.ErrnoException).code !== "ENOENT")
+        this.#log.warn({ err: error }, "the notes on a sandbox's kernels are of no use");
     }
     return this.#notes;
   }

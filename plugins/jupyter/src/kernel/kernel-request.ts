@@ -1,3 +1,4 @@
+import { randomUUID } from "node:crypto";
 import { executionStateOf } from "./execution-state.js";
 import { Handoff } from "./handoff.js";
 import type { KernelMessage } from "../transport/wire.js";
@@ -12,50 +13,39 @@ export type RequestEnd =
  * One request to a kernel: finished when its reply and its idle have both arrived, in any order. A request on control
  * only needs its reply, which must not wait behind output: the caller calls `finish` then.
  */
-export class KernelRequest {
-  readonly id: string;
+export class KernelRequest implements Disposable {
+  readonly id: string = randomUUID();
   /** Its messages on iopub. While no reader takes one, the kernel waits. */
-  readonly messages = new Handoff<KernelMessage>();
-  readonly done: Promise<RequestEnd>;
-  #resolveDone: (end: RequestEnd) => void;
-  #reply: KernelMessage | undefined;
-  #hasBegun = false;
-  #isIdle = false;
-  #isInterrupted = false;
-  #isDone = false;
-
-  constructor(id: string) {
-    this.id = id;
-    ({ promise: this.done, resolve: this.#resolveDone } = Promise.withResolvers<RequestEnd>());
-  }
-
-  get isDone(): boolean {
-    return this.#isDone;
-  }
-
+  readonly messages: Handoff<KernelMessage> = new Handoff();
+  readonly #done = Promise.withResolvers<RequestEnd>();
+  readonly done: Promise<RequestEnd> = this.#done.promise;
+  isDone = false;
   /** True once the kernel has reported that its code runs. */
-  get hasBegun(): boolean {
-    return this.#hasBegun;
+  hasBegun = false;
+  isIdle = false;
+  readonly #open: Map<string, KernelRequest>;
+  #reply: KernelMessage | undefined;
+  #isInterrupted = false;
+
+  /** @param open requests of the kernel by their ids, from which this one is removed when it is disposed of. */
+  constructor(open: Map<string, KernelRequest>) {
+    this.#open = open;
   }
 
   get isAnswered(): boolean {
     return this.#reply !== undefined;
   }
 
-  get isIdle(): boolean {
-    return this.#isIdle;
-  }
-
   /** Takes an iopub message of this request; a promise while the reader is busy. */
   publish(message: KernelMessage): Promise<void> | undefined {
     if (message.type === "status") {
       if (executionStateOf(message) === "idle") {
-        this.#isIdle = true;
+        this.isIdle = true;
         this.#settle();
       }
       return undefined;
     }
-    if (message.type === "execute_input") this.#hasBegun = true;
+    if (message.type === "execute_input") this.hasBegun = true;
     return this.messages.put(message);
   }
 
@@ -71,9 +61,9 @@ export class KernelRequest {
   }
 
   end(end: RequestEnd): void {
-    if (this.#isDone) return;
-    this.#isDone = true;
-    this.#resolveDone(end);
+    if (this.isDone) return;
+    this.isDone = true;
+    this.#done.resolve(end);
     this.messages.end();
   }
 
@@ -82,7 +72,11 @@ export class KernelRequest {
     this.end({ how: "finished", reply: this.#reply });
   }
 
+  [Symbol.dispose](): void {
+    this.#open.delete(this.id);
+  }
+
   #settle(): void {
-    if (this.#isIdle && (this.#reply !== undefined || this.#isInterrupted)) this.finish();
+    if (this.isIdle && (this.#reply !== undefined || this.#isInterrupted)) this.finish();
   }
 }

@@ -1,10 +1,18 @@
 import type { Logger, Process, Sandbox, User } from "@coppice/core";
 import type { KernelConnection } from "./kernel-notes.js";
-import type { KernelObserver } from "./kernel-observer.js";
 import type { InstalledKernel, KernelProgram } from "../programs/kernel-program.js";
 import type { PortLeases } from "../programs/port-leases.js";
 import type { HeartbeatSettings } from "../transport/heartbeat.js";
-import type { OpenKernelChannels } from "../transport/kernel-channels.js";
+import type { ChannelName, OpenKernelChannels } from "../transport/kernel-channels.js";
+import type { KernelMessage } from "../transport/wire.js";
+
+/** Receives a kernel's messages, except for answers to the server's internal requests. */
+export interface KernelObserver {
+  /** False while no client could keep a message. */
+  readonly isWatching: boolean;
+  /** A promise while it cannot take more: the kernel's channel waits for it. */
+  received(channel: ChannelName, message: KernelMessage): Promise<void> | undefined;
+}
 
 export interface KernelSettings {
   readonly startTimeoutMs: number;

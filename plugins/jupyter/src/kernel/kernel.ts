@@ -1,4 +1,3 @@
-import { randomUUID } from "node:crypto";
 import { setTimeout as delay } from "node:timers/promises";
 import {
   SandboxError,
@@ -16,11 +15,10 @@ import { Heartbeat } from "../transport/heartbeat.js";
 import type { ChannelName, KernelChannels } from "../transport/kernel-channels.js";
 import type { KernelConnection } from "./kernel-notes.js";
 import type { KernelProcess } from "../programs/kernel-process.js";
-import type { KernelObserver } from "./kernel-observer.js";
 import { isInstalled, type InstalledKernel } from "../programs/kernel-program.js";
 import { asksToExit, errorOf, isAborted, replyContent } from "./kernel-reply.js";
 import { KernelRequest, type RequestEnd } from "./kernel-request.js";
-import type { KernelSettings, KernelSurroundings } from "./kernel-surroundings.js";
+import type { KernelObserver, KernelSettings, KernelSurroundings } from "./kernel-surroundings.js";
 import { killProgram } from "../programs/start-program.js";
 import {
   decodeMessage,
@@ -46,6 +44,8 @@ const SHUTDOWN_GRACE_MS = 1000;
 /** Time after a lost connection in which the end of the kernel's process counts as its reason. */
 const LOST_GRACE_MS = 500;
 const ANSWER_MS = 5000;
+/** Content of every execute_request, beside its code. */
+const NOTHING_ELSE = { user_expressions: {}, allow_stdin: false, stop_on_error: false };
 const FIRST_REPEAT_MS = 250;
 const REPEAT_INTERRUPT_MS = 1000;
 /** A kernel may report any number of busy requests. */
@@ -64,8 +64,6 @@ export class Kernel {
   readonly #interruptMode: InstalledKernel["interruptMode"] | undefined;
   readonly #outputTail: () => string;
   readonly #channels: KernelChannels;
-  readonly #key: string;
-  readonly #session: string;
   readonly #settings: KernelSettings;
   readonly #log: Logger;
   readonly #observer: KernelObserver | undefined;
@@ -124,12 +122,9 @@ export class Kernel {
     { channels, connection }: { readonly channels: KernelChannels; readonly connection: KernelConnection },
   ) {
     this.connection = connection;
-    const { key, session } = connection;
     this.#process = process;
     this.#interruptMode = isInstalled(program) ? program.interruptMode : undefined;
     this.#outputTail = outputTail;
-    this.#key = key;
-    this.#session = session;
     this.#settings = settings;
     this.#log = log;
     this.#observer = observer;
@@ -160,15 +155,8 @@ export class Kernel {
     signal: AbortSignal,
   ): AsyncGenerator<ExecutionEvent, void, undefined> {
     for (let attempt = 0; ; attempt++) {
-      const request = this.#request("shell", "execute_request", {
-        content: {
-          code: execution.code,
-          silent: false,
-          store_history: true,
-          user_expressions: {},
-          allow_stdin: false,
-          stop_on_error: false,
-        },
+      using request = this.#request("shell", "execute_request", {
+        content: { ...NOTHING_ELSE, code: execution.code, silent: false, store_history: true },
         metadata: { env_vars: execution.variables },
       });
       const leave = (): void => request.messages.abandon();
@@ -200,7 +188,6 @@ export class Kernel {
           request.messages.abandon();
           await this.#cancel(request);
         }
-        this.#requests.delete(request.id);
       }
     }
   }
@@ -215,11 +202,11 @@ export class Kernel {
     message: MessageParts & { readonly id: string; readonly session: string | undefined },
   ): Promise<void> {
     if (this.#requests.has(message.id)) throw new SandboxError("message_id_in_use", "the msg_id is in use");
-    if (message.session === this.#session) {
+    if (message.session === this.connection.session) {
       throw new SandboxError("session_id_invalid", "the session is the server's own");
     }
     if (!this.isUsable) return;
-    await this.#channels.send(channel, signedFrames(message, this.#key)).catch(() => undefined);
+    await this.#channels.send(channel, signedFrames(message, this.connection.key)).catch(() => undefined);
   }
 
   /** Changes its environment permanently. @throws SandboxError failed_precondition when it does not answer. */
@@ -227,46 +214,33 @@ export class Kernel {
     readonly set: Readonly<Record<string, string>>;
     readonly unset: readonly string[];
   }): Promise<void> {
-    const asked = this.#request("control", "coppice_environment_request", { content: change });
+    using asked = this.#request("control", "coppice_environment_request", { content: change });
     const isAnswered = await this.#within(ANSWER_MS, asked.done);
-    this.#requests.delete(asked.id);
     if (isAnswered && (await asked.done).how === "finished") return;
     throw new SandboxError("kernel_start_failed", "the kernel did not take its environment");
   }
 
   /** Runs an empty, invisible cell that is not counted. */
   async warmUp(): Promise<void> {
-    const request = this.#request("shell", "execute_request", {
-      content: {
-        code: "pass",
-        silent: true,
-        store_history: false,
-        user_expressions: {},
-        allow_stdin: false,
-        stop_on_error: false,
-      },
+    using request = this.#request("shell", "execute_request", {
+      content: { ...NOTHING_ELSE, code: "pass", silent: true, store_history: false },
     });
     request.messages.abandon();
     await request.done;
-    this.#requests.delete(request.id);
   }
 
   /** Interrupts the running code; resolves when the kernel confirmed it, or the time is up. */
   async interrupt(): Promise<void> {
-    const asked = this.#requestInterrupt("interrupt_request", {});
+    using asked = this.#requestInterrupt("interrupt_request", {});
     await this.#within(this.#settings.interruptGraceMs, asked.done);
-    this.#requests.delete(asked.id);
   }
 
   /** Ends the kernel: gracefully when it is free, so that exit handlers run, at once when it is busy. */
   async close(): Promise<void> {
-    if (!this.#isLeaving && !this.#hasExited) {
+    if (this.isUsable && this.#requests.size === 0) {
       this.#isLeaving = true;
-      if (this.#requests.size === 0) {
-        const asked = this.#request("control", "shutdown_request", { content: { restart: false } });
-        await this.#within(SHUTDOWN_GRACE_MS, this.gone);
-        this.#requests.delete(asked.id);
-      }
+      using _asked = this.#request("control", "shutdown_request", { content: { restart: false } });
+      await this.#within(SHUTDOWN_GRACE_MS, this.gone);
     }
     await this.kill();
   }
@@ -327,12 +301,14 @@ export class Kernel {
     try {
       signal.throwIfAborted();
       for (let waitMs = FIRST_NUDGE_MS; !(this.#hasReplied && this.#hasPublished); waitMs *= 2) {
-        nudges.push(this.#requestInfo());
+        // Only kernels of ours answer on control while code runs.
+        const channel = this.#interruptMode === undefined ? "control" : "shell";
+        nudges.push(this.#request(channel, "kernel_info_request", { content: {} }));
         const waited = this.#within(Math.min(waitMs, MAX_NUDGE_MS), this.#ready.promise);
         await unlessAborted(signal, () => Promise.race([waited, died]));
       }
     } finally {
-      for (const nudge of nudges) this.#requests.delete(nudge.id);
+      for (const nudge of nudges) nudge[Symbol.dispose]();
     }
   }
 
@@ -352,14 +328,13 @@ export class Kernel {
     // Code and its interpreter may swallow an interrupt for some moments.
     let waitMs = FIRST_REPEAT_MS;
     for (; !request.isDone && leftMs() > 0; waitMs = Math.min(2 * waitMs, REPEAT_INTERRUPT_MS)) {
-      const asked = this.#requestInterrupt("cancel_request", { msg_id: request.id });
+      using asked = this.#requestInterrupt("cancel_request", { msg_id: request.id });
       // Waits for the confirmation that the signal was sent: it must not hit the next cell.
       while (!(await this.#within(leftMs(), asked.done))) {
         // Busy with another client's cell, which this request must not interrupt.
         if (request.hasBegun || this.#others.size === 0) break;
         untilMs = performance.now() + this.#settings.interruptGraceMs;
       }
-      this.#requests.delete(asked.id);
       if (!asked.isDone) break;
       if (this.#wasRunning(await asked.done)) {
         request.interrupted();
@@ -378,17 +353,12 @@ export class Kernel {
    */
   async #takesRequests(): Promise<boolean> {
     const untilMs = performance.now() + this.#settings.interruptGraceMs;
-    const probe = this.#request("shell", "kernel_info_request", { content: {} });
-    probe.messages.abandon();
-    try {
-      do {
-        if (this.#others.size > 0) return true;
-        if ((await this.#within(FIRST_REPEAT_MS, probe.done)) || probe.isAnswered) return true;
-      } while (performance.now() < untilMs);
-      return false;
-    } finally {
-      this.#requests.delete(probe.id);
-    }
+    using probe = this.#request("shell", "kernel_info_request", { content: {} });
+    do {
+      if (this.#others.size > 0) return true;
+      if ((await this.#within(FIRST_REPEAT_MS, probe.done)) || probe.isAnswered) return true;
+    } while (performance.now() < untilMs);
+    return false;
   }
 
   /** Interrupts the executions of a session. @throws SandboxError failed_precondition when one goes on. */
@@ -396,19 +366,13 @@ export class Kernel {
     const untilMs = performance.now() + this.#settings.interruptGraceMs;
     const leftMs = (): number => Math.max(0, untilMs - performance.now());
     // Answered after everything before it.
-    const probe = this.#request("shell", "kernel_info_request", { content: {} });
-    probe.messages.abandon();
-    try {
-      for (let waitMs = FIRST_NUDGE_MS; leftMs() > 0; waitMs = Math.min(2 * waitMs, REPEAT_INTERRUPT_MS)) {
-        if (await this.#within(Math.min(waitMs, leftMs()), probe.done)) return;
-        const asked = this.#requestInterrupt("cancel_request", { session });
-        await this.#within(leftMs(), asked.done);
-        this.#requests.delete(asked.id);
-        if (!asked.isDone) break;
-        if (!this.#wasRunning(await asked.done)) return;
-      }
-    } finally {
-      this.#requests.delete(probe.id);
+    using probe = this.#request("shell", "kernel_info_request", { content: {} });
+    for (let waitMs = FIRST_NUDGE_MS; leftMs() > 0; waitMs = Math.min(2 * waitMs, REPEAT_INTERRUPT_MS)) {
+      if (await this.#within(Math.min(waitMs, leftMs()), probe.done)) return;
+      using asked = this.#requestInterrupt("cancel_request", { session });
+      await this.#within(leftMs(), asked.done);
+      if (!asked.isDone) break;
+      if (!this.#wasRunning(await asked.done)) return;
     }
     await this.kill();
     throw new SandboxError("kernel_stuck", "the kernel does not stop an abandoned execution");
@@ -420,14 +384,6 @@ export class Kernel {
     return end.how === "finished" && replyContent(end.reply)["is_running"] === true;
   }
 
-  /** Requests a sign of life. Only kernels of ours answer on control while code runs. */
-  #requestInfo(): KernelRequest {
-    const channel = this.#interruptMode === undefined ? "control" : "shell";
-    const request = this.#request(channel, "kernel_info_request", { content: {} });
-    request.messages.abandon();
-    return request;
-  }
-
   /** Requests an interrupt. Kernels that are not ours cannot limit it to one request. */
   #requestInterrupt(
     type: "interrupt_request" | "cancel_request",
@@ -436,7 +392,7 @@ export class Kernel {
     if (this.#interruptMode === undefined) return this.#request("control", type, { content });
     if (this.#interruptMode === "message")
       return this.#request("control", "interrupt_request", { content: {} });
-    const request = new KernelRequest(randomUUID());
+    const request = new KernelRequest(this.#requests);
     const sent = this.#process.kill("SIGINT", "group").catch(() => undefined);
     void sent.then(() => request.finish());
     return request;
@@ -447,18 +403,16 @@ export class Kernel {
     type: string,
     { content, metadata }: Readonly<{ content: Record<string, unknown>; metadata?: Record<string, unknown> }>,
   ): KernelRequest {
-    const request = new KernelRequest(randomUUID());
-    // The iopub messages of these are never read, and unread ones would hold up everything behind them.
-    if (channel === "control") request.messages.abandon();
+    const request = new KernelRequest(this.#requests);
+    // The iopub messages of others are never read, and unread ones would hold up everything behind them.
+    if (type !== "execute_request") request.messages.abandon();
     if (this.#hasExited) {
       request.end({ how: "died" });
       return request;
     }
     this.#requests.set(request.id, request);
-    const frames = encodeMessage(
-      { id: request.id, type, session: this.#session, content, metadata },
-      this.#key,
-    );
+    const { key, session } = this.connection;
+    const frames = encodeMessage({ id: request.id, type, session, content, metadata }, key);
     // Fails only when the channels are closed, and then the request has ended another way.
     this.#channels.send(channel, frames).catch(() => undefined);
     return request;
@@ -477,7 +431,7 @@ export class Kernel {
         // It ends by itself after the cell that called exit().
         void this.#within(SHUTDOWN_GRACE_MS, this.gone).then(() => this.kill());
       }
-      if (message.parentSession !== this.#session) await this.#observer?.received(channel, message);
+      if (message.parentSession !== this.connection.session) await this.#observer?.received(channel, message);
       const request = message.parentId === undefined ? undefined : this.#requests.get(message.parentId);
       if (request === undefined) continue;
       request.reply(message);
@@ -499,7 +453,7 @@ export class Kernel {
       this.#hasPublished = true;
       this.#progress();
       // Internal requests of the server are not shown to clients.
-      if (message.parentSession !== this.#session || message.parentType === "execute_request") {
+      if (message.parentSession !== this.connection.session || message.parentType === "execute_request") {
         await this.#pausing(this.#observer?.received("iopub", message));
       }
       this.#noteOthers(message);
@@ -513,7 +467,7 @@ export class Kernel {
 
   #noteOthers(message: KernelMessage): void {
     const { parentId, parentType, parentSession } = message;
-    if (parentId === undefined || parentSession === this.#session) return;
+    if (parentId === undefined || parentSession === this.connection.session) return;
     // Kernels that are not ours may never report the end of anything else.
     if (parentType !== "execute_request" && this.#interruptMode !== undefined) return;
     const state = executionStateOf(message);
@@ -544,7 +498,7 @@ export class Kernel {
 
   async #decode(frames: readonly Buffer[]): Promise<KernelMessage | undefined> {
     try {
-      return await decodeMessage(frames, this.#key);
+      return await decodeMessage(frames, this.connection.key);
     } catch (error) {
       this.#log.debug({ err: error }, "kernel sent what is no message");
       return undefined;

@@ -1,7 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { SandboxError, type Logger, type Process, type Sandbox, type User } from "@coppice/core";
 import { z } from "zod";
-import { writeZygoteLabel, type ZygoteAddress } from "../programs/kernel-label.js";
+import { writeKernelLabel, type ZygoteAddress } from "../programs/kernel-label.js";
 import type { KernelMetrics } from "./kernel-metrics.js";
 import type { KernelProgram } from "../programs/kernel-program.js";
 import { zygoteProgram } from "../programs/python-program.js";
@@ -15,7 +15,7 @@ export interface ZygoteSettings {
   readonly startTimeoutMs: number;
 }
 
-export interface ZygoteOptions {
+interface ZygoteOptions {
   readonly sandbox: Sandbox;
   readonly user: User;
   /** Returns the current complete environment of the sandbox's processes. */
@@ -119,7 +119,7 @@ export class Zygote {
         // A user's file must not be imported in the place of a library.
         cwd: "/",
         key: address.secret,
-        label: writeZygoteLabel(address),
+        label: writeKernelLabel({ zygote: address }),
         signal: AbortSignal.any([this.#ended.signal, timeout]),
       });
       this.#enter({ process, address, environment: env });

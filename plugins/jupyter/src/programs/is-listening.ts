@@ -1,6 +1,6 @@
 import { SandboxError, type Sandbox } from "@coppice/core";
 
-/** A loopback answers at once; only a full backlog, or an overloaded machine, takes longer. */
+/** A loopback answers at once, unless its backlog is full or the machine is overloaded. */
 const MAX_ANSWER_MS = 1000;
 
 /**

@@ -1,8 +1,8 @@
-import { readFile } from "node:fs/promises";
 import { createRequire } from "node:module";
-import type { KernelProgram } from "./kernel-program.js";
+import { sharedUntilFailure } from "@coppice/core";
+import { readTexts, type KernelProgram } from "./kernel-program.js";
 
-export interface JavascriptProgramOptions {
+interface JavascriptProgramOptions {
   readonly node: string;
   /** Limit of a kernel's message. */
   readonly maxMessageBytes: number;
@@ -47,7 +47,13 @@ load("kernel");
 const PREFIX = "await void 0;";
 const MODULES = ["fitting", "kernel", "mime", "output-ring", "protocol", "source", "zmtp"];
 
-let sources: Promise<Readonly<Record<string, string>>> | undefined;
+/** The modules, and acorn: the sandbox may lack it. It is parsed only when a cell imports something. */
+const readSources = sharedUntilFailure(() =>
+  readTexts([
+    ...MODULES.map((name) => [name, new URL(`../../javascript/${name}.cjs`, import.meta.url)] as const),
+    ["acorn", createRequire(import.meta.url).resolve("acorn")],
+  ]),
+);
 
 /** Node.js as a kernel: code runs in V8's REPL mode. The sandbox needs Node.js 20 or newer, for TypeScript 22.13. */
 export function javascriptProgram({
@@ -61,24 +67,10 @@ export function javascriptProgram({
     // experimental in Node, which would warn on the first one's stderr.
     args: ["--no-force-async-hooks-checks", "--disable-warning=ExperimentalWarning", "-e", BOOTSTRAP],
     async start(key) {
-      sources ??= readSources();
+      const sources = await readSources();
       // The rest is for the headers of a message.
       const mostBytes = Math.floor(maxMessageBytes * 0.9);
-      return { sources: await sources, workerSource: WORKER, prefix: PREFIX, key, language, mostBytes };
+      return { sources, workerSource: WORKER, prefix: PREFIX, key, language, mostBytes };
     },
   };
-}
-
-async function readSources(): Promise<Readonly<Record<string, string>>> {
-  const files = MODULES.map((name): [string, URL | string] => [
-    name,
-    new URL(`../../javascript/${name}.cjs`, import.meta.url),
-  ]);
-  // Sent along, because the sandbox may lack it; parsed only when a cell imports something.
-  files.push(["acorn", createRequire(import.meta.url).resolve("acorn")]);
-  const read = files.map(async ([name, file]): Promise<[string, string]> => [
-    name,
-    await readFile(file, "utf8"),
-  ]);
-  return Object.fromEntries(await Promise.all(read));
 }

@@ -3,22 +3,19 @@ import { z } from "zod";
 /** Address and secret of a zygote inside its sandbox. */
 export type ZygoteAddress = z.infer<typeof zygote>;
 
-/** Label of a process of this plugin, for the server that finds it running. */
-export type KernelLabel = { readonly kernel: string } | { readonly zygote: ZygoteAddress };
+/**
+ * Label of a process of this plugin, for the server that finds it running: a kernel's id, whose connection data stay on
+ * the host, or a zygote's connection data.
+ */
+type KernelLabel = { readonly kernel: string } | { readonly zygote: ZygoteAddress };
 
 const PREFIX = "jupyter:";
 
 const zygote = z.object({ name: z.string(), secret: z.string() });
 const label = z.union([z.object({ kernel: z.string() }), z.object({ zygote })]);
 
-/** Label of a kernel's process. Its connection data stay on the host. */
-export function writeKernelLabel(id: string): string {
-  return PREFIX + JSON.stringify({ kernel: id });
-}
-
-/** Label of a zygote's process, with its connection data. */
-export function writeZygoteLabel(address: ZygoteAddress): string {
-  return PREFIX + JSON.stringify({ zygote: address });
+export function writeKernelLabel(label: KernelLabel): string {
+  return PREFIX + JSON.stringify(label);
 }
 
 /** Parses a label; undefined for other plugins' labels. */

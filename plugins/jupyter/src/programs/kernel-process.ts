@@ -29,7 +29,7 @@ export type KernelPorts = z.infer<typeof kernelPorts>;
 
 /** Starts a kernel and waits until it listens. @throws SandboxError as `startProgram`; no process is left then. */
 export async function startKernelProcess({ id, ...command }: KernelCommand): Promise<KernelProcess> {
-  const started = await startProgram({ ...command, label: writeKernelLabel(id) });
+  const started = await startProgram({ ...command, label: writeKernelLabel({ kernel: id }) });
   const { process, report, outputTail } = started;
   const ports = kernelPorts.safeParse(report);
   if (ports.success) return { process, ports: ports.data, outputTail };
@@ -39,6 +39,5 @@ export async function startKernelProcess({ id, ...command }: KernelCommand): Pro
 
 /** Adopts a kernel of an earlier server. */
 export function adoptKernelProcess(process: Process, ports: KernelPorts): KernelProcess {
-  const output = new ProgramOutput(process, { isStarting: false });
-  return { process, ports, outputTail: () => output.outputTail() };
+  return { process, ports, outputTail: new ProgramOutput(process, { isStarting: false }).tail };
 }

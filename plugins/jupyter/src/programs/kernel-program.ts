@@ -1,3 +1,4 @@
+import { readFile } from "node:fs/promises";
 import type { ZygoteAddress } from "./kernel-label.js";
 
 /** A kernel that comes with this plugin: it reads its start data from stdin and reports its ports on stdout. */
@@ -21,6 +22,14 @@ export interface InstalledKernel {
   readonly argv: readonly string[];
   readonly env: Readonly<Record<string, string>>;
   readonly interruptMode: "signal" | "message";
+}
+
+/** The contents of files by given names. */
+export async function readTexts(
+  files: readonly (readonly [name: string, file: URL | string])[],
+): Promise<Readonly<Record<string, string>>> {
+  const read = files.map(async ([name, file]) => [name, await readFile(file, "utf8")] as const);
+  return Object.fromEntries(await Promise.all(read));
 }
 
 export function isInstalled(program: KernelProgram | InstalledKernel): program is InstalledKernel {

@@ -5,11 +5,6 @@ import type { KernelPorts } from "./kernel-process.js";
 
 export const PORTS_OF_KERNEL = 5;
 
-export interface PortLeasesOptions {
-  readonly firstPort: number;
-  readonly maximum: number;
-}
-
 /** The ports of one kernel, until it is disposed of. Safe to repeat. */
 export interface PortLease extends Disposable {
   readonly ports: KernelPorts;
@@ -29,7 +24,7 @@ export class PortLeases {
   readonly #maximum: number;
   readonly #leased = new Set<number>();
 
-  constructor({ firstPort, maximum }: PortLeasesOptions) {
+  constructor({ firstPort, maximum }: { readonly firstPort: number; readonly maximum: number }) {
     this.#firstPort = firstPort;
     this.#maximum = maximum;
   }
@@ -53,10 +48,8 @@ export class PortLeases {
       lease[Symbol.dispose]();
     }
     const last = this.#firstPort + this.#maximum * PORTS_OF_KERNEL - 1;
-    throw new SandboxError(
-      "ports_exhausted",
-      `no ports are free for another kernel, of ${this.#firstPort} to ${last}`,
-    );
+    const text = `no ports are free for another kernel, of ${this.#firstPort} to ${last}`;
+    throw new SandboxError("ports_exhausted", text);
   }
 
   /** Undefined when it is leased. */

@@ -1,9 +1,9 @@
 import { readFileSync } from "node:fs";
-import { readFile } from "node:fs/promises";
+import { sharedUntilFailure } from "@coppice/core";
 import type { ZygoteAddress } from "./kernel-label.js";
-import type { KernelProgram } from "./kernel-program.js";
+import { readTexts, type KernelProgram } from "./kernel-program.js";
 
-export interface PythonProgramOptions {
+interface PythonProgramOptions {
   /** Interpreter with ipykernel, inside the sandbox. */
   readonly python: string;
   /** Cells of a DataFrame, or points of a chart, in one result. */
@@ -13,7 +13,7 @@ export interface PythonProgramOptions {
   readonly language: "python" | "bash";
 }
 
-export interface ZygoteProgramOptions {
+interface ZygoteProgramOptions {
   readonly python: string;
   /** Modules to import in addition to a kernel's own. */
   readonly imports: readonly string[];
@@ -47,7 +47,11 @@ importlib.import_module(start.pop("main")).run(start)
 
 const MODULES = ["launcher", "cancelling", "debugging", "fitting", "results", "charts", "bash", "zygote"];
 
-let modules: Promise<Readonly<Record<string, string>>> | undefined;
+const readModules = sharedUntilFailure(() =>
+  readTexts(
+    MODULES.map((name) => [`coppice_${name}`, new URL(`../../python/${name}.py`, import.meta.url)] as const),
+  ),
+);
 // Small enough for a command line: reading it from stdin would need a JSON parser.
 const FORK = readFileSync(new URL("../../python/fork.py", import.meta.url), "utf8");
 
@@ -58,8 +62,7 @@ export function pythonProgram(options: PythonProgramOptions): KernelProgram {
     path: python,
     args: ["-c", BOOTSTRAP],
     async start(key) {
-      modules ??= readModules();
-      return { main: "coppice_launcher", modules: await modules, key, ...startOf(options) };
+      return { main: "coppice_launcher", modules: await readModules(), key, ...startOf(options) };
     },
     forkedFrom: (zygote) => forkProgram(options, zygote),
   };
@@ -71,8 +74,7 @@ export function zygoteProgram({ python, imports, name }: ZygoteProgramOptions): 
     path: python,
     args: ["-c", BOOTSTRAP],
     async start(key) {
-      modules ??= readModules();
-      return { main: "coppice_zygote", modules: await modules, secret: key, imports, name };
+      return { main: "coppice_zygote", modules: await readModules(), secret: key, imports, name };
     },
   };
 }
@@ -91,14 +93,4 @@ function forkProgram(options: PythonProgramOptions, { name, secret }: ZygoteAddr
 function startOf({ language, maxDataCells, maxMessageBytes }: PythonProgramOptions): object {
   // The rest is for the headers of a message.
   return { language, mostCells: maxDataCells, mostBytes: Math.floor(maxMessageBytes * 0.9) };
-}
-
-async function readModules(): Promise<Readonly<Record<string, string>>> {
-  const sources = await Promise.all(
-    MODULES.map(async (name): Promise<[string, string]> => {
-      const url = new URL(`../../python/${name}.py`, import.meta.url);
-      return [`coppice_${name}`, await readFile(url, "utf8")];
-    }),
-  );
-  return Object.fromEntries(sources);
 }

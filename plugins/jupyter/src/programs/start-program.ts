@@ -13,7 +13,7 @@ export interface ProgramCommand {
   readonly signal: AbortSignal;
 }
 
-export interface StartedProgram {
+interface StartedProgram {
   readonly process: Process;
   /** The JSON in the first line of its output; undefined for other text. */
   readonly report: unknown;
@@ -52,7 +52,7 @@ export async function startProgram(command: ProgramCommand): Promise<StartedProg
       return Promise.race([output.firstLine, send.then(() => output.firstLine)]);
     });
     if (line === undefined) throw await endedEarly(process, output);
-    return { process, report: parseJson(line), outputTail: () => output.outputTail() };
+    return { process, report: parseJson(line), outputTail: output.tail };
   } catch (error) {
     await killProgram(process);
     throw error;
@@ -77,7 +77,7 @@ async function endedEarly(process: Process, output: ProgramOutput): Promise<Sand
   if (!(await killProgram(process)))
     return new SandboxError("server_stopped", "the server has left the sandbox");
   const { code, signal } = await process.exit;
-  const reason = output.outputTail().trim().split("\n").at(-1) ?? "";
+  const reason = output.tail().trim().split("\n").at(-1) ?? "";
   const how = signal === undefined ? `exit code ${code}` : signal;
   return new SandboxError(
     "kernel_start_failed",
@@ -95,38 +95,31 @@ function parseJson(line: string): unknown {
 
 /** Reads the output of one of our programs: a report at its start, then text that clients do not see. */
 export class ProgramOutput {
+  readonly #first = Promise.withResolvers<string | undefined>();
   /** undefined when the output ended before it. */
-  readonly firstLine: Promise<string | undefined>;
-  #outputTail = Buffer.alloc(0);
+  readonly firstLine: Promise<string | undefined> = this.#first.promise;
+  #tail = Buffer.alloc(0);
 
   constructor(process: Process, { isStarting }: { readonly isStarting: boolean }) {
-    const { promise, resolve } = Promise.withResolvers<string | undefined>();
-    this.firstLine = promise;
-    void this.#drain(process, { head: isStarting ? Buffer.alloc(0) : undefined, resolve });
+    void this.#drain(process, isStarting ? Buffer.alloc(0) : undefined);
   }
 
-  outputTail(): string {
-    return this.#outputTail.toString("utf8");
-  }
+  readonly tail = (): string => this.#tail.toString("utf8");
 
   // To the end: a full pipe would block the program.
-  async #drain(
-    process: Process,
-    first: { head: Buffer | undefined; readonly resolve: (line: string | undefined) => void },
-  ): Promise<void> {
-    let { head } = first;
-    const { resolve } = first;
+  async #drain(process: Process, start: Buffer | undefined): Promise<void> {
+    let head = start;
     for await (const { stream, data } of process.output) {
       if (stream === "stdout" && head !== undefined) {
         head = Buffer.concat([head, data]);
         const end = head.indexOf(0x0a);
         if (end < 0 && head.length <= MAX_REPORT) continue;
-        resolve(head.toString("utf8", 0, Math.max(end, 0)));
+        this.#first.resolve(head.toString("utf8", 0, Math.max(end, 0)));
         head = undefined;
       } else {
-        this.#outputTail = Buffer.concat([this.#outputTail, data]).subarray(-LAST_WORDS_BYTES);
+        this.#tail = Buffer.concat([this.#tail, data]).subarray(-LAST_WORDS_BYTES);
       }
     }
-    resolve(undefined);
+    this.#first.resolve(undefined);
   }
 }

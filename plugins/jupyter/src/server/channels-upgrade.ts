@@ -8,7 +8,7 @@ import type { JupyterServerSettings } from "./jupyter-server-config.js";
 import type { KernelClients } from "./kernel-clients.js";
 import type { JupyterSandboxes } from "./sandbox-kernels.js";
 
-export interface ChannelsUpgradeOptions {
+interface ChannelsUpgradeOptions {
   readonly sandboxes: JupyterSandboxes;
   readonly settings: JupyterServerSettings;
   readonly clock: Clock;
@@ -25,12 +25,8 @@ const KERNEL_PATH = /\/api\/kernels\/([^/]+)\/channels$/;
 const MAX_SESSION_ID = 256;
 
 /** The WebSocket of a kernel: all its channels on one connection, in either framing. */
-export function channelsUpgrade({
-  sandboxes,
-  settings,
-  clock,
-  metrics,
-}: ChannelsUpgradeOptions): UpgradeHandler {
+export function channelsUpgrade(options: ChannelsUpgradeOptions): UpgradeHandler {
+  const { sandboxes, settings, clock, metrics } = options;
   const server = new WebSocketServer({
     noServer: true,
     clientTracking: false,
@@ -82,11 +78,10 @@ export function channelsUpgrade({
     const sessionId = url.searchParams.get("session_id") || undefined;
     if (sessionId !== undefined && (sessionId.length > MAX_SESSION_ID || /\s/.test(sessionId)))
       throw new SandboxError("session_id_invalid", "session_id is not a short word");
-    if (!clients.hasRoomFor(sessionId ?? ""))
-      throw new SandboxError(
-        "kernel_client_limit_reached",
-        `the kernel already has ${settings.maxClients} clients`,
-      );
+    if (!clients.hasRoomFor(sessionId ?? "")) {
+      const text = `the kernel already has ${settings.maxClients} clients`;
+      throw new SandboxError("kernel_client_limit_reached", text);
+    }
     server.handleUpgrade(message, socket, head, (accepted) =>
       serve(accepted, clients, { givenId: sessionId, log: request.log }),
     );

@@ -3,7 +3,7 @@ import type { WebSocket } from "ws";
 import type { Framing } from "./client-frame.js";
 import type { SharedFrame } from "./server-frame.js";
 
-export interface ClientSocketOptions {
+interface ClientSocketOptions {
   readonly framing: Framing;
   readonly clock: Clock;
   /** Limit of the bytes that wait for the client. */
@@ -43,7 +43,8 @@ export class ClientSocket {
   #cancelCut: () => void = () => undefined;
   #isAlive = true;
   #isClosing = false;
-  #closedWith: number | undefined;
+  /** The code of the server's close; undefined when the client closed it. */
+  closedWith: number | undefined;
 
   constructor(socket: WebSocket, options: ClientSocketOptions) {
     this.#socket = socket;
@@ -61,11 +62,6 @@ export class ClientSocket {
     // Its close reports it as well.
     socket.on("error", () => undefined);
     this.#ping();
-  }
-
-  /** The code of the server's close; undefined when the client closed it. */
-  get closedWith(): number | undefined {
-    return this.#closedWith;
   }
 
   /** True while the queue exceeds its limit. */
@@ -115,7 +111,7 @@ export class ClientSocket {
   close(code: number, reason: string): void {
     if (this.#isClosing) return;
     this.#isClosing = true;
-    this.#closedWith = code;
+    this.closedWith = code;
     this.#release();
     this.#socket.close(code, reason);
     this.#cancelCut = this.#options.clock.after(CLOSE_GRACE_MS, () => this.#socket.terminate());

@@ -18,7 +18,7 @@ export const SANDBOX_PREFIX = "/sandboxes/:sandboxId/jupyter";
 const SANDBOX_PATH = /^\/sandboxes\/([^/]*)\/jupyter(?:\/|$)/;
 const AUTHORIZATION = /^(?:token|bearer) +(\S+)$/i;
 
-export interface JupyterTargetOptions {
+interface JupyterTargetOptions {
   readonly sandboxes: Pick<Sandboxes, "find">;
   /** The port of a sandbox that the surface answers. */
   readonly port: number;

@@ -9,11 +9,11 @@ import {
 import { z } from "zod";
 import type { CodeContext } from "../contexts/code-context.js";
 import { SANDBOX_PREFIX } from "./jupyter-access.js";
-import { installedSpecOf, kernelSpecOf, specNameOf, type KernelSpecModel } from "./kernel-specs.js";
+import { ownSpecOf, specNameOf, specOf, type KernelSpecModel } from "./kernel-specs.js";
 import { UnknownLanguageError, type Languages } from "../programs/languages.js";
 import type { JupyterSandboxes, NotebookSession, SandboxKernels } from "./sandbox-kernels.js";
 
-export interface JupyterRoutesOptions {
+interface JupyterRoutesOptions {
   readonly sandboxes: JupyterSandboxes;
   readonly languages: Pick<Languages, "own" | "installed">;
   readonly maxBodyBytes: number;
@@ -25,13 +25,21 @@ const startKernelBody = z.object({ name: nameText, path: pathText.nullish() });
 const kernelChoice = z.object({ id: nameText, name: nameText }).nullish();
 /** Clients before JupyterLab put the path into `notebook`. */
 const notebookChoice = z.object({ path: pathText, name: pathText.nullish() }).nullish();
-const startSessionBody = z.object({
-  path: pathText.nullish(),
-  name: pathText.nullish(),
-  type: nameText,
-  kernel: kernelChoice,
-  notebook: notebookChoice,
-});
+const sessionBody = z
+  .object({
+    path: pathText.nullish(),
+    name: pathText.nullish(),
+    type: nameText,
+    kernel: kernelChoice,
+    notebook: notebookChoice,
+  })
+  .transform(({ path, name, type, kernel, notebook }) => ({
+    path: path ?? notebook?.path,
+    name: name ?? notebook?.name ?? undefined,
+    type: type ?? undefined,
+    kernelId: kernel?.id ?? undefined,
+    kernelName: kernel?.name ?? undefined,
+  }));
 
 /** Reported version of Jupyter Server. */
 const SERVER_VERSION = "2.14.0";
@@ -43,8 +51,8 @@ export function mountJupyter(
 ): void {
   const kernelsOf = (ctx: RequestCarrier): Promise<SandboxKernels> => sandboxes.of(targetOf(ctx));
   const specsOf = async (ctx: RequestCarrier): Promise<readonly KernelSpecModel[]> => [
-    ...languages.own.map(kernelSpecOf),
-    ...(await languages.installed(targetOf(ctx).runtime)).map(installedSpecOf),
+    ...languages.own.map(ownSpecOf),
+    ...(await languages.installed(targetOf(ctx).runtime)).map(specOf),
   ];
   const bodyOptions = { limitBytes: maxBodyBytes, empty: {} };
 
@@ -125,19 +133,11 @@ export function mountJupyter(
 
     router.post(at("/sessions"), async (ctx) => {
       const kernels = await kernelsOf(ctx);
-      const body = await readJsonBody(ctx.req, startSessionBody, bodyOptions);
-      const path = body.path ?? body.notebook?.path;
+      const body = await readJsonBody(ctx.req, sessionBody, bodyOptions);
+      const { path, name = "", type = "notebook" } = body;
       if (path === undefined)
         throw new SandboxError("request_invalid", "validation error: path: Field required");
-      const session = await starting(() =>
-        kernels.open({
-          path,
-          name: body.name ?? body.notebook?.name ?? "",
-          type: body.type ?? "notebook",
-          kernelId: body.kernel?.id ?? undefined,
-          kernelName: body.kernel?.name ?? undefined,
-        }),
-      );
+      const session = await starting(() => kernels.open({ ...body, path, name, type }));
       ctx.status = 201;
       ctx.set("location", `${rootOf(ctx.path, "/api/sessions")}/api/sessions/${session.id}`);
       ctx.body = sessionModel(kernels, session);
@@ -150,16 +150,8 @@ export function mountJupyter(
 
     router.patch(at("/sessions/:id"), async (ctx) => {
       const kernels = await kernelsOf(ctx);
-      const body = await readJsonBody(ctx.req, startSessionBody, bodyOptions);
-      const session = await starting(() =>
-        kernels.change(ctx.params["id"] ?? "", {
-          path: body.path ?? body.notebook?.path,
-          name: body.name ?? body.notebook?.name ?? undefined,
-          type: body.type ?? undefined,
-          kernelId: body.kernel?.id ?? undefined,
-          kernelName: body.kernel?.name ?? undefined,
-        }),
-      );
+      const body = await readJsonBody(ctx.req, sessionBody, bodyOptions);
+      const session = await starting(() => kernels.change(ctx.params["id"] ?? "", body));
       ctx.body = sessionModel(kernels, session);
     });
 

@@ -1,6 +1,6 @@
 import type { Clock, PluginContext, Sandboxes, Targets } from "@coppice/core";
 import { channelsUpgrade } from "./channels-upgrade.js";
-import { ClientMetrics } from "./client-metrics.js";
+import { clientMetrics } from "./client-metrics.js";
 import type { CodeContexts } from "../contexts/code-contexts.js";
 import { jupyterGuard, jupyterTarget, SANDBOX_PREFIX } from "./jupyter-access.js";
 import { mountJupyter } from "./jupyter-routes.js";
@@ -8,7 +8,7 @@ import type { JupyterServerSettings } from "./jupyter-server-config.js";
 import type { Languages } from "../programs/languages.js";
 import { JupyterSandboxes } from "./sandbox-kernels.js";
 
-export interface JupyterServerOptions {
+interface JupyterServerOptions {
   readonly contexts: CodeContexts;
   readonly languages: Languages;
   readonly settings: JupyterServerSettings;
@@ -29,7 +29,7 @@ export function mountJupyterServer(plugin: PluginContext<unknown>, options: Jupy
   const jupyters = new JupyterSandboxes({ contexts, settings, clock, log: plugin.log });
   mountJupyter(plugin.http(SURFACE), { sandboxes: jupyters, languages, maxBodyBytes: settings.maxBody });
 
-  const metrics = new ClientMetrics(plugin.metrics);
+  const metrics = clientMetrics(plugin.metrics);
   const upgrade = channelsUpgrade({ sandboxes: jupyters, settings, clock, metrics });
   for (const prefix of ["", SANDBOX_PREFIX]) {
     plugin.upgrade(SURFACE, `${prefix}/api/kernels/:id/channels`, upgrade);

@@ -3,17 +3,16 @@ import type { ChannelName } from "../transport/kernel-channels.js";
 import type { ClientFrame } from "./client-frame.js";
 import { ClientSession } from "./client-session.js";
 import { CloseCode, type ClientSocket } from "./client-socket.js";
-import type { CodeContext } from "../contexts/code-context.js";
+import type { CodeContext, ContextObserver } from "../contexts/code-context.js";
 import { executionStateOf } from "../kernel/execution-state.js";
 import type { JupyterServerSettings } from "./jupyter-server-config.js";
-import type { ContextObserver } from "../contexts/context-observer.js";
 import type { Kernel } from "../kernel/kernel.js";
 import { sharedFrameOf, syntheticFrame, type SharedFrame } from "./server-frame.js";
 import type { KernelMessage } from "../transport/wire.js";
 
-export type ExecutionState = "starting" | "idle" | "busy" | "restarting" | "dead";
+type ExecutionState = "starting" | "idle" | "busy" | "restarting" | "dead";
 
-export interface KernelClientsOptions {
+interface KernelClientsOptions {
   readonly settings: JupyterServerSettings;
   readonly clock: Clock;
   readonly log: Logger;
@@ -54,23 +53,19 @@ export class KernelClients implements ContextObserver {
   #kernelSession = "";
   #startedAtMs = 0;
   #failures = 0;
-  #lastActivityMs: number;
+  /** Milliseconds since the Unix epoch. */
+  lastActivityMs: number;
   #isRemoved = false;
 
   constructor(context: Pick<CodeContext, "watch" | "ready" | "restart">, options: KernelClientsOptions) {
     this.#context = context;
     this.#options = options;
-    this.#lastActivityMs = options.clock.now();
+    this.lastActivityMs = options.clock.now();
     context.watch(this);
   }
 
   get state(): ExecutionState {
     return this.#state === "idle" && this.#busy.size > 0 ? "busy" : this.#state;
-  }
-
-  /** Milliseconds since the Unix epoch. */
-  get lastActivityMs(): number {
-    return this.#lastActivityMs;
   }
 
   get connections(): number {
@@ -113,7 +108,7 @@ export class KernelClients implements ContextObserver {
    * request.
    */
   accept(session: ClientSession, frame: ClientFrame): void {
-    this.#lastActivityMs = this.#options.clock.now();
+    this.lastActivityMs = this.#options.clock.now();
     const { channel } = frame;
     if (channel === "stdin") {
       if (!session.isAskedForInput || frame.type !== "input_reply") return;
@@ -138,7 +133,7 @@ export class KernelClients implements ContextObserver {
   }
 
   received(channel: ChannelName, message: KernelMessage): Promise<void> | undefined {
-    this.#lastActivityMs = this.#options.clock.now();
+    this.lastActivityMs = this.#options.clock.now();
     this.#kernelSession = message.session ?? "";
     // Only for the subscriber, which is the server.
     if (message.type === "iopub_welcome") return undefined;

@@ -9,14 +9,9 @@ export function specNameOf(language: string): string {
 }
 
 /** Jupyter's description of a kernel of ours. */
-export function kernelSpecOf(language: string): KernelSpecModel {
+export function ownSpecOf(language: string): KernelSpecModel {
   const displayName = language === "python" ? "Python 3 (ipykernel)" : language;
-  return specModel({ name: specNameOf(language), displayName, language });
-}
-
-/** Jupyter's description of a kernel that is installed in the sandbox. */
-export function installedSpecOf(kernel: InstalledKernel): KernelSpecModel {
-  return specModel(kernel);
+  return specOf({ name: specNameOf(language), displayName, language });
 }
 
 export interface KernelSpecModel {
@@ -25,11 +20,10 @@ export interface KernelSpecModel {
   readonly spec: object;
 }
 
-function specModel({
-  name,
-  displayName,
-  language,
-}: Pick<InstalledKernel, "name" | "displayName" | "language">): KernelSpecModel {
+type Named = Pick<InstalledKernel, "name" | "displayName" | "language">;
+
+/** Jupyter's description of a kernel. */
+export function specOf({ name, displayName, language }: Named): KernelSpecModel {
   return {
     name,
     resources: {},

@@ -6,7 +6,7 @@ import type { CodeContexts, SandboxContexts } from "../contexts/code-contexts.js
 import type { JupyterServerSettings } from "./jupyter-server-config.js";
 import { KernelClients } from "./kernel-clients.js";
 
-export interface SandboxKernelsOptions {
+interface SandboxKernelsOptions {
   readonly contexts: CodeContexts;
   readonly settings: JupyterServerSettings;
   readonly clock: Clock;
@@ -22,7 +22,7 @@ export interface NotebookSession {
   readonly kernelId: string;
 }
 
-export interface StartSession {
+interface StartSession {
   readonly path: string;
   readonly name: string;
   readonly type: string;
@@ -31,7 +31,7 @@ export interface StartSession {
   readonly kernelName: string | undefined;
 }
 
-export type ChangeSession = { readonly [K in keyof StartSession]?: StartSession[K] | undefined };
+type ChangeSession = { readonly [K in keyof StartSession]?: StartSession[K] | undefined };
 
 /** The Jupyter side of every sandbox, dropped with it. */
 export class JupyterSandboxes {
@@ -205,10 +205,8 @@ export class SandboxKernels {
   #refuseTooMany(): void {
     const { maxSessions } = this.#options.settings;
     if (this.#sessions.size + this.#opening.size < maxSessions) return;
-    throw new SandboxError(
-      "session_limit_reached",
-      `the sandbox already has ${maxSessions} sessions, which is the limit`,
-    );
+    const text = `the sandbox already has ${maxSessions} sessions, which is the limit`;
+    throw new SandboxError("session_limit_reached", text);
   }
 
   #has(kernelId: string): boolean {

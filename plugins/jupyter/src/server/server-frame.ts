@@ -7,7 +7,7 @@ import {
   type Framing,
   type ServerFrame,
 } from "./client-frame.js";
-import type { KernelMessage } from "../transport/wire.js";
+import { headerOf, type KernelMessage } from "../transport/wire.js";
 
 /** A message for clients, encoded once for each framing. */
 export class SharedFrame {
@@ -18,10 +18,8 @@ export class SharedFrame {
   constructor(frame: ServerFrame) {
     this.frame = frame;
     const { header, parentHeader, metadata, content, buffers } = frame;
-    this.sizeBytes = [header, parentHeader, metadata, content, ...buffers].reduce(
-      (sum, { length }) => sum + length,
-      0,
-    );
+    const parts = [header, parentHeader, metadata, content, ...buffers];
+    this.sizeBytes = parts.reduce((sum, { length }) => sum + length, 0);
   }
 
   encoded(framing: Framing): EncodedFrame {
@@ -43,7 +41,7 @@ export function sharedFrameOf(channel: ChannelName, message: KernelMessage): Sha
   return new SharedFrame({ channel, id, type, session, header, parentHeader, metadata, content, buffers });
 }
 
-export interface SyntheticFrame {
+interface SyntheticFrame {
   /** iopub when absent. */
   readonly channel?: "shell" | "control";
   readonly type: string;
@@ -54,23 +52,16 @@ export interface SyntheticFrame {
 }
 
 /** Frame of a message that the server sends in place of the kernel. */
-export function syntheticFrame({
-  channel,
-  type,
-  content,
-  session,
-  parentHeader,
-}: SyntheticFrame): SharedFrame {
+export function syntheticFrame(message: SyntheticFrame): SharedFrame {
+  const { channel = "iopub", type, content, session, parentHeader = Buffer.from("{}") } = message;
   const id = randomUUID();
-  const date = new Date().toISOString();
-  const header = { msg_id: id, msg_type: type, session, username: "coppice", date, version: "5.3" };
   return new SharedFrame({
-    channel: channel ?? "iopub",
+    channel,
     id,
     type,
     session,
-    header: Buffer.from(JSON.stringify(header)),
-    parentHeader: parentHeader ?? Buffer.from("{}"),
+    header: headerOf({ id, type, session }),
+    parentHeader,
     metadata: Buffer.from("{}"),
     content: Buffer.from(JSON.stringify(content)),
     buffers: [],

@@ -9,7 +9,7 @@ export interface HeartbeatSettings {
   readonly maxMisses: number;
 }
 
-export interface HeartbeatOptions extends HeartbeatSettings {
+interface HeartbeatOptions extends HeartbeatSettings {
   readonly dial: (signal: AbortSignal) => Promise<Duplex>;
   /** True when the peer is known to answer. Otherwise silence counts only after its first answer. */
   readonly isSure: boolean;

@@ -1,9 +1,10 @@
 import { isUtf8 } from "node:buffer";
 import { createHmac, timingSafeEqual } from "node:crypto";
 import { setImmediate as nextTurn } from "node:timers/promises";
+import { characterEnd } from "../json/ascii-json.js";
 import { membersOfLong } from "../json/raw-json.js";
 
-export interface ClientMessage {
+interface ClientMessage {
   /** Never reused: a kernel drops a message whose signature it has seen. */
   readonly id: string;
   readonly type: string;
@@ -52,18 +53,16 @@ const LONG_BYTES = 1024 * 1024;
 
 /** The frames of a message in Jupyter's protocol 5.3, without routing identities. */
 export function encodeMessage(message: ClientMessage, key: string): readonly Buffer[] {
-  const header = {
-    msg_id: message.id,
-    msg_type: message.type,
-    session: message.session,
-    username: "coppice",
-    date: new Date().toISOString(),
-    version: "5.3",
-  };
-  const signed = [header, {}, message.metadata ?? {}, message.content].map((part) =>
-    Buffer.from(JSON.stringify(part)),
-  );
+  const json = (part: unknown): Buffer => Buffer.from(JSON.stringify(part));
+  const { content, metadata = {} } = message;
+  const signed = [headerOf(message), json({}), json(metadata), json(content)];
   return [DELIMITER, Buffer.from(signatureOf(signed, key)), ...signed];
+}
+
+/** The header of a message of the server. */
+export function headerOf({ id, type, session }: Pick<ClientMessage, "id" | "type" | "session">): Buffer {
+  const common = { username: "coppice", date: new Date().toISOString(), version: "5.3" };
+  return Buffer.from(JSON.stringify({ msg_id: id, msg_type: type, session, ...common }));
 }
 
 /** The frames of a forwarded message with a new signature. */
@@ -137,17 +136,12 @@ async function checkLong(content: Buffer): Promise<void> {
     throw new WireError("a content that is no JSON object", { cause: error });
   }
   for (let start = 0; start < content.length;) {
-    let end = Math.min(start + LONG_BYTES, content.length);
-    // Not within a character; in invalid UTF-8 at least one of the two parts is invalid, too.
-    for (let back = 0; back < 3 && isContinuation(content[end]); back++) end--;
+    // In invalid UTF-8 at least one of the two parts is invalid, too.
+    const end = characterEnd(content, start + LONG_BYTES);
     if (!isUtf8(content.subarray(start, end))) throw new WireError("a content that is no UTF-8");
     start = end;
     await nextTurn();
   }
-}
-
-function isContinuation(byte: number | undefined): boolean {
-  return byte !== undefined && (byte & 0xc0) === 0x80;
 }
 
 function headerFields(header: Buffer): object {

@@ -13,7 +13,7 @@ function context(): Context {
   return shared;
 }
 
-export interface ZeromqChannelsOptions extends Omit<KernelChannelsOptions, "dial"> {
+interface ZeromqChannelsOptions extends Omit<KernelChannelsOptions, "dial"> {
   readonly address: string;
 }
 

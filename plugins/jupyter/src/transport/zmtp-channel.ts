@@ -5,7 +5,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { releaseMemory, Semaphore } from "@coppice/core";
 import { zmtpCommand, ZmtpError, zmtpGreeting, zmtpMessage, zmtpReady, ZmtpReader } from "./zmtp.js";
 
-export interface ZmtpChannelOptions {
+interface ZmtpChannelOptions {
   readonly socketType: "DEALER" | "SUB";
   /** Address for the peer's answers; when empty, the peer chooses one. */
   readonly identity: string;
@@ -86,6 +86,7 @@ export class ZmtpChannel {
   }
 
   async *#read(stream: Duplex): AsyncGenerator<readonly Buffer[], void, undefined> {
+    const { socketType, identity } = this.#options;
     const abort = (): void => void stream.destroy();
     const tooSlow = setTimeout(abort, HANDSHAKE_MS);
     let isReady = false;
@@ -98,7 +99,7 @@ export class ZmtpChannel {
       const reader = new ZmtpReader(this.#options);
       for await (const chunk of stream as AsyncIterable<Buffer>) {
         for (const event of reader.read(chunk)) {
-          if (event.kind === "greeting") stream.write(this.#introduction());
+          if (event.kind === "greeting") stream.write(zmtpReady(socketType, identity));
           else if (event.kind === "command") {
             // Answers pings only while the peer reads.
             if (event.name === "PING" && !stream.writableNeedDrain)
@@ -121,10 +122,6 @@ export class ZmtpChannel {
       // Messages for a failed connection wait for the next one.
       if (isReady && !this.#closed.aborted) this.#ready = unclaimed();
     }
-  }
-
-  #introduction(): Buffer {
-    return zmtpReady(this.#options.socketType, this.#options.identity);
   }
 
   // Before a peer is ready, it takes all bytes for a part of the handshake.

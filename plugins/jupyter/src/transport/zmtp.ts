@@ -4,7 +4,7 @@ export type ZmtpEvent =
   | { readonly kind: "command"; readonly name: string; readonly body: Buffer }
   | { readonly kind: "message"; readonly frames: readonly Buffer[] };
 
-export interface ZmtpReaderOptions {
+interface ZmtpReaderOptions {
   /** Limit of all frames of one message together. */
   readonly maxMessageBytes: number;
 }
