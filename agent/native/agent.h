@@ -131,7 +131,8 @@ bool files_is_temporary(const char *name);
 // watch.c
 enum { ROLE_CHANGES = -3 };
 void watch_request(uint32_t id, const struct request *request);
-void watch_prepare(void);
+/** @return true if changes are to be read again at once. */
+bool watch_prepare(void);
 void watch_ready(void);
 // Reports changes by requests right behind their answers, in one write.
 void watch_follow(void);

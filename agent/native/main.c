@@ -447,7 +447,9 @@ static bool pump(void) {
   return has_more;
 }
 
-static void prepare(void) {
+/** Collects the descriptors to wait for. Sends nothing, because it is decided here whether the connection is waited for.
+ * @return true if there is more to do at once. */
+static bool prepare(void) {
   polled_count = 0;
   if (listener >= 0) watch_descriptor(listener, POLLIN, NULL, ROLE_LISTENER);
   if (connection >= 0) {
@@ -455,11 +457,12 @@ static void prepare(void) {
     short events = (short)((can_receive ? POLLIN : 0) | (outgoing_end > outgoing_start ? POLLOUT : 0));
     watch_descriptor(connection, events, NULL, ROLE_CONNECTION);
   }
-  watch_prepare();
+  bool has_more = watch_prepare();
   for (struct object *object = objects; object != NULL; object = object->next) {
     if (object->kind == PROCESS) process_prepare(object);
     else if (object->kind == CONNECTION_INSIDE) dial_prepare(object);
   }
+  return has_more;
 }
 
 static void dispatch(void) {
@@ -504,7 +507,7 @@ static void turn(const sigset_t *while_waiting) {
   // Sending may reveal that the server is gone, after which no event could end the wait.
   if (listener < 0 && connection < 0) return;
   sweep();
-  prepare();
+  has_more |= prepare();
   bool is_stuck = room() < REPLY_BYTES + HEADER_BYTES || is_announcing;
   has_more |= connection >= 0 && has_whole_frame() && !is_stuck;
   struct timespec at_once = {0, 0};

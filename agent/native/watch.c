@@ -376,10 +376,11 @@ void watch_follow(void) {
   if (changes >= 0 && room() >= 2 * REPLY_BYTES) watch_ready();
 }
 
-void watch_prepare(void) {
-  if (changes < 0 || room() < 2 * REPLY_BYTES) return;
-  if (has_fresh || moving != 0) watch_ready();
+bool watch_prepare(void) {
+  if (changes < 0 || room() < 2 * REPLY_BYTES) return false;
   watch_descriptor(changes, POLLIN, NULL, ROLE_CHANGES);
+  // Read again at once, until the queue is empty.
+  return has_fresh || moving != 0;
 }
 
 void watch_credit(struct object *object, uint32_t bytes) {

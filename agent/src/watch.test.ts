@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { mkdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { chmod, mkdir, mkdtemp, rename, rm, unlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -16,6 +17,11 @@ import { shell } from "./testing/run.js";
 
 async function* body(text: string): AsyncGenerator<Uint8Array> {
   yield Buffer.from(text);
+}
+
+function busyFor(milliseconds: number): void {
+  const end = performance.now() + milliseconds;
+  while (performance.now() < end);
 }
 
 describe("a watch", { skip: withoutBinary }, () => {
@@ -65,6 +71,29 @@ describe("a watch", { skip: withoutBinary }, () => {
     }
     assert.equal((await agent.files.stat(root)).kind, "directory");
     await busy.kill("SIGKILL", "group");
+  });
+
+  it("sends what it finds without another reason to wake up", async () => {
+    const outside = await mkdtemp(join(tmpdir(), "coppice-watch-"));
+    const parent = await shell(agent, "echo $PPID");
+    const pid = Number(parent.stdout);
+    const { seen } = await watch(true);
+    for (let round = 0; round < 300; round++) {
+      const [from, to] = [join(outside, `d${round}`), join(root, `d${round}`)];
+      mkdirSync(from);
+      for (let file = 0; file < 50; file++) writeFileSync(join(from, `f${file}`), "");
+      renameSync(from, to);
+      // While the agent reads the directory, another change comes; and one more just after that was read.
+      writeFileSync(join(to, "first"), "");
+      busyFor((round % 60) * 0.01);
+      process.kill(pid, "SIGSTOP");
+      writeFileSync(join(to, "last"), "");
+      process.kill(pid, "SIGCONT");
+      await eventually(`round ${round}`, () => seen.includes(`create d${round}/last`));
+      rmSync(to, { recursive: true });
+      seen.length = 0;
+    }
+    await rm(outside, { recursive: true });
   });
 
   it("reports changes in a directory, in order, and none of its subdirectories", async () => {

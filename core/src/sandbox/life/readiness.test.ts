@@ -100,9 +100,14 @@ it("a creation is answered when its probe succeeds, and its life begins then", a
 
 it("a sandbox that is not ready in time is refused with its last attempt's outcome, and leaves nothing", async (context) => {
   const never: Program = () => new Promise(() => {});
+  let calls = 0;
   const domain = await startDomain(context, {
     script: {
-      programs: { never, wrong: () => Promise.resolve(43) },
+      programs: {
+        never,
+        wrong: () => Promise.resolve(43),
+        once: () => (calls++ === 0 ? Promise.resolve(43) : never()),
+      },
       ports: { 80: serves(() => 500), 81: serves(() => undefined) },
     },
   });
@@ -112,6 +117,8 @@ it("a sandbox that is not ready in time is refused with its last attempt's outco
     [{ type: "http", port: 80, path: "/" }, /port 80 answers 500$/],
     [{ type: "http", port: 81, path: "/" }, /an attempt took longer than \d+ ms$/],
     [{ type: "shell", command: ["wrong"] }, /its command ended with exit code 43$/],
+    // The second attempt is cut short by the end of the time.
+    [{ type: "shell", command: ["once"], intervalMs: 8_000 }, /its command ended with exit code 43$/],
     [{ type: "shell", command: ["never"] }, /an attempt took longer than \d+ ms$/],
     [{ type: "shell", command: ["missing"] }, /its command ended with exit code 127$/],
   ];

@@ -8,7 +8,7 @@ import { processEnvironment } from "../model/environment.js";
 import type { SandboxRecord } from "../model/live-sandbox.js";
 import type { HttpProbe, ReadinessProbe, ReadinessSettings, ShellProbe } from "../model/readiness-probe.js";
 
-/** A sandbox was not ready in time; the message has the outcome of the last attempt. */
+/** A sandbox was not ready in time; the message has the outcome of the last attempt that was not cut short. */
 export class NotReady extends SandboxError {
   constructor(timeoutMs: number, why: string) {
     super("sandbox_not_ready", `the sandbox was not ready within ${timeoutMs} ms: ${why}`);
@@ -36,10 +36,12 @@ export async function untilReady(
   const timeoutMs = probe.timeoutMs ?? settings.timeout;
   const intervalMs = probe.intervalMs ?? settings.interval;
   const endsAtMs = clock.now() + timeoutMs;
-  for (;;) {
+  for (let before: string | undefined; ;) {
     const leftMs = Math.max(endsAtMs - clock.now(), 0);
     const mayTakeMs = Math.min(settings.attemptTimeout, leftMs);
-    const overdue = (): Error => new Error(`an attempt took longer than ${mayTakeMs} ms`);
+    const isCutShort = mayTakeMs < settings.attemptTimeout;
+    const overdue = (): Error =>
+      new Error((isCutShort ? before : undefined) ?? `an attempt took longer than ${mayTakeMs} ms`);
     const failure = await within((until) => attempt(sandbox, probe, until), {
       clock,
       timeoutMs: mayTakeMs,
@@ -51,6 +53,7 @@ export async function untilReady(
     });
     if (failure === undefined) return;
     if (clock.now() + intervalMs >= endsAtMs) throw new NotReady(timeoutMs, failure);
+    before = failure;
     await sleep(clock, intervalMs, signal);
   }
 }

@@ -1,6 +1,8 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
+import { open } from "node:fs/promises";
 import type { Socket } from "node:net";
+import { dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { AgentConnection, type AgentProcess, connectSocket } from "@coppice/agent";
 import { SandboxError, messageOf, type Logger } from "@coppice/core";
@@ -187,8 +189,11 @@ export class Host {
     const { agent, socket } = this.#options;
     const found = await connectSocket(socket).catch(() => undefined);
     if (found !== undefined) return AgentConnection.open(found);
+    // Not the server's stderr: daemon(8) waits until every process that holds its pipe has ended, and this one outlives
+    // the server.
+    const log = await open(join(dirname(socket), "agent.log"), "w", 0o600);
     const child = spawn(agent, ["bind", socket, agent, "listen", "3"], {
-      stdio: ["ignore", "ignore", "inherit"],
+      stdio: ["ignore", "ignore", log.fd],
       detached: true,
       cwd: "/",
       env: ENVIRONMENT,
@@ -198,6 +203,8 @@ export class Host {
     } catch (error) {
       const message = `cannot start the agent of the host: ${messageOf(error)}`;
       throw new SandboxError("agent_unavailable", message, { cause: error });
+    } finally {
+      await log.close();
     }
     child.on("error", () => undefined);
     child.unref();

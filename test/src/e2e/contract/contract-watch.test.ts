@@ -57,8 +57,11 @@ onEachBackend(
       assert.equal(status, 200, JSON.stringify(body));
       return body.watcherId;
     };
-    const take = async (watcherId: string): Promise<readonly WireEvent[]> =>
-      (await call("GetWatcherEvents", { watcherId })).body.events ?? [];
+    const take = async (watcherId: string): Promise<readonly WireEvent[]> => {
+      const { status, body } = await call("GetWatcherEvents", { watcherId });
+      assert.equal(status, 200, JSON.stringify(body));
+      return body.events ?? [];
+    };
     const unwatch = (watcherId: string) => call("RemoveWatcher", { watcherId });
 
     it("0.1-19 a new small file is CREATE, CHMOD, WRITE, all there when its write is answered, and nothing more", async () => {
@@ -196,10 +199,14 @@ onEachBackend(
           `mkdir -p racing/${at}/b/c && printf x >racing/${at}/b/c/leaf && printf y >racing/${at}/top`,
         );
         const expected = ["", "/b", "/b/c", "/b/c/leaf", "/top"].map((below) => `CREATE ${at}${below}`);
+        expected.push(`WRITE ${at}/b/c/leaf`);
         const seen = new Set<string>();
-        await eventually(expected.join(", "), async () => {
+        const isAllSeen = async () => {
           for (const event of await take(id)) seen.add(told(event));
-          return expected.every((event) => seen.has(event)) && seen.has(`WRITE ${at}/b/c/leaf`);
+          return expected.every((event) => seen.has(event));
+        };
+        await eventually("every event", isAllSeen).catch((error: unknown) => {
+          assert.deepEqual([...seen].toSorted(), expected.toSorted(), String(error));
         });
       }
       await unwatch(id);
