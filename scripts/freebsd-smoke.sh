@@ -57,6 +57,7 @@ COPPICE_API_KEY=$(openssl rand -hex 24)
 export COPPICE_API_KEY
 coppice() { node core/bin/coppice.mjs "$@"; }
 clean_up() {
+  [ ! -e "$directory/daemon.pid" ] || kill "$(cat "$directory/daemon.pid")"
   zfs destroy -r "$pool/coppice-smoke"
   rm -rf "$directory"
 }
@@ -69,9 +70,15 @@ settings() {
     "$pool" "$directory" "$1" "$outside" "${2-jexec}"
 }
 cat > "$directory/coppice.yaml" << END
-listeners: { api: { host: 127.0.0.1, port: 0 } }
+listeners: { api: { host: 127.0.0.1, port: 33000 } }
 dataDir: $directory/data
+sandboxes: { onShutdown: keep, templates: { base: {} } }
 plugins:
+  access: { apiKeys: ["\${env:COPPICE_API_KEY}"] }
+  sandbox-api: {}
+  envd-compat: {}
+  commands: {}
+  files: {}
   jail-freebsd: $(settings "${kinds%% *}")
 END
 cat > "$directory/base.yaml" << END
@@ -96,6 +103,19 @@ step coppice conform jail-freebsd "$(settings none)"
 step coppice conform jail-freebsd "$(settings none agent)"
 for kind in $kinds; do step coppice conform jail-freebsd "$(settings "$kind")"; done
 step coppice template list "$directory/coppice.yaml"
+# A server of daemon(8) is killed while a sandbox lives: the next one has it, and a stop comes to an end.
+survives() {
+  daemon -f -r -R 1 -S -T coppice-smoke -P "$directory/daemon.pid" node core/bin/coppice.mjs start "$directory/coppice.yaml"
+  export COPPICE_URL=http://127.0.0.1:33000 COPPICE_TOKEN=$COPPICE_API_KEY
+  until_answered() { for _ in $(seq 60); do coppice sandbox list > /dev/null 2>&1 && return; sleep 1; done; return 1; }
+  until_answered && id=$(coppice sandbox create --template base) || return
+  pkill -KILL -P "$(cat "$directory/daemon.pid")" && sleep 2 && until_answered || return
+  coppice sandbox exec "$id" -- true && coppice sandbox kill "$id" || return
+  kill "$(cat "$directory/daemon.pid")"
+  for _ in $(seq 30); do [ -e "$directory/daemon.pid" ] || return 0; sleep 1; done
+  return 1
+}
+step survives
 left_over() {
   jls name | grep e2b-
   mount -p | grep "$directory/jails/roots/e2b-"

@@ -106,7 +106,7 @@ it("a sandbox that is not ready in time is refused with its last attempt's outco
       programs: {
         never,
         wrong: () => Promise.resolve(43),
-        once: () => (calls++ === 0 ? Promise.resolve(43) : never()),
+        once: (run) => (calls++ === 0 ? Promise.resolve(43) : never(run)),
       },
       ports: { 80: serves(() => 500), 81: serves(() => undefined) },
     },
