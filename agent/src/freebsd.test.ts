@@ -13,10 +13,10 @@ const run = promisify(execFile);
 const BUILD = fileURLToPath(new URL("../../scripts/build-agent-for.mjs", import.meta.url));
 const COMPILED = fileURLToPath(new URL(".", import.meta.url));
 /** With the ELF machine number. */
-const TARGETS = [
-  { target: "x86_64-freebsd.14.0", machine: 62 },
-  { target: "aarch64-freebsd.15.0", machine: 183 },
-];
+const TARGETS = ["14.0", "15.0"].flatMap((release) => [
+  { target: `x86_64-freebsd.${release}`, machine: 62 },
+  { target: `aarch64-freebsd.${release}`, machine: 183 },
+]);
 /** Program interpreter of FreeBSD alone. */
 const LINKER = "/libexec/ld-elf.so.1\0";
 const withoutZig = process.env["COPPICE_ZIG"] === undefined && "there is no zig (PyPI: ziglang)";

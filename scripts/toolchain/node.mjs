@@ -1,6 +1,6 @@
 import { mkdir, rm, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import { MissingPrerequisite } from "./missing-prerequisite.mjs";
+import { MissingPrerequisite, NPM_MISSING } from "./missing-prerequisite.mjs";
 import { TOOLCHAIN } from "./project.mjs";
 import { outputOf, runStepAgain, told } from "./step.mjs";
 
@@ -39,9 +39,7 @@ async function fetchNode() {
   const flags = ["--ignore-scripts", "--no-save", "--no-audit", "--no-fund", "--loglevel=error"];
   const installed = await runStepAgain("fetching Node", "npm", ["install", ...flags], { cwd: FOLDER });
   if (installed === 127) {
-    throw new MissingPrerequisite(
-      "npm is missing: install it with `apt-get install npm`, or with Node itself.",
-    );
+    throw new MissingPrerequisite(NPM_MISSING);
   }
   if (installed !== 0) return;
   await runStepAgain("fetching Node", process.execPath, ["installArchSpecificPackage.js"], { cwd: PACKAGE });

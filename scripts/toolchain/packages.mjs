@@ -1,9 +1,11 @@
-import { readFile } from "node:fs/promises";
+import { readFile, rm } from "node:fs/promises";
 import { join } from "node:path";
-import { MissingPrerequisite } from "./missing-prerequisite.mjs";
+import { MissingPrerequisite, NPM_MISSING } from "./missing-prerequisite.mjs";
 import { environmentFor } from "./node.mjs";
 import { ROOT } from "./project.mjs";
 import { FailedStep, runStepAgain, told } from "./step.mjs";
+
+const ZEROMQ_BINARIES = join(ROOT, "node_modules", "zeromq", "build");
 
 async function lockedPackages(path) {
   try {
@@ -33,12 +35,14 @@ async function arePackagesInstalled() {
 export async function ensurePackages(node) {
   if (await arePackagesInstalled()) return;
   const flags = ["--no-audit", "--no-fund", "--loglevel=error"];
+  // zeromq has no binary for FreeBSD and would build itself with vcpkg. Kernels are spoken to without it.
+  if (process.platform === "freebsd") flags.push("--ignore-scripts");
   const install = () => runStepAgain("npm ci", "npm", ["ci", ...flags], { env: environmentFor(node) });
   const code = await told("Installing npm packages", install);
   if (code === 127) {
-    throw new MissingPrerequisite(
-      "npm is missing: install it with `apt-get install npm`, or with Node itself.",
-    );
+    throw new MissingPrerequisite(NPM_MISSING);
   }
   if (code !== 0) throw new FailedStep("npm ci failed: its message above says why");
+  // Those of other systems, which are in its package.
+  if (process.platform === "freebsd") await rm(ZEROMQ_BINARIES, { recursive: true, force: true });
 }

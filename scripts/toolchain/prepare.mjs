@@ -5,10 +5,11 @@ import { ensurePython } from "./python.mjs";
 
 /**
  * Fetches what is missing: Node, the npm packages and, unless `needsPython` is false, a Python for the
- * code interpreter; builds the agent. Does nothing when all is there.
+ * code interpreter; builds the agent. Does nothing when all is there. On FreeBSD the interpreter is that of the
+ * templates: PyPI has no binaries of numpy and others for it.
  * @returns `node`, the path of the executable, and `environment`, for what runs under it.
  */
-export async function prepare({ needsPython = true } = {}) {
+export async function prepare({ needsPython = process.platform !== "freebsd" } = {}) {
   const node = await ensureNode();
   await ensurePackages(node);
   await ensureAgent();

@@ -5,5 +5,6 @@ import { prepare } from "../toolchain/prepare.mjs";
 export async function run() {
   const toolchain = await prepare();
   await build(toolchain);
-  console.log(`Ready: node ${toolchain.node}, python ${toolchain.environment.COPPICE_PYTHON}`);
+  const python = toolchain.environment.COPPICE_PYTHON ?? "of the templates";
+  console.log(`Ready: node ${toolchain.node}, python ${python}`);
 }

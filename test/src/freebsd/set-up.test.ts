@@ -1,0 +1,124 @@
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { cp, mkdtemp, open, readdir, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { after, before, describe, it } from "node:test";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+
+const run = promisify(execFile);
+
+const ROOT = fileURLToPath(new URL("../../..", import.meta.url));
+/** What set-up reads before anything is built. */
+const SOURCES = ["package.json", "package-lock.json", ".npmrc", "scripts", "agent/native"];
+/** Makes a Node process take this system for FreeBSD. */
+const AS_FREEBSD = `Object.defineProperty(process, "platform", { value: "freebsd" });\n`;
+/** Tests of what asks for the system, except where FreeBSD gives less: docs/freebsd.md. */
+const TESTS_OF_PLATFORM = [
+  "plugins/local-process/dist/directories/owner.test.js",
+  "plugins/local-process/dist/diagnose-host.test.js",
+  "plugins/local-process/dist/files/remove-tree.test.js",
+  "plugins/files/dist/watch/host-watch.test.js",
+];
+const TIMEOUT_MS = 240_000;
+const ELF_OSABI_FREEBSD = 9;
+/** Starts of files that Windows and macOS run. */
+const OTHER_PROGRAMS = ["4d5a9000", "cffaedfe", "cefaedfe", "cafebabe"];
+
+/** Paths of programs and libraries for another system than FreeBSD. */
+async function programsOfOthers(directory: string): Promise<readonly string[]> {
+  const found: string[] = [];
+  for (const entry of await readdir(directory, { recursive: true, withFileTypes: true })) {
+    if (!entry.isFile()) continue;
+    const path = join(entry.parentPath, entry.name);
+    const file = await open(path);
+    const { buffer } = await file.read(Buffer.alloc(8), 0, 8, 0);
+    await file.close();
+    const start = buffer.toString("hex", 0, 4);
+    const isElf = start === "7f454c46";
+    if (isElf ? buffer[7] !== ELF_OSABI_FREEBSD : OTHER_PROGRAMS.includes(start)) found.push(path);
+  }
+  return found;
+}
+
+describe("set-up on FreeBSD, as far as another system shows it", { timeout: TIMEOUT_MS }, () => {
+  let tree: string;
+  let preload: string;
+
+  before(async () => {
+    tree = await mkdtemp(join(tmpdir(), "coppice-set-up-"));
+    preload = join(tree, "as-freebsd.mjs");
+    await writeFile(preload, AS_FREEBSD);
+    const { workspaces } = JSON.parse(await readFile(join(ROOT, "package.json"), "utf8"));
+    const folders = (workspaces as string[]).filter((name) => !name.includes("*"));
+    const plugins = (await readdir(join(ROOT, "plugins"))).map((name) => `plugins/${name}`);
+    const packages = [...folders, ...plugins].map((folder) => `${folder}/package.json`);
+    for (const name of [...SOURCES, ...packages]) {
+      await cp(join(ROOT, name), join(tree, name), { recursive: true });
+    }
+  });
+  after(() => rm(tree, { recursive: true, force: true }));
+
+  it("needs no install script and no Python, and brings the compiler but no binary of another system", async () => {
+    const script = `import { prepare } from ${JSON.stringify(join(tree, "scripts/toolchain/prepare.mjs"))};
+      const { environment } = await prepare();
+      console.log(JSON.stringify({ python: environment.COPPICE_PYTHON }));`;
+    const { COPPICE_PYTHON: _, ...environment } = process.env;
+    const { stdout } = await run(
+      process.execPath,
+      ["--import", preload, "--input-type=module", "-e", script],
+      // npm's own switches for another system than its own.
+      { env: { ...environment, npm_config_os: "freebsd", npm_config_cpu: "x64" }, timeout: TIMEOUT_MS },
+    );
+    assert.match(stdout, /^\{\}$/m);
+    const modules = join(tree, "node_modules");
+    const compilers = await readdir(join(modules, "@typescript"));
+    assert.ok(compilers.includes("typescript-freebsd-x64"), compilers.join(" "));
+    assert.deepEqual(await programsOfOthers(modules), []);
+    // Its types are needed to compile.
+    assert.ok((await readdir(join(modules, "zeromq"))).includes("package.json"));
+    const agent = await readdir(join(tree, ".toolchain/agent"));
+    assert.ok(agent.includes("current"), agent.join(" "));
+  });
+
+  it("has the compiler for other processors, too", async () => {
+    const { packages } = JSON.parse(await readFile(join(ROOT, "package-lock.json"), "utf8"));
+    assert.deepEqual(packages["node_modules/@typescript/typescript-freebsd-arm64"].os, ["freebsd"]);
+  });
+
+  it("is followed by a server whose files, owners and watches work by what FreeBSD has, too", async () => {
+    const { NODE_TEST_CONTEXT: _, ...environment } = process.env;
+    const { stdout } = await run(process.execPath, ["--test", "--test-reporter=tap", ...TESTS_OF_PLATFORM], {
+      cwd: ROOT,
+      env: { ...environment, NODE_OPTIONS: `--import ${preload}` },
+    }).catch((error: Error & { readonly stdout: string }) => assert.fail(error.stdout));
+    const [, passed = ""] = /^# pass (\d+)$/m.exec(stdout) ?? [];
+    assert.ok(Number(passed) >= 9, stdout);
+  });
+
+  it("refuses backends of other systems by name", async () => {
+    const config = join(tree, "linux.yaml");
+    const plugins = { "linux-namespaces": { directory: join(tree, "namespaces") } };
+    const listeners = { api: { host: "127.0.0.1", port: 0 } };
+    await writeFile(config, JSON.stringify({ listeners, dataDir: join(tree, "data"), plugins }));
+    const program = join(ROOT, "core/bin/coppice.mjs");
+    const ended = run(process.execPath, ["--import", preload, program, "doctor", config]);
+    await assert.rejects(ended, (error: Error & { readonly stdout: string }) =>
+      /it needs Linux/.test(error.stdout),
+    );
+  });
+
+  it("says what to install where npm is missing", async () => {
+    const script = `import { NPM_MISSING } from ${JSON.stringify(join(ROOT, "scripts/toolchain/missing-prerequisite.mjs"))};
+      console.log(NPM_MISSING);`;
+    const { stdout } = await run(
+      process.execPath,
+      ["--import", preload, "--input-type=module", "-e", script],
+      {
+        cwd: dirname(tree),
+      },
+    );
+    assert.match(stdout, /pkg install npm-node24/);
+  });
+});
