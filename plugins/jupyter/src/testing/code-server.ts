@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { setTimeout as delay } from "node:timers/promises";
 import type { LiveSandbox } from "@coppice/core";
 import { startTestServer, type TestServer } from "@coppice/core/testing";
 import localProcess from "@coppice/plugin-local-process";
@@ -23,6 +24,8 @@ export interface Execution {
 export interface CodeServer extends AsyncDisposable {
   readonly server: TestServer;
   create(environment?: Readonly<Record<string, string>>, template?: string): Promise<CodeSandbox>;
+  /** Value of a metric of this plugin, with its labels; NaN for none. */
+  metric(name: string): Promise<number>;
 }
 
 export interface CodeSandbox {
@@ -30,6 +33,8 @@ export interface CodeSandbox {
   fetch(path: string, init?: RequestInit): Promise<Response>;
   /** `POST /execute`, read to its end. */
   run(code: string, more?: object): Promise<Execution>;
+  /** Starts code and goes away in the middle of it. */
+  leave(code: string, afterMs: number): Promise<void>;
 }
 
 /** The interpreter with ipykernel for kernels of tests. */
@@ -82,7 +87,21 @@ export async function startCodeServer(
         fetch: send,
         run: async (code, more = {}) =>
           readExecution(await send("/execute", { method: "POST", body: JSON.stringify({ code, ...more }) })),
+        async leave(code, afterMs) {
+          const client = new AbortController();
+          const { signal } = client;
+          const response = await send("/execute", { method: "POST", body: JSON.stringify({ code }), signal });
+          const reading = response.text().catch(() => undefined);
+          await delay(afterMs);
+          client.abort();
+          await reading;
+        },
       };
+    },
+    async metric(name) {
+      const page = await (await fetch(`${started.urls["ops"]}/metrics`)).text();
+      const line = page.split("\n").find((candidate) => candidate.startsWith(`coppice_jupyter_${name} `));
+      return Number(line?.split(" ").at(-1) ?? Number.NaN);
     },
     [Symbol.asyncDispose]: () => started.stop(),
   };
