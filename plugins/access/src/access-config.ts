@@ -1,6 +1,8 @@
 import { duration } from "@coppice/core";
 import { z } from "zod";
 
+const count = () => z.int().positive();
+
 const MIN_KEY = 24;
 
 const apiKey = z
@@ -49,7 +51,7 @@ const quota = z.strictObject({
     .describe("Memory of all of them, by the limits of their templates."),
   creations: z
     .strictObject({
-      sandboxes: z.int().positive().max(10_000).describe("How many"),
+      sandboxes: count().max(10_000).describe("How many"),
       per: duration().prefault("1m").describe("in how much time."),
     })
     .optional()
@@ -75,7 +77,7 @@ export type QuotaSettings = z.infer<typeof quotas>;
 function rate(requests: number) {
   return z
     .strictObject({
-      requests: z.int().positive().default(requests).describe("How many"),
+      requests: count().default(requests).describe("How many"),
       per: duration().prefault("10s").describe("in how much time."),
     })
     .prefault({});
@@ -111,10 +113,8 @@ export const accessConfig = z.strictObject({
     .describe("More is answered 429 with Retry-After."),
   audit: z
     .strictObject({
-      maxEntries: z.int().positive().default(100_000).describe("Entries that are kept, the newest."),
-      maxStrangers: z
-        .int()
-        .positive()
+      maxEntries: count().default(100_000).describe("Entries that are kept, the newest."),
+      maxStrangers: count()
         .default(10_000)
         .describe("Entries about rejected requests, which any client can cause; counted separately."),
       maxAge: duration().prefault("90d").describe("How long an entry is kept."),

@@ -12,10 +12,7 @@ export interface Credentials {
 const BEARER = /^bearer +(\S+)$/i;
 const JWT_FORM = /^[\w-]+\.[\w-]+\.[\w-]*$/;
 
-/**
- * Finds the principal of a request: by `X-API-Key`, else by `Authorization: Bearer` with a key or a JWT.
- * @throws SandboxError unauthenticated with E2B's texts.
- */
+/** Finds the principal of a request, by a key or a JWT. @throws SandboxError unauthenticated with E2B's texts. */
 export async function authenticate(
   { headers }: Pick<SurfaceRequest, "headers">,
   { apiKeys, tokens }: Credentials,

@@ -36,10 +36,7 @@ export class JsonWebTokens {
     });
   }
 
-  /**
-   * Finds the principal of a token.
-   * @throws SandboxError unauthenticated for an invalid token, unavailable when the provider's keys cannot be fetched.
-   */
+  /** @throws SandboxError unauthenticated for an invalid token, unavailable without the provider's keys. */
   async find(token: string): Promise<Principal> {
     return this.#principalOf(await this.#verify(token));
   }

@@ -27,7 +27,6 @@ export function refusedTemplates(
   );
 }
 
-/** Limits of a tenant's sandboxes: number, total size, and creation rate. */
 export class Quotas {
   readonly #settings: QuotaSettings;
   readonly #clock: Clock;

@@ -45,7 +45,6 @@ export class Deliverer {
     await Promise.all(this.#busy.values());
   }
 
-  /** Call it when a delivery may be due. */
   wake(webhook: string): void {
     if (this.#stopped.signal.aborted) return;
     this.#ready.add(webhook);

@@ -14,7 +14,6 @@ interface EventQuery extends Page {
 /** Deleting row by row would double the cost of writing. */
 const TRIMMED_EVERY = 64;
 
-/** Events of sandboxes, within limits of number and age. */
 export class EventLog {
   readonly #database: DatabaseSync;
   readonly #config: EventsConfig;

@@ -9,33 +9,27 @@ const range = z.string().refine((text) => {
   return bits === undefined || (/^\d{1,3}$/.test(bits) && Number(bits) <= (version === 4 ? 32 : 128));
 }, "expected an IP address or a range such as 10.0.0.0/8");
 
+const count = () => z.int().positive();
+
 export const eventsConfig = z.strictObject({
-  maxEvents: z.int().positive().default(100_000).describe("Events of each tenant that are kept, the newest."),
+  maxEvents: count().default(100_000).describe("Events of each tenant that are kept, the newest."),
   maxAge: duration().prefault("7d").describe("How long an event is kept."),
   webhooks: z
     .strictObject({
       maxWebhooks: z.int().nonnegative().default(20).describe("Webhooks that a tenant may have."),
-      maxPending: z
-        .int()
-        .positive()
+      maxPending: count()
         .default(1000)
         .describe("Deliveries that may wait for one webhook; further events are listed as dropped."),
-      maxDeliveries: z
-        .int()
-        .positive()
+      maxDeliveries: count()
         .default(1000)
         .describe("Finished deliveries of one webhook that are remembered, the newest."),
-      attempts: z
-        .int()
-        .positive()
-        .default(12)
-        .describe("How often a delivery is tried before it has failed."),
+      attempts: count().default(12).describe("How often a delivery is tried before it has failed."),
       firstRetry: duration()
         .prefault("5s")
         .describe("Wait before the second attempt; each further one doubles it."),
       longestRetry: duration().prefault("1h").describe("Longest wait between two attempts."),
       timeout: duration().prefault("10s").describe("Time that a receiver has to answer."),
-      concurrency: z.int().positive().default(16).describe("Deliveries under way at the same time."),
+      concurrency: count().default(16).describe("Deliveries under way at the same time."),
       privateTargets: z
         .array(range)
         .default([])

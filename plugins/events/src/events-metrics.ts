@@ -1,6 +1,5 @@
 import { Counter, Gauge, Histogram, type Registry } from "prom-client";
 
-/** Outcome of an attempt to deliver; `failed` was the last one. */
 type AttemptOutcome = "delivered" | "retried" | "failed";
 
 export type EventsMetrics = ReturnType<typeof eventsMetrics>;

@@ -34,7 +34,6 @@ export class TargetGuard {
     this.#allowed = addressList(allowed);
   }
 
-  /** True for an address that deliveries may connect to. */
   permits(address: string): boolean {
     const family = isIP(address) === 6 ? "ipv6" : "ipv4";
     return this.#allowed.check(address, family) || !this.#notPublic.check(address, family);

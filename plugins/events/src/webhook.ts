@@ -8,7 +8,6 @@ export interface Webhook {
   readonly types: readonly string[];
   /** False: nothing is delivered to it, and no new deliveries are queued. */
   readonly isEnabled: boolean;
-  /** Secret that signs its deliveries. */
   readonly secret: string;
   readonly createdAtMs: number;
 }

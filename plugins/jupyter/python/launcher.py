@@ -428,11 +428,12 @@ class KernelApp(IPKernelApp):
         self.profile_dir = Profile(parent=self, location=os.path.join(self.ipython_dir, "profile_default"))
         self.config_file_paths.append(self.profile_dir.location)
 
-    def init_config_files(self):
+    def _nothing(self, *args, **kwargs):
         pass
 
-    def parse_command_line(self, argv=None):
-        pass  # There is none, and building a parser for it takes as long as the shell.
+    # Building a parser for the command line takes as long as the shell.
+    parse_command_line = init_config_files = _nothing
+    init_connection_file = cleanup_connection_file = log_connection_info = _nothing
 
     def init_io(self):
         super().init_io()
@@ -456,19 +457,10 @@ class KernelApp(IPKernelApp):
     def _ipython_dir_changed(self, change):
         pass  # IPython would create the directory.
 
-    def init_connection_file(self):
-        pass
-
     def write_connection_file(self, **kwargs):
         names = ("shell", "iopub", "stdin", "control", "hb")
         self._ports = {name: getattr(self, f"{name}_port") for name in names}
         self.report(self._ports)
-
-    def cleanup_connection_file(self):
-        pass
-
-    def log_connection_info(self):
-        pass
 
     def _bind_socket(self, socket, port):
         if socket is self.iopub_socket:

@@ -24,17 +24,16 @@ import { warmKernels } from "./contexts/warm-kernels.js";
 
 const LAST_PORT = 65_535;
 
+const count = () => z.int().min(1);
+const program = () => z.string().min(1);
+
 const kernelStart = z.enum(["eager", "lazy"]);
 
-const config = z.strictObject({
-  python: z
-    .string()
-    .min(1)
+const jupyterConfig = z.strictObject({
+  python: program()
     .default("python3")
     .describe("Interpreter with ipykernel, inside the sandbox: a path or a name in PATH"),
-  node: z
-    .string()
-    .min(1)
+  node: program()
     .default("node")
     .describe(
       "Program for JavaScript and TypeScript inside the sandbox, Node.js 22.13 or newer: a path or a name in PATH",
@@ -83,14 +82,10 @@ const config = z.strictObject({
     })
     .prefault({})
     .describe("Ends a kernel whose process exists but does not answer; its context starts another one"),
-  maxContexts: z
-    .int()
-    .min(1)
+  maxContexts: count()
     .default(64)
     .describe("Contexts of one sandbox; beyond it, each language still gets its default one"),
-  maxWaiting: z
-    .int()
-    .min(1)
+  maxWaiting: count()
     .default(100)
     .describe("Executions that may wait in one context; one more is refused with 429"),
   maxCode: size().prefault("16MiB").describe("Largest request body"),
@@ -105,9 +100,7 @@ const config = z.strictObject({
   maxError: size()
     .prefault("1MiB")
     .describe("Value and traceback of one error; the rest is cut off with a note"),
-  maxDataCells: z
-    .int()
-    .min(1)
+  maxDataCells: count()
     .default(1_000_000)
     .describe("Cells of a DataFrame, or points of a chart, in the data of one result"),
   zygote: z
@@ -127,7 +120,7 @@ const config = z.strictObject({
         .min(1024)
         .default(20_000)
         .describe("First port that they listen on; each takes five. Best below the ephemeral ports"),
-      maximum: z.int().min(1).default(2000).describe("Of them at once; one more is refused with 429"),
+      maximum: count().default(2000).describe("Of them at once; one more is refused with 429"),
     })
     .refine(
       ({ firstPort, maximum }) => firstPort + maximum * PORTS_OF_KERNEL <= LAST_PORT + 1,
@@ -143,29 +136,13 @@ const config = z.strictObject({
 /** `run_code`: Python kernels inside the sandboxes, behind E2B's code interpreter interface. */
 export const plugin = definePlugin({
   name: "jupyter",
-  config,
+  config: jupyterConfig,
   requires: { clock: Clock, sandboxes: Sandboxes, targets: Targets, warmUps: WarmUps },
   async setup(plugin, { clock, sandboxes, targets, warmUps }) {
-    const {
-      python,
-      node,
-      user,
-      transport,
-      maxContexts,
-      maxWaiting,
-      maxDataCells,
-      zygote,
-      installedKernels,
-      server,
-      kernel,
-      templates,
-      ...limits
-    } = plugin.config;
-
-    const openChannels = await openTransport(transport, plugin.log);
-    const maxMessageBytes = limits.maxMessage;
+    const { config, log } = plugin;
+    const { python, maxDataCells, maxMessage: maxMessageBytes, templates } = config;
     const ipython = { python, maxDataCells, maxMessageBytes };
-    const nodejs = { node, maxMessageBytes };
+    const nodejs = { node: config.node, maxMessageBytes };
     const languages = new Languages(
       new Map([
         ["python", pythonProgram({ ...ipython, language: "python" })],
@@ -173,41 +150,41 @@ export const plugin = definePlugin({
         ["typescript", javascriptProgram({ ...nodejs, language: "typescript" })],
         ["bash", pythonProgram({ ...ipython, language: "bash" })],
       ]),
-      plugin.log,
+      log,
     );
     const contexts = new CodeContexts({
       languages,
-      userName: user,
+      userName: config.user,
       settings: {
-        openChannels,
-        startTimeoutMs: limits.startTimeout,
-        interruptGraceMs: limits.interruptGrace,
+        openChannels: await openTransport(config.transport, log),
+        startTimeoutMs: config.startTimeout,
+        interruptGraceMs: config.interruptGrace,
         maxMessageBytes,
-        maxErrorBytes: limits.maxError,
+        maxErrorBytes: config.maxError,
         heartbeat: {
           clock,
-          intervalMs: limits.heartbeat.interval,
-          maxMisses: limits.heartbeat.maxMisses,
+          intervalMs: config.heartbeat.interval,
+          maxMisses: config.heartbeat.maxMisses,
         },
-        portLeases: new PortLeases(installedKernels),
+        portLeases: new PortLeases(config.installedKernels),
       },
       zygotes: {
         python,
-        imports: zygote.imports,
-        startTimeoutMs: limits.startTimeout,
-        isWanted: ({ record }) => templates[record.template]?.zygote ?? zygote.enabled,
+        imports: config.zygote.imports,
+        startTimeoutMs: config.startTimeout,
+        isWanted: ({ record }) => templates[record.template]?.zygote ?? config.zygote.enabled,
       },
-      maxContexts,
-      maxWaiting,
-      maxOutputBytes: limits.maxOutput,
+      maxContexts: config.maxContexts,
+      maxWaiting: config.maxWaiting,
+      maxOutputBytes: config.maxOutput,
       metrics: kernelMetrics(plugin.metrics),
-      notes: new KernelNotes(() => plugin.dataDir(), plugin.log),
-      log: plugin.log,
+      notes: new KernelNotes(() => plugin.dataDir(), log),
+      log,
     });
     plugin.onStop(() => contexts.detach());
     plugin.onStart(() => contexts.adopt(sandboxes.list()));
     const isEager = ({ record }: LiveSandbox): boolean =>
-      (templates[record.template]?.kernel ?? kernel) === "eager";
+      (templates[record.template]?.kernel ?? config.kernel) === "eager";
     sandboxes.onCreated((sandbox) => {
       if (isEager(sandbox)) void contexts.warm(sandbox);
     });
@@ -216,11 +193,12 @@ export const plugin = definePlugin({
     mountCode(plugin.http("code", { errors: "e2b" }), {
       contexts,
       clock,
-      keepaliveMs: limits.keepalive,
-      maxCodeBytes: limits.maxCode,
+      keepaliveMs: config.keepalive,
+      maxCodeBytes: config.maxCode,
     });
-    if (server.enabled) {
-      mountJupyterServer(plugin, { contexts, languages, settings: server, clock, sandboxes, targets });
+    if (config.server.enabled) {
+      const settings = config.server;
+      mountJupyterServer(plugin, { contexts, languages, settings, clock, sandboxes, targets });
     }
   },
 });

@@ -20,10 +20,7 @@ const textFrame = z.union([
 const anyFrame = z.object({ type: z.string() });
 const KNOWN_TYPES = ["input", "stdin", "resize"];
 
-/**
- * Parses one WebSocket message. A binary one is plain input.
- * @throws SandboxError invalid_argument for an invalid or incomplete frame.
- */
+/** Parses a message; a binary one is plain input. @throws SandboxError invalid_argument for an invalid frame. */
 export function parseClientFrame(message: Buffer, isBinary: boolean): ClientFrame {
   if (isBinary) return { type: "input", data: message };
   const value = parseJson(message);

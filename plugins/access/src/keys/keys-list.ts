@@ -4,7 +4,6 @@ import { KeyStore, type StoredKey } from "./key-store.js";
 
 const HEADING = ["ID", "TENANT", "NAME", "KEY", "SCOPES", "STATE", "CREATED", "EXPIRES"];
 
-/** Prints the keys without their secrets. */
 export const keysList: VerbAction<unknown> = {
   usage: "[--tenant acme] [--json]",
   run({ args, clock, dataDir, print, printTable }) {

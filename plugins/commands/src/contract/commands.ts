@@ -68,10 +68,7 @@ export interface StartedCommand {
   subscribe(signal: AbortSignal, from?: number): AsyncIterable<OutputPiece>;
   /** Offset of the first byte that a subscription from this one would get. */
   keptFrom(offset: number): Promise<number>;
-  /**
-   * Sends bytes to stdin or the terminal; resolves when they were accepted.
-   * @throws SandboxError failed_precondition when there is no open stdin.
-   */
+  /** Resolves when the bytes were accepted. @throws SandboxError failed_precondition when there is no open stdin. */
   write(data: Uint8Array): Promise<void>;
   /** Ends stdin, if it is open. @throws SandboxError failed_precondition for a terminal. */
   closeInput(): Promise<void>;
@@ -91,7 +88,7 @@ export type CommandSelector =
   | { readonly pid: number; readonly tag?: undefined }
   | { readonly tag: string; readonly pid?: undefined };
 
-/** Running commands, or also those that ended within the retention time. */
+/** Running commands (the default), or also those that ended within the retention time. */
 export type CommandSet = "running" | "retained";
 
 /** Selects a command in a sandbox's log; of several with one pid or tag the newest. */
@@ -142,10 +139,7 @@ export interface LogPage {
   readonly truncatedBefore: number | undefined;
 }
 
-/**
- * The logged output of one sandbox's commands, also after they, the sandbox and their server have ended. Recorded
- * output can be read at once.
- */
+/** One sandbox's log, also after its commands, it and the server have ended. Recorded output can be read at once. */
 export interface SandboxLogs {
   /** @throws SandboxError not_found. */
   find(selector: LogSelector): Promise<LoggedCommand>;
@@ -170,10 +164,7 @@ export interface Commands {
   start(sandbox: LiveSandbox, request: StartCommand): Promise<StartedCommand>;
   /** Oldest first. */
   list(sandbox: LiveSandbox): readonly StartedCommand[];
-  /**
-   * @param among `"running"` when absent.
-   * @throws SandboxError not_found `process with pid <n> not found` or `process with tag <t> not found`.
-   */
+  /** @throws SandboxError not_found `process with pid <n> not found` or `process with tag <t> not found`. */
   find(sandbox: LiveSandbox, selector: CommandSelector, among?: CommandSet): StartedCommand;
   /** The log of a sandbox, also of one that ended long ago; empty where there is none. */
   log(sandboxId: SandboxId): SandboxLogs;

@@ -11,7 +11,6 @@ export interface LogLine {
 }
 
 interface LogLinesOptions {
-  /** Milliseconds since the Unix epoch; earlier output is left out. */
   readonly sinceMs: number;
   /** UTF-16 units after which a line is returned unfinished. */
   readonly longestLine: number;
@@ -23,10 +22,7 @@ interface OpenLines {
   readonly lines: TextLines;
 }
 
-/**
- * Lines of all commands of a sandbox in the order of their completion. The end of a command completes its last line;
- * the unfinished line of a running command is left out.
- */
+/** Lines in the order of their completion. The end of a command completes its last line. */
 export async function* logLines(
   logs: SandboxLogs,
   { sinceMs, longestLine }: LogLinesOptions,

@@ -65,7 +65,6 @@ export function mountLogs(router: Router, { commands, config }: LogsRoutesOption
   });
 }
 
-/** A pid, or a command's unique id. */
 function readSelector(text: string): { readonly pid: number } | { readonly id: string } {
   if (/^\d{1,10}$/.test(text)) return { pid: Number(text) };
   if (/^[0-9a-f-]{36}$/.test(text)) return { id: text };
@@ -88,10 +87,7 @@ function joinPieces({ command, pieces, nextCursor }: LogPage, { wanted, isText }
   return { bytes: bytes.subarray(0, bytes.length - cut), nextCursor: nextCursor - cut };
 }
 
-/**
- * The end of the page, as far as it is of one stream: the cursor cannot skip another stream's output within a
- * character.
- */
+/** The end of the page, in one stream: the cursor cannot skip another stream's output within a character. */
 function lastOfOneStream(pieces: LogPage["pieces"], wanted: JoinOptions["wanted"]): Uint8Array {
   const last = pieces.at(-1);
   if (last === undefined || !isWanted(last.stream, wanted)) return Buffer.alloc(0);

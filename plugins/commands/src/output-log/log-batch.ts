@@ -139,7 +139,6 @@ export class LogBatch {
   }
 }
 
-/** Command, stream and offset of a piece. */
 interface DataPlace {
   readonly number: number;
   readonly stream: Output["stream"];

@@ -20,7 +20,6 @@ interface LogReaderOptions {
   readonly sandboxId: string;
   /** Called each time: a log may begin or be removed while it has a reader. */
   readonly findLog: () => SandboxLog | undefined;
-  /** Returns the writer of the log, while there is one. */
   readonly findWriter: () => LogWriter | undefined;
   readonly indices: IndexCache;
 }

@@ -337,7 +337,6 @@ export class LogWriter {
     return files.replace(old.path, path);
   }
 
-  /** Finishes segments without pending records. */
   async #sealEnding(): Promise<void> {
     for (;;) {
       const done = this.#ending.find((ending) => this.#isDone(ending));

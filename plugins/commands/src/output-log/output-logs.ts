@@ -96,7 +96,6 @@ export class OutputLogs {
     };
   }
 
-  /** The log of a sandbox, empty where there is none. */
   of(sandboxId: string): SandboxLogs {
     return this.#reader(sandboxId);
   }
@@ -131,7 +130,6 @@ export class OutputLogs {
     });
   }
 
-  /** Writes the rest and releases everything. */
   async close(): Promise<void> {
     this.#cancelSweep?.();
     for (const sandboxId of this.#writers.keys()) this.release(sandboxId);

@@ -1,7 +1,6 @@
 import { join } from "node:path";
 import type { SegmentIndex } from "./segment-index.js";
 
-/** A segment file of a sandbox's log. */
 export interface Segment {
   /** Increases from segment to segment of a sandbox, across restarts. */
   readonly number: number;

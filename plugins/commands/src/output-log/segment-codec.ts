@@ -189,12 +189,12 @@ function decodeData(body: Buffer): DataRecord | undefined {
 
 function decodeJson(kind: "start" | "end", body: Buffer): StartRecord | EndRecord | undefined {
   const json = parseJson(body);
-  if (kind === "start") {
-    const start = startJson.safeParse(json);
-    return start.success ? { kind, ...start.data } : undefined;
+  if (kind === "end") {
+    const { data } = endJson.safeParse(json);
+    return data && { kind, ...data };
   }
-  const end = endJson.safeParse(json);
-  return end.success ? { kind, ...end.data } : undefined;
+  const { data } = startJson.safeParse(json);
+  return data && { kind, ...data };
 }
 
 /** JSON from an untrusted file; undefined when it is invalid. */

@@ -120,7 +120,6 @@ export class SegmentIndex {
     return position;
   }
 
-  /** Form in the file. */
   toJson(): Buffer {
     return Buffer.from(JSON.stringify({ endsAt: this.endsAt, commands: [...this.#entries.values()] }));
   }

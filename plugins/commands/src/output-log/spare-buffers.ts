@@ -2,10 +2,7 @@ const MAX_BUFFERS = 6;
 const MIN_BYTES = 512 * 1024;
 const MAX_BYTES = 4 * 1024 * 1024;
 
-/**
- * Large buffers for reuse, shared by all sandboxes: a flood of output would otherwise allocate, and leave as garbage,
- * one for every MiB.
- */
+/** Large buffers for reuse by all sandboxes: a flood would otherwise leave one as garbage for every MiB. */
 export class SpareBuffers {
   readonly #buffers: Buffer[] = [];
 

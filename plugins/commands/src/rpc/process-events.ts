@@ -13,7 +13,6 @@ export interface FollowOptions {
   readonly deadline: AbortSignal | undefined;
   readonly keepaliveMs: number;
   readonly clock: Clock;
-  /** Receives output, between the events. */
   readonly messages: MessageStream;
   /** Offset of the first byte of output instead of the next one. */
   readonly from?: number | undefined;
@@ -21,10 +20,7 @@ export interface FollowOptions {
 
 type ProcessEvent = { event: MessageInitShape<typeof ProcessEventSchema> };
 
-/**
- * A command as the events of a process stream: start, keepalives, end; its output is sent between them.
- * @throws SandboxError deadline_exceeded, or unavailable when the sandbox ended first.
- */
+/** A command as events, with its output between them. @throws SandboxError deadline_exceeded, unavailable. */
 export async function* processEvents(
   command: StartedCommand,
   options: FollowOptions,

@@ -139,7 +139,6 @@ export class ProcessTable implements Commands {
     return this.#options.logs.of(sandboxId);
   }
 
-  /** Ends all commands and removes all sandboxes. */
   close(): void {
     for (const sandbox of this.#rows.keys()) this.#drop(sandbox);
   }
@@ -194,7 +193,6 @@ export class ProcessTable implements Commands {
     this.#options.logs.release(sandbox.record.id);
   }
 
-  /** Keeps an ended command for a while. */
   #retain(sandbox: LiveSandbox, command: SandboxCommand): void {
     const row = this.#rows.get(sandbox);
     if (row === undefined) return;

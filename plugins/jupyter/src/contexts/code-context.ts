@@ -31,7 +31,6 @@ interface CodeContextOptions extends Omit<Surroundings, "observer" | "onSilent" 
   readonly language: string;
   /** Returns the complete environment of its kernels; called at each start. */
   readonly environment: () => Readonly<Record<string, string>>;
-  /** Process from which its kernels are forked, where that is possible. */
   readonly zygote: Zygote | undefined;
   /** Limit of executions that wait behind the running one. */
   readonly maxWaiting: number;
@@ -61,7 +60,6 @@ export class CodeContext implements KernelObserver {
   #observer: ContextObserver | undefined;
   #running: Kernel | undefined;
   #environment: Readonly<Record<string, string>> = {};
-  /** Reason why the next kernel replaces another. */
   #restartCause: RestartCause | undefined;
 
   constructor(options: CodeContextOptions) {
@@ -71,11 +69,7 @@ export class CodeContext implements KernelObserver {
     this.#options = options;
   }
 
-  /**
-   * Waits until a kernel is ready.
-   * @throws SandboxError invalid_argument for a missing cwd, failed_precondition with the reason when the kernel does
-   * not start, resource_exhausted when there are no ports for it, aborted when the context is removed meanwhile.
-   */
+  /** Waits until a kernel is ready. @throws SandboxError as `startKernel`, or aborted when the context is removed. */
   async ready(): Promise<void> {
     await this.#usableKernel();
   }
@@ -89,10 +83,7 @@ export class CodeContext implements KernelObserver {
     return this.#running?.connection;
   }
 
-  /**
-   * Adopts the kernel that this context had under an earlier server; an unusable one is ended and replaced. Call it
-   * before anything else.
-   */
+  /** Adopts the kernel of an earlier server, before anything else; an unusable one is ended and replaced. */
   adopt(process: Process, connection: KernelConnection): void {
     this.#kernel = this.#started(
       this.#adopt(process, connection).catch((error: unknown) => {
@@ -122,11 +113,7 @@ export class CodeContext implements KernelObserver {
     return this.#observer?.received(channel, message);
   }
 
-  /**
-   * Reserves a place among this context's executions, until it is disposed of. Call it before waiting for anything,
-   * also for a kernel's start.
-   * @throws SandboxError resource_exhausted when too many wait.
-   */
+  /** Reserves a place in the queue, before waiting for anything. @throws SandboxError resource_exhausted */
   reserveSlot(): Disposable {
     const { maxWaiting, metrics } = this.#options;
     if (this.#places > maxWaiting) {
@@ -185,11 +172,7 @@ export class CodeContext implements KernelObserver {
     }
   }
 
-  /**
-   * Gives an unused kernel the current environment. If that fails, the kernel is ended, and the next use starts
-   * another.
-   * @throws SandboxError failed_precondition when the kernel does not answer.
-   */
+  /** Gives an unused kernel the current environment. @throws SandboxError failed_precondition without an answer. */
   async renewEnvironment(): Promise<void> {
     const kernel = await this.#kernel;
     if (kernel === undefined) return;
@@ -213,10 +196,7 @@ export class CodeContext implements KernelObserver {
     await (await this.#usableKernel()).warmUp();
   }
 
-  /**
-   * Replaces the kernel and ends its work. Directory and environment are those of the start.
-   * @throws SandboxError as `ready`; the context stays, and its next use tries again.
-   */
+  /** Replaces the kernel, in the same folder. @throws SandboxError as `ready`; the next use tries again. */
   async restart(): Promise<void> {
     const before = this.#kernel;
     this.#observer?.restarting();

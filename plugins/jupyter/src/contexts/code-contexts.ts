@@ -29,7 +29,6 @@ interface CodeContextsOptions {
     readonly isWanted: (sandbox: LiveSandbox) => boolean;
   };
   readonly maxContexts: number;
-  /** Limit of one context's waiting executions. */
   readonly maxWaiting: number;
   readonly maxOutputBytes: number;
   readonly metrics: KernelMetrics;
@@ -173,16 +172,12 @@ export class SandboxContexts {
     }
   }
 
-  /** Starts the zygote, and then, if wanted, the default kernel. */
   async prepare({ withKernel }: { readonly withKernel: boolean }): Promise<void> {
     await (await this.#zygoteOf())?.start();
     if (withKernel) await (await this.defaultFor(undefined)).warmUp();
   }
 
-  /**
-   * Gives unused kernels the sandbox's current environment.
-   * @throws SandboxError failed_precondition when one does not answer.
-   */
+  /** Gives unused kernels the current environment. @throws SandboxError failed_precondition without an answer. */
   async renewEnvironment(): Promise<void> {
     const renewals = [...this.#contexts.values()].map((context) => context.renewEnvironment());
     await Promise.all([this.#zygote?.renewEnvironment(), ...renewals]);
@@ -218,11 +213,7 @@ export class SandboxContexts {
     return context;
   }
 
-  /**
-   * Makes a context with a running kernel.
-   * @throws SandboxError unimplemented for an unknown language, invalid_argument for a missing cwd, resource_exhausted
-   * for too many contexts or when there are no ports, failed_precondition when the kernel does not start.
-   */
+  /** Makes a context and starts its kernel. @throws SandboxError as `ready`; unimplemented, resource_exhausted. */
   async create({ language, cwd }: CreateContext): Promise<CodeContext> {
     const name = languageNamed(language);
     const { maxContexts } = this.#options;

@@ -1,10 +1,7 @@
 import { type LiveSandbox, unlessAborted, type WarmUp } from "@coppice/core";
 import type { CodeContexts } from "./code-contexts.js";
 
-/**
- * Prepares kernels in sandboxes of a warm pool.
- * @param isEager true where a kernel is started in addition to the zygote.
- */
+/** Prepares kernels in warm sandboxes. @param isEager true where a kernel is started beside the zygote. */
 export function warmKernels(contexts: CodeContexts, isEager: (sandbox: LiveSandbox) => boolean): WarmUp {
   return {
     async prepare(sandbox, signal) {

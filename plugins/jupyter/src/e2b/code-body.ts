@@ -26,10 +26,7 @@ export const contextBody = z.object({
   cwd: z.string().nullish(),
 });
 
-/**
- * Reads a JSON body as E2B's code server does.
- * @throws HttpError 422 with `{"detail": [...]}` for invalid JSON or a wrong shape, 413 past the limit.
- */
+/** Reads a JSON body as E2B's server does. @throws HttpError 422 with `{"detail": [...]}`, 413 past the limit. */
 export async function readCodeBody<S extends z.ZodType>(
   message: IncomingMessage,
   schema: S,
@@ -55,12 +52,9 @@ export async function readCodeBody<S extends z.ZodType>(
   throw unprocessable(
     parsed.error.issues.map((issue) => {
       const isMissing = issue.code === "invalid_type" && issue.input === undefined;
+      const type = issue.code === "invalid_type" ? `${issue.expected}_type` : "value_error";
       return {
-        type: isMissing
-          ? "missing"
-          : issue.code === "invalid_type"
-            ? `${issue.expected}_type`
-            : "value_error",
+        type: isMissing ? "missing" : type,
         loc: ["body", ...issue.path],
         msg: isMissing ? "Field required" : issue.message,
         input: isMissing || issue.path.length === 0 ? {} : issue.input,

@@ -11,9 +11,7 @@ interface ExecutionStreamOptions {
   readonly signal: AbortSignal;
 }
 
-/**
- * Answers 200 at once and then one line per event, at the client's pace. A client that leaves ends it without an error.
- */
+/** Answers 200 at once, then a line per event at the client's pace. A client that leaves ends it without error. */
 export async function streamExecution(
   response: ServerResponse,
   events: AsyncIterable<ExecutionEvent>,

@@ -1,11 +1,7 @@
 /** The longest sequence that a cut may split: two escapes of one character. */
 const MAX_ESCAPES = 12;
 
-/**
- * The value of a JSON string or list of strings, cut after its first bytes if it is longer. Undefined for longer values
- * of other types.
- * @param json one valid JSON value.
- */
+/** The value of a JSON string or list of strings, cut after its first bytes; undefined for longer other values. */
 export function beginningOf(json: Buffer, maxBytes: number): unknown {
   if (json.length <= maxBytes) return JSON.parse(json.toString("utf8"));
   let end = maxBytes;

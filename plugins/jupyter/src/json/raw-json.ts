@@ -37,10 +37,7 @@ const enum Byte {
   Delete = 0x7f,
 }
 
-/**
- * The members of a JSON object, with their values unparsed. Of repeated names the last one counts.
- * @throws SyntaxError for anything but one valid JSON object.
- */
+/** The members of a JSON object, unparsed; the last of a name counts. @throws SyntaxError for anything else. */
 export function membersOf(json: Buffer): ReadonlyMap<string, RawJson> {
   const scan = scanMembers(json);
   for (;;) {

@@ -23,10 +23,7 @@ export type ExecutionEvent =
 
 export type ErrorEvent = Extract<ExecutionEvent, { type: "error" }>;
 
-/**
- * The event of an iopub message; undefined for messages without one. Yields to the event loop during a long message.
- * @throws SyntaxError for a content that is no JSON object.
- */
+/** The event of an iopub message, if it has one. @throws SyntaxError for a content that is no JSON object. */
 export async function eventOf(
   message: KernelMessage,
   { maxErrorBytes }: { readonly maxErrorBytes: number },
@@ -59,10 +56,7 @@ export async function eventOf(
   }
 }
 
-/**
- * The error in an `error` message or a failed `execute_reply`, with a long value and traceback cut and marked as cut.
- * @throws SyntaxError for a content that is no JSON object.
- */
+/** The error in a message, with its value and traceback cut. @throws SyntaxError unless it is a JSON object. */
 export async function errorIn(content: Buffer, maxErrorBytes: number): Promise<ErrorEvent> {
   const fields = content.length > maxErrorBytes ? await membersOfLong(content) : membersOf(content);
   const mostBytes = maxErrorBytes >> 1;

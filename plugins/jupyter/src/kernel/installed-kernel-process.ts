@@ -27,11 +27,7 @@ export async function startInstalledKernel(command: InstalledKernelCommand): Pro
   const connection = {
     transport: "tcp",
     ip: "127.0.0.1",
-    shell_port: ports.shell,
-    iopub_port: ports.iopub,
-    stdin_port: ports.stdin,
-    control_port: ports.control,
-    hb_port: ports.hb,
+    ...Object.fromEntries(Object.entries(ports).map(([channel, port]) => [`${channel}_port`, port])),
     key,
     signature_scheme: "hmac-sha256",
     kernel_name: program.name,

@@ -76,7 +76,6 @@ export function kernelMetrics(registry: Registry) {
   return {
     zygoteStarted: () => zygotes.inc(),
     zygoteEnded: () => zygotes.dec(),
-    /** A zygote failed to start or to fork: kernels are started cold instead. */
     zygoteFailed: () => failedZygotes.inc(),
     kernelStarted(how: "cold" | "forked", seconds: number): void {
       kernels.inc();
@@ -87,11 +86,9 @@ export function kernelMetrics(registry: Registry) {
       kernels.inc();
       adopted.inc();
     },
-    /** A kernel is ended because its heartbeat has stopped. */
     kernelSilent: () => silent.inc(),
     restarted: (cause: RestartCause) => restarts.inc({ cause }),
     kernelEnded: () => kernels.dec(),
-    /** An execution found no place in its context's queue. */
     executionRefused: () => refused.inc(),
     executionEnded(status: ExecutionStatus, durationS: number): void {
       executions.inc({ status });

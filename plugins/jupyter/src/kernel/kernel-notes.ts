@@ -21,9 +21,7 @@ const notes = z.object({
     z.object({
       id: z.string(),
       language: z.string(),
-      /** Absolute path inside the sandbox. */
       cwd: z.string(),
-      /** True for a language's default context. */
       isDefault: z.boolean(),
       kernel: connection.optional(),
     }),

@@ -24,7 +24,6 @@ export interface KernelSettings {
   readonly maxErrorBytes: number;
   readonly openChannels: OpenKernelChannels;
   readonly heartbeat: HeartbeatSettings;
-  /** Source of ports for kernels that are installed in the sandbox. */
   readonly portLeases: PortLeases;
 }
 

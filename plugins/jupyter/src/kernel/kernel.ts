@@ -79,10 +79,7 @@ export class Kernel {
   #isLeaving = false;
   #hasExited = false;
 
-  /**
-   * Connects to a kernel's process and waits until it answers and its output arrives.
-   * @throws SandboxError failed_precondition when it does not; it is killed then.
-   */
+  /** Connects and waits until the kernel answers. @throws SandboxError failed_precondition; it is killed then. */
   static async connect(
     surroundings: KernelSurroundings,
     started: KernelProcess,
@@ -192,16 +189,13 @@ export class Kernel {
     }
   }
 
-  /**
-   * Forwards a client's message, in order with all others on that channel.
-   * @throws SandboxError already_exists for the id of a running request, invalid_argument for the server's own session:
-   * the answers would be taken for the server's.
-   */
+  /** Forwards a client's message, in order. @throws SandboxError already_exists, invalid_argument */
   async forward(
     channel: Exclude<ChannelName, "iopub">,
     message: MessageParts & { readonly id: string; readonly session: string | undefined },
   ): Promise<void> {
     if (this.#requests.has(message.id)) throw new SandboxError("message_id_in_use", "the msg_id is in use");
+    // The answers would be taken for the server's.
     if (message.session === this.connection.session) {
       throw new SandboxError("session_id_invalid", "the session is the server's own");
     }
@@ -245,7 +239,6 @@ export class Kernel {
     await this.kill();
   }
 
-  /** Kills the kernel and its child processes. */
   async kill(): Promise<void> {
     this.#isLeaving = true;
     for (const request of this.#requests.values()) request.end({ how: "closed" });
@@ -541,7 +534,6 @@ export class Kernel {
     await closed;
   }
 
-  /** True when the promise settled within that time. */
   #within(timeoutMs: number, promise: Promise<unknown>): Promise<boolean> {
     return fulfilledWithin(promise, { clock: systemClock, timeoutMs });
   }

@@ -1,9 +1,6 @@
 import { noteEvent, type ExecutionEvent } from "./execution-event.js";
 
-/**
- * Passes an execution's output up to a number of bytes, then reports once on stderr that the rest is missing. Its end
- * is always passed. A piece of output is shown whole or not at all.
- */
+/** Passes whole pieces of output up to a limit, then notes once that the rest is missing. The end always passes. */
 export async function* limitOutput(
   events: AsyncIterable<ExecutionEvent>,
   maxOutputBytes: number,

@@ -58,10 +58,7 @@ export class Zygote {
     return this.#starting;
   }
 
-  /**
-   * The program that forks a kernel with that environment; undefined when the zygote is not ready, has another
-   * environment, or that kernel cannot be forked.
-   */
+  /** The program that forks a kernel; undefined where that cannot be, or the zygote has another environment. */
   forked(program: KernelProgram, env: Readonly<Record<string, string>>): KernelProgram | undefined {
     if (this.#running === undefined || !canGoOnWith(this.#running.environment, env)) return undefined;
     return program.forkedFrom?.(this.#running.address);
@@ -73,7 +70,6 @@ export class Zygote {
     this.#starts = MAX_STARTS;
   }
 
-  /** Adopts the zygote of an earlier server. */
   adopt(process: Process, address: ZygoteAddress): void {
     // Its output has to be read: a full pipe would block it.
     void new ProgramOutput(process, { isStarting: false });

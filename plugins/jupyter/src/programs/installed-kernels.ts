@@ -17,9 +17,7 @@ const NAME = /^[A-Za-z0-9._-]{1,100}$/;
 const MAX_SPECS = 100;
 const MAX_SPEC_BYTES = 64 * 1024;
 
-/**
- * The kernels installed in a sandbox as `kernelspec`s; the user's override the system's. Unreadable ones are left out.
- */
+/** The `kernelspec`s of a sandbox; the user's override the system's, and unreadable ones are left out. */
 export async function installedKernels(sandbox: Sandbox, log: Logger): Promise<readonly InstalledKernel[]> {
   const { home } = await sandbox.user();
   const found = new Map<string, InstalledKernel>();

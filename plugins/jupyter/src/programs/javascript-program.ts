@@ -4,7 +4,6 @@ import { readTexts, type KernelProgram } from "./kernel-program.js";
 
 interface JavascriptProgramOptions {
   readonly node: string;
-  /** Limit of a kernel's message. */
   readonly maxMessageBytes: number;
   readonly language: "javascript" | "typescript";
 }

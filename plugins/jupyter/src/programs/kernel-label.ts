@@ -3,10 +3,7 @@ import { z } from "zod";
 /** Address and secret of a zygote inside its sandbox. */
 export type ZygoteAddress = z.infer<typeof zygote>;
 
-/**
- * Label of a process of this plugin, for the server that finds it running: a kernel's id, whose connection data stay on
- * the host, or a zygote's connection data.
- */
+/** Label of a process, for a later server. A kernel's connection data stay on the host. */
 type KernelLabel = { readonly kernel: string } | { readonly zygote: ZygoteAddress };
 
 const PREFIX = "jupyter:";

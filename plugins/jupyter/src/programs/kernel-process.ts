@@ -37,7 +37,6 @@ export async function startKernelProcess({ id, ...command }: KernelCommand): Pro
   throw new SandboxError("kernel_start_failed", "the kernel did not report its ports");
 }
 
-/** Adopts a kernel of an earlier server. */
 export function adoptKernelProcess(process: Process, ports: KernelPorts): KernelProcess {
   return { process, ports, outputTail: new ProgramOutput(process, { isStarting: false }).tail };
 }

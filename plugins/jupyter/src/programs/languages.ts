@@ -17,7 +17,6 @@ export function languageNamed(asked: string | undefined): string {
   return ALIASES.get(name) ?? name;
 }
 
-/** Languages that can run code. */
 export class Languages {
   readonly #own: ReadonlyMap<string, KernelProgram>;
   readonly #log: Logger;

@@ -4,11 +4,9 @@ import type { ZygoteAddress } from "./kernel-label.js";
 import { readTexts, type KernelProgram } from "./kernel-program.js";
 
 interface PythonProgramOptions {
-  /** Interpreter with ipykernel, inside the sandbox. */
   readonly python: string;
   /** Cells of a DataFrame, or points of a chart, in one result. */
   readonly maxDataCells: number;
-  /** Limit of a kernel's message. */
   readonly maxMessageBytes: number;
   readonly language: "python" | "bash";
 }

@@ -59,11 +59,7 @@ export async function startProgram(command: ProgramCommand): Promise<StartedProg
   }
 }
 
-/**
- * Kills a process and its children.
- * @returns false when its end is unknown because the server has detached from the sandbox. Its `exit` may never settle
- * then.
- */
+/** Kills a process and its children. @returns false when the server has detached: its `exit` may never settle then. */
 export async function killProgram(process: Process): Promise<boolean> {
   try {
     await process.kill("SIGKILL", "group");

@@ -7,7 +7,6 @@ export class ClientSession {
   readonly id: string;
   /** True while the kernel waits for this client's input. */
   isAskedForInput = false;
-  /** Unfinished requests and their size. */
   pendingRequests = 0;
   pendingBytes = 0;
   /** Cancels the removal of a disconnected client. */

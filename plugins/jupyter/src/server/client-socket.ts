@@ -6,7 +6,6 @@ import type { SharedFrame } from "./server-frame.js";
 interface ClientSocketOptions {
   readonly framing: Framing;
   readonly clock: Clock;
-  /** Limit of the bytes that wait for the client. */
   readonly queueBytes: number;
   /** Time without any progress after which a client with own output is closed. */
   readonly stallMs: number;
@@ -15,7 +14,6 @@ interface ClientSocketOptions {
   readonly pingMs: number;
 }
 
-/** Close codes of the WebSocket protocol. */
 export const CloseCode = {
   Normal: 1000,
   GoingAway: 1001,

@@ -18,14 +18,11 @@ export const SANDBOX_PREFIX = "/sandboxes/:sandboxId/jupyter";
 const SANDBOX_PATH = /^\/sandboxes\/([^/]*)\/jupyter(?:\/|$)/;
 const AUTHORIZATION = /^(?:token|bearer) +(\S+)$/i;
 
-interface JupyterTargetOptions {
-  readonly sandboxes: Pick<Sandboxes, "find">;
-  /** The port of a sandbox that the surface answers. */
-  readonly port: number;
-}
-
-/** Finds the sandbox of `/sandboxes/<id>/jupyter/…`, on every listener but the operator's. */
-export function jupyterTarget({ sandboxes, port }: JupyterTargetOptions): TargetResolver {
+/**
+ * Finds the sandbox of `/sandboxes/<id>/jupyter/…`, on every listener but the operator's.
+ * @param port of a sandbox that the surface answers.
+ */
+export function jupyterTarget(sandboxes: Pick<Sandboxes, "find">, port: number): TargetResolver {
   return async (message, url, listener) => {
     const asked = SANDBOX_PATH.exec(url.pathname)?.[1];
     if (asked === undefined || listener.name === "ops") return undefined;

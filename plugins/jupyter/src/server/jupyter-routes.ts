@@ -9,7 +9,7 @@ import {
 import { z } from "zod";
 import type { CodeContext } from "../contexts/code-context.js";
 import { SANDBOX_PREFIX } from "./jupyter-access.js";
-import { ownSpecOf, specNameOf, specOf, type KernelSpecModel } from "./kernel-specs.js";
+import { ownSpecOf, specNameOf, specOf } from "./kernel-specs.js";
 import { UnknownLanguageError, type Languages } from "../programs/languages.js";
 import type { JupyterSandboxes, NotebookSession, SandboxKernels } from "./sandbox-kernels.js";
 
@@ -50,7 +50,7 @@ export function mountJupyter(
   { sandboxes, languages, maxBodyBytes }: JupyterRoutesOptions,
 ): void {
   const kernelsOf = (ctx: RequestCarrier): Promise<SandboxKernels> => sandboxes.of(targetOf(ctx));
-  const specsOf = async (ctx: RequestCarrier): Promise<readonly KernelSpecModel[]> => [
+  const specsOf = async (ctx: RequestCarrier) => [
     ...languages.own.map(ownSpecOf),
     ...(await languages.installed(targetOf(ctx).runtime)).map(specOf),
   ];

@@ -23,7 +23,7 @@ const SURFACE = "jupyter";
 export function mountJupyterServer(plugin: PluginContext<unknown>, options: JupyterServerOptions): void {
   const { contexts, languages, settings, clock, sandboxes, targets } = options;
   targets.claimPort(settings.port, SURFACE);
-  targets.add(jupyterTarget({ sandboxes, port: settings.port }));
+  targets.add(jupyterTarget(sandboxes, settings.port));
   plugin.guard(SURFACE, jupyterGuard);
 
   const jupyters = new JupyterSandboxes({ contexts, settings, clock, log: plugin.log });

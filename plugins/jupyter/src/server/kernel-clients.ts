@@ -47,7 +47,7 @@ export class KernelClients implements ContextObserver {
   readonly #ended = new Map<string, ClientSession>();
   readonly #busy = new Set<string>();
   /** Requests that wait for the kernel's start. */
-  #waiting: { readonly channel: "shell" | "control"; readonly frame: ClientFrame }[] = [];
+  #waiting: { readonly frame: ClientFrame; readonly pending: Pending }[] = [];
   #kernel: Kernel | undefined;
   #state: ExecutionState = "starting";
   #kernelSession = "";
@@ -103,10 +103,7 @@ export class KernelClients implements ContextObserver {
     }
   }
 
-  /**
-   * Forwards a client's message. Invalid ones are dropped: an unknown channel, unrequested input, the id of a running
-   * request.
-   */
+  /** Forwards a message; drops unrequested input, an unknown channel, the id of a running request. */
   accept(session: ClientSession, frame: ClientFrame): void {
     this.lastActivityMs = this.#options.clock.now();
     const { channel } = frame;
@@ -163,17 +160,10 @@ export class KernelClients implements ContextObserver {
     if (this.#kernel === kernel || !kernel.isUsable || this.#isRemoved) return;
     if (this.#kernel !== undefined) {
       // An ending kernel's successor exists before it is gone. Waiting requests are for the new one.
-      const waiting = this.#waiting.map(({ channel, frame }) => ({
-        channel,
-        frame,
-        pending: this.#pending.get(frame.id),
-      }));
+      const waiting = this.#waiting.filter(({ frame }) => this.#pending.has(frame.id));
       this.#restartingFrom();
-      for (const { channel, frame, pending } of waiting) {
-        if (pending === undefined) continue;
-        this.#count(frame.id, pending);
-        this.#waiting.push({ channel, frame });
-      }
+      for (const { frame, pending } of waiting) this.#count(frame.id, pending);
+      this.#waiting = waiting;
     }
     this.#kernel = kernel;
     this.#state = "idle";
@@ -181,7 +171,7 @@ export class KernelClients implements ContextObserver {
     void kernel.gone.then(() => this.#gone(kernel));
     const waiting = this.#waiting;
     this.#waiting = [];
-    for (const { channel, frame } of waiting) this.#send(channel, frame);
+    for (const { frame, pending } of waiting) this.#send(pending.channel, frame);
   }
 
   // Clients see the kernel's own messages of a restart, but no `restarting` status, which stands for a kernel that
@@ -218,10 +208,11 @@ export class KernelClients implements ContextObserver {
       return;
     }
     // A copy: the frame shares the memory of everything that arrived with it.
-    this.#count(frame.id, { session, channel, type: frame.type, header: Buffer.from(header), sizeBytes });
+    const pending = { session, channel, type: frame.type, header: Buffer.from(header), sizeBytes };
+    this.#count(frame.id, pending);
     if (this.#kernel?.isUsable === true) this.#send(channel, frame);
     else {
-      this.#waiting.push({ channel, frame });
+      this.#waiting.push({ frame, pending });
       this.#wake();
     }
   }

@@ -8,22 +8,15 @@ export function specNameOf(language: string): string {
   return SPEC_NAMES.get(language) ?? language;
 }
 
-/** Jupyter's description of a kernel of ours. */
-export function ownSpecOf(language: string): KernelSpecModel {
+export function ownSpecOf(language: string) {
   const displayName = language === "python" ? "Python 3 (ipykernel)" : language;
   return specOf({ name: specNameOf(language), displayName, language });
-}
-
-export interface KernelSpecModel {
-  readonly name: string;
-  readonly resources: object;
-  readonly spec: object;
 }
 
 type Named = Pick<InstalledKernel, "name" | "displayName" | "language">;
 
 /** Jupyter's description of a kernel. */
-export function specOf({ name, displayName, language }: Named): KernelSpecModel {
+export function specOf({ name, displayName, language }: Named) {
   return {
     name,
     resources: {},

@@ -40,7 +40,6 @@ export class ReplayBuffer {
     return this.#sizeBytes <= 2 * this.#limitBytes;
   }
 
-  /** Returns and removes everything, in order. */
   take(): readonly SharedFrame[] {
     const frames = this.#frames;
     this.#frames = [];

@@ -22,10 +22,7 @@ export interface NotebookSession {
   readonly kernelId: string;
 }
 
-interface StartSession {
-  readonly path: string;
-  readonly name: string;
-  readonly type: string;
+interface StartSession extends Pick<NotebookSession, "path" | "name" | "type"> {
   /** A running kernel; a new one when undefined. */
   readonly kernelId: string | undefined;
   readonly kernelName: string | undefined;
@@ -96,10 +93,7 @@ export class SandboxKernels {
     return clients;
   }
 
-  /**
-   * Starts a kernel in a document's folder, or in the nearest existing folder above it.
-   * @throws the errors of `SandboxContexts.create`.
-   */
+  /** Starts a kernel in a document's folder, or the nearest above it. @throws as `SandboxContexts.create`. */
   async start(kernelName: string | undefined, documentPath: string | undefined): Promise<CodeContext> {
     const cwd = documentPath === undefined ? undefined : await this.#folderOf(documentPath);
     const context = await this.#contexts.create({ language: kernelName, cwd });
@@ -132,10 +126,7 @@ export class SandboxKernels {
     return session;
   }
 
-  /**
-   * The session of a document: an open one, one that is being opened, or a new one with its kernel.
-   * @throws SandboxError resource_exhausted for too many sessions, or the errors of starting its kernel.
-   */
+  /** The session of a document, open or new. @throws SandboxError resource_exhausted, or as starting its kernel. */
   async open(start: StartSession): Promise<NotebookSession> {
     const open = this.sessions().find(({ path }) => path === start.path);
     if (open !== undefined) return open;
@@ -193,7 +184,6 @@ export class SandboxKernels {
     await this.remove(kernelId);
   }
 
-  /** Records the sessions for a later server. */
   async #note(): Promise<void> {
     await this.#contexts.notes?.update({ sessions: [...this.#sessions.values()] });
   }

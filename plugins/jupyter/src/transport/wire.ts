@@ -30,11 +30,9 @@ export interface KernelMessage extends MessageParts {
   readonly session: string | undefined;
   /** As the kernel wrote it; usually ISO 8601. */
   readonly date: string | undefined;
-  /** Id of its request. */
+  /** Id and type of its request, and session of the client that sent it. */
   readonly parentId: string | undefined;
-  /** Type of its request. */
   readonly parentType: string | undefined;
-  /** Session of the client that sent its request. */
   readonly parentSession: string | undefined;
   /** True when the content is known to be a JSON object; only long contents are checked on arrival. */
   readonly isChecked?: boolean;

@@ -10,9 +10,7 @@ interface ZmtpChannelOptions {
   /** Address for the peer's answers; when empty, the peer chooses one. */
   readonly identity: string;
   readonly dial: (signal: AbortSignal) => Promise<Duplex>;
-  /** A larger message breaks the connection. */
   readonly maxMessageBytes: number;
-  /** Called when a connection has ended before the channel was closed. */
   readonly onLost: () => void;
   readonly closed: AbortSignal;
 }
@@ -22,10 +20,7 @@ const MAX_REDIAL_MS = 100;
 const HANDSHAKE_MS = 5000;
 const SUBSCRIBE_TO_ALL = Buffer.from([1]);
 
-/**
- * A connection to one socket of a kernel over a sandbox's stream: dialled while it has a reader, and again when it is
- * lost.
- */
+/** One of the `KernelChannels` over a sandbox's stream: dialled while it has a reader, and again when it is lost. */
 export class ZmtpChannel {
   readonly #options: ZmtpChannelOptions;
   readonly #closed: AbortSignal;
@@ -39,12 +34,10 @@ export class ZmtpChannel {
     closed.addEventListener("abort", () => this.#ready.reject(closed.reason), { once: true });
   }
 
-  /** Sends a message, in order. Rejects when the channel is closed before it was taken. */
   send(frames: readonly Buffer[]): Promise<void> {
     return this.#sending.run(() => this.#send(frames));
   }
 
-  /** Messages of the channel; ends when the channel is closed. One reader. */
   async *receive(): AsyncGenerator<readonly Buffer[], void, undefined> {
     for (let waitMs = FIRST_REDIAL_MS; ; waitMs = Math.min(2 * waitMs, MAX_REDIAL_MS)) {
       const stream = await this.#dial();

@@ -1,4 +1,3 @@
-/** Input of a ZMTP peer: its greeting, a command, or a message. */
 export type ZmtpEvent =
   | { readonly kind: "greeting" }
   | { readonly kind: "command"; readonly name: string; readonly body: Buffer }
@@ -105,10 +104,7 @@ export class ZmtpReader {
     this.#maxMessageBytes = maxMessageBytes;
   }
 
-  /**
-   * Events that the next bytes complete, in order. Consume it to its end before the next call.
-   * @throws ZmtpError; nothing can be read after that.
-   */
+  /** Events that the next bytes complete, in order. Consume it before the next call. @throws ZmtpError for good. */
   *read(chunk: Buffer): Generator<ZmtpEvent, void, undefined> {
     for (let at = 0; at < chunk.length;) {
       if (this.#frame === undefined) {
