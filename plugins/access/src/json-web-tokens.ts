@@ -79,11 +79,8 @@ export class JsonWebTokens {
     }
     const { log, settings } = this.#options;
     log.error({ jwksUrl: settings.jwksUrl, reason: messageOf(error) }, "keys for JWTs cannot be fetched");
-    return new SandboxError(
-      "identity_provider_unavailable",
-      "access tokens cannot be checked at the moment",
-      { cause: error },
-    );
+    const text = "access tokens cannot be checked at the moment";
+    return new SandboxError("identity_provider_unavailable", text, { cause: error });
   }
 
   #principalOf(payload: JWTPayload): Principal {

@@ -41,8 +41,6 @@ function parseTypes(query: URLSearchParams): readonly string[] {
   const types = query.getAll("types").flatMap((text) => text.split(",").filter(Boolean));
   const unknown = types.find((type) => !EVENT_TYPES.includes(type));
   if (unknown === undefined) return [...new Set(types)];
-  throw new SandboxError(
-    "request_invalid",
-    `validation error: types: '${unknown.slice(0, 64)}' is none of ${EVENT_TYPES.join(", ")}`,
-  );
+  const text = `validation error: types: '${unknown.slice(0, 64)}' is none of ${EVENT_TYPES.join(", ")}`;
+  throw new SandboxError("request_invalid", text);
 }

@@ -133,10 +133,8 @@ export function mountProcessRpc(rpc: Pick<ConnectRouter, "service">, options: Pr
     async closeStdin({ process }, context) {
       const command = find(context, process);
       if (command.request.terminal !== undefined) {
-        throw new ConnectError(
-          "error closing stdin: cannot close stdin for PTY process — send Ctrl+D (0x04) instead",
-          Code.Unknown,
-        );
+        const text = "error closing stdin: cannot close stdin for PTY process — send Ctrl+D (0x04) instead";
+        throw new ConnectError(text, Code.Unknown);
       }
       await command.closeInput();
       return {};

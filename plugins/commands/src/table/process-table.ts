@@ -282,11 +282,8 @@ function notStarted(error: unknown, request: StartCommand, cwd: string): unknown
   if (!isCommandsFault) return error;
   if (request.terminal === undefined) return invalidStart(request, message, error);
   const { columns, rows } = request.terminal;
-  return new SandboxError(
-    "command_invalid",
-    `error starting pty with command '${shownCommand(request)}' in dir '${cwd}' with '${columns}' cols and '${rows}' rows: ${message}`,
-    { cause: error },
-  );
+  const text = `error starting pty with command '${shownCommand(request)}' in dir '${cwd}' with '${columns}' cols and '${rows}' rows: ${message}`;
+  return new SandboxError("command_invalid", text, { cause: error });
 }
 
 function invalidStart(request: StartCommand, reason: string, cause?: unknown): SandboxError {

@@ -129,10 +129,7 @@ export class CodeContext implements KernelObserver {
    * Runs code after all earlier requests. Ends quietly when the signal is aborted, which interrupts the code; the next
    * request begins once the kernel is free.
    */
-  async *execute(
-    execution: KernelExecution,
-    signal: AbortSignal,
-  ): AsyncGenerator<ExecutionEvent, void, undefined> {
+  async *execute(execution: KernelExecution, signal: AbortSignal): AsyncGenerator<ExecutionEvent> {
     if (isInstalled(this.#options.program) && Object.keys(execution.variables).length > 0) {
       const message = `a kernel for ${this.language} takes no variables with its code; give them to the sandbox`;
       yield syntheticError("NotSupported", message);

@@ -189,6 +189,10 @@ export class SandboxContexts {
     return [...new Set([...first, ...this.#contexts.values()])];
   }
 
+  has(id: string): boolean {
+    return this.#contexts.has(id);
+  }
+
   /** @throws SandboxError not_found with E2B's text. */
   get(id: string): CodeContext {
     const context = this.#contexts.get(id);

@@ -27,7 +27,7 @@ const event = (
       content: Buffer.from(content),
       buffers: [],
     },
-    { maxErrorBytes },
+    maxErrorBytes,
   );
 
 const textOf = (made: ExecutionEvent): string => Buffer.concat([...lineOf(made)]).toString("latin1");

@@ -26,7 +26,7 @@ export type ErrorEvent = Extract<ExecutionEvent, { type: "error" }>;
 /** The event of an iopub message, if it has one. @throws SyntaxError for a content that is no JSON object. */
 export async function eventOf(
   message: KernelMessage,
-  { maxErrorBytes }: { readonly maxErrorBytes: number },
+  maxErrorBytes: number,
 ): Promise<ExecutionEvent | undefined> {
   switch (message.type) {
     case "execute_input": {

@@ -6,16 +6,11 @@ import type { KernelMessage } from "../transport/wire.js";
 const ABORTED: ReadonlySet<unknown> = new Set(["aborted", "abort"]);
 
 /** The error that an ended request amounts to, undefined for none. */
-export async function errorOf(
-  end: RequestEnd,
-  { maxErrorBytes }: { readonly maxErrorBytes: number },
-): Promise<ErrorEvent | undefined> {
+export async function errorOf(end: RequestEnd, maxErrorBytes: number): Promise<ErrorEvent | undefined> {
   if (end.how === "died") return syntheticError("ContextRestarting", "Context was restarted");
   if (end.how === "closed") {
-    return syntheticError(
-      "UnexpectedEndOfExecution",
-      "Connection to the execution was closed before the execution was finished",
-    );
+    const text = "Connection to the execution was closed before the execution was finished";
+    return syntheticError("UnexpectedEndOfExecution", text);
   }
   if (end.reply === undefined) return syntheticError("UnexpectedEndOfExecution", "The kernel did not reply");
   const status = statusOf(end.reply);

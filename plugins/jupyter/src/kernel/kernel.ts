@@ -147,10 +147,7 @@ export class Kernel {
    * and the generator ends only after the kernel is free again, or dead; code that waits behind another client's is
    * never run.
    */
-  async *execute(
-    execution: KernelExecution,
-    signal: AbortSignal,
-  ): AsyncGenerator<ExecutionEvent, void, undefined> {
+  async *execute(execution: KernelExecution, signal: AbortSignal): AsyncGenerator<ExecutionEvent> {
     for (let attempt = 0; ; attempt++) {
       using request = this.#request("shell", "execute_request", {
         content: { ...NOTHING_ELSE, code: execution.code, silent: false, store_history: true },
@@ -176,7 +173,7 @@ export class Kernel {
           if (signal.aborted) return;
           continue;
         }
-        error ??= await errorOf(end, this.#settings);
+        error ??= await errorOf(end, this.#settings.maxErrorBytes);
         if (error !== undefined) yield error;
         return;
       } finally {
@@ -284,10 +281,8 @@ export class Kernel {
   async #becomeReady(signal: AbortSignal): Promise<void> {
     const died = this.gone.then(() => {
       const reason = this.#outputTail().trim().split("\n").at(-1);
-      throw new SandboxError(
-        "kernel_start_failed",
-        `the kernel ended while it started${reason ? `: ${reason}` : ""}`,
-      );
+      const text = `the kernel ended while it started${reason ? `: ${reason}` : ""}`;
+      throw new SandboxError("kernel_start_failed", text);
     });
     died.catch(() => undefined);
     const nudges: KernelRequest[] = [];
@@ -500,7 +495,7 @@ export class Kernel {
 
   async #eventOf(message: KernelMessage): Promise<ExecutionEvent | undefined> {
     try {
-      return await eventOf(message, this.#settings);
+      return await eventOf(message, this.#settings.maxErrorBytes);
     } catch (error) {
       this.#log.debug({ err: error }, "kernel sent a message with a broken content");
       return noteEvent(`[${message.type} left out: its JSON is not valid, or nested too deeply]\n`);

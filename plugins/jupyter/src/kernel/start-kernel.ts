@@ -64,12 +64,10 @@ async function withinStartTime(
   { settings, signal }: KernelSurroundings,
   start: (signal: AbortSignal) => Promise<Kernel>,
 ): Promise<Kernel> {
-  const timeout = new SandboxError(
-    "kernel_start_failed",
-    `the kernel was not ready within ${settings.startTimeoutMs} ms`,
-  );
+  const { startTimeoutMs: timeoutMs } = settings;
+  const text = `the kernel was not ready within ${timeoutMs} ms`;
+  const timeout = new SandboxError("kernel_start_failed", text);
   const deadline = new AbortController();
-  const timeoutMs = settings.startTimeoutMs;
   using _limit = abortAfter(deadline, { clock: systemClock, timeoutMs, overdue: () => timeout });
   return await start(AbortSignal.any([signal, deadline.signal]));
 }

@@ -75,10 +75,8 @@ async function endedEarly(process: Process, output: ProgramOutput): Promise<Sand
   const { code, signal } = await process.exit;
   const reason = output.tail().trim().split("\n").at(-1) ?? "";
   const how = signal === undefined ? `exit code ${code}` : signal;
-  return new SandboxError(
-    "kernel_start_failed",
-    `the kernel ended while it started (${how})${reason && `: ${reason}`}`,
-  );
+  const text = `the kernel ended while it started (${how})${reason && `: ${reason}`}`;
+  return new SandboxError("kernel_start_failed", text);
 }
 
 function parseJson(line: string): unknown {

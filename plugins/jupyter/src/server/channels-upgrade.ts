@@ -39,14 +39,7 @@ export function channelsUpgrade(options: ChannelsUpgradeOptions): UpgradeHandler
 
   const serve = (socket: WebSocket, clients: KernelClients, { givenId, log }: Served): void => {
     const framing: Framing = socket.protocol === V1_PROTOCOL ? "v1" : "json";
-    const client = new ClientSocket(socket, {
-      framing,
-      clock,
-      queueBytes: settings.maxClientQueue,
-      stallMs: settings.slowClientTimeout,
-      patienceMs: settings.slowLookerTimeout,
-      pingMs: settings.ping,
-    });
+    const client = new ClientSocket(socket, { framing, clock, settings });
     metrics.connected();
     // With a space, which clients' own ids cannot contain.
     const session = clients.connect(givenId ?? `anonymous ${++anonymous}`, client);

@@ -1,22 +1,17 @@
 import type { Clock } from "@coppice/core";
 import type { WebSocket } from "ws";
 import type { Framing } from "./client-frame.js";
+import type { JupyterServerSettings } from "./jupyter-server-config.js";
 import type { SharedFrame } from "./server-frame.js";
 
 interface ClientSocketOptions {
   readonly framing: Framing;
   readonly clock: Clock;
-  readonly queueBytes: number;
-  /** Time without any progress after which a client with own output is closed. */
-  readonly stallMs: number;
-  /** Time that other clients' output waits for it to catch up. */
-  readonly patienceMs: number;
-  readonly pingMs: number;
+  readonly settings: JupyterServerSettings;
 }
 
 export const CloseCode = {
   Normal: 1000,
-  GoingAway: 1001,
   InvalidData: 1007,
   InternalError: 1011,
   TryAgain: 1013,
@@ -29,7 +24,8 @@ const CLOSE_GRACE_MS = 2000;
 export class ClientSocket {
   readonly framing: Framing;
   readonly #socket: WebSocket;
-  readonly #options: ClientSocketOptions;
+  readonly #clock: Clock;
+  readonly #settings: JupyterServerSettings;
   /** Frames not yet handed to the operating system, in order. */
   readonly #waiting = new Set<{ readonly frame: SharedFrame; readonly sizeBytes: number }>();
   #waitingBytes = 0;
@@ -44,10 +40,11 @@ export class ClientSocket {
   /** The code of the server's close; undefined when the client closed it. */
   closedWith: number | undefined;
 
-  constructor(socket: WebSocket, options: ClientSocketOptions) {
+  constructor(socket: WebSocket, { framing, clock, settings }: ClientSocketOptions) {
     this.#socket = socket;
-    this.#options = options;
-    this.framing = options.framing;
+    this.#clock = clock;
+    this.#settings = settings;
+    this.framing = framing;
     socket.on("pong", () => {
       this.#isAlive = true;
     });
@@ -64,7 +61,7 @@ export class ClientSocket {
 
   /** True while the queue exceeds its limit. */
   get isBehind(): boolean {
-    return this.#waitingBytes > this.#options.queueBytes;
+    return this.#waitingBytes > this.#settings.maxClientQueue;
   }
 
   send(frame: SharedFrame): void {
@@ -78,8 +75,8 @@ export class ClientSocket {
       this.#waiting.delete(entry);
       this.#waitingBytes -= entry.sizeBytes;
       if (this.#drained === undefined) return;
-      if (this.#waitingBytes <= this.#options.queueBytes / 2) this.#release();
-      else if (this.#isOwnOutput) this.#watch(this.#options.stallMs);
+      if (this.#waitingBytes <= this.#settings.maxClientQueue / 2) this.#release();
+      else if (this.#isOwnOutput) this.#watch(this.#settings.slowClientTimeout);
     });
   }
 
@@ -92,10 +89,10 @@ export class ClientSocket {
     if (this.#drained === undefined) {
       this.#drained = Promise.withResolvers<void>();
       this.#isOwnOutput = isOwnOutput;
-      this.#watch(isOwnOutput ? this.#options.stallMs : this.#options.patienceMs);
+      this.#watch(isOwnOutput ? this.#settings.slowClientTimeout : this.#settings.slowLookerTimeout);
     } else if (isOwnOutput && !this.#isOwnOutput) {
       this.#isOwnOutput = true;
-      this.#watch(this.#options.stallMs);
+      this.#watch(this.#settings.slowClientTimeout);
     }
     return this.#drained.promise;
   }
@@ -112,12 +109,12 @@ export class ClientSocket {
     this.closedWith = code;
     this.#release();
     this.#socket.close(code, reason);
-    this.#cancelCut = this.#options.clock.after(CLOSE_GRACE_MS, () => this.#socket.terminate());
+    this.#cancelCut = this.#clock.after(CLOSE_GRACE_MS, () => this.#socket.terminate());
   }
 
   #watch(timeoutMs: number): void {
     this.#cancelStall?.();
-    this.#cancelStall = this.#options.clock.after(timeoutMs, () =>
+    this.#cancelStall = this.#clock.after(timeoutMs, () =>
       this.close(CloseCode.TryAgain, "the client reads too slowly"),
     );
   }
@@ -130,7 +127,7 @@ export class ClientSocket {
   }
 
   #ping(): void {
-    this.#cancelPing = this.#options.clock.after(this.#options.pingMs, () => {
+    this.#cancelPing = this.#clock.after(this.#settings.ping, () => {
       // The pong of a merely slow client waits behind its unread messages.
       if (!this.#isAlive && this.#waitingBytes === 0) {
         this.#socket.terminate();

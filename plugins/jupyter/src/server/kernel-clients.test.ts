@@ -55,21 +55,21 @@ function arrange() {
     forward: async (_channel: ChannelName, frame: ClientFrame) => void forwarded.push(frame),
     interrupt: async () => void interrupts++,
   } as unknown as Kernel;
+  const settings = jupyterServerConfig.parse({
+    maxPending: 100,
+    maxClientQueue: "1000000B",
+    slowClientTimeout: "1s",
+    slowLookerTimeout: "1s",
+  });
   const clients = new KernelClients(
     { watch: () => undefined, ready: async () => undefined, restart: async () => undefined },
-    { settings: jupyterServerConfig.parse({ maxPending: 100 }), clock: systemClock, log },
+    { settings, clock: systemClock, log },
   );
   clients.started(kernel);
   const connect = (id: string) => {
     const recording = new RecordingSocket();
-    const socket = new ClientSocket(recording as unknown as WebSocket, {
-      framing: "json",
-      clock: systemClock,
-      queueBytes: 1e6,
-      stallMs: 1000,
-      patienceMs: 1000,
-      pingMs: 60_000,
-    });
+    const options = { framing: "json", clock: systemClock, settings } as const;
+    const socket = new ClientSocket(recording as unknown as WebSocket, options);
     const session = clients.connect(id, socket);
     const send = (requestId: string, channel = "shell", type = "execute_request"): void => {
       const header = { msg_id: requestId, msg_type: type, session: id };

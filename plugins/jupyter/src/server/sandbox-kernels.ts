@@ -113,7 +113,7 @@ export class SandboxKernels {
   /** Sessions with an existing kernel, oldest first. */
   sessions(): readonly NotebookSession[] {
     for (const session of this.#sessions.values()) {
-      if (!this.#has(session.kernelId)) this.#sessions.delete(session.id);
+      if (!this.#contexts.has(session.kernelId)) this.#sessions.delete(session.id);
     }
     return [...this.#sessions.values()];
   }
@@ -172,7 +172,7 @@ export class SandboxKernels {
     };
     this.#sessions.set(id, session);
     const isUsed = this.sessions().some(({ kernelId }) => kernelId === before.kernelId);
-    if (isUsed || !this.#has(before.kernelId)) await this.#note();
+    if (isUsed || !this.#contexts.has(before.kernelId)) await this.#note();
     else await this.remove(before.kernelId);
     return session;
   }
@@ -197,15 +197,6 @@ export class SandboxKernels {
     if (this.#sessions.size + this.#opening.size < maxSessions) return;
     const text = `the sandbox already has ${maxSessions} sessions, which is the limit`;
     throw new SandboxError("session_limit_reached", text);
-  }
-
-  #has(kernelId: string): boolean {
-    try {
-      this.get(kernelId);
-      return true;
-    } catch {
-      return false;
-    }
   }
 
   // Jupyter's paths start at the user's home, with or without a leading slash.
