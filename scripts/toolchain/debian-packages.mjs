@@ -39,6 +39,10 @@ const WANTED = [
   },
   { packages: ["nginx-light"], isThere: () => isInstalled("/usr/sbin/nginx") },
   { packages: ["zfs-fuse"], isThere: () => isInstalled("/usr/sbin/zfs-fuse") },
+  {
+    packages: ["qemu-system-x86", "qemu-utils", "e2fsprogs"],
+    isThere: () => isInstalled("/usr/bin/qemu-system-x86_64", "/usr/bin/qemu-img", "/usr/sbin/mke2fs"),
+  },
   { packages: ["signify-openbsd"], isThere: () => isInstalled("/usr/bin/signify-openbsd") },
   { packages: ["chromium"], isThere: () => isInstalled("/usr/bin/chromium") },
   { packages: ["python3-jupyter-kernel-test", "python3-jupyter-server"], isThere: canTestKernels },

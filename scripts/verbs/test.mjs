@@ -6,6 +6,7 @@ import { build, cleanBuild } from "../toolchain/build.mjs";
 import { ensureTestPackages } from "../toolchain/debian-packages.mjs";
 import { lint } from "../toolchain/lint.mjs";
 import { prepare } from "../toolchain/prepare.mjs";
+import { testGuest } from "../toolchain/test-guest.mjs";
 import { testVenvs } from "../toolchain/test-venvs.mjs";
 import { ROOT, workspaces } from "../toolchain/project.mjs";
 import { FailedStep, runStep } from "../toolchain/step.mjs";
@@ -81,7 +82,7 @@ async function runTests(toolchain, globs) {
 
 /** Fetches what the tests alone use. @returns environment variables by which they find it. */
 async function fetchForTests() {
-  return { ...(await ensureTestPackages()), ...(await testVenvs()) };
+  return { ...(await ensureTestPackages()), ...(await testGuest()), ...(await testVenvs()) };
 }
 
 /** Builds from nothing, lints, and runs the tests: all, or those of the workspaces or files that are named. */
