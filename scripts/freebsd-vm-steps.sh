@@ -27,7 +27,7 @@ lives() {
 }
 #@ 600 base.txz, of the system as it is on the image
 uname -a
-tar -C / -cf $base --exclude '^dev/*' --exclude '^tmp/*' --exclude '^var/tmp/*' --exclude '^var/run/*' --exclude '^usr/local/*' \
+tar -C / -cf $base --exclude '^dev/?*' --exclude '^tmp/?*' --exclude '^var/tmp/?*' --exclude '^var/run/?*' --exclude '^usr/local/?*' \
   --exclude '^usr/lib/debug' --exclude '^usr/src' --exclude '^usr/tests' --exclude '^usr/ports' \
   bin dev etc lib libexec mnt proc root sbin tmp usr var
 #@ 1800 packages, settings and the pool of the host
