@@ -1,5 +1,15 @@
 import { join } from "node:path";
-import { Admissions, Clock, definePlugin, Greeting, openedAtStart, Templates } from "@coppice/core";
+import {
+  Admissions,
+  Clock,
+  definePlugin,
+  Greeting,
+  openedAtStart,
+  permit,
+  requestOf,
+  Templates,
+  tenantOf,
+} from "@coppice/core";
 import { accessConfig } from "./access-config.js";
 import { accessGuard } from "./access-guard.js";
 import { accessMetrics } from "./access-metrics.js";
@@ -16,7 +26,6 @@ import { keysList } from "./keys/keys-list.js";
 import { keysRevoke } from "./keys/keys-revoke.js";
 import { Quotas, refusedTemplates } from "./quotas.js";
 import { RateLimit } from "./rate-limit.js";
-import { mountWhoami } from "./whoami-route.js";
 
 /** Authentication and authorization of the control plane, quotas and rate limits of tenants. */
 export const plugin = definePlugin({
@@ -75,7 +84,14 @@ export const plugin = definePlugin({
     context.health("audit", async () => (lost === 0 ? undefined : { lost: `${lost} entries` }));
 
     const router = context.http("api");
-    mountWhoami(router);
+    router.get("/auth/whoami", permit("read"), (ctx) => {
+      const { principal } = requestOf(ctx);
+      ctx.body = {
+        tenantID: tenantOf(ctx),
+        principalName: principal?.name ?? null,
+        scopes: [...(principal?.scopes ?? [])],
+      };
+    });
     mountAudit(router, auditLog.get);
     greeting.addVariables(() => ({
       E2B_API_KEY:

@@ -32,13 +32,8 @@ export const plugin = definePlugin({
     plugin.onStop(() => logs.close());
     plugin.health("commands-log", async () => logs.check());
 
-    const commands = new ProcessTable({
-      config,
-      metrics: commandMetrics(plugin.metrics),
-      clock,
-      log,
-      logs,
-    });
+    const metrics = commandMetrics(plugin.metrics);
+    const commands = new ProcessTable({ config, metrics, clock, log, logs });
     plugin.bindValue(Commands, commands);
     plugin.onStop(() => commands.close());
     plugin.onStart(async () => {

@@ -1,13 +1,8 @@
-import { isIP } from "node:net";
 import { duration } from "@coppice/core";
+import { isAddressRange } from "@coppice/core/backend";
 import { z } from "zod";
 
-const range = z.string().refine((text) => {
-  const [address = "", bits, ...more] = text.split("/");
-  const version = isIP(address);
-  if (version === 0 || more.length > 0) return false;
-  return bits === undefined || (/^\d{1,3}$/.test(bits) && Number(bits) <= (version === 4 ? 32 : 128));
-}, "expected an IP address or a range such as 10.0.0.0/8");
+const range = z.string().refine(isAddressRange, "expected an IP address or a range such as 10.0.0.0/8");
 
 const count = () => z.int().positive();
 

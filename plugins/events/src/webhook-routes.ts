@@ -37,13 +37,9 @@ export function mountWebhooks(router: Router, { webhooks, store, events }: Webho
   });
 
   router.post("/events/webhooks", admin, async (ctx) => {
-    const {
-      signatureSecret: secret,
-      enabled,
-      events: types,
-      ...rest
-    } = await readJsonBody(ctx.req, newWebhookBody);
-    const webhook = webhooks.register(tenantOf(ctx), { ...rest, types, isEnabled: enabled, secret });
+    const body = await readJsonBody(ctx.req, newWebhookBody);
+    const { signatureSecret: secret, enabled: isEnabled, events: types, ...rest } = body;
+    const webhook = webhooks.register(tenantOf(ctx), { ...rest, types, isEnabled, secret });
     ctx.status = 201;
     // The only time that a secret is shown, and only a generated one.
     const generated = secret === undefined ? { signatureSecret: webhook.secret } : {};
@@ -62,13 +58,9 @@ export function mountWebhooks(router: Router, { webhooks, store, events }: Webho
   router.patch("/events/webhooks/:id", admin, async (ctx) => {
     const tenant = tenantOf(ctx);
     const { id } = webhooks.get(tenant, ctx.params["id"] ?? "");
-    const {
-      signatureSecret: secret,
-      enabled,
-      events: types,
-      ...rest
-    } = await readJsonBody(ctx.req, webhookChangeBody);
-    ctx.body = webhookBody(webhooks.update(tenant, id, { ...rest, types, isEnabled: enabled, secret }));
+    const body = await readJsonBody(ctx.req, webhookChangeBody);
+    const { signatureSecret: secret, enabled: isEnabled, events: types, ...rest } = body;
+    ctx.body = webhookBody(webhooks.update(tenant, id, { ...rest, types, isEnabled, secret }));
   });
 
   router.delete("/events/webhooks/:id", admin, (ctx) => {

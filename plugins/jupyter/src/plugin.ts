@@ -161,11 +161,7 @@ export const plugin = definePlugin({
         interruptGraceMs: config.interruptGrace,
         maxMessageBytes,
         maxErrorBytes: config.maxError,
-        heartbeat: {
-          clock,
-          intervalMs: config.heartbeat.interval,
-          maxMisses: config.heartbeat.maxMisses,
-        },
+        heartbeat: { clock, intervalMs: config.heartbeat.interval, maxMisses: config.heartbeat.maxMisses },
         portLeases: new PortLeases(config.installedKernels),
       },
       zygotes: {

@@ -69,10 +69,7 @@ export class AuditLog {
   /** @throws Error that names the file when it cannot be used. */
   constructor(options: AuditLogOptions) {
     this.#options = options;
-    this.#database = openDatabase({
-      path: join(options.dataDir, "audit.sqlite"),
-      migrations: MIGRATIONS,
-    });
+    this.#database = openDatabase({ path: join(options.dataDir, "audit.sqlite"), migrations: MIGRATIONS });
     this.#statements = prepare(this.#database);
   }
 

@@ -223,9 +223,8 @@ async function findUser(runtime: Sandbox, name: string | undefined): Promise<Use
     return await runtime.user(name === "" ? undefined : name);
   } catch (error) {
     if (name === undefined || !(error instanceof SandboxError) || error.code !== "not_found") throw error;
-    throw new SandboxError("user_unknown", `invalid username: '${name.slice(0, MAX_SHOWN)}'`, {
-      cause: error,
-    });
+    const text = `invalid username: '${name.slice(0, MAX_SHOWN)}'`;
+    throw new SandboxError("user_unknown", text, { cause: error });
   }
 }
 

@@ -320,9 +320,8 @@ export class SandboxContexts {
       return await this.#sandbox.runtime.user(userName);
     } catch (error) {
       if (!(error instanceof SandboxError) || error.code !== "not_found") throw error;
-      throw new SandboxError("account_missing", `the sandbox has no account '${userName}'`, {
-        cause: error,
-      });
+      const text = `the sandbox has no account '${userName}'`;
+      throw new SandboxError("account_missing", text, { cause: error });
     }
   }
 

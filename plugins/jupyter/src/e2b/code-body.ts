@@ -21,10 +21,7 @@ export const executeBody = z.object({
 });
 
 /** `POST /contexts`. */
-export const contextBody = z.object({
-  language: z.string().nullish(),
-  cwd: z.string().nullish(),
-});
+export const contextBody = z.object({ language: z.string().nullish(), cwd: z.string().nullish() });
 
 /** Reads a JSON body as E2B's server does. @throws HttpError 422 with `{"detail": [...]}`, 413 past the limit. */
 export async function readCodeBody<S extends z.ZodType>(

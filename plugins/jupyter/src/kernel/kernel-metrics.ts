@@ -9,11 +9,7 @@ export type KernelMetrics = ReturnType<typeof kernelMetrics>;
 
 export function kernelMetrics(registry: Registry) {
   const registers = [registry];
-  const kernels = new Gauge({
-    name: "coppice_jupyter_kernels",
-    help: "Kernels that are alive.",
-    registers,
-  });
+  const kernels = new Gauge({ name: "coppice_jupyter_kernels", help: "Kernels that are alive.", registers });
   const executions = new Counter({
     name: "coppice_jupyter_executions_total",
     help: "Executions that ended, by how they ended.",

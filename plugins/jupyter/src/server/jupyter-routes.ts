@@ -167,9 +167,8 @@ export function kernelNamed(kernels: SandboxKernels, id: string | undefined): Co
   try {
     return kernels.get(id ?? "");
   } catch (error) {
-    throw new SandboxError("kernel_not_found", `Kernel does not exist: ${(id ?? "").slice(0, 100)}`, {
-      cause: error,
-    });
+    const text = `Kernel does not exist: ${(id ?? "").slice(0, 100)}`;
+    throw new SandboxError("kernel_not_found", text, { cause: error });
   }
 }
 

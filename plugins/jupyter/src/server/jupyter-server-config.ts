@@ -1,6 +1,8 @@
 import { duration, size } from "@coppice/core";
 import { z } from "zod";
 
+const count = () => z.int().min(1);
+
 export const jupyterServerConfig = z.strictObject({
   enabled: z.boolean().default(true).describe("Serve Jupyter's interface to the kernels of a sandbox"),
   port: z
@@ -10,14 +12,12 @@ export const jupyterServerConfig = z.strictObject({
     .default(8888)
     .describe("Port of a sandbox that it answers, beside /sandboxes/<id>/jupyter on any listener"),
   maxBody: size().prefault("1MiB").describe("Largest request body"),
-  maxSessions: z.int().min(1).default(64).describe("Notebook sessions of one sandbox"),
-  maxClients: z
-    .int()
-    .min(1)
+  maxSessions: count().default(64).describe("Notebook sessions of one sandbox"),
+  maxClients: count()
     .default(32)
     .describe("Clients of one kernel, including disconnected ones that may reconnect"),
   maxFrame: size().prefault("32MiB").describe("Largest WebSocket message of a client, buffers included"),
-  maxPending: z.int().min(1).default(10_000).describe("Unanswered requests of one client"),
+  maxPending: count().default(10_000).describe("Unanswered requests of one client"),
   maxPendingBytes: size().prefault("64MiB").describe("Unanswered requests of one client, together"),
   maxClientQueue: size()
     .prefault("16MiB")
