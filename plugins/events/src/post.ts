@@ -15,8 +15,7 @@ export interface PostOptions {
 const READ_BYTES = 64 * 1024;
 
 /**
- * Sends a body. Redirects are not followed: they could lead anywhere.
- * @returns the status of the answer.
+ * Sends a body, and returns the status. Redirects are not followed: they could lead anywhere.
  * @throws Error without an answer; the message is safe to show to the tenant that registered the URL.
  */
 export async function post({ url, headers, body, guard, signal }: PostOptions): Promise<number> {

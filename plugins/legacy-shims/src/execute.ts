@@ -10,10 +10,7 @@ export interface ExecuteOptions {
   readonly signal: AbortSignal;
 }
 
-/**
- * Runs a command to its end, and describes it as the answer of /exec.
- * @throws the errors of `Commands.start`, canceled when the client has left, unavailable when the sandbox ended first.
- */
+/** Runs a command for the answer of /exec. @throws as `Commands.start`; canceled, unavailable when cut off. */
 export async function execute(
   commands: Commands,
   sandbox: LiveSandbox,

@@ -43,11 +43,7 @@ export class ShellSockets {
     });
   }
 
-  /**
-   * Takes over an authorized upgrade request.
-   * @throws SandboxError not_found, invalid_argument (dialect, size), resource_exhausted (too many), permission_denied for a
-   * foreign web page, the errors of `Commands.start`.
-   */
+  /** @throws SandboxError not_found, invalid_argument, resource_exhausted, permission_denied; as `Commands.start`. */
   readonly accept: UpgradeHandler = async (request, { message, socket, head }) => {
     const { sandboxes, commands, clock, config } = this.#options;
     const { pathname, searchParams: query } = request.url;

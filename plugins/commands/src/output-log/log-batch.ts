@@ -1,7 +1,7 @@
-import type { Output } from "@coppice/core/backend";
 import type { OutputPiece } from "../contract/commands.js";
 import {
   DATA_START_BYTES,
+  type DataRecord,
   type EndRecord,
   type StartRecord,
   encodeRecord,
@@ -20,10 +20,7 @@ const FIRST_BUFFER_BYTES = 16 * 1024;
 const LARGE_BUFFER_BYTES = MAX_BATCH_BYTES + 256 * 1024;
 
 /** A data record that may still grow. */
-interface OpenRecord {
-  readonly number: number;
-  readonly stream: Output["stream"];
-  readonly offset: number;
+interface OpenRecord extends Pick<DataPlace, "number" | "stream" | "offset"> {
   readonly at: number;
   length: number;
 }
@@ -139,9 +136,4 @@ export class LogBatch {
   }
 }
 
-interface DataPlace {
-  readonly number: number;
-  readonly stream: Output["stream"];
-  readonly offset: number;
-  readonly atMs: number;
-}
+type DataPlace = Omit<DataRecord, "kind" | "data">;

@@ -67,9 +67,8 @@ export class OutputLogs {
   }
 
   /**
-   * Finds the logs of earlier servers, and begins to record. Never rejects: without a writable directory, commands run
-   * without a log and `check` says why.
-   * @param directory returns the directory, or throws why there is none.
+   * Finds the logs of earlier servers, and begins to record. Never rejects: where `directory` throws or is not
+   * writable, commands run without a log and `check` says why.
    */
   async open(directory: () => string): Promise<void> {
     if (!this.#options.config.enabled) return;

@@ -16,18 +16,7 @@ import type { CommandEnd } from "../contract/commands.js";
 export const SEGMENT_MAGIC: Buffer = Buffer.from("coplog\0\u0002", "latin1");
 
 /** Introduces the number of a command in its segment. */
-export interface StartRecord {
-  readonly kind: "start";
-  /** Stands for the command in the other records of this segment. */
-  readonly number: number;
-  readonly id: string;
-  readonly pid: number;
-  readonly path: string;
-  readonly tag?: string | undefined;
-  readonly startedAtMs: number;
-  /** Offset of the command's output at this point. */
-  readonly offset: number;
-}
+export type StartRecord = Readonly<z.infer<typeof startJson>> & { readonly kind: "start" };
 
 export interface DataRecord {
   readonly kind: "data";
@@ -39,13 +28,7 @@ export interface DataRecord {
   readonly data: Buffer;
 }
 
-export interface EndRecord {
-  readonly kind: "end";
-  readonly number: number;
-  /** All that the command wrote. */
-  readonly offset: number;
-  readonly end: CommandEnd;
-}
+export type EndRecord = Readonly<z.infer<typeof endJson>> & { readonly kind: "end" };
 
 /** Footer of a finished segment, see SegmentIndex. */
 export interface IndexRecord {
@@ -83,16 +66,23 @@ export const CommandEndJson: z.ZodType<CommandEnd> = z
   .transform(({ exit, ...end }) => ({ exit, ...end }));
 
 const startJson = z.object({
+  /** Stands for the command in the other records of this segment. */
   number: z.int().min(0),
   id: z.string(),
   pid: z.int(),
   path: z.string(),
   tag: z.string().optional(),
   startedAtMs: z.number(),
+  /** Offset of the command's output at this point. */
   offset: z.int().min(0),
 });
 
-const endJson = z.object({ number: z.int().min(0), offset: z.int().min(0), end: CommandEndJson });
+const endJson = z.object({
+  number: z.int().min(0),
+  /** All that the command wrote. */
+  offset: z.int().min(0),
+  end: CommandEndJson,
+});
 
 /** Checksum by which `decodeRecord` verifies a record, over its length, kind and body; of a long body over samples. */
 function checksumOf(seed: number, start: Buffer, rest: Buffer): number {

@@ -1,5 +1,4 @@
 import { z } from "zod";
-import type { CommandEnd } from "../contract/commands.js";
 import {
   CommandEndJson,
   type DataRecord,
@@ -8,48 +7,32 @@ import {
   parseJson,
 } from "./segment-codec.js";
 
-/** Entry of a command in the index of one segment. */
-export interface IndexedCommand extends Omit<StartRecord, "kind" | "offset"> {
-  /** Offsets of its first byte here, and after its last. */
-  readonly first: number;
-  readonly next: number;
-  /** All output so far, kept or not. */
-  readonly outputBytes: number;
-  readonly end: CommandEnd | undefined;
-}
-
-interface Entry extends IndexedCommand {
-  first: number;
-  next: number;
-  outputBytes: number;
-  end: CommandEnd | undefined;
-  hasData: boolean;
-  /** Pairs: an offset, and the position of the record that begins with it. */
-  readonly marks: number[];
-}
-
 // At most so much of a file is read before the requested record.
 const MARK_EVERY_BYTES = 256 * 1024;
 
-const indexJson = z.object({
-  endsAt: z.int(),
-  commands: z.array(
-    z.object({
-      number: z.int(),
-      id: z.string(),
-      pid: z.int(),
-      path: z.string(),
-      tag: z.string().optional(),
-      startedAtMs: z.number(),
-      first: z.int(),
-      next: z.int(),
-      outputBytes: z.int(),
-      hasData: z.boolean(),
-      marks: z.array(z.int()),
-      end: CommandEndJson.optional().transform((value) => value),
-    }),
-  ),
+const entryJson = z.object({
+  number: z.int(),
+  id: z.string(),
+  pid: z.int(),
+  path: z.string(),
+  tag: z.string().optional(),
+  startedAtMs: z.number(),
+  /** Offsets of its first byte here, and after its last. */
+  first: z.int(),
+  next: z.int(),
+  /** All output so far, kept or not. */
+  outputBytes: z.int(),
+  hasData: z.boolean(),
+  /** Pairs: an offset, and the position of the record that begins with it. */
+  marks: z.array(z.int()),
+  end: CommandEndJson.optional().transform((value) => value),
 });
+const indexJson = z.object({ endsAt: z.int(), commands: z.array(entryJson) });
+
+type Entry = z.infer<typeof entryJson>;
+
+/** Entry of a command in the index of one segment. */
+export type IndexedCommand = Readonly<Omit<Entry, "hasData" | "marks">>;
 
 /** Commands in a segment and the positions of their records, so that a reader knows what to read. */
 export class SegmentIndex {
