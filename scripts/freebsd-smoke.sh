@@ -85,7 +85,7 @@ cat > "$directory/base.yaml" << END
 name: base
 base: { sets: [$base] }
 packages: [python311, bash]
-links: [{ path: /usr/local/bin/python3, to: python3.11 }]
+links: [{ path: /usr/local/bin/python3, to: python3.11 }, { path: /bin/bash, to: /usr/local/bin/bash }]
 END
 failed=0
 step() {
@@ -103,17 +103,22 @@ step coppice conform jail-freebsd "$(settings none)"
 step coppice conform jail-freebsd "$(settings none agent)"
 for kind in $kinds; do step coppice conform jail-freebsd "$(settings "$kind")"; done
 step coppice template list "$directory/coppice.yaml"
-# A server of daemon(8) is killed while a sandbox lives: the next one has it, and a stop comes to an end.
+# A server of daemon(8) is killed, and stopped, while a sandbox lives: the next one has it.
 survives() {
-  daemon -f -r -R 1 -S -T coppice-smoke -P "$directory/daemon.pid" node core/bin/coppice.mjs start "$directory/coppice.yaml"
+  serve() {
+    daemon -f -r -R 1 -S -T coppice-smoke -P "$directory/daemon.pid" node core/bin/coppice.mjs start "$directory/coppice.yaml"
+  }
+  end_server() {
+    kill "$(cat "$directory/daemon.pid")"
+    for _ in $(seq 30); do [ -e "$directory/daemon.pid" ] || return 0; sleep 1; done
+    return 1
+  }
   export COPPICE_URL=http://127.0.0.1:33000 COPPICE_TOKEN=$COPPICE_API_KEY
   until_answered() { for _ in $(seq 60); do coppice sandbox list > /dev/null 2>&1 && return; sleep 1; done; return 1; }
-  until_answered && id=$(coppice sandbox create --template base) || return
+  serve && until_answered && id=$(coppice sandbox create --template base) || return
   pkill -KILL -P "$(cat "$directory/daemon.pid")" && sleep 2 && until_answered || return
-  coppice sandbox exec "$id" -- true && coppice sandbox kill "$id" || return
-  kill "$(cat "$directory/daemon.pid")"
-  for _ in $(seq 30); do [ -e "$directory/daemon.pid" ] || return 0; sleep 1; done
-  return 1
+  end_server && serve && until_answered || return
+  coppice sandbox exec "$id" -- /bin/bash -l -c true && coppice sandbox kill "$id" && end_server
 }
 step survives
 left_over() {

@@ -197,6 +197,11 @@ static int set_groups(gid_t gid, const uint32_t *groups, unsigned count) {
   return setgroups((int)length, all);
 }
 
+void platform_name_session(const char *name) {
+  // setsid(2) keeps the name of whoever started the service, which getlogin(2) in a sandbox would return.
+  if (getsid(0) == getpid()) setlogin(name);
+}
+
 int platform_become(uint32_t uid, uint32_t gid, const uint32_t *groups, unsigned count) {
   return set_groups(gid, groups, count) < 0 || setgid(gid) < 0 || setuid(uid) < 0 ? -1 : 0;
 }

@@ -146,6 +146,7 @@ static void set_limits(struct launch *launch) {
 static void take_on_identity(struct launch *launch) {
   const struct account *account = launch->account;
   if (!launch->changes_identity) return;
+  platform_name_session(account->name);
   if (platform_become(account->uid, account->gid, account->groups, account->group_count) < 0) {
     give_up(launch, STAGE_CREDENTIALS);
   }

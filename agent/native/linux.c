@@ -164,6 +164,8 @@ int platform_change_mode(int fd, mode_t mode) {
 
 // --- identity
 
+void platform_name_session(const char *name) { (void)name; }
+
 int platform_become(uint32_t uid, uint32_t gid, const uint32_t *groups, unsigned count) {
   return setgroups(count, (const gid_t *)groups) < 0 || setgid(gid) < 0 || setuid(uid) < 0 ? -1 : 0;
 }

@@ -42,6 +42,8 @@ int platform_is_network(int fd);
 /** chmod(2) for the file of any descriptor. */
 int platform_change_mode(int fd, mode_t mode);
 
+/** Gives the session that this process leads the login name of an account, where sessions have one. */
+void platform_name_session(const char *name);
 /** Changes the identity permanently. @return 0 or -1 with errno. */
 int platform_become(uint32_t uid, uint32_t gid, const uint32_t *groups, unsigned count);
 /** Uses another identity for files until `platform_act_as_self`. @return 0 or -1 with errno. */

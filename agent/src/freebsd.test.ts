@@ -1,14 +1,17 @@
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
+import { existsSync } from "node:fs";
 import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
+import { startHostAgent } from "./start-host-agent.js";
 import { withoutBinary } from "./testing/agent-kinds.js";
+import { run } from "./testing/run.js";
 
-const run = promisify(execFile);
+const execute = promisify(execFile);
 
 const BUILD = fileURLToPath(new URL("../../scripts/build-agent-for.mjs", import.meta.url));
 const COMPILED = fileURLToPath(new URL(".", import.meta.url));
@@ -20,6 +23,9 @@ const TARGETS = ["14.0", "15.0"].flatMap((release) => [
 /** Program interpreter of FreeBSD alone. */
 const LINKER = "/libexec/ld-elf.so.1\0";
 const withoutZig = process.env["COPPICE_ZIG"] === undefined && "there is no zig (PyPI: ziglang)";
+const withoutLoginUid =
+  (!existsSync("/proc/self/loginuid") && "this kernel has no login uid") ||
+  (process.getuid?.() !== 0 && "needs root, which may become another user");
 const withoutStandIns = process.platform !== "linux" && "the stand-ins for FreeBSD need Linux";
 
 describe("the agent for FreeBSD", () => {
@@ -33,8 +39,8 @@ describe("the agent for FreeBSD", () => {
 
   const build = async (target: string): Promise<string> => {
     const binary = join(folder, target);
-    await run(process.execPath, [BUILD, target, binary]).catch((error: Error & { readonly stderr: string }) =>
-      assert.fail(error.stderr),
+    await execute(process.execPath, [BUILD, target, binary]).catch(
+      (error: Error & { readonly stderr: string }) => assert.fail(error.stderr),
     );
     return binary;
   };
@@ -49,6 +55,17 @@ describe("the agent for FreeBSD", () => {
   }
 
   it(
+    "gives the session of a command the name of its user",
+    { skip: withoutStandIns || withoutBinary || withoutLoginUid },
+    async () => {
+      const agent = await startHostAgent({ binary: await build("stand-ins") });
+      const { stdout } = await run(agent, "/bin/cat", ["/proc/self/loginuid"], { user: "nobody" });
+      assert.equal(stdout.toString(), "65534");
+      await agent.close();
+    },
+  );
+
+  it(
     "handles files, programs and watches, over stand-ins for FreeBSD's interfaces",
     { skip: withoutStandIns || withoutBinary },
     async () => {
@@ -57,7 +74,7 @@ describe("the agent for FreeBSD", () => {
       const files = ["files", "listening", "processes", "terminal", "watch"].map((name) =>
         join(COMPILED, `${name}.test.js`),
       );
-      const { stdout } = await run(
+      const { stdout } = await execute(
         process.execPath,
         ["--test", "--test-reporter=tap", "--test-skip-pattern=the Node process", ...files],
         {

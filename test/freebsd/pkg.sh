@@ -5,7 +5,8 @@
 #   pkg -r ROOT query %n-%v             a line for each that is installed: its name, and its version
 #
 # There is one repository, with what this names in the version that stands in state/pkg-version, or 1.0; what is
-# installed is a file in ROOT/var/db/pkg, and a Python is a link in ROOT/usr/local/bin.
+# installed is a file in ROOT/var/db/pkg; Python and bash are programs in ROOT/usr/local/bin, where those of FreeBSD are.
+# Its first run installs itself (usr.sbin/pkg/pkg.c, bootstrap_pkg), and asks whether it may, without ASSUME_ALWAYS_YES.
 [ "$1" = -r ] && [ $# -gt 3 ] || { echo "usage: pkg -r rootdir install -y pkg-name ..., pkg -r rootdir query format" >&2; exit 64; }
 root=$2
 case "$3 $4" in
@@ -19,10 +20,15 @@ case "$3 $4" in
 *) echo "pkg: unknown command" >&2; exit 64 ;;
 esac
 shift 4
+if [ "$ASSUME_ALWAYS_YES" != yes ]; then
+  printf 'The package management tool is not yet installed on your system.\nDo you want to fetch and install it now? [y/N]: '
+  read -r answer
+  case $answer in [Yy]*) ;; *) exit 1 ;; esac
+fi
 version=$(cat "$(dirname "$0")/../state/pkg-version" 2> /dev/null || echo 1.0)
 for name; do
   case $name in
-  python311 | py311-ipykernel | py311-numpy | py311-pandas | py311-matplotlib | FreeBSD-runtime) ;;
+  bash | python311 | py311-ipykernel | py311-numpy | py311-pandas | py311-matplotlib | FreeBSD-runtime) ;;
   *)
     echo "pkg: No packages available to install matching '$name' have been found in the repositories" >&2
     exit 70
@@ -33,6 +39,7 @@ mkdir -p "$root/var/db/pkg"
 for name; do
   echo "Installing $name..."
   echo "$version" > "$root/var/db/pkg/$name"
+  [ "$name" = bash ] && mkdir -p "$root/usr/local/bin" && cp /usr/bin/bash "$root/usr/local/bin/bash"
   [ "$name" = python311 ] && mkdir -p "$root/usr/local/bin" && printf '#!/bin/sh\necho Python 3.11\n' > "$root/usr/local/bin/python3.11" &&
     chmod 755 "$root/usr/local/bin/python3.11"
 done

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/procctl.h>
 #include <unistd.h>
@@ -39,4 +40,20 @@ int procctl(idtype_t kind, id_t id, int command, void *data) {
   if (command == PROC_REAP_ACQUIRE) return prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   if (command == PROC_TRACE_CTL) return prctl(PR_SET_DUMPABLE, *(int *)data != PROC_TRACE_CTL_DISABLE, 0, 0, 0);
   return command == PROC_REAP_KILL ? kill_children(data) : -1;
+}
+
+/** The login uid of Linux, which processes hand on as sessions of FreeBSD do their name. */
+int setlogin(const char *name) {
+  FILE *accounts = fopen("/etc/passwd", "re");
+  if (accounts == NULL) return -1;
+  long uid = -1;
+  for (char line[1024], found[256]; uid < 0 && fgets(line, sizeof line, accounts) != NULL;) {
+    long number;
+    if (sscanf(line, "%255[^:]:%*[^:]:%ld", found, &number) == 2 && strcmp(found, name) == 0) uid = number;
+  }
+  fclose(accounts);
+  FILE *login = uid < 0 ? NULL : fopen("/proc/self/loginuid", "we");
+  if (login == NULL) return -1;
+  fprintf(login, "%ld", uid);
+  return fclose(login);
 }

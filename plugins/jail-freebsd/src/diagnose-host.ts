@@ -13,9 +13,11 @@ export async function diagnoseHost(
   backend: JailBackend,
   { plugins }: Examination,
 ): Promise<readonly Finding[]> {
-  const problems = await backend.problems();
+  const found = await backend.problems();
+  const problems = found.length > 0 ? found : await backend.trialProblems();
   if (problems.length > 0) return problems.map((problem) => ({ severity: "fail", ...problem }));
   return [
+    { severity: "ok", message: "the commands that make a sandbox work" },
     ...((await backend.enforcedLimits()) ?? []).map(describeLimit),
     await describeSight(backend),
     describeNetwork(settings),

@@ -27,6 +27,7 @@ const PROGRAMS_OF_NETWORK = {
 export async function hostProblems(options: HostProblemsOptions): Promise<readonly HostProblem[]> {
   const { datasets, host, jails, networks, settings, templates } = options;
   const problems: HostProblem[] = [];
+  if (process.getuid?.() !== 0) problems.push({ message: "the server is not root", fix: "run it as root" });
   const dataset = await host.try("zfs", ["get", "-H", "-o", "value", "type", datasets.parent]);
   if (dataset.code !== 0) {
     const fix = `zfs create -p ${datasets.parent}, or set jail-freebsd.dataset`;

@@ -19,6 +19,7 @@ import type { DatasetState, OwnedDataset } from "./zfs/datasets.js";
 import type { EnforcedLimit } from "./host/enforced-limits.js";
 import { connectSoon } from "./host/host.js";
 import type { HostProblem } from "./host/host-problem.js";
+import { trialProblems } from "./host-trials.js";
 import { hostProblems, missingPrograms } from "./host-problems.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
 import { JexecCommands } from "./jails/jexec-commands.js";
@@ -103,6 +104,11 @@ export class JailBackend implements SandboxBackend {
     } catch (error) {
       return [{ message: messageOf(error), fix: "see docs/freebsd.md" }];
     }
+  }
+
+  /** Commands that make a sandbox and that fail on this host, which has no other problem. */
+  async trialProblems(): Promise<readonly HostProblem[]> {
+    return trialProblems(await this.#open(), this.#settings);
   }
 
   /** Reads a value of sysctl(8); undefined for an unknown name. */
@@ -306,7 +312,7 @@ export class JailBackend implements SandboxBackend {
 
   async #startAgent({ host }: Opened, { name, socket }: SandboxPaths): Promise<void> {
     const program = join(this.#settings.agentInside, AGENT);
-    await host.serveInside(socket, "jexec", ["-l", "-U", "root", name, program, "listen", "3"]);
+    await host.serveInside(socket, "jexec", [name, program, "listen", "3"]);
   }
 
   async #connect(

@@ -98,6 +98,23 @@ describe("coppice doctor, with jail-freebsd", () => {
         ),
       );
       assert.ok(whole.some((line) => line.startsWith("ok    jail-freebsd: memoryMiB: ")));
+      assert.ok(
+        whole.includes("ok    jail-freebsd: the commands that make a sandbox work"),
+        whole.join("\n"),
+      );
+      const programs = host.configuration["programs"] as Readonly<Record<string, string>>;
+      const broken = join(host.directory, "ifconfig");
+      const words =
+        '[ "$1" != -j ] || { echo "ifconfig: jail_attach: Operation not permitted" >&2; exit 1; }';
+      await writeFile(broken, `#!/bin/sh\n${words}\nexec ${programs["ifconfig"]} "$@"\n`, { mode: 0o755 });
+      const failing = await linesOf("doctor", await write({ programs: { ...programs, ifconfig: broken } }));
+      assert.ok(
+        failing.some((line) =>
+          /^FAIL {2}jail-freebsd: ifconfig -j coppice-doctor .*Operation not permitted ->/.test(line),
+        ),
+        failing.join("\n"),
+      );
+      assert.deepEqual(await host.leaks(), []);
       const shared = await linesOf("doctor", await write({ network: { kind: "alias" } }));
       assert.ok(
         shared.includes(

@@ -57,6 +57,13 @@ describe("the service of a FreeBSD host", { skip: reasonWithoutFreebsdHost() ?? 
   const serverPid = async () =>
     Number(await host.run("/usr/bin/pgrep", "-f", "^[^ ]*node .*coppice.mjs start"));
 
+  const anotherAnswers = (pid: number) =>
+    eventually(
+      "another server answers",
+      async () => (await serverPid().catch(() => pid)) !== pid && (await answers()) !== undefined,
+      START_TIMEOUT_MS,
+    );
+
   /** Makes a sandbox with a command that goes on. */
   const make = async () => {
     const { sandboxID } = JSON.parse(await request("POST", "/sandboxes", { templateID: "base" }));
@@ -121,17 +128,14 @@ describe("the service of a FreeBSD host", { skip: reasonWithoutFreebsdHost() ?? 
       await assert.rejects(service("start"), /already running/);
       const id = await make();
 
+      const first = await serverPid();
       assert.match(await service("restart"), /Stopping coppice\.[^]*Starting coppice/);
-      await answers();
+      await anotherAnswers(first);
       await stillRuns(id);
 
       const killed = await serverPid();
       await host.run("/bin/kill", "-KILL", String(killed));
-      await eventually(
-        "another server answers",
-        async () => (await serverPid().catch(() => killed)) !== killed && (await answers()) !== undefined,
-        START_TIMEOUT_MS,
-      );
+      await anotherAnswers(killed);
       await stillRuns(id);
 
       await service("stop");

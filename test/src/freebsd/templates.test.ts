@@ -1,9 +1,11 @@
 import assert from "node:assert/strict";
 import { once } from "node:events";
 import { existsSync } from "node:fs";
-import { chmod, mkdir, writeFile } from "node:fs/promises";
+import { chmod, mkdir, readFile, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { after, before, describe, it } from "node:test";
+import { fileURLToPath } from "node:url";
+import { parse } from "yaml";
 import type { Sandbox } from "@coppice/core/backend";
 import { fakeClock } from "@coppice/core/testing";
 import plugin, { JailBackend, type JailSettings } from "@coppice/plugin-jail-freebsd";
@@ -16,6 +18,7 @@ import {
   reasonWithoutFreebsdHost,
 } from "../harness/freebsd/freebsd-host.js";
 
+const RECIPE = fileURLToPath(new URL("../../../config/freebsd/code-interpreter-v1.yaml", import.meta.url));
 const skip = reasonWithoutFreebsdHost() ?? false;
 const skipSigned =
   skip || (!existsSync("/usr/bin/signify-openbsd") && "signify is missing (apt: signify-openbsd)");
@@ -125,6 +128,41 @@ describe("coppice template, on a FreeBSD host", { skip }, () => {
     assert.equal(text, "5\npython3.11\nanalyst 700\nanalyst\nanalyst 640\nkept\n");
     await sandbox.destroy();
     await backend.close();
+  });
+
+  it("of config/freebsd have the shell by which E2B's SDKs start commands, at the path that they ask for", async () => {
+    const recipe = parse(await readFile(RECIPE, "utf8")) as {
+      packages: readonly string[];
+      links: readonly object[];
+    };
+    const base = { sets: ["freebsd.txz"] };
+    // FreeBSD has no /bin/bash: its packages are below /usr/local.
+    await host.run(
+      "/bin/sh",
+      "-c",
+      `cd ${host.directory}/system && rm bin && mkdir bin && for name in sh cat ls sleep; do
+         ln -s /system/bin/$name bin/$name; done && tar -cJf ${dirname(file)}/freebsd.txz .`,
+    );
+    const codeOfBash = async () => {
+      const backend = host.backend(settingsOf());
+      const sandbox = await provision(backend);
+      try {
+        const words = { path: "/bin/bash", args: ["-l", "-c", "exit 43"], env: {}, input: "none" } as const;
+        return (await (await sandbox.spawn(words)).exit).code;
+      } finally {
+        await sandbox.destroy();
+        await backend.close();
+      }
+    };
+    await describeTemplate({ base, packages: [], links: [] });
+    await template("build", file);
+    assert.equal(await codeOfBash(), 127);
+    await describeTemplate({ base, packages: recipe.packages, links: recipe.links });
+    await template("build", file);
+    assert.equal(await codeOfBash(), 43);
+    await describeTemplate();
+    await template("build", file);
+    await template("gc");
   });
 
   it("change at once to what is built next, and keep what sandboxes were cloned from", async () => {

@@ -51,7 +51,8 @@ const CONNECT_TIMEOUT_MS = 5_000;
 const CONNECT_PAUSE_MS = 2;
 /** Time that a killed program gets to exit. One that waits in the kernel, for a disk or a lock, does not exit. */
 const KILL_GRACE_MS = 2_000;
-const ENVIRONMENT = { PATH: "/sbin:/bin:/usr/sbin:/usr/bin", LC_ALL: "C" };
+/** A pkg(8) that is not installed yet asks on stdin whether to install itself. */
+const ENVIRONMENT = { PATH: "/sbin:/bin:/usr/sbin:/usr/bin", LC_ALL: "C", ASSUME_ALWAYS_YES: "yes" };
 
 /**
  * Programs of the host. They are started by a small agent process, so the server never forks for a request. The agent
@@ -190,7 +191,7 @@ export class Host {
     const found = await connectSocket(socket).catch(() => undefined);
     if (found !== undefined) return AgentConnection.open(found);
     // Not the server's stderr: daemon(8) waits until every process that holds its pipe has ended, and this one outlives
-    // the server.
+    // the server. Each agent begins the file anew, so it needs no rotation.
     const log = await open(join(dirname(socket), "agent.log"), "w", 0o600);
     const child = spawn(agent, ["bind", socket, agent, "listen", "3"], {
       stdio: ["ignore", "ignore", log.fd],

@@ -17,8 +17,9 @@ export interface HelperUse {
 }
 
 /**
- * The helpers of sandboxes. A helper is an agent on the host, one per sandbox, that starts commands with `jexec -l -U
- * root e2b-<id>`. Helpers and their commands outlive the server.
+ * The helpers of sandboxes. A helper is an agent on the host, one per sandbox, that starts commands with `jexec
+ * e2b-<id>`, without a user or a login class: jexec(8) would read the accounts, login.conf(5) and nsswitch.conf(5) of the
+ * sandbox as root. Helpers and their commands outlive the server.
  */
 export class JexecHelpers {
   readonly #options: JexecHelpersOptions;
@@ -38,7 +39,7 @@ export class JexecHelpers {
     const { helper, name } = paths;
     const { host, program } = this.#options;
     // Constant arguments: a client's input reaches the program that jexec(8) runs through a socket alone.
-    const words = ["-l", "-U", "root", name, program, "launch", "3"];
+    const words = [name, program, "launch", "3"];
     this.#started.set(helper, await host.serveOutside(helper, "jexec", words));
     return AgentConnection.open(await connectSoon(helper, use.signal), { defaultUser: use.user });
   }
