@@ -12,12 +12,14 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 int limit_system_calls(void);
 
-enum { MOST_JAILS = 1024 };
+enum { MOST_JAILS = 1024, DYING_MS = 300 };
 
 static char table[TEXT_BYTES];
 
@@ -33,9 +35,9 @@ const char *in_table(const char *name) {
   return path;
 }
 
-static bool read_jail(const char *file, struct jail *jail) {
+static bool read_jail(const char *folder, const char *file, struct jail *jail) {
   char path[2 * TEXT_BYTES];
-  snprintf(path, sizeof path, "%s/jails/%s", table, file);
+  snprintf(path, sizeof path, "%s/%s/%s", table, folder, file);
   FILE *stream = fopen(path, "re");
   if (stream == NULL) return false;
   int init;
@@ -49,19 +51,44 @@ static int by_number(const void *one, const void *other) {
   return ((const struct jail *)one)->jid - ((const struct jail *)other)->jid;
 }
 
-void each_jail(void (*visit)(const struct jail *jail)) {
+bool is_dying(const char *name) {
+  char path[2 * TEXT_BYTES];
+  struct stat status;
+  struct timespec now;
+  snprintf(path, sizeof path, "%s/dying/%s", table, name);
+  if (stat(path, &status) < 0 || clock_gettime(CLOCK_REALTIME, &now) < 0) return false;
+  long milliseconds = (now.tv_sec - status.st_ctim.tv_sec) * 1000 + (now.tv_nsec - status.st_ctim.tv_nsec) / 1000000;
+  if (milliseconds < DYING_MS) return true;
+  unlink(path);
+  return false;
+}
+
+static void each_in(const char *folder, void (*visit)(const struct jail *jail)) {
   static struct jail jails[MOST_JAILS];
   unsigned count = 0;
   char path[2 * TEXT_BYTES];
-  snprintf(path, sizeof path, "%s/jails", table);
+  snprintf(path, sizeof path, "%s/%s", table, folder);
   DIR *directory = opendir(path);
   if (directory == NULL) return;
   for (struct dirent *entry; (entry = readdir(directory)) != NULL && count < MOST_JAILS;) {
-    if (entry->d_name[0] != '.' && read_jail(entry->d_name, &jails[count])) count++;
+    if (entry->d_name[0] != '.' && read_jail(folder, entry->d_name, &jails[count])) count++;
   }
   closedir(directory);
   qsort(jails, count, sizeof *jails, by_number);
   for (unsigned index = 0; index < count; index++) visit(&jails[index]);
+}
+
+void each_jail(void (*visit)(const struct jail *jail)) { each_in("jails", visit); }
+
+static void (*visit_dying)(const struct jail *jail);
+
+static void if_dying(const struct jail *jail) {
+  if (is_dying(jail->name)) visit_dying(jail);
+}
+
+void each_dying_jail(void (*visit)(const struct jail *jail)) {
+  visit_dying = visit;
+  each_in("dying", if_dying);
 }
 
 static const char *wanted;
@@ -75,7 +102,7 @@ static void compare(const struct jail *jail) {
 
 bool find_jail(const char *which, struct jail *jail) {
   // A name that is all digits is a number.
-  if (strspn(which, "0123456789") != strlen(which)) return strchr(which, '/') == NULL && read_jail(which, jail);
+  if (strspn(which, "0123456789") != strlen(which)) return strchr(which, '/') == NULL && read_jail("jails", which, jail);
   wanted = which;
   found.jid = 0;
   each_jail(compare);
@@ -94,9 +121,10 @@ bool write_jail(const struct jail *jail) {
 }
 
 void forget_jail(const struct jail *jail) {
-  char path[2 * TEXT_BYTES];
+  char path[2 * TEXT_BYTES], dying[2 * TEXT_BYTES];
   snprintf(path, sizeof path, "%s/jails/%s", table, jail->name);
-  unlink(path);
+  snprintf(dying, sizeof dying, "%s/dying/%s", table, jail->name);
+  if (rename(path, dying) < 0) unlink(path);
 }
 
 int next_jid(void) {

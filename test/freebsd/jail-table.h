@@ -27,6 +27,10 @@ void forget_jail(const struct jail *jail);
 int next_jid(void);
 /** Calls back for each jail, in the order of their numbers. */
 void each_jail(void (*visit)(const struct jail *jail));
+/** Those that were removed a moment ago: the kernel keeps a jail, and its name, while something refers to it, such as a
+ * connection in TIME_WAIT (sys/kern/kern_jail.c, prison_deref; PR_REMOVE). Here it is always DYING_MS. */
+void each_dying_jail(void (*visit)(const struct jail *jail));
+bool is_dying(const char *name);
 
 /** Gives up what a process in a jail must not have: capabilities, system calls, privileges by descriptors. */
 int confine(void);

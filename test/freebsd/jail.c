@@ -366,6 +366,7 @@ static void create(bool is_quiet, bool wants_number) {
   if (strchr(subject, '.') != NULL) fail("%s: jail names may not contain a period", subject);
   check_names();
   if (find_jail(subject, &jail)) fail("\"%s\" already exists", subject);
+  if (is_dying(subject)) fail("%s: jail_set: jail \"%s\" is dying", subject, subject);
   if (path == NULL || path[0] != '/') fail("%s: path %s: not an absolute pathname", subject, path ? path : "");
   if (stat(path, &status) < 0) fail("%s: path %s: %s", subject, path, strerror(errno));
   if (!S_ISDIR(status.st_mode)) fail("%s: path %s: %s", subject, path, strerror(ENOTDIR));

@@ -13,7 +13,7 @@
 
 static char **names;
 static int name_count;
-static bool has_names, is_json, is_first = true;
+static bool has_names, is_json, is_dying_listed, is_first = true;
 
 static const char *value_of(const struct jail *jail, const char *name) {
   static char number[16];
@@ -23,7 +23,7 @@ static const char *value_of(const struct jail *jail, const char *name) {
   if (strcmp(name, "path") == 0) return jail->path;
   if (strcmp(name, "host.hostname") == 0) return jail->hostname;
   if (strcmp(name, "ip4.addr") == 0) return jail->address;
-  if (strcmp(name, "dying") == 0) return "false";
+  if (strcmp(name, "dying") == 0) return is_dying(jail->name) ? "true" : "false";
   if (strcmp(name, "persist") == 0) return "true";
   return NULL;
 }
@@ -52,7 +52,8 @@ int main(int count, char **words) {
     if (option == 'x') is_json = strcmp(optarg, "json") == 0;
     else if (option == 'n') has_names = true;
     else if (option == 'j') which = optarg;
-    else if (option != 'd' && option != 'q') return 1;
+    else if (option == 'd') is_dying_listed = true;
+    else if (option != 'q') return 1;
   }
   names = optind < count ? words + optind : defaults;
   name_count = optind < count ? count - optind : 3;
@@ -69,6 +70,7 @@ int main(int count, char **words) {
   if (is_json) printf("{\"__version\":\"2\",\"jail-information\":{\"jail\":[");
   if (which != NULL) print(&jail);
   else each_jail(print);
+  if (which == NULL && is_dying_listed) each_dying_jail(print);
   if (is_json) printf("]}}\n");
   return 0;
 }

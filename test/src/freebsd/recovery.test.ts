@@ -112,6 +112,21 @@ describe("jail-freebsd, after its server ended", { skip }, () => {
     await second.close();
   });
 
+  it("starts a sandbox whose jail was removed a moment ago, while the kernel keeps its name", async () => {
+    const backend = host.backend();
+    await backend.recover();
+    const sandbox = await make(backend);
+    const spec = { id: sandbox.id, template: "base", limits: {}, allowInternetAccess: false };
+    for (let round = 0; round < 3; round++) {
+      await sandbox.stopping?.stop();
+      await sandbox.stopping?.start(spec, new AbortController().signal);
+    }
+    assert.equal(await outputOf(sandbox, "echo again"), "again\n");
+    await sandbox.destroy();
+    assert.deepEqual(await host.leaks(), []);
+    await backend.close();
+  });
+
   it("has the configured agent in jails, too", async () => {
     const backend = host.backend();
     await backend.check();

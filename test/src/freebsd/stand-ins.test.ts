@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { mkdir, readdir, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import { eventually } from "../harness/host/eventually.js";
 import {
   FREEBSD_SOURCES,
@@ -18,7 +19,17 @@ describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
   let conf: string;
 
   const { jail, jexec, jls, mount } = {
-    jail: (...words: readonly string[]) => host.run(host.settings.programs.jail, ...words),
+    /** Waits until the last jail of the name is gone. */
+    jail: async (...words: readonly string[]) => {
+      for (;;) {
+        try {
+          return await host.run(host.settings.programs.jail, ...words);
+        } catch (error) {
+          if (!/is dying/.test(String(error))) throw error;
+          await sleep(20);
+        }
+      }
+    },
     jexec: (...words: readonly string[]) => host.run(host.settings.programs.jexec, ...words),
     jls: (...words: readonly string[]) => host.run(host.settings.programs.jls, ...words),
     mount: () => host.run(host.settings.programs.mount, "-p"),
@@ -69,6 +80,12 @@ describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
     assert.match(await jls("-j", "one", "jid"), /^\d+\n$/);
     assert.match(await mount(), new RegExp(`^\\S+ ${root}/usr \\S+ ro 0 0$`, "m"));
     assert.equal(await jail("-f", conf, "-r", "one"), "one: removed\n");
+    assert.equal(await jls("name"), "");
+    assert.equal(await jls("-d", "name", "dying"), "one true\n");
+    await assert.rejects(
+      host.run(host.settings.programs.jail, "-f", conf, "-c", "one"),
+      /jail "one" is dying/,
+    );
     assert.doesNotMatch(await mount(), new RegExp(`${root}/`));
     await assert.rejects(jail("-f", conf, "-r", "one"), /ended with 1: jail: "one" not found/);
     await assert.rejects(jls("-j", "one", "jid"), /jls: jail "one" not found/);
