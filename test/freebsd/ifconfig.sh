@@ -13,7 +13,7 @@
 #   ifconfig BRIDGE
 #   ifconfig -g GROUP
 #   ifconfig -a                                     of each interface its description and its groups
-#   ifconfig loN inet ADDRESS netmask MASK alias      a table alone: share-stack.sh leads to who has the address
+#   ifconfig loN inet ADDRESS/32 alias      a table alone: share-stack.sh leads to who has the address
 #   ifconfig loN inet ADDRESS -alias
 #   ifconfig epairNa destroy
 state=$(dirname "$0")/../state
@@ -90,13 +90,13 @@ epair*" destroy")
     if [ -s "$file.new" ]; then mv "$file.new" "$file"; else rm -f "$file" "$file.new"; fi
   done
   ;;
-lo*" inet "*" netmask "*" alias")
+lo*" inet "*"/32 alias")
   is_there "$1" || fail "interface $1 does not exist"
-  : > "$net/aliases/$1 $3"
+  : > "$net/aliases/$1 ${3%/32}"
   ;;
 lo*" inet "*" -alias")
   is_there "$1" || fail "interface $1 does not exist"
-  rm "$net/aliases/$1 $3" 2> /dev/null || fail "ioctl (SIOCDIFADDR): Can't assign requested address"
+  rm "$net/aliases/$1 ${3%/32}" 2> /dev/null || fail "ioctl (SIOCDIFADDR): Can't assign requested address"
   ;;
 *" "*) fail "usage: ifconfig interface [parameters]" ;;
 *)

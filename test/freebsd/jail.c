@@ -289,11 +289,10 @@ static bool run_beside(const char *program, const char *words) {
   return system(command) == 0;
 }
 
-/** As jail(8) does it. @param what `alias` or `-alias` */
+/** As usr.sbin/jail/command.c hands it on, run_command: IP__IP4_IFADDR. @param what `alias` or `-alias` */
 static bool change_alias(const struct address *address, const char *what) {
   char words[128];
-  const char *mask = what[0] == '-' ? "" : " netmask 255.255.255.255";
-  snprintf(words, sizeof words, "%s inet %s%s %s", address->link, address->text, mask, what);
+  snprintf(words, sizeof words, "%s inet %s/32 %s", address->link, address->text, what);
   return run_beside("../bin/ifconfig", words);
 }
 
@@ -473,7 +472,11 @@ static const char *last_mount(const char *root) {
 static void destroy(const char *path, bool is_quiet) {
   struct jail jail;
   bool has_file = path != NULL && read_configuration(path, subject);
-  if (!find_jail(subject, &jail)) fail("\"%s\" not found", subject);
+  if (!find_jail(subject, &jail)) {
+    // Said at a verbosity of 0 or more alone (usr.sbin/jail/jail.c, main: JF_STOP and note_remove).
+    if (is_quiet) exit(1);
+    fail("\"%s\" not found", subject);
+  }
   run_hooks("exec.prestop");
   bool is_used = end(&jail);
   run_hooks("exec.poststop");

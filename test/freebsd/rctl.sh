@@ -7,8 +7,10 @@
 #   rctl -r jail:NAME                           removes those of a jail
 #   rctl -u jail:NAME …                         prints what they use, one after the other, without a word of whose it is
 #
-# As in the manual, the jail need not exist. Control groups hold jails to
-# memoryuse, maxproc and pcpu, where set-up-host.sh found some; the other resources of a rule are kept and listed.
+# As in the manual, the jail need not exist. Control groups hold jails to swapuse, maxproc and pcpu, where set-up-host.sh
+# found some; the other resources of a rule are kept and listed. memoryuse denies nothing: the kernel pages out what is
+# beyond it (sys/vm/vm_pageout.c, vm_daemon: RACCT_RSS), which Linux cannot do for one group without swap. swapuse denies
+# what is reserved beyond it (sys/vm/swap_pager.c, swap_reserve_by_cred); here what is used beyond it ends a process.
 # Not here: other subjects, actions and units of account, -h, -n, -l.
 state=${0%/*}/../state
 rules=$state/rctl
@@ -38,7 +40,7 @@ bytes() {
 
 hold() {
   case $2 in
-  memoryuse) group memory "$1" || return 0 ;;
+  swapuse) group memory "$1" || return 0 ;;
   maxproc) group pids "$1" || return 0 ;;
   pcpu) group cpu "$1" || return 0 ;;
   *) return 0 ;;
@@ -47,8 +49,8 @@ hold() {
   is_unified=
   [ -e "$directory/cgroup.controllers" ] && is_unified=1
   case $2$is_unified in
-  memoryuse) echo "$3" > "$directory/memory.limit_in_bytes" ;;
-  memoryuse1) echo "$3" > "$directory/memory.max" && { echo 0 > "$directory/memory.swap.max" || true; } ;;
+  swapuse) echo "$3" > "$directory/memory.limit_in_bytes" ;;
+  swapuse1) echo "$3" > "$directory/memory.max" && { echo 0 > "$directory/memory.swap.max" || true; } ;;
   maxproc*) echo "$3" > "$directory/pids.max" ;;
   pcpu) echo $(($3 * 1000)) > "$directory/cpu.cfs_quota_us" ;;
   pcpu1) echo "$(($3 * 1000)) 100000" > "$directory/cpu.max" ;;

@@ -233,13 +233,20 @@ async function packages(): Promise<readonly Package[]> {
       const manifest = JSON.parse(await readFile(join(ROOT, folder, "package.json"), "utf8")) as {
         readonly name: string;
         readonly dependencies?: Readonly<Record<string, string>>;
+        readonly optionalDependencies?: Readonly<Record<string, string>>;
         readonly devDependencies?: Readonly<Record<string, string>>;
         readonly peerDependencies?: Readonly<Record<string, string>>;
       };
       return {
         name: manifest.name,
         folder,
-        dependencies: new Set(Object.keys({ ...manifest.dependencies, ...manifest.peerDependencies })),
+        dependencies: new Set(
+          Object.keys({
+            ...manifest.dependencies,
+            ...manifest.optionalDependencies,
+            ...manifest.peerDependencies,
+          }),
+        ),
         developmentDependencies: new Set(Object.keys(manifest.devDependencies ?? {})),
       };
     }),

@@ -247,7 +247,13 @@ except PermissionError:
     const points = (await run("mount", "-p")).split("\n").map((line) => line.split(" ")[1] ?? "");
     const below = points.filter((point) => point.includes("/jails/one/")).toReversed();
     for (const point of below) await run("umount", "-f", point);
-    await run("jail", "-q", "-f", conf, "-c", "one");
+    // Until the last jail of the name is gone.
+    const start = () =>
+      run("jail", "-q", "-f", conf, "-c", "one").then(
+        () => true,
+        () => false,
+      );
+    await eventually("the jail starts", start);
     assert.match(await run("ifconfig", "lo1"), /inet 10\.78\.0\.10 /);
     await run("jail", "-q", "-f", conf, "-r", "one");
     assert.equal(await run("ifconfig", "lo1"), "");
