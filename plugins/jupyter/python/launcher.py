@@ -16,11 +16,13 @@ differs from `python -m ipykernel_launcher` in what it mends:
 - a lone surrogate, in whatever text, costs that character and not the text or the error around it;
 - what `%pip install` adds can be imported at once, also where it is the first package of the user;
 - a NaN or an infinity in a displayed value is null, as JSON has neither;
+- what cells print and show is not kept, as IPython 9 does;
 - nothing is written to the user's home.
 """
 
 import builtins
 import codecs
+import contextlib
 import json
 import math
 import os
@@ -303,7 +305,24 @@ def _mend_streams():
             setattr(sys, name, getattr(sys, f"__{name}__"))
 
 
+class _Forgetful(dict):
+    """A dictionary of lists that keeps none of them."""
+
+    def __missing__(self, key):
+        return []
+
+
 class Shell(ZMQInteractiveShell):
+    def init_history(self):
+        super().init_history()
+        # IPython 9 keeps what cells print and show, for %notebook, as long as the kernel lives.
+        self.history_manager.outputs = _Forgetful()
+
+    @contextlib.contextmanager
+    def _tee(self, channel):
+        """IPython 9 would look at each write, to keep it."""
+        yield
+
     def set_parent(self, parent):
         super().set_parent(parent)
         # Also while user code has replaced them: child processes still write here.
