@@ -171,7 +171,7 @@ int platform_is_network(int fd) {
   struct statfs status;
   if (fstatfs(fd, &status) < 0) return -1;
   for (unsigned index = 0; index < sizeof names / sizeof names[0]; index++) {
-    // By number: nullfs(5) passes on that of its lower file system, but has its own name.
+    // The comparison is by type number: nullfs(5) reports the number of its lower file system, but its own name.
     struct xvfsconf known;
     if (getvfsbyname(names[index], &known) == 0 && (uint32_t)known.vfc_typenum == (uint32_t)status.f_type) return 1;
   }

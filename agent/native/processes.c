@@ -28,7 +28,7 @@ struct process {
   pid_t pid;
   // Pid in its own pid namespace or jail.
   uint32_t number;
-  // Set until it has started, when started through another program.
+  // State of a start through another program (see entry.h); NULL without one and after the start.
   struct entry *entry;
   struct sink input;
   struct source output, error_output;

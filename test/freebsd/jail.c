@@ -332,7 +332,7 @@ static _Noreturn void live(const struct jail *jail, int say) {
   if (mount(jail->path, jail->path, NULL, MS_BIND | MS_REC, NULL) < 0 || chdir(jail->path) < 0) give_up(say, jail->path);
   if (is_set("mount.procfs")) {
     if (mount("proc", "proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0) give_up(say, "mount.procfs");
-    // Numbers that jexec gives its commands are small: those that are given here stay clear of them.
+    // Pids that jexec chooses for its commands are small: the pids chosen here begin at 20000, clear of them.
     int last = open("proc/sys/kernel/ns_last_pid", O_WRONLY | O_CLOEXEC);
     if (last >= 0) (void)!write(last, "20000", 5), close(last);
     hide_kernel();
@@ -411,7 +411,7 @@ static void create(bool is_quiet, bool wants_number) {
   else if (!is_quiet) printf("%s: created\n", subject);
 }
 
-// --- its end
+// --- end of a jail
 
 static bool is_in(const char *pid, const struct jail *jail) {
   char path[64], one[64] = "", other[64] = "";

@@ -61,7 +61,10 @@ static struct companion start_companion(void (*run)(int far)) {
   return (struct companion){pid, near};
 }
 
-/** Is in the group of its parent, and says of a signal whether it was sent to all of that. */
+/**
+ * Runs in the process group of its parent. For each signal number that it reads, it answers whether it received that
+ * signal as well: then the signal was sent to the whole group.
+ */
 static void witness(int far) {
   struct timespec at_once = {0, 0};
   for (char number; read(far, &number, 1) == 1;) {
@@ -75,7 +78,7 @@ static void witness(int far) {
 
 static bool was_for_group(const struct companion *companion, int number) {
   char asked = (char)number, answer = 0;
-  // It waits until the kernel has gone through the group.
+  // setpgid returns only after the kernel has sent the signal to every process of the group.
   setpgid(companion->pid, getpgrp());
   return write(companion->near, &asked, 1) == 1 && read(companion->near, &answer, 1) == 1 && answer;
 }
@@ -206,7 +209,7 @@ int main(int count, char **words) {
   if (forked < 0) fail("fork", strerror(errno));
   if (forked > 0) {
     *child = forked;
-    // Only now can the child be told of what comes.
+    // The child waits for this byte: its signals can be passed on only once `*child` is set.
     (void)!write(ends[1], "", 1);
     syscall(SYS_close_range, 0u, INHERITED_DESCRIPTORS - 1u, 0u);
     syscall(SYS_close_range, INHERITED_DESCRIPTORS + COMPANIONS + 0u, ~0u, 0u);

@@ -262,7 +262,7 @@ static int install(struct file_writer *writer, struct place *place) {
   return 0;
 }
 
-/** A rename is only a creation event. This adds the events of the owner and the write. */
+/** Adds the CHMOD and WRITE events of a written file: a watch reports the rename of a staged file as CREATE alone. */
 static void send_write_events(const struct place *place) {
   // Linux reports a change of both times as one of attributes, and of the modification time alone as a write.
   const struct timespec both[2] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_NOW}};

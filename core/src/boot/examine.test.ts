@@ -24,7 +24,7 @@ afterEach(async () => {
   await rm(directory, { recursive: true });
 });
 
-/** What the doctor says, line by line. */
+/** Findings of `coppice doctor`, one formatted line each. */
 async function linesOf(plugins: readonly Plugin[], server: object = {}): Promise<string[]> {
   const values = {
     listeners: { api: { host: "127.0.0.1", port: 0 } },

@@ -440,7 +440,7 @@ describe("debug mode", () => {
       assert.equal(await browse(url, "/files?path=x", { host: "page.example", ...addressed }), 403);
       assert.equal(await browse(url, "/files?path=x", { host, ...addressed }), 200);
     }
-    // Nor is it for pages that programs in sandboxes serve, its own included, and it is no picture in a page.
+    // Pages of programs in sandboxes are refused too, also in the debug sandbox, and so are cross-site image requests.
     const picture = { "sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors" };
     for (const foreign of [
       { origin: "http://3000-debug.localhost" },

@@ -184,7 +184,7 @@ it("directories that only resemble those of a server are left alone", async () =
   for (const name of names) await mkdir(join(directory, name));
   await backend.recover();
   const left = await readdir(directory);
-  // The second looks like one of a server on another host.
+  // The second name has the form that a server on another host gives its directories.
   for (const name of names) assert.ok(left.includes(name), `${name} is gone`);
 });
 

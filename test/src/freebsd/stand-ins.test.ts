@@ -180,7 +180,7 @@ describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
     const program = host.settings.programs.jexec;
     const sh = (script: string) => host.run("/bin/sh", "-c", script, program);
     assert.equal(await sh('echo kept | "$0" -l one /bin/sh -c "cat <&3" 3<&0 < /dev/null'), "kept\n");
-    // The parent in the jail counts what it is sent, its child tells whether it was sent anything.
+    // The parent in the jail counts the signals it receives. Its child prints a line for a signal of its own.
     const counting = `
       n=0; trap "n=\\$((n + 1))" USR1
       (trap "echo child" USR1; touch /tmp/ready; while [ ! -e /tmp/over ]; do sleep 0.02; done) &

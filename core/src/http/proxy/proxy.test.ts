@@ -21,7 +21,7 @@ const POSTED = "posted";
 /** So many requests are answered at once by a program that serves together. */
 const TOGETHER = 5;
 
-/** A program on a port of a sandbox, and what came to it. */
+/** A program on a port of a sandbox. It records its connections and requests. */
 class Program {
   connections: Duplex[] = [];
   requests = 0;

@@ -48,7 +48,7 @@ export interface SandboxSpec {
    * enforce rules ignores them and makes sandboxes without `networking`, which the server then does not use.
    */
   readonly egress?: EgressRules | undefined;
-  /** Snapshot with whose files it begins; taken of a sandbox of that template. */
+  /** Snapshot whose files the sandbox starts with. It was taken of a sandbox of the same template. */
   readonly snapshot?: SnapshotId | undefined;
   /** Volumes of this backend, mounted before the first process; only for a backend with `volumes`. */
   readonly mounts?: readonly Mount[] | undefined;

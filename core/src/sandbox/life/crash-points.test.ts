@@ -11,7 +11,7 @@ interface Scenario {
   readonly what: string;
   readonly prepare?: (server: CrashingServer, sandbox: LiveSandbox) => Promise<unknown>;
   readonly run: (server: CrashingServer, sandbox: LiveSandbox) => Promise<unknown>;
-  /** Looks at what the next server makes of it. */
+  /** Asserts the state after a restart: `next` is a server on the data of the crashed one. */
   readonly check: (next: CrashingServer, id: string) => void | Promise<void>;
 }
 

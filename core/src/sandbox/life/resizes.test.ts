@@ -130,7 +130,7 @@ it("the next server completes a resize that a crash interrupted", async (context
   const resizing = first.sandboxes.setLimits(record.id, { cpuCount: 2 });
   await eventually(() => told.length === 1);
 
-  // What a server finds that is started after the first one was killed.
+  // The ledger as the first server would leave it when killed now. The second server starts with it.
   const left = new FragileLedger();
   for (const entry of await ledger.entries()) await left.write(entry.record);
   const onRecover = (): readonly Sandbox[] => [...first.backend.sandboxes.values()];

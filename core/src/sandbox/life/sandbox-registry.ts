@@ -497,7 +497,7 @@ export class SandboxRegistry implements Sandboxes {
     if (held.record.state === "creating") {
       throw new SandboxError("sandbox_not_running", `sandbox "${held.record.id}" is not running`);
     }
-    // In memory first and at once: of two simultaneous calls each must see the other's change.
+    // Memory is updated before the first await, so that two simultaneous calls see each other's change.
     held.update({ endsAtMs });
     this.#reaper.set(held.record.id, endsAtMs);
     const { ledger, events } = this.#options;

@@ -30,7 +30,7 @@ export interface SandboxEventDetail {
         readonly denyOut: readonly string[];
       }
     | undefined;
-  /** The limits that `updated` set, all of them. */
+  /** The complete limits after an `updated` event that changes limits, unchanged ones included. */
   readonly limits?: Limits | undefined;
   /** The snapshot of a `snapshotted` event. */
   readonly snapshot?: SnapshotId | undefined;

@@ -33,7 +33,7 @@ interface Setting {
   readonly pool: Pool;
   readonly warmUp?: Partial<WarmUp>;
   readonly more?: z.input<typeof sandboxesConfig>;
-  /** Lines of the log are added. */
+  /** The lines of the log are appended to this array. */
   readonly logged?: string[];
   /** Of a server before. */
   readonly backend?: MemoryBackend;
@@ -333,7 +333,7 @@ it("a stop ends waiting and unfinished sandboxes of a pool, also where sandboxes
 it("a stop waits until unfinished sandboxes of a pool are destroyed", async (context) => {
   const gate = Promise.withResolvers<void>();
   const backend = new MemoryBackend({
-    // Deaf to being told to stop, as a backend in the middle of a mount is.
+    // Ignores the abort signal, as a backend does in the middle of a mount.
     onProvision: (step) => (step === "start" ? gate.promise : undefined),
   });
   const domain = await startDomain(context, { pool: { min: 1 }, backend, more: { onShutdown: "keep" } });

@@ -143,7 +143,7 @@ export class WarmPool {
     this.#cancelShrinking = clock.after(settings.shrinkAfter, () => {
       this.#kept -= 1;
       const surplus = this.#ready.length > this.#kept ? this.#ready.shift() : undefined;
-      // A failure is already logged and counted, and tried again.
+      // `discard` never rejects: the registry logs a failed end and tries it again.
       if (surplus !== undefined) void discard(surplus);
       this.#shrinkLater();
     });

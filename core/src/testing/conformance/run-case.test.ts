@@ -154,7 +154,7 @@ it("a process that was started for a sandbox and left is found, whether or not i
   assert.equal(outcome, "failed");
   assert.match(reason ?? "", /^left behind: .*process \d+ \(sleep 300\)/);
 
-  // One whose parent has ended, so that nobody sees who started it: its mounts, group or arguments tell.
+  // A leftover process whose parent has ended: the check finds it by its mounts, group or arguments.
   const orphaning = new MemoryBackend({
     onProvision(step, { id }) {
       if (step !== "start") return;

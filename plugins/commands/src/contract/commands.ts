@@ -21,7 +21,7 @@ export interface StartCommand {
   readonly timeoutMs?: number | undefined;
 }
 
-/** `killed`: ended by its sandbox's end, its timeout, or after a fatal signal sent through the table. */
+/** `killed`: ended by the end of the sandbox, the timeout, or a fatal signal that was sent through this plugin. */
 export type CommandOutcome = "ok" | "error" | "killed";
 
 export interface CommandEnd {

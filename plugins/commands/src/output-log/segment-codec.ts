@@ -88,7 +88,7 @@ const endJson = z.object({
 function checksumOf(seed: number, start: Buffer, rest: Buffer): number {
   const checksum = crc32(start, seed);
   if (rest.length <= BLOCK_BYTES) return crc32(rest, checksum);
-  // Gathered first: a call for each sample would cost several times what the bytes do.
+  // The samples are copied into one buffer: a crc32 call for each costs several times the checksum of its bytes.
   const samples = Buffer.allocUnsafe((Math.ceil(rest.length / BLOCK_BYTES) + 1) * SAMPLE_BYTES);
   let length = 0;
   for (let at = 0; at < rest.length; at += BLOCK_BYTES) {

@@ -2,9 +2,7 @@ import type { AgentConnection, AgentProcess } from "@coppice/agent";
 import { fulfilledWithin, systemClock } from "@coppice/core";
 import type { Command } from "@coppice/core/backend";
 
-/**
- * Time that a pause waits for commands that are entering the jail. A command that is stuck there is stopped with it.
- */
+/** Limit for a pause that waits for commands to enter the jail. A slower command is stopped like the rest. */
 const ENTRY_TIMEOUT_MS = 2_000;
 
 /** Commands of one sandbox, started with jexec(8) by a helper on the host. */

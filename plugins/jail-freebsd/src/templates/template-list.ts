@@ -8,7 +8,6 @@ const MEBIBYTE = 2 ** 20;
 
 const HEADING = ["NAME", "STATE", "MiB", "GUID", "PACKAGES", "SNAPSHOT"];
 
-/** Prints the built templates. */
 export const templateList: VerbAction<JailSettings> = {
   usage: "[--json]",
   async run(context) {

@@ -29,7 +29,7 @@ export interface CloneOptions {
 const PREFIX = "coppice:";
 const BUSY_ATTEMPTS = 50;
 const LONGEST_BUSY_PAUSE_MS = 200;
-/** Messages of the releases for a dataset in use. */
+/** Error messages of zfs(8) for a dataset in use; they differ between releases. */
 const BUSY = /dataset is busy|umount failed|cannot unmount|Device busy/i;
 const MISSING = /dataset does not exist|could not find any snapshots/;
 const NEEDED = /has dependent clones|has children|has snapshots/;

@@ -222,7 +222,7 @@ describe("JavaScript", () => {
   it("a lot of output is whole, and cells leave nothing behind", async () => {
     const ran = await run("for (let line = 0; line < 100_000; line++) console.log(line)");
     assert.equal(ran.text("stdout").length, 588_890);
-    // Its JSON would be 19 MB, each time.
+    // The result has a toJSON: the JSON of the whole array would be 19 MB in each execution.
     const cell =
       "const big = new Array(1e6).fill(Math.random()); console.log(big.length); ({ big, toJSON: () => big.length })";
     // Without a collection it would count the garbage as well, of which there is as much as V8 likes.

@@ -60,7 +60,7 @@ describe("the ports of installed kernels", { timeout: 60_000 }, () => {
     first?.[Symbol.dispose]();
     const next = await leases.take(sandbox, never);
     assert.deepEqual(next.ports, first?.ports);
-    // It is somebody else's by now.
+    // A second dispose must not release the ports, which `next` has leased since.
     first?.[Symbol.dispose]();
     await assert.rejects(leases.take(sandbox, never), none);
   });

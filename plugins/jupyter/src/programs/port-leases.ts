@@ -15,9 +15,9 @@ export interface PortLease extends Disposable {
  * loopback. Ports in use are skipped, such as those of another server's kernels on the same loopback, and of kernels
  * that outlived an earlier server.
  *
- * A kernel gets a row of five ports, and all servers use the same rows. So when two servers choose one at the same
- * moment, the later kernel fails at its first port and ends: some kernels would run forever when only some of their
- * ports are taken.
+ * A kernel gets a row of five ports, and all servers use the same rows. When two servers choose the same row at once,
+ * the later kernel fails at its first port and ends. With overlapping rows it could fail at a later port only, and some
+ * kernels then run forever.
  */
 export class PortLeases {
   readonly #firstPort: number;

@@ -66,7 +66,7 @@ export function pythonProgram(options: PythonProgramOptions): KernelProgram {
   };
 }
 
-/** The process that forks such kernels. Its clients need the key. */
+/** The zygote, a process that forks Python and bash kernels. Its clients authenticate with the key. */
 export function zygoteProgram({ python, imports, name }: ZygoteProgramOptions): KernelProgram {
   return {
     path: python,

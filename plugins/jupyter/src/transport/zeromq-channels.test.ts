@@ -5,12 +5,12 @@ import { it } from "node:test";
 import type { ChannelName } from "./kernel-channels.js";
 import { ZeromqChannels } from "./zeromq-channels.js";
 
-/** With four sockets each: more than the 1023 that ZeroMQ allows a process unless it is told otherwise. */
+/** Each has four sockets: together more than 1023, the default limit of ZeroMQ for a process. */
 const KERNELS = 300;
 const CHANNELS: readonly ChannelName[] = ["shell", "control", "stdin", "iopub"];
 const ADDRESS = "127.0.0.1";
 
-/** Takes every connection and says nothing. */
+/** Accepts every connection and never sends anything. */
 async function startListener() {
   const connections = new Set<Socket>();
   const server = createServer((socket) => {

@@ -26,8 +26,8 @@ export interface EgressOptions {
 const FORWARDING = "/proc/sys/net/ipv4/ip_forward";
 const TABLE_PREFIX = "coppice_";
 /**
- * An empty table that exists while forwarding is on because a Coppice server, of any installation, turned it on. Like
- * the setting, it outlives that server but no boot.
+ * Empty table that marks forwarding as turned on by a Coppice server, of any installation. Like the forwarding setting,
+ * it remains when that server ends, and is lost when the host reboots.
  */
 const FORWARDING_MARK = `${TABLE_PREFIX}forwarding`;
 /** Networks of four addresses, two of them usable, in a /16. Its last 256 addresses are for an uplink. */

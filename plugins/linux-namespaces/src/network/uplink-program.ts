@@ -14,7 +14,7 @@ export interface UplinkLink {
   readonly pid: number;
   /** Name of the interface. */
   readonly name: string;
-  /** First three numbers of the addresses of the interface. The namespace has 100 and the program 2: `10.213.255`. */
+  /** First three bytes of the addresses, as in `10.213.255`. The namespace gets `.100`, the program `.2`. */
   readonly prefix: string;
 }
 

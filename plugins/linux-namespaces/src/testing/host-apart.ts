@@ -19,7 +19,7 @@ exec "$@"
 `;
 const UPLINK_PROGRAMS = { pasta: "passt", slirp4netns: "slirp4netns" } as const;
 
-/** A place with a separate network, removed on dispose. */
+/** A test environment (`Place`) with a separate network, removed on dispose. */
 export interface HostApart extends AsyncDisposable {
   readonly place: Place;
 }

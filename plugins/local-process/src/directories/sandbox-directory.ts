@@ -57,6 +57,6 @@ export function sandboxDirectoryAt(path: string): SandboxDirectory {
 export async function removeSandboxDirectory(path: string): Promise<void> {
   const { root, stage } = sandboxDirectoryAt(path);
   await removeTree(root, stage);
-  // The rest is shallow: only the parts of `root` left in the stage.
+  // The remaining tree is shallow: of `root`, only the parts that were moved to the stage are left.
   await removeTree(path, dirname(path));
 }

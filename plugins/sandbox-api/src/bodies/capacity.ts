@@ -9,7 +9,7 @@ export interface Capacity {
 const MIB = 2 ** 20;
 const UNKNOWN: Capacity = { cpuCount: 0, memoryMiB: 0, diskMiB: 0 };
 
-/** Limits of sandboxes; of those without, a backend's measurement, taken once. */
+/** Capacity of sandboxes: their limits, and for a missing limit a measurement of the backend, taken once. */
 export class Capacities {
   /** By the limits of that time: others may differ. */
   readonly #measured = new WeakMap<Limits, Promise<Capacity>>();

@@ -45,7 +45,7 @@ export function listedSandboxBody({ record }: LiveSandbox, capacity: Capacity) {
   };
 }
 
-/** The details of one sandbox. */
+/** Body of GET /sandboxes/{sandboxID}. */
 export function sandboxDetailBody(
   sandbox: LiveSandbox,
   {

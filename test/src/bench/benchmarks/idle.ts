@@ -55,7 +55,7 @@ async function memoryNow(server: WatchedProcess): Promise<Memory> {
   };
 }
 
-/** Of all agents on this host, those of other servers too: they are the same before and after. */
+/** Memory (PSS) of all agents on this host. Those of other servers are included: they cancel out in the difference. */
 async function agentBytes(): Promise<number> {
   let bytes = 0;
   for (const pid of await readdir("/proc")) {

@@ -72,7 +72,7 @@ async function startKernel(server: BenchedServer, sandbox: BenchedSandbox): Prom
   return { sandbox, id, tookMs: performance.now() - startedMs };
 }
 
-/** As many at a time as there are processors. */
+/** Calls `run` for every item, with as many calls at a time as there are processors. */
 async function inTurns<T>(all: readonly T[], run: (one: T) => Promise<void>): Promise<void> {
   const left = [...all].values();
   const worker = async (): Promise<void> => {

@@ -153,7 +153,7 @@ export class BenchedServer implements AsyncDisposable {
     return Number(line?.slice(sample.length) ?? 0);
   }
 
-  /** Waits until a sample of the server's metrics is so much. @throws Error that says what was waited for. */
+  /** Waits until the metric `sample` of the server is `count`. @throws Error that names `what`. */
   async untilThere(what: string, sample: string, count = 1): Promise<void> {
     await eventually(what, async () => (await this.metric(sample)) === count, READY_MS);
   }

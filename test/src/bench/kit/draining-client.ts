@@ -2,7 +2,7 @@ import { connect, type Socket } from "node:net";
 
 /** An answer without its body. */
 export interface DrainedAnswer {
-  /** Of its body; with the frames of its chunks where it came in chunks. */
+  /** Length of the body; includes the chunk framing of a chunked body. */
   readonly bytes: number;
   /** The last of them, ASCII. */
   readonly end: string;

@@ -18,7 +18,7 @@ export async function loopbackCat(
   await once(server, "listening");
   const { port } = server.address() as AddressInfo;
   const accepted = once(server, "connection") as Promise<[Socket]>;
-  // Bash has sockets as redirections; the path is no part of what it reads.
+  // Bash redirects to sockets by /dev/tcp. The path is a parameter, so that bash does not parse it as code.
   const script =
     direction === "from the file"
       ? 'exec cat < "$1" > "/dev/tcp/127.0.0.1/$2"'

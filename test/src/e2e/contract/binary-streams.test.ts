@@ -96,7 +96,7 @@ function binaryScenarios(backend: BackendName): void {
       exitCode ??= event.end;
       const data = event[stream];
       if (feeding === undefined && (channel === "stdin" || data !== undefined)) {
-        // A terminal says first that it is raw by now.
+        // In a terminal, the input follows the line `raw`, which the program prints once the terminal is in raw mode.
         feeding = feed();
         feeding.catch(() => undefined);
         if (data !== undefined) assert.equal(data.toString(), "raw\n");
@@ -187,7 +187,7 @@ function binaryScenarios(backend: BackendName): void {
   });
 }
 
-/** Takes 1 MB in each second, for a few of them. */
+/** Reads SLOW_BYTES_PER_SECOND, 1 MB, per second for SLOW_SECONDS. */
 async function readSlowly<T>(source: AsyncIterable<T>, bytesOf: (piece: T) => number): Promise<void> {
   const startMs = performance.now();
   let bytes = 0;

@@ -9,7 +9,7 @@ const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
 const PNG_MAGIC = "89504e470d0a1a0a";
 const KEEPALIVE_MS = 300;
 const SLOWEST_MS = 20_000;
-// The SDK forgets the timer of a request that is refused, and it would keep this process waiting.
+// The SDK does not clear the timer of a refused request: its default time-out would keep this process running.
 const REFUSED = { requestTimeoutMs: 2_000 };
 
 interface Line {

@@ -73,7 +73,7 @@ onEachBackend(
           // By turns as every client has it: raw, and as a form by the SDK.
           if (round % 2 === 0) await put(`${directory}/${name}`, "content");
           else await sandbox().files.write(`${directory}/${name}`, "content");
-          // Late news of an earlier round would show here.
+          // A late event of an earlier round would fail this assertion.
           assert.deepEqual(
             (await take(id)).map(told),
             [`CREATE ${name}`, `CHMOD ${name}`, `WRITE ${name}`],

@@ -103,14 +103,14 @@ const delivery = async (owner: Client): Promise<Names> => {
 };
 
 /**
- * Every route that asks for a key, and how to ask it about something of another's. A route that is missing here
- * fails the test: say what its parameters name, with something of the owner's to name.
+ * A sample request for every route that requires a key, addressed to a resource of another tenant. A route without an
+ * entry fails the test: add one whose parameters name resources of the owner.
  */
 const SAMPLES: Readonly<Record<string, Sample>> = {
   "GET /health": {},
   "GET /auth/whoami": {},
   "GET /audit/events": { path: "/audit/events?tenantID=acme" },
-  // A life that is longer than the test: nothing is to change by itself.
+  // The timeout is longer than the test, so that no sandbox ends during it.
   "POST /sandboxes": { body: '{"templateID":"base","timeout":300}' },
   "POST /v2/sandboxes": { body: '{"templateID":"base"}' },
   "GET /sandboxes": { path: "/sandboxes?metadata=of%3Dacme" },

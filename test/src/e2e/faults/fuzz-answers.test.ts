@@ -148,7 +148,7 @@ describe("answers of programs in sandboxes, fuzzed", { timeout: 240_000 }, () =>
         const isUpgrade = method === "GET" && random.below(2) === 0;
         const headers = { ...addressed, ...(isUpgrade && { connection: "Upgrade", upgrade: "websocket" }) };
         await exchanged(request(`${server.url}${path}`, { agent, method, headers }));
-        // Behind it on the same connection, where that is still there: nothing of the program's is in the way.
+        // The next request, on the same connection if it is still open, must get its own answer only.
         const own = await exchanged(request(`${server.url}/own`, { agent }));
         assert.equal(
           own ?? (await exchanged(request(`${server.url}/own`, { agent }))),

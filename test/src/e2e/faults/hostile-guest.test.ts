@@ -247,7 +247,7 @@ describe("an agent that is not what it was", { skip: missingForNamespaces(), tim
         const asking = [1, 2, 3, 4].map((number) => sandbox.files.write(`file${number}`, content, options));
         for (const { status } of await Promise.allSettled(asking)) assert.equal(status, "rejected");
       });
-      // Of a flood nothing is taken but what was on the way when the server left.
+      // The server reads no more of a flood once it has closed the connection: only buffers could fill.
       assert.ok(agent.bytesSent() < 8 * MEBIBYTE, `it could send ${agent.bytesSent()} bytes`);
     });
   }

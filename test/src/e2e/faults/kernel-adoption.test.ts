@@ -266,7 +266,7 @@ describe(
       assert.equal((await stat(join(directory, name))).mode & 0o077, 0);
       const key = /"key":"([0-9a-f]{64})"/.exec(await readFile(join(directory, name), "utf8"))?.[1] ?? "";
       assert.notEqual(key, "");
-      // Not to find the pattern itself.
+      // The brackets keep grep from matching its own command line.
       const pattern = `${key.slice(0, -1)}[${key.slice(-1)}]`;
       const seen = await sandbox.commands.run(
         `grep -rls '${pattern}' /proc/[0-9]*/cmdline /proc/[0-9]*/environ /home /tmp /run || true`,

@@ -15,7 +15,7 @@ const run = promisify(execFile);
 const DOMAIN = "dev.localhost";
 const client = (name: string) => fileURLToPath(new URL(`../../../src/e2e/sdk/${name}`, import.meta.url));
 
-/** The interpreters that set-up makes for `npm test` where it can reach PyPI, and what their SDKs make of the same answers. */
+/** Interpreters that the set-up of `npm test` makes if PyPI is reachable, and how their SDKs show the same answers. */
 const SDKS = [
   {
     what: "the newest Python SDK",

@@ -84,7 +84,7 @@ describe("a server of config/development.yaml", { timeout: 240_000 }, () => {
     shell.stderr.on("data", (text: Buffer) => void (printed += text.toString()));
     await eventually("the server", () => printed.includes("E2B_API_URL="));
     shell.kill("SIGTERM");
-    // The server has the other end: it closes when that has ended, too.
+    // `close` also waits for the server to end: the server inherited the stderr pipe.
     await once(shell, "close");
     server = await start();
   });

@@ -68,7 +68,7 @@ describe(
       pages = await serve();
       service = await serve();
       sandbox = await Sandbox.create({ apiUrl: server.url, sandboxUrl: server.url, apiKey: key });
-      // The debug sandbox is there, so that nothing is refused for the want of it.
+      // The debug sandbox is created first: a request must not be refused because it is missing.
       const made = await exchange(server.urls["envd"] ?? "", { path: "/health" });
       assert.equal(made.status, 204);
     });

@@ -6,7 +6,7 @@ const SCRIPT = join(FREEBSD_SOURCES, "decoys.sh");
 
 /** A pool, datasets, a jail, rules and links on a FreeBSD host that are called what ours are, and are not ours. */
 export interface Decoys {
-  /** All there is to see of them, the history of their pool included: differs once anything of it was touched. */
+  /** Describes the decoys and the history of their pool. The text differs after any change of them. */
   show(): Promise<string>;
   /** Descriptions of remains of sandboxes beside the decoys. */
   leaks(): Promise<readonly string[]>;

@@ -28,7 +28,7 @@ import { PYTHON } from "../host/python.js";
 const run = promisify(execFile);
 
 const ROOT = fileURLToPath(new URL("../../../..", import.meta.url));
-/** Where the stand-ins are. */
+/** Sources of the programs that replace those of FreeBSD in tests on Linux. */
 export const FREEBSD_SOURCES = join(ROOT, "test", "freebsd");
 const SYSTEM_CALLS = join(ROOT, "plugins", "linux-namespaces", "native");
 const CACHE = join(ROOT, ".toolchain", "freebsd");

@@ -82,8 +82,8 @@ export class FaultyHost implements AsyncDisposable {
   }
 
   /**
-   * Does something with the first command of the host failing, then with the second, and so on, until none does. A
-   * `dead` host gets a new server each time, another one goes on with the server that it has, which sweeps.
+   * Runs `act` with its first command failing, then with the second, and so on, until no command is left to fail. After
+   * a `dead` fault a new server recovers; after any other, the same server sweeps.
    * @returns how many commands were made to fail.
    * @throws AssertionError when something is left that was not there before.
    */
