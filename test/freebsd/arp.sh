@@ -5,6 +5,8 @@
 #   arp -d ADDRESS              ends with 1, and with what netlink(4) says, when there is none
 #
 # The bridge's entry for the hardware address (ifconfig.sh) says which interface leads there.
+# Source: usr.sbin/arp/arp.c (set, delete) and arp_netlink.c.
+# Not here: entries of other interfaces, -a, -f, proxies, expiry.
 static=$(dirname "$0")/../state/net/static
 case "$*" in
 "-S "*)

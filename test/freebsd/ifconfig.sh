@@ -16,6 +16,8 @@
 #   ifconfig loN inet ADDRESS/32 alias      a table alone: share-stack.sh leads to who has the address
 #   ifconfig loN inet ADDRESS -alias
 #   ifconfig epairNa destroy
+# Source: sbin/ifconfig/ifconfig.c, ifclone.c, ifbridge.c (addm, private, static), ifgroup.c and ifjail.c.
+# Not here: every other interface and option; the numbers of bridges; ND6.
 state=$(dirname "$0")/../state
 net=$state/net
 mkdir -p "$net/groups" "$net/static" "$net/aliases"

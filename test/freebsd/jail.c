@@ -11,7 +11,8 @@
 //
 // A jail without `vnet` has to have `ip4.addr = "INTERFACE|ADDRESS/32"`: then share-stack.sh says what it shares.
 //
-// Not here: parameters on the command line, -m, wildcards, hierarchies, variables in a file.
+// Source: usr.sbin/jail/jail.c (main, note_remove), command.c (run_command), config.c, and sys/kern/kern_jail.c
+// (kern_jail_set, prison_remove_one). Not here: parameters on the command line, -m, wildcards, hierarchies, variables in a file.
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <dirent.h>

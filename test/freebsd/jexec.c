@@ -6,6 +6,9 @@
 // FreeBSD's jexec becomes the command. Linux lets nobody move into another namespace of processes: this one
 // has a child there, of the same number and in the same group of processes, and passes on what it is sent and
 // how the child ended. SIGSTOP alone stays with it.
+//
+// Source: usr.sbin/jexec/jexec.c (main, get_user_info). Not here: the host's PID space, in which FreeBSD's jails have
+// their processes, login.conf(5) beyond the class `default`, MAC labels, cpusets.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

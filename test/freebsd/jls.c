@@ -3,6 +3,8 @@
 //   jls [-dn] [-j JAIL] [PARAMETER …]                  one line per jail, values parted by blanks
 //   jls [-dn] --libxo json [-j JAIL] [PARAMETER …]     the same as JSON, every value but a boolean a string
 //
+// Source: usr.sbin/jls/jls.c (print_jail). Not here: -h, -s, -v, -N, other formats of libxo, other parameters.
+//
 // Parameters: jid, name, path, host.hostname, ip4.addr, dying, persist.
 #define _GNU_SOURCE
 #include <getopt.h>

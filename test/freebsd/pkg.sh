@@ -7,6 +7,8 @@
 # There is one repository, with what this names in the version that stands in state/pkg-version, or 1.0; what is
 # installed is a file in ROOT/var/db/pkg; Python and bash are programs in ROOT/usr/local/bin, where those of FreeBSD are.
 # Its first run installs itself (usr.sbin/pkg/pkg.c, bootstrap_pkg), and asks whether it may, without ASSUME_ALWAYS_YES.
+# Source: usr.sbin/pkg/pkg.c (bootstrap_pkg) and pkg's src/install.c, src/query.c.
+# Not here: signatures, repositories, dependencies, scripts of packages.
 [ "$1" = -r ] && [ $# -gt 3 ] || { echo "usage: pkg -r rootdir install -y pkg-name ..., pkg -r rootdir query format" >&2; exit 64; }
 root=$2
 case "$3 $4" in

@@ -2,6 +2,8 @@
 # Stands in for ps(1) of FreeBSD 14, as its manual has it, where there is none: `ps -J JAIL -o state=` prints the
 # state of every process of a jail, after which there may be letters of other meanings, J for a jail among them; it ends
 # with 1 when there is none.
+# Source: bin/ps/ps.c (main; addelem_jid) and print.c (state).
+# Not here: every other column and selection.
 state=$(dirname "$0")/../state
 [ "$1 $3 $4" = "-J -o state=" ] || { echo "usage: ps -J jail -o state=" >&2; exit 1; }
 [ -f "$state/jails/$2" ] || { echo "ps: Invalid jail id: $2" >&2; exit 1; }

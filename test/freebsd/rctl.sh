@@ -12,6 +12,7 @@
 # beyond it (sys/vm/vm_pageout.c, vm_daemon: RACCT_RSS), which Linux cannot do for one group without swap. swapuse denies
 # what is reserved beyond it (sys/vm/swap_pager.c, swap_reserve_by_cred); here what is used beyond it ends a process.
 # Not here: other subjects, actions and units of account, -h, -n, -l.
+# Source: usr.bin/rctl/rctl.c (add_rule, remove_rule, show_usage).
 state=${0%/*}/../state
 rules=$state/rctl
 

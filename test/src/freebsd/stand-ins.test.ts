@@ -319,12 +319,14 @@ describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
     await assert.rejects(host.run(pw, "-R", other, "usershow", "bob"), /pw: no such user `bob'/);
   });
 
-  it("say in their heads which manual they follow", async () => {
+  it("say in their heads which manual and which source they follow, and what they leave out", async () => {
     for (const name of await readdir(FREEBSD_SOURCES)) {
       const text = await readFile(join(FREEBSD_SOURCES, name), "utf8");
       const program = name.replace(/\..*/, "");
       // Of zfs(8) it is the real one; the rest make the host.
       if (!(program in host.settings.programs) || program === "zfs") continue;
+      assert.match(text, /(Source: |after |\(sbin\/)\S*\/?\S+\.c\b/, name);
+      assert.match(text, /Not (here|done here): /, name);
       const [head = ""] = text.split(/\n(?!#|\/\/|\s*$|"""|  )/);
       assert.match(head, new RegExp(`Stands in for ${program}\\([18]\\) [^]*manuals?\\b`), name);
     }
