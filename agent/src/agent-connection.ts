@@ -3,8 +3,8 @@ import { messageOf, releaseMemory, unlessAborted } from "@coppice/core";
 import { SandboxError, type User } from "@coppice/core/backend";
 import { readFailure } from "./wire/agent-error.js";
 import { AgentDial, DIAL_WINDOW_BYTES } from "./agent-dial.js";
-import { AgentFiles, type Requests } from "./files/agent-files.js";
-import { AgentProcess } from "./agent-process.js";
+import { AgentFiles, type AgentFilesOptions, type Expected } from "./files/agent-files.js";
+import { AgentProcess, OUTPUT_WINDOW_BYTES } from "./agent-process.js";
 import type { Channel, Link } from "./wire/channel.js";
 import { FrameReader } from "./wire/frame-reader.js";
 import { FrameWriter } from "./wire/frame-writer.js";
@@ -18,22 +18,13 @@ import {
   Reply,
   Request,
   VERSION,
+  readWhole,
 } from "./wire/frames.js";
-import type { Identity } from "./wire/identity.js";
-import { type Answer, type Expected, OneAnswer } from "./wire/one-answer.js";
 import { type SpawnRequest, spawnError, writeSpawnRequest } from "./wire/spawn-request.js";
 
-export interface AgentConnectionOptions {
-  /** Default account of commands and file owner; the agent's own account when absent. */
-  readonly defaultUser?: string | Identity | undefined;
-  /** Account whose permissions apply to file operations; the agent's own account when absent. */
-  readonly fileActor?: string | Identity | undefined;
+export interface AgentConnectionOptions extends AgentFilesOptions {
   /** Timeout of the greeting. 5 000 when absent. */
   readonly greetingTimeoutMs?: number | undefined;
-  /** Bytes of output that a process may write before it is read. 262 144 when absent. */
-  readonly outputWindowBytes?: number | undefined;
-  /** Files up to this size are written in place at once. 131 072 when absent. */
-  readonly writeInPlaceLimit?: number | undefined;
   /** Awaited by `close` after the stream has ended. */
   readonly afterClose?: (() => Promise<void>) | undefined;
 }
@@ -41,7 +32,6 @@ export interface AgentConnectionOptions {
 const GREETING_TIMEOUT_MS = 5_000;
 const CLOSE_TIMEOUT_MS = 1_000;
 const END_TIMEOUT_MS = 5_000;
-const OUTPUT_WINDOW_BYTES = 262_144;
 const MAX_ADOPTED = 8_192;
 const LAST_ID = 0xffff_ffff;
 
@@ -71,15 +61,13 @@ export class AgentConnection {
     this.#stream = stream;
     this.#options = options;
     this.#writer = new FrameWriter(stream);
-    const requests: Requests = {
-      open: (type, payload, create) => this.#open(type, payload, create),
-      ask: (type, payload, expected) => this.#ask(type, payload, expected),
-    };
-    this.files = new AgentFiles(requests, {
-      owner: options.defaultUser,
-      actor: options.fileActor,
-      writeInPlaceLimit: options.writeInPlaceLimit,
-    });
+    this.files = new AgentFiles(
+      {
+        open: (type, payload, create) => this.#open(type, payload, create),
+        ask: (type, payload, expected) => this.#ask(type, payload, expected),
+      },
+      options,
+    );
     this.closed = new Promise((resolve) => {
       stream.once("close", () => {
         this.#lose(unavailable("the agent is gone"));
@@ -121,9 +109,8 @@ export class AgentConnection {
    * @throws SandboxError as `Sandbox.spawn`, and failed_precondition when there are no terminals.
    */
   async spawn(request: SpawnRequest): Promise<AgentProcess> {
-    const windowBytes = this.#options.outputWindowBytes ?? OUTPUT_WINDOW_BYTES;
     const named: SpawnRequest = { ...request, user: request.user ?? this.#options.defaultUser };
-    const payload = writeSpawnRequest(named, windowBytes);
+    const payload = writeSpawnRequest(named, OUTPUT_WINDOW_BYTES);
     const { promise, resolve, reject } = Promise.withResolvers<AgentProcess>();
     this.#open(Request.Spawn, payload, (link) => ({
       receive: (type, answer) => {
@@ -140,8 +127,7 @@ export class AgentConnection {
           hasInput: request.input !== "none" || request.terminal !== undefined,
           hasTerminal: request.terminal !== undefined,
           label: request.label ?? "",
-          grantedBytes: windowBytes,
-          windowBytes,
+          grantedBytes: OUTPUT_WINDOW_BYTES,
           inputWindowBytes: INPUT_WINDOW_BYTES,
         });
         reader.end();
@@ -168,7 +154,7 @@ export class AgentConnection {
     const unknown = (cause?: unknown): SandboxError =>
       new SandboxError("account_not_found", `unknown user ${wanted}`, { cause });
     if (wanted.includes("\0") || Buffer.byteLength(wanted) > 255) throw unknown();
-    const answer = await this.#ask(Request.Account, new PayloadWriter().text(wanted).finish(), {
+    return this.#ask(Request.Account, new PayloadWriter().text(wanted).finish(), {
       type: Reply.Account,
       read: (reader) => {
         const account = {
@@ -182,9 +168,8 @@ export class AgentConnection {
         for (let left = reader.u16(); left > 0; left--) reader.u32();
         return account;
       },
+      errorOf: unknown,
     });
-    if (answer.failure) throw unknown(answer.failure);
-    return answer.value;
   }
 
   /**
@@ -248,13 +233,20 @@ export class AgentConnection {
     return channel;
   }
 
-  async #ask<T>(type: number, payload: Uint8Array, expected: Expected<T>): Promise<Answer<T>> {
-    let id = 0;
-    const request = this.#open(type, payload, (link) => {
-      id = link.id;
-      return new OneAnswer(expected, () => this.#channels.delete(id));
-    });
-    return request.answer;
+  /** Sends a request with one answer of one type, or an error. */
+  async #ask<T>(type: number, payload: Uint8Array, expected: Expected<T>): Promise<T> {
+    const { promise, resolve, reject } = Promise.withResolvers<T>();
+    this.#open(type, payload, ({ id }) => ({
+      // Read on arrival, because a malformed answer ends the connection, not only this request.
+      receive: (reply, answer) => {
+        if (reply === Reply.Error) reject(expected.errorOf(readFailure(answer)));
+        else if (reply === expected.type) resolve(readWhole(answer, expected.read));
+        else throw new ProtocolError(`frame ${reply} for a request`);
+        this.#channels.delete(id);
+      },
+      lost: reject,
+    }));
+    return promise;
   }
 
   #link(id: number): Link {
@@ -346,7 +338,6 @@ export class AgentConnection {
       hasTerminal: (flags & 2) !== 0,
       label,
       grantedBytes: 0,
-      windowBytes: this.#options.outputWindowBytes ?? OUTPUT_WINDOW_BYTES,
       inputWindowBytes,
     });
     this.#channels.set(id, process);

@@ -14,6 +14,8 @@ export class AgentDial extends Duplex implements Channel {
   readonly #queue: CreditedQueue<Buffer>;
   readonly #input: InputWindow;
   readonly #open = Promise.withResolvers<Failure | undefined>();
+  /** Resolves once connected, or with the failure. */
+  readonly connected = this.#open.promise;
   #isOpen = false;
   #hasOutputEnded = false;
 
@@ -24,11 +26,6 @@ export class AgentDial extends Duplex implements Channel {
     this.on("error", () => undefined);
     this.#queue = new CreditedQueue(link, DIAL_WINDOW_BYTES);
     this.#input = new InputWindow((data) => link.send(Request.Input, data));
-  }
-
-  /** Resolves once connected, or with the failure. */
-  get connected(): Promise<Failure | undefined> {
-    return this.#open.promise;
   }
 
   receive(type: number, payload: Buffer): void {

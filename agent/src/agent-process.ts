@@ -13,6 +13,9 @@ import { PayloadReader, PayloadWriter, ProtocolError, Reply, Request } from "./w
 import { InputWindow } from "./wire/input-window.js";
 import { cells } from "./wire/spawn-request.js";
 
+/** Bytes of output that a process may write before it is read. */
+export const OUTPUT_WINDOW_BYTES = 262_144;
+
 /** Facts about a process when it appears. */
 export interface ProcessFacts {
   readonly pid: number;
@@ -21,7 +24,6 @@ export interface ProcessFacts {
   readonly label: string;
   /** Bytes of output that the agent may send before the first read. */
   readonly grantedBytes: number;
-  readonly windowBytes: number;
   /** Bytes of input that the agent can buffer. */
   readonly inputWindowBytes: number;
 }
@@ -32,12 +34,12 @@ export class AgentProcess implements Process, Channel {
   readonly label: string;
   readonly hasTerminal: boolean;
   readonly output: AsyncIterable<Output>;
-  readonly exit: Promise<Exit>;
+  readonly #exit = Promise.withResolvers<Exit>();
+  readonly exit = this.#exit.promise;
   readonly #link: Link;
   readonly #queue: CreditedQueue<Output>;
   readonly #input: InputWindow;
   readonly #signals: PromiseWithResolvers<string>[] = [];
-  readonly #resolveExit: (exit: Exit) => void;
   #hasInput: boolean;
   #hasEnded = false;
   #isOutputOver = false;
@@ -52,11 +54,8 @@ export class AgentProcess implements Process, Channel {
     this.label = facts.label;
     this.hasTerminal = facts.hasTerminal;
     this.#hasInput = facts.hasInput;
-    this.#queue = new CreditedQueue(link, facts.windowBytes, facts.grantedBytes);
+    this.#queue = new CreditedQueue(link, OUTPUT_WINDOW_BYTES, facts.grantedBytes);
     this.#input = new InputWindow((data) => link.send(Request.Input, data), facts.inputWindowBytes);
-    const { promise, resolve } = Promise.withResolvers<Exit>();
-    this.exit = promise;
-    this.#resolveExit = resolve;
     this.output = { [Symbol.asyncIterator]: () => this.#iterate(facts.grantedBytes === 0) };
   }
 
@@ -173,7 +172,7 @@ export class AgentProcess implements Process, Channel {
     this.#hasEnded = true;
     this.#hasInput = false;
     this.#input.fail(noInput);
-    this.#resolveExit(exit);
+    this.#exit.resolve(exit);
   }
 
   #iterate(isFirstGrant: boolean): AsyncIterator<Output, undefined> {

@@ -1,13 +1,8 @@
 export { AgentConnection, type AgentConnectionOptions } from "./agent-connection.js";
-export {
-  AgentFiles,
-  type AgentFilesOptions,
-  type FileChange,
-  MOST_IN_PLACE_BYTES,
-} from "./files/agent-files.js";
+export { AgentFiles, MOST_IN_PLACE_BYTES } from "./files/agent-files.js";
 export { AgentProcess } from "./agent-process.js";
 export { agentBinary } from "./agent-binary.js";
 export { connectSocket } from "./connect-socket.js";
 export type { Identity } from "./wire/identity.js";
 export type { ResourceName, SpawnRequest } from "./wire/spawn-request.js";
-export { type HostAgentOptions, startHostAgent } from "./start-host-agent.js";
+export { startHostAgent } from "./start-host-agent.js";

@@ -87,15 +87,12 @@ function accounts(): readonly Account[] {
 
 /** Failure of a request, with the values of the protocol. */
 class Refusal extends Error {
-  readonly stage: number;
-  readonly code: string;
-  readonly detail: string;
-
-  constructor(stage: number, code: string, detail = "") {
+  constructor(
+    readonly stage: number,
+    readonly code: string,
+    readonly detail = "",
+  ) {
     super(code);
-    this.stage = stage;
-    this.code = code;
-    this.detail = detail;
   }
 }
 
@@ -254,22 +251,18 @@ class Program {
   private constructor(
     id: number,
     child: Child,
-    streams: {
-      input: Socket | undefined;
-      inputPath: string | undefined;
-      output: Socket;
-      errorOutput: Socket;
-      creditBytes: number;
-    },
+    creditBytes: number,
+    { input, output, errorOutput }: { input: Pipe | undefined; output: Pipe; errorOutput: Pipe },
   ) {
+    const readable = ({ near }: Pipe): Socket => new Socket({ fd: near, readable: true, writable: false });
     this.id = id;
     this.#child = child;
-    this.#input = streams.input;
-    this.#inputPath = streams.inputPath;
-    this.#creditBytes = streams.creditBytes;
+    this.#input = input && new Socket({ fd: input.near, readable: false, writable: true });
+    this.#inputPath = input?.path;
+    this.#creditBytes = creditBytes;
     this.#sources = [
-      { type: Reply.Output, stream: streams.output, hasEnded: false },
-      { type: Reply.ErrorOutput, stream: streams.errorOutput, hasEnded: false },
+      { type: Reply.Output, stream: readable(output), hasEnded: false },
+      { type: Reply.ErrorOutput, stream: readable(errorOutput), hasEnded: false },
     ];
     this.#input?.on("error", () => this.#send(Reply.InputClosed));
     for (const source of this.#sources) {
@@ -313,13 +306,7 @@ class Program {
       if (child === undefined) throw new Refusal(Stage.Execute, "ENOEXEC");
       child.on("error", () => undefined);
       writer.send(Reply.Started, id, new PayloadWriter().u32(child.pid).finish());
-      return new Program(id, child, {
-        input: input && new Socket({ fd: input.near, readable: false, writable: true }),
-        inputPath: input?.path,
-        output: new Socket({ fd: output.near, readable: true, writable: false }),
-        errorOutput: new Socket({ fd: errorOutput.near, readable: true, writable: false }),
-        creditBytes: launch.creditBytes,
-      });
+      return new Program(id, child, launch.creditBytes, { input, output, errorOutput });
     } catch (error) {
       for (const { near } of opened) closeSync(near);
       if (input !== undefined) unlinkSync(input.path);
@@ -437,20 +424,18 @@ async function start(id: number, payload: Buffer): Promise<void> {
     programs.set(id, await Program.start(id, readLaunch(payload)));
   } catch (error) {
     if (error instanceof ProtocolError) throw error;
-    const { stage, code, detail } =
-      error instanceof Refusal
-        ? error
-        : new Refusal(Stage.Resources, (error as NodeJS.ErrnoException).code ?? "EIO");
-    writer.send(Reply.Error, id, new PayloadWriter().u8(stage).text(code).text(detail).finish());
+    const { code = "EIO" } = error as NodeJS.ErrnoException;
+    refuse(id, error instanceof Refusal ? error : new Refusal(Stage.Resources, code));
   }
+}
+
+function refuse(id: number, { stage, code, detail }: Refusal): void {
+  writer.send(Reply.Error, id, new PayloadWriter().u8(stage).text(code).text(detail).finish());
 }
 
 function tellAccount(id: number, name: string): void {
   const account = accounts().find((candidate) => candidate.name === name);
-  if (account === undefined) {
-    writer.send(Reply.Error, id, new PayloadWriter().u8(Stage.User).text("ENOENT").text("").finish());
-    return;
-  }
+  if (account === undefined) return refuse(id, new Refusal(Stage.User, "ENOENT"));
   const payload = new PayloadWriter().text(account.name).u32(account.uid).u32(account.gid);
   writer.send(Reply.Account, id, payload.text(account.home).text(account.shell).u16(0).finish());
 }
@@ -501,7 +486,7 @@ function handle({ type, id, payload }: Frame): void {
       return;
     default:
       // Files, watches and connections are not supported here.
-      writer.send(Reply.Error, id, new PayloadWriter().u8(Stage.Request).text("ENOSYS").text("").finish());
+      refuse(id, new Refusal(Stage.Request, "ENOSYS"));
   }
 }
 

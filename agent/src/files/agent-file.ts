@@ -2,7 +2,7 @@ import { type FileInfo, type OpenFile, type ReadOptions, SandboxError } from "@c
 import { type Failure, fileError, readFailure } from "../wire/agent-error.js";
 import type { Channel, Link } from "../wire/channel.js";
 import { readFileInfo } from "../wire/file-info.js";
-import { PayloadReader, PayloadWriter, ProtocolError, Reply, Request } from "../wire/frames.js";
+import { PayloadWriter, ProtocolError, Reply, Request, readWhole } from "../wire/frames.js";
 
 const CHUNK_BYTES = 65_536;
 /** Concurrent reads. */
@@ -102,9 +102,7 @@ export class AgentFile implements Channel, OpenFile {
       return;
     }
     if (type !== Reply.Info) throw new ProtocolError(`frame ${type} for a file`);
-    const reader = new PayloadReader(payload);
-    this.#info = readFileInfo(reader, this.#path);
-    reader.end();
+    this.#info = readWhole(payload, (reader) => readFileInfo(reader, this.#path));
     this.#opened.resolve(this.#info);
   }
 

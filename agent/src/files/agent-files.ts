@@ -14,9 +14,8 @@ import { AgentListing, LISTING_WINDOW_BYTES } from "./agent-listing.js";
 import { AgentWatch, WATCH_WINDOW_BYTES } from "./agent-watch.js";
 import type { Channel, Link } from "../wire/channel.js";
 import { readFileInfo } from "../wire/file-info.js";
-import { PAYLOAD_LIMIT, PayloadWriter, Reply, Request, Stage } from "../wire/frames.js";
+import { PAYLOAD_LIMIT, type PayloadReader, PayloadWriter, Reply, Request, Stage } from "../wire/frames.js";
 import { type Identity, writeIdentity } from "../wire/identity.js";
-import type { Answer, Expected } from "../wire/one-answer.js";
 import { StagedWrite } from "./staged-write.js";
 
 /** Operations of a connection that files need. */
@@ -24,14 +23,22 @@ export interface Requests {
   /** Opens a channel with a new id by a request. @throws SandboxError unavailable */
   open<C extends Channel>(type: number, payload: Uint8Array, create: (link: Link) => C): C;
   /** Sends a request with one answer of the expected type. @throws SandboxError unavailable */
-  ask<T>(type: number, payload: Uint8Array, expected: Expected<T>): Promise<Answer<T>>;
+  ask<T>(type: number, payload: Uint8Array, expected: Expected<T>): Promise<T>;
+}
+
+/** Expected form of an answer. */
+export interface Expected<T> {
+  readonly type: number;
+  /** Reads the whole payload. @throws ProtocolError */
+  readonly read: (payload: PayloadReader) => T;
+  readonly errorOf: (failure: Failure) => SandboxError;
 }
 
 export interface AgentFilesOptions {
-  /** Default owner of new files; the agent's own account when absent. */
-  readonly owner?: string | Identity | undefined;
-  /** Account whose permissions apply; the agent's own, which is root, when absent. */
-  readonly actor?: string | Identity | undefined;
+  /** Default account of commands and owner of new files; the agent's own account when absent. */
+  readonly defaultUser?: string | Identity | undefined;
+  /** Account whose permissions apply to file operations; the agent's own, which is root, when absent. */
+  readonly fileActor?: string | Identity | undefined;
   /** Bodies up to this size, and within one frame, are written in place at once. 131 072 when absent. */
   readonly writeInPlaceLimit?: number | undefined;
 }
@@ -64,9 +71,7 @@ export class AgentFiles implements Files {
   }
 
   async stat(path: string): Promise<FileInfo> {
-    const answer = await this.#requests.ask(Request.Stat, this.#payload(path).finish(), infoOf(path));
-    if (answer.failure) throw lookError(answer.failure, path);
-    return answer.value;
+    return this.#requests.ask(Request.Stat, this.#payload(path).finish(), infoOf(path));
   }
 
   async *list(path: string, depth: number): AsyncIterable<FileInfo> {
@@ -115,24 +120,16 @@ export class AgentFiles implements Files {
   }
 
   async makeDir(path: string, options: Pick<WriteOptions, "user"> = {}): Promise<FileInfo> {
-    const payload = this.#identities(options);
-    const answer = await this.#requests.ask(
-      Request.MakeDirectory,
-      putPath(payload, path).finish(),
-      infoOf(path),
-    );
-    if (!answer.failure) return answer.value;
-    const { code, detail } = answer.failure;
-    if (code === "EEXIST" && detail !== "directory") {
-      const message = `path already exists but it is not a directory: ${path}`;
-      throw new SandboxError("path_is_file", message, { cause: answer.failure });
-    }
-    if (code === "EEXIST") {
-      throw new SandboxError("path_exists", `directory already exists: ${path}`, {
-        cause: answer.failure,
-      });
-    }
-    throw changeError(answer.failure, "mkdir", path, options);
+    const payload = putPath(this.#identities(options), path).finish();
+    const errorOf = (cause: Failure): SandboxError => {
+      if (cause.code !== "EEXIST") return changeError(cause, "mkdir", path, options);
+      return cause.detail === "directory"
+        ? new SandboxError("path_exists", `directory already exists: ${path}`, { cause })
+        : new SandboxError("path_is_file", `path already exists but it is not a directory: ${path}`, {
+            cause,
+          });
+    };
+    return this.#requests.ask(Request.MakeDirectory, payload, infoOf(path, errorOf));
   }
 
   async move(
@@ -141,18 +138,19 @@ export class AgentFiles implements Files {
     options: Pick<WriteOptions, "user"> = {},
   ): Promise<FileInfo> {
     const payload = putPath(putPath(this.#identities(options), source), destination);
-    const answer = await this.#requests.ask(Request.Move, payload.finish(), infoOf(destination));
-    if (answer.failure) throw changeError(answer.failure, "rename", source, options);
-    return answer.value;
+    const errorOf = (failure: Failure): SandboxError => changeError(failure, "rename", source, options);
+    return this.#requests.ask(Request.Move, payload.finish(), infoOf(destination, errorOf));
   }
 
   async remove(path: string): Promise<void> {
-    const answer = await this.#requests.ask(Request.Remove, this.#payload(path).finish(), DONE);
-    if (!answer.failure) return;
-    if (answer.failure.code === "EBUSY" && /^\/+$/.test(path)) {
-      throw new SandboxError("root_not_removable", "the root directory cannot be removed");
-    }
-    throw fileError(answer.failure, "remove", path);
+    await this.#requests.ask(Request.Remove, this.#payload(path).finish(), {
+      type: Reply.Done,
+      read: () => undefined,
+      errorOf: (failure) =>
+        failure.code === "EBUSY" && /^\/+$/.test(path)
+          ? new SandboxError("root_not_removable", "the root directory cannot be removed")
+          : fileError(failure, "remove", path),
+    });
   }
 
   /** Changes mode, owner or metadata; follows links. */
@@ -163,9 +161,7 @@ export class AgentFiles implements Files {
     payload.u8(flags).u16((mode ?? 0) & 0o7777);
     writeIdentity(payload, owner);
     putMetadata(payload, metadata ?? {});
-    const answer = await this.#requests.ask(Request.Change, payload.finish(), infoOf(path));
-    if (answer.failure) throw lookError(answer.failure, path);
-    return answer.value;
+    return this.#requests.ask(Request.Change, payload.finish(), infoOf(path));
   }
 
   async watch(
@@ -189,14 +185,14 @@ export class AgentFiles implements Files {
   /** Begins a request with the acting account and the path. */
   #payload(path: string): PayloadWriter {
     const payload = new PayloadWriter();
-    writeIdentity(payload, this.#options.actor);
+    writeIdentity(payload, this.#options.fileActor);
     return putPath(payload, path);
   }
 
   #identities({ user }: Pick<WriteOptions, "user">): PayloadWriter {
     const payload = new PayloadWriter();
-    writeIdentity(payload, this.#options.actor);
-    writeIdentity(payload, user ?? this.#options.owner);
+    writeIdentity(payload, this.#options.fileActor);
+    writeIdentity(payload, user ?? this.#options.defaultUser);
     return payload;
   }
 
@@ -221,9 +217,8 @@ export class AgentFiles implements Files {
       await staged.write(body);
       return staged.commit();
     }
-    const answer = await this.#requests.ask(Request.Write, payload.finish(), infoOf(path));
-    if (answer.failure) throw changeError(answer.failure, "write", path, options);
-    return answer.value;
+    const errorOf = (failure: Failure): SandboxError => changeError(failure, "write", path, options);
+    return this.#requests.ask(Request.Write, payload.finish(), infoOf(path, errorOf));
   }
 }
 
@@ -281,10 +276,11 @@ function putMetadata(payload: PayloadWriter, metadata: Readonly<Record<string, s
   for (const [name, value] of entries) payload.text(name).text(value);
 }
 
-const DONE: Expected<void> = { type: Reply.Done, read: () => undefined };
-
-function infoOf(path: string): Expected<FileInfo> {
-  return { type: Reply.Info, read: (payload) => readFileInfo(payload, path) };
+function infoOf(
+  path: string,
+  errorOf = (failure: Failure): SandboxError => lookError(failure, path),
+): Expected<FileInfo> {
+  return { type: Reply.Info, read: (payload) => readFileInfo(payload, path), errorOf };
 }
 
 /** `a/b` below a file `a` counts as missing. */

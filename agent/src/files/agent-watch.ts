@@ -22,16 +22,13 @@ export class AgentWatch implements Channel {
   /** Kept as received: parsed, small changes would take many times their bytes. */
   readonly #queue: CreditedQueue<Buffer>;
   readonly #ready = Promise.withResolvers<Failure | undefined>();
+  /** Resolves when the watch is active, or with the failure. */
+  readonly ready = this.#ready.promise;
   #isReady = false;
 
   constructor(link: Link) {
     this.#link = link;
     this.#queue = new CreditedQueue(link, WATCH_WINDOW_BYTES);
-  }
-
-  /** Resolves when the watch is active, or with the failure. */
-  get ready(): Promise<Failure | undefined> {
-    return this.#ready.promise;
   }
 
   receive(type: number, payload: Buffer): void {

@@ -2,7 +2,7 @@ import { type FileInfo, SandboxError } from "@coppice/core/backend";
 import { type Failure, readFailure } from "../wire/agent-error.js";
 import type { Channel, Link } from "../wire/channel.js";
 import { readFileInfo } from "../wire/file-info.js";
-import { PayloadReader, ProtocolError, Reply, Request } from "../wire/frames.js";
+import { PayloadReader, ProtocolError, Reply, Request, readWhole } from "../wire/frames.js";
 import { InputWindow } from "../wire/input-window.js";
 
 const UNDER_WAY_BYTES = 131_072;
@@ -50,10 +50,7 @@ export class StagedWrite implements Channel {
       this.#done.reject(error);
       this.abort();
     } else if (type === Reply.Info) {
-      const reader = new PayloadReader(payload);
-      const info = readFileInfo(reader, this.#path);
-      reader.end();
-      this.#done.resolve(info);
+      this.#done.resolve(readWhole(payload, (reader) => readFileInfo(reader, this.#path)));
       this.abort();
     } else {
       throw new ProtocolError(`frame ${type} for a write`);

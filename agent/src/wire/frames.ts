@@ -152,24 +152,32 @@ export class PayloadReader {
   }
 }
 
+/** Reads a payload to its end. @throws ProtocolError */
+export function readWhole<T>(payload: Buffer, read: (reader: PayloadReader) => T): T {
+  const reader = new PayloadReader(payload);
+  const value = read(reader);
+  reader.end();
+  return value;
+}
+
 export class PayloadWriter {
   #bytes = Buffer.allocUnsafe(256);
   #length = 0;
 
   u8(value: number): this {
-    return this.#at(this.#reserve(1), (bytes, at) => bytes.writeUInt8(value, at));
+    return this.#put(1, (bytes, at) => bytes.writeUInt8(value, at));
   }
 
   u16(value: number): this {
-    return this.#at(this.#reserve(2), (bytes, at) => bytes.writeUInt16LE(value, at));
+    return this.#put(2, (bytes, at) => bytes.writeUInt16LE(value, at));
   }
 
   u32(value: number): this {
-    return this.#at(this.#reserve(4), (bytes, at) => bytes.writeUInt32LE(value, at));
+    return this.#put(4, (bytes, at) => bytes.writeUInt32LE(value, at));
   }
 
   u64(value: bigint): this {
-    return this.#at(this.#reserve(8), (bytes, at) => bytes.writeBigUInt64LE(value, at));
+    return this.#put(8, (bytes, at) => bytes.writeBigUInt64LE(value, at));
   }
 
   /** UTF-8 with a length prefix of two or four bytes. @throws RangeError when the length does not fit. */
@@ -177,11 +185,11 @@ export class PayloadWriter {
     const length = Buffer.byteLength(value);
     if (prefixBytes === 2) this.u16(length);
     else this.u32(length);
-    return this.#at(this.#reserve(length), (bytes, at) => bytes.write(value, at, "utf8"));
+    return this.#put(length, (bytes, at) => bytes.write(value, at, "utf8"));
   }
 
   bytes(value: Uint8Array): this {
-    return this.#at(this.#reserve(value.byteLength), (bytes, at) => bytes.set(value, at));
+    return this.#put(value.byteLength, (bytes, at) => bytes.set(value, at));
   }
 
   get byteLength(): number {
@@ -192,12 +200,7 @@ export class PayloadWriter {
     return this.#bytes.subarray(0, this.#length);
   }
 
-  #at(position: number, put: (bytes: Buffer, at: number) => unknown): this {
-    put(this.#bytes, position);
-    return this;
-  }
-
-  #reserve(count: number): number {
+  #put(count: number, write: (bytes: Buffer, at: number) => unknown): this {
     const start = this.#length;
     if (start + count > this.#bytes.byteLength) {
       const larger = Buffer.allocUnsafe(Math.max(this.#bytes.byteLength * 2, start + count));
@@ -205,7 +208,8 @@ export class PayloadWriter {
       this.#bytes = larger;
     }
     this.#length += count;
-    return start;
+    write(this.#bytes, start);
+    return this;
   }
 }
 

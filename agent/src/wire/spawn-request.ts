@@ -1,6 +1,6 @@
 import { type Command, SandboxError } from "@coppice/core/backend";
 import { PAYLOAD_LIMIT, PayloadWriter, Stage } from "./frames.js";
-import { type Failure, resourceError } from "./agent-error.js";
+import type { Failure } from "./agent-error.js";
 import { type Identity, writeIdentity } from "./identity.js";
 
 /** Resources of setrlimit(2), in the order of the protocol. */
@@ -34,6 +34,8 @@ const TERMINAL = 2;
 const DEFAULT_UMASK = 0xffff;
 const MAX_ARGUMENTS = 32_768;
 const MAX_VARIABLES = 8_192;
+/** A lack of processes, memory or descriptors. */
+const EXHAUSTED: ReadonlySet<string> = new Set(["EAGAIN", "EMFILE", "ENFILE", "ENOMEM"]);
 
 /** @throws SandboxError invalid_argument for a NUL byte and for values that are too long. */
 export function writeSpawnRequest(request: SpawnRequest, creditBytes: number): Buffer {
@@ -84,9 +86,6 @@ export function spawnError(failure: Failure, request: SpawnRequest): SandboxErro
       if (code === "ENOENT" || code === "ENOTDIR") return missingDirectory(cwd, failure);
       return new SandboxError("spawn_not_permitted", `cannot enter cwd '${cwd}': ${code}`, options);
     }
-    case Stage.Execute:
-      if (code === "E2BIG") return tooLong(failure);
-      return resourceError(failure, "cannot start another process");
     case Stage.Terminal:
       return new SandboxError("terminal_unavailable", `no terminal is available: ${code}`, options);
     case Stage.Limits:
@@ -99,8 +98,11 @@ export function spawnError(failure: Failure, request: SpawnRequest): SandboxErro
       );
     case Stage.Credentials:
       return new SandboxError("spawn_not_permitted", `cannot become the user of a process: ${code}`, options);
-    default:
-      return resourceError(failure, "cannot start another process");
+    default: {
+      if (stage === Stage.Execute && code === "E2BIG") return tooLong(failure);
+      const reason = EXHAUSTED.has(code) ? "host_resources_exhausted" : "internal_error";
+      return new SandboxError(reason, `cannot start another process: ${code}`, options);
+    }
   }
 }
 

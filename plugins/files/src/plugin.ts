@@ -1,7 +1,6 @@
 import { join } from "node:path";
 import { Clock, definePlugin, Sandboxes, Targets } from "@coppice/core";
-import { downloadLinkTarget } from "./http/download-link-target.js";
-import { DownloadLinks } from "./http/download-links.js";
+import { DownloadLinks, downloadLinkTarget } from "./http/download-links.js";
 import { FileService } from "./service/file-service.js";
 import { filesConfig } from "./files-config.js";
 import { mountFiles } from "./http/files-routes.js";

@@ -5,7 +5,7 @@ import { type Logger, SandboxError, messageOf } from "@coppice/core";
 import type { Sandbox, SandboxBackend, SandboxSpec } from "@coppice/core/backend";
 import { HostAgent } from "./host-agent.js";
 import { killProcesses } from "./processes/host-processes.js";
-import { LocalSandbox } from "./local-sandbox.js";
+import { LocalSandbox, type LocalSandboxSettings } from "./local-sandbox.js";
 import { abandonedDirectories } from "./directories/owned-directory.js";
 import { type Owner, currentOwner } from "./directories/owner.js";
 import {
@@ -15,14 +15,9 @@ import {
 } from "./directories/sandbox-directory.js";
 import { hold, pathForOthers } from "./files/walk.js";
 
-export interface LocalProcessSettings {
+export interface LocalProcessSettings extends LocalSandboxSettings {
   /** Directory for the trees of sandboxes; the system's directory for temporary files when absent. */
   readonly directory?: string | undefined;
-  readonly writeInPlaceLimit: number;
-  readonly diskScanEntries: number;
-  readonly killTimeoutMs: number;
-  /** Directories searched for programs before those of PATH. */
-  readonly programDirectories?: readonly string[] | undefined;
   /** Program that starts processes: the agent, or `node`. Default: the built agent, else `node`. */
   readonly agentBinary?: string | undefined;
 }
@@ -64,7 +59,6 @@ export class LocalProcessBackend implements SandboxBackend {
         "sandboxes of backend 'local-process' use the host's network: they cannot be kept from the internet",
       );
     }
-    const { writeInPlaceLimit, diskScanEntries, killTimeoutMs, programDirectories } = this.#settings;
     const directory = await makeSandboxDirectory(
       { parent: this.#parent, id, owner: await this.#self() },
       signal,
@@ -74,10 +68,7 @@ export class LocalProcessBackend implements SandboxBackend {
         id,
         directory,
         agent: this.agent,
-        writeInPlaceLimit,
-        diskScanEntries,
-        killTimeoutMs,
-        programDirectories,
+        settings: this.#settings,
         onDestroyed: () => this.#sandboxes.delete(sandbox),
       });
       this.#sandboxes.add(sandbox);

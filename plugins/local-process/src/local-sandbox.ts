@@ -24,12 +24,16 @@ export interface LocalSandboxOptions {
   readonly id: SandboxId;
   readonly directory: SandboxDirectory;
   readonly agent: HostAgent;
+  readonly settings: LocalSandboxSettings;
+  readonly onDestroyed: () => void;
+}
+
+export interface LocalSandboxSettings {
   readonly writeInPlaceLimit: number;
   readonly diskScanEntries: number;
   readonly killTimeoutMs: number;
   /** Directories searched for programs before those of PATH. */
   readonly programDirectories?: readonly string[] | undefined;
-  readonly onDestroyed: () => void;
 }
 
 /**
@@ -62,10 +66,10 @@ export class LocalSandbox implements Sandbox {
       tree: this.#tree,
       root,
       stage,
-      writeInPlaceLimit: options.writeInPlaceLimit,
+      writeInPlaceLimit: options.settings.writeInPlaceLimit,
       agentBinary: options.agent.binary,
     });
-    this.#usage = new UsageMeter(root, options.diskScanEntries);
+    this.#usage = new UsageMeter(root, options.settings.diskScanEntries);
   }
 
   async user(name?: string): Promise<User> {
@@ -100,8 +104,8 @@ export class LocalSandbox implements Sandbox {
 
   /** Ends all of its processes, including those that left their group, session and parent. */
   async endProcesses(): Promise<void> {
-    const { directory, killTimeoutMs } = this.#options;
-    if (this.#hasStartedAny) await killProcesses(directory.root, killTimeoutMs);
+    const { directory, settings } = this.#options;
+    if (this.#hasStartedAny) await killProcesses(directory.root, settings.killTimeoutMs);
   }
 
   async #destroy(): Promise<void> {
@@ -135,12 +139,9 @@ export class LocalSandbox implements Sandbox {
   }
 
   async #start(command: Command, account: User): Promise<LocalProcess> {
-    const {
-      agent,
-      directory: { root },
-      programDirectories,
-    } = this.#options;
-    const searchPath = [programDirectories ?? [], command.env["PATH"] ?? []].flat().join(":");
+    const { agent, settings } = this.#options;
+    const { root } = this.#options.directory;
+    const searchPath = [settings.programDirectories ?? [], command.env["PATH"] ?? []].flat().join(":");
     const cwd = command.cwd ?? account.home;
     using directory = this.#openDirectory(cwd);
     try {

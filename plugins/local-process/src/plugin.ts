@@ -1,9 +1,8 @@
 import { dirname, isAbsolute } from "node:path";
-import { Backends, Listeners, definePlugin, duration, size } from "@coppice/core";
+import { Backends, BootError, type Listener, Listeners, definePlugin, duration, size } from "@coppice/core";
 import { z } from "zod";
 import { diagnoseHost } from "./diagnose-host.js";
 import { LocalProcessBackend } from "./local-process-backend.js";
-import { requireLoopback } from "./require-loopback.js";
 
 const MOST_IN_PLACE_BYTES = 2 ** 20;
 
@@ -83,3 +82,19 @@ export const plugin = definePlugin({
     });
   },
 });
+
+/**
+ * Refuses to expose sandboxes without isolation to other machines.
+ * @throws BootError with every reachable listener that is not marked `insecure`.
+ */
+function requireLoopback(listeners: readonly Listener[]): void {
+  const open = listeners.filter((listener) => !listener.isLoopback && !listener.insecure);
+  if (open.length === 0) return;
+  throw new BootError(
+    open.map(({ name, host }) => ({
+      message:
+        `local-process does not isolate sandboxes from this host, and listener '${name}' on ${host} can be reached ` +
+        "from other machines: bind it to 127.0.0.1, or set `insecure: true` on the listener or on local-process",
+    })),
+  );
+}

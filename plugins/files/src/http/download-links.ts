@@ -1,5 +1,12 @@
 import { createHmac, timingSafeEqual } from "node:crypto";
-import { type Clock, SandboxError } from "@coppice/core";
+import {
+  type Clock,
+  ENVD_PORT,
+  SandboxError,
+  type Sandboxes,
+  type TargetResolver,
+  sandboxNotFound,
+} from "@coppice/core";
 import type { SandboxId } from "@coppice/core/backend";
 
 /** Routes of links: `/files/download-token/<token>?path=<path>`. */
@@ -68,4 +75,16 @@ export class DownloadLinks {
     // Unambiguous for any path: ids and numbers contain no bar.
     return createHmac("sha256", this.#key).update(`${sandboxId}|${path}|${expiresAt}`).digest();
   }
+}
+
+/** Finds the sandbox of a download link, which only its token names. The resolver throws the errors of `check`. */
+export function downloadLinkTarget(links: DownloadLinks, sandboxes: Sandboxes): TargetResolver {
+  return async (_message, url) => {
+    if (!url.pathname.startsWith(DOWNLOAD_TOKEN_PATH)) return undefined;
+    const token = url.pathname.slice(DOWNLOAD_TOKEN_PATH.length);
+    const sandboxId = links.check(token, url.searchParams.get("path") ?? "");
+    const sandbox = sandboxes.find(sandboxId);
+    if (sandbox?.isReachable === true) return { sandbox, port: ENVD_PORT };
+    throw sandboxNotFound(sandboxId);
+  };
 }

@@ -18,15 +18,11 @@ async function makeKey(path: string): Promise<Buffer> {
   const key = randomBytes(KEY_BYTES);
   // Renamed into place: a crash leaves a whole key or none.
   const unfinished = `${path}.new`;
-  const file = await open(unfinished, "w", 0o600);
-  try {
-    // The mode above applies to new files only.
-    await file.chmod(0o600);
-    await file.writeFile(key);
-    await file.sync();
-  } finally {
-    await file.close();
-  }
+  await using file = await open(unfinished, "w", 0o600);
+  // The mode above applies to new files only.
+  await file.chmod(0o600);
+  await file.writeFile(key);
+  await file.sync();
   await rename(unfinished, path);
   return key;
 }

@@ -7,6 +7,7 @@ import { toEntryInfo } from "./entry-info.js";
 import type { FileService, UserFiles } from "../service/file-service.js";
 import {
   type EntryInfo,
+  EntryInfoSchema,
   EventType,
   Filesystem,
   type FilesystemEvent,
@@ -14,7 +15,6 @@ import {
   type WatchDirRequest,
   type CreateWatcherRequest,
 } from "../generated/filesystem/filesystem_pb.js";
-import { readableBy } from "./strict-client.js";
 import type { DirectoryWatch, WatchRequest, Watchers } from "../watch/watchers.js";
 
 export interface FilesystemRpcOptions {
@@ -31,6 +31,9 @@ const EVENT_TYPES: Readonly<Record<WatchEventType, EventType>> = {
   rename: EventType.RENAME,
   chmod: EventType.CHMOD,
 };
+
+// User agent of Python SDKs of 2024 (e2b 1.0); later ones send `e2b-python-sdk/<version>`.
+const STRICT_USER_AGENT = "connect-python";
 
 // Minimum interval: more frequent requests are served at this pace.
 const MIN_KEEPALIVE_MS = 1000;
@@ -107,8 +110,15 @@ export function mountFilesystemRpc(
   });
 }
 
+/**
+ * The part of an entry that a client can read. E2B's first Python SDKs fail with `has no field named "size"` at every
+ * field added later, where all others ignore unknown fields. May go with the older SDK of the tests.
+ */
 function entryFor({ requestHeader }: HandlerContext, info: FileInfo): EntryInfo {
-  return readableBy(requestHeader, toEntryInfo(info));
+  const entry = toEntryInfo(info);
+  if (requestHeader.get("user-agent") !== STRICT_USER_AGENT) return entry;
+  const { name, type, path } = entry;
+  return create(EntryInfoSchema, { name, type, path });
 }
 
 async function filesAs(service: FileService, context: HandlerContext): Promise<UserFiles> {

@@ -77,8 +77,7 @@ export class UserFiles {
   async move(source: string, destination: string): Promise<FileInfo> {
     const from = this.resolve(source);
     const to = this.resolve(destination);
-    const failed = (error: SandboxError): SandboxError =>
-      new SandboxError("file_operation_failed", `error renaming: ${error.message}`);
+    const failed = failureOf("error renaming");
     return translateErrors(this.#files.move(from, to, { user: this.#user.name }), {
       not_found: () => new SandboxError("path_not_found", `source file not found: ${from}`),
       already_exists: failed,
@@ -115,10 +114,7 @@ export class UserFiles {
 
   async remove(path: string): Promise<void> {
     const absolute = this.resolve(path);
-    const failed = (error: SandboxError): SandboxError =>
-      new SandboxError("file_operation_failed", `error removing file or directory: ${error.message}`, {
-        cause: error,
-      });
+    const failed = failureOf("error removing file or directory");
     await translateErrors(this.#files.remove(absolute), {
       invalid_argument: failed,
       permission_denied: failed,
@@ -130,10 +126,7 @@ export class UserFiles {
   /** Opens a regular file to be read. */
   async open(path: string): Promise<OpenFile> {
     const absolute = this.resolve(path);
-    const failed = (error: SandboxError): SandboxError =>
-      new SandboxError("file_operation_failed", `error opening file '${absolute}': ${error.message}`, {
-        cause: error,
-      });
+    const failed = failureOf(`error opening file '${absolute}'`);
     return translateErrors(this.#files.read(absolute), {
       internal: failed,
       permission_denied: failed,
@@ -310,6 +303,11 @@ function withoutRoom(error: SandboxError, writtenBytes: number): SandboxError {
 
 function missingSource(path: string): SandboxError {
   return new SandboxError("path_not_found", `source file not found: ${path}`);
+}
+
+function failureOf(operation: string): (error: SandboxError) => SandboxError {
+  return (error) =>
+    new SandboxError("file_operation_failed", `${operation}: ${error.message}`, { cause: error });
 }
 
 type Explanations = Partial<Record<ErrorCode, (error: SandboxError) => SandboxError | Promise<SandboxError>>>;

@@ -1,9 +1,12 @@
 import { randomBytes } from "node:crypto";
+import { stat, statfs } from "node:fs/promises";
 import { type Clock, type LiveSandbox, SandboxError } from "@coppice/core";
 import { type FileInfo, type WatchEvent, networkMountError } from "@coppice/core/backend";
 import { EventBuffer } from "./event-buffer.js";
 import { startHostWatch } from "./host-watch.js";
-import { isNetworkMount } from "./is-network-mount.js";
+
+// f_type of statfs(2), in the order of <linux/magic.h>: CIFS, FUSE, NFS, SMB, SMB 2.
+const NETWORK_TYPES: ReadonlySet<number> = new Set([0xff534d42, 0x65735546, 0x6969, 0x517b, 0xfe534d42]);
 
 export interface WatchersOptions {
   readonly clock: Clock;
@@ -172,9 +175,9 @@ class SandboxWatches {
 
   async #start(request: WatchRequest, buffer: EventBuffer): Promise<() => Promise<void>> {
     const { files } = this.#sandbox.runtime;
+    const { path, recursive, allowNetworkMounts } = request;
     if (files.watch !== undefined) {
       const stopping = new AbortController();
-      const { path, recursive, allowNetworkMounts } = request;
       const { signal } = stopping;
       const source = await files.watch(path, { recursive, allowNetworkMounts, signal });
       const reading = forward(source, buffer);
@@ -186,8 +189,7 @@ class SandboxWatches {
     if (files.hostPath === undefined) {
       throw new SandboxError("watching_unsupported", "the backend of this sandbox cannot watch directories");
     }
-    const hostPath = await files.hostPath(request.path);
-    const { path, recursive, allowNetworkMounts } = request;
+    const hostPath = await files.hostPath(path);
     if (!allowNetworkMounts && (await isNetworkMount(hostPath, await files.hostPath("/")))) {
       throw networkMountError(path);
     }
@@ -210,4 +212,17 @@ async function forward(source: AsyncIterable<WatchEvent>, buffer: EventBuffer): 
         : new SandboxError("watch_failed", "the watch broke off", { cause: error }),
     );
   }
+}
+
+/**
+ * True when a directory of this host is on NFS, SMB or FUSE, but not on the file system of `root`, the root of its
+ * sandbox, which the sandbox alone changes. False on systems other than Linux: their file systems have other numbers.
+ */
+async function isNetworkMount(directory: string, root: string): Promise<boolean> {
+  if (process.platform !== "linux") return false;
+  const { type } = await statfs(directory);
+  // Where the field is signed, the types above 2^31 arrive negative.
+  if (!NETWORK_TYPES.has(type >>> 0)) return false;
+  const [there, above] = await Promise.all([stat(directory), stat(root)]);
+  return there.dev !== above.dev;
 }

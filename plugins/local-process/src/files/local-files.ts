@@ -70,19 +70,13 @@ export interface LocalFilesOptions {
  */
 export class LocalFiles implements Files {
   readonly watch?: NonNullable<Files["watch"]>;
-  readonly #tree: Tree;
-  readonly #root: string;
-  readonly #stage: string;
-  readonly #writeInPlaceLimit: number;
+  readonly #options: LocalFilesOptions;
   readonly #agent: WatchAgent | undefined;
   readonly #closing = new AbortController();
   #isClosed = false;
 
   constructor(options: LocalFilesOptions) {
-    this.#tree = options.tree;
-    this.#root = options.root;
-    this.#stage = options.stage;
-    this.#writeInPlaceLimit = options.writeInPlaceLimit;
+    this.#options = options;
     const { agentBinary: binary, root, writeInPlaceLimit } = options;
     if (binary === undefined) return;
     const agent = new WatchAgent({ binary, root, writeInPlaceLimit });
@@ -92,7 +86,7 @@ export class LocalFiles implements Files {
 
   /** Fails all later operations, and ends all watches. */
   async close(): Promise<void> {
-    if (!this.#isClosed) this.#tree[Symbol.dispose]();
+    if (!this.#isClosed) this.#options.tree[Symbol.dispose]();
     this.#isClosed = true;
     this.#closing.abort();
     await this.#agent?.ended();
@@ -121,7 +115,7 @@ export class LocalFiles implements Files {
       using place = this.#find(path, { follow: true, missing: `path '${path}' does not exist` });
       requireRegular(place.entry, `path '${path}'`);
       handle = await openHeld(place.entry, constants.O_RDONLY);
-      return openFile(handle, describeEntry(this.#tree, place.entry, path), path);
+      return openFile(handle, describeEntry(this.#options.tree, place.entry, path), path);
     } catch (error) {
       await handle?.close();
       throw fileError(error, "open", path);
@@ -184,7 +178,7 @@ export class LocalFiles implements Files {
         throw new SandboxError("root_not_removable", "the root directory cannot be removed");
       }
       if (await this.#changed(path, (agent, at) => agent.remove(at), { follow: false })) return;
-      if (place.entry !== undefined) await removeTree(place.path, this.#stage);
+      if (place.entry !== undefined) await removeTree(place.path, this.#options.stage);
     } catch (error) {
       if (isMissing(error)) return;
       throw fileError(error, "remove", path);
@@ -197,7 +191,7 @@ export class LocalFiles implements Files {
       if (!place.entry.stats.isDirectory()) {
         throw new SandboxError("path_is_file", `path ${path} not a directory`);
       }
-      return place.resolved === "/" ? this.#root : `${this.#root}${place.resolved}`;
+      return place.resolved === "/" ? this.#options.root : `${this.#options.root}${place.resolved}`;
     } catch (error) {
       throw fileError(error, "lstat", path);
     }
@@ -243,7 +237,7 @@ export class LocalFiles implements Files {
 
   #resolve(path: string, options: ResolveOptions): Place {
     if (this.#isClosed) throw new SandboxError("sandbox_ended", "the sandbox has ended");
-    return this.#tree.resolve(path, options);
+    return this.#options.tree.resolve(path, options);
   }
 
   /** Resolves an existing path. @throws SandboxError not_found with the message `missing`. */
@@ -269,7 +263,7 @@ export class LocalFiles implements Files {
   #describe(path: string): FileInfo {
     try {
       using place = this.#find(path, { follow: false });
-      return describeEntry(this.#tree, place.entry, path);
+      return describeEntry(this.#options.tree, place.entry, path);
     } catch (error) {
       throw fileError(error, "lstat", path);
     }
@@ -305,7 +299,7 @@ export class LocalFiles implements Files {
       using held = holdIfPresent(Buffer.concat([Buffer.from(`${directory.path}/`), bytes]));
       if (held === undefined) continue;
       const entryPath = `${path === "/" ? "" : path.replace(/\/+$/, "")}/${bytes.toString()}`;
-      yield describeEntry(this.#tree, held, entryPath);
+      yield describeEntry(this.#options.tree, held, entryPath);
       if (depth > 1 && held.stats.isDirectory()) {
         yield* this.#entries(held, { path: entryPath, depth: depth - 1, turn });
       }
@@ -339,13 +333,13 @@ export class LocalFiles implements Files {
     try {
       for await (const chunk of data) {
         sizeBytes += chunk.byteLength;
-        if (writer === undefined && sizeBytes <= this.#writeInPlaceLimit) {
+        if (writer === undefined && sizeBytes <= this.#options.writeInPlaceLimit) {
           // A copy: the owner of the chunk may reuse its memory.
           chunks.push(Uint8Array.from(chunk));
           continue;
         }
         if (writer === undefined) {
-          file = join(this.#stage, randomUUID());
+          file = join(this.#options.stage, randomUUID());
           handle = await open(file, "wx", 0o600);
           writer = new WriteBehind(handle);
           for (const held of chunks.splice(0)) await writer.write(held);

@@ -175,7 +175,7 @@ export class Tree implements Disposable {
       const held = this.#holdOrMake(path, !isLast && options.makeParents === true);
       if (held === undefined) {
         if (!isLast) throw new WalkError("ENOENT", resolved);
-        return place({ path, resolved, entry: undefined, directory: above.pop()?.held });
+        return place({ path, resolved, entry: undefined }, above.pop()?.held);
       }
       if (held.stats.isSymbolicLink() && (!isLast || options.follow)) {
         held[Symbol.dispose]();
@@ -192,7 +192,7 @@ export class Tree implements Disposable {
         pending.push(...this.#components(target).reverse());
         continue;
       }
-      if (isLast) return place({ path, resolved, entry: held, directory: above.pop()?.held });
+      if (isLast) return place({ path, resolved, entry: held }, above.pop()?.held);
       if (!held.stats.isDirectory()) {
         held[Symbol.dispose]();
         throw new WalkError("ENOTDIR", resolved);
@@ -210,7 +210,6 @@ export class Tree implements Disposable {
       path: `${directory.path}/.`,
       resolved: `/${names.join("/")}`,
       entry: held ?? { ...this.#heldRoot, [Symbol.dispose]: () => undefined },
-      directory: undefined,
     });
   }
 
@@ -222,19 +221,12 @@ export class Tree implements Disposable {
   }
 }
 
-function place(found: {
-  readonly path: string;
-  readonly resolved: string;
-  readonly entry: Held | undefined;
-  readonly directory: Held | undefined;
-}): Place {
+function place(found: Omit<Place, typeof Symbol.dispose>, directory?: Held): Place {
   return {
-    path: found.path,
-    resolved: found.resolved,
-    entry: found.entry,
+    ...found,
     [Symbol.dispose]() {
       found.entry?.[Symbol.dispose]();
-      found.directory?.[Symbol.dispose]();
+      directory?.[Symbol.dispose]();
     },
   };
 }

@@ -60,8 +60,7 @@ export class WatchAgent {
   }
 
   #start(): Promise<AgentConnection> {
-    const { binary, root, writeInPlaceLimit } = this.#options;
-    const started = startHostAgent({ binary, root, writeInPlaceLimit, defaultUser: findAccount() });
+    const started = startHostAgent({ ...this.#options, defaultUser: findAccount() });
     const forget = (): void => {
       // After a crash the next use starts another agent.
       if (this.#running === started) this.#running = undefined;
