@@ -192,7 +192,7 @@ describe("the linter's house rules", () => {
     const folder = await mkdtemp(join(tmpdir(), "coppice-rules-"));
     context.after(() => rm(folder, { recursive: true, force: true }));
     await cp(join(ROOT, ".oxlintrc.json"), join(folder, ".oxlintrc.json"));
-    // Where the linter looks for the program that knows types.
+    // The linter looks here for its type-aware program.
     await symlink(join(ROOT, "node_modules"), join(folder, "node_modules"));
     await plant(folder, "tsconfig.json", '{ "compilerOptions": { "strict": true, "module": "nodenext" } }');
     const marker = ["TO", "DO"].join("");

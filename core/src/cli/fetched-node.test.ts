@@ -7,7 +7,7 @@ import { promisify } from "node:util";
 
 const COPPICE = fileURLToPath(new URL("../../bin/coppice.mjs", import.meta.url));
 const FETCHED = new URL("../../../.toolchain/node/node_modules/node/bin/node", import.meta.url);
-/** Makes the first process that it is loaded into an old Node; the next tells what it was started with. */
+/** Preload: the first process that loads it reports an old version of Node; the next prints its arguments. */
 const PRELOADED = `
 import { createRequire } from "node:module";
 const require = createRequire("/");

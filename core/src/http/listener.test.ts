@@ -345,7 +345,7 @@ it("a connection that is being ended when its sandbox ends is closed all the sam
   await once(client, "data");
   const connection = served.get(record.id);
   assert.ok(connection);
-  // Node answers the end of a client with its own, which the system is told of in the loop's next turn.
+  // Node ends its side when the client ends, in the next turn of the event loop.
   connection.once("end", () => void server.sandboxes.kill(record.id));
   client.end();
   await once(connection, "close", { signal: AbortSignal.timeout(5_000) });

@@ -36,7 +36,7 @@ describe("waiting", () => {
     const left: AbortSignal[] = [];
     const stays = (until: AbortSignal): Promise<never> => {
       left.push(until);
-      // The answer is the reason, not what the step makes of its signal.
+      // The result is the signal's reason, not the error that the step throws for it.
       return new Promise((_, reject) => until.addEventListener("abort", () => reject(new Error("cut"))));
     };
     const overdue = (): Error => new Error("too late");

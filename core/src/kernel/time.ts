@@ -32,7 +32,7 @@ export async function within<T>(
   const abandoning = new AbortController();
   const { promise: abandoned, reject } = Promise.withResolvers<never>();
   const abandon = (reason: unknown): void => {
-    // First: what `run` makes of its signal is not the answer.
+    // First: the result is the signal's reason, not the error that `run` throws for it.
     reject(reason);
     abandoning.abort(reason);
   };

@@ -26,7 +26,7 @@ it("only the public internet is reached, in every notation of an address", () =>
   for (const address of ["1.1.1.1", "172.32.0.1", "2606:4700::1111", "::ffff:1.1.1.1"]) {
     assert.equal(guard.permits(address), true, address);
   }
-  // What a URL makes of the many ways to write an address.
+  // `URL` normalises the other notations of an IPv4 address.
   for (const host of [
     "127.1",
     "2130706433",

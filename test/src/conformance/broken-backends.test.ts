@@ -199,7 +199,7 @@ const defects: readonly Defect[] = [
           yield event;
         }
       } catch {
-        // An overflow that nobody is told of.
+        // An overflow without an error.
       }
     }),
   },

@@ -230,7 +230,7 @@ except PermissionError:
     const rest = await states();
     assert.doesNotMatch(rest, new RegExp(id));
     assert.match(rest, /-> 203\.0\.113\.3:/);
-    // That of 14 says nothing of an anchor that is not there.
+    // pfctl of 14 succeeds for a missing anchor.
     for (let time = 0; time < 2; time++) await run("pfctl", "-q", "-a", "coppice/alias10", "-F", "all");
     await run("pfctl", "-q", "-k", "label", "-k", "ten");
     assert.equal(await states(), "");

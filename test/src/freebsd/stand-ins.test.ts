@@ -40,7 +40,7 @@ describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
     const below = points.filter((point) => point.startsWith(`${root}/`)).toReversed();
     await host.run(host.settings.programs.umount, "-f", ...below);
   };
-  /** Removes a jail in which somebody is to be killed. */
+  /** Removes a jail with running processes. */
   const removeUsed = async (name: string) => {
     const message = `jail: ${name}: /sbin/umount ${root}/dev: failed`;
     await assert.rejects(jail("-q", "-f", conf, "-r", name), (error: Error) =>
@@ -216,7 +216,7 @@ describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
       host.run("/bin/sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep 424[2]' || true");
     assert.notEqual((await count()).trim(), "0");
     await removeUsed("one");
-    // Below a verbosity of 0 it says nothing.
+    // With -q it prints nothing for a missing jail.
     await assert.rejects(jail("-q", "-f", conf, "-r", "one"), /ended with 1: $/);
     assert.equal((await count()).trim(), "0");
   });

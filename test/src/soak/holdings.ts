@@ -135,7 +135,7 @@ async function descriptorsOf({ pid, port }: HeldBy): Promise<readonly string[]> 
 
 const ESTABLISHED = "01";
 
-/** The sockets of a process that were accepted on a port, and have somebody at the other end. */
+/** Sockets of a process that were accepted on a port and are connected. */
 async function connectionsTo(pid: number, port: number): Promise<ReadonlySet<string>> {
   const local = `:${port.toString(16).toUpperCase().padStart(4, "0")}`;
   const rows = (await text(`/proc/${pid}/net/tcp`)).split("\n").map((line) => line.trim().split(/ +/));

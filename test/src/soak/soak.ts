@@ -31,12 +31,12 @@ export interface SoakReport {
 }
 
 const SETTLE_MS = 30_000;
-/** From the middle of the load on: by then the heap and the caches have the size that the load wants. */
+/** From the middle of the load on: by then the heap and the caches have the size that the load needs. */
 const MOST_GROWN_MIB = 64;
 const LIFE_MS = 600_000;
 const MIB = 2 ** 20;
 
-/** Puts a server of its own under mixed load, ends everything, and tells what was wrong or is left. */
+/** Puts a new server under mixed load, ends everything, and returns the failures and leftovers. */
 export async function soak(options: SoakOptions): Promise<SoakReport> {
   const { backend, durationMs, clients, seed } = options;
   const installation = await makeInstallation({

@@ -230,7 +230,7 @@ export class SoakedSandbox {
         ...accessHeaders(sandbox),
       },
     });
-    // Whatever comes of it, nobody is there any more.
+    // The client has left: the outcome is ignored.
     outgoing.on("error", () => undefined);
     outgoing.on("response", (incoming) => incoming.on("error", () => undefined).resume());
     outgoing.write(body);

@@ -15,7 +15,7 @@ const REPOSITORY = fileURLToPath(new URL("../../..", import.meta.url));
 const NODE_MODULES = join(REPOSITORY, "node_modules");
 const TSC = join(NODE_MODULES, "typescript", "bin", "tsc");
 
-/** A plugin of somebody who has installed core once more: its errors are of another class of the same name. */
+/** A plugin with a second copy of core: its errors are of another class of the same name. */
 const PLUGIN = `
 import { definePlugin, HttpError, SandboxError } from "@coppice/core";
 import { Backends } from "@coppice/core/backend";

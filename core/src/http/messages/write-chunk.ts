@@ -2,7 +2,7 @@ import type { ServerResponse } from "node:http";
 
 /**
  * Writes parts to a response, uncopied, at the pace of its client: resolves when there is room for more, or the client
- * is gone, which `destroyed` tells. Waits for the close as well: a response whose socket is destroyed emits no "drain".
+ * is gone, which `destroyed` shows. Waits for the close as well: a response whose socket is destroyed emits no "drain".
  */
 export async function writeChunk(response: ServerResponse, parts: readonly Uint8Array[]): Promise<void> {
   if (response.destroyed || writeTogether(response, parts)) return;

@@ -9,7 +9,7 @@ export interface Address {
 }
 
 const SANDBOX_ID = /^[a-z0-9]+$/;
-/** Name of the one shared sandbox in debug mode of the SDKs. The listener's port tells which surface is meant. */
+/** Name of the one shared sandbox in debug mode of the SDKs. The listener's port names the surface. */
 const DEBUG_SANDBOX_ID = "debug_sandbox_id";
 
 /**

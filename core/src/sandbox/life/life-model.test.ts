@@ -88,7 +88,7 @@ class Model {
     ];
     if (this.#random.below(12) === 0) this.#server.crashAt(1 + this.#random.below(8));
     await this.#pick(actions)?.();
-    // It tells of what happened after that, and may crash at it.
+    // The outbox sends later events here, and may crash doing so.
     if (this.#server.isDead) await this.#restart();
     this.counts.steps += 1;
     await this.check();

@@ -176,7 +176,7 @@ for (const step of ["reserve", "files", "start"] as const) {
     await assert.rejects(sandboxes.create(base, client.signal), fails("canceled", /canceled/));
     await assertNothingLeft(domain);
 
-    // Killed by somebody else while it is being made.
+    // Killed by another request while it is being created.
     act = () => void sandboxes.kill("fixed").catch(() => {});
     const killed = sandboxes.create({ ...base, id: "fixed" });
     await assert.rejects(killed, fails("aborted", /was ended while it was being made/));

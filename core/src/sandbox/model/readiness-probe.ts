@@ -1,6 +1,6 @@
 import { SandboxError } from "../../kernel/errors.js";
 
-/** Probe that tells when a sandbox is ready; it is repeated until it succeeds. */
+/** Probe for the readiness of a sandbox; it is repeated until it succeeds. */
 export type ReadinessProbe = (TcpProbe | HttpProbe | ShellProbe) & {
   /** Time in which it has to succeed; the server's default when absent. */
   readonly timeoutMs?: number | undefined;

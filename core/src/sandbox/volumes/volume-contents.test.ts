@@ -88,7 +88,7 @@ it("a volume that is removed, or a server that stops, ends all use of it", async
   await opened[Symbol.asyncDispose]();
   await assertNothingLeft(domain);
 
-  // Its data stays for the sandbox that has it, and for nobody else.
+  // Its data stays for the sandbox that has it mounted, and for no other.
   const mounted = await own.create({ name: "mounted" });
   const sandbox = await domain.sandboxes.create({ ...base, mounts: [{ volume: "mounted", path: "/data" }] });
   await using left = await volumes.open(mounted.id, mounted.token);

@@ -12,7 +12,7 @@ export const START = Date.UTC(2026, 0, 1);
 export interface Answer {
   readonly status: number;
   readonly headers: Headers;
-  // Each test knows the shape of its answer.
+  // Each test names the type of its answer.
   // oxlint-disable-next-line typescript/no-explicit-any
   readonly json: any;
 }

@@ -124,7 +124,7 @@ function scene(settings: Record<string, unknown> = {}) {
   const metrics = async () => {
     const values = Object.fromEntries(
       (await registry.getMetricsAsJSON()).flatMap(({ name, type, values }) =>
-        // Of how long something took, what is told here is how often it was measured.
+        // Of durations, only the number of measurements is compared.
         (String(type) === "histogram" ? values.slice(-1) : values).map(({ value, labels }) => [
           `${name.replace("coppice_commands_", "")}${"status" in labels ? `:${labels["status"]}` : ""}`,
           value,

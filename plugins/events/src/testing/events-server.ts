@@ -12,7 +12,7 @@ export const API_KEY = "e2b_0123456789012345678901234567890123456789";
 
 export interface Answer {
   readonly status: number;
-  // Each test knows the shape of its answer.
+  // Each test names the type of its answer.
   // oxlint-disable-next-line typescript/no-explicit-any
   readonly json: any;
 }

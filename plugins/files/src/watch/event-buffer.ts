@@ -12,7 +12,7 @@ export class EventBuffer {
     this.#limit = limit;
   }
 
-  /** Past the limit the buffer fails: a reader that missed events is told so. */
+  /** Past the limit the buffer fails: a reader that missed events gets an error. */
   push(event: WatchEvent): void {
     if (this.#failure !== undefined) return;
     if (this.#events.length >= this.#limit) {

@@ -17,7 +17,7 @@ export interface HostWatchOptions {
 /**
  * Watches a directory on the host with chokidar, for backends that cannot watch by themselves.
  *
- * Less is told than inotify tells: a move is "remove" and "create", a change of mode is no event, changes of a file
+ * Fewer events than with inotify: a move is "remove" and "create", a change of mode is no event, changes of a file
  * in quick succession are one, and events come some milliseconds after the change.
  * @returns ends the watch.
  * @throws SandboxError resource_exhausted (more entries than `maxEntries`, no watches left on this host), internal.
@@ -25,7 +25,7 @@ export interface HostWatchOptions {
 export async function startHostWatch(options: HostWatchOptions): Promise<() => Promise<void>> {
   const { path: directory, hostPath, recursive, buffer, maxEntries } = options;
   const ready = Promise.withResolvers<void>();
-  // Until then chokidar tells of what was there before.
+  // Until then chokidar reports the entries that existed before.
   let isReady = false;
   let entries = 0;
   const fail = (error: SandboxError): void => {

@@ -17,7 +17,7 @@ async function isSettled(promise: Promise<unknown>): Promise<boolean> {
   return Promise.race([promise.then(() => true), delay(HEARD_MS, false)]);
 }
 
-/** A kernel that is ready, and what a cell of it tells. */
+/** A kernel that is ready, and a function that runs a cell and collects its events. */
 async function ready() {
   const scripted = new StartedKernel();
   const info = await scripted.asked("kernel_info_request");

@@ -33,7 +33,7 @@ describe("the ports of installed kernels", { timeout: 60_000 }, () => {
     }
   });
 
-  /** Accepts, and says nothing. */
+  /** Accepts connections and never sends anything. */
   async function listen(port: number): Promise<void> {
     const server = createServer();
     servers.push(server);

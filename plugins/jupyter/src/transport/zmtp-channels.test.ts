@@ -137,7 +137,7 @@ describe("channels over ZMTP", () => {
     other.write(zmtpGreeting());
     await heard.until("READY");
     other.write(READY);
-    // Time enough to read it all, for somebody who does.
+    // Long enough to read all of it.
     for (let round = 1; round <= 200; round++) {
       other.write(Buffer.from([4, 8, 4, ...Buffer.from("PING"), 0, 1, 7]));
       while (heard.said.filter((what) => what === "PONG").length < round) await once(other, "said");

@@ -19,7 +19,7 @@ function readerAfterGreeting(): ZmtpReader {
   return reader;
 }
 
-/** Everything that a reader tells of bytes which come in pieces of any size. */
+/** All messages that a reader returns for bytes which arrive in pieces of any size. */
 function readInPieces(reader: ZmtpReader, bytes: Buffer, random: SeededRandom): readonly ZmtpEvent[] {
   const events: ZmtpEvent[] = [];
   for (let at = 0; at < bytes.length;) {

@@ -38,7 +38,7 @@ export class WatchedProcess {
     };
   }
 
-  /** Longest time since the last call that one turn of its event loop ran; NaN where nobody tells. */
+  /** Longest time since the last call that one turn of its event loop ran; NaN where it is not measured. */
   async longestStallMs(): Promise<number> {
     return this.#askStallMs === undefined ? Number.NaN : this.#askStallMs();
   }

@@ -269,7 +269,7 @@ export function jupyterScenarios(framing: Framing, placeOf: () => JupyterPlace):
     const asked = Promise.withResolvers<KernelMessage.IStdinMessage>();
     future.onStdin = (message) => asked.resolve(message);
     const request = await asked.promise;
-    // A reply of somebody who was not asked must not reach the kernel.
+    // An input reply of a client that was not asked must not reach the kernel.
     second.sendInputReply({ status: "ok", value: "stolen" }, request.header as never);
     kernel.sendInputReply({ status: "ok", value: "mine" }, request.header as never);
     await future.done;

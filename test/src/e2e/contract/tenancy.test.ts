@@ -249,7 +249,7 @@ describe("what belongs to another tenant", () => {
     };
   }
 
-  /** One request to a route, all that an answer tells in one text. */
+  /** Sends one request to a route; returns status, headers and body of the answer as one text. */
   async function answerOf(
     route: ServedRoute,
     who: Client,

@@ -57,7 +57,7 @@ async function undisturbed(server: ServerProcess, other: Sandbox, run: () => Pro
   }
 }
 
-/** Asks for something whose answer nobody reads. */
+/** Sends a request and does not read the answer. */
 async function unread(
   server: ServerProcess,
   sandbox: Sandbox,

@@ -142,7 +142,7 @@ onEachBackend(
   { settings: SETTINGS },
 );
 
-/** Runs a cell after the other until it is told to stop; resolves with how many there were. */
+/** Runs one cell after the other until the signal; resolves with their number. */
 async function count(neighbour: Sandbox, signal: AbortSignal): Promise<number> {
   let cells = 0;
   do {

@@ -14,7 +14,7 @@ import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
 import { makeInstallation, namespacePlugins, ServerProcess } from "../../harness/server/server-process.js";
 import { type BackendName, startFullServer } from "../../harness/server/start-full-server.js";
 
-// Of the range for documentation: nobody answers, so that what refuses is the rule.
+// From the range for documentation, where nothing answers: a refusal comes from the rule.
 const [ONE, OTHER] = ["203.0.113.251", "203.0.113.252"] as const;
 
 // Not that of a server that another run of this test has.

@@ -89,7 +89,7 @@ describe(
         const names = await volume.list(path).catch(() => []);
         assert.deepEqual(names, [], path);
       }
-      // Written where the link leads, which nobody has: nothing of any sandbox.
+      // Written to the target of the link, which no sandbox has mounted.
       await volume.writeFile("/up/tmp/stray", "x").catch(() => undefined);
       assert.equal(await sandbox.files.exists("/tmp/stray"), false);
       // Swapped for a link to the outside again and again, under the reader.

@@ -91,7 +91,7 @@ describe(
       service.asked.length = 0;
     });
 
-    /** What came of all that a page can try. @param as the name by which it knows this machine. */
+    /** Results of all requests that a page can try. @param as host name that the page uses for this machine. */
     async function attack(page: Page, as?: string) {
       const urlOf = (listener: string): string => {
         const url = new URL(server.urls[listener] ?? "");

@@ -1,7 +1,7 @@
 import { once } from "node:events";
 import { type AddressInfo, type Server, type Socket, connect, createServer } from "node:net";
 
-/** Carries connections to a server, and cuts them all when it is told to. */
+/** Relays connections to a server; `cut` ends all of them. */
 export class Relay {
   readonly #server: Server;
   readonly #sockets = new Set<Socket>();

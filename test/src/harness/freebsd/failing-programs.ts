@@ -10,7 +10,7 @@ import type { FreebsdHost } from "./freebsd-host.js";
  */
 export type Fault = "dead" | "once" | "late" | "hang";
 
-/** Programs of a FreeBSD host that fail where a test wants them to. */
+/** Programs of a FreeBSD host that fail at chosen commands. */
 export interface FailingPrograms {
   /** Settings of a backend that uses them. */
   readonly settings: JailSettings;

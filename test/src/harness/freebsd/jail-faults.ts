@@ -109,7 +109,7 @@ export class FaultyHost implements AsyncDisposable {
     throw new Error(`it takes more than ${MOST_COMMANDS} commands`);
   }
 
-  /** A server's backend, which fails as it is told, and has found what there was. */
+  /** A backend over the failing programs, after its recovery. */
   async serve(settings: Partial<JailSettings> = {}): Promise<JailBackend> {
     const backend = this.host.backend({ ...this.failing.settings, ...settings });
     await backend.recover();

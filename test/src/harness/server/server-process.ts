@@ -65,7 +65,7 @@ export async function makeInstallation(options: InstallationOptions = {}): Promi
   return { directory, configFile, remove: () => rm(directory, { recursive: true, force: true }) };
 }
 
-/** How a process ended, as Node tells it. */
+/** Exit code and signal of a process. */
 export interface ProcessEnd {
   readonly code: number | null;
   readonly signal: NodeJS.Signals | null;
@@ -94,7 +94,7 @@ export class ServerProcess implements AsyncDisposable {
 
   /**
    * Starts a server and waits until it has said where it serves.
-   * @throws Error with all that it printed when it ends, or says nothing, instead.
+   * @throws Error with its whole output when it ends or prints nothing.
    */
   static async start(configFile: string, environment: NodeJS.ProcessEnv = {}): Promise<ServerProcess> {
     const child = spawn(process.execPath, [...NODE_OPTIONS, COPPICE, "start", configFile], {

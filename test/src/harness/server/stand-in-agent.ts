@@ -17,7 +17,7 @@ export type Misbehaviour = (request: {
   readonly socket: Socket;
 }) => void;
 
-/** Listens where a sandbox's agent did, greets as it does, tells an account, and then misbehaves. */
+/** Listens at the address of a sandbox's agent, sends the same greeting and an account, and then misbehaves. */
 export interface StandInAgent extends AsyncDisposable {
   /** Resolves when the server has left. */
   readonly cut: Promise<void>;
