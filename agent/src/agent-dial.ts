@@ -69,7 +69,7 @@ export class AgentDial extends Duplex implements Channel {
     // Never synchronously: a push before the reader took the last chunk would be joined with it, in a copy.
     this.#queue.take().then(
       (data) => this.push(data ?? null),
-      (error: unknown) => this.destroy(error instanceof Error ? error : new Error(String(error))),
+      (error: unknown) => this.destroy(asError(error)),
     );
   }
 
@@ -94,8 +94,12 @@ export class AgentDial extends Duplex implements Channel {
     try {
       await this.#input.send(data);
     } catch (error) {
-      failure = error instanceof Error ? error : new Error(String(error));
+      failure = asError(error);
     }
     done(failure);
   }
+}
+
+function asError(error: unknown): Error {
+  return error instanceof Error ? error : new Error(String(error));
 }

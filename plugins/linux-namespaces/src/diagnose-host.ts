@@ -1,4 +1,4 @@
-import { access, constants, readFile } from "node:fs/promises";
+import { constants, readFile } from "node:fs/promises";
 import { release } from "node:os";
 import { isAbsolute, join } from "node:path";
 import { type Examination, type Finding, messageOf } from "@coppice/core";
@@ -7,6 +7,7 @@ import type { EnforcedLimit } from "./limits/enforced-limits.js";
 import type { Launcher } from "./launcher/launcher.js";
 import type { LinuxNamespacesSettings } from "./linux-namespaces-config.js";
 import type { Templates } from "./templates/templates.js";
+import { canAccess } from "./can-access.js";
 import { findUplinkProgram } from "./network/uplink-program.js";
 import type { UserNamespace } from "./launcher/user-namespace.js";
 
@@ -74,52 +75,52 @@ export async function diagnoseHost(
   ];
 }
 
+function ok(message: string): Finding {
+  return { severity: "ok", message };
+}
+
+function warning(message: string, fix: string): Finding {
+  return { severity: "warn", message, fix };
+}
+
 function describeLimit({ name, reach, how }: EnforcedLimit): Finding {
   const message = `${name}: ${how}`;
-  if (reach === "whole") return { severity: "ok", message };
-  return { severity: "warn", message, fix: name === "diskMiB" ? BETTER_DISK : DELEGATE };
+  return reach === "whole" ? ok(message) : warning(message, name === "diskMiB" ? BETTER_DISK : DELEGATE);
 }
 
 function describeUsers({ users, idsMissing }: FoundOnHost): Finding {
   if (users === undefined && idsMissing !== undefined) {
-    return {
-      severity: "warn",
-      message: `users of sandboxes share ids, and limits per user, with users of the host: ${idsMissing}`,
-      fix: "use Linux 5.19 or later, with linux-namespaces.directory and /usr on a file system with id-mapped mounts: docs/linux.md",
-    };
+    return warning(
+      `users of sandboxes share ids, and limits per user, with users of the host: ${idsMissing}`,
+      "use Linux 5.19 or later, with linux-namespaces.directory and /usr on a file system with id-mapped mounts: docs/linux.md",
+    );
   }
-  if (users === undefined)
-    return { severity: "ok", message: "sandboxes have separate user ids on this host" };
+  if (users === undefined) return ok("sandboxes have separate user ids on this host");
   if (users.hasAccounts) {
-    const message = "sandboxes have separate users and groups, in user namespaces of this user";
-    return { severity: "ok", message };
+    return ok("sandboxes have separate users and groups, in user namespaces of this user");
   }
-  return {
-    severity: "warn",
-    message: `sandboxes have one account, and no root or sudo: ${users.reason}`,
-    fix: "apt-get install uidmap, and give this user ranges in /etc/subuid and /etc/subgid: usermod --add-subuids",
-  };
+  return warning(
+    `sandboxes have one account, and no root or sudo: ${users.reason}`,
+    "apt-get install uidmap, and give this user ranges in /etc/subuid and /etc/subgid: usermod --add-subuids",
+  );
 }
 
 function describeLayers(
   { directory, layers }: LinuxNamespacesSettings,
   { keepsLayersInMemory }: FoundOnHost,
 ): Finding {
-  if (!keepsLayersInMemory) return { severity: "ok", message: `sandboxes store files in ${directory}` };
-  if (layers === "memory")
-    return { severity: "ok", message: "sandboxes store files in memory, as configured" };
-  return {
-    severity: "warn",
-    message: `sandboxes store files in memory: the file system of ${directory} does not support overlays`,
-    fix: "set linux-namespaces.directory to a place on ext4, xfs or tmpfs",
-  };
+  if (!keepsLayersInMemory) return ok(`sandboxes store files in ${directory}`);
+  if (layers === "memory") return ok("sandboxes store files in memory, as configured");
+  return warning(
+    `sandboxes store files in memory: the file system of ${directory} does not support overlays`,
+    "set linux-namespaces.directory to a place on ext4, xfs or tmpfs",
+  );
 }
 
 function describeEgress({ egress }: FoundOnHost): Finding {
-  if (egress === undefined) {
-    return { severity: "ok", message: "no sandbox reaches the internet (egress: none)" };
-  }
-  return { severity: "ok", message: `sandboxes may reach the internet, by ${egress.description}` };
+  return egress === undefined
+    ? ok("no sandbox reaches the internet (egress: none)")
+    : ok(`sandboxes may reach the internet, by ${egress.description}`);
 }
 
 /** Since Linux 5.19 a user namespace counts the inotify instances of its own users. */
@@ -128,13 +129,13 @@ async function describeInotify({ root, release }: Host): Promise<readonly Findin
   const most = Number(await readFile(join(root, INOTIFY_INSTANCES), "utf8").catch(() => Infinity));
   if (major > 5 || (major === 5 && minor >= 19) || most >= ENOUGH_INSTANCES) return [];
   const message = `all sandboxes together can watch files ${most} times: below Linux 5.19 they share the limit of one user of the host`;
-  return [{ severity: "warn", message, fix: `sysctl fs.inotify.max_user_instances=${ENOUGH_INSTANCES}` }];
+  return [warning(message, `sysctl fs.inotify.max_user_instances=${ENOUGH_INSTANCES}`)];
 }
 
 async function describeSudo({ root }: Host): Promise<readonly Finding[]> {
-  if (await isExecutable(join(root, "usr/bin/sudo"))) return [];
+  if (await canAccess(join(root, "usr/bin/sudo"), constants.X_OK)) return [];
   const message = "there is no sudo in sandboxes: templates are made of this host's /usr, which has none";
-  return [{ severity: "warn", message, fix: "apt-get install sudo" }];
+  return [warning(message, "apt-get install sudo")];
 }
 
 /** Checks that the Node.js of sandboxes is new enough for kernels of JavaScript and TypeScript. */
@@ -147,7 +148,7 @@ async function describeNode({ launcher }: FoundOnHost, node: string): Promise<re
     version === ""
       ? `no JavaScript or TypeScript runs as code in sandboxes: ${node} is no Node.js`
       : `no TypeScript runs as code in sandboxes: ${node} is ${version}, which is older than 22.13`;
-  return [{ severity: "warn", message, fix: "name a Node.js of 22.13 or newer as linux-namespaces.node" }];
+  return [warning(message, "name a Node.js of 22.13 or newer as linux-namespaces.node")];
 }
 
 /** Builds each template once, and reports the failures. */
@@ -160,7 +161,7 @@ async function describeTemplates(
     try {
       await templates.get(name);
       const what = name === CODE_INTERPRETER ? "has a Python with ipykernel" : "can be made";
-      findings.push({ severity: "ok", message: `template ${name} ${what}` });
+      findings.push(ok(`template ${name} ${what}`));
     } catch (error) {
       findings.push({ severity: "fail", message: messageOf(error) });
     }
@@ -174,7 +175,7 @@ async function likelyCauses({ egress, egressProgram }: LinuxNamespacesSettings):
   const filesystems = await readFile("/proc/filesystems", "utf8").catch(() => "");
   if (!/\toverlay$/m.test(filesystems)) {
     const message = "the kernel has not loaded overlayfs, which the root of every sandbox is made of";
-    findings.push({ severity: "warn", message, fix: "modprobe overlay" });
+    findings.push(warning(message, "modprobe overlay"));
   }
   const isRoot = process.getuid?.() === 0;
   if (!isRoot) findings.push(await describeUserNamespaces());
@@ -183,7 +184,7 @@ async function likelyCauses({ egress, egressProgram }: LinuxNamespacesSettings):
   for (const [program, packageName] of Object.entries(EGRESS_PROGRAMS)) {
     if (await isOnPath(program)) continue;
     const message = `egress: nat needs the program ${program}, which this host does not have`;
-    findings.push({ severity: "warn", message, fix: `apt-get install ${packageName}` });
+    findings.push(warning(message, `apt-get install ${packageName}`));
   }
   return findings;
 }
@@ -194,7 +195,7 @@ async function describeUplink(configured: string | undefined): Promise<readonly 
     return [];
   } catch (error) {
     const fix = "apt-get install passt (or slirp4netns); /dev/net/tun needs mode 666";
-    return [{ severity: "warn", message: messageOf(error), fix }];
+    return [warning(messageOf(error), fix)];
   }
 }
 
@@ -206,27 +207,19 @@ async function describeUserNamespaces(): Promise<Finding> {
   if (state === "off") {
     const fix =
       "start the server as root, or set user.max_user_namespaces and kernel.unprivileged_userns_clone";
-    return { severity: "warn", message, fix };
+    return warning(message, fix);
   }
   const isConfined = await readFile(APPARMOR, "utf8").catch(() => "0");
-  if (isConfined.trim() === "0") return { severity: "ok", message };
-  return {
-    severity: "warn",
-    message: "AppArmor denies the privileges in user namespaces",
-    fix: "start the server as root, or sysctl kernel.apparmor_restrict_unprivileged_userns=0",
-  };
+  if (isConfined.trim() === "0") return ok(message);
+  return warning(
+    "AppArmor denies the privileges in user namespaces",
+    "start the server as root, or sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+  );
 }
 
 async function isOnPath(program: string): Promise<boolean> {
   for (const directory of (process.env["PATH"] ?? "").split(":")) {
-    if (await isExecutable(join(directory === "" ? "." : directory, program))) return true;
+    if (await canAccess(join(directory === "" ? "." : directory, program), constants.X_OK)) return true;
   }
   return false;
-}
-
-async function isExecutable(path: string): Promise<boolean> {
-  return access(path, constants.X_OK).then(
-    () => true,
-    () => false,
-  );
 }

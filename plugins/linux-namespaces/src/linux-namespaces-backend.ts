@@ -1,4 +1,4 @@
-import { access, constants, mkdir, readdir } from "node:fs/promises";
+import { mkdir, readdir } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { AgentConnection, agentBinary } from "@coppice/agent";
 import { SandboxError, messageOf, type Logger } from "@coppice/core";
@@ -13,6 +13,7 @@ import {
   type VolumeId,
   type VolumeSpec,
 } from "@coppice/core/backend";
+import { canAccess } from "./can-access.js";
 import { connectAgent } from "./connect-agent.js";
 import { ControlGroup } from "./limits/control-groups.js";
 import type { FoundOnHost } from "./diagnose-host.js";
@@ -37,12 +38,9 @@ import { findUplinkProgram } from "./network/uplink-program.js";
 import { HostOpener, type Opened, needsUplink } from "./open-host.js";
 
 /** Possible remains of a sandbox without a connection. */
-interface Remains {
+interface Remains extends Pick<SandboxFacts, "firstId" | "network" | "project"> {
   readonly paths: SandboxPaths;
   readonly group: ControlGroup | undefined;
-  readonly network: number | undefined;
-  readonly project: number | undefined;
-  readonly firstId: number | undefined;
 }
 
 /** Input for launching a sandbox's first process. */
@@ -53,6 +51,16 @@ interface LaunchedSandbox {
   readonly group: ControlGroup;
   readonly volumes: readonly MountedVolume[];
   readonly hasLayers: boolean;
+}
+
+/** A launched sandbox, or a stopped one, which has no agent. */
+interface HeldSandbox {
+  readonly paths: SandboxPaths;
+  readonly facts: SandboxFacts;
+  readonly group: ControlGroup;
+  readonly agent: AgentConnection | undefined;
+  readonly isNew: boolean;
+  readonly knownKills: number;
 }
 
 const MEBIBYTE = 2 ** 20;
@@ -281,8 +289,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
 
   /** Facts about this host since a successful check. */
   async found(): Promise<FoundOnHost | undefined> {
-    const opened = await this.#opening?.catch(() => undefined);
-    return opened;
+    return this.#opening?.catch(() => undefined);
   }
 
   /** Leaves running sandboxes to the next server, and releases the rest. */
@@ -368,12 +375,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
 
   async #connect(
     opened: Opened,
-    sandbox: {
-      readonly paths: SandboxPaths;
-      readonly facts: SandboxFacts;
-      readonly group: ControlGroup;
-      readonly isNew: boolean;
-    },
+    sandbox: Omit<HeldSandbox, "agent" | "knownKills">,
     signal: AbortSignal,
   ): Promise<NamespaceSandbox> {
     const agent = await this.#openAgent(sandbox, signal);
@@ -382,7 +384,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   }
 
   async #openAgent(
-    { facts, paths }: { readonly paths: SandboxPaths; readonly facts: SandboxFacts },
+    { facts, paths }: Pick<HeldSandbox, "facts" | "paths">,
     signal: AbortSignal,
   ): Promise<AgentConnection> {
     const stream = await connectAgent(paths.socket, signal);
@@ -390,36 +392,20 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     return AgentConnection.open(stream, { defaultUser: facts.user, writeInPlaceLimit });
   }
 
-  /** @param sandbox stopped when it has no agent. */
-  #hold(
-    opened: Opened,
-    sandbox: {
-      readonly paths: SandboxPaths;
-      readonly facts: SandboxFacts;
-      readonly group: ControlGroup;
-      readonly agent: AgentConnection | undefined;
-      readonly isNew: boolean;
-      readonly knownKills: number;
-    },
-  ): NamespaceSandbox {
-    const { agent, facts, group, isNew, knownKills, paths } = sandbox;
+  #hold(opened: Opened, sandbox: HeldSandbox): NamespaceSandbox {
+    const { facts, paths } = sandbox;
     const { root } = facts;
     const made = new NamespaceSandbox({
-      facts,
-      paths,
-      group,
-      agent,
+      ...sandbox,
       launcher: opened.launcher,
       quotas: opened.quotas,
       ids: opened.ids,
       snapshots: opened.users === undefined ? opened.snapshots : undefined,
       limitsOf: (limits) => fullLimits(limits, this.#settings.limits),
       diskScanEntries: this.#settings.diskScanEntries,
-      knownKills,
       log: this.#log,
       egress: opened.egress,
       diskWatch: this.#settings.diskLimit === "end" ? this.#diskWatch : undefined,
-      isNew,
       // Layers in memory go with the last process.
       onRestart:
         root === undefined || facts.memoryLayersMiB !== undefined
@@ -511,12 +497,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       );
     }
     for (const name of ["mnt", "pid", "uts", "ipc", "net", "cgroup"]) {
-      const path = `/proc/self/ns/${name}`;
-      const isThere = await access(path, constants.F_OK).then(
-        () => true,
-        () => false,
-      );
-      if (!isThere) problems.push(`the kernel has no ${name} namespaces`);
+      if (!(await canAccess(`/proc/self/ns/${name}`))) problems.push(`the kernel has no ${name} namespaces`);
     }
     return problems;
   }

@@ -26,25 +26,18 @@ import type { DiskWatch, Watched } from "./limits/disk-watch.js";
 import { DiskQuota, filesWithQuota } from "./limits/disk-quota.js";
 import { areClosed, checkEgressRules, type Egress } from "./network/egress.js";
 import type { SandboxPaths } from "./launcher/launch-instructions.js";
-import type { IdRanges } from "./limits/id-ranges.js";
-import type { Launcher } from "./launcher/launcher.js";
-import type { ProjectQuotas } from "./limits/project-quotas.js";
+import type { Opened } from "./open-host.js";
 import type { SnapshotStore } from "./storage/snapshot-store.js";
 import { type SandboxFacts, readInit, writeFacts } from "./storage/sandbox-record.js";
 
-export interface NamespaceSandboxOptions {
+export interface NamespaceSandboxOptions extends Pick<Opened, "egress" | "ids" | "launcher" | "quotas"> {
   readonly facts: SandboxFacts;
   readonly paths: SandboxPaths;
   readonly group: ControlGroup;
-  readonly launcher: Launcher;
   /** Undefined where the server cannot read files of its sandboxes. */
   readonly snapshots: SnapshotStore | undefined;
   /** Undefined for a stopped sandbox. */
   readonly agent: AgentConnection | undefined;
-  /** Undefined where the file system has no project quotas. */
-  readonly quotas: ProjectQuotas | undefined;
-  /** Undefined where sandboxes have no separate ids. */
-  readonly ids: IdRanges | undefined;
   /** Completes limits with the backend's defaults. */
   readonly limitsOf: (limits: Limits) => FullLimits;
   readonly diskScanEntries: number;
@@ -55,8 +48,6 @@ export interface NamespaceSandboxOptions {
   readonly diskWatch: DiskWatch | undefined;
   /** True while its layers are empty. */
   readonly isNew: boolean;
-  /** Undefined without a network. */
-  readonly egress: Egress | undefined;
   /** Restarts the sandbox after its processes have ended; undefined where its files end with them. */
   readonly onRestart:
     | ((spec: SandboxSpec, before: SandboxFacts, signal: AbortSignal) => Promise<RestartedSandbox>)
@@ -85,14 +76,14 @@ export class NamespaceSandbox implements Sandbox {
   readonly resizing?: { resize(limits: Limits): Promise<void> };
   readonly networking?: { restrict(rules: EgressRules): Promise<void> };
   readonly snapshots?: { take(id: SnapshotId): Promise<void> };
-  readonly lost: Promise<Loss>;
+  readonly #loss = Promise.withResolvers<Loss>();
+  readonly lost = this.#loss.promise;
   readonly adoption = {
     processes: async () => (this.#facts.isStopped === true ? [] : this.#agent.processes()),
   };
   readonly destroy = sharedUntilFailure(() => this.#destroy());
   readonly #options: NamespaceSandboxOptions;
   readonly #quota: DiskQuota;
-  readonly #lose: (loss: Loss) => void;
   #facts: SandboxFacts;
   #group: ControlGroup;
   #connection: AgentConnection | undefined;
@@ -106,7 +97,7 @@ export class NamespaceSandbox implements Sandbox {
   #isDestroyed = false;
   #isDetached = false;
   #isPaused = false;
-  #lastUsage: { readonly atMs: number; readonly cpuMicros: number };
+  #lastUsage = { atMs: performance.now(), cpuMicros: 0 };
   /** Known number of processes that the kernel killed at the memory limit. */
   #knownKills: number;
   #isOverDisk = false;
@@ -125,11 +116,7 @@ export class NamespaceSandbox implements Sandbox {
     this.#options = options;
     this.#facts = facts;
     this.#group = group;
-    this.#lastUsage = { atMs: performance.now(), cpuMicros: 0 };
     this.#knownKills = options.knownKills;
-    const { promise, resolve } = Promise.withResolvers<Loss>();
-    this.lost = promise;
-    this.#lose = resolve;
     this.#isNew = options.isNew;
     if (agent !== undefined) this.#attach(agent);
     if (onRestart !== undefined) {
@@ -228,7 +215,7 @@ export class NamespaceSandbox implements Sandbox {
     void agent.closed.then(async () => {
       if (watched !== undefined) this.#options.diskWatch?.remove(watched);
       const isExpected = this.#isDestroyed || this.#isDetached || this.#facts.isStopped === true;
-      if (!isExpected && this.#connection === agent) this.#lose(await this.#lossReason());
+      if (!isExpected && this.#connection === agent) this.#loss.resolve(await this.#lossReason());
     });
   }
 

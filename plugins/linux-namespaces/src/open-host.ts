@@ -51,69 +51,64 @@ export interface Opened {
 const LOCK_ATTEMPTS = 50;
 const LOCK_PAUSE_MS = 20;
 
+export interface HostOpenerOptions {
+  readonly settings: LinuxNamespacesSettings;
+  readonly log: Logger;
+  /** Absolute. */
+  readonly directory: string;
+  /** Snapshots that sandboxes start from. */
+  readonly chainsInUse: () => Promise<SnapshotChain[]>;
+}
+
 /** Opens what the sandboxes of one directory share on this host. */
 export class HostOpener {
-  readonly #settings: LinuxNamespacesSettings;
-  readonly #log: Logger;
-  readonly #directory: string;
-  readonly #chainsInUse: () => Promise<SnapshotChain[]>;
+  readonly #options: HostOpenerOptions;
   /** Reserves the address range among servers of this host. */
   #claim: Disposable | undefined;
 
-  constructor(options: {
-    readonly settings: LinuxNamespacesSettings;
-    readonly log: Logger;
-    /** Absolute. */
-    readonly directory: string;
-    /** Snapshots that sandboxes start from. */
-    readonly chainsInUse: () => Promise<SnapshotChain[]>;
-  }) {
-    this.#settings = options.settings;
-    this.#log = options.log;
-    this.#directory = options.directory;
-    this.#chainsInUse = options.chainsInUse;
+  constructor(options: HostOpenerOptions) {
+    this.#options = options;
   }
 
   async open(): Promise<Opened> {
+    const { chainsInUse, directory, log, settings } = this.#options;
     const agent = agentBinary();
     if (agent === undefined || !isAbsolute(agent)) throw new Error("the agent has not been built");
-    await mkdir(join(this.#directory, "sandboxes"), { recursive: true, mode: 0o700 }).catch(
-      (error: unknown) => {
-        throw new SandboxError("host_setting_invalid", `directory cannot be used: ${messageOf(error)}`, {
-          cause: error,
-        });
-      },
-    );
+    await mkdir(join(directory, "sandboxes"), { recursive: true, mode: 0o700 }).catch((error: unknown) => {
+      throw new SandboxError("host_setting_invalid", `directory cannot be used: ${messageOf(error)}`, {
+        cause: error,
+      });
+    });
     const users = await findUserNamespace();
-    const binary = await launcherBinary(join(this.#directory, "programs"));
+    const binary = await launcherBinary(join(directory, "programs"));
     const launcher = new Launcher(binary, users, await this.#living());
     let egress: Egress | undefined;
     try {
-      await lock(launcher, this.#directory);
-      const digest = installationDigest(this.#directory);
+      await lock(launcher, directory);
+      const digest = installationDigest(directory);
       const groups = await ControlGroups.find(`coppice-${digest}`);
       egress = await this.#openEgress(launcher, digest);
       const templates = new Templates({
-        parent: join(this.#directory, "templates"),
-        settings: this.#settings,
+        parent: join(directory, "templates"),
+        settings,
         launcher,
         users,
       });
       await templates.prepare();
       const snapshots = new SnapshotStore({
-        directory: join(this.#directory, "snapshots"),
+        directory: join(directory, "snapshots"),
         launcher,
-        chainsInUse: this.#chainsInUse,
+        chainsInUse,
       });
       await snapshots.open();
       const keepsLayersInMemory = await this.#mustKeepLayersInMemory(launcher, users);
-      const quotas = keepsLayersInMemory ? undefined : await ProjectQuotas.find(launcher, this.#directory);
+      const quotas = keepsLayersInMemory ? undefined : await ProjectQuotas.find(launcher, directory);
       const volumes = new VolumeStore({
-        directory: join(this.#directory, "volumes"),
+        directory: join(directory, "volumes"),
         launcher,
         quotas,
         owners: templateOwners(launcher, users),
-        scanEntries: this.#settings.diskScanEntries,
+        scanEntries: settings.diskScanEntries,
       });
       await volumes.open();
       const { ids, idsMissing } = await this.#findIds(launcher, {
@@ -126,7 +121,7 @@ export class HostOpener {
         countsProcesses: users !== undefined || ids !== undefined,
         keepsLayersInMemory,
         hasProjectQuotas: quotas !== undefined,
-        endsPastDisk: this.#settings.diskLimit === "end",
+        endsPastDisk: settings.diskLimit === "end",
       });
       const fields = {
         limits: Object.fromEntries(limits.map(({ name, how }) => [name, how])),
@@ -135,13 +130,10 @@ export class HostOpener {
         hasOwnIds: ids !== undefined,
         keepsLayersInMemory,
       };
-      this.#log.info(fields, "linux-namespaces is ready");
+      log.info(fields, "linux-namespaces is ready");
       const missing = limits.filter(({ reach }) => reach === "none").map(({ name }) => name);
       if (missing.length > 0) {
-        this.#log.warn(
-          { missing },
-          "limits of sandboxes are not enforced: this host denies the server the means",
-        );
+        log.warn({ missing }, "limits of sandboxes are not enforced: this host denies the server the means");
       }
       return {
         launcher,
@@ -167,11 +159,11 @@ export class HostOpener {
 
   /** First processes that earlier servers left; the uplink's precedes those of sandboxes. */
   async #living(): Promise<readonly Init[]> {
-    const sandboxes = await readdir(join(this.#directory, "sandboxes"));
+    const sandboxes = await readdir(join(this.#options.directory, "sandboxes"));
     const directories = ["uplink", ...sandboxes.map((id) => join("sandboxes", id))];
     const found: Init[] = [];
     for (const directory of directories) {
-      const init = await readInit(sandboxPaths(join(this.#directory, directory)));
+      const init = await readInit(sandboxPaths(join(this.#options.directory, directory)));
       if (init !== undefined && (await isAlive(init))) found.push(init);
     }
     return found;
@@ -182,15 +174,15 @@ export class HostOpener {
     if (egress === undefined) return;
     using _claim = this.#claim;
     // Counts sandboxes of an earlier server that were never recovered, too: only the rules restrict them.
-    const left = await readdir(join(this.#directory, "sandboxes"));
+    const left = await readdir(join(this.#options.directory, "sandboxes"));
     await egress.close(left.length > 0);
   }
 
   async #openEgress(launcher: Launcher, digest: string): Promise<Egress | undefined> {
-    const { egress, egressBlocked, egressProgram, egressRange: range } = this.#settings;
-    const directory = join(this.#directory, "uplink");
+    const { egress, egressBlocked, egressProgram, egressRange: range } = this.#options.settings;
+    const directory = join(this.#options.directory, "uplink");
     if (egress === "none") return undefined;
-    const uplink = needsUplink(this.#settings)
+    const uplink = needsUplink(this.#options.settings)
       ? new Uplink({ launcher, program: await findUplinkProgram(egressProgram), directory, range })
       : undefined;
     if (uplink === undefined) {
@@ -198,7 +190,7 @@ export class HostOpener {
       this.#claim = { [Symbol.dispose]: () => claim.close() };
     }
     const settings = { range, blocked: egressBlocked };
-    const opened = new Egress({ launcher, settings, digest, uplink, log: this.#log });
+    const opened = new Egress({ launcher, settings, digest, uplink, log: this.#options.log });
     try {
       await opened.open();
       return opened;
@@ -210,22 +202,18 @@ export class HostOpener {
 
   /** Tests an overlay on the file system of the directory. */
   async #mustKeepLayersInMemory(launcher: Launcher, users: UserNamespace | undefined): Promise<boolean> {
-    const { layers } = this.#settings;
+    const { directory, settings } = this.#options;
+    const { layers } = settings;
     const options = users === undefined ? "" : ",userxattr";
     const onDisk =
-      layers === "memory"
-        ? "not wanted"
-        : await tryOverlay({ launcher, directory: this.#directory }, { options });
+      layers === "memory" ? "not wanted" : await tryOverlay({ launcher, directory }, { options });
     if (onDisk === undefined) return false;
-    if (layers === "disk") throw new Error(`no overlay on ${this.#directory}: ${onDisk}`);
-    const inMemory = await tryOverlay(
-      { launcher, directory: this.#directory },
-      { isInMemory: true, options },
-    );
+    if (layers === "disk") throw new Error(`no overlay on ${directory}: ${onDisk}`);
+    const inMemory = await tryOverlay({ launcher, directory }, { isInMemory: true, options });
     if (inMemory !== undefined) throw new Error(`no overlay file system: ${inMemory}`);
     if (layers === "auto") {
-      const fields = { directory: this.#directory, reason: onDisk };
-      this.#log.warn(fields, "sandboxes store files in memory: no overlay on this file system");
+      const fields = { directory, reason: onDisk };
+      this.#options.log.warn(fields, "sandboxes store files in memory: no overlay on this file system");
     }
     return true;
   }
@@ -239,7 +227,7 @@ export class HostOpener {
       readonly template: PreparedTemplate;
     },
   ): Promise<Pick<Opened, "ids" | "idsMissing">> {
-    const { ids: settings } = this.#settings;
+    const { ids: settings } = this.#options.settings;
     if (process.geteuid?.() !== 0) return { ids: undefined, idsMissing: undefined };
     if (settings.count < IDS_OF_SANDBOX)
       return { ids: undefined, idsMissing: "linux-namespaces.ids has none" };
@@ -248,12 +236,12 @@ export class HostOpener {
     const sources = given.template.binds.map(({ source }) => source);
     const isInMemory = given.keepsLayersInMemory;
     const idsMissing = await tryOverlay(
-      { launcher, directory: this.#directory },
+      { launcher, directory: this.#options.directory },
       { firstId, isInMemory, sources },
     );
     ids.release(firstId);
     if (idsMissing === undefined) return { ids, idsMissing };
-    this.#log.warn({ reason: idsMissing }, "sandboxes have the user ids of the host");
+    this.#options.log.warn({ reason: idsMissing }, "sandboxes have the user ids of the host");
     return { ids: undefined, idsMissing };
   }
 }
@@ -274,9 +262,7 @@ async function lock(launcher: Launcher, directory: string): Promise<void> {
         throw new SandboxError(
           "directory_in_use",
           `directory ${directory} cannot be used: ${messageOf(error)}`,
-          {
-            cause: error,
-          },
+          { cause: error },
         );
       }
       await sleep(LOCK_PAUSE_MS);

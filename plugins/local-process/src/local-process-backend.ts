@@ -60,7 +60,7 @@ export class LocalProcessBackend implements SandboxBackend {
       );
     }
     const directory = await makeSandboxDirectory(
-      { parent: this.#parent, id, owner: await this.#self() },
+      { parent: this.#parent, id, owner: await (this.#owner ??= currentOwner()) },
       signal,
     );
     try {
@@ -122,10 +122,5 @@ export class LocalProcessBackend implements SandboxBackend {
         this.#log.error({ sandbox: sandbox.id, err: error }, "processes of a sandbox outlive their agent");
       });
     }
-  }
-
-  #self(): Promise<Owner> {
-    this.#owner ??= currentOwner();
-    return this.#owner;
   }
 }

@@ -1,10 +1,5 @@
 export type Coding = "gzip" | "identity";
 
-interface Preference {
-  readonly coding: string;
-  readonly quality: number;
-}
-
 /**
  * Picks the content coding of an answer: the acceptable one with the highest q-value, the first listed of equals. `*`
  * stands for identity first. Undefined: the client accepts none of those offered.
@@ -25,7 +20,7 @@ export function chooseCoding(header: string | undefined, offered: readonly Codin
   return offered.includes("identity") && !isIdentityRefused ? "identity" : undefined;
 }
 
-function parse(header: string): Preference[] {
+function parse(header: string): { readonly coding: string; readonly quality: number }[] {
   return header
     .split(",")
     .map((element) => {

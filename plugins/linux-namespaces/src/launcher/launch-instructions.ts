@@ -183,14 +183,16 @@ export function launchInstructions(options: LaunchOptions): string[] {
 function rootLayer(options: LaunchOptions): string[] {
   const { hasLayers, hostname, nameservers, paths } = options;
   const layer = join(paths.layers, ROOT_LAYER);
-  const { upper } = layerPaths(layer);
   if (hasLayers) return layerDirectories(layer, hasLayers);
+  const upper = join(layer, "upper");
+  const hosts = `127.0.0.1\tlocalhost\n127.0.1.1\t${hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n`;
+  const resolvers = nameservers.map((address) => `nameserver ${address}\n`).join("");
   return [
     ...layerDirectories(layer, hasLayers),
     ...directory(join(upper, "etc")),
     ...instruction("file", join(upper, "etc/hostname"), "644", `${hostname}\n`),
-    ...instruction("file", join(upper, "etc/hosts"), "644", hostsFile(hostname)),
-    ...instruction("file", join(upper, "etc/resolv.conf"), "644", resolverFile(nameservers)),
+    ...instruction("file", join(upper, "etc/hosts"), "644", hosts),
+    ...instruction("file", join(upper, "etc/resolv.conf"), "644", resolvers),
     // Programs recognize E2B's sandboxes by this file.
     ...directory(join(upper, "run")),
     ...directory(join(upper, "run/e2b")),
@@ -198,28 +200,15 @@ function rootLayer(options: LaunchOptions): string[] {
   ];
 }
 
-function hostsFile(hostname: string): string {
-  return `127.0.0.1\tlocalhost\n127.0.1.1\t${hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n`;
-}
-
-function resolverFile(nameservers: readonly string[]): string {
-  return nameservers.map((address) => `nameserver ${address}\n`).join("");
-}
-
-function layerPaths(layer: string): { readonly upper: string; readonly work: string } {
-  return { upper: join(layer, "upper"), work: join(layer, "work") };
-}
-
 function layerDirectories(layer: string, hasLayers: boolean): string[] {
-  const { upper, work } = layerPaths(layer);
-  if (hasLayers) return directory(work);
-  return [...directory(layer), ...directory(upper), ...directory(work)];
+  const work = directory(join(layer, "work"));
+  return hasLayers ? work : [...directory(layer), ...directory(join(layer, "upper")), ...work];
 }
 
 /** Work directories of a sandbox's overlays. The kernel never mounts one again that was mounted as `volatile`. */
 export function workDirectories(paths: SandboxPaths, overlays: number): readonly string[] {
   const layers = [ROOT_LAYER, ...Array.from({ length: overlays }, (_, index) => overlayLayer(index))];
-  return layers.map((layer) => layerPaths(join(paths.layers, layer)).work);
+  return layers.map((layer) => join(paths.layers, layer, "work"));
 }
 
 function overlayOf(

@@ -1,10 +1,11 @@
 import { execFile } from "node:child_process";
 import { createHash, randomBytes } from "node:crypto";
-import { access, constants, mkdir, readFile, readdir, rename, rm } from "node:fs/promises";
+import { constants, mkdir, readFile, readdir, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { messageOf } from "@coppice/core";
+import { canAccess } from "../can-access.js";
 
 const run = promisify(execFile);
 
@@ -34,7 +35,7 @@ export async function launcherBinary(cache: string): Promise<string> {
   for (const name of sources) digest.update(name).update(await readFile(join(SOURCES, name)));
   const name = `coppice-launcher-${digest.digest("hex").slice(0, 16)}`;
   const places = [join(CHECKOUT_CACHE, name), join(cache, name)];
-  for (const place of places) if (await canRun(place)) return place;
+  for (const place of places) if (await canAccess(place, constants.X_OK)) return place;
   const programs = sources.filter((each) => each.endsWith(".c")).map((each) => join(SOURCES, each));
   let failure: unknown;
   for (const place of places) {
@@ -53,11 +54,4 @@ export async function launcherBinary(cache: string): Promise<string> {
     throw new Error("the launcher has to be compiled, and there is no C compiler: install gcc or clang");
   }
   throw new Error(`the launcher could not be compiled: ${messageOf(failure)}`);
-}
-
-async function canRun(path: string): Promise<boolean> {
-  return access(path, constants.X_OK).then(
-    () => true,
-    () => false,
-  );
 }

@@ -1,7 +1,8 @@
-import { access, constants, readFile } from "node:fs/promises";
+import { constants, readFile } from "node:fs/promises";
 import { userInfo } from "node:os";
 import { join } from "node:path";
 import { messageOf } from "@coppice/core";
+import { canAccess } from "../can-access.js";
 
 /** User namespace in which a server that is not root becomes root. */
 export interface UserNamespace {
@@ -16,11 +17,6 @@ export interface UserNamespace {
 interface Range {
   readonly start: number;
   readonly count: number;
-}
-
-interface Mapping {
-  readonly program: string;
-  readonly range: Range;
 }
 
 /** Covers the groups and accounts that programs expect, including `nobody`. */
@@ -52,7 +48,11 @@ export async function findUserNamespace(): Promise<UserNamespace | undefined> {
 }
 
 /** @throws Error with what is missing. */
-async function findMapping(program: string, file: string, uid: number): Promise<Mapping> {
+async function findMapping(
+  program: string,
+  file: string,
+  uid: number,
+): Promise<{ readonly program: string; readonly range: Range }> {
   const names = [String(uid), nameOf(uid)];
   const lines = (await readFile(file, "utf8").catch(() => "")).split("\n");
   const ranges = lines.flatMap((line): Range[] => {
@@ -63,11 +63,7 @@ async function findMapping(program: string, file: string, uid: number): Promise<
   if (range === undefined) throw new Error(`${file} has no range of ids for this user`);
   for (const directory of PROGRAM_DIRECTORIES) {
     const path = join(directory, program);
-    const canRun = await access(path, constants.X_OK).then(
-      () => true,
-      () => false,
-    );
-    if (canRun) return { program: path, range };
+    if (await canAccess(path, constants.X_OK)) return { program: path, range };
   }
   throw new Error(`the program ${program} is missing`);
 }

@@ -2,6 +2,7 @@ import { access, constants, mkdir, readFile, readdir, rmdir, writeFile } from "n
 import { basename, dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { SandboxError, messageOf } from "@coppice/core";
+import { canAccess } from "../can-access.js";
 
 /** Controllers that measure and limit a sandbox. `cpuacct` is part of `cpu` in version 2. */
 export type Controller = "memory" | "cpu" | "cpuacct" | "pids" | "freezer";
@@ -203,7 +204,7 @@ export class ControlGroup {
       read(memory?.path, "memory.stat"),
       read(memory?.path, memory?.version === 2 ? "memory.events" : "memory.oom_control"),
     ]);
-    const cpuMicros = cpu?.version === 2 ? field(cpuText, "usage_usec") : scaled(number(cpuText), 1_000);
+    const cpuMicros = cpu?.version === 2 ? field(cpuText, "usage_usec") : number(cpuText, 1_000);
     return {
       cpuMicros,
       memoryBytes: number(memoryText),
@@ -339,7 +340,8 @@ async function openUnified(
   const top = isDelegated ? join(mount, delegated) : mount;
   // The top of a container's namespace is an ordinary group of the host; the real root has no cgroup.type.
   const isContainer = own === "/" && (await read(mount, "cgroup.type")) !== undefined;
-  if (isContainer || (isDelegated && own === delegated && (await canMakeGroups(top)))) await moveAside(top);
+  if (isContainer || (isDelegated && own === delegated && (await canAccess(top, constants.W_OK))))
+    await moveAside(top);
   const path = join(top, name);
   const wanted = ["memory", "cpu", "pids"] as const;
   const usable: Controller[] = [];
@@ -369,13 +371,6 @@ async function moveAside(path: string): Promise<void> {
   }
 }
 
-async function canMakeGroups(path: string): Promise<boolean> {
-  return access(path, constants.W_OK).then(
-    () => true,
-    () => false,
-  );
-}
-
 async function makeGroup(path: string): Promise<boolean> {
   try {
     await mkdir(path, { recursive: true });
@@ -394,12 +389,8 @@ async function read(directory: string | undefined, file: string): Promise<string
   return directory === undefined ? undefined : readFile(join(directory, file), "utf8").catch(() => undefined);
 }
 
-function number(text: string | undefined): number | undefined {
-  return text === undefined ? undefined : Number(text);
-}
-
-function scaled(value: number | undefined, divisor: number): number | undefined {
-  return value === undefined ? undefined : value / divisor;
+function number(text: string | undefined, divisor = 1): number | undefined {
+  return text === undefined ? undefined : Number(text) / divisor;
 }
 
 /** The number after a word at the start of a line. */

@@ -46,11 +46,7 @@ export function interfacePrefix(digest: string): string {
  * found by the name of its interface.
  */
 export class Egress {
-  readonly #launcher: Launcher;
-  readonly #settings: EgressSettings;
-  readonly #digest: string;
-  readonly #uplink: Uplink | undefined;
-  readonly #log: Logger;
+  readonly #options: EgressOptions;
   readonly #closing = new AbortController();
   #looking: Promise<void> | undefined;
   #hostAddresses: readonly string[] = [];
@@ -58,17 +54,13 @@ export class Egress {
   /** Used networks that may have own rules. */
   readonly #restricted = new Set<number>();
 
-  constructor({ launcher, settings, digest, uplink, log }: EgressOptions) {
-    this.#launcher = launcher;
-    this.#settings = settings;
-    this.#digest = digest;
-    this.#uplink = uplink;
-    this.#log = log;
+  constructor(options: EgressOptions) {
+    this.#options = options;
   }
 
   /** Short text: the means of egress. */
   get description(): string {
-    return this.#uplink?.description ?? "veth and nftables, on the network of this host";
+    return this.#options.uplink?.description ?? "veth and nftables, on the network of this host";
   }
 
   /**
@@ -76,12 +68,12 @@ export class Egress {
    * @throws Error with what is missing.
    */
   async open(): Promise<void> {
-    await this.#uplink?.open();
+    await this.#options.uplink?.open();
     await this.#run(["ip", "-Version"]);
     await this.#applyRules();
-    if (this.#uplink !== undefined) {
+    if (this.#options.uplink !== undefined) {
       await this.#run(["tee", FORWARDING], "1");
-      this.#looking = this.#maintain(this.#uplink);
+      this.#looking = this.#maintain(this.#options.uplink);
       return;
     }
     if ((await readFile(FORWARDING, "utf8")).trim() === "1") return;
@@ -97,17 +89,17 @@ export class Egress {
     this.#closing.abort();
     await this.#looking;
     if (isInUse) return;
-    if (this.#uplink !== undefined) {
-      await this.#uplink.remove();
+    if (this.#options.uplink !== undefined) {
+      await this.#options.uplink.remove();
       return;
     }
-    await this.#launcher.run(["nft", "delete", "table", "inet", this.#table]);
+    await this.#options.launcher.run(["nft", "delete", "table", "inet", this.#table]);
     const before = await this.#tables();
     if (!before.includes(FORWARDING_MARK) || before.length > 1) return;
     await writeFile(FORWARDING, "0");
     // Another installation creates its table before it checks forwarding.
     if ((await this.#tables()).length > 1) await writeFile(FORWARDING, "1");
-    else await this.#launcher.run(["nft", "delete", "table", "inet", FORWARDING_MARK]);
+    else await this.#options.launcher.run(["nft", "delete", "table", "inet", FORWARDING_MARK]);
   }
 
   /** Allocates a network for a sandbox. @throws SandboxError resource_exhausted */
@@ -168,10 +160,10 @@ route add default via ${host}
    * again.
    */
   async reconnect(init: Init, network: number): Promise<void> {
-    if (this.#uplink?.isNew !== true) return;
+    if (this.#options.uplink?.isNew !== true) return;
     if (this.#restricted.has(network)) await this.restrict(network, { allowOut: [], denyOut: [ALL_TRAFFIC] });
     // The kernel removes the other end of a deleted pair with a delay.
-    await this.#launcher.run([...insideOf(init), "ip", "link", "delete", "eth0"]);
+    await this.#options.launcher.run([...insideOf(init), "ip", "link", "delete", "eth0"]);
     await this.connect(init, network);
   }
 
@@ -199,11 +191,11 @@ route add default via ${host}
   }
 
   get #prefix(): string {
-    return interfacePrefix(this.#digest);
+    return interfacePrefix(this.#options.digest);
   }
 
   get #table(): string {
-    return TABLE_PREFIX + this.#digest;
+    return TABLE_PREFIX + this.#options.digest;
   }
 
   #interface(network: number): string {
@@ -211,7 +203,7 @@ route add default via ${host}
   }
 
   #addresses(network: number): { readonly host: string; readonly guest: string } {
-    const [first = "10", second = "213"] = this.#settings.range.split(".");
+    const [first = "10", second = "213"] = this.#options.settings.range.split(".");
     const start = network * 4;
     const address = (offset: number): string =>
       `${first}.${second}.${(start + offset) >> 8}.${(start + offset) & 255}`;
@@ -219,7 +211,7 @@ route add default via ${host}
   }
 
   #rules(): string {
-    const { blocked, range } = this.#settings;
+    const { blocked, range } = this.#options.settings;
     const ours = `"${this.#prefix}*"`;
     const table = `inet ${this.#table}`;
     // One transaction. Each flushed chain or set is declared first, so that it need not exist.
@@ -348,7 +340,7 @@ delete set ${table} ${deny}
           await uplink.keep();
           if (hostAddresses().join() !== this.#hostAddresses.join()) await this.#applyRules();
         } catch (error) {
-          this.#log.error({ err: error }, "egress of sandboxes is impaired");
+          this.#options.log.error({ err: error }, "egress of sandboxes is impaired");
         }
       }
     } catch (error) {
@@ -358,7 +350,7 @@ delete set ${table} ${deny}
 
   async #applyRules(): Promise<void> {
     // The uplink's packets come from a program of the host, so no chain for forwarded packets protects the host.
-    if (this.#uplink !== undefined) this.#hostAddresses = hostAddresses();
+    if (this.#options.uplink !== undefined) this.#hostAddresses = hostAddresses();
     await this.#run(["nft", "-f", "-"], this.#rules());
   }
 
@@ -372,7 +364,7 @@ delete set ${table} ${deny}
   }
 
   async #tryTo(argv: readonly string[], input?: string): Promise<HostRun> {
-    return this.#launcher.run(this.#uplink?.inNamespace(argv) ?? argv, input);
+    return this.#options.launcher.run(this.#options.uplink?.inNamespace(argv) ?? argv, input);
   }
 }
 

@@ -1,5 +1,6 @@
-import { access, constants } from "node:fs/promises";
+import { constants } from "node:fs/promises";
 import { basename } from "node:path";
+import { canAccess } from "../can-access.js";
 
 /** A program that relays traffic of a network namespace over its own sockets, without privileges. */
 export interface UplinkProgram {
@@ -93,11 +94,4 @@ export async function findUplinkProgram(configured: string | undefined): Promise
 async function firstThatRuns(paths: readonly string[]): Promise<string | undefined> {
   for (const path of paths) if (await canAccess(path, constants.X_OK)) return path;
   return undefined;
-}
-
-async function canAccess(path: string, mode: number): Promise<boolean> {
-  return access(path, mode).then(
-    () => true,
-    () => false,
-  );
 }

@@ -274,8 +274,7 @@ async function makeSudo(root: string, local: string): Promise<void> {
     await chmod(join(local, "bin", name), 0o4755);
   }
   if (plugins === undefined) return;
-  const target = join(local, "lib/sudo");
-  await copyReadable(plugins, target);
+  await copyReadable(plugins, join(local, "lib/sudo"));
   const names = ["sudoers_policy", "sudoers_io", "sudoers_audit"];
   const lines = names.map((name) => `Plugin ${name} /${LOCAL_SUDO}/sudoers.so\n`);
   await makeFile(join(root, "etc/sudo.conf"), lines.join(""), 0o644);
@@ -319,16 +318,9 @@ async function makeLocal(local: string, python: HostPython | undefined): Promise
     return;
   }
   // Copies, not links: Python looks for its libraries beside the path that it was called by.
-  const names = ["python3", "python", `python${python.version}`];
-  for (const name of names) {
-    await makeFile(join(local, "bin", name), `#!/bin/sh\nexec ${PYTHON_DIRECTORY}/bin/python3 "$@"\n`, 0o755);
-  }
-  for (const name of ["pip3", "pip"]) {
-    await makeFile(
-      join(local, "bin", name),
-      `#!/bin/sh\nexec ${PYTHON_DIRECTORY}/bin/python3 -m pip "$@"\n`,
-      0o755,
-    );
+  for (const name of ["python3", "python", `python${python.version}`, "pip3", "pip"]) {
+    const command = `${PYTHON_DIRECTORY}/bin/python3${name.startsWith("pip") ? " -m pip" : ""}`;
+    await makeFile(join(local, "bin", name), `#!/bin/sh\nexec ${command} "$@"\n`, 0o755);
   }
 }
 

@@ -1,9 +1,8 @@
-import { mkdir, readdir } from "node:fs/promises";
-import { basename, dirname, join } from "node:path";
+import { access, constants, mkdir, readdir, realpath } from "node:fs/promises";
+import { basename, dirname, isAbsolute, join } from "node:path";
 import { SandboxError, messageOf } from "@coppice/core";
-import { prepareBaseTemplate } from "./base-template.js";
+import { isInSystem, prepareBaseTemplate } from "./base-template.js";
 import { prepareDirectoryTemplate, readAccounts } from "./directory-template.js";
-import { findNode } from "./host-node.js";
 import { type HostPython, inspectPython } from "./host-python.js";
 import type { Launcher } from "../launcher/launcher.js";
 import type { LinuxNamespacesSettings } from "../linux-namespaces-config.js";
@@ -149,4 +148,16 @@ async function describePython(
     const advice = "install python3-ipykernel, or name another interpreter as `python`";
     throw new Error(`template '${template}': ${interpreter} fails: ${messageOf(error)}; ${advice}`);
   });
+}
+
+/**
+ * Resolves the configured program.
+ * @returns its path without links; undefined for one that sandboxes find themselves: a plain name, or a path in /usr.
+ * @throws Error when it is no program.
+ */
+async function findNode(program: string | undefined): Promise<string | undefined> {
+  if (program === undefined || !isAbsolute(program)) return undefined;
+  await access(program, constants.X_OK);
+  const path = await realpath(program);
+  return isInSystem(path) ? undefined : path;
 }
