@@ -7,7 +7,7 @@ import type { EnforcedLimit } from "./limits/enforced-limits.js";
 import type { Launcher } from "./launcher/launcher.js";
 import type { LinuxNamespacesSettings } from "./linux-namespaces-config.js";
 import type { Templates } from "./templates/templates.js";
-import { canAccess } from "./can-access.js";
+import { canAccess } from "./launcher/can-access.js";
 import { findUplinkProgram } from "./network/uplink-program.js";
 import type { UserNamespace } from "./launcher/user-namespace.js";
 

@@ -13,7 +13,7 @@ import {
   type VolumeId,
   type VolumeSpec,
 } from "@coppice/core/backend";
-import { canAccess } from "./can-access.js";
+import { canAccess } from "./launcher/can-access.js";
 import { connectAgent } from "./connect-agent.js";
 import { ControlGroup } from "./limits/control-groups.js";
 import type { FoundOnHost } from "./diagnose-host.js";

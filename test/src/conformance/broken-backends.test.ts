@@ -288,7 +288,7 @@ const defects: readonly Defect[] = [
   {
     defect: "limits are ignored",
     noticedBy: "the memory of a sandbox is that of all its processes and files in memory together",
-    says: /240 MiB together/,
+    says: /320 MiB together/,
     specification: (spec) => ({ ...spec, limits: {} }),
   },
   {

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { messageOf } from "@coppice/core";
-import { canAccess } from "../can-access.js";
+import { canAccess } from "./can-access.js";
 
 const run = promisify(execFile);
 

@@ -2,7 +2,7 @@ import { constants, readFile } from "node:fs/promises";
 import { userInfo } from "node:os";
 import { join } from "node:path";
 import { messageOf } from "@coppice/core";
-import { canAccess } from "../can-access.js";
+import { canAccess } from "./can-access.js";
 
 /** User namespace in which a server that is not root becomes root. */
 export interface UserNamespace {

@@ -2,7 +2,7 @@ import { access, constants, mkdir, readFile, readdir, rmdir, writeFile } from "n
 import { basename, dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { SandboxError, messageOf } from "@coppice/core";
-import { canAccess } from "../can-access.js";
+import { canAccess } from "../launcher/can-access.js";
 
 /** Controllers that measure and limit a sandbox. `cpuacct` is part of `cpu` in version 2. */
 export type Controller = "memory" | "cpu" | "cpuacct" | "pids" | "freezer";

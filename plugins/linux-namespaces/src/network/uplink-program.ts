@@ -1,6 +1,6 @@
 import { constants } from "node:fs/promises";
 import { basename } from "node:path";
-import { canAccess } from "../can-access.js";
+import { canAccess } from "../launcher/can-access.js";
 
 /** A program that relays traffic of a network namespace over its own sockets, without privileges. */
 export interface UplinkProgram {
